@@ -1,0 +1,89 @@
+"""A compiled kernel as data: text, PTX, CUBIN, resources and launches. It cannot be called;
+`ekc.devices.Kernel` can."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What ptxas reports for one kernel."""
+
+    registers: int
+    shared_bytes: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+    stack_bytes: int
+
+
+@dataclass(frozen=True)
+class AccessSite:
+    """One memory statement of the emitted text, with the addresses a warp really touches.
+
+    Counted by enumerating the lanes of a warp over the emitted index arithmetic, not by formula.
+    """
+
+    tensor: str
+    buffer: str
+    space: str
+    """"global" or "shared"."""
+    kind: str
+    """"load" or "store"."""
+    bytes_per_lane: int
+    requests: float
+    """Warp-level requests that one block issues here, over its whole life."""
+    sectors: float
+    """32-byte sectors per request, mean over the sampled warps (global)."""
+    wavefronts: float
+    """128-byte shared-memory wavefronts per request, mean over the sampled warps (shared)."""
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What a launch touches of one global tensor; lets a device model reuse in its L2."""
+
+    tensor: str
+    kind: str
+    """"load" or "store"."""
+    tensor_bytes: int
+    block_bytes: float
+    """Distinct bytes one block touches."""
+    block_loops: tuple[tuple[int, bool], ...]
+    """(extent, does the touched region depend on it) per block loop, fastest-running first."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One `__global__` function and how to start it."""
+
+    name: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    """Dynamic shared memory; static shared memory is in `Resources`."""
+    arguments: tuple[str, ...]
+    """Tensor names in parameter order, device pointers all."""
+    sites: tuple[AccessSite, ...] = ()
+    footprints: tuple[Footprint, ...] = ()
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """CUDA text and all that NVRTC and ptxas made of it."""
+
+    name: str
+    cuda_source: str
+    ptx: str
+    cubin: bytes
+    arch: str
+    log: str
+    nvrtc_version: str
+    launches: tuple[Launch, ...]
+    resources: tuple[Resources, ...]
+    """One per launch, in order."""
+    workspace_bytes: int
+    flops: float
+    """Useful floating-point operations of the operator (a multiply-add counts two)."""
+    min_bytes: float
+    """Compulsory traffic: every input read once, every output written once."""

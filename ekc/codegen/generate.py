@@ -1,0 +1,118 @@
+"""From a Schedule to CUDA text and launches, and through NVRTC to a CompiledKernel."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+
+from ekc.codegen.cache import cached_compile
+from ekc.codegen.compiled import CompiledKernel, Launch
+from ekc.codegen.nvrtc import NvrtcOutput
+from ekc.codegen.render import render
+from ekc.codegen.sites import access_sites, footprints
+from ekc.codegen.views import Views, declaration, index_lines
+from ekc.ir import expr as ex
+from ekc.ir.limits import Limits
+from ekc.ir.rules import enforce
+from ekc.ir.schedule import Schedule
+from ekc.ir.tree import Kernel, kernels
+from ekc.version import __version__
+
+
+@dataclass(frozen=True)
+class Generated:
+    """CUDA text and how to start its kernels."""
+
+    source: str
+    launches: tuple[Launch, ...]
+
+
+def generate(schedule: Schedule, limits: Limits | None = None) -> Generated:
+    """CUDA text for a schedule; refuses (ScheduleError) what breaks a rule or a limit of the target."""
+    enforce(schedule.program, limits or Limits())
+    launches, blocks = [], []
+    trees = kernels(schedule.program)
+    for number, kernel in enumerate(trees):
+        name = f"ekc_{schedule.op.name}" + (f"_{number}" if len(trees) > 1 else "")
+        launches.append(_launch(kernel, name))
+        blocks.append(_kernel_text(kernel, launches[-1]))
+    half = any(t.dtype.cuda == "half_t" for t in schedule.op.tensors.values())
+    return Generated(render("kernel.cu.j2", header=header(schedule), half=half, kernels=blocks), tuple(launches))
+
+
+def compile_schedule(schedule: Schedule, arch: str = "sm_80", limits: Limits | None = None) -> CompiledKernel:
+    """Generate and compile; CUBIN and PTX come from one NVRTC run, or from the cache."""
+    made = generate(schedule, limits)
+    return assemble(schedule, made, cached_compile(made.source, arch))
+
+
+def assemble(schedule: Schedule, made: Generated, output: NvrtcOutput) -> CompiledKernel:
+    """Generated text and what NVRTC made of it, as one value."""
+    op = schedule.op
+    left = {n.compute.output.name for n in schedule.program.nests} - {t.name for t in op.outputs}
+    return CompiledKernel(
+        name=op.name,
+        cuda_source=made.source,
+        ptx=output.ptx,
+        cubin=output.cubin,
+        arch=output.arch,
+        log=output.log,
+        nvrtc_version=output.nvrtc_version,
+        launches=made.launches,
+        resources=tuple(output.resources[x.name] for x in made.launches),
+        workspace_bytes=sum(op.tensors[name].bytes for name in left),
+        flops=op.flops,
+        min_bytes=op.min_bytes,
+    )
+
+
+def header(schedule: Schedule) -> list[str]:
+    """Provenance: the operator, the schedule that made the kernel, the version that wrote it."""
+    lines = str(schedule.op).splitlines()
+    lines = [part for line in lines for part in textwrap.wrap(line, 110, subsequent_indent="      ")]
+    lines += ["", f"Written by ekc {__version__} from the schedule"]
+    return lines + [f"  {line}" for line in schedule.to_python().splitlines()] + [f"digest {schedule.digest}"]
+
+
+def _launch(kernel: Kernel, name: str) -> Launch:
+    grid = tuple(int(kernel.extent(f"block.{d}")) for d in "xyz")
+    block = tuple(int(kernel.extent(f"thread.{d}")) for d in "xyz")
+    return Launch(
+        name=name,
+        grid=(grid[0], grid[1], grid[2]),
+        block=(block[0], block[1], block[2]),
+        shared_bytes=0,
+        arguments=_arguments(kernel),
+        sites=access_sites(kernel),
+        footprints=footprints(kernel),
+    )
+
+
+def _arguments(kernel: Kernel) -> tuple[str, ...]:
+    """The tensors a kernel reads, in order of appearance, and the one it writes."""
+    read: dict[str, None] = {}
+    produced = {s.tensor: s.produced_by for s in kernel.nest.stagings if s.produced_by}
+    for load in ex.loads(kernel.nest.compute.body):
+        compute = produced.get(load.tensor)
+        read.update(dict.fromkeys([load.tensor] if compute is None else [x.tensor for x in ex.loads(compute.body)]))
+    return (*read, kernel.nest.compute.output.name)
+
+
+def _kernel_text(kernel: Kernel, launch: Launch) -> dict[str, object]:
+    views = Views(kernel)
+    names = views.names
+    out = launch.arguments[-1]
+    parameters = [
+        f"{'' if t == out else 'const '}{kernel.tensors[t].dtype.cuda}* __restrict__ {names[t]}" for t in launch.arguments
+    ]
+    up_front = [b for b in kernel.buffers if b.scope == "shared" or b.name == f"{out}.acc"]
+    return {
+        "name": launch.name,
+        "grid": launch.grid,
+        "block": launch.block,
+        "threads": int(kernel.threads),
+        "parameters": parameters,
+        "declarations": [declaration(b, names) for b in up_front],
+        "indices": index_lines(kernel, names),
+        "body": views.nodes(kernel.body),
+    }

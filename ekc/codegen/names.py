@@ -1,0 +1,156 @@
+"""C names and C expressions for loops, tensors and index arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from ekc.ir import expr as ex
+from ekc.ir.access import Access, Buffer, Guard
+from ekc.ir.linear import Atom, Linear
+from ekc.ir.region import Region
+from ekc.ir.tree import Kernel
+
+_INT_MAX = 2**31 - 1
+_LOCALS = frozenset(("element", "round", "thread", "moved", "lane", *(f"d{i}" for i in range(64))))
+"""Names that the templates use for their own."""
+_C_FUNCTIONS = {"exp": "expf", "sqrt": "sqrtf", "tanh": "tanhf", "abs": "fabsf"}
+
+
+@dataclass(frozen=True)
+class Names:
+    """Unique C names within one kernel."""
+
+    table: Mapping[str, str]
+    zero: frozenset[str] = frozenset()
+    """Variables that are 0 here and need not be written."""
+
+    @classmethod
+    def of(cls, kernel: Kernel) -> Names:
+        """Tensors keep their names; `i.0` becomes `i_0`; a name that is taken gets an underscore more."""
+        table: dict[str, str] = {}
+        taken = set(_LOCALS)
+        wanted = [*kernel.tensors, *(b.name for b in kernel.buffers), *(x.name for x in kernel.nest.loops)]
+        for name in wanted:
+            c_name = name.replace(".", "_")
+            while c_name in taken:
+                c_name += "_"
+            taken.add(c_name)
+            table[name] = c_name
+        return cls(table)
+
+    def __getitem__(self, name: str) -> str:
+        return self.table[name]
+
+    def within(self, wanted: list[str], zero: frozenset[str] = frozenset()) -> Names:
+        """The names inside a copy of a region, its segment coordinates called as wanted."""
+        local: dict[str, str] = {}
+        for i, name in enumerate(wanted):
+            while name in local.values():
+                name += "_"
+            local[f"#{i}"] = name
+        return replace(self, table={**self.table, **local}, zero=zero)
+
+    def shared_coordinates(self, kernel: Kernel, region: Region) -> list[str]:
+        """Coordinates of a tile that a block copies: named after the axis where there is one."""
+        axis_of = {x.name: x.axis for x in kernel.nest.loops}
+        names = []
+        for i, s in enumerate(region.segments):
+            axes = {axis_of.get(a, "") if isinstance(a, str) else "" for a, _ in s.terms}
+            axis = axes.pop() if len(axes) == 1 else ""
+            free = axis.isidentifier() and axis not in self.table.values()
+            names.append(axis if free else f"d{i}")
+        return names
+
+    def own_coordinates(self, region: Region) -> list[str]:
+        """Coordinates of a tile of one thread: named after the loop that will use it."""
+        single = [s.terms[0][0] if len(s.terms) == 1 else None for s in region.segments]
+        return [f"{self[a]}" if isinstance(a, str) else f"d{i}" for i, a in enumerate(single)]
+
+    def atom(self, atom: Atom) -> str:
+        """A loop variable, or a quotient or remainder."""
+        if isinstance(atom, str):
+            return self[atom]
+        return f"({self.linear(atom.inner)}) {'/' if atom.op == '//' else '%'} {atom.divisor}"
+
+    def linear(self, form: Linear, wide: bool = False) -> str:
+        """A sum of terms: `i_0 * 128 + d0`."""
+        parts = [self._term(a, int(c), wide) for a, c in form.terms if int(c) != 0 and a not in self.zero]
+        if int(form.const) or not parts:
+            parts.append(str(int(form.const)))
+        return " + ".join(parts).replace("+ -", "- ")
+
+    def _term(self, atom: Atom, coefficient: int, wide: bool) -> str:
+        name = self.atom(atom)
+        if wide:
+            return f"{name} * {coefficient}LL"
+        if not isinstance(atom, str):
+            name = f"({name})"
+        return name if coefficient == 1 else f"{name} * {coefficient}"
+
+    def element(self, access: Access) -> str:
+        """`A[(i_0 * 128 + d0) * 4096 + d1]` or `A_shared[d1][d0]`."""
+        if access.buffer is not None:
+            return self.cell(access.buffer, access.cell)
+        return f"{self[access.spec.name]}[{self._offset(access)}]"
+
+    def cell(self, buffer: Buffer, cell: tuple[Linear, ...], copy: str = "") -> str:
+        """An element of a buffer; `copy` picks the copy of a pipelined one."""
+        inside = "".join(f"[{self.linear(cell[i])}]" for i in buffer.stored)
+        which = f"[{copy}]" if copy else ""
+        return f"{self[buffer.name]}{which}{inside}"
+
+    def _offset(self, access: Access) -> str:
+        wide = access.spec.elements > _INT_MAX
+        parts = []
+        for form, stride in zip(access.index, access.spec.strides, strict=True):
+            text = self.linear(form)
+            if text == "0":
+                continue
+            if stride == 1 and not wide:
+                parts.append(text)
+            else:
+                factor = f"{stride}LL" if wide else str(stride)
+                parts.append(f"({text}) * {factor}" if " " in text else f"{text} * {factor}")
+        return " + ".join(parts) or "0"
+
+    def condition(self, guards: tuple[Guard, ...]) -> str:
+        """`row >= 0 && row < 4096`, empty where nothing needs checking."""
+        parts = []
+        for g in guards:
+            text = self.linear(g.form)
+            if g.below:
+                parts.append(f"{text} >= 0")
+            if g.above:
+                parts.append(f"{text} < {g.extent}")
+        return " && ".join(parts)
+
+    def value(self, e: ex.Expr, axes: Mapping[str, Linear], load: Callable[[ex.Load], str]) -> str:
+        """A value expression in float."""
+        if isinstance(e, ex.Const):
+            return f"{float(e.value)!r}f"
+        if isinstance(e, ex.Var):
+            return f"static_cast<float>({self.linear(axes[e.name])})"
+        if isinstance(e, ex.Load):
+            return load(e)
+        if isinstance(e, ex.Call):
+            return f"{_C_FUNCTIONS[e.function]}({self.value(e.argument, axes, load)})"
+        assert isinstance(e, ex.Binary)
+        a, b = self.value(e.a, axes, load), self.value(e.b, axes, load)
+        return binary(e, a, b)
+
+
+def binary(e: ex.Binary, a: str, b: str) -> str:
+    """`a op b`, with parentheses only where C needs them."""
+    if e.op in ("min", "max"):
+        return f"f{e.op}f({a}, {b})"
+    if e.op == "//":
+        return f"floorf({a} / ({b}))"
+    if e.op == "%":
+        return f"({a} - floorf({a} / ({b})) * ({b}))"
+    loose = ("+", "-")
+    if e.op not in loose and isinstance(e.a, ex.Binary) and e.a.op in loose:
+        a = f"({a})"
+    if isinstance(e.b, ex.Binary) and (e.op in ("-", "/") or (e.op == "*" and e.b.op in (*loose, "/"))):
+        b = f"({b})"
+    return f"{a} {e.op} {b}"

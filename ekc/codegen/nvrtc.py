@@ -1,0 +1,161 @@
+"""CUDA text to PTX and CUBIN, by one NVRTC compile. Needs no GPU and no driver."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ekc.codegen import ptxas_log
+from ekc.codegen.compiled import Resources
+from ekc.errors import CompileError, EkcError, InvalidInput
+
+_FILE = b"kernel.cu"
+# Source lines are indented in the log; names stand in quotes, and may well be "error".
+_ERROR = re.compile(r"^\S[^\"\n]*\berror\b[^\"\n]*:", re.MULTILINE)
+_MISSING_HEADER = re.compile(r'could not open source file "([^"]+)"')
+
+
+class NvrtcError(CompileError):
+    """NVRTC or ptxas refused the text. The message shows the first error; `log` is all of it."""
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log
+
+
+@dataclass(frozen=True)
+class NvrtcOutput:
+    """All that one compile gave. The same input gives an equal output."""
+
+    source: str
+    arch: str
+    ptx: str
+    cubin: bytes
+    resources: dict[str, Resources]
+    """By kernel name, as in the PTX (mangled unless `extern "C"`)."""
+    log: str
+    """Warnings and `ptxas info` lines, without the compile times."""
+    nvrtc_version: str
+    """Such as "13.5"."""
+
+
+def compile(source: str, arch: str = "sm_80", options: Sequence[str] = ()) -> NvrtcOutput:
+    """Compile CUDA C++ text for `arch`; `options` are passed to NVRTC after ekc's own.
+
+    Raises `InvalidInput` for an arch that NVRTC does not know, `NvrtcError` (a `CompileError`)
+    for text that it refuses, `EkcError` where NVRTC is not installed.
+    """
+    nvrtc = _library()
+    _check_arch(nvrtc, arch)
+    flags = [f"--gpu-architecture={arch}", "--std=c++17", "--ptxas-options=-v", *options]
+    with _program(nvrtc, source) as program:
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])
+        log = _clean(_read(nvrtc, program, "ProgramLog"))
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise NvrtcError(_explain(log or status.name), log)
+        return NvrtcOutput(
+            source=source,
+            arch=arch,
+            ptx=_read(nvrtc, program, "PTX").rstrip(b"\0").decode(),
+            cubin=_read(nvrtc, program, "CUBIN"),
+            resources=ptxas_log.parse(log),
+            log=log,
+            nvrtc_version=version(),
+        )
+
+
+def version() -> str:
+    """Version of the NVRTC in use, such as "13.5"; `EkcError` where there is none."""
+    nvrtc = _library()
+    return "{}.{}".format(*_checked(nvrtc, nvrtc.nvrtcVersion()))
+
+
+def supported_archs() -> tuple[str, ...]:
+    """The archs that this NVRTC compiles for, oldest first, such as ("sm_75", "sm_80", ...)."""
+    return tuple(f"sm_{number}" for number in _arch_numbers(_library()))
+
+
+def _library() -> Any:
+    """The binding, with its shared library found and loaded (which it puts off to the first call)."""
+    try:
+        from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise EkcError(
+            f"NVRTC cannot be loaded ({reason}): pip install nvidia-cuda-nvrtc cuda-bindings"
+        ) from error
+    return nvrtc
+
+
+def _arch_numbers(nvrtc: Any) -> list[int]:
+    (numbers,) = _checked(nvrtc, nvrtc.nvrtcGetSupportedArchs())
+    return sorted(numbers)
+
+
+def _check_arch(nvrtc: Any, arch: str) -> None:
+    """Refuse what NVRTC does not name; sm_90 and later also come as `sm_90a` and `sm_100f`."""
+    numbers = _arch_numbers(nvrtc)
+    if any(re.fullmatch(f"sm_{number}[af]?" if number >= 90 else f"sm_{number}", arch) for number in numbers):
+        return
+    digits = re.fullmatch(r"(?:sm_|compute_)?(\d+)[af]?", arch)
+    wanted = int(digits[1]) if digits else 80
+    nearest = min(numbers, key=lambda number: abs(number - wanted))
+    names = ", ".join(f"sm_{number}" for number in numbers)
+    raise InvalidInput(
+        f"arch {arch!r} is unknown to NVRTC {version()}: it compiles for {names}; nearest: sm_{nearest}"
+    )
+
+
+@contextmanager
+def _program(nvrtc: Any, source: str) -> Iterator[Any]:
+    """An NVRTC program that is destroyed however the block ends."""
+    (program,) = _checked(nvrtc, nvrtc.nvrtcCreateProgram(source.encode(), _FILE, 0, [], []))
+    try:
+        yield program
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def _read(nvrtc: Any, program: Any, what: str) -> bytes:
+    """One of the program's byte strings: "PTX", "CUBIN" or "ProgramLog"."""
+    (size,) = _checked(nvrtc, getattr(nvrtc, f"nvrtcGet{what}Size")(program))
+    buffer = bytes(size)
+    _checked(nvrtc, getattr(nvrtc, f"nvrtcGet{what}")(program, buffer))
+    return buffer
+
+
+def _checked(nvrtc: Any, answer: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The results of an NVRTC call; `EkcError` if its status is not success."""
+    status, *results = answer
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise EkcError(f"NVRTC failed: {status.name}")
+    return tuple(results)
+
+
+def _clean(raw: bytes) -> str:
+    """The log without NULs (some stand in its middle) and without the compile times."""
+    lines = raw.replace(b"\0", b"").decode(errors="replace").splitlines()
+    return "\n".join(line for line in lines if "Compile time =" not in line)
+
+
+def _explain(log: str) -> str:
+    """The first error with its source line and caret, and how many there are."""
+    if missing := _MISSING_HEADER.search(log):
+        return (
+            f"{missing[1]} was not found: NVRTC searches no folder by itself and its wheel has no CUDA "
+            f'headers as files; pass options=("-I<folder with {missing[1]}>",) or do not include it'
+        )
+    first = _ERROR.search(log)
+    if first is None:
+        return log
+    # The source line and the caret follow the error; an empty line ends them.
+    shown = log[first.start() :].split("\n\n")[0]
+    if "^" not in shown:
+        shown = shown.splitlines()[0]
+    count = len(_ERROR.findall(log))
+    return f"{shown}\n({count} error{'s' * (count != 1)} in all)"

@@ -1,0 +1,108 @@
+"""The protocol every device keeps: real, simulated or recorded. The tuner never asks which."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ekc.codegen.compiled import CompiledKernel
+from ekc.ir.limits import Limits
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A 95 % confidence interval."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What a measurement is evidence about."""
+
+    device: str
+    simulated: bool
+    driver: str
+    nvrtc: str
+    clock_regime: str
+    """"fixed" or "free"."""
+    clock_mhz: float
+    temperature_c: float
+    throttle: tuple[str, ...]
+    """Throttle reasons in force, e.g. ("power cap",)."""
+    data_policy: str
+    """How the inputs were filled, e.g. "normal(0,1) seed 0"."""
+    ekc_version: str
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Latency of one call of a kernel (all its launches)."""
+
+    latency_s: float
+    interval_s: Interval
+    samples: int
+    conditions: Conditions
+
+
+@dataclass(frozen=True)
+class Metering:
+    """Board power and energy of one call, from a window of back-to-back calls."""
+
+    power_w: float
+    power_interval_w: Interval
+    energy_j: float
+    energy_interval_j: Interval
+    counter_energy_j: float
+    """First estimator: difference of the total-energy counter between two of its ticks."""
+    sampled_energy_j: float
+    """Second estimator: mean instantaneous power times time."""
+    idle_power_w: float
+    window_s: float
+    samples: int
+    conditions: Conditions
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """Ceilings of the roofline, at the clock the device runs at."""
+
+    fp32_flops: float
+    fp16_tensor_flops: float
+    dram_bytes_per_s: float
+
+
+class Device(Protocol):
+    """A thing that times and meters compiled kernels."""
+
+    name: str
+    simulated: bool
+    arch: str
+    limits: Limits
+    peaks: Peaks
+
+    @property
+    def label(self) -> str:
+        """`a100 (simulated)` or the product name: what is printed wherever its numbers are."""
+
+    def time(self, kernel: CompiledKernel, *, draw: int = 0) -> Timing:
+        """Latency. `draw` numbers repeated measurements of one kernel, so that each is seeded."""
+
+    def meter(self, kernel: CompiledKernel, *, seconds: float = 1.0, draw: int = 0) -> Metering:
+        """Power and energy over a window of about `seconds`."""
+
+    def clocks(self) -> Clocks:
+        """The graphics clocks that can be set here, or why none can."""
+
+    def at_clock(self, mhz: int) -> Device:
+        """The same device with its SM clock fixed at one of `clocks().mhz`; `DeviceError` otherwise."""
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """Settable SM clocks in MHz, or an empty tuple and the reason."""
+
+    mhz: tuple[int, ...] = ()
+    reason: str = ""
+    current_mhz: float = field(default=0.0)

@@ -1,0 +1,65 @@
+"""How many blocks of a kernel live on one SM at a time, and what stops the next one.
+
+The rules are those of NVIDIA's occupancy calculator (cuda_occupancy.h).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ekc.devices.specs import Capability
+
+WARP = 32
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """Blocks and warps resident on one SM."""
+
+    blocks: int
+    warps_per_block: int
+    limited_by: str
+    """"registers", "shared memory", "warps" or "blocks"."""
+
+    @property
+    def warps(self) -> int:
+        """Resident warps of one SM."""
+        return self.blocks * self.warps_per_block
+
+
+def occupancy(capability: Capability, threads: int, registers: int, shared_bytes: int) -> Occupancy:
+    """Resident blocks for `threads` per block, `registers` per thread, `shared_bytes` per block.
+
+    Zero blocks means that a single one does not fit.
+    """
+    warps = _ceil(threads, WARP)
+    bounds = {
+        "registers": _by_registers(capability, warps, registers),
+        "shared memory": _by_shared(capability, shared_bytes),
+        "warps": capability.warps_per_sm // warps,
+        "blocks": capability.blocks_per_sm,
+    }
+    limiter = min(bounds, key=lambda name: bounds[name])
+    return Occupancy(bounds[limiter], warps, limiter)
+
+
+def _by_registers(capability: Capability, warps: int, registers: int) -> int:
+    per_warp = _round_up(max(registers, 1) * WARP, capability.register_granularity)
+    resident = capability.registers_per_sm // per_warp
+    resident -= resident % capability.warp_granularity
+    return resident // warps
+
+
+def _by_shared(capability: Capability, shared_bytes: int) -> int:
+    if shared_bytes > capability.shared_bytes_per_block:
+        return 0
+    taken = _round_up(shared_bytes + capability.reserved_shared_per_block, capability.shared_granularity)
+    return capability.shared_bytes_per_sm // taken if taken else capability.blocks_per_sm
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def _round_up(a: int, b: int) -> int:
+    return _ceil(a, b) * b

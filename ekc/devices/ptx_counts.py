@@ -1,0 +1,166 @@
+"""How many instructions of each kind one thread executes, told from the PTX text alone."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ekc.devices.ptx_loops import executions
+from ekc.devices.ptx_text import Instruction, blocks
+
+_BITS = re.compile(r"(?:[subf]|bf|tf)(\d+)(x2)?")
+_INTEGER = re.compile(r"[sub](?:8|16|32|64)|pred")
+_VECTOR = re.compile(r"v(\d)")
+_MATRIX_ACCESSES = ("ldmatrix", "stmatrix", "wmma.load", "wmma.store")
+_SFU = frozenset({"ex2", "lg2", "rcp", "sqrt", "rsqrt", "sin", "cos", "tanh", "div"})
+_BRANCH = frozenset({"bra", "ret", "exit", "trap"})
+_BARRIER = frozenset({"bar", "barrier"})
+_ACCESS = frozenset({"ld", "ldu", "st", "atom", "red", "ldmatrix", "stmatrix"})
+# fmt: off
+_INTEGER_OPS = frozenset({
+    "add", "addc", "sub", "subc", "mul", "mul24", "mad", "mad24", "madc", "div", "rem", "abs", "neg",
+    "min", "max", "sad", "dp2a", "dp4a", "and", "or", "xor", "not", "cnot", "shl", "shr", "shf", "lop3",
+    "prmt", "bfe", "bfi", "bfind", "bmsk", "popc", "clz", "brev", "fns", "szext",
+})
+# fmt: on
+_FLOAT_OPS = frozenset({"add", "sub", "mul", "fma", "mad", "min", "max", "abs", "neg", "copysign", "testp"})
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Executed PTX instructions of one thread, and the bytes its accesses move."""
+
+    fma32: float = 0.0
+    """FP32 multiply-adds; a packed `f32x2` counts two."""
+    fp32: float = 0.0
+    """Other FP32 arithmetic; comparisons are in `int_ops`."""
+    fp16: float = 0.0
+    """Arithmetic on f16, bf16 and their pairs; a pair counts one."""
+    tensor: float = 0.0
+    """Matrix instructions (`mma`, `wmma.mma`, `wgmma`), one per warp-wide instruction."""
+    sfu: float = 0.0
+    """ex2, lg2, rcp, sqrt, rsqrt, sin, cos, tanh and float division, of any precision."""
+    int_ops: float = 0.0
+    """Integer, logic, `setp`, `selp`, and conversions among integers."""
+    convert: float = 0.0
+    """Conversions from or to a float type."""
+    load_global: float = 0.0
+    """Loads from global memory and through generic pointers."""
+    store_global: float = 0.0
+    load_shared: float = 0.0
+    store_shared: float = 0.0
+    local_accesses: float = 0.0
+    """Loads and stores of local memory that are visible in PTX; spills are in `Resources`."""
+    barrier: float = 0.0
+    shuffle: float = 0.0
+    branch: float = 0.0
+    other: float = 0.0
+    bytes_load_global: float = 0.0
+    """Bytes, as all `bytes_...`."""
+    bytes_store_global: float = 0.0
+    bytes_load_shared: float = 0.0
+    bytes_store_shared: float = 0.0
+    bytes_local: float = 0.0
+
+
+def count(ptx: str, kernel: str) -> Counts:
+    """Count what one thread of `kernel` executes: an upper estimate, exact without branches.
+
+    Loops count by their trip counts. Code under a forward branch or a guard counts as executed,
+    and so do both sides of an if. `mov`, `cvta` and `ld.param` are free: ptxas coalesces copies,
+    folds constants and reads special registers once. Any other PTX instruction counts one, even
+    where ptxas makes several of it (`div.rn`, `sqrt.rn`) or moves it out of a loop. An atomic
+    counts as a load and a store, and so does a `cp.async`.
+
+    Raises `InvalidInput` if there is no such kernel; `EkcError` for a loop without a constant
+    trip count (naming label and line), for a call and for an indirect branch.
+    """
+    parts = blocks(ptx, kernel)
+    totals: dict[str, float] = defaultdict(float)
+    for block, runs in zip(parts, executions(kernel, parts), strict=True):
+        for instruction in block.body:
+            for kind, amount in _kinds(instruction):
+                totals[kind] += runs * amount
+    return Counts(**totals)
+
+
+def _kinds(instruction: Instruction) -> Iterator[tuple[str, float]]:
+    """(field of `Counts`, amount) of one instruction; nothing for one that is free."""
+    opcode = instruction.opcode
+    name, kind = opcode[0], opcode[-1]
+    if name == "cvta" or (name == "ld" and "param" in opcode):
+        return
+    if name == "mov":
+        # Packing two halves is a byte permute, and no plain copy.
+        if instruction.operands[1].startswith("{") and kind == "b32":
+            yield "int_ops", 1.0
+    elif name in _ACCESS or opcode[:2] in (("wmma", "load"), ("wmma", "store")):
+        yield from _access(instruction)
+    elif opcode[:2] == ("cp", "async") and len(instruction.operands) > 2 and "bulk" not in opcode:
+        size = float(instruction.operands[2])
+        yield from (("load_global", 1.0), ("bytes_load_global", size))
+        yield from (("store_shared", 1.0), ("bytes_store_shared", size))
+    elif name == "cvt":
+        yield _conversion(opcode), 1.0
+    else:
+        yield _arithmetic(opcode), 2.0 if kind == "f32x2" else 1.0
+
+
+def _arithmetic(opcode: tuple[str, ...]) -> str:
+    """Field of an instruction that only works on registers, or controls the flow."""
+    name, kind = opcode[0], opcode[-1]
+    integer = _INTEGER.fullmatch(kind) is not None
+    if name in ("mma", "wgmma", "tcgen05", "wmma") and any(part.startswith("mma") for part in opcode):
+        return "tensor"
+    if name in ("setp", "selp", "set", "slct") or (integer and name in _INTEGER_OPS):
+        return "int_ops"
+    if name in _SFU and kind != "f64":
+        return "sfu"
+    if name in _FLOAT_OPS and kind in ("f32", "f32x2"):
+        return "fma32" if name in ("fma", "mad") else "fp32"
+    if name in _FLOAT_OPS and kind in ("f16", "f16x2", "bf16", "bf16x2"):
+        return "fp16"
+    if name in _BARRIER:
+        return "barrier"
+    if name in _BRANCH:
+        return "branch"
+    return "shuffle" if name == "shfl" else "other"
+
+
+def _conversion(opcode: tuple[str, ...]) -> str:
+    """Between integers a cheap logic operation; within f32 a rounding or saturating addition."""
+    target, source = opcode[-2:]
+    if _INTEGER.fullmatch(target) and _INTEGER.fullmatch(source):
+        return "int_ops"
+    return "fp32" if target == source == "f32" else "convert"
+
+
+def _access(instruction: Instruction) -> Iterator[tuple[str, float]]:
+    """Fields of a memory access, with the bytes of one thread."""
+    opcode = instruction.opcode
+    spaces = {part.split("::")[0] for part in opcode}
+    space = next((space for space in ("shared", "local", "const") if space in spaces), "global")
+    size = _bytes(instruction)
+    if space == "const":
+        yield "other", 1.0
+    elif space == "local":
+        yield from (("local_accesses", 1.0), ("bytes_local", size))
+    else:
+        writes = opcode[0] in ("st", "red", "atom", "stmatrix") or "store" in opcode
+        reads = opcode[0] == "atom" or not writes
+        for verb in ["load"] * reads + ["store"] * writes:
+            yield from ((f"{verb}_{space}", 1.0), (f"bytes_{verb}_{space}", size))
+
+
+def _bytes(instruction: Instruction) -> float:
+    """Bytes that one thread moves: its registers times their width."""
+    opcode = instruction.opcode
+    if ".".join(opcode).startswith(_MATRIX_ACCESSES):
+        # Fragments: the type is the element's, but each register holds 32 bits.
+        registers = next(operand for operand in instruction.operands if operand.startswith("{"))
+        return 4.0 * (registers.count(",") + 1)
+    lanes = next((int(match[1]) for part in opcode if (match := _VECTOR.fullmatch(part))), 1)
+    match = _BITS.fullmatch(opcode[-1])
+    return lanes * (int(match[1]) * (2 if match[2] else 1) / 8 if match else 4.0)

@@ -1,0 +1,124 @@
+"""A simulated GPU: the same answers for the same kernel and draw, in any order and in any process."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ekc.codegen.compiled import CompiledKernel, Launch
+from ekc.devices import meter
+from ekc.devices.base import Clocks, Conditions, Interval, Metering, Timing
+from ekc.devices.board import VirtualBoard
+from ekc.devices.ptx_counts import count
+from ekc.devices.residual import digest, generator
+from ekc.devices.specs import Spec
+from ekc.devices.steady import Steady, Work, steady, work
+from ekc.errors import DeviceError, InvalidInput
+from ekc.version import __version__
+
+TIME_NOISE = 0.003
+"""Relative noise of one timed call (estimate). A4000 GEMM at a locked clock repeats to 0.02 %
+(a4000_gemm_noise), event timers and busy machines do worse."""
+TIME_SAMPLES = 20
+
+
+class SimulatedDevice:
+    """Times and meters kernels by the models of this package. Keeps no state between calls but a
+    memo of what a kernel does, so results do not depend on their order."""
+
+    def __init__(self, spec: Spec, clock_mhz: int | None = None) -> None:
+        self._spec = spec
+        self._clock_mhz = float(clock_mhz or spec.fixed_mhz)
+        self._memo: dict[tuple[str, tuple[Launch, ...]], Work] = {}
+        self.name = spec.name
+        self.simulated = True
+        self.arch = spec.arch
+        self.limits = spec.limits()
+        self.peaks = spec.peaks(self._clock_mhz)
+
+    @property
+    def label(self) -> str:
+        """The name, and that it is simulated."""
+        return f"{self.name} (simulated)"
+
+    def clocks(self) -> Clocks:
+        """Every clock of the spec can be set."""
+        return Clocks(mhz=self._spec.clocks_mhz(), current_mhz=self._clock_mhz)
+
+    def at_clock(self, mhz: int) -> SimulatedDevice:
+        """The same device with its SM clock fixed elsewhere."""
+        offered = self._spec.clocks_mhz()
+        if mhz not in offered:
+            nearest = min(offered, key=lambda clock: abs(clock - mhz))
+            raise DeviceError(
+                f"{self.label} cannot be set to {mhz} MHz: it offers {offered[0]} to {offered[-1]} MHz "
+                f"in steps of {self._spec.clock_step_mhz}; nearest: {nearest}")
+        device = SimulatedDevice(self._spec, mhz)
+        device._memo = self._memo
+        return device
+
+    def time(self, kernel: CompiledKernel, *, draw: int = 0) -> Timing:
+        """Seconds per call, warm, at the clock the power cap allows."""
+        state = self._steady(kernel)
+        noise = self._noise(kernel, "time", draw).standard_normal(TIME_SAMPLES)
+        samples = state.latency_s * (1.0 + TIME_NOISE * noise)
+        mean = float(np.mean(samples))
+        half = meter.student_t(TIME_SAMPLES - 1) * float(np.std(samples, ddof=1)) / math.sqrt(TIME_SAMPLES)
+        warm = self._board(kernel, state, "time", draw).temperature_c()
+        conditions = self._conditions(kernel, state.clock_mhz, warm, state.throttle)
+        return Timing(mean, Interval(mean - half, mean + half), TIME_SAMPLES, conditions)
+
+    def meter(self, kernel: CompiledKernel, *, seconds: float = 1.0, draw: int = 0) -> Metering:
+        """Watts and joules per call on a board made for this call alone, over a virtual window."""
+        if not (math.isfinite(seconds) and seconds > 0):
+            raise InvalidInput(f"a metering window of {seconds} s cannot be: give a positive number")
+        state = self._steady(kernel)
+        board = self._board(kernel, state, "meter", draw)
+        window = meter.meter(board, kernel, state.latency_s, seconds)
+        return Metering(
+            power_w=window.power_w,
+            power_interval_w=window.power_interval_w,
+            energy_j=window.power_w * window.call_s,
+            energy_interval_j=window.energy_interval_j(),
+            counter_energy_j=window.power_w * window.call_s,
+            sampled_energy_j=window.sampled_power_w * window.call_s,
+            idle_power_w=window.idle_power_w,
+            window_s=window.seconds,
+            samples=window.samples,
+            conditions=self._conditions(kernel, window.clock_mhz, window.temperature_c, window.throttle),
+        )
+
+    def _steady(self, kernel: CompiledKernel) -> Steady:
+        self._check_arch(kernel)
+        key = (digest(kernel), kernel.launches)
+        if key not in self._memo:
+            counts = tuple(count(kernel.ptx, launch.name) for launch in kernel.launches)
+            self._memo[key] = work(self._spec, kernel, counts)
+        return steady(self._spec, self._memo[key], self._clock_mhz)
+
+    def _check_arch(self, kernel: CompiledKernel) -> None:
+        if _number(kernel.arch) > _number(self.arch):
+            raise DeviceError(
+                f"{kernel.name} is compiled for {kernel.arch}, {self.label} is {self.arch}: "
+                f"compile it for {self.arch}")
+
+    def _board(self, kernel: CompiledKernel, state: Steady, what: str, draw: int) -> VirtualBoard:
+        return VirtualBoard(self._spec, self._clock_mhz, state, self._noise(kernel, f"{what} board", draw))
+
+    def _noise(self, kernel: CompiledKernel, what: str, draw: int) -> np.random.Generator:
+        return generator(self.name, str(self._clock_mhz), digest(kernel), what, draw)
+
+    def _conditions(
+        self, kernel: CompiledKernel, clock_mhz: float, temperature_c: float, throttle: tuple[str, ...]
+    ) -> Conditions:
+        return Conditions(
+            device=self.name, simulated=True, driver="none (simulated)", nvrtc=kernel.nvrtc_version,
+            clock_regime="fixed", clock_mhz=clock_mhz, temperature_c=temperature_c, throttle=throttle,
+            data_policy="none (random data assumed)", ekc_version=__version__,
+        )
+
+
+def _number(arch: str) -> int:
+    """80 of "sm_80", 90 of "sm_90a"."""
+    return int("".join(character for character in arch if character.isdigit()))

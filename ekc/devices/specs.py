@@ -1,0 +1,283 @@
+"""What is known about each GPU that can be simulated: plain figures, each with its source.
+
+Sources, by the short names used below:
+  A100    NVIDIA A100 Tensor Core GPU Architecture whitepaper, and the A100 PCIe 40 GB data sheet
+  H100    NVIDIA H100 Tensor Core GPU Architecture whitepaper (SXM5)
+  H200    NVIDIA H200 data sheet (SXM; the chip is an H100's)
+  Ada     NVIDIA Ada GPU Architecture whitepaper (RTX 4090)
+  GA102   NVIDIA Ampere GA102 GPU Architecture whitepaper (RTX 3090)
+  Turing  NVIDIA Turing GPU Architecture whitepaper (RTX 2080 Ti, reference card)
+  CUDA    CUDA C++ Programming Guide, table of compute capabilities
+Figures marked *fit* come from recordings (`Spec.sources` names which); *estimate* is our own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ekc.devices.base import Peaks
+from ekc.ir.limits import Limits
+
+KIB = 1024
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Capability:
+    """Per-SM limits of one compute capability (source: CUDA)."""
+
+    arch: str
+    warps_per_sm: int
+    blocks_per_sm: int
+    shared_bytes_per_sm: int
+    shared_bytes_per_block: int
+    """With opt-in; without it 48 KiB."""
+    reserved_shared_per_block: int
+    """Taken by the driver for every block."""
+    l1_bytes_per_sm: int
+    """L1 and shared memory together."""
+    shared_granularity: int
+    registers_per_sm: int = 65536
+    register_granularity: int = 256
+    """Registers are handed out per warp, in pieces of this many."""
+    warp_granularity: int = 4
+
+
+SM_75 = Capability("sm_75", 32, 16, 64 * KIB, 64 * KIB, 0, 96 * KIB, 256)
+SM_80 = Capability("sm_80", 64, 32, 164 * KIB, 163 * KIB, KIB, 192 * KIB, 128)
+SM_86 = Capability("sm_86", 48, 16, 100 * KIB, 99 * KIB, KIB, 128 * KIB, 128)
+SM_89 = Capability("sm_89", 48, 24, 100 * KIB, 99 * KIB, KIB, 128 * KIB, 128)
+SM_90 = Capability("sm_90", 64, 32, 228 * KIB, 227 * KIB, KIB, 256 * KIB, 128)
+
+
+@dataclass(frozen=True)
+class VoltageCurve:
+    """Core voltage over clock, relative to the flat part below the knee."""
+
+    knee_mhz: float
+    slope_per_ghz: float
+
+    def at(self, clock_mhz: float) -> float:
+        """Relative voltage, 1.0 below the knee."""
+        return 1.0 + self.slope_per_ghz * max(0.0, clock_mhz - self.knee_mhz) / 1000.0
+
+
+@dataclass(frozen=True)
+class BoardPower:
+    """Power of the board that no event explains, and its cooling."""
+
+    tdp_w: float
+    constant_w: float
+    """Memory standby, regulators, fans: does not follow the core voltage."""
+    static_w: float
+    """Core leakage at relative voltage 1 and 45 C."""
+    idle_clock_w_per_ghz: float
+    """Clock tree of an idle core at relative voltage 1."""
+    active_clock_w_per_ghz: float
+    """What the clock tree takes more while all SMs have work, at relative voltage 1."""
+    process: float
+    """Energy per event relative to TSMC 7 nm."""
+    memory_pj_per_byte: float
+    """DRAM with its interface, one byte."""
+    ambient_c: float = 30.0
+    kelvin_per_w: float = 0.16
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One GPU."""
+
+    name: str
+    capability: Capability
+    sms: int
+    boost_mhz: int
+    base_mhz: int
+    fixed_mhz: int
+    """The clock of the "fixed" regime: below the power cap for most kernels (our choice)."""
+    clock_step_mhz: int
+    lowest_mhz: int
+    fp32_lanes_per_sm: int
+    int_lanes_per_sm: int
+    tensor_fp16_flops_per_sm_clock: int
+    """Dense, fp16 in, fp32 accumulate."""
+    published_fp32_flops: float
+    published_tensor_flops: float
+    """Dense fp16 at `tensor_boost_mhz`."""
+    tensor_boost_mhz: int
+    """Clock of the published tensor figure; on Hopper lower than the boost."""
+    memory_bytes_per_s: float
+    l2_bytes: int
+    l2_bytes_per_clock: float
+    """Whole device."""
+    voltage: VoltageCurve
+    power: BoardPower
+    sources: Mapping[str, str]
+
+    @property
+    def arch(self) -> str:
+        """The compile target, e.g. "sm_80"."""
+        return self.capability.arch
+
+    def clocks_mhz(self) -> tuple[int, ...]:
+        """SM clocks that can be set, rising."""
+        return tuple(sorted(range(self.boost_mhz, self.lowest_mhz - 1, -self.clock_step_mhz)))
+
+    def peaks(self, clock_mhz: float) -> Peaks:
+        """Ceilings at a clock."""
+        hertz = clock_mhz * 1e6
+        return Peaks(
+            fp32_flops=self.sms * self.fp32_lanes_per_sm * 2 * hertz,
+            fp16_tensor_flops=self.sms * self.tensor_fp16_flops_per_sm_clock * hertz,
+            dram_bytes_per_s=self.memory_bytes_per_s,
+        )
+
+    def limits(self) -> Limits:
+        """The same figures as the hard limits a schedule must keep."""
+        c = self.capability
+        return Limits(
+            registers_per_sm=c.registers_per_sm,
+            shared_bytes_per_sm=c.shared_bytes_per_sm,
+            threads_per_sm=c.warps_per_sm * 32,
+            blocks_per_sm=c.blocks_per_sm,
+            sms=self.sms,
+        )
+
+
+def _sources(book: str, voltage: str, power: str, l2: str) -> Mapping[str, str]:
+    return MappingProxyType({
+        "counts, clocks, memory": book,
+        "per-SM limits": "CUDA C++ Programming Guide, compute capabilities",
+        "l2_bytes_per_clock": l2,
+        "voltage": voltage,
+        "power": power,
+        "fixed_mhz": "our choice: highest clock at which most GEMMs stay under the cap (estimate)",
+    })
+
+
+_A100_FIT = "fit: KernelTuner fp32_power_vs_clock, A100-PCIE-40GB, 10 clocks, rms error 0.8 %"
+_A4000_FIT = "fit: KernelTuner fp32_power_vs_clock, RTX A4000 (GA104), slope 0.83/GHz; knee estimate"
+_H200_FIT = "fit: aiconfigurator h200_gemm_power (floor 126-140 W, power by TFLOP/s); split estimate"
+
+A100 = Spec(
+    name="a100", capability=SM_80, sms=108,
+    boost_mhz=1410, base_mhz=765, fixed_mhz=1275, clock_step_mhz=15, lowest_mhz=210,
+    fp32_lanes_per_sm=64, int_lanes_per_sm=64, tensor_fp16_flops_per_sm_clock=2048,
+    published_fp32_flops=19.5e12, published_tensor_flops=312e12, tensor_boost_mhz=1410,
+    memory_bytes_per_s=1555e9, l2_bytes=40 * MIB, l2_bytes_per_clock=5120.0,
+    voltage=VoltageCurve(knee_mhz=1075.0, slope_per_ghz=1.126),
+    power=BoardPower(
+        tdp_w=250.0, constant_w=18.0, static_w=14.0,
+        idle_clock_w_per_ghz=4.0, active_clock_w_per_ghz=8.0, process=1.0,
+        memory_pj_per_byte=45.0,
+    ),
+    sources=_sources(
+        book="A100", voltage=_A100_FIT,
+        power="fit: the same, and CLBlast GEMM a100_gemm_clocks (4 tiles, 7 clocks)",
+        l2="A100",
+    ),
+)
+H100 = Spec(
+    name="h100", capability=SM_90, sms=132,
+    boost_mhz=1980, base_mhz=1590, fixed_mhz=1590, clock_step_mhz=15, lowest_mhz=345,
+    fp32_lanes_per_sm=128, int_lanes_per_sm=64, tensor_fp16_flops_per_sm_clock=4096,
+    published_fp32_flops=66.9e12, published_tensor_flops=989.4e12, tensor_boost_mhz=1830,
+    memory_bytes_per_s=3352e9, l2_bytes=50 * MIB, l2_bytes_per_clock=4608.0,
+    voltage=VoltageCurve(knee_mhz=1250.0, slope_per_ghz=0.55),
+    power=BoardPower(
+        tdp_w=700.0, constant_w=60.0, static_w=30.0,
+        idle_clock_w_per_ghz=8.0, active_clock_w_per_ghz=16.0, process=0.72,
+        memory_pj_per_byte=40.0, kelvin_per_w=0.06,
+    ),
+    sources=_sources(
+        book="H100", voltage="estimate: knee and slope as on A100, stretched to the higher boost",
+        power=_H200_FIT,
+        l2="estimate: below A100's width, as microbenchmarks see it",
+    ),
+)
+H200 = Spec(
+    name="h200", capability=SM_90, sms=132,
+    boost_mhz=1980, base_mhz=1590, fixed_mhz=1590, clock_step_mhz=15, lowest_mhz=345,
+    fp32_lanes_per_sm=128, int_lanes_per_sm=64, tensor_fp16_flops_per_sm_clock=4096,
+    published_fp32_flops=66.9e12, published_tensor_flops=989.4e12, tensor_boost_mhz=1830,
+    memory_bytes_per_s=4800e9, l2_bytes=50 * MIB, l2_bytes_per_clock=4608.0,
+    voltage=VoltageCurve(knee_mhz=1250.0, slope_per_ghz=0.55),
+    power=BoardPower(
+        tdp_w=700.0, constant_w=72.0, static_w=34.0,
+        idle_clock_w_per_ghz=8.0, active_clock_w_per_ghz=16.0, process=0.72,
+        memory_pj_per_byte=40.0, kelvin_per_w=0.06,
+    ),
+    sources=_sources(
+        book="H200", voltage="estimate: as h100",
+        power=_H200_FIT,
+        l2="estimate: as h100",
+    ),
+)
+RTX4090 = Spec(
+    name="rtx4090", capability=SM_89, sms=128,
+    boost_mhz=2520, base_mhz=2235, fixed_mhz=2235, clock_step_mhz=15, lowest_mhz=210,
+    fp32_lanes_per_sm=128, int_lanes_per_sm=64, tensor_fp16_flops_per_sm_clock=512,
+    published_fp32_flops=82.6e12, published_tensor_flops=165.2e12, tensor_boost_mhz=2520,
+    memory_bytes_per_s=1008e9, l2_bytes=72 * MIB, l2_bytes_per_clock=2560.0,
+    voltage=VoltageCurve(knee_mhz=1800.0, slope_per_ghz=0.50),
+    power=BoardPower(
+        tdp_w=450.0, constant_w=38.0, static_w=20.0,
+        idle_clock_w_per_ghz=5.0, active_clock_w_per_ghz=11.0, process=0.62,
+        memory_pj_per_byte=80.0, kelvin_per_w=0.09,
+    ),
+    sources=_sources(
+        book="Ada", voltage="estimate",
+        power="estimate: A100 energies by process node; GDDR6X per byte",
+        l2="estimate",
+    ),
+)
+RTX3090 = Spec(
+    name="rtx3090", capability=SM_86, sms=82,
+    boost_mhz=1695, base_mhz=1395, fixed_mhz=1560, clock_step_mhz=15, lowest_mhz=210,
+    fp32_lanes_per_sm=128, int_lanes_per_sm=64, tensor_fp16_flops_per_sm_clock=512,
+    published_fp32_flops=35.6e12, published_tensor_flops=71e12, tensor_boost_mhz=1695,
+    memory_bytes_per_s=936e9, l2_bytes=6 * MIB, l2_bytes_per_clock=1792.0,
+    voltage=VoltageCurve(knee_mhz=1375.0, slope_per_ghz=0.83),
+    power=BoardPower(
+        tdp_w=350.0, constant_w=36.0, static_w=22.0,
+        idle_clock_w_per_ghz=5.0, active_clock_w_per_ghz=11.0, process=1.15,
+        memory_pj_per_byte=90.0, kelvin_per_w=0.12,
+    ),
+    sources=_sources(
+        book="GA102", voltage=_A4000_FIT,
+        power="estimate: A100 energies by process node; GDDR6X per byte",
+        l2="estimate",
+    ),
+)
+RTX2080TI = Spec(
+    name="rtx2080ti", capability=SM_75, sms=68,
+    boost_mhz=1545, base_mhz=1350, fixed_mhz=1440, clock_step_mhz=15, lowest_mhz=300,
+    fp32_lanes_per_sm=64, int_lanes_per_sm=64, tensor_fp16_flops_per_sm_clock=512,
+    published_fp32_flops=13.45e12, published_tensor_flops=53.8e12, tensor_boost_mhz=1545,
+    memory_bytes_per_s=616e9, l2_bytes=5632 * KIB, l2_bytes_per_clock=1760.0,
+    voltage=VoltageCurve(knee_mhz=1300.0, slope_per_ghz=0.75),
+    power=BoardPower(
+        tdp_w=250.0, constant_w=28.0, static_w=20.0,
+        idle_clock_w_per_ghz=5.0, active_clock_w_per_ghz=9.0, process=1.6,
+        memory_pj_per_byte=90.0, kelvin_per_w=0.16,
+    ),
+    sources=_sources(
+        book="Turing", voltage="estimate",
+        power="estimate: A100 energies by process node; GDDR6 per byte",
+        l2="estimate",
+    ),
+)
+
+_TABLE: Mapping[str, Spec] = MappingProxyType(
+    {spec.name: spec for spec in (A100, H100, H200, RTX4090, RTX3090, RTX2080TI)})
+
+
+def names() -> tuple[str, ...]:
+    """Every GPU that can be simulated."""
+    return tuple(_TABLE)
+
+
+def get(name: str) -> Spec | None:
+    """The figures of one GPU, or None when there is no such name."""
+    return _TABLE.get(name)

@@ -1,0 +1,44 @@
+"""Every error a user can cause, as one clear line.
+
+A message names the thing, the limit it broke and the nearest legal choice. The command line
+prints it and leaves with status 2; a traceback out of ekc is a bug in ekc.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ekc.ir.refusal import Refusal
+
+
+class EkcError(Exception):
+    """Root of the errors that ekc raises on purpose."""
+
+
+class InvalidInput(EkcError, ValueError):
+    """A value from outside (extent, dtype, axis name, array, option) that cannot be used."""
+
+
+class ScheduleError(EkcError):
+    """A step or a schedule was refused; `refusal` holds rule, need, limit and nearest choice."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal
+
+
+class CompileError(EkcError):
+    """NVRTC refused the CUDA text; the message shows the source line."""
+
+
+class DeviceError(EkcError):
+    """A device does not exist here, or cannot do what was asked of it."""
+
+
+class RecordError(EkcError):
+    """A record file cannot be read or written."""
+
+
+class NothingLegal(EkcError):
+    """A search found no legal schedule; the message holds the histogram of refusals."""

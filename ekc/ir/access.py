@@ -1,0 +1,128 @@
+"""Buffers and accesses: where an element lies, in elements from the start, and when it exists at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ekc.ir.dtypes import DType
+from ekc.ir.linear import Extent, Linear, span
+from ekc.ir.operator import TensorSpec
+from ekc.ir.region import Region
+
+
+@dataclass(frozen=True, eq=False)
+class Guard:
+    """A condition `0 <= form < extent`; either side may be known to hold."""
+
+    form: Linear
+    extent: int
+    below: bool
+    """Whether the form can be negative."""
+    above: bool
+    """Whether it can reach `extent`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Buffer:
+    """Memory on chip that holds a region: its segments in storage order, rows padded."""
+
+    name: str
+    scope: str
+    dtype: DType
+    region: Region
+    order: tuple[int, ...]
+    """The tensor's dimensions as stored, slowest first."""
+    stored: tuple[int, ...]
+    """Indices of the region's segments in storage order."""
+    sizes: tuple[Extent, ...]
+    """Extents in storage order, pad included."""
+    copies: Extent
+
+    @property
+    def elements(self) -> Extent:
+        """Elements of one copy, pad included."""
+        total: Extent = 1
+        for size in self.sizes:
+            total = total * size
+        return total
+
+    @property
+    def strides(self) -> tuple[Extent, ...]:
+        """Elements between neighbours, for each segment of the region."""
+        strides: dict[int, Extent] = {}
+        step: Extent = 1
+        for segment, size in zip(reversed(self.stored), reversed(self.sizes), strict=True):
+            strides[segment] = step
+            step = step * size
+        return tuple(strides[i] for i in range(len(self.region.segments)))
+
+    def address(self, coordinates: tuple[Linear, ...]) -> Linear:
+        """The element's place, from its coordinate along each segment."""
+        total = Linear()
+        for form, stride in zip(coordinates, self.strides, strict=True):
+            total = total + form.scaled(stride)
+        return total
+
+    def segment_of(self, dim: int) -> int | None:
+        """The last (finest) segment along a dimension of the tensor."""
+        found = [i for i, s in enumerate(self.region.segments) if s.dim == dim]
+        return found[-1] if found else None
+
+    @property
+    def fastest(self) -> int:
+        """The segment whose elements are neighbours in the buffer."""
+        return self.stored[-1]
+
+
+@dataclass(frozen=True, eq=False)
+class Access:
+    """One read or write: which tensor, from which buffer (None: global memory), at which element."""
+
+    spec: TensorSpec
+    buffer: Buffer | None
+    index: tuple[Linear, ...]
+    """Coordinates in the tensor."""
+    address: Linear
+    """Elements from the start of the buffer or tensor."""
+    guards: tuple[Guard, ...]
+    cell: tuple[Linear, ...] = ()
+    """Coordinates along the buffer's segments (empty for global memory)."""
+
+
+def buffer_access(spec: TensorSpec, buffer: Buffer, index: tuple[Linear, ...], cell: tuple[Linear, ...]) -> Access:
+    """An access to a buffer; regions are filled with zeros outside the tensor, so it needs no guard."""
+    return Access(spec, buffer, index, buffer.address(cell), (), cell)
+
+
+def make_buffer(
+    name: str, scope: str, dtype: DType, region: Region, order: tuple[int, ...], pad: Extent, copies: Extent
+) -> Buffer:
+    """A buffer for a region, its dimensions stored in `order`, `pad` elements after each row."""
+    stored = tuple(sorted(range(len(region.segments)), key=lambda i: (order.index(region.segments[i].dim), i)))
+    sizes = [region.segments[i].extent for i in stored]
+    sizes[-1] = sizes[-1] + pad
+    return Buffer(name, scope, dtype, region, order, stored, tuple(sizes), copies)
+
+
+def global_access(spec: TensorSpec, index: tuple[Linear, ...], extents: Mapping[str, Extent]) -> Access:
+    """An access to global memory, guarded where its index can leave the tensor."""
+    address = Linear()
+    for form, stride in zip(index, spec.strides, strict=True):
+        address = address + form.scaled(stride)
+    return Access(spec, None, index, address, guards_of(index, spec.shape, extents))
+
+
+def guards_of(
+    index: tuple[Linear, ...], shape: tuple[int, ...], extents: Mapping[str, Extent]
+) -> tuple[Guard, ...]:
+    """The bounds that loop ranges alone do not guarantee (for any member of a population)."""
+    guards = []
+    for form, extent in zip(index, shape, strict=True):
+        low, high = span(form, extents)
+        below, above = bool(np.any(np.asarray(low) < 0)), bool(np.any(np.asarray(high) >= extent))
+        if below or above:
+            guards.append(Guard(form, extent, below, above))
+    return tuple(guards)

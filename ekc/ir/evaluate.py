@@ -1,0 +1,307 @@
+"""Running a Program in NumPy: the meaning of its tree, whole or for chosen blocks.
+
+All threads of many blocks run together as array axes; loops that hold a stage run one iteration
+after another, pure arithmetic loops become axes too. Buffers start as NaN, so an element that no
+stage filled shows. Threads move in step here: a missing barrier would not show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.ir import expr as ex
+from ekc.ir.access import Access, Buffer, Guard
+from ekc.ir.linear import Linear, value
+from ekc.ir.operator import COMBINERS
+from ekc.ir.program import BLOCK_LEVELS, Program
+from ekc.ir.tree import (
+    BarrierNode,
+    CombineNode,
+    ComputeNode,
+    InitNode,
+    Kernel,
+    LoopNode,
+    Node,
+    StageNode,
+    WriteNode,
+    kernels,
+)
+
+_POINTS_AT_ONCE = 1 << 20
+_COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What some or all blocks wrote."""
+
+    output: NDArray[Any]
+    written: NDArray[np.bool_]
+    """Which elements of the output were written."""
+    blocks: int
+    """Blocks of the last launch that ran."""
+    total_blocks: int
+
+
+def evaluate(program: Program, arrays: Sequence[NDArray[Any]], blocks: NDArray[np.int64] | None = None) -> Evaluation:
+    """Run a Program on NumPy arrays; `blocks` picks blocks of the last launch by linear number."""
+    memory = dict(zip((t.name for t in program.op.inputs), program.op.check_arrays(tuple(arrays)), strict=True))
+    launches = kernels(program)
+    for kernel in launches:
+        spec = kernel.nest.compute.output
+        memory[spec.name] = np.zeros(spec.shape, spec.dtype.numpy)
+        written = np.zeros(spec.shape, dtype=bool)
+        chosen = blocks if kernel is launches[-1] and blocks is not None else np.arange(kernel.blocks)
+        step = max(1, _POINTS_AT_ONCE // max(1, kernel.threads * _tile(kernel)))
+        for start in range(0, len(chosen), step):
+            _Blocks(kernel, memory, written, chosen[start : start + step]).run(kernel.body)
+    return Evaluation(memory[program.op.outputs[0].name], written, len(chosen), int(kernel.blocks))
+
+
+def sample_blocks(kernel: Kernel, count: int, seed: int) -> NDArray[np.int64]:
+    """The first and last block, the corners of the grid, and random others: `count` distinct ones at most."""
+    total = int(kernel.blocks)
+    extents = [int(kernel.extent(level)) for level in BLOCK_LEVELS]
+    corners = [
+        x + extents[0] * (y + extents[1] * z)
+        for z in {0, extents[2] - 1}
+        for y in {0, extents[1] - 1}
+        for x in {0, extents[0] - 1}
+    ]
+    drawn = np.random.default_rng(seed).integers(0, total, size=count).tolist()
+    return np.array(list(dict.fromkeys([0, total - 1, *sorted(corners), *drawn]))[:count], dtype=np.int64)
+
+
+def _tile(kernel: Kernel) -> int:
+    """Points of the innermost arithmetic that one thread runs as array axes."""
+    points = 1
+    for loop in _pure_loops(kernel.body):
+        points *= int(loop.loop.extent)
+    return min(points, _POINTS_AT_ONCE)
+
+
+def _pure_loops(nodes: Sequence[Node]) -> Iterator[LoopNode]:
+    for node in nodes:
+        if isinstance(node, LoopNode):
+            if _is_pure(node):
+                yield node
+            yield from _pure_loops(node.body)
+
+
+def _is_pure(node: Node) -> bool:
+    return isinstance(node, ComputeNode) or (isinstance(node, LoopNode) and all(_is_pure(n) for n in node.body))
+
+
+class _Blocks:
+    """Some blocks of a launch, all their threads together. Arrays are [block, thread, ...]."""
+
+    def __init__(self, kernel: Kernel, memory: dict[str, NDArray[Any]], written: NDArray[np.bool_], blocks: Any) -> None:
+        self.kernel, self.memory, self.written = kernel, memory, written
+        self.env: dict[str, Any] = {}
+        self.count, self.threads = len(blocks), int(kernel.threads)
+        self._digits(kernel.block_loops, np.asarray(blocks).reshape(-1, 1))
+        self._digits(kernel.thread_loops, np.arange(self.threads).reshape(1, -1))
+        self.buffers = {b.name: self._empty(b) for b in kernel.buffers}
+
+    def _digits(self, loops: Any, number: NDArray[Any]) -> None:
+        for loop in loops:
+            self.env[loop.name] = number % loop.extent
+            number = number // loop.extent
+
+    def _empty(self, b: Buffer) -> NDArray[Any]:
+        width = self.threads if b.scope == "register" else 1
+        return np.full((self.count, width, int(b.elements)), np.nan, b.dtype.numpy)
+
+    def run(self, nodes: Sequence[Node]) -> None:
+        """Carry out nodes in order."""
+        for node in nodes:
+            match node:
+                case LoopNode() if _is_pure(node):
+                    self._arithmetic(node)
+                case LoopNode():
+                    for i in range(int(node.loop.extent)):
+                        self.env[node.loop.name] = i
+                        self.run(node.body)
+                case ComputeNode():
+                    self._compute(node, [], self.env)
+                case StageNode():
+                    self._stage(node)
+                case InitNode():
+                    self._init(node)
+                case CombineNode():
+                    self._combine(node)
+                case WriteNode():
+                    self._write(node)
+                case BarrierNode():
+                    pass
+
+    def _arithmetic(self, node: LoopNode) -> None:
+        """A pure nest of loops around the compute; large ones partly as iterations, to bound memory."""
+        chain, inner = [], node
+        while isinstance(inner, LoopNode):
+            chain.append(inner.loop)
+            inner = inner.body[0]  # type: ignore[assignment]
+        assert isinstance(inner, ComputeNode)
+        points, axes = self.count * self.threads, []
+        for loop in reversed(chain):
+            points *= int(loop.extent)
+            if points > 4 * _POINTS_AT_ONCE and len(axes) < len(chain):
+                break
+            axes.insert(0, loop)
+        self._iterate(chain[: len(chain) - len(axes)], axes, inner)
+
+    def _iterate(self, loops: Any, axes: Any, compute: ComputeNode) -> None:
+        if loops:
+            for i in range(int(loops[0].extent)):
+                self.env[loops[0].name] = i
+                self._iterate(loops[1:], axes, compute)
+            return
+        grid = {k: _expand(v, len(axes)) for k, v in self.env.items()}
+        for position, loop in enumerate(axes):
+            grid[loop.name] = np.arange(int(loop.extent)).reshape(_axis(position, len(axes)))
+        self._compute(compute, axes, grid)
+
+    def _compute(self, node: ComputeNode, axes: Any, grid: Mapping[str, Any]) -> None:
+        compute = node.nest.compute
+        dtype = compute.acc_dtype.numpy
+        shape = (self.count, self.threads, *(int(x.extent) for x in axes))
+        result = ex.evaluate(compute.body, _axis_values(node, grid), lambda x: self._load(node.reads[x], grid, len(axes)).astype(dtype))
+        result = np.broadcast_to(np.asarray(result, dtype), shape)
+        inside = _inside(node.guards, grid)
+        if compute.reduction:
+            if node.guards:
+                result = np.where(inside, result, dtype.type(COMBINERS[compute.combine]))
+            over = tuple(2 + i for i, x in enumerate(axes) if x.reduction)
+            result = _COMBINE[compute.combine].reduce(result, axis=over, dtype=dtype) if over else result
+            grid = {k: _drop(v, over) for k, v in grid.items()}
+            inside = True if node.target.buffer else _inside(node.target.guards, grid)
+        self._update(node, grid, result, inside)
+
+    def _update(self, node: ComputeNode, grid: Mapping[str, Any], result: NDArray[Any], inside: Any) -> None:
+        combine = _COMBINE[node.nest.compute.combine] if node.nest.compute.reduction else None
+        address = np.asarray(value(node.target.address, grid))
+        if node.target.buffer is not None:
+            buffer = self.buffers[node.target.buffer.name]
+            where = np.broadcast_to(address, (1, 1, *result.shape[2:]))[0, 0].ravel()
+            flat = result.reshape(self.count, self.threads, -1)
+            buffer[:, :, where] = flat if combine is None else combine(buffer[:, :, where], flat)
+            return
+        where = np.broadcast_to(address, result.shape)
+        mask = np.broadcast_to(inside, result.shape)
+        out = self.memory[node.target.spec.name].reshape(-1)
+        old = out[where[mask]]
+        out[where[mask]] = result[mask] if combine is None else combine(old, result[mask])
+        self.written.reshape(-1)[where[mask]] = True
+
+    def _load(self, access: Access, grid: Mapping[str, Any], extra: int) -> NDArray[Any]:
+        """The elements an access reads, [block, thread, axes...]; 0 outside the tensor."""
+        address = np.asarray(value(access.address, grid))
+        if access.buffer is None:
+            inside = _inside(access.guards, grid)
+            flat = self.memory[access.spec.name].reshape(-1)
+            picked = flat[np.where(inside, address, 0)]
+            return np.where(inside, picked, np.zeros((), picked.dtype)) if access.guards else picked
+        buffer = self.buffers[access.buffer.name]
+        address = address.reshape((1,) * (2 + extra - address.ndim) + address.shape)
+        blocks = np.arange(self.count).reshape(_axis(-2, extra))
+        threads = np.arange(buffer.shape[1]).reshape(_axis(-1, extra))
+        return buffer[blocks, threads, address]
+
+    def _stage(self, node: StageNode) -> None:
+        segments = node.buffer.region.segments
+        grid = self._with_segments(segments, threads=node.buffer.scope == "register")
+        if node.produced is not None:
+            picked = self._produce(node, grid, len(segments))
+        else:
+            picked = self._load(node.source, grid, len(segments))
+        buffer = self.buffers[node.buffer.name]
+        sizes = tuple(int(s.extent) for s in segments)
+        where = np.broadcast_to(np.asarray(value(node.address, grid)), (1, 1, *sizes)).ravel()
+        buffer[:, :, where] = np.broadcast_to(picked, (*buffer.shape[:2], *sizes)).reshape(*buffer.shape[:2], -1)
+
+    def _produce(self, node: StageNode, grid: Mapping[str, Any], extra: int) -> NDArray[Any]:
+        compute = node.staging.produced_by
+        assert compute is not None and node.produced is not None
+        produced, dtype = node.produced, compute.acc_dtype.numpy
+        axes = {a.name: value(f, grid) for a, f in zip(compute.spatial, node.source.index, strict=True)}
+        result = ex.evaluate(compute.body, axes, lambda x: self._load(produced[x], grid, extra).astype(dtype))
+        return np.where(_inside(node.source.guards, grid), result, 0)
+
+    def _with_segments(self, segments: Any, threads: bool = True) -> dict[str, Any]:
+        names = {x.name for x in self.kernel.thread_loops} if not threads else set()
+        grid = {k: _expand(0 if k in names else v, len(segments)) for k, v in self.env.items()}
+        for i, s in enumerate(segments):
+            grid[f"#{i}"] = np.arange(int(s.extent)).reshape(_axis(i, len(segments)))
+        return grid
+
+    def _init(self, node: InitNode) -> None:
+        start = COMBINERS[self.kernel.nest.compute.combine]
+        if node.buffer is not None:
+            self.buffers[node.buffer.name][...] = start
+            return
+        grid = self._with_segments(node.region.segments)
+        where, mask = self._targets(node.target, grid, node.region)
+        self.memory[node.target.spec.name].reshape(-1)[where[mask]] = start
+
+    def _targets(self, target: Access, grid: Mapping[str, Any], region: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+        shape = (self.count, self.threads, *(int(s.extent) for s in region.segments))
+        where = np.broadcast_to(np.asarray(value(target.address, grid)), shape)
+        return where, np.broadcast_to(_inside(target.guards, grid), shape)
+
+    def _combine(self, node: CombineNode) -> None:
+        loops = self.kernel.thread_loops
+        buffer = self.buffers[node.buffer.name]
+        digits = buffer.reshape(self.count, *(int(x.extent) for x in reversed(loops)), -1)
+        over = tuple(1 + i for i, x in enumerate(reversed(loops)) if x in node.lanes)
+        total = _COMBINE[self.kernel.nest.compute.combine].reduce(digits, axis=over, keepdims=True)
+        buffer[...] = np.broadcast_to(total, digits.shape).reshape(buffer.shape)
+
+    def _write(self, node: WriteNode) -> None:
+        grid = self._with_segments(node.region.segments)
+        where, mask = self._targets(node.target, grid, node.region)
+        for lane in node.lanes:
+            mask = mask & (grid[lane.name] == 0)
+        source = np.asarray(value(node.buffer.address(_numbers(len(node.region.segments))), grid))
+        picked = self.buffers[node.buffer.name][:, :, source[0, 0].ravel()].reshape(where.shape)
+        out = self.memory[node.target.spec.name].reshape(-1)
+        out[where[mask]] = picked[mask]
+        self.written.reshape(-1)[where[mask]] = True
+
+
+def _numbers(count: int) -> tuple[Linear, ...]:
+    return tuple(Linear(((f"#{i}", 1),)) for i in range(count))
+
+
+def _axis_values(node: ComputeNode, grid: Mapping[str, Any]) -> dict[str, Any]:
+    return {axis: value(form, grid) for axis, form in node.nest.index.items()}
+
+
+def _inside(guards: tuple[Guard, ...], grid: Mapping[str, Any]) -> Any:
+    inside: Any = True
+    for g in guards:
+        at = value(g.form, grid)
+        inside = inside & (at >= 0) & (at < g.extent)
+    return inside
+
+
+def _expand(v: Any, extra: int) -> Any:
+    return v.reshape(v.shape + (1,) * extra) if isinstance(v, np.ndarray) else v
+
+
+def _axis(position: int, count: int) -> tuple[int, ...]:
+    """A shape that is 1 but along axis 2 + position of `count` + 2."""
+    return tuple(-1 if i == position + 2 else 1 for i in range(count + 2))
+
+
+def _drop(v: Any, axes: tuple[int, ...]) -> Any:
+    """An array without axes that were summed away (index 0 of each)."""
+    if not isinstance(v, np.ndarray) or not axes:
+        return v
+    return v[tuple(slice(0, 1) if i in axes else slice(None) for i in range(v.ndim))].reshape(
+        tuple(n for i, n in enumerate(v.shape) if i not in axes)
+    )

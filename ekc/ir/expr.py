@@ -1,0 +1,251 @@
+"""Scalar expressions over loop variables and tensor elements.
+
+An expression is a small frozen tree. It says *what* one element of a compute is; nothing about
+order or place. Reading a tensor outside its extents yields 0: convolution padding and the ragged
+edge of a tile are the same thing, and both become guards only where a range analysis finds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+class Expr:
+    """Base of all expressions; carries the arithmetic operators."""
+
+    __slots__ = ()
+
+    def __add__(self, other: Operand) -> Expr:
+        return self if _is_number(other, 0) else Binary("+", self, as_expr(other))
+
+    def __radd__(self, other: Operand) -> Expr:
+        return self if _is_number(other, 0) else Binary("+", as_expr(other), self)
+
+    def __sub__(self, other: Operand) -> Expr:
+        return self if _is_number(other, 0) else Binary("-", self, as_expr(other))
+
+    def __rsub__(self, other: Operand) -> Expr:
+        return Binary("-", as_expr(other), self)
+
+    def __mul__(self, other: Operand) -> Expr:
+        return self if _is_number(other, 1) else Binary("*", self, as_expr(other))
+
+    def __rmul__(self, other: Operand) -> Expr:
+        return self if _is_number(other, 1) else Binary("*", as_expr(other), self)
+
+    def __truediv__(self, other: Operand) -> Expr:
+        return Binary("/", self, as_expr(other))
+
+    def __rtruediv__(self, other: Operand) -> Expr:
+        return Binary("/", as_expr(other), self)
+
+    def __floordiv__(self, other: Operand) -> Expr:
+        return Binary("//", self, as_expr(other))
+
+    def __mod__(self, other: Operand) -> Expr:
+        return Binary("%", self, as_expr(other))
+
+    def __neg__(self) -> Expr:
+        return Binary("-", Const(0), self)
+
+
+Operand = Expr | int | float
+
+
+@dataclass(frozen=True)
+class Const(Expr):
+    """A number."""
+
+    value: int | float
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+@dataclass(frozen=True)
+class Var(Expr):
+    """A loop axis, by name."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Load(Expr):
+    """One element of a tensor; 0 where an index lies outside the tensor."""
+
+    tensor: str
+    index: tuple[Expr, ...]
+
+    def __str__(self) -> str:
+        return f"{self.tensor}[{', '.join(map(str, self.index))}]"
+
+
+@dataclass(frozen=True)
+class Binary(Expr):
+    """`a op b` with op one of + - * / // % min max."""
+
+    op: str
+    a: Expr
+    b: Expr
+
+    def __str__(self) -> str:
+        if self.op in ("min", "max"):
+            return f"{self.op}({self.a}, {self.b})"
+        return f"{_wrap(self.a, self.op)} {self.op} {_wrap(self.b, self.op, right=True)}"
+
+
+@dataclass(frozen=True)
+class Call(Expr):
+    """A unary function: exp, sqrt, tanh, abs."""
+
+    function: str
+    argument: Expr
+
+    def __str__(self) -> str:
+        return f"{self.function}({self.argument})"
+
+
+FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
+    "exp": np.exp,
+    "sqrt": np.sqrt,
+    "tanh": np.tanh,
+    "abs": np.abs,
+}
+_PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2, "//": 2, "%": 2}
+
+
+def _wrap(e: Expr, op: str, right: bool = False) -> str:
+    if isinstance(e, Binary) and e.op in _PRECEDENCE:
+        inner, outer = _PRECEDENCE[e.op], _PRECEDENCE[op]
+        if inner < outer or (right and inner == outer and op != "+"):
+            return f"({e})"
+    return str(e)
+
+
+def _is_number(value: Operand, number: int) -> bool:
+    """Whether adding or multiplying by `value` changes nothing, so that printed indices stay short."""
+    return isinstance(value, int) and value == number
+
+
+def as_expr(value: Operand) -> Expr:
+    """A number as a Const; an expression as itself."""
+    return value if isinstance(value, Expr) else Const(value)
+
+
+def maximum(a: Operand, b: Operand) -> Expr:
+    """The larger of two values."""
+    return Binary("max", as_expr(a), as_expr(b))
+
+
+def minimum(a: Operand, b: Operand) -> Expr:
+    """The smaller of two values."""
+    return Binary("min", as_expr(a), as_expr(b))
+
+
+def relu(a: Operand) -> Expr:
+    """max(a, 0)."""
+    return maximum(a, 0)
+
+
+def exp(a: Operand) -> Expr:
+    """e to the power a."""
+    return Call("exp", as_expr(a))
+
+
+def sqrt(a: Operand) -> Expr:
+    """The square root of a."""
+    return Call("sqrt", as_expr(a))
+
+
+def tanh(a: Operand) -> Expr:
+    """The hyperbolic tangent of a."""
+    return Call("tanh", as_expr(a))
+
+
+def walk(e: Expr) -> Iterator[Expr]:
+    """Every node of the tree, parents first."""
+    yield e
+    for child in children(e):
+        yield from walk(child)
+
+
+def children(e: Expr) -> tuple[Expr, ...]:
+    """The direct sub-expressions of a node."""
+    if isinstance(e, Binary):
+        return (e.a, e.b)
+    if isinstance(e, Call):
+        return (e.argument,)
+    return e.index if isinstance(e, Load) else ()
+
+
+def loads(e: Expr) -> tuple[Load, ...]:
+    """The distinct tensor reads of an expression, in order of appearance."""
+    return tuple(dict.fromkeys(n for n in walk(e) if isinstance(n, Load)))
+
+
+def variables(e: Expr) -> frozenset[str]:
+    """The axis names an expression depends on."""
+    return frozenset(n.name for n in walk(e) if isinstance(n, Var))
+
+
+def factors(e: Expr) -> tuple[Expr, ...]:
+    """The factors of a product: a * b * c -> (a, b, c)."""
+    if isinstance(e, Binary) and e.op == "*":
+        return factors(e.a) + factors(e.b)
+    return (e,)
+
+
+def substitute(e: Expr, values: Mapping[str, Expr]) -> Expr:
+    """The expression with each named Var replaced."""
+    if isinstance(e, Var):
+        return values.get(e.name, e)
+    if isinstance(e, Binary):
+        return Binary(e.op, substitute(e.a, values), substitute(e.b, values))
+    if isinstance(e, Call):
+        return Call(e.function, substitute(e.argument, values))
+    if isinstance(e, Load):
+        return Load(e.tensor, tuple(substitute(i, values) for i in e.index))
+    return e
+
+
+def evaluate(e: Expr, axes: Mapping[str, Any], load: Callable[[Load], Any]) -> Any:
+    """The value of an expression; `axes` gives each Var, `load` each tensor read (arrays broadcast)."""
+    if isinstance(e, Const):
+        return e.value
+    if isinstance(e, Var):
+        return axes[e.name]
+    if isinstance(e, Load):
+        return load(e)
+    if isinstance(e, Call):
+        return FUNCTIONS[e.function](evaluate(e.argument, axes, load))
+    assert isinstance(e, Binary)
+    return apply_binary(e.op, evaluate(e.a, axes, load), evaluate(e.b, axes, load))
+
+
+def apply_binary(op: str, a: Any, b: Any) -> Any:
+    """`a op b` on numbers or arrays."""
+    match op:
+        case "+":
+            return a + b
+        case "-":
+            return a - b
+        case "*":
+            return a * b
+        case "/":
+            return a / b
+        case "//":
+            return a // b
+        case "%":
+            return a % b
+        case "min":
+            return np.minimum(a, b)
+        case "max":
+            return np.maximum(a, b)
+    raise ValueError(f"unknown operation {op!r}")

@@ -1,0 +1,265 @@
+"""What to compute: an ordered graph of named computes over tensors.
+
+Matmul, matrix-vector and convolution are three expressions here, not three templates; nothing
+below this file knows their names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.errors import InvalidInput
+from ekc.ir import expr as ex
+from ekc.ir.checks import identifier, positive
+from ekc.ir.dtypes import FLOAT32, DType, dtype_of
+from ekc.ir.linear import NotLinear, linearize
+
+MAX_ELEMENTS = 2**40
+"""No GPU holds a tensor of more elements; a larger extent is a slip of the keyboard."""
+COMBINERS = {"sum": 0.0, "max": -math.inf, "min": math.inf}
+"""How a reduction combines, and the value it starts from."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Name, shape and element type of a tensor, stored dense and row-major."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Size in memory."""
+        return self.elements * self.dtype.bytes
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Elements between neighbours in each dimension."""
+        return tuple(math.prod(self.shape[d + 1 :]) for d in range(len(self.shape)))
+
+    def __str__(self) -> str:
+        return f"{self.name}[{', '.join(map(str, self.shape))}] {self.dtype}"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One loop axis of a compute, running over [0, extent)."""
+
+    name: str
+    extent: int
+    reduction: bool = False
+
+
+@dataclass(frozen=True)
+class Compute:
+    """output[spatial axes] = combine over the reduction axes of body, accumulated in `acc_dtype`."""
+
+    output: TensorSpec
+    axes: tuple[Axis, ...]
+    """Spatial axes in the order of the output's dimensions, then reduction axes."""
+    body: ex.Expr
+    combine: str
+    acc_dtype: DType
+
+    @property
+    def spatial(self) -> tuple[Axis, ...]:
+        """The axes that index the output."""
+        return tuple(a for a in self.axes if not a.reduction)
+
+    @property
+    def reduction(self) -> tuple[Axis, ...]:
+        """The axes that are summed (or otherwise combined) over."""
+        return tuple(a for a in self.axes if a.reduction)
+
+    @property
+    def store(self) -> ex.Load:
+        """The output element that one point of the spatial axes writes."""
+        return ex.Load(self.output.name, tuple(ex.Var(a.name) for a in self.spatial))
+
+    def axis(self, name: str) -> Axis:
+        """The axis of that name."""
+        return next(a for a in self.axes if a.name == name)
+
+    @property
+    def flops(self) -> float:
+        """Arithmetic operations: those of the body and one combine, at every point."""
+        operations = sum(isinstance(n, (ex.Binary, ex.Call)) for n in arithmetic(self.body)) + bool(self.reduction)
+        return float(operations) * math.prod(float(a.extent) for a in self.axes)
+
+    def __str__(self) -> str:
+        body = str(self.body)
+        if self.reduction:
+            body = f"{self.combine}[{', '.join(f'{a.name} < {a.extent}' for a in self.reduction)}] {body}"
+        return f"{self.store} = {body}"
+
+
+def arithmetic(e: ex.Expr) -> list[ex.Expr]:
+    """The nodes of an expression that compute values, leaving index arithmetic out."""
+    if isinstance(e, ex.Load):
+        return []
+    return [e, *(n for child in ex.children(e) for n in arithmetic(child))]
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A named graph of computes. `inputs` are the call's arguments, the last compute's output its result."""
+
+    name: str
+    inputs: tuple[TensorSpec, ...]
+    computes: tuple[Compute, ...]
+
+    def __post_init__(self) -> None:
+        _validate(self)
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """What the kernel returns."""
+        return (self.computes[-1].output,)
+
+    @property
+    def intermediates(self) -> tuple[TensorSpec, ...]:
+        """Outputs of earlier computes: workspace, unless a step moves them on chip."""
+        return tuple(c.output for c in self.computes[:-1])
+
+    @cached_property
+    def tensors(self) -> dict[str, TensorSpec]:
+        """Every tensor by name."""
+        return {t.name: t for t in (*self.inputs, *(c.output for c in self.computes))}
+
+    @property
+    def flops(self) -> float:
+        """Arithmetic operations of the whole graph (a multiply-add counts two)."""
+        return sum(c.flops for c in self.computes)
+
+    @property
+    def min_bytes(self) -> float:
+        """Compulsory traffic: inputs read once, outputs written once."""
+        return float(sum(t.bytes for t in (*self.inputs, *self.outputs)))
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON value from which `ekc.ir.serialize.operator_from_json` rebuilds the operator."""
+        from ekc.ir.serialize import operator_to_json
+
+        return operator_to_json(self)
+
+    @cached_property
+    def digest(self) -> str:
+        """A name for the contents: equal operators have equal digests, on any machine."""
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:16]
+
+    def reference(self, *arrays: NDArray[Any]) -> NDArray[Any]:
+        """The result in NumPy with float64 accumulation; arrays in the order of `inputs`."""
+        from ekc.ir.reference import reference
+
+        return reference(self, arrays)
+
+    def then(
+        self,
+        output: str,
+        *,
+        body: Any,
+        axes: dict[str, int],
+        reduce: dict[str, int] | None = None,
+        inputs: dict[str, tuple[int, ...]] | None = None,
+        combine: str = "sum",
+        out_dtype: str | None = None,
+    ) -> Operator:
+        """This operator followed by one more compute that may read everything before it.
+
+        >>> ekc.matmul(8, 8, 8).then("D", axes={"p": 8, "q": 8}, body=lambda C, p, q: ekc.relu(C[p, q]))
+        """
+        from ekc.ir.operators import append_compute
+
+        return append_compute(self, output, body, axes, reduce or {}, inputs or {}, combine, out_dtype)
+
+    def check_arrays(self, arrays: tuple[NDArray[Any], ...]) -> tuple[NDArray[Any], ...]:
+        """The arrays, each of the declared shape and dtype; `InvalidInput` names the first that is not."""
+        if len(arrays) != len(self.inputs):
+            names = ", ".join(t.name for t in self.inputs)
+            raise InvalidInput(f"{self.name}: takes {len(self.inputs)} arrays ({names}), got {len(arrays)}")
+        for spec, array in zip(self.inputs, arrays, strict=True):
+            array = np.asarray(array)
+            if array.shape != spec.shape:
+                raise InvalidInput(f"{self.name}: {spec.name} has shape {array.shape}, needed {spec.shape}")
+            if array.dtype != spec.dtype.numpy:
+                fix = f"{spec.name}.astype({spec.dtype.name!r})"
+                raise InvalidInput(f"{self.name}: {spec.name} is {array.dtype}, needed {spec.dtype}; try {fix}")
+        return tuple(np.asarray(a) for a in arrays)
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}({', '.join(map(str, self.inputs))})"]
+        return "\n".join([*lines, *(f"  {c}" for c in self.computes)])
+
+
+def _validate(op: Operator) -> None:
+    """Refuse names that would not survive in CUDA text, and graphs that do not hang together."""
+    identifier("operator", op.name)
+    known: dict[str, TensorSpec] = {}
+    for spec in op.inputs:
+        _declare(known, spec)
+    axes: set[str] = set()
+    for compute in op.computes:
+        for axis in compute.axes:
+            identifier("axis", axis.name)
+            positive(f"extent of axis {axis.name}", axis.extent, MAX_ELEMENTS)
+            if axis.name in axes:
+                raise InvalidInput(f"axis: {axis.name!r} is used twice in {op.name}; give each compute its own names")
+            axes.add(axis.name)
+        if compute.combine not in COMBINERS:
+            raise InvalidInput(f"combine: {compute.combine!r} is not one of {', '.join(COMBINERS)}")
+        _check_body(op, compute, known)
+        _declare(known, compute.output)
+        shape = tuple(a.extent for a in compute.spatial)
+        if compute.output.shape != shape or compute.axes != (*compute.spatial, *compute.reduction):
+            raise InvalidInput(f"{op.name}: {compute.output} is not indexed by its spatial axes {shape}, reductions last")
+    for name in sorted(axes & set(known)):
+        raise InvalidInput(f"axis: {name!r} is the name of a tensor too; try {name.lower() + '_'!r}")
+
+
+def _declare(known: dict[str, TensorSpec], spec: TensorSpec) -> None:
+    identifier("tensor", spec.name)
+    if spec.name in known:
+        raise InvalidInput(f"tensor: {spec.name!r} is declared twice")
+    for extent in spec.shape:
+        positive(f"extent of {spec.name}", extent, MAX_ELEMENTS)
+    if spec.elements > MAX_ELEMENTS:
+        raise InvalidInput(f"tensor: {spec.name} has {spec.elements} elements, the limit is 2**40")
+    known[spec.name] = spec
+
+
+def _check_body(op: Operator, compute: Compute, known: dict[str, TensorSpec]) -> None:
+    names = {a.name for a in compute.axes}
+    for load in ex.loads(compute.body):
+        if load.tensor not in known:
+            raise InvalidInput(f"{op.name}: {compute.output.name} reads {load.tensor!r}, which is not declared before it")
+        rank = len(known[load.tensor].shape)
+        if len(load.index) != rank:
+            raise InvalidInput(f"{op.name}: {load} has {len(load.index)} indices, {load.tensor} has {rank} dimensions")
+        for index in load.index:
+            try:
+                linearize(index, {})
+            except NotLinear as problem:
+                raise InvalidInput(f"{op.name}: index of {load.tensor}: {problem}") from None
+    for name in sorted(ex.variables(compute.body) - names):
+        raise InvalidInput(f"{op.name}: {name!r} in the body of {compute.output.name} is not one of its axes")
+
+
+def accumulator_dtype(acc_dtype: str | None) -> DType:
+    """float32, the one accumulator that the generated arithmetic knows so far."""
+    if acc_dtype is not None and dtype_of(acc_dtype) is not FLOAT32:
+        raise InvalidInput(f"acc_dtype: {acc_dtype!r} is not supported; the nearest is 'float32'")
+    return FLOAT32

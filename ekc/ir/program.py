@@ -1,0 +1,151 @@
+"""A Program: for every compute, an ordered nest of loops and the tensors staged along it.
+
+The loops of a nest are a list, and a staging names the loop it sits in, so a step rewrites one
+entry and everything that follows from it (regions, guards, barriers, where an accumulator starts)
+is derived afresh in `ekc.ir.tree`, never patched. Extents may be vectors: one Program can stand
+for a whole population that shares its structure.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from ekc.ir.linear import Extent, Linear, variable
+from ekc.ir.operator import Compute, Operator
+from ekc.ir.refusal import Check, refuse
+
+BLOCK_LEVELS = ("block.x", "block.y", "block.z")
+THREAD_LEVELS = ("thread.x", "thread.y", "thread.z")
+SERIAL_LEVELS = ("serial", "vthread", "vector")
+"""Levels that run one after another inside a thread; a vthread is a strided slice of a thread's tile."""
+LEVELS = (*BLOCK_LEVELS, *THREAD_LEVELS, *SERIAL_LEVELS)
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """One loop. `axis` is the axis of the operator it was cut from (joined by + after a fuse)."""
+
+    name: str
+    axis: str
+    extent: Extent
+    reduction: bool
+    level: str = "serial"
+    unroll: Extent = 1
+    """How many iterations are written out; the extent itself unrolls fully."""
+    pipeline: Extent = 1
+    """Copies of each shared tile: 2 loads the next while this one is used."""
+
+    @property
+    def is_block(self) -> bool:
+        """Whether it is spread over blocks."""
+        return self.level in BLOCK_LEVELS
+
+    @property
+    def is_thread(self) -> bool:
+        """Whether it is spread over the threads of a block."""
+        return self.level in THREAD_LEVELS
+
+    @property
+    def is_serial(self) -> bool:
+        """Whether one thread runs it."""
+        return self.level in SERIAL_LEVELS
+
+
+@dataclass(frozen=True, eq=False)
+class Staging:
+    """A region of a tensor copied closer, inside the loop `at` (None: once per block)."""
+
+    tensor: str
+    source: str
+    """The tensor itself, or the name of the staging it is copied from."""
+    scope: str
+    """"shared" or "register"."""
+    at: str | None
+    vector: Extent = 1
+    order: tuple[int, ...] = ()
+    """The tensor's dimensions as stored, slowest first; () keeps the source's order."""
+    pad: Extent = 0
+    """Extra elements at the end of each stored row."""
+    produced_by: Compute | None = None
+    """Set when the region is computed on the spot instead of copied (compute_at)."""
+
+    @property
+    def name(self) -> str:
+        """`A.shared`, `A.register`."""
+        return f"{self.tensor}.{self.scope}"
+
+
+@dataclass(frozen=True, eq=False)
+class Nest:
+    """The loops of one compute, what is staged along them, and each axis in terms of loops."""
+
+    compute: Compute
+    loops: tuple[Loop, ...]
+    index: dict[str, Linear]
+    stagings: tuple[Staging, ...] = ()
+    accumulate: bool = False
+    """Whether the output is held in registers until complete (cache_write)."""
+    store_vector: Extent = 1
+
+    @cached_property
+    def extents(self) -> dict[str, Extent]:
+        """Loop extents by name."""
+        return {loop.name: loop.extent for loop in self.loops}
+
+    def loop(self, name: str) -> Loop:
+        """The loop of that name."""
+        return self.loops[self.position(name)]
+
+    def position(self, name: str) -> int:
+        """Where in the nest the loop stands, outermost first."""
+        return next(i for i, loop in enumerate(self.loops) if loop.name == name)
+
+    def with_loop(self, name: str, change: Callable[[Loop], Loop]) -> Nest:
+        """The nest with one loop replaced."""
+        return replace(self, loops=tuple(change(x) if x.name == name else x for x in self.loops))
+
+    def staging(self, name: str) -> Staging | None:
+        """The staging of that name."""
+        return next((s for s in self.stagings if s.name == name), None)
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """An operator and how each of its computes is carried out, one nest a launch."""
+
+    op: Operator
+    nests: tuple[Nest, ...]
+    checks: tuple[Check, ...] = field(default=(), repr=False)
+    """What the steps so far asked of the numbers; all true for a single Program."""
+
+    def nest_of(self, loop: str, rule: str) -> Nest:
+        """The nest that holds a loop; refused, with the nearest name, where none does."""
+        for nest in self.nests:
+            if loop in nest.extents:
+                return nest
+        names = [name for nest in self.nests for name in nest.extents]
+        near = difflib.get_close_matches(str(loop), names, n=1, cutoff=0.0) or names[:1]
+        raise refuse(rule, f"a loop called {loop!r}", f"the loops {', '.join(names)}", repr(near[0]))
+
+    def with_nest(self, old: Nest, new: Nest, *checks: Check) -> Program:
+        """The Program with one nest replaced and the checks of a step added."""
+        nests = tuple(new if n is old else n for n in self.nests)
+        return Program(self.op, nests, (*self.checks, *checks))
+
+    def __str__(self) -> str:
+        from ekc.ir.printer import show
+
+        return show(self)
+
+
+def initial(op: Operator) -> Program:
+    """Every compute as a plain serial nest over its axes: the Program of the empty schedule."""
+    return Program(op, tuple(_plain(compute) for compute in op.computes))
+
+
+def _plain(compute: Compute) -> Nest:
+    loops = tuple(Loop(a.name, a.name, a.extent, a.reduction) for a in compute.axes)
+    return Nest(compute, loops, {a.name: variable(a.name) for a in compute.axes})

@@ -1,0 +1,87 @@
+"""The meaning of an operator in NumPy, accumulated in float64: what every kernel is held against.
+
+A body that is a product is contracted factor by factor with einsum, so that a full-size product
+takes seconds; any other body is evaluated point by point, in slices that fit in memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.ir import expr as ex
+from ekc.ir.operator import Compute, Operator
+
+_POINTS_AT_ONCE = 1 << 23
+_REDUCE = {"sum": np.sum, "max": np.max, "min": np.min}
+
+
+def reference(op: Operator, arrays: tuple[NDArray[Any], ...]) -> NDArray[Any]:
+    """The operator's output, cast to its dtype."""
+    tensors = dict(zip((t.name for t in op.inputs), op.check_arrays(arrays), strict=True))
+    for compute in op.computes:
+        everything = {a.name: np.arange(a.extent) for a in compute.spatial}
+        tensors[compute.output.name] = reference_at(compute, tensors, everything)
+    return tensors[op.outputs[0].name].astype(op.outputs[0].dtype.numpy)
+
+
+def reference_at(compute: Compute, tensors: Mapping[str, NDArray[Any]], where: dict[str, NDArray[Any]]) -> NDArray[Any]:
+    """One compute in float64 at the outer product of chosen spatial indices; result in output order."""
+    ranges = where | {a.name: np.arange(a.extent) for a in compute.reduction}
+    parts = ex.factors(compute.body) if compute.combine == "sum" and compute.reduction else (compute.body,)
+    if all(math.prod(len(ranges[v]) for v in ex.variables(p)) <= 16 * _POINTS_AT_ONCE for p in parts) and len(parts) > 1:
+        return _contract(compute, parts, tensors, ranges)
+    return _pointwise(compute, tensors, ranges)
+
+
+def _contract(compute: Compute, parts: Any, tensors: Any, ranges: dict[str, NDArray[Any]]) -> NDArray[Any]:
+    letters = {a.name: chr(ord("a") + i) for i, a in enumerate(compute.axes)}
+    operands: list[NDArray[Any]] = []
+    names: list[str] = []
+    for part in parts:
+        axes = [a.name for a in compute.axes if a.name in ex.variables(part)]
+        operands.append(_evaluate(part, axes, tensors, ranges))
+        names.append("".join(letters[a] for a in axes))
+    absent = [a.name for a in compute.axes if not any(letters[a.name] in n for n in names)]
+    operands += [np.ones(len(ranges[a])) for a in absent]
+    names += [letters[a] for a in absent]
+    out = "".join(letters[a.name] for a in compute.spatial)
+    return np.asarray(np.einsum(f"{','.join(names)}->{out}", *operands, optimize=True))
+
+
+def _evaluate(e: ex.Expr, axes: list[str], tensors: Any, ranges: dict[str, NDArray[Any]]) -> NDArray[Any]:
+    """An expression as a float64 array over `axes`."""
+    grid = {a: ranges[a].reshape([-1 if b == a else 1 for b in axes]) for a in axes}
+    shape = tuple(len(ranges[a]) for a in axes)
+    result = ex.evaluate(e, grid, lambda load: read_padded(tensors[load.tensor], load, grid))
+    return np.broadcast_to(np.asarray(result, dtype=np.float64), shape)
+
+
+def _pointwise(compute: Compute, tensors: Any, ranges: dict[str, NDArray[Any]]) -> NDArray[Any]:
+    axes = [a.name for a in compute.axes]
+    first, rest = axes[0], math.prod(len(ranges[a]) for a in axes[1:])
+    step = max(1, _POINTS_AT_ONCE // max(1, rest))
+    slices = []
+    for start in range(0, len(ranges[first]), step):
+        values = _evaluate(compute.body, axes, tensors, ranges | {first: ranges[first][start : start + step]})
+        over = tuple(i for i, a in enumerate(compute.axes) if a.reduction)
+        slices.append(_REDUCE[compute.combine](values, axis=over) if over else values)
+    return np.concatenate(slices)
+
+
+def read_padded(array: NDArray[Any], load: ex.Load, axes: Mapping[str, Any]) -> NDArray[Any]:
+    """tensor[index] with 0 outside, in float64."""
+    index = [np.asarray(ex.evaluate(i, axes, _no_load)) for i in load.index]
+    inside: Any = True
+    for i, extent in zip(index, array.shape, strict=True):
+        inside = inside & (i >= 0) & (i < extent)
+    clipped = tuple(np.clip(i, 0, e - 1) for i, e in zip(index, array.shape, strict=True))
+    return np.where(inside, array[clipped].astype(np.float64), 0.0)
+
+
+def _no_load(load: ex.Load) -> Any:
+    raise ValueError(f"{load}: an index cannot read a tensor")

@@ -1,0 +1,73 @@
+"""A refusal is a value: which rule, what was needed, what the limit is, what would be legal.
+
+A `Check` has two faces. `mask()` says for every member of a population whether it passes;
+`refusal()` explains one. Both read the same numbers, so they cannot disagree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.errors import ScheduleError
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a step or a schedule is not legal."""
+
+    rule: str
+    need: str
+    limit: str
+    nearest: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: needs {self.need}, the limit is {self.limit}; nearest legal choice: {self.nearest}"
+
+
+@dataclass(frozen=True, eq=False)
+class Check:
+    """One rule applied to one Program (numbers) or to a population (vectors)."""
+
+    rule: str
+    ok: Any
+    """bool, or a boolean vector."""
+    need: Any
+    limit: Any
+    nearest: Any
+    unit: str = ""
+
+    def mask(self, size: int) -> NDArray[np.bool_]:
+        """Who passes, as a vector of `size`."""
+        return np.broadcast_to(np.asarray(self.ok, dtype=bool), (size,))
+
+    def refusal(self, row: int | None = None) -> Refusal | None:
+        """Why this Program (or row `row` of a population) fails; None when it passes."""
+        if bool(_at(self.ok, row)):
+            return None
+        unit = f" {self.unit}" if self.unit else ""
+        return Refusal(
+            self.rule, f"{_at(self.need, row)}{unit}", f"{_at(self.limit, row)}{unit}", str(_at(self.nearest, row))
+        )
+
+    def enforce(self) -> None:
+        """Raise the refusal of a single Program, if there is one."""
+        refusal = self.refusal()
+        if refusal is not None:
+            raise ScheduleError(refusal)
+
+
+def _at(value: Any, row: int | None) -> Any:
+    if isinstance(value, np.ndarray):
+        value = value[row] if row is not None and value.ndim else value.flat[0]
+    if isinstance(value, (float, np.floating)) and float(value).is_integer():
+        return int(value)
+    return value
+
+
+def refuse(rule: str, need: str, limit: str, nearest: str) -> ScheduleError:
+    """A structural refusal, ready to raise."""
+    return ScheduleError(Refusal(rule, need, limit, nearest))

@@ -1,0 +1,221 @@
+"""The rules a whole Program must keep before it can become a kernel.
+
+Each rule is a function from a launch and the target's limits to `Check`s, on numbers or on vectors;
+the API raises the first refusal, the breeder reads the masks, replay and the record store use the
+same functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ekc.ir.access import Access
+from ekc.ir.limits import Limits
+from ekc.ir.linear import Extent, Linear, larger, smaller
+from ekc.ir.program import Program
+from ekc.ir.refusal import Check
+from ekc.ir.tree import Kernel, LoopNode, Node, StageNode, WriteNode, kernels
+
+MAX_STATEMENTS = 8192
+"""Statements that one kernel may write out; beyond, compile time explodes and the instruction cache thrashes."""
+RESERVED_REGISTERS = 24
+"""Registers left for addresses and loop counters when the accumulators and tiles are counted."""
+
+
+def checks(program: Program, limits: Limits) -> Iterator[Check]:
+    """Every rule applied to every launch, and what the steps asked of their numbers."""
+    yield from program.checks
+    for kernel in kernels(program):
+        for rule in RULES:
+            yield from rule(kernel, limits)
+
+
+def enforce(program: Program, limits: Limits) -> None:
+    """Raise the first refusal of a single Program."""
+    for check in checks(program, limits):
+        check.enforce()
+
+
+def threads_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
+    """At most 1024 threads a block, 64 along z."""
+    n = kernel.threads
+    yield Check("threads per block", n <= limits.threads_per_block, n, limits.threads_per_block, limits.threads_per_block, "threads")
+    z = kernel.extent("thread.z")
+    limit = limits.threads_per_block_z
+    yield Check("threads along z", z <= limit, z, limit, f"{limit}, or bind to thread.x", "threads")
+
+
+def grid_fits(kernel: Kernel, limits: Limits) -> Iterator[Check]:
+    """Grids have limits too, and y and z are small."""
+    for level, limit in (("block.x", limits.grid_x), ("block.y", limits.grid_yz), ("block.z", limits.grid_yz)):
+        n = kernel.extent(level)
+        yield Check(f"grid along {level}", n <= limit, n, limit, f"{limit}, or bind to block.x", "blocks")
+
+
+def shared_fits(kernel: Kernel, limits: Limits) -> Iterator[Check]:
+    """Tiles of a block must fit its shared memory."""
+    n, limit = kernel.shared_bytes, limits.shared_bytes_per_block
+    yield Check("shared memory", n <= limit, n, limit, f"tiles of {limit} bytes in all", "bytes")
+
+
+def registers_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
+    """Accumulators and register tiles of one thread, with room for addresses, without spilling."""
+    need = registers_needed(kernel)
+    most = smaller(limits.registers_per_thread, limits.registers_per_sm // larger(kernel.threads, 32))
+    budget = most - RESERVED_REGISTERS
+    yield Check("registers", need <= budget, need, budget, "a smaller tile per thread, or fewer threads", "registers")
+
+
+def registers_needed(kernel: Kernel) -> Extent:
+    """32-bit registers that the tiles of one thread take, prefetched shared tiles included."""
+    total: Extent = 0
+    for b in kernel.buffers:
+        elements = b.elements if b.scope == "register" else _prefetched(kernel, b)
+        total = total + -(-elements * b.dtype.bytes // 4)
+    return total
+
+
+def _prefetched(kernel: Kernel, buffer: Any) -> Extent:
+    """Elements of a pipelined tile that a thread holds while the last tile is used."""
+    rounds = -(-buffer.region.size // kernel.threads)
+    return np.where(np.asarray(buffer.copies) > 1, rounds, 0) if isinstance(buffer.copies, np.ndarray) else (
+        rounds if buffer.copies > 1 else 0
+    )
+
+
+def text_fits(kernel: Kernel, limits: Limits) -> Iterator[Check]:
+    """The innermost statements after unrolling."""
+    n = statements(kernel.body)
+    yield Check("unrolling", n <= MAX_STATEMENTS, n, MAX_STATEMENTS, "a smaller unroll factor or tile", "statements")
+
+
+def statements(nodes: tuple[Node, ...]) -> Extent:
+    """How many statements the compiler sees after unrolling."""
+    total: Extent = 0
+    for node in nodes:
+        if isinstance(node, LoopNode):
+            copies = node.loop.extent if node.written_out else node.loop.unroll
+            total = total + copies * statements(node.body)
+        else:
+            total = total + 1
+    return total
+
+
+def blocks_outermost(kernel: Kernel, limits: Limits) -> Iterator[Check]:
+    """A block loop inside a serial loop would not be spread over blocks."""
+    outer: str | None = None
+    for loop in kernel.nest.loops:
+        if loop.is_serial and outer is None:
+            outer = loop.name
+        if loop.is_block and outer is not None:
+            yield Check("loop order", False, f"block loop {loop.name} outside {outer}", "blocks first", f'reorder("{loop.name}", "{outer}")')
+            return
+
+
+def accumulator_type(kernel: Kernel, limits: Limits) -> Iterator[Check]:
+    """An output narrower than its accumulator must be held until complete."""
+    compute = kernel.nest.compute
+    if compute.reduction and not kernel.nest.accumulate and compute.acc_dtype is not compute.output.dtype:
+        name = compute.output.name
+        yield Check("accumulator", False, f"{compute.acc_dtype} for {name}", f"{compute.output.dtype} in memory", f'cache_write("{name}", "register")')
+
+
+def lanes_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
+    """Reduction loops over threads: the fastest lanes of whole warps, a power of two, and an accumulator."""
+    lanes = [x for x in kernel.thread_loops if x.reduction]
+    if not lanes:
+        return
+    name = kernel.nest.compute.output.name
+    if not kernel.nest.accumulate:
+        yield Check("reduction over lanes", False, "an accumulator", "none", f'cache_write("{name}", "register")')
+    if list(kernel.thread_loops[: len(lanes)]) != lanes:
+        fastest = kernel.thread_loops[0].name
+        yield Check("reduction over lanes", False, f"{lanes[0].name} fastest", f"{fastest} runs faster", "bind it to thread.x, innermost of its loops")
+    n: Extent = 1
+    for loop in lanes:
+        n = n * loop.extent
+    whole = np.asarray(n)
+    ok = (whole <= 32) & ((whole & (whole - 1)) == 0)
+    yield Check("reduction over lanes", ok, n, "a power of two up to 32", "32", "lanes")
+    t = kernel.threads
+    yield Check("reduction over lanes", np.asarray(t) % 32 == 0, t, "whole warps of 32", "a multiple of 32", "threads")
+
+
+def vectors_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
+    """Vector copies and writes: at most 16 bytes, aligned, and never across the end of a tile or tensor."""
+    for node in _walk(kernel.body):
+        if isinstance(node, StageNode):
+            yield from _vector_checks(node.staging.name, node.staging.vector, node.source, node.buffer.region, node.vector_segment)
+            yield from _destination_checks(node)
+        elif isinstance(node, WriteNode):
+            yield from _vector_checks(f"write of {node.target.spec.name}", node.vector, node.target, node.region, node.vector_segment)
+
+
+def _walk(nodes: tuple[Node, ...]) -> Iterator[Node]:
+    for node in nodes:
+        yield node
+        if isinstance(node, LoopNode):
+            yield from _walk(node.body)
+
+
+def _vector_checks(name: str, vector: Extent, source: Access, region: Any, segment: int | None) -> Iterator[Check]:
+    v = np.asarray(vector)
+    rule = f"vector width of {name}"
+    size = vector * source.spec.dtype.bytes
+    yield Check(rule, np.asarray(size) <= 16, size, 16, 16 // source.spec.dtype.bytes, "bytes at once")
+    stride = region.segments[segment].stride if segment is not None else 0
+    extent = region.segments[segment].extent if segment is not None else 1
+    neighbours = (v == 1) | ((np.asarray(stride) == 1) & (np.asarray(extent) % v == 0))
+    yield Check(rule, neighbours, vector, f"a tile row of {extent} neighbours to divide", 1, "elements at once")
+    others = _steps(source.address, f"#{segment}")
+    aligned = v == 1
+    together: Any = True
+    for step in others:
+        together = together & (np.asarray(step) % v == 0)
+    yield Check(rule, aligned | together, vector, "steps between rows that are multiples of it", 1, "elements at once")
+    last = [g for g in source.guards if source.index and g.form is source.index[-1]]
+    if last:
+        yield Check(rule, (v == 1) | (last[0].extent % v == 0), vector, f"a tensor row of {last[0].extent} to divide", 1, "elements at once")
+
+
+def _destination_checks(node: StageNode) -> Iterator[Check]:
+    """Where the buffer keeps the neighbours side by side, its other steps must stay aligned too."""
+    if node.buffer.fastest != node.vector_segment:
+        return
+    v = np.asarray(node.staging.vector)
+    together: Any = True
+    for step in _steps(node.address, f"#{node.vector_segment}"):
+        together = together & (np.asarray(step) % v == 0)
+    rule = f"vector width of {node.staging.name}"
+    yield Check(rule, (v == 1) | together, node.staging.vector, "a pad that is a multiple of it", 1, "elements at once")
+
+
+def _steps(address: Linear, own: str) -> list[Extent]:
+    """Every step an address can take but that along the vector, and where it starts."""
+    return [c for a, c in address.terms if a != own] + [address.const]
+
+
+def computed_once(kernel: Kernel, limits: Limits) -> Iterator[Check]:
+    """A computed stage has no neighbours to move together."""
+    for node in _walk(kernel.body):
+        if isinstance(node, StageNode) and node.produced is not None:
+            v = np.asarray(node.staging.vector)
+            yield Check(f"vector width of {node.staging.name}", v == 1, node.staging.vector, 1, 1, "elements at once")
+
+
+Rule = Callable[[Kernel, Limits], Iterator[Check]]
+RULES: tuple[Rule, ...] = (
+    threads_fit,
+    grid_fits,
+    shared_fits,
+    registers_fit,
+    text_fits,
+    blocks_outermost,
+    accumulator_type,
+    lanes_fit,
+    vectors_fit,
+    computed_once,
+)

@@ -1,0 +1,149 @@
+"""A Schedule: an operator and the steps taken so far, each checked as it is added."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from ekc.errors import InvalidInput
+from ekc.ir.operator import Operator
+from ekc.ir.program import Program, initial
+from ekc.ir.serialize import operator_from_json
+from ekc.ir.steps import (
+    Bind,
+    CacheRead,
+    CacheWrite,
+    ComputeAt,
+    Fuse,
+    Pipeline,
+    Reorder,
+    Split,
+    Step,
+    Unroll,
+    Vectorize,
+    step_from_json,
+)
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """An immutable list of steps on an operator. Every method returns a new Schedule.
+
+    >>> s = ekc.Schedule(ekc.matmul(64, 64, 64)).split("i", (16,)).bind("i.0", "block.x")
+
+    A step that is not legal raises `ScheduleError`, which names rule, need, limit and the nearest
+    legal choice.
+    """
+
+    op: Operator
+    steps: tuple[Step, ...] = ()
+
+    @cached_property
+    def program(self) -> Program:
+        """What the steps make of the operator."""
+        program = initial(self.op)
+        for step in self.steps:
+            program = step.apply(program)
+        for check in program.checks:
+            check.enforce()
+        return program
+
+    def do(self, *steps: Step) -> Schedule:
+        """The Schedule with steps appended, each of them checked."""
+        program = self.program
+        for step in steps:
+            program = step.apply(program)
+        for check in program.checks[len(self.program.checks) :]:
+            check.enforce()
+        new = replace(self, steps=(*self.steps, *steps))
+        new.__dict__["program"] = program
+        return new
+
+    def split(self, loop: str, factors: tuple[int, ...]) -> Schedule:
+        """Cut a loop; inner extents from outer to inner. See `ekc.ir.steps.Split`."""
+        return self.do(Split(loop, _tupled(factors)))
+
+    def fuse(self, outer: str, inner: str) -> Schedule:
+        """Join two neighbouring loops. See `ekc.ir.steps.Fuse`."""
+        return self.do(Fuse(outer, inner))
+
+    def reorder(self, *loops: str) -> Schedule:
+        """Put loops into this order. See `ekc.ir.steps.Reorder`."""
+        return self.do(Reorder(loops))
+
+    def bind(self, loop: str, level: str) -> Schedule:
+        """Run a loop on blocks, threads or vthreads. See `ekc.ir.steps.Bind`."""
+        return self.do(Bind(loop, level))
+
+    def unroll(self, loop: str, factor: int | None = None) -> Schedule:
+        """Write out iterations. See `ekc.ir.steps.Unroll`."""
+        return self.do(Unroll(loop, factor))
+
+    def vectorize(self, loop: str) -> Schedule:
+        """Move the innermost loop's elements as vectors. See `ekc.ir.steps.Vectorize`."""
+        return self.do(Vectorize(loop))
+
+    def cache_read(
+        self,
+        source: str,
+        scope: str,
+        at: str | None = None,
+        vector: int = 1,
+        order: tuple[int, ...] = (),
+        pad: int = 0,
+    ) -> Schedule:
+        """Stage a tensor in shared memory or registers. See `ekc.ir.steps.CacheRead`."""
+        return self.do(CacheRead(source, scope, at, vector, _tupled(order), pad))
+
+    def cache_write(self, tensor: str, scope: str = "register", vector: int = 1) -> Schedule:
+        """Hold the output in registers until complete. See `ekc.ir.steps.CacheWrite`."""
+        return self.do(CacheWrite(tensor, scope, vector))
+
+    def compute_at(self, what: str, at: str | None) -> Schedule:
+        """Move a staging, or compute an earlier tensor on the spot. See `ekc.ir.steps.ComputeAt`."""
+        return self.do(ComputeAt(what, at))
+
+    def pipeline(self, loop: str, stages: int = 2) -> Schedule:
+        """Fetch the next shared tile while one is used. See `ekc.ir.steps.Pipeline`."""
+        return self.do(Pipeline(loop, stages))
+
+    def to_json(self) -> str:
+        """The operator and the steps as JSON text."""
+        data = {"format": FORMAT, "operator": self.op.to_json(), "steps": [s.to_json() for s in self.steps]}
+        return json.dumps(data)
+
+    @classmethod
+    def from_json(cls, text: str) -> Schedule:
+        """The inverse of `to_json`; every step is checked again."""
+        try:
+            data: Any = json.loads(text)
+        except ValueError as problem:
+            raise InvalidInput(f"schedule: not JSON ({problem})") from None
+        if not isinstance(data, dict) or not {"format", "operator", "steps"} <= set(data):
+            raise InvalidInput("schedule: the JSON needs format, operator and steps")
+        if data["format"] != FORMAT:
+            raise InvalidInput(f"schedule: format {data['format']!r}, this version of ekc reads {FORMAT}")
+        op = operator_from_json(data["operator"])
+        return cls(op).do(*(step_from_json(s) for s in data["steps"]))
+
+    def to_python(self) -> str:
+        """The steps as the Python text that makes them; replaying it gives an equal Schedule."""
+        return "ekc.Schedule(op)" + "".join(f"\n    {s.to_python()}" for s in self.steps)
+
+    @cached_property
+    def digest(self) -> str:
+        """A name for the contents, the same on any machine."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+
+    def __str__(self) -> str:
+        return str(self.program)
+
+
+def _tupled(value: Any) -> Any:
+    """A list as a tuple; anything else is for the step to judge."""
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,87 @@
+"""Operators as JSON and back: expressions become nested lists, nothing is executed on reading."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ekc.errors import InvalidInput
+from ekc.ir import expr as ex
+from ekc.ir.dtypes import dtype_of
+from ekc.ir.operator import Axis, Compute, Operator, TensorSpec
+
+
+def expr_to_json(e: ex.Expr) -> Any:
+    """`A[i, 2] * 3` -> ["*", ["load", "A", ["var", "i"], 2], 3]."""
+    if isinstance(e, ex.Const):
+        return e.value
+    if isinstance(e, ex.Var):
+        return ["var", e.name]
+    if isinstance(e, ex.Load):
+        return ["load", e.tensor, *map(expr_to_json, e.index)]
+    if isinstance(e, ex.Call):
+        return ["call", e.function, expr_to_json(e.argument)]
+    assert isinstance(e, ex.Binary)
+    return [e.op, expr_to_json(e.a), expr_to_json(e.b)]
+
+
+def expr_from_json(data: Any) -> ex.Expr:
+    """The inverse of `expr_to_json`; `InvalidInput` for anything it cannot have written."""
+    match data:
+        case int() | float():
+            return ex.Const(data)
+        case ["var", str(name)]:
+            return ex.Var(name)
+        case ["load", str(tensor), *index]:
+            return ex.Load(tensor, tuple(map(expr_from_json, index)))
+        case ["call", str(function), argument] if function in ex.FUNCTIONS:
+            return ex.Call(function, expr_from_json(argument))
+        case ["+" | "-" | "*" | "/" | "//" | "%" | "min" | "max" as op, a, b]:
+            return ex.Binary(op, expr_from_json(a), expr_from_json(b))
+    raise InvalidInput(f"expression: {data!r} is not one that ekc writes")
+
+
+def operator_to_json(op: Operator) -> dict[str, Any]:
+    """The operator as plain JSON values."""
+    return {
+        "name": op.name,
+        "inputs": [_tensor(t) for t in op.inputs],
+        "computes": [
+            {
+                "output": _tensor(c.output),
+                "axes": [[a.name, a.extent, a.reduction] for a in c.axes],
+                "body": expr_to_json(c.body),
+                "combine": c.combine,
+                "acc_dtype": c.acc_dtype.name,
+            }
+            for c in op.computes
+        ],
+    }
+
+
+def operator_from_json(data: Any) -> Operator:
+    """The inverse of `operator_to_json`; names and extents are checked again, whoever wrote them."""
+    try:
+        computes = tuple(
+            Compute(
+                _spec(c["output"]),
+                tuple(Axis(name, extent, bool(reduction)) for name, extent, reduction in c["axes"]),
+                expr_from_json(c["body"]),
+                c["combine"],
+                dtype_of(c["acc_dtype"]),
+            )
+            for c in data["computes"]
+        )
+        return Operator(data["name"], tuple(_spec(t) for t in data["inputs"]), computes)
+    except (KeyError, TypeError, ValueError, IndexError) as problem:
+        if isinstance(problem, InvalidInput):
+            raise
+        raise InvalidInput(f"operator: not the JSON of one ({type(problem).__name__}: {problem})") from None
+
+
+def _tensor(t: TensorSpec) -> list[Any]:
+    return [t.name, list(t.shape), t.dtype.name]
+
+
+def _spec(data: Any) -> TensorSpec:
+    name, shape, dtype = data
+    return TensorSpec(name, tuple(shape), dtype_of(dtype))

@@ -1,0 +1,23 @@
+"""The steps of a schedule, one frozen dataclass each."""
+
+from ekc.ir.steps.base import REGISTRY, Hole, Step, step_from_json
+from ekc.ir.steps.loops import Fuse, Reorder, Split
+from ekc.ir.steps.marks import Bind, Pipeline, Unroll, Vectorize
+from ekc.ir.steps.staging import CacheRead, CacheWrite, ComputeAt
+
+__all__ = [
+    "REGISTRY",
+    "Bind",
+    "CacheRead",
+    "CacheWrite",
+    "ComputeAt",
+    "Fuse",
+    "Hole",
+    "Pipeline",
+    "Reorder",
+    "Split",
+    "Step",
+    "Unroll",
+    "Vectorize",
+    "step_from_json",
+]

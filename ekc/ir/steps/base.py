@@ -1,0 +1,140 @@
+"""What every step is: a frozen dataclass, a pure function on Programs, JSON and Python text both ways."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ekc.errors import InvalidInput
+from ekc.ir.program import Program
+
+REGISTRY: dict[str, type[Step]] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Hole:
+    """A number left open in a structure's step list; a decision of that name fills it."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"<{self.name}>"
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One rewrite of a Program."""
+
+    kind: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        REGISTRY[cls.kind] = cls
+
+    def __post_init__(self) -> None:
+        for f in dataclasses.fields(self):
+            _check_type(self.kind, f, getattr(self, f.name))
+
+    def apply(self, program: Program) -> Program:
+        """The rewritten Program. Refuses (ScheduleError) what no number could make legal; what
+        depends on numbers is added to `program.checks`, so that it serves a population too."""
+        raise NotImplementedError
+
+    def to_json(self) -> dict[str, Any]:
+        """The step as plain JSON values, defaults left out."""
+        return {"step": self.kind} | {f.name: _plain(getattr(self, f.name)) for f in self._told()}
+
+    def to_python(self) -> str:
+        """The method call that makes the step: `.split("i", (2, 16, 4))`."""
+        parts = []
+        for f in self._told():
+            value = _python(getattr(self, f.name))
+            parts.append(value if f.default is dataclasses.MISSING else f"{f.name}={value}")
+        return f".{self.kind}({', '.join(parts)})"
+
+    def _told(self) -> list[dataclasses.Field[Any]]:
+        return [
+            f
+            for f in dataclasses.fields(self)
+            if f.default is dataclasses.MISSING or getattr(self, f.name) is not f.default and getattr(self, f.name) != f.default
+        ]
+
+    def filled(self, decisions: Mapping[str, Any]) -> Step:
+        """The step with its holes replaced by decisions."""
+        values = {f.name: _fill(getattr(self, f.name), decisions) for f in dataclasses.fields(self)}
+        return type(self)(**values)
+
+    def holes(self) -> tuple[str, ...]:
+        """The names of the decisions it waits for."""
+        values = [getattr(self, f.name) for f in dataclasses.fields(self)]
+        flat = [x for v in values for x in (v if isinstance(v, tuple) else (v,))]
+        return tuple(x.name for x in flat if isinstance(x, Hole))
+
+
+def step_from_json(data: Any) -> Step:
+    """The inverse of `Step.to_json`; `InvalidInput` names what cannot be a step."""
+    if not isinstance(data, dict) or "step" not in data:
+        raise InvalidInput(f"step: {data!r} is not a JSON object with a 'step' field")
+    cls = REGISTRY.get(data["step"])
+    if cls is None:
+        near = difflib.get_close_matches(str(data["step"]), REGISTRY, n=1, cutoff=0.0)[0]
+        raise InvalidInput(f"step: {data['step']!r} is none of {', '.join(REGISTRY)}; the nearest is {near!r}")
+    values = {k: _tupled(v) for k, v in data.items() if k != "step"}
+    known = [f.name for f in dataclasses.fields(cls)]
+    for name in values:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+            raise InvalidInput(f"step {cls.kind}: has no {name!r}; the nearest is {near!r}")
+    try:
+        return cls(**values)
+    except TypeError as problem:
+        raise InvalidInput(f"step {cls.kind}: {str(problem).split('__init__() ')[-1]}") from None
+
+
+def _check_type(kind: str, f: dataclasses.Field[Any], value: Any) -> None:
+    """A value of another type than declared comes from outside: JSON, or a slip in a call."""
+    declared = str(f.type)
+    if value is None and "None" in declared:
+        return
+    many = declared.startswith("tuple")
+    values = value if many and isinstance(value, tuple) else (value,)
+    fits = _is_text if "str" in declared else _is_whole
+    if isinstance(value, tuple) != many or not all(map(fits, values)):
+        one = "text" if fits is _is_text else "a whole number"
+        raise InvalidInput(f"{kind}: {f.name}={value!r} is not {'a tuple, each entry ' if many else ''}{one}")
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, (str, Hole))
+
+
+def _is_whole(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return np.issubdtype(value.dtype, np.integer)
+    return isinstance(value, (int, np.integer, Hole)) and not isinstance(value, bool)
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(v) for v in value] if isinstance(value, tuple) else value
+
+
+def _tupled(value: Any) -> Any:
+    return tuple(_tupled(v) for v in value) if isinstance(value, list) else value
+
+
+def _python(value: Any) -> str:
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, tuple):
+        inner = ", ".join(map(_python, value))
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
+    return str(value)
+
+
+def _fill(value: Any, decisions: Mapping[str, Any]) -> Any:
+    if isinstance(value, Hole):
+        return decisions[value.name]
+    return tuple(_fill(v, decisions) for v in value) if isinstance(value, tuple) else value

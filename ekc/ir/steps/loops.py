@@ -1,0 +1,206 @@
+"""Steps that cut, join and order loops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from ekc.ir.linear import Atom, Extent, Linear, Quasi, ceil_div, larger, variable
+from ekc.ir.program import Loop, Nest, Program
+from ekc.ir.refusal import Check, refuse
+from ekc.ir.steps.base import Step
+from ekc.ir.steps.staging import depth
+
+
+def _untouched(rule: str, nest: Nest, loop: Loop) -> None:
+    """Refuse to cut or join a loop that is bound or that a staging sits in."""
+    if loop.level != "serial":
+        raise refuse(rule, f"{loop.name} to be a serial loop", f"{loop.name} is bound to {loop.level}", f"{rule} before bind")
+    if np.any(np.asarray(loop.unroll) != 1):
+        raise refuse(rule, f"{loop.name} to be as it was", f"{loop.name} is unrolled", f"{rule} before unroll")
+    users = [s.name for s in nest.stagings if s.at == loop.name]
+    if users:
+        raise refuse(rule, f"{loop.name} to hold no staging", f"{users[0]} sits in it", f"{rule} before cache_read")
+
+
+@dataclass(frozen=True)
+class Split(Step):
+    """Cut one loop into several, the inner extents given from outer to inner.
+
+    `split("i", (2, 16, 4))`::
+
+        for i in 4096          ->   for i.0 in 32
+                                      for i.1 in 2
+                                        for i.2 in 16
+                                          for i.3 in 4          i = i.0*128 + i.1*64 + i.2*4 + i.3
+
+    The outermost takes what is left, rounded up: a factor that does not divide adds a guard where
+    the tensor ends. Inside another loop of its axis there is no such end, so there it must divide.
+    Called split in Halide and TVM, divide_loop in Exo.
+    Refuses: an unknown loop, a loop already bound, unrolled or holding a staging, a factor below 1,
+    factors that do not divide an inner loop.
+    """
+
+    kind: ClassVar[str] = "split"
+    loop: str
+    factors: tuple[Extent, ...]
+
+    def apply(self, program: Program) -> Program:
+        """See the class."""
+        nest = program.nest_of(self.loop, "split")
+        loop = nest.loop(self.loop)
+        _untouched("split", nest, loop)
+        if not self.factors:
+            raise refuse("split", "at least one factor", "0 given", f'split("{self.loop}", (1,))')
+        checks = [_at_least_one(self.loop, f) for f in self.factors]
+        strides = [_product(self.factors[i:]) for i in range(len(self.factors) + 1)]
+        outer = ceil_div(loop.extent, larger(strides[0], 1))
+        checks.append(_divides(nest, loop, strides[0]))
+        names = [f"{loop.name}.{i}" for i in range(len(strides))]
+        parts = [replace(loop, name=n, extent=e) for n, e in zip(names, (outer, *self.factors), strict=True)]
+        form = Linear(tuple(zip(names, strides, strict=True)))
+        at = nest.position(loop.name)
+        new = replace(
+            nest,
+            loops=(*nest.loops[:at], *parts, *nest.loops[at + 1 :]),
+            index={a: f.substitute({loop.name: form}) for a, f in nest.index.items()},
+        )
+        return program.with_nest(nest, new, *checks)
+
+
+def _at_least_one(loop: str, factor: Extent) -> Check:
+    return Check(f"split {loop}", np.asarray(factor) >= 1, factor, "at least 1", "1", "as a factor")
+
+
+def _divides(nest: Nest, loop: Loop, step: Extent) -> Check:
+    """Iterations past a loop's end must fall outside the axis: inside it they would repeat others."""
+    step = larger(step, 1)
+    beyond = [np.asarray(_least(f, loop) >= nest.compute.axis(axis).extent) for axis, f in nest.index.items()]
+    ok = np.logical_or.reduce([np.asarray(loop.extent % step == 0), *beyond])
+    near = f"{np.gcd(loop.extent, step)}" if isinstance(step, int) else np.gcd(loop.extent, step)
+    return Check(f"split {loop.name}", ok, step, f"a divisor of {loop.extent}", near, "as product of factors")
+
+
+def _least(form: Linear, loop: Loop) -> Extent:
+    """A lower bound of an index once `loop` has reached its extent."""
+    total = form.const
+    for atom, coefficient in form.terms:
+        total = total + coefficient * _least_atom(atom, loop)
+    return total
+
+
+def _least_atom(atom: Atom, loop: Loop) -> Extent:
+    if isinstance(atom, str):
+        return loop.extent if atom == loop.name else 0
+    return _least(atom.inner, loop) // atom.divisor if atom.op == "//" else 0
+
+
+def _product(factors: tuple[Extent, ...]) -> Extent:
+    total: Extent = 1
+    for f in factors:
+        total = total * f
+    return total
+
+
+@dataclass(frozen=True)
+class Fuse(Step):
+    """Join a loop and the one directly inside it into one.
+
+    `fuse("i.0", "j.0")`::
+
+        for i.0 in 4           ->   for i.0_j.0 in 12           i.0 = i.0_j.0 / 3, j.0 = i.0_j.0 % 3
+          for j.0 in 3
+
+    Halide, TVM and Exo (mult_loops) have it too. Loops bound to the same hardware index share it
+    without being fused; fuse is for cutting the joint loop anew.
+    Refuses: unknown loops, loops that are not neighbours, a spatial with a reduction loop, loops that
+    are bound, unrolled or hold a staging.
+    """
+
+    kind: ClassVar[str] = "fuse"
+    outer: str
+    inner: str
+
+    def apply(self, program: Program) -> Program:
+        """See the class."""
+        nest = program.nest_of(self.outer, "fuse")
+        if self.inner not in nest.extents:
+            program.nest_of(self.inner, "fuse")
+            raise refuse("fuse", "two loops of one nest", f"{self.outer} and {self.inner} are of two", "loops of one compute")
+        a, b = nest.loop(self.outer), nest.loop(self.inner)
+        for loop in (a, b):
+            _untouched("fuse", nest, loop)
+        at = nest.position(a.name)
+        if nest.position(b.name) != at + 1:
+            raise refuse("fuse", f"{b.name} directly inside {a.name}", "they are apart", f'reorder("{a.name}", "{b.name}") first')
+        if a.reduction != b.reduction:
+            raise refuse("fuse", "two spatial or two reduction loops", "one of each given", "loops of one kind")
+        name = f"{a.name}_{b.name}"
+        if any(name in n.extents for n in program.nests):
+            raise refuse("fuse", f"the name {name} to be free", "a loop has it", "axes of other names")
+        whole = variable(name)
+        values = {
+            a.name: Linear(((Quasi("//", whole, b.extent, f"{name}//{b.name}"), 1),)),
+            b.name: Linear(((Quasi("%", whole, b.extent, f"{name}%{b.name}"), 1),)),
+        }
+        joint = Loop(name, f"{a.axis}+{b.axis}", a.extent * b.extent, a.reduction)
+        new = replace(
+            nest,
+            loops=(*nest.loops[:at], joint, *nest.loops[at + 2 :]),
+            index={axis: f.substitute(values) for axis, f in nest.index.items()},
+        )
+        return program.with_nest(nest, new)
+
+
+@dataclass(frozen=True)
+class Reorder(Step):
+    """Put loops into the given order; they share out the places they held, other loops stay.
+
+    `reorder("k", "i")`::
+
+        for i                  ->   for k
+          for j                       for j
+            for k                       for i
+
+    Any order computes the same sums; floating-point rounding may differ.
+    Refuses: unknown loops, a loop named twice, loops of different computes, a copy moved out of the
+    loop that fills its source, a vector loop that is no longer innermost.
+    """
+
+    kind: ClassVar[str] = "reorder"
+    loops: tuple[str, ...]
+
+    def apply(self, program: Program) -> Program:
+        """See the class."""
+        if not self.loops:
+            return program
+        nest = program.nest_of(self.loops[0], "reorder")
+        for name in self.loops:
+            if program.nest_of(name, "reorder") is not nest:
+                raise refuse("reorder", "loops of one compute", f"{name} belongs to another", "one reorder for each compute")
+        twice = [n for n in self.loops if self.loops.count(n) > 1]
+        if twice:
+            raise refuse("reorder", "each loop once", f"{twice[0]} is named twice", "leave the second out")
+        queue = [nest.loop(n) for n in self.loops]
+        chosen = set(self.loops)
+        loops = tuple(queue.pop(0) if x.name in chosen else x for x in nest.loops)
+        new = replace(nest, loops=loops)
+        _keeps_its_promises(new)
+        return program.with_nest(nest, new)
+
+    def to_python(self) -> str:
+        """`.reorder("k", "i")`: the names stand as arguments of their own."""
+        return f".reorder({', '.join(f'{n!r}' for n in self.loops)})".replace("'", '"')
+
+
+def _keeps_its_promises(nest: Nest) -> None:
+    """What earlier steps relied on must still hold in the new order."""
+    for s in nest.stagings:
+        source = nest.staging(s.source)
+        if source and depth(nest, s.at) < depth(nest, source.at):
+            raise refuse("reorder", f"{s.at} inside {source.at}", f"{source.name} is filled there", "reorder before cache_read")
+    vectors = [x.name for x in nest.loops if x.level == "vector"]
+    if vectors and nest.loops[-1].name != vectors[-1]:
+        raise refuse("reorder", f"{vectors[-1]} innermost", "it runs in vectors", "reorder before vectorize")

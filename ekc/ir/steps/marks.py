@@ -1,0 +1,169 @@
+"""Steps that say how a loop runs: on which hardware index, written out, in vectors, overlapped."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from ekc.ir.linear import Extent, smaller
+from ekc.ir.program import BLOCK_LEVELS, THREAD_LEVELS, Program, Staging
+from ekc.ir.refusal import Check, refuse
+from ekc.ir.steps.base import Step
+
+
+@dataclass(frozen=True)
+class Bind(Step):
+    """Run the iterations of a loop on a hardware index, or as a vthread.
+
+    `bind("i.0", "block.y")`::
+
+        for i.0 in 32          ->   block.y i.0 in 32
+
+    Levels: block.x/y/z, thread.x/y/z, vthread (a strided slice of a thread's own tile). Several
+    loops may share one index; the innermost of them runs fastest. A reduction loop on thread.x is
+    summed across lanes: it must be the fastest, with an extent of 2, 4, 8, 16 or 32.
+    Refuses: an unknown loop or level, a loop already bound, a reduction loop over blocks or vthreads.
+    """
+
+    kind: ClassVar[str] = "bind"
+    loop: str
+    level: str
+
+    def apply(self, program: Program) -> Program:
+        """See the class."""
+        nest = program.nest_of(self.loop, "bind")
+        loop = nest.loop(self.loop)
+        allowed = (*BLOCK_LEVELS, *THREAD_LEVELS, "vthread")
+        if self.level not in allowed:
+            near = difflib.get_close_matches(str(self.level), allowed, n=1, cutoff=0.0)[0]
+            raise refuse("bind", f"level {self.level!r}", f"the levels {', '.join(allowed)}", repr(near))
+        if loop.level != "serial":
+            raise refuse("bind", f"{loop.name} to be unbound", f"it is bound to {loop.level}", "another loop")
+        if loop.reduction and self.level not in THREAD_LEVELS[:1]:
+            raise refuse("bind", f"reduction loop {loop.name} on {self.level}", "spatial loops there", "thread.x, or leave it serial")
+        if any(s.at == loop.name for s in nest.stagings) and self.level != "vthread":
+            raise refuse("bind", f"{loop.name} to hold no staging", "a staging sits in it", "bind before cache_read")
+        lanes = np.isin(loop.extent, (1, 2, 4, 8, 16, 32)) if loop.reduction else True
+        check = Check(f"bind {loop.name}", lanes, loop.extent, "1, 2, 4, 8, 16 or 32", "split the loop by 32", "lanes")
+        return program.with_nest(nest, nest.with_loop(loop.name, lambda x: replace(x, level=self.level)), check)
+
+
+@dataclass(frozen=True)
+class Unroll(Step):
+    """Write out `factor` iterations of a serial loop (all of them without a factor).
+
+    `unroll("k.1")`::
+
+        for k.1 in 8           ->   for k.1 in 8                unroll
+
+    Loops that pick registers are always written out, whether asked or not: registers have no index.
+    Refuses: an unknown loop, a bound loop, a factor below 1.
+    """
+
+    kind: ClassVar[str] = "unroll"
+    loop: str
+    factor: Extent | None = None
+
+    def apply(self, program: Program) -> Program:
+        """See the class."""
+        nest = program.nest_of(self.loop, "unroll")
+        loop = nest.loop(self.loop)
+        if not loop.is_serial:
+            raise refuse("unroll", f"{loop.name} to be serial", f"it is bound to {loop.level}", "a serial loop")
+        factor = loop.extent if self.factor is None else smaller(self.factor, loop.extent)
+        wanted = 1 if self.factor is None else self.factor
+        check = Check(f"unroll {loop.name}", np.asarray(wanted) >= 1, wanted, "at least 1", "1", "as a factor")
+        return program.with_nest(nest, nest.with_loop(loop.name, lambda x: replace(x, unroll=factor)), check)
+
+
+@dataclass(frozen=True)
+class Vectorize(Step):
+    """Move the elements of the innermost loop as vectors: 2, 4 or 8 at a time, up to 16 bytes.
+
+    `vectorize("j.1")`::
+
+        for j.0                ->   for j.0
+          for j.1 in 4                stage X[i, j.0*4 : 4] -> register[4]     1 x float4
+            Y[i, j] = X[i, j]         for j.1 in 4                             vector
+                                        Y[i, j] = X.register[j.1]
+                                      write Y                                  float4
+
+    Every tensor read straight from global memory with neighbours along the loop is staged in
+    registers, and the result written the same way.
+    Refuses: a loop that is not innermost, or bound, or of a reduction; an extent that is no vector width.
+    """
+
+    kind: ClassVar[str] = "vectorize"
+    loop: str
+
+    def apply(self, program: Program) -> Program:
+        """See the class."""
+        nest = program.nest_of(self.loop, "vectorize")
+        loop = nest.loop(self.loop)
+        if loop is not nest.loops[-1]:
+            raise refuse("vectorize", f"{loop.name} innermost", f"{nest.loops[-1].name} lies inside it", repr(nest.loops[-1].name))
+        if loop.level != "serial" or loop.reduction:
+            raise refuse("vectorize", "a serial spatial loop", f"{loop.name} is not", "the innermost spatial loop")
+        width = np.asarray(loop.extent)
+        legal = (width == 2) | (width == 4) | (width == 8)
+        check = Check(f"vectorize {loop.name}", legal, loop.extent, "2, 4 or 8", "split the loop by 4", "elements")
+        around = [x.name for x in nest.loops[:-1] if x.is_serial]
+        stagings = tuple(
+            Staging(t, t, "register", around[-1] if around else None, vector=loop.extent)
+            for t in _neighbours_along(program, nest.compute.output.name, loop.name)
+        )
+        new = nest.with_loop(loop.name, lambda x: replace(x, level="vector", unroll=x.extent))
+        new = replace(new, stagings=(*new.stagings, *stagings), accumulate=True, store_vector=loop.extent)
+        return program.with_nest(nest, new, check)
+
+
+def _neighbours_along(program: Program, output: str, loop: str) -> list[str]:
+    """Tensors the compute reads straight from global memory, neighbours for neighbouring iterations."""
+    from ekc.ir.tree import direct_reads
+
+    nest = next(n for n in program.nests if n.compute.output.name == output)
+    found = []
+    for tensor, forms in direct_reads(nest).items():
+        last = [dict(read[-1].terms).get(loop, 0) for read in forms]
+        others = [loop in f.variables() for read in forms for f in read[:-1]]
+        if all(isinstance(c, int) and c == 1 for c in last) and not any(others):
+            found.append(tensor)
+    return found
+
+
+@dataclass(frozen=True)
+class Pipeline(Step):
+    """Keep `stages` copies of the shared tiles of a loop: the next is fetched while one is used.
+
+    `pipeline("k.0", stages=2)`::
+
+        for k.0                ->   fetch tile 0
+          stage A, stage B          for k.0                     pipeline 2
+          barrier                     fetch tile k.0 + 1 into registers
+          use A, B                    use tile k.0
+          barrier                     store tile k.0 + 1 into the other copy
+                                      barrier
+
+    Refuses: an unknown or bound loop, a loop with no shared staging, a depth other than 1 or 2.
+    """
+
+    kind: ClassVar[str] = "pipeline"
+    loop: str
+    stages: Extent = 2
+
+    def apply(self, program: Program) -> Program:
+        """See the class."""
+        nest = program.nest_of(self.loop, "pipeline")
+        loop = nest.loop(self.loop)
+        if not any(s.at == loop.name and s.scope == "shared" for s in nest.stagings):
+            raise refuse("pipeline", f"a shared staging in {loop.name}", "none sits there", "cache_read(..., at=...) first")
+        if any(s.produced_by for s in nest.stagings if s.at == loop.name):
+            raise refuse("pipeline", "tiles that are copied", "one is computed on the spot", "leave the loop as it is")
+        legal = (np.asarray(self.stages) >= 1) & (np.asarray(self.stages) <= 2)
+        check = Check(f"pipeline {loop.name}", legal, self.stages, "1 or 2", "2", "stages")
+        return program.with_nest(nest, nest.with_loop(loop.name, lambda x: replace(x, pipeline=self.stages)), check)
+
+

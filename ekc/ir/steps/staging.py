@@ -1,0 +1,231 @@
+"""Steps that bring data closer: tiles in shared memory and registers, results held in registers."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from ekc.ir import expr as ex
+from ekc.ir.linear import Extent
+from ekc.ir.operator import Compute
+from ekc.ir.program import Nest, Program, Staging
+from ekc.ir.refusal import Check, refuse
+from ekc.ir.steps.base import Step
+
+SCOPES = ("shared", "register")
+
+
+def _check_at(rule: str, nest: Nest, at: str | None) -> None:
+    """A staging sits in a serial loop of its own nest, or outside all of them."""
+    if at is None:
+        return
+    serial = [x.name for x in nest.loops if x.is_serial]
+    if at not in serial:
+        near = difflib.get_close_matches(at, serial, n=1, cutoff=0.0)
+        where = f"the serial loops {', '.join(serial)}" if serial else "no serial loop at all"
+        raise refuse(rule, f"at={at!r}", where, repr(near[0]) if near else "at=None")
+
+
+@dataclass(frozen=True)
+class CacheRead(Step):
+    """Copy the region of a tensor that the loops inside `at` read into shared memory or registers.
+
+    `cache_read("A", "shared", at="k.0", vector=4, order=(1, 0), pad=4)`::
+
+        for k.0                ->   for k.0
+          ... A[i, k] ...             stage A[i.0*128 : 128, k.0*8 : 8] -> shared[8, 128+4]
+                                      barrier
+                                      ... A.shared[k, i] ...
+
+    The copy is named `A.shared` (or `A.register`) and may itself be the source of another. `vector`
+    elements move at once (up to 16 bytes); `order` gives the tensor's dimensions as stored, slowest
+    first; `pad` adds elements to each stored row, against bank conflicts.
+    Halide and TVM call it cache_read too, Exo stage_mem.
+    Refuses: an unknown tensor, scope or loop; a copy that exists; shared memory filled from registers.
+    """
+
+    kind: ClassVar[str] = "cache_read"
+    source: str
+    scope: str
+    at: str | None = None
+    vector: Extent = 1
+    order: tuple[int, ...] = ()
+    pad: Extent = 0
+
+    def apply(self, program: Program) -> Program:
+        """See the class."""
+        if self.scope not in SCOPES:
+            near = difflib.get_close_matches(str(self.scope), SCOPES, n=1, cutoff=0.0)[0]
+            raise refuse("cache_read", f"scope {self.scope!r}", f"the scopes {', '.join(SCOPES)}", repr(near))
+        tensor = self.source.split(".")[0]
+        nest = _reader_of(program, tensor, self.source, self.at)
+        _check_at("cache_read", nest, self.at)
+        rank = len(program.op.tensors[tensor].shape)
+        if self.order and sorted(self.order) != list(range(rank)):
+            raise refuse("cache_read", f"order {self.order}", f"a permutation of {tuple(range(rank))}", str(tuple(range(rank))))
+        new = Staging(tensor, self.source, self.scope, self.at, self.vector, self.order, self.pad)
+        self._fits(nest, new)
+        widths = np.asarray(self.vector)
+        legal = (widths == 1) | (widths == 2) | (widths == 4) | (widths == 8)
+        checks = (
+            Check(f"cache_read {new.name}", legal, self.vector, "1, 2, 4 or 8", "4", "elements at once"),
+            Check(f"cache_read {new.name}", np.asarray(self.pad) >= 0, self.pad, "at least 0", "0", "as pad"),
+        )
+        return program.with_nest(nest, replace(nest, stagings=(*nest.stagings, new)), *checks)
+
+    def _fits(self, nest: Nest, new: Staging) -> None:
+        if nest.staging(new.name):
+            raise refuse("cache_read", f"a new {new.name}", "it exists already", "compute_at to move it")
+        if new.source == new.tensor:
+            if any(s.source == new.tensor for s in nest.stagings):
+                other = next(s for s in nest.stagings if s.source == new.tensor)
+                raise refuse("cache_read", f"{new.tensor} read from global memory", f"{other.name} stands between", repr(other.name))
+            return
+        source = nest.staging(new.source)
+        assert source is not None
+        if source.scope == "register":
+            raise refuse("cache_read", f"{new.source} to be shared", "it is in registers of one thread", f'cache_read("{new.tensor}", ...)')
+        if new.scope == "shared":
+            raise refuse("cache_read", f"{new.source} copied to shared", "it is shared already", '"register"')
+        if depth(nest, new.at) < depth(nest, source.at):
+            raise refuse("cache_read", f"at={new.at!r} inside {source.at!r}", f"{source.name} is filled there", repr(source.at))
+
+
+def depth(nest: Nest, at: str | None) -> int:
+    """How deep a staging sits: -1 outside all loops, else the place of its loop."""
+    return -1 if at is None else nest.position(at)
+
+
+def _reads(compute: Compute, tensor: str) -> bool:
+    return tensor in {load.tensor for load in ex.loads(compute.body)}
+
+
+def _not_pipelined(nest: Nest, what: str, at: str | None) -> Check:
+    """A tile computed on the spot cannot be fetched ahead."""
+    stages = 1 if at is None else nest.loop(at).pipeline
+    return Check(f"compute_at {what}", np.asarray(stages) <= 1, stages, "1", "1", f"stages in {at}")
+
+
+def _reader_of(program: Program, tensor: str, source: str, at: str | None) -> Nest:
+    """The nest whose body reads `tensor` (and holds the loop `at`, where several do)."""
+    readers = [n for n in program.nests if _reads(n.compute, tensor)]
+    readers = [n for n in readers if source == tensor or n.staging(source)]
+    if not readers:
+        known = [load.tensor for n in program.nests for load in ex.loads(n.compute.body)]
+        known += [s.name for n in program.nests for s in n.stagings]
+        near = difflib.get_close_matches(source, known, n=1, cutoff=0.0)[0]
+        raise refuse("cache_read", f"a tensor {source!r} that is read", f"those read: {', '.join(dict.fromkeys(known))}", repr(near))
+    holding = [n for n in readers if at in n.extents]
+    return holding[0] if holding else readers[0]
+
+
+@dataclass(frozen=True)
+class CacheWrite(Step):
+    """Hold the output of a compute in registers until it is complete, then write it once.
+
+    `cache_write("C", "register", vector=4)`::
+
+        for k                  ->   register C.acc[8, 8] = 0
+          C[i, j] += ...            for k
+                                      C.acc[...] += ...
+                                    write C.acc -> C            float4
+
+    The accumulator has the operator's accumulation dtype; a float16 output needs it.
+    Refuses: a tensor that no compute writes, a scope other than register, a second accumulator.
+    """
+
+    kind: ClassVar[str] = "cache_write"
+    tensor: str
+    scope: str = "register"
+    vector: Extent = 1
+
+    def apply(self, program: Program) -> Program:
+        """See the class."""
+        nests = [n for n in program.nests if n.compute.output.name == self.tensor]
+        if not nests:
+            outputs = [n.compute.output.name for n in program.nests]
+            near = difflib.get_close_matches(self.tensor, outputs, n=1, cutoff=0.0)[0]
+            raise refuse("cache_write", f"an output called {self.tensor!r}", f"the outputs {', '.join(outputs)}", repr(near))
+        if self.scope != "register":
+            raise refuse("cache_write", f"scope {self.scope!r}", "registers", "'register'")
+        nest = nests[0]
+        if nest.accumulate:
+            raise refuse("cache_write", f"{self.tensor} not yet held", "an accumulator exists", "leave the second out")
+        widths = np.asarray(self.vector)
+        legal = (widths == 1) | (widths == 2) | (widths == 4) | (widths == 8)
+        check = Check(f"cache_write {self.tensor}", legal, self.vector, "1, 2, 4 or 8", "4", "elements at once")
+        return program.with_nest(nest, replace(nest, accumulate=True, store_vector=self.vector), check)
+
+
+@dataclass(frozen=True)
+class ComputeAt(Step):
+    """Move a staging to another loop, or compute an earlier tensor on the spot, in shared memory.
+
+    `compute_at("T", "k.0")` where T[p, q] = relu(X[p, q]) was a launch of its own::
+
+        launch 1: for p, q: T[p, q] = relu(X[p, q])
+        launch 2: for i, j, k: C[i, j] += T[i, k] * B[k, j]
+          ->
+        launch 1: for i.0, j.0, k.0:
+                    stage relu(X[p, q]) at T[i.0*64 : 64, k.0*8 : 8] -> shared[64, 8]
+                    barrier
+                    ... T.shared[i, k] ...
+
+    Halide and TVM: compute_at. Elements that two blocks need are computed twice.
+    Refuses: an unknown name or loop, a producer with a reduction, one read by more than one compute,
+    one whose loops are already scheduled.
+    """
+
+    kind: ClassVar[str] = "compute_at"
+    what: str
+    at: str | None
+
+    def apply(self, program: Program) -> Program:
+        """See the class."""
+        for nest in program.nests:
+            if nest.staging(self.what):
+                return self._move(program, nest)
+        producers = [n for n in program.nests[:-1] if n.compute.output.name == self.what]
+        if producers:
+            return self._inline(program, producers[0])
+        names = [s.name for n in program.nests for s in n.stagings] + [n.compute.output.name for n in program.nests[:-1]]
+        near = difflib.get_close_matches(self.what, names, n=1, cutoff=0.0)
+        limit = f"the movable {', '.join(names)}" if names else "nothing movable here"
+        raise refuse("compute_at", repr(self.what), limit, repr(near[0]) if near else "cache_read first")
+
+    def _move(self, program: Program, nest: Nest) -> Program:
+        _check_at("compute_at", nest, self.at)
+        moved = next(s for s in nest.stagings if s.name == self.what)
+        source = nest.staging(moved.source)
+        if source and depth(nest, self.at) < depth(nest, source.at):
+            raise refuse("compute_at", f"at={self.at!r} inside {source.at!r}", f"{source.name} is filled there", repr(source.at))
+        for user in nest.stagings:
+            if user.source == moved.name and depth(nest, user.at) < depth(nest, self.at):
+                raise refuse("compute_at", f"at={self.at!r} outside {user.at!r}", f"{user.name} reads it there", repr(user.at))
+        stagings = tuple(replace(s, at=self.at) if s is moved else s for s in nest.stagings)
+        checks = [_not_pipelined(nest, self.what, self.at)] if moved.produced_by else []
+        return program.with_nest(nest, replace(nest, stagings=stagings), *checks)
+
+    def _inline(self, program: Program, producer: Nest) -> Program:
+        tensor = producer.compute.output.name
+        if producer.compute.reduction:
+            raise refuse("compute_at", f"{tensor} without a reduction", "it sums over axes", "leave it a launch of its own")
+        if any(len(n.loops) != len(n.compute.axes) for n in (producer,)) or producer.stagings:
+            raise refuse("compute_at", f"{tensor} not yet scheduled", "its loops were changed", "compute_at first")
+        readers = [n for n in program.nests if _reads(n.compute, tensor)]
+        others = [s for n in program.nests for s in n.stagings if s.produced_by and _reads(s.produced_by, tensor)]
+        if len(readers) != 1 or others:
+            count = len(readers) + len(others)
+            raise refuse("compute_at", f"{tensor} read by one compute", f"{count} read it", "leave it a launch of its own")
+        nest = readers[0]
+        _check_at("compute_at", nest, self.at)
+        copied = [s.name for s in nest.stagings if s.tensor == tensor]
+        if copied:
+            raise refuse("compute_at", f"{tensor} not yet copied", f"{copied[0]} exists", f"compute_at({tensor!r}, ...) first")
+        staging = Staging(tensor, tensor, "shared", self.at, produced_by=producer.compute)
+        new = replace(nest, stagings=(*nest.stagings, staging))
+        nests = tuple(new if n is nest else n for n in program.nests if n is not producer)
+        return Program(program.op, nests, (*program.checks, _not_pipelined(nest, tensor, self.at)))

@@ -1,0 +1,362 @@
+"""The tree of a Program, derived: loops, stages, computes and barriers, with every address worked out.
+
+A nest says which loops there are and where tensors are staged; this file says what follows: the
+region each stage copies, the layout it lands in, which accesses need a guard, where accumulators
+start and are written, where threads must wait for each other. The printer, the evaluator, the
+analysis and the code generator all read this one tree. Extents may be vectors (a population).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ekc.ir import expr as ex
+from ekc.ir.access import Access, Buffer, Guard, buffer_access, global_access, guards_of, make_buffer
+from ekc.ir.linear import Extent, Linear, linearize
+from ekc.ir.operator import TensorSpec
+from ekc.ir.program import BLOCK_LEVELS, THREAD_LEVELS, Loop, Nest, Program, Staging
+from ekc.ir.region import Region, region_of
+from ekc.ir.refusal import refuse
+
+
+@dataclass(frozen=True, eq=False)
+class LoopNode:
+    """A serial loop and what it repeats."""
+
+    loop: Loop
+    body: tuple[Node, ...]
+    written_out: bool
+    """Whether it must be unrolled because its variable picks registers."""
+
+
+@dataclass(frozen=True, eq=False)
+class StageNode:
+    """A copy of a region into a buffer, by all threads of the block or by each thread for itself."""
+
+    staging: Staging
+    buffer: Buffer
+    source: Access
+    """Where the element with segment coordinates `#0, #1, ...` comes from."""
+    address: Linear
+    """Where it goes in the buffer."""
+    vector_segment: int | None
+    """The segment whose neighbours are neighbours in the source."""
+    produced: dict[ex.Load, Access] | None = None
+    """The reads of the producer's body, when the region is computed and not copied."""
+
+
+@dataclass(frozen=True, eq=False)
+class InitNode:
+    """Start values for an accumulator (or, without one, for the output elements themselves)."""
+
+    buffer: Buffer | None
+    region: Region
+    target: Access
+
+
+@dataclass(frozen=True, eq=False)
+class ComputeNode:
+    """The statement: combine the body into the accumulator or the output."""
+
+    nest: Nest
+    reads: dict[ex.Load, Access]
+    target: Access
+    guards: tuple[Guard, ...]
+    """Conditions on reduction indices that no zero-filled read covers, and on a direct store."""
+
+
+@dataclass(frozen=True, eq=False)
+class CombineNode:
+    """Sum an accumulator across the lanes that share a reduction."""
+
+    buffer: Buffer
+    lanes: tuple[Loop, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class WriteNode:
+    """Copy an accumulator to the output."""
+
+    buffer: Buffer
+    region: Region
+    target: Access
+    """The output element with segment coordinates `#0, #1, ...`."""
+    vector: Extent
+    vector_segment: int | None
+    lanes: tuple[Loop, ...]
+    """Only lane 0 of these writes."""
+
+
+@dataclass(frozen=True)
+class BarrierNode:
+    """All threads of the block wait for each other."""
+
+
+Node = LoopNode | StageNode | InitNode | ComputeNode | CombineNode | WriteNode | BarrierNode
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """One launch: the loops spread over the hardware and the body that each thread runs."""
+
+    nest: Nest
+    body: tuple[Node, ...]
+    buffers: tuple[Buffer, ...]
+    tensors: dict[str, TensorSpec]
+
+    def bound(self, level: str) -> tuple[Loop, ...]:
+        """The loops on one hardware index, slowest first."""
+        return tuple(x for x in self.nest.loops if x.level == level)
+
+    def extent(self, level: str) -> Extent:
+        """How many values a hardware index takes."""
+        return _product(x.extent for x in self.bound(level))
+
+    @property
+    def thread_loops(self) -> tuple[Loop, ...]:
+        """Every thread loop, fastest first, as the linear thread number counts them."""
+        return tuple(x for level in THREAD_LEVELS for x in reversed(self.bound(level)))
+
+    @property
+    def block_loops(self) -> tuple[Loop, ...]:
+        """Every block loop, fastest first, in the order the hardware starts blocks."""
+        return tuple(x for level in BLOCK_LEVELS for x in reversed(self.bound(level)))
+
+    @property
+    def threads(self) -> Extent:
+        """Threads in a block."""
+        return _product(x.extent for x in self.thread_loops)
+
+    @property
+    def blocks(self) -> Extent:
+        """Blocks in the grid."""
+        return _product(x.extent for x in self.block_loops)
+
+    @property
+    def shared_bytes(self) -> Extent:
+        """Static shared memory of a block."""
+        total: Extent = 0
+        for b in self.buffers:
+            if b.scope == "shared":
+                total = total + b.elements * b.copies * b.dtype.bytes
+        return total
+
+
+def _product(values: Any) -> Extent:
+    total: Extent = 1
+    for v in values:
+        total = total * v
+    return total
+
+
+def kernels(program: Program) -> tuple[Kernel, ...]:
+    """The launches of a Program, in order."""
+    return tuple(_Derivation(program, nest).kernel() for nest in program.nests)
+
+
+def direct_reads(nest: Nest) -> dict[str, list[tuple[Linear, ...]]]:
+    """The index forms of every tensor that the body reads straight from global memory."""
+    staged = {s.tensor for s in nest.stagings}
+    found: dict[str, list[tuple[Linear, ...]]] = {}
+    for load in ex.loads(nest.compute.body):
+        if load.tensor not in staged:
+            found.setdefault(load.tensor, []).append(tuple(linearize(i, nest.index) for i in load.index))
+    return found
+
+
+class _Derivation:
+    """Works one nest out; holds what the parts of the derivation share."""
+
+    def __init__(self, program: Program, nest: Nest) -> None:
+        self.nest = nest
+        self.compute = nest.compute
+        self.tensors = program.op.tensors
+        self.axis_of = {x.name: x.axis for x in nest.loops}
+        self.reads = {x: tuple(linearize(i, nest.index) for i in x.index) for x in ex.loads(self.compute.body)}
+        self.store = tuple(linearize(i, nest.index) for i in self.compute.store.index)
+        self.serial = [x for x in nest.loops if x.is_serial]
+        self.lanes = tuple(x for x in nest.loops if x.is_thread and x.reduction)
+        self._check_lanes()
+        self.start = self._start()
+        self.buffers: dict[str, Buffer] = {s.name: self._buffer(s) for s in nest.stagings}
+        self.accumulator = self._accumulator()
+
+    def _check_lanes(self) -> None:
+        """A sum across lanes needs a register per lane, and lanes that are neighbours."""
+        if not self.lanes:
+            return
+        lane, output = self.lanes[-1].name, self.compute.output.name
+        if not self.nest.accumulate:
+            raise refuse("bind", f"an accumulator to sum {lane} across lanes", "none held", f'cache_write("{output}")')
+        first = [x for x in self.nest.loops if x.level == THREAD_LEVELS[0]][-len(self.lanes) :]
+        for loop in first:
+            if not loop.reduction:
+                near = f'reorder("{loop.name}", "{lane}")'
+                raise refuse("bind", f"{lane} fastest on thread.x", f"{loop.name} runs faster", near)
+
+    def kernel(self) -> Kernel:
+        root = [s for s in self.nest.stagings if s.at is None]
+        body = (*self._stages(root), *self._nodes(0))
+        buffers = tuple(self.buffers.values())
+        if self.accumulator:
+            buffers += (self.accumulator,)
+        return Kernel(self.nest, body, buffers, self.tensors)
+
+    def _start(self) -> int:
+        """Which serial loop the accumulator starts just outside of: the first reduction, else the vector."""
+        reductions = [i for i, x in enumerate(self.serial) if x.reduction]
+        if reductions or self.compute.reduction:
+            return reductions[0] if reductions else 0
+        vectors = [i for i, x in enumerate(self.serial) if x.level == "vector"]
+        return vectors[0] if vectors else 0
+
+    def _inside(self, at: str | None, scope: str) -> frozenset[str]:
+        """The loops that run while a staging at `at` stays: deeper serial ones, for a block all threads."""
+        names = [x.name for x in self.serial]
+        deeper = names if at is None else names[names.index(at) + 1 :]
+        threads = [x.name for x in self.nest.loops if x.is_thread] if scope == "shared" else []
+        return frozenset((*deeper, *threads))
+
+    def _buffer(self, s: Staging) -> Buffer:
+        reads = [form for load, form in self.reads.items() if load.tensor == s.tensor]
+        region = region_of(reads, self._inside(s.at, s.scope), self.nest.extents, self.axis_of)
+        source = self.nest.staging(s.source)
+        order = s.order or (source.order if source else ()) or tuple(range(len(region.base)))
+        copies = self.nest.loop(s.at).pipeline if s.at is not None and s.scope == "shared" else 1
+        return make_buffer(s.name, s.scope, self.tensors[s.tensor].dtype, region, order, s.pad, copies)
+
+    def _accumulator(self) -> Buffer | None:
+        if not self.nest.accumulate:
+            return None
+        region = self._output_region()
+        order = tuple(range(len(region.base)))
+        return make_buffer(f"{self.compute.output.name}.acc", "register", self.compute.acc_dtype, region, order, 0, 1)
+
+    def _output_region(self) -> Region:
+        inner = frozenset(x.name for x in self.serial[self.start :])
+        return region_of([self.store], inner, self.nest.extents, self.axis_of)
+
+    def _nodes(self, position: int) -> tuple[Node, ...]:
+        """The nodes from serial loop `position` inwards."""
+        inside = self._loop(position) if position < len(self.serial) else (self._statement(),)
+        if position != self.start:
+            return inside
+        before: tuple[Node, ...] = (self._init(),) if self.compute.reduction else ()
+        return (*before, *inside, *self._finish())
+
+    def _loop(self, position: int) -> tuple[Node, ...]:
+        loop = self.serial[position]
+        staged = self._stages([s for s in self.nest.stagings if s.at == loop.name])
+        shared = any(isinstance(n, BarrierNode) for n in staged)
+        last: tuple[Node, ...] = (BarrierNode(),) if shared else ()
+        return (LoopNode(loop, (*staged, *self._nodes(position + 1), *last), self._picks_registers(loop)),)
+
+    def _picks_registers(self, loop: Loop) -> bool:
+        buffers = [b for b in (*self.buffers.values(), self.accumulator) if b is not None and b.scope == "register"]
+        reads = [f for forms in (*self.reads.values(), self.store) for f in forms]
+        used = any(loop.name in f.variables() for f in reads)
+        return used and any(
+            loop.name in b.region.inner and (b is not self.accumulator or not loop.reduction) for b in buffers
+        )
+
+    def _stages(self, stagings: list[Staging]) -> tuple[Node, ...]:
+        """Copies in order of need, shared ones first, then a barrier if any is shared."""
+        shared = [self._stage(s) for s in stagings if s.scope == "shared"]
+        private = [self._stage(s) for s in stagings if s.scope == "register"]
+        return (*shared, *([BarrierNode()] if shared else []), *private)
+
+    def _stage(self, s: Staging) -> StageNode:
+        buffer = self.buffers[s.name]
+        spec = self.tensors[s.tensor]
+        coordinates = buffer.region.coordinates()
+        address = buffer.address(tuple(Linear(((f"#{i}", 1),)) for i in range(len(buffer.region.segments))))
+        extents = self._with_segments(buffer.region)
+        if s.source != s.tensor:
+            source_buffer = self.buffers[s.source]
+            source = buffer_access(spec, source_buffer, coordinates, _inside(source_buffer, coordinates))
+            return StageNode(s, buffer, source, address, buffer.segment_of(source_buffer.order[-1]))
+        source = global_access(spec, coordinates, extents)
+        produced = None
+        if s.produced_by is not None:
+            axes = dict(zip((a.name for a in s.produced_by.spatial), coordinates, strict=True))
+            produced = {
+                x: global_access(self.tensors[x.tensor], tuple(linearize(i, axes) for i in x.index), extents)
+                for x in ex.loads(s.produced_by.body)
+            }
+        return StageNode(s, buffer, source, address, buffer.segment_of(len(spec.shape) - 1), produced)
+
+    def _with_segments(self, region: Region) -> Mapping[str, Extent]:
+        """Extents of the loops and of a region's segment coordinates."""
+        return self.nest.extents | {f"#{i}": s.extent for i, s in enumerate(region.segments)}
+
+    def _statement(self) -> ComputeNode:
+        reads = {load: self._read(load, forms) for load, forms in self.reads.items()}
+        target = self._target()
+        guards = self._reduction_guards()
+        if self.accumulator is None:
+            guards += target.guards
+        return ComputeNode(self.nest, reads, target, guards)
+
+    def _read(self, load: ex.Load, forms: tuple[Linear, ...]) -> Access:
+        spec = self.tensors[load.tensor]
+        chain = [s for s in self.nest.stagings if s.tensor == load.tensor]
+        if not chain:
+            return global_access(spec, forms, self.nest.extents)
+        buffer = self.buffers[chain[-1].name]
+        return buffer_access(spec, buffer, forms, buffer.region.locate(forms))
+
+    def _target(self) -> Access:
+        if self.accumulator is None:
+            return global_access(self.compute.output, self.store, self.nest.extents)
+        return buffer_access(self.compute.output, self.accumulator, self.store, self.accumulator.region.locate(self.store))
+
+    def _init(self) -> InitNode:
+        region = self.accumulator.region if self.accumulator else self._output_region()
+        target = global_access(self.compute.output, region.coordinates(), self._with_segments(region))
+        return InitNode(self.accumulator, region, target)
+
+    def _finish(self) -> tuple[Node, ...]:
+        if self.accumulator is None:
+            return ()
+        region = self.accumulator.region
+        target = global_access(self.compute.output, region.coordinates(), self._with_segments(region))
+        segment = self.accumulator.segment_of(len(self.store) - 1)
+        write = WriteNode(self.accumulator, region, target, self.nest.store_vector, segment, self.lanes)
+        return (*([CombineNode(self.accumulator, self.lanes)] if self.lanes else []), write)
+
+    def _reduction_guards(self) -> tuple[Guard, ...]:
+        """Conditions for reduction tails. A product of reads that are all 0 beyond the tail needs none."""
+        guards: list[Guard] = []
+        for axis in self.compute.reduction:
+            if not self._covered(axis.name):
+                guards += guards_of((self.nest.index[axis.name],), (axis.extent,), self.nest.extents)
+        return tuple(guards)
+
+    def _covered(self, axis: str) -> bool:
+        parts = ex.factors(self.compute.body)
+        reads = [p for p in parts if isinstance(p, ex.Load)]
+        if self.compute.combine != "sum" or not reads or any(not isinstance(p, (ex.Load, ex.Const)) for p in parts):
+            return False
+        extent = self.compute.axis(axis).extent
+        return all(
+            any(i == ex.Var(axis) and e == extent for i, e in zip(r.index, self.tensors[r.tensor].shape, strict=True))
+            for r in reads
+        )
+
+
+def _inside(buffer: Buffer, coordinates: tuple[Linear, ...]) -> tuple[Linear, ...]:
+    """Segment coordinates in `buffer` of a tensor element given by its tensor coordinates."""
+    region = buffer.region
+    dims = [s.dim for s in region.segments]
+    if len(set(dims)) != len(dims):
+        raise refuse(
+            "cache_read", f"{buffer.name} without gaps", "a serial loop outside it cuts its tile in slices",
+            "reorder that loop inside, or copy from global memory",
+        )
+    forms = []
+    for s in region.segments:
+        offset = coordinates[s.dim] - region.base[s.dim]
+        forms.append(Linear(tuple((a, c // s.stride) for a, c in offset.terms), offset.const // s.stride))
+    return tuple(forms)

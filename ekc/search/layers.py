@@ -1,0 +1,156 @@
+"""Layer files: the operators of a network, in TOML, each with the number of times it occurs.
+
+    [[layer]]
+    name = "layer1.conv2"
+    model = "ResNet-50, batch 1"
+    operator = "conv2d"
+    count = 3
+    n = 1
+    c = 64
+    ...
+
+What is not one of the four names at the top is an argument of the operator. Layers of equal
+operator and arguments become one, to be tuned once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ekc.errors import InvalidInput
+
+_OWN = ("name", "model", "operator", "count")
+
+ARGUMENTS = frozenset(
+    {"m", "n", "k", "b", "c", "h", "w", "out_channels", "kernel", "stride", "padding", "dilation", "groups"}
+    | {"layout", "transpose_a", "transpose_b", "shape", "axis", "axes", "op", "eps"}
+    | {"dtype", "acc_dtype", "out_dtype"}
+)
+"""Every keyword that an operator of the face takes; which ones a kind takes, the kind itself checks."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """One place where a layer occurs: `count` times in `model` under `name`."""
+
+    name: str
+    model: str
+    count: int
+
+
+@dataclass(frozen=True)
+class Layer:
+    """An operator to tune once, and every place that uses it: `getattr(ekc, operator_kind)(**arguments)`."""
+
+    operator_kind: str
+    arguments: dict[str, object]
+    uses: tuple[Use, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of its first use."""
+        return self.uses[0].name
+
+    @property
+    def count(self) -> int:
+        """How often it occurs in the whole file."""
+        return sum(use.count for use in self.uses)
+
+
+def read_layers(path: str | Path, kinds: frozenset[str]) -> tuple[Layer, ...]:
+    """The layers of a TOML file in the order of the file, equal ones merged.
+
+    `kinds` are the operators that a layer may name. Raises InvalidInput, one line with the file and
+    the line or the layer, for whatever cannot be used.
+    """
+    path = Path(path)
+    document = _read_toml(path)
+    for key in document:
+        if key != "layer":
+            raise InvalidInput(f"{path}: {_unknown(key, ['layer'])}; each layer starts with [[layer]]")
+    tables = document.get("layer")
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise InvalidInput(f"{path} holds no layers; each starts with a line [[layer]]")
+    entries = (_entry(table, f"{path}, layer {i}", kinds) for i, table in enumerate(tables, 1))
+    return _merge(entries)
+
+
+def _read_toml(path: Path) -> dict[str, object]:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}{_neighbour(path)}") from error
+    try:
+        return tomllib.loads(data.decode())
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InvalidInput(f"{path}, line {line}: not UTF-8 text") from error
+    except (ValueError, RecursionError) as error:
+        # tomllib writes its place into the message: "... (at line 3, column 5)".
+        found = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", str(error), re.DOTALL)
+        if found is None:
+            raise InvalidInput(f"{path} cannot be read as TOML: {error}") from error
+        line = int(found[2] or data.count(b"\n") + 1)
+        raise InvalidInput(f"{path}, line {line}: {found[1]}") from error
+
+
+def _neighbour(path: Path) -> str:
+    names = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, names, n=1)
+    return f"; did you mean {path.with_name(near[0])}?" if near else ""
+
+
+def _entry(table: dict[str, object], place: str, kinds: frozenset[str]) -> Layer:
+    for key in table:
+        if key not in _OWN and key not in ARGUMENTS:
+            raise InvalidInput(f"{place}: {_unknown(key, [*_OWN, *sorted(ARGUMENTS)])}")
+    name, kind = _text(table, "name", place), _text(table, "operator", place)
+    place = f"{place} ({name})"
+    if kind not in kinds:
+        near = difflib.get_close_matches(kind, sorted(kinds), n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(kinds))}"
+        raise InvalidInput(f"{place}: there is no operator {kind!r}; {hint}")
+    count = table.get("count", 1)
+    if type(count) is not int or count < 1:
+        raise InvalidInput(f"{place}: count is {count!r}; it must be a whole number from 1")
+    model = _text(table, "model", place) if "model" in table else ""
+    arguments = {key: _value(key, table[key], place) for key in table if key not in _OWN}
+    return Layer(kind, arguments, (Use(name, model, count),))
+
+
+def _text(table: Mapping[str, object], key: str, place: str) -> str:
+    if key not in table:
+        raise InvalidInput(f'{place}: it has no {key}; add {key} = "..."')
+    value = table[key]
+    if not isinstance(value, str) or not value:
+        raise InvalidInput(f"{place}: {key} is {value!r}; it must be a text in quotes")
+    return value
+
+
+def _value(key: str, value: object, place: str) -> object:
+    if isinstance(value, list):
+        return tuple(_value(key, item, place) for item in value)
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    raise InvalidInput(f"{place}: {key} is {value!r}; it must be a number, a text, true or false, or a list")
+
+
+def _unknown(key: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(key, known, n=1)
+    return f"unknown key {key!r}" + (f", did you mean {near[0]!r}?" if near else "")
+
+
+def _merge(entries: Iterable[Layer]) -> tuple[Layer, ...]:
+    merged: dict[tuple[object, ...], Layer] = {}
+    for entry in entries:
+        # The type is part of the key, as True == 1 in Python.
+        shape = (entry.operator_kind, *sorted((k, type(v).__name__, v) for k, v in entry.arguments.items()))
+        known = merged.get(shape)
+        uses = entry.uses if known is None else known.uses + entry.uses
+        merged[shape] = Layer(entry.operator_kind, entry.arguments, uses)
+    return tuple(merged.values())

@@ -1,0 +1,148 @@
+"""One row of the record store: a measurement event, its identity, and its way into SQL and back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from ekc.errors import InvalidInput, RecordError
+from ekc.version import __version__
+
+Kind = Literal["timing", "metering", "failure", "check"]
+
+TABLE = """
+create table trials (
+    id integer primary key autoincrement,
+    created text not null,
+    kind text not null,
+    operator text not null,
+    operator_hash text not null,
+    schedule_digest text not null,
+    schedule text not null,
+    device text not null,
+    simulated integer not null,
+    driver text not null,
+    nvrtc text not null,
+    clock_regime text not null,
+    data_policy text not null,
+    ekc_version text not null,
+    draw integer not null,
+    window_s real,
+    payload text not null,
+    status text not null
+)"""
+INDEX = "create index trials_identity on trials (operator_hash, schedule_digest, kind)"
+_COLUMNS = (
+    "created, kind, operator, operator_hash, schedule_digest, schedule, device, simulated, driver, nvrtc, "
+    "clock_regime, data_policy, ekc_version, draw, window_s, payload, status"
+)
+INSERT = f"insert into trials ({_COLUMNS}) values ({', '.join('?' * len(_COLUMNS.split(',')))})"
+SELECT = f"select id, {_COLUMNS} from trials"
+# `is` and not `=`: a timing has no window, and null = null is not true in SQL.
+FIND = (
+    f"{SELECT} where kind = ? and operator_hash = ? and schedule_digest = ? and device = ? and simulated = ? "
+    "and nvrtc = ? and clock_regime = ? and data_policy = ? and draw = ? and window_s is ? "
+    "order by id desc limit 1"
+)
+
+
+@dataclass(frozen=True)
+class Key:
+    """What makes two measurements of one kind the same measurement."""
+
+    operator: str
+    """Canonical JSON text of the operator, as `canonical_json` writes it."""
+    schedule_digest: str
+    device: str
+    simulated: bool
+    nvrtc: str
+    clock_regime: str
+    data_policy: str
+    draw: int = 0
+    """Number of the repeat: 0 for the first measurement of a kernel."""
+    window_s: float | None = None
+    """Seconds asked for, or None where there is no window."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement event: what was measured, under which conditions, and what came out."""
+
+    kind: Kind
+    key: Key
+    schedule: str
+    """The schedule as JSON text, from which it can be replayed."""
+    driver: str
+    status: str
+    """"ok", or in a few words what went wrong."""
+    payload: Mapping[str, object] = field(default_factory=dict)
+    """The figures as JSON values: the fields of a Timing or a Metering, or of a failure.
+
+    NaN is kept (a card without a thermometer); tuples come back as lists.
+    """
+    ekc_version: str = __version__
+    created: str = ""
+    """UTC, ISO 8601. Set by the store."""
+    id: int = 0
+    """Place in the file, from 1. Set by the store."""
+
+
+def canonical_json(value: object) -> str:
+    """`value` as JSON text that is the same for equal values: sorted keys, no spaces."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def operator_hash(operator: str) -> str:
+    """Short hash of an operator's canonical JSON text, as stored in each row."""
+    return hashlib.sha256(operator.encode()).hexdigest()[:32]
+
+
+def identity(kind: Kind, key: Key) -> tuple[object, ...]:
+    """The values of FIND, in its order."""
+    return (
+        kind, operator_hash(key.operator), key.schedule_digest, key.device, key.simulated,
+        key.nvrtc, key.clock_regime, key.data_policy, key.draw, key.window_s,
+    )  # fmt: skip
+
+
+def to_sql(row: Row) -> tuple[object, ...]:
+    """The values of INSERT, in its order. Raises InvalidInput for what cannot be stored as it is."""
+    key = row.key
+    if row.kind not in get_args(Kind):
+        raise InvalidInput(f"kind of a record is {row.kind!r}; it must be one of {', '.join(get_args(Kind))}")
+    if key.window_s is not None and not math.isfinite(key.window_s):
+        # SQLite would turn NaN into null, which means that there is no window.
+        raise InvalidInput(
+            f"window_s of a record is {key.window_s}; it must be finite, or None for no window"
+        )
+    try:
+        payload = canonical_json(dict(row.payload))
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"payload of a {row.kind} record cannot be written as JSON: {error}") from error
+    return (
+        row.created, row.kind, key.operator, operator_hash(key.operator), key.schedule_digest, row.schedule,
+        key.device, key.simulated, row.driver, key.nvrtc, key.clock_regime, key.data_policy, row.ekc_version,
+        key.draw, key.window_s, payload, row.status,
+    )  # fmt: skip
+
+
+def from_sql(values: tuple[Any, ...], source: str) -> Row:
+    """A row of SELECT. Raises RecordError, naming `source`, if its bytes hold no row of ours."""
+    (
+        number, created, kind, operator, _, digest, schedule, device, simulated,
+        driver, nvrtc, regime, policy, version, draw, window, text, status,
+    ) = values  # fmt: skip
+    try:
+        payload = json.loads(text)
+        if not isinstance(payload, dict):
+            raise TypeError("not an object")
+    except (TypeError, ValueError) as error:
+        raise RecordError(
+            f"{source} is damaged: the payload of row {number} is not JSON ({error})"
+        ) from error
+    key = Key(operator, digest, device, bool(simulated), nvrtc, regime, policy, draw, window)
+    return Row(kind, key, schedule, driver, status, payload, version, created, number)

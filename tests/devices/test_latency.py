@@ -1,0 +1,112 @@
+from dataclasses import replace
+
+import pytest
+
+from ekc.codegen.compiled import CompiledKernel, Launch
+from ekc.devices.latency import LAUNCH_S, latency, smooth_max
+from ekc.devices.ptx_counts import count
+from ekc.devices.specs import A100, RTX3090, Spec
+from ekc.devices.steady import work
+from tests.devices import samples
+
+
+def seconds(kernel: CompiledKernel, spec: Spec = A100, clock_mhz: float = 1410.0) -> float:
+    """Modelled time without the seeded residual."""
+    todo = work(spec, kernel, tuple(count(kernel.ptx, launch.name) for launch in kernel.launches))
+    return sum(latency(spec, found, resident, clock_mhz).seconds for found, resident in todo.launches)
+
+
+def flops_share(kernel: CompiledKernel) -> float:
+    return kernel.flops / seconds(kernel) / A100.peaks(1410.0).fp32_flops
+
+
+def bandwidth_share(kernel: CompiledKernel) -> float:
+    return kernel.min_bytes / seconds(kernel) / A100.memory_bytes_per_s
+
+
+def test_a_good_product_comes_near_the_peak() -> None:
+    assert 0.75 <= flops_share(samples.sgemm(4096)) <= 0.90
+
+
+def test_few_blocks_leave_multiprocessors_idle() -> None:
+    # 64 blocks on 108 SMs.
+    assert 0.40 <= flops_share(samples.sgemm(1024)) <= 64 / 108
+
+
+def test_one_block_more_than_a_wave_costs_a_wave() -> None:
+    kernel = samples.sgemm(4096)
+    one, two = (
+        seconds(replace(kernel, launches=(_resized(kernel, blocks),))) - LAUNCH_S for blocks in (108, 109))
+    assert two == pytest.approx(2 * one, rel=0.1)
+
+
+def _resized(kernel: CompiledKernel, blocks: int) -> Launch:
+    return replace(kernel.launches[0], grid=(blocks, 1, 1), footprints=())
+
+
+def test_the_naive_product_stays_far_below() -> None:
+    assert 0.04 <= flops_share(samples.naive(4096)) <= 0.15
+    assert 0.005 <= flops_share(samples.naive(4096, coalesced=False)) <= 0.03
+
+
+@pytest.mark.parametrize("kernel", [samples.copy(1 << 26), samples.matvec(8192)], ids=["copy", "matvec"])
+def test_streams_reach_most_of_dram(kernel: CompiledKernel) -> None:
+    assert 0.83 <= bandwidth_share(kernel) <= 0.93
+
+
+def test_scattered_accesses_do_not() -> None:
+    assert bandwidth_share(samples.copy(1 << 26, coalesced=False)) < 0.5
+
+
+def test_memory_bound_work_does_not_follow_the_clock() -> None:
+    kernel = samples.copy(1 << 26)
+    assert seconds(kernel, clock_mhz=1005.0) == pytest.approx(seconds(kernel), rel=0.02)
+
+
+def test_compute_bound_work_does() -> None:
+    kernel = samples.sgemm(4096)
+    assert seconds(kernel, clock_mhz=705.0) == pytest.approx(2 * seconds(kernel), rel=0.02)
+
+
+def test_spills_cost_time() -> None:
+    kernel = samples.sgemm(1024)
+    spilled = replace(kernel.resources[0], spill_store_bytes=512, spill_load_bytes=512)
+    assert seconds(replace(kernel, resources=(spilled,))) > 1.1 * seconds(kernel)
+
+
+def test_bank_conflicts_cost_time() -> None:
+    kernel = samples.sgemm(4096)
+    launch = kernel.launches[0]
+    sites = tuple(replace(site, wavefronts=8 * site.wavefronts) for site in launch.sites)
+    conflicted = replace(kernel, launches=(replace(launch, sites=sites),))
+    assert seconds(conflicted) > 1.5 * seconds(kernel)
+
+
+def test_a_launch_costs_its_overhead() -> None:
+    assert LAUNCH_S < seconds(samples.copy(1024)) < 3 * LAUNCH_S
+
+
+def test_another_gpu_ranks_the_same() -> None:
+    good, poor = samples.sgemm(4096, "sm_86"), samples.naive(4096, "sm_86")
+    assert seconds(good, RTX3090, 1695.0) < seconds(poor, RTX3090, 1695.0) / 8
+
+
+def test_smooth_max_bounds() -> None:
+    assert smooth_max([]) == 0.0
+    assert smooth_max([3.0, 0.0]) == 3.0
+    assert 3.0 < smooth_max([3.0, 2.9]) < 3.3
+
+
+def test_a_second_buffer_hides_the_loads() -> None:
+    kernel = samples.sgemm(4096)
+    counts = count(kernel.ptx, "sgemm")
+    one = work(A100, kernel, (replace(counts, barrier=2 * counts.barrier),))
+    two = work(A100, kernel, (counts,))
+    slow, fast = (latency(A100, *todo.launches[0], 1410.0).seconds for todo in (one, two))
+    assert slow > 1.1 * fast
+
+
+def test_launches_of_one_call_add_up() -> None:
+    kernel = samples.copy(1 << 26)
+    twice = replace(kernel, launches=kernel.launches * 2, resources=kernel.resources * 2)
+    assert seconds(twice) == pytest.approx(2 * seconds(kernel))

@@ -1,0 +1,60 @@
+import subprocess
+import sys
+
+import pytest
+
+from ekc import devices
+from ekc.devices import nvml, specs
+from ekc.errors import DeviceError
+
+
+@pytest.mark.parametrize("name", specs.names())
+def test_every_simulated_gpu_opens(name: str) -> None:
+    device = devices.open(name)
+    assert (device.name, device.simulated) == (name, True)
+    assert device.limits.sms > 0
+
+
+def test_auto_is_a_simulated_a100() -> None:
+    assert devices.open("auto").label == "a100 (simulated)"
+
+
+@pytest.mark.parametrize(
+    ("target", "found", "words"),
+    [
+        ("cuda:0", nvml.Absent("no NVIDIA driver (not found)"), "no NVIDIA driver"),
+        ("cuda", nvml.Absent("no NVIDIA driver (not found)"), "--target a100"),
+        ("cuda:3", 2, "cuda:0 to cuda:1"),
+        ("cuda:1", 2, "later version"),
+        ("cuda:one", 2, "must be a number"),
+    ],
+)
+def test_cuda_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, target: str, found: int | nvml.Absent, words: str
+) -> None:
+    monkeypatch.setattr(nvml, "gpus", lambda: found)
+    with pytest.raises(DeviceError) as refused:
+        devices.open(target)
+    message = str(refused.value)
+    assert words in message
+    assert "--target a100" in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(("target", "near"), [("a10", "a100"), ("H200", "h200"), ("rtx_4090", "rtx4090")])
+def test_a_slip_of_the_pen_is_told(target: str, near: str) -> None:
+    with pytest.raises(DeviceError, match=f"did you mean '{near}'") as refused:
+        devices.open(target)
+    assert all(name in str(refused.value) for name in specs.names())
+
+
+def test_nonsense_gets_the_list_alone() -> None:
+    with pytest.raises(DeviceError) as refused:
+        devices.open("toaster")
+    assert "did you mean" not in str(refused.value)
+
+
+def test_importing_the_package_stays_light() -> None:
+    script = "import sys, ekc.devices; print([m for m in ('numpy', 'pynvml', 'cuda') if m in sys.modules])"
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]"

@@ -1,0 +1,110 @@
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ekc import devices
+from ekc.devices import residual
+from ekc.devices.base import Device
+from ekc.errors import DeviceError, InvalidInput
+from tests.devices import samples
+
+
+@pytest.fixture
+def a100() -> Device:
+    return devices.open("a100")
+
+
+def test_it_says_that_it_is_simulated(a100: Device) -> None:
+    assert a100.simulated
+    assert a100.label == "a100 (simulated)"
+    assert a100.meter(samples.copy(1 << 20)).conditions.simulated
+
+
+def test_order_and_company_change_nothing(a100: Device) -> None:
+    first, second = samples.copy(1 << 20), samples.matvec(2048)
+    ahead = (a100.time(first), a100.meter(first, draw=2), a100.time(second))
+    other = devices.open("a100")
+    behind = (other.time(second), other.meter(first, draw=2), other.time(first))
+    assert ahead == (behind[2], behind[1], behind[0])
+
+
+def test_another_process_answers_the_same(a100: Device) -> None:
+    script = (
+        "from ekc import devices; from tests.devices import samples\n"
+        "print(repr(devices.open('a100').meter(samples.copy(1 << 20)).energy_j))")
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert float(said.stdout) == a100.meter(samples.copy(1 << 20)).energy_j
+
+
+def test_draws_differ_a_little(a100: Device) -> None:
+    kernel = samples.matvec(2048)
+    times = [a100.time(kernel, draw=draw).latency_s for draw in range(20)]
+    assert len(set(times)) == 20
+    assert np.std(times) / np.mean(times) < 0.003
+
+
+def test_a_header_comment_is_no_part_of_the_kernel(a100: Device) -> None:
+    kernel = samples.copy(1 << 20)
+    dressed = replace(kernel, cuda_source="/* made\n today */\n\n// by ekc\n" + kernel.cuda_source)
+    assert residual.digest(dressed) == residual.digest(kernel)
+    assert a100.time(dressed) == a100.time(kernel)
+    assert residual.digest(replace(kernel, cuda_source="")) != residual.digest(kernel)
+
+
+def test_residuals_have_the_recorded_size() -> None:
+    times = np.log([residual.time_residual("a100", str(n)) for n in range(2000)])
+    powers = np.log([residual.power_residual("a100", str(n)) for n in range(2000)])
+    assert np.std(times) == pytest.approx(0.04, rel=0.1)
+    assert np.std(powers) == pytest.approx(0.03, rel=0.1)
+    assert abs(np.corrcoef(times, powers)[0, 1]) < 0.1
+
+
+def test_energy_is_power_times_time(a100: Device) -> None:
+    kernel = samples.matvec(2048)
+    found = a100.meter(kernel)
+    assert found.energy_j == pytest.approx(found.power_w * a100.time(kernel).latency_s, rel=0.01)
+    assert found.energy_interval_j.low < found.energy_j < found.energy_interval_j.high
+
+
+def test_the_power_cap_shows_in_the_conditions(a100: Device) -> None:
+    # Bank conflicts on every shared access make it draw more than any seeded residual could hide.
+    kernel = samples.sgemm(4096)
+    sites = tuple(replace(site, wavefronts=3 * site.wavefronts) for site in kernel.launches[0].sites)
+    greedy = replace(kernel, launches=(replace(kernel.launches[0], sites=sites),))
+    hot, cool = a100.at_clock(1410).meter(greedy), a100.at_clock(1005).meter(greedy)
+    assert hot.conditions.throttle == ("power cap",)
+    assert hot.conditions.clock_mhz < 1410
+    assert cool.conditions.throttle == ()
+    assert cool.energy_j < hot.energy_j
+    assert hot.power_w <= 255
+
+
+def test_clocks_that_are_not_offered_are_refused(a100: Device) -> None:
+    assert 1275 in a100.clocks().mhz
+    with pytest.raises(DeviceError, match=r"1300 MHz.*nearest: 1305"):
+        a100.at_clock(1300)
+
+
+def test_peaks_follow_the_clock(a100: Device) -> None:
+    assert a100.at_clock(1410).peaks.fp32_flops == pytest.approx(19.5e12, rel=0.01)
+
+
+def test_a_kernel_for_a_newer_gpu_is_refused(a100: Device) -> None:
+    with pytest.raises(DeviceError, match="sm_90"):
+        a100.time(samples.copy(1 << 20, "sm_90"))
+
+
+def test_a_block_that_does_not_fit_is_refused(a100: Device) -> None:
+    kernel = samples.copy(1 << 20)
+    greedy = replace(kernel, launches=(replace(kernel.launches[0], shared_bytes=200_000),))
+    with pytest.raises(DeviceError, match="shared memory"):
+        a100.time(greedy)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_window_that_cannot_be_is_refused(a100: Device, seconds: float) -> None:
+    with pytest.raises(InvalidInput, match="window"):
+        a100.meter(samples.copy(1 << 20), seconds=seconds)

@@ -1,0 +1,169 @@
+"""Layer files: the example holds the networks it names, and every mistake is one clear line."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ekc.errors import InvalidInput
+from ekc.search.layers import Layer, read_layers
+
+KINDS = frozenset({"matmul", "batch_matmul", "matvec", "conv2d"})
+EXAMPLE = Path(__file__).parents[2] / "examples" / "layers.toml"
+
+
+def macs(layer: Layer) -> int:
+    """Multiply-adds of one call."""
+    a = {key: value for key, value in layer.arguments.items() if isinstance(value, int)}
+    if layer.operator_kind == "conv2d":
+        side = (a["h"] + 2 * a["padding"] - a["kernel"]) // a["stride"] + 1
+        return a["n"] * a["out_channels"] * side * side * a["c"] * a["kernel"] ** 2
+    return a.get("b", 1) * a["m"] * a.get("n", 1) * a["k"]
+
+
+def total(model: str, figure: Callable[[Layer], int]) -> int:
+    """A figure summed over one pass of a model of the example."""
+    layers = read_layers(EXAMPLE, KINDS)
+    return sum(figure(layer) * use.count for layer in layers for use in layer.uses if use.model == model)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str], Path]:
+    def write(text: str) -> Path:
+        path = tmp_path / "net.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("batch", [1, 16])
+def test_resnet50_has_53_convolutions_and_the_macs_of_torchvision(batch: int) -> None:
+    model = f"ResNet-50, batch {batch}"
+    assert total(model, lambda layer: layer.operator_kind == "conv2d") == 53
+    assert total(model, lambda layer: layer.operator_kind != "conv2d") == 1
+    assert total(model, macs) == batch * 4_089_184_256
+
+
+def test_resnet50_has_23_distinct_convolutions() -> None:
+    layers = [layer for layer in read_layers(EXAMPLE, KINDS) if layer.arguments.get("n") == 1]
+    assert len([layer for layer in layers if layer.operator_kind == "conv2d"]) == 23
+
+
+def test_bert_base_flops() -> None:
+    per_layer = 4 * 128 * 768**2 + 2 * 128 * 768 * 3072 + 2 * 128**2 * 768
+    assert total("BERT-base, sequence 128, batch 1", macs) == 12 * per_layer
+    assert 2 * 12 * per_layer == pytest.approx(22.35e9, rel=1e-3)
+
+
+def test_llama_decode_reads_every_weight_once() -> None:
+    weights = total("Llama-3-8B, decode batch 1", lambda x: macs(x) if x.operator_kind == "matvec" else 0)
+    embeddings, norms = 128256 * 4096, 65 * 4096
+    assert weights + embeddings + norms == 8_030_261_248  # parameters of the checkpoint
+
+
+def test_llama_prefill_attends_with_32_heads() -> None:
+    attention = total(
+        "Llama-3-8B, prefill 512", lambda x: macs(x) if x.operator_kind == "batch_matmul" else 0
+    )
+    assert attention == 32 * 2 * 32 * 512 * 512 * 128
+
+
+def test_every_layer_of_the_example_is_distinct_and_named() -> None:
+    layers = read_layers(EXAMPLE, KINDS)
+    shapes = {(layer.operator_kind, tuple(sorted(layer.arguments.items(), key=str))) for layer in layers}
+    assert len(shapes) == len(layers)
+    assert all(layer.name for layer in layers)
+
+
+def test_equal_shapes_become_one_layer_with_all_its_uses(write: Callable[[str], Path]) -> None:
+    path = write("""
+        [[layer]]
+        name = "q"
+        model = "x"
+        operator = "matmul"
+        count = 12
+        m = 1
+        n = 2
+        k = 3
+
+        [[layer]]
+        operator = "matmul"
+        name = "o"
+        k = 3
+        n = 2
+        m = 1
+
+        [[layer]]
+        name = "transposed"
+        operator = "matmul"
+        m = 1
+        n = 2
+        k = 3
+        transpose_b = true
+    """)
+    merged, other = read_layers(path, KINDS)
+    assert (merged.name, merged.count) == ("q", 13)
+    assert [(use.name, use.model, use.count) for use in merged.uses] == [("q", "x", 12), ("o", "", 1)]
+    assert (other.name, other.count) == ("transposed", 1)
+
+
+def test_lists_become_tuples(write: Callable[[str], Path]) -> None:
+    path = write('[[layer]]\nname = "a"\noperator = "conv2d"\nkernel = [3, 1]')
+    assert read_layers(path, KINDS)[0].arguments == {"kernel": (3, 1)}
+
+
+ENTRY = '[[layer]]\nname = "a"\noperator = "matmul"\n'
+MISTAKES = {
+    "no value": ("[[layer]]\nname =\n", "net.toml, line 2: Invalid value"),
+    "cut short": ('[[layer]]\nname = "a"\nm = [1,', "net.toml, line 3: "),
+    "twice": (ENTRY + "m = 1\nm = 2", "net.toml, line 5: Cannot overwrite a value"),
+    "huge": (ENTRY + "m = " + "1" * 5000, "net.toml cannot be read as TOML: Exceeds the limit"),
+    "deep": ("a = " + "[" * 5000, "net.toml cannot be read as TOML: maximum recursion depth exceeded"),
+    "empty": ("", "net.toml holds no layers; each starts with a line [[layer]]"),
+    "one bracket": ('[layer]\nname = "a"', "net.toml holds no layers"),
+    "list of numbers": ("layer = [1]", "net.toml holds no layers"),
+    "table": ("[[layers]]", "net.toml: unknown key 'layers', did you mean 'layer'?"),
+    "key": (ENTRY + "paddin = 1", "net.toml, layer 1: unknown key 'paddin', did you mean 'padding'?"),
+    "far key": (ENTRY + "qqq = 1", "net.toml, layer 1: unknown key 'qqq'"),
+    "own key": ('[[layer]]\nnmae = "a"', "net.toml, layer 1: unknown key 'nmae', did you mean 'name'?"),
+    "kind": (
+        '[[layer]]\nname = "a"\noperator = "conv2"',
+        "net.toml, layer 1 (a): there is no operator 'conv2'; did you mean 'conv2d'?",
+    ),
+    "far kind": (
+        '[[layer]]\nname = "a"\noperator = "__class__"',
+        "there is no operator '__class__'; known are batch_matmul, conv2d, matmul, matvec",
+    ),
+    "no name": ('[[layer]]\noperator = "matmul"', "net.toml, layer 1: it has no name; add name ="),
+    "name": ("[[layer]]\nname = 3", "net.toml, layer 1: name is 3; it must be a text in quotes"),
+    "count 0": (ENTRY + "count = 0", "layer 1 (a): count is 0; it must be a whole number from 1"),
+    "count true": (ENTRY + "count = true", "count is True; it must be a whole number from 1"),
+    "date": (ENTRY + "m = 2024-01-01", "layer 1 (a): m is "),
+    "nested": (ENTRY + "m = {a = 1}", "layer 1 (a): m is {'a': 1}; it must be a number"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_is_one_line(write: Callable[[str], Path], text: str, message: str) -> None:
+    path = write(text)
+    with pytest.raises(InvalidInput) as caught:
+        read_layers(path, KINDS)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "net.toml"
+    path.write_bytes(b'[[layer]]\nname = "\xff"')
+    with pytest.raises(InvalidInput, match=r"net\.toml, line 2: not UTF-8 text"):
+        read_layers(path, KINDS)
+
+
+def test_a_missing_file_names_its_neighbour() -> None:
+    with pytest.raises(
+        InvalidInput, match=r"layer\.toml cannot be read: No such .*did you mean .*layers\.toml"
+    ):
+        read_layers(EXAMPLE.with_name("layer.toml"), KINDS)
+    with pytest.raises(InvalidInput, match=r"cannot be read: No such file or directory$"):
+        read_layers("/nowhere/net.toml", KINDS)
