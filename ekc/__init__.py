@@ -1,1 +1,91 @@
-"""TODO"""
+"""ekc: the energy-aware kernel compiler. What users import, and nothing heavy until it is used.
+
+>>> import ekc
+>>> result = ekc.tune(ekc.matmul(1024, 1024, 1024), target="a100", trials=128)
+>>> print(result.summary())
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from ekc.errors import (
+    CompileError,
+    DeviceError,
+    EkcError,
+    InvalidInput,
+    NothingLegal,
+    RecordError,
+    ScheduleError,
+)
+from ekc.version import __version__
+
+if TYPE_CHECKING:
+    from ekc import codegen, devices
+    from ekc.devices.compiling import compile
+    from ekc.ir.expr import exp, maximum, minimum, relu, sqrt, tanh
+    from ekc.ir.operator import Operator
+    from ekc.ir.operators import batch_matmul, compute, conv2d, einsum, matmul, matvec
+    from ekc.ir.schedule import Schedule
+    from ekc.search.best import best
+    from ekc.search.result import Trial, TuningResult
+    from ekc.search.tuner import tune
+
+_HOMES = {
+    "ekc.ir.operators": ("batch_matmul", "compute", "conv2d", "einsum", "matmul", "matvec"),
+    "ekc.ir.expr": ("exp", "maximum", "minimum", "relu", "sqrt", "tanh"),
+    "ekc.ir.operator": ("Operator",),
+    "ekc.ir.schedule": ("Schedule",),
+    "ekc.devices.compiling": ("compile",),
+    "ekc.search.tuner": ("tune",),
+    "ekc.search.best": ("best",),
+    "ekc.search.result": ("Trial", "TuningResult"),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+_ROOMS = ("codegen", "devices", "ir", "search")
+
+__all__ = [
+    "CompileError",
+    "DeviceError",
+    "EkcError",
+    "InvalidInput",
+    "NothingLegal",
+    "Operator",
+    "RecordError",
+    "Schedule",
+    "ScheduleError",
+    "Trial",
+    "TuningResult",
+    "__version__",
+    "batch_matmul",
+    "best",
+    "codegen",
+    "compile",
+    "compute",
+    "conv2d",
+    "devices",
+    "einsum",
+    "exp",
+    "matmul",
+    "matvec",
+    "maximum",
+    "minimum",
+    "relu",
+    "sqrt",
+    "tanh",
+    "tune",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a name where it lives, the first time it is asked for."""
+    if name in _ROOMS:
+        return importlib.import_module(f"ekc.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'ekc' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -12,9 +12,25 @@ from ekc.ir.region import Region
 from ekc.ir.tree import Kernel
 
 _INT_MAX = 2**31 - 1
+_INT_SAFE = 2**30
+"""A dimension up to this long is counted in int; the rest is room for the last tile to stick out."""
 _LOCALS = frozenset(("element", "round", "thread", "moved", "lane", *(f"d{i}" for i in range(64))))
 """Names that the templates use for their own."""
+_WORDS = """
+alignof and_eq asm bitand bitor char16_t char32_t char8_t co_await co_return co_yield compl concept
+const_cast consteval constexpr constinit decltype dynamic_cast explicit friend mutable noexcept not_eq
+nullptr or_eq reinterpret_cast requires static_assert static_cast thread_local typeid typename wchar_t
+xor xor_eq NULL NAN INFINITY EOF linux unix dim3 float2 float4 uint2 uint4 to_float to_half expf sqrtf
+tanhf fabsf fmaxf fminf floorf
+"""
+RESERVED = frozenset(_WORDS.split())
+"""Words that operators may use but C++, CUDA or the generated code has taken."""
 _C_FUNCTIONS = {"exp": "expf", "sqrt": "sqrtf", "tanh": "tanhf", "abs": "fabsf"}
+
+
+def _derived(c_name: str) -> tuple[str, str]:
+    """Names that a pipeline makes: of the loop counter and of the fetched tile."""
+    return f"{c_name}_now", f"{c_name}_next"
 
 
 @dataclass(frozen=True)
@@ -29,13 +45,13 @@ class Names:
     def of(cls, kernel: Kernel) -> Names:
         """Tensors keep their names; `i.0` becomes `i_0`; a name that is taken gets an underscore more."""
         table: dict[str, str] = {}
-        taken = set(_LOCALS)
+        taken = set(_LOCALS | RESERVED)
         wanted = [*kernel.tensors, *(b.name for b in kernel.buffers), *(x.name for x in kernel.nest.loops)]
         for name in wanted:
             c_name = name.replace(".", "_")
-            while c_name in taken:
+            while taken & {c_name, *_derived(c_name)}:
                 c_name += "_"
-            taken.add(c_name)
+            taken |= {c_name, *_derived(c_name)}
             table[name] = c_name
         return cls(table)
 
@@ -46,8 +62,9 @@ class Names:
         """The names inside a copy of a region, its segment coordinates called as wanted."""
         local: dict[str, str] = {}
         for i, name in enumerate(wanted):
-            while name in local.values():
-                name += "_"
+            if name in local.values():
+                while name in local.values() or name in self.table.values():
+                    name += "_"
             local[f"#{i}"] = name
         return replace(self, table={**self.table, **local}, zero=zero)
 
@@ -58,9 +75,12 @@ class Names:
         for i, s in enumerate(region.segments):
             axes = {axis_of.get(a, "") if isinstance(a, str) else "" for a, _ in s.terms}
             axis = axes.pop() if len(axes) == 1 else ""
-            free = axis.isidentifier() and axis not in self.table.values()
+            free = axis.isidentifier() and axis not in _LOCALS | RESERVED and not self._takes(axis)
             names.append(axis if free else f"d{i}")
         return names
+
+    def _takes(self, name: str) -> bool:
+        return any(name in (c_name, *_derived(c_name)) for c_name in self.table.values())
 
     def own_coordinates(self, region: Region) -> list[str]:
         """Coordinates of a tile of one thread: named after the loop that will use it."""
@@ -71,7 +91,12 @@ class Names:
         """A loop variable, or a quotient or remainder."""
         if isinstance(atom, str):
             return self[atom]
-        return f"({self.linear(atom.inner)}) {'/' if atom.op == '//' else '%'} {atom.divisor}"
+        inner, divisor = self.linear(atom.inner), int(atom.divisor)
+        if not _negative(atom.inner):
+            return f"({inner}) {'/' if atom.op == '//' else '%'} {divisor}"
+        # C rounds a quotient towards 0, the IR downwards.
+        rest = f"(({inner}) % {divisor} + {divisor}) % {divisor}"
+        return rest if atom.op == "%" else f"({inner} - {rest}) / {divisor}"
 
     def linear(self, form: Linear, wide: bool = False) -> str:
         """A sum of terms: `i_0 * 128 + d0`."""
@@ -103,8 +128,8 @@ class Names:
     def _offset(self, access: Access) -> str:
         wide = access.spec.elements > _INT_MAX
         parts = []
-        for form, stride in zip(access.index, access.spec.strides, strict=True):
-            text = self.linear(form)
+        for form, stride, extent in zip(access.index, access.spec.strides, access.spec.shape, strict=True):
+            text = self.linear(form, wide and extent > _INT_SAFE)
             if text == "0":
                 continue
             if stride == 1 and not wide:
@@ -118,7 +143,7 @@ class Names:
         """`row >= 0 && row < 4096`, empty where nothing needs checking."""
         parts = []
         for g in guards:
-            text = self.linear(g.form)
+            text = self.linear(g.form, wide=g.extent > _INT_SAFE)
             if g.below:
                 parts.append(f"{text} >= 0")
             if g.above:
@@ -138,6 +163,15 @@ class Names:
         assert isinstance(e, ex.Binary)
         a, b = self.value(e.a, axes, load), self.value(e.b, axes, load)
         return binary(e, a, b)
+
+
+def _negative(form: Linear) -> bool:
+    """Whether a form of loop variables could be below 0."""
+    return int(form.const) < 0 or any(int(c) < 0 or (int(c) and _negative_atom(a)) for a, c in form.terms)
+
+
+def _negative_atom(atom: Atom) -> bool:
+    return not isinstance(atom, str) and atom.op == "//" and _negative(atom.inner)
 
 
 def binary(e: ex.Binary, a: str, b: str) -> str:

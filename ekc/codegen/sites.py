@@ -7,15 +7,18 @@ formula about coalescing or bank conflicts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import AccessSite, Footprint
+from ekc.errors import ScheduleError
 from ekc.ir.access import Access
-from ekc.ir.linear import Linear, value
+from ekc.ir.linear import Extent, Linear, value
+from ekc.ir.program import Nest
 from ekc.ir.region import Region, region_of
 from ekc.ir.tree import ComputeNode, InitNode, Kernel, LoopNode, Node, StageNode, WriteNode
 
@@ -34,16 +37,36 @@ def footprints(kernel: Kernel) -> tuple[Footprint, ...]:
     """What one block touches of each global tensor, and over which block loops that changes."""
     nest = kernel.nest
     inner = frozenset(x.name for x in nest.loops if not x.is_block)
-    axis_of = {x.name: x.axis for x in nest.loops}
     found = []
     for tensor, kind, forms in _global_forms(kernel):
         spec = kernel.tensors[tensor]
-        region = region_of(forms, inner, nest.extents, axis_of)
-        block_bytes = min(float(region.size) * spec.dtype.bytes, float(spec.bytes))
+        block_bytes = min(_block_elements(forms, inner, nest) * spec.dtype.bytes, float(spec.bytes))
         used = {name for read in forms for form in read for name in form.variables()}
         loops = tuple((int(x.extent), x.name in used) for x in kernel.block_loops)
         found.append(Footprint(tensor, kind, spec.bytes, block_bytes, loops))
     return tuple(found)
+
+
+def _block_elements(forms: list[tuple[Linear, ...]], inner: frozenset[str], nest: Nest) -> float:
+    """Distinct elements of a tensor that one block touches."""
+    try:
+        return float(region_of(forms, inner, nest.extents, nest.axis_of).size)
+    except ScheduleError:
+        # No staging asked for this box, so nothing is illegal: bound each read by itself.
+        return float(sum(math.prod(_width(form, inner, nest.extents) for form in read) for read in forms))
+
+
+def _width(form: Linear, inner: frozenset[str], extents: Mapping[str, Extent]) -> int:
+    """At most how far apart, plus one, the values of an index lie while the loops `inner` run."""
+    reach = 0
+    for atom, coefficient in form.terms:
+        if isinstance(atom, str):
+            reach += abs(int(coefficient)) * (int(extents[atom]) - 1 if atom in inner else 0)
+        elif atom.variables() & inner:
+            within = _width(atom.inner, inner, extents) - 1
+            divisor = int(atom.divisor)
+            reach += abs(int(coefficient)) * (-(-within // divisor) if atom.op == "//" else divisor - 1)
+    return reach + 1
 
 
 def _global_forms(kernel: Kernel) -> Iterator[tuple[str, str, list[tuple[Linear, ...]]]]:

@@ -116,7 +116,8 @@ class Views:
         loop = node.loop
         full = node.written_out or int(loop.unroll) >= int(loop.extent)
         unroll = "" if full else f" {int(loop.unroll)}"
-        return {"name": self.names[loop.name], "extent": int(loop.extent), "unroll": unroll}
+        counter = "long long" if int(loop.extent) >= 2**31 else "int"
+        return {"name": self.names[loop.name], "type": counter, "extent": int(loop.extent), "unroll": unroll}
 
     def _pipelined(self, node: LoopNode) -> View:
         """Two copies: fetch the next tile into registers, use this one, then store the fetched tile."""
@@ -324,8 +325,13 @@ def rounded(value: str, dtype: DType) -> str:
 
 def declaration(buffer: Buffer, names: Names) -> str:
     """`__shared__ __align__(16) float A_shared[2][8][132];`."""
-    copies = f"[{int(buffer.copies)}]" if int(buffer.copies) > 1 else ""
-    sizes = copies + "".join(f"[{int(s)}]" for s in buffer.sizes)
+    extents = [int(s) for s in buffer.sizes]
+    if int(buffer.copies) > 1:
+        if len(extents) == 1:
+            # One padded row: the second copy must start where a vector may.
+            extents[0] += -extents[0] % (16 // buffer.dtype.bytes)
+        extents.insert(0, int(buffer.copies))
+    sizes = "".join(f"[{s}]" for s in extents)
     prefix = "__shared__ __align__(16)" if buffer.scope == "shared" else "alignas(16)"
     return f"{prefix} {buffer.dtype.cuda} {names[buffer.name]}{sizes};"
 

@@ -26,8 +26,9 @@ class Conditions:
     driver: str
     nvrtc: str
     clock_regime: str
-    """"fixed" or "free"."""
+    """"fixed 1275 MHz" or "free"."""
     clock_mhz: float
+    """What the clock was: lower than the regime's where the power cap throttled it."""
     temperature_c: float
     throttle: tuple[str, ...]
     """Throttle reasons in force, e.g. ("power cap",)."""
@@ -71,6 +72,8 @@ class Peaks:
     fp32_flops: float
     fp16_tensor_flops: float
     dram_bytes_per_s: float
+    board_power_w: float
+    """The power cap of the board."""
 
 
 class Device(Protocol):
@@ -81,6 +84,8 @@ class Device(Protocol):
     arch: str
     limits: Limits
     peaks: Peaks
+    clock_regime: str
+    data_policy: str
 
     @property
     def label(self) -> str:

@@ -36,6 +36,8 @@ class SimulatedDevice:
         self.arch = spec.arch
         self.limits = spec.limits()
         self.peaks = spec.peaks(self._clock_mhz)
+        self.clock_regime = f"fixed {self._clock_mhz:.0f} MHz"
+        self.data_policy = "none (random data assumed)"
 
     @property
     def label(self) -> str:
@@ -114,8 +116,8 @@ class SimulatedDevice:
     ) -> Conditions:
         return Conditions(
             device=self.name, simulated=True, driver="none (simulated)", nvrtc=kernel.nvrtc_version,
-            clock_regime="fixed", clock_mhz=clock_mhz, temperature_c=temperature_c, throttle=throttle,
-            data_policy="none (random data assumed)", ekc_version=__version__,
+            clock_regime=self.clock_regime, clock_mhz=clock_mhz, temperature_c=temperature_c, throttle=throttle,
+            data_policy=self.data_policy, ekc_version=__version__,
         )
 
 

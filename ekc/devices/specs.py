@@ -131,6 +131,7 @@ class Spec:
             fp32_flops=self.sms * self.fp32_lanes_per_sm * 2 * hertz,
             fp16_tensor_flops=self.sms * self.tensor_fp16_flops_per_sm_clock * hertz,
             dram_bytes_per_s=self.memory_bytes_per_s,
+            board_power_w=self.power.tdp_w,
         )
 
     def limits(self) -> Limits:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +20,9 @@ class Guard:
 
     form: Linear
     extent: int
-    below: bool
-    """Whether the form can be negative."""
-    above: bool
+    below: Any
+    """Whether the form can be negative (for a population, for which members)."""
+    above: Any
     """Whether it can reach `extent`."""
 
 
@@ -92,7 +93,9 @@ class Access:
     """Coordinates along the buffer's segments (empty for global memory)."""
 
 
-def buffer_access(spec: TensorSpec, buffer: Buffer, index: tuple[Linear, ...], cell: tuple[Linear, ...]) -> Access:
+def buffer_access(
+    spec: TensorSpec, buffer: Buffer, index: tuple[Linear, ...], cell: tuple[Linear, ...]
+) -> Access:
     """An access to a buffer; regions are filled with zeros outside the tensor, so it needs no guard."""
     return Access(spec, buffer, index, buffer.address(cell), (), cell)
 
@@ -101,7 +104,9 @@ def make_buffer(
     name: str, scope: str, dtype: DType, region: Region, order: tuple[int, ...], pad: Extent, copies: Extent
 ) -> Buffer:
     """A buffer for a region, its dimensions stored in `order`, `pad` elements after each row."""
-    stored = tuple(sorted(range(len(region.segments)), key=lambda i: (order.index(region.segments[i].dim), i)))
+    stored = tuple(
+        sorted(range(len(region.segments)), key=lambda i: (order.index(region.segments[i].dim), i))
+    )
     sizes = [region.segments[i].extent for i in stored]
     sizes[-1] = sizes[-1] + pad
     return Buffer(name, scope, dtype, region, order, stored, tuple(sizes), copies)
@@ -122,7 +127,7 @@ def guards_of(
     guards = []
     for form, extent in zip(index, shape, strict=True):
         low, high = span(form, extents)
-        below, above = bool(np.any(np.asarray(low) < 0)), bool(np.any(np.asarray(high) >= extent))
-        if below or above:
+        below, above = low < 0, high >= extent
+        if np.any(below) or np.any(above):
             guards.append(Guard(form, extent, below, above))
     return tuple(guards)

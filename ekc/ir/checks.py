@@ -10,13 +10,14 @@ from typing import Any
 from ekc.errors import InvalidInput
 
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
-_RESERVED = frozenset(
-    "auto bool break case catch char class const continue default delete do double else enum extern false float "
-    "for goto half_t if inline int long namespace new operator private protected public register restrict return "
-    "short signed sizeof static struct switch template this throw true try typedef union unsigned using virtual "
-    "void volatile while blockIdx threadIdx blockDim gridDim warpSize thread element buffer parity alignas "
-    "__global__ __device__ __shared__ min max".split()
-)
+_WORDS = """
+auto bool break case catch char class const continue default delete do double else enum extern false
+float for goto half_t if inline int long namespace new operator private protected public register
+restrict return short signed sizeof static struct switch template this throw true try typedef union
+unsigned using virtual void volatile while blockIdx threadIdx blockDim gridDim warpSize thread
+element buffer parity alignas __global__ __device__ __shared__ min max
+"""
+_RESERVED = frozenset(_WORDS.split())
 
 
 def identifier(what: str, name: Any) -> str:
@@ -24,21 +25,30 @@ def identifier(what: str, name: Any) -> str:
     if not isinstance(name, str) or not _IDENTIFIER.match(name):
         near = re.sub(r"\W", "_", str(name)).lstrip("0123456789_") or "a"
         raise InvalidInput(
-            f"{what}: {name!r} is not an identifier (a letter, then letters, digits, underscores); try {near!r}"
+            f"{what}: {name!r} is not an identifier (a letter, then letters, digits, underscores); "
+            f"try {near!r}"
         )
     if name in _RESERVED or keyword.iskeyword(name):
-        raise InvalidInput(f"{what}: {name!r} is a reserved word of C++ or of the generated code; try {name + '_'!r}")
+        raise InvalidInput(
+            f"{what}: {name!r} is a reserved word of C++ or of the generated code; try {name + '_'!r}"
+        )
     return name
 
 
-def positive(what: str, value: Any, limit: int, least: int = 1) -> int:
+def whole(what: str, value: Any, limit: int, least: int = 1) -> int:
     """A whole number from `least` to `limit`."""
     try:
         number = _operator.index(value)
     except TypeError:
-        near = min(max(least, round(value)), limit) if isinstance(value, float) and abs(value) < 1e18 else least
-        raise InvalidInput(f"{what}: {value!r} is not a whole number; the nearest legal value is {near}") from None
+        near = (
+            min(max(least, round(value)), limit) if isinstance(value, float) and abs(value) < 1e18 else least
+        )
+        raise InvalidInput(
+            f"{what}: {value!r} is not a whole number; the nearest legal value is {near}"
+        ) from None
     if isinstance(value, bool) or not least <= number <= limit:
         near = min(max(number, least), limit)
-        raise InvalidInput(f"{what}: {value!r} is outside {least} to {limit}; the nearest legal value is {near}")
+        raise InvalidInput(
+            f"{what}: {value!r} is outside {least} to {limit}; the nearest legal value is {near}"
+        )
     return number

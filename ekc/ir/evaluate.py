@@ -48,9 +48,13 @@ class Evaluation:
     total_blocks: int
 
 
-def evaluate(program: Program, arrays: Sequence[NDArray[Any]], blocks: NDArray[np.int64] | None = None) -> Evaluation:
+def evaluate(
+    program: Program, arrays: Sequence[NDArray[Any]], blocks: NDArray[np.int64] | None = None
+) -> Evaluation:
     """Run a Program on NumPy arrays; `blocks` picks blocks of the last launch by linear number."""
-    memory = dict(zip((t.name for t in program.op.inputs), program.op.check_arrays(tuple(arrays)), strict=True))
+    memory = dict(
+        zip((t.name for t in program.op.inputs), program.op.check_arrays(tuple(arrays)), strict=True)
+    )
     launches = kernels(program)
     for kernel in launches:
         spec = kernel.nest.compute.output
@@ -94,13 +98,17 @@ def _pure_loops(nodes: Sequence[Node]) -> Iterator[LoopNode]:
 
 
 def _is_pure(node: Node) -> bool:
-    return isinstance(node, ComputeNode) or (isinstance(node, LoopNode) and all(_is_pure(n) for n in node.body))
+    return isinstance(node, ComputeNode) or (
+        isinstance(node, LoopNode) and all(_is_pure(n) for n in node.body)
+    )
 
 
 class _Blocks:
     """Some blocks of a launch, all their threads together. Arrays are [block, thread, ...]."""
 
-    def __init__(self, kernel: Kernel, memory: dict[str, NDArray[Any]], written: NDArray[np.bool_], blocks: Any) -> None:
+    def __init__(
+        self, kernel: Kernel, memory: dict[str, NDArray[Any]], written: NDArray[np.bool_], blocks: Any
+    ) -> None:
         self.kernel, self.memory, self.written = kernel, memory, written
         self.env: dict[str, Any] = {}
         self.count, self.threads = len(blocks), int(kernel.threads)
@@ -170,7 +178,11 @@ class _Blocks:
         compute = node.nest.compute
         dtype = compute.acc_dtype.numpy
         shape = (self.count, self.threads, *(int(x.extent) for x in axes))
-        result = ex.evaluate(compute.body, _axis_values(node, grid), lambda x: self._load(node.reads[x], grid, len(axes)).astype(dtype))
+        result = ex.evaluate(
+            compute.body,
+            _axis_values(node, grid),
+            lambda x: self._load(node.reads[x], grid, len(axes)).astype(dtype),
+        )
         result = np.broadcast_to(np.asarray(result, dtype), shape)
         inside = _inside(node.guards, grid)
         if compute.reduction:
@@ -210,7 +222,7 @@ class _Blocks:
         address = address.reshape((1,) * (2 + extra - address.ndim) + address.shape)
         blocks = np.arange(self.count).reshape(_axis(-2, extra))
         threads = np.arange(buffer.shape[1]).reshape(_axis(-1, extra))
-        return buffer[blocks, threads, address]
+        return np.asarray(buffer[blocks, threads, address])
 
     def _stage(self, node: StageNode) -> None:
         segments = node.buffer.region.segments
@@ -222,11 +234,14 @@ class _Blocks:
         buffer = self.buffers[node.buffer.name]
         sizes = tuple(int(s.extent) for s in segments)
         where = np.broadcast_to(np.asarray(value(node.address, grid)), (1, 1, *sizes)).ravel()
-        buffer[:, :, where] = np.broadcast_to(picked, (*buffer.shape[:2], *sizes)).reshape(*buffer.shape[:2], -1)
+        buffer[:, :, where] = np.broadcast_to(picked, (*buffer.shape[:2], *sizes)).reshape(
+            *buffer.shape[:2], -1
+        )
 
     def _produce(self, node: StageNode, grid: Mapping[str, Any], extra: int) -> NDArray[Any]:
         compute = node.staging.produced_by
-        assert compute is not None and node.produced is not None
+        assert compute is not None
+        assert node.produced is not None
         produced, dtype = node.produced, compute.acc_dtype.numpy
         axes = {a.name: value(f, grid) for a, f in zip(compute.spatial, node.source.index, strict=True)}
         result = ex.evaluate(compute.body, axes, lambda x: self._load(produced[x], grid, extra).astype(dtype))
@@ -248,7 +263,9 @@ class _Blocks:
         where, mask = self._targets(node.target, grid, node.region)
         self.memory[node.target.spec.name].reshape(-1)[where[mask]] = start
 
-    def _targets(self, target: Access, grid: Mapping[str, Any], region: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _targets(
+        self, target: Access, grid: Mapping[str, Any], region: Any
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
         shape = (self.count, self.threads, *(int(s.extent) for s in region.segments))
         where = np.broadcast_to(np.asarray(value(target.address, grid)), shape)
         return where, np.broadcast_to(_inside(target.guards, grid), shape)

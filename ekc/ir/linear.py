@@ -101,7 +101,9 @@ class Linear:
         """The quotients and remainders that use variables both inside and outside `names`."""
         inside = set(names)
         return tuple(
-            a for a, _ in self.terms if isinstance(a, Quasi) and a.variables() & inside and a.variables() - inside
+            a
+            for a, _ in self.terms
+            if isinstance(a, Quasi) and a.variables() & inside and a.variables() - inside
         )
 
 
@@ -186,7 +188,12 @@ def linearize(e: Expr, axes: Mapping[str, Linear]) -> Linear:
         for number, other in ((e.a, e.b), (e.b, e.a)):
             if isinstance(number, Const) and isinstance(number.value, int):
                 return linearize(other, axes).scaled(number.value)
-    if isinstance(e, Binary) and e.op in ("//", "%") and isinstance(e.b, Const) and isinstance(e.b.value, int):
+    if (
+        isinstance(e, Binary)
+        and e.op in ("//", "%")
+        and isinstance(e.b, Const)
+        and isinstance(e.b.value, int)
+    ):
         return _quotient(e, linearize(e.a, {}), e.b.value).substitute(axes)
     raise NotLinear(f"{e} is not a sum of integer multiples of axes")
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.checks import identifier, positive
+from ekc.ir.checks import identifier, whole
 from ekc.ir.dtypes import FLOAT32, DType, dtype_of
 from ekc.ir.linear import NotLinear, linearize
 
@@ -97,7 +97,9 @@ class Compute:
     @property
     def flops(self) -> float:
         """Arithmetic operations: those of the body and one combine, at every point."""
-        operations = sum(isinstance(n, (ex.Binary, ex.Call)) for n in arithmetic(self.body)) + bool(self.reduction)
+        operations = sum(isinstance(n, (ex.Binary, ex.Call)) for n in arithmetic(self.body)) + bool(
+            self.reduction
+        )
         return float(operations) * math.prod(float(a.extent) for a in self.axes)
 
     def __str__(self) -> str:
@@ -197,7 +199,9 @@ class Operator:
                 raise InvalidInput(f"{self.name}: {spec.name} has shape {array.shape}, needed {spec.shape}")
             if array.dtype != spec.dtype.numpy:
                 fix = f"{spec.name}.astype({spec.dtype.name!r})"
-                raise InvalidInput(f"{self.name}: {spec.name} is {array.dtype}, needed {spec.dtype}; try {fix}")
+                raise InvalidInput(
+                    f"{self.name}: {spec.name} is {array.dtype}, needed {spec.dtype}; try {fix}"
+                )
         return tuple(np.asarray(a) for a in arrays)
 
     def __str__(self) -> str:
@@ -215,9 +219,11 @@ def _validate(op: Operator) -> None:
     for compute in op.computes:
         for axis in compute.axes:
             identifier("axis", axis.name)
-            positive(f"extent of axis {axis.name}", axis.extent, MAX_ELEMENTS)
+            whole(f"extent of axis {axis.name}", axis.extent, MAX_ELEMENTS)
             if axis.name in axes:
-                raise InvalidInput(f"axis: {axis.name!r} is used twice in {op.name}; give each compute its own names")
+                raise InvalidInput(
+                    f"axis: {axis.name!r} is used twice in {op.name}; give each compute its own names"
+                )
             axes.add(axis.name)
         if compute.combine not in COMBINERS:
             raise InvalidInput(f"combine: {compute.combine!r} is not one of {', '.join(COMBINERS)}")
@@ -225,7 +231,9 @@ def _validate(op: Operator) -> None:
         _declare(known, compute.output)
         shape = tuple(a.extent for a in compute.spatial)
         if compute.output.shape != shape or compute.axes != (*compute.spatial, *compute.reduction):
-            raise InvalidInput(f"{op.name}: {compute.output} is not indexed by its spatial axes {shape}, reductions last")
+            raise InvalidInput(
+                f"{op.name}: {compute.output} is not indexed by its spatial axes {shape}, reductions last"
+            )
     for name in sorted(axes & set(known)):
         raise InvalidInput(f"axis: {name!r} is the name of a tensor too; try {name.lower() + '_'!r}")
 
@@ -235,7 +243,7 @@ def _declare(known: dict[str, TensorSpec], spec: TensorSpec) -> None:
     if spec.name in known:
         raise InvalidInput(f"tensor: {spec.name!r} is declared twice")
     for extent in spec.shape:
-        positive(f"extent of {spec.name}", extent, MAX_ELEMENTS)
+        whole(f"extent of {spec.name}", extent, MAX_ELEMENTS)
     if spec.elements > MAX_ELEMENTS:
         raise InvalidInput(f"tensor: {spec.name} has {spec.elements} elements, the limit is 2**40")
     known[spec.name] = spec
@@ -245,10 +253,14 @@ def _check_body(op: Operator, compute: Compute, known: dict[str, TensorSpec]) ->
     names = {a.name for a in compute.axes}
     for load in ex.loads(compute.body):
         if load.tensor not in known:
-            raise InvalidInput(f"{op.name}: {compute.output.name} reads {load.tensor!r}, which is not declared before it")
+            raise InvalidInput(
+                f"{op.name}: {compute.output.name} reads {load.tensor!r}, which is not declared before it"
+            )
         rank = len(known[load.tensor].shape)
         if len(load.index) != rank:
-            raise InvalidInput(f"{op.name}: {load} has {len(load.index)} indices, {load.tensor} has {rank} dimensions")
+            raise InvalidInput(
+                f"{op.name}: {load} has {len(load.index)} indices, {load.tensor} has {rank} dimensions"
+            )
         for index in load.index:
             try:
                 linearize(index, {})

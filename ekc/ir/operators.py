@@ -10,7 +10,7 @@ from typing import Any
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.checks import identifier, positive
+from ekc.ir.checks import identifier, whole
 from ekc.ir.dtypes import DType, dtype_of
 from ekc.ir.operator import MAX_ELEMENTS, Axis, Compute, Operator, TensorSpec, accumulator_dtype
 
@@ -54,8 +54,10 @@ def compute(
     that are not sums of integer multiples of axes.
     """
     element = dtype_of(dtype)
+    stage = make_compute(
+        output, body, axes, reduce or {}, list(inputs), combine, element, acc_dtype, out_dtype
+    )
     specs = tuple(TensorSpec(n, _shape(n, s), element) for n, s in inputs.items())
-    stage = make_compute(output, body, axes, reduce or {}, [s.name for s in specs], combine, element, acc_dtype, out_dtype)
     return Operator(identifier("operator", name), specs, (stage,))
 
 
@@ -74,15 +76,19 @@ def make_compute(
     if not axes:
         raise InvalidInput(f"{output}: needs at least one spatial axis; use an axis of extent 1")
     for axis, extent in (*axes.items(), *reduce.items()):
-        positive(f"extent of axis {identifier('axis', axis)}", extent, MAX_ELEMENTS)
+        whole(f"extent of axis {identifier('axis', axis)}", extent, MAX_ELEMENTS)
         if axis in tensors or axis == output:
             raise InvalidInput(f"axis: {axis!r} is the name of a tensor too; try {axis.lower() + '_'!r}")
-    all_axes = tuple(Axis(a, int(e)) for a, e in axes.items()) + tuple(Axis(a, int(e), True) for a, e in reduce.items())
+    all_axes = tuple(Axis(a, int(e)) for a, e in axes.items()) + tuple(
+        Axis(a, int(e), True) for a, e in reduce.items()
+    )
     known: dict[str, Any] = {t: Tensor(t) for t in tensors} | {a.name: ex.Var(a.name) for a in all_axes}
     wanted = list(inspect.signature(body).parameters)
     for parameter in wanted:
         if parameter not in known:
-            raise InvalidInput(f"body: parameter {parameter!r} is neither a tensor nor an axis ({', '.join(known)})")
+            raise InvalidInput(
+                f"body: parameter {parameter!r} is neither a tensor nor an axis ({', '.join(known)})"
+            )
     spec = TensorSpec(output, tuple(int(e) for e in axes.values()), dtype_of(out_dtype or dtype))
     value = body(**{p: known[p] for p in wanted})
     if not isinstance(value, (ex.Expr, int, float)):
@@ -125,7 +131,9 @@ def matmul(
         axes={"i": m, "j": n},
         reduce={"k": k},
         inputs={"A": (k, m) if transpose_a else (m, k), "B": (n, k) if transpose_b else (k, n)},
-        body=lambda A, B, i, j, k: (A[k, i] if transpose_a else A[i, k]) * (B[j, k] if transpose_b else B[k, j]),
+        body=lambda A, B, i, j, k: (
+            (A[k, i] if transpose_a else A[i, k]) * (B[j, k] if transpose_b else B[k, j])
+        ),
         dtype=dtype,
         acc_dtype=acc_dtype,
         out_dtype=out_dtype,
@@ -180,20 +188,30 @@ def conv2d(
     """
     (r, s), (sy, sx) = _pair("kernel", kernel), _pair("stride", stride)
     (dy, dx), (py, px) = _pair("dilation", dilation), _pair("padding", padding, least=0)
-    for name, value in (("n", n), ("c", c), ("h", h), ("w", w), ("out_channels", out_channels), ("groups", groups)):
-        positive(name, value, MAX_ELEMENTS)
+    for name, value in (
+        ("n", n),
+        ("c", c),
+        ("h", h),
+        ("w", w),
+        ("out_channels", out_channels),
+        ("groups", groups),
+    ):
+        whole(name, value, MAX_ELEMENTS)
     _groups_divide(groups, c, out_channels)
     p, q = _output_extent("h", h, r, sy, py, dy), _output_extent("w", w, s, sx, px, dx)
     per, share = out_channels // groups, c // groups
-    group_of = (lambda o: o) if per == 1 else (lambda o: o // per)
 
     def body(X: Tensor, W: Tensor, n: ex.Expr, o: ex.Expr, p: ex.Expr, q: ex.Expr, **red: ex.Expr) -> ex.Expr:
         c, r, s = red.get("c", ex.Const(0)), red["r"], red["s"]
-        channel = c if groups == 1 else group_of(o) * share + c
+        group = o if per == 1 else o // per
+        channel = c if groups == 1 else group * share + c
         return X[n, channel, p * sy + r * dy - py, q * sx + s * dx - px] * W[o, c, r, s]
 
     body.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [inspect.Parameter(x, inspect.Parameter.KEYWORD_ONLY) for x in ("X", "W", "n", "o", "p", "q", "c", "r", "s")]
+        [
+            inspect.Parameter(x, inspect.Parameter.KEYWORD_ONLY)
+            for x in ("X", "W", "n", "o", "p", "q", "c", "r", "s")
+        ]
     )
     return compute(
         "conv2d",
@@ -218,10 +236,14 @@ def einsum(subscripts: str, *shapes: tuple[int, ...], dtype: str = "float32", **
     extents: dict[str, int] = {}
     for letters, shape in ((a, shapes[0]), (b, shapes[1])):
         if len(letters) != len(shape):
-            raise InvalidInput(f"einsum: {letters!r} names {len(letters)} dimensions, the shape {shape} has {len(shape)}")
+            raise InvalidInput(
+                f"einsum: {letters!r} names {len(letters)} dimensions, the shape {shape} has {len(shape)}"
+            )
         for letter, extent in zip(letters, shape, strict=True):
             if extents.setdefault(letter, extent) != extent:
-                raise InvalidInput(f"einsum: {letter!r} is {extents[letter]} in one operand and {extent} in the other")
+                raise InvalidInput(
+                    f"einsum: {letter!r} is {extents[letter]} in one operand and {extent} in the other"
+                )
     if len(set(out)) != len(out) or not set(out) <= set(extents):
         raise InvalidInput(f"einsum: the output {out!r} must name letters of the operands, each once")
     reduce = {letter: e for letter, e in extents.items() if letter not in out}
@@ -243,21 +265,25 @@ def einsum(subscripts: str, *shapes: tuple[int, ...], dtype: str = "float32", **
 def _shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     if not isinstance(shape, (tuple, list)):
         raise InvalidInput(f"shape of {name}: {shape!r} is not a tuple of extents; try ({shape!r},)")
-    return tuple(positive(f"extent of {name}", e, MAX_ELEMENTS) for e in shape)
+    return tuple(whole(f"extent of {name}", e, MAX_ELEMENTS) for e in shape)
 
 
 def _pair(name: str, value: int | tuple[int, int], least: int = 1) -> tuple[int, int]:
     pair = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
     if len(pair) != 2:
         raise InvalidInput(f"{name}: {value!r} is neither one whole number nor a pair")
-    return positive(name, pair[0], MAX_ELEMENTS, least), positive(name, pair[1], MAX_ELEMENTS, least)
+    return whole(name, pair[0], MAX_ELEMENTS, least), whole(name, pair[1], MAX_ELEMENTS, least)
 
 
 def _groups_divide(groups: int, c: int, out_channels: int) -> None:
     for what, channels in (("c", c), ("out_channels", out_channels)):
         if channels % groups:
-            near = next(g for g in range(min(groups, channels), 0, -1) if c % g == 0 and out_channels % g == 0)
-            raise InvalidInput(f"groups: {groups} does not divide {what}={channels}; the nearest that does is {near}")
+            near = next(
+                g for g in range(min(groups, channels), 0, -1) if c % g == 0 and out_channels % g == 0
+            )
+            raise InvalidInput(
+                f"groups: {groups} does not divide {what}={channels}; the nearest that does is {near}"
+            )
 
 
 def _output_extent(what: str, size: int, kernel: int, stride: int, padding: int, dilation: int) -> int:

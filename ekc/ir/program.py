@@ -95,6 +95,12 @@ class Nest:
         """Loop extents by name."""
         return {loop.name: loop.extent for loop in self.loops}
 
+    @cached_property
+    def axis_of(self) -> dict[str, str]:
+        """The axis each loop moves along; "" where the whole axis is one point."""
+        still = {a.name for a in self.compute.axes if a.extent == 1}
+        return {loop.name: "" if loop.axis in still else loop.axis for loop in self.loops}
+
     def loop(self, name: str) -> Loop:
         """The loop of that name."""
         return self.loops[self.position(name)]

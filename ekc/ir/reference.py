@@ -7,7 +7,7 @@ takes seconds; any other body is evaluated point by point, in slices that fit in
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from ekc.ir import expr as ex
 from ekc.ir.operator import Compute, Operator
 
 _POINTS_AT_ONCE = 1 << 23
-_REDUCE = {"sum": np.sum, "max": np.max, "min": np.min}
+_REDUCE: Mapping[str, Callable[..., NDArray[Any]]] = {"sum": np.sum, "max": np.max, "min": np.min}
 
 
 def reference(op: Operator, arrays: tuple[NDArray[Any], ...]) -> NDArray[Any]:
@@ -29,11 +29,16 @@ def reference(op: Operator, arrays: tuple[NDArray[Any], ...]) -> NDArray[Any]:
     return tensors[op.outputs[0].name].astype(op.outputs[0].dtype.numpy)
 
 
-def reference_at(compute: Compute, tensors: Mapping[str, NDArray[Any]], where: dict[str, NDArray[Any]]) -> NDArray[Any]:
+def reference_at(
+    compute: Compute, tensors: Mapping[str, NDArray[Any]], where: dict[str, NDArray[Any]]
+) -> NDArray[Any]:
     """One compute in float64 at the outer product of chosen spatial indices; result in output order."""
     ranges = where | {a.name: np.arange(a.extent) for a in compute.reduction}
     parts = ex.factors(compute.body) if compute.combine == "sum" and compute.reduction else (compute.body,)
-    if all(math.prod(len(ranges[v]) for v in ex.variables(p)) <= 16 * _POINTS_AT_ONCE for p in parts) and len(parts) > 1:
+    if (
+        all(math.prod(len(ranges[v]) for v in ex.variables(p)) <= 16 * _POINTS_AT_ONCE for p in parts)
+        and len(parts) > 1
+    ):
         return _contract(compute, parts, tensors, ranges)
     return _pointwise(compute, tensors, ranges)
 

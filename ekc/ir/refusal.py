@@ -25,7 +25,9 @@ class Refusal:
     nearest: str
 
     def __str__(self) -> str:
-        return f"{self.rule}: needs {self.need}, the limit is {self.limit}; nearest legal choice: {self.nearest}"
+        return (
+            f"{self.rule}: needs {self.need}, the limit is {self.limit}; nearest legal choice: {self.nearest}"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +52,10 @@ class Check:
             return None
         unit = f" {self.unit}" if self.unit else ""
         return Refusal(
-            self.rule, f"{_at(self.need, row)}{unit}", f"{_at(self.limit, row)}{unit}", str(_at(self.nearest, row))
+            self.rule,
+            f"{_at(self.need, row)}{unit}",
+            f"{_at(self.limit, row)}{unit}",
+            str(_at(self.nearest, row)),
         )
 
     def enforce(self) -> None:

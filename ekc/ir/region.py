@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ekc.ir.linear import Atom, Extent, Linear, Quasi, atom_range, atom_variables, larger, smaller, span
+from ekc.ir.linear import Atom, Extent, Linear, Quasi, atom_range, larger, smaller, span
 from ekc.ir.refusal import refuse
 
 
@@ -48,9 +48,7 @@ class Region:
 
     def locate(self, index: tuple[Linear, ...]) -> tuple[Linear, ...]:
         """The coordinate along each segment of one read of the tensor."""
-        return tuple(
-            index[s.dim] - self.base[s.dim] if s.hull else Linear(s.terms) for s in self.segments
-        )
+        return tuple(index[s.dim] - self.base[s.dim] if s.hull else Linear(s.terms) for s in self.segments)
 
     def coordinates(self) -> tuple[Linear, ...]:
         """Tensor coordinates of the element whose segment coordinates are the variables `#0`, `#1`, ..."""
@@ -61,9 +59,17 @@ class Region:
 
 
 def region_of(
-    reads: list[tuple[Linear, ...]], inner: frozenset[str], extents: Mapping[str, Extent], axis_of: Mapping[str, str]
+    reads: list[tuple[Linear, ...]],
+    inner: frozenset[str],
+    extents: Mapping[str, Extent],
+    axis_of: Mapping[str, str],
 ) -> Region:
-    """The region that `reads` (index forms of one tensor) touch while the loops `inner` run."""
+    """The region that `reads` (index forms of one tensor) touch while the loops `inner` run.
+
+    What is joined and where a hull is taken depends on the structure of the forms alone, never on
+    extents, so that a population and each of its members see the same segments. `axis_of` gives
+    the axis of each loop, "" for the loop of an axis of extent 1, which never moves.
+    """
     bases, segments = [], []
     for dim in range(len(reads[0])):
         base, found = _dimension(dim, [read[dim] for read in reads], inner, extents, axis_of)
@@ -75,44 +81,61 @@ def region_of(
 
 
 def _dimension(
-    dim: int, forms: list[Linear], inner: frozenset[str], extents: Mapping[str, Extent], axis_of: Mapping[str, str]
+    dim: int,
+    forms: list[Linear],
+    inner: frozenset[str],
+    extents: Mapping[str, Extent],
+    axis_of: Mapping[str, str],
 ) -> tuple[Linear, list[Segment]]:
     outside = [form.without(inner) for form in forms]
     for form in forms:
         if form.mixed(inner):
             raise refuse(
-                "stage", f"a region along the fused index {form.mixed(inner)[0].tag}", "an index that runs wholly inside or outside",
+                "stage",
+                f"a region along the fused index {form.mixed(inner)[0].tag}",
+                "an index that runs wholly inside or outside",
                 "split the axes before fusing them, or stage at another loop",
             )
     for other in outside[1:]:
         if (other - outside[0]).variables() and not _same(other, outside[0]):
-            raise refuse("stage", "one region for several reads", "reads that differ by a constant", "stage at another loop")
-    terms = _live(forms[0].only(inner), extents)
-    axes = {axis_of.get(a, a) if isinstance(a, str) else a.tag for a, _ in terms}
+            raise refuse(
+                "stage",
+                "one region for several reads",
+                "reads that differ by a constant",
+                "stage at another loop",
+            )
+    terms = tuple(t for t in forms[0].only(inner).terms if _axis(t[0], axis_of))
+    axes = {_axis(a, axis_of) for a, _ in terms}
     different = len(forms) > 1 and any(not _equal(f, forms[0]) for f in forms[1:])
     if different or len(axes) > 1 or any(np.any(np.asarray(c) < 0) for _, c in terms):
         return _hull(dim, forms, outside, inner, extents)
     if any(isinstance(a, Quasi) and np.any(np.asarray(atom_range(a, extents)[0]) != 0) for a, _ in terms):
         return _hull(dim, forms, outside, inner, extents)
-    return outside[0], _segments(dim, terms, extents)
+    return outside[0], _segments(dim, terms, forms[0], extents)
 
 
-def _live(form: Linear, extents: Mapping[str, Extent]) -> tuple[tuple[Atom, Extent], ...]:
-    """The terms that are not always 0 for every member of the population."""
-    return tuple((a, c) for a, c in form.terms if any(np.any(np.asarray(end) != 0) for end in atom_range(a, extents)))
+def _axis(atom: Atom, axis_of: Mapping[str, str]) -> str:
+    """The axis an atom moves along; a quotient or remainder is an axis of its own."""
+    return axis_of.get(atom, atom) if isinstance(atom, str) else atom.tag
 
 
-def _segments(dim: int, terms: tuple[tuple[Atom, Extent], ...], extents: Mapping[str, Extent]) -> list[Segment]:
-    """One segment per term, neighbours joined where one continues the other."""
+def _segments(
+    dim: int, terms: tuple[tuple[Atom, Extent], ...], form: Linear, extents: Mapping[str, Extent]
+) -> list[Segment]:
+    """One segment per term, neighbours joined where one continues the other: the loops of a split,
+    with none of their siblings left outside between them."""
+    place = {atom: i for i, (atom, _) in enumerate(form.terms)}
     segments: list[Segment] = []
+    before = -2
     for atom, coefficient in terms:
         count = atom_range(atom, extents)[1] + 1
-        last = segments[-1] if segments else None
-        if last is not None and np.all(np.asarray(last.stride == coefficient * count)):
+        if place[atom] == before + 1:
+            last = segments[-1]
             joined = tuple((a, m * count) for a, m in last.terms)
             segments[-1] = Segment(dim, coefficient, last.extent * count, (*joined, (atom, 1)))
         else:
             segments.append(Segment(dim, coefficient, count, ((atom, 1),)))
+        before = place[atom]
     return segments
 
 
@@ -137,8 +160,3 @@ def _same(a: Linear, b: Linear) -> bool:
 
 def _equal(a: Linear, b: Linear) -> bool:
     return _same(a, b) and bool(np.all(np.asarray(a.const == b.const)))
-
-
-def inner_only(atom: Atom, inner: frozenset[str]) -> bool:
-    """Whether an atom depends on inner loops alone."""
-    return atom_variables(atom) <= inner

@@ -12,13 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ekc.ir import expr as ex
 from ekc.ir.access import Access, Buffer, Guard, buffer_access, global_access, guards_of, make_buffer
 from ekc.ir.linear import Extent, Linear, linearize
 from ekc.ir.operator import TensorSpec
 from ekc.ir.program import BLOCK_LEVELS, THREAD_LEVELS, Loop, Nest, Program, Staging
-from ekc.ir.region import Region, region_of
 from ekc.ir.refusal import refuse
+from ekc.ir.region import Region, region_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,28 +175,16 @@ class _Derivation:
         self.nest = nest
         self.compute = nest.compute
         self.tensors = program.op.tensors
-        self.axis_of = {x.name: x.axis for x in nest.loops}
-        self.reads = {x: tuple(linearize(i, nest.index) for i in x.index) for x in ex.loads(self.compute.body)}
+        self.axis_of = nest.axis_of
+        self.reads = {
+            x: tuple(linearize(i, nest.index) for i in x.index) for x in ex.loads(self.compute.body)
+        }
         self.store = tuple(linearize(i, nest.index) for i in self.compute.store.index)
         self.serial = [x for x in nest.loops if x.is_serial]
         self.lanes = tuple(x for x in nest.loops if x.is_thread and x.reduction)
-        self._check_lanes()
         self.start = self._start()
         self.buffers: dict[str, Buffer] = {s.name: self._buffer(s) for s in nest.stagings}
         self.accumulator = self._accumulator()
-
-    def _check_lanes(self) -> None:
-        """A sum across lanes needs a register per lane, and lanes that are neighbours."""
-        if not self.lanes:
-            return
-        lane, output = self.lanes[-1].name, self.compute.output.name
-        if not self.nest.accumulate:
-            raise refuse("bind", f"an accumulator to sum {lane} across lanes", "none held", f'cache_write("{output}")')
-        first = [x for x in self.nest.loops if x.level == THREAD_LEVELS[0]][-len(self.lanes) :]
-        for loop in first:
-            if not loop.reduction:
-                near = f'reorder("{loop.name}", "{lane}")'
-                raise refuse("bind", f"{lane} fastest on thread.x", f"{loop.name} runs faster", near)
 
     def kernel(self) -> Kernel:
         root = [s for s in self.nest.stagings if s.at is None]
@@ -232,11 +222,23 @@ class _Derivation:
             return None
         region = self._output_region()
         order = tuple(range(len(region.base)))
-        return make_buffer(f"{self.compute.output.name}.acc", "register", self.compute.acc_dtype, region, order, 0, 1)
+        return make_buffer(
+            f"{self.compute.output.name}.acc", "register", self.compute.acc_dtype, region, order, 0, 1
+        )
 
     def _output_region(self) -> Region:
         inner = frozenset(x.name for x in self.serial[self.start :])
-        return region_of([self.store], inner, self.nest.extents, self.axis_of)
+        region = region_of([self.store], inner, self.nest.extents, self.axis_of)
+        points = _product(x.extent for x in self.serial[self.start :] if not x.reduction)
+        if np.any(np.asarray(region.size != points)):
+            # A hull would also write elements that other threads own.
+            raise refuse(
+                "cache_write",
+                f"a region of {self.compute.output.name} without gaps",
+                "fused loops step through one of its axes out of order",
+                "split instead of fuse, or fuse loops of different axes",
+            )
+        return region
 
     def _nodes(self, position: int) -> tuple[Node, ...]:
         """The nodes from serial loop `position` inwards."""
@@ -254,7 +256,9 @@ class _Derivation:
         return (LoopNode(loop, (*staged, *self._nodes(position + 1), *last), self._picks_registers(loop)),)
 
     def _picks_registers(self, loop: Loop) -> bool:
-        buffers = [b for b in (*self.buffers.values(), self.accumulator) if b is not None and b.scope == "register"]
+        buffers = [
+            b for b in (*self.buffers.values(), self.accumulator) if b is not None and b.scope == "register"
+        ]
         reads = [f for forms in (*self.reads.values(), self.store) for f in forms]
         used = any(loop.name in f.variables() for f in reads)
         return used and any(
@@ -310,7 +314,9 @@ class _Derivation:
     def _target(self) -> Access:
         if self.accumulator is None:
             return global_access(self.compute.output, self.store, self.nest.extents)
-        return buffer_access(self.compute.output, self.accumulator, self.store, self.accumulator.region.locate(self.store))
+        return buffer_access(
+            self.compute.output, self.accumulator, self.store, self.accumulator.region.locate(self.store)
+        )
 
     def _init(self) -> InitNode:
         region = self.accumulator.region if self.accumulator else self._output_region()
@@ -337,11 +343,18 @@ class _Derivation:
     def _covered(self, axis: str) -> bool:
         parts = ex.factors(self.compute.body)
         reads = [p for p in parts if isinstance(p, ex.Load)]
-        if self.compute.combine != "sum" or not reads or any(not isinstance(p, (ex.Load, ex.Const)) for p in parts):
+        if (
+            self.compute.combine != "sum"
+            or not reads
+            or any(not isinstance(p, (ex.Load, ex.Const)) for p in parts)
+        ):
             return False
         extent = self.compute.axis(axis).extent
         return all(
-            any(i == ex.Var(axis) and e == extent for i, e in zip(r.index, self.tensors[r.tensor].shape, strict=True))
+            any(
+                i == ex.Var(axis) and e == extent
+                for i, e in zip(r.index, self.tensors[r.tensor].shape, strict=True)
+            )
             for r in reads
         )
 
@@ -352,7 +365,9 @@ def _inside(buffer: Buffer, coordinates: tuple[Linear, ...]) -> tuple[Linear, ..
     dims = [s.dim for s in region.segments]
     if len(set(dims)) != len(dims):
         raise refuse(
-            "cache_read", f"{buffer.name} without gaps", "a serial loop outside it cuts its tile in slices",
+            "cache_read",
+            f"{buffer.name} without gaps",
+            "a serial loop outside it cuts its tile in slices",
             "reorder that loop inside, or copy from global memory",
         )
     forms = []

@@ -1,1 +1,1 @@
-"""TODO"""
+"""The search: design space, genetic operators, models, metering budget, tuner, records."""

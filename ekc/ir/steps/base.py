@@ -59,7 +59,7 @@ class Step:
         return [
             f
             for f in dataclasses.fields(self)
-            if f.default is dataclasses.MISSING or getattr(self, f.name) is not f.default and getattr(self, f.name) != f.default
+            if f.default is dataclasses.MISSING or getattr(self, f.name) != f.default
         ]
 
     def filled(self, decisions: Mapping[str, Any]) -> Step:
@@ -81,7 +81,9 @@ def step_from_json(data: Any) -> Step:
     cls = REGISTRY.get(data["step"])
     if cls is None:
         near = difflib.get_close_matches(str(data["step"]), REGISTRY, n=1, cutoff=0.0)[0]
-        raise InvalidInput(f"step: {data['step']!r} is none of {', '.join(REGISTRY)}; the nearest is {near!r}")
+        raise InvalidInput(
+            f"step: {data['step']!r} is none of {', '.join(REGISTRY)}; the nearest is {near!r}"
+        )
     values = {k: _tupled(v) for k, v in data.items() if k != "step"}
     known = [f.name for f in dataclasses.fields(cls)]
     for name in values:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ekc.ir.linear import Atom, Extent, Linear, Quasi, ceil_div, larger, variable
+from ekc.ir.linear import Atom, Extent, Linear, Quasi, ceil_div, larger, span, variable
 from ekc.ir.program import Loop, Nest, Program
 from ekc.ir.refusal import Check, refuse
 from ekc.ir.steps.base import Step
@@ -17,12 +17,21 @@ from ekc.ir.steps.staging import depth
 def _untouched(rule: str, nest: Nest, loop: Loop) -> None:
     """Refuse to cut or join a loop that is bound or that a staging sits in."""
     if loop.level != "serial":
-        raise refuse(rule, f"{loop.name} to be a serial loop", f"{loop.name} is bound to {loop.level}", f"{rule} before bind")
+        raise refuse(
+            rule,
+            f"{loop.name} to be a serial loop",
+            f"{loop.name} is bound to {loop.level}",
+            f"{rule} before bind",
+        )
     if np.any(np.asarray(loop.unroll) != 1):
-        raise refuse(rule, f"{loop.name} to be as it was", f"{loop.name} is unrolled", f"{rule} before unroll")
+        raise refuse(
+            rule, f"{loop.name} to be as it was", f"{loop.name} is unrolled", f"{rule} before unroll"
+        )
     users = [s.name for s in nest.stagings if s.at == loop.name]
     if users:
-        raise refuse(rule, f"{loop.name} to hold no staging", f"{users[0]} sits in it", f"{rule} before cache_read")
+        raise refuse(
+            rule, f"{loop.name} to hold no staging", f"{users[0]} sits in it", f"{rule} before cache_read"
+        )
 
 
 @dataclass(frozen=True)
@@ -75,12 +84,15 @@ def _at_least_one(loop: str, factor: Extent) -> Check:
 
 
 def _divides(nest: Nest, loop: Loop, step: Extent) -> Check:
-    """Iterations past a loop's end must fall outside the axis: inside it they would repeat others."""
+    """Iterations past a loop's end must fall outside the axis, so the loop must be its outermost piece."""
     step = larger(step, 1)
-    beyond = [np.asarray(_least(f, loop) >= nest.compute.axis(axis).extent) for axis, f in nest.index.items()]
-    ok = np.logical_or.reduce([np.asarray(loop.extent % step == 0), *beyond])
+    ok = np.asarray(loop.extent % step == 0)
+    for axis, form in nest.index.items():
+        least, rest = _least(form, loop), span(form.without({loop.name}), nest.extents)[1]
+        ok = ok | ((least >= nest.compute.axis(axis).extent) & (rest < least))
     near = f"{np.gcd(loop.extent, step)}" if isinstance(step, int) else np.gcd(loop.extent, step)
-    return Check(f"split {loop.name}", ok, step, f"a divisor of {loop.extent}", near, "as product of factors")
+    limit = f"a divisor of {loop.extent}" if isinstance(loop.extent, int) else loop.extent
+    return Check(f"split {loop.name}", ok, step, limit, near, "as product of factors")
 
 
 def _least(form: Linear, loop: Loop) -> Extent:
@@ -128,15 +140,27 @@ class Fuse(Step):
         nest = program.nest_of(self.outer, "fuse")
         if self.inner not in nest.extents:
             program.nest_of(self.inner, "fuse")
-            raise refuse("fuse", "two loops of one nest", f"{self.outer} and {self.inner} are of two", "loops of one compute")
+            raise refuse(
+                "fuse",
+                "two loops of one nest",
+                f"{self.outer} and {self.inner} are of two",
+                "loops of one compute",
+            )
         a, b = nest.loop(self.outer), nest.loop(self.inner)
         for loop in (a, b):
             _untouched("fuse", nest, loop)
         at = nest.position(a.name)
         if nest.position(b.name) != at + 1:
-            raise refuse("fuse", f"{b.name} directly inside {a.name}", "they are apart", f'reorder("{a.name}", "{b.name}") first')
+            raise refuse(
+                "fuse",
+                f"{b.name} directly inside {a.name}",
+                "they are apart",
+                f'reorder("{a.name}", "{b.name}") first',
+            )
         if a.reduction != b.reduction:
-            raise refuse("fuse", "two spatial or two reduction loops", "one of each given", "loops of one kind")
+            raise refuse(
+                "fuse", "two spatial or two reduction loops", "one of each given", "loops of one kind"
+            )
         name = f"{a.name}_{b.name}"
         if any(name in n.extents for n in program.nests):
             raise refuse("fuse", f"the name {name} to be free", "a loop has it", "axes of other names")
@@ -179,7 +203,12 @@ class Reorder(Step):
         nest = program.nest_of(self.loops[0], "reorder")
         for name in self.loops:
             if program.nest_of(name, "reorder") is not nest:
-                raise refuse("reorder", "loops of one compute", f"{name} belongs to another", "one reorder for each compute")
+                raise refuse(
+                    "reorder",
+                    "loops of one compute",
+                    f"{name} belongs to another",
+                    "one reorder for each compute",
+                )
         twice = [n for n in self.loops if self.loops.count(n) > 1]
         if twice:
             raise refuse("reorder", "each loop once", f"{twice[0]} is named twice", "leave the second out")
@@ -200,7 +229,12 @@ def _keeps_its_promises(nest: Nest) -> None:
     for s in nest.stagings:
         source = nest.staging(s.source)
         if source and depth(nest, s.at) < depth(nest, source.at):
-            raise refuse("reorder", f"{s.at} inside {source.at}", f"{source.name} is filled there", "reorder before cache_read")
+            raise refuse(
+                "reorder",
+                f"{s.at} inside {source.at}",
+                f"{source.name} is filled there",
+                "reorder before cache_read",
+            )
     vectors = [x.name for x in nest.loops if x.level == "vector"]
     if vectors and nest.loops[-1].name != vectors[-1]:
         raise refuse("reorder", f"{vectors[-1]} innermost", "it runs in vectors", "reorder before vectorize")

@@ -43,12 +43,17 @@ class Bind(Step):
         if loop.level != "serial":
             raise refuse("bind", f"{loop.name} to be unbound", f"it is bound to {loop.level}", "another loop")
         if loop.reduction and self.level not in THREAD_LEVELS[:1]:
-            raise refuse("bind", f"reduction loop {loop.name} on {self.level}", "spatial loops there", "thread.x, or leave it serial")
+            raise refuse(
+                "bind",
+                f"reduction loop {loop.name} on {self.level}",
+                "spatial loops there",
+                "thread.x, or leave it serial",
+            )
         if any(s.at == loop.name for s in nest.stagings) and self.level != "vthread":
-            raise refuse("bind", f"{loop.name} to hold no staging", "a staging sits in it", "bind before cache_read")
-        lanes = np.isin(loop.extent, (1, 2, 4, 8, 16, 32)) if loop.reduction else True
-        check = Check(f"bind {loop.name}", lanes, loop.extent, "1, 2, 4, 8, 16 or 32", "split the loop by 32", "lanes")
-        return program.with_nest(nest, nest.with_loop(loop.name, lambda x: replace(x, level=self.level)), check)
+            raise refuse(
+                "bind", f"{loop.name} to hold no staging", "a staging sits in it", "bind before cache_read"
+            )
+        return program.with_nest(nest, nest.with_loop(loop.name, lambda x: replace(x, level=self.level)))
 
 
 @dataclass(frozen=True)
@@ -72,10 +77,14 @@ class Unroll(Step):
         nest = program.nest_of(self.loop, "unroll")
         loop = nest.loop(self.loop)
         if not loop.is_serial:
-            raise refuse("unroll", f"{loop.name} to be serial", f"it is bound to {loop.level}", "a serial loop")
+            raise refuse(
+                "unroll", f"{loop.name} to be serial", f"it is bound to {loop.level}", "a serial loop"
+            )
         factor = loop.extent if self.factor is None else smaller(self.factor, loop.extent)
         wanted = 1 if self.factor is None else self.factor
-        check = Check(f"unroll {loop.name}", np.asarray(wanted) >= 1, wanted, "at least 1", "1", "as a factor")
+        check = Check(
+            f"unroll {loop.name}", np.asarray(wanted) >= 1, wanted, "at least 1", "1", "as a factor"
+        )
         return program.with_nest(nest, nest.with_loop(loop.name, lambda x: replace(x, unroll=factor)), check)
 
 
@@ -93,7 +102,8 @@ class Vectorize(Step):
 
     Every tensor read straight from global memory with neighbours along the loop is staged in
     registers, and the result written the same way.
-    Refuses: a loop that is not innermost, or bound, or of a reduction; an extent that is no vector width.
+    Refuses: a loop that is not innermost, or bound, or of a reduction, or holds a staging, or does not
+    run along the output's last axis; an extent that is no vector width.
     """
 
     kind: ClassVar[str] = "vectorize"
@@ -104,12 +114,38 @@ class Vectorize(Step):
         nest = program.nest_of(self.loop, "vectorize")
         loop = nest.loop(self.loop)
         if loop is not nest.loops[-1]:
-            raise refuse("vectorize", f"{loop.name} innermost", f"{nest.loops[-1].name} lies inside it", repr(nest.loops[-1].name))
+            raise refuse(
+                "vectorize",
+                f"{loop.name} innermost",
+                f"{nest.loops[-1].name} lies inside it",
+                repr(nest.loops[-1].name),
+            )
         if loop.level != "serial" or loop.reduction:
-            raise refuse("vectorize", "a serial spatial loop", f"{loop.name} is not", "the innermost spatial loop")
+            raise refuse(
+                "vectorize", "a serial spatial loop", f"{loop.name} is not", "the innermost spatial loop"
+            )
+        users = [s.name for s in nest.stagings if s.at == loop.name]
+        if users:
+            raise refuse(
+                "vectorize",
+                f"{loop.name} to hold no staging",
+                f"{users[0]} sits in it",
+                f'compute_at("{users[0]}", ...)',
+            )
+        axis = nest.compute.spatial[-1].name
+        if dict(nest.index[axis].terms).get(loop.name) != 1:
+            output = nest.compute.output.name
+            raise refuse(
+                "vectorize",
+                f"neighbours in {output} along {loop.name}",
+                f"those run along {axis}",
+                f"the innermost piece of {axis}",
+            )
         width = np.asarray(loop.extent)
         legal = (width == 2) | (width == 4) | (width == 8)
-        check = Check(f"vectorize {loop.name}", legal, loop.extent, "2, 4 or 8", "split the loop by 4", "elements")
+        check = Check(
+            f"vectorize {loop.name}", legal, loop.extent, "2, 4 or 8", "split the loop by 4", "elements"
+        )
         around = [x.name for x in nest.loops[:-1] if x.is_serial]
         stagings = tuple(
             Staging(t, t, "register", around[-1] if around else None, vector=loop.extent)
@@ -159,11 +195,18 @@ class Pipeline(Step):
         nest = program.nest_of(self.loop, "pipeline")
         loop = nest.loop(self.loop)
         if not any(s.at == loop.name and s.scope == "shared" for s in nest.stagings):
-            raise refuse("pipeline", f"a shared staging in {loop.name}", "none sits there", "cache_read(..., at=...) first")
+            raise refuse(
+                "pipeline",
+                f"a shared staging in {loop.name}",
+                "none sits there",
+                "cache_read(..., at=...) first",
+            )
         if any(s.produced_by for s in nest.stagings if s.at == loop.name):
-            raise refuse("pipeline", "tiles that are copied", "one is computed on the spot", "leave the loop as it is")
+            raise refuse(
+                "pipeline", "tiles that are copied", "one is computed on the spot", "leave the loop as it is"
+            )
         legal = (np.asarray(self.stages) >= 1) & (np.asarray(self.stages) <= 2)
         check = Check(f"pipeline {loop.name}", legal, self.stages, "1 or 2", "2", "stages")
-        return program.with_nest(nest, nest.with_loop(loop.name, lambda x: replace(x, pipeline=self.stages)), check)
-
-
+        return program.with_nest(
+            nest, nest.with_loop(loop.name, lambda x: replace(x, pipeline=self.stages)), check
+        )

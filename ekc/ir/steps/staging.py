@@ -22,7 +22,7 @@ def _check_at(rule: str, nest: Nest, at: str | None) -> None:
     """A staging sits in a serial loop of its own nest, or outside all of them."""
     if at is None:
         return
-    serial = [x.name for x in nest.loops if x.is_serial]
+    serial = [x.name for x in nest.loops if x.is_serial and x.level != "vector"]
     if at not in serial:
         near = difflib.get_close_matches(at, serial, n=1, cutoff=0.0)
         where = f"the serial loops {', '.join(serial)}" if serial else "no serial loop at all"
@@ -65,7 +65,12 @@ class CacheRead(Step):
         _check_at("cache_read", nest, self.at)
         rank = len(program.op.tensors[tensor].shape)
         if self.order and sorted(self.order) != list(range(rank)):
-            raise refuse("cache_read", f"order {self.order}", f"a permutation of {tuple(range(rank))}", str(tuple(range(rank))))
+            raise refuse(
+                "cache_read",
+                f"order {self.order}",
+                f"a permutation of {tuple(range(rank))}",
+                str(tuple(range(rank))),
+            )
         new = Staging(tensor, self.source, self.scope, self.at, self.vector, self.order, self.pad)
         self._fits(nest, new)
         widths = np.asarray(self.vector)
@@ -82,16 +87,31 @@ class CacheRead(Step):
         if new.source == new.tensor:
             if any(s.source == new.tensor for s in nest.stagings):
                 other = next(s for s in nest.stagings if s.source == new.tensor)
-                raise refuse("cache_read", f"{new.tensor} read from global memory", f"{other.name} stands between", repr(other.name))
+                raise refuse(
+                    "cache_read",
+                    f"{new.tensor} read from global memory",
+                    f"{other.name} stands between",
+                    repr(other.name),
+                )
             return
         source = nest.staging(new.source)
         assert source is not None
         if source.scope == "register":
-            raise refuse("cache_read", f"{new.source} to be shared", "it is in registers of one thread", f'cache_read("{new.tensor}", ...)')
+            raise refuse(
+                "cache_read",
+                f"{new.source} to be shared",
+                "it is in registers of one thread",
+                f'cache_read("{new.tensor}", ...)',
+            )
         if new.scope == "shared":
             raise refuse("cache_read", f"{new.source} copied to shared", "it is shared already", '"register"')
         if depth(nest, new.at) < depth(nest, source.at):
-            raise refuse("cache_read", f"at={new.at!r} inside {source.at!r}", f"{source.name} is filled there", repr(source.at))
+            raise refuse(
+                "cache_read",
+                f"at={new.at!r} inside {source.at!r}",
+                f"{source.name} is filled there",
+                repr(source.at),
+            )
 
 
 def depth(nest: Nest, at: str | None) -> int:
@@ -117,7 +137,12 @@ def _reader_of(program: Program, tensor: str, source: str, at: str | None) -> Ne
         known = [load.tensor for n in program.nests for load in ex.loads(n.compute.body)]
         known += [s.name for n in program.nests for s in n.stagings]
         near = difflib.get_close_matches(source, known, n=1, cutoff=0.0)[0]
-        raise refuse("cache_read", f"a tensor {source!r} that is read", f"those read: {', '.join(dict.fromkeys(known))}", repr(near))
+        raise refuse(
+            "cache_read",
+            f"a tensor {source!r} that is read",
+            f"those read: {', '.join(dict.fromkeys(known))}",
+            repr(near),
+        )
     holding = [n for n in readers if at in n.extents]
     return holding[0] if holding else readers[0]
 
@@ -148,15 +173,24 @@ class CacheWrite(Step):
         if not nests:
             outputs = [n.compute.output.name for n in program.nests]
             near = difflib.get_close_matches(self.tensor, outputs, n=1, cutoff=0.0)[0]
-            raise refuse("cache_write", f"an output called {self.tensor!r}", f"the outputs {', '.join(outputs)}", repr(near))
+            raise refuse(
+                "cache_write",
+                f"an output called {self.tensor!r}",
+                f"the outputs {', '.join(outputs)}",
+                repr(near),
+            )
         if self.scope != "register":
             raise refuse("cache_write", f"scope {self.scope!r}", "registers", "'register'")
         nest = nests[0]
         if nest.accumulate:
-            raise refuse("cache_write", f"{self.tensor} not yet held", "an accumulator exists", "leave the second out")
+            raise refuse(
+                "cache_write", f"{self.tensor} not yet held", "an accumulator exists", "leave the second out"
+            )
         widths = np.asarray(self.vector)
         legal = (widths == 1) | (widths == 2) | (widths == 4) | (widths == 8)
-        check = Check(f"cache_write {self.tensor}", legal, self.vector, "1, 2, 4 or 8", "4", "elements at once")
+        check = Check(
+            f"cache_write {self.tensor}", legal, self.vector, "1, 2, 4 or 8", "4", "elements at once"
+        )
         return program.with_nest(nest, replace(nest, accumulate=True, store_vector=self.vector), check)
 
 
@@ -191,7 +225,9 @@ class ComputeAt(Step):
         producers = [n for n in program.nests[:-1] if n.compute.output.name == self.what]
         if producers:
             return self._inline(program, producers[0])
-        names = [s.name for n in program.nests for s in n.stagings] + [n.compute.output.name for n in program.nests[:-1]]
+        names = [s.name for n in program.nests for s in n.stagings] + [
+            n.compute.output.name for n in program.nests[:-1]
+        ]
         near = difflib.get_close_matches(self.what, names, n=1, cutoff=0.0)
         limit = f"the movable {', '.join(names)}" if names else "nothing movable here"
         raise refuse("compute_at", repr(self.what), limit, repr(near[0]) if near else "cache_read first")
@@ -201,10 +237,20 @@ class ComputeAt(Step):
         moved = next(s for s in nest.stagings if s.name == self.what)
         source = nest.staging(moved.source)
         if source and depth(nest, self.at) < depth(nest, source.at):
-            raise refuse("compute_at", f"at={self.at!r} inside {source.at!r}", f"{source.name} is filled there", repr(source.at))
+            raise refuse(
+                "compute_at",
+                f"at={self.at!r} inside {source.at!r}",
+                f"{source.name} is filled there",
+                repr(source.at),
+            )
         for user in nest.stagings:
             if user.source == moved.name and depth(nest, user.at) < depth(nest, self.at):
-                raise refuse("compute_at", f"at={self.at!r} outside {user.at!r}", f"{user.name} reads it there", repr(user.at))
+                raise refuse(
+                    "compute_at",
+                    f"at={self.at!r} outside {user.at!r}",
+                    f"{user.name} reads it there",
+                    repr(user.at),
+                )
         stagings = tuple(replace(s, at=self.at) if s is moved else s for s in nest.stagings)
         checks = [_not_pipelined(nest, self.what, self.at)] if moved.produced_by else []
         return program.with_nest(nest, replace(nest, stagings=stagings), *checks)
@@ -212,19 +258,38 @@ class ComputeAt(Step):
     def _inline(self, program: Program, producer: Nest) -> Program:
         tensor = producer.compute.output.name
         if producer.compute.reduction:
-            raise refuse("compute_at", f"{tensor} without a reduction", "it sums over axes", "leave it a launch of its own")
+            raise refuse(
+                "compute_at",
+                f"{tensor} without a reduction",
+                "it sums over axes",
+                "leave it a launch of its own",
+            )
         if any(len(n.loops) != len(n.compute.axes) for n in (producer,)) or producer.stagings:
-            raise refuse("compute_at", f"{tensor} not yet scheduled", "its loops were changed", "compute_at first")
+            raise refuse(
+                "compute_at", f"{tensor} not yet scheduled", "its loops were changed", "compute_at first"
+            )
         readers = [n for n in program.nests if _reads(n.compute, tensor)]
-        others = [s for n in program.nests for s in n.stagings if s.produced_by and _reads(s.produced_by, tensor)]
+        others = [
+            s for n in program.nests for s in n.stagings if s.produced_by and _reads(s.produced_by, tensor)
+        ]
         if len(readers) != 1 or others:
             count = len(readers) + len(others)
-            raise refuse("compute_at", f"{tensor} read by one compute", f"{count} read it", "leave it a launch of its own")
+            raise refuse(
+                "compute_at",
+                f"{tensor} read by one compute",
+                f"{count} read it",
+                "leave it a launch of its own",
+            )
         nest = readers[0]
         _check_at("compute_at", nest, self.at)
         copied = [s.name for s in nest.stagings if s.tensor == tensor]
         if copied:
-            raise refuse("compute_at", f"{tensor} not yet copied", f"{copied[0]} exists", f"compute_at({tensor!r}, ...) first")
+            raise refuse(
+                "compute_at",
+                f"{tensor} not yet copied",
+                f"{copied[0]} exists",
+                f"compute_at({tensor!r}, ...) first",
+            )
         staging = Staging(tensor, tensor, "shared", self.at, produced_by=producer.compute)
         new = replace(nest, stagings=(*nest.stagings, staging))
         nests = tuple(new if n is nest else n for n in program.nests if n is not producer)

@@ -1,0 +1,148 @@
+"""A compiled kernel as files for a C++ project: CUDA text with a launcher, header, record, CMake function."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ekc.codegen.compiled import CompiledKernel
+from ekc.codegen.names import RESERVED
+from ekc.codegen.render import render
+from ekc.errors import InvalidInput
+from ekc.ir.checks import identifier
+from ekc.ir.operator import TensorSpec
+from ekc.ir.schedule import Schedule
+from ekc.version import __version__
+
+_ALIGNMENT = 256
+"""Bytes between the starts of workspace tensors, as cudaMalloc gives."""
+_LAUNCHER_NAMES = frozenset(("workspace", "stream", "error", "arguments"))
+
+
+def export(
+    compiled: CompiledKernel,
+    schedule: Schedule,
+    folder: str | Path,
+    *,
+    provenance: Mapping[str, str] | None = None,
+) -> tuple[Path, ...]:
+    """Write `<name>.cu`, `<name>.h`, `<name>.json` and `ekc.cmake` into `folder`; the paths written.
+
+    The folder is made if need be; each file is replaced in one step. `provenance` (device label, energy and
+    latency with their units, date, ...) goes into header and record as given; with `simulated` set to "true",
+    `device` must say "(simulated)".
+    Raises `InvalidInput` for a folder that cannot be written, a kernel made from another schedule, a
+    simulated device that does not say so.
+    """
+    told = dict(provenance or {})
+    name = identifier("kernel", compiled.name)
+    if f"digest {schedule.digest}" not in compiled.cuda_source:
+        raise InvalidInput(
+            f"export: {name} was not compiled from the schedule {schedule.digest}; compile it first"
+        )
+    if told.get("simulated") == "true" and "(simulated)" not in told.get("device", ""):
+        raise InvalidInput(
+            f"export: device {told.get('device', '')!r} is simulated; call it 'NAME (simulated)'"
+        )
+    facts = _facts(compiled, schedule, told)
+    texts = {
+        f"{name}.cu": compiled.cuda_source + render("bundle.cu.j2", **facts),
+        f"{name}.h": render("bundle.h.j2", **facts),
+        f"{name}.json": json.dumps(_record(compiled, schedule, facts["workspace_bytes"], told), indent=1)
+        + "\n",
+        "ekc.cmake": render("bundle.cmake.j2"),
+    }
+    return _write_all(Path(folder), texts)
+
+
+def _facts(compiled: CompiledKernel, schedule: Schedule, told: Mapping[str, str]) -> dict[str, Any]:
+    """What the templates print."""
+    op = schedule.op
+    output = op.outputs[0]
+    given = {t.name for t in (*op.inputs, output)}
+    kept = [op.tensors[x] for x in dict.fromkeys(a for launch in compiled.launches for a in launch.arguments)]
+    offsets, total = _workspace([t for t in kept if t.name not in given])
+    return {
+        "name": compiled.name,
+        "operator": [_plain(line) for line in str(op).splitlines()],
+        "version": __version__,
+        "digest": schedule.digest,
+        "arch": compiled.arch,
+        "inputs": [_tensor(t) for t in op.inputs],
+        "output": _tensor(output),
+        "workspace": [_tensor(op.tensors[x]) | {"offset": offset} for x, offset in offsets.items()],
+        "workspace_bytes": total,
+        "launches": [
+            asdict(launch) | {"pointers": [_pointer(a) for a in launch.arguments]}
+            for launch in compiled.launches
+        ],
+        "provenance": {_plain(key): _plain(value) for key, value in told.items()},
+    }
+
+
+def _workspace(tensors: list[TensorSpec]) -> tuple[dict[str, int], int]:
+    """Where each intermediate tensor starts in the workspace, and the bytes of it all."""
+    offsets, total = {}, 0
+    for t in tensors:
+        offsets[t.name] = total
+        total += -(-t.bytes // _ALIGNMENT) * _ALIGNMENT
+    return offsets, total
+
+
+def _tensor(t: TensorSpec) -> dict[str, Any]:
+    return {"pointer": _pointer(t.name), "text": str(t)}
+
+
+def _pointer(tensor: str) -> str:
+    """The launcher's name for a tensor."""
+    return f"{tensor}_" if tensor in RESERVED | _LAUNCHER_NAMES else tensor
+
+
+def _plain(text: str) -> str:
+    """One line that cannot end a C comment."""
+    return " ".join(text.split()).replace("*/", "* /").replace("/*", "/ *")
+
+
+def _record(
+    compiled: CompiledKernel, schedule: Schedule, workspace_bytes: int, told: Mapping[str, str]
+) -> dict[str, Any]:
+    """The JSON file: enough to compile the kernel again and to know what it was."""
+    launch_facts = ("name", "grid", "block", "shared_bytes", "arguments")
+    return {
+        "name": compiled.name,
+        "ekc_version": __version__,
+        "nvrtc_version": compiled.nvrtc_version,
+        "arch": compiled.arch,
+        "digest": schedule.digest,
+        "schedule": json.loads(schedule.to_json()),
+        "launches": [{fact: getattr(launch, fact) for fact in launch_facts} for launch in compiled.launches],
+        "resources": [asdict(r) for r in compiled.resources],
+        "workspace_bytes": workspace_bytes,
+        "flops": compiled.flops,
+        "min_bytes": compiled.min_bytes,
+        "provenance": dict(told),
+    }
+
+
+def _write_all(folder: Path, texts: Mapping[str, str]) -> tuple[Path, ...]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return tuple(_write(folder / name, text) for name, text in texts.items())
+    except OSError as problem:
+        reason = problem.strerror or type(problem).__name__
+        raise InvalidInput(f"export: cannot write into {folder} ({reason}); choose another folder") from None
+
+
+def _write(path: Path, text: str) -> Path:
+    """Put a file in place in one step: no reader sees a part of it."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        aside.write_text(text, encoding="utf-8")
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+    return path

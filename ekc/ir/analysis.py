@@ -1,0 +1,330 @@
+"""What a Program does, read off its tree: operations, traffic per level, parallelism.
+
+One walk serves a single Program and a population: extents are integers or int64 vectors, products
+are taken in float64, and no branch looks at a value. Counts are per block unless the name says
+otherwise; requests are warp instructions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.ir import expr as ex
+from ekc.ir.access import Access, Buffer, Guard
+from ekc.ir.limits import Limits
+from ekc.ir.linear import Linear, atom_range, linearize
+from ekc.ir.program import Loop, Program
+from ekc.ir.region import region_of
+from ekc.ir.rules import RESERVED_REGISTERS, registers_needed, statements
+from ekc.ir.tree import (
+    BarrierNode,
+    CombineNode,
+    ComputeNode,
+    InitNode,
+    Kernel,
+    LoopNode,
+    Node,
+    StageNode,
+    WriteNode,
+    kernels,
+)
+from ekc.ir.warp import WARP, requests
+
+Array = Any
+"""A float, or a float64 vector over a population."""
+SUMMED = (
+    "fma",
+    "operations",
+    "loop_steps",
+    "barriers",
+    "shuffles",
+    "guards",
+    "global_load_requests",
+    "global_load_sectors",
+    "global_store_requests",
+    "global_store_sectors",
+    "shared_load_requests",
+    "shared_load_wavefronts",
+    "shared_store_requests",
+    "shared_store_wavefronts",
+    "shared_load_bytes",
+    "global_load_bytes",
+)
+"""Quantities that the walk adds up, per warp or (bytes, fma) per block."""
+
+
+def analyse(program: Program, limits: Limits, size: int = 1) -> dict[str, NDArray[np.float64]]:
+    """Every quantity as a float64 vector of `size`, summed over launches where that makes sense.
+
+    Occupancy and shape figures are those of the launch with most arithmetic.
+    """
+    results = [_Walk(kernel, limits).run() for kernel in kernels(program)]
+    main = max(range(len(results)), key=lambda i: program.nests[i].compute.flops)
+    total = dict(results[main])
+    for i, other in enumerate(results):
+        if i != main:
+            for name in ("total_" + n for n in SUMMED):
+                total[name] = total[name] + other[name]
+            total["dram_bytes"] = total["dram_bytes"] + other["dram_bytes"]
+    total["launches"] = float(len(results))
+    return {k: np.broadcast_to(np.asarray(v, dtype=np.float64), (size,)) for k, v in total.items()}
+
+
+class _Walk:
+    """The walk over one launch."""
+
+    def __init__(self, kernel: Kernel, limits: Limits) -> None:
+        self.kernel, self.limits = kernel, limits
+        self.sums: dict[str, Array] = dict.fromkeys(SUMMED, 0.0)
+        self.threads = _f(kernel.threads)
+        self.warps = np.ceil(self.threads / WARP)
+        self.lanes = [x.extent for x in kernel.thread_loops]
+
+    def run(self) -> dict[str, Array]:
+        """All figures of the launch."""
+        self._visit(self.kernel.body, 1.0)
+        blocks = _f(self.kernel.blocks)
+        figures = dict(self.sums)
+        figures |= {"total_" + name: value * blocks for name, value in self.sums.items()}
+        return figures | self._shape(blocks) | self._reuse(blocks)
+
+    def _visit(self, nodes: Sequence[Node], trips: Array) -> None:
+        for node in nodes:
+            match node:
+                case LoopNode():
+                    self._loop(node, trips)
+                case StageNode() if node.buffer.scope == "shared":
+                    self._cooperative(node, trips)
+                case StageNode():
+                    self._private(node, trips)
+                case ComputeNode():
+                    self._compute(node, trips)
+                case CombineNode():
+                    lanes = _product(x.extent for x in node.lanes)
+                    self._add("shuffles", trips * _f(node.buffer.elements) * np.log2(np.maximum(lanes, 1.0)) * self.warps)
+                case WriteNode():
+                    count = trips * _f(node.region.size) / _f(node.vector)
+                    self._add("guards", trips * _needed(node.target.guards) * self.warps)
+                    self._touch(node.target, "store", node.vector, count)
+                case InitNode() if node.buffer is None:
+                    self._touch(node.target, "store", 1, trips * _f(node.region.size))
+                case BarrierNode():
+                    self._add("barriers", trips)
+                case _:
+                    pass
+
+    def _add(self, name: str, value: Array) -> None:
+        self.sums[name] = self.sums[name] + value
+
+    def _loop(self, node: LoopNode, trips: Array) -> None:
+        extent = _f(node.loop.extent)
+        copies = extent if node.written_out else np.minimum(_f(node.loop.unroll), extent)
+        self._add("loop_steps", trips * np.where(copies >= extent, 0.0, extent / copies) * self.warps)
+        before = self.sums["barriers"]
+        self._visit(node.body, trips * extent)
+        # A pipelined loop waits once an iteration and once before the first.
+        waits = self.sums["barriers"] - before
+        self.sums["barriers"] = before + np.where(_f(node.loop.pipeline) > 1, trips * (extent + 1) * np.sign(waits), waits)
+
+    def _cooperative(self, node: StageNode, trips: Array) -> None:
+        vector = _f(node.staging.vector)
+        moves = _f(node.buffer.region.size) / vector
+        count = trips * moves / self.threads
+        segments = list(reversed(range(len(node.buffer.region.segments))))
+        extents = [node.buffer.region.segments[i].extent for i in segments]
+        extents[0] = np.maximum(np.asarray(extents[0]) // node.staging.vector, 1)
+        active = np.minimum(moves, self.threads)
+        self._add("guards", trips * np.ceil(moves / self.threads) * _needed(node.source.guards) * self.warps)
+        sources = [node.source] if node.produced is None else list(node.produced.values())
+        for access in sources:
+            steps = self._segment_steps(access.address, segments, node.staging.vector)
+            self._request(access, "load", node.staging.vector, count, extents, steps, active)
+        steps = self._segment_steps(node.address, segments, node.staging.vector)
+        whole = node.buffer.fastest == node.vector_segment
+        width = node.staging.vector if whole else 1
+        times = 1.0 if whole else vector
+        self._shared("store", node.buffer, width, count * times, extents, steps, active)
+
+    def _segment_steps(self, address: Linear, segments: list[int], vector: Any) -> list[Any]:
+        """Elements per step of each segment coordinate; the first moves by whole vectors."""
+        coefficients = dict(address.terms)
+        steps = [coefficients.get(f"#{i}", 0) for i in segments]
+        return [np.asarray(steps[0]) * vector, *steps[1:]]
+
+    def _private(self, node: StageNode, trips: Array) -> None:
+        count = trips * _f(node.buffer.region.size) / _f(node.staging.vector)
+        self._add("guards", count * _needed(node.source.guards) * self.warps)
+        self._touch(node.source, "load", node.staging.vector, count)
+
+    def _compute(self, node: ComputeNode, trips: Array) -> None:
+        compute = node.nest.compute
+        each = sum(isinstance(n, (ex.Binary, ex.Call)) for n in ex.walk(compute.body) if not _is_index(n, compute.body))
+        self._add("fma", trips * self.threads)
+        self._add("operations", trips * self.warps * max(each, 1))
+        self._add("guards", trips * self.warps * _needed(node.guards))
+        for access in node.reads.values():
+            if access.buffer is None or access.buffer.scope == "shared":
+                count = trips * self._issued(node, access)
+                self._add("guards", count * _needed(access.guards) * self.warps)
+                self._touch(access, "load", 1, count)
+        if node.target.buffer is None:
+            self._touch(node.target, "store", 1, trips * self._issued(node, node.target))
+
+    def _issued(self, node: ComputeNode, access: Access) -> Array:
+        """The share of iterations that issue an access: innermost loops that do not move it are hoisted."""
+        share: Array = 1.0
+        open_: Array = True
+        for loop in reversed([x for x in node.nest.loops if x.is_serial]):
+            extent = _f(loop.extent)
+            if loop.name in access.address.variables():
+                written_out = (_f(loop.unroll) >= extent) if loop.level == "serial" else True
+                open_ = open_ & written_out
+            else:
+                share = np.where(open_, share / extent, share)
+        return share
+
+    def _touch(self, access: Access, kind: str, vector: Any, count: Array) -> None:
+        """An access whose lanes differ by their thread loops."""
+        steps = [dict(access.address.terms).get(x.name, 0) for x in self.kernel.thread_loops]
+        steps = [self._through_quasi(access.address, x, s) for x, s in zip(self.kernel.thread_loops, steps, strict=True)]
+        self._request(access, kind, vector, count, self.lanes, steps, self.threads)
+
+    def _through_quasi(self, address: Linear, loop: Loop, step: Any) -> Any:
+        """The step of a thread loop that enters through a quotient or remainder: its mean over the range."""
+        for atom, coefficient in address.terms:
+            if not isinstance(atom, str) and loop.name in atom.variables():
+                low, high = atom_range(atom, self.kernel.nest.extents)
+                step = step + coefficient * np.maximum((np.asarray(high) - low) // np.maximum(loop.extent - 1, 1), 0)
+        return step
+
+    def _request(
+        self, access: Access, kind: str, vector: Any, count: Array, extents: list[Any], steps: list[Any], lanes: Any
+    ) -> None:
+        if access.buffer is not None:
+            self._shared(kind, access.buffer, vector, count, extents, steps, lanes)
+            return
+        itemsize = access.spec.dtype.bytes
+        sectors, _ = requests(extents, [np.asarray(s) * itemsize for s in steps], np.asarray(vector) * itemsize, lanes)
+        self._add(f"global_{kind}_requests", count * self.warps)
+        self._add(f"global_{kind}_sectors", count * self.warps * _match(sectors))
+        if kind == "load":
+            self._add("global_load_bytes", count * self.threads * _f(vector) * itemsize)
+
+    def _shared(
+        self, kind: str, buffer: Buffer, vector: Any, count: Array, extents: list[Any], steps: list[Any], lanes: Any
+    ) -> None:
+        itemsize = buffer.dtype.bytes
+        _, waves = requests(extents, [np.asarray(s) * itemsize for s in steps], np.asarray(vector) * itemsize, lanes)
+        self._add(f"shared_{kind}_requests", count * self.warps)
+        self._add(f"shared_{kind}_wavefronts", count * self.warps * _match(waves))
+        if kind == "load":
+            self._add("shared_load_bytes", count * self.threads * _f(vector) * itemsize)
+
+    def _shape(self, blocks: Array) -> dict[str, Array]:
+        """Parallelism: threads, registers, residency, waves, tails."""
+        limits, kernel = self.limits, self.kernel
+        registers = np.minimum(_f(registers_needed(kernel)) + RESERVED_REGISTERS, limits.registers_per_thread)
+        shared = _f(kernel.shared_bytes)
+        warps_registers = np.ceil(registers / 8) * 8 * WARP * self.warps
+        resident = np.minimum.reduce(
+            np.broadcast_arrays(
+                np.floor(limits.registers_per_sm / warps_registers),
+                np.floor(limits.shared_bytes_per_sm / np.maximum(shared + 1024, 1.0)),
+                np.floor(limits.threads_per_sm / (self.warps * WARP)),
+                np.asarray(float(limits.blocks_per_sm)),
+            )
+        )
+        resident = np.maximum(resident, 1.0)
+        slots = resident * limits.sms
+        waves = np.ceil(blocks / slots)
+        useful = self.kernel.nest.compute
+        points = float(np.prod([float(a.extent) for a in useful.axes]))
+        return {
+            "threads": self.threads,
+            "warps": self.warps,
+            "blocks": blocks,
+            "shared_bytes": shared,
+            "registers": registers,
+            "resident_blocks": resident,
+            "occupancy": np.minimum(resident * self.warps * WARP / limits.threads_per_sm, 1.0),
+            "waves": waves,
+            "wave_use": blocks / (waves * slots),
+            "sm_use": np.minimum(blocks / limits.sms, 1.0),
+            "lane_use": self.threads / (self.warps * WARP),
+            "useful_share": points / (self.sums["fma"] * blocks),
+            "statements": _f(statements(kernel.body)),
+            "accumulators": _f(_product(b.elements for b in kernel.buffers if b.name.endswith(".acc"))),
+            "pipeline": _f(_largest([x.pipeline for x in kernel.nest.loops])),
+        }
+
+    def _reuse(self, blocks: Array) -> dict[str, Array]:
+        """Distinct bytes a block touches, and DRAM bytes if the blocks of one wave share an L2."""
+        nest, kernel = self.kernel.nest, self.kernel
+        inner = frozenset(x.name for x in nest.loops if not x.is_block)
+        resident = self._shape(blocks)["resident_blocks"] * self.limits.sms
+        block_bytes: Array = 0.0
+        dram: Array = 0.0
+        reads: dict[str, list[tuple[Linear, ...]]] = {}
+        for load in ex.loads(nest.compute.body):
+            reads.setdefault(load.tensor, []).append(tuple(linearize(i, nest.index) for i in load.index))
+        reads[nest.compute.output.name] = [tuple(linearize(i, nest.index) for i in nest.compute.store.index)]
+        for tensor, forms in reads.items():
+            spec = kernel.tensors[tensor]
+            region = region_of(forms, inner, nest.extents, nest.axis_of)
+            own = np.minimum(_f(region.size) * spec.dtype.bytes, float(spec.bytes))
+            used = {name for form in forms for dim in form for name in dim.variables()}
+            block_bytes = block_bytes + own
+            wave = np.minimum(own * self._panels(used, resident), float(spec.bytes))
+            dram = dram + np.maximum(wave * np.ceil(blocks / resident), float(spec.bytes))
+        return {"block_bytes": block_bytes, "dram_bytes": dram}
+
+    def _panels(self, used: set[str], resident: Array) -> Array:
+        """How many different regions the blocks of one wave touch."""
+        count: Array = 1.0
+        faster: Array = 1.0
+        for loop in self.kernel.block_loops:
+            extent = _f(loop.extent)
+            if loop.name in used:
+                count = count * np.minimum(extent, np.maximum(np.ceil(resident / faster), 1.0))
+            faster = faster * extent
+        return count
+
+
+def _needed(guards: tuple[Guard, ...]) -> Array:
+    """How many of the guards each member of the population needs."""
+    total: Array = 0.0
+    for g in guards:
+        total = total + _f(np.asarray(g.below) | np.asarray(g.above))
+    return total
+
+
+def _f(value: Any) -> Array:
+    return np.asarray(value, dtype=np.float64)
+
+
+def _match(values: NDArray[np.float64]) -> Array:
+    """A one-row result as a number, so that it broadcasts against vectors."""
+    return values[0] if len(values) == 1 else values
+
+
+def _product(values: Any) -> Array:
+    total: Array = 1.0
+    for v in values:
+        total = total * _f(v)
+    return total
+
+
+def _largest(values: list[Any]) -> Any:
+    largest = values[0]
+    for v in values[1:]:
+        largest = np.maximum(largest, v)
+    return largest
+
+
+def _is_index(node: ex.Expr, body: ex.Expr) -> bool:
+    """Whether a node stands inside the index of a read."""
+    return any(node is n for load in ex.loads(body) for i in load.index for n in ex.walk(i))

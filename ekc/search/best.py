@@ -1,0 +1,36 @@
+"""What is already known of an operator, without tuning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ekc import devices
+from ekc.errors import InvalidInput
+from ekc.ir.operator import Operator
+from ekc.search.objective import checked_objective, merit
+from ekc.search.records import RecordStore, canonical_json
+from ekc.search.result import Trial
+from ekc.search.stored import stored_trials
+
+
+def best(
+    op: Operator,
+    records: str | Path,
+    target: str = "auto",
+    objective: str = "energy",
+    max_slowdown: float = 0.05,
+) -> Trial:
+    """The best metered schedule on file for an operator and a device, by the rule that `tune` uses.
+
+    Raises `RecordError` for the file, `InvalidInput` when it holds no metered schedule of the operator.
+    """
+    checked_objective(objective)
+    device = devices.open(target)
+    with RecordStore(records, create=False) as store:
+        rows = list(store.rows(operator=canonical_json(op.to_json()), device=device.name))
+    trials = [t for t in stored_trials(rows) if t.ok and t.metered and t.latency_s and t.energy_j]
+    if not trials:
+        raise InvalidInput(f"{op.name} on {device.label}: no metered schedule in {records}; run ekc tune with --records")
+    limit = min(t.latency_s or 0.0 for t in trials) * (1 + max_slowdown)
+    near = [t for t in trials if (t.latency_s or 0.0) <= limit]
+    return min(near, key=lambda t: (merit(objective, t.latency_s, t.energy_j), t.schedule.digest))

@@ -1,0 +1,113 @@
+"""Breeding: from scored genomes to the next, a population at a time, and a diverse batch at the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.search.space import Population
+
+POPULATION = 1024
+GENERATIONS = 3
+ELITE = 0.25
+CROSSED, MUTATED = 0.4, 0.4
+"""Shares of each new generation; the rest is drawn afresh."""
+
+Score = Callable[[Population], NDArray[np.float64]]
+"""Lower is better."""
+
+
+class Genetics(Protocol):
+    """What the breeder needs of a space. It never sees an operator or a tree."""
+
+    def draw(self, random: np.random.Generator, count: int) -> Population:
+        """Random genomes."""
+
+    def cross(self, random: np.random.Generator, mothers: Population, fathers: Population) -> Population:
+        """Children of pairs."""
+
+    def mutate(self, random: np.random.Generator, parents: Population) -> Population:
+        """Changed copies."""
+
+    def repair(self, random: np.random.Generator, population: Population) -> tuple[Population, Counter[str]]:
+        """The legal, mended genomes, and why the others were dropped."""
+
+    def keys(self, population: Population) -> NDArray[np.int64]:
+        """A number per genome, equal for equal genomes."""
+
+
+@dataclass
+class Breeder:
+    """Keeps the random stream and counts what was dropped."""
+
+    space: Genetics
+    random: np.random.Generator
+    size: int = POPULATION
+    refusals: Counter[str] = field(default_factory=Counter)
+    bred: int = 0
+    """Genomes bred, repaired and scored so far."""
+
+    def draw(self, count: int) -> Population:
+        """Random legal genomes, each once."""
+        return self._legal(self.space.draw(self.random, count))
+
+    def evolve(self, parents: Population | None, score: Score) -> tuple[Population, NDArray[np.float64]]:
+        """Some generations on the models' scores; the last population, best first."""
+        current = self.draw(self.size) if parents is None else self._unique(parents + self.draw(self.size // 2))
+        scores = self._scored(current, score)
+        for _ in range(GENERATIONS):
+            children = self._legal(self._children(current, scores))
+            current = self._unique(current + children)
+            scores = self._scored(current, score)
+            best = np.argsort(scores, kind="stable")[: self.size]
+            current, scores = current[best], scores[best]
+        return current, scores
+
+    def _children(self, parents: Population, scores: NDArray[np.float64]) -> Population:
+        crossed, mutated = int(self.size * CROSSED), int(self.size * MUTATED)
+        a, b = self._pick(scores, crossed), self._pick(scores, crossed)
+        children = self.space.mutate(self.random, self.space.cross(self.random, parents[a], parents[b]))
+        changed = self.space.mutate(self.random, parents[self._pick(scores, mutated)])
+        return children + changed + self.space.draw(self.random, self.size - crossed - mutated)
+
+    def _pick(self, scores: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+        """Parents by rank: the better, the likelier."""
+        order = np.argsort(scores, kind="stable")
+        return order[(self.random.random(count) ** 2 * len(order)).astype(np.int64)]
+
+    def _legal(self, population: Population) -> Population:
+        legal, dropped = self.space.repair(self.random, population)
+        self.refusals.update(dropped)
+        return self._unique(legal)
+
+    def _unique(self, population: Population) -> Population:
+        _, first = np.unique(self.space.keys(population), return_index=True)
+        return population[np.sort(first)]
+
+    def _scored(self, population: Population, score: Score) -> NDArray[np.float64]:
+        self.bred += len(population)
+        return score(population)
+
+
+def diverse(population: Population, scores: NDArray[np.float64], count: int, seen: set[int], keys: NDArray[np.int64]) -> list[int]:
+    """The best rows not seen before, no two of one structure closer than two genes while others are left."""
+    chosen: list[int] = []
+    order = [int(i) for i in np.argsort(scores, kind="stable") if int(keys[i]) not in seen]
+    for apart in (2, 1):
+        for i in order:
+            if len(chosen) == count:
+                return chosen
+            if i not in chosen and all(_distance(population, i, j) >= apart for j in chosen):
+                chosen.append(i)
+    return chosen
+
+
+def _distance(population: Population, i: int, j: int) -> int:
+    if population.structure[i] != population.structure[j]:
+        return 99
+    return int((population.genes[i] != population.genes[j]).sum())

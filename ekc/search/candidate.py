@@ -1,0 +1,115 @@
+"""A schedule under test: what is expected of it, what was measured, and its kernel once compiled."""
+
+from __future__ import annotations
+
+import statistics
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.codegen.compiled import CompiledKernel
+from ekc.codegen.generate import compile_schedule
+from ekc.devices.base import Interval, Metering, Timing
+from ekc.ir.limits import Limits
+from ekc.ir.schedule import Schedule
+from ekc.search.result import Trial
+
+
+def compile_text(schedule: str, arch: str, limits: Limits) -> CompiledKernel:
+    """Compile a schedule given as JSON: the job that goes to an executor, also in another process."""
+    return compile_schedule(Schedule.from_json(schedule), arch, limits)
+
+
+@dataclass
+class Candidate:
+    """One schedule on its way through the tuner."""
+
+    schedule: Schedule
+    structure: str
+    row: NDArray[np.float32]
+    prior_latency_s: float
+    prior_power_w: float
+    round: int
+    status: str = "ok"
+    predicted_power_w: float = float("nan")
+    timings: list[Timing] = field(default_factory=list)
+    meterings: list[Metering] = field(default_factory=list)
+    checked: str = ""
+    _job: Future[CompiledKernel] | None = None
+    _target: tuple[str, Limits] = ("sm_80", Limits())
+
+    def submit(self, executor: Executor, arch: str, limits: Limits) -> None:
+        """Start compiling in the background."""
+        self._target = (arch, limits)
+        self._job = executor.submit(compile_text, self.schedule.to_json(), arch, limits)
+
+    def aim(self, arch: str, limits: Limits) -> None:
+        """Remember the target, to compile only if the kernel is asked for."""
+        self._target = (arch, limits)
+
+    @cached_property
+    def kernel(self) -> CompiledKernel:
+        """The compiled kernel; raises what compiling raised."""
+        if self._job is not None:
+            return self._job.result()
+        return compile_text(self.schedule.to_json(), *self._target)
+
+    @property
+    def ok(self) -> bool:
+        """Whether it has a latency and no fault."""
+        return self.status == "ok" and bool(self.timings)
+
+    @property
+    def latency_s(self) -> float:
+        """Mean of its timings."""
+        return statistics.fmean(t.latency_s for t in self.timings)
+
+    @property
+    def metered(self) -> bool:
+        """Whether its energy was measured."""
+        return bool(self.meterings)
+
+    @property
+    def power_w(self) -> float:
+        """Metered power, else the predicted one."""
+        return statistics.fmean(m.power_w for m in self.meterings) if self.meterings else self.predicted_power_w
+
+    @property
+    def energy_j(self) -> float:
+        """Joules per call: power times latency, both means over all measurements."""
+        return self.power_w * self.latency_s
+
+    def trial(self) -> Trial:
+        """The record of it for the result."""
+        last = self.meterings[-1].conditions if self.meterings else self.timings[-1].conditions if self.timings else None
+        return Trial(
+            schedule=self.schedule,
+            structure=self.structure,
+            status=self.status,
+            latency_s=self.latency_s if self.timings else None,
+            latency_interval_s=_mean_interval([t.interval_s for t in self.timings]),
+            power_w=_finite(self.power_w),
+            energy_j=_finite(self.energy_j) if self.timings else None,
+            energy_interval_j=_mean_interval([m.energy_interval_j for m in self.meterings]),
+            metered=self.metered,
+            clock_mhz=last.clock_mhz if last else None,
+            throttle=last.throttle if last else (),
+            round=self.round,
+            checked=self.checked,
+        )
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def _mean_interval(intervals: list[Interval]) -> Interval | None:
+    """The interval of a mean of independent measurements: centres averaged, widths shrunk by root n."""
+    if not intervals:
+        return None
+    centre = statistics.fmean((i.low + i.high) / 2 for i in intervals)
+    half = float(np.sqrt(sum(((i.high - i.low) / 2) ** 2 for i in intervals))) / len(intervals)
+    return Interval(centre - half, centre + half)

@@ -1,0 +1,91 @@
+"""Decisions: the named numbers that a structure leaves open, each with a table of allowed values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAX_ROWS = 4096
+"""Rows of one table; larger factor tables keep the rows that waste least."""
+MOST_WASTE = 1.34
+"""A tile may round an axis up by at most this factor (or to the next legal size of a tiny axis)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """One column of a tile decision: what it sizes, and the largest value it takes."""
+
+    kind: str
+    """"vthread", "thread", "tile", "reduce" or "lane"."""
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """One gene: an index into `table`, whose columns fill the holes `holes`."""
+
+    name: str
+    holes: tuple[str, ...]
+    table: NDArray[np.int64]
+    """One row per allowed value, sorted so that smaller rows ask less of the hardware."""
+    kinds: tuple[str, ...] = ()
+    """What each column sizes; empty for a choice."""
+
+    @cached_property
+    def halved(self) -> NDArray[np.int64]:
+        """`halved[column, row]`: the row with that column at most half as large and the others as they are;
+        the row itself where the table has none."""
+        rows = {tuple(r): i for i, r in enumerate(self.table.tolist())}
+        out = np.tile(np.arange(self.size), (self.table.shape[1], 1))
+        for column in range(self.table.shape[1]):
+            values = sorted(set(self.table[:, column].tolist()), reverse=True)
+            for i, row in enumerate(self.table.tolist()):
+                for smaller in (v for v in values if 2 * v <= row[column]):
+                    found = rows.get((*row[:column], smaller, *row[column + 1 :]))
+                    if found is not None:
+                        out[column, i] = found
+                        break
+        return out
+
+    @property
+    def size(self) -> int:
+        """How many values there are."""
+        return len(self.table)
+
+    def value(self, index: int) -> tuple[int, ...]:
+        """The numbers of one row."""
+        return tuple(int(x) for x in self.table[index])
+
+
+def choice(name: str, values: tuple[int, ...]) -> Decision:
+    """One number out of a few."""
+    return Decision(name, (name,), np.array(sorted(values), dtype=np.int64).reshape(-1, 1))
+
+
+def tiling(name: str, extent: int, levels: tuple[Level, ...]) -> Decision:
+    """The inner factors of a split, one per level, rounding the axis up by little.
+
+    Hole names are `<name>.1` and so on, from outer to inner.
+    """
+    grid = np.stack([g.ravel() for g in np.meshgrid(*(x.values for x in levels), indexing="ij")], axis=1)
+    tile = grid.prod(axis=1)
+    waste = -(-extent // tile) * tile / extent
+    fits = waste <= max(MOST_WASTE, float(waste.min()))
+    grid, tile, waste = grid[fits], tile[fits], waste[fits]
+    if len(grid) > MAX_ROWS:
+        keep = np.sort(np.lexsort((np.arange(len(grid)), waste))[:MAX_ROWS])
+        grid, tile = grid[keep], tile[keep]
+    order = np.lexsort((*grid.T, tile))
+    holes = tuple(f"{name}.{i + 1}" for i in range(len(levels)))
+    return Decision(name, holes, np.asarray(grid[order], dtype=np.int64), tuple(x.kind for x in levels))
+
+
+def level(kind: str, extent: int, most: int) -> Level:
+    """Powers of two, three times powers of two, and divisors of the extent, up to a limit."""
+    top = min(most, extent)
+    divisors = [d for d in range(1, top + 1) if extent % d == 0]
+    powers = [2**e for e in range(12)] + [3 * 2**e for e in range(8)]
+    return Level(kind, tuple(sorted({1, *divisors, *(p for p in powers if p <= top)})))

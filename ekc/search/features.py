@@ -1,0 +1,60 @@
+"""What the models see of a schedule: readable quantities of the analysis, scaled by log2(1 + x).
+
+Nothing here comes from a compiled kernel or from a device's own model of itself; the same features
+describe a candidate that was never compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+COUNTS = (
+    "total_operations",
+    "total_loop_steps",
+    "total_barriers",
+    "total_shuffles",
+    "total_guards",
+    "total_global_load_requests",
+    "total_global_load_sectors",
+    "total_global_store_requests",
+    "total_global_store_sectors",
+    "total_shared_load_requests",
+    "total_shared_load_wavefronts",
+    "total_shared_store_requests",
+    "total_shared_store_wavefronts",
+    "total_global_load_bytes",
+    "total_shared_load_bytes",
+    "dram_bytes",
+    "block_bytes",
+    "shared_bytes",
+    "threads",
+    "blocks",
+    "registers",
+    "accumulators",
+    "statements",
+    "waves",
+    "resident_blocks",
+)
+SHARES = ("occupancy", "wave_use", "sm_use", "lane_use", "useful_share", "pipeline")
+RATIOS = (
+    ("operations_per_shared_load", "total_operations", "total_shared_load_requests"),
+    ("operations_per_global_load", "total_operations", "total_global_load_requests"),
+    ("sectors_per_global_load", "total_global_load_sectors", "total_global_load_requests"),
+    ("wavefronts_per_shared_load", "total_shared_load_wavefronts", "total_shared_load_requests"),
+    ("wavefronts_per_shared_store", "total_shared_store_wavefronts", "total_shared_store_requests"),
+    ("operations_per_barrier", "total_operations", "total_barriers"),
+    ("warps_in_flight", "resident_blocks", "one_over_warps"),
+)
+NAMES = (*COUNTS, *SHARES, *(name for name, _, _ in RATIOS))
+
+
+def features(figures: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float32]:
+    """One row per schedule, one column per name in `NAMES`."""
+    known = dict(figures) | {"one_over_warps": 1.0 / figures["warps"]}
+    columns = [np.log2(1.0 + known[name]) for name in COUNTS]
+    columns += [known[name] for name in SHARES]
+    columns += [np.log2(1.0 + known[a] / np.maximum(known[b], 1e-9).clip(min=1e-3)) for _, a, b in RATIOS]
+    return np.stack(columns, axis=1).astype(np.float32)

@@ -1,0 +1,104 @@
+"""The end of a run: finalists compared with NumPy, then measured again in turn.
+
+Turn by turn (A B C A B C), so that drift falls on all alike and the winner is not just the luckiest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ekc.ir.agreement import Agreement, agreement, random_inputs
+from ekc.ir.operator import Operator
+from ekc.ir.schedule import Schedule
+from ekc.search.candidate import Candidate
+from ekc.search.measuring import FINAL_WINDOW_S, Bench, Failure
+from ekc.search.objective import merit
+
+FINALISTS = 4
+REPEATS = 3
+FIRST_DRAW = 1
+"""Draw 0 was the first look; the finals are draws of their own."""
+
+
+@dataclass
+class Finals:
+    """Picks finalists, checks them, measures them again."""
+
+    op: Operator
+    bench: Bench
+    objective: str
+    max_slowdown: float
+    _arrays: tuple[object, ...] | None = None
+
+    def run(self, candidates: list[Candidate], measure: Callable[[], bool]) -> list[Candidate]:
+        """The finalists, right and freshly measured. `measure()` says whether there is time for more."""
+        fast = self.right(sorted(candidates, key=_speed), 2)
+        if not fast:
+            return []
+        limit = fast[0].latency_s * (1 + self.max_slowdown)
+        near = [c for c in candidates if c.ok and c.latency_s <= limit]
+        good = self.right(sorted(near, key=self._merit), FINALISTS)
+        finalists = list({id(c): c for c in (*good, *fast)}.values())
+        for c in finalists:
+            c.timings, c.meterings = c.timings[:1], c.meterings[:1]
+        for repeat in range(REPEATS):
+            if repeat and not measure():
+                break
+            for c in finalists:
+                self._again(c, FIRST_DRAW + repeat, fresh=repeat == 0)
+        return [c for c in finalists if c.ok and c.metered]
+
+    def right(self, ranked: list[Candidate], count: int) -> list[Candidate]:
+        """The first `count` candidates whose schedule computes the operator."""
+        found: list[Candidate] = []
+        for c in ranked:
+            if len(found) == count:
+                break
+            if c.ok and self.check(c):
+                found.append(c)
+        return found
+
+    def check(self, candidate: Candidate) -> bool:
+        """Compare chosen blocks with the float64 reference, once per schedule; the verdict is filed."""
+        if candidate.checked:
+            return candidate.ok
+        verdict = self.bench.checked(candidate.schedule)
+        if verdict is None:
+            result = self._compare(candidate.schedule)
+            verdict = str(result) if result.ok else f"wrong result: {result}"
+            self.bench.file_check(candidate.schedule, verdict)
+        candidate.checked = verdict
+        if verdict.startswith("wrong result"):
+            candidate.status = verdict
+        return candidate.ok
+
+    def _compare(self, schedule: Schedule) -> Agreement:
+        if self._arrays is None:
+            self._arrays = random_inputs(self.op)
+        return agreement(schedule.program, self._arrays)  # type: ignore[arg-type]
+
+    def _again(self, candidate: Candidate, draw: int, fresh: bool) -> None:
+        timing = self.bench.time(candidate.schedule, lambda: candidate.kernel, draw)
+        metering = self.bench.meter(candidate.schedule, lambda: candidate.kernel, FINAL_WINDOW_S, draw)
+        for outcome in (timing, metering):
+            if isinstance(outcome, Failure):
+                candidate.status = outcome.status
+                return
+        if fresh:
+            candidate.timings, candidate.meterings = [], []
+        candidate.timings.append(timing)  # type: ignore[arg-type]
+        candidate.meterings.append(metering)  # type: ignore[arg-type]
+
+    def _merit(self, c: Candidate) -> tuple[float, str]:
+        return float(merit(self.objective, c.latency_s, c.energy_j)), c.schedule.digest
+
+    def winners(self, finalists: list[Candidate]) -> tuple[Candidate, Candidate]:
+        """(best by the objective within the slowdown, fastest); ties go to the smaller digest."""
+        fastest = min(finalists, key=_speed)
+        limit = fastest.latency_s * (1 + self.max_slowdown)
+        return min((c for c in finalists if c.latency_s <= limit), key=self._merit), fastest
+
+
+def _speed(c: Candidate) -> tuple[float, str]:
+    return (c.latency_s if c.timings else float("inf")), c.schedule.digest

@@ -1,0 +1,132 @@
+"""Measuring through the record store: what is on file is not measured again, what is new is filed first.
+
+Every figure the tuner uses passes through here, one row at a time, each committed before the next
+measurement begins. A run that was killed therefore resumes by running again: it asks the same
+questions in the same order and finds the answers on file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ekc.codegen import nvrtc
+from ekc.codegen.compiled import CompiledKernel
+from ekc.devices.base import Conditions, Device, Interval, Metering, Timing
+from ekc.errors import CompileError, EkcError, ScheduleError
+from ekc.ir.schedule import Schedule
+from ekc.search.records import Key, Kind, RecordStore, Row, canonical_json
+
+LABEL_WINDOW_S = 1.0
+"""Window of a figure that only labels a row for the model."""
+FINAL_WINDOW_S = 5.0
+"""Window of a figure that is quoted."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A schedule that could not be compiled or run, and why."""
+
+    status: str
+
+
+@dataclass
+class Bench:
+    """One operator on one device with one record store."""
+
+    device: Device
+    store: RecordStore
+
+    def known(self, schedule: Schedule) -> Timing | Failure | None:
+        """What is on file of a schedule's first timing."""
+        row = self.store.find("timing", self._key(schedule))
+        if row is not None:
+            return read_timing(row.payload)
+        row = self.store.find("failure", self._key(schedule))
+        return Failure(row.status) if row is not None else None
+
+    def time(self, schedule: Schedule, kernel: Callable[[], CompiledKernel], draw: int = 0) -> Timing | Failure:
+        """Latency, from the file or the device. What the compiler or the device refuses is a Failure, filed too.
+        The kernel is asked for only when it is needed."""
+        key = self._key(schedule, draw)
+        row = self.store.find("timing", key)
+        if row is not None:
+            return read_timing(row.payload)
+        try:
+            timing = self.device.time(kernel(), draw=draw)
+        except (CompileError, ScheduleError) as problem:
+            return self.fail(schedule, f"compile: {problem}")
+        except EkcError as problem:
+            return self.fail(schedule, f"device: {problem}")
+        self._file("timing", key, schedule, dataclasses.asdict(timing), timing.conditions)
+        return timing
+
+    def meter(
+        self, schedule: Schedule, kernel: Callable[[], CompiledKernel], seconds: float, draw: int = 0
+    ) -> Metering | Failure:
+        """Power and energy, from the file or the device."""
+        key = self._key(schedule, draw, seconds)
+        row = self.store.find("metering", key)
+        if row is not None:
+            return read_metering(row.payload)
+        try:
+            metering = self.device.meter(kernel(), seconds=seconds, draw=draw)
+        except EkcError as problem:
+            return self.fail(schedule, f"device: {problem}")
+        self._file("metering", key, schedule, dataclasses.asdict(metering), metering.conditions)
+        return metering
+
+    def fail(self, schedule: Schedule, status: str) -> Failure:
+        """File why a schedule has no figures."""
+        self._file("failure", self._key(schedule), schedule, {}, None, status)
+        return Failure(status)
+
+    def checked(self, schedule: Schedule) -> str | None:
+        """The verdict on file of a comparison with NumPy."""
+        row = self.store.find("check", self._key(schedule))
+        return row.status if row is not None else None
+
+    def file_check(self, schedule: Schedule, verdict: str) -> None:
+        """File the verdict of a comparison with NumPy."""
+        self._file("check", self._key(schedule), schedule, {}, None, verdict)
+
+    def _key(self, schedule: Schedule, draw: int = 0, window_s: float | None = None) -> Key:
+        device = self.device
+        return Key(
+            operator=canonical_json(schedule.op.to_json()),
+            schedule_digest=schedule.digest,
+            device=device.name,
+            simulated=device.simulated,
+            nvrtc=nvrtc.version(),
+            clock_regime=device.clock_regime,
+            data_policy=device.data_policy,
+            draw=draw,
+            window_s=window_s,
+        )
+
+    def _file(
+        self, kind: Kind, key: Key, schedule: Schedule, payload: dict[str, Any], conditions: Conditions | None, status: str = "ok"
+    ) -> None:
+        driver = conditions.driver if conditions else ""
+        plain = json.loads(json.dumps(payload))
+        self.store.add(Row(kind, key, schedule.to_json(), driver, status, plain))
+
+
+def _conditions(data: dict[str, Any]) -> Conditions:
+    return Conditions(**{**data, "throttle": tuple(data["throttle"])})
+
+
+def read_timing(data: dict[str, Any]) -> Timing:
+    return Timing(
+        data["latency_s"], Interval(**data["interval_s"]), data["samples"], _conditions(data["conditions"])
+    )
+
+
+def read_metering(data: dict[str, Any]) -> Metering:
+    known = dict(data) | {"conditions": _conditions(data["conditions"])}
+    for name in ("power_interval_w", "energy_interval_j"):
+        known[name] = Interval(**data[name])
+    return Metering(**known)

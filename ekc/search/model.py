@@ -1,0 +1,118 @@
+"""The learned models: gradient-boosted trees on the log of what the prior gets wrong.
+
+Rows weigh by how good they are, so that the trees spend themselves where the search decides
+(the weighted loss of arXiv 2411.18873; its constants are not public, these are ours).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MIN_ROWS = 8
+"""Below this many rows the prior rules alone."""
+QUARANTINE = 0.5
+"""Rank correlation below which a model is not believed."""
+ROUNDS = 120
+PARAMETERS = {
+    "objective": "reg:squarederror",
+    "max_depth": 5,
+    "eta": 0.12,
+    "min_child_weight": 0.02,
+    "lambda": 1.0,
+    "subsample": 0.9,
+    "colsample_bytree": 0.7,
+    "tree_method": "hist",
+    "nthread": 1,
+}
+
+
+def _xgboost() -> Any:
+    """The library, its threads told not to spin while they wait."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    import xgboost
+
+    return xgboost
+
+
+@dataclass
+class ResidualModel:
+    """Predicts value = prior x exp(trees(features)). Deterministic for given rows and seed."""
+
+    seed: int
+    sharpness: float = 2.0
+    """A row of twice the best value weighs 2**-sharpness."""
+    quarantined: bool = False
+    """Set by the tuner while the model ranks worse than `QUARANTINE`; the prior rules meanwhile."""
+    _rows: list[NDArray[np.float32]] = field(default_factory=list)
+    _priors: list[float] = field(default_factory=list)
+    _values: list[float] = field(default_factory=list)
+    _merits: list[float] = field(default_factory=list)
+    _booster: Any = None
+
+    @property
+    def rows(self) -> int:
+        """How many kernels it has learned from."""
+        return len(self._values)
+
+    @property
+    def median(self) -> float:
+        """The median of the values seen: the trivial predictor."""
+        return float(np.median(self._values)) if self._values else float("nan")
+
+    def add(self, row: NDArray[np.float32], prior: float, value: float, merit: float) -> None:
+        """One measured kernel. `merit` is what the search minimises (energy, latency): it sets the weight."""
+        self._rows.append(row)
+        self._priors.append(prior)
+        self._values.append(value)
+        self._merits.append(merit)
+
+    def fit(self) -> None:
+        """Learn afresh from all rows; with few rows only a common factor."""
+        if self.rows < MIN_ROWS:
+            return
+        xgb = _xgboost()
+        merit = np.array(self._merits)
+        weight = (merit.min() / merit) ** self.sharpness
+        data = xgb.DMatrix(np.stack(self._rows), label=self._targets(), weight=weight)
+        parameters = PARAMETERS | {"seed": self.seed, "base_score": float(np.average(self._targets(), weights=weight))}
+        self._booster = xgb.train(parameters, data, num_boost_round=ROUNDS)
+
+    def _targets(self) -> NDArray[np.float64]:
+        return np.log(np.array(self._values) / np.array(self._priors))
+
+    def predict(self, rows: NDArray[np.float32], prior: NDArray[np.float64], believe: bool = False) -> NDArray[np.float64]:
+        """Values for feature rows. Under quarantine the prior, scaled to the rows seen; `believe` asks
+        the trees all the same, to see whether they have become better."""
+        if self._booster is None or (self.quarantined and not believe):
+            scale = float(np.exp(np.median(self._targets()))) if self.rows else 1.0
+            return prior * scale
+        return np.asarray(prior * np.exp(self._booster.inplace_predict(rows).astype(np.float64)))
+
+    def judge(self, predicted: NDArray[np.float64], measured: NDArray[np.float64]) -> float | None:
+        """Spearman of predictions made before the figures were seen; updates the quarantine."""
+        rank = spearman(predicted, measured)
+        if rank is not None and self._booster is not None and len(measured) >= 4:
+            self.quarantined = rank < QUARANTINE
+        return rank
+
+
+def spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> float | None:
+    """Rank correlation; None where there are fewer than three pairs or no spread."""
+    if len(a) < 3:
+        return None
+    ra, rb = _ranks(a), _ranks(b)
+    if ra.std() == 0 or rb.std() == 0:
+        return None
+    return float(np.corrcoef(ra, rb)[0, 1])
+
+
+def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Ranks, ties sharing their mean."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return ((last - counts + 1 + last) / 2)[inverse]

@@ -1,0 +1,32 @@
+"""The baseline everyone writes first: one thread per output element, nothing staged."""
+
+from __future__ import annotations
+
+from ekc.ir.operator import Compute, Operator
+from ekc.ir.schedule import Schedule
+
+SIDE = 16
+"""Threads along each of the two last axes; a lone axis gets SIDE * SIDE."""
+
+
+def naive(op: Operator) -> Schedule:
+    """The naive schedule of any operator: its output tiled by 256 threads, sums kept in a register."""
+    schedule = Schedule(op)
+    for compute in op.computes:
+        schedule = _one_thread_each(schedule, compute)
+    return schedule
+
+
+def _one_thread_each(schedule: Schedule, compute: Compute) -> Schedule:
+    wide = [a.name for a in compute.spatial if a.extent > 1][-2:]
+    threads = []
+    for axis in wide:
+        schedule = schedule.split(axis, (SIDE if len(wide) == 2 else SIDE * SIDE,))
+        threads.append(f"{axis}.1")
+    blocks = [f"{a.name}.0" if a.name in wide else a.name for a in compute.spatial]
+    schedule = schedule.reorder(*blocks, *threads, *(a.name for a in compute.reduction))
+    for loop in blocks:
+        schedule = schedule.bind(loop, "block.x")
+    for loop in threads:
+        schedule = schedule.bind(loop, "thread.x")
+    return schedule.cache_write(compute.output.name, "register") if compute.reduction else schedule

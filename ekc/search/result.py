@@ -1,0 +1,209 @@
+"""What a tuning run found, as plain frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ekc.devices.base import Interval
+from ekc.ir.operator import Operator
+from ekc.ir.schedule import Schedule
+
+if TYPE_CHECKING:
+    from ekc.devices.kernel import Kernel
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One schedule and what is known of it. Latency, power and energy are per call of the operator."""
+
+    schedule: Schedule
+    structure: str
+    """Which structure of the space it came from, in words; "naive" for the baseline."""
+    status: str
+    """"ok", or what went wrong: "compile: ...", "wrong result: ...", "device: ..."."""
+    latency_s: float | None = None
+    latency_interval_s: Interval | None = None
+    power_w: float | None = None
+    energy_j: float | None = None
+    """Measured where `metered`, predicted otherwise."""
+    energy_interval_j: Interval | None = None
+    metered: bool = False
+    clock_mhz: float | None = None
+    throttle: tuple[str, ...] = ()
+    round: int = 0
+    checked: str = ""
+    """How the result was compared with NumPy; "" where it was not."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ran and, where it was checked, was right."""
+        return self.status == "ok"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values under the attribute names."""
+        return {
+            "schedule": [s.to_json() for s in self.schedule.steps],
+            "digest": self.schedule.digest,
+            "structure": self.structure,
+            "status": self.status,
+            "latency_s": self.latency_s,
+            "latency_interval_s": _pair(self.latency_interval_s),
+            "power_w": self.power_w,
+            "energy_j": self.energy_j,
+            "energy_interval_j": _pair(self.energy_interval_j),
+            "metered": self.metered,
+            "clock_mhz": self.clock_mhz,
+            "throttle": list(self.throttle),
+            "round": self.round,
+            "checked": self.checked,
+        }
+
+
+def _pair(interval: Interval | None) -> list[float] | None:
+    return None if interval is None else [interval.low, interval.high]
+
+
+@dataclass(frozen=True)
+class DeviceNote:
+    """Which device the figures are of."""
+
+    name: str
+    simulated: bool
+    label: str
+    """What is printed: `a100 (simulated)`."""
+    clock_regime: str = ""
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """How the energy model did in one round, predicted before it saw the round's figures."""
+
+    round: int
+    rows: int
+    """Metered kernels it had learned from."""
+    rank_correlation: float | None
+    """Spearman, predicted against metered energy of this round; None below three metered kernels."""
+    error: float | None
+    """Median absolute relative error of its energies."""
+    constant_power_error: float | None
+    """The same for the trivial predictor energy = latency x median power so far."""
+    share: float
+    """Share of this round's fast kernels that was metered."""
+    quarantined: bool
+    """Whether the prior ruled instead of the model."""
+
+
+@dataclass(frozen=True)
+class TuningResult:
+    """The outcome of `ekc.tune`."""
+
+    op: Operator
+    device: DeviceNote
+    objective: str
+    max_slowdown: float
+    best: Trial
+    """The least energy (or what the objective asks) among kernels at most `max_slowdown` slower than the fastest."""
+    fastest: Trial
+    baseline: Trial
+    """One output element per thread, nothing staged."""
+    trials: tuple[Trial, ...]
+    """Everything tried, failures included, in the order of trying."""
+    seconds: float
+    roofline_share: float
+    """Least time the device could take for the operator (arithmetic or compulsory traffic), over best's latency."""
+    roofline_bound: str
+    """"compute" or "memory": which of the two that least time is."""
+    model_cards: tuple[ModelCard, ...] = ()
+    refusals: Mapping[str, int] = field(default_factory=dict)
+    """Genomes dropped as illegal after repair, by rule."""
+    clock_front: tuple[Trial, ...] = ()
+    """With clocks="search": the best schedule metered at other clocks. Not comparable with `best`."""
+    stopped: str = ""
+    """"" when all trials were used; otherwise why the run ended early."""
+
+    @property
+    def trial_count(self) -> int:
+        """Schedules tried."""
+        return len(self.trials)
+
+    @property
+    def metered_count(self) -> int:
+        """Schedules whose energy was measured."""
+        return sum(t.metered for t in self.trials)
+
+    @property
+    def pareto(self) -> tuple[Trial, ...]:
+        """The latency-energy front of the metered trials, fastest first."""
+        known = [t for t in self.trials if t.ok and t.metered and t.latency_s is not None and t.energy_j is not None]
+        front: list[Trial] = []
+        for trial in sorted(known, key=lambda t: (t.latency_s or 0.0, t.energy_j or 0.0)):
+            if not front or (trial.energy_j or 0.0) < (front[-1].energy_j or 0.0):
+                front.append(trial)
+        return tuple(front)
+
+    def compile(self) -> Kernel:
+        """The best schedule as a callable kernel."""
+        from ekc.devices import compiling
+
+        return compiling.compile(self.best.schedule, arch=self.arch)
+
+    @property
+    def arch(self) -> str:
+        """What the kernels were compiled for."""
+        from ekc import devices
+
+        return devices.open(self.device.name).arch
+
+    def export(self, folder: str | Path) -> tuple[Path, ...]:
+        """Write the best kernel as `.cu`, header, JSON and CMake function; the paths written."""
+        from ekc.codegen.bundle import export
+
+        kernel = self.compile()
+        return export(kernel.compiled, self.best.schedule, Path(folder), provenance=self.provenance())
+
+    def provenance(self) -> dict[str, str]:
+        """Where the exported figures come from."""
+        best = self.best
+        figures = {
+            "device": f"{self.device.label}, {self.device.clock_regime}",
+            "objective": self.objective,
+            "trials": f"{self.trial_count}, {self.metered_count} metered",
+        }
+        if best.latency_s is not None:
+            figures["latency"] = f"{best.latency_s * 1e6:.2f} us"
+        if best.energy_j is not None:
+            figures["energy"] = f"{best.energy_j * 1e3:.4g} mJ a call ({'metered' if best.metered else 'predicted'})"
+        return figures | {"result": best.checked or "not compared with NumPy"}
+
+    def summary(self) -> str:
+        """One table: best, fastest, baseline; what was tried; that a simulated device is one."""
+        from ekc.search.summary import summary
+
+        return summary(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """One JSON object under the attribute names."""
+        return {
+            "operator": self.op.to_json(),
+            "device": {"name": self.device.name, "simulated": self.device.simulated},
+            "clock_regime": self.device.clock_regime,
+            "objective": self.objective,
+            "max_slowdown": self.max_slowdown,
+            "best": self.best.to_json(),
+            "fastest": self.fastest.to_json(),
+            "baseline": self.baseline.to_json(),
+            "pareto": [t.to_json() for t in self.pareto],
+            "trials": [t.to_json() for t in self.trials],
+            "trial_count": self.trial_count,
+            "metered_count": self.metered_count,
+            "roofline_share": self.roofline_share,
+            "roofline_bound": self.roofline_bound,
+            "model_cards": [vars(c) for c in self.model_cards],
+            "refusals": dict(self.refusals),
+            "clock_front": [t.to_json() for t in self.clock_front],
+            "seconds": self.seconds,
+            "stopped": self.stopped,
+        }

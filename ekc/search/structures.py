@@ -1,0 +1,248 @@
+"""Structures: step lists with holes, derived by rules from what a compute reads, never from its name.
+
+The rules, in the order they apply:
+
+1. *tile*: every spatial axis that some read does not depend on (so that its data are reused) is cut
+   into blocks, vthreads, threads and a tile per thread; the others into blocks and threads, the
+   last output axis also into a tile per thread.
+2. *reduce*: every reduction axis is cut into an outer and an inner loop.
+3. *stage*: each tensor with reuse across threads may go through shared memory, in its own order or
+   with its last spatial dimension fastest; any tensor may go through registers.
+4. *lanes*: the reduction may be spread over the lanes of a warp instead of kept in one thread.
+5. *hold*: results stay in registers until complete.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from ekc.ir import expr as ex
+from ekc.ir.operator import Axis, Compute, Operator
+from ekc.ir.steps import Bind, CacheRead, CacheWrite, Hole, Pipeline, Reorder, Split, Step, Unroll
+from ekc.search.decisions import Decision, Level, choice, level, tiling
+
+VTHREADS, THREADS, TILE, REDUCE, LANES = 8, 256, 16, 64, 32
+"""Largest factor at each tile level. Ours, not the paper's."""
+
+
+@dataclass(frozen=True, eq=False)
+class Structure:
+    """A step list with holes, and the decisions that fill them."""
+
+    name: str
+    steps: tuple[Step, ...]
+    decisions: tuple[Decision, ...]
+
+
+@dataclass(frozen=True)
+class Route:
+    """How one tensor reaches the arithmetic."""
+
+    tensor: str
+    shared: bool
+    order: tuple[int, ...] = ()
+    """Dimensions as stored in shared memory; () is the tensor's own."""
+    register: bool = False
+
+    def __str__(self) -> str:
+        path = ("shared" + ("'" if self.order else "") if self.shared else "global") + ("+register" if self.register else "")
+        return f"{self.tensor}:{path}"
+
+
+def structures(op: Operator) -> tuple[Structure, ...]:
+    """Every structure of an operator. Computes before the last large one get their first structure each."""
+    per_compute = [_of_compute(op, c, f"{c.output.name}/" if len(op.computes) > 1 else "") for c in op.computes]
+    main = max(range(len(op.computes)), key=lambda i: op.computes[i].flops)
+    found = []
+    for chosen in per_compute[main]:
+        parts = [chosen if i == main else options[0] for i, options in enumerate(per_compute)]
+        steps = tuple(s for p in parts for s in p.steps)
+        found.append(Structure(chosen.name, steps, tuple(d for p in parts for d in p.decisions)))
+    return tuple(found)
+
+
+def _of_compute(op: Operator, compute: Compute, prefix: str) -> list[Structure]:
+    reads = {x.tensor: x for x in ex.loads(compute.body)}
+    found = [_tiled(op, compute, routes, prefix) for routes in _routings(op, compute, reads)]
+    if compute.reduction:
+        lane_axis = max(compute.reduction, key=lambda a: (_contiguous(a, reads), a.extent))
+        if lane_axis.extent >= LANES:
+            found += [_over_lanes(op, compute, lane_axis, r, prefix) for r in ((), tuple(reads))]
+    return found
+
+
+def _contiguous(axis: Axis, reads: dict[str, ex.Load]) -> int:
+    """How many reads have neighbours along an axis."""
+    return sum(axis.name in ex.variables(x.index[-1]) for x in reads.values())
+
+
+def _routings(op: Operator, compute: Compute, reads: dict[str, ex.Load]) -> list[tuple[Route, ...]]:
+    """Every combination of routes, most staging first."""
+    if not compute.reduction:
+        return [tuple(Route(t, False, register=r) for t in reads) for r in (False, True)]
+    options = []
+    for tensor, load in reads.items():
+        routes = []
+        if any(a.name not in ex.variables(load) for a in compute.spatial):
+            order = _spatial_last(compute, load)
+            routes += [Route(tensor, True, order, register=True)] if order else []
+            routes += [Route(tensor, True, register=True), Route(tensor, True)]
+        options.append([*routes, Route(tensor, False, register=True)])
+    return [routes for routes in itertools.product(*options)]
+
+
+def _spatial_last(compute: Compute, load: ex.Load) -> tuple[int, ...]:
+    """The dimensions with a spatial one moved last; () where the last is spatial already."""
+    spatial = {a.name for a in compute.spatial if a.extent > 1}
+    touches = [bool(ex.variables(i) & spatial) for i in load.index]
+    if touches[-1] or not any(touches):
+        return ()
+    last = max(d for d, t in enumerate(touches) if t)
+    return (*(d for d in range(len(touches)) if d != last), last)
+
+
+class _Builder:
+    """Collects steps, decisions and loop names for one compute."""
+
+    def __init__(self, op: Operator, compute: Compute, prefix: str) -> None:
+        self.op, self.compute, self.prefix = op, compute, prefix
+        self.steps: list[Step] = []
+        self.decisions: list[Decision] = []
+        self.blocks: list[str] = []
+        self.vthreads: list[str] = []
+        self.threads: list[str] = []
+        self.outer: list[str] = []
+        self.inner: list[str] = []
+        self.tiles: list[str] = []
+
+    def tile(self, axis: Axis, levels: dict[str, int], name: str = "tile") -> list[str]:
+        """Split an axis by a new decision; the loop names from outer to inner."""
+        columns = tuple(level(kind, axis.extent, most) for kind, most in levels.items())
+        return self._split(axis, tiling(f"{name}.{axis.name}", axis.extent, columns))
+
+    def lanes(self, axis: Axis) -> list[str]:
+        """Split a reduction axis over the lanes of a warp, a vector in each."""
+        columns = (Level("lane", (LANES,)), level("reduce", axis.extent, 8))
+        return self._split(axis, tiling(f"tile.lanes.{axis.name}", axis.extent, columns))
+
+    def _split(self, axis: Axis, decision: Decision) -> list[str]:
+        self.decisions.append(decision)
+        self.steps.append(Split(axis.name, tuple(Hole(h) for h in decision.holes)))
+        return [f"{axis.name}.{i}" for i in range(len(decision.holes) + 1)]
+
+    def hole(self, name: str, values: tuple[int, ...]) -> Hole:
+        """A new single-number decision."""
+        decision = choice(self.prefix + name, values)
+        self.decisions.append(decision)
+        return Hole(decision.name)
+
+    def spatial(self, axis: Axis, reused: bool, last: bool) -> None:
+        """Cut a spatial axis (rule 1)."""
+        if axis.extent == 1:
+            self.blocks.append(axis.name)
+        elif reused:
+            many = sum(a.extent > 1 for a in self.compute.spatial) > 2
+            own = {"vthread": VTHREADS // 4, "tile": TILE // 2} if many else {"vthread": VTHREADS, "tile": TILE}
+            b, v, t, n = self.tile(axis, {"vthread": own["vthread"], "thread": THREADS, "tile": own["tile"]})
+            self.blocks.append(b), self.vthreads.append(v), self.threads.append(t), self.tiles.append(n)
+        elif last:
+            b, t, n = self.tile(axis, {"thread": THREADS, "tile": 8})
+            self.blocks.append(b), self.threads.append(t), self.tiles.append(n)
+        else:
+            b, t = self.tile(axis, {"thread": THREADS})
+            self.blocks.append(b), self.threads.append(t)
+
+    def reduce(self, axis: Axis) -> None:
+        """Cut a reduction axis (rule 2)."""
+        if axis.extent == 1:
+            self.outer.append(axis.name)
+            return
+        outer, inner = self.tile(axis, {"reduce": REDUCE})
+        self.outer.append(outer), self.inner.append(inner)
+
+    def bind(self, last: tuple[str, ...] = ()) -> None:
+        """Order the loops and spread them; `last` are lanes, fastest of all threads."""
+        self.steps.append(
+            Reorder((*self.blocks, *self.threads, *last, *self.outer, *self.inner, *self.vthreads, *self.tiles))
+        )
+        self.steps += [Bind(x, "block.x") for x in self.blocks]
+        self.steps += [Bind(x, "thread.x") for x in (*self.threads, *last)]
+        self.steps += [Bind(x, "vthread") for x in self.vthreads]
+
+    def finish(self, name: str) -> Structure:
+        """The structure."""
+        return Structure(self.prefix + name, tuple(self.steps), tuple(self.decisions))
+
+
+def _tiled(op: Operator, compute: Compute, routes: tuple[Route, ...], prefix: str) -> Structure:
+    b = _Builder(op, compute, prefix)
+    _cut(b)
+    b.bind()
+    _hold(b)
+    at = b.outer[-1] if b.outer else None
+    # Without an inner loop a register tile is filled once an outer iteration.
+    close = b.inner[-1] if b.inner else at
+    for r in routes:
+        if r.shared:
+            vector, pad = b.hole(f"vector.{r.tensor}", _widths(op, r.tensor)), b.hole(f"pad.{r.tensor}", (0, 1, 2, 4, 8))
+            b.steps.append(CacheRead(r.tensor, "shared", at, vector, r.order, pad))
+    for r in routes:
+        if r.register:
+            vector = b.hole(f"move.{r.tensor}", _widths(op, r.tensor))
+            b.steps.append(CacheRead(f"{r.tensor}.shared" if r.shared else r.tensor, "register", close, vector))
+    if any(r.shared for r in routes) and at is not None:
+        b.steps.append(Pipeline(at, b.hole("stages", (1, 2))))
+    _unroll(b)
+    return b.finish(" ".join(map(str, routes)))
+
+
+def _over_lanes(op: Operator, compute: Compute, lane_axis: Axis, registers: tuple[str, ...], prefix: str) -> Structure:
+    """Rule 4: the innermost part of one reduction axis over lanes, a vector of it in each."""
+    b = _Builder(op, compute, prefix)
+    for axis in compute.spatial:
+        if axis.extent == 1:
+            b.blocks.append(axis.name)
+        else:
+            block, thread, tile = b.tile(axis, {"thread": 32, "tile": 8}, "tile.rows")
+            b.blocks.append(block), b.threads.append(thread), b.tiles.append(tile)
+    for axis in compute.reduction:
+        if axis is not lane_axis:
+            b.reduce(axis)
+    outer, lane, vector = b.lanes(lane_axis)
+    b.outer.append(outer)
+    b.inner.append(vector)
+    b.bind((lane,))
+    _hold(b)
+    for tensor in registers:
+        width = b.hole(f"move.{tensor}", _widths(op, tensor))
+        b.steps.append(CacheRead(tensor, "register", outer, width))
+    if not registers:
+        b.steps.append(Unroll(vector))
+    b.steps.append(Unroll(outer, b.hole("unroll", (1, 2, 4, 8, 16))))
+    return b.finish("lanes" + (" registers" if registers else ""))
+
+
+def _cut(b: _Builder) -> None:
+    reads = ex.loads(b.compute.body)
+    wide = [a for a in b.compute.spatial if a.extent > 1]
+    for axis in b.compute.spatial:
+        reused = bool(b.compute.reduction) and any(axis.name not in ex.variables(x) for x in reads)
+        b.spatial(axis, reused, last=bool(wide) and axis is wide[-1])
+    for axis in b.compute.reduction:
+        b.reduce(axis)
+
+
+def _hold(b: _Builder) -> None:
+    output = b.compute.output
+    b.steps.append(CacheWrite(output.name, "register", b.hole(f"vector.{output.name}", _widths(b.op, output.name))))
+
+
+def _unroll(b: _Builder) -> None:
+    for loop in b.inner[-1:]:
+        b.steps.append(Unroll(loop, b.hole("unroll", (1, 2, 4, 8, 16))))
+
+
+def _widths(op: Operator, tensor: str) -> tuple[int, ...]:
+    """Vector widths up to 16 bytes."""
+    return tuple(v for v in (1, 2, 4, 8) if v * op.tensors[tensor].dtype.bytes <= 16)

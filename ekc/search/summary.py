@@ -1,0 +1,192 @@
+"""What a tuning run found, as text for people: one table, and the notes without which it would flatter."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from ekc.devices.base import Interval
+from ekc.search.result import ModelCard, Trial, TuningResult
+from ekc.search.text_table import WIDTH, text_table
+
+_LABEL = 11
+"""Width of the names to the left of the notes."""
+_SCALES = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
+
+
+def summary(result: TuningResult) -> str:
+    """One table of best, fastest and naive schedule, and notes on how the figures came about."""
+    parts = [_title(result), _main_table(result), *_notes(result)]
+    if result.clock_front:
+        parts += ["", _clock_table(result)]
+    return "\n".join(parts)
+
+
+def unit_of(values: Sequence[float | None], unit: str) -> tuple[float, str]:
+    """The scale that shows the smallest of some values with digits before the point, and its name."""
+    least = min((v for v in values if v), default=1.0)
+    scale, prefix = next(((s, p) for s, p in _SCALES if least >= s), _SCALES[-1])
+    return scale, prefix + unit
+
+
+def figure(value: float | None, scale: float = 1.0) -> str:
+    """Four significant digits, never in powers of ten; "-" for what is not known."""
+    if value is None:
+        return "-"
+    scaled = value / scale
+    digits = max(0, 4 - len(str(int(abs(scaled)))))
+    return f"{scaled:.{digits}f}"
+
+
+def spread(value: float | None, interval: Interval | None) -> str:
+    """Half the width of a 95 % interval, relative: `+/-0.5%`."""
+    if value is None or interval is None:
+        return ""
+    return f" +/-{50 * (interval.high - interval.low) / value:.1f}%"
+
+
+def _title(result: TuningResult) -> str:
+    device = result.device
+    lines = [f"{str(result.op).splitlines()[0]} on {device.label}, clocks {device.clock_regime or 'not told'}"]
+    if device.simulated:
+        lines.append("Simulated: every figure comes from a model of the device. Nothing ran on a GPU.")
+    return "\n".join([*lines, ""])
+
+
+def _main_table(result: TuningResult) -> str:
+    named = (("best", result.best), ("fastest", result.fastest), ("naive", result.baseline))
+    trials = [t for _, t in named]
+    latency, energy = unit_of([t.latency_s for t in trials], "s"), unit_of([t.energy_j for t in trials], "J")
+    headers = ("", f"latency [{latency[1]}]", "power [W]", f"energy [{energy[1]}]", "source", "of roofline", "speed-up")
+    rows = [_row(name, t, result, latency[0], energy[0]) for name, t in named]
+    return text_table(headers, rows)
+
+
+def _row(name: str, trial: Trial, result: TuningResult, latency: float, energy: float) -> tuple[str, ...]:
+    return (
+        name,
+        figure(trial.latency_s, latency) + spread(trial.latency_s, trial.latency_interval_s),
+        figure(trial.power_w),
+        figure(trial.energy_j, energy) + spread(trial.energy_j, trial.energy_interval_j if trial.metered else None),
+        source_of(trial),
+        _share(trial, result),
+        speed_up(result.baseline, trial),
+    )
+
+
+def source_of(trial: Trial) -> str:
+    """Where a trial's energy comes from."""
+    if trial.energy_j is None:
+        return "no energy"
+    return "metered" if trial.metered else "predicted"
+
+
+def speed_up(baseline: Trial, trial: Trial) -> str:
+    """How many times faster than the naive schedule."""
+    if not baseline.latency_s or not trial.latency_s:
+        return "-"
+    return f"{baseline.latency_s / trial.latency_s:.1f}x"
+
+
+def _share(trial: Trial, result: TuningResult) -> str:
+    """A trial's share of the roofline, from that of the best: the least time is the same for all."""
+    if not result.best.latency_s or not trial.latency_s:
+        return "-"
+    return f"{100 * result.roofline_share * result.best.latency_s / trial.latency_s:.1f}%"
+
+
+def _notes(result: TuningResult) -> Iterator[str]:
+    yield ""
+    yield from _note("trials", f"{result.trial_count}, {result.metered_count} of them metered, in {result.seconds:.1f} s")
+    yield from _note("failures", _histogram(_failures(result.trials)))
+    yield from _note("refused", _histogram(result.refusals))
+    yield from _note("energy", _saving(result))
+    yield from _note("model", _model(result.model_cards))
+    yield from _note("bound", f"the least time on the roofline is set by {_bound(result)}")
+    yield from _note("result", f"{result.best.checked}" if result.best.checked else "not compared with NumPy")
+    yield from _note("throttled", ", ".join(result.best.throttle))
+    yield from _note("stopped", result.stopped)
+
+
+def _note(name: str, text: str) -> Iterator[str]:
+    """A name and its text, wrapped; nothing where there is nothing to say."""
+    if text:
+        indent = " " * _LABEL
+        yield from textwrap.wrap(text, WIDTH, initial_indent=f"{name:{_LABEL}}", subsequent_indent=indent)
+
+
+def _bound(result: TuningResult) -> str:
+    return {"compute": "arithmetic", "memory": "compulsory memory traffic"}.get(result.roofline_bound, result.roofline_bound)
+
+
+def _failures(trials: Sequence[Trial]) -> Counter[str]:
+    """Failed trials by kind: what stands before the colon."""
+    return Counter(t.status.split(":")[0] for t in trials if not t.ok)
+
+
+def _histogram(counts: Mapping[str, int]) -> str:
+    pairs = Counter(counts)
+    return ", ".join(f"{reason} {number}" for reason, number in pairs.most_common())
+
+
+def _saving(result: TuningResult) -> str:
+    """Energy of the best against the latency winner's, and whether the meter can tell them apart."""
+    best, fastest = result.best, result.fastest
+    if best.schedule == fastest.schedule:
+        return "the best schedule is also the fastest"
+    if best.energy_j is None or fastest.energy_j is None:
+        return ""
+    saved = 100 * (1 - best.energy_j / fastest.energy_j)
+    words = f"{abs(saved):.1f}% {'less' if saved >= 0 else 'more'} than the fastest schedule"
+    return f"{words}{_slower(best, fastest)}; {_evidence(best, fastest)}"
+
+
+def _slower(best: Trial, fastest: Trial) -> str:
+    if not best.latency_s or not fastest.latency_s:
+        return ""
+    return f", at {100 * (best.latency_s / fastest.latency_s - 1):.1f}% more latency"
+
+
+def _evidence(best: Trial, fastest: Trial) -> str:
+    a, b = best.energy_interval_j, fastest.energy_interval_j
+    if not (best.metered and fastest.metered) or a is None or b is None:
+        return "not both were metered, so this is a prediction"
+    overlap = a.low <= b.high and b.low <= a.high
+    return "within the measurement interval: no difference is shown" if overlap else "the 95 % intervals do not overlap"
+
+
+def _model(cards: Sequence[ModelCard]) -> str:
+    """The last round's verdict on the model, beside the predictor that a model must beat."""
+    told = [c for c in cards if c.error is not None]
+    if not told:
+        return ""
+    card = told[-1]
+    rank = "" if card.rank_correlation is None else f", rank correlation {card.rank_correlation:.2f}"
+    text = f"round {card.round}: median error {_percent(card.error)}{rank}, from {card.rows} metered kernels"
+    if card.constant_power_error is not None:
+        text += f"; energy = latency x constant power: {_percent(card.constant_power_error)}"
+    return text + ("; quarantined, the prior ruled" if card.quarantined else "")
+
+
+def _percent(error: float | None) -> str:
+    return "-" if error is None else f"{100 * error:.1f}%"
+
+
+def _clock_table(result: TuningResult) -> str:
+    front = result.clock_front
+    latency, energy = unit_of([t.latency_s for t in front], "s"), unit_of([t.energy_j for t in front], "J")
+    rows = [
+        (
+            f"{t.clock_mhz:.0f}" if t.clock_mhz is not None else "-",
+            figure(t.latency_s, latency[0]),
+            figure(t.power_w),
+            figure(t.energy_j, energy[0]) + spread(t.energy_j, t.energy_interval_j if t.metered else None),
+            source_of(t),
+        )
+        for t in front
+    ]
+    title = f"The best schedule at other clocks, {result.device.label}. A lower clock alone is no better kernel:\n"
+    title += "these figures do not compare with the table above, and an exported .cu carries no clock."
+    headers = ("clock [MHz]", f"latency [{latency[1]}]", "power [W]", f"energy [{energy[1]}]", "source")
+    return text_table(headers, rows, title)

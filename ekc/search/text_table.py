@@ -1,0 +1,27 @@
+"""Tables as plain text: ASCII, no colour codes, as wide as a terminal of 100 columns."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+WIDTH = 100
+
+
+def text_table(headers: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", labels: int = 1) -> str:
+    """A table; the first `labels` columns stand to the left, the figures after them to the right."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    plain = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
+    table = Table(box=plain, pad_edge=False, show_edge=False)
+    for number, header in enumerate(headers):
+        table.add_column(header, justify="left" if number < labels else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    sink = io.StringIO()
+    console = Console(file=sink, width=WIDTH, color_system=None, force_terminal=False, markup=False, emoji=False)
+    console.print(table, highlight=False)
+    lines = [line.rstrip() for line in sink.getvalue().splitlines()]
+    return "\n".join([title, *lines] if title else lines)

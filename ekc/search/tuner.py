@@ -1,0 +1,387 @@
+"""The tuner: breed, predict, measure what is promising, learn, and end with a fair final.
+
+The loop is that of arXiv 2411.18873: kernels of low latency first, their energy second, a learned
+energy model so that few are metered, and a share of metering that follows the model's faithfulness.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc import devices
+from ekc.devices.base import Device
+from ekc.errors import InvalidInput, NothingLegal
+from ekc.ir.analysis import analyse
+from ekc.ir.checks import whole
+from ekc.ir.operator import Operator
+from ekc.ir.schedule import Schedule
+from ekc.search import prior
+from ekc.search.breeding import Breeder, diverse
+from ekc.search.candidate import Candidate
+from ekc.search.features import features
+from ekc.search.finals import Finals
+from ekc.search.measuring import FINAL_WINDOW_S, LABEL_WINDOW_S, Bench, Failure
+from ekc.search.metering import MeteringShare, choose
+from ekc.search.model import ResidualModel
+from ekc.search.naive import naive
+from ekc.search.objective import checked_objective, merit
+from ekc.search.progress import Progress, progress_bar
+from ekc.search.records import RecordStore
+from ekc.search.result import DeviceNote, ModelCard, Trial, TuningResult
+from ekc.search.space import Population, Space
+
+ROUNDS = 8
+SMALLEST_BATCH = 4
+WANDERING = 0.15
+"""Share of each batch drawn at random, so that the models see more than their own favourites."""
+CLOCKS_TRIED = 8
+
+
+def tune(
+    op: Operator,
+    target: str = "auto",
+    trials: int = 256,
+    objective: str = "energy",
+    max_slowdown: float = 0.05,
+    clocks: str = "fixed",
+    seed: int = 0,
+    records: str | Path | None = None,
+    time_budget_s: float | None = None,
+    start: Sequence[Schedule] = (),
+    executor: Executor | None = None,
+    progress: bool = True,
+) -> TuningResult:
+    """Search the schedules of `op` for the one that costs least at the speed of the fastest.
+
+    target: "auto", "cuda:N" or a simulated device such as "a100". trials: schedules to compile and
+    time. objective: "energy" (least joules among kernels at most `max_slowdown` slower than the
+    fastest), "latency" or "edp". clocks: "fixed", or "search" for a second line over clocks.
+    records: an SQLite file; figures on file are not measured again, so an interrupted run resumes by
+    running again. time_budget_s: seconds after which the run ends with the best so far. start:
+    schedules to try first. executor: any concurrent.futures Executor for compiling (default: threads).
+    The same seed gives the same winner for any number of workers, unless time ran out.
+
+    Ctrl-C ends the run with the best so far. Raises `InvalidInput` for arguments, `DeviceError` for
+    the target, `RecordError` for the file, `NothingLegal` with the reasons when no schedule works.
+    """
+    _check(op, trials, max_slowdown, clocks, seed, time_budget_s, start)
+    objective = checked_objective(objective)
+    device = devices.open(target)
+    with ExitStack() as stack:
+        store = stack.enter_context(RecordStore(records))
+        workers = executor or stack.enter_context(ThreadPoolExecutor(os.cpu_count() or 1, "ekc-compile"))
+        tell = stack.enter_context(progress_bar(trials, f"{op.name} on {device.label}", progress))
+        run = _Run(op, device, Bench(device, store), workers, trials, objective, max_slowdown, seed, time_budget_s, tell)
+        return run.run(start, clocks == "search")
+
+
+def _check(
+    op: Operator, trials: int, max_slowdown: float, clocks: str, seed: int, budget: float | None, start: Sequence[Schedule]
+) -> None:
+    whole("trials", trials, 1_000_000)
+    whole("seed", seed, 2**63, least=0)
+    if not 0 <= max_slowdown <= 10:
+        raise InvalidInput(f"max_slowdown: {max_slowdown!r} is outside 0 to 10; 0.05 means at most 5 % slower")
+    if clocks not in ("fixed", "search"):
+        raise InvalidInput(f"clocks: {clocks!r} is not one of fixed, search; the nearest is 'fixed'")
+    if budget is not None and not budget > 0:
+        raise InvalidInput(f"time_budget_s: {budget!r} is not above 0; leave it out for no limit")
+    for s in start:
+        if s.op != op:
+            raise InvalidInput(f"start: a schedule of {s.op.name} cannot start the tuning of {op.name}")
+
+
+class _Run:
+    """One tuning run."""
+
+    def __init__(
+        self,
+        op: Operator,
+        device: Device,
+        bench: Bench,
+        workers: Executor,
+        trials: int,
+        objective: str,
+        max_slowdown: float,
+        seed: int,
+        budget_s: float | None,
+        tell: Progress,
+    ) -> None:
+        self.op, self.device, self.bench, self.workers = op, device, bench, workers
+        self.trials, self.objective, self.max_slowdown = trials, objective, max_slowdown
+        self.began, self.budget_s, self.tell = time.monotonic(), budget_s, tell
+        self.space = Space(op, device.limits)
+        self.random = np.random.default_rng(seed)
+        self.breeder = Breeder(self.space, self.random)
+        self.latency, self.power = ResidualModel(seed), ResidualModel(seed)
+        self.share = MeteringShare()
+        self.candidates: list[Candidate] = []
+        self.seen: set[int] = set()
+        self.tried: set[str] = set()
+        self.cards: list[ModelCard] = []
+        self.stopped = ""
+
+    def run(self, start: Sequence[Schedule], search_clocks: bool) -> TuningResult:
+        """Baseline, rounds, finals."""
+        baseline = self._candidate(naive(self.op), "naive", 0)
+        finals = Finals(self.op, self.bench, self.objective, self.max_slowdown)
+        finalists: list[Candidate] = []
+        clock_front: tuple[Trial, ...] = ()
+        try:
+            self._baseline(baseline)
+            self._search(start)
+            finalists = finals.run(self.candidates, self._on_time)
+            if search_clocks and finalists:
+                clock_front = self._over_clocks(finals.winners(finalists)[0])
+        except KeyboardInterrupt:
+            self.stopped = "interrupted"
+        working = finalists or [c for c in self.candidates if c.ok]
+        if not working:
+            raise NothingLegal(self._why_nothing())
+        best, fastest = finals.winners(working)
+        return self._result(best, fastest, baseline, clock_front)
+
+    def _baseline(self, baseline: Candidate) -> None:
+        baseline.aim(self.device.arch, self.device.limits)
+        self._time(baseline)
+        if baseline.ok:
+            metering = self.bench.meter(baseline.schedule, lambda: baseline.kernel, FINAL_WINDOW_S, 1)
+            if not isinstance(metering, Failure):
+                baseline.meterings.append(metering)
+
+    def _search(self, start: Sequence[Schedule]) -> None:
+        """Rounds of breeding and measuring until the trials or the time are used."""
+        batch = max(SMALLEST_BATCH, -(-self.trials // ROUNDS))
+        given = [self._candidate(s, "given", 1) for s in start][: self.trials]
+        parents: Population | None = None
+        number = 0
+        while len(self.candidates) < self.trials and self._on_time():
+            number += 1
+            wanted = min(batch, self.trials - len(self.candidates)) - len(given)
+            parents, scores = self.breeder.evolve(parents, lambda p: self._score(p))
+            if not len(parents) and not given:
+                return
+            fresh = [*given, *self._pick(parents, scores, max(wanted, 0), number)]
+            given = []
+            if not fresh:
+                self.stopped = "every schedule of the space has been tried"
+                return
+            self._measure(fresh, number)
+            parents = parents[np.arange(min(len(parents), self.breeder.size // 2))]
+
+    def _on_time(self) -> bool:
+        if self.budget_s is not None and time.monotonic() - self.began > self.budget_s:
+            self.stopped = f"time budget of {self.budget_s:g} s used"
+            return False
+        return True
+
+    def _predict(self, population: Population) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float32]]:
+        """(latency, power, features) expected of genomes."""
+        figures = self.space.figures(population)
+        rows = features(figures)
+        latency = self.latency.predict(rows, prior.latency(figures, self.device.peaks))
+        return latency, self.power.predict(rows, prior.power(figures, self.device.peaks)), rows
+
+    def _score(self, population: Population) -> NDArray[np.float64]:
+        """Low is good: expected latency, and the objective once both models have something to say."""
+        if not len(population):
+            return np.zeros(0)
+        latency, power, _ = self._predict(population)
+        if self.objective == "latency":
+            return latency
+        return np.asarray(np.sqrt(latency * merit(self.objective, latency, latency * power)))
+
+    def _pick(self, population: Population, scores: NDArray[np.float64], count: int, number: int) -> list[Candidate]:
+        """A diverse batch: half by the score, the rest by latency alone, some at random."""
+        latency, _, _ = self._predict(population)
+        keys = self.space.keys(population)
+        wander = int(round(count * (WANDERING if number > 1 else 0.5)))
+        by_score = (count - wander + 1) // 2
+        chosen: list[Candidate] = []
+        for ranking, amount in ((scores, by_score), (latency, count - wander - by_score)):
+            chosen += self._take(population, ranking, amount, keys, number)
+        strangers = self.breeder.draw(4 * wander) if wander else population[:0]
+        chosen += self._take(strangers, np.arange(len(strangers), dtype=np.float64), wander, self.space.keys(strangers), number)
+        return chosen
+
+    def _take(
+        self, population: Population, ranking: NDArray[np.float64], count: int, keys: NDArray[np.int64], number: int
+    ) -> list[Candidate]:
+        """The best `count` genomes that make schedules not tried yet."""
+        taken: list[Candidate] = []
+        while len(taken) < count:
+            rows = diverse(population, ranking, count - len(taken), self.seen, keys)
+            if not rows:
+                break
+            for row in rows:
+                self.seen.add(int(keys[row]))
+                schedule = self.space.schedule(population, row)
+                if schedule.digest not in self.tried:
+                    self.tried.add(schedule.digest)
+                    name = self.space.structures[population.structure[row]].name
+                    taken.append(self._candidate(schedule, name, number))
+        return taken
+
+    def _candidate(self, schedule: Schedule, structure: str, number: int) -> Candidate:
+        figures = analyse(schedule.program, self.device.limits)
+        peaks = self.device.peaks
+        row = features(figures)[0]
+        return Candidate(
+            schedule, structure, row, float(prior.latency(figures, peaks)[0]), float(prior.power(figures, peaks)[0]), number
+        )
+
+    def _measure(self, fresh: list[Candidate], number: int) -> None:
+        """Compile together, time one by one, meter a share of the fast, then learn."""
+        for c in fresh:
+            c.aim(self.device.arch, self.device.limits)
+            if self.bench.known(c.schedule) is None:
+                c.submit(self.workers, self.device.arch, self.device.limits)
+        for c in fresh:
+            if not self._on_time():
+                break
+            self.candidates.append(c)
+            self._time(c)
+            self.tell(len(self.candidates), self._best_so_far())
+        timed = [c for c in fresh if c.ok]
+        if timed:
+            rows = np.stack([c.row for c in timed])
+            expected = self.latency.predict(rows, np.array([c.prior_latency_s for c in timed]), believe=True)
+            self.latency.judge(expected, np.array([c.latency_s for c in timed]))
+        for c in timed:
+            self.latency.add(c.row, c.prior_latency_s, c.latency_s, c.latency_s)
+        self.latency.fit()
+        if self.objective != "latency":
+            self._meter_share(number)
+
+    def _time(self, c: Candidate) -> None:
+        outcome = self.bench.time(c.schedule, lambda: c.kernel)
+        if isinstance(outcome, Failure):
+            c.status = outcome.status
+        else:
+            c.timings.append(outcome)
+
+    def _meter_share(self, number: int) -> None:
+        """Meter a share of the low-latency set; judge the predictions made before, then refit."""
+        working = [c for c in self.candidates if c.ok]
+        if not working:
+            return
+        limit = min(c.latency_s for c in working) * (1 + self.max_slowdown) * 1.1
+        fast = [c for c in working if not c.metered and (c.latency_s <= limit or c.round == number == 1)]
+        if not fast:
+            return
+        rows = np.stack([c.row for c in fast])
+        priors = np.array([c.prior_power_w for c in fast])
+        latency = np.array([c.latency_s for c in fast])
+        believed = self.power.predict(rows, priors) * latency
+        trees = self.power.predict(rows, priors, believe=True) * latency
+        constant = self.power.median * latency
+        chosen = choose(self.share.share, believed, rows)
+        measured = [i for i in chosen if self._meter(fast[i])]
+        energy = np.array([fast[i].energy_j for i in measured])
+        learned = self.power.rows
+        rank = self.power.judge(trees[measured], energy) if learned else None
+        if learned:
+            self.share.update(believed[measured], energy)
+        self.cards.append(
+            ModelCard(
+                round=number,
+                rows=learned,
+                rank_correlation=rank,
+                error=_error(believed[measured], energy) if learned else None,
+                constant_power_error=_error(constant[measured], energy) if learned else None,
+                share=len(measured) / len(fast),
+                quarantined=self.power.quarantined,
+            )
+        )
+        for i in measured:
+            c = fast[i]
+            self.power.add(c.row, c.prior_power_w, c.power_w, c.energy_j)
+        self.power.fit()
+        self._predict_the_rest(working)
+
+    def _meter(self, c: Candidate) -> bool:
+        outcome = self.bench.meter(c.schedule, lambda: c.kernel, LABEL_WINDOW_S)
+        if isinstance(outcome, Failure):
+            c.status = outcome.status
+            return False
+        c.meterings.append(outcome)
+        return True
+
+    def _predict_the_rest(self, working: list[Candidate]) -> None:
+        rows = np.stack([c.row for c in working])
+        power = self.power.predict(rows, np.array([c.prior_power_w for c in working]))
+        for c, watts in zip(working, power.tolist(), strict=True):
+            c.predicted_power_w = watts
+
+    def _over_clocks(self, best: Candidate) -> tuple[Trial, ...]:
+        """The best schedule metered at other clocks: the front over clocks, a line of its own."""
+        offered = self.device.clocks().mhz
+        if not offered:
+            return ()
+        picks = sorted({offered[int(i)] for i in np.linspace(0, len(offered) - 1, CLOCKS_TRIED)})
+        trials = []
+        for mhz in picks:
+            bench = Bench(self.device.at_clock(mhz), self.bench.store)
+            c = self._candidate(best.schedule, best.structure, best.round)
+            timing = bench.time(c.schedule, lambda: best.kernel)
+            metering = bench.meter(c.schedule, lambda: best.kernel, FINAL_WINDOW_S)
+            if not isinstance(timing, Failure) and not isinstance(metering, Failure):
+                c.timings, c.meterings = [timing], [metering]
+                trials.append(c.trial())
+        return tuple(trials)
+
+    def _best_so_far(self) -> str:
+        working = [c for c in self.candidates if c.ok]
+        if not working:
+            return ""
+        fastest = min(c.latency_s for c in working)
+        metered = sum(c.metered for c in working)
+        return f"fastest {fastest * 1e6:.1f} us, {metered} metered"
+
+    def _result(
+        self, best: Candidate, fastest: Candidate, baseline: Candidate, clock_front: tuple[Trial, ...]
+    ) -> TuningResult:
+        peaks = self.device.peaks
+        half = self.op.inputs[0].dtype.name == "float16"
+        compute_s = self.op.flops / (peaks.fp16_tensor_flops if half else peaks.fp32_flops)
+        memory_s = self.op.min_bytes / peaks.dram_bytes_per_s
+        device = self.device
+        return TuningResult(
+            op=self.op,
+            device=DeviceNote(device.name, device.simulated, device.label, device.clock_regime),
+            objective=self.objective,
+            max_slowdown=self.max_slowdown,
+            best=best.trial(),
+            fastest=fastest.trial(),
+            baseline=baseline.trial(),
+            trials=tuple(c.trial() for c in self.candidates),
+            seconds=time.monotonic() - self.began,
+            roofline_share=max(compute_s, memory_s) / best.latency_s,
+            roofline_bound="compute" if compute_s >= memory_s else "memory",
+            model_cards=tuple(self.cards),
+            refusals=dict(self.breeder.refusals),
+            clock_front=clock_front,
+            stopped=self.stopped,
+        )
+
+    def _why_nothing(self) -> str:
+        """One line: what was refused or failed, most frequent first."""
+        reasons = Counter(self.breeder.refusals) + Counter(c.status.split("\n")[0] for c in self.candidates if not c.ok)
+        listed = ", ".join(f"{why} ({n})" for why, n in reasons.most_common(8)) or self.stopped or "no schedule was tried"
+        return f"{self.op.name} on {self.device.label}: no schedule works; reasons: {listed}"
+
+
+def _error(predicted: NDArray[np.float64], measured: NDArray[np.float64]) -> float | None:
+    """Median absolute relative error."""
+    if not len(measured):
+        return None
+    return float(np.median(np.abs(predicted - measured) / measured))

@@ -1,0 +1,59 @@
+// matvec(A[4096, 4096] float16, x[4096] float16)
+//   y[i] = sum[k < 4096] A[i, k] * x[k]
+// 
+// Written by ekc VERSION from the schedule
+//   ekc.Schedule(op)
+//       .split("i", (8,))
+//       .split("k", (32, 4))
+//       .reorder("i.0", "i.1", "k.1", "k.0", "k.2")
+//       .bind("i.0", "block.x")
+//       .bind("i.1", "thread.y")
+//       .bind("k.1", "thread.x")
+//       .cache_write("y")
+//       .cache_read("A", "register", at="k.0", vector=4)
+// digest 5ba2dc7e2a64e937
+// A float16 in memory. Arithmetic is done in float; no header is needed.
+struct __align__(2) half_t {
+    unsigned short bits;
+};
+static __device__ __forceinline__ float to_float(half_t h)
+{
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h.bits));
+    return f;
+}
+static __device__ __forceinline__ half_t to_half(float f)
+{
+    half_t h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h.bits) : "f"(f));
+    return h;
+}
+
+// grid 512 x 1 x 1, block 32 x 8 x 1
+extern "C" __global__ void __launch_bounds__(256)
+ekc_matvec(const half_t* __restrict__ A, const half_t* __restrict__ x, half_t* __restrict__ y)
+{
+    alignas(16) float y_acc[1];
+    const int i_0 = blockIdx.x;
+    const int i_1 = threadIdx.y;
+    const int k_1 = threadIdx.x;
+    y_acc[0] = 0.0f;
+    #pragma unroll 1
+    for (int k_0 = 0; k_0 < 32; ++k_0) {
+        alignas(16) half_t A_register[4];
+        *reinterpret_cast<uint2*>(&A_register[0]) = *reinterpret_cast<const uint2*>(&A[(i_0 * 8 + i_1) * 4096 + k_0 * 128 + k_1 * 4]);
+        #pragma unroll
+        for (int k_2 = 0; k_2 < 4; ++k_2) {
+            y_acc[0] += to_float(A_register[k_2]) * to_float(x[k_0 * 128 + k_1 * 4 + k_2]);
+        }
+    }
+    // sum over 32 lanes
+    #pragma unroll
+    for (int lane = 16; lane > 0; lane /= 2) {
+        y_acc[0] += __shfl_xor_sync(0xffffffffu, y_acc[0], lane);
+    }
+    // write y_acc -> y
+    if (k_1 == 0) {
+        y[i_0 * 8 + i_1] = to_half(y_acc[0]);
+    }
+}

@@ -1,0 +1,113 @@
+// Enough of CUDA C++ to run generated kernels on the CPU: one std::thread per CUDA thread of a block, blocks one
+// after another. Nothing here knows ekc.
+#pragma once
+#include <barrier>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __shared__ static
+#define __align__(n) __attribute__((aligned(n)))
+#define __launch_bounds__(n)
+
+struct dim3 {
+    unsigned int x = 1, y = 1, z = 1;
+};
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+struct alignas(8) uint2 {
+    unsigned int x, y;
+};
+struct alignas(16) uint4 {
+    unsigned int x, y, z, w;
+};
+// CUDA's indices are unsigned, but the text assigns them to int at once.
+inline dim3 blockIdx;
+inline thread_local dim3 threadIdx;
+
+namespace shim {
+inline thread_local int thread_number;
+inline std::unique_ptr<std::barrier<>> block_barrier;
+inline std::vector<std::unique_ptr<std::barrier<>>> warp_barriers;
+inline std::vector<float> exchanged;
+
+// A tensor: NaN until it is filled, and with a margin around it that shows writes and, being huge, reads.
+struct Memory {
+    static constexpr std::size_t margin = 256;
+    static constexpr unsigned char guard = 0xFB;
+    std::string path;
+    std::size_t bytes;
+    unsigned char* whole;
+
+    Memory(const std::string& path_, std::size_t bytes_) : path(path_), bytes(bytes_)
+    {
+        whole = static_cast<unsigned char*>(std::aligned_alloc(256, (bytes + 2 * margin + 255) / 256 * 256));
+        std::memset(whole, guard, bytes + 2 * margin);
+        std::memset(data(), 0xFF, bytes);
+        std::ifstream file(path, std::ios::binary);
+        file.read(reinterpret_cast<char*>(data()), static_cast<std::streamsize>(bytes));
+    }
+    unsigned char* data() const { return whole + margin; }
+    bool keep() const
+    {
+        std::ofstream(path, std::ios::binary).write(reinterpret_cast<char*>(data()), static_cast<std::streamsize>(bytes));
+        bool clean = true;
+        for (std::size_t i = 0; i < margin; ++i) clean = clean && whole[i] == guard && data()[bytes + i] == guard;
+        return clean;
+    }
+};
+
+inline void launch(dim3 grid, dim3 block, const std::function<void()>& kernel)
+{
+    const unsigned int threads = block.x * block.y * block.z;
+    block_barrier = std::make_unique<std::barrier<>>(threads);
+    warp_barriers.clear();
+    for (unsigned int first = 0; first < threads; first += 32)
+        warp_barriers.push_back(std::make_unique<std::barrier<>>(threads - first < 32 ? threads - first : 32));
+    exchanged.assign(threads, 0.0f);
+    std::barrier<> between(threads);
+    std::vector<std::thread> running;
+    for (unsigned int t = 0; t < threads; ++t)
+        running.emplace_back([&, t] {
+            thread_number = static_cast<int>(t);
+            threadIdx = {t % block.x, t / block.x % block.y, t / block.x / block.y};
+            for (unsigned int b = 0; b < grid.x * grid.y * grid.z; ++b) {
+                if (t == 0) blockIdx = {b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y};
+                between.arrive_and_wait();
+                kernel();
+                between.arrive_and_wait();
+            }
+        });
+    for (std::thread& thread : running) thread.join();
+}
+}  // namespace shim
+
+inline void __syncthreads() { shim::block_barrier->arrive_and_wait(); }
+
+inline float __shfl_xor_sync(unsigned int, float value, int mask)
+{
+    std::barrier<>& warp = *shim::warp_barriers[static_cast<std::size_t>(shim::thread_number / 32)];
+    shim::exchanged[static_cast<std::size_t>(shim::thread_number)] = value;
+    warp.arrive_and_wait();
+    const float other = shim::exchanged[static_cast<std::size_t>(shim::thread_number ^ mask)];
+    warp.arrive_and_wait();
+    return other;
+}
+
+inline float __int_as_float(unsigned int bits) { return std::bit_cast<float>(bits); }

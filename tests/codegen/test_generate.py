@@ -1,0 +1,121 @@
+"""What the generated text compiles to."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import ekc.ir.operators as o
+from ekc.codegen import nvrtc
+from ekc.codegen.generate import assemble, generate
+from ekc.errors import InvalidInput
+from ekc.ir.schedule import Schedule
+from tests.codegen import samples
+from tests.codegen.test_execute_on_host import named
+
+
+@pytest.fixture(scope="module")
+def design() -> Schedule:
+    return samples.matmul(4096, 4096, 4096)
+
+
+def test_the_example_of_the_design_is_tight(design: Schedule) -> None:
+    made = generate(design)
+    kernel = assemble(design, made, nvrtc.compile(made.source, "sm_80"))
+    (resources,) = kernel.resources
+    assert (resources.spill_store_bytes, resources.spill_load_bytes, resources.stack_bytes) == (0, 0, 0)
+    assert resources.shared_bytes == 2 * 4 * (8 * 132 + 8 * 128)
+    assert resources.registers <= 128
+    assert kernel.launches[0].grid == (32, 32, 1)
+    assert kernel.launches[0].block == (16, 16, 1)
+    assert kernel.launches[0].arguments == ("A", "B", "C")
+    assert kernel.flops == 2 * 4096.0**3
+    assert kernel.workspace_bytes == 0
+    assert len(re.findall(r"ld\.shared\.v4", kernel.ptx)) >= 4 * 8
+    assert re.search(r"ld\.global\S*\.v4", kernel.ptx)
+    assert re.search(r"st\.global\S*\.v4", kernel.ptx)
+    assert not re.search(r"ld\.shared\.[bfsu]\d", kernel.ptx)
+    assert not re.search(r"ld\.global(\.nc)?\.[bfsu]\d", kernel.ptx)
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_100"])
+def test_it_compiles_for_every_generation(design: Schedule, arch: str) -> None:
+    for schedule in (design, samples.matvec(64, 256, dtype="float16")):
+        assert nvrtc.compile(generate(schedule).source, arch).cubin
+
+
+@pytest.mark.parametrize("name", ["matmul", "conv2d", "matvec", "relu_matmul", "two_launches", "copy"])
+def test_no_sample_draws_a_warning(name: str) -> None:
+    schedule = {
+        "matmul": lambda: samples.matmul(200, 130, 33),
+        "conv2d": samples.conv2d,
+        "matvec": lambda: samples.matvec(41, 100, dtype="float16"),
+        "relu_matmul": samples.relu_matmul,
+        "two_launches": samples.two_launches,
+        "copy": lambda: samples.copy(3, 264, vector=4),
+    }[name]()
+    assert "warning" not in nvrtc.compile(generate(schedule).source).log
+
+
+def test_each_compute_is_a_launch_and_what_lies_between_is_workspace() -> None:
+    schedule = samples.two_launches()
+    made = generate(schedule)
+    kernel = assemble(schedule, made, nvrtc.compile(made.source))
+    assert [launch.name for launch in kernel.launches] == ["ekc_act_D_0", "ekc_act_D_1"]
+    assert [launch.arguments for launch in kernel.launches] == [("A", "C"), ("C", "B", "D")]
+    assert kernel.workspace_bytes == 13 * 10 * 4
+    assert len(kernel.resources) == 2
+
+
+@pytest.mark.parametrize(
+    ("axes", "k", "inputs", "output"),
+    [
+        (("round", "lane"), "moved", ("xor", "float4"), "fmaxf"),
+        (("i", "i_0"), "k_0_now", ("A_shared", "A"), "A_shared_next"),
+        (("element_", "d0"), "typename", ("nullptr", "NULL"), "to_half"),
+        (("i", "i_"), "k", ("uint4", "dim3"), "asm"),
+        (("linux", "NAN"), "k", ("A", "expf"), "ekc_named"),
+    ],
+)
+def test_names_that_collide_still_compile(
+    axes: tuple[str, str], k: str, inputs: tuple[str, str], output: str
+) -> None:
+    assert nvrtc.compile(generate(named(axes, k, inputs, output)).source).cubin
+
+
+def test_einsum_letters_that_are_tensor_names_are_refused_or_compile() -> None:
+    with pytest.raises(InvalidInput, match="'A' is the name of a tensor"):
+        o.einsum("Ak,kB->AB", (3, 4), (4, 5))
+    assert nvrtc.compile(generate(Schedule(o.einsum("ak,kD->aD", (3, 4), (4, 5)))).source).cubin
+
+
+def test_offsets_beyond_two_to_the_31_are_64_bit() -> None:
+    s = samples.copy(2**16 - 1, 2**17)
+    text = generate(s).source
+    assert f"X[i * {2**17}LL + (j_0 * 32 + j_1) * 1LL]" in text
+    assert re.search(r"mul\.wide|mad\.wide|shl\.b64", nvrtc.compile(text).ptx)
+
+
+def test_a_long_axis_is_counted_in_64_bits() -> None:
+    op = o.compute(
+        "long_copy", axes={"i": 2**33 + 1}, inputs={"X": (2**33 + 1,)}, body=lambda X, i: X[i], output="Y"
+    )
+    text = generate(Schedule(op).split("i", (256,)).bind("i.0", "block.x").bind("i.1", "thread.x")).source
+    assert f"if (i_0 * 256LL + i_1 * 1LL < {2**33 + 1})" in text
+    assert nvrtc.compile(text).cubin
+    assert "for (long long i = 0;" in generate(Schedule(op)).source
+
+
+def test_a_sum_over_a_quotient_spread_over_blocks_has_a_footprint() -> None:
+    op = o.conv2d(1, 4, 7, 7, out_channels=6, kernel=3, padding=1, groups=2)
+    s = (
+        Schedule(op)
+        .split("o", (4,))
+        .bind("n", "block.y")
+        .bind("o.0", "block.x")
+        .bind("o.1", "thread.x")
+        .cache_write("Y")
+    )
+    whole = {f.tensor: f.block_bytes for f in generate(s).launches[0].footprints}
+    assert whole == {"X": 4 * 4 * 7 * 7, "W": 4 * 4 * 2 * 3 * 3, "Y": 4 * 4 * 7 * 7}

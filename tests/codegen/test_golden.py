@@ -1,0 +1,27 @@
+"""The CUDA text of four kernels, as it was when somebody last read it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ekc.codegen.generate import generate
+from ekc.ir.schedule import Schedule
+from tests.codegen import samples
+
+FOLDER = Path(__file__).with_name("golden")
+KERNELS: dict[str, Callable[[], Schedule]] = {
+    "matmul": lambda: samples.matmul(4096, 4096, 4096),
+    "conv2d": samples.conv2d,
+    "matvec_float16": lambda: samples.matvec(4096, 4096, dtype="float16", lanes=32, rows=8),
+    "relu_matmul": samples.relu_matmul,
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_text_is_the_one_that_was_read(name: str, golden: Callable[[Path, str], None]) -> None:
+    text = generate(KERNELS[name]()).source
+    golden(FOLDER / f"{name}.cu", re.sub(r"(?m)^(// Written by ekc) \S+", r"\1 VERSION", text).rstrip("\n"))

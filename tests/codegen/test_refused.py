@@ -1,0 +1,82 @@
+"""One schedule with one mistake for every rule that a whole kernel must keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import ekc.ir.operators as o
+from ekc.codegen.generate import generate
+from ekc.errors import ScheduleError
+from ekc.ir.schedule import Schedule
+from tests.codegen import samples
+
+
+def matmul(m: int = 8, n: int = 8, k: int = 8, dtype: str = "float32") -> Schedule:
+    return Schedule(o.matmul(m, n, k, dtype=dtype))
+
+
+def lanes(*factors: int) -> Schedule:
+    s = Schedule(o.matvec(8, 128)).split("k", factors).cache_write("y")
+    names = [f"k.{i + 1}" for i in range(len(factors))]
+    s = s.reorder("i", *names, "k.0").bind("i", "block.x")
+    for name in names:
+        s = s.bind(name, "thread.x")
+    return s
+
+
+def shifted() -> Schedule:
+    op = o.compute("shifted", axes={"i": 8, "j": 8}, inputs={"X": (8, 12)}, body=lambda X, i, j: X[i, j + 1])
+    return Schedule(op).cache_read("X", "shared", vector=4)
+
+
+def rows_of_threads() -> Schedule:
+    s = Schedule(o.matvec(8, 64)).split("k", (8,)).reorder("k.0", "k.1", "i")
+    return s.cache_write("y").bind("k.1", "thread.x").bind("i", "thread.x")
+
+
+MISTAKES: dict[str, tuple[Callable[[], Schedule], str]] = {
+    "threads": (
+        lambda: matmul(64, 64).bind("i", "thread.x").bind("j", "thread.x"),
+        "threads per block: needs 4096",
+    ),
+    "z": (lambda: matmul(128).bind("i", "thread.z"), "threads along z: needs 128"),
+    "grid": (lambda: samples.copy(70000, 32), "grid along block.y: needs 70000"),
+    "shared": (lambda: matmul(k=20000).cache_read("A", "shared"), "shared memory: needs 640000 bytes"),
+    "registers": (lambda: matmul(64, 64).reorder("k", "i", "j").cache_write("C"), "registers: needs 4096"),
+    "unrolling": (lambda: matmul(k=16384).unroll("k"), r"unrolling: needs 1638\d statements"),
+    "order": (lambda: matmul().bind("j", "block.x"), "loop order: needs block loop j outside i"),
+    "accumulator": (lambda: matmul(dtype="float16"), "accumulator: needs float32 for C"),
+    "lanes unheld": (lambda: matmul().reorder("k", "i", "j").bind("k", "thread.x"), "needs an accumulator"),
+    "lanes not fastest": (rows_of_threads, r"needs k\.1 fastest"),
+    "too many lanes": (lambda: lanes(32, 2), "reduction over lanes: needs 64"),
+    "half a warp": (lambda: lanes(8), "reduction over lanes: needs 8 threads, the limit is whole warps"),
+    "wide": (
+        lambda: matmul().cache_read("A", "shared", vector=8),
+        "vector width of A.shared: needs 32 bytes at once",
+    ),
+    "short row": (
+        lambda: matmul(k=6).cache_read("A", "shared", vector=4),
+        "a tile row of 6 neighbours to divide",
+    ),
+    "off by one": (shifted, "vector width of X.shared: .* steps between rows that are multiples"),
+    "tensor row": (
+        lambda: Schedule(o.matvec(8, 7)).split("k", (4,)).cache_read("x", "shared", at="k.0", vector=4),
+        "a tensor row of 7 to divide",
+    ),
+    "pad": (lambda: matmul().cache_read("A", "shared", vector=4, pad=1), "a pad that is a multiple of it"),
+    "write": (
+        lambda: matmul(n=6).reorder("k", "i", "j").cache_write("C", vector=4),
+        "vector width of write of C",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_one_mistake_is_refused_by_name(name: str) -> None:
+    make, message = MISTAKES[name]
+    with pytest.raises(ScheduleError, match=message) as caught:
+        generate(make())
+    assert "nearest legal choice" in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,29 @@
+"""What every test may use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Golden = Callable[[Path, str], None]
+"""Holds text against a golden file."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="write golden files instead of comparing with them"
+    )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """`golden(path, text)`: the text must equal the file; `--update-golden` writes the file instead."""
+
+    def check(path: Path, text: str) -> None:
+        if request.config.getoption("--update-golden"):
+            path.write_text(text + "\n")
+        assert text + "\n" == path.read_text(), f"differs from {path}; --update-golden accepts the new text"
+
+    return check

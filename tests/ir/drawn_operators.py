@@ -1,0 +1,165 @@
+"""Random small operators of every kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ekc.ir.expr as ex
+import ekc.ir.operators as o
+from ekc.ir.operator import Operator
+
+Choose = Callable[[Sequence[Any]], Any]
+"""Picks one element of a sequence."""
+
+
+def draw_operator(choose: Choose) -> Operator:
+    """A small operator of any kind; extents are mostly odd, so that tails are common."""
+    make: Callable[[Choose], Operator] = choose(OPERATORS)
+    return make(choose)
+
+
+def _extents(choose: Choose, count: int) -> list[int]:
+    return [choose((1, 2, 3, 5, 7, 8, 12, 13)) for _ in range(count)]
+
+
+def _dtype(choose: Choose) -> str:
+    return choose(("float32", "float32", "float16"))
+
+
+def _matmul(choose: Choose) -> Operator:
+    flip = (True, False)
+    return o.matmul(
+        *_extents(choose, 3), dtype=_dtype(choose), transpose_a=choose(flip), transpose_b=choose(flip)
+    )
+
+
+def _batch_matmul(choose: Choose) -> Operator:
+    return o.batch_matmul(choose((1, 2, 3)), *_extents(choose, 3), dtype=_dtype(choose))
+
+
+def _matvec(choose: Choose) -> Operator:
+    return o.matvec(*_extents(choose, 2), dtype=_dtype(choose))
+
+
+def _einsum(choose: Choose) -> Operator:
+    a, b, c, d = _extents(choose, 4)
+    text, *shapes = choose(
+        [
+            ("ab,bc->ac", (a, b), (b, c)),
+            ("ab,cb->ca", (a, b), (c, b)),
+            ("a,b->ab", (a,), (b,)),
+            ("aab,bc->c", (a, a, b), (b, c)),
+            ("abc,cd->dba", (a, b, c), (c, d)),
+            ("ab,ab->", (a, b), (a, b)),
+        ]
+    )
+    return o.einsum(text, *shapes)
+
+
+def _conv2d(choose: Choose) -> Operator:
+    groups = choose((1, 1, 2, 4))
+    kernel = choose((1, 2, 3))
+    return o.conv2d(
+        choose((1, 2)),
+        4,
+        choose((5, 6, 7)),
+        choose((5, 8)),
+        out_channels=choose((4, 8)),
+        kernel=(kernel, choose((1, 3))),
+        stride=choose((1, 2)),
+        padding=choose((0, 1, 2)),
+        dilation=choose((1, 2)),
+        groups=groups,
+    )
+
+
+def _stencil(choose: Choose) -> Operator:
+    m, n = _extents(choose, 2)
+    bodies = [
+        lambda x, i, j: x[i, j - 1] + x[i, j] + x[i, j + 1],
+        lambda x, i, j: ex.maximum(x[i - 1, j], x[i + 1, j + 2]) * 0.5,
+        lambda x, i, j: ex.tanh(x[i, j]) + j,
+        lambda x, i, j: x[i // 2, j % 3] - x[i, j],
+        lambda x, i, j: x[m - 1 - i, 2 * j],
+        lambda x, i, j: x[(i - 1) // 2, (i + j) % 4],
+    ]
+    return o.compute(
+        "stencil", axes={"i": m, "j": n}, inputs={"x": (m, n)}, body=choose(bodies), dtype=_dtype(choose)
+    )
+
+
+def _reduction(choose: Choose) -> Operator:
+    m, n, k = _extents(choose, 3)
+    bodies = [
+        lambda x, i, k: x[i, k],
+        lambda x, i, k: x[i, k] * x[i, k] + 1,
+        lambda x, i, k: x[2 * i - 1, k] - x[i, k + 1],
+        lambda x, i, k: ex.exp(x[i, k]),
+    ]
+    combine = choose(("sum", "max", "min"))
+    return o.compute(
+        "reduction",
+        axes={"i": m},
+        reduce={"k": k},
+        inputs={"x": (m, n)},
+        body=choose(bodies),
+        combine=combine,
+    )
+
+
+def _band(choose: Choose) -> Operator:
+    n, width = choose((5, 9, 16)), choose((3, 4))
+    return o.compute(
+        "band",
+        axes={"i": n, "j": n},
+        reduce={"b": width},
+        inputs={"A": (n, width), "B": (n, n)},
+        body=lambda A, B, i, j, b: A[i, b] * B[i + b - width // 2, j],
+    )
+
+
+def _chain(choose: Choose) -> Operator:
+    m, n, k = _extents(choose, 3)
+    first = o.compute(
+        "first",
+        axes={"p": m, "q": k},
+        inputs={"X": (m, k)},
+        body=choose([lambda X, p, q: ex.relu(X[p, q]), lambda X, p, q: X[p, q - 1] + p + 1]),
+        output="T",
+    )
+    return first.then(
+        "C",
+        axes={"i": m, "j": n},
+        reduce={"k": k},
+        inputs={"B": (k, n)},
+        body=choose(
+            [lambda T, B, i, j, k: T[i, k] * B[k, j], lambda T, B, i, j, k: T[i - 1, k] * B[k, j] + T[i, k]]
+        ),
+        combine=choose(("sum", "max")),
+    )
+
+
+def _epilogue(choose: Choose) -> Operator:
+    m, n, k = _extents(choose, 3)
+    op = o.matmul(m, n, k, dtype=_dtype(choose))
+    return op.then(
+        "D",
+        axes={"p": m, "q": n},
+        inputs={"bias": (n,)},
+        body=lambda C, bias, p, q: ex.relu(C[p, q] + bias[q]),
+    )
+
+
+OPERATORS: tuple[Callable[[Choose], Operator], ...] = (
+    _matmul,
+    _batch_matmul,
+    _matvec,
+    _einsum,
+    _conv2d,
+    _stencil,
+    _reduction,
+    _band,
+    _chain,
+    _epilogue,
+)

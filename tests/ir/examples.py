@@ -1,0 +1,120 @@
+"""Schedules by hand that several tests look at."""
+
+from __future__ import annotations
+
+import ekc.ir.expr as ex
+import ekc.ir.operators as o
+from ekc.ir.schedule import Schedule
+
+
+def tiled_matmul(m: int, n: int, k: int, dtype: str = "float32") -> Schedule:
+    """The example of DESIGN.md: shared and register tiles, vthreads, two copies of each shared tile."""
+    return (
+        Schedule(o.matmul(m, n, k, dtype=dtype))
+        .split("i", (2, 16, 4))
+        .split("j", (2, 16, 4))
+        .split("k", (8,))
+        .reorder("i.0", "j.0", "k.0", "i.2", "j.2", "k.1", "i.1", "i.3", "j.1", "j.3")
+        .bind("i.0", "block.y")
+        .bind("j.0", "block.x")
+        .bind("i.2", "thread.y")
+        .bind("j.2", "thread.x")
+        .bind("i.1", "vthread")
+        .bind("j.1", "vthread")
+        .cache_write("C", "register", vector=4)
+        .cache_read("A", "shared", at="k.0", vector=4, order=(1, 0), pad=4)
+        .cache_read("B", "shared", at="k.0", vector=4)
+        .cache_read("A.shared", "register", at="k.1", vector=4)
+        .cache_read("B.shared", "register", at="k.1", vector=4)
+        .pipeline("k.0", stages=2)
+        .unroll("k.1")
+    )
+
+
+def tiled_conv2d() -> Schedule:
+    """Padding, stride 2, tails, and a register copy of a shared tile."""
+    return (
+        Schedule(o.conv2d(2, 8, 9, 9, out_channels=6, kernel=3, stride=2, padding=1))
+        .split("o", (2, 2))
+        .split("p", (3,))
+        .split("q", (3, 2))
+        .split("c", (3,))
+        .reorder("n", "o.0", "p.0", "q.0", "o.1", "q.1", "c.0", "c.1", "r", "s", "o.2", "p.1", "q.2")
+        .bind("n", "block.z")
+        .bind("o.0", "block.y")
+        .bind("p.0", "block.x")
+        .bind("q.0", "block.x")
+        .bind("o.1", "thread.y")
+        .bind("q.1", "thread.x")
+        .cache_write("Y")
+        .cache_read("X", "shared", at="c.0")
+        .cache_read("W", "shared", at="c.0")
+        .cache_read("X.shared", "register", at="r")
+    )
+
+
+def lanes_matvec() -> Schedule:
+    """A sum across lanes, tails in both axes."""
+    return (
+        Schedule(o.matvec(41, 100))
+        .split("i", (4,))
+        .split("k", (8, 4))
+        .reorder("i.0", "i.1", "k.1", "k.0", "k.2")
+        .bind("i.0", "block.x")
+        .bind("i.1", "thread.y")
+        .bind("k.1", "thread.x")
+        .cache_write("y")
+        .cache_read("A", "register", at="k.0", vector=4)
+    )
+
+
+def two_launches() -> Schedule:
+    """A chain, each compute a launch of its own; a maximum that starts at minus infinity."""
+    first = o.compute(
+        "chain",
+        axes={"p": 20, "q": 18},
+        inputs={"X": (20, 18)},
+        body=lambda X, p, q: ex.relu(X[p, q - 1] + X[p, q] * 2),
+        output="T",
+    )
+    op = first.then(
+        "C",
+        axes={"i": 20, "j": 24},
+        reduce={"k": 18},
+        inputs={"B": (18, 24)},
+        body=lambda T, B, i, j, k: T[i, k] * B[k, j],
+        combine="max",
+    )
+    return (
+        Schedule(op).split("q", (4,)).vectorize("q.1").bind("p", "block.x").split("k", (4,)).split("i", (5,))
+    )
+
+
+def fused_on_the_spot() -> Schedule:
+    """The same chain in one launch: the first compute is worked out in shared memory."""
+    s = Schedule(two_launches().op).split("k", (4,)).split("i", (5,)).reorder("i.0", "j", "k.0", "k.1", "i.1")
+    return (
+        s.bind("i.0", "block.x")
+        .bind("j", "thread.x")
+        .compute_at("T", "k.0")
+        .cache_write("C")
+        .unroll("k.1", 2)
+    )
+
+
+def fused_loops() -> Schedule:
+    """Quotients and remainders of a fused loop, spread over threads, one input staged along it."""
+    s = Schedule(o.matmul(6, 10, 12)).fuse("i", "j").split("k", (3,)).bind("i_j", "thread.x")
+    return s.cache_read("A", "shared", at="k.0", pad=1).cache_write("C")
+
+
+EXAMPLES = {
+    "matmul": lambda: tiled_matmul(4096, 4096, 4096),
+    "matmul_tails": lambda: tiled_matmul(200, 130, 33, "float16"),
+    "conv2d": tiled_conv2d,
+    "matvec_lanes": lanes_matvec,
+    "two_launches": two_launches,
+    "on_the_spot": fused_on_the_spot,
+    "fused_loops": fused_loops,
+    "plain": lambda: Schedule(o.matvec(4, 5)),
+}

@@ -1,0 +1,43 @@
+"""Small legal schedules, each one step away from a mistake."""
+
+from __future__ import annotations
+
+import ekc.ir.operators as o
+from ekc.ir.schedule import Schedule
+
+
+def product() -> Schedule:
+    """C[i, j] = sum of A[i, k] * B[k, j], untouched."""
+    return Schedule(o.matmul(32, 32, 32))
+
+
+def staged() -> Schedule:
+    """A in shared memory along k.0, in registers along k.1."""
+    s = product().split("k", (8,)).reorder("k.0", "k.1", "i", "j")
+    return s.cache_read("A", "shared", at="k.0").cache_read("A.shared", "register", at="k.1")
+
+
+def chain() -> Schedule:
+    """T = 2 X, then C = T @ B."""
+    first = o.compute(
+        "t", axes={"p": 8, "q": 8}, inputs={"X": (8, 8)}, body=lambda X, p, q: X[p, q] * 2, output="T"
+    )
+    body = lambda T, B, i, j, k: T[i, k] * B[k, j]  # noqa: E731
+    return Schedule(first.then("C", axes={"i": 8, "j": 8}, reduce={"k": 8}, inputs={"B": (8, 8)}, body=body))
+
+
+def read_twice() -> Schedule:
+    """T is read by U, and by C beside U."""
+    first = o.compute("t", axes={"p": 8}, inputs={"X": (8,)}, body=lambda X, p: X[p] * 2, output="T")
+    second = first.then("U", axes={"u": 8}, body=lambda T, u: T[u] + 1)
+    return Schedule(second.then("C", axes={"i": 8}, body=lambda T, U, i: T[i] + U[i]))
+
+
+def vectored() -> Schedule:
+    """j.1 in vectors of 4."""
+    return product().split("j", (4,)).reorder("i", "k", "j.0", "j.1").vectorize("j.1")
+
+
+def summed_first() -> Schedule:
+    """A product, then relu of it."""
+    return Schedule(o.matmul(8, 8, 8).then("D", axes={"p": 8, "q": 8}, body=lambda C, p, q: C[p, q] * 2))

@@ -1,0 +1,239 @@
+"""Random legal schedules for random small operators.
+
+The same drawing code serves hypothesis (which shrinks) and `random.Random` (for a fixed sample):
+all it needs is a way to choose one of several things.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+
+import ekc.ir.expr as ex
+from ekc.errors import ScheduleError
+from ekc.ir.operator import Operator
+from ekc.ir.program import BLOCK_LEVELS, Loop, Nest, Program
+from ekc.ir.schedule import Schedule
+from ekc.ir.steps import (
+    Bind,
+    CacheRead,
+    CacheWrite,
+    ComputeAt,
+    Fuse,
+    Pipeline,
+    Reorder,
+    Split,
+    Step,
+    Unroll,
+    Vectorize,
+)
+from ekc.ir.tree import kernels
+from tests.ir.drawn_operators import Choose, draw_operator
+
+MOST_THREADS = 64
+MOST_POINTS = 100_000
+"""Iterations of all loops of a launch, tails included."""
+EARLY = ("split",) * 5 + ("fuse", "reorder", "reorder")
+MIDDLE = ("bind",) * 4 + (
+    "cache_write",
+    "reorder",
+    "split",
+    "innermost",
+    "innermost",
+    "vectorize",
+    "vectorize",
+    "compute_at",
+    "lanes",
+)
+LATE = ("cache_read",) * 5 + (
+    "compute_at",
+    "pipeline",
+    "pipeline",
+    "unroll",
+    "bind",
+    "vectorize",
+    "cache_write",
+)
+
+
+def draw_schedule(choose: Choose, op: Operator, most: int = 20) -> Schedule:
+    """3 to `most` legal steps (fewer where nearly everything is refused)."""
+    schedule = Schedule(op)
+    wanted = choose(range(3, most + 1))
+    for _ in range(3 * wanted):
+        progress = len(schedule.steps) / wanted
+        if progress >= 1:
+            break
+        kind = choose(EARLY if progress < 0.35 else MIDDLE if progress < 0.65 else LATE)
+        schedule = _with_one_more(schedule, _PROPOSE[kind](schedule.program, choose))
+    return schedule
+
+
+def _with_one_more(schedule: Schedule, step: Step | None) -> Schedule:
+    """The schedule with the step, or as it was where the step makes no legal kernel."""
+    if step is None:
+        return schedule
+    try:
+        longer = schedule.do(step)
+        fits = all(
+            k.threads <= MOST_THREADS and _points(k.nest) <= MOST_POINTS for k in kernels(longer.program)
+        )
+    except ScheduleError:
+        return schedule
+    return longer if fits else schedule
+
+
+def _points(nest: Nest) -> int:
+    return math.prod(x.extent for x in nest.loops)
+
+
+@st.composite
+def operators(draw: st.DrawFn) -> Operator:
+    """Any small operator."""
+    return draw_operator(lambda options: draw(st.sampled_from(options)))
+
+
+@st.composite
+def schedules(draw: st.DrawFn, most: int = 20) -> Schedule:
+    """Any small operator with a random legal schedule."""
+
+    def choose(options: Sequence[Any]) -> Any:
+        return draw(st.sampled_from(options))
+
+    return draw_schedule(choose, draw_operator(choose), most)
+
+
+def seeded_schedule(seed: int, most: int = 20) -> Schedule:
+    """The same schedule for the same seed."""
+    choose = random.Random(seed).choice
+    return draw_schedule(choose, draw_operator(choose), most)
+
+
+def _nest(program: Program, choose: Choose) -> Nest:
+    return choose(program.nests)
+
+
+def _loop(nest: Nest, choose: Choose, fits: Callable[[Loop], bool]) -> Loop | None:
+    found = [x for x in nest.loops if fits(x)]
+    return choose(found) if found else None
+
+
+def _plain(loop: Loop) -> bool:
+    return loop.level == "serial" and loop.unroll == 1
+
+
+def _split(program: Program, choose: Choose) -> Step | None:
+    loop = _loop(_nest(program, choose), choose, lambda x: _plain(x) and x.extent > 1)
+    return loop and Split(
+        loop.name, choose([(2,), (3,), (4,), (8,), (2, 2), (4, 2), (2, 3), (2, 4), (5,), (2, 2, 2)])
+    )
+
+
+def _fuse(program: Program, choose: Choose) -> Step | None:
+    loops = _nest(program, choose).loops
+    pairs = [
+        (a, b) for a, b in itertools.pairwise(loops) if a.reduction == b.reduction and _plain(a) and _plain(b)
+    ]
+    return Fuse(*(x.name for x in choose(pairs))) if pairs else None
+
+
+def _reorder(program: Program, choose: Choose) -> Step | None:
+    names = [x.name for x in _nest(program, choose).loops]
+    if choose((True, False)):
+        # Outer pieces outside, as every tiling has it.
+        order = sorted(names, key=lambda n: (n.count(".") and n[-1] != "0", n.rpartition(".")[2]))
+    else:
+        order = []
+        while names:
+            order.append(names.pop(choose(range(len(names)))))
+    return Reorder(tuple(order))
+
+
+def _innermost(program: Program, choose: Choose) -> Step | None:
+    """A loop that could run in vectors, moved to where it can."""
+    nest = _nest(program, choose)
+    loop = _loop(nest, choose, lambda x: _plain(x) and not x.reduction and x.extent in (2, 4, 8))
+    return loop and Reorder((*(x.name for x in nest.loops if x is not loop), loop.name))
+
+
+def _bind(program: Program, choose: Choose) -> Step | None:
+    nest = _nest(program, choose)
+    loop = _loop(nest, choose, lambda x: x.level == "serial" and not x.reduction)
+    if loop is None:
+        return None
+    levels = (*BLOCK_LEVELS, "block.x", "thread.x", "thread.x", "thread.y", "thread.z", "vthread")
+    return Bind(loop.name, choose(levels))
+
+
+def _lanes(program: Program, choose: Choose) -> Step | None:
+    nest = _nest(program, choose)
+    loop = _loop(nest, choose, lambda x: x.level == "serial" and x.reduction and x.extent in (2, 4, 8))
+    return (
+        loop and Bind(loop.name, "thread.x")
+        if nest.accumulate
+        else loop and CacheWrite(nest.compute.output.name)
+    )
+
+
+def _cache_write(program: Program, choose: Choose) -> Step | None:
+    return CacheWrite(_nest(program, choose).compute.output.name, vector=choose((1, 2, 4, 8)))
+
+
+def _cache_read(program: Program, choose: Choose) -> Step | None:
+    nest = _nest(program, choose)
+    tensors = [load.tensor for load in ex.loads(nest.compute.body)]
+    if not tensors:
+        return None
+    copies = [s.name for s in nest.stagings if s.scope == "shared"]
+    source = choose([*copies, *copies, *tensors])
+    rank = len(program.op.tensors[source.split(".")[0]].shape)
+    order = choose([(), (), tuple(reversed(range(rank)))])
+    at = choose([None, *_serial(nest), *_serial(nest)])
+    scope = "register" if "." in source else choose(("shared", "shared", "register"))
+    return CacheRead(source, scope, at, choose((1, 2, 4, 8)), order, choose((0, 0, 1, 4)))
+
+
+def _serial(nest: Nest) -> list[str]:
+    return [x.name for x in nest.loops if x.is_serial]
+
+
+def _compute_at(program: Program, choose: Choose) -> Step | None:
+    what = [n.compute.output.name for n in program.nests[:-1]] + [
+        s.name for n in program.nests for s in n.stagings
+    ]
+    return ComputeAt(choose(what), choose([None, *_serial(program.nests[-1])])) if what else None
+
+
+def _pipeline(program: Program, choose: Choose) -> Step | None:
+    places = [s.at for n in program.nests for s in n.stagings if s.scope == "shared" and s.at is not None]
+    return Pipeline(choose(places), choose((1, 2, 2))) if places else None
+
+
+def _unroll(program: Program, choose: Choose) -> Step | None:
+    names = _serial(_nest(program, choose))
+    return Unroll(choose(names), choose((None, 1, 2, 4))) if names else None
+
+
+def _vectorize(program: Program, choose: Choose) -> Step | None:
+    return Vectorize(_nest(program, choose).loops[-1].name)
+
+
+_PROPOSE: dict[str, Callable[[Program, Choose], Step | None]] = {
+    "split": _split,
+    "fuse": _fuse,
+    "reorder": _reorder,
+    "innermost": _innermost,
+    "bind": _bind,
+    "lanes": _lanes,
+    "cache_write": _cache_write,
+    "cache_read": _cache_read,
+    "compute_at": _compute_at,
+    "pipeline": _pipeline,
+    "unroll": _unroll,
+    "vectorize": _vectorize,
+}

@@ -1,0 +1,185 @@
+"""What operators will not take: each in one clear line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ekc.ir.operators as o
+from ekc.errors import InvalidInput
+from ekc.ir.operator import Operator
+from ekc.ir.serialize import operator_from_json
+from tests.ir.test_operators import Array, arrays_for
+
+
+def one(**change: Any) -> Operator:
+    """A small operator of one's own with one thing changed."""
+    base: dict[str, Any] = {"axes": {"i": 4}, "inputs": {"x": (4,)}, "body": lambda x, i: x[i]}
+    return o.compute("mine", **(base | change))
+
+
+BAD: dict[str, tuple[Callable[[], object], str]] = {
+    "zero": (
+        lambda: o.matmul(0, 4, 4),
+        r"extent of axis i: 0 is outside 1 to \d+; the nearest legal value is 1",
+    ),
+    "negative": (lambda: o.matmul(4, -3, 4), r"axis j: -3 is outside 1 to .*nearest legal value is 1"),
+    "fractional": (
+        lambda: o.matmul(4, 4, 2.6),
+        r"axis k: 2.6 is not a whole number; the nearest legal value is 3",
+    ),  # type: ignore[arg-type]
+    "text": (lambda: o.matmul("4", 4, 4), r"axis i: '4' is not a whole number"),  # type: ignore[arg-type]
+    "nan": (lambda: o.matmul(float("nan"), 4, 4), r"nan is not a whole number; the nearest legal value is 1"),  # type: ignore[arg-type]
+    "true": (lambda: o.matmul(True, 4, 4), r"axis i: True"),
+    "huge": (lambda: o.matmul(2**50, 1, 1), rf"outside 1 to {2**40}; the nearest legal value is {2**40}"),
+    "huge tensor": (lambda: o.matmul(2**30, 2**30, 1), r"C has \d+ elements, the limit is 2\*\*40"),
+    "conv zero": (
+        lambda: o.conv2d(1, 0, 4, 4, out_channels=4),
+        r"c: 0 is outside 1 to .*nearest legal value is 1",
+    ),
+    "conv fraction": (
+        lambda: o.conv2d(1, 4, 4, 4, out_channels=4, stride=1.5),
+        r"stride: 1.5 is not a whole number",
+    ),  # type: ignore[arg-type]
+    "padding": (
+        lambda: o.conv2d(1, 4, 4, 4, out_channels=4, padding=-1),
+        r"padding: -1 is outside 0 to .*nearest legal value is 0",
+    ),
+    "three strides": (
+        lambda: o.conv2d(1, 4, 4, 4, out_channels=4, stride=(1, 1, 1)),
+        r"stride: .*neither one whole number nor a pair",
+    ),  # type: ignore[arg-type]
+    "large filter": (
+        lambda: o.conv2d(1, 4, 3, 9, out_channels=4, kernel=6),
+        r"kernel: spans 6 elements, the padded h has 3; .*padding is 2",
+    ),
+    "dilated filter": (
+        lambda: o.conv2d(1, 4, 9, 3, out_channels=4, dilation=3, padding=1),
+        r"spans 7 elements, the padded w has 5; .*padding is 2",
+    ),
+    "groups of c": (
+        lambda: o.conv2d(1, 6, 5, 5, out_channels=8, groups=4),
+        r"groups: 4 does not divide c=6; the nearest that does is 2",
+    ),
+    "groups of o": (
+        lambda: o.conv2d(1, 6, 5, 5, out_channels=8, groups=3),
+        r"groups: 3 does not divide out_channels=8; .* is 2",
+    ),
+    "groups": (lambda: o.conv2d(1, 6, 5, 5, out_channels=8, groups=0), r"groups: 0 is outside 1 to"),
+    "dtype": (
+        lambda: o.matmul(4, 4, 4, dtype="float31"),
+        r"dtype: 'float31' is not one of float32, float16; the nearest is 'float32'",
+    ),
+    "acc dtype": (lambda: o.matmul(4, 4, 4, acc_dtype="flot16"), r"dtype: 'flot16'.*nearest is 'float16'"),
+    "out dtype": (lambda: o.matmul(4, 4, 4, out_dtype="f"), r"dtype: 'f'"),
+    "axis name": (lambda: one(axes={"my axis": 4}), r"axis: 'my axis' is not an identifier .*try 'my_axis'"),
+    "axis digit": (
+        lambda: one(axes={"2i": 4}, body=lambda x: x[0]),
+        r"axis: '2i' is not an identifier .*try 'i'",
+    ),
+    "axis code": (lambda: one(axes={"i;exit(1)": 4}, body=lambda x: x[0]), r"is not an identifier"),
+    "axis keyword": (
+        lambda: one(axes={"register": 4}, body=lambda x: x[0]),
+        r"'register' is a reserved word.*try 'register_'",
+    ),
+    "axis cuda": (lambda: one(axes={"threadIdx": 4}, body=lambda x: x[0]), r"'threadIdx' is a reserved word"),
+    "axis tensor": (
+        lambda: one(axes={"x": 4}, body=lambda x: x),
+        r"axis: 'x' is the name of a tensor too; try 'x_'",
+    ),
+    "axis twice": (lambda: one().then("y", axes={"i": 4}, body=lambda C, i: C[i]), r"'i' is used twice"),
+    "no axes": (
+        lambda: one(axes={}, body=lambda x: x[0]),
+        r"at least one spatial axis; use an axis of extent 1",
+    ),
+    "tensor name": (
+        lambda: one(inputs={"float": (4,)}, body=lambda i: i),
+        r"tensor: 'float' is a reserved word.*try 'float_'",
+    ),
+    "tensor twice": (lambda: one(output="x"), r"tensor: 'x' is declared twice"),
+    "operator name": (
+        lambda: o.compute("a b", axes={"i": 4}, inputs={}, body=lambda i: i),
+        r"operator: 'a b' is not an identifier",
+    ),
+    "shape": (lambda: one(inputs={"x": 4}), r"shape of x: 4 is not a tuple of extents; try \(4,\)"),
+    "shape zero": (lambda: one(inputs={"x": (0,)}), r"extent of x: 0 is outside 1"),
+    "body name": (
+        lambda: one(body=lambda x, j: x[j]),
+        r"parameter 'j' is neither a tensor nor an axis \(x, i\)",
+    ),
+    "body nothing": (lambda: one(body=lambda x, i: None), r"body: returned None, needed an expression"),
+    "rank": (lambda: one(body=lambda x, i: x[i, i]), r"has 2 indices, x has 1 dimensions"),
+    "index product": (
+        lambda: one(body=lambda x, i: x[i * i]),
+        r"i \* i is not a sum of integer multiples of axes",
+    ),
+    "index data": (lambda: one(body=lambda x, i: x[x[i]]), r"is not a sum of integer multiples"),
+    "index fraction": (lambda: one(body=lambda x, i: x[i * 0.5]), r"is not a sum of integer multiples"),
+    "index by zero": (lambda: one(body=lambda x, i: x[i // 0]), r"divides by 0, the least divisor is 1"),
+    "combine": (lambda: one(combine="mean"), r"combine: 'mean' is not one of sum, max, min"),
+    "einsum form": (lambda: o.einsum("mk->m", (4, 4)), r"'mk->m' is not of the form"),
+    "einsum rank": (
+        lambda: o.einsum("mk,kn->mn", (4,), (4, 4)),
+        r"'mk' names 2 dimensions, the shape \(4,\) has 1",
+    ),
+    "einsum extents": (
+        lambda: o.einsum("mk,kn->mn", (4, 5), (6, 4)),
+        r"'k' is 5 in one operand and 6 in the other",
+    ),
+    "einsum output": (lambda: o.einsum("mk,kn->mz", (4, 5), (5, 4)), r"output 'mz' must name letters"),
+    "einsum names": (lambda: o.einsum("AB,Bx->Ax", (4, 5), (5, 4)), r"'A' is the name of a tensor; try 'a'"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_told_in_one_line(name: str) -> None:
+    make, words = BAD[name]
+    with pytest.raises(InvalidInput, match=words) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda a, b: (a,), r"takes 2 arrays \(A, B\), got 1"),
+        (lambda a, b: (a, b, b), r"takes 2 arrays \(A, B\), got 3"),
+        (lambda a, b: (a, b.T), r"B has shape \(4, 3\), needed \(3, 4\)"),
+        (lambda a, b: (a.astype(np.float64), b), r"A is float64, needed float32; try A.astype\('float32'\)"),
+        (lambda a, b: (a, b.astype(np.int32)), r"B is int32, needed float32; try B.astype\('float32'\)"),
+    ],
+)
+def test_wrong_arrays_are_named(change: Callable[[Array, Array], tuple[Array, ...]], words: str) -> None:
+    op = o.matmul(2, 4, 3)
+    with pytest.raises(InvalidInput, match=words):
+        op.reference(*change(*arrays_for(op)))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda d: d | {"name": "x; y"}, "operator: 'x; y' is not an identifier"),
+        (
+            lambda d: d | {"computes": [d["computes"][0] | {"output": ["C", [2, 5], "float32"]}]},
+            "is not indexed by its spatial axes",
+        ),
+        (
+            lambda d: d | {"computes": [d["computes"][0] | {"body": ["system", "rm"]}]},
+            "is not one that ekc writes",
+        ),
+        (
+            lambda d: d | {"computes": [d["computes"][0] | {"axes": [["i", 2, False]]}]},
+            "'j' in the body|'k' in the body",
+        ),
+        (lambda d: d | {"inputs": [["A", [2, 3], "int7"]]}, "dtype: 'int7'"),
+        (lambda d: {k: v for k, v in d.items() if k != "inputs"}, "not the JSON of one"),
+    ],
+)
+def test_json_of_no_operator_is_refused(
+    change: Callable[[dict[str, Any]], dict[str, Any]], words: str
+) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        operator_from_json(change(o.matmul(2, 4, 3).to_json()))

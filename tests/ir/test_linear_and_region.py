@@ -1,0 +1,190 @@
+"""Index forms and regions against plain enumeration of every loop value."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ekc.errors import ScheduleError
+from ekc.ir.access import Access
+from ekc.ir.linear import Linear, Quasi, span, value, variable
+from ekc.ir.region import Region, region_of
+from ekc.ir.tree import ComputeNode, LoopNode, Node, kernels
+from tests.ir.strategies import seeded_schedule
+
+EXTENTS = {"a": 3, "b": 4, "c": 2}
+NAMES = sorted(EXTENTS)
+small = st.integers(-5, 5)
+
+
+@st.composite
+def forms(draw: st.DrawFn, names: tuple[str, ...] = tuple(NAMES), depth: int = 1) -> Linear:
+    """A random form, with a quotient or remainder now and then."""
+    total = Linear((), draw(small))
+    for name in draw(st.lists(st.sampled_from(names), unique=True)):
+        total = total + variable(name).scaled(draw(small))
+    if depth and draw(st.booleans()):
+        inner, op, divisor = (
+            draw(forms(names, depth - 1)),
+            draw(st.sampled_from(("//", "%"))),
+            draw(st.integers(1, 5)),
+        )
+        tag = f"({inner.terms}, {inner.const}) {op} {divisor}"
+        total = total + Linear(((Quasi(op, inner, divisor, tag), draw(small)),))
+    return total
+
+
+def points(extents: dict[str, int]) -> Iterator[dict[str, int]]:
+    for values in itertools.product(*(range(e) for e in extents.values())):
+        yield dict(zip(extents, values, strict=True))
+
+
+@given(forms(), forms(), small)
+def test_arithmetic_is_that_of_the_values(f: Linear, g: Linear, factor: int) -> None:
+    for env in points(EXTENTS):
+        x, y = value(f, env), value(g, env)
+        assert value(f + g, env) == x + y
+        assert value(f - g, env) == x - y
+        assert value(f.scaled(factor), env) == x * factor
+        assert value(f.shifted(factor), env) == x + factor
+
+
+@given(forms(), forms(("x", "y")), forms(("x",)))
+def test_the_value_of_a_substitution_is_the_substitution_of_values(
+    f: Linear, for_a: Linear, for_c: Linear
+) -> None:
+    replaced = f.substitute({"a": for_a, "c": for_c})
+    for env in points({"b": 4, "x": 3, "y": 2}):
+        inner = {"a": value(for_a, env), "b": env["b"], "c": value(for_c, env)}
+        assert value(replaced, env) == value(f, inner)
+
+
+@given(forms())
+def test_only_and_without_part_a_form(f: Linear) -> None:
+    inside = {"a", "c"}
+    if f.mixed(inside):
+        return
+    parts = f.only(inside) + f.without(inside)
+    # A quotient of a mere number uses no loop: it belongs to both, and `linearize` never makes one.
+    if all(f_atom.variables() for f_atom, _ in f.terms if isinstance(f_atom, Quasi)):
+        assert all(value(parts, env) == value(f, env) for env in points(EXTENTS))
+
+
+@given(forms())
+def test_span_bounds_every_value(f: Linear) -> None:
+    low, high = span(f, EXTENTS)
+    values = [value(f, env) for env in points(EXTENTS)]
+    assert low <= min(values)
+    assert high >= max(values)
+
+
+@given(forms(depth=0))
+def test_span_is_reached_where_there_is_no_quotient(f: Linear) -> None:
+    values = [value(f, env) for env in points(EXTENTS)]
+    assert span(f, EXTENTS) == (min(values), max(values))
+
+
+LOOPS = {"a": 3, "b": 2, "c": 4, "d": 2}
+AXES = {"a": "i", "b": "i", "c": "i", "d": "j"}
+
+
+@st.composite
+def reads(draw: st.DrawFn) -> list[tuple[Linear, ...]]:
+    """One to three reads of a matrix: a split axis in any order, offsets, a second axis, a quotient."""
+    split = Linear((("a", 8), ("b", 4), ("c", 1)))
+    fused = Linear(((Quasi("//", variable("c"), 2, "c//2"), 3), (Quasi("%", variable("c"), 2, "c%2"), 1)))
+    shifted = Linear(((Quasi("//", variable("c").shifted(-2), 2, "(c-2)//2"), 1),))
+    kinds = [
+        split,
+        split.scaled(2),
+        split.scaled(-1),
+        split + variable("d"),
+        fused,
+        variable("d"),
+        shifted,
+        Linear(),
+    ]
+    first = (draw(st.sampled_from(kinds)), draw(st.sampled_from(kinds)))
+    offsets = draw(st.lists(st.tuples(small, small), min_size=1, max_size=3))
+    return [tuple(f.shifted(n) for f, n in zip(first, offset, strict=True)) for offset in offsets]
+
+
+def check_region(region: Region, forms: list[tuple[Linear, ...]], extents: dict[str, int]) -> None:
+    """Every element read has its own place in the box, and that place stands for that element."""
+    place: dict[tuple[int, ...], dict[tuple[int, ...], tuple[int, ...]]] = {}
+    back = region.coordinates()
+    outer = [n for n in extents if n not in region.inner]
+    for env in points(extents):
+        for read in forms:
+            element = tuple(int(value(f, env)) for f in read)
+            where = tuple(int(value(f, env)) for f in region.locate(read))
+            assert all(0 <= w < s.extent for w, s in zip(where, region.segments, strict=True))
+            named = env | {f"#{i}": w for i, w in enumerate(where)}
+            assert tuple(int(value(f, named)) for f in back) == element
+            seen = place.setdefault(tuple(env[n] for n in outer), {})
+            assert seen.setdefault(where, element) == element
+
+
+@settings(max_examples=200)
+@given(reads(), st.sets(st.sampled_from(sorted(LOOPS))))
+def test_every_read_of_a_region_is_found_at_its_own_place(
+    forms: list[tuple[Linear, ...]], inner: set[str]
+) -> None:
+    region = region_of(forms, frozenset(inner), LOOPS, AXES)
+    check_region(region, forms, LOOPS)
+
+
+@settings(max_examples=200)
+@given(reads())
+def test_a_region_of_every_loop_has_no_more_elements_than_its_hull(forms: list[tuple[Linear, ...]]) -> None:
+    region = region_of(forms, frozenset(LOOPS), LOOPS, AXES)
+    hull = 1
+    for dim in range(2):
+        ends = [span(f[dim], LOOPS) for f in forms]
+        hull *= max(high for _, high in ends) - min(low for low, _ in ends) + 1
+    assert region.size <= hull
+
+
+def test_a_strided_thread_tile_is_not_its_hull() -> None:
+    tile = (Linear((("i.1", 64), ("i.2", 4), ("i.3", 1))),)
+    extents = {"i.1": 2, "i.2": 16, "i.3": 4}
+    region = region_of([tile], frozenset({"i.1", "i.3"}), extents, dict.fromkeys(extents, "i"))
+    assert [(s.stride, s.extent) for s in region.segments] == [(64, 2), (1, 4)]
+    assert region.size == 8
+
+
+def test_a_stencil_takes_one_hull() -> None:
+    forms = [(variable("a").shifted(n),) for n in (-1, 0, 1)]
+    region = region_of(forms, frozenset({"a"}), {"a": 6}, {"a": "a"})
+    assert region.size == 8
+    assert region.base[0].const == -1
+
+
+def test_half_a_fused_index_is_refused() -> None:
+    f = Linear((("f.0", 4), ("f.1", 1)))
+    index = (Linear(((Quasi("//", f, 3, "f//3"), 1),)),)
+    with pytest.raises(ScheduleError, match="fused index"):
+        region_of([index], frozenset({"f.1"}), {"f.0": 3, "f.1": 4}, {"f.0": "f", "f.1": "f"})
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_regions_of_drawn_schedules(seed: int) -> None:
+    for kernel in kernels(seeded_schedule(seed).program):
+        extents = {name: int(extent) for name, extent in kernel.nest.extents.items()}
+        if math.prod(extents.values()) <= 3000:
+            for access in _reads(kernel.body):
+                if access.buffer is not None:
+                    check_region(access.buffer.region, [access.index], extents)
+
+
+def _reads(nodes: tuple[Node, ...]) -> Iterator[Access]:
+    for node in nodes:
+        if isinstance(node, LoopNode):
+            yield from _reads(node.body)
+        if isinstance(node, ComputeNode):
+            yield from (*node.reads.values(), node.target)

@@ -1,0 +1,166 @@
+"""What operators mean, against NumPy written another way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import ekc.ir.expr as ex
+import ekc.ir.operators as o
+from ekc.ir.operator import Operator
+from ekc.ir.serialize import operator_from_json
+
+Array = NDArray[Any]
+
+
+def arrays_for(op: Operator) -> list[Array]:
+    rng = np.random.default_rng(3)
+    return [rng.standard_normal(t.shape).astype(t.dtype.numpy) for t in op.inputs]
+
+
+def close(op: Operator, got: Array, expected: Array) -> None:
+    spec = op.outputs[0]
+    assert got.dtype == spec.dtype.numpy
+    assert got.shape == spec.shape
+    eps = float(np.finfo(got.dtype).eps)
+    np.testing.assert_allclose(got.astype(np.float64), expected, rtol=2 * eps, atol=2 * eps)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("transpose_a", [False, True])
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_matmul(dtype: str, transpose_a: bool, transpose_b: bool) -> None:
+    op = o.matmul(5, 7, 9, dtype=dtype, transpose_a=transpose_a, transpose_b=transpose_b)
+    a, b = arrays_for(op)
+    left, right = a.astype(np.float64), b.astype(np.float64)
+    close(op, op.reference(a, b), (left.T if transpose_a else left) @ (right.T if transpose_b else right))
+
+
+def test_half_in_float_out() -> None:
+    op = o.matmul(4, 4, 4, dtype="float16", out_dtype="float32")
+    assert [t.dtype.name for t in (*op.inputs, *op.outputs)] == ["float16", "float16", "float32"]
+    assert op.computes[0].acc_dtype.name == "float32"
+    assert op.reference(*arrays_for(op)).dtype == np.float32
+
+
+def test_matvec_and_batch_matmul() -> None:
+    op = o.matvec(6, 11)
+    a, x = arrays_for(op)
+    close(op, op.reference(a, x), a.astype(np.float64) @ x)
+    op = o.batch_matmul(3, 4, 5, 6)
+    a, b = arrays_for(op)
+    close(op, op.reference(a, b), np.matmul(a.astype(np.float64), b))
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [
+        ("mk,kn->mn", ((4, 6), (6, 5))),
+        ("bij,bjk->kbi", ((2, 3, 4), (2, 4, 5))),
+        ("a,b->ab", ((3,), (4,))),
+        ("ij,ij->", ((3, 4), (3, 4))),
+        ("iij,jk->ik", ((3, 3, 4), (4, 2))),
+        ("abc,d->b", ((2, 3, 4), (5,))),
+    ],
+)
+def test_einsum(text: str, shapes: tuple[tuple[int, ...], ...]) -> None:
+    op = o.einsum(text, *shapes)
+    a, b = (x.astype(np.float64) for x in arrays_for(op))
+    close(op, op.reference(*arrays_for(op)), np.einsum(text, a, b).reshape(op.outputs[0].shape))
+
+
+def convolved(x: Array, w: Array, stride: Any, padding: Any, dilation: Any, groups: int) -> Array:
+    """A convolution as a paper has it: pad, then one window after another."""
+    n, c, h, width = x.shape
+    out, share, r, s = w.shape
+    padded = np.zeros((n, c, h + 2 * padding[0], width + 2 * padding[1]))
+    padded[:, :, padding[0] : padding[0] + h, padding[1] : padding[1] + width] = x
+    rows = range(0, padded.shape[2] - (r - 1) * dilation[0], stride[0])
+    columns = range(0, padded.shape[3] - (s - 1) * dilation[1], stride[1])
+    y = np.zeros((n, out, len(rows), len(columns)))
+    for channel in range(out):
+        first = channel // (out // groups) * share
+        for i, top in enumerate(rows):
+            for j, left in enumerate(columns):
+                window = padded[:, first : first + share, top:, left:]
+                window = window[
+                    :, :, : (r - 1) * dilation[0] + 1 : dilation[0], : (s - 1) * dilation[1] + 1 : dilation[1]
+                ]
+                y[:, channel, i, j] = (window * w[channel]).sum(axis=(1, 2, 3))
+    return y
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "dilation", "groups"),
+    [
+        ((1, 1), (1, 1), (0, 0), (1, 1), 1),
+        ((3, 3), (1, 1), (1, 1), (1, 1), 1),
+        ((3, 3), (2, 2), (1, 1), (1, 1), 1),
+        ((3, 2), (2, 1), (0, 2), (1, 1), 1),
+        ((3, 3), (1, 1), (2, 2), (2, 2), 1),
+        ((2, 3), (3, 2), (1, 0), (2, 1), 2),
+        ((3, 3), (1, 1), (1, 1), (1, 1), 4),
+        ((5, 3), (1, 1), (3, 3), (1, 1), 1),
+    ],
+)
+def test_conv2d(kernel: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> None:
+    how = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    op = o.conv2d(2, 4, 7, 8, out_channels=8 if groups < 4 else 4, kernel=kernel, **how)
+    x, w = arrays_for(op)
+    close(op, op.reference(x, w), convolved(x, w, stride, padding, dilation, groups))
+
+
+def test_a_band_of_diagonals() -> None:
+    op = o.compute(
+        "band",
+        axes={"i": 9, "j": 6},
+        reduce={"b": 5},
+        inputs={"A": (9, 5), "B": (9, 6)},
+        body=lambda A, B, i, j, b: A[i, b] * B[i + b - 2, j],
+    )
+    a, b = arrays_for(op)
+    dense = np.zeros((9, 9))
+    for i in range(9):
+        for d in range(5):
+            if 0 <= i + d - 2 < 9:
+                dense[i, i + d - 2] = a[i, d]
+    close(op, op.reference(a, b), dense @ b)
+
+
+@pytest.mark.parametrize(("combine", "of"), [("sum", np.sum), ("max", np.max), ("min", np.min)])
+def test_reductions(combine: str, of: Callable[..., Any]) -> None:
+    body = lambda x, i, k: ex.exp(x[i, k]) - i  # noqa: E731
+    op = o.compute("r", axes={"i": 5}, reduce={"k": 7}, inputs={"x": (5, 7)}, body=body, combine=combine)
+    (x,) = arrays_for(op)
+    close(op, op.reference(x), of(np.exp(x.astype(np.float64)) - np.arange(5)[:, None], axis=1))
+
+
+def test_elementwise_functions_quotients_and_remainders() -> None:
+    body = lambda x, i: ex.tanh(x[i // 2]) / ex.sqrt(1 + x[i % 4] * x[i % 4]) + ex.minimum(i, 3)  # noqa: E731
+    op = o.compute("f", axes={"i": 8}, inputs={"x": (4,)}, body=body)
+    (x,) = (a.astype(np.float64) for a in arrays_for(op))
+    i = np.arange(8)
+    close(
+        op, op.reference(*arrays_for(op)), np.tanh(x[i // 2]) / np.sqrt(1 + x[i % 4] ** 2) + np.minimum(i, 3)
+    )
+
+
+def test_a_chain_of_computes() -> None:
+    op = o.matmul(4, 5, 6)
+    op = op.then(
+        "D",
+        axes={"p": 4, "q": 5},
+        inputs={"bias": (5,)},
+        body=lambda C, bias, p, q: ex.relu(C[p, q] + bias[q]),
+    )
+    op = op.then("m", axes={"row": 4}, reduce={"col": 5}, body=lambda D, row, col: D[row, col], combine="max")
+    a, b, bias = arrays_for(op)
+    expected = np.maximum(a.astype(np.float64) @ b + bias, 0).max(axis=1)
+    close(op, op.reference(a, b, bias), expected)
+    assert [t.name for t in op.intermediates] == ["C", "D"]
+    assert operator_from_json(op.to_json()) == op
+    assert operator_from_json(op.to_json()).digest == op.digest

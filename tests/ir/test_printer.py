@@ -1,0 +1,43 @@
+"""The printed tree, word for word; `pytest tests/ir/test_printer.py --update-golden` accepts a change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ekc.ir.printer import show
+from tests.ir.examples import EXAMPLES
+from tests.ir.strategies import seeded_schedule
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_tree_reads_as_in_the_golden_file(name: str, golden: Callable[[Path, str], None]) -> None:
+    schedule = EXAMPLES[name]()
+    assert str(schedule) == show(schedule.program)
+    golden(GOLDEN / f"{name}.txt", show(schedule.program))
+
+
+def test_no_golden_file_is_left_behind() -> None:
+    assert {p.stem for p in GOLDEN.glob("*.txt")} == set(EXAMPLES)
+
+
+def test_remarks_stand_in_one_column() -> None:
+    lines = show(EXAMPLES["matmul"]().program).splitlines()
+    columns = {
+        line.index(word)
+        for line in lines
+        for word in ("pipeline 2", "256 threads x", "unroll")
+        if word in line
+    }
+    assert len(columns) == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_text_of_any_schedule_is_the_same_each_time(seed: int) -> None:
+    text = show(seeded_schedule(seed).program)
+    assert text == show(seeded_schedule(seed).program)
+    assert all(line == line.rstrip() for line in text.splitlines())

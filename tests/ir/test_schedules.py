@@ -1,0 +1,92 @@
+"""Whatever schedule is drawn, the result stays that of the operator."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from numpy.typing import NDArray
+
+from ekc.ir.evaluate import evaluate, sample_blocks
+from ekc.ir.operator import Operator
+from ekc.ir.printer import show
+from ekc.ir.schedule import Schedule
+from ekc.ir.steps import REGISTRY
+from ekc.ir.tree import kernels
+from tests.ir.strategies import schedules, seeded_schedule
+
+DRAWN = settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+)
+
+
+def arrays_for(op: Operator, seed: int = 0) -> list[NDArray[Any]]:
+    rng = np.random.default_rng(seed)
+    return [rng.uniform(-1, 1, t.shape).astype(t.dtype.numpy) for t in op.inputs]
+
+
+def tolerance(op: Operator, expected: NDArray[Any]) -> float:
+    """One rounding for each term of each sum, in the coarsest type on the way."""
+    eps = max(float(np.finfo(d.numpy).eps) for c in op.computes for d in (c.acc_dtype, c.output.dtype))
+    terms = sum(math.prod(a.extent for a in c.reduction) + 2 for c in op.computes)
+    return 2 * eps * terms * max(1.0, float(np.abs(expected).max()))
+
+
+def assert_same(schedule: Schedule) -> None:
+    """The whole run writes every element, right; some blocks alone write the same values."""
+    op = schedule.op
+    arrays = arrays_for(op)
+    expected = op.reference(*arrays).astype(np.float64)
+    whole = evaluate(schedule.program, arrays)
+    assert whole.written.all(), f"{(~whole.written).sum()} elements not written\n{schedule}"
+    np.testing.assert_allclose(
+        whole.output.astype(np.float64), expected, rtol=0, atol=tolerance(op, expected), err_msg=str(schedule)
+    )
+    blocks = sample_blocks(kernels(schedule.program)[-1], 3, seed=1)
+    part = evaluate(schedule.program, arrays, blocks)
+    assert part.blocks == len(blocks) <= 3
+    assert part.written.any()
+    np.testing.assert_array_equal(
+        part.output[part.written], whole.output[part.written], err_msg=str(schedule)
+    )
+
+
+@DRAWN
+@given(schedules())
+def test_a_drawn_schedule_computes_what_the_operator_says(schedule: Schedule) -> None:
+    assert_same(schedule)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_a_fixed_sample_of_long_schedules_too(seed: int) -> None:
+    assert_same(seeded_schedule(seed))
+
+
+@DRAWN
+@given(schedules())
+def test_json_and_python_text_bring_the_same_schedule_back(schedule: Schedule) -> None:
+    again = Schedule.from_json(schedule.to_json())
+    names = {"ekc": SimpleNamespace(Schedule=Schedule), "op": schedule.op}
+    typed = eval(f"({schedule.to_python()})", names)
+    assert again == typed == schedule
+    assert again.digest == typed.digest == schedule.digest
+    assert show(again.program) == show(typed.program) == show(schedule.program)
+
+
+def test_every_step_kind_and_the_rarer_shapes_are_drawn() -> None:
+    sample = [seeded_schedule(seed) for seed in range(150)]
+    kinds = Counter(step.kind for schedule in sample for step in schedule.steps)
+    assert set(kinds) == set(REGISTRY)
+    assert min(kinds.values()) >= 5, kinds
+    assert max(len(s.steps) for s in sample) == 20
+    nests = [kernel for s in sample for kernel in kernels(s.program)]
+    assert any(x.is_thread and x.reduction for k in nests for x in k.nest.loops), "no sum across lanes"
+    assert any(s.source != s.tensor for k in nests for s in k.nest.stagings), "no copy of a copy"
+    assert any(s.produced_by for k in nests for s in k.nest.stagings), "nothing computed on the spot"
