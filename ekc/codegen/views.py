@@ -168,23 +168,25 @@ class Views:
 
     def _copy(self, node: StageNode, vector: int, names: Names) -> dict[str, Any]:
         """Source element, destination cells, guard and types of one move of `vector` elements."""
-        buffer, dtype = node.buffer, node.buffer.dtype
+        buffer, dtype = node.buffer, node.buffer.dtype if node.produced is not None else node.source.dtype
         copy = self.parity.get(buffer.name, "")
         cell = segment_cell(buffer.region)
-        contiguous = vector == 1 or buffer.fastest == node.vector_segment
+        converts = dtype is not buffer.dtype
+        source = self._source(node, names)
         return {
             "what": self._describe(node),
-            "source": self._source(node, names),
+            "source": widened(source, dtype) if converts and vector == 1 else source,
             "produced": node.produced is not None,
             "guard": names.condition(node.source.guards),
             "type": dtype.cuda,
-            "zero": zero(dtype),
+            "zero": zero(buffer.dtype),
             "vector": vector,
             "move": move_type(dtype, vector),
-            "contiguous": contiguous,
+            "contiguous": vector == 1 or (buffer.fastest == node.vector_segment and not converts),
             "bytes": dtype.bytes * vector,
             "target": names.cell(buffer, cell, copy),
             "targets": [names.cell(buffer, self._stepped(cell, node.vector_segment, v), copy) for v in range(vector)],
+            "values": [widened(f"moved[{v}]", dtype) if converts else f"moved[{v}]" for v in range(vector)],
             "name": names[buffer.name],
         }
 
@@ -256,9 +258,7 @@ class Views:
 
     def _read(self, access: Access, names: Names) -> str:
         """A value read in the body, as float, 0 outside the tensor."""
-        text = self._copied(access, names)
-        if access.spec.dtype.cuda == "half_t":
-            text = f"to_float({text})"
+        text = widened(self._copied(access, names), access.dtype)
         guard = names.condition(access.guards)
         return f"({guard} ? {text} : 0.0f)" if guard else text
 
@@ -316,6 +316,11 @@ def constant(number: float) -> str:
     if number in (float("inf"), float("-inf")):
         return "__int_as_float(0x7f800000)" if number > 0 else "__int_as_float(0xff800000)"
     return f"{number!r}f"
+
+
+def widened(value: str, dtype: DType) -> str:
+    """A stored value as float."""
+    return f"to_float({value})" if dtype.cuda == "half_t" else value
 
 
 def rounded(value: str, dtype: DType) -> str:

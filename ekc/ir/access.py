@@ -92,6 +92,11 @@ class Access:
     cell: tuple[Linear, ...] = ()
     """Coordinates along the buffer's segments (empty for global memory)."""
 
+    @property
+    def dtype(self) -> DType:
+        """The element type where the access goes."""
+        return self.spec.dtype if self.buffer is None else self.buffer.dtype
+
 
 def buffer_access(
     spec: TensorSpec, buffer: Buffer, index: tuple[Linear, ...], cell: tuple[Linear, ...]

@@ -42,6 +42,7 @@ SUMMED = (
     "loop_steps",
     "barriers",
     "shuffles",
+    "conversions",
     "guards",
     "global_load_requests",
     "global_load_sectors",
@@ -109,6 +110,8 @@ class _Walk:
                 case WriteNode():
                     count = trips * _f(node.region.size) / _f(node.vector)
                     self._add("guards", trips * _needed(node.target.guards) * self.warps)
+                    if node.target.dtype is not node.buffer.dtype:
+                        self._add("conversions", trips * _f(node.region.size) * self.warps)
                     self._touch(node.target, "store", node.vector, count)
                 case InitNode() if node.buffer is None:
                     self._touch(node.target, "store", 1, trips * _f(node.region.size))
@@ -158,6 +161,8 @@ class _Walk:
     def _private(self, node: StageNode, trips: Array) -> None:
         count = trips * _f(node.buffer.region.size) / _f(node.staging.vector)
         self._add("guards", count * _needed(node.source.guards) * self.warps)
+        if node.source.dtype is not node.buffer.dtype:
+            self._add("conversions", trips * _f(node.buffer.region.size) * self.warps)
         self._touch(node.source, "load", node.staging.vector, count)
 
     def _compute(self, node: ComputeNode, trips: Array) -> None:
@@ -167,6 +172,8 @@ class _Walk:
         self._add("operations", trips * self.warps * max(each, 1))
         self._add("guards", trips * self.warps * _needed(node.guards))
         for access in node.reads.values():
+            if access.dtype is not compute.acc_dtype:
+                self._add("conversions", trips * self.warps)
             if access.buffer is None or access.buffer.scope == "shared":
                 count = trips * self._issued(node, access)
                 self._add("guards", count * _needed(access.guards) * self.warps)
@@ -253,7 +260,8 @@ class _Walk:
             "occupancy": np.minimum(resident * self.warps * WARP / limits.threads_per_sm, 1.0),
             "waves": waves,
             "wave_use": blocks / (waves * slots),
-            "sm_use": np.minimum(blocks / limits.sms, 1.0),
+            "balance": blocks / (limits.sms * np.ceil(blocks / limits.sms)),
+            "active_warps": np.minimum(resident, np.ceil(blocks / limits.sms)) * self.warps,
             "lane_use": self.threads / (self.warps * WARP),
             "useful_share": points / (self.sums["fma"] * blocks),
             "statements": _f(statements(kernel.body)),

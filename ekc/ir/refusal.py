@@ -41,6 +41,8 @@ class Check:
     limit: Any
     nearest: Any
     unit: str = ""
+    limit_text: str = "{}"
+    """How the limit reads, filled in only when a refusal is printed."""
 
     def mask(self, size: int) -> NDArray[np.bool_]:
         """Who passes, as a vector of `size`."""
@@ -51,12 +53,10 @@ class Check:
         if bool(_at(self.ok, row)):
             return None
         unit = f" {self.unit}" if self.unit else ""
-        return Refusal(
-            self.rule,
-            f"{_at(self.need, row)}{unit}",
-            f"{_at(self.limit, row)}{unit}",
-            str(_at(self.nearest, row)),
-        )
+        limit = self.limit_text.format(_at(self.limit, row))
+        if self.limit_text == "{}":
+            limit += unit
+        return Refusal(self.rule, f"{_at(self.need, row)}{unit}", limit, str(_at(self.nearest, row)))
 
     def enforce(self) -> None:
         """Raise the refusal of a single Program, if there is one."""

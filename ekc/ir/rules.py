@@ -163,27 +163,28 @@ def _walk(nodes: tuple[Node, ...]) -> Iterator[Node]:
 
 def _vector_checks(name: str, vector: Extent, source: Access, region: Any, segment: int | None) -> Iterator[Check]:
     v = np.asarray(vector)
-    rule = f"vector width of {name}"
+    rule, unit = f"vector width of {name}", "elements at once"
     size = vector * source.spec.dtype.bytes
     yield Check(rule, np.asarray(size) <= 16, size, 16, 16 // source.spec.dtype.bytes, "bytes at once")
     stride = region.segments[segment].stride if segment is not None else 0
     extent = region.segments[segment].extent if segment is not None else 1
     neighbours = (v == 1) | ((np.asarray(stride) == 1) & (np.asarray(extent) % v == 0))
-    yield Check(rule, neighbours, vector, f"a tile row of {extent} neighbours to divide", 1, "elements at once")
+    yield Check(rule, neighbours, vector, extent, 1, unit, "a tile row of {} neighbours, a multiple of it")
     others = _steps(source.address, f"#{segment}")
     aligned = v == 1
     together: Any = True
     for step in others:
         together = together & (np.asarray(step) % v == 0)
-    yield Check(rule, aligned | together, vector, "steps between rows that are multiples of it", 1, "elements at once")
+    yield Check(rule, aligned | together, vector, None, 1, unit, "rows that start at multiples of it")
     last = [g for g in source.guards if source.index and g.form is source.index[-1]]
     if last:
-        yield Check(rule, (v == 1) | (last[0].extent % v == 0), vector, f"a tensor row of {last[0].extent} to divide", 1, "elements at once")
+        row = last[0].extent
+        yield Check(rule, (v == 1) | (row % v == 0), vector, row, 1, unit, "a tensor row of {}, a multiple of it")
 
 
 def _destination_checks(node: StageNode) -> Iterator[Check]:
     """Where the buffer keeps the neighbours side by side, its other steps must stay aligned too."""
-    if node.buffer.fastest != node.vector_segment:
+    if node.buffer.fastest != node.vector_segment or node.source.dtype is not node.buffer.dtype:
         return
     v = np.asarray(node.staging.vector)
     together: Any = True

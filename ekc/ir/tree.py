@@ -215,7 +215,9 @@ class _Derivation:
         source = self.nest.staging(s.source)
         order = s.order or (source.order if source else ()) or tuple(range(len(region.base)))
         copies = self.nest.loop(s.at).pipeline if s.at is not None and s.scope == "shared" else 1
-        return make_buffer(s.name, s.scope, self.tensors[s.tensor].dtype, region, order, s.pad, copies)
+        # Registers hold what arithmetic uses, so a float16 is converted once, when it arrives.
+        dtype = self.compute.acc_dtype if s.scope == "register" else self.tensors[s.tensor].dtype
+        return make_buffer(s.name, s.scope, dtype, region, order, s.pad, copies)
 
     def _accumulator(self) -> Buffer | None:
         if not self.nest.accumulate:

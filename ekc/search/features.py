@@ -16,6 +16,7 @@ COUNTS = (
     "total_loop_steps",
     "total_barriers",
     "total_shuffles",
+    "total_conversions",
     "total_guards",
     "total_global_load_requests",
     "total_global_load_sectors",
@@ -37,8 +38,9 @@ COUNTS = (
     "statements",
     "waves",
     "resident_blocks",
+    "active_warps",
 )
-SHARES = ("occupancy", "wave_use", "sm_use", "lane_use", "useful_share", "pipeline")
+SHARES = ("occupancy", "wave_use", "balance", "lane_use", "useful_share", "pipeline")
 RATIOS = (
     ("operations_per_shared_load", "total_operations", "total_shared_load_requests"),
     ("operations_per_global_load", "total_operations", "total_global_load_requests"),
@@ -46,15 +48,13 @@ RATIOS = (
     ("wavefronts_per_shared_load", "total_shared_load_wavefronts", "total_shared_load_requests"),
     ("wavefronts_per_shared_store", "total_shared_store_wavefronts", "total_shared_store_requests"),
     ("operations_per_barrier", "total_operations", "total_barriers"),
-    ("warps_in_flight", "resident_blocks", "one_over_warps"),
 )
 NAMES = (*COUNTS, *SHARES, *(name for name, _, _ in RATIOS))
 
 
 def features(figures: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float32]:
     """One row per schedule, one column per name in `NAMES`."""
-    known = dict(figures) | {"one_over_warps": 1.0 / figures["warps"]}
-    columns = [np.log2(1.0 + known[name]) for name in COUNTS]
-    columns += [known[name] for name in SHARES]
-    columns += [np.log2(1.0 + known[a] / np.maximum(known[b], 1e-9).clip(min=1e-3)) for _, a, b in RATIOS]
+    columns = [np.log2(1.0 + figures[name]) for name in COUNTS]
+    columns += [figures[name] for name in SHARES]
+    columns += [np.log2(1.0 + figures[a] / np.maximum(figures[b], 1.0)) for _, a, b in RATIOS]
     return np.stack(columns, axis=1).astype(np.float32)

@@ -1,4 +1,9 @@
-"""The baseline everyone writes first: one thread per output element, nothing staged."""
+"""The baseline everyone writes first: one thread per output element, nothing staged.
+
+It is the first rung of the well-known SGEMM ladder (1.3 % of cuBLAS on an A6000): neighbouring
+threads take neighbouring rows, so that nothing is coalesced. The second rung only swaps the two
+thread axes; the tuner has to find that for itself.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ SIDE = 16
 
 
 def naive(op: Operator) -> Schedule:
-    """The naive schedule of any operator: its output tiled by 256 threads, sums kept in a register."""
+    """The naive schedule of any operator: its output cut among blocks of 256 threads, sums kept in a register."""
     schedule = Schedule(op)
     for compute in op.computes:
         schedule = _one_thread_each(schedule, compute)
@@ -27,6 +32,6 @@ def _one_thread_each(schedule: Schedule, compute: Compute) -> Schedule:
     schedule = schedule.reorder(*blocks, *threads, *(a.name for a in compute.reduction))
     for loop in blocks:
         schedule = schedule.bind(loop, "block.x")
-    for loop in threads:
-        schedule = schedule.bind(loop, "thread.x")
+    for loop, level in zip(threads, ("thread.x", "thread.y"), strict=False):
+        schedule = schedule.bind(loop, level)
     return schedule.cache_write(compute.output.name, "register") if compute.reduction else schedule

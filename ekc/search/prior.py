@@ -16,6 +16,7 @@ from ekc.devices.base import Peaks
 LAUNCH_S = 2e-6
 """Start of an empty kernel, roughly, on any recent GPU."""
 _SHARPNESS = 4.0
+_SCHEDULERS = 4.0
 _WARPS_TO_HIDE = 16.0
 """Warp instructions in flight per SM that keep the arithmetic pipes busy: 4 schedulers x 4 cycles."""
 
@@ -37,14 +38,15 @@ def power(figures: Mapping[str, NDArray[np.float64]], peaks: Peaks) -> NDArray[n
 def _parts(figures: Mapping[str, NDArray[np.float64]], peaks: Peaks) -> dict[str, NDArray[np.float64]]:
     """Seconds that each resource needs alone."""
     lanes = peaks.fp32_flops / 2
-    extra = figures["total_guards"] + 3 * figures["total_loop_steps"]
+    # A conversion runs at a quarter of the rate of arithmetic.
+    extra = figures["total_guards"] + 3 * figures["total_loop_steps"] + 8 * figures["total_conversions"]
     memory = figures["total_shared_load_requests"] + figures["total_global_load_requests"]
     instructions = (figures["total_operations"] + 0.5 * extra + 0.5 * memory) * 32
-    in_flight = figures["resident_blocks"] * figures["warps"] * np.minimum(figures["accumulators"], 8.0)
-    hidden = np.minimum(in_flight / _WARPS_TO_HIDE, 1.0) ** 0.5
-    use = np.minimum(figures["wave_use"] * np.maximum(figures["resident_blocks"], 1.0), 1.0)
-    use = np.minimum(use, figures["sm_use"]) * hidden
-    bytes_in_flight = np.minimum(figures["sm_use"] * figures["occupancy"] * 8.0, 1.0)
+    warps = figures["active_warps"]
+    issuing = np.minimum(warps / _SCHEDULERS, 1.0)
+    hidden = np.minimum(warps * np.minimum(figures["accumulators"], 8.0) / _WARPS_TO_HIDE, 1.0) ** 0.5
+    use = figures["balance"] * issuing * hidden
+    bytes_in_flight = np.minimum(figures["balance"] * warps / _WARPS_TO_HIDE, 1.0)
     sectors = 32 * (figures["total_global_load_sectors"] + figures["total_global_store_sectors"])
     waves = figures["total_shared_load_wavefronts"] + figures["total_shared_store_wavefronts"]
     return {

@@ -193,7 +193,7 @@ class Space:
 
 def _excess(check: Check, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     """By how much a need exceeds its limit, as a ratio of at least 1; 1 where a rule has no numbers."""
-    if isinstance(check.need, str) or isinstance(check.limit, str):
+    if check.limit_text != "{}" or isinstance(check.need, str) or isinstance(check.limit, str):
         return np.ones(len(rows))
     ratio = np.asarray(check.need, dtype=np.float64) / np.maximum(check.limit, 1)
     return np.maximum(ratio[rows] if ratio.ndim else np.full(len(rows), ratio), 1.0)

@@ -104,7 +104,7 @@ def _notes(result: TuningResult) -> Iterator[str]:
     yield from _note("energy", _saving(result))
     yield from _note("model", _model(result.model_cards))
     yield from _note("bound", f"the least time on the roofline is set by {_bound(result)}")
-    yield from _note("result", f"{result.best.checked}" if result.best.checked else "not compared with NumPy")
+    yield from _note("checked", result.best.checked or "not compared with NumPy")
     yield from _note("throttled", ", ".join(result.best.throttle))
     yield from _note("stopped", result.stopped)
 

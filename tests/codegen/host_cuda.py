@@ -1,7 +1,8 @@
 """Runs generated CUDA text on the CPU: g++, a shim for CUDA's names, one OS thread for each CUDA thread.
 
 An independent check of what is emitted: index arithmetic, guards, vector moves (alignment is checked), array
-bounds, barriers (the thread sanitizer sees a missing one as a race), elements never written (outputs start as NaN).
+bounds, barriers (the thread sanitizer sees a missing one as a race), elements never written (outputs
+start as NaN).
 """
 
 from __future__ import annotations

@@ -190,25 +190,27 @@ def _random_matmul(rng: np.random.Generator) -> Schedule:
         .bind("j.0", where[1])
         .bind("i.2", "thread.y")
         .bind("j.2", "thread.x")
-        .cache_write("C")
+        .cache_write("C", vector=_pick(rng, 1, 1, 2))
     )
     for name in ("i.1", "j.1"):
         s = s.bind(name, "vthread") if rng.random() < 0.6 else s
     for tensor in ("A", "B"):
-        if rng.random() < 0.8:
-            order = (1, 0) if rng.random() < 0.5 else ()
-            s = s.cache_read(tensor, "shared", at="k.0", order=order, pad=_pick(rng, 0, 1, 4))
-            s = (
-                s.cache_read(f"{tensor}.shared", "register", at=str(rng.choice(["k.1", "k.2"])))
-                if rng.random() < 0.6
-                else s
-            )
-        elif rng.random() < 0.5:
-            s = s.cache_read(tensor, "register", at="k.2")
-    staged = any(
-        x.startswith("cache_read") and "shared" in x for x in (str(step.kind) + str(step) for step in s.steps)
-    )
-    return s.pipeline("k.0") if staged and rng.random() < 0.6 else s.unroll("k.1")
+        s = _random_copies(s, tensor, rng)
+    shared = any(x.name.endswith(".shared") for nest in s.program.nests for x in nest.stagings)
+    return s.pipeline("k.0") if shared and rng.random() < 0.6 else s.unroll("k.1")
+
+
+def _random_copies(s: Schedule, tensor: str, rng: np.random.Generator) -> Schedule:
+    """No copy, one in registers, one in shared memory, or both; scalars or vectors."""
+    if rng.random() < 0.2:
+        return s.cache_read(tensor, "register", at="k.2") if rng.random() < 0.5 else s
+    order = (1, 0) if rng.random() < 0.5 else ()
+    pad, vector = _pick(rng, 0, 1, 4), _pick(rng, 1, 1, 2, 4)
+    s = s.cache_read(tensor, "shared", at="k.0", vector=vector, order=order, pad=pad)
+    if rng.random() < 0.4:
+        return s
+    at = str(rng.choice(["k.1", "k.2"]))
+    return s.cache_read(f"{tensor}.shared", "register", at=at, vector=_pick(rng, 1, 1, 2))
 
 
 def _random_conv2d(rng: np.random.Generator) -> Schedule:

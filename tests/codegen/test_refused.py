@@ -58,14 +58,17 @@ MISTAKES: dict[str, tuple[Callable[[], Schedule], str]] = {
     ),
     "short row": (
         lambda: matmul(k=6).cache_read("A", "shared", vector=4),
-        "a tile row of 6 neighbours to divide",
+        "vector width of A.shared: needs 4 .*a tile row of 6",
     ),
-    "off by one": (shifted, "vector width of X.shared: .* steps between rows that are multiples"),
+    "off by one": (shifted, "vector width of X.shared: needs 4 .* rows"),
     "tensor row": (
         lambda: Schedule(o.matvec(8, 7)).split("k", (4,)).cache_read("x", "shared", at="k.0", vector=4),
-        "a tensor row of 7 to divide",
+        "vector width of x.shared: needs 4 .*a tensor row of 7",
     ),
-    "pad": (lambda: matmul().cache_read("A", "shared", vector=4, pad=1), "a pad that is a multiple of it"),
+    "pad": (
+        lambda: matmul().cache_read("A", "shared", vector=4, pad=1),
+        "vector width of A.shared: needs 4 .*a pad",
+    ),
     "write": (
         lambda: matmul(n=6).reorder("k", "i", "j").cache_write("C", vector=4),
         "vector width of write of C",

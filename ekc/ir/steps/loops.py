@@ -90,9 +90,8 @@ def _divides(nest: Nest, loop: Loop, step: Extent) -> Check:
     for axis, form in nest.index.items():
         least, rest = _least(form, loop), span(form.without({loop.name}), nest.extents)[1]
         ok = ok | ((least >= nest.compute.axis(axis).extent) & (rest < least))
-    near = f"{np.gcd(loop.extent, step)}" if isinstance(step, int) else np.gcd(loop.extent, step)
-    limit = f"a divisor of {loop.extent}" if isinstance(loop.extent, int) else loop.extent
-    return Check(f"split {loop.name}", ok, step, limit, near, "as product of factors")
+    near = np.gcd(loop.extent, step)
+    return Check(f"split {loop.name}", ok, step, loop.extent, near, "as product of factors", "a divisor of {}")
 
 
 def _least(form: Linear, loop: Loop) -> Extent:

@@ -1,0 +1,152 @@
+"""`ekc check`: what can be known of a kernel without running it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ekc.cli.operators import NEGATIVES
+from ekc.cli.output import json_option, say, say_json
+from ekc.cli.sources import Source, schedule_source
+
+if TYPE_CHECKING:
+    from ekc.codegen.compiled import CompiledKernel, Launch, Resources
+    from ekc.devices.base import Device
+    from ekc.ir.refusal import Refusal
+    from ekc.ir.schedule import Schedule
+
+_VECTOR = re.compile(r"\b((?:ld|st)\.(?:global|shared))(?:\.\w+)*?\.(v[248])\.[a-z]\d+")
+
+
+@click.command(context_settings=NEGATIVES)
+@schedule_source
+@click.option("--arch", help="Compile for this, such as sm_90; default: that of the target.")
+@json_option
+def check(source: Source, arch: str | None, as_json: bool) -> int:
+    """Compile a schedule and print the static facts: registers, spills, shared memory, occupancy, accesses.
+
+    Status 1 when a rule or a limit of the target refuses the schedule.
+    """
+    import ekc
+    from ekc import devices
+
+    found, device = source.find(), devices.open(source.target)
+    refusals = _refusals(found.schedule, device)
+    facts = {
+        "operator": found.schedule.op.to_json(),
+        "digest": found.schedule.digest,
+        "origin": found.origin,
+        "device": {"name": device.name, "simulated": device.simulated},
+        "arch": arch or device.arch,
+        "refusals": [asdict(r) for r in refusals],
+        "launches": [],
+    }
+    if not refusals:
+        kernel = ekc.compile(found.schedule, arch=arch or device.arch, limits=device.limits)
+        facts["launches"] = list(_launches(kernel.compiled, device))
+    if as_json:
+        say_json(facts)
+    else:
+        say(_text(found.schedule, found.origin, device, facts))
+    return 1 if refusals else 0
+
+
+def _refusals(schedule: Schedule, device: Device) -> list[Refusal]:
+    """Every rule that refuses the schedule on this device, not the first alone."""
+    from ekc.ir.rules import checks
+
+    return [r for c in checks(schedule.program, device.limits) if (r := c.refusal()) is not None]
+
+
+def _launches(compiled: CompiledKernel, device: Device) -> Iterator[dict[str, Any]]:
+    for launch, resources in zip(compiled.launches, compiled.resources, strict=True):
+        yield {
+            "name": launch.name,
+            "grid": launch.grid,
+            "block": launch.block,
+            **asdict(resources),
+            "shared_bytes": resources.shared_bytes + launch.shared_bytes,
+            "occupancy": _occupancy(launch, resources, device),
+            "vector_accesses": _vectors(compiled.ptx, launch.name),
+            "sites": [asdict(site) for site in launch.sites],
+        }
+
+
+def _occupancy(launch: Launch, resources: Resources, device: Device) -> dict[str, Any]:
+    from math import prod
+
+    from ekc.devices.occupancy import occupancy
+    from ekc.devices.specs import get
+
+    spec = get(device.name)
+    if spec is None:
+        return {}
+    shared = resources.shared_bytes + launch.shared_bytes
+    held = occupancy(spec.capability, prod(launch.block), resources.registers, shared)
+    limit = spec.capability.warps_per_sm
+    return {"blocks": held.blocks, "warps": held.warps, "of_warps": limit, "limited_by": held.limited_by}
+
+
+def _vectors(ptx: str, name: str) -> dict[str, int]:
+    """Vector loads and stores that the PTX of one kernel holds: {"ld.shared.v4": 8, ...}."""
+    text = ptx[re.search(rf"\.entry\s+{re.escape(name)}\b", ptx).start() :]  # type: ignore[union-attr]
+    text = text.split(".entry", 2)[1]
+    return dict(sorted(Counter(f"{what}.{width}" for what, width in _VECTOR.findall(text)).items()))
+
+
+def _text(schedule: Schedule, origin: str, device: Device, facts: dict[str, Any]) -> str:
+    from ekc.search.text_table import text_table
+
+    title = f"{str(schedule.op).splitlines()[0]}: {origin}\ncompiled for {facts['arch']}, limits of {device.label}"
+    if facts["refusals"]:
+        headers = ("rule", "needs", "limit", "nearest legal choice")
+        return text_table(headers, [tuple(r.values()) for r in facts["refusals"]], f"{title}\n\nRefused:", labels=4)
+    return "\n\n".join([title, *(_launch_text(launch) for launch in facts["launches"])])
+
+
+def _launch_text(launch: dict[str, Any]) -> str:
+    occupancy, vectors = launch["occupancy"], launch["vector_accesses"]
+    facts = {
+        "grid": " x ".join(map(str, launch["grid"])),
+        "block": " x ".join(map(str, launch["block"])),
+        "registers": f"{launch['registers']} per thread",
+        "spills": f"{launch['spill_store_bytes']} bytes stored, {launch['spill_load_bytes']} bytes loaded",
+        "shared": f"{launch['shared_bytes']} bytes per block",
+        "occupancy": _held(occupancy) if occupancy else "not known for this device",
+        "vectors": ", ".join(f"{what} x{count}" for what, count in vectors.items()) or "none in the PTX",
+    }
+    lines = [launch["name"], *(f"  {name:11}{fact}" for name, fact in facts.items())]
+    return "\n".join([*lines, "", _sites(launch["sites"])])
+
+
+def _held(occupancy: dict[str, Any]) -> str:
+    share = 100 * occupancy["warps"] / occupancy["of_warps"]
+    return (
+        f"{occupancy['warps']} of {occupancy['of_warps']} warps per SM ({share:.0f}%), {occupancy['blocks']} blocks, "
+        f"limited by {occupancy['limited_by']}"
+    )
+
+
+def _sites(sites: list[dict[str, Any]]) -> str:
+    """One row for each memory statement: how wide, how often, and how well a warp's addresses fit together."""
+    from ekc.search.text_table import text_table
+
+    headers = ("memory access", "space", "bytes a lane", "requests a block", "sectors", "wavefronts")
+    return text_table(headers, [_site(s) for s in sites], labels=2)
+
+
+def _site(site: dict[str, Any]) -> tuple[str, ...]:
+    on_chip = site["space"] == "shared"
+    return (
+        f"{site['kind']} {site['buffer']}",
+        site["space"],
+        str(site["bytes_per_lane"]),
+        f"{site['requests']:g}",
+        "" if on_chip else f"{site['sectors']:.1f}",
+        f"{site['wavefronts']:.1f}" if on_chip else "",
+    )

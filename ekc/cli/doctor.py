@@ -1,0 +1,93 @@
+"""`ekc doctor`: what this installation can do, and why not where it cannot."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+from typing import Any
+
+import click
+
+from ekc.cli.output import json_option, say, say_json
+from ekc.errors import EkcError, InvalidInput
+from ekc.version import __version__
+
+_PACKAGES = ("numpy", "jinja2", "xgboost", "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-ml-py", "click", "rich")
+
+
+@click.command()
+@json_option
+def doctor(as_json: bool) -> int:
+    """Print versions, NVRTC, GPU, compile cache and simulated devices. Status 1 when nothing can be compiled."""
+    facts = _facts()
+    if as_json:
+        say_json(facts)
+    else:
+        say("\n".join(f"{name:12}{_text(value)}" for name, value in facts.items()))
+    return 0 if facts["nvrtc"]["version"] else 1
+
+
+def _facts() -> dict[str, Any]:
+    from ekc.devices import specs
+
+    return {
+        "ekc": __version__,
+        "python": f"{platform.python_version()} on {platform.platform(terse=True)}",
+        "nvrtc": _nvrtc(),
+        "gpu": _gpu(),
+        "cache": _cache(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "simulated": {name: _spec(name) for name in specs.names()},
+    }
+
+
+def _nvrtc() -> dict[str, Any]:
+    from ekc.codegen import nvrtc
+
+    try:
+        return {"version": nvrtc.version(), "archs": list(nvrtc.supported_archs())}
+    except EkcError as problem:
+        return {"version": None, "reason": str(problem)}
+
+
+def _gpu() -> dict[str, Any]:
+    from ekc.devices import nvml
+
+    found = nvml.gpus()
+    return {"count": 0, "reason": found.reason} if isinstance(found, nvml.Absent) else {"count": found}
+
+
+def _cache() -> dict[str, Any]:
+    from ekc.cli.output import writable
+    from ekc.codegen import cache
+
+    try:
+        return {"folder": str(writable(cache.folder())), "writable": True}
+    except InvalidInput as problem:
+        return {"folder": str(cache.folder()), "writable": False, "reason": str(problem)}
+
+
+def _version(package: str) -> str:
+    """The installed version; xgboost also comes as xgboost-cpu."""
+    for name in (package, f"{package}-cpu"):
+        try:
+            return f"{metadata.version(name)}{'' if name == package else f' ({name})'}"
+        except metadata.PackageNotFoundError:
+            continue
+    return "not installed"
+
+
+def _spec(name: str) -> str:
+    from ekc.devices.specs import get
+
+    spec = get(name)
+    assert spec is not None  # one of specs.names()
+    return f"{spec.arch}, {spec.sms} SMs, fixed {spec.fixed_mhz} MHz"
+
+
+def _text(value: object) -> str:
+    """A fact in one or more lines, indented under its name."""
+    if not isinstance(value, dict):
+        return str(value)
+    lines = [f"{key} {', '.join(v) if isinstance(v, list) else v}" for key, v in value.items()]
+    return ("\n" + " " * 12).join(lines)

@@ -1,0 +1,77 @@
+"""`ekc best` and `ekc export`: what earlier runs found, without tuning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ekc.cli.operators import NEGATIVES, Request, operator_arguments
+from ekc.cli.output import OUT, json_option, say, say_json, writable, wrote
+from ekc.cli.sources import Found, Source, schedule_source, target_option
+
+if TYPE_CHECKING:
+    from ekc.devices.base import Device
+
+
+@click.command(context_settings=NEGATIVES)
+@operator_arguments
+@click.option("--records", type=click.Path(path_type=Path), required=True, help="The record file to look into.")
+@target_option
+@json_option
+def best(request: Request, records: Path, target: str, as_json: bool) -> None:
+    """The best schedule on file for an operator and a device."""
+    import ekc
+    from ekc import devices
+    from ekc.search.summary import figure, spread, unit_of
+    from ekc.search.text_table import text_table
+
+    op, device = request.operator(), devices.open(target)
+    trial = ekc.best(op, records=records, target=target)
+    if as_json:
+        say_json({"operator": op.to_json(), "device": {"name": device.name, "simulated": device.simulated}} | trial.to_json())
+        return
+    latency, energy = unit_of([trial.latency_s], "s"), unit_of([trial.energy_j], "J")
+    row = (
+        figure(trial.latency_s, latency[0]) + spread(trial.latency_s, trial.latency_interval_s),
+        figure(trial.power_w),
+        figure(trial.energy_j, energy[0]) + spread(trial.energy_j, trial.energy_interval_j),
+    )
+    title = f"{str(op).splitlines()[0]} on {device.label}: best of {records}"
+    say(text_table((f"latency [{latency[1]}]", "power [W]", f"energy [{energy[1]}]"), [row], title, labels=0))
+    say(f"\nchecked    {trial.checked or 'not compared with NumPy'}\n\n{trial.schedule.to_python()}")
+
+
+@click.command(context_settings=NEGATIVES)
+@schedule_source
+@click.option("--out", type=click.Path(path_type=Path), default=OUT, show_default=True, help="Folder for the kernel.")
+@json_option
+def export(source: Source, out: Path, as_json: bool) -> None:
+    """Write a kernel for a C++ project: .cu with a launcher, header, JSON record, CMake function."""
+    import ekc
+    from ekc import devices
+    from ekc.codegen import bundle
+
+    found, device = source.find(), devices.open(source.target)
+    writable(out)
+    kernel = ekc.compile(found.schedule, arch=device.arch, limits=device.limits)
+    paths = bundle.export(kernel.compiled, found.schedule, out, provenance=_provenance(found, device))
+    if as_json:
+        say_json({"digest": found.schedule.digest, "exported": [str(p) for p in paths]})
+    else:
+        say(wrote(paths))
+
+
+def _provenance(found: Found, device: Device) -> dict[str, str]:
+    """Where the schedule and its figures come from."""
+    told = {"origin": found.origin}
+    trial = found.trial
+    if trial is None:
+        return told | {"figures": "none: not measured"}
+    told["device"] = f"{device.label}, {device.clock_regime}"
+    if trial.latency_s is not None:
+        told["latency"] = f"{trial.latency_s * 1e6:.2f} us"
+    if trial.energy_j is not None:
+        told["energy"] = f"{trial.energy_j * 1e3:.4g} mJ a call ({'metered' if trial.metered else 'predicted'})"
+    return told | {"result": trial.checked or "not compared with NumPy"}

@@ -1,0 +1,82 @@
+"""The command `ekc`: its subcommands, and how it ends.
+
+Status 0: done. 1: a check said no. 2: bad input, told in one line. 130: interrupted by the keyboard.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+
+import click
+
+from ekc.cli.check import check
+from ekc.cli.doctor import doctor
+from ekc.cli.known import best, export
+from ekc.cli.output import log
+from ekc.cli.run import run
+from ekc.cli.show import show
+from ekc.cli.tune import tune
+from ekc.errors import CompileError, EkcError
+from ekc.version import __version__
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+"""128 and the number of SIGINT, as shells have it."""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="ekc")
+def ekc() -> None:
+    """Finds the CUDA kernel that costs least energy at the speed of the fastest.
+
+    No GPU is needed: devices such as a100 are simulated, and whatever is simulated says so.
+    """
+
+
+for command in (tune, run, check, show, best, export, doctor):
+    ekc.add_command(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit status."""
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        try:
+            status = ekc.main(arguments, prog_name="ekc", standalone_mode=False)
+        except click.exceptions.NoArgsIsHelpError as problem:
+            problem.show()
+            return BAD_INPUT
+        except click.ClickException as problem:
+            log(f"ekc: {_one_line(problem.format_message())}{_help(problem)}")
+            return BAD_INPUT
+        except CompileError as problem:
+            # The one error of more lines than one: it shows the line of source.
+            log(f"ekc: {problem}")
+            return BAD_INPUT
+        except EkcError as problem:
+            log(f"ekc: {_one_line(str(problem))}")
+            return BAD_INPUT
+        except click.Abort:
+            log("ekc: interrupted")
+            return INTERRUPTED
+        except BrokenPipeError:
+            # Whoever read our output has left (`ekc show | head`): nothing to tell, and no one to tell it to.
+            sys.stdout = None  # type: ignore[assignment]
+            return 0
+    return status if isinstance(status, int) else 0
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _help(problem: click.ClickException) -> str:
+    context = getattr(problem, "ctx", None)
+    return f" (see {context.command_path} --help)" if isinstance(context, click.Context) else ""
+
+
+def _show_warning(message: Warning | str, category: object, *place: object) -> None:
+    """A warning as one line, without the place in our own source that raised it."""
+    log(f"ekc: warning: {_one_line(str(message))}")

@@ -1,0 +1,149 @@
+"""Operators from the command line and from layer files: `conv2d --n 1 --c 64 ...`, `matmul 64 64 64`.
+
+Which arguments a kind takes is read off the function that makes it; no kind is spelled out here but
+for its name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ekc.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from ekc.ir.operator import Operator
+
+KINDS = ("matmul", "batch_matmul", "matvec", "conv2d", "einsum")
+_DTYPES = ("acc_dtype", "out_dtype")
+"""What a kind that passes its keywords on to `ekc.compute` takes besides its own."""
+_SHAPE = re.compile(r"\d+(x\d+)*\Z")
+_OPTIONS = {
+    "n": "images (conv2d)",
+    "c": "input channels (conv2d)",
+    "h": "image height (conv2d)",
+    "w": "image width (conv2d)",
+    "out_channels": "output channels (conv2d)",
+    "kernel": "filter extent, 3 or 3x5 (conv2d)",
+    "stride": "3 or 3x5 (conv2d)",
+    "padding": "3 or 3x5 (conv2d)",
+    "dilation": "3 or 3x5 (conv2d)",
+    "groups": "groups of channels (conv2d)",
+    "dtype": "float32 or float16",
+    "out_dtype": "dtype of the result, if another",
+}
+_FLAGS = {"transpose_a": "A is stored [k, m] (matmul)", "transpose_b": "B is stored [n, k] (matmul)"}
+
+
+@dataclass(frozen=True)
+class Request:
+    """An operator as asked for on the command line; nothing of it is checked yet."""
+
+    kind: str | None
+    extents: tuple[str, ...]
+    options: Mapping[str, object]
+
+    @property
+    def empty(self) -> bool:
+        """Whether no operator was named."""
+        return self.kind is None
+
+    def operator(self) -> Operator:
+        """The operator. Raises `InvalidInput` for what it cannot be."""
+        if self.kind is None:
+            raise InvalidInput(f"which operator? Name one of {', '.join(KINDS)}, and its extents")
+        if self.kind == "einsum":
+            subscripts, *shapes = self.extents or ("",)
+            return build("einsum", self.options, subscripts, *(_shape(s) for s in shapes))
+        return build(self.kind, self.options, *(_number(e) for e in self.extents))
+
+
+def operator_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a command the argument OPERATOR with its extents and options, as `request=Request(...)`."""
+
+    @functools.wraps(command)
+    def wrapped(**values: Any) -> Any:
+        options = {name: values.pop(name) for name in (*_OPTIONS, *_FLAGS)}
+        given = {name: _number(v) if isinstance(v, str) else v for name, v in options.items() if v is not None}
+        request = Request(values.pop("operator"), values.pop("extents"), given)
+        return command(request=request, **values)
+
+    for name, words in reversed(_FLAGS.items()):
+        wrapped = click.option(f"--{name.replace('_', '-')}", name, is_flag=True, default=None, help=words)(wrapped)
+    for name, words in reversed(_OPTIONS.items()):
+        wrapped = click.option(f"--{name.replace('_', '-')}", name, metavar="X", help=words)(wrapped)
+    wrapped = click.argument("extents", nargs=-1, callback=_no_options)(wrapped)
+    return click.argument("operator", required=False)(wrapped)
+
+
+NEGATIVES = {"ignore_unknown_options": True}
+"""Context settings that let `-5` through as an extent, to be refused as one."""
+
+
+def build(kind: str, options: Mapping[str, object], *extents: object) -> Operator:
+    """The operator `kind` of positional extents and named arguments. Raises `InvalidInput`."""
+    import ekc
+
+    if kind not in KINDS:
+        near = difflib.get_close_matches(kind, KINDS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise InvalidInput(f"there is no operator {kind!r}: choose {', '.join(KINDS)}{hint}")
+    make = getattr(ekc, kind)
+    _check_names(kind, inspect.signature(make), options, extents)
+    operator: Operator = make(*extents, **options)
+    return operator
+
+
+def _check_names(kind: str, signature: inspect.Signature, options: Mapping[str, object], extents: tuple[object, ...]) -> None:
+    """Refuse arguments that the kind does not take, that are missing, or that are given twice."""
+    parameters = signature.parameters.values()
+    positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    open_ended = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    known += [x for x in _DTYPES if any(p.kind is p.VAR_KEYWORD for p in parameters)]
+    for name in options:
+        if name not in known:
+            raise InvalidInput(f"{kind}: takes no {name}; it takes {', '.join(known)}")
+    if len(extents) > len(positional) and not open_ended:
+        raise InvalidInput(f"{kind}: takes {len(positional)} extents ({', '.join(positional)}), got {len(extents)}")
+    for name in positional[: len(extents)]:
+        if name in options:
+            raise InvalidInput(f"{kind}: {name} is given twice, by its place and by its name")
+    needed = [p.name for p in parameters if p.default is p.empty and p.name in known and p.name not in _DTYPES]
+    missing = [n for n in needed if n not in (*positional[: len(extents)], *options)]
+    if missing:
+        raise InvalidInput(f"{kind}: {', '.join(missing)} missing; it needs {', '.join(needed)}")
+
+
+def _number(text: str) -> object:
+    """3 as a number, 3x5 as a pair, 2.5 as a fraction (for the operator to refuse); else the text itself."""
+    if _SHAPE.match(text) and "x" in text:
+        return _shape(text)
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    if not _SHAPE.match(text):
+        raise InvalidInput(f"shape: {text!r} is not written as 128x64")
+    return tuple(int(extent) for extent in text.split("x"))
+
+
+def _no_options(context: click.Context, _: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """Options that no one knows arrive among the extents: say so, and name the nearest."""
+    for value in values:
+        if value.startswith("-") and isinstance(_number(value), str):
+            known = [name for p in context.command.params for name in p.opts if name.startswith("--")]
+            raise click.NoSuchOption(value, possibilities=difflib.get_close_matches(value, known), ctx=context)
+    return values

@@ -1,0 +1,54 @@
+"""What commands print, and where they write."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ekc.errors import InvalidInput
+
+OUT = "ekc-out"
+"""Where kernels are written unless told otherwise."""
+
+json_option: Callable[[Any], Any] = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object instead of text."
+)
+
+
+def say(text: str) -> None:
+    """A result, on stdout."""
+    click.echo(text)
+
+
+def log(text: str) -> None:
+    """Anything else, on stderr."""
+    click.echo(text, err=True)
+
+
+def say_json(value: dict[str, Any]) -> None:
+    """One JSON object, on stdout."""
+    click.echo(json.dumps(value, indent=1))
+
+
+def writable(folder: Path) -> Path:
+    """The folder, made if need be, once it is known that a file can be written into it.
+
+    Asked before any work whose result would go there. Raises `InvalidInput`.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except (OSError, ValueError) as problem:
+        reason = getattr(problem, "strerror", None) or str(problem)
+        raise InvalidInput(f"--out: cannot write into {folder} ({reason}); choose another folder") from problem
+
+
+def wrote(paths: tuple[Path, ...]) -> str:
+    """The files written, one a line."""
+    return "\n".join(f"wrote {path}" for path in paths)

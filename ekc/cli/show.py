@@ -1,0 +1,31 @@
+"""`ekc show`: a schedule as Python, as a Program, as CUDA."""
+
+from __future__ import annotations
+
+import click
+
+from ekc.cli.operators import NEGATIVES
+from ekc.cli.output import json_option, say, say_json
+from ekc.cli.sources import Source, schedule_source
+
+
+@click.command(context_settings=NEGATIVES)
+@schedule_source
+@click.option("--cuda", is_flag=True, help="The CUDA text too.")
+@json_option
+def show(source: Source, cuda: bool, as_json: bool) -> None:
+    """Print a schedule: the Python that makes it, its Program, and with --cuda its kernel."""
+    from ekc.codegen.generate import generate
+
+    found = source.find()
+    schedule = found.schedule
+    parts = {"python": schedule.to_python(), "program": str(schedule)}
+    if cuda:
+        parts["cuda_source"] = generate(schedule).source
+    if as_json:
+        steps = [s.to_json() for s in schedule.steps]
+        head = {"operator": schedule.op.to_json(), "schedule": steps, "digest": schedule.digest, "origin": found.origin}
+        say_json(head | parts)
+        return
+    say(f"# {found.origin}, digest {schedule.digest}\n")
+    say("\n\n".join(parts.values()))

@@ -1,0 +1,90 @@
+"""Where a command gets its schedule from: a file, the best of a record file, or the naive schedule."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ekc.cli.operators import Request, operator_arguments
+from ekc.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from ekc.ir.schedule import Schedule
+    from ekc.search.result import Trial
+
+
+@dataclass(frozen=True)
+class Found:
+    """A schedule, where it comes from in words, and its figures where there are any."""
+
+    schedule: Schedule
+    origin: str
+    trial: Trial | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """What the command line said about the schedule."""
+
+    request: Request
+    file: Path | None
+    records: Path | None
+    target: str
+
+    def find(self) -> Found:
+        """The schedule; the naive one when only an operator is named. Raises `InvalidInput`, `RecordError`."""
+        if self.file is not None:
+            if not self.request.empty or self.records is not None:
+                raise InvalidInput("--schedule: the file names its operator itself; leave OPERATOR and --records out")
+            return Found(read_schedule(self.file), f"schedule of {self.file}")
+        op = self.request.operator()
+        if self.records is None:
+            from ekc.search.naive import naive
+
+            return Found(naive(op), "naive schedule, one output element per thread")
+        import ekc
+
+        trial = ekc.best(op, records=self.records, target=self.target)
+        return Found(trial.schedule, f"best schedule of {self.records}", trial)
+
+
+def schedule_source(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a command OPERATOR, --schedule, --records and --target, as `source=Source(...)`."""
+
+    @operator_arguments
+    @functools.wraps(command)
+    def wrapped(request: Request, schedule: Path | None, records: Path | None, target: str, **values: Any) -> Any:
+        return command(source=Source(request, schedule, records, target), **values)
+
+    path = click.Path(path_type=Path)
+    wrapped = target_option(wrapped)
+    wrapped = click.option("--records", type=path, help="Take the best schedule of this record file.")(wrapped)
+    return click.option("--schedule", type=path, help="Take the schedule of this JSON file, as export writes it.")(wrapped)
+
+
+target_option: Callable[[Any], Any] = click.option(
+    "--target", default="auto", show_default=True, help="auto, cuda:N, or a simulated device such as a100."
+)
+
+
+def read_schedule(path: Path) -> Schedule:
+    """The schedule of a JSON file: its own text, or the record that `ekc export` writes beside a kernel."""
+    from ekc.ir.schedule import Schedule
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as problem:
+        reason = getattr(problem, "strerror", None) or "not UTF-8 text"
+        raise InvalidInput(f"--schedule: {path} cannot be read ({reason})") from problem
+    try:
+        data = json.loads(text)
+    except ValueError as problem:
+        raise InvalidInput(f"--schedule: {path} is not JSON ({problem})") from problem
+    inner = data.get("schedule") if isinstance(data, dict) else None
+    return Schedule.from_json(text if inner is None else json.dumps(inner))
