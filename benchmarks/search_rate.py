@@ -45,7 +45,10 @@ class Stopwatch:
         drawn, _ = self.space.repair(self.random, self.space.draw(self.random, TRAINED_ON))
         figures = self.space.figures(drawn)
         rows, peaks = features(figures), self.device.peaks
-        for model, expected in ((self.latency, prior.latency(figures, peaks)), (self.power, prior.power(figures, peaks))):
+        for model, expected in (
+            (self.latency, prior.latency(figures, peaks)),
+            (self.power, prior.power(figures, peaks)),
+        ):
             for row, value in zip(rows, expected.tolist(), strict=True):
                 noisy = value * float(np.exp(self.random.normal(0, 0.3)))
                 model.add(row, value, noisy, noisy)
@@ -95,16 +98,22 @@ def measure(seconds: float, seed: int, population: int) -> dict[str, object]:
 
 def main() -> None:
     """Print the table; write it as JSON where asked."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--population", type=int, default=16384)
     arguments = parser.parse_args()
     result = measure(arguments.seconds, arguments.seed, arguments.population)
-    print(f"ekc {ekc.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, {os.cpu_count()} cores")
+    print(
+        f"ekc {ekc.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, {os.cpu_count()} cores"
+    )
     print(f"matmul 1024^3, {result['structures_in_space']} structures, populations of {arguments.population}")
-    print(f"{result['candidates_per_s']:>12,.0f} candidates/s   bar {BAR:,.0f}   {'pass' if result['pass'] else 'FAIL'}")
+    print(
+        f"{result['candidates_per_s']:>12,.0f} candidates/s   bar {BAR:,.0f}   {'pass' if result['pass'] else 'FAIL'}"
+    )
     for part, share in result["share_of_time"].items():  # type: ignore[attr-defined]
         print(f"{share:>12.0%} {part}")
     if arguments.json:

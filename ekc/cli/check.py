@@ -102,10 +102,13 @@ def _vectors(ptx: str, name: str) -> dict[str, int]:
 def _text(schedule: Schedule, origin: str, device: Device, facts: dict[str, Any]) -> str:
     from ekc.search.text_table import text_table
 
-    title = f"{str(schedule.op).splitlines()[0]}: {origin}\ncompiled for {facts['arch']}, limits of {device.label}"
+    title = f"{str(schedule.op).splitlines()[0]}: {origin}\n"
+    title += f"compiled for {facts['arch']}, limits of {device.label}"
     if facts["refusals"]:
         headers = ("rule", "needs", "limit", "nearest legal choice")
-        return text_table(headers, [tuple(r.values()) for r in facts["refusals"]], f"{title}\n\nRefused:", labels=4)
+        return text_table(
+            headers, [tuple(r.values()) for r in facts["refusals"]], f"{title}\n\nRefused:", labels=4
+        )
     return "\n\n".join([title, *(_launch_text(launch) for launch in facts["launches"])])
 
 
@@ -126,14 +129,12 @@ def _launch_text(launch: dict[str, Any]) -> str:
 
 def _held(occupancy: dict[str, Any]) -> str:
     share = 100 * occupancy["warps"] / occupancy["of_warps"]
-    return (
-        f"{occupancy['warps']} of {occupancy['of_warps']} warps per SM ({share:.0f}%), {occupancy['blocks']} blocks, "
-        f"limited by {occupancy['limited_by']}"
-    )
+    warps = f"{occupancy['warps']} of {occupancy['of_warps']} warps per SM ({share:.0f}%)"
+    return f"{warps}, {occupancy['blocks']} blocks, limited by {occupancy['limited_by']}"
 
 
 def _sites(sites: list[dict[str, Any]]) -> str:
-    """One row for each memory statement: how wide, how often, and how well a warp's addresses fit together."""
+    """One row for each memory statement: how wide, how often, and how a warp's addresses fit together."""
     from ekc.search.text_table import text_table
 
     headers = ("memory access", "space", "bytes a lane", "requests a block", "sectors", "wavefronts")

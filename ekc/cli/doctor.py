@@ -12,13 +12,22 @@ from ekc.cli.output import json_option, say, say_json
 from ekc.errors import EkcError, InvalidInput
 from ekc.version import __version__
 
-_PACKAGES = ("numpy", "jinja2", "xgboost", "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-ml-py", "click", "rich")
+_PACKAGES = (
+    "numpy",
+    "jinja2",
+    "xgboost",
+    "cuda-bindings",
+    "nvidia-cuda-nvrtc",
+    "nvidia-ml-py",
+    "click",
+    "rich",
+)
 
 
 @click.command()
 @json_option
 def doctor(as_json: bool) -> int:
-    """Print versions, NVRTC, GPU, compile cache and simulated devices. Status 1 when nothing can be compiled."""
+    """Print versions, NVRTC, GPU, compile cache and simulated devices. Status 1 without NVRTC."""
     facts = _facts()
     if as_json:
         say_json(facts)

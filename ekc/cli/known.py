@@ -17,20 +17,25 @@ if TYPE_CHECKING:
 
 @click.command(context_settings=NEGATIVES)
 @operator_arguments
-@click.option("--records", type=click.Path(path_type=Path), required=True, help="The record file to look into.")
+@click.option(
+    "--records", type=click.Path(path_type=Path), required=True, help="The record file to look into."
+)
 @target_option
 @json_option
 def best(request: Request, records: Path, target: str, as_json: bool) -> None:
     """The best schedule on file for an operator and a device."""
     import ekc
     from ekc import devices
-    from ekc.search.summary import figure, spread, unit_of
+    from ekc.search.summary import figure, note, spread, unit_of
     from ekc.search.text_table import text_table
 
     op, device = request.operator(), devices.open(target)
     trial = ekc.best(op, records=records, target=target)
     if as_json:
-        say_json({"operator": op.to_json(), "device": {"name": device.name, "simulated": device.simulated}} | trial.to_json())
+        say_json(
+            {"operator": op.to_json(), "device": {"name": device.name, "simulated": device.simulated}}
+            | trial.to_json()
+        )
         return
     latency, energy = unit_of([trial.latency_s], "s"), unit_of([trial.energy_j], "J")
     row = (
@@ -40,12 +45,18 @@ def best(request: Request, records: Path, target: str, as_json: bool) -> None:
     )
     title = f"{str(op).splitlines()[0]} on {device.label}: best of {records}"
     say(text_table((f"latency [{latency[1]}]", "power [W]", f"energy [{energy[1]}]"), [row], title, labels=0))
-    say(f"\nchecked    {trial.checked or 'not compared with NumPy'}\n\n{trial.schedule.to_python()}")
+    say(
+        "\n".join(
+            ["", *note("checked", trial.checked or "not compared with NumPy"), "", trial.schedule.to_python()]
+        )
+    )
 
 
 @click.command(context_settings=NEGATIVES)
 @schedule_source
-@click.option("--out", type=click.Path(path_type=Path), default=OUT, show_default=True, help="Folder for the kernel.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=OUT, show_default=True, help="Folder for the kernel."
+)
 @json_option
 def export(source: Source, out: Path, as_json: bool) -> None:
     """Write a kernel for a C++ project: .cu with a launcher, header, JSON record, CMake function."""
@@ -73,5 +84,7 @@ def _provenance(found: Found, device: Device) -> dict[str, str]:
     if trial.latency_s is not None:
         told["latency"] = f"{trial.latency_s * 1e6:.2f} us"
     if trial.energy_j is not None:
-        told["energy"] = f"{trial.energy_j * 1e3:.4g} mJ a call ({'metered' if trial.metered else 'predicted'})"
+        told["energy"] = (
+            f"{trial.energy_j * 1e3:.4g} mJ a call ({'metered' if trial.metered else 'predicted'})"
+        )
     return told | {"result": trial.checked or "not compared with NumPy"}

@@ -30,7 +30,7 @@ class Tuned:
 
 
 def tune_layers(file: Path, options: Options, out: Path, as_json: bool) -> int:
-    """Tune every layer of a file; the exit status. A layer without a legal schedule does not stop the rest."""
+    """Tune every layer of a file; the exit status. One without a legal schedule does not stop the rest."""
     # Every layer is built before the first is tuned: a slip in the last costs no time.
     layers = [(layer, _operator(file, layer)) for layer in read_layers(file, frozenset(KINDS) - {"einsum"})]
     options.check()
@@ -80,9 +80,7 @@ def _table(done: list[Tuned]) -> str:
     """Each shape once, with the number of times it occurs in the file."""
     latency, unit_s = unit_of([t.result.best.latency_s for t in done], "s")
     energy, unit_j = unit_of([t.result.best.energy_j for t in done], "J")
-    headers = (
-        "model", "layer", "times", f"latency [{unit_s}]", "power [W]", f"energy [{unit_j}]", "source", "of roofline", "vs naive",
-    )  # fmt: skip
+    figures = (f"latency [{unit_s}]", "power [W]", f"energy [{unit_j}]", "source", "of roofline", "vs naive")
     rows = [
         (
             t.layer.uses[0].model,
@@ -99,7 +97,7 @@ def _table(done: list[Tuned]) -> str:
     ]
     labels = {t.result.device.label for t in done}
     title = f"Best schedules on {', '.join(sorted(labels))}; latency and energy of one call"
-    return text_table(headers, rows, title, labels=2) + "\n\n" + _totals(done)
+    return text_table(("model", "layer", "times", *figures), rows, title, labels=2) + "\n\n" + _totals(done)
 
 
 def _totals(done: list[Tuned]) -> str:

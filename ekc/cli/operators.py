@@ -71,12 +71,16 @@ def operator_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def wrapped(**values: Any) -> Any:
         options = {name: values.pop(name) for name in (*_OPTIONS, *_FLAGS)}
-        given = {name: _number(v) if isinstance(v, str) else v for name, v in options.items() if v is not None}
+        given = {
+            name: _number(v) if isinstance(v, str) else v for name, v in options.items() if v is not None
+        }
         request = Request(values.pop("operator"), values.pop("extents"), given)
         return command(request=request, **values)
 
     for name, words in reversed(_FLAGS.items()):
-        wrapped = click.option(f"--{name.replace('_', '-')}", name, is_flag=True, default=None, help=words)(wrapped)
+        wrapped = click.option(f"--{name.replace('_', '-')}", name, is_flag=True, default=None, help=words)(
+            wrapped
+        )
     for name, words in reversed(_OPTIONS.items()):
         wrapped = click.option(f"--{name.replace('_', '-')}", name, metavar="X", help=words)(wrapped)
     wrapped = click.argument("extents", nargs=-1, callback=_no_options)(wrapped)
@@ -101,7 +105,9 @@ def build(kind: str, options: Mapping[str, object], *extents: object) -> Operato
     return operator
 
 
-def _check_names(kind: str, signature: inspect.Signature, options: Mapping[str, object], extents: tuple[object, ...]) -> None:
+def _check_names(
+    kind: str, signature: inspect.Signature, options: Mapping[str, object], extents: tuple[object, ...]
+) -> None:
     """Refuse arguments that the kind does not take, that are missing, or that are given twice."""
     parameters = signature.parameters.values()
     positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
@@ -112,11 +118,15 @@ def _check_names(kind: str, signature: inspect.Signature, options: Mapping[str, 
         if name not in known:
             raise InvalidInput(f"{kind}: takes no {name}; it takes {', '.join(known)}")
     if len(extents) > len(positional) and not open_ended:
-        raise InvalidInput(f"{kind}: takes {len(positional)} extents ({', '.join(positional)}), got {len(extents)}")
+        raise InvalidInput(
+            f"{kind}: takes {len(positional)} extents ({', '.join(positional)}), got {len(extents)}"
+        )
     for name in positional[: len(extents)]:
         if name in options:
             raise InvalidInput(f"{kind}: {name} is given twice, by its place and by its name")
-    needed = [p.name for p in parameters if p.default is p.empty and p.name in known and p.name not in _DTYPES]
+    needed = [
+        p.name for p in parameters if p.default is p.empty and p.name in known and p.name not in _DTYPES
+    ]
     missing = [n for n in needed if n not in (*positional[: len(extents)], *options)]
     if missing:
         raise InvalidInput(f"{kind}: {', '.join(missing)} missing; it needs {', '.join(needed)}")
@@ -145,5 +155,7 @@ def _no_options(context: click.Context, _: click.Parameter, values: tuple[str, .
     for value in values:
         if value.startswith("-") and isinstance(_number(value), str):
             known = [name for p in context.command.params for name in p.opts if name.startswith("--")]
-            raise click.NoSuchOption(value, possibilities=difflib.get_close_matches(value, known), ctx=context)
+            raise click.NoSuchOption(
+                value, possibilities=difflib.get_close_matches(value, known), ctx=context
+            )
     return values

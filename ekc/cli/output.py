@@ -32,7 +32,7 @@ def log(text: str) -> None:
 
 def say_json(value: dict[str, Any]) -> None:
     """One JSON object, on stdout."""
-    click.echo(json.dumps(value, indent=1))
+    click.echo(json.dumps(value))
 
 
 def writable(folder: Path) -> Path:
@@ -46,7 +46,7 @@ def writable(folder: Path) -> Path:
             return folder
     except (OSError, ValueError) as problem:
         reason = getattr(problem, "strerror", None) or str(problem)
-        raise InvalidInput(f"--out: cannot write into {folder} ({reason}); choose another folder") from problem
+        raise InvalidInput(f"cannot write into {folder} ({reason}); choose another folder") from problem
 
 
 def wrote(paths: tuple[Path, ...]) -> str:

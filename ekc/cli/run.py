@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from ekc.cli.operators import NEGATIVES
 from ekc.cli.output import json_option, say, say_json
 from ekc.cli.sources import Source, schedule_source
+
+if TYPE_CHECKING:
+    from ekc.ir.agreement import Agreement
 
 _FLOPS_IN_FULL = 2.0**28
 """Up to here every block runs; of a larger problem some do."""
@@ -47,11 +52,22 @@ def run(source: Source, seed: int, as_json: bool) -> int:
     if as_json:
         say_json(facts)
     else:
-        say(f"{str(schedule.op).splitlines()[0]}: {found.origin}")
-        say(f"inputs     normal(0, 1), seed {seed}")
-        say(f"run by     {Kernel.executed_by}")
-        say(f"blocks     {verdict.blocks} of {verdict.total_blocks}{'' if verdict.complete else ', some outputs never written'}")
-        say(f"max error  {verdict.max_error:.3g}")
-        say(f"tolerance  {verdict.tolerance:.3g}")
-        say("agrees with the reference" if verdict.ok else "DOES NOT AGREE with the reference")
+        say(f"{str(schedule.op).splitlines()[0]}: {found.origin}\n{_text(verdict, seed)}")
     return 0 if verdict.ok else 1
+
+
+def _text(verdict: Agreement, seed: int) -> str:
+    from ekc.devices.kernel import Kernel
+
+    lines = {
+        "inputs": f"normal(0, 1), seed {seed}",
+        "run by": Kernel.executed_by,
+        "blocks": f"{verdict.blocks} of {verdict.total_blocks}",
+        "max error": f"{verdict.max_error:.3g}",
+        "tolerance": f"{verdict.tolerance:.3g}",
+        "written": "every element that these blocks own" if verdict.complete else "NOT every element",
+    }
+    told = [f"{name:11}{text}" for name, text in lines.items()]
+    return "\n".join(
+        [*told, "agrees with the reference" if verdict.ok else "DOES NOT AGREE with the reference"]
+    )

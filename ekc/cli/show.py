@@ -24,7 +24,12 @@ def show(source: Source, cuda: bool, as_json: bool) -> None:
         parts["cuda_source"] = generate(schedule).source
     if as_json:
         steps = [s.to_json() for s in schedule.steps]
-        head = {"operator": schedule.op.to_json(), "schedule": steps, "digest": schedule.digest, "origin": found.origin}
+        head = {
+            "operator": schedule.op.to_json(),
+            "schedule": steps,
+            "digest": schedule.digest,
+            "origin": found.origin,
+        }
         say_json(head | parts)
         return
     say(f"# {found.origin}, digest {schedule.digest}\n")

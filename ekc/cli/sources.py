@@ -38,10 +38,12 @@ class Source:
     target: str
 
     def find(self) -> Found:
-        """The schedule; the naive one when only an operator is named. Raises `InvalidInput`, `RecordError`."""
+        """The schedule; the naive one when only an operator is named. Raises EkcError."""
         if self.file is not None:
             if not self.request.empty or self.records is not None:
-                raise InvalidInput("--schedule: the file names its operator itself; leave OPERATOR and --records out")
+                raise InvalidInput(
+                    "--schedule: the file names its operator itself; leave OPERATOR and --records out"
+                )
             return Found(read_schedule(self.file), f"schedule of {self.file}")
         op = self.request.operator()
         if self.records is None:
@@ -59,13 +61,19 @@ def schedule_source(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @operator_arguments
     @functools.wraps(command)
-    def wrapped(request: Request, schedule: Path | None, records: Path | None, target: str, **values: Any) -> Any:
+    def wrapped(
+        request: Request, schedule: Path | None, records: Path | None, target: str, **values: Any
+    ) -> Any:
         return command(source=Source(request, schedule, records, target), **values)
 
     path = click.Path(path_type=Path)
     wrapped = target_option(wrapped)
-    wrapped = click.option("--records", type=path, help="Take the best schedule of this record file.")(wrapped)
-    return click.option("--schedule", type=path, help="Take the schedule of this JSON file, as export writes it.")(wrapped)
+    wrapped = click.option("--records", type=path, help="Take the best schedule of this record file.")(
+        wrapped
+    )
+    return click.option(
+        "--schedule", type=path, help="Take the schedule of this JSON file, as export writes it."
+    )(wrapped)
 
 
 target_option: Callable[[Any], Any] = click.option(

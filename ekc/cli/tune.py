@@ -80,13 +80,29 @@ def _workers(number: int | None) -> Iterator[Executor | None]:
 @target_option
 @click.option("--trials", type=int, default=256, show_default=True, help="Schedules to compile and time.")
 @click.option("--objective", default="energy", show_default=True, help="energy, latency or edp.")
-@click.option("--max-slowdown", type=float, default=0.05, show_default=True, help="How much slower than the fastest.")
-@click.option("--clocks", default="fixed", show_default=True, help="fixed, or search for a second table over clocks.")
+@click.option(
+    "--max-slowdown", type=float, default=0.05, show_default=True, help="How much slower than the fastest."
+)
+@click.option(
+    "--clocks", default="fixed", show_default=True, help="fixed, or search for a second table over clocks."
+)
 @click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--records", type=click.Path(path_type=Path), help="Keep every measurement in this SQLite file.")
-@click.option("--time-budget", "time_budget_s", type=float, metavar="SECONDS", help="End with the best so far (per layer).")
-@click.option("--workers", type=click.IntRange(1, 1024), help="Threads that compile; the winner is the same for any.")
-@click.option("--out", type=click.Path(path_type=Path), default=OUT, show_default=True, help="Folder for the kernel.")
+@click.option(
+    "--records", type=click.Path(path_type=Path), help="Keep every measurement in this SQLite file."
+)
+@click.option(
+    "--time-budget",
+    "time_budget_s",
+    type=float,
+    metavar="SECONDS",
+    help="End with the best so far (per layer).",
+)
+@click.option(
+    "--workers", type=click.IntRange(1, 1024), help="Threads that compile; the winner is the same for any."
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=OUT, show_default=True, help="Folder for the kernel."
+)
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 @json_option
 def tune(request: Request, layers: Path | None, out: Path, as_json: bool, **options: object) -> int:
@@ -115,4 +131,3 @@ def tune(request: Request, layers: Path | None, out: Path, as_json: bool, **opti
     else:
         say(f"{result.summary()}\n\n{wrote(paths)}")
     return 0
-

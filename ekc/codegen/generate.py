@@ -37,7 +37,9 @@ def generate(schedule: Schedule, limits: Limits | None = None) -> Generated:
         launches.append(_launch(kernel, name))
         blocks.append(_kernel_text(kernel, launches[-1]))
     half = any(t.dtype.cuda == "half_t" for t in schedule.op.tensors.values())
-    return Generated(render("kernel.cu.j2", header=header(schedule), half=half, kernels=blocks), tuple(launches))
+    return Generated(
+        render("kernel.cu.j2", header=header(schedule), half=half, kernels=blocks), tuple(launches)
+    )
 
 
 def compile_schedule(schedule: Schedule, arch: str = "sm_80", limits: Limits | None = None) -> CompiledKernel:
@@ -94,7 +96,9 @@ def _arguments(kernel: Kernel) -> tuple[str, ...]:
     produced = {s.tensor: s.produced_by for s in kernel.nest.stagings if s.produced_by}
     for load in ex.loads(kernel.nest.compute.body):
         compute = produced.get(load.tensor)
-        read.update(dict.fromkeys([load.tensor] if compute is None else [x.tensor for x in ex.loads(compute.body)]))
+        read.update(
+            dict.fromkeys([load.tensor] if compute is None else [x.tensor for x in ex.loads(compute.body)])
+        )
     return (*read, kernel.nest.compute.output.name)
 
 
@@ -103,7 +107,8 @@ def _kernel_text(kernel: Kernel, launch: Launch) -> dict[str, object]:
     names = views.names
     out = launch.arguments[-1]
     parameters = [
-        f"{'' if t == out else 'const '}{kernel.tensors[t].dtype.cuda}* __restrict__ {names[t]}" for t in launch.arguments
+        f"{'' if t == out else 'const '}{kernel.tensors[t].dtype.cuda}* __restrict__ {names[t]}"
+        for t in launch.arguments
     ]
     up_front = [b for b in kernel.buffers if b.scope == "shared" or b.name == f"{out}.acc"]
     return {

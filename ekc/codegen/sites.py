@@ -87,7 +87,11 @@ def _global_forms(kernel: Kernel) -> Iterator[tuple[str, str, list[tuple[Linear,
             reads.setdefault(x.tensor, []).append(tuple(linearize(i, axes) for i in x.index))
     for tensor, forms in reads.items():
         yield tensor, "load", forms
-    yield nest.compute.output.name, "store", [tuple(linearize(i, nest.index) for i in nest.compute.store.index)]
+    yield (
+        nest.compute.output.name,
+        "store",
+        [tuple(linearize(i, nest.index) for i in nest.compute.store.index)],
+    )
 
 
 class _Sampler:
@@ -137,7 +141,9 @@ class _Sampler:
                 case WriteNode():
                     env = self._segments(node.region, node.vector_segment, int(node.vector))
                     count = trips * _size(node.region) / int(node.vector)
-                    yield self._site(node.target, "store", int(node.vector), count, env, lanes=[x.name for x in node.lanes])
+                    yield self._site(
+                        node.target, "store", int(node.vector), count, env, lanes=[x.name for x in node.lanes]
+                    )
                 case _:
                     pass
 
@@ -151,7 +157,9 @@ class _Sampler:
         count = trips * moves / self.threads
         yield from self._copied(node, vector, count, env, here)
 
-    def _copied(self, node: StageNode, vector: int, count: float, env: dict[str, Any], here: Any) -> Iterator[AccessSite]:
+    def _copied(
+        self, node: StageNode, vector: int, count: float, env: dict[str, Any], here: Any
+    ) -> Iterator[AccessSite]:
         if node.produced is None:
             yield self._site(node.source, "load", vector, count, env, here)
         for access in (node.produced or {}).values():
@@ -184,7 +192,7 @@ class _Sampler:
         return env
 
     def _compute(self, node: ComputeNode, trips: float) -> Iterator[AccessSite]:
-        """Reads and updates straight from memory; the compiler keeps an element over loops that do not move it."""
+        """Reads and updates straight from memory; the compiler keeps an element while no loop moves it."""
         for access in node.reads.values():
             if access.buffer is None or access.buffer.scope == "shared":
                 yield self._site(access, "load", 1, trips * self._reuse(node, access), self.env)
@@ -206,7 +214,14 @@ class _Sampler:
         return share
 
     def _site(
-        self, access: Access, kind: str, vector: int, count: float, env: dict[str, Any], here: Any = None, lanes: Any = ()
+        self,
+        access: Access,
+        kind: str,
+        vector: int,
+        count: float,
+        env: dict[str, Any],
+        here: Any = None,
+        lanes: Any = (),
     ) -> AccessSite:
         """`count` executions per thread of an access of `vector` elements."""
         here = self.active if here is None else here
@@ -220,16 +235,22 @@ class _Sampler:
             at = np.broadcast_to(value(g.form, env), shape)
             here = here & (at >= 0) & (at < g.extent)
         itemsize = access.spec.dtype.bytes
-        sectors = _mean(_distinct(address[i][here[i]] * itemsize, itemsize * vector, _SECTOR) for i in range(_SAMPLES))
+        sectors = _mean(
+            _distinct(address[i][here[i]] * itemsize, itemsize * vector, _SECTOR) for i in range(_SAMPLES)
+        )
         requests = count * self.warps
-        return AccessSite(access.spec.name, access.spec.name, "global", kind, itemsize * vector, requests, sectors, 0.0)
+        return AccessSite(
+            access.spec.name, access.spec.name, "global", kind, itemsize * vector, requests, sectors, 0.0
+        )
 
     def _shared(
         self, buffer: Any, tensor: str, kind: str, address: NDArray[Any], vector: int, count: float, here: Any
     ) -> AccessSite:
         itemsize = buffer.dtype.bytes
         waves = _mean(_conflicts(address[i][here[i]] * itemsize, itemsize * vector) for i in range(_SAMPLES))
-        return AccessSite(tensor, buffer.name, "shared", kind, itemsize * vector, count * self.warps, 0.0, waves)
+        return AccessSite(
+            tensor, buffer.name, "shared", kind, itemsize * vector, count * self.warps, 0.0, waves
+        )
 
 
 def _size(region: Region) -> int:
@@ -257,5 +278,3 @@ def _conflicts(address: NDArray[Any], width: int) -> int:
     if not address.size:
         return 0
     return int(np.bincount(_units(address, width, 4) % _BANKS).max())
-
-

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ekc.codegen.names import Names
-from ekc.ir import expr as ex
 from ekc.ir.access import Access, Buffer
 from ekc.ir.dtypes import DType
 from ekc.ir.linear import Linear
@@ -31,7 +30,13 @@ from ekc.ir.tree import (
 )
 
 HARDWARE = {"block": "blockIdx", "thread": "threadIdx"}
-_MOVES = {("float", 2): "float2", ("float", 4): "float4", ("half_t", 2): "unsigned int", ("half_t", 4): "uint2", ("half_t", 8): "uint4"}
+_MOVES = {
+    ("float", 2): "float2",
+    ("float", 4): "float4",
+    ("half_t", 2): "unsigned int",
+    ("half_t", 4): "uint2",
+    ("half_t", 8): "uint4",
+}
 _COPIES_WRITTEN_OUT = 8
 """Cooperative copies of up to this many rounds are unrolled whole; longer ones four rounds at a time."""
 
@@ -61,7 +66,9 @@ def index_lines(kernel: Kernel, names: Names) -> list[str]:
             below = 1
             for inner in loops[position + 1 :]:
                 below *= int(inner.extent)
-            lines.append(f"const int {names[loop.name]} = {_digit(where, below, int(loop.extent), position == 0)};")
+            lines.append(
+                f"const int {names[loop.name]} = {_digit(where, below, int(loop.extent), position == 0)};"
+            )
     x, y = int(kernel.extent("thread.x")), int(kernel.extent("thread.y"))
     terms = ["threadIdx.x"]
     if y > 1:
@@ -130,12 +137,20 @@ class Views:
         copies = [self._cooperative(s) | {"unroll": ""} for s in stages]
         fetches, commits = (tuple(View(kind, c) for c in copies) for kind in ("fetch", "commit"))
         inner = self.nodes(rest)
-        text = self._loop(node) | {"fetches": fetches, "commits": commits, "buffers": [self._fetched(s) for s in stages]}
+        text = self._loop(node) | {
+            "fetches": fetches,
+            "commits": commits,
+            "buffers": [self._fetched(s) for s in stages],
+        }
         return View("pipeline", text, inner)
 
     def _fetched(self, s: StageNode) -> dict[str, Any]:
         elements = self._rounds(s) * int(s.staging.vector)
-        return {"type": s.buffer.dtype.cuda, "name": f"{self.names[s.buffer.name]}_next", "elements": elements}
+        return {
+            "type": s.buffer.dtype.cuda,
+            "name": f"{self.names[s.buffer.name]}_next",
+            "elements": elements,
+        }
 
     def _rounds(self, node: StageNode) -> int:
         moves = int(node.buffer.region.size) // int(node.staging.vector)
@@ -185,7 +200,9 @@ class Views:
             "contiguous": vector == 1 or (buffer.fastest == node.vector_segment and not converts),
             "bytes": dtype.bytes * vector,
             "target": names.cell(buffer, cell, copy),
-            "targets": [names.cell(buffer, self._stepped(cell, node.vector_segment, v), copy) for v in range(vector)],
+            "targets": [
+                names.cell(buffer, self._stepped(cell, node.vector_segment, v), copy) for v in range(vector)
+            ],
             "values": [widened(f"moved[{v}]", dtype) if converts else f"moved[{v}]" for v in range(vector)],
             "name": names[buffer.name],
         }
@@ -198,7 +215,9 @@ class Views:
         spans = [1] * len(starts)
         for s in node.buffer.region.segments:
             spans[s.dim] *= int(s.extent)
-        box = ", ".join(f"{start} : {span}" if span > 1 else start for start, span in zip(starts, spans, strict=True))
+        box = ", ".join(
+            f"{start} : {span}" if span > 1 else start for start, span in zip(starts, spans, strict=True)
+        )
         return f"{node.staging.tensor}[{box}]"
 
     def _source(self, node: StageNode, names: Names) -> str:
@@ -222,7 +241,9 @@ class Views:
         names, loops = self._segment_loops(node.buffer.region, node.vector_segment, vector)
         return self._copy(node, vector, names) | {"loops": loops, "declare": declaration(node.buffer, names)}
 
-    def _segment_loops(self, region: Region, segment: int | None, vector: int) -> tuple[Names, list[dict[str, Any]]]:
+    def _segment_loops(
+        self, region: Region, segment: int | None, vector: int
+    ) -> tuple[Names, list[dict[str, Any]]]:
         """The loops over a thread's tile, and the names inside; loops of one round are left out."""
         steps = [vector if i == segment else 1 for i in range(len(region.segments))]
         once = frozenset(f"#{i}" for i, s in enumerate(region.segments) if int(s.extent) == steps[i])
@@ -242,11 +263,15 @@ class Views:
             target = names.cell(node.buffer, segment_cell(node.region))
             return View("init", {"loops": loops, "target": target, "start": start, "guard": ""})
         guard, start = names.condition(node.target.guards), rounded(start, compute.output.dtype)
-        return View("init", {"loops": loops, "target": names.element(node.target), "start": start, "guard": guard})
+        return View(
+            "init", {"loops": loops, "target": names.element(node.target), "start": start, "guard": guard}
+        )
 
     def _compute(self, node: ComputeNode) -> View:
         compute = node.nest.compute
-        value = self.names.value(compute.body, node.nest.index, lambda x: self._read(node.reads[x], self.names))
+        value = self.names.value(
+            compute.body, node.nest.index, lambda x: self._read(node.reads[x], self.names)
+        )
         target = self._copied(node.target, self.names)
         guard = self.names.condition(node.guards)
         if not compute.reduction:
@@ -254,7 +279,9 @@ class Views:
             return View("compute", {"statement": f"{target} = {rounded(value, stored)};", "guard": guard})
         if compute.combine == "sum":
             return View("compute", {"statement": f"{target} += {value};", "guard": guard})
-        return View("compute", {"statement": f"{target} = f{compute.combine}f({target}, {value});", "guard": guard})
+        return View(
+            "compute", {"statement": f"{target} = f{compute.combine}f({target}, {value});", "guard": guard}
+        )
 
     def _read(self, access: Access, names: Names) -> str:
         """A value read in the body, as float, 0 outside the tensor."""
@@ -270,7 +297,9 @@ class Views:
             lanes *= int(loop.extent)
         other = f"__shfl_xor_sync(0xffffffffu, {target}, lane)"
         combine = self.kernel.nest.compute.combine
-        update = f"{target} += {other};" if combine == "sum" else f"{target} = f{combine}f({target}, {other});"
+        update = (
+            f"{target} += {other};" if combine == "sum" else f"{target} = f{combine}f({target}, {other});"
+        )
         return View("combine", {"loops": loops, "half": lanes // 2, "update": update, "lanes": lanes})
 
     def _write(self, node: WriteNode) -> View:
@@ -339,5 +368,3 @@ def declaration(buffer: Buffer, names: Names) -> str:
     sizes = "".join(f"[{s}]" for s in extents)
     prefix = "__shared__ __align__(16)" if buffer.scope == "shared" else "alignas(16)"
     return f"{prefix} {buffer.dtype.cuda} {names[buffer.name]}{sizes};"
-
-

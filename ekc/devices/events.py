@@ -68,9 +68,7 @@ class Events:
         return self.arithmetic + self.tensor + memory + control
 
 
-def events(
-    spec: Spec, launch: Launch, resources: Resources, counts: Counts, occupancy: Occupancy
-) -> Events:
+def events(spec: Spec, launch: Launch, resources: Resources, counts: Counts, occupancy: Occupancy) -> Events:
     """Events of one launch that is resident as `occupancy` says."""
     blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
     threads = launch.block[0] * launch.block[1] * launch.block[2]
@@ -80,14 +78,27 @@ def events(
     shared = _shared(launch, counts, blocks, warps)
     local = warps * (counts.local_accesses + _spills(resources) * max(1.0, rounds))
     return Events(
-        blocks=blocks, warps_per_block=occupancy.warps_per_block,
-        lanes=threads / occupancy.warps_per_block, registers=resources.registers,
-        fma32=warps * counts.fma32, fp32=warps * counts.fp32, fp16=warps * counts.fp16,
-        tensor=warps * counts.tensor, sfu=warps * counts.sfu, int_ops=warps * counts.int_ops,
-        convert=warps * counts.convert, shuffle=warps * counts.shuffle, branch=warps * counts.branch,
+        blocks=blocks,
+        warps_per_block=occupancy.warps_per_block,
+        lanes=threads / occupancy.warps_per_block,
+        registers=resources.registers,
+        fma32=warps * counts.fma32,
+        fp32=warps * counts.fp32,
+        fp16=warps * counts.fp16,
+        tensor=warps * counts.tensor,
+        sfu=warps * counts.sfu,
+        int_ops=warps * counts.int_ops,
+        convert=warps * counts.convert,
+        shuffle=warps * counts.shuffle,
+        branch=warps * counts.branch,
         other=warps * counts.other,
-        shared_requests=shared[0], shared_wavefronts=shared[1], shared_lane_bytes=shared[2],
-        local_requests=local, traffic=_with_local(moved, local), rounds=rounds, barriers=counts.barrier,
+        shared_requests=shared[0],
+        shared_wavefronts=shared[1],
+        shared_lane_bytes=shared[2],
+        local_requests=local,
+        traffic=_with_local(moved, local),
+        rounds=rounds,
+        barriers=counts.barrier,
     )
 
 
@@ -118,7 +129,8 @@ def _shared(launch: Launch, counts: Counts, blocks: int, warps: float) -> tuple[
 def _rounds(launch: Launch, counts: Counts, warps_per_block: int) -> float:
     """Loads between two barriers fly together, and so do those of a few loop trips."""
     trips = [
-        site.requests / warps_per_block for site in launch.sites
+        site.requests / warps_per_block
+        for site in launch.sites
         if site.space == "global" and site.kind == "load"
     ]
     most = max(trips, default=counts.load_global)
@@ -132,6 +144,9 @@ def _spills(resources: Resources) -> float:
 
 def _with_local(moved: Traffic, local: float) -> Traffic:
     return Traffic(
-        moved.requests, moved.lines + local, moved.sectors + 4.0 * local,
-        moved.l2_bytes + LOCAL_MISS * LINE * local, moved.dram_bytes,
+        moved.requests,
+        moved.lines + local,
+        moved.sectors + 4.0 * local,
+        moved.l2_bytes + LOCAL_MISS * LINE * local,
+        moved.dram_bytes,
     )

@@ -54,7 +54,8 @@ def _touched(footprint: Footprint, wave_blocks: float) -> _Touched:
         stride *= extent
     size = float(footprint.tensor_bytes)
     return _Touched(
-        min(panels_wave * footprint.block_bytes, size), min(panels_launch * footprint.block_bytes, size))
+        min(panels_wave * footprint.block_bytes, size), min(panels_launch * footprint.block_bytes, size)
+    )
 
 
 def _blocks(footprint: Footprint) -> float:

@@ -126,10 +126,16 @@ def meter(board: Board, kernel: CompiledKernel, call_s: float, seconds: float) -
     calls = board.stop()
     mean = (log.ticks[-1].counter_mj - log.ticks[0].counter_mj) / 1000.0 / log.span_s()
     return Window(
-        power_w=mean, power_interval_w=_interval(log.ticks, mean),
-        sampled_power_w=float(np.mean(log.readings_w)), call_s=(board.now_s() - began) / calls,
-        idle_power_w=idle, seconds=log.span_s(), samples=len(log.ticks) - 1,
-        temperature_c=temperature, clock_mhz=clock, throttle=tuple(sorted(log.throttle)),
+        power_w=mean,
+        power_interval_w=_interval(log.ticks, mean),
+        sampled_power_w=float(np.mean(log.readings_w)),
+        call_s=(board.now_s() - began) / calls,
+        idle_power_w=idle,
+        seconds=log.span_s(),
+        samples=len(log.ticks) - 1,
+        temperature_c=temperature,
+        clock_mhz=clock,
+        throttle=tuple(sorted(log.throttle)),
     )
 
 

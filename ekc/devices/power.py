@@ -62,8 +62,13 @@ def dynamic_energy(spec: Spec, events: Events) -> DynamicEnergy:
 
 def _lane_pj(events: Events) -> float:
     return events.lanes * (
-        events.fma32 * FMA_PJ + events.fp32 * FP32_PJ + events.fp16 * FP16_PJ + events.int_ops * INT_PJ
-        + events.sfu * SFU_PJ + events.convert * CONVERT_PJ + events.shuffle * SHUFFLE_PJ
+        events.fma32 * FMA_PJ
+        + events.fp32 * FP32_PJ
+        + events.fp16 * FP16_PJ
+        + events.int_ops * INT_PJ
+        + events.sfu * SFU_PJ
+        + events.convert * CONVERT_PJ
+        + events.shuffle * SHUFFLE_PJ
     )
 
 

@@ -55,7 +55,8 @@ class SimulatedDevice:
             nearest = min(offered, key=lambda clock: abs(clock - mhz))
             raise DeviceError(
                 f"{self.label} cannot be set to {mhz} MHz: it offers {offered[0]} to {offered[-1]} MHz "
-                f"in steps of {self._spec.clock_step_mhz}; nearest: {nearest}")
+                f"in steps of {self._spec.clock_step_mhz}; nearest: {nearest}"
+            )
         device = SimulatedDevice(self._spec, mhz)
         device._memo = self._memo
         return device
@@ -103,7 +104,8 @@ class SimulatedDevice:
         if _number(kernel.arch) > _number(self.arch):
             raise DeviceError(
                 f"{kernel.name} is compiled for {kernel.arch}, {self.label} is {self.arch}: "
-                f"compile it for {self.arch}")
+                f"compile it for {self.arch}"
+            )
 
     def _board(self, kernel: CompiledKernel, state: Steady, what: str, draw: int) -> VirtualBoard:
         return VirtualBoard(self._spec, self._clock_mhz, state, self._noise(kernel, f"{what} board", draw))
@@ -115,9 +117,16 @@ class SimulatedDevice:
         self, kernel: CompiledKernel, clock_mhz: float, temperature_c: float, throttle: tuple[str, ...]
     ) -> Conditions:
         return Conditions(
-            device=self.name, simulated=True, driver="none (simulated)", nvrtc=kernel.nvrtc_version,
-            clock_regime=self.clock_regime, clock_mhz=clock_mhz, temperature_c=temperature_c, throttle=throttle,
-            data_policy=self.data_policy, ekc_version=__version__,
+            device=self.name,
+            simulated=True,
+            driver="none (simulated)",
+            nvrtc=kernel.nvrtc_version,
+            clock_regime=self.clock_regime,
+            clock_mhz=clock_mhz,
+            temperature_c=temperature_c,
+            throttle=throttle,
+            data_policy=self.data_policy,
+            ekc_version=__version__,
         )
 
 

@@ -58,9 +58,7 @@ def work(spec: Spec, kernel: CompiledKernel, counts: tuple[Counts, ...]) -> Work
     )
 
 
-def _launch(
-    spec: Spec, launch: Launch, resources: Resources, counts: Counts
-) -> tuple[Events, Occupancy]:
+def _launch(spec: Spec, launch: Launch, resources: Resources, counts: Counts) -> tuple[Events, Occupancy]:
     threads = launch.block[0] * launch.block[1] * launch.block[2]
     shared = launch.shared_bytes + resources.shared_bytes
     resident = occupancy(spec.capability, threads, resources.registers, shared)
@@ -91,7 +89,8 @@ def steady(spec: Spec, todo: Work, asked_mhz: float) -> Steady:
 def _at(spec: Spec, todo: Work, clock_mhz: float) -> Steady:
     """Time and power at a clock, cap or no cap."""
     seconds = todo.time_factor * sum(
-        latency(spec, counted, resident, clock_mhz).seconds for counted, resident in todo.launches)
+        latency(spec, counted, resident, clock_mhz).seconds for counted, resident in todo.launches
+    )
     clock = power.active_clock_power(spec, clock_mhz, _busy(spec, todo))
     busy = clock + todo.dynamic.at(spec.voltage.at(clock_mhz)) / seconds
     return Steady(seconds, clock_mhz, busy, ())

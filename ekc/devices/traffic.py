@@ -72,9 +72,7 @@ def _l1_miss(spec: Spec, launch: Launch, sites: list[AccessSite], resident_warps
     return live**2 / (live**2 + float(room) ** 2)
 
 
-def _dram_bytes(
-    spec: Spec, launch: Launch, asked: dict[tuple[str, str], float], wave_blocks: float
-) -> float:
+def _dram_bytes(spec: Spec, launch: Launch, asked: dict[tuple[str, str], float], wave_blocks: float) -> float:
     """Never below what the launch must touch, never above what it asked of L2."""
     if not launch.footprints:
         return sum(asked.values())

@@ -43,10 +43,14 @@ class Agreement:
         return self.complete and self.max_error <= self.tolerance
 
     def __str__(self) -> str:
-        where = "all blocks" if self.blocks == self.total_blocks else f"{self.blocks} of {self.total_blocks} blocks"
+        where = (
+            "all blocks"
+            if self.blocks == self.total_blocks
+            else f"{self.blocks} of {self.total_blocks} blocks"
+        )
         return (
-            f"schedule evaluated in NumPy on {where}: max error {self.max_error:.3g}, tolerance {self.tolerance:.3g}; "
-            "the CUDA itself was not executed"
+            f"schedule evaluated in NumPy on {where}: max error {self.max_error:.3g}, "
+            f"tolerance {self.tolerance:.3g}; the CUDA itself was not executed"
         )
 
 
@@ -56,7 +60,9 @@ def random_inputs(op: Operator, seed: int = DATA_SEED) -> tuple[NDArray[Any], ..
     return tuple(random.standard_normal(t.shape, dtype=np.float32).astype(t.dtype.numpy) for t in op.inputs)
 
 
-def agreement(program: Program, arrays: tuple[NDArray[Any], ...], blocks: int = 8, seed: int = 0) -> Agreement:
+def agreement(
+    program: Program, arrays: tuple[NDArray[Any], ...], blocks: int = 8, seed: int = 0
+) -> Agreement:
     """Run at most `blocks` blocks of the last launch (earlier launches whole) and compare what they wrote."""
     launches = kernels(program)
     last, compute = launches[-1], launches[-1].nest.compute
@@ -118,5 +124,5 @@ def _values(kernel: Kernel, axis: str, digits: dict[str, Any], extent: int) -> N
 
 
 def _ragged(kernel: Kernel) -> bool:
-    """Whether a block's indices along two axes are tied by a fused loop, so that it owns only part of their product."""
+    """Whether a fused loop ties a block's indices along two axes: it then owns part of their product."""
     return any("+" in loop.axis for loop in kernel.nest.loops)

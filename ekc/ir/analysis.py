@@ -7,17 +7,18 @@ otherwise; requests are warp instructions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ekc.errors import ScheduleError
 from ekc.ir import expr as ex
 from ekc.ir.access import Access, Buffer, Guard
 from ekc.ir.limits import Limits
-from ekc.ir.linear import Linear, atom_range, linearize
-from ekc.ir.program import Loop, Program
+from ekc.ir.linear import Extent, Linear, atom_range, linearize
+from ekc.ir.program import Loop, Nest, Program
 from ekc.ir.region import region_of
 from ekc.ir.rules import RESERVED_REGISTERS, registers_needed, statements
 from ekc.ir.tree import (
@@ -106,7 +107,10 @@ class _Walk:
                     self._compute(node, trips)
                 case CombineNode():
                     lanes = _product(x.extent for x in node.lanes)
-                    self._add("shuffles", trips * _f(node.buffer.elements) * np.log2(np.maximum(lanes, 1.0)) * self.warps)
+                    self._add(
+                        "shuffles",
+                        trips * _f(node.buffer.elements) * np.log2(np.maximum(lanes, 1.0)) * self.warps,
+                    )
                 case WriteNode():
                     count = trips * _f(node.region.size) / _f(node.vector)
                     self._add("guards", trips * _needed(node.target.guards) * self.warps)
@@ -131,7 +135,9 @@ class _Walk:
         self._visit(node.body, trips * extent)
         # A pipelined loop waits once an iteration and once before the first.
         waits = self.sums["barriers"] - before
-        self.sums["barriers"] = before + np.where(_f(node.loop.pipeline) > 1, trips * (extent + 1) * np.sign(waits), waits)
+        self.sums["barriers"] = before + np.where(
+            _f(node.loop.pipeline) > 1, trips * (extent + 1) * np.sign(waits), waits
+        )
 
     def _cooperative(self, node: StageNode, trips: Array) -> None:
         vector = _f(node.staging.vector)
@@ -167,7 +173,11 @@ class _Walk:
 
     def _compute(self, node: ComputeNode, trips: Array) -> None:
         compute = node.nest.compute
-        each = sum(isinstance(n, (ex.Binary, ex.Call)) for n in ex.walk(compute.body) if not _is_index(n, compute.body))
+        each = sum(
+            isinstance(n, (ex.Binary, ex.Call))
+            for n in ex.walk(compute.body)
+            if not _is_index(n, compute.body)
+        )
         self._add("fma", trips * self.threads)
         self._add("operations", trips * self.warps * max(each, 1))
         self._add("guards", trips * self.warps * _needed(node.guards))
@@ -197,7 +207,10 @@ class _Walk:
     def _touch(self, access: Access, kind: str, vector: Any, count: Array) -> None:
         """An access whose lanes differ by their thread loops."""
         steps = [dict(access.address.terms).get(x.name, 0) for x in self.kernel.thread_loops]
-        steps = [self._through_quasi(access.address, x, s) for x, s in zip(self.kernel.thread_loops, steps, strict=True)]
+        steps = [
+            self._through_quasi(access.address, x, s)
+            for x, s in zip(self.kernel.thread_loops, steps, strict=True)
+        ]
         self._request(access, kind, vector, count, self.lanes, steps, self.threads)
 
     def _through_quasi(self, address: Linear, loop: Loop, step: Any) -> Any:
@@ -205,27 +218,47 @@ class _Walk:
         for atom, coefficient in address.terms:
             if not isinstance(atom, str) and loop.name in atom.variables():
                 low, high = atom_range(atom, self.kernel.nest.extents)
-                step = step + coefficient * np.maximum((np.asarray(high) - low) // np.maximum(loop.extent - 1, 1), 0)
+                step = step + coefficient * np.maximum(
+                    (np.asarray(high) - low) // np.maximum(loop.extent - 1, 1), 0
+                )
         return step
 
     def _request(
-        self, access: Access, kind: str, vector: Any, count: Array, extents: list[Any], steps: list[Any], lanes: Any
+        self,
+        access: Access,
+        kind: str,
+        vector: Any,
+        count: Array,
+        extents: list[Any],
+        steps: list[Any],
+        lanes: Any,
     ) -> None:
         if access.buffer is not None:
             self._shared(kind, access.buffer, vector, count, extents, steps, lanes)
             return
         itemsize = access.spec.dtype.bytes
-        sectors, _ = requests(extents, [np.asarray(s) * itemsize for s in steps], np.asarray(vector) * itemsize, lanes)
+        sectors, _ = requests(
+            extents, [np.asarray(s) * itemsize for s in steps], np.asarray(vector) * itemsize, lanes
+        )
         self._add(f"global_{kind}_requests", count * self.warps)
         self._add(f"global_{kind}_sectors", count * self.warps * _match(sectors))
         if kind == "load":
             self._add("global_load_bytes", count * self.threads * _f(vector) * itemsize)
 
     def _shared(
-        self, kind: str, buffer: Buffer, vector: Any, count: Array, extents: list[Any], steps: list[Any], lanes: Any
+        self,
+        kind: str,
+        buffer: Buffer,
+        vector: Any,
+        count: Array,
+        extents: list[Any],
+        steps: list[Any],
+        lanes: Any,
     ) -> None:
         itemsize = buffer.dtype.bytes
-        _, waves = requests(extents, [np.asarray(s) * itemsize for s in steps], np.asarray(vector) * itemsize, lanes)
+        _, waves = requests(
+            extents, [np.asarray(s) * itemsize for s in steps], np.asarray(vector) * itemsize, lanes
+        )
         self._add(f"shared_{kind}_requests", count * self.warps)
         self._add(f"shared_{kind}_wavefronts", count * self.warps * _match(waves))
         if kind == "load":
@@ -282,8 +315,7 @@ class _Walk:
         reads[nest.compute.output.name] = [tuple(linearize(i, nest.index) for i in nest.compute.store.index)]
         for tensor, forms in reads.items():
             spec = kernel.tensors[tensor]
-            region = region_of(forms, inner, nest.extents, nest.axis_of)
-            own = np.minimum(_f(region.size) * spec.dtype.bytes, float(spec.bytes))
+            own = np.minimum(_elements(forms, inner, nest) * spec.dtype.bytes, float(spec.bytes))
             used = {name for form in forms for dim in form for name in dim.variables()}
             block_bytes = block_bytes + own
             wave = np.minimum(own * self._panels(used, resident), float(spec.bytes))
@@ -300,6 +332,32 @@ class _Walk:
                 count = count * np.minimum(extent, np.maximum(np.ceil(resident / faster), 1.0))
             faster = faster * extent
         return count
+
+
+def _elements(forms: list[tuple[Linear, ...]], inner: frozenset[str], nest: Nest) -> Array:
+    """Distinct elements of a tensor that one block touches."""
+    try:
+        return _f(region_of(forms, inner, nest.extents, nest.axis_of).size)
+    except ScheduleError:
+        # No staging asked for this box, so nothing is illegal: bound each read by itself.
+        total: Array = 0.0
+        for read in forms:
+            total = total + _product(_width(form, inner, nest.extents) for form in read)
+        return total
+
+
+def _width(form: Linear, inner: frozenset[str], extents: Mapping[str, Extent]) -> Array:
+    """At most how many values an index takes while the loops `inner` run."""
+    reach: Array = 0.0
+    for atom, coefficient in form.terms:
+        step = np.abs(_f(coefficient))
+        if isinstance(atom, str):
+            reach = reach + step * (_f(extents[atom]) - 1 if atom in inner else 0.0)
+        elif atom.variables() & inner:
+            within, divisor = _width(atom.inner, inner, extents) - 1, _f(atom.divisor)
+            each = np.ceil(within / divisor) if atom.op == "//" else np.minimum(within, divisor - 1)
+            reach = reach + step * each
+    return reach + 1
 
 
 def _needed(guards: tuple[Guard, ...]) -> Array:

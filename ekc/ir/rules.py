@@ -20,7 +20,7 @@ from ekc.ir.refusal import Check
 from ekc.ir.tree import Kernel, LoopNode, Node, StageNode, WriteNode, kernels
 
 MAX_STATEMENTS = 8192
-"""Statements that one kernel may write out; beyond, compile time explodes and the instruction cache thrashes."""
+"""Statements that one kernel may write out; beyond, compiling takes long and the code leaves its cache."""
 RESERVED_REGISTERS = 24
 """Registers left for addresses and loop counters when the accumulators and tiles are counted."""
 
@@ -42,7 +42,14 @@ def enforce(program: Program, limits: Limits) -> None:
 def threads_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
     """At most 1024 threads a block, 64 along z."""
     n = kernel.threads
-    yield Check("threads per block", n <= limits.threads_per_block, n, limits.threads_per_block, limits.threads_per_block, "threads")
+    yield Check(
+        "threads per block",
+        n <= limits.threads_per_block,
+        n,
+        limits.threads_per_block,
+        limits.threads_per_block,
+        "threads",
+    )
     z = kernel.extent("thread.z")
     limit = limits.threads_per_block_z
     yield Check("threads along z", z <= limit, z, limit, f"{limit}, or bind to thread.x", "threads")
@@ -50,7 +57,11 @@ def threads_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
 
 def grid_fits(kernel: Kernel, limits: Limits) -> Iterator[Check]:
     """Grids have limits too, and y and z are small."""
-    for level, limit in (("block.x", limits.grid_x), ("block.y", limits.grid_yz), ("block.z", limits.grid_yz)):
+    for level, limit in (
+        ("block.x", limits.grid_x),
+        ("block.y", limits.grid_yz),
+        ("block.z", limits.grid_yz),
+    ):
         n = kernel.extent(level)
         yield Check(f"grid along {level}", n <= limit, n, limit, f"{limit}, or bind to block.x", "blocks")
 
@@ -66,7 +77,9 @@ def registers_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
     need = registers_needed(kernel)
     most = smaller(limits.registers_per_thread, limits.registers_per_sm // larger(kernel.threads, 32))
     budget = most - RESERVED_REGISTERS
-    yield Check("registers", need <= budget, need, budget, "a smaller tile per thread, or fewer threads", "registers")
+    yield Check(
+        "registers", need <= budget, need, budget, "a smaller tile per thread, or fewer threads", "registers"
+    )
 
 
 def registers_needed(kernel: Kernel) -> Extent:
@@ -81,15 +94,19 @@ def registers_needed(kernel: Kernel) -> Extent:
 def _prefetched(kernel: Kernel, buffer: Any) -> Extent:
     """Elements of a pipelined tile that a thread holds while the last tile is used."""
     rounds = -(-buffer.region.size // kernel.threads)
-    return np.where(np.asarray(buffer.copies) > 1, rounds, 0) if isinstance(buffer.copies, np.ndarray) else (
-        rounds if buffer.copies > 1 else 0
+    return (
+        np.where(np.asarray(buffer.copies) > 1, rounds, 0)
+        if isinstance(buffer.copies, np.ndarray)
+        else (rounds if buffer.copies > 1 else 0)
     )
 
 
 def text_fits(kernel: Kernel, limits: Limits) -> Iterator[Check]:
     """The innermost statements after unrolling."""
     n = statements(kernel.body)
-    yield Check("unrolling", n <= MAX_STATEMENTS, n, MAX_STATEMENTS, "a smaller unroll factor or tile", "statements")
+    yield Check(
+        "unrolling", n <= MAX_STATEMENTS, n, MAX_STATEMENTS, "a smaller unroll factor or tile", "statements"
+    )
 
 
 def statements(nodes: tuple[Node, ...]) -> Extent:
@@ -111,7 +128,13 @@ def blocks_outermost(kernel: Kernel, limits: Limits) -> Iterator[Check]:
         if loop.is_serial and outer is None:
             outer = loop.name
         if loop.is_block and outer is not None:
-            yield Check("loop order", False, f"block loop {loop.name} outside {outer}", "blocks first", f'reorder("{loop.name}", "{outer}")')
+            yield Check(
+                "loop order",
+                False,
+                f"block loop {loop.name} outside {outer}",
+                "blocks first",
+                f'reorder("{loop.name}", "{outer}")',
+            )
             return
 
 
@@ -120,7 +143,13 @@ def accumulator_type(kernel: Kernel, limits: Limits) -> Iterator[Check]:
     compute = kernel.nest.compute
     if compute.reduction and not kernel.nest.accumulate and compute.acc_dtype is not compute.output.dtype:
         name = compute.output.name
-        yield Check("accumulator", False, f"{compute.acc_dtype} for {name}", f"{compute.output.dtype} in memory", f'cache_write("{name}", "register")')
+        yield Check(
+            "accumulator",
+            False,
+            f"{compute.acc_dtype} for {name}",
+            f"{compute.output.dtype} in memory",
+            f'cache_write("{name}", "register")',
+        )
 
 
 def lanes_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
@@ -130,10 +159,18 @@ def lanes_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
         return
     name = kernel.nest.compute.output.name
     if not kernel.nest.accumulate:
-        yield Check("reduction over lanes", False, "an accumulator", "none", f'cache_write("{name}", "register")')
+        yield Check(
+            "reduction over lanes", False, "an accumulator", "none", f'cache_write("{name}", "register")'
+        )
     if list(kernel.thread_loops[: len(lanes)]) != lanes:
         fastest = kernel.thread_loops[0].name
-        yield Check("reduction over lanes", False, f"{lanes[0].name} fastest", f"{fastest} runs faster", "bind it to thread.x, innermost of its loops")
+        yield Check(
+            "reduction over lanes",
+            False,
+            f"{lanes[0].name} fastest",
+            f"{fastest} runs faster",
+            "bind it to thread.x, innermost of its loops",
+        )
     n: Extent = 1
     for loop in lanes:
         n = n * loop.extent
@@ -141,17 +178,27 @@ def lanes_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
     ok = (whole <= 32) & ((whole & (whole - 1)) == 0)
     yield Check("reduction over lanes", ok, n, "a power of two up to 32", "32", "lanes")
     t = kernel.threads
-    yield Check("reduction over lanes", np.asarray(t) % 32 == 0, t, "whole warps of 32", "a multiple of 32", "threads")
+    yield Check(
+        "reduction over lanes", np.asarray(t) % 32 == 0, t, "whole warps of 32", "a multiple of 32", "threads"
+    )
 
 
 def vectors_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
     """Vector copies and writes: at most 16 bytes, aligned, and never across the end of a tile or tensor."""
     for node in _walk(kernel.body):
         if isinstance(node, StageNode):
-            yield from _vector_checks(node.staging.name, node.staging.vector, node.source, node.buffer.region, node.vector_segment)
+            yield from _vector_checks(
+                node.staging.name, node.staging.vector, node.source, node.buffer.region, node.vector_segment
+            )
             yield from _destination_checks(node)
         elif isinstance(node, WriteNode):
-            yield from _vector_checks(f"write of {node.target.spec.name}", node.vector, node.target, node.region, node.vector_segment)
+            yield from _vector_checks(
+                f"write of {node.target.spec.name}",
+                node.vector,
+                node.target,
+                node.region,
+                node.vector_segment,
+            )
 
 
 def _walk(nodes: tuple[Node, ...]) -> Iterator[Node]:
@@ -161,7 +208,9 @@ def _walk(nodes: tuple[Node, ...]) -> Iterator[Node]:
             yield from _walk(node.body)
 
 
-def _vector_checks(name: str, vector: Extent, source: Access, region: Any, segment: int | None) -> Iterator[Check]:
+def _vector_checks(
+    name: str, vector: Extent, source: Access, region: Any, segment: int | None
+) -> Iterator[Check]:
     v = np.asarray(vector)
     rule, unit = f"vector width of {name}", "elements at once"
     size = vector * source.spec.dtype.bytes
@@ -179,7 +228,9 @@ def _vector_checks(name: str, vector: Extent, source: Access, region: Any, segme
     last = [g for g in source.guards if source.index and g.form is source.index[-1]]
     if last:
         row = last[0].extent
-        yield Check(rule, (v == 1) | (row % v == 0), vector, row, 1, unit, "a tensor row of {}, a multiple of it")
+        yield Check(
+            rule, (v == 1) | (row % v == 0), vector, row, 1, unit, "a tensor row of {}, a multiple of it"
+        )
 
 
 def _destination_checks(node: StageNode) -> Iterator[Check]:
@@ -191,7 +242,14 @@ def _destination_checks(node: StageNode) -> Iterator[Check]:
     for step in _steps(node.address, f"#{node.vector_segment}"):
         together = together & (np.asarray(step) % v == 0)
     rule = f"vector width of {node.staging.name}"
-    yield Check(rule, (v == 1) | together, node.staging.vector, "a pad that is a multiple of it", 1, "elements at once")
+    yield Check(
+        rule,
+        (v == 1) | together,
+        node.staging.vector,
+        "a pad that is a multiple of it",
+        1,
+        "elements at once",
+    )
 
 
 def _steps(address: Linear, own: str) -> list[Extent]:
@@ -204,7 +262,9 @@ def computed_once(kernel: Kernel, limits: Limits) -> Iterator[Check]:
     for node in _walk(kernel.body):
         if isinstance(node, StageNode) and node.produced is not None:
             v = np.asarray(node.staging.vector)
-            yield Check(f"vector width of {node.staging.name}", v == 1, node.staging.vector, 1, 1, "elements at once")
+            yield Check(
+                f"vector width of {node.staging.name}", v == 1, node.staging.vector, 1, 1, "elements at once"
+            )
 
 
 Rule = Callable[[Kernel, Limits], Iterator[Check]]

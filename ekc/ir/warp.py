@@ -54,10 +54,9 @@ def _canonical(table: NDArray[np.int64]) -> NDArray[np.int64]:
 def _hash(table: NDArray[np.int64]) -> NDArray[np.int64]:
     """A 64-bit key per row; wrapping multiplication by odd constants."""
     random = np.random.default_rng(20241118)
-    odd = random.integers(1, 2**62, table.shape[1], dtype=np.int64) * 2 + 1
-    key = np.full(len(table), table.shape[1], dtype=np.int64)
+    key: NDArray[np.int64] = np.full(len(table), table.shape[1], dtype=np.int64)
     for column in range(table.shape[1]):
-        key = (key ^ table[:, column]) * odd[column]
+        key = (key ^ table[:, column]) * (random.integers(1, 2**62, dtype=np.int64) * 2 + 1)
         key ^= key >> 29
     return key
 
@@ -98,7 +97,7 @@ def _spread(address: NDArray[np.int64], width: int, unit: int) -> NDArray[np.int
 
 
 def _distinct_count(units: NDArray[np.int64]) -> NDArray[np.float64]:
-    return (1 + (np.diff(units, axis=1) != 0).sum(axis=1)).astype(np.float64)
+    return np.asarray(1 + (np.diff(units, axis=1) != 0).sum(axis=1), dtype=np.float64)
 
 
 def _most_per_bank(words: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -106,4 +105,5 @@ def _most_per_bank(words: NDArray[np.int64]) -> NDArray[np.float64]:
     fresh = np.concatenate([np.ones((len(words), 1), bool), np.diff(words, axis=1) != 0], axis=1)
     row = np.broadcast_to(np.arange(len(words))[:, None], words.shape)
     slot = (row * BANKS + words % BANKS)[fresh]
-    return np.bincount(slot, minlength=len(words) * BANKS).reshape(-1, BANKS).max(axis=1).astype(np.float64)
+    per_bank = np.bincount(slot, minlength=len(words) * BANKS).reshape(-1, BANKS)
+    return np.asarray(per_bank.max(axis=1), dtype=np.float64)

@@ -30,7 +30,9 @@ def best(
         rows = list(store.rows(operator=canonical_json(op.to_json()), device=device.name))
     trials = [t for t in stored_trials(rows) if t.ok and t.metered and t.latency_s and t.energy_j]
     if not trials:
-        raise InvalidInput(f"{op.name} on {device.label}: no metered schedule in {records}; run ekc tune with --records")
+        raise InvalidInput(
+            f"{op.name} on {device.label}: no metered schedule in {records}; run ekc tune with --records"
+        )
     limit = min(t.latency_s or 0.0 for t in trials) * (1 + max_slowdown)
     near = [t for t in trials if (t.latency_s or 0.0) <= limit]
     return min(near, key=lambda t: (merit(objective, t.latency_s, t.energy_j), t.schedule.digest))

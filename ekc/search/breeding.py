@@ -58,7 +58,9 @@ class Breeder:
 
     def evolve(self, parents: Population | None, score: Score) -> tuple[Population, NDArray[np.float64]]:
         """Some generations on the models' scores; the last population, best first."""
-        current = self.draw(self.size) if parents is None else self._unique(parents + self.draw(self.size // 2))
+        current = (
+            self.draw(self.size) if parents is None else self._unique(parents + self.draw(self.size // 2))
+        )
         scores = self._scored(current, score)
         for _ in range(GENERATIONS):
             children = self._legal(self._children(current, scores))
@@ -94,7 +96,9 @@ class Breeder:
         return score(population)
 
 
-def diverse(population: Population, scores: NDArray[np.float64], count: int, seen: set[int], keys: NDArray[np.int64]) -> list[int]:
+def diverse(
+    population: Population, scores: NDArray[np.float64], count: int, seen: set[int], keys: NDArray[np.int64]
+) -> list[int]:
     """The best rows not seen before, no two of one structure closer than two genes while others are left."""
     chosen: list[int] = []
     order = [int(i) for i in np.argsort(scores, kind="stable") if int(keys[i]) not in seen]

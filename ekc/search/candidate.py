@@ -75,7 +75,9 @@ class Candidate:
     @property
     def power_w(self) -> float:
         """Metered power, else the predicted one."""
-        return statistics.fmean(m.power_w for m in self.meterings) if self.meterings else self.predicted_power_w
+        return (
+            statistics.fmean(m.power_w for m in self.meterings) if self.meterings else self.predicted_power_w
+        )
 
     @property
     def energy_j(self) -> float:
@@ -84,7 +86,13 @@ class Candidate:
 
     def trial(self) -> Trial:
         """The record of it for the result."""
-        last = self.meterings[-1].conditions if self.meterings else self.timings[-1].conditions if self.timings else None
+        last = (
+            self.meterings[-1].conditions
+            if self.meterings
+            else self.timings[-1].conditions
+            if self.timings
+            else None
+        )
         return Trial(
             schedule=self.schedule,
             structure=self.structure,

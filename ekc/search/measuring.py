@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,9 +48,13 @@ class Bench:
         row = self.store.find("failure", self._key(schedule))
         return Failure(row.status) if row is not None else None
 
-    def time(self, schedule: Schedule, kernel: Callable[[], CompiledKernel], draw: int = 0) -> Timing | Failure:
-        """Latency, from the file or the device. What the compiler or the device refuses is a Failure, filed too.
-        The kernel is asked for only when it is needed."""
+    def time(
+        self, schedule: Schedule, kernel: Callable[[], CompiledKernel], draw: int = 0
+    ) -> Timing | Failure:
+        """Latency, from the file or the device; the kernel is asked for only when it is needed.
+
+        What the compiler or the device refuses is a Failure, and filed too.
+        """
         key = self._key(schedule, draw)
         row = self.store.find("timing", key)
         if row is not None:
@@ -108,7 +112,13 @@ class Bench:
         )
 
     def _file(
-        self, kind: Kind, key: Key, schedule: Schedule, payload: dict[str, Any], conditions: Conditions | None, status: str = "ok"
+        self,
+        kind: Kind,
+        key: Key,
+        schedule: Schedule,
+        payload: dict[str, Any],
+        conditions: Conditions | None,
+        status: str = "ok",
     ) -> None:
         driver = conditions.driver if conditions else ""
         plain = json.loads(json.dumps(payload))
@@ -119,13 +129,15 @@ def _conditions(data: dict[str, Any]) -> Conditions:
     return Conditions(**{**data, "throttle": tuple(data["throttle"])})
 
 
-def read_timing(data: dict[str, Any]) -> Timing:
+def read_timing(data: Mapping[str, Any]) -> Timing:
+    """A Timing out of the payload of a row."""
     return Timing(
         data["latency_s"], Interval(**data["interval_s"]), data["samples"], _conditions(data["conditions"])
     )
 
 
-def read_metering(data: dict[str, Any]) -> Metering:
+def read_metering(data: Mapping[str, Any]) -> Metering:
+    """A Metering out of the payload of a row."""
     known = dict(data) | {"conditions": _conditions(data["conditions"])}
     for name in ("power_interval_w", "energy_interval_j"):
         known[name] = Interval(**data[name])

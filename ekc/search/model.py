@@ -79,13 +79,18 @@ class ResidualModel:
         merit = np.array(self._merits)
         weight = (merit.min() / merit) ** self.sharpness
         data = xgb.DMatrix(np.stack(self._rows), label=self._targets(), weight=weight)
-        parameters = PARAMETERS | {"seed": self.seed, "base_score": float(np.average(self._targets(), weights=weight))}
+        parameters = PARAMETERS | {
+            "seed": self.seed,
+            "base_score": float(np.average(self._targets(), weights=weight)),
+        }
         self._booster = xgb.train(parameters, data, num_boost_round=ROUNDS)
 
     def _targets(self) -> NDArray[np.float64]:
-        return np.log(np.array(self._values) / np.array(self._priors))
+        return np.asarray(np.log(np.array(self._values) / np.array(self._priors)))
 
-    def predict(self, rows: NDArray[np.float32], prior: NDArray[np.float64], believe: bool = False) -> NDArray[np.float64]:
+    def predict(
+        self, rows: NDArray[np.float32], prior: NDArray[np.float64], believe: bool = False
+    ) -> NDArray[np.float64]:
         """Values for feature rows. Under quarantine the prior, scaled to the rows seen; `believe` asks
         the trees all the same, to see whether they have become better."""
         if self._booster is None or (self.quarantined and not believe):
@@ -115,4 +120,4 @@ def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Ranks, ties sharing their mean."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
-    return ((last - counts + 1 + last) / 2)[inverse]
+    return np.asarray(((last - counts + 1 + last) / 2)[inverse], dtype=np.float64)

@@ -15,7 +15,7 @@ SIDE = 16
 
 
 def naive(op: Operator) -> Schedule:
-    """The naive schedule of any operator: its output cut among blocks of 256 threads, sums kept in a register."""
+    """The naive schedule of any operator: its output cut among blocks of 256 threads, sums in a register."""
     schedule = Schedule(op)
     for compute in op.computes:
         schedule = _one_thread_each(schedule, compute)

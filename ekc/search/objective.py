@@ -14,7 +14,9 @@ def checked_objective(name: str) -> str:
     """The name, if it is one of the objectives."""
     if name not in OBJECTIVES:
         near = difflib.get_close_matches(str(name), OBJECTIVES, n=1, cutoff=0.0)[0]
-        raise InvalidInput(f"objective: {name!r} is not one of {', '.join(OBJECTIVES)}; the nearest is {near!r}")
+        raise InvalidInput(
+            f"objective: {name!r} is not one of {', '.join(OBJECTIVES)}; the nearest is {near!r}"
+        )
     return name
 
 

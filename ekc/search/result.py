@@ -105,7 +105,7 @@ class TuningResult:
     objective: str
     max_slowdown: float
     best: Trial
-    """The least energy (or what the objective asks) among kernels at most `max_slowdown` slower than the fastest."""
+    """Least by the objective among kernels at most `max_slowdown` slower than the fastest."""
     fastest: Trial
     baseline: Trial
     """One output element per thread, nothing staged."""
@@ -113,7 +113,7 @@ class TuningResult:
     """Everything tried, failures included, in the order of trying."""
     seconds: float
     roofline_share: float
-    """Least time the device could take for the operator (arithmetic or compulsory traffic), over best's latency."""
+    """Least time the device could take (arithmetic or compulsory traffic) over the latency of `best`."""
     roofline_bound: str
     """"compute" or "memory": which of the two that least time is."""
     model_cards: tuple[ModelCard, ...] = ()
@@ -137,7 +137,11 @@ class TuningResult:
     @property
     def pareto(self) -> tuple[Trial, ...]:
         """The latency-energy front of the metered trials, fastest first."""
-        known = [t for t in self.trials if t.ok and t.metered and t.latency_s is not None and t.energy_j is not None]
+        known = [
+            t
+            for t in self.trials
+            if t.ok and t.metered and t.latency_s is not None and t.energy_j is not None
+        ]
         front: list[Trial] = []
         for trial in sorted(known, key=lambda t: (t.latency_s or 0.0, t.energy_j or 0.0)):
             if not front or (trial.energy_j or 0.0) < (front[-1].energy_j or 0.0):
@@ -175,7 +179,9 @@ class TuningResult:
         if best.latency_s is not None:
             figures["latency"] = f"{best.latency_s * 1e6:.2f} us"
         if best.energy_j is not None:
-            figures["energy"] = f"{best.energy_j * 1e3:.4g} mJ a call ({'metered' if best.metered else 'predicted'})"
+            figures["energy"] = (
+                f"{best.energy_j * 1e3:.4g} mJ a call ({'metered' if best.metered else 'predicted'})"
+            )
         return figures | {"result": best.checked or "not compared with NumPy"}
 
     def summary(self) -> str:

@@ -76,7 +76,7 @@ class Space:
         return self._canonical(Population(mothers.structure, np.where(taken, fathers.genes, mothers.genes)))
 
     def mutate(self, random: np.random.Generator, parents: Population, structural: float = 0.1) -> Population:
-        """Redraw one or two decisions, half the time to a neighbouring value; sometimes change the structure."""
+        """Redraw one or two decisions, half the time nearby; sometimes change the structure."""
         count, width = parents.genes.shape
         uses = self.uses[parents.structure]
         weight = np.where(uses, random.random((count, width)), -1.0)
@@ -108,7 +108,9 @@ class Space:
             reasons[refusal.rule if refusal else "unknown"] += 1
         return current[legal], reasons
 
-    def _mend(self, random: np.random.Generator, population: Population) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def _mend(
+        self, random: np.random.Generator, population: Population
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Genes with every broken rule eased by one remedy, and which rows were legal before."""
         genes, legal = population.genes.copy(), np.ones(len(population), dtype=bool)
         for rows, structure, program in self._programs(population):
@@ -167,7 +169,9 @@ class Space:
     def schedule(self, population: Population, row: int) -> Schedule:
         """One genome as a Schedule, every step checked."""
         values = self.values(population, row)
-        return Schedule(self.op).do(*(s.filled(values) for s in self.structures[population.structure[row]].steps))
+        return Schedule(self.op).do(
+            *(s.filled(values) for s in self.structures[population.structure[row]].steps)
+        )
 
     def refusals(self, population: Population, row: int) -> Iterator[Refusal]:
         """Why one genome is not legal."""
@@ -179,7 +183,7 @@ class Space:
 
     def keys(self, population: Population) -> NDArray[np.int64]:
         """A number per genome, equal for equal ones: for throwing duplicates out."""
-        key = population.structure.astype(np.int64)
+        key: NDArray[np.int64] = population.structure.astype(np.int64)
         with np.errstate(over="ignore"):
             for column in range(population.genes.shape[1]):
                 key = key * np.int64(1_000_003) + population.genes[:, column] * np.int64(2_654_435_761)
@@ -188,15 +192,17 @@ class Space:
 
     def _canonical(self, population: Population) -> Population:
         """Genes that a structure does not use are 0, so that they make no false variety."""
-        return Population(population.structure, np.where(self.uses[population.structure], population.genes, 0))
+        return Population(
+            population.structure, np.where(self.uses[population.structure], population.genes, 0)
+        )
 
 
 def _excess(check: Check, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     """By how much a need exceeds its limit, as a ratio of at least 1; 1 where a rule has no numbers."""
     if check.limit_text != "{}" or isinstance(check.need, str) or isinstance(check.limit, str):
         return np.ones(len(rows))
-    ratio = np.asarray(check.need, dtype=np.float64) / np.maximum(check.limit, 1)
-    return np.maximum(ratio[rows] if ratio.ndim else np.full(len(rows), ratio), 1.0)
+    ratio = np.atleast_1d(np.asarray(check.need, dtype=np.float64) / np.maximum(check.limit, 1))
+    return np.asarray(np.maximum(ratio[rows] if len(ratio) > 1 else ratio.repeat(len(rows)), 1.0))
 
 
 def _by_name(all_structures: tuple[Structure, ...]) -> tuple[Decision, ...]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from ekc.ir.schedule import Schedule
 from ekc.search.candidate import Candidate
 from ekc.search.measuring import read_metering, read_timing
 from ekc.search.result import Trial
 from ekc.search.rows import Row
-
-import numpy as np
 
 
 def stored_trials(rows: Iterable[Row]) -> list[Trial]:
@@ -26,7 +26,12 @@ def stored_trials(rows: Iterable[Row]) -> list[Trial]:
 
 def _trial(rows: list[Row]) -> Trial:
     candidate = Candidate(
-        Schedule.from_json(rows[0].schedule), "on file", np.zeros(0, np.float32), float("nan"), float("nan"), 0
+        Schedule.from_json(rows[0].schedule),
+        "on file",
+        np.zeros(0, np.float32),
+        float("nan"),
+        float("nan"),
+        0,
     )
     longest = max((r.key.window_s or 0.0 for r in rows), default=0.0)
     finals = any(r.kind == "timing" and r.key.draw for r in rows)

@@ -46,13 +46,17 @@ class Route:
     register: bool = False
 
     def __str__(self) -> str:
-        path = ("shared" + ("'" if self.order else "") if self.shared else "global") + ("+register" if self.register else "")
+        path = ("shared" + ("'" if self.order else "") if self.shared else "global") + (
+            "+register" if self.register else ""
+        )
         return f"{self.tensor}:{path}"
 
 
 def structures(op: Operator) -> tuple[Structure, ...]:
     """Every structure of an operator. Computes before the last large one get their first structure each."""
-    per_compute = [_of_compute(op, c, f"{c.output.name}/" if len(op.computes) > 1 else "") for c in op.computes]
+    per_compute = [
+        _of_compute(op, c, f"{c.output.name}/" if len(op.computes) > 1 else "") for c in op.computes
+    ]
     main = max(range(len(op.computes)), key=lambda i: op.computes[i].flops)
     found = []
     for chosen in per_compute[main]:
@@ -89,7 +93,7 @@ def _routings(op: Operator, compute: Compute, reads: dict[str, ex.Load]) -> list
             routes += [Route(tensor, True, order, register=True)] if order else []
             routes += [Route(tensor, True, register=True), Route(tensor, True)]
         options.append([*routes, Route(tensor, False, register=True)])
-    return [routes for routes in itertools.product(*options)]
+    return list(itertools.product(*options))
 
 
 def _spatial_last(compute: Compute, load: ex.Load) -> tuple[int, ...]:
@@ -131,6 +135,19 @@ class _Builder:
         self.steps.append(Split(axis.name, tuple(Hole(h) for h in decision.holes)))
         return [f"{axis.name}.{i}" for i in range(len(decision.holes) + 1)]
 
+    def place(self, **loops: str) -> None:
+        """Note which role each new loop plays."""
+        roles = {
+            "block": self.blocks,
+            "vthread": self.vthreads,
+            "thread": self.threads,
+            "outer": self.outer,
+            "inner": self.inner,
+            "tile": self.tiles,
+        }
+        for role, loop in loops.items():
+            roles[role].append(loop)
+
     def hole(self, name: str, values: tuple[int, ...]) -> Hole:
         """A new single-number decision."""
         decision = choice(self.prefix + name, values)
@@ -143,15 +160,17 @@ class _Builder:
             self.blocks.append(axis.name)
         elif reused:
             many = sum(a.extent > 1 for a in self.compute.spatial) > 2
-            own = {"vthread": VTHREADS // 4, "tile": TILE // 2} if many else {"vthread": VTHREADS, "tile": TILE}
+            own = (
+                {"vthread": VTHREADS // 4, "tile": TILE // 2} if many else {"vthread": VTHREADS, "tile": TILE}
+            )
             b, v, t, n = self.tile(axis, {"vthread": own["vthread"], "thread": THREADS, "tile": own["tile"]})
-            self.blocks.append(b), self.vthreads.append(v), self.threads.append(t), self.tiles.append(n)
+            self.place(block=b, vthread=v, thread=t, tile=n)
         elif last:
             b, t, n = self.tile(axis, {"thread": THREADS, "tile": 8})
-            self.blocks.append(b), self.threads.append(t), self.tiles.append(n)
+            self.place(block=b, thread=t, tile=n)
         else:
             b, t = self.tile(axis, {"thread": THREADS})
-            self.blocks.append(b), self.threads.append(t)
+            self.place(block=b, thread=t)
 
     def reduce(self, axis: Axis) -> None:
         """Cut a reduction axis (rule 2)."""
@@ -159,12 +178,14 @@ class _Builder:
             self.outer.append(axis.name)
             return
         outer, inner = self.tile(axis, {"reduce": REDUCE})
-        self.outer.append(outer), self.inner.append(inner)
+        self.place(outer=outer, inner=inner)
 
     def bind(self, last: tuple[str, ...] = ()) -> None:
         """Order the loops and spread them; `last` are lanes, fastest of all threads."""
         self.steps.append(
-            Reorder((*self.blocks, *self.threads, *last, *self.outer, *self.inner, *self.vthreads, *self.tiles))
+            Reorder(
+                (*self.blocks, *self.threads, *last, *self.outer, *self.inner, *self.vthreads, *self.tiles)
+            )
         )
         self.steps += [Bind(x, "block.x") for x in self.blocks]
         self.steps += [Bind(x, "thread.x") for x in (*self.threads, *last)]
@@ -185,19 +206,26 @@ def _tiled(op: Operator, compute: Compute, routes: tuple[Route, ...], prefix: st
     close = b.inner[-1] if b.inner else at
     for r in routes:
         if r.shared:
-            vector, pad = b.hole(f"vector.{r.tensor}", _widths(op, r.tensor)), b.hole(f"pad.{r.tensor}", (0, 1, 2, 4, 8))
+            vector, pad = (
+                b.hole(f"vector.{r.tensor}", _widths(op, r.tensor)),
+                b.hole(f"pad.{r.tensor}", (0, 1, 2, 4, 8)),
+            )
             b.steps.append(CacheRead(r.tensor, "shared", at, vector, r.order, pad))
     for r in routes:
         if r.register:
             vector = b.hole(f"move.{r.tensor}", _widths(op, r.tensor))
-            b.steps.append(CacheRead(f"{r.tensor}.shared" if r.shared else r.tensor, "register", close, vector))
+            b.steps.append(
+                CacheRead(f"{r.tensor}.shared" if r.shared else r.tensor, "register", close, vector)
+            )
     if any(r.shared for r in routes) and at is not None:
         b.steps.append(Pipeline(at, b.hole("stages", (1, 2))))
     _unroll(b)
     return b.finish(" ".join(map(str, routes)))
 
 
-def _over_lanes(op: Operator, compute: Compute, lane_axis: Axis, registers: tuple[str, ...], prefix: str) -> Structure:
+def _over_lanes(
+    op: Operator, compute: Compute, lane_axis: Axis, registers: tuple[str, ...], prefix: str
+) -> Structure:
     """Rule 4: the innermost part of one reduction axis over lanes, a vector of it in each."""
     b = _Builder(op, compute, prefix)
     for axis in compute.spatial:
@@ -205,7 +233,7 @@ def _over_lanes(op: Operator, compute: Compute, lane_axis: Axis, registers: tupl
             b.blocks.append(axis.name)
         else:
             block, thread, tile = b.tile(axis, {"thread": 32, "tile": 8}, "tile.rows")
-            b.blocks.append(block), b.threads.append(thread), b.tiles.append(tile)
+            b.place(block=block, thread=thread, tile=tile)
     for axis in compute.reduction:
         if axis is not lane_axis:
             b.reduce(axis)
@@ -235,7 +263,9 @@ def _cut(b: _Builder) -> None:
 
 def _hold(b: _Builder) -> None:
     output = b.compute.output
-    b.steps.append(CacheWrite(output.name, "register", b.hole(f"vector.{output.name}", _widths(b.op, output.name))))
+    b.steps.append(
+        CacheWrite(output.name, "register", b.hole(f"vector.{output.name}", _widths(b.op, output.name)))
+    )
 
 
 def _unroll(b: _Builder) -> None:

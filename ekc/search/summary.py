@@ -48,7 +48,9 @@ def spread(value: float | None, interval: Interval | None) -> str:
 
 def _title(result: TuningResult) -> str:
     device = result.device
-    lines = [f"{str(result.op).splitlines()[0]} on {device.label}, clocks {device.clock_regime or 'not told'}"]
+    lines = [
+        f"{str(result.op).splitlines()[0]} on {device.label}, clocks {device.clock_regime or 'not told'}"
+    ]
     if device.simulated:
         lines.append("Simulated: every figure comes from a model of the device. Nothing ran on a GPU.")
     return "\n".join([*lines, ""])
@@ -58,7 +60,15 @@ def _main_table(result: TuningResult) -> str:
     named = (("best", result.best), ("fastest", result.fastest), ("naive", result.baseline))
     trials = [t for _, t in named]
     latency, energy = unit_of([t.latency_s for t in trials], "s"), unit_of([t.energy_j for t in trials], "J")
-    headers = ("", f"latency [{latency[1]}]", "power [W]", f"energy [{energy[1]}]", "source", "of roofline", "speed-up")
+    headers = (
+        "",
+        f"latency [{latency[1]}]",
+        "power [W]",
+        f"energy [{energy[1]}]",
+        "source",
+        "of roofline",
+        "speed-up",
+    )
     rows = [_row(name, t, result, latency[0], energy[0]) for name, t in named]
     return text_table(headers, rows)
 
@@ -68,7 +78,8 @@ def _row(name: str, trial: Trial, result: TuningResult, latency: float, energy: 
         name,
         figure(trial.latency_s, latency) + spread(trial.latency_s, trial.latency_interval_s),
         figure(trial.power_w),
-        figure(trial.energy_j, energy) + spread(trial.energy_j, trial.energy_interval_j if trial.metered else None),
+        figure(trial.energy_j, energy)
+        + spread(trial.energy_j, trial.energy_interval_j if trial.metered else None),
         source_of(trial),
         _share(trial, result),
         speed_up(result.baseline, trial),
@@ -98,18 +109,20 @@ def _share(trial: Trial, result: TuningResult) -> str:
 
 def _notes(result: TuningResult) -> Iterator[str]:
     yield ""
-    yield from _note("trials", f"{result.trial_count}, {result.metered_count} of them metered, in {result.seconds:.1f} s")
-    yield from _note("failures", _histogram(_failures(result.trials)))
-    yield from _note("refused", _histogram(result.refusals))
-    yield from _note("energy", _saving(result))
-    yield from _note("model", _model(result.model_cards))
-    yield from _note("bound", f"the least time on the roofline is set by {_bound(result)}")
-    yield from _note("checked", result.best.checked or "not compared with NumPy")
-    yield from _note("throttled", ", ".join(result.best.throttle))
-    yield from _note("stopped", result.stopped)
+    yield from note(
+        "trials", f"{result.trial_count}, {result.metered_count} of them metered, in {result.seconds:.1f} s"
+    )
+    yield from note("failures", _failures(result.trials))
+    yield from note("refused", _histogram(result.refusals))
+    yield from note("energy", _saving(result))
+    yield from note("model", _model(result.model_cards))
+    yield from note("bound", f"the least time on the roofline is set by {_bound(result)}")
+    yield from note("checked", result.best.checked or "not compared with NumPy")
+    yield from note("throttled", ", ".join(result.best.throttle))
+    yield from note("stopped", result.stopped)
 
 
-def _note(name: str, text: str) -> Iterator[str]:
+def note(name: str, text: str) -> Iterator[str]:
     """A name and its text, wrapped; nothing where there is nothing to say."""
     if text:
         indent = " " * _LABEL
@@ -117,12 +130,23 @@ def _note(name: str, text: str) -> Iterator[str]:
 
 
 def _bound(result: TuningResult) -> str:
-    return {"compute": "arithmetic", "memory": "compulsory memory traffic"}.get(result.roofline_bound, result.roofline_bound)
+    return {"compute": "arithmetic", "memory": "compulsory memory traffic"}.get(
+        result.roofline_bound, result.roofline_bound
+    )
 
 
-def _failures(trials: Sequence[Trial]) -> Counter[str]:
-    """Failed trials by kind: what stands before the colon."""
-    return Counter(t.status.split(":")[0] for t in trials if not t.ok)
+def _failures(trials: Sequence[Trial]) -> str:
+    """Failed trials by kind (what stands before the colon), each kind with the words of its first."""
+    kinds: dict[str, list[str]] = {}
+    for trial in trials:
+        if not trial.ok:
+            kind, _, words = trial.status.partition(":")
+            kinds.setdefault(kind, []).append(" ".join(words.split()))
+    told = (
+        f"{kind} {len(found)}" + (f" (first: {found[0]})" if found[0] else "")
+        for kind, found in kinds.items()
+    )
+    return "; ".join(told)
 
 
 def _histogram(counts: Mapping[str, int]) -> str:
@@ -153,7 +177,11 @@ def _evidence(best: Trial, fastest: Trial) -> str:
     if not (best.metered and fastest.metered) or a is None or b is None:
         return "not both were metered, so this is a prediction"
     overlap = a.low <= b.high and b.low <= a.high
-    return "within the measurement interval: no difference is shown" if overlap else "the 95 % intervals do not overlap"
+    return (
+        "within the measurement interval: no difference is shown"
+        if overlap
+        else "the 95 % intervals do not overlap"
+    )
 
 
 def _model(cards: Sequence[ModelCard]) -> str:
@@ -186,7 +214,9 @@ def _clock_table(result: TuningResult) -> str:
         )
         for t in front
     ]
-    title = f"The best schedule at other clocks, {result.device.label}. A lower clock alone is no better kernel:\n"
-    title += "these figures do not compare with the table above, and an exported .cu carries no clock."
+    title = (
+        f"The best schedule at other clocks, {result.device.label}. A lower clock alone is no better\n"
+        "kernel: these figures do not compare with the table above, and a .cu carries no clock."
+    )
     headers = ("clock [MHz]", f"latency [{latency[1]}]", "power [W]", f"energy [{energy[1]}]", "source")
     return text_table(headers, rows, title)

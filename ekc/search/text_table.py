@@ -8,7 +8,9 @@ from collections.abc import Sequence
 WIDTH = 100
 
 
-def text_table(headers: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", labels: int = 1) -> str:
+def text_table(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", labels: int = 1
+) -> str:
     """A table; the first `labels` columns stand to the left, the figures after them to the right."""
     from rich import box
     from rich.console import Console
@@ -21,7 +23,9 @@ def text_table(headers: Sequence[str], rows: Sequence[Sequence[str]], title: str
     for row in rows:
         table.add_row(*row)
     sink = io.StringIO()
-    console = Console(file=sink, width=WIDTH, color_system=None, force_terminal=False, markup=False, emoji=False)
+    console = Console(
+        file=sink, width=WIDTH, color_system=None, force_terminal=False, markup=False, emoji=False
+    )
     console.print(table, highlight=False)
     lines = [line.rstrip() for line in sink.getvalue().splitlines()]
     return "\n".join([title, *lines] if title else lines)

@@ -29,14 +29,13 @@ from ekc.search.breeding import Breeder, diverse
 from ekc.search.candidate import Candidate
 from ekc.search.features import features
 from ekc.search.finals import Finals
+from ekc.search.learner import Learner
 from ekc.search.measuring import FINAL_WINDOW_S, LABEL_WINDOW_S, Bench, Failure
-from ekc.search.metering import MeteringShare, choose
-from ekc.search.model import ResidualModel
 from ekc.search.naive import naive
 from ekc.search.objective import checked_objective, merit
 from ekc.search.progress import Progress, progress_bar
 from ekc.search.records import RecordStore
-from ekc.search.result import DeviceNote, ModelCard, Trial, TuningResult
+from ekc.search.result import DeviceNote, Trial, TuningResult
 from ekc.search.space import Population, Space
 
 ROUNDS = 8
@@ -80,17 +79,36 @@ def tune(
         store = stack.enter_context(RecordStore(records))
         workers = executor or stack.enter_context(ThreadPoolExecutor(os.cpu_count() or 1, "ekc-compile"))
         tell = stack.enter_context(progress_bar(trials, f"{op.name} on {device.label}", progress))
-        run = _Run(op, device, Bench(device, store), workers, trials, objective, max_slowdown, seed, time_budget_s, tell)
+        run = _Run(
+            op,
+            device,
+            Bench(device, store),
+            workers,
+            trials,
+            objective,
+            max_slowdown,
+            seed,
+            time_budget_s,
+            tell,
+        )
         return run.run(start, clocks == "search")
 
 
 def _check(
-    op: Operator, trials: int, max_slowdown: float, clocks: str, seed: int, budget: float | None, start: Sequence[Schedule]
+    op: Operator,
+    trials: int,
+    max_slowdown: float,
+    clocks: str,
+    seed: int,
+    budget: float | None,
+    start: Sequence[Schedule],
 ) -> None:
     whole("trials", trials, 1_000_000)
     whole("seed", seed, 2**63, least=0)
     if not 0 <= max_slowdown <= 10:
-        raise InvalidInput(f"max_slowdown: {max_slowdown!r} is outside 0 to 10; 0.05 means at most 5 % slower")
+        raise InvalidInput(
+            f"max_slowdown: {max_slowdown!r} is outside 0 to 10; 0.05 means at most 5 % slower"
+        )
     if clocks not in ("fixed", "search"):
         raise InvalidInput(f"clocks: {clocks!r} is not one of fixed, search; the nearest is 'fixed'")
     if budget is not None and not budget > 0:
@@ -122,12 +140,10 @@ class _Run:
         self.space = Space(op, device.limits)
         self.random = np.random.default_rng(seed)
         self.breeder = Breeder(self.space, self.random)
-        self.latency, self.power = ResidualModel(seed), ResidualModel(seed)
-        self.share = MeteringShare()
+        self.learner = Learner(device.peaks, seed, max_slowdown)
         self.candidates: list[Candidate] = []
         self.seen: set[int] = set()
         self.tried: set[str] = set()
-        self.cards: list[ModelCard] = []
         self.stopped = ""
 
     def run(self, start: Sequence[Schedule], search_clocks: bool) -> TuningResult:
@@ -184,37 +200,39 @@ class _Run:
             return False
         return True
 
-    def _predict(self, population: Population) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float32]]:
-        """(latency, power, features) expected of genomes."""
-        figures = self.space.figures(population)
-        rows = features(figures)
-        latency = self.latency.predict(rows, prior.latency(figures, self.device.peaks))
-        return latency, self.power.predict(rows, prior.power(figures, self.device.peaks)), rows
-
     def _score(self, population: Population) -> NDArray[np.float64]:
         """Low is good: expected latency, and the objective once both models have something to say."""
         if not len(population):
             return np.zeros(0)
-        latency, power, _ = self._predict(population)
+        latency, power = self.learner.predict(self.space.figures(population))
         if self.objective == "latency":
             return latency
         return np.asarray(np.sqrt(latency * merit(self.objective, latency, latency * power)))
 
-    def _pick(self, population: Population, scores: NDArray[np.float64], count: int, number: int) -> list[Candidate]:
+    def _pick(
+        self, population: Population, scores: NDArray[np.float64], count: int, number: int
+    ) -> list[Candidate]:
         """A diverse batch: half by the score, the rest by latency alone, some at random."""
-        latency, _, _ = self._predict(population)
+        latency, _ = self.learner.predict(self.space.figures(population))
         keys = self.space.keys(population)
-        wander = int(round(count * (WANDERING if number > 1 else 0.5)))
+        wander = round(count * (WANDERING if number > 1 else 0.5))
         by_score = (count - wander + 1) // 2
         chosen: list[Candidate] = []
         for ranking, amount in ((scores, by_score), (latency, count - wander - by_score)):
             chosen += self._take(population, ranking, amount, keys, number)
         strangers = self.breeder.draw(4 * wander) if wander else population[:0]
-        chosen += self._take(strangers, np.arange(len(strangers), dtype=np.float64), wander, self.space.keys(strangers), number)
+        chosen += self._take(
+            strangers, np.arange(len(strangers), dtype=np.float64), wander, self.space.keys(strangers), number
+        )
         return chosen
 
     def _take(
-        self, population: Population, ranking: NDArray[np.float64], count: int, keys: NDArray[np.int64], number: int
+        self,
+        population: Population,
+        ranking: NDArray[np.float64],
+        count: int,
+        keys: NDArray[np.int64],
+        number: int,
     ) -> list[Candidate]:
         """The best `count` genomes that make schedules not tried yet."""
         taken: list[Candidate] = []
@@ -236,7 +254,12 @@ class _Run:
         peaks = self.device.peaks
         row = features(figures)[0]
         return Candidate(
-            schedule, structure, row, float(prior.latency(figures, peaks)[0]), float(prior.power(figures, peaks)[0]), number
+            schedule,
+            structure,
+            row,
+            float(prior.latency(figures, peaks)[0]),
+            float(prior.power(figures, peaks)[0]),
+            number,
         )
 
     def _measure(self, fresh: list[Candidate], number: int) -> None:
@@ -251,16 +274,9 @@ class _Run:
             self.candidates.append(c)
             self._time(c)
             self.tell(len(self.candidates), self._best_so_far())
-        timed = [c for c in fresh if c.ok]
-        if timed:
-            rows = np.stack([c.row for c in timed])
-            expected = self.latency.predict(rows, np.array([c.prior_latency_s for c in timed]), believe=True)
-            self.latency.judge(expected, np.array([c.latency_s for c in timed]))
-        for c in timed:
-            self.latency.add(c.row, c.prior_latency_s, c.latency_s, c.latency_s)
-        self.latency.fit()
+        self.learner.learn_latency([c for c in fresh if c.ok])
         if self.objective != "latency":
-            self._meter_share(number)
+            self.learner.learn_energy([c for c in self.candidates if c.ok], number, self._meter)
 
     def _time(self, c: Candidate) -> None:
         outcome = self.bench.time(c.schedule, lambda: c.kernel)
@@ -269,45 +285,6 @@ class _Run:
         else:
             c.timings.append(outcome)
 
-    def _meter_share(self, number: int) -> None:
-        """Meter a share of the low-latency set; judge the predictions made before, then refit."""
-        working = [c for c in self.candidates if c.ok]
-        if not working:
-            return
-        limit = min(c.latency_s for c in working) * (1 + self.max_slowdown) * 1.1
-        fast = [c for c in working if not c.metered and (c.latency_s <= limit or c.round == number == 1)]
-        if not fast:
-            return
-        rows = np.stack([c.row for c in fast])
-        priors = np.array([c.prior_power_w for c in fast])
-        latency = np.array([c.latency_s for c in fast])
-        believed = self.power.predict(rows, priors) * latency
-        trees = self.power.predict(rows, priors, believe=True) * latency
-        constant = self.power.median * latency
-        chosen = choose(self.share.share, believed, rows)
-        measured = [i for i in chosen if self._meter(fast[i])]
-        energy = np.array([fast[i].energy_j for i in measured])
-        learned = self.power.rows
-        rank = self.power.judge(trees[measured], energy) if learned else None
-        if learned:
-            self.share.update(believed[measured], energy)
-        self.cards.append(
-            ModelCard(
-                round=number,
-                rows=learned,
-                rank_correlation=rank,
-                error=_error(believed[measured], energy) if learned else None,
-                constant_power_error=_error(constant[measured], energy) if learned else None,
-                share=len(measured) / len(fast),
-                quarantined=self.power.quarantined,
-            )
-        )
-        for i in measured:
-            c = fast[i]
-            self.power.add(c.row, c.prior_power_w, c.power_w, c.energy_j)
-        self.power.fit()
-        self._predict_the_rest(working)
-
     def _meter(self, c: Candidate) -> bool:
         outcome = self.bench.meter(c.schedule, lambda: c.kernel, LABEL_WINDOW_S)
         if isinstance(outcome, Failure):
@@ -315,12 +292,6 @@ class _Run:
             return False
         c.meterings.append(outcome)
         return True
-
-    def _predict_the_rest(self, working: list[Candidate]) -> None:
-        rows = np.stack([c.row for c in working])
-        power = self.power.predict(rows, np.array([c.prior_power_w for c in working]))
-        for c, watts in zip(working, power.tolist(), strict=True):
-            c.predicted_power_w = watts
 
     def _over_clocks(self, best: Candidate) -> tuple[Trial, ...]:
         """The best schedule metered at other clocks: the front over clocks, a line of its own."""
@@ -367,7 +338,7 @@ class _Run:
             seconds=time.monotonic() - self.began,
             roofline_share=max(compute_s, memory_s) / best.latency_s,
             roofline_bound="compute" if compute_s >= memory_s else "memory",
-            model_cards=tuple(self.cards),
+            model_cards=tuple(self.learner.cards),
             refusals=dict(self.breeder.refusals),
             clock_front=clock_front,
             stopped=self.stopped,
@@ -375,13 +346,12 @@ class _Run:
 
     def _why_nothing(self) -> str:
         """One line: what was refused or failed, most frequent first."""
-        reasons = Counter(self.breeder.refusals) + Counter(c.status.split("\n")[0] for c in self.candidates if not c.ok)
-        listed = ", ".join(f"{why} ({n})" for why, n in reasons.most_common(8)) or self.stopped or "no schedule was tried"
+        reasons = Counter(self.breeder.refusals) + Counter(
+            c.status.split("\n")[0] for c in self.candidates if not c.ok
+        )
+        listed = (
+            ", ".join(f"{why} ({n})" for why, n in reasons.most_common(8))
+            or self.stopped
+            or "no schedule was tried"
+        )
         return f"{self.op.name} on {self.device.label}: no schedule works; reasons: {listed}"
-
-
-def _error(predicted: NDArray[np.float64], measured: NDArray[np.float64]) -> float | None:
-    """Median absolute relative error."""
-    if not len(measured):
-        return None
-    return float(np.median(np.abs(predicted - measured) / measured))

@@ -91,7 +91,9 @@ def _divides(nest: Nest, loop: Loop, step: Extent) -> Check:
         least, rest = _least(form, loop), span(form.without({loop.name}), nest.extents)[1]
         ok = ok | ((least >= nest.compute.axis(axis).extent) & (rest < least))
     near = np.gcd(loop.extent, step)
-    return Check(f"split {loop.name}", ok, step, loop.extent, near, "as product of factors", "a divisor of {}")
+    return Check(
+        f"split {loop.name}", ok, step, loop.extent, near, "as product of factors", "a divisor of {}"
+    )
 
 
 def _least(form: Linear, loop: Loop) -> Extent:

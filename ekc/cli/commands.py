@@ -1,11 +1,11 @@
 """The command `ekc`: its subcommands, and how it ends.
 
-Status 0: done. 1: a check said no. 2: bad input, told in one line. 130: interrupted by the keyboard.
+Status 0: done. 1: a check said no, or the reader of our output has left. 2: bad input, told in one
+line. 130: interrupted from the keyboard.
 """
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Sequence
 
@@ -61,10 +61,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except click.Abort:
             log("ekc: interrupted")
             return INTERRUPTED
-        except BrokenPipeError:
-            # Whoever read our output has left (`ekc show | head`): nothing to tell, and no one to tell it to.
-            sys.stdout = None  # type: ignore[assignment]
-            return 0
     return status if isinstance(status, int) else 0
 
 
@@ -77,6 +73,6 @@ def _help(problem: click.ClickException) -> str:
     return f" (see {context.command_path} --help)" if isinstance(context, click.Context) else ""
 
 
-def _show_warning(message: Warning | str, category: object, *place: object) -> None:
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     """A warning as one line, without the place in our own source that raised it."""
     log(f"ekc: warning: {_one_line(str(message))}")
