@@ -67,7 +67,7 @@ class Learner:
         self._predict_all(working)
 
     def _fast(self, working: list[Candidate], number: int) -> list[Candidate]:
-        """The low-latency set, not yet metered; in the first round all: the model should see slow ones too."""
+        """The low-latency set, not yet metered; in the first round all, so that slow ones teach too."""
         if not working:
             return []
         limit = min(c.latency_s for c in working) * (1 + self.max_slowdown) * NEAR

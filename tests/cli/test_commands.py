@@ -1,0 +1,286 @@
+"""Each command on tiny inputs: what it prints, what it leaves behind, what its JSON holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ekc
+from ekc.cli import main
+
+EKC = [sys.executable, "-c", "import sys; from ekc.cli import main; sys.exit(main())"]
+SIZE = ["matmul", "32", "32", "32"]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> str:
+    """What a command prints on stdout."""
+    capsys.readouterr()
+    assert main(words) == status, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def json_of(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> dict[str, Any]:
+    """The one JSON object that a command prints."""
+    value = json.loads(said(capsys, *words, "--json", status=status))
+    assert isinstance(value, dict)
+    return value
+
+
+def test_tune_prints_one_table_and_leaves_a_kernel(capsys: pytest.CaptureFixture[str]) -> None:
+    out = said(capsys, "tune", *SIZE, "--trials", "8", "--target", "a100", "--quiet", "--workers", "2")
+    for word in (
+        "best",
+        "fastest",
+        "naive",
+        "a100 (simulated)",
+        "Simulated: every figure",
+        "not executed",
+        "of roofline",
+    ):
+        assert word in out
+    assert max(map(len, out.splitlines())) <= 100
+    assert "\x1b" not in out
+    assert "extern" in Path("ekc-out/matmul.cu").read_text()
+    assert "wrote ekc-out/matmul.cu" in out
+
+
+def test_tune_json_has_the_attribute_names(capsys: pytest.CaptureFixture[str]) -> None:
+    got = json_of(capsys, "tune", *SIZE, "--trials", "4", "--target", "a100", "--out", "deep/build")
+    assert got["device"] == {"name": "a100", "simulated": True}
+    assert {"pareto", "trials", "trial_count", "metered_count", "roofline_share", "seconds"} <= set(got)
+    for name in ("best", "fastest", "baseline"):
+        assert {"schedule", "latency_s", "power_w", "energy_j", "clock_mhz", "metered", "status"} <= set(
+            got[name]
+        )
+    assert all(Path(p).is_file() for p in got["exported"])
+
+
+def test_tune_progress_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", *SIZE, "--trials", "4", "--json"]) == 0
+    out, err = capsys.readouterr()
+    json.loads(out)
+    assert "4/4" in err
+
+
+def test_tune_with_clocks(capsys: pytest.CaptureFixture[str]) -> None:
+    out = said(capsys, "tune", *SIZE, "--trials", "4", "--clocks", "search", "--quiet")
+    assert "The best schedule at other clocks, a100 (simulated)" in out
+
+
+def test_same_seed_same_winner_for_any_number_of_workers(capsys: pytest.CaptureFixture[str]) -> None:
+    one = json_of(capsys, "tune", *SIZE, "--trials", "6", "--quiet", "--workers", "1")
+    two = json_of(capsys, "tune", *SIZE, "--trials", "6", "--quiet", "--workers", "3")
+    assert one["best"] == two["best"]
+
+
+def test_time_budget_ends_with_the_best_so_far(capsys: pytest.CaptureFixture[str]) -> None:
+    got = json_of(capsys, "tune", *SIZE, "--trials", "100000", "--time-budget", "2", "--quiet")
+    assert "time budget" in got["stopped"]
+    assert got["best"]["latency_s"] > 0
+
+
+def test_ctrl_c_ends_with_the_best_so_far(tmp_path: Path) -> None:
+    command = [*EKC, "tune", *SIZE, "--trials", "100000", "--records", "t.db", "--quiet"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as run:
+        deadline = time.monotonic() + 60
+        while not _rows(tmp_path / "t.db") and time.monotonic() < deadline:
+            time.sleep(0.2)
+        os.kill(run.pid, signal.SIGINT)
+        out, err = run.communicate(timeout=60)
+    assert run.returncode == 0, err
+    assert "stopped    interrupted" in out
+    assert (tmp_path / "ekc-out/matmul.cu").is_file()
+
+
+def _rows(path: Path) -> bool:
+    """Whether enough was measured that there is a best so far."""
+    from ekc.search.records import RecordStore
+
+    try:
+        with RecordStore(path, create=False) as store:
+            return sum(row.status == "ok" for row in store.rows(kind="timing")) >= 4
+    except ekc.RecordError:
+        return False
+
+
+LAYERS = """
+[[layer]]
+name = "first"
+model = "net"
+operator = "matmul"
+count = 2
+m = 16
+n = 16
+k = 16
+
+[[layer]]
+name = "same again"
+model = "net"
+operator = "matmul"
+m = 16
+n = 16
+k = 16
+
+[[layer]]
+name = "image"
+model = "other net"
+operator = "conv2d"
+n = 1
+c = 2
+h = 6
+w = 6
+out_channels = 4
+kernel = [3, 1]
+"""
+
+
+def test_layers_are_tuned_once_each(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("net.toml").write_text(LAYERS)
+    out = said(capsys, "tune", "--layers", "net.toml", "--trials", "4", "--quiet", "--out", "o")
+    assert "a100 (simulated)" in out
+    assert "net: 3 calls" in out
+    assert len(list(Path("o").glob("*/*.cu"))) == 2
+    got = json_of(capsys, "tune", "--layers", "net.toml", "--trials", "4", "--quiet", "--out", "o")
+    assert [(x["name"], x["count"]) for x in got["layers"]] == [("first", 3), ("image", 1)]
+
+
+def test_run_says_what_it_ran(capsys: pytest.CaptureFixture[str]) -> None:
+    out = said(capsys, "run", *SIZE)
+    assert "not the compiled CUDA" in out
+    assert "agrees with the reference" in out
+    got = json_of(capsys, "run", "einsum", "bij,bjk->bik", "2x5x7", "2x7x3", "--seed", "3")
+    assert got["ok"]
+    assert got["max_error"] <= got["tolerance"]
+
+
+def test_run_tells_a_wrong_result_by_its_status(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ekc.ir.agreement.tolerance", lambda op, scale: 0.0)
+    assert "DOES NOT AGREE" in said(capsys, "run", *SIZE, status=1)
+
+
+def _tiled(path: Path) -> Path:
+    schedule = (
+        ekc.Schedule(ekc.matmul(64, 64, 64))
+        .split("i", (16, 4))
+        .split("j", (16, 4))
+        .split("k", (8,))
+        .reorder("i.0", "j.0", "i.1", "j.1", "k.0", "k.1", "i.2", "j.2")
+        .bind("i.0", "block.y")
+        .bind("j.0", "block.x")
+        .bind("i.1", "thread.y")
+        .bind("j.1", "thread.x")
+        .cache_write("C", vector=4)
+        .cache_read("B", "shared", at="k.0", vector=4)
+    )
+    path.write_text(schedule.to_json())
+    return path
+
+
+def test_check_prints_the_static_facts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = str(_tiled(tmp_path / "s.json"))
+    out = said(capsys, "check", "--schedule", file, "--target", "a100")
+    for word in (
+        "registers",
+        "spills",
+        "occupancy",
+        "ld.global",
+        "store C",
+        "B.shared",
+        "limits of a100 (simulated)",
+    ):
+        assert word in out
+    (launch,) = json_of(capsys, "check", "--schedule", file, "--arch", "sm_90")["launches"]
+    assert launch["shared_bytes"] == 8 * 64 * 4
+    assert launch["vector_accesses"]["st.global.v4"] == 4
+    assert launch["occupancy"]["warps"] <= launch["occupancy"]["of_warps"]
+
+
+def test_check_lists_every_refusal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    schedule = ekc.Schedule(ekc.matmul(4096, 4096, 4096)).bind("i", "thread.x").cache_read("B", "shared")
+    (tmp_path / "s.json").write_text(schedule.to_json())
+    out = said(capsys, "check", "--schedule", "s.json", status=1)
+    assert "threads per block" in out
+    assert "shared memory" in out
+    refusals = json_of(capsys, "check", "--schedule", "s.json", status=1)["refusals"]
+    assert all(set(r) == {"rule", "need", "limit", "nearest"} for r in refusals)
+
+
+def test_show(capsys: pytest.CaptureFixture[str]) -> None:
+    out = said(capsys, "show", "matvec", "64", "32", "--cuda")
+    for word in ("ekc.Schedule(op)", "naive schedule", "block.x", "__global__"):
+        assert word in out
+    got = json_of(capsys, "show", "matvec", "64", "32")
+    assert set(got) == {"operator", "schedule", "digest", "origin", "python", "program"}
+
+
+def test_best_show_and_export_from_a_record_file(capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, "tune", *SIZE, "--trials", "4", "--target", "h100", "--records", "t.db", "--quiet")
+    where = ("--records", "t.db", "--target", "h100")
+    out = said(capsys, "best", *SIZE, *where)
+    assert "h100 (simulated)" in out
+    found = json_of(capsys, "best", *SIZE, *where)
+    assert found["metered"]
+    assert json_of(capsys, "show", *SIZE, *where)["digest"] == found["digest"]
+    exported = json_of(capsys, "export", *SIZE, *where, "--out", "o")["exported"]
+    assert {Path(p).name for p in exported} == {"matmul.cu", "matmul.h", "matmul.json", "ekc.cmake"}
+    assert "h100 (simulated)" in Path("o/matmul.cu").read_text()
+    assert json_of(capsys, "show", "--schedule", "o/matmul.json")["digest"] == found["digest"]
+    assert main(["run", *SIZE, *where]) == 0
+
+
+def test_export_without_figures_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, "export", *SIZE, "--out", "o")
+    assert "not measured" in Path("o/matmul.cu").read_text()
+
+
+def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
+    out = said(capsys, "doctor")
+    for word in ("nvrtc", "sm_80", "xgboost", "a100", "cache"):
+        assert word in out
+    assert json_of(capsys, "doctor")["nvrtc"]["version"]
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ekc.__version__ in said(capsys, "--version")
+    for command in ("tune", "run", "check", "show", "best", "export", "doctor"):
+        assert command in said(capsys, "--help")
+        assert "--json" in said(capsys, command, "--help")
+
+
+def test_a_reader_that_leaves_early_sees_no_traceback(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [*EKC, "show", "matmul", "64", "64", "64"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as run:
+        assert run.stdout is not None
+        assert run.stderr is not None
+        run.stdout.close()
+        assert run.stderr.read() == b""
+
+
+def test_a_warning_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("file").write_text("")
+    monkeypatch.setenv("EKC_CACHE_DIR", "file/cache")
+    assert main(["check", *SIZE]) == 0
+    err = capsys.readouterr().err
+    assert err.startswith("ekc: warning: compile cache file/cache cannot be written")
+    assert err.count("\n") == 1

@@ -1,0 +1,46 @@
+"""The package as a whole: cheap to import, and true to its own list of names."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from importlib import metadata
+
+import ekc
+
+LIMIT_S = 0.4
+HEAVY = {"xgboost", "jinja2", "cuda", "pynvml", "rich", "click"}
+
+
+def _seconds(code: str) -> float:
+    """The quickest of three runs."""
+    took = []
+    for _ in range(3):
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], check=True)
+        took.append(time.perf_counter() - began)
+    return min(took)
+
+
+def test_import_is_quick() -> None:
+    assert _seconds("import ekc") - _seconds("pass") < LIMIT_S
+
+
+def test_import_loads_nothing_heavy() -> None:
+    code = "import sys, ekc; ekc.matmul(4, 4, 4); print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout.split()
+    assert not HEAVY & set(loaded)
+
+
+def test_every_name_of_the_face_is_there() -> None:
+    assert sorted(ekc.__all__) == ekc.__all__
+    for name in ekc.__all__:
+        assert getattr(ekc, name) is not None
+    assert dir(ekc) == ekc.__all__
+
+
+def test_version_is_in_one_place() -> None:
+    assert metadata.version("ekc") == ekc.__version__
