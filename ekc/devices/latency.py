@@ -39,6 +39,9 @@ SHARED_EXTRA = 0.5
 """LSU cycles of a shared request beyond its wavefronts (estimate)."""
 FILL_BYTES_PER_CLOCK = 64.0
 """L2 to one SM."""
+FP32_SHARE = 0.95
+"""Share of the published fp32 rate that the best kernels sustain: operand banks and fetches take the
+rest (estimate; the SGEMM ladder's best rung and cuBLAS end a few percent below peak)."""
 L2_SHARE = 0.70
 DRAM_SHARE = 0.92
 """Shares of the published bandwidths that the best kernels reach."""
@@ -86,6 +89,13 @@ def latency(spec: Spec, events: Events, occupancy: Occupancy, clock_mhz: float) 
     return Latency(seconds, MappingProxyType(parts))
 
 
+def least_seconds(spec: Spec, events: Events, clock_mhz: float) -> float:
+    """What no kernel can beat: its arithmetic and its DRAM bytes at the published rates, nothing else."""
+    lanes = spec.sms * spec.fp32_lanes_per_sm * clock_mhz * 1e6
+    arithmetic = (events.fma32 + events.fp32 + events.fp16) * WARP / lanes
+    return max(arithmetic, events.traffic.dram_bytes / spec.memory_bytes_per_s)
+
+
 def smooth_max(values: Iterable[float]) -> float:
     """p-norm: at least the largest, a little more when others are close to it."""
     listed = [value for value in values if value > 0]
@@ -124,7 +134,7 @@ def _pipes(spec: Spec, events: Events) -> dict[str, float]:
     lsu += events.shared_wavefronts + SHARED_EXTRA * events.shared_requests
     lsu += events.shuffle * WARP / SHUFFLE_LANES
     totals = {
-        "fp32": (events.fma32 + events.fp32 + events.fp16) * WARP / spec.fp32_lanes_per_sm,
+        "fp32": (events.fma32 + events.fp32 + events.fp16) * WARP / (FP32_SHARE * spec.fp32_lanes_per_sm),
         "int": events.int_ops * WARP / spec.int_lanes_per_sm,
         "sfu": (events.sfu + events.convert) * WARP / SFU_LANES,
         "tensor": events.tensor * MMA_FLOPS / spec.tensor_fp16_flops_per_sm_clock,

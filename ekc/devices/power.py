@@ -17,7 +17,7 @@ from ekc.devices.latency import MMA_FLOPS
 from ekc.devices.occupancy import WARP
 from ekc.devices.specs import Spec
 
-FMA_PJ = 6.25
+FMA_PJ = 7.6
 """One lane; random data. The same for those below, unless they say otherwise."""
 FP32_PJ = 4.7
 FP16_PJ = 4.0

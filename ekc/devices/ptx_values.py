@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Container, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
 
 from ekc.devices.ptx_text import Instruction
 
@@ -41,10 +43,10 @@ _COMPUTE: dict[str, Callable[..., int]] = {
     "min": min,
     "max": max,
 }
+_NUMBERS_ONLY = frozenset({"cvt", *_COMPUTE})
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(NamedTuple):
     """`base + number`; without a base, the number itself."""
 
     number: int
@@ -54,67 +56,125 @@ class Value:
 State = dict[str, Value]
 """Values by register name."""
 
+Operation = Callable[[Sequence[Value]], Value | None]
+"""The result of an instruction from its arguments, None where it cannot be told."""
+
+
+class Guard(NamedTuple):
+    """The condition under which an instruction runs."""
+
+    predicate: Value | str
+    """A register, or its value if that is the same throughout the kernel."""
+    negated: bool
+
+    def holds(self, state: State) -> bool | None:
+        """Whether the instruction runs; None where that is unknown."""
+        predicate = self.predicate
+        value = state.get(predicate) if isinstance(predicate, str) else predicate
+        return None if value is None or value.base is not None else bool(value.number) != self.negated
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Step:
+    """One instruction, made ready to be followed many times."""
+
+    names: tuple[str, ...]
+    """Registers that it writes."""
+    arguments: tuple[Value | str, ...]
+    """Registers, or values that are the same throughout; empty where the result is always unknown."""
+    operation: Operation | None
+    guard: Guard | None
+
+    def reads(self) -> list[str]:
+        """Registers on which the result depends."""
+        places = (*self.arguments, self.guard.predicate) if self.guard else self.arguments
+        return [place for place in places if isinstance(place, str)]
+
+    def run(self, state: State, fresh: Hashable) -> None:
+        """Write the result into `state`; what is unknown gets a base made from `fresh`."""
+        applies = True if self.guard is None else self.guard.holds(state)
+        if applies is False:
+            return
+        result = None
+        if self.operation and applies:
+            result = self.operation([_read(place, state) for place in self.arguments])
+        for name in self.names:
+            state[name] = result or Value(0, (id(self), name, fresh))
+
 
 def defs(instruction: Instruction) -> tuple[str, ...]:
     """Registers that the instruction writes (a store or a branch writes none)."""
-    if not instruction.operands or instruction.operands[0].startswith("["):
+    target = instruction.operands[0] if instruction.operands else "["
+    if target.startswith("[") or instruction.opcode[0] == "bra":
         return ()
-    return tuple(_NAME.findall(instruction.operands[0]))
+    return tuple(_NAME.findall(target)) if "|" in target or "{" in target else (target,)
 
 
 def uses(instruction: Instruction) -> tuple[str, ...]:
-    """Names that the instruction reads, its guard among them."""
-    names = [name for operand in instruction.operands[1:] for name in _NAME.findall(operand)]
-    return (*names, instruction.guard) if instruction.guard else tuple(names)
+    """Names on which the result depends: none but the guard where it is always unknown."""
+    names = instruction.operands[1:] if _known_operation(instruction) else ()
+    return (*names, instruction.guard) if instruction.guard else names
 
 
-def execute(instruction: Instruction, state: State, fresh: Hashable) -> None:
-    """Write what the instruction computes into `state`; what is unknown gets the base `fresh`."""
-    applies = guard_holds(instruction, state)
-    if applies is False:
-        return
-    result = _result(instruction, state) if applies else None
-    for name in defs(instruction):
-        state[name] = result or Value(0, (fresh, name))
+def step(instruction: Instruction, known: State, written: Container[str]) -> Step:
+    """Prepare an instruction, given `known` registers and the names of all that are `written`."""
+    operation = _known_operation(instruction)
+    places = [_place(name, known, written) for name in instruction.operands[1:]] if operation else []
+    if instruction.opcode[0] in _NUMBERS_ONLY and instruction.opcode[-1] != "pred":
+        # A settled argument that is no plain number leaves the result unknown for good.
+        operation = operation if all(isinstance(p, str) or p.base is None for p in places) else None
+    guard = Guard(_place(instruction.guard, known, written), instruction.negated)
+    return Step(
+        defs(instruction), tuple(places) if operation else (), operation, guard if instruction.guard else None
+    )
 
 
-def guard_holds(instruction: Instruction, state: State) -> bool | None:
-    """Whether the guard lets the instruction run; None where that is unknown."""
-    if not instruction.guard:
-        return True
-    value = _read(instruction.guard, state)
-    return None if value.base is not None else bool(value.number) != instruction.negated
+def settled(instruction: Instruction, prepared: Step) -> bool:
+    """Whether the result is the same each time, as the arguments are."""
+    return not prepared.reads() and _known_operation(instruction) is not None
 
 
-def _read(operand: str, state: State) -> Value:
-    """A register, a number, or a name that stays one unknown quantity (`%tid.x`, a symbol)."""
-    if operand in state:
-        return state[operand]
-    if _NUMBER.fullmatch(operand):
-        return Value(int(operand.rstrip("U"), 0))
-    return Value(0, operand)
+def _known_operation(instruction: Instruction) -> Operation | None:
+    return None if "|" in instruction.operands[0] else _operation(instruction.opcode)
 
 
-def _result(instruction: Instruction, state: State) -> Value | None:
-    """The value of the first operand, None if it cannot be told."""
-    kind = _type(instruction.opcode[-1])
-    if kind is None or "sat" in instruction.opcode:
+def _place(operand: str, known: State, written: Container[str]) -> Value | str:
+    return known.get(operand) or (operand if operand in written else _constant(operand))
+
+
+@cache
+def _constant(operand: str) -> Value:
+    """A number, or a name that stays one unknown quantity (`%tid.x`, a symbol)."""
+    return Value(int(operand.rstrip("U"), 0)) if _NUMBER.fullmatch(operand) else Value(0, operand)
+
+
+def _read(place: Value | str, state: State) -> Value:
+    return (state.get(place) or Value(0, place)) if isinstance(place, str) else place
+
+
+@cache
+def _operation(opcode: tuple[str, ...]) -> Operation | None:
+    """What an opcode computes, None for one whose result is never known."""
+    name, kind = opcode[0], _type(opcode[-1])
+    if kind is None or "sat" in opcode:
         return None
-    arguments = [_read(operand, state) for operand in instruction.operands[1:]]
-    match instruction.opcode[0]:
+    match name:
         case "mov":
-            return arguments[0]
+            return lambda arguments: arguments[0]
         case "add":
-            return _add(arguments[0], arguments[1], 1, kind)
+            return lambda arguments: _add(arguments[0], arguments[1], 1, kind)
         case "sub":
-            return _add(arguments[0], arguments[1], -1, kind)
-        case "setp":
-            return _compare(instruction, arguments, kind)
+            return lambda arguments: _add(arguments[0], arguments[1], -1, kind)
+        case "setp" if len(opcode) == 3:
+            return lambda arguments: _compare(opcode[1], arguments, kind)
         case "selp":
-            return _select(*arguments)
+            return lambda arguments: _select(*arguments)
         case "cvt":
-            return _convert(instruction, arguments[0], kind)
-    return _compute(instruction, arguments, kind)
+            return _conversion(opcode, kind)
+    # A wide mad adds a number of another type than it multiplies.
+    if name not in _COMPUTE or "hi" in opcode or opcode[:2] == ("mad", "wide"):
+        return None
+    return lambda arguments: _compute(opcode, arguments, kind)
 
 
 def _type(name: str) -> tuple[bool, int] | None:
@@ -141,45 +201,44 @@ def _add(left: Value, right: Value, sign: int, kind: tuple[bool, int]) -> Value 
     return Value(number) if left.base == right.base and sign < 0 else None
 
 
-def _compare(instruction: Instruction, arguments: list[Value], kind: tuple[bool, int]) -> Value | None:
+def _compare(how: str, arguments: Sequence[Value], kind: tuple[bool, int]) -> Value | None:
     """`setp`. Values on one base compare by their numbers: pointers into an array do not wrap."""
-    left, right = arguments[0], arguments[1]
-    if len(instruction.opcode) != 3 or left.base != right.base or "|" in instruction.operands[0]:
+    left, right = arguments
+    if left.base != right.base:
         return None
     view = kind if left.base is None else (True, kind[1])
-    return Value(int(_COMPARE[instruction.opcode[1]](_wrap(left.number, view), _wrap(right.number, view))))
+    return Value(int(_COMPARE[how](_wrap(left.number, view), _wrap(right.number, view))))
 
 
 def _select(yes: Value, no: Value, predicate: Value) -> Value | None:
     if predicate.base is not None:
-        return None
+        return yes if yes == no else None
     return yes if predicate.number else no
 
 
-def _convert(instruction: Instruction, argument: Value, kind: tuple[bool, int]) -> Value | None:
-    target = _type(instruction.opcode[-2])
-    if target is None or argument.base is not None or len(instruction.opcode) != 3:
+def _conversion(opcode: tuple[str, ...], kind: tuple[bool, int]) -> Operation | None:
+    """`cvt` between integers."""
+    target = _type(opcode[-2])
+    if target is None or len(opcode) != 3:
         return None
-    return Value(_wrap(_wrap(argument.number, kind), (True, target[1])))
+    bits = target[1]
+    return lambda arguments: (
+        None if arguments[0].base is not None else Value(_wrap(_wrap(arguments[0].number, kind), (True, bits)))
+    )
 
 
-def _compute(instruction: Instruction, arguments: list[Value], kind: tuple[bool, int]) -> Value | None:
+def _compute(opcode: tuple[str, ...], arguments: Sequence[Value], kind: tuple[bool, int]) -> Value | None:
     """Arithmetic on plain numbers."""
-    opcode = instruction.opcode
-    compute = _COMPUTE.get(opcode[0])
-    # A wide mad adds a number of another type than it multiplies.
-    if compute is None or "hi" in opcode or opcode[:2] == ("mad", "wide"):
-        return None
     if kind[1] == 1 and (decided := _logic(opcode[0], arguments)):
         return decided
     if any(argument.base is not None for argument in arguments):
         return None
-    number = compute(*(_wrap(argument.number, kind) for argument in arguments))
+    number = _COMPUTE[opcode[0]](*(_wrap(argument.number, kind) for argument in arguments))
     bits = 2 * kind[1] if "wide" in opcode else kind[1]
     return Value(_wrap(number, (bits > 1, bits)))
 
 
-def _logic(name: str, arguments: list[Value]) -> Value | None:
+def _logic(name: str, arguments: Sequence[Value]) -> Value | None:
     """`and` with a known false, `or` with a known true: settled whatever the other one is."""
     settling = {"and": 0, "or": 1}.get(name)
     known = [argument.number for argument in arguments if argument.base is None]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ekc.codegen.compiled import CompiledKernel, Launch, Resources
 from ekc.devices import power
 from ekc.devices.events import Events, events
-from ekc.devices.latency import latency
+from ekc.devices.latency import latency, least_seconds
 from ekc.devices.occupancy import Occupancy, occupancy
 from ekc.devices.ptx_counts import Counts
 from ekc.devices.residual import digest, power_residual, time_residual
@@ -88,9 +88,10 @@ def steady(spec: Spec, todo: Work, asked_mhz: float) -> Steady:
 
 def _at(spec: Spec, todo: Work, clock_mhz: float) -> Steady:
     """Time and power at a clock, cap or no cap."""
-    seconds = todo.time_factor * sum(
-        latency(spec, counted, resident, clock_mhz).seconds for counted, resident in todo.launches
-    )
+    modelled = sum(latency(spec, counted, resident, clock_mhz).seconds for counted, resident in todo.launches)
+    # A lucky residual must not carry a kernel past the physics.
+    least = sum(least_seconds(spec, counted, clock_mhz) for counted, _ in todo.launches)
+    seconds = max(todo.time_factor * modelled, least)
     clock = power.active_clock_power(spec, clock_mhz, _busy(spec, todo))
     busy = clock + todo.dynamic.at(spec.voltage.at(clock_mhz)) / seconds
     return Steady(seconds, clock_mhz, busy, ())

@@ -75,6 +75,8 @@ class DeviceNote:
     label: str
     """What is printed: `a100 (simulated)`."""
     clock_regime: str = ""
+    arch: str = "sm_80"
+    """What kernels are compiled for."""
 
 
 @dataclass(frozen=True)
@@ -152,14 +154,7 @@ class TuningResult:
         """The best schedule as a callable kernel."""
         from ekc.devices import compiling
 
-        return compiling.compile(self.best.schedule, arch=self.arch)
-
-    @property
-    def arch(self) -> str:
-        """What the kernels were compiled for."""
-        from ekc import devices
-
-        return devices.open(self.device.name).arch
+        return compiling.compile(self.best.schedule, arch=self.device.arch)
 
     def export(self, folder: str | Path) -> tuple[Path, ...]:
         """Write the best kernel as `.cu`, header, JSON and CMake function; the paths written."""

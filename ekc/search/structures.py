@@ -10,6 +10,8 @@ The rules, in the order they apply:
    with its last spatial dimension fastest; any tensor may go through registers.
 4. *lanes*: the reduction may be spread over the lanes of a warp instead of kept in one thread.
 5. *hold*: results stay in registers until complete.
+6. *leave out*: a structure whose stagings no size makes legal (a region along a fused index, reads of
+   one tensor that move apart) is dropped; where none is left, everything is read where it lies.
 """
 
 from __future__ import annotations
@@ -17,9 +19,12 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
+from ekc.errors import ScheduleError
 from ekc.ir import expr as ex
 from ekc.ir.operator import Axis, Compute, Operator
+from ekc.ir.program import initial
 from ekc.ir.steps import Bind, CacheRead, CacheWrite, Hole, Pipeline, Reorder, Split, Step, Unroll
+from ekc.ir.tree import kernels
 from ekc.search.decisions import Decision, Level, choice, level, tiling
 
 VTHREADS, THREADS, TILE, REDUCE, LANES = 8, 256, 16, 64, 32
@@ -73,7 +78,21 @@ def _of_compute(op: Operator, compute: Compute, prefix: str) -> list[Structure]:
         lane_axis = max(compute.reduction, key=lambda a: (_contiguous(a, reads), a.extent))
         if lane_axis.extent >= LANES:
             found += [_over_lanes(op, compute, lane_axis, r, prefix) for r in ((), tuple(reads))]
-    return found
+    in_place = tuple(Route(t, False) for t in reads)
+    return [s for s in found if _builds(op, s)] or [_tiled(op, compute, in_place, prefix)]
+
+
+def _builds(op: Operator, structure: Structure) -> bool:
+    """Whether the steps make a Program at all; what their numbers may be is for the rules."""
+    program = initial(op)
+    values = {hole: d.table[:1, i] for d in structure.decisions for i, hole in enumerate(d.holes)}
+    try:
+        for step in structure.steps:
+            program = step.filled(values).apply(program)
+        kernels(program)
+    except ScheduleError:
+        return False
+    return True
 
 
 def _contiguous(axis: Axis, reads: dict[str, ex.Load]) -> int:

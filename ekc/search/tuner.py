@@ -328,7 +328,7 @@ class _Run:
         device = self.device
         return TuningResult(
             op=self.op,
-            device=DeviceNote(device.name, device.simulated, device.label, device.clock_regime),
+            device=DeviceNote(device.name, device.simulated, device.label, device.clock_regime, device.arch),
             objective=self.objective,
             max_slowdown=self.max_slowdown,
             best=best.trial(),
