@@ -66,13 +66,14 @@ class Counts:
 
 
 def count(ptx: str, kernel: str) -> Counts:
-    """Count what one thread of `kernel` executes: an upper estimate, exact without branches.
+    """Count what one thread of `kernel` executes: an upper estimate, exact without run-time branches.
 
-    Loops count by their trip counts. Code under a forward branch or a guard counts as executed,
-    and so do both sides of an if. `mov`, `cvta` and `ld.param` are free: ptxas coalesces copies,
-    folds constants and reads special registers once. Any other PTX instruction counts one, even
-    where ptxas makes several of it (`div.rn`, `sqrt.rn`) or moves it out of a loop. An atomic
-    counts as a load and a store, and so does a `cp.async`.
+    Loops count by their trip counts. Code behind a branch within a loop counts in the trips where it
+    runs, if the loop's counter alone decides that (`if (k + 1 < N)`). Code under any other forward
+    branch or a guard counts as executed, and so do both sides of an if. `mov`, `cvta` and `ld.param`
+    are free: ptxas coalesces copies, folds constants and reads special registers once. Any other PTX
+    instruction counts one, even where ptxas makes several of it (`div.rn`, `sqrt.rn`) or moves it out
+    of a loop. An atomic counts as a load and a store, and so does a `cp.async`.
 
     Raises `InvalidInput` if there is no such kernel; `EkcError` for a loop without a constant
     trip count (naming label and line), for a call and for an indirect branch.

@@ -30,8 +30,10 @@ class Graph:
     """Reachable blocks; each comes after all that lead to it but for the back edges."""
     forward: dict[int, tuple[int, ...]]
     """Predecessors of each reachable block, without the back edges."""
-    dominators: dict[int, frozenset[int]]
     loops: tuple[Loop, ...]
+    """By the order of their headers: outer loops before those nested in them."""
+    innermost: dict[int, Loop]
+    """The smallest loop that holds a block, for those within loops."""
 
     @classmethod
     def of(cls, kernel: str, blocks: Sequence[Block]) -> Graph:
@@ -40,44 +42,22 @@ class Graph:
         Empty blocks are added at the end to keep apart nested loops that share a header.
         """
         order = _order(blocks)
-        prior = {number: tuple(p for p in order if number in blocks[p].next) for number in order}
-        dominators = _dominators(order, prior)
-        back = {(p, n) for n in order for p in prior[n] if n in dominators[p]}
+        rank = {number: position for position, number in enumerate(order)}
+        prior: dict[int, tuple[int, ...]] = dict.fromkeys(order, ())
+        for number in order:
+            for other in dict.fromkeys(blocks[number].next):
+                prior[other] += (number,)
+        above = _dominators(rank, prior)
+        back = _back_edges(kernel, blocks, rank, prior, above)
         if shared := _shared_header(order, back, prior):
             return cls.of(kernel, _split(blocks, *shared))
-        forward = {n: tuple(p for p in prior[n] if (p, n) not in back) for n in order}
-        rank = {number: position for position, number in enumerate(order)}
-        for number in order:
-            if any(rank[p] >= rank[number] for p in forward[number]):
-                block = blocks[number]
-                raise EkcError(
-                    f"PTX of {kernel!r}: the loop at {block.label} (line {block.line}) has two entries "
-                    "and cannot be counted; use plain for loops"
-                )
-        loops = tuple(_loop(header, back, prior) for header in order if header in {h for _, h in back})
-        return cls(kernel, tuple(blocks), order, forward, dominators, loops)
-
-    def each_trip(self, number: int, loop: Loop) -> bool:
-        """Whether a block of `loop` runs in every whole trip, once or (in a nested loop) more often."""
-        return all(number in self.dominators[latch] for latch in loop.latches)
-
-    def nested(self, number: int, loop: Loop) -> Loop | None:
-        """The largest loop within `loop` that holds the block, None if it is in none."""
-        inner = [other for other in self.loops if other != loop and other.header in loop.body]
-        holding = [other for other in inner if number in other.body]
-        return max(holding, key=lambda other: len(other.body), default=None)
-
-    def leading_to(self, target: int, loop: Loop) -> frozenset[int]:
-        """Blocks of `loop` from which `target` can be reached within the same trip, with itself."""
-        others = {other.header: other.latches for other in self.loops if other != loop}
-        found, pending = {target}, [target]
-        while pending:
-            number = pending.pop()
-            sources = {*self.forward[number], *others.get(number, ())}
-            new = (sources & loop.body) - found if number != loop.header else set()
-            found |= new
-            pending += new
-        return frozenset(found)
+        forward = {n: tuple(p for p in prior[n] if rank[p] < rank[n]) for n in order}
+        headers = sorted({header for _, header in back}, key=lambda header: rank[header])
+        loops = tuple(_loop(header, back, prior) for header in headers)
+        # From the largest to the smallest: the smallest stays.
+        by_size = sorted(loops, key=lambda loop: -len(loop.body))
+        innermost = {number: loop for loop in by_size for number in loop.body}
+        return cls(kernel, tuple(blocks), order, forward, loops, innermost)
 
 
 def _order(blocks: Sequence[Block]) -> tuple[int, ...]:
@@ -97,18 +77,50 @@ def _order(blocks: Sequence[Block]) -> tuple[int, ...]:
     return tuple(reversed(finished))
 
 
-def _dominators(order: tuple[int, ...], prior: dict[int, tuple[int, ...]]) -> dict[int, frozenset[int]]:
-    """For each block, those that every way from the entry to it passes, itself included."""
-    found = {number: frozenset(order) for number in order}
-    found[order[0]] = frozenset(order[:1])
+def _dominators(rank: dict[int, int], prior: dict[int, tuple[int, ...]]) -> dict[int, int]:
+    """For each block but the entry, the last that every way from the entry to it passes before it.
+
+    After Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm" (2001).
+    """
+    entry, *others = rank
+    above = {entry: entry}
     changed = True
     while changed:
         changed = False
-        for number in order[1:]:
-            common = frozenset.intersection(*(found[p] for p in prior[number])) | {number}
-            changed |= common != found[number]
-            found[number] = common
-    return found
+        for number in others:
+            known = [p for p in prior[number] if p in above]
+            common = known[0]
+            for other in known[1:]:
+                while common != other:
+                    if rank[common] > rank[other]:
+                        common = above[common]
+                    else:
+                        other = above[other]
+            changed |= above.get(number) != common
+            above[number] = common
+    return above
+
+
+def _back_edges(
+    kernel: str,
+    blocks: Sequence[Block],
+    rank: dict[int, int],
+    prior: dict[int, tuple[int, ...]],
+    above: dict[int, int],
+) -> set[tuple[int, int]]:
+    """(latch, header) of all edges that lead back; refuses those to no header."""
+    back = {(p, number) for number in rank for p in prior[number] if rank[p] >= rank[number]}
+    for latch, header in back:
+        dominator = latch
+        while rank[dominator] > rank[header]:
+            dominator = above[dominator]
+        if dominator != header:
+            block = blocks[header]
+            raise EkcError(
+                f"PTX of {kernel!r}: the loop at {block.label} (line {block.line}) has two entries "
+                "and cannot be counted; use plain for loops"
+            )
+    return back
 
 
 def _shared_header(

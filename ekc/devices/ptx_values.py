@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Container, Hashable, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -43,6 +43,7 @@ _COMPUTE: dict[str, Callable[..., int]] = {
     "min": min,
     "max": max,
 }
+_NO_REGISTER = frozenset("[-0123456789")
 _NUMBERS_ONLY = frozenset({"cvt", *_COMPUTE})
 
 
@@ -53,8 +54,27 @@ class Value(NamedTuple):
     base: Hashable = None
 
 
-State = dict[str, Value]
-"""Values by register name."""
+Values = dict[str, Value]
+"""By register name."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What is known at one place of a kernel.
+
+    A register with a single writer is read only where that has run before, in the same trip of any
+    loop around it: its value need not be kept by place.
+    """
+
+    shared: Values
+    """Registers that one instruction writes: one table for all places."""
+    own: Values
+    """The other registers."""
+
+    def get(self, name: str) -> Value:
+        """A register's value, an unknown quantity where nothing is known of it."""
+        return self.own.get(name) or self.shared.get(name) or Value(0, name)
+
 
 Operation = Callable[[Sequence[Value]], Value | None]
 """The result of an instruction from its arguments, None where it cannot be told."""
@@ -69,9 +89,8 @@ class Guard(NamedTuple):
 
     def holds(self, state: State) -> bool | None:
         """Whether the instruction runs; None where that is unknown."""
-        predicate = self.predicate
-        value = state.get(predicate) if isinstance(predicate, str) else predicate
-        return None if value is None or value.base is not None else bool(value.number) != self.negated
+        value = _read(self.predicate, state)
+        return None if value.base is not None else bool(value.number) != self.negated
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -80,6 +99,8 @@ class Step:
 
     names: tuple[str, ...]
     """Registers that it writes."""
+    alone: bool
+    """No other instruction writes them."""
     arguments: tuple[Value | str, ...]
     """Registers, or values that are the same throughout; empty where the result is always unknown."""
     operation: Operation | None
@@ -98,14 +119,15 @@ class Step:
         result = None
         if self.operation and applies:
             result = self.operation([_read(place, state) for place in self.arguments])
+        values = state.shared if self.alone else state.own
         for name in self.names:
-            state[name] = result or Value(0, (id(self), name, fresh))
+            values[name] = result or Value(0, (id(self), name, fresh))
 
 
 def defs(instruction: Instruction) -> tuple[str, ...]:
-    """Registers that the instruction writes (a store or a branch writes none)."""
+    """Registers that the instruction writes (a store, a barrier or a branch writes none)."""
     target = instruction.operands[0] if instruction.operands else "["
-    if target.startswith("[") or instruction.opcode[0] == "bra":
+    if target[0] in _NO_REGISTER or instruction.opcode[0] == "bra":
         return ()
     return tuple(_NAME.findall(target)) if "|" in target or "{" in target else (target,)
 
@@ -116,30 +138,37 @@ def uses(instruction: Instruction) -> tuple[str, ...]:
     return (*names, instruction.guard) if instruction.guard else names
 
 
-def step(instruction: Instruction, known: State, written: Container[str]) -> Step:
-    """Prepare an instruction, given `known` registers and the names of all that are `written`."""
+def step(instruction: Instruction, constants: Values, writers: Mapping[str, Sequence[Instruction]]) -> Step:
+    """Prepare an instruction, given registers that are `constants` and those that write each register."""
     operation = _known_operation(instruction)
-    places = [_place(name, known, written) for name in instruction.operands[1:]] if operation else []
+    places = [_place(name, constants, writers) for name in instruction.operands[1:]] if operation else []
     if instruction.opcode[0] in _NUMBERS_ONLY and instruction.opcode[-1] != "pred":
         # A settled argument that is no plain number leaves the result unknown for good.
         operation = operation if all(isinstance(p, str) or p.base is None for p in places) else None
-    guard = Guard(_place(instruction.guard, known, written), instruction.negated)
+    guard = Guard(_place(instruction.guard, constants, writers), instruction.negated)
+    names = defs(instruction)
     return Step(
-        defs(instruction), tuple(places) if operation else (), operation, guard if instruction.guard else None
+        names,
+        all(len(writers[name]) == 1 for name in names),
+        tuple(places) if operation else (),
+        operation,
+        guard if instruction.guard else None,
     )
 
 
 def settled(instruction: Instruction, prepared: Step) -> bool:
-    """Whether the result is the same each time, as the arguments are."""
-    return not prepared.reads() and _known_operation(instruction) is not None
+    """Whether the registers hold the same throughout, as the arguments do."""
+    fixed = prepared.guard is None and not prepared.reads()
+    return fixed and prepared.alone and _known_operation(instruction) is not None
 
 
 def _known_operation(instruction: Instruction) -> Operation | None:
-    return None if "|" in instruction.operands[0] else _operation(instruction.opcode)
+    composed = any(operand[0] in "{[" or "|" in operand for operand in instruction.operands)
+    return None if composed else _operation(instruction.opcode)
 
 
-def _place(operand: str, known: State, written: Container[str]) -> Value | str:
-    return known.get(operand) or (operand if operand in written else _constant(operand))
+def _place(operand: str, constants: Values, written: Container[str]) -> Value | str:
+    return constants.get(operand) or (operand if operand in written else _constant(operand))
 
 
 @cache
@@ -149,7 +178,7 @@ def _constant(operand: str) -> Value:
 
 
 def _read(place: Value | str, state: State) -> Value:
-    return (state.get(place) or Value(0, place)) if isinstance(place, str) else place
+    return state.get(place) if isinstance(place, str) else place
 
 
 @cache
@@ -221,10 +250,13 @@ def _conversion(opcode: tuple[str, ...], kind: tuple[bool, int]) -> Operation | 
     target = _type(opcode[-2])
     if target is None or len(opcode) != 3:
         return None
-    bits = target[1]
-    return lambda arguments: (
-        None if arguments[0].base is not None else Value(_wrap(_wrap(arguments[0].number, kind), (True, bits)))
-    )
+    signed = (True, target[1])
+
+    def convert(arguments: Sequence[Value]) -> Value | None:
+        number, base = arguments[0]
+        return Value(_wrap(_wrap(number, kind), signed)) if base is None else None
+
+    return convert
 
 
 def _compute(opcode: tuple[str, ...], arguments: Sequence[Value], kind: tuple[bool, int]) -> Value | None:
@@ -241,5 +273,5 @@ def _compute(opcode: tuple[str, ...], arguments: Sequence[Value], kind: tuple[bo
 def _logic(name: str, arguments: Sequence[Value]) -> Value | None:
     """`and` with a known false, `or` with a known true: settled whatever the other one is."""
     settling = {"and": 0, "or": 1}.get(name)
-    known = [argument.number for argument in arguments if argument.base is None]
+    known = [argument.number & 1 for argument in arguments if argument.base is None]
     return Value(settling) if settling is not None and settling in known else None
