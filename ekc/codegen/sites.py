@@ -20,9 +20,21 @@ from ekc.ir.access import Access
 from ekc.ir.linear import Extent, Linear, value
 from ekc.ir.program import Nest
 from ekc.ir.region import Region, region_of
-from ekc.ir.tree import ComputeNode, InitNode, Kernel, LoopNode, Node, StageNode, WriteNode
+from ekc.ir.tree import (
+    ComputeNode,
+    InitNode,
+    Kernel,
+    LoopNode,
+    Node,
+    StageNode,
+    WriteNode,
+    issued,
+    joined_copy,
+    merged,
+    written_out,
+)
+from ekc.ir.warp import WARP, warp_requests
 
-WARP = 32
 _SAMPLES = 16
 _SECTOR = 32
 _BANKS = 32
@@ -106,6 +118,7 @@ class _Sampler:
         self.thread = warp[:, None] * WARP + np.arange(WARP)[None, :]
         self.active = self.thread < self.threads
         self.env: dict[str, Any] = {}
+        self.path: list[LoopNode] = []
         self._digits(kernel.thread_loops, self.thread)
         self._digits(kernel.block_loops, self._spread(int(kernel.blocks))[:, None])
         for loop in kernel.nest.loops:
@@ -128,7 +141,9 @@ class _Sampler:
         for node in nodes:
             match node:
                 case LoopNode():
+                    self.path.append(node)
                     yield from self.walk(node.body, trips * int(node.loop.extent))
+                    self.path.pop()
                 case StageNode() if node.buffer.scope == "shared":
                     yield from self._cooperative(node, trips)
                 case StageNode():
@@ -154,7 +169,7 @@ class _Sampler:
         number = self._spread(rounds)[:, None] * self.threads + self.thread
         env = self.env | self._mixed_radix(node.buffer.region, number * vector)
         here = self.active & (number < moves)
-        count = trips * moves / self.threads
+        count = trips * float(warp_requests(moves, self.threads)) / self.warps
         yield from self._copied(node, vector, count, env, here)
 
     def _copied(
@@ -180,9 +195,9 @@ class _Sampler:
         return env
 
     def _private(self, node: StageNode, trips: float) -> Iterator[AccessSite]:
-        vector = int(node.staging.vector)
-        env = self._segments(node.buffer.region, node.vector_segment, vector)
-        yield from self._copied(node, vector, trips * _size(node.buffer.region) / vector, env, self.active)
+        joined = int(joined_copy(node))
+        env = self._segments(node.buffer.region, node.vector_segment, int(node.staging.vector))
+        yield from self._copied(node, joined, trips * _size(node.buffer.region) / joined, env, self.active)
 
     def _segments(self, region: Region, segment: int | None, vector: int) -> dict[str, Any]:
         env = dict(self.env)
@@ -195,23 +210,12 @@ class _Sampler:
         """Reads and updates straight from memory; the compiler keeps an element while no loop moves it."""
         for access in node.reads.values():
             if access.buffer is None or access.buffer.scope == "shared":
-                yield self._site(access, "load", 1, trips * self._reuse(node, access), self.env)
+                width = int(merged(access, written_out(self.path)))
+                count = trips * float(issued(self.path, access, node.nest)) / width
+                yield self._site(access, "load", width, count, self.env)
         if node.target.buffer is None:
-            kept = trips * self._reuse(node, node.target)
+            kept = trips * float(issued(self.path, node.target, node.nest))
             yield self._site(node.target, "store", 1, kept, self.env)
-
-    def _reuse(self, node: ComputeNode, access: Access) -> float:
-        """The share of iterations in which an access is really issued: innermost loops that leave its
-        address alone are hoisted."""
-        share = 1.0
-        for loop in reversed([x for x in node.nest.loops if x.is_serial]):
-            if loop.name in access.address.variables():
-                written_out = int(loop.unroll) >= int(loop.extent) or loop.level != "serial"
-                if not written_out:
-                    break
-                continue
-            share /= int(loop.extent)
-        return share
 
     def _site(
         self,
@@ -228,7 +232,8 @@ class _Sampler:
         shape = self.thread.shape
         for lane in lanes:
             here = here & (np.broadcast_to(env[lane], shape) == 0)
-        address = np.broadcast_to(value(access.address, env), shape)
+        # Joined reads start at the first of the joined elements, wherever the loop variable was drawn.
+        address = np.broadcast_to(value(access.address, env), shape) // vector * vector
         if access.buffer is not None:
             return self._shared(access.buffer, access.spec.name, kind, address, vector, count, here)
         for g in access.guards:

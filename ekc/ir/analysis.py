@@ -17,7 +17,7 @@ from ekc.errors import ScheduleError
 from ekc.ir import expr as ex
 from ekc.ir.access import Access, Buffer, Guard
 from ekc.ir.limits import Limits
-from ekc.ir.linear import Extent, Linear, atom_range, linearize
+from ekc.ir.linear import Extent, Linear, ceil_div, linearize
 from ekc.ir.program import Loop, Nest, Program
 from ekc.ir.region import region_of
 from ekc.ir.rules import RESERVED_REGISTERS, registers_needed, statements
@@ -31,9 +31,13 @@ from ekc.ir.tree import (
     Node,
     StageNode,
     WriteNode,
+    issued,
+    joined_copy,
     kernels,
+    merged,
+    written_out,
 )
-from ekc.ir.warp import WARP, requests
+from ekc.ir.warp import WARP, requests, warp_requests
 
 Array = Any
 """A float, or a float64 vector over a population."""
@@ -84,7 +88,7 @@ class _Walk:
         self.sums: dict[str, Array] = dict.fromkeys(SUMMED, 0.0)
         self.threads = _f(kernel.threads)
         self.warps = np.ceil(self.threads / WARP)
-        self.lanes = [x.extent for x in kernel.thread_loops]
+        self.path: list[LoopNode] = []
 
     def run(self) -> dict[str, Array]:
         """All figures of the launch."""
@@ -132,7 +136,9 @@ class _Walk:
         copies = extent if node.written_out else np.minimum(_f(node.loop.unroll), extent)
         self._add("loop_steps", trips * np.where(copies >= extent, 0.0, extent / copies) * self.warps)
         before = self.sums["barriers"]
+        self.path.append(node)
         self._visit(node.body, trips * extent)
+        self.path.pop()
         # A pipelined loop waits once an iteration and once before the first.
         waits = self.sums["barriers"] - before
         self.sums["barriers"] = before + np.where(
@@ -142,7 +148,7 @@ class _Walk:
     def _cooperative(self, node: StageNode, trips: Array) -> None:
         vector = _f(node.staging.vector)
         moves = _f(node.buffer.region.size) / vector
-        count = trips * moves / self.threads
+        count = trips * warp_requests(moves, self.threads) / self.warps
         segments = list(reversed(range(len(node.buffer.region.segments))))
         extents = [node.buffer.region.segments[i].extent for i in segments]
         extents[0] = np.maximum(np.asarray(extents[0]) // node.staging.vector, 1)
@@ -165,11 +171,12 @@ class _Walk:
         return [np.asarray(steps[0]) * vector, *steps[1:]]
 
     def _private(self, node: StageNode, trips: Array) -> None:
-        count = trips * _f(node.buffer.region.size) / _f(node.staging.vector)
+        joined = joined_copy(node)
+        count = trips * _f(node.buffer.region.size) / _f(joined)
         self._add("guards", count * _needed(node.source.guards) * self.warps)
         if node.source.dtype is not node.buffer.dtype:
             self._add("conversions", trips * _f(node.buffer.region.size) * self.warps)
-        self._touch(node.source, "load", node.staging.vector, count)
+        self._touch(node.source, "load", joined, count)
 
     def _compute(self, node: ComputeNode, trips: Array) -> None:
         compute = node.nest.compute
@@ -185,43 +192,18 @@ class _Walk:
             if access.dtype is not compute.acc_dtype:
                 self._add("conversions", trips * self.warps)
             if access.buffer is None or access.buffer.scope == "shared":
-                count = trips * self._issued(node, access)
+                width = merged(access, written_out(self.path))
+                count = trips * issued(self.path, access, node.nest) / width
                 self._add("guards", count * _needed(access.guards) * self.warps)
-                self._touch(access, "load", 1, count)
+                self._touch(access, "load", width, count)
         if node.target.buffer is None:
-            self._touch(node.target, "store", 1, trips * self._issued(node, node.target))
-
-    def _issued(self, node: ComputeNode, access: Access) -> Array:
-        """The share of iterations that issue an access: innermost loops that do not move it are hoisted."""
-        share: Array = 1.0
-        open_: Array = True
-        for loop in reversed([x for x in node.nest.loops if x.is_serial]):
-            extent = _f(loop.extent)
-            if loop.name in access.address.variables():
-                written_out = (_f(loop.unroll) >= extent) if loop.level == "serial" else True
-                open_ = open_ & written_out
-            else:
-                share = np.where(open_, share / extent, share)
-        return share
+            self._touch(node.target, "store", 1, trips * issued(self.path, node.target, node.nest))
 
     def _touch(self, access: Access, kind: str, vector: Any, count: Array) -> None:
         """An access whose lanes differ by their thread loops."""
-        steps = [dict(access.address.terms).get(x.name, 0) for x in self.kernel.thread_loops]
-        steps = [
-            self._through_quasi(access.address, x, s)
-            for x, s in zip(self.kernel.thread_loops, steps, strict=True)
-        ]
-        self._request(access, kind, vector, count, self.lanes, steps, self.threads)
-
-    def _through_quasi(self, address: Linear, loop: Loop, step: Any) -> Any:
-        """The step of a thread loop that enters through a quotient or remainder: its mean over the range."""
-        for atom, coefficient in address.terms:
-            if not isinstance(atom, str) and loop.name in atom.variables():
-                low, high = atom_range(atom, self.kernel.nest.extents)
-                step = step + coefficient * np.maximum(
-                    (np.asarray(high) - low) // np.maximum(loop.extent - 1, 1), 0
-                )
-        return step
+        digits = [d for x in self.kernel.thread_loops for d in _digits(access.address, x)]
+        extents, steps = [d[0] for d in digits], [d[1] for d in digits]
+        self._request(access, kind, vector, count, extents, steps, self.threads)
 
     def _request(
         self,
@@ -243,7 +225,9 @@ class _Walk:
         self._add(f"global_{kind}_requests", count * self.warps)
         self._add(f"global_{kind}_sectors", count * self.warps * _match(sectors))
         if kind == "load":
-            self._add("global_load_bytes", count * self.threads * _f(vector) * itemsize)
+            self._add(
+                "global_load_bytes", count * self.warps * np.minimum(_f(lanes), WARP) * _f(vector) * itemsize
+            )
 
     def _shared(
         self,
@@ -262,7 +246,9 @@ class _Walk:
         self._add(f"shared_{kind}_requests", count * self.warps)
         self._add(f"shared_{kind}_wavefronts", count * self.warps * _match(waves))
         if kind == "load":
-            self._add("shared_load_bytes", count * self.threads * _f(vector) * itemsize)
+            self._add(
+                "shared_load_bytes", count * self.warps * np.minimum(_f(lanes), WARP) * _f(vector) * itemsize
+            )
 
     def _shape(self, blocks: Array) -> dict[str, Array]:
         """Parallelism: threads, registers, residency, waves, tails."""
@@ -334,6 +320,26 @@ class _Walk:
         return count
 
 
+def _digits(address: Linear, loop: Loop) -> list[tuple[Any, Any]]:
+    """(extent, step of the address) of a thread loop. One that enters a quotient or remainder counts as two
+    digits: the iterations between two steps of the quotient, and the quotient."""
+    step = dict(address.terms).get(loop.name, 0)
+    through = [(a, c) for a, c in address.terms if not isinstance(a, str) and loop.name in a.variables()]
+    if not through:
+        return [(loop.extent, step)]
+    first = np.maximum(np.abs(np.asarray(dict(through[0][0].inner.terms).get(loop.name, 1))), 1)
+    period = np.clip(np.asarray(through[0][0].divisor) // first, 1, loop.extent)
+    low, high = step, step * period
+    for atom, coefficient in through:
+        move = dict(atom.inner.terms).get(loop.name, 0)
+        if atom.op == "//":
+            high = high + coefficient * (move * period // atom.divisor)
+        else:
+            low = low + coefficient * move
+            high = high + coefficient * (move * period % atom.divisor)
+    return [(period, low), (ceil_div(loop.extent, period), high)]
+
+
 def _elements(forms: list[tuple[Linear, ...]], inner: frozenset[str], nest: Nest) -> Array:
     """Distinct elements of a tensor that one block touches."""
     try:
@@ -358,6 +364,11 @@ def _width(form: Linear, inner: frozenset[str], extents: Mapping[str, Extent]) -
             each = np.ceil(within / divisor) if atom.op == "//" else np.minimum(within, divisor - 1)
             reach = reach + step * each
     return reach + 1
+
+
+def _lanes(active: Any) -> Array:
+    """Lanes of a warp that take part when `active` threads do."""
+    return np.minimum(_f(active), WARP)
 
 
 def _needed(guards: tuple[Guard, ...]) -> Array:

@@ -70,6 +70,8 @@ def evaluate(
 def sample_blocks(kernel: Kernel, count: int, seed: int) -> NDArray[np.int64]:
     """The first and last block, the corners of the grid, and random others: `count` distinct ones at most."""
     total = int(kernel.blocks)
+    if count >= total:
+        return np.arange(total, dtype=np.int64)
     extents = [int(kernel.extent(level)) for level in BLOCK_LEVELS]
     corners = [
         x + extents[0] * (y + extents[1] * z)
@@ -77,7 +79,7 @@ def sample_blocks(kernel: Kernel, count: int, seed: int) -> NDArray[np.int64]:
         for y in {0, extents[1] - 1}
         for x in {0, extents[0] - 1}
     ]
-    drawn = np.random.default_rng(seed).integers(0, total, size=count).tolist()
+    drawn = np.random.default_rng(seed).integers(0, total, size=2 * count).tolist()
     return np.array(list(dict.fromkeys([0, total - 1, *sorted(corners), *drawn]))[:count], dtype=np.int64)
 
 

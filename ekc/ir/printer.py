@@ -141,9 +141,9 @@ def _stage(kernel: Kernel, node: StageNode) -> _Line:
 def _stage_remarks(kernel: Kernel, node: StageNode) -> Iterator[str]:
     buffer, width = node.buffer, node.staging.vector
     if buffer.scope == "shared":
-        yield f"{_counted(kernel.threads, 'thread')} x {_vector(buffer.dtype, width)}"
+        yield f"{_counted(kernel.threads, 'thread')} x {_vector(node.source.dtype, width)}"
     else:
-        yield f"{-(-buffer.region.size // width)} x {_vector(buffer.dtype, width)}"
+        yield f"{-(-buffer.region.size // width)} x {_vector(node.source.dtype, width)}"
     before = node.source.buffer.order if node.source.buffer else tuple(range(len(buffer.order)))
     if buffer.order != before:
         yield "transposed"

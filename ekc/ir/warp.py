@@ -39,6 +39,12 @@ def requests(
     return found[:, 0], found[:, 1]
 
 
+def warp_requests(moves: Any, threads: Any) -> Any:
+    """Warp instructions of `threads` threads making `moves` moves in rounds; idle warps issue none."""
+    rounds = np.floor_divide(moves, threads)
+    return rounds * np.ceil(threads / WARP) + np.ceil((moves - rounds * threads) / WARP)
+
+
 def _canonical(table: NDArray[np.int64]) -> NDArray[np.int64]:
     """Patterns that cannot differ made equal: loops of one iteration, and loops slower than a warp."""
     faster = np.ones(len(table), dtype=np.int64)

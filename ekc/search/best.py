@@ -27,8 +27,12 @@ def best(
     checked_objective(objective)
     device = devices.open(target)
     with RecordStore(records, create=False) as store:
-        rows = list(store.rows(operator=canonical_json(op.to_json()), device=device.name))
-    trials = [t for t in stored_trials(rows) if t.ok and t.metered and t.latency_s and t.energy_j]
+        found = store.rows(operator=canonical_json(op.to_json()), device=device.name)
+        rows = [row for row in found if row.key.clock_regime == device.clock_regime]
+    known = [t for t in stored_trials(rows) if t.ok and t.metered and t.latency_s and t.energy_j]
+    # Where finals were held they decide: a first look may have been a lucky one.
+    finals = {row.key.schedule_digest for row in rows if row.kind == "timing" and row.key.draw}
+    trials = [t for t in known if t.schedule.digest in finals] or known
     if not trials:
         raise InvalidInput(
             f"{op.name} on {device.label}: no metered schedule in {records}; run ekc tune with --records"

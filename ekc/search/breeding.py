@@ -57,15 +57,15 @@ class Breeder:
         return self._legal(self.space.draw(self.random, count))
 
     def evolve(self, parents: Population | None, score: Score) -> tuple[Population, NDArray[np.float64]]:
-        """Some generations on the models' scores; the last population, best first."""
+        """Some generations on the models' scores; the last population, best first, empty if none is legal."""
         current = (
             self.draw(self.size) if parents is None else self._unique(parents + self.draw(self.size // 2))
         )
         scores = self._scored(current, score)
-        for _ in range(GENERATIONS):
+        for _ in range(GENERATIONS if len(current) else 0):
             children = self._legal(self._children(current, scores))
-            current = self._unique(current + children)
-            scores = self._scored(current, score)
+            children = children[~np.isin(self.space.keys(children), self.space.keys(current))]
+            current, scores = current + children, np.concatenate([scores, self._scored(children, score)])
             best = np.argsort(scores, kind="stable")[: self.size]
             current, scores = current[best], scores[best]
         return current, scores

@@ -5,6 +5,7 @@ Turn by turn (A B C A B C), so that drift falls on all alike and the winner is n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -33,13 +34,7 @@ class Finals:
 
     def run(self, candidates: list[Candidate], measure: Callable[[], bool]) -> list[Candidate]:
         """The finalists, right and freshly measured. `measure()` says whether there is time for more."""
-        fast = self.right(sorted(candidates, key=_speed), 2)
-        if not fast:
-            return []
-        limit = fast[0].latency_s * (1 + self.max_slowdown)
-        near = [c for c in candidates if c.ok and c.latency_s <= limit]
-        good = self.right(sorted(near, key=self._merit), FINALISTS)
-        finalists = list({id(c): c for c in (*good, *fast)}.values())
+        finalists = self.pick(candidates)
         for c in finalists:
             c.timings, c.meterings = c.timings[:1], c.meterings[:1]
         for repeat in range(REPEATS):
@@ -48,6 +43,16 @@ class Finals:
             for c in finalists:
                 self._again(c, FIRST_DRAW + repeat, fresh=repeat == 0)
         return [c for c in finalists if c.ok and c.metered]
+
+    def pick(self, candidates: list[Candidate]) -> list[Candidate]:
+        """The fastest that are right, and among those near them the best by the objective."""
+        fast = self.right(sorted(candidates, key=_speed), 2)
+        if not fast:
+            return []
+        limit = fast[0].latency_s * (1 + self.max_slowdown)
+        near = [c for c in candidates if c.ok and c.latency_s <= limit]
+        good = self.right(sorted(near, key=self._merit), FINALISTS)
+        return list({id(c): c for c in (*good, *fast)}.values())
 
     def right(self, ranked: list[Candidate], count: int) -> list[Candidate]:
         """The first `count` candidates whose schedule computes the operator."""
@@ -83,15 +88,18 @@ class Finals:
         metering = self.bench.meter(candidate.schedule, lambda: candidate.kernel, FINAL_WINDOW_S, draw)
         for outcome in (timing, metering):
             if isinstance(outcome, Failure):
-                candidate.status = outcome.status
+                # A repeat that fails is on file; what was measured before it stands.
+                candidate.status = outcome.status if fresh else candidate.status
                 return
         if fresh:
             candidate.timings, candidate.meterings = [], []
         candidate.timings.append(timing)  # type: ignore[arg-type]
         candidate.meterings.append(metering)  # type: ignore[arg-type]
 
-    def _merit(self, c: Candidate) -> tuple[float, str]:
-        return float(merit(self.objective, c.latency_s, c.energy_j)), c.schedule.digest
+    def _merit(self, c: Candidate) -> tuple[float, float, str]:
+        """What to make small; an energy that is not even predicted (a run cut short) comes last."""
+        figure = float(merit(self.objective, c.latency_s, c.energy_j))
+        return (figure if math.isfinite(figure) else math.inf), c.latency_s, c.schedule.digest
 
     def winners(self, finalists: list[Candidate]) -> tuple[Candidate, Candidate]:
         """(best by the objective within the slowdown, fastest); ties go to the smaller digest."""

@@ -19,11 +19,14 @@ from ekc.devices.base import Conditions, Device, Interval, Metering, Timing
 from ekc.errors import CompileError, EkcError, ScheduleError
 from ekc.ir.schedule import Schedule
 from ekc.search.records import Key, Kind, RecordStore, Row, canonical_json
+from ekc.version import __version__
 
 LABEL_WINDOW_S = 1.0
 """Window of a figure that only labels a row for the model."""
 FINAL_WINDOW_S = 5.0
 """Window of a figure that is quoted."""
+COMPILE = "compile: "
+"""How the status of a schedule begins that the compiler refused."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +44,17 @@ class Bench:
     store: RecordStore
 
     def known(self, schedule: Schedule) -> Timing | Failure | None:
-        """What is on file of a schedule's first timing."""
-        row = self.store.find("timing", self._key(schedule))
-        if row is not None:
-            return read_timing(row.payload)
-        row = self.store.find("failure", self._key(schedule))
-        return Failure(row.status) if row is not None else None
+        """What is on file of a schedule's first timing: no need to compile it again."""
+        key = self._key(schedule)
+        row = self.store.find("timing", key)
+        return read_timing(row.payload) if row is not None else self._uncompilable(key)
+
+    def _uncompilable(self, key: Key) -> Failure | None:
+        """The refusal of the compiler on file. A device may do tomorrow what it failed to do today, and
+        another ekc may emit another text: those are tried again."""
+        row = self.store.find("failure", key)
+        same = row is not None and row.status.startswith(COMPILE) and row.ekc_version == __version__
+        return Failure(row.status) if row is not None and same else None
 
     def time(
         self, schedule: Schedule, kernel: Callable[[], CompiledKernel], draw: int = 0
@@ -59,10 +67,13 @@ class Bench:
         row = self.store.find("timing", key)
         if row is not None:
             return read_timing(row.payload)
+        refused = self._uncompilable(self._key(schedule))
+        if refused is not None:
+            return refused
         try:
             timing = self.device.time(kernel(), draw=draw)
         except (CompileError, ScheduleError) as problem:
-            return self.fail(schedule, f"compile: {problem}")
+            return self.fail(schedule, f"{COMPILE}{problem}")
         except EkcError as problem:
             return self.fail(schedule, f"device: {problem}")
         self._file("timing", key, schedule, dataclasses.asdict(timing), timing.conditions)

@@ -35,19 +35,23 @@ class Remedy:
     ) -> NDArray[np.int64]:
         """Genomes one step closer to legal: tiles halved as often as the excess asks, choices lowered."""
         out = genes.copy()
-        if self.lowered and (not self.halvings or random.random() < 0.5):
-            column = self.lowered[int(random.integers(len(self.lowered)))]
-            out[:, column] = np.maximum(out[:, column] - 1, 0)
-            return out
-        if not self.halvings:
-            return out
         wanted = np.minimum(np.ceil(np.log2(np.maximum(excess, 1.001))), _MOST_HALVINGS)
-        for number in range(int(wanted.max())):
-            pick = random.integers(0, len(self.halvings), len(out))
-            for i, (column, smaller) in enumerate(self.halvings):
-                rows = (pick == i) & (wanted > number)
-                out[rows, column] = smaller[out[rows, column]]
+        if self.lowered:
+            column = self.lowered[int(random.integers(len(self.lowered)))]
+            lower = (out[:, column] > 0) & (random.random(len(out)) < (0.5 if self.halvings else 1.0))
+            out[lower, column] -= 1
+            wanted[lower] = 0
+        for number in range(int(wanted.max(initial=0)) if self.halvings else 0):
+            self._halve(random, out, np.flatnonzero(wanted > number))
         return out
+
+    def _halve(self, random: np.random.Generator, genes: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
+        """Halve one tile level of each row, any of those that can still shrink."""
+        halved = np.stack([smaller[genes[rows, column]] for column, smaller in self.halvings], axis=1)
+        columns = np.array([column for column, _ in self.halvings])
+        able = halved != genes[rows[:, None], columns[None, :]]
+        pick = np.where(able, random.random(able.shape), -1.0).argmax(axis=1)
+        genes[rows, columns[pick]] = halved[np.arange(len(rows)), pick]
 
 
 def remedy_for(rule: str, own: Mapping[int, Decision]) -> Remedy:

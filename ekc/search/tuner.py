@@ -39,7 +39,7 @@ from ekc.search.result import DeviceNote, Trial, TuningResult
 from ekc.search.space import Population, Space
 
 ROUNDS = 8
-SMALLEST_BATCH = 4
+SMALLEST_BATCH, LARGEST_BATCH = 4, 64
 WANDERING = 0.15
 """Share of each batch drawn at random, so that the models see more than their own favourites."""
 CLOCKS_TRIED = 8
@@ -77,7 +77,7 @@ def tune(
     device = devices.open(target)
     with ExitStack() as stack:
         store = stack.enter_context(RecordStore(records))
-        workers = executor or stack.enter_context(ThreadPoolExecutor(os.cpu_count() or 1, "ekc-compile"))
+        workers = executor or _threads(stack)
         tell = stack.enter_context(progress_bar(trials, f"{op.name} on {device.label}", progress))
         run = _Run(
             op,
@@ -94,6 +94,13 @@ def tune(
         return run.run(start, clocks == "search")
 
 
+def _threads(stack: ExitStack) -> Executor:
+    """Threads of our own to compile in; what still waits when the run ends is not compiled."""
+    threads = ThreadPoolExecutor(os.cpu_count() or 1, "ekc-compile")
+    stack.callback(threads.shutdown, cancel_futures=True)
+    return threads
+
+
 def _check(
     op: Operator,
     trials: int,
@@ -103,19 +110,27 @@ def _check(
     budget: float | None,
     start: Sequence[Schedule],
 ) -> None:
+    if not isinstance(op, Operator):
+        raise InvalidInput(f"op: {op!r} is not an operator; ekc.matmul(64, 64, 64) makes one")
     whole("trials", trials, 1_000_000)
-    whole("seed", seed, 2**63, least=0)
-    if not 0 <= max_slowdown <= 10:
+    whole("seed", seed, 2**63 - 1, least=0)
+    if not _number(max_slowdown) or not 0 <= max_slowdown <= 10:
         raise InvalidInput(
             f"max_slowdown: {max_slowdown!r} is outside 0 to 10; 0.05 means at most 5 % slower"
         )
     if clocks not in ("fixed", "search"):
         raise InvalidInput(f"clocks: {clocks!r} is not one of fixed, search; the nearest is 'fixed'")
-    if budget is not None and not budget > 0:
+    if budget is not None and not (_number(budget) and budget > 0):
         raise InvalidInput(f"time_budget_s: {budget!r} is not above 0; leave it out for no limit")
     for s in start:
+        if not isinstance(s, Schedule):
+            raise InvalidInput(f"start: {s!r} is not a schedule; give a list of ekc.Schedule")
         if s.op != op:
             raise InvalidInput(f"start: a schedule of {s.op.name} cannot start the tuning of {op.name}")
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
 class _Run:
@@ -159,8 +174,10 @@ class _Run:
             if search_clocks and finalists:
                 clock_front = self._over_clocks(finals.winners(finalists)[0])
         except KeyboardInterrupt:
+            if not any(c.ok for c in self.candidates):
+                raise
             self.stopped = "interrupted"
-        working = finalists or [c for c in self.candidates if c.ok]
+        working = finalists or finals.pick(self.candidates)
         if not working:
             raise NothingLegal(self._why_nothing())
         best, fastest = finals.winners(working)
@@ -176,8 +193,10 @@ class _Run:
 
     def _search(self, start: Sequence[Schedule]) -> None:
         """Rounds of breeding and measuring until the trials or the time are used."""
-        batch = max(SMALLEST_BATCH, -(-self.trials // ROUNDS))
-        given = [self._candidate(s, "given", 1) for s in start][: self.trials]
+        batch = min(max(SMALLEST_BATCH, -(-self.trials // ROUNDS)), LARGEST_BATCH)
+        given = [self._candidate(s, "given", 1) for s in {s.digest: s for s in start}.values()]
+        given = given[: self.trials]
+        self.tried |= {c.schedule.digest for c in given}
         parents: Population | None = None
         number = 0
         while len(self.candidates) < self.trials and self._on_time():
@@ -195,7 +214,9 @@ class _Run:
             parents = parents[np.arange(min(len(parents), self.breeder.size // 2))]
 
     def _on_time(self) -> bool:
-        if self.budget_s is not None and time.monotonic() - self.began > self.budget_s:
+        spent = time.monotonic() - self.began
+        # However little time there is, one schedule is tried.
+        if self.budget_s is not None and spent > self.budget_s and self.candidates:
             self.stopped = f"time budget of {self.budget_s:g} s used"
             return False
         return True

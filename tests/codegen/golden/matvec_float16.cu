@@ -40,11 +40,18 @@ ekc_matvec(const half_t* __restrict__ A, const half_t* __restrict__ x, half_t* _
     y_acc[0] = 0.0f;
     #pragma unroll 1
     for (int k_0 = 0; k_0 < 32; ++k_0) {
-        alignas(16) half_t A_register[4];
-        *reinterpret_cast<uint2*>(&A_register[0]) = *reinterpret_cast<const uint2*>(&A[(i_0 * 8 + i_1) * 4096 + k_0 * 128 + k_1 * 4]);
+        alignas(16) float A_register[4];
+        {
+            alignas(8) half_t moved[4] = {};
+            *reinterpret_cast<uint2*>(&moved[0]) = *reinterpret_cast<const uint2*>(&A[(i_0 * 8 + i_1) * 4096 + k_0 * 128 + k_1 * 4]);
+            A_register[0] = to_float(moved[0]);
+            A_register[1] = to_float(moved[1]);
+            A_register[2] = to_float(moved[2]);
+            A_register[3] = to_float(moved[3]);
+        }
         #pragma unroll
         for (int k_2 = 0; k_2 < 4; ++k_2) {
-            y_acc[0] += to_float(A_register[k_2]) * to_float(x[k_0 * 128 + k_1 * 4 + k_2]);
+            y_acc[0] += A_register[k_2] * to_float(x[k_0 * 128 + k_1 * 4 + k_2]);
         }
     }
     // sum over 32 lanes

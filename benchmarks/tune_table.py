@@ -1,0 +1,229 @@
+"""The six operators of the main job, tuned on the simulated a100, and every kept kernel verified.
+
+    python benchmarks/tune_table.py [--json FILE] [--only NAME] [--trials N] [--seed N]
+
+Kept are the best, the fastest and every kernel of the latency-energy front. Each must compile for
+sm_80 and sm_90 and agree with NumPy on chosen blocks of the full-size Program (evaluated from the
+IR; the CUDA itself is not executed). Last, the winner for MM 4096^3 against the schedule that
+DESIGN.md writes by hand, both timed on the same simulated device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import ekc
+from ekc import devices
+from ekc.codegen.generate import compile_schedule
+from ekc.errors import EkcError
+from ekc.ir.agreement import agreement, random_inputs
+from ekc.search.result import Trial, TuningResult
+from ekc.search.text_table import text_table
+
+TARGET = "a100"
+ARCHITECTURES = ("sm_80", "sm_90")
+BAR = 20.0
+"""Times faster than the naive schedule, where that one is starved."""
+STARVED = 0.05
+"""A naive schedule below this share of the roofline is memory- or compute-starved."""
+OPERATORS: dict[str, Callable[[], ekc.Operator]] = {
+    "MM 1024^3": lambda: ekc.matmul(1024, 1024, 1024),
+    "MV 4096x4096": lambda: ekc.matvec(4096, 4096),
+    "conv 1x64x56x56 3x3 -> 64": lambda: ekc.conv2d(1, 64, 56, 56, out_channels=64, kernel=3, padding=1),
+    "conv 16x256x14x14 3x3 -> 256": lambda: ekc.conv2d(
+        16, 256, 14, 14, out_channels=256, kernel=3, padding=1
+    ),
+    "MM 127x255x63": lambda: ekc.matmul(127, 255, 63),
+    "fp16 MM 512^3": lambda: ekc.matmul(512, 512, 512, dtype="float16"),
+}
+BY_HAND = "MM 4096^3 by hand"
+HEADERS = (
+    "operator",
+    "best [us]",
+    "fastest [us]",
+    "naive [us]",
+    "speed-up",
+    "energy [mJ]",
+    "power [W]",
+    "roofline",
+    "trials",
+    "metered",
+    "failed",
+    "kept",
+    "right",
+    "s",
+)
+
+
+def by_hand(side: int) -> ekc.Schedule:
+    """The schedule of DESIGN.md's example: shared and register tiles, vthreads, double buffering."""
+    return (
+        ekc.Schedule(ekc.matmul(side, side, side))
+        .split("i", (2, 16, 4))
+        .split("j", (2, 16, 4))
+        .split("k", (8,))
+        .reorder("i.0", "j.0", "k.0", "i.2", "j.2", "k.1", "i.1", "i.3", "j.1", "j.3")
+        .bind("i.0", "block.y")
+        .bind("j.0", "block.x")
+        .bind("i.2", "thread.y")
+        .bind("j.2", "thread.x")
+        .bind("i.1", "vthread")
+        .bind("j.1", "vthread")
+        .cache_write("C", "register", vector=4)
+        .cache_read("A", "shared", at="k.0", vector=4, order=(1, 0), pad=4)
+        .cache_read("B", "shared", at="k.0", vector=4)
+        .cache_read("A.shared", "register", at="k.1", vector=4)
+        .cache_read("B.shared", "register", at="k.1", vector=4)
+        .pipeline("k.0", stages=2)
+        .unroll("k.1")
+    )
+
+
+def kept(result: TuningResult) -> list[Trial]:
+    """Best, fastest and the front, each schedule once."""
+    return list({t.schedule.digest: t for t in (result.best, result.fastest, *result.pareto)}.values())
+
+
+def verify(op: ekc.Operator, trials: list[Trial]) -> list[str]:
+    """What is wrong with kept kernels; nothing, if all compile everywhere and agree with NumPy."""
+    arrays, problems = random_inputs(op), []
+    for trial in trials:
+        name = f"{trial.schedule.digest} ({trial.structure})"
+        for arch in ARCHITECTURES:
+            try:
+                compile_schedule(trial.schedule, arch)
+            except EkcError as problem:
+                problems.append(f"{name} for {arch}: {str(problem).splitlines()[0]}")
+        verdict = agreement(trial.schedule.program, arrays)
+        if not verdict.ok:
+            problems.append(f"{name}: wrong result: {verdict}")
+    return problems
+
+
+def measured(name: str, op: ekc.Operator, trials: int, seed: int) -> dict[str, Any]:
+    """One line of the table."""
+    result = ekc.tune(op, target=TARGET, trials=trials, seed=seed, progress=False)
+    best, naive = result.best, result.baseline
+    assert best.latency_s is not None  # a best has been timed
+    keep = kept(result)
+    problems = verify(op, keep)
+    speedup = naive.latency_s / best.latency_s if naive.latency_s else None
+    starved = naive.latency_s is None or result.roofline_share * best.latency_s / naive.latency_s < STARVED
+    return {
+        "operator": name,
+        "best_latency_s": best.latency_s,
+        "fastest_latency_s": result.fastest.latency_s,
+        "naive_latency_s": naive.latency_s,
+        "speedup": speedup,
+        "naive_starved": starved,
+        "energy_j": best.energy_j,
+        "fastest_energy_j": result.fastest.energy_j,
+        "power_w": best.power_w,
+        "roofline_share": result.roofline_share,
+        "roofline_bound": result.roofline_bound,
+        "structure": best.structure,
+        "digest": best.schedule.digest,
+        "trials": result.trial_count,
+        "metered": result.metered_count,
+        "failed": sum(not t.ok for t in result.trials),
+        "failures": sorted({t.status.splitlines()[0] for t in result.trials if not t.ok}),
+        "kept": len(keep),
+        "problems": problems,
+        "seconds": result.seconds,
+        "bar": {"speedup": BAR if starved else None, "problems": 0},
+        "pass": not problems and (not starved or (speedup is not None and speedup >= BAR)),
+    }
+
+
+def against_hand(side: int, trials: int, seed: int) -> dict[str, Any]:
+    """The winner of a square matmul against the schedule written by hand."""
+    schedule, device = by_hand(side), devices.open(TARGET)
+    hand = device.time(compile_schedule(schedule, device.arch, device.limits)).latency_s
+    line = measured(f"MM {side}^3", schedule.op, trials, seed)
+    line["hand_latency_s"] = hand
+    line["bar"] |= {"latency_s": hand}
+    line["pass"] = line["pass"] and line["fastest_latency_s"] <= hand
+    return line
+
+
+def row(line: dict[str, Any]) -> tuple[str, ...]:
+    """A line of the table as text."""
+    naive, speedup = line["naive_latency_s"], line["speedup"]
+    return (
+        line["operator"],
+        f"{line['best_latency_s'] * 1e6:.2f}",
+        f"{line['fastest_latency_s'] * 1e6:.2f}",
+        f"{naive * 1e6:.1f}" if naive else "-",
+        f"{speedup:.1f}" if speedup else "-",
+        f"{line['energy_j'] * 1e3:.3f}" if line["energy_j"] else "-",
+        f"{line['power_w']:.0f}" if line["power_w"] else "-",
+        f"{line['roofline_share']:.0%}",
+        str(line["trials"]),
+        str(line["metered"]),
+        str(line["failed"]),
+        str(line["kept"]),
+        "all" if not line["problems"] else f"{len(line['problems'])} WRONG",
+        f"{line['seconds']:.0f}",
+    )
+
+
+def notes(line: dict[str, Any]) -> list[str]:
+    """What the table has no room for."""
+    said = [f"{line['operator']}: {problem}" for problem in (*line["problems"], *line["failures"])]
+    if "hand_latency_s" in line:
+        hand, fastest = line["hand_latency_s"], line["fastest_latency_s"]
+        said.append(
+            f"{line['operator']}: by hand {hand * 1e6:.1f} us, tuned {fastest * 1e6:.1f} us "
+            f"(fastest), {line['best_latency_s'] * 1e6:.1f} us (best): {hand / fastest:.2f} times as fast"
+        )
+    if not line["naive_starved"]:
+        said.append(f"{line['operator']}: the naive schedule is not starved, so no speed-up is asked of it")
+    if not line["pass"]:
+        said.append(f"{line['operator']}: FAIL")
+    return said
+
+
+def main() -> None:
+    """Print the table; write it as JSON where asked."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--only", choices=(*OPERATORS, BY_HAND), metavar="NAME", help="one line alone")
+    parser.add_argument("--trials", type=int, default=128)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--side", type=int, default=4096, help="of the matmul written by hand")
+    arguments = parser.parse_args()
+    label = devices.open(TARGET).label
+    lines = []
+    for name, make in OPERATORS.items():
+        if arguments.only in (None, name):
+            lines.append(measured(name, make(), arguments.trials, arguments.seed))
+    if arguments.only in (None, BY_HAND):
+        lines.append(against_hand(arguments.side, arguments.trials, arguments.seed))
+    print(
+        f"ekc {ekc.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
+        f"{os.cpu_count()} cores; device {label}, {arguments.trials} trials, seed {arguments.seed}"
+    )
+    print(text_table(HEADERS, [row(line) for line in lines]))
+    print("\n".join(note for line in lines for note in notes(line)))
+    print(
+        f"kept kernels compiled for {' and '.join(ARCHITECTURES)} and compared with NumPy on chosen blocks;"
+    )
+    print("the CUDA itself was not executed, and every figure is simulated.")
+    result = {"device": label, "lines": lines, "pass": all(line["pass"] for line in lines)}
+    print("pass" if result["pass"] else "FAIL")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""The README: every command and every Python block works as written."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ekc.cli import main
+from tests.docs.blocks import ROOT, Block, blocks, printed
+
+PAGE = (ROOT / "README.md").read_text()
+FOUND = blocks(PAGE)
+
+
+def _commands(language: str = "sh") -> list[str]:
+    return [line for block in FOUND if block.language == language for line in block.text.splitlines()]
+
+
+INSTALL_AND_TUNE, INSTALL_AND_TEST, *SHELL = _commands()
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_first_command_tunes_and_leaves_a_kernel(capsys: pytest.CaptureFixture[str]) -> None:
+    install, _, tune = INSTALL_AND_TUNE.rpartition(" && .venv/bin/ekc ")
+    assert install == "python -m venv .venv && .venv/bin/pip install -q ."
+    words = shlex.split(tune)
+    words[words.index("--trials") + 1] = "8"
+    assert main(words) == 0
+    out, err = capsys.readouterr()
+    assert "8/8" in err
+    assert "a100 (simulated)" in out
+    assert Path("build/matmul.cu").is_file()
+
+
+def test_second_command_is_what_ci_runs() -> None:
+    ci = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert INSTALL_AND_TEST.startswith("python -m venv .venv && .venv/bin/pip install")
+    assert INSTALL_AND_TEST in ci
+    assert all("ruff" not in line and "mypy" not in line for line in ci[: ci.index(INSTALL_AND_TEST)])
+
+
+def test_every_shell_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(SHELL) > 5
+    for line in SHELL:
+        program, *words = shlex.split(line)
+        assert program == "ekc"
+        assert main(words) == 0, (line, capsys.readouterr().err)
+
+
+def test_every_python_block() -> None:
+    namespace: dict[str, Any] = {}
+    out = "".join(printed(block, namespace) for block in FOUND if block.language == "python")
+    assert "a100 (simulated)" in out
+    assert "__global__" in out
+    assert Path("build/matmul.h").is_file()
+
+
+def test_cmake_block_names_what_the_bundle_has() -> None:
+    (cmake,) = (b for b in FOUND if b.language == "cmake")
+    namespace: dict[str, Any] = {}
+    code = "import ekc\nekc.tune(ekc.matmul(8, 8, 8), trials=2, progress=False).export('build/')\n"
+    printed(Block("python", code, 1), namespace)
+    assert "add_ekc_library" in cmake.text
+    assert "function(add_ekc_library)" in Path("build/ekc.cmake").read_text()
+
+
+def test_every_operator_and_device_that_is_named_exists() -> None:
+    from ekc.cli.operators import KINDS
+    from ekc.devices import specs
+
+    assert all(f"`{name}`" in PAGE for name in (*KINDS, *specs.names()))
+
+
+def test_every_page_and_folder_that_is_named_exists() -> None:
+    names = (
+        "docs/tutorial.md",
+        "ekc/devices/specs.py",
+        "examples/layers.toml",
+        "LICENSE",
+        "ekc/ir",
+        "ekc/codegen",
+    )
+    for name in (*names, "ekc/devices", "ekc/search", "ekc/cli", "docs/architecture.md", "benchmarks/"):
+        assert name in PAGE
+        assert (ROOT / name).exists(), name

@@ -1,0 +1,15 @@
+"""What the tests of this room share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="session")
+def compile_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A compile cache of this run alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EKC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield

@@ -1,0 +1,27 @@
+"""Small tuning runs that the tests of the tuner share."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import ekc
+from ekc.search.result import TuningResult
+
+MV = ekc.matvec(256, 256)
+TRIALS = 9
+
+
+def tune(op: ekc.Operator = MV, **options: Any) -> TuningResult:
+    options = {"trials": TRIALS, "progress": False, "target": "a100"} | options
+    return ekc.tune(op, **options)
+
+
+def winner(result: TuningResult) -> tuple[str, float | None, float | None]:
+    return result.best.schedule.digest, result.best.energy_j, result.best.latency_s
+
+
+def rows(file: Path) -> int:
+    with sqlite3.connect(file) as connection:
+        return int(connection.execute("select count(*) from trials").fetchone()[0])

@@ -1,0 +1,268 @@
+"""Breeding on a toy space, and the models on figures whose truth is known."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ekc.search.breeding import Breeder, diverse
+from ekc.search.features import NAMES, features
+from ekc.search.metering import CEILING, FLOOR, START, MeteringShare, choose, signal_to_noise
+from ekc.search.model import MIN_ROWS, ResidualModel, spearman
+from ekc.search.space import Population
+from tests.search.spaces import OPERATORS, legal, space
+
+WIDTH, VALUES = 8, 64
+IDEAL = np.array([5, 60, 31, 0, 63, 17, 44, 8])
+
+
+class Toy:
+    """Eight independent genes, one structure, everything legal but a first gene of 13."""
+
+    def draw(self, random: np.random.Generator, count: int) -> Population:
+        return Population(np.zeros(count, dtype=np.int64), random.integers(0, VALUES, (count, WIDTH)))
+
+    def cross(self, random: np.random.Generator, mothers: Population, fathers: Population) -> Population:
+        taken = random.random(mothers.genes.shape) < 0.5
+        return Population(mothers.structure, np.where(taken, fathers.genes, mothers.genes))
+
+    def mutate(self, random: np.random.Generator, parents: Population) -> Population:
+        genes = parents.genes.copy()
+        rows, column = np.arange(len(genes)), random.integers(0, WIDTH, len(genes))
+        step = random.integers(-3, 4, len(genes))
+        genes[rows, column] = np.clip(genes[rows, column] + step, 0, VALUES - 1)
+        return Population(parents.structure, genes)
+
+    def repair(self, random: np.random.Generator, population: Population) -> tuple[Population, Counter[str]]:
+        unlucky = population.genes[:, 0] == 13
+        return population[~unlucky], Counter(thirteen=int(unlucky.sum()))
+
+    def keys(self, population: Population) -> NDArray[np.int64]:
+        return population.genes @ VALUES ** np.arange(WIDTH, dtype=np.int64)
+
+
+def distance(population: Population) -> NDArray[np.float64]:
+    """A separable function: 0 at the ideal."""
+    return np.abs(population.genes - IDEAL).sum(axis=1).astype(np.float64)
+
+
+def test_breeding_finds_the_optimum_where_random_draws_do_not() -> None:
+    breeder = Breeder(Toy(), np.random.default_rng(0), size=128)
+    parents: Population | None = None
+    for _ in range(40):
+        parents, scores = breeder.evolve(parents, distance)
+        if scores[0] == 0:
+            break
+    assert scores[0] == 0
+    np.testing.assert_array_equal(parents.genes[0], IDEAL)
+    random = Toy().draw(np.random.default_rng(0), breeder.bred)
+    assert distance(random).min() > 30
+
+
+def test_a_breeder_keeps_the_best_sorts_them_and_counts_what_was_dropped() -> None:
+    breeder = Breeder(Toy(), np.random.default_rng(1), size=64)
+    parents, first = breeder.evolve(None, distance)
+    again, second = breeder.evolve(parents, distance)
+    assert (np.diff(second) >= 0).all()
+    assert second[0] <= first[0]
+    np.testing.assert_array_equal(second, distance(again))
+    assert len(np.unique(Toy().keys(again))) == len(again) <= 64
+    assert breeder.refusals["thirteen"] > 0
+    assert (again.genes[:, 0] != 13).all()
+
+
+def test_a_breeder_scores_each_new_genome_once() -> None:
+    scored: list[int] = []
+
+    def score(population: Population) -> NDArray[np.float64]:
+        scored.extend(Toy().keys(population).tolist())
+        return distance(population)
+
+    breeder = Breeder(Toy(), np.random.default_rng(2), size=64)
+    breeder.evolve(None, score)
+    assert breeder.bred == len(scored)
+    assert len(set(scored)) > 0.95 * len(scored)
+
+
+def test_the_same_seed_breeds_the_same_and_another_does_not() -> None:
+    runs = [Breeder(Toy(), np.random.default_rng(s), size=64).evolve(None, distance)[0] for s in (3, 3, 4)]
+    np.testing.assert_array_equal(runs[0].genes, runs[1].genes)
+    assert not np.array_equal(runs[0].genes, runs[2].genes)
+
+
+def test_diverse_takes_the_best_far_from_each_other_and_never_the_seen() -> None:
+    genes = np.zeros((5, WIDTH), dtype=np.int64)
+    genes[1, 0], genes[2, :2], genes[3, :3], genes[4, 3:6] = 1, 1, 2, 3
+    population, scores = Population(np.zeros(5, dtype=np.int64), genes), np.arange(5.0)
+    keys = Toy().keys(population)
+    assert diverse(population, scores, 3, set(), keys) == [0, 2, 3]
+    assert diverse(population, scores, 5, set(), keys) == [0, 2, 3, 4, 1]
+    assert diverse(population, scores, 2, {int(keys[0])}, keys) == [1, 3]
+    assert diverse(population, scores, 9, set(keys.tolist()), keys) == []
+    other = Population(np.array([0, 1, 0, 0, 0]), genes)
+    assert diverse(other, scores, 2, set(), keys) == [0, 1]
+
+
+def _residual(seed: int, count: int) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.float64]]:
+    """Features, a prior, and values = prior x something the features explain, with 2 % noise."""
+    random = np.random.default_rng(seed)
+    rows = random.normal(size=(count, 6)).astype(np.float32)
+    prior = np.exp(random.normal(0, 1, count))
+    truth = np.where(rows[:, 0] > 0, 0.7, -0.4) + 0.3 * np.clip(rows[:, 1], -1, 1)
+    return rows, prior, prior * np.exp(truth + random.normal(0, 0.02, count))
+
+
+def _trained(
+    values: NDArray[np.float64], rows: NDArray[np.float32], prior: NDArray[np.float64]
+) -> ResidualModel:
+    model = ResidualModel(seed=0)
+    for row, p, v in zip(rows, prior.tolist(), values.tolist(), strict=True):
+        model.add(row, p, v, v)
+    model.fit()
+    return model
+
+
+def _error(predicted: NDArray[np.float64], values: NDArray[np.float64]) -> float:
+    return float(np.median(np.abs(np.log(predicted / values))))
+
+
+def test_the_model_learns_what_the_prior_gets_wrong() -> None:
+    rows, prior, values = _residual(0, 200)
+    model = _trained(values, rows, prior)
+    fresh, its_prior, truth = _residual(1, 200)
+    learned = model.predict(fresh, its_prior)
+    scaled = its_prior * float(np.exp(np.median(np.log(values / prior))))
+    assert _error(learned, truth) < 0.4 * _error(scaled, truth)
+    np.testing.assert_array_equal(learned, _trained(values, rows, prior).predict(fresh, its_prior))
+
+
+def test_with_few_rows_the_scaled_prior_rules() -> None:
+    rows, prior, values = _residual(0, MIN_ROWS - 1)
+    model = _trained(values, rows, prior)
+    assert model.rows == MIN_ROWS - 1
+    np.testing.assert_allclose(model.predict(rows, prior) / prior, np.median(values / prior), rtol=1e-6)
+    np.testing.assert_array_equal(ResidualModel(0).predict(rows, prior), prior)
+
+
+def test_a_model_that_ranks_badly_is_quarantined_until_it_ranks_well() -> None:
+    rows, prior, values = _residual(0, 100)
+    model = _trained(values, rows, prior)
+    scrambled = np.random.default_rng(5).permutation(values)
+    assert not model.quarantined
+    assert model.judge(model.predict(rows, prior), scrambled) < 0.5
+    assert model.quarantined
+    factor = model.predict(rows, prior) / prior
+    np.testing.assert_allclose(factor, factor[0])
+    trees = model.predict(rows, prior, believe=True)
+    assert model.judge(trees, values) > 0.9
+    assert not model.quarantined
+    np.testing.assert_array_equal(model.predict(rows, prior), trees)
+
+
+def test_better_rows_weigh_more() -> None:
+    """Two rows with equal features and contrary residuals: the better one wins."""
+    rows = np.zeros((20, 3), dtype=np.float32)
+    prior = np.ones(20)
+    values = np.where(np.arange(20) < 10, 1.0, 10.0)
+    assert _trained(values, rows, prior).predict(rows[:1], prior[:1])[0] < 1.2
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        ([1, 2, 3, 4], [10, 20, 30, 40], 1.0),
+        ([1, 2, 3, 4], [4, 3, 2, 1], -1.0),
+        # d = 0, -1, 1, 0: 1 - 6 * 2 / (4 * 15)
+        ([1, 2, 3, 4], [1, 3, 2, 4], 0.8),
+        # ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4: 4.5 / sqrt(4.5 * 5)
+        ([1, 2, 2, 3], [1, 2, 3, 4], 4.5 / np.sqrt(4.5 * 5)),
+        # ranks 1.5, 1.5, 3 against 1, 2.5, 2.5: 0.75 / 1.5
+        ([1, 1, 2], [1, 2, 2], 0.5),
+        ([1, 2], [1, 2], None),
+        ([1, 1, 1], [1, 2, 3], None),
+    ],
+)
+def test_spearman_by_hand(a: list[float], b: list[float], expected: float | None) -> None:
+    found = spearman(np.array(a, dtype=float), np.array(b, dtype=float))
+    assert found == (None if expected is None else pytest.approx(expected))
+
+
+def _figures(seed: int) -> NDArray[np.float64]:
+    return np.exp(np.random.default_rng(seed).normal(0, 0.3, 40))
+
+
+def test_the_share_shrinks_to_its_floor_on_faithful_predictions() -> None:
+    share, shares = MeteringShare(), []
+    for seed in range(12):
+        share.update(_figures(seed) * 1.01, _figures(seed))
+        shares.append(share.share)
+    assert shares == sorted(shares, reverse=True)
+    assert shares[-1] == FLOOR
+    assert shares[0] == START, "one good round is not enough"
+
+
+def test_the_share_rises_to_its_ceiling_on_scrambled_ones() -> None:
+    share = MeteringShare()
+    for seed in range(8):
+        share.update(_figures(seed + 100), _figures(seed))
+    assert share.share == CEILING
+
+
+def test_the_share_does_not_move_while_rounds_disagree() -> None:
+    share = MeteringShare()
+    for seed in range(10):
+        share.update(_figures(seed + 100 * (seed % 2)), _figures(seed))
+    assert share.share == START
+    share.update(np.ones(2), np.ones(2))
+    assert share.share == START, "too little to tell"
+
+
+def test_predicting_the_mean_is_no_signal() -> None:
+    """A raw signal-to-noise ratio would be flattered by values far from zero."""
+    measured = 100 + _figures(0)
+    assert signal_to_noise(np.full(40, measured.mean()), measured) == pytest.approx(1.0)
+    assert signal_to_noise(measured * 3, measured) > 1e6
+
+
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.5, 0.77, 1.0])
+def test_choose_takes_the_share_the_most_promising_among_them(share: float) -> None:
+    predicted, rows = _figures(1), np.random.default_rng(2).normal(size=(40, 5)).astype(np.float32)
+    chosen = choose(share, predicted, rows)
+    assert len(chosen) == len(set(chosen)) == max(1, int(np.ceil(share * 40)))
+    assert chosen == sorted(chosen) == choose(share, predicted, rows)
+    promising = len(chosen) - int(len(chosen) * 0.3)
+    assert set(np.argsort(predicted)[:promising].tolist()) <= set(chosen)
+
+
+def test_choose_spends_its_curiosity_on_what_looks_unlike_the_rest() -> None:
+    predicted, rows = np.arange(1.0, 11.0), np.zeros((10, 2), dtype=np.float32)
+    rows[7] = 5
+    assert choose(0.4, predicted, rows) == [0, 1, 2, 7]
+    assert choose(0.3, np.ones(1), rows[:1]) == [0]
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_features_are_finite_for_any_drawn_genome(name: str) -> None:
+    for population in (legal(name, 300), space(name).draw(np.random.default_rng(9), 300)):
+        table = features(space(name).figures(population))
+        assert table.shape == (len(population), len(NAMES))
+        assert table.dtype == np.float32
+        assert np.isfinite(table).all(), [
+            n for i, n in enumerate(NAMES) if not np.isfinite(table[:, i]).all()
+        ]
+    assert (table.std(axis=0) > 0).sum() >= 15
+
+
+def test_where_nothing_is_legal_there_is_no_next_generation() -> None:
+    class Barren(Toy):
+        def repair(
+            self, random: np.random.Generator, population: Population
+        ) -> tuple[Population, Counter[str]]:
+            return population[:0], Counter(barren=len(population))
+
+    breeder = Breeder(Barren(), np.random.default_rng(0), size=64)
+    assert [len(part) for part in breeder.evolve(None, distance)] == [0, 0]
+    assert breeder.refusals == {"barren": 64}
