@@ -126,7 +126,8 @@ def main() -> None:
     arguments = parser.parse_args()
     result = measure(arguments.seconds, arguments.seed, arguments.population)
     print(
-        f"ekc {ekc.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, {os.cpu_count()} cores"
+        f"ekc {ekc.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
+        f"{os.cpu_count()} cores"
     )
     print(
         f"matmul 1024^3 for {result['device']}, seed {arguments.seed}, populations of {arguments.population}"
@@ -135,7 +136,7 @@ def main() -> None:
     print(f"{result['candidates_per_s']:>12,.0f} candidates/s   bar {BAR:,.0f}   {verdict}")
     print(
         f"{result['structures_scored']:>12} structures with 1 % of the {result['scored']:,} candidates or more, "
-        f"of {result['structures_in_space']}   bar {STRUCTURES_BAR}"
+        f"{result['structures_in_space']}   bar {STRUCTURES_BAR}"
     )
     for part, share in result["share_of_time"].items():
         print(f"{share:>12.0%} {part}")

@@ -11,7 +11,7 @@ from ekc.codegen.nvrtc import NvrtcOutput
 from ekc.codegen.render import render
 from ekc.codegen.sites import access_sites, footprints
 from ekc.codegen.views import Views, declaration, index_lines
-from ekc.ir import expr as ex
+from ekc.ir.footprint import global_reads
 from ekc.ir.limits import Limits
 from ekc.ir.rules import enforce
 from ekc.ir.schedule import Schedule
@@ -92,14 +92,7 @@ def _launch(kernel: Kernel, name: str) -> Launch:
 
 def _arguments(kernel: Kernel) -> tuple[str, ...]:
     """The tensors a kernel reads, in order of appearance, and the one it writes."""
-    read: dict[str, None] = {}
-    produced = {s.tensor: s.produced_by for s in kernel.nest.stagings if s.produced_by}
-    for load in ex.loads(kernel.nest.compute.body):
-        compute = produced.get(load.tensor)
-        read.update(
-            dict.fromkeys([load.tensor] if compute is None else [x.tensor for x in ex.loads(compute.body)])
-        )
-    return (*read, kernel.nest.compute.output.name)
+    return (*global_reads(kernel.nest), kernel.nest.compute.output.name)
 
 
 def _kernel_text(kernel: Kernel, launch: Launch) -> dict[str, object]:

@@ -7,19 +7,18 @@ formula about coalescing or bank conflicts.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import AccessSite, Footprint
-from ekc.errors import ScheduleError
 from ekc.ir.access import Access
-from ekc.ir.linear import Extent, Linear, value
-from ekc.ir.program import Nest
-from ekc.ir.region import Region, region_of
+from ekc.ir.footprint import block_elements, global_reads, global_writes
+from ekc.ir.issue import issued, joined_copy, merged, written_out
+from ekc.ir.linear import value
+from ekc.ir.region import Region
 from ekc.ir.tree import (
     ComputeNode,
     InitNode,
@@ -28,10 +27,6 @@ from ekc.ir.tree import (
     Node,
     StageNode,
     WriteNode,
-    issued,
-    joined_copy,
-    merged,
-    written_out,
 )
 from ekc.ir.warp import WARP, warp_requests
 
@@ -48,62 +43,15 @@ def access_sites(kernel: Kernel) -> tuple[AccessSite, ...]:
 def footprints(kernel: Kernel) -> tuple[Footprint, ...]:
     """What one block touches of each global tensor, and over which block loops that changes."""
     nest = kernel.nest
-    inner = frozenset(x.name for x in nest.loops if not x.is_block)
+    reads = [(tensor, "load", forms) for tensor, forms in global_reads(nest).items()]
     found = []
-    for tensor, kind, forms in _global_forms(kernel):
+    for tensor, kind, forms in (*reads, (nest.compute.output.name, "store", global_writes(nest))):
         spec = kernel.tensors[tensor]
-        block_bytes = min(_block_elements(forms, inner, nest) * spec.dtype.bytes, float(spec.bytes))
+        block_bytes = min(float(block_elements(forms, nest)) * spec.dtype.bytes, float(spec.bytes))
         used = {name for read in forms for form in read for name in form.variables()}
         loops = tuple((int(x.extent), x.name in used) for x in kernel.block_loops)
         found.append(Footprint(tensor, kind, spec.bytes, block_bytes, loops))
     return tuple(found)
-
-
-def _block_elements(forms: list[tuple[Linear, ...]], inner: frozenset[str], nest: Nest) -> float:
-    """Distinct elements of a tensor that one block touches."""
-    try:
-        return float(region_of(forms, inner, nest.extents, nest.axis_of).size)
-    except ScheduleError:
-        # No staging asked for this box, so nothing is illegal: bound each read by itself.
-        return float(sum(math.prod(_width(form, inner, nest.extents) for form in read) for read in forms))
-
-
-def _width(form: Linear, inner: frozenset[str], extents: Mapping[str, Extent]) -> int:
-    """At most how far apart, plus one, the values of an index lie while the loops `inner` run."""
-    reach = 0
-    for atom, coefficient in form.terms:
-        if isinstance(atom, str):
-            reach += abs(int(coefficient)) * (int(extents[atom]) - 1 if atom in inner else 0)
-        elif atom.variables() & inner:
-            within = _width(atom.inner, inner, extents) - 1
-            divisor = int(atom.divisor)
-            reach += abs(int(coefficient)) * (-(-within // divisor) if atom.op == "//" else divisor - 1)
-    return reach + 1
-
-
-def _global_forms(kernel: Kernel) -> Iterator[tuple[str, str, list[tuple[Linear, ...]]]]:
-    from ekc.ir import expr as ex
-    from ekc.ir.linear import linearize
-
-    nest = kernel.nest
-    produced = {s.tensor: s.produced_by for s in nest.stagings if s.produced_by}
-    reads: dict[str, list[tuple[Linear, ...]]] = {}
-    for load in ex.loads(nest.compute.body):
-        index = tuple(linearize(i, nest.index) for i in load.index)
-        compute = produced.get(load.tensor)
-        if compute is None:
-            reads.setdefault(load.tensor, []).append(index)
-            continue
-        axes = dict(zip((a.name for a in compute.spatial), index, strict=True))
-        for x in ex.loads(compute.body):
-            reads.setdefault(x.tensor, []).append(tuple(linearize(i, axes) for i in x.index))
-    for tensor, forms in reads.items():
-        yield tensor, "load", forms
-    yield (
-        nest.compute.output.name,
-        "store",
-        [tuple(linearize(i, nest.index) for i in nest.compute.store.index)],
-    )
 
 
 class _Sampler:

@@ -7,19 +7,19 @@ otherwise; requests are warp instructions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.errors import ScheduleError
 from ekc.ir import expr as ex
 from ekc.ir.access import Access, Buffer, Guard
+from ekc.ir.footprint import block_elements, global_reads, global_writes
+from ekc.ir.issue import issued, joined_copy, merged, written_out
 from ekc.ir.limits import Limits
-from ekc.ir.linear import Extent, Linear, ceil_div, linearize
-from ekc.ir.program import Loop, Nest, Program
-from ekc.ir.region import region_of
+from ekc.ir.linear import Linear, ceil_div
+from ekc.ir.program import Loop, Program
 from ekc.ir.rules import RESERVED_REGISTERS, registers_needed, statements
 from ekc.ir.tree import (
     BarrierNode,
@@ -31,11 +31,7 @@ from ekc.ir.tree import (
     Node,
     StageNode,
     WriteNode,
-    issued,
-    joined_copy,
     kernels,
-    merged,
-    written_out,
 )
 from ekc.ir.warp import WARP, requests, warp_requests
 
@@ -290,18 +286,13 @@ class _Walk:
 
     def _reuse(self, blocks: Array) -> dict[str, Array]:
         """Distinct bytes a block touches, and DRAM bytes if the blocks of one wave share an L2."""
-        nest, kernel = self.kernel.nest, self.kernel
-        inner = frozenset(x.name for x in nest.loops if not x.is_block)
+        nest = self.kernel.nest
         resident = self._shape(blocks)["resident_blocks"] * self.limits.sms
         block_bytes: Array = 0.0
         dram: Array = 0.0
-        reads: dict[str, list[tuple[Linear, ...]]] = {}
-        for load in ex.loads(nest.compute.body):
-            reads.setdefault(load.tensor, []).append(tuple(linearize(i, nest.index) for i in load.index))
-        reads[nest.compute.output.name] = [tuple(linearize(i, nest.index) for i in nest.compute.store.index)]
-        for tensor, forms in reads.items():
-            spec = kernel.tensors[tensor]
-            own = np.minimum(_elements(forms, inner, nest) * spec.dtype.bytes, float(spec.bytes))
+        for tensor, forms in (*global_reads(nest).items(), (nest.compute.output.name, global_writes(nest))):
+            spec = self.kernel.tensors[tensor]
+            own = np.minimum(block_elements(forms, nest) * spec.dtype.bytes, float(spec.bytes))
             used = {name for form in forms for dim in form for name in dim.variables()}
             block_bytes = block_bytes + own
             wave = np.minimum(own * self._panels(used, resident), float(spec.bytes))
@@ -338,32 +329,6 @@ def _digits(address: Linear, loop: Loop) -> list[tuple[Any, Any]]:
             low = low + coefficient * move
             high = high + coefficient * (move * period % atom.divisor)
     return [(period, low), (ceil_div(loop.extent, period), high)]
-
-
-def _elements(forms: list[tuple[Linear, ...]], inner: frozenset[str], nest: Nest) -> Array:
-    """Distinct elements of a tensor that one block touches."""
-    try:
-        return _f(region_of(forms, inner, nest.extents, nest.axis_of).size)
-    except ScheduleError:
-        # No staging asked for this box, so nothing is illegal: bound each read by itself.
-        total: Array = 0.0
-        for read in forms:
-            total = total + _product(_width(form, inner, nest.extents) for form in read)
-        return total
-
-
-def _width(form: Linear, inner: frozenset[str], extents: Mapping[str, Extent]) -> Array:
-    """At most how many values an index takes while the loops `inner` run."""
-    reach: Array = 0.0
-    for atom, coefficient in form.terms:
-        step = np.abs(_f(coefficient))
-        if isinstance(atom, str):
-            reach = reach + step * (_f(extents[atom]) - 1 if atom in inner else 0.0)
-        elif atom.variables() & inner:
-            within, divisor = _width(atom.inner, inner, extents) - 1, _f(atom.divisor)
-            each = np.ceil(within / divisor) if atom.op == "//" else np.minimum(within, divisor - 1)
-            reach = reach + step * each
-    return reach + 1
 
 
 def _lanes(active: Any) -> Array:

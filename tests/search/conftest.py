@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")
 def compile_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A compile cache of this run alone."""
+    """A compile cache of each file of tests alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EKC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield

@@ -34,7 +34,8 @@ RecordStore.add = told
 print("begun", flush=True)
 result = ekc.tune(ekc.matvec(256, 256), target="a100", trials=10, seed=4, records=sys.argv[1], progress=False)
 best = result.best
-print(json.dumps({"winner": [best.schedule.digest, best.energy_j, best.latency_s], "seconds": result.seconds}))
+found = [best.schedule.digest, best.energy_j, best.latency_s]
+print(json.dumps({"winner": found, "seconds": result.seconds}))
 """
 
 
@@ -98,7 +99,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> dict[str, object]:
-    """What a run says that nobody disturbs, and how many rows it files (twice, the second time with a warm cache)."""
+    """What a run says that nobody disturbs, and which rows it files; the second time with a warm cache."""
     for name in ("cold", "warm"):
         file = tmp_path_factory.mktemp("unbroken") / f"{name}.db"
         rows, found = Process(file, cache).told()
@@ -134,7 +135,6 @@ def test_a_run_killed_at_20_moments_loses_nothing_and_ends_with_the_same_winner(
         assert {(kind, digest) for _, kind, digest in filed(file)} == unbroken["rows"]
     assert len(left) == KILLS
     between = [n for n in left if 0 < n < len(unbroken["rows"])]  # type: ignore[arg-type]
-    print(left)
     assert len(between) >= KILLS // 4, f"the kills struck too early or too late to mean anything: {left}"
 
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from ekc.ir.footprint import direct_reads
 from ekc.ir.linear import Extent, smaller
 from ekc.ir.program import BLOCK_LEVELS, THREAD_LEVELS, Program, Staging
 from ekc.ir.refusal import Check, refuse
@@ -158,8 +159,6 @@ class Vectorize(Step):
 
 def _neighbours_along(program: Program, output: str, loop: str) -> list[str]:
     """Tensors the compute reads straight from global memory, neighbours for neighbouring iterations."""
-    from ekc.ir.tree import direct_reads
-
     nest = next(n for n in program.nests if n.compute.output.name == output)
     found = []
     for tensor, forms in direct_reads(nest).items():

@@ -1,0 +1,79 @@
+"""What a launch touches of global memory: which elements each block needs, staged or not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.errors import ScheduleError
+from ekc.ir import expr as ex
+from ekc.ir.linear import Extent, Linear, linearize
+from ekc.ir.program import Nest
+from ekc.ir.region import region_of
+
+Forms = list[tuple[Linear, ...]]
+"""The index forms of every read of one tensor."""
+
+
+def direct_reads(nest: Nest) -> dict[str, Forms]:
+    """The tensors that the body reads straight from global memory."""
+    staged = {s.tensor for s in nest.stagings}
+    found: dict[str, Forms] = {}
+    for load in ex.loads(nest.compute.body):
+        if load.tensor not in staged:
+            found.setdefault(load.tensor, []).append(tuple(linearize(i, nest.index) for i in load.index))
+    return found
+
+
+def global_reads(nest: Nest) -> dict[str, Forms]:
+    """Every global tensor a launch reads, through stagings and through tensors computed on the spot."""
+    produced = {s.tensor: s.produced_by for s in nest.stagings if s.produced_by}
+    found: dict[str, Forms] = {}
+    for load in ex.loads(nest.compute.body):
+        index = tuple(linearize(i, nest.index) for i in load.index)
+        compute = produced.get(load.tensor)
+        if compute is None:
+            found.setdefault(load.tensor, []).append(index)
+            continue
+        axes = dict(zip((a.name for a in compute.spatial), index, strict=True))
+        for x in ex.loads(compute.body):
+            found.setdefault(x.tensor, []).append(tuple(linearize(i, axes) for i in x.index))
+    return found
+
+
+def global_writes(nest: Nest) -> Forms:
+    """The output elements a launch writes."""
+    return [tuple(linearize(i, nest.index) for i in nest.compute.store.index)]
+
+
+def block_elements(forms: Forms, nest: Nest) -> NDArray[np.float64]:
+    """Distinct elements of a tensor that one block touches."""
+    inner = frozenset(x.name for x in nest.loops if not x.is_block)
+    try:
+        return np.asarray(region_of(forms, inner, nest.extents, nest.axis_of).size, dtype=np.float64)
+    except ScheduleError:
+        # No staging asked for this box, so nothing is illegal: bound each read by itself.
+        total = np.zeros(())
+        for read in forms:
+            points = np.ones(())
+            for form in read:
+                points = points * _width(form, inner, nest.extents)
+            total = total + points
+        return total
+
+
+def _width(form: Linear, inner: frozenset[str], extents: Mapping[str, Extent]) -> Any:
+    """At most how many values an index takes while the loops `inner` run."""
+    reach: Any = 0.0
+    for atom, coefficient in form.terms:
+        step = np.abs(np.asarray(coefficient, dtype=np.float64))
+        if isinstance(atom, str):
+            reach = reach + step * (np.asarray(extents[atom]) - 1.0 if atom in inner else 0.0)
+        elif atom.variables() & inner:
+            within, divisor = _width(atom.inner, inner, extents) - 1.0, np.asarray(atom.divisor)
+            each = np.ceil(within / divisor) if atom.op == "//" else np.minimum(within, divisor - 1)
+            reach = reach + step * each
+    return reach + 1.0
