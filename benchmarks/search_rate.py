@@ -135,8 +135,8 @@ def main() -> None:
     verdict = "pass" if result["pass"] else "FAIL"
     print(f"{result['candidates_per_s']:>12,.0f} candidates/s   bar {BAR:,.0f}   {verdict}")
     print(
-        f"{result['structures_scored']:>12} structures with 1 % of the {result['scored']:,} candidates or more, "
-        f"{result['structures_in_space']}   bar {STRUCTURES_BAR}"
+        f"{result['structures_scored']:>12} of {result['structures_in_space']} structures, "
+        f"each with 1 % of the {result['scored']:,} candidates or more   bar {STRUCTURES_BAR}"
     )
     for part, share in result["share_of_time"].items():
         print(f"{share:>12.0%} {part}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ekc.codegen.compiled import Launch, Resources
 from ekc.devices.occupancy import WARP, Occupancy
-from ekc.devices.ptx_counts import Counts
+from ekc.devices.ptx.counts import Counts
 from ekc.devices.specs import Spec
 from ekc.devices.traffic import LINE, SECTOR, Traffic, traffic
 

@@ -10,7 +10,7 @@ from ekc.codegen.compiled import CompiledKernel, Launch
 from ekc.devices import meter
 from ekc.devices.base import Clocks, Conditions, Interval, Metering, Timing
 from ekc.devices.board import VirtualBoard
-from ekc.devices.ptx_counts import count
+from ekc.devices.ptx.counts import count
 from ekc.devices.residual import digest, generator
 from ekc.devices.specs import Spec
 from ekc.devices.steady import Steady, Work, steady, work

@@ -9,7 +9,7 @@ from ekc.devices import power
 from ekc.devices.events import Events, events
 from ekc.devices.latency import latency, least_seconds
 from ekc.devices.occupancy import Occupancy, occupancy
-from ekc.devices.ptx_counts import Counts
+from ekc.devices.ptx.counts import Counts
 from ekc.devices.residual import digest, power_residual, time_residual
 from ekc.devices.specs import Spec
 from ekc.errors import DeviceError

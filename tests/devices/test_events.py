@@ -5,7 +5,7 @@ import pytest
 from ekc.codegen.compiled import AccessSite, CompiledKernel, Resources
 from ekc.devices.events import Events, events
 from ekc.devices.occupancy import occupancy
-from ekc.devices.ptx_counts import Counts, count
+from ekc.devices.ptx.counts import Counts, count
 from ekc.devices.specs import A100
 from ekc.devices.traffic import lines
 from tests.devices import samples

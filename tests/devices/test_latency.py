@@ -4,7 +4,7 @@ import pytest
 
 from ekc.codegen.compiled import CompiledKernel, Launch
 from ekc.devices.latency import LAUNCH_S, latency, smooth_max
-from ekc.devices.ptx_counts import count
+from ekc.devices.ptx.counts import count
 from ekc.devices.specs import A100, RTX3090, Spec
 from ekc.devices.steady import work
 from tests.devices import samples

@@ -4,7 +4,7 @@ import pytest
 
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices import power
-from ekc.devices.ptx_counts import count
+from ekc.devices.ptx.counts import count
 from ekc.devices.specs import A100, H200, Spec
 from ekc.devices.steady import POWER_CAP, Steady, steady, work
 from tests.devices import samples

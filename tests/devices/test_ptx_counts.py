@@ -7,7 +7,7 @@ import re
 import pytest
 
 from ekc.codegen import nvrtc
-from ekc.devices.ptx_counts import Counts, count
+from ekc.devices.ptx.counts import Counts, count
 from ekc.errors import EkcError, InvalidInput
 
 ARCHS = ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100"]

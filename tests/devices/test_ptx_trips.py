@@ -9,7 +9,7 @@ import ekc
 from ekc import devices
 from ekc.codegen import nvrtc
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.ptx_counts import Counts, count
+from ekc.devices.ptx.counts import Counts, count
 from ekc.errors import EkcError
 from ekc.search.space import Space
 

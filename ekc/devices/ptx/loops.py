@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ekc.devices.ptx_flow import Code, Flow, Varying, meet
-from ekc.devices.ptx_graph import Graph, Loop
-from ekc.devices.ptx_text import Block
-from ekc.devices.ptx_values import State
+from ekc.devices.ptx.flow import Code, Flow, Varying, meet
+from ekc.devices.ptx.graph import Graph, Loop
+from ekc.devices.ptx.text import Block
+from ekc.devices.ptx.values import State
 from ekc.errors import EkcError
 
 _MOST_TRIPS = 1 << 22

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ekc.devices.ptx_graph import Graph, Loop
-from ekc.devices.ptx_text import Instruction
-from ekc.devices.ptx_values import Guard, State, Step, Value, Values, defs, settled, step, uses
+from ekc.devices.ptx.graph import Graph, Loop
+from ekc.devices.ptx.text import Instruction
+from ekc.devices.ptx.values import Guard, State, Step, Value, Values, defs, settled, step, uses
 
 Varying = dict[int, set[str]]
 """By loop header: the registers that may change from trip to trip."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ekc.devices.ptx_text import Block
+from ekc.devices.ptx.text import Block
 from ekc.errors import EkcError
 
 

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ekc.devices.ptx_loops import executions
-from ekc.devices.ptx_text import Instruction, blocks
+from ekc.devices.ptx.loops import executions
+from ekc.devices.ptx.text import Instruction, blocks
 
 _BITS = re.compile(r"(?:[subf]|bf|tf)(\d+)(x2)?")
 _INTEGER = re.compile(r"[sub](?:8|16|32|64)|pred")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from ekc.devices.ptx_text import Instruction
+from ekc.devices.ptx.text import Instruction
 
 _NAME = re.compile(r"[%$A-Za-z_][\w$]*(?:\.[xyzw]\b)?")
 _NUMBER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|\d+)U?")
