@@ -90,10 +90,10 @@ def latency(spec: Spec, events: Events, occupancy: Occupancy, clock_mhz: float) 
 
 
 def least_seconds(spec: Spec, events: Events, clock_mhz: float) -> float:
-    """What no kernel can beat: its arithmetic and its DRAM bytes at the published rates, nothing else."""
-    lanes = spec.sms * spec.fp32_lanes_per_sm * clock_mhz * 1e6
+    """What no kernel can beat: its arithmetic and its DRAM bytes at the best rates ever sustained."""
+    lanes = FP32_SHARE * spec.sms * spec.fp32_lanes_per_sm * clock_mhz * 1e6
     arithmetic = (events.fma32 + events.fp32 + events.fp16) * WARP / lanes
-    return max(arithmetic, events.traffic.dram_bytes / spec.memory_bytes_per_s)
+    return max(arithmetic, events.traffic.dram_bytes / (DRAM_SHARE * spec.memory_bytes_per_s))
 
 
 def smooth_max(values: Iterable[float]) -> float:

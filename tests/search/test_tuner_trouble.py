@@ -134,10 +134,10 @@ def test_a_schedule_that_computes_something_else_never_wins(monkeypatch: pytest.
     """The first look's two fastest stop short in their sums; so they are found out in the finals."""
     honest = tune(ekc.matmul(64, 64, 64))
     liars = {honest.best.schedule.digest, honest.fastest.schedule.digest}
-    programs = {t.schedule.digest: t.schedule.program for t in honest.trials}
+    texts = {str(t.schedule) for t in honest.trials if t.schedule.digest in liars}
 
     def compared(program: Program, arrays: Any) -> Agreement:
-        lying = any(program is programs[d] or str(program) == str(programs[d]) for d in liars)
+        lying = str(program) in texts
         return agreement(_sums_too_little(program) if lying else program, arrays)
 
     monkeypatch.setattr(finals, "agreement", compared)
