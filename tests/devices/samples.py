@@ -92,8 +92,19 @@ def _compiled(source: str, size: int, arch: str) -> nvrtc.NvrtcOutput:
 def _kernel(source: str, size: int, arch: str, launch: Launch, flops: float, bytes_: float) -> CompiledKernel:
     out = _compiled(source, size, arch)
     return CompiledKernel(
-        launch.name, f"// sample\n{out.source}", out.ptx, out.cubin, arch, out.log, out.nvrtc_version,
-        (launch,), (out.resources[launch.name],), 0, flops, bytes_)
+        launch.name,
+        f"// sample\n{out.source}",
+        out.ptx,
+        out.cubin,
+        arch,
+        out.log,
+        out.nvrtc_version,
+        (launch,),
+        (out.resources[launch.name],),
+        0,
+        flops,
+        bytes_,
+    )
 
 
 def _panels(n: int, blocks: int, tile: int) -> tuple[Footprint, ...]:
@@ -111,23 +122,31 @@ def sgemm(n: int, arch: str = "sm_80") -> CompiledKernel:
     """128x128x8 tile, 8x8 per thread, double buffered."""
     trips = float(n // 8)
     sites = (
-        _site("A", "load", 16, 8 * trips, sectors=16), _site("B", "load", 16, 8 * trips, sectors=16),
-        _site("A", "store", 4, 32 * trips, wavefronts=2), _site("B", "store", 16, 8 * trips, wavefronts=4),
-        _site("A", "load", 16, 128 * trips, wavefronts=1), _site("B", "load", 16, 128 * trips, wavefronts=2),
+        _site("A", "load", 16, 8 * trips, sectors=16),
+        _site("B", "load", 16, 8 * trips, sectors=16),
+        _site("A", "store", 4, 32 * trips, wavefronts=2),
+        _site("B", "store", 16, 8 * trips, wavefronts=4),
+        _site("A", "load", 16, 128 * trips, wavefronts=1),
+        _site("B", "load", 16, 128 * trips, wavefronts=2),
         _site("C", "store", 16, 128.0, sectors=16),
     )
-    launch = Launch("sgemm", (n // 128, n // 128, 1), (256, 1, 1), 0, ("A", "B", "C"), sites,
-                    _panels(n, n // 128, 128))
+    launch = Launch(
+        "sgemm", (n // 128, n // 128, 1), (256, 1, 1), 0, ("A", "B", "C"), sites, _panels(n, n // 128, 128)
+    )
     return _kernel(_SGEMM, n, arch, launch, 2.0 * n**3, 12.0 * n * n)
 
 
 def naive(n: int, arch: str = "sm_80", *, coalesced: bool = True) -> CompiledKernel:
     """One thread per output; uncoalesced as if threadIdx.x ran over rows."""
     a, b, c = (1.0, 4.0, 4.0) if coalesced else (32.0, 1.0, 32.0)
-    sites = (_site("A", "load", 4, 32.0 * n, sectors=a), _site("B", "load", 4, 32.0 * n, sectors=b),
-             _site("C", "store", 4, 32.0, sectors=c))
-    launch = Launch("naive", (n // 32, n // 32, 1), (32, 32, 1), 0, ("A", "B", "C"), sites,
-                    _panels(n, n // 32, 32))
+    sites = (
+        _site("A", "load", 4, 32.0 * n, sectors=a),
+        _site("B", "load", 4, 32.0 * n, sectors=b),
+        _site("C", "store", 4, 32.0, sectors=c),
+    )
+    launch = Launch(
+        "naive", (n // 32, n // 32, 1), (32, 32, 1), 0, ("A", "B", "C"), sites, _panels(n, n // 32, 32)
+    )
     return _kernel(_NAIVE, n, arch, launch, 2.0 * n**3, 12.0 * n * n)
 
 
@@ -137,21 +156,41 @@ def copy(n: int, arch: str = "sm_80", *, coalesced: bool = True) -> CompiledKern
     sectors, repeat, size = (16.0, 1, 16) if coalesced else (32.0, 4, 4)
     sites = tuple(
         _site(tensor, kind, size, 8.0 * repeat, sectors=sectors)
-        for tensor, kind in (("x", "load"), ("y", "store")))
+        for tensor, kind in (("x", "load"), ("y", "store"))
+    )
     loops = ((blocks, True),)
-    launch = Launch("copy", (blocks, 1, 1), (256, 1, 1), 0, ("x", "y"), sites, (
-        Footprint("x", "load", 4 * n, 4096.0, loops), Footprint("y", "store", 4 * n, 4096.0, loops)))
+    launch = Launch(
+        "copy",
+        (blocks, 1, 1),
+        (256, 1, 1),
+        0,
+        ("x", "y"),
+        sites,
+        (Footprint("x", "load", 4 * n, 4096.0, loops), Footprint("y", "store", 4 * n, 4096.0, loops)),
+    )
     return _kernel(_COPY, n, arch, launch, 0.0, 8.0 * n)
 
 
 def matvec(n: int, arch: str = "sm_80") -> CompiledKernel:
     """A warp per row, float4 loads."""
     trips = n / 128.0
-    sites = (_site("A", "load", 16, 8 * trips, sectors=16), _site("x", "load", 16, 8 * trips, sectors=16),
-             _site("y", "store", 4, 8.0, sectors=1))
+    sites = (
+        _site("A", "load", 16, 8 * trips, sectors=16),
+        _site("x", "load", 16, 8 * trips, sectors=16),
+        _site("y", "store", 4, 8.0, sectors=1),
+    )
     loops = ((n // 8, True),)
-    launch = Launch("matvec", (n // 8, 1, 1), (256, 1, 1), 0, ("A", "x", "y"), sites, (
-        Footprint("A", "load", 4 * n * n, 32.0 * n, loops),
-        Footprint("x", "load", 4 * n, 4.0 * n, ((n // 8, False),)),
-        Footprint("y", "store", 4 * n, 32.0, loops)))
+    launch = Launch(
+        "matvec",
+        (n // 8, 1, 1),
+        (256, 1, 1),
+        0,
+        ("A", "x", "y"),
+        sites,
+        (
+            Footprint("A", "load", 4 * n * n, 32.0 * n, loops),
+            Footprint("x", "load", 4 * n, 4.0 * n, ((n // 8, False),)),
+            Footprint("y", "store", 4 * n, 32.0, loops),
+        ),
+    )
     return _kernel(_MATVEC, n, arch, launch, 2.0 * n * n, 4.0 * n * n)

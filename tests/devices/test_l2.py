@@ -37,8 +37,10 @@ def test_a_block_alone_reads_its_panel() -> None:
 
 
 @given(
-    tiles=st.integers(1, 128), wave=st.integers(1, 2000),
-    small=st.floats(1, 1e9), more=st.floats(1, 100),
+    tiles=st.integers(1, 128),
+    wave=st.integers(1, 2000),
+    small=st.floats(1, 1e9),
+    more=st.floats(1, 100),
 )
 def test_a_larger_l2_never_costs_traffic(tiles: int, wave: int, small: float, more: float) -> None:
     before, after = (l2.dram_bytes(panels(tiles), wave, size) for size in (small, small * more))

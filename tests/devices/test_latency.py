@@ -36,7 +36,8 @@ def test_few_blocks_leave_multiprocessors_idle() -> None:
 def test_one_block_more_than_a_wave_costs_a_wave() -> None:
     kernel = samples.sgemm(4096)
     one, two = (
-        seconds(replace(kernel, launches=(_resized(kernel, blocks),))) - LAUNCH_S for blocks in (108, 109))
+        seconds(replace(kernel, launches=(_resized(kernel, blocks),))) - LAUNCH_S for blocks in (108, 109)
+    )
     assert two == pytest.approx(2 * one, rel=0.1)
 
 

@@ -25,7 +25,9 @@ def board_watts(state: Steady, spec: Spec = A100) -> float:
 
 @pytest.mark.parametrize(
     # The best tile of KernelTuner's a100_gemm_clocks recording (CLBlast, 4096^3).
-    ("clock_mhz", "watts"), [(330, 63.0), (690, 94.0), (1050, 120.7), (1230, 176.4)])
+    ("clock_mhz", "watts"),
+    [(330, 63.0), (690, 94.0), (1050, 120.7), (1230, 176.4)],
+)
 def test_a_good_product_draws_what_was_recorded(clock_mhz: float, watts: float) -> None:
     assert board_watts(settled(samples.sgemm(4096), clock_mhz)) == pytest.approx(watts, rel=0.1)
 

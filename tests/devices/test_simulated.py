@@ -34,7 +34,8 @@ def test_order_and_company_change_nothing(a100: Device) -> None:
 def test_another_process_answers_the_same(a100: Device) -> None:
     script = (
         "from ekc import devices; from tests.devices import samples\n"
-        "print(repr(devices.open('a100').meter(samples.copy(1 << 20)).energy_j))")
+        "print(repr(devices.open('a100').meter(samples.copy(1 << 20)).energy_j))"
+    )
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert float(said.stdout) == a100.meter(samples.copy(1 << 20)).energy_j
 
