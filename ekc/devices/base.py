@@ -84,6 +84,8 @@ class Device(Protocol):
     arch: str
     limits: Limits
     peaks: Peaks
+    driver: str
+    """Of the GPU; a simulated device says which simulator it is."""
     clock_regime: str
     data_policy: str
 

@@ -17,6 +17,8 @@ from ekc.devices.steady import Steady, Work, steady, work
 from ekc.errors import DeviceError, InvalidInput
 from ekc.version import __version__
 
+SIMULATOR = 1
+"""Raise it whenever a model or a figure changes: records of another simulator are not reused."""
 TIME_NOISE = 0.003
 """Relative noise of one timed call (estimate). A4000 GEMM at a locked clock repeats to 0.02 %
 (a4000_gemm_noise), event timers and busy machines do worse."""
@@ -37,6 +39,7 @@ class SimulatedDevice:
         self.limits = spec.limits()
         self.peaks = spec.peaks(self._clock_mhz)
         self.clock_regime = f"fixed {self._clock_mhz:.0f} MHz"
+        self.driver = f"simulator {SIMULATOR}"
         self.data_policy = "none (random data assumed)"
 
     @property
@@ -119,7 +122,7 @@ class SimulatedDevice:
         return Conditions(
             device=self.name,
             simulated=True,
-            driver="none (simulated)",
+            driver=self.driver,
             nvrtc=kernel.nvrtc_version,
             clock_regime=self.clock_regime,
             clock_mhz=clock_mhz,

@@ -76,7 +76,7 @@ class Bench:
             return self.fail(schedule, f"{COMPILE}{problem}")
         except EkcError as problem:
             return self.fail(schedule, f"device: {problem}")
-        self._file("timing", key, schedule, dataclasses.asdict(timing), timing.conditions)
+        self._file("timing", key, schedule, dataclasses.asdict(timing))
         return timing
 
     def meter(
@@ -91,12 +91,12 @@ class Bench:
             metering = self.device.meter(kernel(), seconds=seconds, draw=draw)
         except EkcError as problem:
             return self.fail(schedule, f"device: {problem}")
-        self._file("metering", key, schedule, dataclasses.asdict(metering), metering.conditions)
+        self._file("metering", key, schedule, dataclasses.asdict(metering))
         return metering
 
     def fail(self, schedule: Schedule, status: str) -> Failure:
         """File why a schedule has no figures."""
-        self._file("failure", self._key(schedule), schedule, {}, None, status)
+        self._file("failure", self._key(schedule), schedule, {}, status)
         return Failure(status)
 
     def checked(self, schedule: Schedule) -> str | None:
@@ -106,7 +106,7 @@ class Bench:
 
     def file_check(self, schedule: Schedule, verdict: str) -> None:
         """File the verdict of a comparison with NumPy."""
-        self._file("check", self._key(schedule), schedule, {}, None, verdict)
+        self._file("check", self._key(schedule), schedule, {}, verdict)
 
     def _key(self, schedule: Schedule, draw: int = 0, window_s: float | None = None) -> Key:
         device = self.device
@@ -115,6 +115,7 @@ class Bench:
             schedule_digest=schedule.digest,
             device=device.name,
             simulated=device.simulated,
+            driver=device.driver,
             nvrtc=nvrtc.version(),
             clock_regime=device.clock_regime,
             data_policy=device.data_policy,
@@ -128,12 +129,10 @@ class Bench:
         key: Key,
         schedule: Schedule,
         payload: dict[str, Any],
-        conditions: Conditions | None,
         status: str = "ok",
     ) -> None:
-        driver = conditions.driver if conditions else ""
         plain = json.loads(json.dumps(payload))
-        self.store.add(Row(kind, key, schedule.to_json(), driver, status, plain))
+        self.store.add(Row(kind, key, schedule.to_json(), status, plain))
 
 
 def _conditions(data: dict[str, Any]) -> Conditions:

@@ -45,7 +45,7 @@ SELECT = f"select id, {_COLUMNS} from trials"
 # `is` and not `=`: a timing has no window, and null = null is not true in SQL.
 FIND = (
     f"{SELECT} where kind = ? and operator_hash = ? and schedule_digest = ? and device = ? and simulated = ? "
-    "and nvrtc = ? and clock_regime = ? and data_policy = ? and draw = ? and window_s is ? "
+    "and driver = ? and nvrtc = ? and clock_regime = ? and data_policy = ? and draw = ? and window_s is ? "
     "order by id desc limit 1"
 )
 
@@ -59,6 +59,8 @@ class Key:
     schedule_digest: str
     device: str
     simulated: bool
+    driver: str
+    """Of a GPU; for a simulated device which simulator it was: figures of an older one do not answer."""
     nvrtc: str
     clock_regime: str
     data_policy: str
@@ -76,7 +78,6 @@ class Row:
     key: Key
     schedule: str
     """The schedule as JSON text, from which it can be replayed."""
-    driver: str
     status: str
     """"ok", or in a few words what went wrong."""
     payload: Mapping[str, object] = field(default_factory=dict)
@@ -105,7 +106,7 @@ def identity(kind: Kind, key: Key) -> tuple[object, ...]:
     """The values of FIND, in its order."""
     return (
         kind, operator_hash(key.operator), key.schedule_digest, key.device, key.simulated,
-        key.nvrtc, key.clock_regime, key.data_policy, key.draw, key.window_s,
+        key.driver, key.nvrtc, key.clock_regime, key.data_policy, key.draw, key.window_s,
     )  # fmt: skip
 
 
@@ -125,7 +126,7 @@ def to_sql(row: Row) -> tuple[object, ...]:
         raise InvalidInput(f"payload of a {row.kind} record cannot be written as JSON: {error}") from error
     return (
         row.created, row.kind, key.operator, operator_hash(key.operator), key.schedule_digest, row.schedule,
-        key.device, key.simulated, row.driver, key.nvrtc, key.clock_regime, key.data_policy, row.ekc_version,
+        key.device, key.simulated, key.driver, key.nvrtc, key.clock_regime, key.data_policy, row.ekc_version,
         key.draw, key.window_s, payload, row.status,
     )  # fmt: skip
 
@@ -144,5 +145,5 @@ def from_sql(values: tuple[Any, ...], source: str) -> Row:
         raise RecordError(
             f"{source} is damaged: the payload of row {number} is not JSON ({error})"
         ) from error
-    key = Key(operator, digest, device, bool(simulated), nvrtc, regime, policy, draw, window)
-    return Row(kind, key, schedule, driver, status, payload, version, created, number)
+    key = Key(operator, digest, device, bool(simulated), driver, nvrtc, regime, policy, draw, window)
+    return Row(kind, key, schedule, status, payload, version, created, number)

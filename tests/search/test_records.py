@@ -21,19 +21,26 @@ from ekc.version import __version__
 
 ROOT = Path(__file__).parents[2]
 KEY = Key(
-    canonical_json({"kind": "matmul", "m": 8}), "d1", "a100", True, "13.0", "fixed", "normal(0,1) seed 0"
+    canonical_json({"kind": "matmul", "m": 8}),
+    "d1",
+    "a100",
+    True,
+    "580.1",
+    "13.0",
+    "fixed",
+    "normal(0,1) seed 0",
 )
-ROW = Row("timing", KEY, '[["split","i",[2]]]', "580.1", "ok", {"latency_s": 1e-3, "throttle": ["power cap"]})
+ROW = Row("timing", KEY, '[["split","i",[2]]]', "ok", {"latency_s": 1e-3, "throttle": ["power cap"]})
 
 WRITER = """
 import sys
 from dataclasses import replace
 from ekc.search.records import Key, RecordStore, Row
 who, count = sys.argv[2], int(sys.argv[3])
-key = Key("{}", "d", who, True, "13.0", "fixed", "ones")
+key = Key("{}", "d", who, True, "580.1", "13.0", "fixed", "ones")
 with RecordStore(sys.argv[1]) as store:
     for draw in range(count):
-        store.add(Row("timing", replace(key, draw=draw), "[]", "580.1", "ok", {"pad": "x" * 300}))
+        store.add(Row("timing", replace(key, draw=draw), "[]", "ok", {"pad": "x" * 300}))
         print(draw, flush=True)
 """
 
