@@ -21,7 +21,7 @@ import numpy as np
 import ekc
 from ekc import devices
 from ekc.search import prior
-from ekc.search.breeding import Breeder
+from ekc.search.breeding import POPULATION, Breeder
 from ekc.search.features import features
 from ekc.search.model import ResidualModel
 from ekc.search.space import Population, Space
@@ -122,7 +122,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--population", type=int, default=16384)
+    parser.add_argument("--population", type=int, default=POPULATION)
     arguments = parser.parse_args()
     result = measure(arguments.seconds, arguments.seed, arguments.population)
     print(

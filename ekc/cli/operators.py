@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from ekc.ir.operator import Operator
 
 KINDS = ("matmul", "batch_matmul", "matvec", "conv2d", "einsum")
-_DTYPES = ("acc_dtype", "out_dtype")
-"""What a kind that passes its keywords on to `ekc.compute` takes besides its own."""
 _SHAPE = re.compile(r"\d+(x\d+)*\Z")
 _OPTIONS = {
     "n": "images (conv2d)",
@@ -113,7 +111,6 @@ def _check_names(
     positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     open_ended = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    known += [x for x in _DTYPES if any(p.kind is p.VAR_KEYWORD for p in parameters)]
     for name in options:
         if name not in known:
             raise InvalidInput(f"{kind}: takes no {name}; it takes {', '.join(known)}")
@@ -124,9 +121,7 @@ def _check_names(
     for name in positional[: len(extents)]:
         if name in options:
             raise InvalidInput(f"{kind}: {name} is given twice, by its place and by its name")
-    needed = [
-        p.name for p in parameters if p.default is p.empty and p.name in known and p.name not in _DTYPES
-    ]
+    needed = [p.name for p in parameters if p.default is p.empty and p.name in known]
     missing = [n for n in needed if n not in (*positional[: len(extents)], *options)]
     if missing:
         raise InvalidInput(f"{kind}: {', '.join(missing)} missing; it needs {', '.join(needed)}")

@@ -40,9 +40,13 @@ class Options:
         """Refuse what `ekc.tune` would refuse, before anything is written."""
         from ekc import devices
         from ekc.search.objective import checked_objective
+        from ekc.search.records import RecordStore
+        from ekc.search.tuner import check_options
 
+        check_options(self.trials, self.max_slowdown, self.clocks, self.seed, self.time_budget_s)
         checked_objective(self.objective)
         devices.open(self.target)
+        RecordStore(self.records).close()
 
     def tune(self, op: Operator) -> TuningResult:
         """One run of `ekc.tune`."""
@@ -70,8 +74,11 @@ def _workers(number: int | None) -> Iterator[Executor | None]:
     if number is None:
         yield None
         return
-    with ThreadPoolExecutor(number, "ekc-compile") as pool:
+    pool = ThreadPoolExecutor(number, "ekc-compile")
+    try:
         yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 @click.command(context_settings=NEGATIVES)

@@ -24,6 +24,8 @@ def open(target: str = "auto") -> Device:
     from ekc.devices import specs
     from ekc.devices.simulated import SimulatedDevice
 
+    if not isinstance(target, str):
+        raise DeviceError(f"target {target!r} is not a name; choose auto, cuda:N or a simulated device")
     if target == "cuda" or target.startswith("cuda:"):
         raise DeviceError(_no_cuda(target))
     # This version drives no real GPU yet, so "auto" means the simulated default everywhere.

@@ -1,7 +1,9 @@
 """What one launch makes the hardware do, counted from the compiled kernel.
 
-Instructions come from the PTX, spills from ptxas, addresses from the access sites, reuse from the
-footprints. Nothing here reads the schedule or the features that the energy model sees.
+Arithmetic, barriers and a ceiling on shared requests come from the PTX, spills from ptxas, addresses
+from the access sites (the index arithmetic of the emitted text, evaluated for sampled warps), reuse from
+the footprints. How often an access is issued follows the habits of the compiler written down in
+`ekc.ir.issue`, which the analysis uses too; a PTX machine will replace that.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ def events(spec: Spec, launch: Launch, resources: Resources, counts: Counts, occ
     blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
     threads = launch.block[0] * launch.block[1] * launch.block[2]
     warps = float(blocks * occupancy.warps_per_block)
-    moved = _global(spec, launch, counts, blocks, occupancy)
+    moved = _global(spec, launch, resources, counts, blocks, occupancy)
     rounds = _rounds(launch, counts, occupancy.warps_per_block)
     shared = _shared(launch, counts, blocks, warps)
     local = warps * (counts.local_accesses + _spills(resources) * max(1.0, rounds))
@@ -102,10 +104,13 @@ def events(spec: Spec, launch: Launch, resources: Resources, counts: Counts, occ
     )
 
 
-def _global(spec: Spec, launch: Launch, counts: Counts, blocks: int, occupancy: Occupancy) -> Traffic:
+def _global(
+    spec: Spec, launch: Launch, resources: Resources, counts: Counts, blocks: int, occupancy: Occupancy
+) -> Traffic:
     """From the sites; a kernel that comes without them is taken to access memory densely."""
     if launch.sites:
-        return traffic(spec, launch, blocks, occupancy.blocks, occupancy.warps)
+        shared = (launch.shared_bytes + resources.shared_bytes) * occupancy.blocks
+        return traffic(spec, launch, blocks, occupancy.blocks, occupancy.warps, shared)
     warps = float(blocks * occupancy.warps_per_block)
     requests = warps * (counts.load_global + counts.store_global)
     size = warps * WARP * (counts.bytes_load_global + counts.bytes_store_global)
@@ -119,8 +124,12 @@ def _shared(launch: Launch, counts: Counts, blocks: int, warps: float) -> tuple[
         requests = warps * (counts.load_shared + counts.store_shared)
         size = warps * WARP * (counts.bytes_load_shared + counts.bytes_store_shared)
         return requests, max(requests, size / LINE), size
+    requests = blocks * sum(site.requests for site in sites)
+    # The sites follow the text; where the PTX holds fewer instructions, the compiler joined more of them.
+    # Joining saves instructions, not bytes, so the wavefronts stay.
+    issued = warps * (counts.load_shared + counts.store_shared)
     return (
-        blocks * sum(site.requests for site in sites),
+        min(requests, issued),
         blocks * sum(site.requests * site.wavefronts for site in sites),
         blocks * sum(site.requests * site.bytes_per_lane * WARP for site in sites),
     )

@@ -28,10 +28,13 @@ class Traffic:
     dram_bytes: float
 
 
-def traffic(spec: Spec, launch: Launch, blocks: int, resident_blocks: int, resident_warps: int) -> Traffic:
-    """Traffic of the access sites of a launch; `resident_*` are per SM."""
+def traffic(
+    spec: Spec, launch: Launch, blocks: int, resident_blocks: int, resident_warps: int, resident_shared: int
+) -> Traffic:
+    """Traffic of the access sites of a launch; `resident_*` are per SM, shared memory in bytes."""
     sites = [site for site in launch.sites if site.space == "global"]
-    between_l1_l2 = _l2_bytes(spec, launch, sites, blocks, resident_warps)
+    miss = _l1_miss(spec, sites, resident_warps, resident_shared)
+    between_l1_l2 = _l2_bytes(launch, sites, blocks, miss)
     return Traffic(
         requests=blocks * sum(site.requests for site in sites),
         lines=blocks * sum(site.requests * lines(site) for site in sites),
@@ -49,11 +52,10 @@ def lines(site: AccessSite) -> float:
 
 
 def _l2_bytes(
-    spec: Spec, launch: Launch, sites: list[AccessSite], blocks: int, resident_warps: int
+    launch: Launch, sites: list[AccessSite], blocks: int, miss: float
 ) -> dict[tuple[str, str], float]:
     """Bytes between L1 and L2 by (tensor, kind): stores write through, loads may hit L1."""
     distinct = {(f.tensor, f.kind): f.block_bytes for f in launch.footprints}
-    miss = _l1_miss(spec, launch, sites, resident_warps)
     asked: dict[tuple[str, str], float] = {}
     for site in sites:
         key = (site.tensor, site.kind)
@@ -65,9 +67,9 @@ def _l2_bytes(
     return result
 
 
-def _l1_miss(spec: Spec, launch: Launch, sites: list[AccessSite], resident_warps: int) -> float:
+def _l1_miss(spec: Spec, sites: list[AccessSite], resident_warps: int, resident_shared: int) -> float:
     """Chance that a byte asked for again has left L1: the live lines of all warps against its room."""
-    room = spec.capability.l1_bytes_per_sm - min(launch.shared_bytes, spec.capability.shared_bytes_per_sm)
+    room = spec.capability.l1_bytes_per_sm - min(resident_shared, spec.capability.shared_bytes_per_sm)
     live = resident_warps * L1_DEPTH * LINE * sum(lines(site) for site in sites if site.kind == "load")
     return live**2 / (live**2 + float(room) ** 2)
 

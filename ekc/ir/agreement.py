@@ -70,11 +70,12 @@ def agreement(
     run = evaluate(program, arrays, chosen)
     tensors = _tensors(program.op, arrays)
     error, scale, complete = 0.0, 0.0, True
-    for where in _owned(last, compute, chosen):
+    written = run.written.reshape(-1)
+    for where, owned in _owned(last, compute, chosen):
         grid = np.ix_(*where.values())
         want, got = reference_at(compute, tensors, where), run.output[grid].astype(np.float64)
         mine = run.written[grid]
-        complete = complete and (bool(mine.all()) or len(launches) > 1 or _ragged(last))
+        complete = complete and bool(written[owned].all())
         difference = np.abs(np.where(mine, got - want, 0.0))
         error = max(error, float(np.max(np.where(np.isnan(difference), np.inf, difference), initial=0.0)))
         scale = max(scale, float(np.max(np.abs(want), initial=0.0)))
@@ -101,28 +102,33 @@ def _tensors(op: Operator, arrays: tuple[NDArray[Any], ...]) -> dict[str, NDArra
     return tensors
 
 
-def _owned(kernel: Kernel, compute: Compute, blocks: NDArray[np.int64]) -> Iterator[dict[str, NDArray[Any]]]:
-    """For each block the indices it covers along every spatial axis, clipped to the tensor."""
+def _owned(
+    kernel: Kernel, compute: Compute, blocks: NDArray[np.int64]
+) -> Iterator[tuple[dict[str, NDArray[Any]], NDArray[Any]]]:
+    """For each block the indices it covers along every spatial axis, and the elements that are its own.
+
+    A fused loop may tie two axes: the block then owns part of the product of its indices.
+    """
+    free = [x for x in kernel.nest.loops if not x.is_block and not x.reduction]
+    points = {x.name: np.arange(int(x.extent)).reshape([-1 if y is x else 1 for y in free]) for x in free}
+    shape = [int(x.extent) for x in free]
     for block in blocks.tolist():
-        digits: dict[str, Any] = {}
+        env: dict[str, Any] = dict(points)
         for loop in kernel.block_loops:
-            digits[loop.name] = block % int(loop.extent)
+            env[loop.name] = block % int(loop.extent)
             block //= int(loop.extent)
-        where = {a.name: _values(kernel, a.name, digits, a.extent) for a in compute.spatial}
-        if all(len(v) for v in where.values()):
-            yield where
+        index = [np.asarray(value(kernel.nest.index[a.name], env)) for a in compute.spatial]
+        inside: Any = True
+        element: Any = 0
+        for i, axis, stride in zip(index, compute.spatial, compute.output.strides, strict=True):
+            inside = inside & (i >= 0) & (i < axis.extent)
+            element = element + i * stride
+        owned = np.broadcast_to(element, shape)[np.broadcast_to(inside, shape)]
+        where = {a.name: _clipped(i, a.extent) for a, i in zip(compute.spatial, index, strict=True)}
+        if owned.size:
+            yield where, owned
 
 
-def _values(kernel: Kernel, axis: str, digits: dict[str, Any], extent: int) -> NDArray[Any]:
-    form = kernel.nest.index[axis]
-    free = [x for x in kernel.nest.loops if x.name in form.variables() and x.name not in digits]
-    env = dict(digits)
-    for i, loop in enumerate(free):
-        env[loop.name] = np.arange(int(loop.extent)).reshape([-1 if j == i else 1 for j in range(len(free))])
-    values = np.unique(np.asarray(value(form, env)))
+def _clipped(index: NDArray[Any], extent: int) -> NDArray[Any]:
+    values = np.unique(index)
     return values[(values >= 0) & (values < extent)]
-
-
-def _ragged(kernel: Kernel) -> bool:
-    """Whether a fused loop ties a block's indices along two axes: it then owns part of their product."""
-    return any("+" in loop.axis for loop in kernel.nest.loops)

@@ -221,9 +221,7 @@ class _Walk:
         self._add(f"global_{kind}_requests", count * self.warps)
         self._add(f"global_{kind}_sectors", count * self.warps * _match(sectors))
         if kind == "load":
-            self._add(
-                "global_load_bytes", count * self.warps * np.minimum(_f(lanes), WARP) * _f(vector) * itemsize
-            )
+            self._add("global_load_bytes", count * self.warps * _lanes(lanes) * _f(vector) * itemsize)
 
     def _shared(
         self,
@@ -242,9 +240,7 @@ class _Walk:
         self._add(f"shared_{kind}_requests", count * self.warps)
         self._add(f"shared_{kind}_wavefronts", count * self.warps * _match(waves))
         if kind == "load":
-            self._add(
-                "shared_load_bytes", count * self.warps * np.minimum(_f(lanes), WARP) * _f(vector) * itemsize
-            )
+            self._add("shared_load_bytes", count * self.warps * _lanes(lanes) * _f(vector) * itemsize)
 
     def _shape(self, blocks: Array) -> dict[str, Array]:
         """Parallelism: threads, registers, residency, waves, tails."""

@@ -11,7 +11,7 @@ from ekc.errors import InvalidInput
 
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 _WORDS = """
-auto bool break case catch char class const continue default delete do double else enum extern false
+auto bool break case catch char class const continue default delete do double else enum export extern false
 float for goto half_t if inline int long namespace new operator private protected public register
 restrict return short signed sizeof static struct switch template this throw true try typedef union
 unsigned using virtual void volatile while blockIdx threadIdx blockDim gridDim warpSize thread

@@ -18,7 +18,7 @@ from ekc.ir import expr as ex
 from ekc.ir.access import Access, Buffer, Guard
 from ekc.ir.linear import Linear, value
 from ekc.ir.operator import COMBINERS
-from ekc.ir.program import BLOCK_LEVELS, Program
+from ekc.ir.program import Program
 from ekc.ir.tree import (
     BarrierNode,
     CombineNode,
@@ -68,19 +68,18 @@ def evaluate(
 
 
 def sample_blocks(kernel: Kernel, count: int, seed: int) -> NDArray[np.int64]:
-    """The first and last block, the corners of the grid, and random others: `count` distinct ones at most."""
+    """The first and last block, corners of the grid of block loops, and random others: at most `count`."""
     total = int(kernel.blocks)
     if count >= total:
         return np.arange(total, dtype=np.int64)
-    extents = [int(kernel.extent(level)) for level in BLOCK_LEVELS]
-    corners = [
-        x + extents[0] * (y + extents[1] * z)
-        for z in {0, extents[2] - 1}
-        for y in {0, extents[1] - 1}
-        for x in {0, extents[0] - 1}
-    ]
+    corners = [0]
+    below = 1
+    for loop in kernel.block_loops:
+        corners += [c + below * (int(loop.extent) - 1) for c in corners[: count // 4]]
+        below *= int(loop.extent)
     drawn = np.random.default_rng(seed).integers(0, total, size=2 * count).tolist()
-    return np.array(list(dict.fromkeys([0, total - 1, *sorted(corners), *drawn]))[:count], dtype=np.int64)
+    edges = list(dict.fromkeys([0, total - 1, *corners]))[: max(2, count * 3 // 4)]
+    return np.array(list(dict.fromkeys([*edges, *drawn]))[:count], dtype=np.int64)
 
 
 def _tile(kernel: Kernel) -> int:

@@ -7,7 +7,7 @@ int64 vectors for a population, and no branch here looks at their values.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -162,15 +162,6 @@ def ceil_div(a: Extent, b: Extent) -> Extent:
     return -(-a // b)
 
 
-def is_linear(e: Expr) -> bool:
-    """Whether `linearize` accepts the expression."""
-    try:
-        linearize(e, {})
-    except NotLinear:
-        return False
-    return True
-
-
 class NotLinear(ValueError):
     """An index is not a sum of integer multiples of axes (quotients and remainders by constants allowed)."""
 
@@ -220,12 +211,3 @@ def atom_value(atom: Atom, env: Mapping[str, Any]) -> Any:
         return env[atom]
     inner = value(atom.inner, env)
     return inner // atom.divisor if atom.op == "//" else inner % atom.divisor
-
-
-def each_variable(forms: Collection[Linear]) -> Iterator[str]:
-    """Loop variables over several forms, each once, in order."""
-    seen: dict[str, None] = {}
-    for form in forms:
-        for atom, _ in form.terms:
-            seen.update(dict.fromkeys(sorted(atom_variables(atom))))
-    yield from seen

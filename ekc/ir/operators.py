@@ -140,7 +140,16 @@ def matmul(
     )
 
 
-def batch_matmul(b: int, m: int, n: int, k: int, *, dtype: str = "float32", **dtypes: str) -> Operator:
+def batch_matmul(
+    b: int,
+    m: int,
+    n: int,
+    k: int,
+    *,
+    dtype: str = "float32",
+    acc_dtype: str | None = None,
+    out_dtype: str | None = None,
+) -> Operator:
     """C[b, m, n] = A[b, m, k] @ B[b, k, n] for each b."""
     return compute(
         "batch_matmul",
@@ -149,11 +158,19 @@ def batch_matmul(b: int, m: int, n: int, k: int, *, dtype: str = "float32", **dt
         inputs={"A": (b, m, k), "B": (b, k, n)},
         body=lambda A, B, b, i, j, k: A[b, i, k] * B[b, k, j],
         dtype=dtype,
-        **dtypes,
+        acc_dtype=acc_dtype,
+        out_dtype=out_dtype,
     )
 
 
-def matvec(m: int, k: int, *, dtype: str = "float32", **dtypes: str) -> Operator:
+def matvec(
+    m: int,
+    k: int,
+    *,
+    dtype: str = "float32",
+    acc_dtype: str | None = None,
+    out_dtype: str | None = None,
+) -> Operator:
     """y[m] = A[m, k] @ x[k]."""
     return compute(
         "matvec",
@@ -163,7 +180,8 @@ def matvec(m: int, k: int, *, dtype: str = "float32", **dtypes: str) -> Operator
         body=lambda A, x, i, k: A[i, k] * x[k],
         output="y",
         dtype=dtype,
-        **dtypes,
+        acc_dtype=acc_dtype,
+        out_dtype=out_dtype,
     )
 
 
@@ -179,13 +197,18 @@ def conv2d(
     padding: int | tuple[int, int] = 0,
     dilation: int | tuple[int, int] = 1,
     groups: int = 1,
+    layout: str = "NCHW",
     dtype: str = "float32",
-    **dtypes: str,
+    acc_dtype: str | None = None,
+    out_dtype: str | None = None,
 ) -> Operator:
     """Y[n, o, p, q] = sum over c, r, s of X[n, c, p*stride + r*dilation - padding, ...] * W[o, c, r, s].
 
-    Input NCHW, weights OIHW (I is c / groups), output NCHW. `groups=c` is a depthwise convolution.
+    Input NCHW, weights OIHW (I is c / groups), output NCHW, the only layout so far. `groups=c` is a
+    depthwise convolution. Padding is 0 unless given.
     """
+    if layout != "NCHW":
+        raise InvalidInput(f"layout: {layout!r} is not supported; the nearest is 'NCHW'")
     (r, s), (sy, sx) = _pair("kernel", kernel), _pair("stride", stride)
     (dy, dx), (py, px) = _pair("dilation", dilation), _pair("padding", padding, least=0)
     for name, value in (
@@ -221,11 +244,18 @@ def conv2d(
         body=body,
         output="Y",
         dtype=dtype,
-        **dtypes,
+        acc_dtype=acc_dtype,
+        out_dtype=out_dtype,
     )
 
 
-def einsum(subscripts: str, *shapes: tuple[int, ...], dtype: str = "float32", **dtypes: str) -> Operator:
+def einsum(
+    subscripts: str,
+    *shapes: tuple[int, ...],
+    dtype: str = "float32",
+    acc_dtype: str | None = None,
+    out_dtype: str | None = None,
+) -> Operator:
     """A contraction of two operands: `einsum("mk,kn->mn", (m, k), (k, n))`; inputs are A and B, output C."""
     match = _LETTERS.match(subscripts.replace(" ", ""))
     if not match or len(shapes) != 2:
@@ -259,7 +289,16 @@ def einsum(subscripts: str, *shapes: tuple[int, ...], dtype: str = "float32", **
         [inspect.Parameter(x, inspect.Parameter.KEYWORD_ONLY) for x in parameters]
     )
     inputs = {"A": tuple(shapes[0]), "B": tuple(shapes[1])}
-    return compute("einsum", axes=axes, reduce=reduce, inputs=inputs, body=body, dtype=dtype, **dtypes)
+    return compute(
+        "einsum",
+        axes=axes,
+        reduce=reduce,
+        inputs=inputs,
+        body=body,
+        dtype=dtype,
+        acc_dtype=acc_dtype,
+        out_dtype=out_dtype,
+    )
 
 
 def _shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:

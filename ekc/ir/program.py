@@ -21,7 +21,6 @@ BLOCK_LEVELS = ("block.x", "block.y", "block.z")
 THREAD_LEVELS = ("thread.x", "thread.y", "thread.z")
 SERIAL_LEVELS = ("serial", "vthread", "vector")
 """Levels that run one after another inside a thread; a vthread is a strided slice of a thread's tile."""
-LEVELS = (*BLOCK_LEVELS, *THREAD_LEVELS, *SERIAL_LEVELS)
 
 
 @dataclass(frozen=True, eq=False)

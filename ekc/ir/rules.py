@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ekc.ir.access import Access
+from ekc.ir.access import Access, Buffer
 from ekc.ir.limits import Limits
 from ekc.ir.linear import Extent, Linear, larger, smaller
 from ekc.ir.program import Program
@@ -91,14 +91,10 @@ def registers_needed(kernel: Kernel) -> Extent:
     return total
 
 
-def _prefetched(kernel: Kernel, buffer: Any) -> Extent:
+def _prefetched(kernel: Kernel, buffer: Buffer) -> Extent:
     """Elements of a pipelined tile that a thread holds while the last tile is used."""
     rounds = -(-buffer.region.size // kernel.threads)
-    return (
-        np.where(np.asarray(buffer.copies) > 1, rounds, 0)
-        if isinstance(buffer.copies, np.ndarray)
-        else (rounds if buffer.copies > 1 else 0)
-    )
+    return smaller(buffer.copies - 1, 1) * rounds
 
 
 def text_fits(kernel: Kernel, limits: Limits) -> Iterator[Check]:

@@ -128,6 +128,8 @@ class Schedule:
             raise InvalidInput("schedule: the JSON needs format, operator and steps")
         if data["format"] != FORMAT:
             raise InvalidInput(f"schedule: format {data['format']!r}, this version of ekc reads {FORMAT}")
+        if not isinstance(data["steps"], list):
+            raise InvalidInput(f"schedule: steps is {data['steps']!r}, needed a list of steps")
         op = operator_from_json(data["operator"])
         return cls(op).do(*(step_from_json(s) for s in data["steps"]))
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from ekc import devices
+from ekc.codegen import nvrtc
+from ekc.devices.base import Device
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
 from ekc.search.objective import checked_objective, merit
 from ekc.search.records import RecordStore, canonical_json
 from ekc.search.result import Trial
+from ekc.search.rows import Row
 from ekc.search.stored import stored_trials
 
 
@@ -28,7 +31,7 @@ def best(
     device = devices.open(target)
     with RecordStore(records, create=False) as store:
         found = store.rows(operator=canonical_json(op.to_json()), device=device.name)
-        rows = [row for row in found if row.key.clock_regime == device.clock_regime]
+        rows = [row for row in found if _alike(row, device)]
     known = [t for t in stored_trials(rows) if t.ok and t.metered and t.latency_s and t.energy_j]
     # Where finals were held they decide: a first look may have been a lucky one.
     finals = {row.key.schedule_digest for row in rows if row.kind == "timing" and row.key.draw}
@@ -40,3 +43,16 @@ def best(
     limit = min(t.latency_s or 0.0 for t in trials) * (1 + max_slowdown)
     near = [t for t in trials if (t.latency_s or 0.0) <= limit]
     return min(near, key=lambda t: (merit(objective, t.latency_s, t.energy_j), t.schedule.digest))
+
+
+def _alike(row: Row, device: Device) -> bool:
+    """Whether a row was made under the conditions of today."""
+    key = row.key
+    then = (key.simulated, key.driver, key.nvrtc, key.clock_regime, key.data_policy)
+    return then == (
+        device.simulated,
+        device.driver,
+        nvrtc.version(),
+        device.clock_regime,
+        device.data_policy,
+    )

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from ekc.search.space import Population
 
-POPULATION = 1024
+POPULATION = 4096
 GENERATIONS = 3
-ELITE = 0.25
 CROSSED, MUTATED = 0.4, 0.4
 """Shares of each new generation; the rest is drawn afresh."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from concurrent.futures import Executor, Future
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -54,7 +54,11 @@ class Candidate:
     def kernel(self) -> CompiledKernel:
         """The compiled kernel; raises what compiling raised."""
         if self._job is not None:
-            return self._job.result()
+            try:
+                return self._job.result()
+            except (BrokenExecutor, CancelledError):
+                # A worker died or was told to stop, which says nothing of this kernel: compile it here.
+                self._job = None
         return compile_text(self.schedule.to_json(), *self._target)
 
     @property

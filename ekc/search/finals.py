@@ -18,6 +18,8 @@ from ekc.search.objective import merit
 
 FINALISTS = 4
 REPEATS = 3
+WRONG = "wrong result"
+"""How the verdict on a schedule begins that does not compute its operator."""
 FIRST_DRAW = 1
 """Draw 0 was the first look; the finals are draws of their own."""
 
@@ -71,10 +73,10 @@ class Finals:
         verdict = self.bench.checked(candidate.schedule)
         if verdict is None:
             result = self._compare(candidate.schedule)
-            verdict = str(result) if result.ok else f"wrong result: {result}"
+            verdict = str(result) if result.ok else f"{WRONG}: {result}"
             self.bench.file_check(candidate.schedule, verdict)
         candidate.checked = verdict
-        if verdict.startswith("wrong result"):
+        if verdict.startswith(WRONG):
             candidate.status = verdict
         return candidate.ok
 

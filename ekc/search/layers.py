@@ -28,7 +28,7 @@ _OWN = ("name", "model", "operator", "count")
 
 ARGUMENTS = frozenset(
     {"m", "n", "k", "b", "c", "h", "w", "out_channels", "kernel", "stride", "padding", "dilation", "groups"}
-    | {"layout", "transpose_a", "transpose_b", "shape", "axis", "axes", "op", "eps"}
+    | {"layout", "transpose_a", "transpose_b"}
     | {"dtype", "acc_dtype", "out_dtype"}
 )
 """Every keyword that an operator of the face takes; which ones a kind takes, the kind itself checks."""

@@ -17,7 +17,7 @@ from ekc.search import prior
 from ekc.search.candidate import Candidate
 from ekc.search.features import features
 from ekc.search.metering import MeteringShare, choose
-from ekc.search.model import ResidualModel
+from ekc.search.model import ResidualModel, spearman
 from ekc.search.result import ModelCard
 
 NEAR = 1.1
@@ -64,7 +64,7 @@ class Learner:
         if fast:
             self._meter_some(fast, number, meter)
             self.power.fit()
-        self._predict_all(working)
+        self.predict_all(working)
 
     def _fast(self, working: list[Candidate], number: int) -> list[Candidate]:
         """The low-latency set, not yet metered; in the first round all, so that slow ones teach too."""
@@ -92,6 +92,7 @@ class Learner:
                 rank_correlation=rank,
                 error=_error(believed[measured], energy) if learned else None,
                 constant_power_error=_error(constant[measured], energy) if learned else None,
+                latency_rank=spearman(latency[measured], energy),
                 share=len(measured) / len(fast),
                 quarantined=self.power.quarantined,
             )
@@ -100,7 +101,7 @@ class Learner:
             c = fast[i]
             self.power.add(c.row, c.prior_power_w, c.power_w, c.energy_j)
 
-    def _predict_all(self, working: list[Candidate]) -> None:
+    def predict_all(self, working: list[Candidate]) -> None:
         """What the rest carries: predictions, told apart from figures by `Candidate.metered`."""
         if not working:
             return

@@ -47,7 +47,7 @@ class ResidualModel:
     sharpness: float = 2.0
     """A row of twice the best value weighs 2**-sharpness."""
     quarantined: bool = False
-    """Set by the tuner while the model ranks worse than `QUARANTINE`; the prior rules meanwhile."""
+    """Set by `judge` while the model ranks worse than `QUARANTINE`; the prior rules meanwhile."""
     _rows: list[NDArray[np.float32]] = field(default_factory=list)
     _priors: list[float] = field(default_factory=list)
     _values: list[float] = field(default_factory=list)

@@ -1,7 +1,7 @@
 """What physics alone expects: a latency and a power from counted work and the device's ceilings.
 
-A few lines, no fitted constant: the learned models start from these and learn what they miss, and
-where a model is not faithful these rule.
+A few lines with round constants of our own, fitted to nothing: the learned models start from these and
+learn what they miss, and where a model is not faithful these rule.
 """
 
 from __future__ import annotations

@@ -92,6 +92,8 @@ class ModelCard:
     """Median absolute relative error of its energies."""
     constant_power_error: float | None
     """The same for the trivial predictor energy = latency x median power so far."""
+    latency_rank: float | None
+    """Spearman of latency alone against metered energy: the other trivial predictor."""
     share: float
     """Share of this round's fast kernels that was metered."""
     quarantined: bool

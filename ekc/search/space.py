@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -61,6 +60,7 @@ class Space:
         self.sizes = np.array([d.size for d in self.decisions], dtype=np.int64)
         names = [d.name for d in self.decisions]
         self.uses = np.array([[n in {d.name for d in s.decisions} for n in names] for s in self.structures])
+        self._remedies: dict[tuple[int, str], Remedy] = {}
         self._position = {name: i for i, name in enumerate(names)}
 
     def draw(self, random: np.random.Generator, count: int) -> Population:
@@ -122,11 +122,12 @@ class Space:
                     genes[rows[failed]] = remedy.ease(random, genes[rows[failed]], _excess(check, failed))
         return genes, legal
 
-    @cache  # noqa: B019  a Space lives as long as its tuning run
     def remedies(self, structure: int, rule: str) -> Remedy:
-        """What can mend a rule in a structure."""
-        own = {i: d for i, d in enumerate(self.decisions) if self.uses[structure, i]}
-        return remedy_for(rule, own)
+        """What can mend a rule in a structure; worked out once."""
+        if (structure, rule) not in self._remedies:
+            own = {i: d for i, d in enumerate(self.decisions) if self.uses[structure, i]}
+            self._remedies[structure, rule] = remedy_for(rule, own)
+        return self._remedies[structure, rule]
 
     def figures(self, population: Population) -> dict[str, NDArray[np.float64]]:
         """The analysis of every genome, by quantity."""
@@ -211,6 +212,6 @@ def _by_name(all_structures: tuple[Structure, ...]) -> tuple[Decision, ...]:
     for s in all_structures:
         for d in s.decisions:
             known = found.setdefault(d.name, d)
-            if known.table.shape != d.table.shape:
+            if not np.array_equal(known.table, d.table):
                 raise ValueError(f"decision {d.name} has two tables")
     return tuple(found.values())

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 
 import numpy as np
 
+from ekc.errors import InvalidInput
 from ekc.ir.schedule import Schedule
 from ekc.search.candidate import Candidate
+from ekc.search.finals import WRONG
 from ekc.search.measuring import read_metering, read_timing
 from ekc.search.result import Trial
 from ekc.search.rows import Row
 
 
 def stored_trials(rows: Iterable[Row]) -> list[Trial]:
-    """One Trial per schedule, means over its figures; later failures and wrong results count against it.
-
-    Where a schedule was measured with long and short windows, the long ones speak.
+    """One Trial per schedule, means over its figures; a wrong result, or a failure with nothing measured
+    after it, counts against it. Of equal measurements (two processes) the last one speaks; of long and
+    short windows the long ones. A schedule that cannot be read is left out, with a warning.
     """
-    grouped: dict[str, list[Row]] = {}
+    grouped: dict[str, dict[object, Row]] = {}
     for row in rows:
-        grouped.setdefault(row.key.schedule_digest, []).append(row)
-    return [_trial(group) for group in grouped.values()]
+        same = (row.kind, row.key.draw, row.key.window_s)
+        found = grouped.setdefault(row.key.schedule_digest, {})
+        found.pop(same, None)
+        found[same] = row
+    trials = []
+    for digest, found in grouped.items():
+        try:
+            trials.append(_trial(list(found.values())))
+        except InvalidInput as problem:
+            warnings.warn(f"records: schedule {digest} left out: {problem}", stacklevel=2)
+    return trials
 
 
 def _trial(rows: list[Row]) -> Trial:
@@ -34,13 +46,16 @@ def _trial(rows: list[Row]) -> Trial:
         0,
     )
     longest = max((r.key.window_s or 0.0 for r in rows), default=0.0)
+    wrong = any(r.kind == "check" and r.status.startswith(WRONG) for r in rows)
     finals = any(r.kind == "timing" and r.key.draw for r in rows)
     for row in rows:
+        if row.kind in ("timing", "metering") and not wrong:
+            candidate.status = "ok"
         if row.kind == "timing" and bool(row.key.draw) == finals:
             candidate.timings.append(read_timing(row.payload))
         elif row.kind == "metering" and row.key.window_s == longest:
             candidate.meterings.append(read_metering(row.payload))
-        elif row.kind == "failure" or (row.kind == "check" and row.status.startswith("wrong result")):
+        elif row.kind == "failure" or (row.kind == "check" and row.status.startswith(WRONG)):
             candidate.status = row.status
         elif row.kind == "check":
             candidate.checked = row.status

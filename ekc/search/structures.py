@@ -29,6 +29,8 @@ from ekc.search.decisions import Decision, Level, choice, level, tiling
 
 VTHREADS, THREADS, TILE, REDUCE, LANES = 8, 256, 16, 64, 32
 """Largest factor at each tile level. Ours, not the paper's."""
+MOST_ROUTINGS = 32
+"""Ways of staging the tensors of one compute that become structures."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +114,9 @@ def _routings(op: Operator, compute: Compute, reads: dict[str, ex.Load]) -> list
             routes += [Route(tensor, True, order, register=True)] if order else []
             routes += [Route(tensor, True, register=True), Route(tensor, True)]
         options.append([*routes, Route(tensor, False, register=True)])
-    return list(itertools.product(*options))
+    # Staging everything comes first, nothing last; in between the count grows with every tensor.
+    routings = list(itertools.product(*options))
+    return [*routings[: MOST_ROUTINGS - 1], *routings[MOST_ROUTINGS - 1 :][-1:]]
 
 
 def _spatial_last(compute: Compute, load: ex.Load) -> tuple[int, ...]:

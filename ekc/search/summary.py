@@ -194,6 +194,10 @@ def _model(cards: Sequence[ModelCard]) -> str:
     text = f"round {card.round}: median error {_percent(card.error)}{rank}, from {card.rows} metered kernels"
     if card.constant_power_error is not None:
         text += f"; energy = latency x constant power: {_percent(card.constant_power_error)}"
+        if card.error is not None and card.error >= card.constant_power_error:
+            text += " (the model is no better)"
+    if card.latency_rank is not None:
+        text += f"; rank correlation of latency alone {card.latency_rank:.2f}"
     return text + ("; quarantined, the prior ruled" if card.quarantined else "")
 
 

@@ -25,7 +25,7 @@ from ekc.ir.checks import whole
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from ekc.search import prior
-from ekc.search.breeding import Breeder, diverse
+from ekc.search.breeding import POPULATION, Breeder, diverse
 from ekc.search.candidate import Candidate
 from ekc.search.features import features
 from ekc.search.finals import Finals
@@ -40,6 +40,8 @@ from ekc.search.space import Population, Space
 
 ROUNDS = 8
 SMALLEST_BATCH, LARGEST_BATCH = 4, 64
+BRED_PER_TRIAL = 32
+"""A short run breeds smaller populations: it could not use what a large one finds."""
 WANDERING = 0.15
 """Share of each batch drawn at random, so that the models see more than their own favourites."""
 CLOCKS_TRIED = 8
@@ -72,7 +74,8 @@ def tune(
     Ctrl-C ends the run with the best so far. Raises `InvalidInput` for arguments, `DeviceError` for
     the target, `RecordError` for the file, `NothingLegal` with the reasons when no schedule works.
     """
-    _check(op, trials, max_slowdown, clocks, seed, time_budget_s, start)
+    _check(op, start)
+    check_options(trials, max_slowdown, clocks, seed, time_budget_s)
     objective = checked_objective(objective)
     device = devices.open(target)
     with ExitStack() as stack:
@@ -101,17 +104,22 @@ def _threads(stack: ExitStack) -> Executor:
     return threads
 
 
-def _check(
-    op: Operator,
-    trials: int,
-    max_slowdown: float,
-    clocks: str,
-    seed: int,
-    budget: float | None,
-    start: Sequence[Schedule],
-) -> None:
+def _check(op: Operator, start: Sequence[Schedule]) -> None:
     if not isinstance(op, Operator):
         raise InvalidInput(f"op: {op!r} is not an operator; ekc.matmul(64, 64, 64) makes one")
+    if isinstance(start, Schedule) or not isinstance(start, Sequence):
+        raise InvalidInput(
+            f"start: {type(start).__name__} is not a list of schedules; write start=[schedule]"
+        )
+    for s in start:
+        if not isinstance(s, Schedule):
+            raise InvalidInput(f"start: {s!r} is not a schedule; give a list of ekc.Schedule")
+        if s.op != op:
+            raise InvalidInput(f"start: a schedule of {s.op.name} cannot start the tuning of {op.name}")
+
+
+def check_options(trials: int, max_slowdown: float, clocks: str, seed: int, budget: float | None) -> None:
+    """Refuse the numbers that `tune` would refuse; the command line asks before it writes anything."""
     whole("trials", trials, 1_000_000)
     whole("seed", seed, 2**63 - 1, least=0)
     if not _number(max_slowdown) or not 0 <= max_slowdown <= 10:
@@ -122,11 +130,6 @@ def _check(
         raise InvalidInput(f"clocks: {clocks!r} is not one of fixed, search; the nearest is 'fixed'")
     if budget is not None and not (_number(budget) and budget > 0):
         raise InvalidInput(f"time_budget_s: {budget!r} is not above 0; leave it out for no limit")
-    for s in start:
-        if not isinstance(s, Schedule):
-            raise InvalidInput(f"start: {s!r} is not a schedule; give a list of ekc.Schedule")
-        if s.op != op:
-            raise InvalidInput(f"start: a schedule of {s.op.name} cannot start the tuning of {op.name}")
 
 
 def _number(value: object) -> bool:
@@ -154,7 +157,7 @@ class _Run:
         self.began, self.budget_s, self.tell = time.monotonic(), budget_s, tell
         self.space = Space(op, device.limits)
         self.random = np.random.default_rng(seed)
-        self.breeder = Breeder(self.space, self.random)
+        self.breeder = Breeder(self.space, self.random, min(POPULATION, max(512, BRED_PER_TRIAL * trials)))
         self.learner = Learner(device.peaks, seed, max_slowdown)
         self.candidates: list[Candidate] = []
         self.seen: set[int] = set()
@@ -177,6 +180,7 @@ class _Run:
             if not any(c.ok for c in self.candidates):
                 raise
             self.stopped = "interrupted"
+            self.learner.predict_all([c for c in self.candidates if c.ok])
         working = finalists or finals.pick(self.candidates)
         if not working:
             raise NothingLegal(self._why_nothing())
@@ -322,6 +326,8 @@ class _Run:
         picks = sorted({offered[int(i)] for i in np.linspace(0, len(offered) - 1, CLOCKS_TRIED)})
         trials = []
         for mhz in picks:
+            if not self._on_time():
+                break
             bench = Bench(self.device.at_clock(mhz), self.bench.store)
             c = self._candidate(best.schedule, best.structure, best.round)
             timing = bench.time(c.schedule, lambda: best.kernel)
