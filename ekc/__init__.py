@@ -22,7 +22,7 @@ from ekc.errors import (
 from ekc.version import __version__
 
 if TYPE_CHECKING:
-    from ekc import codegen, devices
+    from ekc import codegen, devices, emulator
     from ekc.devices.compiling import compile
     from ekc.ir.expr import exp, maximum, minimum, relu, sqrt, tanh
     from ekc.ir.operator import Operator
@@ -43,7 +43,7 @@ _HOMES = {
     "ekc.search.result": ("Trial", "TuningResult"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-_ROOMS = ("codegen", "devices", "ir", "search")
+_ROOMS = ("codegen", "devices", "emulator", "ir", "search")
 
 __all__ = [
     "CompileError",
@@ -66,6 +66,7 @@ __all__ = [
     "conv2d",
     "devices",
     "einsum",
+    "emulator",
     "exp",
     "matmul",
     "matvec",

@@ -1,0 +1,82 @@
+"""Atomic operations: lanes that hit one place take their turns, in lane order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ekc.emulator import halves
+from ekc.emulator.memory import Probe, gather, scatter
+from ekc.emulator.shelf import dtype_of
+from ekc.errors import EkcError
+
+_STEP: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "min": np.minimum,
+    "max": np.maximum,
+    "exch": lambda old, new: new,
+    "cas": lambda old, compare, new: np.where(old == compare, new, old),
+    "inc": lambda old, top: np.where(old >= top, old.dtype.type(0), old + old.dtype.type(1)),
+    "dec": lambda old, top: np.where((old == 0) | (old > top), top, old - old.dtype.type(1)),
+}
+
+
+def apply(probe: Probe, offset: int, what: str, kind: str, values: tuple[Any, ...]) -> Any:
+    """Do it; gives the old values in lane order."""
+    code, raw = dtype_of(kind), f"u{np.dtype(dtype_of(kind)).itemsize}"
+    step = _step(what, kind)
+    place = probe.index(int(raw[1]))
+    order = np.argsort(place, kind="stable")
+    turn = _turns(place[order])
+    if not turn.any():
+        old = gather(probe, raw, offset).view(code)
+        scatter(probe, raw, offset, np.asarray(step(old, *values)).view(raw))
+        return old
+    return _in_turns(probe, offset, step, values, (code, raw), order, turn)
+
+
+def _step(what: str, kind: str) -> Callable[..., Any]:
+    if kind in ("f16x2", "bf16x2", "bf16", "f16"):
+        pairs = {"f16x2": halves.add16x2, "f16": halves.add16}
+        if what != "add" or kind not in pairs:
+            raise EkcError(f"atomic {what} of .{kind} is not emulated")
+        return pairs[kind]
+    return _STEP[what]
+
+
+def _turns(ordered: Any) -> Any:
+    """How many lanes before each one want the same place; places are sorted."""
+    count = np.arange(ordered.size)
+    first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    return count - np.repeat(first, np.diff(np.r_[first, ordered.size]))
+
+
+def _in_turns(
+    probe: Probe,
+    offset: int,
+    step: Callable[..., Any],
+    values: tuple[Any, ...],
+    codes: tuple[str, str],
+    order: Any,
+    turn: Any,
+) -> Any:
+    code, raw = codes
+    old = np.empty(order.size, code)
+    view = probe.space.views[raw].view(code)
+    place = probe.index(int(raw[1])) + offset // int(raw[1])
+    by_turn = np.argsort(turn, kind="stable")
+    ends = np.cumsum(np.bincount(turn))
+    start = 0
+    for end in ends:
+        lanes = order[by_turn[start:end]]
+        at = place[lanes]
+        before = view[at]
+        old[lanes] = before
+        view[at] = step(before, *(v[lanes] for v in values))
+        start = end
+    return old

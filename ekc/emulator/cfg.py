@@ -1,0 +1,186 @@
+"""Basic blocks of a kernel, how control leaves each, and what is live where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ekc.emulator.program import Address, Instruction, KernelText, Operand, Pair, Register, Symbol, Vector
+from ekc.errors import EkcError
+
+_STORES = (
+    "st",
+    "red",
+    "prefetch",
+    "cp",
+    "bar",
+    "barrier",
+    "stmatrix",
+    "discard",
+    "applypriority",
+    "prefetchu",
+)
+_WARP_WIDE = ("shfl", "vote", "redux", "match", "activemask", "mma", "ldmatrix", "stmatrix", "movmatrix")
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a block ends: jump, branch, exit, barrier or switch."""
+
+    kind: str
+    targets: tuple[int, ...] = ()
+    """Block numbers: (taken, fall-through) of a branch, (next,) of a jump or a barrier."""
+    instruction: Instruction | None = None
+
+
+@dataclass
+class Block:
+    """Statements that run one after another, and the way out."""
+
+    number: int
+    code: list[Instruction]
+    exit: Exit = field(default_factory=lambda: Exit("exit"))
+    warp_wide: bool = False
+    """Begins with an instruction that lanes of a warp must run together."""
+
+    @property
+    def size(self) -> int:
+        """Instructions, the closing one included."""
+        return len(self.code) + (self.exit.instruction is not None)
+
+
+def blocks(kernel: KernelText) -> list[Block]:
+    """Cut a kernel into blocks, in the order of the text."""
+    starts = _starts(kernel)
+    number = {start: i for i, start in enumerate(starts)}
+    found = []
+    for i, start in enumerate(starts):
+        end = starts[i + 1] if i + 1 < len(starts) else len(kernel.code)
+        code = kernel.code[start:end]
+        block = Block(i, code, warp_wide=bool(code) and is_warp_wide(code[0]))
+        block.exit = _exit(kernel, code, i + 1 if i + 1 < len(starts) else None, number)
+        if block.exit.instruction is not None:
+            block.code = code[:-1]
+        found.append(block)
+    return found
+
+
+def is_warp_wide(one: Instruction) -> bool:
+    """Whether the lanes of a warp must meet at this instruction."""
+    return one.parts[0] in _WARP_WIDE or one.opcode.startswith("bar.warp")
+
+
+def ends_block(one: Instruction) -> bool:
+    """Whether control leaves the straight line here."""
+    root = one.parts[0]
+    return root in ("bra", "ret", "exit", "brx", "trap") or (
+        root in ("bar", "barrier") and not one.opcode.startswith(("bar.warp", "barrier.cluster"))
+    )
+
+
+def _starts(kernel: KernelText) -> list[int]:
+    starts = {0, *kernel.labels.values()}
+    for i, one in enumerate(kernel.code):
+        if ends_block(one):
+            starts.add(i + 1)
+        elif is_warp_wide(one):
+            starts.add(i)
+    return sorted(s for s in starts if s < len(kernel.code))
+
+
+def _exit(kernel: KernelText, code: list[Instruction], after: int | None, number: dict[int, int]) -> Exit:
+    last = code[-1]
+    if not ends_block(last):
+        return Exit("jump", (after,)) if after is not None else Exit("exit")
+    root = last.parts[0]
+    if root == "bra":
+        target = _block_of(kernel, last.operands[0], last, number)
+        if last.guard is None:
+            return Exit("jump", (target,), last)
+        return Exit("branch", (target, _need(after, last)), last)
+    if root == "brx":
+        table = last.operands[-1]
+        names = kernel.tables.get(table.name if isinstance(table, Symbol) else "")
+        if names is None:
+            raise EkcError(f"PTX line {last.line}: {last.text}: the table of branch targets is missing")
+        return Exit("switch", tuple(_block_of(kernel, Symbol(n), last, number) for n in names), last)
+    if root in ("bar", "barrier"):
+        return Exit("barrier", (_need(after, last),), last)
+    if last.guard is not None:
+        return Exit("exit_if", (_need(after, last),), last)
+    return Exit("exit", (), last)
+
+
+def _block_of(kernel: KernelText, label: Operand, one: Instruction, number: dict[int, int]) -> int:
+    name = label.name if isinstance(label, Symbol) else ""
+    if name not in kernel.labels or kernel.labels[name] not in number:
+        raise EkcError(f"PTX line {one.line}: {one.text}: the label is not in this kernel")
+    return number[kernel.labels[name]]
+
+
+def _need(after: int | None, one: Instruction) -> int:
+    if after is None:
+        raise EkcError(f"PTX line {one.line}: {one.text}: the kernel ends here without ret: truncated?")
+    return after
+
+
+def names(operand: Operand) -> list[str]:
+    """Registers in an operand."""
+    if isinstance(operand, Register):
+        return [operand.name] if operand.name != "_" else []
+    if isinstance(operand, Address):
+        return names(operand.base)
+    if isinstance(operand, Vector):
+        return [n for item in operand.items for n in names(item)]
+    if isinstance(operand, Pair):
+        return names(operand.first) + names(operand.second)
+    return []
+
+
+def written(one: Instruction) -> list[str]:
+    """Registers that an instruction sets."""
+    if not one.operands or ((one.parts[0] in _STORES or ends_block(one)) and not _returns(one)):
+        return []
+    first = one.operands[0]
+    return [] if isinstance(first, Address) else names(first)
+
+
+def _returns(one: Instruction) -> bool:
+    return one.opcode.startswith(("bar.red", "barrier.red"))
+
+
+def read(one: Instruction) -> list[str]:
+    """Registers that an instruction reads, its guard included."""
+    skip = 1 if written(one) else 0
+    found = [n for operand in one.operands[skip:] for n in names(operand)]
+    return found + ([one.guard.name] if one.guard else [])
+
+
+def successors(block: Block) -> tuple[int, ...]:
+    """Blocks that may come next."""
+    return block.exit.targets
+
+
+def live_in(found: list[Block]) -> list[set[str]]:
+    """Registers whose value may be read, at the start of each block."""
+    uses, kills = [], []
+    for block in found:
+        use: set[str] = set()
+        kill: set[str] = set()
+        for one in [*block.code, *([block.exit.instruction] if block.exit.instruction else [])]:
+            use.update(n for n in read(one) if n not in kill)
+            if one.guard is None:
+                kill.update(written(one))
+            else:
+                use.update(n for n in written(one) if n not in kill)
+        uses.append(use)
+        kills.append(kill)
+    live: list[set[str]] = [set(u) for u in uses]
+    changed = True
+    while changed:
+        changed = False
+        for i in range(len(found) - 1, -1, -1):
+            out = set().union(*(live[s] for s in successors(found[i])))
+            new = uses[i] | (out - kills[i])
+            if len(new) != len(live[i]):
+                live[i], changed = new, True
+    return live

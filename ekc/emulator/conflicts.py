@@ -1,0 +1,145 @@
+"""Global memory that several blocks touch without atomics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ekc.emulator.geometry import Geometry
+from ekc.emulator.memory import Index, Probe, gather
+from ekc.emulator.sanitize import Findings
+from ekc.emulator.shelf import Site
+
+_MANY = np.int32(-1)
+
+
+class BlockConflicts:
+    """For every place of global memory: which block wrote it last, and which one read it."""
+
+    def __init__(self, findings: Findings, size: int, grain: int, fenced: bool) -> None:
+        self.findings = findings
+        self.grain = grain
+        self.fenced = fenced
+        """The kernel orders blocks by fences: reads of what others wrote may be right."""
+        self.writer = np.zeros(size // grain + 1, np.int32)
+        self.reader = np.zeros(size // grain + 1, np.int32)
+
+    def _cells(self, site: Site, probe: Probe, offset: int) -> list[Index]:
+        first = probe.index(self.grain) + offset // self.grain
+        return [first + k for k in range(site.size // self.grain)]
+
+    def loaded(
+        self, site: Site, probe: Probe, offset: int, blocks: Any, geometry: Geometry, every: Index
+    ) -> None:
+        """Note a load; a finding if another block wrote there."""
+        if site.volatile or self.fenced:
+            return
+        for cells in self._cells(site, probe, offset):
+            writer = self.writer.take(cells)
+            if writer.any():
+                bad = (writer != 0) & (writer != blocks)
+                if bad.any():
+                    self._tell(site, probe, bad, writer, offset, geometry, every, "reads what")
+                    break
+            reader = self.reader.take(cells)
+            self.reader[cells] = np.where((reader == 0) | (reader == blocks), blocks, _MANY)
+            late = self.reader.take(cells)
+            other = late != blocks
+            if other.any():
+                self.reader[cells[other]] = _MANY
+
+    def storing(
+        self,
+        site: Site,
+        probe: Probe,
+        offset: int,
+        values: tuple[Any, ...],
+        blocks: Any,
+        geometry: Geometry,
+        every: Index,
+    ) -> None:
+        """Before a store: who was there, and does the value change?"""
+        if site.volatile:
+            return
+        changed = self._changed(site, probe, offset, values)
+        for k, cells in enumerate(self._cells(site, probe, offset)):
+            differs = changed[k * self.grain // int(site.code[1])]
+            for seen, what in ((self.writer, "writes what"), (self.reader, "writes what")):
+                if self.fenced and seen is self.reader:
+                    continue
+                old = seen.take(cells)
+                if old.any():
+                    bad = (old != 0) & (old != blocks) & differs
+                    if bad.any():
+                        verb = "wrote" if seen is self.writer else "read"
+                        self._tell(site, probe, bad, old, offset, geometry, every, what, verb)
+                        return
+            self.writer[cells] = blocks
+
+    def _changed(self, site: Site, probe: Probe, offset: int, values: tuple[Any, ...]) -> list[Any]:
+        size = int(site.code[1])
+        return [gather(probe, site.code, offset + k * size) != v for k, v in enumerate(values)]
+
+    def stored(
+        self,
+        site: Site,
+        probe: Probe,
+        offset: int,
+        values: tuple[Any, ...],
+        blocks: Any,
+        geometry: Geometry,
+        every: Index,
+    ) -> None:
+        """After a store: did two threads of it write one place with different values?"""
+        if site.volatile:
+            return
+        size = int(site.code[1])
+        for k, changed in enumerate(self._changed(site, probe, offset, values)):
+            if not changed.any():
+                continue
+            cells = probe.index(self.grain) + (offset + k * size) // self.grain
+            writer = self.writer.take(cells)
+            bad = changed & (writer != blocks)
+            if bad.any():
+                self._tell(site, probe, bad, writer, offset, geometry, every, "writes what")
+                return
+            self._same_block(site, probe, offset, changed, geometry, every)
+
+    def _same_block(
+        self, site: Site, probe: Probe, offset: int, bad: Any, geometry: Geometry, every: Index
+    ) -> None:
+        first = int(np.flatnonzero(bad)[0])
+        self.findings.add(
+            "global-race",
+            site.instruction,
+            "another thread of the block writes a different value to the same place of global memory",
+            "Two threads share an index: only one of the values stays.",
+            (geometry, int(probe.lanes(every)[first])),
+            int(probe.address[first]) + offset,
+        )
+
+    def _tell(
+        self,
+        site: Site,
+        probe: Probe,
+        bad: Any,
+        seen: Any,
+        offset: int,
+        geometry: Geometry,
+        every: Index,
+        what: str,
+        verb: str = "wrote",
+    ) -> None:
+        first = int(np.flatnonzero(bad)[0])
+        lane = int(probe.lanes(every)[first])
+        other = int(seen[first])
+        who = f"block {other - 1}" if other > 0 else "several blocks"
+        self.findings.add(
+            "block-conflict",
+            site.instruction,
+            f"{what} {who} {verb}, without atomics: blocks run in any order",
+            "Give every block its own part of the output, or use atomics.",
+            (geometry, lane),
+            int(probe.address[first]) + offset,
+        )

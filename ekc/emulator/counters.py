@@ -1,0 +1,117 @@
+"""Counts of what ran, for a kernel and for each of its instructions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Index = NDArray[np.int64]
+
+
+@dataclass
+class SiteCount:
+    """What one instruction did over the whole launch."""
+
+    instruction: str
+    line: int
+    kind: str
+    """Class: "fma", "load.global", "barrier", ..."""
+    warps: int = 0
+    """Warp instructions issued."""
+    lanes: int = 0
+    """Lane instructions: lanes that were active."""
+    requests: int = 0
+    sectors: int = 0
+    """Distinct 32-byte sectors over all requests (global)."""
+    wavefronts: int = 0
+    """Shared-memory passes over all requests."""
+    conflicts: int = 0
+    """Passes beyond what the width of the access needs."""
+    bytes: int = 0
+
+    def add(self, other: SiteCount) -> None:
+        """Add another batch's counts."""
+        for name in ("warps", "lanes", "requests", "sectors", "wavefronts", "conflicts", "bytes"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+@dataclass
+class Counters:
+    """Sums over a kernel, and the counts of each instruction (by PTX line)."""
+
+    warp_instructions: dict[str, int] = field(default_factory=dict)
+    lane_instructions: dict[str, int] = field(default_factory=dict)
+    global_requests: int = 0
+    global_sectors: int = 0
+    global_load_sectors: int = 0
+    global_store_sectors: int = 0
+    shared_requests: int = 0
+    shared_wavefronts: int = 0
+    bank_conflicts: int = 0
+    barriers: int = 0
+    """Barriers passed, counted per block."""
+    divergent_branches: int = 0
+    """Branches that split a warp."""
+    bytes_by_space: dict[str, int] = field(default_factory=dict)
+    """Such as {"load.global": 4096}."""
+    instructions: dict[int, SiteCount] = field(default_factory=dict)
+
+    @property
+    def warps(self) -> int:
+        """All warp instructions."""
+        return sum(self.warp_instructions.values())
+
+    @property
+    def lanes(self) -> int:
+        """All lane instructions."""
+        return sum(self.lane_instructions.values())
+
+
+def summed(sites: list[SiteCount], barriers: int, divergent: int) -> Counters:
+    """Totals from the counts of every instruction."""
+    total = Counters(barriers=barriers, divergent_branches=divergent)
+    for one in sites:
+        total.instructions[one.line] = one
+        total.warp_instructions[one.kind] = total.warp_instructions.get(one.kind, 0) + one.warps
+        total.lane_instructions[one.kind] = total.lane_instructions.get(one.kind, 0) + one.lanes
+        if one.bytes:
+            total.bytes_by_space[one.kind] = total.bytes_by_space.get(one.kind, 0) + one.bytes
+        if one.sectors:
+            total.global_requests += one.requests
+            total.global_sectors += one.sectors
+            if one.kind.startswith("load"):
+                total.global_load_sectors += one.sectors
+            else:
+                total.global_store_sectors += one.sectors
+        if one.wavefronts:
+            total.shared_requests += one.requests
+            total.shared_wavefronts += one.wavefronts
+            total.bank_conflicts += one.conflicts
+    return total
+
+
+def sectors(addresses: Index, warps: Index, size: int) -> int:
+    """Distinct 32-byte sectors that each warp touches, summed; `size` bytes a lane."""
+    first = (warps << 44) + (addresses >> 5)
+    spans = first if size <= 1 else np.concatenate([first, (warps << 44) + ((addresses + (size - 1)) >> 5)])
+    return _distinct(np.sort(spans))
+
+
+def _distinct(ordered: Index) -> int:
+    return int(np.count_nonzero(ordered[1:] != ordered[:-1])) + 1 if ordered.size else 0
+
+
+def wavefronts(addresses: Index, warps: Index, size: int) -> tuple[int, int]:
+    """Shared-memory passes (the most distinct words in one bank, for each warp) and those beyond need."""
+    first = addresses >> 2
+    words = max(1, size // 4)
+    word = (first[:, None] + np.arange(words)).ravel() if words > 1 else first
+    number = warps - warps[0]
+    key = np.sort((np.repeat(number, words) << 40) + word)
+    key = key[np.r_[True, key[1:] != key[:-1]]]
+    count = int(number[-1]) + 1
+    banks = np.bincount((key >> 40) * 32 + (key & 31), minlength=count * 32).reshape(count, 32)
+    passes = banks.max(axis=1)
+    return int(passes.sum()), int((passes - -(-banks.sum(axis=1) // 32)).sum())

@@ -1,0 +1,83 @@
+"""Grid, block, warps: which lane of a batch is which thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Shape = tuple[int, int, int]
+WARP = 32
+
+
+def unravel(index: int, shape: Shape) -> Shape:
+    """(x, y, z) of a linear number, x fastest."""
+    x, y, _ = shape
+    return index % x, index // x % y, index // (x * y)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The lanes of some blocks, one block after another."""
+
+    grid: Shape
+    block: Shape
+    ids: NDArray[np.int64]
+    """Linear numbers of the blocks of this batch."""
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+    @property
+    def lanes(self) -> int:
+        """Lanes of the batch."""
+        return self.threads * len(self.ids)
+
+    @property
+    def block_warps(self) -> int:
+        """Warps of a block."""
+        return -(-self.threads // WARP)
+
+    def thread_numbers(self) -> NDArray[np.int64]:
+        """Linear thread number of every lane."""
+        return np.tile(np.arange(self.threads), len(self.ids))
+
+    def block_numbers(self) -> NDArray[np.int64]:
+        """Place in the batch of every lane's block."""
+        return np.repeat(np.arange(len(self.ids)), self.threads)
+
+    def specials(self) -> dict[str, Any]:
+        """Special registers, by the names that decoded text uses."""
+        thread, block = self.thread_numbers(), np.repeat(self.ids, self.threads)
+        (bx, by, _), (gx, gy, _) = self.block, self.grid
+        lane = thread % WARP
+        one = np.uint32(1)
+        rows: dict[str, Any] = {
+            "tid_x": thread % bx,
+            "tid_y": thread // bx % by,
+            "tid_z": thread // (bx * by),
+            "ctaid_x": block % gx,
+            "ctaid_y": block // gx % gy,
+            "ctaid_z": block // (gx * gy),
+            "laneid": lane,
+            "warpid": thread // WARP,
+            "lanemask_eq": one << lane,
+            "lanemask_lt": (one << lane) - 1,
+            "lanemask_le": (np.int64(2) << lane) - 1,
+            "lanemask_gt": 0xFFFFFFFF ^ ((np.int64(2) << lane) - 1),
+            "lanemask_ge": 0xFFFFFFFF ^ ((one << lane) - 1),
+        }
+        for axis, of_block, of_grid in zip("xyz", self.block, self.grid, strict=True):
+            rows[f"ntid_{axis}"] = np.full(self.lanes, of_block)
+            rows[f"nctaid_{axis}"] = np.full(self.lanes, of_grid)
+        for name in ("nwarpid", "smid", "nsmid", "gridid", "clusterid_x", "cluster_ctarank"):
+            rows[name] = np.zeros(self.lanes)
+        return {f"S_{name}": np.ascontiguousarray(row, np.uint32) for name, row in rows.items()}
+
+
+SPECIALS = frozenset(Geometry((1, 1, 1), (1, 1, 1), np.zeros(1, np.int64)).specials())
+"""Names of the special registers that are emulated."""

@@ -1,0 +1,130 @@
+"""`launch`: run a kernel's PTX on NumPy arrays, check it, count it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ekc.emulator.batch import Batch
+from ekc.emulator.counters import Counters, SiteCount, summed
+from ekc.emulator.decode import Decoded, decode
+from ekc.emulator.geometry import Shape
+from ekc.emulator.kinds import kind_of
+from ekc.emulator.parse import parse
+from ekc.emulator.plan import Plan
+from ekc.emulator.program import Module
+from ekc.emulator.report import Report
+from ekc.errors import InvalidInput
+
+LANES = 16384
+"""Lanes of a batch: enough that NumPy's calls cost little, few enough that rows stay in the cache."""
+MAX_INSTRUCTIONS = 5_000_000
+"""Instructions that one batch may issue: about those of its slowest thread."""
+
+
+def launch(
+    ptx_text: str,
+    kernel_name: str,
+    *,
+    grid: Sequence[int],
+    block: Sequence[int],
+    args: Sequence[Any],
+    dynamic_shared: int = 0,
+    blocks: Iterable[int] | None = None,
+    sanitize: bool = True,
+    max_instructions: int = MAX_INSTRUCTIONS,
+) -> Report:
+    """Run a kernel; NumPy arrays in `args` are updated in place, numbers take the parameter's type.
+
+    `blocks` runs only the blocks of these linear numbers (x fastest). `EkcError` for what cannot be run:
+    malformed PTX, an unknown kernel or instruction, arguments that do not fit, a grid beyond the limits,
+    or a kernel that goes over `max_instructions`.
+    """
+    decoded = _decoded(ptx_text, kernel_name)
+    plan = Plan(
+        decoded,
+        _shape("grid", grid),
+        _shape("block", block),
+        args,
+        dynamic_shared,
+        sanitize,
+        max_instructions,
+    )
+    total = plan.grid[0] * plan.grid[1] * plan.grid[2]
+    ids = _chosen(blocks, total)
+    done = _run(decoded, plan, ids)
+    plan.finish()
+    notes: tuple[str, ...] = ()
+    if plan.conflicts is not None and plan.conflicts.fenced:
+        notes = ("the kernel has fences: reads of what other blocks wrote were not judged",)
+    return Report(kernel_name, plan.findings.all(), _counters(decoded, done), len(ids), total, notes)
+
+
+@lru_cache(maxsize=16)
+def _module(text: str) -> Module:
+    return parse(text)
+
+
+@lru_cache(maxsize=64)
+def _decoded(text: str, name: str) -> Decoded:
+    return decode(_module(text), name)
+
+
+def _shape(what: str, given: Sequence[int]) -> Shape:
+    try:
+        numbers = [int(n) for n in given]
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{what} must be up to three whole numbers, not {given!r}") from error
+    if not 1 <= len(numbers) <= 3:
+        raise InvalidInput(f"{what} must be up to three whole numbers, not {given!r}")
+    x, y, z = (*numbers, 1, 1)[:3]
+    return x, y, z
+
+
+def _chosen(blocks: Iterable[int] | None, total: int) -> Any:
+    if blocks is None:
+        return np.arange(total)
+    ids = np.unique(np.fromiter((int(b) for b in blocks), np.int64))
+    if ids.size and not (ids[0] >= 0 and ids[-1] < total):
+        raise InvalidInput(f"blocks must be 0 to {total - 1}, not {int(ids[0])} to {int(ids[-1])}")
+    return ids
+
+
+def _run(decoded: Decoded, plan: Plan, ids: Any) -> list[Batch]:
+    """All blocks, batch by batch. Threads would not help: NumPy's calls are short and meet at the GIL."""
+    size = max(1, LANES // (plan.block[0] * plan.block[1] * plan.block[2]))
+    done = []
+    for start in range(0, ids.size, size):
+        batch = Batch(decoded, plan, ids[start : start + size])
+        batch.run()
+        batch.close()
+        done.append(batch)
+    return done
+
+
+def _counters(decoded: Decoded, done: list[Batch]) -> Counters:
+    sites: dict[int, SiteCount] = {}
+    for number, block in enumerate(decoded.blocks):
+        warps = sum(b.warp_runs[number] for b in done)
+        lanes = sum(b.lane_runs[number] for b in done)
+        last = [block.exit.instruction] if block.exit.instruction else []
+        for one in [*block.code, *last]:
+            found = sites.setdefault(one.line, SiteCount(one.text, one.line, kind_of(one)))
+            found.warps += warps
+            found.lanes += lanes
+    for batch in done:
+        access = batch.access
+        for number, requests in enumerate(access.requests):
+            if requests:
+                one = decoded.shelf.sites[number].instruction
+                found = sites[one.line]
+                found.requests += requests
+                found.sectors += access.sectors[number]
+                found.wavefronts += access.wavefronts[number]
+                found.conflicts += access.conflicts[number]
+                found.bytes += access.bytes[number]
+    barriers, divergent = sum(b.barriers.passed for b in done), sum(b.divergent for b in done)
+    return summed([sites[line] for line in sorted(sites)], barriers, divergent)

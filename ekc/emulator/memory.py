@@ -1,0 +1,149 @@
+"""Memory as flat bytes, and probes: the addresses of one access, looked at once."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Index = NDArray[np.int64]
+Lanes = NDArray[Any]
+
+GLOBAL_BASE = 0x7_0000_0000
+SHARED_WINDOW = 0x7F00_0000_0000
+LOCAL_WINDOW = 0x7E00_0000_0000
+WINDOW_SIZE = 1 << 32
+_SHIFT = {1: 0, 2: 1, 4: 2, 8: 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """A range of addresses that may be touched: [start, end)."""
+
+    name: str
+    start: int
+    end: int
+    writable: bool = True
+
+
+class Space:
+    """The bytes of one address space, and what of it is allocated (addresses, not offsets)."""
+
+    def __init__(self, kind: str, size: int, allocations: list[Allocation]) -> None:
+        self.kind = kind
+        self.bytes = np.zeros((size + 15) // 16 * 16, np.uint8)
+        self.views = {code: self.bytes.view(code) for code in ("u1", "i1", "u2", "i2", "u4", "u8")}
+        self.allocations = sorted(allocations, key=lambda one: one.start)
+        self.starts = [one.start for one in self.allocations]
+
+    def inside(self, low: int, high: int) -> Allocation | None:
+        """The allocation that holds all of [low, high)."""
+        at = bisect_right(self.starts, low) - 1
+        if at >= 0 and high <= self.allocations[at].end:
+            return self.allocations[at]
+        return None
+
+    def allowed(self, low: Index, size: int) -> NDArray[np.bool_]:
+        """Which addresses are whole inside one allocation."""
+        if not self.allocations:
+            return np.zeros(low.shape, np.bool_)
+        at = np.searchsorted(np.array(self.starts, np.int64), low, side="right") - 1
+        ends = np.array([one.end for one in self.allocations], np.int64)
+        return np.asarray((at >= 0) & (low + size <= ends[np.maximum(at, 0)]))
+
+    def nearest(self, address: int) -> str:
+        """How an address lies to the nearest allocation, in words."""
+        if not self.allocations:
+            return f"there is no {self.kind} memory"
+        best = min(self.allocations, key=lambda a: max(a.start - address, address - a.end + 1, 0))
+        if address >= best.end:
+            return f"{address - best.end} bytes after the end of {best.name} ({best.end - best.start} bytes)"
+        if address < best.start:
+            return f"{best.start - address} bytes before {best.name} ({best.end - best.start} bytes)"
+        return f"{best.end - address} bytes before the end of {best.name}"
+
+
+class Probe:
+    """Addresses of one access by the active lanes: range, low bits, and offsets into the space's bytes."""
+
+    __slots__ = (
+        "act",
+        "address",
+        "base",
+        "bits",
+        "high",
+        "indices",
+        "low",
+        "origin",
+        "pattern",
+        "shift",
+        "space",
+    )
+
+    def __init__(self, space: Space, address: Index, base: Index | int, act: Index | None) -> None:
+        self.space = space
+        self.address = address
+        self.base = base
+        self.origin = base if isinstance(base, int) else 0
+        self.act = act
+        if address.size:
+            self.low, self.high = int(address.min()), int(address.max())
+            self.bits = int(np.bitwise_or.reduce(address))
+        else:
+            self.low, self.high, self.bits = 0, -1, 0
+        self.indices: dict[int, Index] = {}
+        self.pattern: Any = None
+        self.shift = 0
+
+    def index(self, size: int) -> Index:
+        """Element indices for elements of `size` bytes, without any immediate offset."""
+        found = self.indices.get(size)
+        if found is None:
+            found = (self.address + self.base) >> _SHIFT[size]
+            self.indices[size] = found
+        return found
+
+    def moved(self, offset: int, keep: NDArray[np.bool_] | None = None) -> Probe:
+        """The probe of these addresses plus `offset`, of the kept lanes only."""
+        if keep is None:
+            return Probe(self.space, self.address + offset, self.base, self.act)
+        act = np.flatnonzero(keep) if self.act is None else self.act[keep]
+        base = self.base if isinstance(self.base, int) else self.base[keep]
+        return Probe(self.space, self.address[keep] + offset, base, act)
+
+    def lanes(self, every: Index) -> Index:
+        """Lane numbers, in the order of the addresses."""
+        return every if self.act is None else self.act
+
+
+Views = dict[str, Lanes]
+
+
+def _shifted(probe: Probe, code: str, offset: int, views: Views | None) -> tuple[Lanes, Index]:
+    """A view that begins `offset` bytes later, and the indices into it."""
+    size = int(code[1])
+    view, step = (views or probe.space.views)[code], offset // size
+    if step >= 0 and probe.low + probe.origin >= 0:
+        return view[step:], probe.index(size)
+    return view, probe.index(size) + step
+
+
+def gather(probe: Probe, code: str, offset: int, views: Views | None = None) -> Lanes:
+    """Elements at the probe's addresses plus `offset` bytes, which must be aligned and inside."""
+    view, index = _shifted(probe, code, offset, views)
+    return np.asarray(view.take(index, mode="clip"))
+
+
+def gather_into(probe: Probe, code: str, offset: int, out: Lanes) -> None:
+    """The same, straight into a register row; all lanes are active."""
+    view, index = _shifted(probe, code, offset, None)
+    view.take(index, out=out, mode="clip")
+
+
+def scatter(probe: Probe, code: str, offset: int, values: Any, views: Views | None = None) -> None:
+    """Write elements; of lanes that write one place, the last stays."""
+    view, index = _shifted(probe, code, offset, views)
+    view[index] = values

@@ -1,0 +1,223 @@
+"""One launch before it runs: arguments and variables placed in memory, limits checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ekc.emulator.conflicts import BlockConflicts
+from ekc.emulator.decode import Decoded
+from ekc.emulator.geometry import Geometry, Shape
+from ekc.emulator.memory import GLOBAL_BASE, Allocation, Space
+from ekc.emulator.program import TYPE_BYTES, Variable
+from ekc.emulator.sanitize import Findings
+from ekc.emulator.shelf import dtype_of
+from ekc.errors import InvalidInput
+
+_GAP = 1 << 20
+"""Bytes between neighbours in global memory, so that an overrun lands nowhere."""
+_RED_ZONE = 128
+_GRID_LIMIT, _BLOCK_LIMIT = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
+_THREADS, _SHARED = 1024, 227 * 1024
+
+
+class Plan:
+    """What all batches of a launch share."""
+
+    def __init__(
+        self,
+        decoded: Decoded,
+        grid: Shape,
+        block: Shape,
+        args: Sequence[Any],
+        dynamic_shared: int,
+        sanitize: bool,
+        max_instructions: int,
+    ) -> None:
+        self.decoded, self.name = decoded, decoded.text.name
+        self.grid, self.block, self.sanitize, self.max_instructions = grid, block, sanitize, max_instructions
+        _check_shape(decoded, grid, block)
+        self.findings = Findings(self.name)
+        self.arrays: list[tuple[int, Any]] = []
+        self.symbols: dict[str, int] = {}
+        self.values: dict[str, bytes] = {}
+        self._lay_shared(dynamic_shared)
+        self._lay_local()
+        self._lay_global(args)
+        self.conflicts = self._conflicts() if sanitize else None
+
+    # -- memory layout --------------------------------------------------------------------------
+    def _lay_shared(self, dynamic: int) -> None:
+        """Static arrays first, each with room behind it, then the dynamic one."""
+        self.shared: list[Allocation] = []
+        variables = [*self.decoded.text.variables, *self.decoded.module.variables]
+        at = used = 0
+        for one in (v for v in variables if v.space == "shared" and v.count is not None):
+            at = -(-at // _RED_ZONE) * _RED_ZONE
+            self.symbols[one.name] = at
+            self.shared.append(Allocation(f"shared array {one.name}", at, at + one.size))
+            at += one.size + _RED_ZONE
+            used += one.size
+        if not 0 <= dynamic <= _SHARED or used + dynamic > _SHARED:
+            raise InvalidInput(f"{used} + {dynamic} bytes of shared memory: a block has at most {_SHARED}")
+        at = -(-at // _RED_ZONE) * _RED_ZONE
+        if dynamic:
+            self.shared.append(Allocation("dynamic shared memory", at, at + dynamic))
+        for one in (v for v in variables if v.space == "shared" and v.count is None):
+            self.symbols[one.name] = at
+        self.shared_stride = -(-(at + dynamic) // _RED_ZONE) * _RED_ZONE
+
+    def _lay_local(self) -> None:
+        self.local: list[Allocation] = []
+        at = 0
+        for one in (v for v in self.decoded.text.variables if v.space == "local"):
+            at = -(-at // 16) * 16
+            self.symbols[one.name] = at
+            self.local.append(Allocation(f"local array {one.name}", at, at + one.size))
+            at += one.size
+        self.local_stride = -(-at // 16) * 16
+
+    def _lay_global(self, args: Sequence[Any]) -> None:
+        parameters = self.decoded.text.parameters
+        if len(args) != len(parameters):
+            raise InvalidInput(
+                f"kernel {self.name} takes {len(parameters)} arguments, {len(args)} were given"
+            )
+        at, places, contents = _GAP, [], list[tuple[int, Any]]()
+        for position, (one, value) in enumerate(zip(parameters, args, strict=True)):
+            if isinstance(value, np.ndarray) and value.dtype.kind != "V":
+                _check_array(self.name, position, one, value)
+                shared = next((a for a, known in self.arrays if known is value), None)
+                if shared is None:
+                    shared = at
+                    self.arrays.append((at, value))
+                    contents.append((at, value))
+                    name = f"argument {position}"
+                    start = GLOBAL_BASE + at
+                    places.append(Allocation(name, start, start + value.nbytes, bool(value.flags.writeable)))
+                    at = _after(at, value.nbytes)
+                self.values[one.name] = int(GLOBAL_BASE + shared).to_bytes(8, "little")
+            else:
+                self.values[one.name] = _scalar_bytes(self.name, position, one, value)
+        for one in self.decoded.module.variables:
+            if one.space in ("global", "const"):
+                self.symbols[one.name] = GLOBAL_BASE + at
+                places.append(
+                    Allocation(f"variable {one.name}", GLOBAL_BASE + at, GLOBAL_BASE + at + one.size)
+                )
+                contents.append((at, _initial(one)))
+                at = _after(at, one.size)
+        for one in parameters:
+            self.symbols[one.name] = GLOBAL_BASE + at
+            raw = np.frombuffer(self.values[one.name], np.uint8)
+            places.append(Allocation(f"parameter {one.name}", GLOBAL_BASE + at, GLOBAL_BASE + at + raw.size))
+            contents.append((at, raw))
+            at = _after(at, raw.size)
+        self.memory = Space("global", at, places)
+        for start, value in contents:
+            raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+            self.memory.bytes[start : start + raw.size] = raw
+
+    def _conflicts(self) -> BlockConflicts:
+        sites = self.decoded.shelf.sites
+        grain = min((int(s.code[1]) for s in sites), default=4)
+        code = self.decoded.text.code
+        fenced = any(one.parts[0] in ("membar", "fence") for one in code)
+        return BlockConflicts(self.findings, self.memory.bytes.size, min(grain, 4), fenced)
+
+    # -- what batches ask -------------------------------------------------------------------------
+    def spaces(self, geometry: Geometry) -> dict[str, Space]:
+        """The address spaces of a batch."""
+        return {
+            "global": self.memory,
+            "shared": Space("shared", max(self.shared_stride, 16) * len(geometry.ids), self.shared),
+            "local": Space("local", max(self.local_stride, 16) * geometry.lanes, self.local),
+        }
+
+    def parameter(self, name: str, offset: int, code: str) -> Any:
+        """A value out of the parameters."""
+        raw, size = self.values.get(name, b""), int(code[1])
+        if offset < 0 or offset + size > len(raw):
+            raise InvalidInput(f"kernel {self.name} reads parameter {name} beyond its {len(raw)} bytes")
+        return np.frombuffer(raw[offset : offset + size], code)[0]
+
+    def address(self, what: str) -> int:
+        """The address of `symbol+offset`."""
+        name, offset = what.rsplit("+", 1)
+        if name not in self.symbols:
+            raise InvalidInput(f"kernel {self.name}: the address of {name} is not known")
+        return self.symbols[name] + int(offset)
+
+    def finish(self) -> None:
+        """Copy global memory back into the caller's arrays."""
+        for start, array in self.arrays:
+            if array.flags.writeable:
+                raw = self.memory.bytes[start : start + array.nbytes]
+                array[...] = raw.view(array.dtype).reshape(array.shape)
+
+
+def _after(at: int, size: int) -> int:
+    return -(-(at + size + _GAP) // 256) * 256
+
+
+def _check_shape(decoded: Decoded, grid: Shape, block: Shape) -> None:
+    for what, shape, limits in (("grid", grid, _GRID_LIMIT), ("block", block, _BLOCK_LIMIT)):
+        for axis, extent, limit in zip("xyz", shape, limits, strict=True):
+            if not 1 <= extent <= limit:
+                raise InvalidInput(f"{what}.{axis} is {extent}: it must be 1 to {limit}")
+    threads = block[0] * block[1] * block[2]
+    most = min(_THREADS, decoded.text.max_threads or _THREADS)
+    if threads > most:
+        raise InvalidInput(f"a block of {threads} threads: kernel {decoded.text.name} takes at most {most}")
+
+
+def _check_array(kernel: str, position: int, one: Variable, value: Any) -> None:
+    if one.size != 8 or one.type not in ("u64", "b64", "s64"):
+        raise InvalidInput(f"argument {position} of {kernel} is an array; the parameter is a .{one.type}")
+    if value.dtype.hasobject:
+        raise InvalidInput(f"argument {position} of {kernel}: arrays of {value.dtype} cannot be passed")
+
+
+def _scalar_bytes(kernel: str, position: int, one: Variable, value: Any) -> bytes:
+    """A number (or a structure as bytes) in the parameter's type."""
+    if isinstance(value, bytes | np.void) or (isinstance(value, np.ndarray) and value.dtype.kind == "V"):
+        raw = value if isinstance(value, bytes) else value.tobytes()
+        if len(raw) != one.size:
+            raise InvalidInput(
+                f"argument {position} of {kernel} has {len(raw)} bytes; the parameter {one.size}"
+            )
+        return raw
+    if not isinstance(value, bool | int | float | np.generic):
+        raise InvalidInput(
+            f"argument {position} of {kernel} is a {type(value).__name__}, not a number or an array"
+        )
+    if one.count != 1 or one.type not in TYPE_BYTES:
+        raise InvalidInput(f"argument {position} of {kernel} is a structure of {one.size} bytes: pass bytes")
+    dtype = np.dtype(dtype_of(one.type))
+    if dtype.kind == "f":
+        return np.asarray(value).astype(dtype).tobytes()
+    if isinstance(value, float | np.floating):
+        raise InvalidInput(f"argument {position} of {kernel} is {value!r}; the parameter is a .{one.type}")
+    number, bits = int(value), 8 * dtype.itemsize
+    if not -(1 << (bits - 1)) <= number < 1 << bits:
+        raise InvalidInput(f"argument {position} of {kernel}: {number} does not fit a .{one.type}")
+    return (number & ((1 << bits) - 1)).to_bytes(dtype.itemsize, "little")
+
+
+def _initial(one: Variable) -> Any:
+    values = np.zeros(one.count or 0, dtype_of(one.type))
+    if one.values:
+        given = (
+            np.array(one.values)
+            if values.dtype.kind == "f"
+            else np.array([int(v) for v in one.values], object)
+        )
+        wrap = (1 << (8 * values.dtype.itemsize)) - 1
+        unsigned = np.dtype(f"u{values.dtype.itemsize}")
+        if values.dtype.kind == "f":
+            values[: given.size] = given
+        else:
+            values[: given.size] = np.array([int(v) & wrap for v in given], unsigned).view(values.dtype)
+    return values

@@ -1,0 +1,63 @@
+"""What a launch gives back: findings, counters, and how much of the grid ran."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ekc.emulator.counters import Counters
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing the sanitizer saw; the first thread that showed it stands for all."""
+
+    kind: str
+    """Such as "out-of-bounds", "misaligned", "uninitialised", "race", "block-conflict", "barrier"."""
+    message: str
+    kernel: str
+    instruction: str
+    line: int
+    """Line of the PTX text."""
+    source_line: int | None
+    """Line of the CUDA text, where the PTX carries one."""
+    block: tuple[int, int, int]
+    thread: tuple[int, int, int]
+    address: int | None
+    hint: str
+
+    def __str__(self) -> str:
+        where = f"block {self.block}, thread {self.thread}"
+        source = f", source line {self.source_line}" if self.source_line else ""
+        at = f", address {self.address:#x}" if self.address is not None else ""
+        return (
+            f"{self.kind}: {self.message} ({self.kernel}, PTX line {self.line}{source}: {self.instruction}; "
+            f"{where}{at}). {self.hint}"
+        )
+
+
+@dataclass(frozen=True)
+class Report:
+    """The outcome of a launch."""
+
+    kernel: str
+    findings: tuple[Finding, ...]
+    counters: Counters
+    blocks_run: int
+    total_blocks: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def sampled(self) -> bool:
+        """Whether only some of the blocks ran."""
+        return self.blocks_run < self.total_blocks
+
+    @property
+    def clean(self) -> bool:
+        """Whether the sanitizer saw nothing."""
+        return not self.findings
+
+    def __str__(self) -> str:
+        part = f"{self.blocks_run} of {self.total_blocks} blocks"
+        sampled = " (sampled: only their outputs are checked)" if self.sampled else ""
+        lines = [f"{self.kernel}: {part}{sampled}, {len(self.findings)} findings"]
+        return "\n".join([*lines, *(f"  {finding}" for finding in self.findings), *self.notes])

@@ -1,0 +1,124 @@
+"""Faults put into good kernels are found; the kernels without them are clean (see test_by_hand)."""
+
+# ruff: noqa: E501 (CUDA text)
+from __future__ import annotations
+
+import pytest
+
+import ekc.emulator as emulator
+from ekc.codegen import nvrtc
+from ekc.codegen.generate import generate
+from tests.codegen import samples
+from tests.emulator.by_hand import CASES, floats, zeros
+
+BY_NAME = {case.name: case for case in CASES}
+SYNC = "__syncthreads();"
+FAULTS = [
+    # case, what is replaced, by what, which occurrence, kinds that may be reported
+    ("transpose_pad0", SYNC, "", 0, {"race", "uninitialised"}),
+    ("transpose_pad1", SYNC, "", 0, {"race", "uninitialised"}),
+    ("reduce_shared", SYNC, "", 0, {"race"}),
+    ("reduce_shared", SYNC, "", 1, {"race"}),
+    ("reduce_shuffle", SYNC, "", 0, {"race"}),
+    ("histogram_shared", SYNC, "", 0, {"race"}),
+    ("histogram_shared", SYNC, "", 1, {"race"}),
+    ("scan_hillis_steele", SYNC, "", 0, {"race"}),
+    ("scan_hillis_steele", SYNC, "", 1, {"race"}),
+    ("stencil", SYNC, "", 0, {"race"}),
+    ("double_buffer", SYNC, "", 0, {"race"}),
+    ("double_buffer", SYNC, "", 1, {"race"}),
+    ("dynamic_shared", SYNC, "", 0, {"race"}),
+    ("softmax_rows", SYNC, "", 0, {"race"}),
+    ("softmax_rows", SYNC, "", 1, {"race"}),
+    ("softmax_rows", SYNC, "", 2, {"race"}),
+    ("matmul_shared", SYNC, "", 0, {"race"}),
+    ("matmul_shared", SYNC, "", 1, {"race"}),
+    ("async_copy", SYNC, "", 0, {"race", "async-copy"}),
+    ("async_copy", SYNC, "", 1, {"race", "async-copy"}),
+    ("async_copy", "cp.async.wait_group 1;", "cp.async.wait_group 2;", 0, {"async-copy", "uninitialised"}),
+    ("async_copy", 'asm volatile("cp.async.wait_group 1;");', "", 0, {"async-copy", "uninitialised"}),
+    ("async_copy", "cp.async.wait_group 0;", "", 0, {"async-copy", "uninitialised"}),
+    ("async_copy", 'asm volatile("cp.async.commit_group;");', "", 0, {"async-copy", "uninitialised"}),
+    ("named_barriers", "bar.sync 1, 64;", "", 0, {"race"}),
+    ("named_barriers", "bar.sync 2, 64;", "bar.sync 2, 96;", 0, {"barrier"}),
+    ("vector_add", "if (i < n) ", "", 0, {"out-of-bounds"}),
+    ("vector_add", "b[i];", "b[i + 1];", 0, {"out-of-bounds"}),
+    ("vector_add", "c[i] =", "c[i / 2] =", 0, {"block-conflict", "global-race"}),
+    ("saxpy_grid_stride", "i < n", "i <= n", 0, {"out-of-bounds"}),
+    ("transpose_pad1", "a[(y + j) * n + x]", "a[(y + j) * n + x + 1]", 0, {"out-of-bounds"}),
+    ("transpose_pad1", "j < 32", "j < 24", 0, {"uninitialised"}),
+    ("reduce_shared", "i < n ? a[i] : 0.0f", "a[i]", 0, {"out-of-bounds"}),
+    ("reduce_shared", "if (t < d) s[t]", "s[t]", 0, {"out-of-bounds", "race"}),
+    ("reduce_shuffle", "s[threadIdx.x / 32] = v", "s[threadIdx.x / 32 + 1] = v", 0, {"out-of-bounds", "uninitialised"}),
+    ("reduce_shuffle", "threadIdx.x < 8 ?", "threadIdx.x < 9 ?", 0, {"out-of-bounds"}),
+    ("reduce_shuffle", "if (threadIdx.x % 32 == 0) ", "", 0, {"race"}),
+    ("early_exit", "if (i >= n) return;", "", 0, {"out-of-bounds"}),
+    ("histogram_shared", "s[threadIdx.x] = 0;", "", 0, {"uninitialised"}),
+    ("histogram_shared", "atomicAdd(&s[a[i]], 1u)", "s[a[i]] += 1", 0, {"race"}),
+    ("histogram_shared", "atomicAdd(&h[threadIdx.x], s[threadIdx.x])", "h[threadIdx.x] += s[threadIdx.x]", 0,
+     {"block-conflict"}),
+    ("stencil", "s[0] = i ? a[i - 1] : 0", "s[0] = a[i - 1]", 0, {"out-of-bounds"}),
+    ("stencil", "if (t == 1) s[0] = i ? a[i - 1] : 0;", "", 0, {"uninitialised"}),
+    ("stencil", "s[130]", "s[129]", 0, {"out-of-bounds"}),
+    ("stencil", "if (i < n) b[i]", "b[i]", 0, {"out-of-bounds"}),
+    ("double_buffer", "if (i < 7) ", "", 0, {"out-of-bounds"}),
+    ("double_buffer", "s[0][t] = a[t];", "", 0, {"uninitialised"}),
+    ("dynamic_shared", "s[n + t] =", "s[n + t + 1] =", 0, {"out-of-bounds", "uninitialised"}),
+    ("float4_copy", "if (i < n) {", "{", 0, {"out-of-bounds"}),
+    ("float4_copy", "a[i];", "*(const float4*)((const float*)a + i);", 0, {"misaligned"}),
+    ("softmax_rows", "s[t / 32] = m;", "s[t / 32 + 1] = m;", 0, {"out-of-bounds", "uninitialised"}),
+    ("bytes_and_shorts", "c[i]", "c[i + 1]", 0, {"out-of-bounds"}),
+    ("local_array", "i < 16; ++i) v[(a[t] + i) & 15]", "i < 15; ++i) v[(a[t] + i) & 15]", 0, {"uninitialised"}),
+    ("local_array", "v[(a[t] + i) & 15]", "v[(a[t] + i) & 31]", 0, {"out-of-bounds"}),
+    ("constant_table", "if (i + j < n) ", "", 0, {"out-of-bounds"}),
+    ("matmul_naive", "if (x >= n || y >= n) return;", "", 0, {"out-of-bounds"}),
+    ("matmul_shared", "p[ty][tx] = a[y * n + i + tx];", "if (tx) p[ty][tx] = a[y * n + i + tx];", 0, {"uninitialised"}),
+    ("matmul_shared", "b[(i + ty) * n + x]", "b[(i + ty + 1) * n + x]", 0, {"out-of-bounds"}),
+    ("matmul_shared", "j < 16", "j <= 16", 0, {"out-of-bounds", "uninitialised"}),
+    ("matmul_naive", "float s = 0;", "float s;", 0, {"uninitialised"}),
+    ("matmul_shared", "float s = 0;", "float s;", 0, {"uninitialised"}),
+    ("softmax_rows", "float z = 0;", "float z;", 0, {"uninitialised"}),
+    ("ballot_compact", "out[at] = v", "out[at + 30] = v", 0, {"out-of-bounds"}),
+    ("mma_f16", "a[(g + 8) * 8 + q + 4]", "a[(g + 9) * 8 + q + 4]", 0, {"out-of-bounds"}),
+    ("sync_count", "int n = __syncthreads_count(", "if (threadIdx.x > 60) return; int n = __syncthreads_count(", 0,
+     {"barrier"}),
+]  # fmt: skip
+
+
+def replaced(text: str, old: str, new: str, which: int) -> str:
+    parts = text.split(old)
+    assert len(parts) > which + 1, f"{old} is not there {which + 1} times"
+    return old.join(parts[: which + 1]) + new + old.join(parts[which + 1 :])
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "which", "kinds"), FAULTS, ids=[f"{i}-{f[0]}" for i, f in enumerate(FAULTS)]
+)
+def test_fault_is_found(name: str, old: str, new: str, which: int, kinds: set[str]) -> None:
+    case = BY_NAME[name]
+    report, _, _ = case.run(replaced(case.source, old, new, which))
+    found = {finding.kind for finding in report.findings}
+    assert found & kinds, f"{report}"
+
+
+def test_barriers_of_a_generated_kernel_are_all_needed() -> None:
+    made = generate(samples.small_matmul(33, 34, 12, vector=2, pipeline=False))
+    (launch,) = made.launches
+    count = made.source.count(SYNC)
+    assert count
+    for which in range(count):
+        ptx = nvrtc.compile(replaced(made.source, SYNC, "", which), "sm_80").ptx
+        args = [floats(33, 12), floats(12, 34), zeros(33, 34)]
+        report = emulator.launch(ptx, launch.name, grid=launch.grid, block=launch.block, args=args)
+        assert {f.kind for f in report.findings} & {"race", "uninitialised"}, str(report)
+
+
+def test_a_barrier_in_a_condition() -> None:
+    source = """extern "C" __global__ void k(int* a) { __shared__ int s[64]; int t = threadIdx.x; s[t] = t;
+        if (t < 40) { __syncthreads(); a[t] = s[t]; } else a[t] = 1; }"""
+    ptx = nvrtc.compile(source, "sm_80", ("-lineinfo",)).ptx
+    report = emulator.launch(ptx, "k", grid=(1,), block=(64,), args=[zeros(64).astype("i4")])
+    (finding,) = report.findings
+    assert finding.kind == "barrier"
+    assert finding.source_line == 2
+    assert finding.thread[0] >= 40
