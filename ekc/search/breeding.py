@@ -69,6 +69,13 @@ class Breeder:
             current, scores = current[best], scores[best]
         return current, scores
 
+    def around(self, proven: Population, count: int) -> Population:
+        """Genomes and about `count` legal neighbours of theirs."""
+        if not len(proven):
+            return proven
+        many = proven[np.resize(np.arange(len(proven)), count)]
+        return proven + self._legal(self.space.mutate(self.random, many))
+
     def _children(self, parents: Population, scores: NDArray[np.float64]) -> Population:
         crossed, mutated = int(self.size * CROSSED), int(self.size * MUTATED)
         a, b = self._pick(scores, crossed), self._pick(scores, crossed)

@@ -42,6 +42,8 @@ ROUNDS = 8
 SMALLEST_BATCH, LARGEST_BATCH = 4, 64
 BRED_PER_TRIAL = 32
 """A short run breeds smaller populations: it could not use what a large one finds."""
+PROVEN = 12
+"""Measured kernels that each round breeds from, beside the models' favourites."""
 WANDERING = 0.15
 """Share of each batch drawn at random, so that the models see more than their own favourites."""
 CLOCKS_TRIED = 8
@@ -162,6 +164,7 @@ class _Run:
         self.candidates: list[Candidate] = []
         self.seen: set[int] = set()
         self.tried: set[str] = set()
+        self.genomes: dict[str, Population] = {}
         self.stopped = ""
 
     def run(self, start: Sequence[Schedule], search_clocks: bool) -> TuningResult:
@@ -215,7 +218,16 @@ class _Run:
                 self.stopped = "every schedule of the space has been tried"
                 return
             self._measure(fresh, number)
-            parents = parents[np.arange(min(len(parents), self.breeder.size // 2))]
+            kept = parents[np.arange(min(len(parents), self.breeder.size // 2))]
+            parents = self._proven() + kept
+
+    def _proven(self) -> Population:
+        """The genomes that measured best and many neighbours: the next round breeds from facts too."""
+        working = [c for c in self.candidates if c.ok and c.schedule.digest in self.genomes]
+        best = sorted(working, key=lambda c: (c.latency_s, c.schedule.digest))[:PROVEN]
+        empty = self.space.draw(self.random, 0)
+        rows = sum((self.genomes[c.schedule.digest] for c in best), empty)
+        return self.breeder.around(rows, self.breeder.size // 4)
 
     def _on_time(self) -> bool:
         spent = time.monotonic() - self.began
@@ -268,6 +280,7 @@ class _Run:
             for row in rows:
                 self.seen.add(int(keys[row]))
                 schedule = self.space.schedule(population, row)
+                self.genomes.setdefault(schedule.digest, population[[row]])
                 if schedule.digest not in self.tried:
                     self.tried.add(schedule.digest)
                     name = self.space.structures[population.structure[row]].name
