@@ -18,28 +18,6 @@ class Resources:
 
 
 @dataclass(frozen=True)
-class AccessSite:
-    """One memory statement of the emitted text, with the addresses a warp really touches.
-
-    Counted by enumerating the lanes of a warp over the emitted index arithmetic, not by formula.
-    """
-
-    tensor: str
-    buffer: str
-    space: str
-    """"global" or "shared"."""
-    kind: str
-    """"load" or "store"."""
-    bytes_per_lane: int
-    requests: float
-    """Warp-level requests that one block issues here, over its whole life."""
-    sectors: float
-    """32-byte sectors per request, mean over the sampled warps (global)."""
-    wavefronts: float
-    """128-byte shared-memory wavefronts per request, mean over the sampled warps (shared)."""
-
-
-@dataclass(frozen=True)
 class Footprint:
     """What a launch touches of one global tensor; lets a device model reuse in its L2."""
 
@@ -64,7 +42,8 @@ class Launch:
     """Dynamic shared memory; static shared memory is in `Resources`."""
     arguments: tuple[str, ...]
     """Tensor names in parameter order, device pointers all."""
-    sites: tuple[AccessSite, ...] = ()
+    argument_bytes: tuple[int, ...]
+    """Their sizes, in the same order."""
     footprints: tuple[Footprint, ...] = ()
 
 

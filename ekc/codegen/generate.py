@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from ekc.codegen.cache import cached_compile
 from ekc.codegen.compiled import CompiledKernel, Launch
+from ekc.codegen.footprints import footprints
 from ekc.codegen.nvrtc import NvrtcOutput
 from ekc.codegen.render import render
-from ekc.codegen.sites import access_sites, footprints
 from ekc.codegen.views import Views, declaration, index_lines
 from ekc.ir.footprint import global_reads
 from ekc.ir.limits import Limits
@@ -79,13 +79,14 @@ def header(schedule: Schedule) -> list[str]:
 def _launch(kernel: Kernel, name: str) -> Launch:
     grid = tuple(int(kernel.extent(f"block.{d}")) for d in "xyz")
     block = tuple(int(kernel.extent(f"thread.{d}")) for d in "xyz")
+    arguments = _arguments(kernel)
     return Launch(
         name=name,
         grid=(grid[0], grid[1], grid[2]),
         block=(block[0], block[1], block[2]),
         shared_bytes=0,
-        arguments=_arguments(kernel),
-        sites=access_sites(kernel),
+        arguments=arguments,
+        argument_bytes=tuple(kernel.tensors[name].bytes for name in arguments),
         footprints=footprints(kernel),
     )
 

@@ -100,7 +100,7 @@ class Views:
 
     def _node(self, node: Node) -> View:
         match node:
-            case LoopNode() if int(node.loop.pipeline) > 1:
+            case LoopNode() if int(node.loop.pipeline) > 1 and _shared_stages(node):
                 return self._pipelined(node)
             case LoopNode():
                 return View("loop", self._loop(node), self.nodes(node.body))
@@ -129,7 +129,7 @@ class Views:
     def _pipelined(self, node: LoopNode) -> View:
         """Two copies: fetch the next tile into registers, use this one, then store the fetched tile."""
         name = self.names[node.loop.name]
-        stages = [n for n in node.body if isinstance(n, StageNode) and n.buffer.scope == "shared"]
+        stages = _shared_stages(node)
         rest = [n for n in node.body if n not in stages and not isinstance(n, BarrierNode)]
         for s in stages:
             self.parity[s.buffer.name] = f"{name} % 2"
@@ -323,6 +323,11 @@ class Views:
             "what": f"{names[node.buffer.name]} -> {names[spec.name]}",
         }
         return View("write", text)
+
+
+def _shared_stages(node: LoopNode) -> list[StageNode]:
+    """The copies that a pipelined loop overlaps; none where compute_at has moved them to another loop."""
+    return [n for n in node.body if isinstance(n, StageNode) and n.buffer.scope == "shared"]
 
 
 def segment_cell(region: Region) -> tuple[Linear, ...]:

@@ -76,7 +76,10 @@ class Barriers:
         self.release()
 
     def release(self) -> None:
-        """Let go every barrier that is complete."""
+        """Let go every barrier that is complete.
+
+        One without a count waits for the threads that have not left the kernel (since compute capability 7).
+        """
         waiting = self.at >= 0
         if not waiting.any():
             return
@@ -97,7 +100,7 @@ class Barriers:
     def _go(self, lanes: Any, full: Any, counted: Any, number: int) -> None:
         batch = self.batch
         self.passed += int(np.count_nonzero(full))
-        self._exited(lanes, full & ~counted)
+        self._aligned(lanes)
         self._reduce(lanes)
         met = lanes | (full & ~counted)[self.block]
         if number in self.arrived:
@@ -108,15 +111,25 @@ class Barriers:
         batch.pc[lanes] = self.next[lanes]
         self.at[lanes] = -1
 
-    def _exited(self, lanes: Any, full: Any) -> None:
-        """A barrier that some threads of the block left before."""
-        from ekc.emulator.batch import DONE
+    def _aligned(self, lanes: Any) -> None:
+        """A finding if lanes of one warp met here from different instructions.
 
-        missing = (self.batch.pc == DONE) & full[self.block]
-        if self.batch.sanitize and missing.any():
-            self._tell(
-                lanes, missing, "left the kernel before this barrier, which others of its block wait at"
-            )
+        `bar` is `barrier.aligned`, which all lanes of a warp must execute as one.
+        """
+        if not self.batch.sanitize:
+            return
+        warp, line = self.batch.warp[lanes], self.line[lanes]
+        pairs = np.unique(np.stack([warp, line], axis=1), axis=0)
+        split = pairs[1:, 0][pairs[1:, 0] == pairs[:-1, 0]]
+        if split.size and not self._may_part(pairs[:, 1]):
+            self._tell(lanes, lanes & (self.batch.warp == split[0]), "meets others of its warp at another")
+
+    def _may_part(self, lines: Any) -> bool:
+        """Whether all these are `barrier.sync` without `.aligned`."""
+        return all(
+            self.statement[int(n)].parts[0] == "barrier" and "aligned" not in self.statement[int(n)].parts
+            for n in np.unique(lines)
+        )
 
     def _tell(self, lanes: Any, missing: Any, what: str) -> None:
         batch = self.batch

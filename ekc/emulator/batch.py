@@ -30,6 +30,8 @@ _PATIENCE = 97
 class Batch:
     """Registers, shared and local memory, and where every lane stands."""
 
+    access_type: type[Access] = Access
+
     def __init__(self, decoded: Decoded, plan: Plan, ids: Any) -> None:
         self.decoded, self.plan, self.sanitize = decoded, plan, plan.sanitize
         self.geometry = Geometry(plan.grid, plan.block, np.asarray(ids, np.int64))
@@ -40,7 +42,7 @@ class Batch:
         self.spaces = plan.spaces(geometry)
         self.shared_base = geometry.block_numbers() * plan.shared_stride
         self.local_base = self.every * plan.local_stride
-        self.access, self.warps, self.copies = Access(self), Warps(self), Copies(self)
+        self.access, self.warps, self.copies = self.access_type(self), Warps(self), Copies(self)
         self.bounds = Bounds(plan.findings, geometry, self.every)
         if self.sanitize:
             self.watch = Watch(self)

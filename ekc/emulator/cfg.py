@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ekc.emulator.order import run_order
 from ekc.emulator.program import Address, Instruction, KernelText, Operand, Pair, Register, Symbol, Vector
 from ekc.errors import EkcError
 
@@ -49,7 +50,19 @@ class Block:
 
 
 def blocks(kernel: KernelText) -> list[Block]:
-    """Cut a kernel into blocks, in the order of the text."""
+    """Cut a kernel into blocks, in the order in which they run while lanes stand at several of them."""
+    found = _cut(kernel)
+    order = run_order([successors(block) for block in found])
+    place = {old: new for new, old in enumerate(order)}
+    for block in found:
+        block.number = place[block.number]
+        way = block.exit
+        block.exit = Exit(way.kind, tuple(place[t] for t in way.targets), way.instruction)
+    return [found[old] for old in order]
+
+
+def _cut(kernel: KernelText) -> list[Block]:
+    """Blocks in the order of the text."""
     starts = _starts(kernel)
     number = {start: i for i, start in enumerate(starts)}
     found = []

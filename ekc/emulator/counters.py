@@ -78,7 +78,8 @@ def summed(sites: list[SiteCount], barriers: int, divergent: int) -> Counters:
         total.lane_instructions[one.kind] = total.lane_instructions.get(one.kind, 0) + one.lanes
         if one.bytes:
             total.bytes_by_space[one.kind] = total.bytes_by_space.get(one.kind, 0) + one.bytes
-        if one.sectors:
+        # Constants and parameters come through a cache of their own.
+        if one.sectors and not one.kind.endswith((".const", ".param")):
             total.global_requests += one.requests
             total.global_sectors += one.sectors
             if one.kind.startswith("load"):
@@ -104,14 +105,38 @@ def _distinct(ordered: Index) -> int:
 
 
 def wavefronts(addresses: Index, warps: Index, size: int) -> tuple[int, int]:
-    """Shared-memory passes (the most distinct words in one bank, for each warp) and those beyond need."""
+    """Shared-memory passes of each warp, summed, and those beyond need.
+
+    A pass serves one word of each bank, and returns one register a lane: accesses of 8 bytes take the
+    half-warps in turn, those of 16 the quarters, and two parts go at once where neighbours (i and i^1, or i
+    and i^2) touch the same (NVIDIA on its developer forum, of compute capability 7). Lanes are numbered
+    among the active.
+    """
+    number = warps - warps[0]
     first = addresses >> 2
     words = max(1, size // 4)
-    word = (first[:, None] + np.arange(words)).ravel() if words > 1 else first
-    number = warps - warps[0]
-    key = np.sort((np.repeat(number, words) << 40) + word)
+    part = _parts(addresses, number, words)
+    word = (first[:, None] + np.arange(words)).ravel()
+    key = np.sort((np.repeat(part, words) << 40) + word)
     key = key[np.r_[True, key[1:] != key[:-1]]]
-    count = int(number[-1]) + 1
+    count = (int(number[-1]) + 1) * words
     banks = np.bincount((key >> 40) * 32 + (key & 31), minlength=count * 32).reshape(count, 32)
     passes = banks.max(axis=1)
     return int(passes.sum()), int((passes - -(-banks.sum(axis=1) // 32)).sum())
+
+
+def _parts(addresses: Index, number: Index, words: int) -> Index:
+    """Which lanes go together: a number for each, the same for lanes of one warp that share a pass."""
+    if words == 1:
+        return number
+    new = np.r_[True, number[1:] != number[:-1]]
+    rank = np.arange(number.size) - np.flatnonzero(new)[np.cumsum(new) - 1]
+    table = np.full((int(number[-1]) + 1, 32), -1, np.int64)
+    table[number, rank] = addresses
+    paired = np.zeros(len(table), np.bool_)
+    for step in (1, 2):
+        partner = table[:, np.arange(32) ^ step]
+        paired |= ((table == partner) | (table < 0) | (partner < 0)).all(axis=1)
+    part = rank // (32 // words)
+    found: Index = number * words + np.where(paired[number], part // 2, part)
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,13 @@ _GAP = 1 << 20
 _RED_ZONE = 128
 _GRID_LIMIT, _BLOCK_LIMIT = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
 _THREADS, _SHARED = 1024, 227 * 1024
+
+
+@dataclass(frozen=True)
+class Blank:
+    """An argument: an array of so many bytes whose content does not matter. Nothing is copied in or out."""
+
+    nbytes: int
 
 
 class Plan:
@@ -99,6 +107,11 @@ class Plan:
                     places.append(Allocation(name, start, start + value.nbytes, bool(value.flags.writeable)))
                     at = _after(at, value.nbytes)
                 self.values[one.name] = int(GLOBAL_BASE + shared).to_bytes(8, "little")
+            elif isinstance(value, Blank):
+                start = GLOBAL_BASE + at
+                places.append(Allocation(f"argument {position}", start, start + value.nbytes))
+                self.values[one.name] = start.to_bytes(8, "little")
+                at = _after(at, value.nbytes)
             else:
                 self.values[one.name] = _scalar_bytes(self.name, position, one, value)
         for one in self.decoded.module.variables:
@@ -149,6 +162,12 @@ class Plan:
         if name not in self.symbols:
             raise InvalidInput(f"kernel {self.name}: the address of {name} is not known")
         return self.symbols[name] + int(offset)
+
+    def argument_at(self, address: int) -> int | None:
+        """The number of the array argument that holds an address of global memory."""
+        place = self.memory.inside(address, address + 1)
+        words = place.name.split() if place else []
+        return int(words[1]) if words[:1] == ["argument"] else None
 
     def finish(self) -> None:
         """Copy global memory back into the caller's arrays."""

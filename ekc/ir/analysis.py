@@ -8,19 +8,22 @@ otherwise; requests are warp instructions.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir import expr as ex
-from ekc.ir.access import Access, Buffer, Guard
+from ekc.ir.access import Access, Guard
 from ekc.ir.footprint import block_elements, global_reads, global_writes
-from ekc.ir.issue import issued, joined_copy, merged, written_out
+from ekc.ir.guards import joint, shares
+from ekc.ir.issue import issued, joined_copy, kept_read, merged, written_out
 from ekc.ir.limits import Limits
-from ekc.ir.linear import Linear, ceil_div
-from ekc.ir.program import Loop, Program
+from ekc.ir.program import Program
+from ekc.ir.region import Region
 from ekc.ir.rules import RESERVED_REGISTERS, registers_needed, statements
+from ekc.ir.traffic import Traffic
 from ekc.ir.tree import (
     BarrierNode,
     CombineNode,
@@ -33,7 +36,7 @@ from ekc.ir.tree import (
     WriteNode,
     kernels,
 )
-from ekc.ir.warp import WARP, requests, warp_requests
+from ekc.ir.warp import WARP
 
 Array = Any
 """A float, or a float64 vector over a population."""
@@ -73,7 +76,7 @@ def analyse(program: Program, limits: Limits, size: int = 1) -> dict[str, NDArra
                 total[name] = total[name] + other[name]
             total["dram_bytes"] = total["dram_bytes"] + other["dram_bytes"]
     total["launches"] = float(len(results))
-    return {k: np.broadcast_to(np.asarray(v, dtype=np.float64), (size,)) for k, v in total.items()}
+    return {k: np.broadcast_to(np.asanyarray(v, dtype=np.float64), (size,)) for k, v in total.items()}
 
 
 class _Walk:
@@ -85,6 +88,7 @@ class _Walk:
         self.threads = _f(kernel.threads)
         self.warps = np.ceil(self.threads / WARP)
         self.path: list[LoopNode] = []
+        self.traffic = Traffic(kernel, self._add)
 
     def run(self) -> dict[str, Array]:
         """All figures of the launch."""
@@ -99,10 +103,8 @@ class _Walk:
             match node:
                 case LoopNode():
                     self._loop(node, trips)
-                case StageNode() if node.buffer.scope == "shared":
-                    self._cooperative(node, trips)
                 case StageNode():
-                    self._private(node, trips)
+                    self._copies(node, trips)
                 case ComputeNode():
                     self._compute(node, trips)
                 case CombineNode():
@@ -116,9 +118,9 @@ class _Walk:
                     self._add("guards", trips * _needed(node.target.guards) * self.warps)
                     if node.target.dtype is not node.buffer.dtype:
                         self._add("conversions", trips * _f(node.region.size) * self.warps)
-                    self._touch(node.target, "store", node.vector, count)
+                    self._write(node.target, node.vector, count, node.region)
                 case InitNode() if node.buffer is None:
-                    self._touch(node.target, "store", 1, trips * _f(node.region.size))
+                    self._write(node.target, 1, trips * _f(node.region.size), node.region)
                 case BarrierNode():
                     self._add("barriers", trips)
                 case _:
@@ -131,48 +133,31 @@ class _Walk:
         extent = _f(node.loop.extent)
         copies = extent if node.written_out else np.minimum(_f(node.loop.unroll), extent)
         self._add("loop_steps", trips * np.where(copies >= extent, 0.0, extent / copies) * self.warps)
-        before = self.sums["barriers"]
         self.path.append(node)
         self._visit(node.body, trips * extent)
         self.path.pop()
-        # A pipelined loop waits once an iteration and once before the first.
-        waits = self.sums["barriers"] - before
-        self.sums["barriers"] = before + np.where(
-            _f(node.loop.pipeline) > 1, trips * (extent + 1) * np.sign(waits), waits
-        )
+        waits = sum(isinstance(n, BarrierNode) for n in node.body)
+        if waits:
+            # A pipelined loop waits once an iteration and once before the first.
+            fewer = trips * (extent + 1 - waits * extent)
+            self._add("barriers", np.where(_f(node.loop.pipeline) > 1, fewer, 0.0))
 
-    def _cooperative(self, node: StageNode, trips: Array) -> None:
-        vector = _f(node.staging.vector)
-        moves = _f(node.buffer.region.size) / vector
-        count = trips * warp_requests(moves, self.threads) / self.warps
-        segments = list(reversed(range(len(node.buffer.region.segments))))
-        extents = [node.buffer.region.segments[i].extent for i in segments]
-        extents[0] = np.maximum(np.asarray(extents[0]) // node.staging.vector, 1)
-        active = np.minimum(moves, self.threads)
-        self._add("guards", trips * np.ceil(moves / self.threads) * _needed(node.source.guards) * self.warps)
-        sources = [node.source] if node.produced is None else list(node.produced.values())
-        for access in sources:
-            steps = self._segment_steps(access.address, segments, node.staging.vector)
-            self._request(access, "load", node.staging.vector, count, extents, steps, active)
-        steps = self._segment_steps(node.address, segments, node.staging.vector)
-        whole = node.buffer.fastest == node.vector_segment
-        width = node.staging.vector if whole else 1
-        times = 1.0 if whole else vector
-        self._shared("store", node.buffer, width, count * times, extents, steps, active)
+    def _write(self, target: Access, vector: Any, count: Array, region: Region) -> None:
+        self.traffic.touch(target, "store", vector, count, target.guards, region)
 
-    def _segment_steps(self, address: Linear, segments: list[int], vector: Any) -> list[Any]:
-        """Elements per step of each segment coordinate; the first moves by whole vectors."""
-        coefficients = dict(address.terms)
-        steps = [coefficients.get(f"#{i}", 0) for i in segments]
-        return [np.asarray(steps[0]) * vector, *steps[1:]]
-
-    def _private(self, node: StageNode, trips: Array) -> None:
-        joined = joined_copy(node)
+    def _copies(self, node: StageNode, trips: Array) -> None:
+        """A copy: by all threads of the block into shared memory, or by each for itself into registers."""
+        if node.buffer.scope == "shared":
+            rounds = np.ceil(_f(node.buffer.region.size) / _f(node.staging.vector) / self.threads)
+            self._add("guards", trips * rounds * _needed(node.source.guards) * self.warps)
+            self.traffic.copy(node, trips)
+            return
+        joined = joined_copy(node, self.path, self.kernel.nest)
         count = trips * _f(node.buffer.region.size) / _f(joined)
         self._add("guards", count * _needed(node.source.guards) * self.warps)
         if node.source.dtype is not node.buffer.dtype:
             self._add("conversions", trips * _f(node.buffer.region.size) * self.warps)
-        self._touch(node.source, "load", joined, count)
+        self.traffic.touch(node.source, "load", joined, count, node.source.guards, node.buffer.region)
 
     def _compute(self, node: ComputeNode, trips: Array) -> None:
         compute = node.nest.compute
@@ -181,66 +166,24 @@ class _Walk:
             for n in ex.walk(compute.body)
             if not _is_index(n, compute.body)
         )
-        self._add("fma", trips * self.threads)
-        self._add("operations", trips * self.warps * max(each, 1))
+        passed = shares(node.guards, node.nest.extents, self.traffic.lanes)
+        runs = trips * passed.warps * self.warps
+        self._add("fma", trips * passed.lanes * self.threads)
+        self._add("operations", runs * max(each, 1))
         self._add("guards", trips * self.warps * _needed(node.guards))
         for access in node.reads.values():
             if access.dtype is not compute.acc_dtype:
-                self._add("conversions", trips * self.warps)
+                self._add("conversions", runs)
             if access.buffer is None or access.buffer.scope == "shared":
-                width = merged(access, written_out(self.path))
-                count = trips * issued(self.path, access, node.nest) / width
+                width = merged(access, written_out(self.path, node.nest))
+                count = trips * kept_read(self.path, access, node.nest) / width
                 self._add("guards", count * _needed(access.guards) * self.warps)
-                self._touch(access, "load", width, count)
+                self.traffic.touch(access, "load", width, count, joint(node.guards, access.guards))
         if node.target.buffer is None:
-            self._touch(node.target, "store", 1, trips * issued(self.path, node.target, node.nest))
-
-    def _touch(self, access: Access, kind: str, vector: Any, count: Array) -> None:
-        """An access whose lanes differ by their thread loops."""
-        digits = [d for x in self.kernel.thread_loops for d in _digits(access.address, x)]
-        extents, steps = [d[0] for d in digits], [d[1] for d in digits]
-        self._request(access, kind, vector, count, extents, steps, self.threads)
-
-    def _request(
-        self,
-        access: Access,
-        kind: str,
-        vector: Any,
-        count: Array,
-        extents: list[Any],
-        steps: list[Any],
-        lanes: Any,
-    ) -> None:
-        if access.buffer is not None:
-            self._shared(kind, access.buffer, vector, count, extents, steps, lanes)
-            return
-        itemsize = access.spec.dtype.bytes
-        sectors, _ = requests(
-            extents, [np.asarray(s) * itemsize for s in steps], np.asarray(vector) * itemsize, lanes
-        )
-        self._add(f"global_{kind}_requests", count * self.warps)
-        self._add(f"global_{kind}_sectors", count * self.warps * _match(sectors))
-        if kind == "load":
-            self._add("global_load_bytes", count * self.warps * _lanes(lanes) * _f(vector) * itemsize)
-
-    def _shared(
-        self,
-        kind: str,
-        buffer: Buffer,
-        vector: Any,
-        count: Array,
-        extents: list[Any],
-        steps: list[Any],
-        lanes: Any,
-    ) -> None:
-        itemsize = buffer.dtype.bytes
-        _, waves = requests(
-            extents, [np.asarray(s) * itemsize for s in steps], np.asarray(vector) * itemsize, lanes
-        )
-        self._add(f"shared_{kind}_requests", count * self.warps)
-        self._add(f"shared_{kind}_wavefronts", count * self.warps * _match(waves))
-        if kind == "load":
-            self._add("shared_load_bytes", count * self.warps * _lanes(lanes) * _f(vector) * itemsize)
+            kept = trips * issued(self.path, node.target, node.nest, node.guards)
+            # A sum without an accumulator of its own is read, changed and written back.
+            for kind in ("load", "store") if compute.reduction else ("store",):
+                self.traffic.touch(node.target, kind, 1, kept, node.guards)
 
     def _shape(self, blocks: Array) -> dict[str, Array]:
         """Parallelism: threads, registers, residency, waves, tails."""
@@ -248,15 +191,12 @@ class _Walk:
         registers = np.minimum(_f(registers_needed(kernel)) + RESERVED_REGISTERS, limits.registers_per_thread)
         shared = _f(kernel.shared_bytes)
         warps_registers = np.ceil(registers / 8) * 8 * WARP * self.warps
-        resident = np.minimum.reduce(
-            np.broadcast_arrays(
-                np.floor(limits.registers_per_sm / warps_registers),
-                np.floor(limits.shared_bytes_per_sm / np.maximum(shared + 1024, 1.0)),
-                np.floor(limits.threads_per_sm / (self.warps * WARP)),
-                np.asarray(float(limits.blocks_per_sm)),
-            )
+        room = (
+            np.floor(limits.registers_per_sm / warps_registers),
+            np.floor(limits.shared_bytes_per_sm / np.maximum(shared + 1024, 1.0)),
+            np.floor(limits.threads_per_sm / (self.warps * WARP)),
         )
-        resident = np.maximum(resident, 1.0)
+        resident = np.maximum(reduce(np.minimum, room, float(limits.blocks_per_sm)), 1.0)
         slots = resident * limits.sms
         waves = np.ceil(blocks / slots)
         useful = self.kernel.nest.compute
@@ -307,46 +247,16 @@ class _Walk:
         return count
 
 
-def _digits(address: Linear, loop: Loop) -> list[tuple[Any, Any]]:
-    """(extent, step of the address) of a thread loop. One that enters a quotient or remainder counts as two
-    digits: the iterations between two steps of the quotient, and the quotient."""
-    step = dict(address.terms).get(loop.name, 0)
-    through = [(a, c) for a, c in address.terms if not isinstance(a, str) and loop.name in a.variables()]
-    if not through:
-        return [(loop.extent, step)]
-    first = np.maximum(np.abs(np.asarray(dict(through[0][0].inner.terms).get(loop.name, 1))), 1)
-    period = np.clip(np.asarray(through[0][0].divisor) // first, 1, loop.extent)
-    low, high = step, step * period
-    for atom, coefficient in through:
-        move = dict(atom.inner.terms).get(loop.name, 0)
-        if atom.op == "//":
-            high = high + coefficient * (move * period // atom.divisor)
-        else:
-            low = low + coefficient * move
-            high = high + coefficient * (move * period % atom.divisor)
-    return [(period, low), (ceil_div(loop.extent, period), high)]
-
-
-def _lanes(active: Any) -> Array:
-    """Lanes of a warp that take part when `active` threads do."""
-    return np.minimum(_f(active), WARP)
-
-
 def _needed(guards: tuple[Guard, ...]) -> Array:
     """How many of the guards each member of the population needs."""
     total: Array = 0.0
     for g in guards:
-        total = total + _f(np.asarray(g.below) | np.asarray(g.above))
+        total = total + _f(np.asanyarray(g.below) | np.asanyarray(g.above))
     return total
 
 
 def _f(value: Any) -> Array:
-    return np.asarray(value, dtype=np.float64)
-
-
-def _match(values: NDArray[np.float64]) -> Array:
-    """A one-row result as a number, so that it broadcasts against vectors."""
-    return values[0] if len(values) == 1 else values
+    return np.asanyarray(value, dtype=np.float64)
 
 
 def _product(values: Any) -> Array:

@@ -53,7 +53,7 @@ def block_elements(forms: Forms, nest: Nest) -> NDArray[np.float64]:
     """Distinct elements of a tensor that one block touches."""
     inner = frozenset(x.name for x in nest.loops if not x.is_block)
     try:
-        return np.asarray(region_of(forms, inner, nest.extents, nest.axis_of).size, dtype=np.float64)
+        return np.asanyarray(region_of(forms, inner, nest.extents, nest.axis_of).size, dtype=np.float64)
     except ScheduleError:
         # No staging asked for this box, so nothing is illegal: bound each read by itself.
         total = np.zeros(())
@@ -69,11 +69,11 @@ def _width(form: Linear, inner: frozenset[str], extents: Mapping[str, Extent]) -
     """At most how many values an index takes while the loops `inner` run."""
     reach: Any = 0.0
     for atom, coefficient in form.terms:
-        step = np.abs(np.asarray(coefficient, dtype=np.float64))
+        step = np.abs(np.asanyarray(coefficient, dtype=np.float64))
         if isinstance(atom, str):
-            reach = reach + step * (np.asarray(extents[atom]) - 1.0 if atom in inner else 0.0)
+            reach = reach + step * (np.asanyarray(extents[atom]) - 1.0 if atom in inner else 0.0)
         elif atom.variables() & inner:
-            within, divisor = _width(atom.inner, inner, extents) - 1.0, np.asarray(atom.divisor)
+            within, divisor = _width(atom.inner, inner, extents) - 1.0, np.asanyarray(atom.divisor)
             each = np.ceil(within / divisor) if atom.op == "//" else np.minimum(within, divisor - 1)
             reach = reach + step * each
     return reach + 1.0

@@ -1,38 +1,49 @@
 """Which of the accesses a schedule writes down the compiler really issues, and how wide.
 
 Two habits of NVRTC's compiler, seen in its PTX: it keeps a value that nearby iterations share, and it
-joins neighbouring reads into one vector access. Analysis and access sites count by the same rules.
+joins neighbouring reads into one vector access. Both end at a branch, which is what a guard becomes.
+Analysis and access sites count by the same rules.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from ekc.ir.access import Access
-from ekc.ir.linear import Extent
+from ekc.ir.access import Access, Guard
+from ekc.ir.guards import needed
+from ekc.ir.linear import Atom, Extent
 from ekc.ir.program import Nest
-from ekc.ir.tree import LoopNode, StageNode
+from ekc.ir.tree import ComputeNode, InitNode, LoopNode, Node, StageNode, WriteNode
 
 _JOINED_BYTES = 4
 """Size of the elements whose neighbouring reads are joined."""
 
 
-def issued(path: Sequence[LoopNode], access: Access, nest: Nest) -> Extent:
-    """The share of iterations in which a read of the body is really issued.
+class Written(NamedTuple):
+    """A loop: its iterations, and how many of them stand one after another in the code."""
+
+    extent: Extent
+    copies: Extent
+
+
+def issued(path: Sequence[LoopNode], access: Access, nest: Nest, guards: Sequence[Guard]) -> Extent:
+    """The share of iterations in which a read of the body, or an update of memory, is really issued.
 
     The compiler keeps a value over the innermost loops that do not move its address, past loops that are
-    written out, but not past a loop that runs and moves it, nor past the one that refills its tile.
-    `path` is the loops around the body, outermost first.
+    written out, but not past a loop that runs and moves it, nor past the one that refills its tile, nor over
+    one that moves the `guards` it is under. `path` is the loops around the body, outermost first.
     """
     staging = nest.staging(access.buffer.name) if access.buffer is not None else None
-    moves, kept = access.address.variables(), np.asarray(True)
+    moves, kept = access.address.variables(), np.asanyarray(True)
     share: Extent = 1.0
     for node in reversed(path):
         if staging is not None and node.loop.name == staging.at:
             break
-        extent = np.asarray(node.loop.extent, dtype=np.float64)
+        extent = np.asanyarray(node.loop.extent, dtype=np.float64)
+        kept = kept & ~needed(g for g in guards if node.loop.name in g.form.variables())
         if node.loop.name not in moves:
             share = np.where(kept, share / extent, share)
         elif not node.written_out:
@@ -40,39 +51,87 @@ def issued(path: Sequence[LoopNode], access: Access, nest: Nest) -> Extent:
     return share
 
 
-def merged(access: Access, written_out: Mapping[str, Extent]) -> Extent:
+def kept_read(path: Sequence[LoopNode], access: Access, nest: Nest) -> Extent:
+    """The share of iterations in which a read of the body is issued: all, where it is read under a guard."""
+    return np.where(needed(access.guards), 1.0, issued(path, access, nest, ()))
+
+
+def merged(access: Access, written: Mapping[Atom, Written]) -> Extent:
     """How many neighbouring reads the compiler joins into one vector access.
 
-    It joins float32 reads that written-out loops make side by side, 4 or 2 at a time, where every other
-    step of the address keeps them aligned. (float16 passes through inline assembly, which it does not
-    join.) `written_out` gives the extents of loops and segment coordinates that are unrolled whole.
+    It joins float32 reads of copies of the statement that make one run of neighbours, 4 or 2 at a time,
+    where every other step of the address keeps them aligned. (float16 passes through inline assembly,
+    which it does not join.) `written` gives the loops and segment coordinates whose extents are known.
     """
-    width: Extent = np.asarray(1)
+    width: Extent = np.asanyarray(1)
     if access.dtype.bytes != _JOINED_BYTES:
         return width
-    free = np.asarray(True)
-    for g in access.guards:
-        free = free & ~(np.asarray(g.below) | np.asarray(g.above))
-    for atom, own in access.address.terms:
-        if not isinstance(atom, str) or atom not in written_out:
-            continue
-        others = [c for a, c in access.address.terms if a != atom] + [access.address.const]
-        for wide in (2, 4):
-            aligned = free & (np.asarray(own) == 1) & (np.asarray(written_out[atom]) % wide == 0)
-            for step in others:
-                aligned = aligned & (np.asarray(step) % wide == 0)
-            width = np.where(aligned, np.maximum(width, wide), width)
+    run, left = _run(access, written)
+    free = ~needed(access.guards) & (run > 1)
+    for wide in (2, 4):
+        aligned = free & (run % wide == 0) & (np.asanyarray(access.address.const) % wide == 0)
+        for step in left:
+            aligned = aligned & (step % wide == 0)
+        width = np.where(aligned, wide, width)
     return width
 
 
-def joined_copy(stage: StageNode) -> Extent:
+def _run(access: Access, written: Mapping[Atom, Written]) -> tuple[Extent, list[Extent]]:
+    """How many neighbours the copies of a statement read, and the steps by which the rest of the address
+    moves (0 for a loop of one iteration)."""
+    terms = [(a, np.asanyarray(c), written.get(a)) for a, c in access.address.terms]
+    run, joined = np.asanyarray(1), [np.asanyarray(False) for _ in terms]
+    for _ in terms:
+        for i, (_, step, loop) in enumerate(terms):
+            if loop is not None:
+                joins = ~joined[i] & (step == run) & (np.asanyarray(loop.copies) > 1)
+                run = np.where(joins, run * loop.copies, run)
+                joined[i] = joined[i] | joins
+    left = []
+    for (_, step, loop), inside in zip(terms, joined, strict=True):
+        if loop is None:
+            left.append(step)
+        else:
+            rest = np.where(np.asanyarray(loop.copies) < loop.extent, step * loop.copies, 0)
+            left.append(np.where(inside, rest, np.where(np.asanyarray(loop.extent) == 1, 0, step)))
+    return run, left
+
+
+def joined_copy(stage: StageNode, path: Sequence[LoopNode], nest: Nest) -> Extent:
     """Elements per access of a copy made by each thread for itself: its vector, or what is joined."""
-    segments = {f"#{i}": s.extent for i, s in enumerate(stage.buffer.region.segments)}
-    vector = stage.staging.vector
-    return np.where(np.asarray(vector) == 1, merged(stage.source, segments), vector)
+    segments = [s.extent for s in stage.buffer.region.segments]
+    own = {f"#{i}": Written(extent, extent) for i, extent in enumerate(segments)}
+    written = written_out(path, nest) | own
+    return np.maximum(np.asanyarray(stage.staging.vector), merged(stage.source, written))
 
 
-def written_out(path: Sequence[LoopNode]) -> dict[str, Extent]:
-    """The extents of the loops that are unrolled whole; 1 for members of a population where one is not."""
-    loops = [(n.loop, n.written_out) for n in path]
-    return {x.name: x.extent if out else np.where(x.unroll >= x.extent, x.extent, 1) for x, out in loops}
+def written_out(path: Sequence[LoopNode], nest: Nest) -> dict[Atom, Written]:
+    """The loops of a nest; those around a statement with the copies of it that no branch keeps apart.
+
+    A loop that is unrolled in part counts where its extent is a multiple: else a rest is left over.
+    """
+    found: dict[Atom, Written] = {x.name: Written(x.extent, np.asanyarray(1)) for x in nest.loops}
+    for node in path:
+        extent = np.asanyarray(node.loop.extent)
+        copies = extent if node.written_out else np.minimum(node.loop.unroll, extent)
+        whole = (extent % np.maximum(copies, 1) == 0) & ~needed(_guards(node.body))
+        found[node.loop.name] = Written(extent, np.where(whole, copies, 1))
+    return found
+
+
+def _guards(nodes: Sequence[Node]) -> list[Guard]:
+    """Every guard below some nodes."""
+    found: list[Guard] = []
+    for node in nodes:
+        match node:
+            case LoopNode():
+                found += _guards(node.body)
+            case StageNode():
+                found += node.source.guards
+            case ComputeNode():
+                found += [*node.guards, *(g for access in node.reads.values() for g in access.guards)]
+            case InitNode() | WriteNode():
+                found += node.target.guards
+            case _:
+                pass
+    return found

@@ -46,7 +46,7 @@ class Check:
 
     def mask(self, size: int) -> NDArray[np.bool_]:
         """Who passes, as a vector of `size`."""
-        return np.broadcast_to(np.asarray(self.ok, dtype=bool), (size,))
+        return np.broadcast_to(np.asanyarray(self.ok, dtype=bool), (size,))
 
     def refusal(self, row: int | None = None) -> Refusal | None:
         """Why this Program (or row `row` of a population) fails; None when it passes."""

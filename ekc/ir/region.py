@@ -107,9 +107,9 @@ def _dimension(
     terms = tuple(t for t in forms[0].only(inner).terms if _axis(t[0], axis_of))
     axes = {_axis(a, axis_of) for a, _ in terms}
     different = len(forms) > 1 and any(not _equal(f, forms[0]) for f in forms[1:])
-    if different or len(axes) > 1 or any(np.any(np.asarray(c) < 0) for _, c in terms):
+    if different or len(axes) > 1 or any(np.any(np.asanyarray(c) < 0) for _, c in terms):
         return _hull(dim, forms, outside, inner, extents)
-    if any(isinstance(a, Quasi) and np.any(np.asarray(atom_range(a, extents)[0]) != 0) for a, _ in terms):
+    if any(isinstance(a, Quasi) and np.any(np.asanyarray(atom_range(a, extents)[0]) != 0) for a, _ in terms):
         return _hull(dim, forms, outside, inner, extents)
     return outside[0], _segments(dim, terms, forms[0], extents)
 
@@ -155,8 +155,8 @@ def _hull(
 
 def _same(a: Linear, b: Linear) -> bool:
     difference = dict((a - b).terms)
-    return all(np.all(np.asarray(c) == 0) for c in difference.values())
+    return all(np.all(np.asanyarray(c) == 0) for c in difference.values())
 
 
 def _equal(a: Linear, b: Linear) -> bool:
-    return _same(a, b) and bool(np.all(np.asarray(a.const == b.const)))
+    return _same(a, b) and bool(np.all(np.asanyarray(a.const == b.const)))

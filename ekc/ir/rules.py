@@ -170,12 +170,17 @@ def lanes_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
     n: Extent = 1
     for loop in lanes:
         n = n * loop.extent
-    whole = np.asarray(n)
+    whole = np.asanyarray(n)
     ok = (whole <= 32) & ((whole & (whole - 1)) == 0)
     yield Check("reduction over lanes", ok, n, "a power of two up to 32", "32", "lanes")
     t = kernel.threads
     yield Check(
-        "reduction over lanes", np.asarray(t) % 32 == 0, t, "whole warps of 32", "a multiple of 32", "threads"
+        "reduction over lanes",
+        np.asanyarray(t) % 32 == 0,
+        t,
+        "whole warps of 32",
+        "a multiple of 32",
+        "threads",
     )
 
 
@@ -207,19 +212,19 @@ def _walk(nodes: tuple[Node, ...]) -> Iterator[Node]:
 def _vector_checks(
     name: str, vector: Extent, source: Access, region: Any, segment: int | None
 ) -> Iterator[Check]:
-    v = np.asarray(vector)
+    v = np.asanyarray(vector)
     rule, unit = f"vector width of {name}", "elements at once"
     size = vector * source.spec.dtype.bytes
-    yield Check(rule, np.asarray(size) <= 16, size, 16, 16 // source.spec.dtype.bytes, "bytes at once")
+    yield Check(rule, np.asanyarray(size) <= 16, size, 16, 16 // source.spec.dtype.bytes, "bytes at once")
     stride = region.segments[segment].stride if segment is not None else 0
     extent = region.segments[segment].extent if segment is not None else 1
-    neighbours = (v == 1) | ((np.asarray(stride) == 1) & (np.asarray(extent) % v == 0))
+    neighbours = (v == 1) | ((np.asanyarray(stride) == 1) & (np.asanyarray(extent) % v == 0))
     yield Check(rule, neighbours, vector, extent, 1, unit, "a tile row of {} neighbours, a multiple of it")
     others = _steps(source.address, f"#{segment}")
     aligned = v == 1
     together: Any = True
     for step in others:
-        together = together & (np.asarray(step) % v == 0)
+        together = together & (np.asanyarray(step) % v == 0)
     yield Check(rule, aligned | together, vector, None, 1, unit, "rows that start at multiples of it")
     last = [g for g in source.guards if source.index and g.form is source.index[-1]]
     if last:
@@ -233,10 +238,10 @@ def _destination_checks(node: StageNode) -> Iterator[Check]:
     """Where the buffer keeps the neighbours side by side, its other steps must stay aligned too."""
     if node.buffer.fastest != node.vector_segment or node.source.dtype is not node.buffer.dtype:
         return
-    v = np.asarray(node.staging.vector)
+    v = np.asanyarray(node.staging.vector)
     together: Any = True
     for step in _steps(node.address, f"#{node.vector_segment}"):
-        together = together & (np.asarray(step) % v == 0)
+        together = together & (np.asanyarray(step) % v == 0)
     rule = f"vector width of {node.staging.name}"
     yield Check(
         rule,
@@ -257,7 +262,7 @@ def computed_once(kernel: Kernel, limits: Limits) -> Iterator[Check]:
     """A computed stage has no neighbours to move together."""
     for node in _walk(kernel.body):
         if isinstance(node, StageNode) and node.produced is not None:
-            v = np.asarray(node.staging.vector)
+            v = np.asanyarray(node.staging.vector)
             yield Check(
                 f"vector width of {node.staging.name}", v == 1, node.staging.vector, 1, 1, "elements at once"
             )

@@ -222,7 +222,7 @@ class _Derivation:
         inner = frozenset(x.name for x in self.serial[self.start :])
         region = region_of([self.store], inner, self.nest.extents, self.axis_of)
         points = _product(x.extent for x in self.serial[self.start :] if not x.reduction)
-        if np.any(np.asarray(region.size != points)):
+        if np.any(np.asanyarray(region.size != points)):
             # A hull would also write elements that other threads own.
             raise refuse(
                 "cache_write",

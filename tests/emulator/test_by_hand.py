@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.emulator.by_hand import CASES, Case
+from tests.emulator.by_hand import CASES
+from tests.emulator.case import Case
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

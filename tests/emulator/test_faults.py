@@ -9,7 +9,8 @@ import ekc.emulator as emulator
 from ekc.codegen import nvrtc
 from ekc.codegen.generate import generate
 from tests.codegen import samples
-from tests.emulator.by_hand import CASES, floats, zeros
+from tests.emulator.by_hand import CASES
+from tests.emulator.case import floats, zeros
 
 BY_NAME = {case.name: case for case in CASES}
 SYNC = "__syncthreads();"
@@ -80,8 +81,10 @@ FAULTS = [
     ("softmax_rows", "float z = 0;", "float z;", 0, {"uninitialised"}),
     ("ballot_compact", "out[at] = v", "out[at + 30] = v", 0, {"out-of-bounds"}),
     ("mma_f16", "a[(g + 8) * 8 + q + 4]", "a[(g + 9) * 8 + q + 4]", 0, {"out-of-bounds"}),
-    ("sync_count", "int n = __syncthreads_count(", "if (threadIdx.x > 60) return; int n = __syncthreads_count(", 0,
-     {"barrier"}),
+    ("three_stages", SYNC, "", 0, {"race", "async-copy"}),
+    ("three_stages", "cp.async.wait_group 1;", "cp.async.wait_group 2;", 0, {"async-copy", "uninitialised"}),
+    ("three_stages", "copy(i + 2);", "copy(i + 3);", 0, {"race", "async-copy", "uninitialised"}),
+    ("three_stages", "if (i < n) asm", "asm", 0, {"out-of-bounds"}),
 ]  # fmt: skip
 
 
@@ -113,12 +116,23 @@ def test_barriers_of_a_generated_kernel_are_all_needed() -> None:
         assert {f.kind for f in report.findings} & {"race", "uninitialised"}, str(report)
 
 
-def test_a_barrier_in_a_condition() -> None:
+def test_a_barrier_in_each_arm_of_a_condition() -> None:
     source = """extern "C" __global__ void k(int* a) { __shared__ int s[64]; int t = threadIdx.x; s[t] = t;
-        if (t < 40) { __syncthreads(); a[t] = s[t]; } else a[t] = 1; }"""
+        if (t < 40) { __syncthreads(); a[t] = s[t]; } else {
+        a[t] = 1; __syncthreads(); a[t] += s[t - 40]; } }"""
     ptx = nvrtc.compile(source, "sm_80", ("-lineinfo",)).ptx
     report = emulator.launch(ptx, "k", grid=(1,), block=(64,), args=[zeros(64).astype("i4")])
-    (finding,) = report.findings
-    assert finding.kind == "barrier"
-    assert finding.source_line == 2
-    assert finding.thread[0] >= 40
+    assert {f.kind for f in report.findings} == {"barrier"}
+    assert {f.source_line for f in report.findings} == {2, 3}
+    # The warp of threads 32 to 63 is the one whose lanes part.
+    assert all(32 <= f.thread[0] < 64 for f in report.findings)
+
+
+def test_a_barrier_that_others_loop_past_is_never_reached() -> None:
+    """Threads that neither arrive nor leave: here they wait at a barrier of their own."""
+    source = """extern "C" __global__ void k(int* a) { int t = threadIdx.x;
+        if (t < 32) asm volatile("bar.sync 1, 64;"); else asm volatile("bar.sync 2, 64;"); a[t] = t; }"""
+    ptx = nvrtc.compile(source, "sm_80").ptx
+    report = emulator.launch(ptx, "k", grid=(1,), block=(64,), args=[zeros(64).astype("i4")])
+    assert {f.kind for f in report.findings} == {"barrier"}
+    assert "never reaches this barrier" in report.findings[0].message

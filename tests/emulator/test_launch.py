@@ -10,8 +10,8 @@ import pytest
 import ekc.emulator as emulator
 from ekc.emulator import Report
 from ekc.errors import EkcError
-from tests.codegen import samples
-from tests.emulator.by_hand import CASES, floats, ptx, zeros
+from tests.emulator.by_hand import CASES
+from tests.emulator.case import floats, ptx, zeros
 
 ADD = next(case for case in CASES if case.name == "vector_add")
 
@@ -131,29 +131,6 @@ def test_bank_conflicts_of_a_transpose() -> None:
     assert plain.barriers == 9
 
 
-def test_counts_agree_with_the_sites_of_codegen() -> None:
-    from ekc.codegen import nvrtc
-    from ekc.codegen.generate import generate
-
-    made = generate(samples.matmul(128, 128, 32))
-    (launch,) = made.launches
-    report = emulator.launch(
-        nvrtc.compile(made.source, "sm_80").ptx, launch.name, grid=launch.grid, block=launch.block,
-        args=[floats(128, 32), floats(32, 128), zeros(128, 128)],
-    )  # fmt: skip
-    blocks = launch.grid[0] * launch.grid[1]
-    for space, found in (
-        ("global", report.counters.global_sectors),
-        ("shared", report.counters.shared_wavefronts),
-    ):
-        per = [
-            s.requests * (s.sectors if space == "global" else s.wavefronts)
-            for s in launch.sites
-            if s.space == space
-        ]
-        assert found == pytest.approx(blocks * sum(per)), space
-
-
 def test_fused_multiply_add_rounds_once_whatever_the_bits() -> None:
     from ekc.emulator.numerics import fma32
 
@@ -200,3 +177,16 @@ def test_lanes_that_wait_for_each_other_get_on() -> None:
     a = np.zeros(2, np.int32)
     emulator.launch(text, "k", grid=(1,), block=(32,), args=[a])
     assert a.tolist() == [0, 32]
+
+
+def test_constants_are_no_global_loads() -> None:
+    source = """
+__constant__ float w[4];
+extern "C" __global__ void k(float* y) { y[threadIdx.x] = w[blockIdx.x]; }
+"""
+    y = np.ones(32, np.float32)
+    counters = emulator.launch(ptx(source), "k", grid=(1,), block=(32,), args=[y]).counters
+    assert counters.global_load_sectors == 0
+    assert counters.global_requests == 1
+    assert counters.bytes_by_space["load.const"] == 128
+    assert not y.any()

@@ -21,7 +21,7 @@ from ekc.ir.tree import kernels
 from tests.ir.strategies import schedules, seeded_schedule
 
 DRAWN = settings(
-    max_examples=150,
+    max_examples=250,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )

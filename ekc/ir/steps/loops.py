@@ -23,7 +23,7 @@ def _untouched(rule: str, nest: Nest, loop: Loop) -> None:
             f"{loop.name} is bound to {loop.level}",
             f"{rule} before bind",
         )
-    if np.any(np.asarray(loop.unroll) != 1):
+    if np.any(np.asanyarray(loop.unroll) != 1):
         raise refuse(
             rule, f"{loop.name} to be as it was", f"{loop.name} is unrolled", f"{rule} before unroll"
         )
@@ -80,13 +80,13 @@ class Split(Step):
 
 
 def _at_least_one(loop: str, factor: Extent) -> Check:
-    return Check(f"split {loop}", np.asarray(factor) >= 1, factor, "at least 1", "1", "as a factor")
+    return Check(f"split {loop}", np.asanyarray(factor) >= 1, factor, "at least 1", "1", "as a factor")
 
 
 def _divides(nest: Nest, loop: Loop, step: Extent) -> Check:
     """Iterations past a loop's end must fall outside the axis, so the loop must be its outermost piece."""
     step = larger(step, 1)
-    ok = np.asarray(loop.extent % step == 0)
+    ok = np.asanyarray(loop.extent % step == 0)
     for axis, form in nest.index.items():
         least, rest = _least(form, loop), span(form.without({loop.name}), nest.extents)[1]
         ok = ok | ((least >= nest.compute.axis(axis).extent) & (rest < least))

@@ -84,7 +84,7 @@ class Unroll(Step):
         factor = loop.extent if self.factor is None else smaller(self.factor, loop.extent)
         wanted = 1 if self.factor is None else self.factor
         check = Check(
-            f"unroll {loop.name}", np.asarray(wanted) >= 1, wanted, "at least 1", "1", "as a factor"
+            f"unroll {loop.name}", np.asanyarray(wanted) >= 1, wanted, "at least 1", "1", "as a factor"
         )
         return program.with_nest(nest, nest.with_loop(loop.name, lambda x: replace(x, unroll=factor)), check)
 
@@ -142,7 +142,7 @@ class Vectorize(Step):
                 f"those run along {axis}",
                 f"the innermost piece of {axis}",
             )
-        width = np.asarray(loop.extent)
+        width = np.asanyarray(loop.extent)
         legal = (width == 2) | (width == 4) | (width == 8)
         check = Check(
             f"vectorize {loop.name}", legal, loop.extent, "2, 4 or 8", "split the loop by 4", "elements"
@@ -204,7 +204,7 @@ class Pipeline(Step):
             raise refuse(
                 "pipeline", "tiles that are copied", "one is computed on the spot", "leave the loop as it is"
             )
-        legal = (np.asarray(self.stages) >= 1) & (np.asarray(self.stages) <= 2)
+        legal = (np.asanyarray(self.stages) >= 1) & (np.asanyarray(self.stages) <= 2)
         check = Check(f"pipeline {loop.name}", legal, self.stages, "1 or 2", "2", "stages")
         return program.with_nest(
             nest, nest.with_loop(loop.name, lambda x: replace(x, pipeline=self.stages)), check

@@ -73,11 +73,13 @@ class CacheRead(Step):
             )
         new = Staging(tensor, self.source, self.scope, self.at, self.vector, self.order, self.pad)
         self._fits(nest, new)
-        widths = np.asarray(self.vector)
+        widths = np.asanyarray(self.vector)
         legal = (widths == 1) | (widths == 2) | (widths == 4) | (widths == 8)
         checks = (
             Check(f"cache_read {new.name}", legal, self.vector, "1, 2, 4 or 8", "4", "elements at once"),
-            Check(f"cache_read {new.name}", np.asarray(self.pad) >= 0, self.pad, "at least 0", "0", "as pad"),
+            Check(
+                f"cache_read {new.name}", np.greater_equal(self.pad, 0), self.pad, "at least 0", "0", "as pad"
+            ),
         )
         return program.with_nest(nest, replace(nest, stagings=(*nest.stagings, new)), *checks)
 
@@ -126,7 +128,7 @@ def _reads(compute: Compute, tensor: str) -> bool:
 def _not_pipelined(nest: Nest, what: str, at: str | None) -> Check:
     """A tile computed on the spot cannot be fetched ahead."""
     stages = 1 if at is None else nest.loop(at).pipeline
-    return Check(f"compute_at {what}", np.asarray(stages) <= 1, stages, "1", "1", f"stages in {at}")
+    return Check(f"compute_at {what}", np.asanyarray(stages) <= 1, stages, "1", "1", f"stages in {at}")
 
 
 def _reader_of(program: Program, tensor: str, source: str, at: str | None) -> Nest:
@@ -186,7 +188,7 @@ class CacheWrite(Step):
             raise refuse(
                 "cache_write", f"{self.tensor} not yet held", "an accumulator exists", "leave the second out"
             )
-        widths = np.asarray(self.vector)
+        widths = np.asanyarray(self.vector)
         legal = (widths == 1) | (widths == 2) | (widths == 4) | (widths == 8)
         check = Check(
             f"cache_write {self.tensor}", legal, self.vector, "1, 2, 4 or 8", "4", "elements at once"

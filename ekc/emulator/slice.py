@@ -1,0 +1,52 @@
+"""The part of a kernel that decides where it goes and which addresses it touches, without its results."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ekc.emulator.cfg import ends_block, names, read, written
+from ekc.emulator.program import Address, Immediate, Instruction, KernelText, Operand, Vector
+
+
+def slice_of(text: KernelText) -> KernelText:
+    """The kernel without the instructions that no branch and no address depends on. Stores write zeros."""
+    keep = [_anchors(one) for one in text.code]
+    needed = {name for one, kept in zip(text.code, keep, strict=True) if kept for name in _wanted(one)}
+    changed = True
+    while changed:
+        changed = False
+        for i, one in enumerate(text.code):
+            if not keep[i] and needed.intersection(written(one)):
+                keep[i] = changed = True
+                needed.update(read(one))
+    before = [0]
+    for kept in keep:
+        before.append(before[-1] + kept)
+    code = [_without_data(one) for one, kept in zip(text.code, keep, strict=True) if kept]
+    labels = {label: before[place] for label, place in text.labels.items()}
+    return replace(text, code=code, labels=labels)
+
+
+def _anchors(one: Instruction) -> bool:
+    """Whether an instruction stays whatever its results are for."""
+    return ends_block(one) or one.parts[0] == "cp" or any(isinstance(o, Address) for o in one.operands)
+
+
+def _wanted(one: Instruction) -> list[str]:
+    """Registers that an anchor needs: all it reads, but not the data that a store writes."""
+    if one.parts[0] == "st":
+        return names(one.operands[0]) + ([one.guard.name] if one.guard else [])
+    return read(one)
+
+
+def _without_data(one: Instruction) -> Instruction:
+    if one.parts[0] != "st":
+        return one
+    address, value = one.operands
+    return replace(one, operands=(address, _zeros(value)))
+
+
+def _zeros(value: Operand) -> Operand:
+    if isinstance(value, Vector):
+        return Vector(tuple(Immediate(0) for _ in value.items))
+    return Immediate(0)

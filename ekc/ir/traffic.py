@@ -1,0 +1,202 @@
+"""Requests, sectors and wavefronts of a kernel's accesses, from how the lanes of a warp fall on memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ekc.ir.access import Access, Guard
+from ekc.ir.guards import Lanes, reaches, shares
+from ekc.ir.linear import Extent, Linear, atom_range, ceil_div
+from ekc.ir.program import Loop, Nest
+from ekc.ir.region import Region
+from ekc.ir.tree import Kernel, StageNode
+from ekc.ir.warp import WARP, places, sectors, wavefronts
+
+Array = Any
+"""A float, or a float64 vector over a population."""
+
+
+@dataclass(frozen=True, eq=False)
+class Issue:
+    """An access of `vector` elements a lane that some lanes make together.
+
+    `rounds` is how often, and by how many lanes each time: a copy by all threads has a last round of fewer.
+    """
+
+    access: Access
+    kind: str
+    """"load" or "store"."""
+    vector: Any
+    rounds: tuple[tuple[Array, Any], ...]
+    extents: Sequence[Any]
+    """Digits that tell the lanes apart, fastest first, ..."""
+    steps: Sequence[Any]
+    """... and the elements that a step of each moves the address."""
+
+
+class Traffic:
+    """Adds up what the accesses of one launch ask for, per block; `add(name, value)` takes the sums."""
+
+    def __init__(self, kernel: Kernel, add: Callable[[str, Array], None]) -> None:
+        self.kernel, self.add = kernel, add
+        self.threads = _f(kernel.threads)
+        self.lanes = thread_reaches(kernel)
+
+    def touch(
+        self,
+        access: Access,
+        kind: str,
+        vector: Any,
+        count: Array,
+        guards: Sequence[Guard],
+        region: Region | None = None,
+    ) -> None:
+        """An access that every thread makes `count` times for itself; `region` where it runs over a tile."""
+        digits = [d for x in self.kernel.thread_loops for d in _digits(access.address, x)]
+        issue = Issue(
+            access, kind, vector, ((count, self.threads),), [d[0] for d in digits], [d[1] for d in digits]
+        )
+        self._count(issue, guards, region, self.lanes)
+
+    def copy(self, node: StageNode, trips: Array) -> None:
+        """A copy by all threads, round by round: what it reads, and what it puts into shared memory."""
+        region, vector = node.buffer.region, node.staging.vector
+        moves = _f(region.size) / _f(vector)
+        full = np.floor_divide(moves, self.threads)
+        rounds = ((trips * full, self.threads), (trips, moves - full * self.threads))
+        order = list(reversed(range(len(region.segments))))
+        extents = [region.segments[i].extent for i in order]
+        extents[0] = np.maximum(np.asanyarray(extents[0]) // vector, 1)
+        lanes = segment_reaches(region, vector)
+        for access in [node.source] if node.produced is None else list(node.produced.values()):
+            steps = _segment_steps(access.address, order, vector)
+            issue = Issue(access, "load", vector, rounds, extents, steps)
+            self._count(issue, access.guards, region, lanes)
+        steps = _segment_steps(node.address, order, vector)
+        whole = node.buffer.fastest == node.vector_segment
+        into = Access(node.source.spec, node.buffer, (), node.address, ())
+        width, times = (vector, 1.0) if whole else (1, _f(vector))
+        times_each = tuple((count * times, number) for count, number in rounds)
+        self._count(Issue(into, "store", width, times_each, extents, steps), (), region, lanes)
+
+    def _count(self, issue: Issue, guards: Sequence[Guard], region: Region | None, lanes: Lanes) -> None:
+        """A warp that a guard stops asks for nothing; a lane that it stops, for no sector of its own."""
+        extents = known(self.kernel.nest, region)
+        passed = shares(guards, extents, lanes)
+        falls = (
+            _falls_on_sectors(issue, extents, lanes)
+            if issue.access.buffer is None
+            else _falls_on_banks(issue)
+        )
+        of = f"{'global' if issue.access.buffer is None else 'shared'}_{issue.kind}_"
+        for count, number in issue.rounds:
+            asking = count * np.ceil(number / WARP) * passed.warps
+            self.add(of + "requests", asking)
+            if issue.access.buffer is None:
+                whole = count * _of_lanes(falls, number) * passed.lanes
+                self.add(of + "sectors", np.maximum(whole, asking))
+            else:
+                self.add(of + "wavefronts", count * _of_lanes(falls, number) * passed.warps)
+            if issue.kind == "load":
+                size = _f(issue.vector) * issue.access.dtype.bytes
+                self.add(of + "bytes", count * number * passed.lanes * size)
+
+
+Falls = Callable[[Any], Array]
+"""What one warp of so many lanes asks for."""
+
+
+def _falls_on_sectors(issue: Issue, extents: Mapping[str, Extent], lanes: Lanes) -> Falls:
+    starts, (steps, width) = _starts(issue, extents, lanes), _in_bytes(issue)
+    return lambda number: sectors(issue.extents, steps, width, number, starts)
+
+
+def _falls_on_banks(issue: Issue) -> Falls:
+    steps, width = _in_bytes(issue)
+    return lambda number: wavefronts(issue.extents, steps, width, number)
+
+
+def _in_bytes(issue: Issue) -> tuple[list[Any], Any]:
+    itemsize = issue.access.dtype.bytes
+    return [np.asanyarray(s) * itemsize for s in issue.steps], np.asanyarray(issue.vector) * itemsize
+
+
+def _of_lanes(falls: Falls, lanes: Any) -> Array:
+    """The sum over whole warps and one of the lanes that are left."""
+    whole, rest = np.floor_divide(lanes, WARP), np.mod(lanes, WARP)
+    return whole * falls(WARP * (whole > 0)) + (rest > 0) * falls(rest)
+
+
+def _starts(issue: Issue, extents: Mapping[str, Extent], lanes: Lanes) -> Any:
+    """How often the first lane of a warp starts at each place of a sector, over all that its loops do."""
+    width, itemsize = np.asanyarray(issue.vector), issue.access.dtype.bytes
+    steps: list[Any] = []
+    counts: list[Any] = []
+    for atom, coefficient in issue.access.address.terms:
+        first, last = atom_range(atom, extents)
+        together = np.asanyarray(lanes.get(atom, 1))
+        step, count = (
+            np.asanyarray(coefficient) * together,
+            ceil_div(np.asanyarray(last - first + 1), together),
+        )
+        # What a vector holds is not another start.
+        joined = (np.abs(step) < width) & (step != 0)
+        counts.append(np.where(joined, np.maximum(count * np.abs(step) // width, 1), count))
+        steps.append(np.where(joined, width, step) * itemsize)
+    return places(np.asanyarray(issue.access.address.const) * itemsize, steps, counts)
+
+
+def known(nest: Nest, region: Region | None) -> dict[str, Extent]:
+    """Extents of the loops, and of the segment coordinates of a region."""
+    segments = region.segments if region is not None else ()
+    return {**nest.extents, **{f"#{i}": s.extent for i, s in enumerate(segments)}}
+
+
+def thread_reaches(kernel: Kernel) -> Lanes:
+    """The lanes of a warp along the thread loops."""
+    return reaches([x.name for x in kernel.thread_loops], [x.extent for x in kernel.thread_loops])
+
+
+def segment_reaches(region: Region, vector: Any) -> Lanes:
+    """The lanes of a warp along the segments of a region that all threads copy, `vector` elements each."""
+    order = list(reversed(range(len(region.segments))))
+    moves = [region.segments[i].extent for i in order]
+    moves[0] = np.maximum(np.asanyarray(moves[0]) // vector, 1)
+    lanes = reaches([f"#{i}" for i in order], moves)
+    lanes[f"#{order[0]}"] = lanes[f"#{order[0]}"] * vector
+    return lanes
+
+
+def _segment_steps(address: Linear, segments: list[int], vector: Any) -> list[Any]:
+    """Elements per step of each segment coordinate; the first moves by whole vectors."""
+    coefficients = dict(address.terms)
+    steps = [coefficients.get(f"#{i}", 0) for i in segments]
+    return [np.asanyarray(steps[0]) * vector, *steps[1:]]
+
+
+def _digits(address: Linear, loop: Loop) -> list[tuple[Any, Any]]:
+    """(extent, step of the address) of a thread loop. One that enters a quotient or remainder counts as two
+    digits: the iterations between two steps of the quotient, and the quotient."""
+    step = dict(address.terms).get(loop.name, 0)
+    through = [(a, c) for a, c in address.terms if not isinstance(a, str) and loop.name in a.variables()]
+    if not through:
+        return [(loop.extent, step)]
+    first = np.maximum(np.abs(np.asanyarray(dict(through[0][0].inner.terms).get(loop.name, 1))), 1)
+    period = np.clip(np.asanyarray(through[0][0].divisor) // first, 1, loop.extent)
+    low, high = step, step * period
+    for atom, coefficient in through:
+        move = dict(atom.inner.terms).get(loop.name, 0)
+        if atom.op == "//":
+            high = high + coefficient * (move * period // atom.divisor)
+        else:
+            low = low + coefficient * move
+            high = high + coefficient * (move * period % atom.divisor)
+    return [(period, low), (ceil_div(loop.extent, period), high)]
+
+
+def _f(value: Any) -> Array:
+    return np.asanyarray(value, dtype=np.float64)

@@ -1,0 +1,121 @@
+"""Kernels that ekc can emit, drawn: what the tuner breeds, and whatever steps come."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+import numpy as np
+
+import ekc.ir.expr as ex
+import ekc.ir.operators as o
+from ekc.errors import ScheduleError
+from ekc.ir.limits import Limits
+from ekc.ir.operator import Operator
+from ekc.ir.rules import enforce
+from ekc.ir.schedule import Schedule
+from ekc.search.space import Space
+from tests.ir.drawn_operators import Choose, draw_operator
+from tests.ir.strategies import draw_schedule
+
+
+def _band() -> Operator:
+    return o.compute(
+        "band",
+        axes={"i": 20, "j": 33},
+        reduce={"b": 5},
+        inputs={"A": (20, 5), "B": (20, 33)},
+        body=lambda A, B, i, j, b: A[i, b] * B[i + b - 2, j],
+    )
+
+
+def _soft() -> Operator:
+    return o.compute(
+        "soft", axes={"i": 25, "j": 24}, inputs={"x": (25, 24)}, body=lambda x, i, j: ex.relu(x[i, j]) + 1
+    )
+
+
+def _two_computes(dtype: str) -> Operator:
+    return o.matmul(16, 24, 12, dtype=dtype).then(
+        "D",
+        axes={"p": 16, "q": 24},
+        inputs={"bias": (24,)},
+        body=lambda C, bias, p, q: ex.relu(C[p, q] + bias[q]),
+    )
+
+
+def _furthest() -> Operator:
+    return o.compute(
+        "furthest", axes={"i": 19}, reduce={"k": 40}, inputs={"x": (19, 40)}, body=lambda x, i, k: x[i, k],
+        combine="max",
+    )  # fmt: skip
+
+
+BRED: dict[str, Operator] = {
+    "matmul": o.matmul(48, 40, 24),
+    "matmul 64": o.matmul(64, 64, 32),
+    "primes": o.matmul(31, 29, 23),
+    "fp16": o.matmul(32, 24, 40, dtype="float16"),
+    "fp16 primes": o.matmul(19, 23, 17, dtype="float16"),
+    "transposed": o.matmul(24, 33, 20, transpose_a=True, transpose_b=True),
+    "batch": o.batch_matmul(3, 17, 16, 12),
+    "matvec": o.matvec(64, 96),
+    "matvec odd": o.matvec(37, 61),
+    "matvec fp16": o.matvec(40, 64, dtype="float16"),
+    "conv": o.conv2d(1, 8, 8, 8, out_channels=8, kernel=3, padding=1),
+    "conv stride": o.conv2d(1, 4, 9, 9, out_channels=8, kernel=3, stride=2, padding=1),
+    "conv groups": o.conv2d(2, 8, 7, 7, out_channels=8, kernel=3, padding=1, groups=4),
+    "conv depthwise": o.conv2d(1, 16, 7, 7, out_channels=16, kernel=3, padding=1, groups=16),
+    "conv fp16": o.conv2d(1, 4, 6, 10, out_channels=4, kernel=(3, 1), padding=(1, 0), dtype="float16"),
+    "einsum": o.einsum("abc,cd->dba", (3, 7, 16), (16, 12)),
+    "band": _band(),
+    "soft": _soft(),
+    "furthest": _furthest(),
+    "two computes": _two_computes("float32"),
+    "two computes fp16": _two_computes("float16"),
+}
+"""Operators whose spaces the tuner would search; small, so that whole grids run."""
+_POPULATION = 64
+
+
+@cache
+def space(name: str) -> Space:
+    return Space(BRED[name], Limits())
+
+
+def bred(name: str, seed: int) -> Schedule:
+    """A schedule at the search's full depth: drawn, mended, one of those that are legal."""
+    here, rng = space(name), np.random.default_rng(seed)
+    legal = here.repair(rng, here.draw(rng, _POPULATION))[0]
+    return here.schedule(legal, int(rng.integers(len(legal))))
+
+
+def stepped(choose: Choose) -> Schedule:
+    """Any small operator, with those of the drawn steps that leave it legal."""
+    wanted = draw_schedule(choose, draw_operator(choose))
+    schedule = _start(wanted.op)
+    for step in wanted.steps:
+        try:
+            longer = schedule.do(step)
+            enforce(longer.program, Limits())
+        except ScheduleError:
+            continue
+        schedule = longer
+    return schedule
+
+
+def _start(op: Operator) -> Schedule:
+    """The shortest legal schedule: a float16 sum needs an accumulator of its own."""
+    schedule = Schedule(op)
+    for nest in schedule.program.nests:
+        compute = nest.compute
+        if compute.reduction and compute.output.dtype is not compute.acc_dtype:
+            schedule = schedule.cache_write(compute.output.name)
+    return schedule
+
+
+def sample(count: int) -> list[Schedule]:
+    """The same schedules every time: half bred, half stepped."""
+    names = sorted(BRED)
+    half = [bred(names[i % len(names)], i) for i in range(count // 2)]
+    return half + [stepped(random.Random(i).choice) for i in range(count - len(half))]

@@ -1,0 +1,72 @@
+"""Generated kernels run whole in the PTX machine, with what they must give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import ekc.emulator as emulator
+from ekc.codegen import nvrtc
+from ekc.codegen.generate import Generated, generate
+from ekc.emulator import Report
+from ekc.ir.schedule import Schedule
+
+TOLERANCE = {"float32": 2e-4, "float16": 2e-2}
+Ptx = Callable[[str, str], str]
+"""PTX of a CUDA text for an arch."""
+
+
+def compiled(source: str, arch: str) -> str:
+    return nvrtc.compile(source, arch).ptx
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A schedule's kernels after their run: reports of every launch, outputs, and the float64 reference."""
+
+    schedule: Schedule
+    made: Generated
+    reports: tuple[Report, ...]
+    found: tuple[np.ndarray, ...]
+    expected: tuple[np.ndarray, ...]
+
+    def check(self) -> None:
+        """Outputs agree with the reference, and the sanitizer saw nothing."""
+        for report in self.reports:
+            assert report.findings == (), f"{report}\n{self.schedule.to_python()}"
+        for one, other in zip(self.found, self.expected, strict=True):
+            tolerance = TOLERANCE[one.dtype.name]
+            np.testing.assert_allclose(
+                one.astype(float),
+                other,
+                rtol=tolerance,
+                atol=tolerance,
+                err_msg=self.schedule.to_python(),
+            )
+
+
+def run(schedule: Schedule, arch: str = "sm_80", ptx: Ptx = compiled) -> Ran:
+    """Compile and run every launch; inputs are uniform in -1 to 1, always the same."""
+    rng, op = np.random.default_rng(3), schedule.op
+    made = generate(schedule)
+    text = ptx(made.source, arch)
+    held = {name: np.zeros(t.shape, np.dtype(t.dtype.name)) for name, t in op.tensors.items()}
+    for spec in op.inputs:
+        held[spec.name][...] = rng.uniform(-1, 1, spec.shape)
+    given = [held[spec.name].copy() for spec in op.inputs]
+    reports = tuple(
+        emulator.launch(text, x.name, grid=x.grid, block=x.block, args=[held[a] for a in x.arguments],
+                        dynamic_shared=x.shared_bytes)
+        for x in made.launches
+    )  # fmt: skip
+    expected: Any = op.reference(*given)
+    return Ran(
+        schedule,
+        made,
+        reports,
+        tuple(held[s.name] for s in op.outputs),
+        expected if isinstance(expected, tuple) else (expected,),
+    )

@@ -1,0 +1,49 @@
+"""What the analysis foretells of a schedule beside what the PTX machine counts of its kernels."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import ekc.ir.expr as ex
+from ekc.ir.analysis import analyse
+from ekc.ir.limits import Limits
+from ekc.ir.operator import Operator
+from ekc.ir.schedule import Schedule
+from tests.emulator.generated import Ran
+
+TRAFFIC = (
+    "global_load_requests", "global_load_sectors", "global_store_requests", "global_store_sectors",
+    "shared_load_requests", "shared_load_wavefronts", "shared_store_requests", "shared_store_wavefronts",
+)  # fmt: skip
+QUANTITIES = ("fma", "barriers", "shuffles", *TRAFFIC)
+
+
+def predicted(schedule: Schedule) -> dict[str, float]:
+    """Totals over all launches."""
+    figures = analyse(schedule.program, Limits())
+    return {name: float(figures["total_" + name][0]) for name in QUANTITIES}
+
+
+def executed(ran: Ran) -> Counter[str]:
+    """The same of what ran: fma by lane, accesses by warp request, barriers by block."""
+    total: Counter[str] = Counter()
+    for report in ran.reports:
+        counters = report.counters
+        total["barriers"] += counters.barriers
+        total["fma"] += counters.lane_instructions.get("fma.f32", 0)
+        total["shuffles"] += counters.warp_instructions.get("warp", 0)
+        for site in counters.instructions.values():
+            kind, _, space = site.kind.partition(".")
+            total[f"{space}_{kind}_requests"] += site.requests
+            total[f"{space}_{kind}_sectors"] += site.sectors
+            total[f"{space}_{kind}_wavefronts"] += site.wavefronts
+    return total
+
+
+def multiplies_and_adds(op: Operator) -> bool:
+    """Whether every statement is one multiply-add, so that the fmas of the PTX are its iterations."""
+    return all(
+        c.reduction and c.combine == "sum" and isinstance(c.body, ex.Binary) and c.body.op == "*"
+        and all(isinstance(part, ex.Load) for part in ex.factors(c.body)) and len(ex.factors(c.body)) == 2
+        for c in op.computes
+    )  # fmt: skip

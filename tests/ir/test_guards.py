@@ -1,0 +1,50 @@
+"""How much guards let through, against counting every value of every loop."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from ekc.ir.access import Guard
+from ekc.ir.guards import shares
+from ekc.ir.linear import Linear
+
+
+def brute(guard: Guard, extents: dict[str, int], lanes: dict[str, int]) -> tuple[float, float]:
+    """(share of values inside, share of warps with one inside), one by one."""
+    terms, inside, asking, warps = dict(guard.form.terms), 0, 0, 0
+    names = list(terms)
+    for start in itertools.product(*(range(0, extents[n], lanes[n]) for n in names)):
+        some = 0
+        for lane in itertools.product(*(range(lanes[n]) for n in names)):
+            value = guard.form.const + sum(
+                (s + k) * terms[n] for s, k, n in zip(start, lane, names, strict=True)
+            )
+            some += 0 <= value < guard.extent
+        inside, asking, warps = inside + some, asking + (some > 0), warps + 1
+    return inside / np.prod([extents[n] for n in names]), asking / warps
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_shares_are_counted(seed: int) -> None:
+    rng = random.Random(seed)
+    names = ["i", "j", "k"][: rng.randint(1, 3)]
+    lanes = {n: rng.choice((1, 1, 2, 3)) for n in names}
+    extents = {n: lanes[n] * rng.randint(1, 4) for n in names}
+    form = Linear(tuple((n, rng.choice((1, 2, 3, 7, -1, -2))) for n in names), rng.randint(-6, 6))
+    guard = Guard(form, rng.randint(1, 30), True, True)
+    found = shares([guard], extents, lanes)
+    assert (found.lanes, found.warps) == pytest.approx(brute(guard, extents, lanes))
+
+
+def test_a_population_is_its_members() -> None:
+    extents = np.array([3, 5, 8, 40])
+    guard = Guard(Linear((("i", np.array([1, 2, 4, 1])), ("j", 1)), -1), 9, True, True)
+    many = shares([guard], {"i": extents, "j": 4}, {"j": 4})
+    for row, extent in enumerate(extents.tolist()):
+        alone = Guard(Linear((("i", [1, 2, 4, 1][row]), ("j", 1)), -1), 9, True, True)
+        one = shares([alone], {"i": extent, "j": 4}, {"j": 4})
+        assert (many.lanes[row], many.warps[row]) == (one.lanes, one.warps)
