@@ -32,6 +32,10 @@ class CompileError(EkcError):
     """NVRTC refused the CUDA text; the message shows the source line."""
 
 
+class KernelFault(EkcError):
+    """A compiled kernel did what no kernel may: a stray access, a race, an element left unwritten."""
+
+
 class DeviceError(EkcError):
     """A device does not exist here, or cannot do what was asked of it."""
 

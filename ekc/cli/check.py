@@ -1,8 +1,9 @@
-"""`ekc check`: what can be known of a kernel without running it."""
+"""`ekc check`: what can be known of a kernel without a GPU: static facts, and an execution of its PTX."""
 
 from __future__ import annotations
 
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ekc.cli.executed import accesses_table, counts_text, execution_facts
 from ekc.cli.operators import NEGATIVES
 from ekc.cli.output import json_option, say, say_json
 from ekc.cli.sources import Source, schedule_source
@@ -28,17 +30,22 @@ _VECTOR = re.compile(r"\b((?:ld|st)\.(?:global|shared))(?:\.\w+)*?\.(v[248])\.[a
 @click.option("--arch", help="Compile for this, such as sm_90; default: that of the target.")
 @json_option
 def check(source: Source, arch: str | None, as_json: bool) -> int:
-    """Compile a schedule and print the static facts: registers, spills, shared memory, occupancy, accesses.
+    """Compile a schedule; print its static facts, and what its PTX does when executed on the CPU.
 
-    Status 1 when a rule or a limit of the target refuses the schedule.
+    Registers, spills, shared memory, occupancy, accesses; then the sanitizer's findings and counts of
+    sectors, wavefronts, barriers and instructions, over the whole grid or some blocks of a large one.
+    Status 1 when a rule or limit refuses the schedule, the sanitizer finds something, or the result is wrong.
     """
     import ekc
     from ekc import devices
+    from ekc.devices.verify import verify
+    from ekc.ir.agreement import Expected, random_inputs
 
     found, device = source.find(), devices.open(source.target)
     refusals = _refusals(found.schedule, device)
+    op, fine = found.schedule.op, not refusals
     facts = {
-        "operator": found.schedule.op.to_json(),
+        "operator": op.to_json(),
         "digest": found.schedule.digest,
         "origin": found.origin,
         "device": {"name": device.name, "simulated": device.simulated},
@@ -48,12 +55,18 @@ def check(source: Source, arch: str | None, as_json: bool) -> int:
     }
     if not refusals:
         kernel = ekc.compile(found.schedule, arch=arch or device.arch, limits=device.limits)
-        facts["launches"] = list(_launches(kernel.compiled, device))
+        verdict = verify(found.schedule, kernel.compiled, Expected(op, random_inputs(op)))
+        fine = verdict.ok
+        facts["executed_by"] = kernel.executed_by
+        facts["launches"] = [
+            launch | {"executed": execution_facts(checked)}
+            for launch, checked in zip(_launches(kernel.compiled, device), verdict.launches, strict=True)
+        ]
     if as_json:
         say_json(facts)
     else:
         say(_text(found.schedule, found.origin, device, facts))
-    return 1 if refusals else 0
+    return 0 if fine else 1
 
 
 def _refusals(schedule: Schedule, device: Device) -> list[Refusal]:
@@ -73,7 +86,6 @@ def _launches(compiled: CompiledKernel, device: Device) -> Iterator[dict[str, An
             "shared_bytes": resources.shared_bytes + launch.shared_bytes,
             "occupancy": _occupancy(launch, resources, device),
             "vector_accesses": _vectors(compiled.ptx, launch.name),
-            "sites": [asdict(site) for site in launch.sites],
         }
 
 
@@ -113,6 +125,8 @@ def _text(schedule: Schedule, origin: str, device: Device, facts: dict[str, Any]
 
 
 def _launch_text(launch: dict[str, Any]) -> str:
+    from ekc.search.text_table import WIDTH
+
     occupancy, vectors = launch["occupancy"], launch["vector_accesses"]
     facts = {
         "grid": " x ".join(map(str, launch["grid"])),
@@ -123,31 +137,14 @@ def _launch_text(launch: dict[str, Any]) -> str:
         "occupancy": _held(occupancy) if occupancy else "not known for this device",
         "vectors": ", ".join(f"{what} x{count}" for what, count in vectors.items()) or "none in the PTX",
     }
-    lines = [launch["name"], *(f"  {name:11}{fact}" for name, fact in facts.items())]
-    return "\n".join([*lines, "", _sites(launch["sites"])])
+    lines = [launch["name"]]
+    for name, fact in (facts | counts_text(launch["executed"])).items():
+        lines += textwrap.wrap(fact, WIDTH, initial_indent=f"  {name:11}", subsequent_indent=" " * 13)
+    lines += [f"  {finding['text']}" for finding in launch["executed"]["findings"]]
+    return "\n".join([*lines, "", accesses_table(launch["executed"])])
 
 
 def _held(occupancy: dict[str, Any]) -> str:
     share = 100 * occupancy["warps"] / occupancy["of_warps"]
     warps = f"{occupancy['warps']} of {occupancy['of_warps']} warps per SM ({share:.0f}%)"
     return f"{warps}, {occupancy['blocks']} blocks, limited by {occupancy['limited_by']}"
-
-
-def _sites(sites: list[dict[str, Any]]) -> str:
-    """One row for each memory statement: how wide, how often, and how a warp's addresses fit together."""
-    from ekc.search.text_table import text_table
-
-    headers = ("memory access", "space", "bytes a lane", "requests a block", "sectors", "wavefronts")
-    return text_table(headers, [_site(s) for s in sites], labels=2)
-
-
-def _site(site: dict[str, Any]) -> tuple[str, ...]:
-    on_chip = site["space"] == "shared"
-    return (
-        f"{site['kind']} {site['buffer']}",
-        site["space"],
-        str(site["bytes_per_lane"]),
-        f"{site['requests']:g}",
-        "" if on_chip else f"{site['sectors']:.1f}",
-        f"{site['wavefronts']:.1f}" if on_chip else "",
-    )

@@ -45,11 +45,7 @@ def best(request: Request, records: Path, target: str, as_json: bool) -> None:
     )
     title = f"{str(op).splitlines()[0]} on {device.label}: best of {records}"
     say(text_table((f"latency [{latency[1]}]", "power [W]", f"energy [{energy[1]}]"), [row], title, labels=0))
-    say(
-        "\n".join(
-            ["", *note("checked", trial.checked or "not compared with NumPy"), "", trial.schedule.to_python()]
-        )
-    )
+    say("\n".join(["", *note("checked", trial.checked or "not executed"), "", trial.schedule.to_python()]))
 
 
 @click.command(context_settings=NEGATIVES)
@@ -87,4 +83,4 @@ def _provenance(found: Found, device: Device) -> dict[str, str]:
         told["energy"] = (
             f"{trial.energy_j * 1e3:.4g} mJ a call ({'metered' if trial.metered else 'predicted'})"
         )
-    return told | {"result": trial.checked or "not compared with NumPy"}
+    return told | {"result": trial.checked or "not executed"}

@@ -1,4 +1,4 @@
-"""`ekc run`: is a schedule right? Its Program on random inputs, against the float64 reference."""
+"""`ekc run`: is a kernel right? Its compiled PTX on random inputs, against the float64 reference."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ekc.cli.executed import execution_facts
 from ekc.cli.operators import NEGATIVES
 from ekc.cli.output import json_option, say, say_json
 from ekc.cli.sources import Source, schedule_source
 
 if TYPE_CHECKING:
-    from ekc.ir.agreement import Agreement
-
-_FLOPS_IN_FULL = 2.0**28
-"""Up to here every block runs; of a larger problem some do."""
-_BLOCKS = 8
+    from ekc.devices.verify import Verdict
 
 
 @click.command(context_settings=NEGATIVES)
@@ -23,51 +20,57 @@ _BLOCKS = 8
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the inputs.")
 @json_option
 def run(source: Source, seed: int, as_json: bool) -> int:
-    """Evaluate a schedule in NumPy on random inputs and compare with a float64 reference.
+    """Compile a schedule, execute its PTX on random inputs and compare with a float64 reference.
 
-    The CUDA is not executed: this shows what the schedule computes. Status 1 when it is wrong.
+    It runs on the CPU, under a sanitizer; of a large grid some blocks run. Status 1 when the result is wrong
+    or the sanitizer finds something.
     """
-    from ekc.devices.kernel import Kernel
-    from ekc.ir.agreement import agreement, random_inputs
-    from ekc.ir.tree import kernels
+    import ekc
+    from ekc import devices
+    from ekc.devices.verify import verify
+    from ekc.ir.agreement import Expected, random_inputs
 
-    found = source.find()
+    found, device = source.find(), devices.open(source.target)
     schedule = found.schedule
-    total = int(kernels(schedule.program)[-1].blocks)
-    blocks = total if schedule.op.flops <= _FLOPS_IN_FULL else _BLOCKS
-    verdict = agreement(schedule.program, random_inputs(schedule.op, seed), blocks, seed)
+    kernel = ekc.compile(schedule, arch=device.arch, limits=device.limits)
+    verdict = verify(schedule, kernel.compiled, Expected(schedule.op, random_inputs(schedule.op, seed)), seed)
     facts = {
         "operator": schedule.op.to_json(),
         "digest": schedule.digest,
         "origin": found.origin,
-        "executed_by": Kernel.executed_by,
+        "arch": kernel.arch,
+        "executed_by": kernel.executed_by,
         "seed": seed,
-        "max_error": verdict.max_error,
-        "tolerance": verdict.tolerance,
-        "complete": verdict.complete,
-        "blocks": verdict.blocks,
-        "total_blocks": verdict.total_blocks,
+        "max_error": verdict.worst.max_error,
+        "tolerance": verdict.worst.tolerance,
+        "complete": all(x.agreement.complete for x in verdict.launches),
+        "strays": sum(x.agreement.strays for x in verdict.launches),
+        "blocks": sum(x.agreement.blocks for x in verdict.launches),
+        "total_blocks": sum(x.agreement.total_blocks for x in verdict.launches),
+        "launches": [execution_facts(x) for x in verdict.launches],
         "ok": verdict.ok,
     }
     if as_json:
         say_json(facts)
     else:
-        say(f"{str(schedule.op).splitlines()[0]}: {found.origin}\n{_text(verdict, seed)}")
+        origin = f"{str(schedule.op).splitlines()[0]}: {found.origin}, compiled for {kernel.arch}"
+        say(f"{origin}\n{_text(verdict, seed, kernel.executed_by)}")
     return 0 if verdict.ok else 1
 
 
-def _text(verdict: Agreement, seed: int) -> str:
-    from ekc.devices.kernel import Kernel
-
+def _text(verdict: Verdict, seed: int, executed_by: str) -> str:
+    complete = all(x.agreement.complete for x in verdict.launches)
+    strays = sum(x.agreement.strays for x in verdict.launches)
+    written = "every element that these blocks own" if complete else "NOT every element"
     lines = {
         "inputs": f"normal(0, 1), seed {seed}",
-        "run by": Kernel.executed_by,
-        "blocks": f"{verdict.blocks} of {verdict.total_blocks}",
-        "max error": f"{verdict.max_error:.3g}",
-        "tolerance": f"{verdict.tolerance:.3g}",
-        "written": "every element that these blocks own" if verdict.complete else "NOT every element",
+        "run by": executed_by,
+        "blocks": verdict.share,
+        "max error": f"{verdict.worst.max_error:.3g}",
+        "tolerance": f"{verdict.worst.tolerance:.3g}",
+        "written": written + (f", and {strays} that other blocks own" if strays else ""),
+        "sanitizer": "\n           ".join(map(str, verdict.findings)) or "found nothing",
     }
     told = [f"{name:11}{text}" for name, text in lines.items()]
-    return "\n".join(
-        [*told, "agrees with the reference" if verdict.ok else "DOES NOT AGREE with the reference"]
-    )
+    ends = {"": "agrees with the reference", "wrong result": "DOES NOT AGREE with the reference"}
+    return "\n".join([*told, ends.get(verdict.fault, "NOT SAFE: see what the sanitizer found")])

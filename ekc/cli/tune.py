@@ -40,8 +40,8 @@ class Options:
         """Refuse what `ekc.tune` would refuse, before anything is written."""
         from ekc import devices
         from ekc.search.objective import checked_objective
+        from ekc.search.options import check_options
         from ekc.search.records import RecordStore
-        from ekc.search.tuner import check_options
 
         check_options(self.trials, self.max_slowdown, self.clocks, self.seed, self.time_budget_s)
         checked_objective(self.objective)

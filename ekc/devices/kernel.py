@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel, Launch, Resources
-from ekc.ir.evaluate import evaluate
+from ekc.devices.execute import EXECUTED_BY, execute
+from ekc.errors import KernelFault
 from ekc.ir.schedule import Schedule
 
 
@@ -16,13 +17,13 @@ from ekc.ir.schedule import Schedule
 class Kernel:
     """A schedule, and the CUDA, PTX and CUBIN made of it. Call it: NumPy in, NumPy out.
 
-    A call does not run the compiled code yet: the schedule's own tree is evaluated in NumPy. That shows
-    what the schedule computes, and says nothing about the CUDA text; see `executed_by`.
+    A call executes the compiled PTX in a machine made of NumPy, under a sanitizer: every launch, every
+    thread, and no GPU. That shows what the kernel computes, not how fast it is.
     """
 
     schedule: Schedule
     compiled: CompiledKernel
-    executed_by: ClassVar[str] = "ekc.ir.evaluate: the schedule, not the compiled CUDA"
+    executed_by: ClassVar[str] = EXECUTED_BY
 
     @property
     def cuda_source(self) -> str:
@@ -55,11 +56,20 @@ class Kernel:
         return self.compiled.arch
 
     def __call__(self, *arrays: NDArray[Any]) -> NDArray[Any]:
-        """The result for input arrays in the operator's order, evaluated from the IR (see the class).
+        """The result for input arrays in the operator's order; see the class.
 
-        Raises `InvalidInput` for an array of another shape or dtype than declared.
+        Raises `InvalidInput` for an array of another shape or dtype than declared, `KernelFault` when the
+        sanitizer sees a stray access, a race or the like, or when an element is never written, and
+        `EkcError` for an instruction that the machine does not know.
         """
-        return evaluate(self.schedule.program, arrays).output
+        runs = execute(self.schedule.op, self.compiled, arrays)
+        for run in runs:
+            if run.report.findings:
+                raise KernelFault(f"{len(run.report.findings)} findings; the first: {run.report.findings[0]}")
+            if not run.written.all():
+                missing = f"{(~run.written).sum()} of {run.written.size} elements"
+                raise KernelFault(f"{run.report.kernel} leaves {missing} of its output unwritten")
+        return runs[-1].output
 
     def __repr__(self) -> str:
         inputs = ", ".join(map(str, self.schedule.op.inputs))

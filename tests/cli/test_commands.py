@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ import pytest
 
 import ekc
 from ekc.cli import main
+from ekc.codegen.compiled import CompiledKernel
+from ekc.codegen.generate import compile_schedule
+from tests.devices import faults
 
 EKC = [sys.executable, "-c", "import sys; from ekc.cli import main; sys.exit(main())"]
 SIZE = ["matmul", "32", "32", "32"]
@@ -47,7 +51,7 @@ def test_tune_prints_one_table_and_leaves_a_kernel(capsys: pytest.CaptureFixture
         "naive",
         "a100 (simulated)",
         "Simulated: every figure",
-        "not executed",
+        "compiled PTX executed on",
         "of roofline",
     ):
         assert word in out
@@ -161,11 +165,19 @@ def test_layers_are_tuned_once_each(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_run_says_what_it_ran(capsys: pytest.CaptureFixture[str]) -> None:
     out = said(capsys, "run", *SIZE)
-    assert "not the compiled CUDA" in out
+    assert "the compiled PTX, on the CPU" in out
+    assert "sanitizer  found nothing" in out
     assert "agrees with the reference" in out
     got = json_of(capsys, "run", "einsum", "bij,bjk->bik", "2x5x7", "2x7x3", "--seed", "3")
     assert got["ok"]
     assert got["max_error"] <= got["tolerance"]
+    assert got["executed_by"] == "ekc.emulator: the compiled PTX, on the CPU"
+    assert [(x["findings"], x["right"]) for x in got["launches"]] == [([], True)]
+    assert got["blocks"] == got["total_blocks"] == sum(x["blocks"] for x in got["launches"])
+
+
+def test_run_takes_some_blocks_of_a_large_grid_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "blocks     64 of 1024 blocks" in said(capsys, "run", "matmul", "512", "512", "512")
 
 
 def test_run_tells_a_wrong_result_by_its_status(
@@ -173,6 +185,32 @@ def test_run_tells_a_wrong_result_by_its_status(
 ) -> None:
     monkeypatch.setattr("ekc.ir.agreement.tolerance", lambda op, scale: 0.0)
     assert "DOES NOT AGREE" in said(capsys, "run", *SIZE, status=1)
+
+
+@pytest.mark.parametrize(
+    ("fault", "run_says", "check_says"),
+    [
+        (faults.far_store, "NOT SAFE: see what the sanitizer found", "out-of-bounds: store of"),
+        (faults.squared, "DOES NOT AGREE with the reference", "result     DOES NOT AGREE"),
+    ],
+)
+def test_a_faulty_kernel_is_told_by_run_and_check(
+    fault: Callable[[str], str],
+    run_says: str,
+    check_says: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def spoiled(*given: Any) -> CompiledKernel:
+        return faults.spoiled(compile_schedule(*given), fault)
+
+    monkeypatch.setattr("ekc.devices.compiling.compile_schedule", spoiled)
+    assert run_says in said(capsys, "run", *SIZE, status=1)
+    assert check_says in said(capsys, "check", *SIZE, status=1)
+    got = json_of(capsys, "run", *SIZE, status=1)
+    assert not got["ok"]
+    found = [f["kind"] for x in got["launches"] for f in x["findings"]]
+    assert found == (["out-of-bounds"] if fault is faults.far_store else [])
 
 
 def _tiled(path: Path) -> Path:
@@ -193,23 +231,32 @@ def _tiled(path: Path) -> Path:
     return path
 
 
-def test_check_prints_the_static_facts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_check_prints_static_facts_and_counts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = str(_tiled(tmp_path / "s.json"))
     out = said(capsys, "check", "--schedule", file, "--target", "a100")
     for word in (
         "registers",
         "spills",
         "occupancy",
-        "ld.global",
-        "store C",
-        "B.shared",
+        "ld.global.nc.f32",
+        "st.global.v4.f32",
+        "ld.shared.v4.f32",
         "limits of a100 (simulated)",
+        "1 of 1 blocks, on the CPU",
+        "agrees with the reference",
+        "no findings",
     ):
         assert word in out
     (launch,) = json_of(capsys, "check", "--schedule", file, "--arch", "sm_90")["launches"]
     assert launch["shared_bytes"] == 8 * 64 * 4
     assert launch["vector_accesses"]["st.global.v4"] == 4
     assert launch["occupancy"]["warps"] <= launch["occupancy"]["of_warps"]
+    counters = launch["executed"]["counters"]
+    assert counters["lane_instructions"]["fma.f32"] == 64**3
+    assert counters["global_store_sectors"] == 64 * 64 * 4 // 32
+    assert launch["executed"]["blocks"] == launch["executed"]["total_blocks"] == 1
+    # The shared tile is filled 8 times over; threads wait before and after.
+    assert counters["barriers"] == 16
 
 
 def test_check_lists_every_refusal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_a_call_takes_and_gives_numpy(kernel: Kernel) -> None:
 
 
 def test_it_says_who_computes_the_result(kernel: Kernel) -> None:
-    assert kernel.executed_by == "ekc.ir.evaluate: the schedule, not the compiled CUDA"
+    assert kernel.executed_by == "ekc.emulator: the compiled PTX, on the CPU"
     assert kernel.executed_by in repr(kernel)
     assert "matmul(A[12, 7] float32, B[7, 9] float32), sm_80" in repr(kernel)
 

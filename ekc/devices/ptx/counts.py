@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ekc.devices.ptx.loops import executions
 from ekc.devices.ptx.text import Instruction, blocks
@@ -78,13 +79,19 @@ def count(ptx: str, kernel: str) -> Counts:
     Raises `InvalidInput` if there is no such kernel; `EkcError` for a loop without a constant
     trip count (naming label and line), for a call and for an indirect branch.
     """
-    parts = blocks(ptx, kernel)
     totals: dict[str, float] = defaultdict(float)
-    for block, runs in zip(parts, executions(kernel, parts), strict=True):
-        for instruction in block.body:
-            for kind, amount in _kinds(instruction):
-                totals[kind] += runs * amount
+    for instruction, times in runs(ptx, kernel):
+        for kind, amount in _kinds(instruction):
+            totals[kind] += times * amount
     return Counts(**totals)
+
+
+@lru_cache(maxsize=4)
+def runs(ptx: str, kernel: str) -> tuple[tuple[Instruction, float], ...]:
+    """Every instruction of `kernel` and how often one thread runs it; says and refuses what `count` does."""
+    parts = blocks(ptx, kernel)
+    found = zip(parts, executions(kernel, parts), strict=True)
+    return tuple((one, times) for block, times in found for one in block.body)
 
 
 def _kinds(instruction: Instruction) -> Iterator[tuple[str, float]]:

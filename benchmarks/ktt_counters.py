@@ -1,0 +1,292 @@
+"""Counters of the PTX machine beside those that Nsight measured on an RTX 2080 Ti, ranked.
+
+    python benchmarks/ktt_counters.py --data DIR [--json FILE] [--seed N] [--rows N]
+
+DIR holds ktt_convolution_rtx_2080_ti_counters.csv.gz: a 15x15 convolution in 1320 designs, each with and
+without PADDING and READ_ONLY. Seeded designs of every block width and tile area run in the machine as a
+schedule of ekc, on a few blocks each, compiled for sm_75; every fifth also runs as CUDA text of the recorded
+design. Printed is the rank correlation (Spearman) of each counter with the measured one; the bars are for
+ekc's kernels. Beside it: the same for designs of small code, how far the level is off, the CUDA text, the
+recording with itself (PADDING changes nothing it counts, so each kernel was measured twice), and the best
+of three trivial predictors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import json
+import multiprocessing
+import os
+import platform
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ktt_kernels import ARCH, BLOCKS, Design, of_schedule, of_text
+from numpy.typing import NDArray
+from ranking import spearman
+from tune_table import table
+
+import ekc
+from ekc.codegen import nvrtc
+from ekc.errors import EkcError, InvalidInput, ScheduleError
+
+TABLE = "ktt_convolution_rtx_2080_ti_counters.csv.gz"
+WORKERS = 2
+TEXT_EVERY = 5
+"""One design in so many also runs as CUDA text: compiling is what takes the time."""
+INSTRUCTIONS_BAR, TRAFFIC_BAR = 0.9, 0.8
+COUNTERS = {
+    "requests": ("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum", TRAFFIC_BAR),
+    "read sectors": ("lts__t_sectors_op_read.sum", TRAFFIC_BAR),
+    "written sectors": ("lts__t_sectors_op_write.sum", TRAFFIC_BAR),
+    "load wavefronts": ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum", TRAFFIC_BAR),
+    "store wavefronts": ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum", TRAFFIC_BAR),
+    "fp32": ("smsp__sass_thread_inst_executed_op_fp32_pred_on.sum", INSTRUCTIONS_BAR),
+    "integer": ("smsp__sass_thread_inst_executed_op_integer_pred_on.sum", INSTRUCTIONS_BAR),
+    "memory": ("smsp__sass_thread_inst_executed_op_memory_pred_on.sum", INSTRUCTIONS_BAR),
+    "control": ("smsp__sass_thread_inst_executed_op_control_pred_on.sum", INSTRUCTIONS_BAR),
+    "instructions": ("smsp__inst_executed.sum", INSTRUCTIONS_BAR),
+}
+"""Our counter: the measured column and the least rank correlation asked for."""
+SPILLS = "l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum"
+INSTRUCTION_BYTES, INSTRUCTION_CACHE = 16, 46 * 1024
+"""Of Turing: Jia et al., Dissecting the NVIDIA Turing T4 GPU via Microbenchmarking (arXiv 1903.07486)."""
+DIGITS = 7
+"""Significant digits of the recording; ours are rounded to as many, so that equal counts tie."""
+NO_COUNTERPART = "no counterpart (READ_ONLY=0: ekc always reads its inputs through the read-only path)"
+REPEATS = "a second measurement of the same kernel (PADDING=1)"
+HEADERS = ("counter", "ekc", "small", "level", "text", "level", "repeat", "trivial", "which", "bar", "")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A recorded design and its measured counters, by our names."""
+
+    design: Design
+    measured: dict[str, float]
+    again: dict[str, float]
+    """The same kernel's second measurement."""
+    spilled: bool
+    """Whether the recorded kernel kept registers in local memory, which no PTX shows."""
+
+    @property
+    def small(self) -> bool:
+        """Whether a load and an fma for each tap of a thread fit the instruction cache.
+
+        What does not is fetched through L2, whose measured sectors hold it beside the data.
+        """
+        taps = self.design.side**2 * self.design.tile_x * self.design.tile_y
+        return 2 * INSTRUCTION_BYTES * taps <= INSTRUCTION_CACHE
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What the machine counted for a row."""
+
+    row: Row
+    ekc: dict[str, float]
+    text: dict[str, float] | None
+    """Of the CUDA text, where that ran too."""
+
+
+def read(folder: Path) -> tuple[list[Row], dict[str, int]]:
+    """The designs that ekc has a counterpart for, and what became of the other recorded rows."""
+    file = folder / TABLE
+    if not file.is_file():
+        raise InvalidInput(f"data: {folder} has no {TABLE}; name the folder that holds the recordings")
+    with gzip.open(file, "rt") as lines:
+        recorded = list(csv.DictReader(lines))
+    kept = [line for line in recorded if line["READ_ONLY"] != "0"]
+    again = {_design(line): _measured(line) for line in kept if line["PADDING"] != "0"}
+    plain = [line for line in kept if line["PADDING"] == "0"]
+    lonely = [_design(line) for line in plain if _design(line) not in again]
+    if lonely:
+        raise InvalidInput(f"data: {TABLE} has no row with PADDING=1 for {lonely[0]}; it needs both")
+    rows = [
+        Row(_design(line), _measured(line), again[_design(line)], float(line[SPILLS]) > 0) for line in plain
+    ]
+    return rows, {NO_COUNTERPART: len(recorded) - len(kept), REPEATS: len(kept) - len(plain)}
+
+
+def _design(line: dict[str, str]) -> Design:
+    names = (
+        "BLOCK_SIZE_X",
+        "BLOCK_SIZE_Y",
+        "TILE_SIZE_X",
+        "TILE_SIZE_Y",
+        "IMAGE_WIDTH",
+        "IMAGE_HEIGHT",
+        "HFS",
+    )
+    return Design(*(int(line[n]) for n in names))
+
+
+def _measured(line: dict[str, str]) -> dict[str, float]:
+    return {name: float(line[column]) for name, (column, _) in COUNTERS.items()}
+
+
+def sample(rows: list[Row], count: int, seed: int) -> list[Row]:
+    """Seeded rows, one from each of `count` equal strips of the rows by block width and tile area."""
+    random = np.random.default_rng(seed)
+    shuffled = [rows[i] for i in random.permutation(len(rows))]
+    ordered = sorted(shuffled, key=lambda r: (r.design.block_x, r.design.tile_x * r.design.tile_y))
+    strips = np.array_split(np.arange(len(ordered)), min(count, len(ordered)))
+    return [ordered[int(random.choice(strip))] for strip in strips]
+
+
+def executed(row: Row, seed: int, with_text: bool) -> Counted | str:
+    """Counts of a row's kernels, or why ekc has no such schedule."""
+    try:
+        ours = of_schedule(row.design, seed)
+    except ScheduleError as refusal:
+        return str(refusal).splitlines()[0]
+    return Counted(row, ours, of_text(row.design, seed) if with_text else None)
+
+
+def trivial(rows: list[Row], measured: NDArray[np.float64]) -> tuple[str, float | None]:
+    """The best of three figures that need no kernel, whichever way it runs."""
+    guesses = {
+        "threads": [r.design.threads for r in rows],
+        "tile area": [r.design.tile_x * r.design.tile_y for r in rows],
+        "block width": [r.design.block_x for r in rows],
+    }
+    found = {name: spearman(np.array(v, float), measured) for name, v in guesses.items()}
+    best = max(found, key=lambda name: abs(found[name] or 0.0))
+    rho = found[best]
+    return best, None if rho is None else abs(rho)
+
+
+def compared(name: str, done: list[Counted]) -> dict[str, Any]:
+    """One counter: correlations, levels (median of counted by measured), bar and verdict."""
+    column, bar = COUNTERS[name]
+    rows, texts = [d.row for d in done], [d for d in done if d.text]
+    measured = np.array([r.measured[name] for r in rows])
+    mine = _rounded([d.ekc[name] for d in done])
+    text = _rounded([d.text[name] for d in texts if d.text])
+    beside = np.array([d.row.measured[name] for d in texts])
+    small = np.array([r.small for r in rows])
+    which, guess = trivial(rows, measured)
+    rho = spearman(mine, measured)
+    return {
+        "counter": name,
+        "column": column,
+        "ekc": rho,
+        "ekc_small": spearman(mine[small], measured[small]),
+        "ekc_level": _level(mine, measured),
+        "text": spearman(text, beside),
+        "text_level": _level(text, beside),
+        "repeat": spearman(np.array([r.again[name] for r in rows]), measured),
+        "trivial": guess,
+        "trivial_is": which,
+        "bar": bar,
+        "pass": rho is not None and rho >= bar,
+    }
+
+
+def _rounded(counts: list[float]) -> NDArray[np.float64]:
+    return np.array([float(f"{count:.{DIGITS}g}") for count in counts])
+
+
+def _level(mine: NDArray[np.float64], measured: NDArray[np.float64]) -> float | None:
+    there = measured > 0
+    return float(np.median(mine[there] / measured[there])) if there.any() else None
+
+
+def measure(folder: Path, count: int, seed: int) -> dict[str, Any]:
+    """Run the sample and compare every counter."""
+    rows, others = read(folder)
+    began = time.perf_counter()
+    chosen = sample(rows, count, seed)
+    found, failed = [], []
+    with ProcessPoolExecutor(WORKERS, multiprocessing.get_context("spawn")) as pool:
+        jobs = [pool.submit(executed, row, seed, i % TEXT_EVERY == 0) for i, row in enumerate(chosen)]
+        for row, job in zip(chosen, jobs, strict=True):
+            try:
+                found.append(job.result())
+            except EkcError as problem:
+                failed.append(f"{row.design}: {str(problem).splitlines()[0]}")
+    done = [f for f in found if isinstance(f, Counted)]
+    lines = [compared(name, done) for name in COUNTERS] if done else []
+    return {
+        "recorded_rows": len(rows) + sum(others.values()),
+        "left_out": others,
+        "sampled": len(chosen),
+        "refused": dict(Counter(f for f in found if isinstance(f, str))),
+        "failed": failed,
+        "compared": len(done),
+        "texts": sum(d.text is not None for d in done),
+        "small_code": sum(d.row.small for d in done),
+        "spilled_in_recording": sum(d.row.spilled for d in done),
+        "seconds": time.perf_counter() - began,
+        "lines": lines,
+        "rows": [asdict(d) for d in done],
+        "pass": bool(lines) and not failed and all(line["pass"] for line in lines),
+    }
+
+
+FIGURES = ("ekc", "ekc_small", "ekc_level", "text", "text_level", "repeat", "trivial")
+
+
+def row_text(line: dict[str, Any]) -> tuple[str, ...]:
+    """A line of the table as text."""
+    figures = [line[k] for k in FIGURES]
+    told = ["-" if f is None else f"{f:.3f}" for f in figures]
+    verdict = "pass" if line["pass"] else "FAIL"
+    return (line["counter"], *told, line["trivial_is"], f"{line['bar']}", verdict)
+
+
+def notes(result: dict[str, Any]) -> list[str]:
+    """Which rows the table is about, and which it is not."""
+    said = [
+        f"{result['compared']} of {result['sampled']} sampled designs compared, {result['texts']} of them "
+        f"also as CUDA text, {result['small_code']} of small code; "
+        f"{result['spilled_in_recording']} spilled in the recording; {result['seconds']:.0f} s"
+    ]
+    for why, number in result["left_out"].items():
+        said.append(f"{number} of {result['recorded_rows']} recorded rows: {why}")
+    said += [f"{number} sampled rows have no counterpart: {why}" for why, number in result["refused"].items()]
+    said += [f"FAILED {problem}" for problem in result["failed"]]
+    said += [f"{line['counter']}: {line['column']}" for line in result["lines"]]
+    return said
+
+
+def main() -> None:
+    """Print the table; write it as JSON where asked."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help=f"the folder of {TABLE}")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--rows", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    try:
+        result = measure(arguments.data, arguments.rows, arguments.seed)
+    except InvalidInput as problem:
+        parser.error(str(problem))
+    print(
+        f"ekc {ekc.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
+        f"NVRTC {nvrtc.version()}, {os.cpu_count()} cores; PTX for {ARCH}, executed in NumPy, "
+        f"seed {arguments.seed}"
+    )
+    print(
+        f"Spearman with Nsight's counters on an RTX 2080 Ti; {BLOCKS} blocks inside the image, 1 on each edge"
+    )
+    print("level: median of counted by measured; trivial: |Spearman| of the best of three figures")
+    print("small: designs whose code fits the instruction cache; what does not is read through L2")
+    print(table([HEADERS, *(row_text(line) for line in result["lines"])]))
+    print("\n".join(notes(result)))
+    print("pass" if result["pass"] else "FAIL")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

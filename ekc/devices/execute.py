@@ -1,0 +1,96 @@
+"""A compiled kernel run in the PTX machine: launch after launch, NumPy in, NumPy out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.codegen.compiled import CompiledKernel, Launch
+from ekc.emulator import Report, launch
+from ekc.emulator.launch import MAX_INSTRUCTIONS
+from ekc.ir.operator import Operator, TensorSpec
+
+EXECUTED_BY = "ekc.emulator: the compiled PTX, on the CPU"
+"""Who computes a result, wherever a result is shown."""
+
+_UNWRITTEN = {4: 0x7FC0E4C5, 2: 0x7E4C}
+"""By bytes of an element: a NaN that no arithmetic makes, to tell what was never written."""
+_PER_OPERATION = 100
+"""Instructions that an honest kernel may need for an operation or a byte: addresses, guards, copies."""
+
+
+@dataclass(frozen=True, eq=False)
+class LaunchRun:
+    """What one launch wrote, and what the sanitizer and the counters say of it."""
+
+    output: NDArray[Any]
+    written: NDArray[np.bool_]
+    """Which elements of the output were written."""
+    report: Report
+
+
+def execute(
+    op: Operator,
+    compiled: CompiledKernel,
+    arrays: Sequence[NDArray[Any]],
+    blocks: Sequence[NDArray[np.int64]] | None = None,
+    stand_ins: Mapping[str, NDArray[Any]] | None = None,
+) -> tuple[LaunchRun, ...]:
+    """Run all launches in order on inputs in the operator's order, under the sanitizer.
+
+    `blocks` holds the linear block numbers to run of each launch (default: whole grids). What they leave
+    unwritten of a tensor between two launches is taken from `stand_ins`. Output buffers start as NaN.
+    Raises `InvalidInput` for arrays of another shape or dtype than declared, `EkcError` for PTX that the
+    machine cannot run.
+    """
+    memory = dict(zip((t.name for t in op.inputs), op.check_arrays(tuple(arrays)), strict=True))
+    runs = []
+    for number, one in enumerate(compiled.launches):
+        spec = op.tensors[one.arguments[-1]]
+        run = _run(compiled, one, memory, spec, None if blocks is None else blocks[number])
+        runs.append(run)
+        memory[spec.name] = run.output
+        if stand_ins is not None and spec.name in stand_ins:
+            memory[spec.name] = np.where(
+                run.written, run.output, stand_ins[spec.name].astype(spec.dtype.numpy)
+            )
+    return tuple(runs)
+
+
+def _run(
+    compiled: CompiledKernel,
+    one: Launch,
+    memory: Mapping[str, NDArray[Any]],
+    spec: TensorSpec,
+    blocks: NDArray[np.int64] | None,
+) -> LaunchRun:
+    word = np.dtype(f"u{spec.dtype.bytes}")
+    output = np.full(spec.shape, _UNWRITTEN[spec.dtype.bytes], word).view(spec.dtype.numpy)
+    report = launch(
+        compiled.ptx,
+        one.name,
+        grid=one.grid,
+        block=one.block,
+        args=[*(_constant(memory[name]) for name in one.arguments[:-1]), output],
+        dynamic_shared=one.shared_bytes,
+        blocks=blocks,
+        max_instructions=_most_instructions(compiled, one),
+    )
+    return LaunchRun(output, output.view(word) != word.type(_UNWRITTEN[spec.dtype.bytes]), report)
+
+
+def _constant(array: NDArray[Any]) -> NDArray[Any]:
+    """The array, protected: the sanitizer reports a store to an input."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
+def _most_instructions(compiled: CompiledKernel, one: Launch) -> int:
+    """Beyond these a thread must be caught in a loop."""
+    threads = float(np.prod(one.grid, dtype=float) * np.prod(one.block, dtype=float))
+    return max(MAX_INSTRUCTIONS, int(_PER_OPERATION * (compiled.flops + compiled.min_bytes) / threads))

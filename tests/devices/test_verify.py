@@ -1,0 +1,156 @@
+"""A compiled kernel is executed and judged: right ones pass, each kind of mistake is named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import ekc
+import ekc.ir.expr as ex
+from ekc.codegen.generate import compile_schedule
+from ekc.devices import verify as room
+from ekc.devices.execute import execute
+from ekc.devices.kernel import Kernel
+from ekc.devices.verify import Verdict, verify
+from ekc.errors import EkcError, KernelFault
+from ekc.ir.agreement import Expected, random_inputs
+from ekc.ir.evaluate import evaluate, sample_blocks
+from ekc.ir.schedule import Schedule
+from ekc.ir.tree import kernels
+from ekc.search.naive import naive
+from tests.devices import faults
+from tests.devices.faults import spoiled
+from tests.ir import examples
+
+
+def expected(schedule: Schedule) -> Expected:
+    return Expected(schedule.op, random_inputs(schedule.op))
+
+
+def judged(schedule: Schedule, fault: Callable[[str], str] = lambda ptx: ptx) -> Verdict:
+    return verify(schedule, spoiled(compile_schedule(schedule), fault), expected(schedule))
+
+
+def few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if every launch were large."""
+    monkeypatch.setattr(room, "WORK", 0.0)
+
+
+def tiled(side: int = 256) -> Schedule:
+    return examples.tiled_matmul(side, side, 32)
+
+
+def chain() -> Schedule:
+    """Two launches; the second reads all that the first writes."""
+    op = ekc.matmul(48, 40, 24).then(
+        "D",
+        axes={"p": 48, "q": 40},
+        reduce={"r": 40},
+        body=lambda C, p, q, r: ex.relu(C[p, r]) * C[p, q],
+    )
+    return naive(op)
+
+
+RIGHT = {
+    "tiled": tiled,
+    "conv2d": examples.tiled_conv2d,
+    "lanes": examples.lanes_matvec,
+    "on_the_spot": examples.fused_on_the_spot,
+    "fused_loops": examples.fused_loops,
+    "half": lambda: naive(ekc.matmul(31, 33, 17, dtype="float16")),
+    "chain": chain,
+}
+
+
+@pytest.mark.parametrize("make", RIGHT.values(), ids=RIGHT)
+def test_right_kernels_pass_whole_and_sampled(
+    make: Callable[[], Schedule], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule = make()
+    whole = judged(schedule)
+    assert whole.ok, str(whole)
+    assert all(x.agreement.blocks == x.agreement.total_blocks for x in whole.launches)
+    assert "the sanitizer found nothing" in str(whole)
+    few_blocks(monkeypatch)
+    part = judged(schedule)
+    assert part.ok, str(part)
+    assert all(x.agreement.blocks == min(4, x.agreement.total_blocks) for x in part.launches)
+
+
+@pytest.mark.parametrize("make", RIGHT.values(), ids=RIGHT)
+def test_blocks_of_the_grid_are_blocks_of_the_loops(make: Callable[[], Schedule]) -> None:
+    """What some blocks of the last launch write is what the tree says that they write, element by element."""
+    schedule = make()
+    *earlier, last = kernels(schedule.program)
+    arrays = random_inputs(schedule.op)
+    chosen = sample_blocks(last, 3, seed=5)
+    blocks = [*(np.arange(int(x.blocks)) for x in earlier), chosen]
+    run = execute(schedule.op, compile_schedule(schedule), arrays, blocks)[-1]
+    tree = evaluate(schedule.program, arrays, chosen)
+    np.testing.assert_array_equal(run.written, tree.written)
+    np.testing.assert_allclose(
+        run.output[run.written].astype(float), tree.output[tree.written].astype(float), rtol=2e-2, atol=2e-2
+    )
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_every_launch_is_judged(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    few_blocks(monkeypatch)
+
+    def fault(ptx: str) -> str:
+        at = ptx.index(f"_{number}(")
+        return ptx[:at] + faults.squared(ptx[at:])
+
+    verdict = judged(chain(), fault)
+    assert not verdict.launches[number].agreement.ok
+    assert verdict.launches[0].agreement.ok == (number == 1)
+    assert verdict.fault == "wrong result"
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (faults.no_barrier, "unsafe kernel: .*first race: "),
+        (faults.far_store, "unsafe kernel: .*first out-of-bounds: "),
+        (faults.squared, "wrong result: .*max error .*the sanitizer found nothing"),
+        (faults.no_store, "wrong result: .*not every element was written"),
+    ],
+)
+@pytest.mark.parametrize("part", [False, True], ids=["whole", "sampled"])
+def test_each_mistake_is_named(
+    fault: Callable[[str], str], words: str, part: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if part:
+        few_blocks(monkeypatch)
+    verdict = judged(tiled(), fault)
+    assert not verdict.ok
+    assert re.search(words, str(verdict)), str(verdict)
+
+
+def test_blocks_that_write_what_others_own_are_strays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result of these blocks is right, but lies in another block's place."""
+    few_blocks(monkeypatch)
+    schedule = examples.tiled_matmul(512, 512, 16)
+    verdict = judged(schedule, faults.other_block)
+    assert verdict.fault == "wrong result"
+    assert verdict.worst.strays > 0
+    assert "belong to other blocks" in str(verdict)
+
+
+def test_an_unknown_instruction_is_an_error_and_no_verdict() -> None:
+    with pytest.raises(EkcError, match=r"frob\.rn\.f32"):
+        judged(tiled(), faults.unknown_word)
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [(faults.far_store, "the first: out-of-bounds"), (faults.no_store, "of its output unwritten")],
+)
+def test_a_call_of_a_faulty_kernel_raises(fault: Callable[[str], str], words: str) -> None:
+    schedule = tiled()
+    kernel = Kernel(schedule, spoiled(compile_schedule(schedule), fault))
+    with pytest.raises(KernelFault, match=words):
+        kernel(*random_inputs(schedule.op))
