@@ -1,9 +1,8 @@
 """What one launch makes the hardware do, counted from the compiled kernel.
 
-Arithmetic, barriers and a ceiling on shared requests come from the PTX, spills from ptxas, addresses
-from the access sites (the index arithmetic of the emitted text, evaluated for sampled warps), reuse from
-the footprints. How often an access is issued follows the habits of the compiler written down in
-`ekc.ir.issue`, which the analysis uses too; a PTX machine will replace that.
+Arithmetic, barriers and accesses come from the PTX and the PTX machine (`accesses.py`), spills from
+ptxas. One thing comes from the schedule: which part of each tensor a block touches (the footprints), for
+the reuse in L2.
 """
 
 from __future__ import annotations
@@ -11,15 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ekc.codegen.compiled import Launch, Resources
+from ekc.devices.accesses import Executed
 from ekc.devices.occupancy import WARP, Occupancy
-from ekc.devices.ptx.counts import Counts
 from ekc.devices.specs import Spec
-from ekc.devices.traffic import LINE, SECTOR, Traffic, traffic
+from ekc.devices.traffic import LINE, Resident, Traffic, traffic
 
 UNROLL = 4.0
-"""Loop trips whose loads the compiler issues together (estimate)."""
-LOCAL_MISS = 0.5
-"""Share of local-memory bytes that reach L2 (estimate)."""
+"""Loop trips whose loads ptxas issues together (estimate)."""
+BUSY_REGISTERS = 20
+"""Registers that hold no load in flight (estimate)."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +45,8 @@ class Events:
     shared_lane_bytes: float
     """Bytes delivered to or taken from registers."""
     local_requests: float
+    lsu_cycles: float
+    """That requests of all kinds take of a load-store unit, SMs added up."""
     traffic: Traffic
     rounds: float
     """Times that one warp waits for global loads it issued together."""
@@ -70,15 +71,20 @@ class Events:
         return self.arithmetic + self.tensor + memory + control
 
 
-def events(spec: Spec, launch: Launch, resources: Resources, counts: Counts, occupancy: Occupancy) -> Events:
+def events(spec: Spec, launch: Launch, resources: Resources, ran: Executed, occupancy: Occupancy) -> Events:
     """Events of one launch that is resident as `occupancy` says."""
     blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
     threads = launch.block[0] * launch.block[1] * launch.block[2]
-    warps = float(blocks * occupancy.warps_per_block)
-    moved = _global(spec, launch, resources, counts, blocks, occupancy)
-    rounds = _rounds(launch, counts, occupancy.warps_per_block)
-    shared = _shared(launch, counts, blocks, warps)
-    local = warps * (counts.local_accesses + _spills(resources) * max(1.0, rounds))
+    counts, warps = ran.counts, float(blocks * occupancy.warps_per_block)
+    resident = Resident(
+        blocks=occupancy.blocks,
+        shared_bytes=occupancy.blocks * (launch.shared_bytes + resources.shared_bytes),
+        local_bytes=occupancy.blocks * threads * resources.stack_bytes,
+    )
+    rounds = _rounds(ran, resources.registers)
+    on_chip = [one for one in ran.accesses if one.space == "shared"]
+    hottest = max((one.trips for one in ran.accesses), default=1.0)
+    local = warps * (counts.local_accesses + _spills(resources) * hottest)
     return Events(
         blocks=blocks,
         warps_per_block=occupancy.warps_per_block,
@@ -94,68 +100,34 @@ def events(spec: Spec, launch: Launch, resources: Resources, counts: Counts, occ
         shuffle=warps * counts.shuffle,
         branch=warps * counts.branch,
         other=warps * counts.other,
-        shared_requests=shared[0],
-        shared_wavefronts=shared[1],
-        shared_lane_bytes=shared[2],
+        shared_requests=blocks * sum(one.requests for one in on_chip),
+        shared_wavefronts=blocks * sum(one.requests * one.wavefronts for one in on_chip),
+        shared_lane_bytes=blocks * sum(one.requests * one.bytes_per_lane * WARP for one in on_chip),
         local_requests=local,
-        traffic=_with_local(moved, local),
+        lsu_cycles=blocks * sum(one.requests * _cycles(spec, one.wavefronts) for one in ran.accesses)
+        + local * _cycles(spec, 1.0),
+        traffic=traffic(spec, launch, ran, local, resident),
         rounds=rounds,
         barriers=counts.barrier,
     )
 
 
-def _global(
-    spec: Spec, launch: Launch, resources: Resources, counts: Counts, blocks: int, occupancy: Occupancy
-) -> Traffic:
-    """From the sites; a kernel that comes without them is taken to access memory densely."""
-    if launch.sites:
-        shared = (launch.shared_bytes + resources.shared_bytes) * occupancy.blocks
-        return traffic(spec, launch, blocks, occupancy.blocks, occupancy.warps, shared)
-    warps = float(blocks * occupancy.warps_per_block)
-    requests = warps * (counts.load_global + counts.store_global)
-    size = warps * WARP * (counts.bytes_load_global + counts.bytes_store_global)
-    return Traffic(requests, max(requests, size / LINE), size / SECTOR, size, size)
+def _cycles(spec: Spec, wavefronts: float) -> float:
+    """What one request costs the load-store unit: to make its addresses, and to move its data."""
+    capability = spec.capability
+    return max(WARP / capability.load_store_units, wavefronts * LINE / capability.l1_bytes_per_clock)
 
 
-def _shared(launch: Launch, counts: Counts, blocks: int, warps: float) -> tuple[float, float, float]:
-    """Requests, wavefronts and lane bytes."""
-    sites = [site for site in launch.sites if site.space == "shared"]
-    if not sites:
-        requests = warps * (counts.load_shared + counts.store_shared)
-        size = warps * WARP * (counts.bytes_load_shared + counts.bytes_store_shared)
-        return requests, max(requests, size / LINE), size
-    requests = blocks * sum(site.requests for site in sites)
-    # The sites follow the text; where the PTX holds fewer instructions, the compiler joined more of them.
-    # Joining saves instructions, not bytes, so the wavefronts stay.
-    issued = warps * (counts.load_shared + counts.store_shared)
-    return (
-        min(requests, issued),
-        blocks * sum(site.requests * site.wavefronts for site in sites),
-        blocks * sum(site.requests * site.bytes_per_lane * WARP for site in sites),
-    )
-
-
-def _rounds(launch: Launch, counts: Counts, warps_per_block: int) -> float:
-    """Loads between two barriers fly together, and so do those of a few loop trips."""
-    trips = [
-        site.requests / warps_per_block
-        for site in launch.sites
-        if site.space == "global" and site.kind == "load"
-    ]
-    most = max(trips, default=counts.load_global)
-    return max(min(most, counts.barrier), most / UNROLL)
+def _rounds(ran: Executed, registers: int) -> float:
+    """Loads between two barriers fly together, and so do those of a few loop trips, as far as there are
+    registers for them to land in."""
+    loads = [one for one in ran.accesses if one.space == "global" and one.kind == "load"]
+    most = max((one.trips for one in loads), default=0.0)
+    together = max(min(most, ran.counts.barrier), most / UNROLL)
+    words = ran.counts.bytes_load_global / 4
+    return max(together, words / max(registers - BUSY_REGISTERS, 8))
 
 
 def _spills(resources: Resources) -> float:
     """Spill instructions per pass over the code; ptxas reports bytes, each instruction moves 4."""
     return (resources.spill_store_bytes + resources.spill_load_bytes) / 4.0
-
-
-def _with_local(moved: Traffic, local: float) -> Traffic:
-    return Traffic(
-        moved.requests,
-        moved.lines + local,
-        moved.sectors + 4.0 * local,
-        moved.l2_bytes + LOCAL_MISS * LINE * local,
-        moved.dram_bytes,
-    )

@@ -1,10 +1,12 @@
 """How long one launch takes: throughput of every pipe against the latency of one block.
 
-A pipe's time is the work of all resident blocks over the pipe's rate; a block's own time is its
-dependent path. The wave takes a smooth maximum of them, so that a pipe that is nearly full costs
-a little too. Rates per SM and clock are those of the CUDA C++ Programming Guide (throughput of
-native arithmetic instructions); figures marked estimate are ours, set so that known kernels
-(siboehm's SGEMM ladder, CLBlast on A100, copies at 90 % of DRAM) land where they do.
+A pipe's time is the work of all resident blocks over the pipe's rate; a block's own time is its dependent
+path. The wave takes a smooth maximum of the pipes, so that a pipe that is nearly full costs a little too, and
+at least the path. Rates per SM and clock are those of the CUDA C++ Programming Guide (throughput of native
+arithmetic instructions) and of the whitepapers (load-store units, banks). `FITTED` comes from recordings
+of GEMMs on three GPUs: docs/simulated-devices.md says how near the whole comes to them. Figures marked
+estimate are ours, set so that known kernels (siboehm's SGEMM ladder, copies at 90 % of DRAM) land where they
+do.
 """
 
 from __future__ import annotations
@@ -19,8 +21,7 @@ from ekc.devices.occupancy import WARP, Occupancy
 from ekc.devices.specs import Spec
 from ekc.devices.traffic import SECTOR
 
-NORM = 8.0
-"""Exponent of the smooth maximum (estimate)."""
+PATH = "path"
 SCHEDULERS = 4
 LAUNCH_S = 2.5e-6
 """From one launch to the next, back to back."""
@@ -35,8 +36,6 @@ L1_CYCLES = 33.0
 L2_CYCLES = 220.0
 DRAM_S = 280e-9
 """Beyond L2 (Jia et al. and later microbenchmarks: 400 to 600 cycles in all)."""
-SHARED_EXTRA = 0.5
-"""LSU cycles of a shared request beyond its wavefronts (estimate)."""
 FILL_BYTES_PER_CLOCK = 64.0
 """L2 to one SM."""
 FP32_SHARE = 0.95
@@ -49,6 +48,21 @@ PIPELINED_EXPOSURE = 0.2
 """Share of a round's latency that stays visible when the next tile loads during this one (estimate)."""
 BARRIER_CYCLES = 22.0
 BARRIER_CYCLES_PER_WARP = 1.5
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What no data sheet says and recordings do."""
+
+    norm: float
+    """Exponent of the smooth maximum: how badly the pipes overlap."""
+    global_cycles: float
+    """LSU cycles that a request to global memory takes more than one to shared memory: tags."""
+
+
+FITTED = Rates(norm=3.5, global_cycles=0.33)
+"""Fitted by benchmarks/simulator_fidelity.py on half of the CLBlast rows that it samples (A100, RTX 3090,
+RTX 2080 Ti; seed 0), rounded."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +87,11 @@ class _Block:
     path: float
 
 
-def latency(spec: Spec, events: Events, occupancy: Occupancy, clock_mhz: float) -> Latency:
+def latency(
+    spec: Spec, events: Events, occupancy: Occupancy, clock_mhz: float, rates: Rates = FITTED
+) -> Latency:
     """Time of one launch at an SM clock, launch overhead included."""
-    block = _block(spec, events, clock_mhz)
+    block = _block(spec, events, clock_mhz, rates)
     capacity = occupancy.blocks * spec.sms
     full_waves, left = divmod(events.blocks, capacity)
     parts: dict[str, float] = {}
@@ -83,7 +99,8 @@ def latency(spec: Spec, events: Events, occupancy: Occupancy, clock_mhz: float) 
     for times, on_device in ((full_waves, capacity), (1, left)):
         if times and on_device:
             wave = _wave(spec, events, block, ceil(on_device / spec.sms), on_device, clock_mhz)
-            seconds += times * smooth_max(wave.values())
+            pipes = smooth_max((value for part, value in wave.items() if part != PATH), rates.norm)
+            seconds += times * max(pipes, wave[PATH])
             for part, value in wave.items():
                 parts[part] = parts.get(part, 0.0) + times * value
     return Latency(seconds, MappingProxyType(parts))
@@ -96,13 +113,13 @@ def least_seconds(spec: Spec, events: Events, clock_mhz: float) -> float:
     return max(arithmetic, events.traffic.dram_bytes / (DRAM_SHARE * spec.memory_bytes_per_s))
 
 
-def smooth_max(values: Iterable[float]) -> float:
+def smooth_max(values: Iterable[float], norm: float) -> float:
     """p-norm: at least the largest, a little more when others are close to it."""
     listed = [value for value in values if value > 0]
     largest = max(listed, default=0.0)
     if largest == 0.0:
         return 0.0
-    return float(largest * sum((value / largest) ** NORM for value in listed) ** (1.0 / NORM))
+    return float(largest * sum((value / largest) ** norm for value in listed) ** (1.0 / norm))
 
 
 def _wave(
@@ -112,26 +129,25 @@ def _wave(
     hertz = clock_mhz * 1e6
     share = min(1.0, blocks_on_sm * events.warps_per_block / SCHEDULERS)
     wave = {name: blocks_on_sm * cycles / share / hertz for name, cycles in block.pipes.items()}
-    wave["path"] = block.path / hertz
+    wave[PATH] = block.path / hertz
     part = on_device / events.blocks
     wave["l2"] = part * events.traffic.l2_bytes / (L2_SHARE * spec.l2_bytes_per_clock * hertz)
     wave["dram"] = part * events.traffic.dram_bytes / (DRAM_SHARE * spec.memory_bytes_per_s)
     return wave
 
 
-def _block(spec: Spec, events: Events, clock_mhz: float) -> _Block:
-    pipes = _pipes(spec, events)
+def _block(spec: Spec, events: Events, clock_mhz: float, rates: Rates) -> _Block:
+    pipes = _pipes(spec, events, rates)
     warp_path, waits = _waits(events, clock_mhz)
     share = min(1.0, events.warps_per_block / SCHEDULERS)
     alone = [cycles / share for cycles in pipes.values()]
-    return _Block(pipes, smooth_max([*alone, warp_path]) + waits + BLOCK_START_CYCLES)
+    return _Block(pipes, smooth_max([*alone, warp_path], rates.norm) + waits + BLOCK_START_CYCLES)
 
 
-def _pipes(spec: Spec, events: Events) -> dict[str, float]:
+def _pipes(spec: Spec, events: Events, rates: Rates) -> dict[str, float]:
     """Cycles of one block on each pipe of an otherwise empty SM, all four quarters busy."""
     moved = events.traffic
-    lsu = moved.requests + moved.lines + events.local_requests
-    lsu += events.shared_wavefronts + SHARED_EXTRA * events.shared_requests
+    lsu = events.lsu_cycles + rates.global_cycles * moved.requests
     lsu += events.shuffle * WARP / SHUFFLE_LANES
     totals = {
         "fp32": (events.fma32 + events.fp32 + events.fp16) * WARP / (FP32_SHARE * spec.fp32_lanes_per_sm),

@@ -8,16 +8,16 @@ import numpy as np
 
 from ekc.codegen.compiled import CompiledKernel, Launch
 from ekc.devices import meter
+from ekc.devices.accesses import executed
 from ekc.devices.base import Clocks, Conditions, Interval, Metering, Timing
 from ekc.devices.board import VirtualBoard
-from ekc.devices.ptx.counts import count
 from ekc.devices.residual import digest, generator
 from ekc.devices.specs import Spec
 from ekc.devices.steady import Steady, Work, steady, work
 from ekc.errors import DeviceError, InvalidInput
 from ekc.version import __version__
 
-SIMULATOR = 1
+SIMULATOR = 2
 """Raise it whenever a model or a figure changes: records of another simulator are not reused."""
 TIME_NOISE = 0.003
 """Relative noise of one timed call (estimate). A4000 GEMM at a locked clock repeats to 0.02 %
@@ -99,8 +99,7 @@ class SimulatedDevice:
         self._check_arch(kernel)
         key = (digest(kernel), kernel.launches)
         if key not in self._memo:
-            counts = tuple(count(kernel.ptx, launch.name) for launch in kernel.launches)
-            self._memo[key] = work(self._spec, kernel, counts)
+            self._memo[key] = work(self._spec, kernel, executed(kernel))
         return steady(self._spec, self._memo[key], self._clock_mhz)
 
     def _check_arch(self, kernel: CompiledKernel) -> None:

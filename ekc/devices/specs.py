@@ -43,12 +43,18 @@ class Capability:
     register_granularity: int = 256
     """Registers are handed out per warp, in pieces of this many."""
     warp_granularity: int = 4
+    l1_bytes_per_clock: int = 128
+    """What shared memory and L1 hand to the registers of one SM (source: GA102, which gives Turing's too)."""
+    load_store_units: int = 32
+    """Lanes of one SM that make an address each clock (source: the SM diagrams of the whitepapers)."""
 
 
-SM_75 = Capability("sm_75", 32, 16, 64 * KIB, 64 * KIB, 0, 96 * KIB, 256)
+SM_75 = Capability(
+    "sm_75", 32, 16, 64 * KIB, 64 * KIB, 0, 96 * KIB, 256, l1_bytes_per_clock=64, load_store_units=16
+)
 SM_80 = Capability("sm_80", 64, 32, 164 * KIB, 163 * KIB, KIB, 192 * KIB, 128)
-SM_86 = Capability("sm_86", 48, 16, 100 * KIB, 99 * KIB, KIB, 128 * KIB, 128)
-SM_89 = Capability("sm_89", 48, 24, 100 * KIB, 99 * KIB, KIB, 128 * KIB, 128)
+SM_86 = Capability("sm_86", 48, 16, 100 * KIB, 99 * KIB, KIB, 128 * KIB, 128, load_store_units=16)
+SM_89 = Capability("sm_89", 48, 24, 100 * KIB, 99 * KIB, KIB, 128 * KIB, 128, load_store_units=16)
 SM_90 = Capability("sm_90", 64, 32, 228 * KIB, 227 * KIB, KIB, 256 * KIB, 128)
 
 

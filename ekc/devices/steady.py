@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from ekc.codegen.compiled import CompiledKernel, Launch, Resources
 from ekc.devices import power
+from ekc.devices.accesses import Executed
 from ekc.devices.events import Events, events
 from ekc.devices.latency import latency, least_seconds
 from ekc.devices.occupancy import Occupancy, occupancy
-from ekc.devices.ptx.counts import Counts
 from ekc.devices.residual import digest, power_residual, time_residual
 from ekc.devices.specs import Spec
 from ekc.errors import DeviceError
@@ -39,11 +39,11 @@ class Work:
     time_factor: float
 
 
-def work(spec: Spec, kernel: CompiledKernel, counts: tuple[Counts, ...]) -> Work:
-    """Events and energy of all launches; `counts` holds one entry per launch."""
+def work(spec: Spec, kernel: CompiledKernel, ran: tuple[Executed, ...]) -> Work:
+    """Events and energy of all launches; `ran` holds one entry per launch."""
     launches = tuple(
-        _launch(spec, launch, resources, count)
-        for launch, resources, count in zip(kernel.launches, kernel.resources, counts, strict=True)
+        _launch(spec, launch, resources, one)
+        for launch, resources, one in zip(kernel.launches, kernel.resources, ran, strict=True)
     )
     energies = [power.dynamic_energy(spec, counted) for counted, _ in launches]
     content = digest(kernel)
@@ -58,7 +58,7 @@ def work(spec: Spec, kernel: CompiledKernel, counts: tuple[Counts, ...]) -> Work
     )
 
 
-def _launch(spec: Spec, launch: Launch, resources: Resources, counts: Counts) -> tuple[Events, Occupancy]:
+def _launch(spec: Spec, launch: Launch, resources: Resources, ran: Executed) -> tuple[Events, Occupancy]:
     threads = launch.block[0] * launch.block[1] * launch.block[2]
     shared = launch.shared_bytes + resources.shared_bytes
     resident = occupancy(spec.capability, threads, resources.registers, shared)
@@ -68,7 +68,7 @@ def _launch(spec: Spec, launch: Launch, resources: Resources, counts: Counts) ->
             f"{resources.registers} registers each and {shared} bytes of shared memory "
             f"(too much of: {resident.limited_by})"
         )
-    return events(spec, launch, resources, counts, resident), resident
+    return events(spec, launch, resources, ran, resident), resident
 
 
 def steady(spec: Spec, todo: Work, asked_mhz: float) -> Steady:

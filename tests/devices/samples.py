@@ -1,11 +1,11 @@
-"""Known kernels, compiled by NVRTC from text, with the access sites that their lanes really have."""
+"""Known kernels, compiled by NVRTC from text."""
 
 from __future__ import annotations
 
 from functools import cache
 
 from ekc.codegen import nvrtc
-from ekc.codegen.compiled import AccessSite, CompiledKernel, Footprint, Launch
+from ekc.codegen.compiled import CompiledKernel, Footprint, Launch
 
 _SGEMM = """
 extern "C" __global__ __launch_bounds__(256) void sgemm(const float* __restrict__ A,
@@ -47,7 +47,7 @@ extern "C" __global__ __launch_bounds__(256) void sgemm(const float* __restrict_
 
 _NAIVE = """
 extern "C" __global__ void naive(const float* __restrict__ A, const float* __restrict__ B, float* C) {
-  const int N = SIZE, j = blockIdx.x * 32 + threadIdx.x, i = blockIdx.y * 32 + threadIdx.y;
+  const int N = SIZE, COLUMN = blockIdx.x * 32 + threadIdx.x, ROW = blockIdx.y * 32 + threadIdx.y;
   float acc = 0.0f;
   for (int k = 0; k < N; ++k) acc += A[i * N + k] * B[k * N + j];
   C[i * N + j] = acc;
@@ -58,6 +58,14 @@ _COPY = """
 extern "C" __global__ void copy(const float4* __restrict__ x, float4* y) {
   const int i = blockIdx.x * 256 + threadIdx.x;
   y[i] = x[i];
+}
+"""
+
+_SCATTERED_COPY = """
+extern "C" __global__ void copy(const float* __restrict__ x, float* y) {
+  const int row = blockIdx.x / 1024 * 1024 + threadIdx.x, column = blockIdx.x % 1024;
+#pragma unroll
+  for (int q = 0; q < 4; ++q) y[(row + q * 256) * 1024 + column] = x[(row + q * 256) * 1024 + column];
 }
 """
 
@@ -75,13 +83,6 @@ extern "C" __global__ void matvec(const float4* __restrict__ A, const float4* __
   if (threadIdx.x % 32 == 0) y[blockIdx.x * 8 + threadIdx.x / 32] = acc;
 }
 """
-
-
-def _site(
-    tensor: str, kind: str, size: int, requests: float, sectors: float = 0.0, wavefronts: float = 0.0
-) -> AccessSite:
-    space = "shared" if wavefronts else "global"
-    return AccessSite(tensor, tensor, space, kind, size, requests, sectors, wavefronts)
 
 
 @cache
@@ -118,67 +119,38 @@ def _panels(n: int, blocks: int, tile: int) -> tuple[Footprint, ...]:
     )
 
 
-def sgemm(n: int, arch: str = "sm_80") -> CompiledKernel:
-    """128x128x8 tile, 8x8 per thread, double buffered."""
-    trips = float(n // 8)
-    sites = (
-        _site("A", "load", 16, 8 * trips, sectors=16),
-        _site("B", "load", 16, 8 * trips, sectors=16),
-        _site("A", "store", 4, 32 * trips, wavefronts=2),
-        _site("B", "store", 16, 8 * trips, wavefronts=4),
-        _site("A", "load", 16, 128 * trips, wavefronts=1),
-        _site("B", "load", 16, 128 * trips, wavefronts=2),
-        _site("C", "store", 16, 128.0, sectors=16),
-    )
+def sgemm(n: int, arch: str = "sm_80", *, conflicts: bool = False) -> CompiledKernel:
+    """128x128x8 tile, 8x8 per thread, double buffered; `conflicts`: its lanes meet in the same banks, and
+    the result is not the product."""
+    text = _SGEMM.replace("tx * 4]", "tx * 32 % 128 + tx / 4]") if conflicts else _SGEMM
+    grid = (n // 128, n // 128, 1)
     launch = Launch(
-        "sgemm", (n // 128, n // 128, 1), (256, 1, 1), 0, ("A", "B", "C"), sites, _panels(n, n // 128, 128)
+        "sgemm", grid, (256, 1, 1), 0, ("A", "B", "C"), (4 * n * n,) * 3, _panels(n, n // 128, 128)
     )
-    return _kernel(_SGEMM, n, arch, launch, 2.0 * n**3, 12.0 * n * n)
+    return _kernel(text, n, arch, launch, 2.0 * n**3, 12.0 * n * n)
 
 
 def naive(n: int, arch: str = "sm_80", *, coalesced: bool = True) -> CompiledKernel:
-    """One thread per output; uncoalesced as if threadIdx.x ran over rows."""
-    a, b, c = (1.0, 4.0, 4.0) if coalesced else (32.0, 1.0, 32.0)
-    sites = (
-        _site("A", "load", 4, 32.0 * n, sectors=a),
-        _site("B", "load", 4, 32.0 * n, sectors=b),
-        _site("C", "store", 4, 32.0, sectors=c),
-    )
-    launch = Launch(
-        "naive", (n // 32, n // 32, 1), (32, 32, 1), 0, ("A", "B", "C"), sites, _panels(n, n // 32, 32)
-    )
-    return _kernel(_NAIVE, n, arch, launch, 2.0 * n**3, 12.0 * n * n)
+    """One thread per output; uncoalesced where threadIdx.x runs over rows."""
+    text = _NAIVE.replace("COLUMN", "j" if coalesced else "i").replace("ROW", "i" if coalesced else "j")
+    grid = (n // 32, n // 32, 1)
+    launch = Launch("naive", grid, (32, 32, 1), 0, ("A", "B", "C"), (4 * n * n,) * 3, _panels(n, n // 32, 32))
+    return _kernel(text, n, arch, launch, 2.0 * n**3, 12.0 * n * n)
 
 
 def copy(n: int, arch: str = "sm_80", *, coalesced: bool = True) -> CompiledKernel:
-    """n floats from x to y, 16 bytes a lane; uncoalesced as if lanes were 4 KiB apart, 4 bytes each."""
+    """n floats from x to y, 16 bytes a lane; uncoalesced where lanes are 4 KiB apart, 4 bytes each."""
     blocks = n // 1024
-    sectors, repeat, size = (16.0, 1, 16) if coalesced else (32.0, 4, 4)
-    sites = tuple(
-        _site(tensor, kind, size, 8.0 * repeat, sectors=sectors)
-        for tensor, kind in (("x", "load"), ("y", "store"))
-    )
     loops = ((blocks, True),)
-    launch = Launch(
-        "copy",
-        (blocks, 1, 1),
-        (256, 1, 1),
-        0,
-        ("x", "y"),
-        sites,
-        (Footprint("x", "load", 4 * n, 4096.0, loops), Footprint("y", "store", 4 * n, 4096.0, loops)),
+    footprints = tuple(
+        Footprint(t, kind, 4 * n, 4096.0, loops) for t, kind in (("x", "load"), ("y", "store"))
     )
-    return _kernel(_COPY, n, arch, launch, 0.0, 8.0 * n)
+    launch = Launch("copy", (blocks, 1, 1), (256, 1, 1), 0, ("x", "y"), (4 * n, 4 * n), footprints)
+    return _kernel(_COPY if coalesced else _SCATTERED_COPY, n, arch, launch, 0.0, 8.0 * n)
 
 
 def matvec(n: int, arch: str = "sm_80") -> CompiledKernel:
     """A warp per row, float4 loads."""
-    trips = n / 128.0
-    sites = (
-        _site("A", "load", 16, 8 * trips, sectors=16),
-        _site("x", "load", 16, 8 * trips, sectors=16),
-        _site("y", "store", 4, 8.0, sectors=1),
-    )
     loops = ((n // 8, True),)
     launch = Launch(
         "matvec",
@@ -186,7 +158,7 @@ def matvec(n: int, arch: str = "sm_80") -> CompiledKernel:
         (256, 1, 1),
         0,
         ("A", "x", "y"),
-        sites,
+        (4 * n * n, 4 * n, 4 * n),
         (
             Footprint("A", "load", 4 * n * n, 32.0 * n, loops),
             Footprint("x", "load", 4 * n, 4.0 * n, ((n // 8, False),)),

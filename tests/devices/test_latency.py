@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 
 from ekc.codegen.compiled import CompiledKernel, Launch
+from ekc.devices.accesses import Executed, executed
 from ekc.devices.latency import LAUNCH_S, latency, smooth_max
-from ekc.devices.ptx.counts import count
 from ekc.devices.specs import A100, RTX3090, Spec
 from ekc.devices.steady import work
 from tests.devices import samples
@@ -12,7 +12,7 @@ from tests.devices import samples
 
 def seconds(kernel: CompiledKernel, spec: Spec = A100, clock_mhz: float = 1410.0) -> float:
     """Modelled time without the seeded residual."""
-    todo = work(spec, kernel, tuple(count(kernel.ptx, launch.name) for launch in kernel.launches))
+    todo = work(spec, kernel, executed(kernel))
     return sum(latency(spec, found, resident, clock_mhz).seconds for found, resident in todo.launches)
 
 
@@ -46,7 +46,9 @@ def _resized(kernel: CompiledKernel, blocks: int) -> Launch:
 
 
 def test_the_naive_product_stays_far_below() -> None:
-    assert 0.04 <= flops_share(samples.naive(4096)) <= 0.15
+    # At least what CLBlast with one output a thread and nothing staged was recorded at, its loop being less
+    # unrolled (a100_gemm_energy: 57.7 ms, 0.135), and at most what two requests a multiply-add allow.
+    assert 0.135 <= flops_share(samples.naive(4096)) <= 0.25
     assert 0.005 <= flops_share(samples.naive(4096, coalesced=False)) <= 0.03
 
 
@@ -77,10 +79,14 @@ def test_spills_cost_time() -> None:
 
 def test_bank_conflicts_cost_time() -> None:
     kernel = samples.sgemm(4096)
-    launch = kernel.launches[0]
-    sites = tuple(replace(site, wavefronts=8 * site.wavefronts) for site in launch.sites)
-    conflicted = replace(kernel, launches=(replace(launch, sites=sites),))
-    assert seconds(conflicted) > 1.5 * seconds(kernel)
+    (ran,) = executed(kernel)
+    accesses = tuple(replace(one, wavefronts=8 * one.wavefronts) for one in ran.accesses)
+    slow, fast = (_seconds_of(kernel, one) for one in (replace(ran, accesses=accesses), ran))
+    assert slow > 1.5 * fast
+
+
+def _seconds_of(kernel: CompiledKernel, ran: Executed) -> float:
+    return latency(A100, *work(A100, kernel, (ran,)).launches[0], 1410.0).seconds
 
 
 def test_a_launch_costs_its_overhead() -> None:
@@ -93,18 +99,16 @@ def test_another_gpu_ranks_the_same() -> None:
 
 
 def test_smooth_max_bounds() -> None:
-    assert smooth_max([]) == 0.0
-    assert smooth_max([3.0, 0.0]) == 3.0
-    assert 3.0 < smooth_max([3.0, 2.9]) < 3.3
+    assert smooth_max([], 8.0) == 0.0
+    assert smooth_max([3.0, 0.0], 8.0) == 3.0
+    assert 3.0 < smooth_max([3.0, 2.9], 8.0) < 3.3
 
 
 def test_a_second_buffer_hides_the_loads() -> None:
     kernel = samples.sgemm(4096)
-    counts = count(kernel.ptx, "sgemm")
-    one = work(A100, kernel, (replace(counts, barrier=2 * counts.barrier),))
-    two = work(A100, kernel, (counts,))
-    slow, fast = (latency(A100, *todo.launches[0], 1410.0).seconds for todo in (one, two))
-    assert slow > 1.1 * fast
+    (ran,) = executed(kernel)
+    waits_twice = replace(ran, counts=replace(ran.counts, barrier=2 * ran.counts.barrier))
+    assert _seconds_of(kernel, waits_twice) > 1.1 * _seconds_of(kernel, ran)
 
 
 def test_launches_of_one_call_add_up() -> None:

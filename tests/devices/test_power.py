@@ -4,7 +4,7 @@ import pytest
 
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices import power
-from ekc.devices.ptx.counts import count
+from ekc.devices.accesses import executed
 from ekc.devices.specs import A100, H200, Spec
 from ekc.devices.steady import POWER_CAP, Steady, steady, work
 from tests.devices import samples
@@ -14,7 +14,7 @@ WARM_C = 50.0
 
 def settled(kernel: CompiledKernel, clock_mhz: float, spec: Spec = A100) -> Steady:
     """Without the seeded residuals."""
-    todo = work(spec, kernel, tuple(count(kernel.ptx, launch.name) for launch in kernel.launches))
+    todo = work(spec, kernel, executed(kernel))
     energies = [power.dynamic_energy(spec, found) for found, _ in todo.launches]
     return steady(spec, replace(todo, time_factor=1.0, dynamic=energies[0]), clock_mhz)
 

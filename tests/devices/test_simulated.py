@@ -72,9 +72,7 @@ def test_energy_is_power_times_time(a100: Device) -> None:
 
 def test_the_power_cap_shows_in_the_conditions(a100: Device) -> None:
     # Bank conflicts on every shared access make it draw more than any seeded residual could hide.
-    kernel = samples.sgemm(4096)
-    sites = tuple(replace(site, wavefronts=3 * site.wavefronts) for site in kernel.launches[0].sites)
-    greedy = replace(kernel, launches=(replace(kernel.launches[0], sites=sites),))
+    greedy = samples.sgemm(4096, conflicts=True)
     hot, cool = a100.at_clock(1410).meter(greedy), a100.at_clock(1005).meter(greedy)
     assert hot.conditions.throttle == ("power cap",)
     assert hot.conditions.clock_mhz < 1410

@@ -1,0 +1,163 @@
+"""What a CLBlast configuration executes, told without compiling it.
+
+Multiply-adds, barriers, loop steps and registers come from the analysis of the schedule; how lanes lie
+together from CLBlast's own index formulas, evaluated for one warp. What only a compiler knows (integer
+instructions, spills) is estimated; `simulator_fidelity.py` prints how far from ptxas that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+
+import clblast
+import numpy as np
+from clblast import WIDEST, Xgemm
+from numpy.typing import NDArray
+
+from ekc.codegen.compiled import Launch, Resources
+from ekc.codegen.generate import generate
+from ekc.devices.accesses import Access, Executed
+from ekc.devices.ptx.counts import Counts
+from ekc.emulator.counters import sectors, wavefronts
+from ekc.ir.analysis import analyse
+from ekc.ir.rules import RESERVED_REGISTERS
+
+WARP, LINE = 32, 128
+INTEGER_PER_ACCESS, INTEGER_PER_STEP = 1.0, 4.0
+"""Integer instructions for each memory access and each trip of a loop (estimate)."""
+OPERAND_COPIES, ADDRESS_REGISTERS, COPY_REGISTERS = 2.0, 6.0, 26.0
+"""Registers beside the accumulators: those of the operands, two trips in flight, or those of a tile in flight
+on its way to shared memory, each with what their addresses take (fitted on the compiled samples)."""
+IN_FLIGHT, AT_ONCE = 16, 4
+"""Rounds of a copy that are written out whole, and together where there are more (as codegen has it)."""
+SPILLED_BYTES = 6.8
+"""That ptxas stores, and loads, for each register too many (fitted on the compiled samples)."""
+
+
+def estimated(one: Xgemm, side: int) -> tuple[Launch, Resources, Executed]:
+    """Launch, resources and executed work of a configuration; `ScheduleError` where it breaks a rule."""
+    launch, figures = _analysed(replace(one, mdima=0, ndimb=0), side)
+    accesses = tuple(_accesses(one, side))
+    warps = -(-one.threads // WARP)
+    memory = {
+        f"{kind}_{space}": sum(a.requests for a in accesses if (a.space, a.kind) == (space, kind)) / warps
+        for kind in ("load", "store")
+        for space in ("global", "shared")
+    }
+    steps = figures["loop_steps"] / warps
+    counts = Counts(
+        fma32=figures["fma"] / one.threads,
+        int_ops=INTEGER_PER_ACCESS * sum(memory.values()) + INTEGER_PER_STEP * steps,
+        branch=steps,
+        barrier=figures["barriers"],
+        bytes_load_global=_bytes(accesses, "load") / warps,
+        **memory,
+    )
+    return launch, _resources(one, figures), Executed(counts, accesses, _live_lines(one))
+
+
+@cache
+def _analysed(one: Xgemm, side: int) -> tuple[Launch, dict[str, float]]:
+    """What the schedule says, whoever copies."""
+    made = clblast.schedule(one, side)
+    (launch,) = generate(made, clblast.UNBOUNDED).launches
+    return launch, {name: float(value[0]) for name, value in analyse(made.program, clblast.UNBOUNDED).items()}
+
+
+def registers(one: Xgemm, figures: dict[str, float]) -> float:
+    """Registers that a thread would like to have."""
+    held = figures["accumulators"]
+    operands = figures["registers"] - RESERVED_REGISTERS - held
+    copied = 0
+    for tile, vector, shared in ((one.mwg, one.vwm, one.sa), (one.nwg, one.vwn, one.sb)):
+        width = min(vector, WIDEST)
+        rounds = tile * one.kwg // (width * one.threads)
+        copied += shared * width * (rounds if rounds <= IN_FLIGHT else AT_ONCE)
+    return max(held + OPERAND_COPIES * operands + ADDRESS_REGISTERS, held + copied + COPY_REGISTERS)
+
+
+def _resources(one: Xgemm, figures: dict[str, float]) -> Resources:
+    wanted = registers(one, figures)
+    most = min(255, 65536 // one.threads)
+    spilled = round(SPILLED_BYTES * max(0.0, wanted - most))
+    return Resources(round(min(wanted, most)), round(figures["shared_bytes"]), spilled, spilled, spilled)
+
+
+def _bytes(accesses: tuple[Access, ...], kind: str) -> float:
+    return sum(a.requests * a.bytes_per_lane for a in accesses if (a.space, a.kind) == ("global", kind))
+
+
+def _live_lines(one: Xgemm) -> float:
+    """Lines that requests of a block share: rows of an operand that is not copied, and two tiles of one that
+    threads copy each for itself."""
+    words = 0
+    for group, across, vector, strided, shared in (
+        (one.mwg, one.mdima, one.vwm, one.strm, one.sa),
+        (one.nwg, one.ndimb, one.vwn, one.strn, one.sb),
+    ):
+        if not shared:
+            words += 4 * one.kwi * group
+        elif not strided and group // across > min(vector, WIDEST):
+            words += 2 * one.kwg * group
+    return words * 4 / LINE
+
+
+def _accesses(one: Xgemm, side: int) -> Iterator[Access]:
+    warps = -(-one.threads // WARP)
+    thread = np.arange(min(WARP, one.threads))
+    x, y = thread % one.mdimc, thread // one.mdimc
+    for tensor, number, group, threads, across, vector, strided, shared in (
+        ("A", y, one.nwg, one.ndimc, one.ndimb, one.vwn, one.strn, one.sb),
+        ("B", x, one.mwg, one.mdimc, one.mdima, one.vwm, one.strm, one.sa),
+    ):
+        own, width = group // threads, min(vector, WIDEST)
+        joined = width if strided or not shared else min(own, clblast.alignment(one) // 4)
+        starts = np.arange(own // joined) * joined
+        if strided:
+            places = [number * width + s // width * threads * width for s in starts]
+        else:
+            places = [number * own + s for s in starts]
+        times = warps * float(side) * len(places)
+        yield _access(
+            "" if shared else tensor,
+            "shared" if shared else "global",
+            "load",
+            joined,
+            places,
+            times,
+            side / one.kwi,
+        )
+        if shared:
+            elements = [
+                clblast.element(one, group, across, vector, strided, r, thread)
+                for r in range(group * one.kwg // (width * one.threads))
+            ]
+            times, trips = warps * float(side // one.kwg) * len(elements), side / one.kwg
+            rows = [e // group * side + e % group for e in elements]
+            yield _access(tensor, "global", "load", width, rows, times, trips)
+            yield _access("", "shared", "store", width, elements, times, trips)
+    width = min(one.vwm, WIDEST)
+    row = y * (min(one.vwn, WIDEST) if one.strn else one.nwg // one.ndimc)
+    places = [row * side + x * (width if one.strm else one.mwg // one.mdimc)]
+    yield _access("C", "global", "store", width, places, warps * float(one.thread_tile // width), 1.0)
+
+
+def _access(
+    tensor: str,
+    space: str,
+    kind: str,
+    width: int,
+    places: list[NDArray[np.int64]],
+    times: float,
+    trips: float,
+) -> Access:
+    """An access of `width` floats at several `places` (floats, one for each lane of a warp)."""
+    warp, size = np.zeros(len(places[0]), np.int64), 4 * width
+    found = [4 * place.astype(np.int64) for place in places]
+    passes = [wavefronts(place, warp, size)[0] for place in found]
+    if space == "global":
+        passes = [max(p, width, len(np.unique(q // LINE))) for p, q in zip(passes, found, strict=True)]
+    asked = [sectors(place, warp, size) if space == "global" else 0 for place in found]
+    return Access(tensor, space, kind, size, times, float(np.mean(asked)), float(np.mean(passes)), trips)

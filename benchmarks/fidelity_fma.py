@@ -1,0 +1,50 @@
+"""One kernel of nothing but multiply-adds, for the recorded power of an FP32 FMA kernel over clocks."""
+
+from __future__ import annotations
+
+from ekc.codegen.cache import cached_compile
+from ekc.codegen.compiled import CompiledKernel, Launch
+
+THREADS, BLOCKS_PER_SM, TRIPS = 256, 16, 4096
+TEXT = """
+extern "C" __global__ void __launch_bounds__(THREADS) fma32(const float* __restrict__ x, float* y) {
+    float a[16];
+    const int at = blockIdx.x * THREADS + threadIdx.x;
+    #pragma unroll
+    for (int i = 0; i < 16; ++i) a[i] = x[i];
+    const float b = x[16], c = x[17];
+    #pragma unroll 1
+    for (int trip = 0; trip < TRIPS; ++trip) {
+        #pragma unroll
+        for (int i = 0; i < 16; ++i) a[i] = a[i] * b + c;
+        #pragma unroll
+        for (int i = 0; i < 16; ++i) a[i] = a[i] * c + b;
+    }
+    float sum = 0.0f;
+    #pragma unroll
+    for (int i = 0; i < 16; ++i) sum += a[i];
+    y[at] = sum;
+}
+"""
+
+
+def fma_kernel(arch: str, sms: int) -> CompiledKernel:
+    """Full SMs, 32 independent multiply-adds a trip, no memory to speak of."""
+    text = TEXT.replace("THREADS", str(THREADS)).replace("TRIPS", str(TRIPS))
+    out = cached_compile(text, arch)
+    blocks = sms * BLOCKS_PER_SM
+    launch = Launch("fma32", (blocks, 1, 1), (THREADS, 1, 1), 0, ("x", "y"), (72, 4 * blocks * THREADS))
+    return CompiledKernel(
+        name="fma32",
+        cuda_source=text,
+        ptx=out.ptx,
+        cubin=out.cubin,
+        arch=out.arch,
+        log=out.log,
+        nvrtc_version=out.nvrtc_version,
+        launches=(launch,),
+        resources=(out.resources["fma32"],),
+        workspace_bytes=0,
+        flops=2.0 * 32 * TRIPS * blocks * THREADS,
+        min_bytes=4.0 * blocks * THREADS,
+    )

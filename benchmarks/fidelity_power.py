@@ -1,0 +1,110 @@
+"""Power that the simulator settles at, against the recordings that hold power."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fidelity_fma import fma_kernel
+from fidelity_rows import (
+    CLOCKS,
+    FMA,
+    SIDE,
+    Pairs,
+    by_compiling,
+    halves,
+    known,
+    of_kernel,
+    pairs_of,
+    read,
+    table,
+)
+from fidelity_scores import Vector, by_table, constant, recorded, run, score, watts
+from numpy.typing import NDArray
+
+POWER_BAR = 0.10
+FLOPS = 2.0 * SIDE**3
+
+
+def power_line(
+    what: str,
+    predicted: Vector,
+    real: Vector,
+    seconds: Vector,
+    learn: NDArray[np.bool_],
+    scored: NDArray[np.bool_] | slice = slice(None),
+) -> Any:
+    """Power of rows: all are scored where no constant of the power model was fitted here."""
+    learnt = {
+        "constant": constant(real, learn),
+        "table by TFLOP/s": by_table(FLOPS / seconds, real, learn),
+    }
+    found = score(predicted[scored], real[scored])
+    return {
+        "what": what,
+        "how": "compiled",
+        "shipped": asdict(found),
+        "trivial": {name: asdict(score(value[~learn], real[~learn])) for name, value in learnt.items()},
+        "bar": {"median_error": POWER_BAR},
+        "pass": found.median_error <= POWER_BAR,
+    }
+
+
+def powers(pairs: Pairs, asked_mhz: float | None) -> Vector:
+    """Board power that the simulator settles at, asked for its rows' clocks or one clock for all."""
+    spec = CLOCKS.spec
+    return np.array([watts(spec, run(spec, work, asked_mhz or row.clock_mhz)) for row, work in pairs])
+
+
+def fma_line(data: Path) -> Any:
+    """The FMA kernel of the A100 over its clocks.
+
+    What it multiplies is not recorded, and operands that hardly change cost less than random ones: one
+    factor on the energy of its events is fitted on every other clock. The clocks between score."""
+    rows = [row for row in table(data / FMA.file) if row["gpu"].startswith("A100")]
+    work = of_kernel(FMA.spec, fma_kernel(FMA.spec.arch, FMA.spec.sms))
+    assert work is not None
+    clocks = np.array([float(row["clock_mhz"]) for row in rows])
+    real = np.array([float(row["power_w"]) for row in rows])
+    learn = np.arange(len(rows)) % 2 == 0
+
+    def predicted(activity: float) -> Vector:
+        return np.array([watts(FMA.spec, run(FMA.spec, work, clock, activity)) for clock in clocks])
+
+    def loss(activity: float) -> float:
+        return float(np.mean(np.abs(np.log(predicted(activity)[learn] / real[learn]))))
+
+    activity = min(np.linspace(0.3, 1.2, 46).tolist(), key=loss)
+    line = power_line(
+        "power, FMA kernel over clocks, a100 (simulated)",
+        predicted(activity),
+        real,
+        1.0 / clocks,
+        learn,
+        ~learn,
+    )
+    as_random = asdict(score(predicted(1.0)[~learn], real[~learn]))
+    return line | {"how": f"compiled, activity {activity:.2f}", "random data": as_random}
+
+
+def power_lines(data: Path, sampled: Pairs, learn: NDArray[np.bool_], seed: int) -> list[Any]:
+    """The three recordings that hold power, all of the A100."""
+    rows = read(data, CLOCKS)
+    over = pairs_of(rows, known(CLOCKS.spec, rows, by_compiling))
+    half = halves([row for row, _ in over], seed)
+    real = [np.array([row.power_w for row, _ in one]) for one in (over, sampled)]
+    return [
+        fma_line(data),
+        power_line(
+            "power, GEMM over clocks, a100 (simulated)", powers(over, None), real[0], recorded(over), half
+        ),
+        power_line(
+            "power, GEMM capped at 250 W, a100 (simulated)",
+            powers(sampled, CLOCKS.spec.boost_mhz),
+            real[1],
+            recorded(sampled),
+            learn,
+        ),
+    ]

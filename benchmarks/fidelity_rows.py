@@ -1,0 +1,148 @@
+"""Recorded rows of CLBlast's GEMM, and what our kernels of the same configurations do."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import clblast
+import numpy as np
+from clblast import Xgemm
+from estimated import estimated
+from numpy.typing import NDArray
+
+from ekc.codegen.compiled import CompiledKernel, Launch, Resources
+from ekc.devices import specs
+from ekc.devices.accesses import Executed, executed
+from ekc.devices.events import Events, events
+from ekc.devices.occupancy import Occupancy, occupancy
+from ekc.devices.specs import Spec
+from ekc.errors import InvalidInput
+
+SIDE = 4096
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One file of rows, and the GPU they are of."""
+
+    file: str
+    device: str
+    clock_share: float = 0.0
+    """Clock over the boost clock of the data sheet where the rows do not hold it: fitted by
+    simulator_fidelity.py, as cards boost beyond their data sheet while they are cool. 0 where they do."""
+
+    @property
+    def spec(self) -> Spec:
+        """Its GPU."""
+        found = specs.get(self.device)
+        assert found is not None
+        return found
+
+
+LATENCY = (
+    Recording("a100_gemm_energy.csv.gz", "a100"),
+    Recording("clblast_gemm_rtx_3090.csv.gz", "rtx3090", 1.05),
+    Recording("clblast_gemm_rtx_2080_ti.csv.gz", "rtx2080ti", 1.19),
+)
+CLOCKS = Recording("a100_gemm_clocks.csv", "a100")
+FMA = Recording("fp32_power_vs_clock.csv", "a100")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One recorded measurement; power 0 where none was taken, the data sheet's clock where none was kept."""
+
+    one: Xgemm
+    seconds: float
+    clock_mhz: float
+    power_w: float
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a configuration does, by one of two ways of knowing it."""
+
+    events: Events
+    resident: Occupancy
+    registers: int
+
+
+Pairs = Sequence[tuple[Row, Work]]
+"""Rows, and what their configurations do."""
+
+
+def pairs_of(rows: Sequence[Row], works: dict[Xgemm, Work | None]) -> Pairs:
+    """Rows whose kernel fits the GPU."""
+    return [(row, work) for row in rows if (work := works[row.one]) is not None]
+
+
+def read(data: Path, recording: Recording) -> list[Row]:
+    """All rows of a recording."""
+    return [_row(fields, recording) for fields in table(data / recording.file)]
+
+
+def table(file: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file, compressed or not; `InvalidInput` where there is none."""
+    if not file.is_file():
+        raise InvalidInput(f"no recording {file}: --data must name the folder that holds {file.name}")
+    with gzip.open(file, "rt") if file.suffix == ".gz" else file.open() as stream:
+        return list(csv.DictReader(stream))
+
+
+def _row(fields: dict[str, str], recording: Recording) -> Row:
+    clock = float(fields.get("clock_mhz", recording.spec.boost_mhz))
+    power = float(fields.get("power_w", 0.0))
+    return Row(clblast.configuration(fields), float(fields["time_ms"]) * 1e-3, clock, power)
+
+
+def stratified(rows: Sequence[Row], count: int, seed: int) -> list[Row]:
+    """One row out of each of `count` equal slices of the rows in order of time."""
+    if count >= len(rows):
+        return list(rows)
+    random = np.random.default_rng(seed)
+    order = np.argsort([row.seconds for row in rows], kind="stable")
+    return [rows[int(random.choice(part))] for part in np.array_split(order, count)]
+
+
+def halves(rows: Iterable[Row], seed: int) -> NDArray[np.bool_]:
+    """Which rows to fit on: half of the configurations, all rows of one on the same side."""
+    listed = [row.one for row in rows]
+    kinds = sorted(set(listed), key=str)
+    drawn = np.random.default_rng(seed).permutation(len(kinds)) < len(kinds) / 2
+    side = dict(zip(kinds, drawn, strict=True))
+    return np.array([side[one] for one in listed])
+
+
+def by_compiling(spec: Spec, one: Xgemm) -> Work | None:
+    """What ptxas and the PTX machine say; None where not one block fits the GPU."""
+    return of_kernel(spec, clblast.compiled(one, SIDE, spec.arch))
+
+
+def of_kernel(spec: Spec, kernel: CompiledKernel) -> Work | None:
+    """What a kernel of one launch does."""
+    return _work(spec, kernel.launches[0], kernel.resources[0], executed(kernel)[0])
+
+
+def by_estimate(spec: Spec, one: Xgemm) -> Work | None:
+    """What the analysis says."""
+    return _work(spec, *estimated(one, SIDE))
+
+
+def known(
+    spec: Spec, rows: Iterable[Row], how: Callable[[Spec, Xgemm], Work | None]
+) -> dict[Xgemm, Work | None]:
+    """The work of every configuration among the rows."""
+    return {one: how(spec, one) for one in dict.fromkeys(row.one for row in rows)}
+
+
+def _work(spec: Spec, launch: Launch, resources: Resources, ran: Executed) -> Work | None:
+    shared = launch.shared_bytes + resources.shared_bytes
+    threads = launch.block[0] * launch.block[1]
+    resident = occupancy(spec.capability, threads, resources.registers, shared)
+    if resident.blocks == 0:
+        return None
+    return Work(events(spec, launch, resources, ran, resident), resident, resources.registers)

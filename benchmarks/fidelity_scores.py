@@ -1,0 +1,139 @@
+"""How near predictions come to recordings, beside predictors that know next to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from fidelity_rows import LATENCY, Pairs, Recording, Work
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.stats import spearmanr
+
+from ekc.devices import power
+from ekc.devices.latency import FITTED, Rates, latency
+from ekc.devices.specs import Spec
+from ekc.devices.steady import Steady, steady
+from ekc.devices.steady import Work as Todo
+
+Vector = NDArray[np.float64]
+TABLE_ROWS = 8
+"""Rows of the table that predicts power from TFLOP/s."""
+EVALUATIONS = 150
+
+
+@dataclass(frozen=True)
+class Score:
+    """Predictions against recordings."""
+
+    rows: int
+    spearman: float
+    median_error: float | None
+    """None for a predictor that only ranks."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Rates of the latency model, and the clocks of recordings that do not hold theirs."""
+
+    rates: Rates
+    clock_shares: tuple[float, ...]
+    """One for each of `LATENCY`."""
+
+
+SHIPPED = Fit(FITTED, tuple(one.clock_share or 1.0 for one in LATENCY))
+
+
+def score(predicted: Vector, recorded: Vector) -> Score:
+    """Rank correlation and median relative error."""
+    error = float(np.median(np.abs(predicted / recorded - 1.0)))
+    return Score(len(recorded), rank(predicted, recorded), error)
+
+
+def rank(predicted: Vector, recorded: Vector) -> float:
+    """Spearman's; 0 where a side ranks nothing."""
+    told = np.ptp(predicted) > 0 and np.ptp(recorded) > 0
+    return float(spearmanr(predicted, recorded)[0]) if told else 0.0
+
+
+def times(spec: Spec, pairs: Pairs, rates: Rates = FITTED, clock_share: float = 1.0) -> Vector:
+    """Modelled seconds of rows at their clocks."""
+    return np.array(
+        [latency(spec, w.events, w.resident, row.clock_mhz * clock_share, rates).seconds for row, w in pairs]
+    )
+
+
+def recorded(pairs: Pairs) -> Vector:
+    """Recorded seconds."""
+    return np.array([row.seconds for row, _ in pairs])
+
+
+def fit(known: Sequence[tuple[Recording, Pairs]]) -> Fit:
+    """The rates and clocks with the least mean absolute log error, every recording weighing the same."""
+    free = [n for n, (recording, _) in enumerate(known) if recording.clock_share]
+
+    def unpacked(values: Vector) -> Fit:
+        shares = [1.0] * len(known)
+        for n, value in zip(free, values[2:], strict=True):
+            shares[n] = float(value)
+        return Fit(Rates(norm=float(values[0]), global_cycles=float(values[1])), tuple(shares))
+
+    def loss(values: Vector) -> float:
+        if values.min() <= 0:
+            return float("inf")
+        tried = unpacked(values)
+        errors = [
+            np.log(times(recording.spec, pairs, tried.rates, share) / recorded(pairs))
+            for (recording, pairs), share in zip(known, tried.clock_shares, strict=True)
+        ]
+        return sum(float(np.mean(np.abs(error))) for error in errors)
+
+    start = np.array([4.0, 1.0, *(1.1 for _ in free)])
+    found = minimize(
+        loss, start, method="Nelder-Mead", options={"maxfev": EVALUATIONS, "xatol": 1e-2, "fatol": 1e-4}
+    )
+    return unpacked(found.x)
+
+
+def by_tile(pairs: Pairs) -> Score:
+    """Minus the elements of C that a thread owns, as a rank of time."""
+    area = np.array([-row.one.thread_tile for row, _ in pairs], dtype=np.float64)
+    return Score(len(pairs), rank(area, recorded(pairs)), None)
+
+
+def run(spec: Spec, work: Work, clock_mhz: float, activity: float = 1.0) -> Steady:
+    """The state the simulator settles in, without the seeded residuals; `activity` is a factor on the energy
+    of events, 1 for random data."""
+    energy = power.dynamic_energy(spec, work.events)
+    dynamic = power.DynamicEnergy(activity * energy.core_j, energy.memory_j)
+    return steady(spec, Todo(((work.events, work.resident),), dynamic, 1.0), clock_mhz)
+
+
+def watts(spec: Spec, state: Steady) -> float:
+    """Board power of a state, warmed up."""
+    if state.throttle:
+        return spec.power.tdp_w
+    found, temperature = 0.0, spec.power.ambient_c
+    for _ in range(30):
+        found = state.busy_w + power.idle_power(spec, state.clock_mhz, temperature)
+        temperature = spec.power.ambient_c + spec.power.kelvin_per_w * found
+    return found
+
+
+def by_table(flops_per_s: Vector, power_w: Vector, learn: NDArray[np.bool_]) -> Vector:
+    """Power by TFLOP/s: the median of the learning rows in each of a few equal slices."""
+    edges = np.quantile(flops_per_s[learn], np.linspace(0, 1, TABLE_ROWS + 1)[1:-1])
+    slices = np.searchsorted(edges, flops_per_s)
+    medians = [
+        np.median(power_w[learn & (slices == n)])
+        if np.any(learn & (slices == n))
+        else np.median(power_w[learn])
+        for n in range(TABLE_ROWS)
+    ]
+    return np.array(medians)[slices]
+
+
+def constant(values: Vector, learn: NDArray[np.bool_]) -> Vector:
+    """The median of the learning rows, for every row."""
+    return np.full(len(values), np.median(values[learn]))

@@ -1,0 +1,189 @@
+"""Simulated devices held against recordings of real GPUs.
+
+    python benchmarks/simulator_fidelity.py --data DIR [--json FILE] [--seed N] [--rows N] [--sample-only]
+        [--cache DIR] [--write-docs]
+
+CLBlast configurations become schedules of ekc (clblast.py). Of each recording a stratified sample goes
+through NVRTC and ptxas, and every other row through the analysis with a register estimate (estimated.py).
+Half of the sampled configurations fit the free constants of the latency model, the other half scores;
+beside each figure stands a predictor that knows next to nothing. No GPU is needed; every prediction is
+simulated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import fidelity_docs
+import numpy as np
+from fidelity_power import power_lines
+from fidelity_rows import (
+    LATENCY,
+    Pairs,
+    Recording,
+    Work,
+    by_compiling,
+    by_estimate,
+    halves,
+    known,
+    pairs_of,
+    read,
+    stratified,
+)
+from fidelity_scores import SHIPPED, Fit, by_tile, constant, fit, recorded, run, score, times
+from numpy.typing import NDArray
+
+import ekc
+from ekc.codegen import nvrtc
+from ekc.errors import InvalidInput
+
+RANK_BARS = {"a100": 0.9, "rtx3090": 0.75, "rtx2080ti": 0.75}
+ERROR_BAR = 0.25
+SCORED = ("shipped", "refitted", "own clock", "random data")
+
+
+def latency_line(
+    recording: Recording, how: str, pairs: Pairs, learn: NDArray[np.bool_], fits: dict[str, tuple[Any, float]]
+) -> dict[str, Any]:
+    """Scores on the rows that were not learnt from."""
+    held = [pair for pair, used in zip(pairs, learn, strict=True) if not used]
+    real = recorded(held)
+    found = {name: score(times(recording.spec, held, *fitted), real) for name, fitted in fits.items()}
+    if not recording.clock_share:
+        # The device as a whole: asked for its top clock, it finds the one that its power cap allows.
+        states = [run(recording.spec, work, recording.spec.boost_mhz) for _, work in held]
+        found["own clock"] = score(np.array([state.latency_s for state in states]), real)
+    shipped = found["shipped"]
+    middle = constant(recorded(pairs), learn)[~learn]
+    passed = shipped.spearman >= RANK_BARS[recording.device] and shipped.median_error <= ERROR_BAR
+    return {
+        "what": f"latency, {recording.device} (simulated)",
+        "how": how,
+        **{name: asdict(one) for name, one in found.items()},
+        "trivial": {
+            "minus thread tile": asdict(by_tile(held)),
+            "constant": asdict(score(middle, real)),
+        },
+        "bar": {"spearman": RANK_BARS[recording.device], "median_error": ERROR_BAR},
+        "pass": passed,
+    }
+
+
+def measure(data: Path, count: int, seed: int, whole: bool) -> dict[str, Any]:
+    """All figures."""
+    begun = time.perf_counter()
+    everything = {one.device: read(data, one) for one in LATENCY}
+    samples = {one.device: stratified(everything[one.device], count, seed) for one in LATENCY}
+    compiled = {one.device: known(one.spec, samples[one.device], by_compiling) for one in LATENCY}
+    pairs = {one.device: pairs_of(samples[one.device], compiled[one.device]) for one in LATENCY}
+    learn = {device: halves([row for row, _ in found], seed) for device, found in pairs.items()}
+    fitted = fit(
+        [
+            (one, [p for p, used in zip(pairs[one.device], learn[one.device], strict=True) if used])
+            for one in LATENCY
+        ]
+    )
+    lines, registers, plots = [], [], {}
+    for n, one in enumerate(LATENCY):
+        found, fits = pairs[one.device], _fits(fitted, n)
+        lines.append(
+            latency_line(one, f"{len(compiled[one.device])} compiled", found, learn[one.device], fits)
+        )
+        plots[one.device] = (times(one.spec, found, *fits["shipped"]), recorded(found))
+        registers.append(register_error(one, compiled[one.device]))
+        if whole:
+            rest = everything[one.device]
+            guessed = pairs_of(rest, known(one.spec, rest, by_estimate))
+            unseen = np.isin([str(row.one) for row, _ in guessed], [str(r.one) for r, _ in found])
+            lines.append(latency_line(one, "not compiled, estimated", guessed, unseen, fits))
+    lines += power_lines(data, pairs["a100"], learn["a100"], seed)
+    return {
+        "lines": lines,
+        "registers": registers,
+        "shipped": asdict(SHIPPED),
+        "fitted": asdict(fitted),
+        "rows": count,
+        "seed": seed,
+        "seconds": time.perf_counter() - begun,
+        "plots": plots,
+        "pass": all(line["pass"] for line in lines),
+    }
+
+
+def _fits(fitted: Fit, n: int) -> dict[str, tuple[Any, float]]:
+    return {
+        name: (one.rates, one.clock_shares[n]) for name, one in (("shipped", SHIPPED), ("refitted", fitted))
+    }
+
+
+def register_error(recording: Recording, compiled: dict[Any, Work | None]) -> dict[str, Any]:
+    """The register estimate against ptxas."""
+    both = [(by_estimate(recording.spec, one), work) for one, work in compiled.items() if work is not None]
+    pairs = [(guess.registers, work.registers) for guess, work in both if guess is not None]
+    guessed, real = np.array(pairs, dtype=np.float64).T
+    return {"device": recording.device, **asdict(score(guessed, real))}
+
+
+def told(found: dict[str, Any]) -> str:
+    """One score as text."""
+    error = found["median_error"]
+    off = "no error" if error is None else f"median error {error:.1%}"
+    return f"rank {found['spearman']:.2f}, {off} ({found['rows']} rows)"
+
+
+def text(result: dict[str, Any]) -> str:
+    """Everything printed."""
+    said = []
+    for line in result["lines"]:
+        said += [f"{line['what']}, {line['how']}: {'pass' if line['pass'] else 'FAIL'} {line['bar']}"]
+        said += [f"    {name:18} {told(line[name])}" for name in SCORED if name in line]
+        said += [f"    {name:18} {told(one)}" for name, one in line["trivial"].items()]
+    for one in result["registers"]:
+        said.append(f"register estimate against ptxas, {one['device']}: {told(one)}")
+    said.append(f"shipped  {result['shipped']}")
+    said.append(f"refitted {result['fitted']}")
+    return "\n".join(said)
+
+
+def main() -> None:
+    """Print the scores; write them as JSON and into the documentation where asked."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the recordings")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rows", type=int, default=500, help="rows of each recording to compile")
+    parser.add_argument("--sample-only", action="store_true", help="leave the rows that are not compiled out")
+    parser.add_argument("--cache", type=Path, help="where compiled kernels stay; else they are thrown away")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/simulated-devices.md")
+    arguments = parser.parse_args()
+    print(
+        f"ekc {ekc.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
+        f"NVRTC {nvrtc.version()}, {os.cpu_count()} cores; all predictions are simulated"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["EKC_CACHE_DIR"] = str(arguments.cache or folder)
+        try:
+            result = measure(arguments.data, arguments.rows, arguments.seed, not arguments.sample_only)
+        except InvalidInput as problem:
+            parser.error(str(problem))
+    print(text(result))
+    plots = result.pop("plots")
+    if arguments.write_docs:
+        fidelity_docs.write(result, plots, text(result))
+    print("pass" if result["pass"] else "FAIL")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

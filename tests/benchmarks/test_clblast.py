@@ -1,0 +1,85 @@
+"""CLBlast configurations as kernels of ekc: right results, and the accesses that the formulas say."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ekc.devices.accesses import Access, executed
+from ekc.devices.execute import execute
+from ekc.ir.agreement import random_inputs
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+import clblast
+import estimated
+
+SIDE = 128
+PLAIN = clblast.Xgemm(32, 64, 32, 8, 16, 0, 0, 2, 2, 1, 0, 0, 0, 0)
+CONFIGURATIONS = {
+    "from global": PLAIN,
+    "A shared": replace(PLAIN, sa=1, mdima=8),
+    "B shared": replace(PLAIN, sb=1, ndimb=32),
+    "scalars": replace(PLAIN, sa=1, sb=1, mdima=16, ndimb=16, vwm=1, vwn=1),
+    "strided": replace(PLAIN, sa=1, sb=1, mdima=8, ndimb=16, strm=1, strn=1, vwn=2),
+    "wide": replace(PLAIN, mwg=64, nwg=128, sa=1, sb=1, mdima=8, ndimb=16, vwm=8, vwn=4),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_the_kernel_multiplies(name: str) -> None:
+    one = CONFIGURATIONS[name]
+    op = clblast.schedule(one, SIDE).op
+    a, b = random_inputs(op)
+    (run,) = execute(op, clblast.compiled(one, SIDE, "sm_80"), (a, b))
+    assert not run.report.findings
+    assert run.written.all()
+    np.testing.assert_allclose(run.output, a.T.astype(np.float64) @ b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_what_is_estimated_is_what_was_compiled(name: str) -> None:
+    one = CONFIGURATIONS[name]
+    kernel = clblast.compiled(one, SIDE, "sm_80")
+    launch, resources, guessed = estimated.estimated(one, SIDE)
+    (ran,) = executed(kernel)
+    assert launch.grid == kernel.launches[0].grid
+    assert resources.shared_bytes == kernel.resources[0].shared_bytes
+    assert guessed.counts.fma32 == ran.counts.fma32
+    assert guessed.counts.barrier == ran.counts.barrier
+    for space in ("global", "shared"):
+        for kind in ("load", "store"):
+            for figure in ("wavefronts", "sectors"):
+                assert _total(guessed.accesses, space, kind, figure) == pytest.approx(
+                    _total(ran.accesses, space, kind, figure)
+                ), (space, kind, figure)
+
+
+def _total(accesses: tuple[Access, ...], space: str, kind: str, figure: str) -> float:
+    chosen = (one for one in accesses if (one.space, one.kind) == (space, kind))
+    return sum(one.requests * getattr(one, figure) for one in chosen)
+
+
+def test_a_copy_by_neighbours_makes_banks_collide() -> None:
+    one = replace(PLAIN, sb=1, ndimb=8, vwn=1)
+    few, many = (
+        _total(executed(clblast.compiled(kind, SIDE, "sm_80"))[0].accesses, "shared", "store", "wavefronts")
+        for kind in (replace(one, strn=1), one)
+    )
+    # Eight lanes a row: next to each other in eight banks, or eight words apart in four.
+    assert many == 2 * few
+
+
+def test_scalars_are_loaded_one_by_one() -> None:
+    ptx = clblast.compiled(CONFIGURATIONS["scalars"], SIDE, "sm_80").ptx
+    assert "ld.shared.f32" in ptx or "ld.shared.b32" in ptx
+    assert "ld.shared.v" not in ptx
+
+
+def test_without_a_copy_its_threads_do_not_matter() -> None:
+    row = {"MWG": 32, "NWG": 64, "KWG": 32, "MDIMC": 8, "NDIMC": 16, "MDIMA": 8, "NDIMB": 32, "KWI": 2}
+    row |= {"VWM": 2, "VWN": 1, "STRM": 0, "STRN": 0, "SA": 0, "SB": 1}
+    assert clblast.configuration({k: str(v) for k, v in row.items()}) == replace(PLAIN, sb=1, ndimb=32)
