@@ -17,6 +17,10 @@ from ekc.emulator.slots import allot
 from ekc.emulator.writer import Writer
 from ekc.errors import EkcError
 
+Allotment = Callable[
+    [list[Block], dict[str, str]], tuple[dict[str, tuple[str, int]], dict[str, int], set[str]]
+]
+"""(class, row) of every register, rows of each class, registers live at the entry."""
 _OPERATIONS: dict[str, Callable[[Writer, Instruction], None]] = {**ARITHMETIC, **BITS, **MEMORY, **WARP}
 
 
@@ -45,8 +49,9 @@ class Decoded:
         return self.masked[number]
 
 
-def decode(module: Module, name: str) -> Decoded:
-    """Decode one kernel; `EkcError` names the first instruction that is unknown."""
+def decode(module: Module, name: str, rows: Allotment = allot) -> Decoded:
+    """Decode one kernel, its registers in rows as `rows` allots them; `EkcError` names the first instruction
+    that is unknown."""
     if name not in module.kernels:
         known = ", ".join(module.kernels) or "none"
         raise EkcError(f"kernel {name!r} is not in this PTX; it has: {known}")
@@ -56,7 +61,7 @@ def decode(module: Module, name: str) -> Decoded:
     _check_known(module, text)
     found = blocks(text)
     _check_declared(text)
-    places, slots, early = allot(found, text.registers)
+    places, slots, early = rows(found, text.registers)
     variables = {v.name: v for v in [*module.variables, *text.variables, *text.parameters]}
     dead = frozenset(text.registers) - {name for one in text.code for name in read(one)} | {"_"}
     shelf = Shelf(module, places, dict(text.registers), variables, dead, tuple(sorted(early)))

@@ -10,15 +10,20 @@ from ekc.emulator.program import Address, Immediate, Instruction, KernelText, Op
 
 def slice_of(text: KernelText) -> KernelText:
     """The kernel without the instructions that no branch and no address depends on. Stores write zeros."""
+    writers: dict[str, list[int]] = {}
+    for number, one in enumerate(text.code):
+        for name in written(one):
+            writers.setdefault(name, []).append(number)
     keep = [_anchors(one) for one in text.code]
-    needed = {name for one, kept in zip(text.code, keep, strict=True) if kept for name in _wanted(one)}
-    changed = True
-    while changed:
-        changed = False
-        for i, one in enumerate(text.code):
-            if not keep[i] and needed.intersection(written(one)):
-                keep[i] = changed = True
-                needed.update(read(one))
+    asked = {name for one, kept in zip(text.code, keep, strict=True) if kept for name in _wanted(one)}
+    left = list(asked)
+    while left:
+        for number in writers.get(left.pop(), ()):
+            if not keep[number]:
+                keep[number] = True
+                new = set(read(text.code[number])) - asked
+                asked |= new
+                left += new
     before = [0]
     for kept in keep:
         before.append(before[-1] + kept)

@@ -61,3 +61,19 @@ def allot(
         place[name] = (kind, slot)
         heappush(live, (last, slot))
     return place, count, early
+
+
+def apart(
+    found: list[Block], types: dict[str, str]
+) -> tuple[dict[str, tuple[str, int]], dict[str, int], set[str]]:
+    """As `allot`, but every register has a row of its own: quick to say, dear in memory; none is early."""
+    count: dict[str, int] = {}
+    place: dict[str, tuple[str, int]] = {}
+    for block in found:
+        for one in [*block.code, *([block.exit.instruction] if block.exit.instruction else [])]:
+            for name in read(one) + written(one):
+                if name not in place:
+                    kind = register_class(types[name])
+                    place[name] = (kind, count.get(kind, 0))
+                    count[kind] = count.get(kind, 0) + 1
+    return place, count, set()

@@ -28,6 +28,7 @@ from ekc.emulator.plan import Blank, Plan
 from ekc.emulator.program import Module
 from ekc.emulator.shelf import Site
 from ekc.emulator.slice import slice_of
+from ekc.emulator.slots import apart
 
 TRIPS = 2
 """Trips of a loop: the first is often special, the second shows the rest."""
@@ -101,7 +102,7 @@ def _decoded(ptx: str, name: str) -> Decoded:
     if name not in module.kernels:
         return decode(module, name)
     kernels = module.kernels | {name: slice_of(module.kernels[name])}
-    return decode(Module(module.version, module.target, module.variables, kernels), name)
+    return decode(Module(module.version, module.target, module.variables, kernels), name, apart)
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ekc.ir.dtypes import DType
 from ekc.ir.linear import Extent, Linear, span
 from ekc.ir.operator import TensorSpec
 from ekc.ir.region import Region
+from ekc.ir.tape import some
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,6 +132,6 @@ def guards_of(
     for form, extent in zip(index, shape, strict=True):
         low, high = span(form, extents)
         below, above = low < 0, high >= extent
-        if np.any(below) or np.any(above):
+        if some(below) or some(above):
             guards.append(Guard(form, extent, below, above))
     return tuple(guards)

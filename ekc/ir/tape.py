@@ -137,6 +137,11 @@ def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def some(mask: Any) -> bool:
+    """Whether a mask holds for any member. On a tape: yes, it may; what follows must be right for both."""
+    return isinstance(mask, _Taped) or bool(np.any(mask))
+
+
 def _recorder(values: Any) -> _Recorder:
     for one in _leaves(values):
         if isinstance(one, _Taped) and one.recorder is not None:

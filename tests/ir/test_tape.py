@@ -1,0 +1,109 @@
+"""A recorded walk gives what the walk gives, says where it does not hold, and loses no vector in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ekc.errors import EkcError
+from ekc.ir.lookup import Lookup
+from ekc.ir.tape import ROWS, record, some
+
+
+def columns(rows: int, seed: int = 0, low: int = 1) -> dict[str, NDArray[np.int64]]:
+    random = np.random.default_rng(seed)
+    return {name: random.integers(low, 50, rows) for name in ("a", "b")}
+
+
+def doubled(rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    return np.stack([2.0 * rows[:, 0], rows.sum(axis=1, dtype=np.float64)], axis=1)
+
+
+def walk(given: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
+    a, b = given["a"], given["b"]
+    share = np.where(a > b, a / b, 1.0)
+    table = Lookup(doubled, 2)(a, 7, b)
+    yield [share, np.minimum(a % 8, 3), 5, np.broadcast_to(np.asanyarray(a, dtype=np.float64), (len(a),))]
+    # Said twice, done once; said and not asked for, not done.
+    yield [table[0] + table[1], (a * b) - (a * b), np.sqrt(b) if False else b.sum()]
+
+
+def direct(given: Mapping[str, Any]) -> list[list[Any]]:
+    return [list(part) for part in walk(given)]
+
+
+@pytest.mark.parametrize("rows", [1, 60, ROWS, 1000])
+def test_a_tape_gives_what_the_walk_gives(rows: int) -> None:
+    tapes, given = record(walk, columns(ROWS)), columns(rows, seed=3)
+    for tape, expected in zip(tapes, direct(given), strict=True):
+        found = tape(given, rows)
+        assert found is not None
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_a_call_said_twice_is_done_once_and_an_idle_one_never() -> None:
+    def lengthy(given: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
+        _ = np.sqrt(given["a"])
+        yield [given["a"] * 2 + given["a"] * 2]
+
+    (tape,) = record(lengthy, columns(ROWS))
+    assert tape.length == 2
+
+
+def test_a_branch_that_would_go_another_way_is_told() -> None:
+    def branching(given: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
+        yield [given["a"] if np.any(given["a"] < 0) else -given["a"]]
+
+    (tape,) = record(branching, columns(ROWS))
+    assert tape(columns(9, seed=1), 9) is not None
+    assert tape(columns(900, seed=1, low=-9), 900) is None
+
+
+def test_some_takes_the_general_way() -> None:
+    def masked(given: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
+        below = given["a"] < 0
+        yield [np.where(below, 0, given["a"]) if some(below) else given["a"]]
+
+    (tape,) = record(masked, columns(ROWS))
+    for low in (1, -9):
+        given = columns(300, seed=2, low=low)
+        found = tape(given, 300)
+        assert found is not None
+        np.testing.assert_array_equal(found[0], np.maximum(given["a"], 0))
+    assert some(np.array([False, True]))
+    assert not some(np.array([False]))
+
+
+@pytest.mark.parametrize(
+    "lose",
+    [lambda a: np.array([a.view(np.ndarray), a.view(np.ndarray)]) + a, lambda a: a.view(np.ndarray) + a],
+)
+def test_a_vector_that_leaves_the_tape_is_an_error(lose: Any) -> None:
+    with pytest.raises(EkcError, match="left the tape"):
+        record(lambda given: iter([[lose(given["a"])]]), columns(ROWS))
+
+
+def test_a_lookup_counts_each_pattern_once_and_never_forgets_a_result() -> None:
+    asked: list[int] = []
+
+    def count(rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        asked.extend(rows[:, 0].tolist())
+        return rows[:, :1] * 3.0
+
+    table = Lookup(count, 1)
+    some_numbers = np.random.default_rng(0).integers(0, 4000, 9000)
+    for _ in range(2):
+        np.testing.assert_array_equal(table(some_numbers)[0], some_numbers * 3.0)
+    assert sorted(asked) == sorted(set(some_numbers.tolist()))
+
+
+def test_a_full_table_still_answers_right() -> None:
+    table = Lookup(lambda rows: rows[:, :1] + rows[:, 1:] * 0.5, 1)
+    for start in range(0, 120_000, 40_000):
+        numbers = np.arange(start, start + 40_000)
+        np.testing.assert_array_equal(table(numbers, 4)[0], numbers + 2.0)
