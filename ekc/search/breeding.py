@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.search.space import Population
+from ekc.search.population import Population
 
 POPULATION = 4096
 GENERATIONS = 3
@@ -54,6 +54,10 @@ class Breeder:
     def draw(self, count: int) -> Population:
         """Random legal genomes, each once."""
         return self._legal(self.space.draw(self.random, count))
+
+    def nobody(self) -> Population:
+        """The empty population."""
+        return self.space.draw(self.random, 0)
 
     def evolve(self, parents: Population | None, score: Score) -> tuple[Population, NDArray[np.float64]]:
         """Some generations on the models' scores; the last population, best first, empty if none is legal."""

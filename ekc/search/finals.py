@@ -1,4 +1,4 @@
-"""The end of a run: finalists compared with NumPy, then measured again in turn.
+"""The end of a run: finalists executed and compared with the reference, then measured again in turn.
 
 Turn by turn (A B C A B C), so that drift falls on all alike and the winner is not just the luckiest.
 """
@@ -9,17 +9,20 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ekc.ir.agreement import Agreement, agreement, random_inputs
+from ekc.devices.verify import UNSAFE, WRONG, verify
+from ekc.errors import EkcError
+from ekc.ir.agreement import Expected, random_inputs
 from ekc.ir.operator import Operator
-from ekc.ir.schedule import Schedule
 from ekc.search.candidate import Candidate
 from ekc.search.measuring import FINAL_WINDOW_S, Bench, Failure
 from ekc.search.objective import merit
 
 FINALISTS = 4
 REPEATS = 3
-WRONG = "wrong result"
-"""How the verdict on a schedule begins that does not compute its operator."""
+REFUSED = (WRONG, UNSAFE)
+"""How the verdict on a kernel begins that may not win."""
+UNCHECKED = "unchecked"
+"""How the status of a kernel begins that could not be executed; it may not win either."""
 FIRST_DRAW = 1
 """Draw 0 was the first look; the finals are draws of their own."""
 
@@ -32,7 +35,7 @@ class Finals:
     bench: Bench
     objective: str
     max_slowdown: float
-    _arrays: tuple[object, ...] | None = None
+    _expected: Expected | None = None
 
     def run(self, candidates: list[Candidate], measure: Callable[[], bool]) -> list[Candidate]:
         """The finalists, right and freshly measured. `measure()` says whether there is time for more."""
@@ -57,7 +60,7 @@ class Finals:
         return list({id(c): c for c in (*good, *fast)}.values())
 
     def right(self, ranked: list[Candidate], count: int) -> list[Candidate]:
-        """The first `count` candidates whose schedule computes the operator."""
+        """The first `count` candidates whose kernel computes the operator."""
         found: list[Candidate] = []
         for c in ranked:
             if len(found) == count:
@@ -67,23 +70,27 @@ class Finals:
         return found
 
     def check(self, candidate: Candidate) -> bool:
-        """Compare chosen blocks with the float64 reference, once per schedule; the verdict is filed."""
+        """Execute the compiled PTX once per schedule, on chosen blocks; the verdict is filed."""
         if candidate.checked:
             return candidate.ok
         verdict = self.bench.checked(candidate.schedule)
         if verdict is None:
-            result = self._compare(candidate.schedule)
-            verdict = str(result) if result.ok else f"{WRONG}: {result}"
+            try:
+                verdict = self._execute(candidate)
+            except EkcError as problem:
+                # Says nothing of the kernel, so nothing is filed: another ekc may be able to.
+                candidate.status = f"{UNCHECKED}: {problem}"
+                return False
             self.bench.file_check(candidate.schedule, verdict)
         candidate.checked = verdict
-        if verdict.startswith(WRONG):
+        if verdict.startswith(REFUSED):
             candidate.status = verdict
         return candidate.ok
 
-    def _compare(self, schedule: Schedule) -> Agreement:
-        if self._arrays is None:
-            self._arrays = random_inputs(self.op)
-        return agreement(schedule.program, self._arrays)  # type: ignore[arg-type]
+    def _execute(self, candidate: Candidate) -> str:
+        if self._expected is None:
+            self._expected = Expected(self.op, random_inputs(self.op))
+        return str(verify(candidate.schedule, candidate.kernel, self._expected))
 
     def _again(self, candidate: Candidate, draw: int, fresh: bool) -> None:
         timing = self.bench.time(candidate.schedule, lambda: candidate.kernel, draw)

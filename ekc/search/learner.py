@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ekc.devices.base import Peaks
 from ekc.search import prior
+from ekc.search.belief import Belief
 from ekc.search.candidate import Candidate
 from ekc.search.features import features
 from ekc.search.metering import MeteringShare, choose
@@ -35,43 +36,39 @@ class Learner:
     cards: list[ModelCard] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.latency, self.power = ResidualModel(self.seed), ResidualModel(self.seed)
+        self.latency, self.power = Belief(self.seed), ResidualModel(self.seed)
 
-    def predict(
+    def expect(
         self, figures: Mapping[str, NDArray[np.float64]]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(seconds, watts) expected of analysed genomes."""
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """(log seconds, spread of that, watts) expected of analysed genomes."""
         rows = features(figures)
-        latency = self.latency.predict(rows, prior.latency(figures, self.peaks))
-        return latency, self.power.predict(rows, prior.power(figures, self.peaks))
+        mean, spread = self.latency.expect(rows, prior.latency(figures, self.peaks))
+        return mean, spread, self.power.predict(rows, prior.power(figures, self.peaks))
 
     def learn_latency(self, timed: list[Candidate]) -> None:
-        """Judge the latencies that were expected of a round, then fit."""
+        """Learn from the latencies of a round."""
         if timed:
-            rows, priors = _rows(timed), np.array([c.prior_latency_s for c in timed])
-            seen = np.array([c.latency_s for c in timed])
-            self.latency.judge(self.latency.predict(rows, priors, believe=True), seen)
-        for c in timed:
-            self.latency.add(c.row, c.prior_latency_s, c.latency_s, c.latency_s)
-        self.latency.fit()
+            priors = np.array([c.prior_latency_s for c in timed])
+            self.latency.learn(_rows(timed), priors, np.array([c.latency_s for c in timed]))
 
     def learn_energy(self, working: list[Candidate], number: int, meter: Callable[[Candidate], bool]) -> None:
         """Meter a share of the low-latency set, judge what was expected of it, then fit.
 
         `meter` measures one candidate and says whether it worked.
         """
-        fast = self._fast(working, number)
+        fast = self._fast(working)
         if fast:
             self._meter_some(fast, number, meter)
             self.power.fit()
         self.predict_all(working)
 
-    def _fast(self, working: list[Candidate], number: int) -> list[Candidate]:
-        """The low-latency set, not yet metered; in the first round all, so that slow ones teach too."""
+    def _fast(self, working: list[Candidate]) -> list[Candidate]:
+        """The low-latency set, not yet metered; the first time all, so that slow ones teach too."""
         if not working:
             return []
         limit = min(c.latency_s for c in working) * (1 + self.max_slowdown) * NEAR
-        return [c for c in working if not c.metered and (c.latency_s <= limit or number == 1)]
+        return [c for c in working if not c.metered and (c.latency_s <= limit or not self.cards)]
 
     def _meter_some(self, fast: list[Candidate], number: int, meter: Callable[[Candidate], bool]) -> None:
         rows, priors = _rows(fast), np.array([c.prior_power_w for c in fast])

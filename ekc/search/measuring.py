@@ -16,6 +16,7 @@ from typing import Any
 from ekc.codegen import nvrtc
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.base import Conditions, Device, Interval, Metering, Timing
+from ekc.devices.execute import EXECUTED_BY
 from ekc.errors import CompileError, EkcError, ScheduleError
 from ekc.ir.schedule import Schedule
 from ekc.search.records import Key, Kind, RecordStore, Row, canonical_json
@@ -100,13 +101,15 @@ class Bench:
         return Failure(status)
 
     def checked(self, schedule: Schedule) -> str | None:
-        """The verdict on file of a comparison with NumPy."""
+        """The verdict on file of an execution of the kernel's PTX. One that only looked at the schedule
+        does not count, nor one by another ekc, which may emit another text."""
         row = self.store.find("check", self._key(schedule))
-        return row.status if row is not None else None
+        counts = row is not None and is_executed(row) and row.ekc_version == __version__
+        return row.status if row is not None and counts else None
 
     def file_check(self, schedule: Schedule, verdict: str) -> None:
-        """File the verdict of a comparison with NumPy."""
-        self._file("check", self._key(schedule), schedule, {}, verdict)
+        """File the verdict of an execution of the kernel's PTX."""
+        self._file("check", self._key(schedule), schedule, {"executed_by": EXECUTED_BY}, verdict)
 
     def _key(self, schedule: Schedule, draw: int = 0, window_s: float | None = None) -> Key:
         device = self.device
@@ -133,6 +136,11 @@ class Bench:
     ) -> None:
         plain = json.loads(json.dumps(payload))
         self.store.add(Row(kind, key, schedule.to_json(), status, plain))
+
+
+def is_executed(row: Row) -> bool:
+    """Whether the verdict of a row comes from executing the kernel, and not from its schedule alone."""
+    return bool(row.payload.get("executed_by"))
 
 
 def _conditions(data: dict[str, Any]) -> Conditions:

@@ -35,7 +35,7 @@ class Trial:
     throttle: tuple[str, ...] = ()
     round: int = 0
     checked: str = ""
-    """How the result was compared with NumPy; "" where it was not."""
+    """How the compiled kernel was executed and compared; "" where it was not."""
 
     @property
     def ok(self) -> bool:
@@ -179,7 +179,7 @@ class TuningResult:
             figures["energy"] = (
                 f"{best.energy_j * 1e3:.4g} mJ a call ({'metered' if best.metered else 'predicted'})"
             )
-        return figures | {"result": best.checked or "not compared with NumPy"}
+        return figures | {"result": best.checked or "not executed"}
 
     def summary(self) -> str:
         """One table: best, fastest, baseline; what was tried; that a simulated device is one."""

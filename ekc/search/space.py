@@ -9,45 +9,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.ir.analysis import analyse
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
-from ekc.ir.program import Program, initial
-from ekc.ir.refusal import Check, Refusal
+from ekc.ir.refusal import Refusal
 from ekc.ir.rules import checks
 from ekc.ir.schedule import Schedule
 from ekc.search.decisions import Decision
+from ekc.search.population import Population
 from ekc.search.remedies import Remedy, remedy_for
 from ekc.search.structures import Structure, structures
+from ekc.search.walks import Columns, Walks
 
 CHUNK = 4096
 """Rows analysed at once: temporaries stay in cache."""
 REPAIR_ROUNDS = 12
-
-
-@dataclass(frozen=True, eq=False)
-class Population:
-    """Genomes: `structure[n]`, and `genes[n, d]` an index into the table of decision d (0 if unused)."""
-
-    structure: NDArray[np.int64]
-    genes: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.structure)
-
-    def __getitem__(self, rows: Any) -> Population:
-        return Population(self.structure[rows], self.genes[rows])
-
-    def __add__(self, other: Population) -> Population:
-        return Population(
-            np.concatenate([self.structure, other.structure]), np.concatenate([self.genes, other.genes])
-        )
+GIVEN_UP = 0.005
+"""Share of a population that is not worth another round of repair."""
 
 
 class Space:
@@ -62,6 +43,15 @@ class Space:
         self.uses = np.array([[n in {d.name for d in s.decisions} for n in names] for s in self.structures])
         self._remedies: dict[tuple[int, str], Remedy] = {}
         self._position = {name: i for i, name in enumerate(names)}
+        self.walks = tuple(Walks(op, s, limits) for s in self.structures)
+        self._tables = [
+            [
+                (hole, self._position[d.name], np.ascontiguousarray(d.table[:, i]))
+                for d in s.decisions
+                for i, hole in enumerate(d.holes)
+            ]
+            for s in self.structures
+        ]
 
     def draw(self, random: np.random.Generator, count: int) -> Population:
         """Uniform over structures, then over the table of every decision. Not yet legal."""
@@ -93,34 +83,33 @@ class Space:
         return self._canonical(Population(structure, np.where(missing, far, genes)))
 
     def repair(self, random: np.random.Generator, population: Population) -> tuple[Population, Counter[str]]:
-        """Shrink what breaks a rule until it is legal; what stays illegal is dropped and counted by rule."""
-        genes, legal = population.genes.copy(), np.zeros(len(population), dtype=bool)
+        """Shrink what breaks a rule until it is legal; what stays illegal is dropped and counted by rule.
+
+        The last few that are hard to mend are given up once nearly all are legal.
+        """
+        genes, left = population.genes.copy(), np.arange(len(population))
         for attempt in range(REPAIR_ROUNDS + 1):
-            rows = np.flatnonzero(~legal)
-            if not rows.size:
+            mended, broken = self._mend(random, Population(population.structure[left], genes[left]))
+            illegal = broken != ""
+            left, broken = left[illegal], broken[illegal]
+            if attempt == REPAIR_ROUNDS or len(left) <= GIVEN_UP * len(population):
                 break
-            mended, legal[rows] = self._mend(random, Population(population.structure[rows], genes[rows]))
-            if attempt < REPAIR_ROUNDS:
-                genes[rows] = mended
-        current, reasons = Population(population.structure, genes), Counter[str]()
-        for row in np.flatnonzero(~legal):
-            refusal = next(iter(self.refusals(current, int(row))), None)
-            reasons[refusal.rule if refusal else "unknown"] += 1
-        return current[legal], reasons
+            genes[left] = mended[illegal]
+        kept = np.ones(len(population), dtype=bool)
+        kept[left] = False
+        return Population(population.structure, genes)[kept], Counter(broken.tolist())
 
     def _mend(
         self, random: np.random.Generator, population: Population
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Genes with every broken rule eased by one remedy, and which rows were legal before."""
-        genes, legal = population.genes.copy(), np.ones(len(population), dtype=bool)
-        for rows, structure, program in self._programs(population):
-            for check in checks(program, self.limits):
-                failed = np.flatnonzero(~check.mask(len(rows)))
-                if failed.size:
-                    legal[rows[failed]] = False
-                    remedy = self.remedies(structure, check.rule)
-                    genes[rows[failed]] = remedy.ease(random, genes[rows[failed]], _excess(check, failed))
-        return genes, legal
+    ) -> tuple[NDArray[np.int64], NDArray[np.object_]]:
+        """Genes with every broken rule eased by one remedy, and the first rule that each broke ("": none)."""
+        genes, broken = population.genes.copy(), np.full(len(population), "", dtype=object)
+        for rows, structure, columns in self._columns(population):
+            for rule, failed, excess in self.walks[structure].broken(columns, len(rows)):
+                at = rows[failed]
+                broken[at] = np.where(broken[at] == "", rule, broken[at])
+                genes[at] = self.remedies(structure, rule).ease(random, genes[at], excess)
+        return genes, broken
 
     def remedies(self, structure: int, rule: str) -> Remedy:
         """What can mend a rule in a structure; worked out once."""
@@ -132,32 +121,22 @@ class Space:
     def figures(self, population: Population) -> dict[str, NDArray[np.float64]]:
         """The analysis of every genome, by quantity."""
         out: dict[str, NDArray[np.float64]] = {}
-        for rows, _, program in self._programs(population):
-            for name, values in analyse(program, self.limits, len(rows)).items():
+        for rows, structure, columns in self._columns(population):
+            for name, values in self.walks[structure].figures(columns, len(rows)).items():
                 out.setdefault(name, np.zeros(len(population)))[rows] = values
         return out
 
-    def _programs(self, population: Population) -> Iterator[tuple[NDArray[np.int64], int, Program]]:
-        """Chunks of one structure each, as one Program with vector extents."""
+    def _columns(self, population: Population) -> Iterator[tuple[NDArray[np.intp], int, Columns]]:
+        """Chunks of one structure each: rows, structure, and the values of its holes."""
         for structure in np.unique(population.structure).tolist():
             rows = np.flatnonzero(population.structure == structure)
             for start in range(0, len(rows), CHUNK):
                 chunk = rows[start : start + CHUNK]
-                yield chunk, structure, self.program(structure, population.genes[chunk])
+                yield chunk, structure, self.columns(structure, population.genes[chunk])
 
-    def program(self, structure: int, genes: NDArray[np.int64]) -> Program:
-        """The Program of one structure for many genomes at once: extents are vectors."""
-        values: dict[str, Any] = {}
-        for d in self.structures[structure].decisions:
-            picked = d.table[genes[:, self._position[d.name]]]
-            values |= {hole: picked[:, i] for i, hole in enumerate(d.holes)}
-        return self._apply(structure, values)
-
-    def _apply(self, structure: int, values: dict[str, Any]) -> Program:
-        program = initial(self.op)
-        for step in self.structures[structure].steps:
-            program = step.filled(values).apply(program)
-        return program
+    def columns(self, structure: int, genes: NDArray[np.int64]) -> Columns:
+        """What the genes of one structure put into its holes."""
+        return {hole: table[genes[:, column]] for hole, column, table in self._tables[structure]}
 
     def values(self, population: Population, row: int) -> dict[str, int]:
         """The decisions of one genome as plain numbers, by hole name."""
@@ -176,7 +155,7 @@ class Space:
 
     def refusals(self, population: Population, row: int) -> Iterator[Refusal]:
         """Why one genome is not legal."""
-        program = self._apply(int(population.structure[row]), self.values(population, row))
+        program = self.walks[int(population.structure[row])].program(self.values(population, row))
         for check in checks(program, self.limits):
             refusal = check.refusal()
             if refusal is not None:
@@ -196,14 +175,6 @@ class Space:
         return Population(
             population.structure, np.where(self.uses[population.structure], population.genes, 0)
         )
-
-
-def _excess(check: Check, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """By how much a need exceeds its limit, as a ratio of at least 1; 1 where a rule has no numbers."""
-    if check.limit_text != "{}" or isinstance(check.need, str) or isinstance(check.limit, str):
-        return np.ones(len(rows))
-    ratio = np.atleast_1d(np.asarray(check.need, dtype=np.float64) / np.maximum(check.limit, 1))
-    return np.asarray(np.maximum(ratio[rows] if len(ratio) > 1 else ratio.repeat(len(rows)), 1.0))
 
 
 def _by_name(all_structures: tuple[Structure, ...]) -> tuple[Decision, ...]:

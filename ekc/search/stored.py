@@ -10,16 +10,16 @@ import numpy as np
 from ekc.errors import InvalidInput
 from ekc.ir.schedule import Schedule
 from ekc.search.candidate import Candidate
-from ekc.search.finals import WRONG
-from ekc.search.measuring import read_metering, read_timing
+from ekc.search.finals import REFUSED
+from ekc.search.measuring import is_executed, read_metering, read_timing
 from ekc.search.result import Trial
 from ekc.search.rows import Row
 
 
 def stored_trials(rows: Iterable[Row]) -> list[Trial]:
-    """One Trial per schedule, means over its figures; a wrong result, or a failure with nothing measured
-    after it, counts against it. Of equal measurements (two processes) the last one speaks; of long and
-    short windows the long ones. A schedule that cannot be read is left out, with a warning.
+    """One Trial per schedule, means over its figures; a wrong result, an unsafe kernel, or a failure with
+    nothing measured after it, counts against it. Of equal measurements (two processes) the last one speaks;
+    of long and short windows the long ones. A schedule that cannot be read is left out, with a warning.
     """
     grouped: dict[str, dict[object, Row]] = {}
     for row in rows:
@@ -46,7 +46,7 @@ def _trial(rows: list[Row]) -> Trial:
         0,
     )
     longest = max((r.key.window_s or 0.0 for r in rows), default=0.0)
-    wrong = any(r.kind == "check" and r.status.startswith(WRONG) for r in rows)
+    wrong = any(r.kind == "check" and r.status.startswith(REFUSED) for r in rows)
     finals = any(r.kind == "timing" and r.key.draw for r in rows)
     for row in rows:
         if row.kind in ("timing", "metering") and not wrong:
@@ -55,8 +55,8 @@ def _trial(rows: list[Row]) -> Trial:
             candidate.timings.append(read_timing(row.payload))
         elif row.kind == "metering" and row.key.window_s == longest:
             candidate.meterings.append(read_metering(row.payload))
-        elif row.kind == "failure" or (row.kind == "check" and row.status.startswith(WRONG)):
+        elif row.kind == "failure" or (row.kind == "check" and row.status.startswith(REFUSED)):
             candidate.status = row.status
-        elif row.kind == "check":
+        elif row.kind == "check" and is_executed(row):
             candidate.checked = row.status
     return candidate.trial()

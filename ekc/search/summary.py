@@ -117,7 +117,7 @@ def _notes(result: TuningResult) -> Iterator[str]:
     yield from note("energy", _saving(result))
     yield from note("model", _model(result.model_cards))
     yield from note("bound", f"the least time on the roofline is set by {_bound(result)}")
-    yield from note("checked", result.best.checked or "not compared with NumPy")
+    yield from note("checked", result.best.checked or "not executed")
     yield from note("throttled", ", ".join(result.best.throttle))
     yield from note("stopped", result.stopped)
 

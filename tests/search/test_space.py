@@ -10,7 +10,7 @@ import pytest
 
 from ekc.errors import ScheduleError
 from ekc.ir.analysis import analyse
-from ekc.ir.rules import checks, enforce
+from ekc.ir.rules import enforce
 from ekc.search.space import Population, Space
 from tests.search.spaces import ISSUE, LIMITS, OPERATORS, drawn, legal, space
 
@@ -64,10 +64,12 @@ def test_a_wrong_figure_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", OPERATORS)
 def test_masks_of_a_population_say_what_explain_says_of_each(name: str) -> None:
     population, found = drawn(name, ROWS // 2, seed=5) + legal(name, ROWS // 2, seed=5), Counter[str]()
-    for rows, _, program in space(name)._programs(population):
-        masks = [(check.rule, check.mask(len(rows))) for check in checks(program, LIMITS)]
+    for structure in np.unique(population.structure).tolist():
+        rows = np.flatnonzero(population.structure == structure)
+        columns = space(name).columns(structure, population.genes[rows])
+        broken = list(space(name).walks[structure].broken(columns, len(rows)))
         for place, row in enumerate(rows.tolist()):
-            masked = {rule for rule, mask in masks if not mask[place]}
+            masked = {rule for rule, failed, _ in broken if place in failed}
             refusals = list(space(name).refusals(population, row))
             assert {r.rule for r in refusals} == masked
             for r in refusals:

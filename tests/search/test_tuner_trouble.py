@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +16,11 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.base import Timing
 from ekc.devices.simulated import SimulatedDevice
 from ekc.devices.specs import get
+from ekc.devices.verify import Verdict
 from ekc.errors import CompileError, DeviceError, NothingLegal
-from ekc.ir.agreement import Agreement, agreement
-from ekc.ir.program import Program
 from ekc.search import candidate, finals
+from tests.devices import faults
+from tests.devices.faults import spoiled
 from tests.search.runs import TRIALS, rows, tune, winner
 
 
@@ -121,33 +123,76 @@ def test_what_does_not_compile_is_filed_once_and_the_run_goes_on(
     assert calls == [], "what is on file is not compiled again"
 
 
-def _sums_too_little(program: Program) -> Program:
-    """The same program with one iteration of every reduction loop."""
-    nests = [
-        replace(n, loops=tuple(replace(x, extent=1) if x.reduction else x for x in n.loops))
-        for n in program.nests
-    ]
-    return replace(program, nests=tuple(nests))
+FAULTS = [(faults.squared, "wrong result"), (faults.far_store, "unsafe kernel")]
 
 
-def test_a_schedule_that_computes_something_else_never_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first look's two fastest stop short in their sums; so they are found out in the finals."""
+@pytest.mark.parametrize(("fault", "words"), FAULTS, ids=["clean but wrong", "stray store"])
+def test_a_faulty_kernel_never_wins(
+    fault: Callable[[str], str], words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The first look's two fastest are compiled to something else; the finals execute them and find out."""
     honest = tune(ekc.matmul(64, 64, 64))
     liars = {honest.best.schedule.digest, honest.fastest.schedule.digest}
-    texts = {str(t.schedule) for t in honest.trials if t.schedule.digest in liars}
+    real = candidate.compile_schedule
 
-    def compared(program: Program, arrays: Any) -> Agreement:
-        lying = str(program) in texts
-        return agreement(_sums_too_little(program) if lying else program, arrays)
+    def compiled(schedule: ekc.Schedule, *rest: Any) -> CompiledKernel:
+        kernel = real(schedule, *rest)
+        return spoiled(kernel, fault) if schedule.digest in liars else kernel
 
-    monkeypatch.setattr(finals, "agreement", compared)
-    result = tune(ekc.matmul(64, 64, 64))
+    monkeypatch.setattr(candidate, "compile_schedule", compiled)
+    result = tune(ekc.matmul(64, 64, 64), records=tmp_path / "r.db")
     assert result.best.schedule.digest not in liars
     assert result.fastest.schedule.digest not in liars
     wrong = [t for t in result.trials if t.schedule.digest in liars]
     assert wrong
-    assert all(t.status.startswith("wrong result: ") for t in wrong)
+    assert all(t.status.startswith(f"{words}: compiled PTX executed") for t in wrong)
     assert not {t.schedule.digest for t in result.pareto} & liars
+    on_file = ekc.best(ekc.matmul(64, 64, 64), records=tmp_path / "r.db", target="a100")
+    assert on_file.schedule.digest == result.best.schedule.digest
+    assert on_file.checked == result.best.checked
+
+
+def test_what_the_machine_cannot_execute_does_not_win_and_is_not_filed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    honest = tune(ekc.matmul(64, 64, 64))
+    real, strange = finals.verify, honest.best.schedule.digest
+
+    def verify(schedule: ekc.Schedule, *rest: Any) -> Verdict:
+        kernel, expected = rest
+        odd = schedule.digest == strange
+        return real(schedule, spoiled(kernel, faults.unknown_word) if odd else kernel, expected)
+
+    monkeypatch.setattr(finals, "verify", verify)
+    result = tune(ekc.matmul(64, 64, 64), records=tmp_path / "r.db")
+    assert result.best.schedule.digest != strange
+    (odd,) = (t for t in result.trials if t.schedule.digest == strange)
+    assert odd.status.startswith("unchecked: ")
+    assert "frob.rn.f32" in odd.status
+    with ekc.search.records.RecordStore(tmp_path / "r.db", create=False) as store:
+        assert strange not in {row.key.schedule_digest for row in store.rows(kind="check")}
+
+
+OTHER_VERDICTS = {
+    "of the schedule alone": ("status = 'schedule evaluated in NumPy: max error 1e-05', payload = '{}'", ""),
+    "of another ekc": ("ekc_version = '0.0.1'", "compiled PTX executed on the CPU"),
+}
+
+
+@pytest.mark.parametrize(("change", "shown"), OTHER_VERDICTS.values(), ids=OTHER_VERDICTS)
+def test_a_verdict_that_is_not_of_this_kernel_does_not_count(change: str, shown: str, tmp_path: Path) -> None:
+    """Files of before kernels were executed hold verdicts on schedules; another ekc emits other kernels."""
+    file, op = tmp_path / "r.db", ekc.matmul(64, 64, 64)
+    result = tune(op, records=file)
+    with sqlite3.connect(file) as connection:
+        connection.execute(f"update trials set {change} where kind = 'check'")
+    assert ekc.best(op, records=file, target="a100").checked[: len(shown) or None] == shown
+    before = rows(file)
+    again = tune(op, records=file)
+    assert winner(again) == winner(result)
+    assert again.best.checked == result.best.checked
+    assert rows(file) > before
+    assert ekc.best(op, records=file, target="a100").checked == result.best.checked
 
 
 def test_where_nothing_is_legal_the_reasons_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

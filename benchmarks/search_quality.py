@@ -1,0 +1,232 @@
+"""The search of ekc replayed on other people's measurements, beside Kernel Tuner and random search.
+
+    python benchmarks/search_quality.py --data DIR [--json FILE] [--seeds N] [--only NAME] [--trials N]
+                                        [--kernel-tuner PYTHON] [--strategies A,B]
+
+DIR holds the recordings. Every run gets so many evaluations (200 for GEMM, 100 for the others) of rows that
+it has not seen; a row whose figure is missing failed and counts. Printed is the best figure found over the
+optimum of the table: median and 90th percentile over the seeds, after all evaluations, after half, and
+after the seconds of compiling and benchmarking that half of them cost on average, as recorded (what a
+search spends thinking is not charged). PYTHON has `kernel_tuner`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from recordings import RECORDINGS, Recording, read
+from tune_table import table
+
+import ekc
+from ekc.errors import InvalidInput
+from ekc.search.recorded import RecordedSpace
+from ekc.search.recordings import Table
+from ekc.search.replay import replay
+
+WORKERS = 2
+OURS, RANDOM = "ekc", "random search"
+STRATEGIES = ("hybrid_vndx", "adaptive_tabu_greywolf", "genetic_algorithm", "diff_evo", "greedy_ils")
+HEADERS = (
+    "recording",
+    "search",
+    "median",
+    "p90",
+    "bar",
+    "half",
+    "p90",
+    "seconds",
+    "median",
+    "p90",
+    "runs",
+    "",
+)
+
+
+def ours(folder: Path, recording: Recording, trials: int, seed: int) -> list[int]:
+    """The rows that one run of our search tries."""
+    recorded = read(folder, recording)
+    return replay(recorded, RecordedSpace(recorded), trials, seed)
+
+
+def at_random(recorded: Table, trials: int, seed: int) -> list[int]:
+    """Rows drawn without looking."""
+    random = np.random.default_rng(seed)
+    return [int(i) for i in random.permutation(len(recorded.figures))[:trials]]
+
+
+def kernel_tuner(
+    python: str, recorded: Table, strategies: list[str], trials: int, seeds: int
+) -> dict[str, list[list[int]]] | str:
+    """Traces by strategy, or why there are none."""
+    asked = subprocess.run([python, "-c", "import kernel_tuner"], capture_output=True)
+    if asked.returncode:
+        return "not installed"
+    whole = np.where(recorded.settings == np.round(recorded.settings), np.round(recorded.settings), np.nan)
+    if np.isnan(whole).any():
+        return "settings are not whole numbers"
+    job = {
+        "names": list(recorded.names),
+        "settings": whole.astype(int).tolist(),
+        "figures": [f if np.isfinite(f) else None for f in recorded.figures.tolist()],
+        "strategies": strategies,
+        "seeds": list(range(seeds)),
+        "trials": trials,
+    }
+    script = Path(__file__).with_name("kernel_tuner_replay.py")
+    done = subprocess.run([python, str(script)], input=json.dumps(job), capture_output=True, text=True)
+    if done.returncode:
+        return f"failed: {done.stderr.strip().splitlines()[-1]}"
+    found: dict[str, list[list[int]]] = json.loads(done.stdout)
+    return found
+
+
+def quality(recorded: Table, rows: list[int], evaluations: int) -> float:
+    """Best figure of the first evaluations over the optimum; infinite where none worked."""
+    figures = recorded.figures[rows[:evaluations]]
+    return float(np.nanmin(figures) / recorded.best) if np.isfinite(figures).any() else float("inf")
+
+
+def within(recorded: Table, rows: list[int], seconds: float) -> float:
+    """The same, of what was tried in the first so many charged seconds; the last try may not overrun."""
+    spent = np.cumsum(recorded.seconds[rows])
+    return quality(recorded, rows, int((spent <= seconds).sum()))
+
+
+def _pair(values: list[float]) -> tuple[float, float]:
+    found: NDArray[np.float64] = np.quantile(values, [0.5, 0.9], method="higher")
+    return float(found[0]), float(found[1])
+
+
+def line(
+    recording: Recording, recorded: Table, who: str, traces: list[list[int]], trials: int
+) -> dict[str, Any]:
+    """One line of figures."""
+    median, p90 = _pair([quality(recorded, t, trials) for t in traces])
+    half, half_p90 = _pair([quality(recorded, t, trials // 2) for t in traces])
+    said: dict[str, Any] = {
+        "recording": recording.name,
+        "tuned_on": recording.tuned_on,
+        "search": who,
+        "evaluations": trials,
+        "shortest_run": min(map(len, traces)),
+        "runs": len(traces),
+        "median": median,
+        "p90": p90,
+        "half_median": half,
+        "half_p90": half_p90,
+    }
+    if recorded.seconds.any():
+        seconds = float(recorded.seconds.mean()) * trials / 2
+        charged, charged_p90 = _pair([within(recorded, t, seconds) for t in traces])
+        said |= {"charged_s": seconds, "charged_median": charged, "charged_p90": charged_p90}
+        said["charged_all_s"] = float(np.median([recorded.seconds[t].sum() for t in traces]))
+    if who == OURS and recording.bar and trials == recording.trials:
+        # Figures are quoted, and so compared, to three decimals.
+        kept = round(median, 3) <= recording.bar[0] and round(p90, 3) <= recording.bar[1]
+        said |= {"bar": list(recording.bar), "pass": kept}
+    return said
+
+
+def measure(
+    recording: Recording, folder: Path, seeds: int, trials: int | None, python: str, strategies: list[str]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """All lines of one recording, and what there is to say of it."""
+    recorded = read(folder, recording)
+    count = min(trials or recording.trials, len(recorded.figures))
+    began = time.perf_counter()
+    # Every worker is a process: threads of the linear algebra would only get in each other's way.
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    with ProcessPoolExecutor(WORKERS, multiprocessing.get_context("spawn")) as pool:
+        jobs = [pool.submit(ours, folder, recording, count, seed) for seed in range(seeds)]
+        traces = {OURS: [job.result() for job in jobs]}
+    took = (time.perf_counter() - began) * WORKERS / seeds
+    traces[RANDOM] = [at_random(recorded, count, seed) for seed in range(seeds)]
+    said = [f"{recording.name}: {len(recorded.figures)} rows, {took:.1f} s of our own thinking a run"]
+    others = kernel_tuner(python, recorded, strategies, count, seeds)
+    if isinstance(others, str):
+        said.append(f"{recording.name}: Kernel Tuner {others}")
+    else:
+        traces |= {f"KT {name}": found for name, found in others.items()}
+    return [line(recording, recorded, who, found, count) for who, found in traces.items()], said
+
+
+def row_text(figures: dict[str, Any]) -> tuple[str, ...]:
+    """A line of the table as text."""
+    bar = figures.get("bar")
+    known = "charged_s" in figures
+    charged = [f"{figures[k]:.3f}" if known else "-" for k in ("charged_median", "charged_p90")]
+    verdict = "" if bar is None else "pass" if figures["pass"] else "FAIL"
+    return (
+        figures["recording"] + (" *" if figures["tuned_on"] else ""),
+        figures["search"],
+        f"{figures['median']:.3f}",
+        f"{figures['p90']:.3f}",
+        "" if bar is None else f"{bar[0]:.3f} ({bar[1]:.3f})",
+        f"{figures['half_median']:.3f}",
+        f"{figures['half_p90']:.3f}",
+        f"{figures['charged_s']:.0f}" if known else "-",
+        *charged,
+        str(figures["runs"]),
+        verdict,
+    )
+
+
+def main() -> None:
+    """Print the table; write it as JSON where asked."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the recordings")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--seeds", type=int, default=50, help="runs, with the seeds 0, 1, 2 ...")
+    parser.add_argument("--only", help="one recording: " + ", ".join(r.name for r in RECORDINGS))
+    parser.add_argument("--trials", type=int, help="evaluations of each run, instead of the recording's own")
+    parser.add_argument("--kernel-tuner", default=sys.executable, help="the Python that has kernel_tuner")
+    parser.add_argument("--strategies", default=",".join(STRATEGIES))
+    arguments = parser.parse_args()
+    chosen = [r for r in RECORDINGS if arguments.only in (None, r.name)]
+    if not chosen:
+        parser.error(f"--only: {arguments.only!r} is not one of {', '.join(r.name for r in RECORDINGS)}")
+    lines, said = [], []
+    for recording in chosen:
+        try:
+            found = measure(
+                recording,
+                arguments.data,
+                arguments.seeds,
+                arguments.trials,
+                arguments.kernel_tuner,
+                arguments.strategies.split(","),
+            )
+        except InvalidInput as problem:
+            parser.error(str(problem))
+        lines, said = lines + found[0], said + found[1]
+    judged = [f["pass"] for f in lines if "pass" in f]
+    result = {"lines": lines, "notes": said, "pass": bool(judged) and all(judged)}
+    print(
+        f"ekc {ekc.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
+        f"{os.cpu_count()} cores"
+    )
+    print("Best figure found over the optimum of the recording; replays of measurements made by others")
+    print(table([HEADERS, *map(row_text, lines)]))
+    print("* constants of the search were chosen on this recording; the others were held out")
+    print("\n".join(said))
+    print("no bar here" if not judged else "pass" if result["pass"] else "FAIL")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

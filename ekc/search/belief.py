@@ -1,0 +1,86 @@
+"""What is believed of a figure before it is measured: a value, and how sure.
+
+Boosted trees and a Gaussian process learn the log of figure over prior. Their mean is the expectation; the
+process's own doubt and the distance between the two are the spread. `improvement` turns both
+into what a measurement promises.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.search.gaussian import GaussianProcess
+from ekc.search.model import MIN_ROWS, ResidualModel
+
+Array = NDArray[np.float64]
+
+UNSURE = 0.5
+"""Spread of the log of a figure while there is only a prior."""
+CAUTION = 1.5
+"""Both learn from rows that the search chose, and so are surer than they should be."""
+_FAR = -6.0
+"""Below this many spreads the exact formula of the improvement loses its digits."""
+_ERFC = np.frompyfunc(math.erfc, 1, 1)
+
+
+@dataclass
+class Belief:
+    """The belief in one figure (a latency, an energy), lower being better."""
+
+    seed: int
+    trees: ResidualModel = field(init=False)
+    process: GaussianProcess = field(default_factory=GaussianProcess)
+    _rows: list[NDArray[np.float32]] = field(default_factory=list)
+    _priors: list[float] = field(default_factory=list)
+    _values: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.trees = ResidualModel(self.seed)
+
+    @property
+    def ready(self) -> bool:
+        """Whether enough was measured to believe more than the prior."""
+        return len(self._values) >= MIN_ROWS and bool(np.isfinite(self._values).any())
+
+    def learn(self, rows: NDArray[np.float32], priors: Array, values: Array) -> None:
+        """Measured figures, NaN for what failed: it counts as the worst figure seen."""
+        self._rows.extend(rows)
+        self._priors.extend(priors.tolist())
+        self._values.extend(values.tolist())
+        if not self.ready:
+            return
+        seen = np.array(self._values)
+        seen = np.where(np.isfinite(seen), seen, np.nanmax(seen))
+        self.trees = ResidualModel(self.seed)
+        for row, prior, value in zip(self._rows, self._priors, seen.tolist(), strict=True):
+            self.trees.add(row, prior, value, value)
+        self.trees.fit()
+        self.process.fit(np.stack(self._rows).astype(np.float64), np.log(seen / np.array(self._priors)))
+
+    def expect(self, rows: NDArray[np.float32], priors: Array) -> tuple[Array, Array]:
+        """(mean, spread) of the log of the figure."""
+        if not self.ready:
+            return np.log(priors), np.full(len(priors), UNSURE)
+        trees = np.log(self.trees.predict(rows, priors))
+        mean, spread = self.process.predict(rows.astype(np.float64))
+        mean = mean + np.log(priors)
+        return (trees + mean) / 2, CAUTION * np.sqrt(spread**2 + ((trees - mean) / 2) ** 2)
+
+
+def improvement(mean: Array, spread: Array, best: float) -> Array:
+    """Log of the expected improvement on `best` where the truth is normal around the mean: higher is better.
+
+    All three are logs of figures, lower being better.
+    """
+    z = (best - mean) / spread
+    near = np.maximum(z, _FAR)
+    below = 0.5 * np.asarray(_ERFC(-near / math.sqrt(2)), dtype=np.float64)
+    gain = near * below + np.exp(-near * near / 2) / math.sqrt(2 * math.pi)
+    # Far out, two terms of the tail: density / z^2 x (1 - 3 / z^2).
+    far = np.minimum(z, _FAR)
+    tail = -z * z / 2 - 0.5 * math.log(2 * math.pi) - 2 * np.log(-far) + np.log1p(-3 / far**2)
+    return np.asarray(np.log(spread) + np.where(z > _FAR, np.log(gain), tail))

@@ -1,0 +1,142 @@
+"""A Gaussian process over features: a mean and how sure it is, from few rows.
+
+Matern 5/2 with one length per feature. Lengths, scale and noise are those that make the rows likeliest
+(a few Adam steps on the log marginal likelihood, with weak log-normal priors), carried from fit to fit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
+
+Array = NDArray[np.float64]
+
+MOST_ROWS = 320
+"""Rows kept: the cost of a fit grows with their cube. The best stay, and an even share of the rest."""
+FIRST_STEPS, STEPS, RATE = 60, 8, 0.1
+_JITTER = 1e-5
+_LEAST, _MOST = (-2.0, -3.0, -9.0), (6.0, 3.0, 0.0)
+"""Bounds of log length, log scale, log noise, in units of the spread of features and of targets."""
+_NOISE, _NOISE_VARIANCE = -5.0, 4.0
+"""Prior of the log noise: timings of one kernel differ little."""
+
+
+@dataclass
+class GaussianProcess:
+    """Call `fit`, then `predict`. Deterministic: nothing in it is drawn."""
+
+    _theta: Array = field(default_factory=lambda: np.zeros(0))
+    """Log length per feature, log scale, log noise."""
+    _rows: Array = field(default_factory=lambda: np.zeros((0, 0)))
+
+    def fit(self, rows: Array, targets: Array) -> None:
+        """Learn afresh from `rows[n, d]` and `targets[n]` (lower is better), n at least 2."""
+        with _one_thread():
+            self._fit(rows, targets)
+
+    def _fit(self, rows: Array, targets: Array) -> None:
+        kept = _kept(targets)
+        rows, targets = rows[kept], targets[kept]
+        spread = rows.std(axis=0)
+        self._unit = np.where(spread > 0, spread, 1.0)
+        self._rows = rows / self._unit
+        self._mean, self._spread = float(targets.mean()), float(targets.std()) or 1.0
+        z = (targets - self._mean) / self._spread
+        steps = STEPS
+        if len(self._theta) != rows.shape[1] + 2:
+            self._theta, steps = _start(rows.shape[1]), FIRST_STEPS
+        self._theta = _likeliest(self._rows, z, self._theta, steps)
+        covariance = _covariance(self._rows, self._rows, self._theta)[0]
+        covariance[np.diag_indices(len(z))] += _noise(self._theta)
+        self._whiten = np.linalg.inv(np.linalg.cholesky(covariance))
+        self._weights = self._whiten.T @ (self._whiten @ z)
+
+    def predict(self, rows: Array) -> tuple[Array, Array]:
+        """(mean, standard deviation) of the target at each row."""
+        with _one_thread():
+            across = _covariance(rows / self._unit, self._rows, self._theta)[0]
+            known = np.square(across @ self._whiten.T).sum(axis=1)
+        left = np.maximum(math.exp(self._theta[-2]) - known, 1e-9)
+        return across @ self._weights * self._spread + self._mean, np.sqrt(left) * self._spread
+
+
+@cache
+def _controller() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Matrices this small gain nothing from threads, which spin while they wait and cost a busy machine
+    twenty times the work; and sums come out the same however many cores there are."""
+    with _controller().limit(limits=1, user_api="blas"):
+        yield
+
+
+def _kept(targets: Array) -> NDArray[np.int64]:
+    order = np.argsort(targets, kind="stable")
+    if len(order) <= MOST_ROWS:
+        return np.sort(order)
+    half = MOST_ROWS // 2
+    rest = order[half:][np.linspace(0, len(order) - half - 1, MOST_ROWS - half).astype(np.int64)]
+    return np.sort(np.concatenate([order[:half], rest]))
+
+
+def _start(width: int) -> Array:
+    return np.concatenate([np.full(width, _length(width)), [0.0, _NOISE + 0.4]])
+
+
+def _length(width: int) -> float:
+    """Prior of the log length: the more features, the longer, so that distances stay alike."""
+    return 0.7 + 0.5 * math.log(max(width, 10) / 10)
+
+
+def _noise(theta: Array) -> float:
+    return math.exp(theta[-1]) + _JITTER
+
+
+def _covariance(a: Array, b: Array, theta: Array) -> tuple[Array, Array]:
+    """Matern 5/2 between rows, and its derivative by the squared distance."""
+    inverse, scale = np.exp(-theta[:-2]), math.exp(theta[-2])
+    x, y = a * inverse, b * inverse
+    squared = np.square(x).sum(axis=1)[:, None] + np.square(y).sum(axis=1)[None, :] - 2 * (x @ y.T)
+    r = np.sqrt(5 * np.maximum(squared, 1e-12))
+    falling = scale * np.exp(-r)
+    return (1 + r + r * r / 3) * falling, -(5 / 6) * (1 + r) * falling
+
+
+def _likeliest(rows: Array, z: Array, theta: Array, steps: int) -> Array:
+    """Adam on the negative log posterior of the parameters."""
+    first, second = np.zeros_like(theta), np.zeros_like(theta)
+    width = len(theta) - 2
+    least = np.concatenate([np.full(width, _LEAST[0]), _LEAST[1:]])
+    most = np.concatenate([np.full(width, _MOST[0]), _MOST[1:]])
+    for step in range(1, steps + 1):
+        slope = _slope(rows, z, theta)
+        first = 0.9 * first + 0.1 * slope
+        second = 0.99 * second + 0.01 * slope * slope
+        move = (first / (1 - 0.9**step)) / (np.sqrt(second / (1 - 0.99**step)) + 1e-9)
+        theta = np.clip(theta - RATE * move, least, most)
+    return theta
+
+
+def _slope(rows: Array, z: Array, theta: Array) -> Array:
+    covariance, by_distance = _covariance(rows, rows, theta)
+    noisy = covariance + _noise(theta) * np.eye(len(z))
+    inverse = np.linalg.inv(noisy)
+    weights = inverse @ z
+    by_covariance = 0.5 * (inverse - np.outer(weights, weights))
+    pull = by_covariance * by_distance
+    # Sum over pairs of pull x (difference in one feature) squared, without a pairs x features array.
+    apart = 2 * (np.square(rows).T @ pull.sum(axis=1) - (rows * (pull @ rows)).sum(axis=0))
+    lengths = -2 * np.exp(-2 * theta[:-2]) * apart + (theta[:-2] - _length(rows.shape[1]))
+    scale = (by_covariance * covariance).sum() + theta[-2]
+    noise = np.trace(by_covariance) * math.exp(theta[-1]) + (theta[-1] - _NOISE) / _NOISE_VARIANCE
+    return np.concatenate([lengths, [scale, noise]])

@@ -1,0 +1,58 @@
+"""The arguments of `ekc.tune`: what is refused, in one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ekc.errors import InvalidInput
+from ekc.ir.checks import whole
+from ekc.ir.operator import Operator
+from ekc.ir.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a run is asked for, checked."""
+
+    trials: int
+    objective: str
+    max_slowdown: float
+    search_clocks: bool
+    seed: int
+    time_budget_s: float | None
+
+
+def check_start(op: Operator, start: Sequence[Schedule]) -> None:
+    """Refuse what is no operator, and schedules to start from that are not of it."""
+    if not isinstance(op, Operator):
+        raise InvalidInput(f"op: {op!r} is not an operator; ekc.matmul(64, 64, 64) makes one")
+    if isinstance(start, Schedule) or not isinstance(start, Sequence):
+        raise InvalidInput(
+            f"start: {type(start).__name__} is not a list of schedules; write start=[schedule]"
+        )
+    for s in start:
+        if not isinstance(s, Schedule):
+            raise InvalidInput(f"start: {s!r} is not a schedule; give a list of ekc.Schedule")
+        if s.op != op:
+            raise InvalidInput(f"start: a schedule of {s.op.name} cannot start the tuning of {op.name}")
+
+
+def check_options(trials: int, max_slowdown: float, clocks: str, seed: int, budget: float | None) -> None:
+    """Refuse the numbers that `tune` would refuse; the command line asks before it writes anything."""
+    whole("trials", trials, 1_000_000)
+    whole("seed", seed, 2**63 - 1, least=0)
+    if not _number(max_slowdown) or not 0 <= max_slowdown <= 10:
+        raise InvalidInput(
+            f"max_slowdown: {max_slowdown!r} is outside 0 to 10; 0.05 means at most 5 % slower"
+        )
+    if clocks not in ("fixed", "search"):
+        raise InvalidInput(f"clocks: {clocks!r} is not one of fixed, search; the nearest is 'fixed'")
+    if budget is not None and not (_number(budget) and budget > 0):
+        raise InvalidInput(f"time_budget_s: {budget!r} is not above 0; leave it out for no limit")
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)

@@ -1,0 +1,28 @@
+"""Genomes of many schedules, or of many rows of a table, as two arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """Genomes: `structure[n]`, and `genes[n, d]` an index into the table of decision d (0 if unused)."""
+
+    structure: NDArray[np.int64]
+    genes: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.structure)
+
+    def __getitem__(self, rows: Any) -> Population:
+        return Population(self.structure[rows], self.genes[rows])
+
+    def __add__(self, other: Population) -> Population:
+        return Population(
+            np.concatenate([self.structure, other.structure]), np.concatenate([self.genes, other.genes])
+        )

@@ -1,0 +1,150 @@
+"""The search itself: breed, rank by what is believed, pick a diverse batch, measure, learn; round by round.
+
+It sees a space of genomes and a task, never an operator, a kernel or a device: the same code searches
+schedules (`run.py`) and recordings of other people's kernels (`replay.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.search.breeding import POPULATION, Breeder, diverse
+from ekc.search.population import Population
+
+Trying = TypeVar("Trying")
+"""What a task makes of a genome to measure it."""
+
+FIRST_SHARE, FIRST_FEWEST, FIRST_MOST = 1 / 8, 4, 64
+"""Size of the first round, which nothing measured guides, as a share of the trials, and its bounds."""
+LATER_SHARE, LATER_FEWEST, LATER_MOST = 1 / 32, 4, 32
+"""Size of every later round: small, so that each trial knows of nearly all before it."""
+FIRST_RANDOM, LATER_RANDOM = 0.5, 0.15
+"""Shares of a round drawn at random, so that the models see more than their own favourites."""
+BRED_PER_TRIAL = 8
+"""A short run breeds smaller populations: it could not use what a large one finds."""
+PROVEN = 12
+"""Measured genomes that each round breeds from, beside the models' favourites."""
+
+
+class Task(Protocol[Trying]):
+    """What is searched for: it knows the models and measures."""
+
+    def make(self, population: Population, row: int, number: int) -> Trying | None:
+        """One genome, ready to be measured in round `number`; None where the same was tried before."""
+
+    def rankings(self, population: Population) -> tuple[NDArray[np.float64], ...]:
+        """Ways to order genomes, lower first, that share a batch evenly; the first one also breeds."""
+
+    def measure(self, fresh: Sequence[Trying], number: int) -> list[float]:
+        """Measure and learn. The figure that genomes are bred from, lower is better, NaN for what
+        failed; shorter than `fresh` where time ran out."""
+
+    def on_time(self) -> bool:
+        """Whether there is time for another round."""
+
+
+@dataclass
+class Rounds(Generic[Trying]):
+    """One search."""
+
+    breeder: Breeder
+    task: Task[Trying]
+    trials: int
+    stopped: str = ""
+    """Why the rounds ended before the trials were used, if not for want of time."""
+    number: int = 0
+    """Of the round under way."""
+    _seen: set[int] = field(default_factory=set)
+    _figures: list[float] = field(default_factory=list)
+    _genomes: list[Population] = field(default_factory=list)
+    _done: int = 0
+    _random: int = 0
+
+    def run(self, given: Sequence[Trying] = ()) -> None:
+        """Rounds until the trials or the time are used; `given` is measured first."""
+        parents: Population | None = None
+        given = list(given[: self.trials])
+        while self._done < self.trials and self.task.on_time():
+            self.number += 1
+            parents, scores = self.breeder.evolve(parents, lambda p: self.task.rankings(p)[0])
+            wanted = self._size() - len(given)
+            fresh, genomes = self._pick(parents, scores, max(wanted, 0))
+            if not fresh and not given:
+                # Where nothing is legal the breeder counted why.
+                self.stopped = "every schedule of the space has been tried" if len(parents) else ""
+                return
+            figures = self.task.measure([*given, *fresh], self.number)
+            self._done += len(figures)
+            self._keep(genomes, figures[len(given) :])
+            given = []
+            parents = self._proven() + parents[: self.breeder.size // 2]
+
+    def _size(self) -> int:
+        share, fewest, most = (
+            (FIRST_SHARE, FIRST_FEWEST, FIRST_MOST)
+            if self.number == 1
+            else (LATER_SHARE, LATER_FEWEST, LATER_MOST)
+        )
+        return min(max(math.ceil(share * self.trials), fewest), most, self.trials - self._done)
+
+    def _pick(
+        self, population: Population, scores: NDArray[np.float64], count: int
+    ) -> tuple[list[Trying], list[Population]]:
+        """A diverse batch: from every ranking alike, some at random."""
+        wander = self._wander(count)
+        rankings = (scores, *self.task.rankings(population)[1:]) if len(population) else (scores,)
+        picked: list[tuple[Trying, Population]] = []
+        for i, ranking in enumerate(rankings):
+            amount = -(-(count - wander - len(picked)) // (len(rankings) - i))
+            picked += self._take(population, ranking, amount)
+        strangers = self.breeder.draw(4 * wander) if wander else population[:0]
+        picked += self._take(strangers, np.arange(len(strangers), dtype=np.float64), wander)
+        return [p for p, _ in picked], [g for _, g in picked]
+
+    def _wander(self, count: int) -> int:
+        """How many of a batch are random: the share of all trials so far, in whole numbers."""
+        if self.number == 1:
+            return round(FIRST_RANDOM * count)
+        due = int(LATER_RANDOM * (self._done + count)) - self._random
+        self._random += max(due, 0)
+        return min(max(due, 0), count)
+
+    def _take(
+        self, population: Population, ranking: NDArray[np.float64], count: int
+    ) -> list[tuple[Trying, Population]]:
+        """The best `count` genomes that make something not tried yet."""
+        keys = self.breeder.space.keys(population)
+        taken: list[tuple[Trying, Population]] = []
+        while len(taken) < count:
+            rows = diverse(population, ranking, count - len(taken), self._seen, keys)
+            if not rows:
+                break
+            for row in rows:
+                self._seen.add(int(keys[row]))
+                made = self.task.make(population, row, self.number)
+                if made is not None:
+                    taken.append((made, population[[row]]))
+        return taken
+
+    def _keep(self, genomes: Sequence[Population], figures: Sequence[float]) -> None:
+        for genome, figure in zip(genomes, figures, strict=False):
+            if math.isfinite(figure):
+                self._genomes.append(genome)
+                self._figures.append(figure)
+
+    def _proven(self) -> Population:
+        """The genomes that measured best and many neighbours: the next round breeds from facts too."""
+        best = np.argsort(self._figures, kind="stable")[:PROVEN].tolist()
+        rows = sum((self._genomes[i] for i in best), self.breeder.nobody())
+        return self.breeder.around(rows, self.breeder.size // 4)
+
+
+def population_size(trials: int) -> int:
+    """Genomes bred at a time in a search of so many trials."""
+    return min(POPULATION, max(512, BRED_PER_TRIAL * trials))

@@ -1,0 +1,138 @@
+"""One tuning run from baseline to result: baseline, rounds, finals, and the line over clocks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Executor
+
+import numpy as np
+
+from ekc.errors import NothingLegal
+from ekc.ir.operator import Operator
+from ekc.ir.schedule import Schedule
+from ekc.search.breeding import Breeder
+from ekc.search.candidate import Candidate
+from ekc.search.finals import Finals
+from ekc.search.measuring import FINAL_WINDOW_S, Bench, Failure
+from ekc.search.naive import naive
+from ekc.search.options import Wish
+from ekc.search.progress import Progress
+from ekc.search.result import DeviceNote, Trial, TuningResult
+from ekc.search.rounds import Rounds, population_size
+from ekc.search.space import Space
+from ekc.search.task import ScheduleTask
+
+CLOCKS_TRIED = 8
+
+
+class Run:
+    """Call `run` once."""
+
+    def __init__(self, op: Operator, bench: Bench, workers: Executor, wish: Wish, tell: Progress) -> None:
+        self.op, self.bench, self.device, self.wish = op, bench, bench.device, wish
+        space = Space(op, self.device.limits)
+        self.task = ScheduleTask(space, bench, workers, wish, tell)
+        self.breeder = Breeder(space, np.random.default_rng(wish.seed), population_size(wish.trials))
+        self.rounds = Rounds(self.breeder, self.task, wish.trials)
+        self.interrupted = False
+
+    def run(self, start: Sequence[Schedule]) -> TuningResult:
+        """Baseline, rounds, finals."""
+        baseline = self.task.candidate(naive(self.op), "naive", 0)
+        finals = Finals(self.op, self.bench, self.wish.objective, self.wish.max_slowdown)
+        finalists: list[Candidate] = []
+        clock_front: tuple[Trial, ...] = ()
+        try:
+            self._baseline(baseline)
+            self.rounds.run(self.task.given(start))
+            self.task.meter_some(self.rounds.number)
+            finalists = finals.run(self.task.candidates, self.task.on_time)
+            if self.wish.search_clocks and finalists:
+                clock_front = self._over_clocks(finals.winners(finalists)[0])
+        except KeyboardInterrupt:
+            if not self.task.working:
+                raise
+            self.interrupted = True
+            self.task.learner.predict_all(self.task.working)
+        working = finalists or finals.pick(self.task.candidates)
+        if not working:
+            raise NothingLegal(self._why_nothing())
+        best, fastest = finals.winners(working)
+        return self._result(best, fastest, baseline, clock_front)
+
+    def _baseline(self, baseline: Candidate) -> None:
+        timing = self.bench.time(baseline.schedule, lambda: baseline.kernel)
+        if isinstance(timing, Failure):
+            baseline.status = timing.status
+            return
+        baseline.timings.append(timing)
+        metering = self.bench.meter(baseline.schedule, lambda: baseline.kernel, FINAL_WINDOW_S, 1)
+        if not isinstance(metering, Failure):
+            baseline.meterings.append(metering)
+
+    @property
+    def _stopped(self) -> str:
+        """Why the run ended early, if it did."""
+        if self.interrupted:
+            return "interrupted"
+        if self.task.late:
+            return f"time budget of {self.wish.time_budget_s:g} s used"
+        return self.rounds.stopped
+
+    def _over_clocks(self, best: Candidate) -> tuple[Trial, ...]:
+        """The best schedule metered at other clocks: the front over clocks, a line of its own."""
+        offered = self.device.clocks().mhz
+        if not offered:
+            return ()
+        picks = sorted({offered[int(i)] for i in np.linspace(0, len(offered) - 1, CLOCKS_TRIED)})
+        trials = []
+        for mhz in picks:
+            if not self.task.on_time():
+                break
+            bench = Bench(self.device.at_clock(mhz), self.bench.store)
+            c = self.task.candidate(best.schedule, best.structure, best.round)
+            timing = bench.time(c.schedule, lambda: best.kernel)
+            metering = bench.meter(c.schedule, lambda: best.kernel, FINAL_WINDOW_S)
+            if not isinstance(timing, Failure) and not isinstance(metering, Failure):
+                c.timings, c.meterings = [timing], [metering]
+                trials.append(c.trial())
+        return tuple(trials)
+
+    def _result(
+        self, best: Candidate, fastest: Candidate, baseline: Candidate, clock_front: tuple[Trial, ...]
+    ) -> TuningResult:
+        peaks = self.device.peaks
+        half = self.op.inputs[0].dtype.name == "float16"
+        compute_s = self.op.flops / (peaks.fp16_tensor_flops if half else peaks.fp32_flops)
+        memory_s = self.op.min_bytes / peaks.dram_bytes_per_s
+        device = self.device
+        return TuningResult(
+            op=self.op,
+            device=DeviceNote(device.name, device.simulated, device.label, device.clock_regime, device.arch),
+            objective=self.wish.objective,
+            max_slowdown=self.wish.max_slowdown,
+            best=best.trial(),
+            fastest=fastest.trial(),
+            baseline=baseline.trial(),
+            trials=tuple(c.trial() for c in self.task.candidates),
+            seconds=self.task.seconds,
+            roofline_share=max(compute_s, memory_s) / best.latency_s,
+            roofline_bound="compute" if compute_s >= memory_s else "memory",
+            model_cards=tuple(self.task.learner.cards),
+            refusals=dict(self.breeder.refusals),
+            clock_front=clock_front,
+            stopped=self._stopped,
+        )
+
+    def _why_nothing(self) -> str:
+        """One line: what was refused or failed, most frequent first."""
+        reasons = Counter(self.breeder.refusals) + Counter(
+            c.status.split("\n")[0] for c in self.task.candidates if not c.ok
+        )
+        listed = (
+            ", ".join(f"{why} ({n})" for why, n in reasons.most_common(8))
+            or self._stopped
+            or "no schedule was tried"
+        )
+        return f"{self.op.name} on {self.device.label}: no schedule works; reasons: {listed}"

@@ -1,0 +1,163 @@
+"""The task of finding a schedule: what `rounds.py` asks for, answered by compiler, device and models."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from concurrent.futures import Executor
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.ir.analysis import analyse
+from ekc.ir.schedule import Schedule
+from ekc.search import prior
+from ekc.search.belief import improvement
+from ekc.search.candidate import Candidate
+from ekc.search.features import features
+from ekc.search.learner import Learner
+from ekc.search.measuring import LABEL_WINDOW_S, Bench, Failure
+from ekc.search.objective import merit
+from ekc.search.options import Wish
+from ekc.search.population import Population
+from ekc.search.progress import Progress
+from ekc.search.space import Space
+
+METERED_PER_RUN = 8
+"""Metering, and the verdict on the energy model, comes about so many times in a run: a verdict wants rows."""
+FEWEST_TO_METER, MOST_TO_METER = 4, 64
+
+
+class ScheduleTask:
+    """One operator on one device: genomes become Candidates, and their latency is what is bred from."""
+
+    def __init__(self, space: Space, bench: Bench, workers: Executor, wish: Wish, tell: Progress) -> None:
+        self.space, self.bench, self.workers, self.wish, self.tell = space, bench, workers, wish, tell
+        self.device = bench.device
+        self.learner = Learner(self.device.peaks, wish.seed, wish.max_slowdown)
+        self.candidates: list[Candidate] = []
+        self.late = False
+        self._tried: set[str] = set()
+        self._began = time.monotonic()
+        self._unjudged = 0
+
+    def given(self, start: Sequence[Schedule]) -> list[Candidate]:
+        """Schedules of the caller's own, each once."""
+        found = {s.digest: s for s in start}
+        self._tried |= found.keys()
+        return [self.candidate(s, "given", 1) for s in found.values()]
+
+    def make(self, population: Population, row: int, number: int) -> Candidate | None:
+        """The schedule of a genome, unless another genome made the same before."""
+        schedule = self.space.schedule(population, row)
+        if schedule.digest in self._tried:
+            return None
+        self._tried.add(schedule.digest)
+        return self.candidate(schedule, self.space.structures[population.structure[row]].name, number)
+
+    def candidate(self, schedule: Schedule, structure: str, number: int) -> Candidate:
+        """A schedule with what its analysis says, aimed at the device."""
+        figures = analyse(schedule.program, self.device.limits)
+        peaks = self.device.peaks
+        expected = float(prior.latency(figures, peaks)[0]), float(prior.power(figures, peaks)[0])
+        made = Candidate(schedule, structure, features(figures)[0], *expected, number)
+        made.aim(self.device.arch, self.device.limits)
+        return made
+
+    def rankings(self, population: Population) -> tuple[NDArray[np.float64], ...]:
+        """By what a measurement promises of the objective, and of the latency alone."""
+        if not len(population):
+            return (np.zeros(0),)
+        mean, spread, watts = self.learner.expect(self.space.figures(population))
+        working = self.working
+        latency = _promise(mean, spread, [c.latency_s for c in working])
+        if self.wish.objective == "latency":
+            return (latency,)
+        low, high = (self._score(np.exp(x), watts) for x in (mean, mean + spread))
+        seen = [float(self._score(c.latency_s, c.power_w)) for c in working]
+        return _promise(np.log(low), np.log(high / low), seen), latency
+
+    def _score(
+        self, latency_s: NDArray[np.float64] | float, watts: NDArray[np.float64] | float
+    ) -> NDArray[np.float64]:
+        """Latency counts beside the objective: only the fast may win."""
+        return np.asarray(np.sqrt(latency_s * merit(self.wish.objective, latency_s, latency_s * watts)))
+
+    @property
+    def working(self) -> list[Candidate]:
+        """The candidates that have a latency."""
+        return [c for c in self.candidates if c.ok]
+
+    def measure(self, fresh: Sequence[Candidate], number: int) -> list[float]:
+        """Compile together, time one by one, learn; when due, meter a share of the fast."""
+        for c in fresh:
+            if self.bench.known(c.schedule) is None:
+                c.submit(self.workers, self.device.arch, self.device.limits)
+        timed = []
+        for c in fresh:
+            if not self.on_time():
+                break
+            self.candidates.append(c)
+            timed.append(c)
+            self._time(c)
+            self.tell(len(self.candidates), self._best_so_far())
+        self.learner.learn_latency([c for c in timed if c.ok])
+        self._unjudged += len(timed)
+        if self._due():
+            self.meter_some(number)
+        else:
+            self.learner.predict_all(self.working)
+        return [c.latency_s if c.ok else math.nan for c in timed]
+
+    def _due(self) -> bool:
+        every = min(max(-(-self.wish.trials // METERED_PER_RUN), FEWEST_TO_METER), MOST_TO_METER)
+        return not self.learner.cards or self._unjudged >= every
+
+    def meter_some(self, number: int) -> None:
+        """Meter a share of what was timed since, and judge the energy model by it."""
+        if self._unjudged and self.wish.objective != "latency":
+            self.learner.learn_energy(self.working, number, self._meter)
+        self._unjudged = 0
+
+    def _time(self, c: Candidate) -> None:
+        outcome = self.bench.time(c.schedule, lambda: c.kernel)
+        if isinstance(outcome, Failure):
+            c.status = outcome.status
+        else:
+            c.timings.append(outcome)
+
+    def _meter(self, c: Candidate) -> bool:
+        outcome = self.bench.meter(c.schedule, lambda: c.kernel, LABEL_WINDOW_S)
+        if isinstance(outcome, Failure):
+            c.status = outcome.status
+            return False
+        c.meterings.append(outcome)
+        return True
+
+    def on_time(self) -> bool:
+        """Whether there is time left. However little there is, one schedule is tried."""
+        budget = self.wish.time_budget_s
+        if budget is not None and self.seconds > budget and self.candidates:
+            self.late = True
+        return not self.late
+
+    @property
+    def seconds(self) -> float:
+        """Since the run began."""
+        return time.monotonic() - self._began
+
+    def _best_so_far(self) -> str:
+        working = self.working
+        if not working:
+            return ""
+        fastest = min(c.latency_s for c in working)
+        metered = sum(c.metered for c in working)
+        return f"fastest {fastest * 1e6:.1f} us, {metered} metered"
+
+
+def _promise(
+    mean: NDArray[np.float64], spread: NDArray[np.float64], seen: Sequence[float]
+) -> NDArray[np.float64]:
+    """Lower is better: minus the expected improvement on the best seen; before any was, the mean."""
+    return -improvement(mean, spread, math.log(min(seen))) if seen else mean

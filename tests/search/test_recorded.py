@@ -1,0 +1,246 @@
+"""The search over tables: what the space promises, what a replay finds, what a bad table is told."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ekc.errors import InvalidInput
+from ekc.search.belief import Belief, improvement
+from ekc.search.gaussian import MOST_ROWS, GaussianProcess
+from ekc.search.population import Population
+from ekc.search.recorded import RecordedSpace, describe
+from ekc.search.recordings import Table, table
+from ekc.search.replay import replay
+
+BLOCKS, TILES, UNROLLS = (16, 32, 64, 128, 256), (1, 2, 4, 8), (1, 2, 3, 4, 5, 6, 7, 8)
+
+
+def made(failing: bool = False) -> Table:
+    """A kernel of our own making: legal are tiles that fit, least at block 64, tile 4, unroll 6, staged."""
+    rows = [
+        (b, t, u, s)
+        for b, t, u, s in itertools.product(BLOCKS, TILES, UNROLLS, (0, 1))
+        if b * t <= 1024 and (s or u != 5)
+    ]
+    settings = np.array(rows, dtype=np.float64)
+    block, tile, unroll, staged = settings.T
+    figures = (
+        1 + np.abs(np.log2(block / 64)) + np.abs(np.log2(tile / 4)) + 0.1 * np.abs(unroll - 6) + (1 - staged)
+    )
+    if failing:
+        figures[block == 256] = np.nan
+    return Table(("block", "tile", "unroll", "staged"), settings, figures, np.full(len(rows), 2.0))
+
+
+TABLE = made()
+SPACE = RecordedSpace(TABLE)
+
+
+def strangers(count: int, seed: int = 0) -> Population:
+    """Genomes of any values, most of them rows, some not."""
+    random = np.random.default_rng(seed)
+    return Population(
+        np.zeros(count, dtype=np.int64), random.integers(0, SPACE.sizes, (count, len(SPACE.sizes)))
+    )
+
+
+def test_every_row_is_a_genome_with_a_key_of_its_own() -> None:
+    everything = Population(np.zeros(len(SPACE.genes), dtype=np.int64), SPACE.genes)
+    np.testing.assert_array_equal(SPACE.rows(SPACE.genes), np.arange(len(TABLE.figures)))
+    assert len(np.unique(SPACE.keys(everything))) == len(TABLE.figures)
+    assert SPACE.keys(everything).max() < SPACE.sizes.prod()
+
+
+def test_repair_leaves_rows_alone_and_makes_rows_of_all_others() -> None:
+    before = strangers(500)
+    legal = SPACE.rows(before.genes) >= 0
+    assert 0 < (~legal).sum() < 500
+    after, dropped = SPACE.repair(np.random.default_rng(1), before)
+    assert (SPACE.rows(after.genes) >= 0).all()
+    assert not dropped
+    np.testing.assert_array_equal(after.genes[legal], before.genes[legal])
+    agree = (after.genes[~legal] == before.genes[~legal]).mean()
+    anywhere = SPACE.draw(np.random.default_rng(2), int((~legal).sum())).genes
+    assert agree > 0.5 > (anywhere == before.genes[~legal]).mean()
+
+
+def test_a_mutation_moves_one_column_or_two_and_reaches_every_value() -> None:
+    start = SPACE.draw(np.random.default_rng(0), 1)[np.zeros(3000, dtype=np.int64)]
+    after = SPACE.mutate(np.random.default_rng(1), start)
+    assert (SPACE.rows(after.genes) >= 0).all()
+    moved = (after.genes != start.genes).sum(axis=1)
+    assert set(moved.tolist()) == {0, 1, 2}
+    assert (moved == 1).sum() > (moved == 2).sum() > 0
+    for column, size in enumerate(SPACE.sizes):
+        assert len(np.unique(after.genes[:, column])) >= size - 1
+
+
+def test_a_child_takes_each_gene_of_a_parent() -> None:
+    random = np.random.default_rng(0)
+    mothers, fathers = SPACE.draw(random, 200), SPACE.draw(random, 200)
+    children = SPACE.cross(random, mothers, fathers).genes
+    assert ((children == mothers.genes) | (children == fathers.genes)).all()
+    assert (children != mothers.genes).any()
+    assert (children != fathers.genes).any()
+
+
+def test_features_are_settings_products_and_quotients_on_a_log_scale() -> None:
+    found = describe(np.array([[32.0, 4.0, 0.0], [64.0, 1.0, 1.0], [128.0, 2.0, 0.0]]))
+    np.testing.assert_allclose(found[0], [5, 2, 0, 7, 3])
+    np.testing.assert_allclose(found[1], [6, 0, 1, 6, 6])
+    assert describe(np.array([[-1.0], [0.0], [3.0]])).ravel().tolist() == [-1, 0, 3]
+
+
+def test_a_replay_finds_the_optimum_sooner_than_random_draws() -> None:
+    trials, runs = 40, 10
+    ours = [TABLE.figures[replay(TABLE, SPACE, trials, seed)].min() for seed in range(runs)]
+    order = [np.random.default_rng(seed).permutation(len(TABLE.figures))[:trials] for seed in range(runs)]
+    drawn = [TABLE.figures[rows].min() for rows in order]
+    assert np.median(ours) == TABLE.best
+    assert np.mean(ours) < np.mean(drawn) - 0.1
+
+
+def test_a_replay_tries_rows_once_and_the_same_for_the_same_seed() -> None:
+    first, again, other = (replay(TABLE, SPACE, 30, seed) for seed in (3, 3, 4))
+    assert first == again != other
+    assert len(set(first)) == len(first) == 30
+
+
+def test_a_replay_of_more_trials_than_rows_tries_every_row() -> None:
+    small = Table(TABLE.names, TABLE.settings[:20], TABLE.figures[:20], TABLE.seconds[:20])
+    assert sorted(replay(small, RecordedSpace(small), 50, 0)) == list(range(20))
+
+
+def test_failed_rows_count_and_are_learned_from() -> None:
+    failing = made(failing=True)
+    space = RecordedSpace(failing)
+    shares = []
+    for seed in range(6):
+        rows = replay(failing, space, 40, seed)
+        assert len(rows) == 40
+        assert np.nanmin(failing.figures[rows]) < 1.5 * failing.best
+        shares.append(np.isnan(failing.figures[rows]).mean())
+    assert 0 < np.mean(shares) < np.isnan(failing.figures).mean()
+
+
+def test_where_everything_failed_the_search_goes_on() -> None:
+    hopeless = Table(TABLE.names, TABLE.settings, np.full(len(TABLE.figures), np.nan), TABLE.seconds)
+    assert len(replay(hopeless, RecordedSpace(hopeless), 24, 0)) == 24
+
+
+COLUMNS = {
+    "block": ["16", "32", "64"],
+    "one": ["1", "1", "1"],
+    "ms": ["1.5", "", "1e30"],
+    "build": ["500", "250", "x"],
+}
+
+
+def test_a_table_out_of_text() -> None:
+    read = table(COLUMNS, ("block", "one"), "ms", ("ms", "build"))
+    assert read.names == ("block",)
+    assert read.settings.tolist() == [[16], [32], [64]]
+    np.testing.assert_array_equal(read.figures, [1.5, np.nan, np.nan])
+    np.testing.assert_allclose(read.seconds, [0.5015, 0.25, 0.0])
+    assert read.best == 1.5
+
+
+BAD: list[tuple[dict[str, list[str]], str]] = [
+    ({"block": ["16", "32", "64"]}, "no column 'ms'"),
+    ({"ms": ["1", "2", "3"]}, "no column 'block'"),
+    (COLUMNS | {"block": ["16", "wide", "64"]}, "'block' holds a setting that is no number"),
+    (COLUMNS | {"block": ["16", "16", "64"]}, "two rows have the same block"),
+    (COLUMNS | {"ms": ["", "failed", "0"]}, "'ms' has no figure above 0"),
+]
+
+
+@pytest.mark.parametrize(("columns", "words"), BAD, ids=[w for _, w in BAD])
+def test_a_bad_table_is_one_clear_line(columns: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidInput) as problem:
+        table(columns, ("block",), "ms")
+    assert words in str(problem.value)
+    assert "\n" not in str(problem.value)
+
+
+def test_a_table_with_too_many_combinations_is_refused() -> None:
+    wide = np.tile(np.arange(64.0)[:, None], (1, 12))
+    with pytest.raises(InvalidInput, match="12 columns have more than"):
+        RecordedSpace(Table(tuple("abcdefghijkl"), wide, np.ones(64), np.zeros(64)))
+
+
+def _bumps(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rows = np.random.default_rng(seed).uniform(-2, 2, (count, 4))
+    return rows, np.sin(2 * rows[:, 0]) + 0.5 * rows[:, 1] ** 2
+
+
+def test_the_process_predicts_what_it_never_saw_and_knows_where_it_is_unsure() -> None:
+    rows, targets = _bumps(120, 0)
+    process = GaussianProcess()
+    process.fit(rows, targets)
+    fresh, truth = _bumps(300, 1)
+    mean, spread = process.predict(fresh)
+    error = np.abs(mean - truth)
+    assert error.mean() < 0.15 * np.abs(truth - targets.mean()).mean()
+    assert (error < 3 * spread).mean() > 0.95
+    far = process.predict(np.full((1, 4), 9.0))[1][0]
+    assert far > 3 * np.median(spread)
+    at_rows, sure = process.predict(rows)
+    np.testing.assert_allclose(at_rows, targets, atol=0.1)
+    assert sure.max() < np.median(spread) + 0.1
+
+
+def test_the_slope_of_the_likelihood_is_its_derivative() -> None:
+    from ekc.search import gaussian
+
+    rows, targets = _bumps(25, 2)
+    z = (targets - targets.mean()) / targets.std()
+    theta = np.array([0.3, 0.8, 1.2, 0.5, 0.2, -3.0])
+
+    def cost(t: np.ndarray) -> float:
+        k = gaussian._covariance(rows, rows, t)[0] + gaussian._noise(t) * np.eye(25)
+        prior = ((t[:-2] - gaussian._length(4)) ** 2).sum() + t[-2] ** 2
+        prior += (t[-1] - gaussian._NOISE) ** 2 / gaussian._NOISE_VARIANCE
+        return float(0.5 * (z @ np.linalg.solve(k, z) + np.linalg.slogdet(k)[1] + prior))
+
+    steps = np.eye(6) * 1e-5
+    numeric = [(cost(theta + s) - cost(theta - s)) / 2e-5 for s in steps]
+    np.testing.assert_allclose(gaussian._slope(rows, z, theta), numeric, rtol=1e-4, atol=1e-4)
+
+
+def test_a_process_keeps_the_best_of_many_rows() -> None:
+    rows, targets = _bumps(MOST_ROWS + 200, 3)
+    process = GaussianProcess()
+    process.fit(rows, targets)
+    best = np.argsort(targets)[:20]
+    np.testing.assert_allclose(process.predict(rows[best])[0], targets[best], atol=0.1)
+    assert len(process._rows) == MOST_ROWS
+
+
+def test_improvement_is_that_of_a_normal_truth() -> None:
+    mean, spread, best = np.array([0.0, 0.3, -0.2, 0.05]), np.array([0.1, 0.2, 0.1, 1.0]), 0.1
+    drawn = np.random.default_rng(0).normal(mean, spread, (400_000, 4))
+    np.testing.assert_allclose(
+        np.exp(improvement(mean, spread, best)), np.maximum(best - drawn, 0).mean(axis=0), rtol=0.03
+    )
+    far = improvement(np.linspace(0.5, 0.7, 200), np.full(200, 0.1), 0.0)
+    assert (np.diff(far) < 0).all(), "also where the formula changes"
+    assert np.isfinite(improvement(np.array([90.0]), np.array([0.01]), 0.0)).all()
+
+
+def test_a_belief_starts_from_the_prior_and_ends_at_the_figures() -> None:
+    rows, targets = _bumps(80, 4)
+    rows = rows.astype(np.float32)
+    prior, values = np.full(80, 2.0), 2.0 * np.exp(0.3 * targets)
+    belief = Belief(seed=0)
+    mean, spread = belief.expect(rows, prior)
+    np.testing.assert_allclose(mean, np.log(2.0))
+    belief.learn(rows[:3], prior[:3], values[:3])
+    np.testing.assert_array_equal(belief.expect(rows, prior)[1], spread)
+    belief.learn(rows[3:60], prior[3:60], values[3:60])
+    mean, unsure = belief.expect(rows[60:], prior[60:])
+    assert np.corrcoef(mean, np.log(values[60:]))[0, 1] > 0.9
+    assert (unsure > 0).all()
