@@ -165,15 +165,20 @@ class RecordStore:
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
         # Immediate: take the write lock at once, so that waiting happens here and never half way.
-        self._connection.execute("begin immediate")
+        # Ctrl-C may have come just where nothing could catch it.
+        self._roll_back()
         try:
+            self._connection.execute("begin immediate")
             yield
             self._connection.execute("commit")
         except BaseException:
-            # SQLite may have rolled back by itself, for example when the disk is full.
-            if self._connection.in_transaction:
-                self._connection.execute("rollback")
+            self._roll_back()
             raise
+
+    def _roll_back(self) -> None:
+        # SQLite may have done it by itself, for example when the disk is full.
+        if self._connection.in_transaction:
+            self._connection.execute("rollback")
 
     @contextlib.contextmanager
     def _one_line(self) -> Iterator[None]:

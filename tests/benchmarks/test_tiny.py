@@ -80,9 +80,9 @@ def test_a_wrong_kept_kernel_would_be_told(monkeypatch: pytest.MonkeyPatch) -> N
 
     op = ekc.matmul(16, 16, 16)
     trial = Trial(naive(op), "naive", "ok")
-    assert tune_table.verify(op, [trial]) == []
+    assert tune_table.problems_of(op, [trial]) == []
     monkeypatch.setattr(tune_table, "ARCHITECTURES", ("sm_80", "sm_12"))
-    (problem,) = tune_table.verify(op, [trial])
+    (problem,) = tune_table.problems_of(op, [trial])
     assert "sm_12" in problem
 
 

@@ -362,3 +362,13 @@ def test_a_full_disk() -> None:
         with pytest.raises(RecordError, match="cannot grow: the disk is full"):
             store.add(replace(ROW, payload={"pad": "x" * 50_000}))
         assert store.find("timing", KEY) is not None
+
+
+def test_a_transaction_that_an_interrupt_left_open_harms_no_later_row(path: Path) -> None:
+    with RecordStore(path) as store:
+        first = store.add(ROW)
+        store._connection.execute("begin immediate")
+        store._connection.execute("delete from trials")
+        second = store.add(replace(ROW, status="later"))
+    with RecordStore(path) as store:
+        assert [one.id for one in store.rows()] == [first.id, second.id]
