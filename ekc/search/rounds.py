@@ -26,7 +26,7 @@ LATER_SHARE, LATER_FEWEST, LATER_MOST = 1 / 32, 4, 32
 """Size of every later round: small, so that each trial knows of nearly all before it."""
 FIRST_RANDOM, LATER_RANDOM = 0.5, 0.15
 """Shares of a round drawn at random, so that the models see more than their own favourites."""
-BRED_PER_TRIAL = 8
+BRED_PER_TRIAL = 32
 """A short run breeds smaller populations: it could not use what a large one finds."""
 PROVEN = 12
 """Measured genomes that each round breeds from, beside the models' favourites."""
