@@ -55,20 +55,21 @@ def test_what_the_schedule_decides_is_exact(half: str, name: str) -> None:
 
 
 MEASURED: dict[str, dict[str, tuple[float, float, float]]] = {
-    # The share of schedules in which it is exact, and the ratios between which 8 of 10 lie, with NVRTC 13.
+    # The share of schedules in which it is exact, and the ratios between which 8 of 10 lie, with NVRTC 13:
+    # of 240 bred schedules, and of the 80 stepped ones that the test draws.
     "bred": {
         # Sums that nobody stores are dropped; a guarded sum may be computed and thrown away.
-        "fma": (0.95, 1.0, 1.0),
+        "fma": (0.93, 1.0, 1.0),
         # Neighbours beyond one vector are joined 4 and 2 (a run of 6 is foretold as 3 times 2), and constant
         # iterations that a guard rules out are not written.
-        "shared_load_requests": (0.70, 1.0, 1.34),
-        "shared_load_wavefronts": (0.70, 1.0, 1.34),
+        "shared_load_requests": (0.77, 1.0, 1.34),
+        "shared_load_wavefronts": (0.77, 1.0, 1.34),
         "shared_store_wavefronts": (0.98, 1.0, 1.0),
-        "global_load_requests": (0.61, 1.0, 1.14),
+        "global_load_requests": (0.55, 1.0, 1.14),
         "global_store_requests": (0.98, 1.0, 1.0),
         # Lanes that a guard stops are taken off every sector alike; really whole rows of them go.
-        "global_load_sectors": (0.42, 0.92, 1.06),
-        "global_store_sectors": (0.57, 0.90, 1.0),
+        "global_load_sectors": (0.37, 0.89, 1.07),
+        "global_store_sectors": (0.63, 0.90, 1.0),
     },
     "stepped": {
         # Whole loops of these small kernels are unrolled, dropped and folded.
@@ -84,15 +85,22 @@ MEASURED: dict[str, dict[str, tuple[float, float, float]]] = {
 }
 
 
+ERRORS = 2.5
+"""Standard errors that the share of one draw may lie off."""
+SPREAD = 1.05
+"""How far the ends of one draw may lie off: any change to the breeder draws others."""
+
+
 @pytest.mark.parametrize(
     ("half", "name"), [(half, name) for half, names in MEASURED.items() for name in names]
 )
 def test_what_the_compiler_decides_is_near(half: str, name: str) -> None:
     exact, low, high = MEASURED[half][name]
     found = ratios(half)[name]
-    assert np.isclose(found, 1.0, rtol=1e-9).mean() >= exact
-    assert np.quantile(found, 0.1) >= low * (1 - 1e-9)
-    assert np.quantile(found, 0.9) <= high * (1 + 1e-9)
+    allowed = ERRORS * np.sqrt(exact * (1 - exact) / len(found))
+    assert np.isclose(found, 1.0, rtol=1e-9).mean() >= exact - allowed
+    assert np.quantile(found, 0.1) >= low / SPREAD
+    assert np.quantile(found, 0.9) <= high * SPREAD
 
 
 @pytest.mark.parametrize("pad", [0, 1, 4])
