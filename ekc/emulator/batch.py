@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +26,21 @@ if TYPE_CHECKING:
 WAITING, DONE = np.int32(2**30), np.int32(2**30 + 1)
 _PATIENCE = 97
 """Every so many masked steps another place runs than the lowest, so that no lane waits for ever."""
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What a batch did, by number of block or of site; it refers to nothing of the batch."""
+
+    lane_runs: list[int]
+    warp_runs: list[int]
+    requests: list[int]
+    sectors: list[int]
+    wavefronts: list[int]
+    conflicts: list[int]
+    bytes: list[int]
+    barriers: int
+    divergent: int
 
 
 class Batch:
@@ -57,15 +73,25 @@ class Batch:
         self.divergent = 0
 
     def close(self) -> None:
-        """Let go of the rows; the counts stay."""
+        """Let go of everything: helpers and decoded functions point back here, and such rings would keep
+        registers, shadows and global memory until the collector comes by."""
         self.names.clear()
-        self.whole.clear()
-        self.masked.clear()
-        self.spaces.clear()
-        self.copies.flying.clear()
-        self.access.patterns.clear()
-        if self.sanitize:
-            del self.watch
+        vars(self).clear()
+
+    def tally(self) -> Tally:
+        """What was done so far."""
+        access = self.access
+        return Tally(
+            self.lane_runs,
+            self.warp_runs,
+            access.requests,
+            access.sectors,
+            access.wavefronts,
+            access.conflicts,
+            access.bytes,
+            self.barriers.passed,
+            self.divergent,
+        )
 
     # -- what decoded text calls ------------------------------------------------------------------
     def clock(self, code: str) -> Any:

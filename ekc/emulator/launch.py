@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ekc.emulator.batch import Batch
+from ekc.emulator.batch import Batch, Tally
 from ekc.emulator.counters import Counters, SiteCount, summed
 from ekc.emulator.decode import Decoded, decode
 from ekc.emulator.geometry import Shape
@@ -93,19 +93,19 @@ def _chosen(blocks: Iterable[int] | None, total: int) -> Any:
     return ids
 
 
-def _run(decoded: Decoded, plan: Plan, ids: Any) -> list[Batch]:
+def _run(decoded: Decoded, plan: Plan, ids: Any) -> list[Tally]:
     """All blocks, batch by batch. Threads would not help: NumPy's calls are short and meet at the GIL."""
     size = max(1, LANES // (plan.block[0] * plan.block[1] * plan.block[2]))
     done = []
     for start in range(0, ids.size, size):
         batch = Batch(decoded, plan, ids[start : start + size])
         batch.run()
+        done.append(batch.tally())
         batch.close()
-        done.append(batch)
     return done
 
 
-def _counters(decoded: Decoded, done: list[Batch]) -> Counters:
+def _counters(decoded: Decoded, done: list[Tally]) -> Counters:
     sites: dict[int, SiteCount] = {}
     for number, block in enumerate(decoded.blocks):
         warps = sum(b.warp_runs[number] for b in done)
@@ -115,16 +115,15 @@ def _counters(decoded: Decoded, done: list[Batch]) -> Counters:
             found = sites.setdefault(one.line, SiteCount(one.text, one.line, kind_of(one)))
             found.warps += warps
             found.lanes += lanes
-    for batch in done:
-        access = batch.access
-        for number, requests in enumerate(access.requests):
+    for tally in done:
+        for number, requests in enumerate(tally.requests):
             if requests:
                 one = decoded.shelf.sites[number].instruction
                 found = sites[one.line]
                 found.requests += requests
-                found.sectors += access.sectors[number]
-                found.wavefronts += access.wavefronts[number]
-                found.conflicts += access.conflicts[number]
-                found.bytes += access.bytes[number]
-    barriers, divergent = sum(b.barriers.passed for b in done), sum(b.divergent for b in done)
+                found.sectors += tally.sectors[number]
+                found.wavefronts += tally.wavefronts[number]
+                found.conflicts += tally.conflicts[number]
+                found.bytes += tally.bytes[number]
+    barriers, divergent = sum(b.barriers for b in done), sum(b.divergent for b in done)
     return summed([sites[line] for line in sorted(sites)], barriers, divergent)

@@ -67,6 +67,12 @@ def analyse(program: Program, limits: Limits, size: int = 1) -> dict[str, NDArra
 
     Occupancy and shape figures are those of the launch with most arithmetic.
     """
+    found = quantities(program, limits)
+    return {k: np.broadcast_to(np.asanyarray(v, dtype=np.float64), (size,)) for k, v in found.items()}
+
+
+def quantities(program: Program, limits: Limits) -> dict[str, Array]:
+    """What `analyse` gives, a plain number where all members of a population agree."""
     results = [_Walk(kernel, limits).run() for kernel in kernels(program)]
     main = max(range(len(results)), key=lambda i: program.nests[i].compute.flops)
     total = dict(results[main])
@@ -76,7 +82,7 @@ def analyse(program: Program, limits: Limits, size: int = 1) -> dict[str, NDArra
                 total[name] = total[name] + other[name]
             total["dram_bytes"] = total["dram_bytes"] + other["dram_bytes"]
     total["launches"] = float(len(results))
-    return {k: np.broadcast_to(np.asanyarray(v, dtype=np.float64), (size,)) for k, v in total.items()}
+    return total
 
 
 class _Walk:

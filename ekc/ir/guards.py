@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ekc.ir.access import Guard
 from ekc.ir.linear import Atom, Extent, atom_range, ceil_div
 from ekc.ir.lookup import Lookup
-from ekc.ir.warp import WARP
+from ekc.ir.warp import WARP, along
 
 Share = Any
 """A float, or a float64 vector over a population."""
@@ -68,12 +68,7 @@ def shares(guards: Iterable[Guard], extents: Mapping[str, Extent], lanes: Lanes)
 
 def reaches(names: Iterable[Atom], extents: Iterable[Extent]) -> dict[Atom, Extent]:
     """How many steps of each of some digits, fastest first, the lanes of one warp take."""
-    faster: Any = np.asanyarray(1)
-    found: dict[Atom, Extent] = {}
-    for name, extent in zip(names, extents, strict=True):
-        found[name] = np.minimum(np.asanyarray(extent), ceil_div(WARP, faster))
-        faster = np.minimum(faster * np.asanyarray(extent), WARP)
-    return found
+    return dict(zip(names, along(extents), strict=True))
 
 
 def _of_one(g: Guard, extents: Mapping[str, Extent], lanes: Lanes) -> Shares:

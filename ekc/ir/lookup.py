@@ -10,15 +10,18 @@ from numpy.typing import NDArray
 
 from ekc.ir.tape import recorded
 
-_SLOTS, _PROBES = 1 << 15, 6
-_ODD = np.random.default_rng(20241118).integers(1, 2**62, 64, dtype=np.int64) * 2 + 1
+_SLOTS, _PROBES = 1 << 17, 6
+_SHIFT = np.int64(40)
+"""Slots are told by high bits of a key: those that every column has moved."""
+_ODD = (np.random.default_rng(20241118).integers(1, 2**62, 64, dtype=np.int64) * 2 + 1).tolist()
+_WRAP = 1 << 64
 
 
 class Lookup:
     """A counted function of integers: `count` takes patterns as rows and gives their figures as rows.
 
-    A pattern lives in the slot of a table that the low bits of its key name, or a few further on; when all
-    of these are taken, one of them makes room.
+    A pattern lives in the slot of a table that its key names, or a few further on; when all of these are
+    taken, one of them makes room.
     """
 
     def __init__(self, count: Callable[[NDArray[np.int64]], NDArray[np.float64]], figures: int) -> None:
@@ -33,23 +36,37 @@ class Lookup:
 
     def find(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
         """The slot of each key, -1 for one that is not known."""
-        slot = keys & (_SLOTS - 1)
-        away = np.flatnonzero(self.keys[slot] != keys)
+        slot = _home(keys)
+        here = self.keys.take(slot) == keys
+        if here.all():
+            return slot
+        away = np.flatnonzero(~here)
         for _ in range(_PROBES):
-            if not away.size:
-                break
             slot[away] += 1
             away = away[self.keys[slot[away]] != keys[away]]
         slot[away] = -1
         return slot
 
     def learn(self, keys: NDArray[np.int64], figures: NDArray[np.float64]) -> None:
-        """Remember the figures (as rows) of new keys."""
-        for key, row in zip(keys.tolist(), figures, strict=True):
-            slot = key & (_SLOTS - 1)
-            free = np.flatnonzero(self.keys[slot : slot + _PROBES + 1] == 0)
-            slot += int(free[0]) if free.size else key % (_PROBES + 1)
-            self.keys[slot], self.figures[:, slot] = key, row
+        """Remember the figures (as rows) of new keys, each given once."""
+        left = np.arange(len(keys))
+        for probe in range(_PROBES + 1):
+            if not left.size:
+                return
+            slot = _home(keys[left]) + probe
+            # Of keys that want one free slot, the first gets it.
+            _, first = np.unique(slot, return_index=True)
+            first = first[self.keys[slot[first]] == 0]
+            self._put(slot[first], keys[left[first]], figures[left[first]])
+            left = left[self.keys[slot] != keys[left]]
+        self._put(_home(keys[left]) + keys[left] % (_PROBES + 1), keys[left], figures[left])
+
+    def _put(self, slots: NDArray[np.int64], keys: NDArray[np.int64], figures: NDArray[np.float64]) -> None:
+        self.keys[slots], self.figures[:, slots] = keys, figures.T
+
+
+def _home(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    return (keys >> _SHIFT) & (_SLOTS - 1)
 
 
 @recorded
@@ -57,7 +74,7 @@ def _looked_up(table: Lookup, *columns: Any) -> NDArray[np.float64]:
     """One call on a tape, whatever is new in it."""
     keys = _keys(columns)
     slot = table.find(keys)
-    found = table.figures[:, slot]
+    found = table.figures.take(slot, axis=1)
     missing = np.flatnonzero(slot < 0)
     if missing.size:
         new, first, inverse = np.unique(keys[missing], return_index=True, return_inverse=True)
@@ -69,10 +86,22 @@ def _looked_up(table: Lookup, *columns: Any) -> NDArray[np.float64]:
 
 
 def _keys(columns: tuple[Any, ...]) -> NDArray[np.int64]:
-    """A 64-bit key per pattern, never 0; wrapping multiplication by odd constants."""
-    key: Any = np.int64(len(columns))
-    with np.errstate(over="ignore"):
-        for column, odd in zip(columns, _ODD[: len(columns)], strict=True):
-            key = np.bitwise_xor(key, np.asarray(column, np.int64)) * odd
-            key = np.bitwise_xor(key, np.right_shift(key, 29))
-    return np.atleast_1d(np.where(key == 0, 1, key))
+    """A 64-bit key per pattern, never 0: columns times odd constants, summed, and the bits mixed."""
+    same, varying = len(columns), []
+    for column, odd in zip(columns, _ODD[: len(columns)], strict=True):
+        array = np.asarray(column)
+        if array.size > 1:
+            varying.append((array, odd))
+        else:
+            same += int(array.item()) * odd
+    key = np.full(
+        max((len(array) for array, _ in varying), default=1), (same + _WRAP // 2) % _WRAP - _WRAP // 2
+    )
+    product = np.empty_like(key)
+    for array, odd in varying:
+        key += np.multiply(array, odd, out=product, dtype=np.int64, casting="unsafe")
+    key ^= key >> 31
+    key *= _ODD[-1]
+    key ^= key >> 29
+    key |= 1
+    return key

@@ -14,7 +14,7 @@ from ekc.ir.linear import Extent, Linear, atom_range, ceil_div
 from ekc.ir.program import Loop, Nest
 from ekc.ir.region import Region
 from ekc.ir.tree import Kernel, StageNode
-from ekc.ir.warp import WARP, places, sectors, wavefronts
+from ekc.ir.warp import WARP, Pattern, sectors, wavefronts
 
 Array = Any
 """A float, or a float64 vector over a population."""
@@ -36,6 +36,20 @@ class Issue:
     """Digits that tell the lanes apart, fastest first, ..."""
     steps: Sequence[Any]
     """... and the elements that a step of each moves the address."""
+
+    def pattern(self, extents: Mapping[str, Extent], lanes: Lanes) -> Pattern:
+        """How the lanes fall on memory, over all that their loops do. Where shared memory's banks begin
+        makes no difference."""
+        itemsize = self.access.dtype.bytes
+        if self.access.buffer is not None:
+            return Pattern(itemsize, self.vector, self.extents, self.steps)
+        moves = []
+        for atom, coefficient in self.access.address.terms:
+            first, last = atom_range(atom, extents)
+            moves.append((coefficient, lanes.get(atom, 1), last - first + 1))
+        return Pattern(
+            itemsize, self.vector, self.extents, self.steps, self.access.address.const, tuple(moves)
+        )
 
 
 class Traffic:
@@ -87,67 +101,19 @@ class Traffic:
         """A warp that a guard stops asks for nothing; a lane that it stops, for no sector of its own."""
         extents = known(self.kernel.nest, region)
         passed = shares(guards, extents, lanes)
-        falls = (
-            _falls_on_sectors(issue, extents, lanes)
-            if issue.access.buffer is None
-            else _falls_on_banks(issue)
-        )
+        pattern = issue.pattern(extents, lanes)
         of = f"{'global' if issue.access.buffer is None else 'shared'}_{issue.kind}_"
         for count, number in issue.rounds:
             asking = count * np.ceil(number / WARP) * passed.warps
             self.add(of + "requests", asking)
             if issue.access.buffer is None:
-                whole = count * _of_lanes(falls, number) * passed.lanes
+                whole = count * sectors(pattern, number) * passed.lanes
                 self.add(of + "sectors", np.maximum(whole, asking))
             else:
-                self.add(of + "wavefronts", count * _of_lanes(falls, number) * passed.warps)
+                self.add(of + "wavefronts", count * wavefronts(pattern, number) * passed.warps)
             if issue.kind == "load":
                 size = _f(issue.vector) * issue.access.dtype.bytes
                 self.add(of + "bytes", count * number * passed.lanes * size)
-
-
-Falls = Callable[[Any], Array]
-"""What one warp of so many lanes asks for."""
-
-
-def _falls_on_sectors(issue: Issue, extents: Mapping[str, Extent], lanes: Lanes) -> Falls:
-    starts, (steps, width) = _starts(issue, extents, lanes), _in_bytes(issue)
-    return lambda number: sectors(issue.extents, steps, width, number, starts)
-
-
-def _falls_on_banks(issue: Issue) -> Falls:
-    steps, width = _in_bytes(issue)
-    return lambda number: wavefronts(issue.extents, steps, width, number)
-
-
-def _in_bytes(issue: Issue) -> tuple[list[Any], Any]:
-    itemsize = issue.access.dtype.bytes
-    return [np.asanyarray(s) * itemsize for s in issue.steps], np.asanyarray(issue.vector) * itemsize
-
-
-def _of_lanes(falls: Falls, lanes: Any) -> Array:
-    """The sum over whole warps and one of the lanes that are left."""
-    whole, rest = np.floor_divide(lanes, WARP), np.mod(lanes, WARP)
-    return whole * falls(WARP * (whole > 0)) + (rest > 0) * falls(rest)
-
-
-def _starts(issue: Issue, extents: Mapping[str, Extent], lanes: Lanes) -> Any:
-    """How often the first lane of a warp starts at each place of a sector, over all that its loops do."""
-    width, itemsize = np.asanyarray(issue.vector), issue.access.dtype.bytes
-    steps: list[Any] = []
-    counts: list[Any] = []
-    for atom, coefficient in issue.access.address.terms:
-        first, last = atom_range(atom, extents)
-        together = np.asanyarray(lanes.get(atom, 1))
-        step, count = (
-            np.asanyarray(coefficient) * together,
-            ceil_div(np.asanyarray(last - first + 1), together),
-        )
-        # What a vector holds is not another start.
-        joined = (np.abs(step) < width) & (step != 0)
-        counts.append(np.where(joined, np.maximum(count * np.abs(step) // width, 1), count))
-        steps.append(np.where(joined, width, step) * itemsize)
-    return places(np.asanyarray(issue.access.address.const) * itemsize, steps, counts)
 
 
 def known(nest: Nest, region: Region | None) -> dict[str, Extent]:

@@ -7,12 +7,14 @@ distinct one is enumerated once and remembered.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ekc.ir.linear import ceil_div
 from ekc.ir.lookup import Lookup
 
 WARP = 32
@@ -21,42 +23,100 @@ BANKS = 32
 BANK_BYTES = 4
 PLACES = 16
 """Where in a sector an element may start: every 2 bytes, the size of the smallest."""
+_UNIT = SECTOR_BYTES // PLACES
 
 
-def sectors(extents: Sequence[Any], steps: Sequence[Any], width: Any, lanes: Any, starts: Any) -> Any:
-    """32-byte sectors of one warp request.
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """How the lanes of a warp fall on memory, and where the first one stands. All but `itemsize` may be
+    vectors over a population; steps and places are counted in elements of `itemsize` bytes."""
 
-    `extents` and `steps` (bytes) are per loop, fastest first; `width` is bytes per lane, `lanes` how many
-    lanes take part. `starts` says how often the first lane stands at each of the `PLACES` of a sector;
-    the result is the mean. All may be vectors over a population.
-    """
-    return np.sum(_SECTORS(*_pattern(extents, steps, width, lanes)) * starts, axis=0)
+    itemsize: int
+    vector: Any
+    """Elements per lane."""
+    extents: Sequence[Any]
+    """Digits that tell the lanes of one warp apart, fastest first, ..."""
+    steps: Sequence[Any]
+    """... and the elements that a step of each moves the address."""
+    first: Any = 0
+    """Where the first lane starts, ..."""
+    moves: Sequence[tuple[Any, Any, Any]] = ()
+    """... moved by digits: step of one unit, units that the lanes of a warp take together, units in all."""
 
 
-def wavefronts(extents: Sequence[Any], steps: Sequence[Any], width: Any, lanes: Any) -> Any:
-    """Wavefronts of one warp request to shared memory; arguments as those of `sectors`."""
-    return _WAVEFRONTS(*_pattern(extents, steps, width, lanes))[0]
+def sectors(pattern: Pattern, lanes: Any) -> Any:
+    """32-byte sectors that `lanes` lanes ask for, warp by warp; the mean over where they start."""
+    moves = [value for move in pattern.moves for value in move]
+    starts = _STARTS(pattern.itemsize, pattern.vector, pattern.first, *moves)[0]
+    full, part = _SECTORS(starts, *_columns(pattern, lanes))
+    return _over_warps(full, part, lanes)
 
 
-def places(first: Any, steps: Sequence[Any], counts: Sequence[Any]) -> Any:
-    """How often an address falls on each of the `PLACES` of a sector (first axis).
+def wavefronts(pattern: Pattern, lanes: Any) -> Any:
+    """Wavefronts of a request of `lanes` lanes to shared memory, warp by warp. Where they start makes no
+    difference."""
+    full, part = _WAVEFRONTS(*_columns(pattern, lanes))
+    return _over_warps(full, part, lanes)
 
-    It is `first` (bytes) plus digits that take `counts` values each, `steps` bytes apart.
-    """
-    unit = SECTOR_BYTES // PLACES
-    columns = [np.asanyarray(first) // unit % PLACES]
-    for step, count in zip(steps, counts, strict=True):
-        moves = np.asanyarray(step) // unit % PLACES
+
+def _columns(pattern: Pattern, lanes: Any) -> list[Any]:
+    """The integers that name how lanes fall: element, vector, lanes of the last warp, extents, steps."""
+    extents = along(pattern.extents)
+    # Digits of one iteration move nothing.
+    steps = [np.asanyarray(s) * (e > 1) for s, e in zip(pattern.steps, extents, strict=True)]
+    return [pattern.itemsize, pattern.vector, np.mod(lanes, WARP), *extents, *steps]
+
+
+def _over_warps(full: Any, part: Any, lanes: Any) -> Any:
+    """The sum over whole warps and one of the lanes that are left."""
+    return np.floor_divide(lanes, WARP) * full + part
+
+
+def along(extents: Iterable[Any]) -> list[Any]:
+    """How many steps of each of some digits, fastest first, the lanes of one warp take."""
+    faster: Any = np.asanyarray(1)
+    found = []
+    for extent in extents:
+        found.append(np.minimum(np.asanyarray(extent), ceil_div(WARP, faster)))
+        faster = np.minimum(faster * np.asanyarray(extent), WARP)
+    return found
+
+
+class _Starts:
+    """Distributions over the `PLACES` of a sector, numbered as they are found."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[bytes, int] = {}
+        self.shares = np.zeros((0, PLACES))
+
+    def number(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The distribution of where a warp's first lane stands, of rows of element, vector, first place and
+        moves; its number, as a column."""
+        found = []
+        for share in _PLACES(*_fallen_columns(rows)).T:
+            key = share.tobytes()
+            if key not in self.numbers:
+                self.numbers[key] = len(self.numbers)
+                self.shares = np.concatenate([self.shares, share[None]])
+            found.append(self.numbers[key])
+        return np.array(found, dtype=np.float64)[:, None]
+
+
+def _fallen_columns(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Where the first lane begins, then step and count of each digit that moves it, in places."""
+    itemsize, vector, first, *moves = rows.T
+    width = itemsize * vector
+    columns = [first * itemsize // _UNIT % PLACES]
+    for step, together, units in zip(moves[0::3], moves[1::3], moves[2::3], strict=True):
+        move, count = step * together * itemsize, ceil_div(units, together)
+        # What a vector holds is not another start.
+        joined = (np.abs(move) < width) & (move != 0)
+        count = np.where(joined, np.maximum(count * np.abs(move) // width, 1), count)
+        move = np.where(joined, width, move) // _UNIT % PLACES
         # After so many values it is back at the first place.
-        period = PLACES // np.gcd(moves, PLACES)
-        columns += [moves, np.where(np.asanyarray(count) % period == 0, period, count)]
-    return _PLACES(*columns)
-
-
-def warp_requests(moves: Any, threads: Any) -> Any:
-    """Warp instructions of `threads` threads making `moves` moves in rounds; idle warps issue none."""
-    rounds = np.floor_divide(moves, threads)
-    return rounds * np.ceil(threads / WARP) + np.ceil((moves - rounds * threads) / WARP)
+        period = PLACES // np.gcd(move, PLACES)
+        columns += [move, np.where(count % period == 0, period, count)]
+    return columns
 
 
 def _fallen(rows: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -75,34 +135,45 @@ def _fallen(rows: NDArray[np.int64]) -> NDArray[np.float64]:
     return found
 
 
-def _pattern(extents: Sequence[Any], steps: Sequence[Any], width: Any, lanes: Any) -> list[Any]:
-    """Columns that name a pattern, those that cannot differ made equal: loops of one iteration, loops slower
-    than a warp, and all of it where nobody takes part."""
-    lanes = np.minimum(np.asanyarray(lanes), WARP)
-    none = lanes == 0
-    faster: Any = np.asanyarray(1)
-    columns = []
-    for extent, step in zip(extents, steps, strict=True):
-        idle = (np.asanyarray(extent) == 1) | (faster >= WARP) | none
-        columns += [np.where(idle, 1, np.minimum(extent, WARP)), np.where(idle, 0, step)]
-        faster = np.minimum(faster * columns[-2], WARP)
-    return [*columns, np.where(none, 1, width), np.where(none, 1, lanes)]
+def _count_sectors(rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(sectors of a whole warp, of the lanes that are left) of rows of start and `_columns`."""
+    shares = _STARTS_FOUND.shares[rows[:, 0]]
+
+    def asked(patterns: NDArray[np.int64]) -> NDArray[np.float64]:
+        return np.asarray((_BY_PLACE(*patterns.T).T * shares).sum(axis=1))
+
+    return _full_and_part(rows[:, 1:], asked)
+
+
+def _count_wavefronts(rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(wavefronts of a whole warp, of the lanes that are left) of rows of `_columns`."""
+    return _full_and_part(rows, _passed)
+
+
+def _full_and_part(
+    rows: NDArray[np.int64], asked: Callable[[NDArray[np.int64]], NDArray[np.float64]]
+) -> NDArray[np.float64]:
+    left = rows[:, 2]
+    full, part = rows.copy(), rows.copy()
+    full[:, 2], part[:, 2] = WARP, np.maximum(left, 1)
+    return np.stack([asked(full), np.where(left > 0, asked(part), 0.0)], axis=1)
 
 
 def _addresses(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """The address of each lane, as rows; lanes that take no part stand where the first does."""
     number = np.broadcast_to(np.arange(WARP), (len(rows), WARP))
     address = np.zeros((len(rows), WARP), dtype=np.int64)
-    for column in range(0, rows.shape[1] - 2, 2):
+    digits = (rows.shape[1] - 3) // 2
+    for column in range(3, 3 + digits):
         extent = rows[:, column, None]
-        address += number % extent * rows[:, column + 1, None]
+        address += number % extent * rows[:, column + digits, None]
         number = number // extent
-    return np.where(np.arange(WARP) < rows[:, -1, None], address, address[:, :1])
+    return np.where(np.arange(WARP) < rows[:, 2, None], address, address[:, :1]) * rows[:, :1]
 
 
-def _count_sectors(rows: NDArray[np.int64]) -> NDArray[np.float64]:
+def _sectors_by_place(rows: NDArray[np.int64]) -> NDArray[np.float64]:
     """Sectors of each pattern, by the place where it starts."""
-    address, width = _addresses(rows), rows[:, -2]
+    address, width = _addresses(rows), rows[:, 0] * rows[:, 1]
     found = np.empty((len(rows), PLACES))
     for w in np.unique(width).tolist():
         chosen = width == w
@@ -115,13 +186,13 @@ def _count_sectors(rows: NDArray[np.int64]) -> NDArray[np.float64]:
     return found
 
 
-def _count_wavefronts(rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Wavefronts of each pattern, as a column: where it starts makes no difference."""
-    address, width = _addresses(rows), rows[:, -2]
-    found = np.empty((len(rows), 1))
+def _passed(rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Wavefronts of each pattern."""
+    address, width = _addresses(rows), rows[:, 0] * rows[:, 1]
+    found = np.empty(len(rows))
     for w in np.unique(width).tolist():
         chosen = width == w
-        found[chosen, 0] = _passes(address[chosen], rows[chosen, -1], w)
+        found[chosen] = _passes(address[chosen], rows[chosen, 2], w)
     return found
 
 
@@ -175,6 +246,8 @@ def _most_per_bank(words: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.asarray(per_bank.max(axis=1), dtype=np.float64)
 
 
-_SECTORS = Lookup(_count_sectors, PLACES)
-_WAVEFRONTS = Lookup(_count_wavefronts, 1)
+_STARTS_FOUND = _Starts()
+_STARTS = Lookup(_STARTS_FOUND.number, 1)
 _PLACES = Lookup(_fallen, PLACES)
+_SECTORS, _WAVEFRONTS = Lookup(_count_sectors, 2), Lookup(_count_wavefronts, 2)
+_BY_PLACE = Lookup(_sectors_by_place, PLACES)

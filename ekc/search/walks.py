@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.ir.analysis import analyse
+from ekc.ir.analysis import quantities
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.program import Program, initial
@@ -55,13 +55,13 @@ class Walks:
             found, rules = tuple(_facts(direct)), [c.rule for c in direct]
         return zip(rules, found[0::3], found[1::3], found[2::3], strict=True)
 
-    def figures(self, columns: Columns, rows: int) -> dict[str, NDArray[np.float64]]:
-        """The analysis of every row."""
+    def figures(self, columns: Columns, rows: int) -> dict[str, Any]:
+        """The analysis of every row; a plain number where all agree."""
         if not self._figures:
             self._record(columns, rows)
         found = self._figure_tape(columns, rows)
         if found is None:
-            return analyse(self.program(columns), self.limits, rows)
+            return quantities(self.program(columns), self.limits)
         return dict(zip(self._figures, found, strict=True))
 
     def _record(self, columns: Columns, rows: int) -> None:
@@ -73,7 +73,7 @@ class Walks:
         rules = list(checks(program, self.limits))
         self._rules = [c.rule for c in rules]
         yield list(_facts(rules))
-        found = analyse(program, self.limits, ROWS)
+        found = quantities(program, self.limits)
         self._figures = list(found)
         yield list(found.values())
 
