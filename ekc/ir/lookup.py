@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,24 +72,26 @@ def _home(keys: NDArray[np.int64]) -> NDArray[np.int64]:
 @recorded
 def _looked_up(table: Lookup, *columns: Any) -> NDArray[np.float64]:
     """One call on a tape, whatever is new in it."""
-    keys = _keys(columns)
+    arrays = [np.asarray(c) for c in columns]
+    keys = _keys(arrays)
     slot = table.find(keys)
     found = table.figures.take(slot, axis=1)
     missing = np.flatnonzero(slot < 0)
     if missing.size:
         new, first, inverse = np.unique(keys[missing], return_index=True, return_inverse=True)
-        rows = [np.broadcast_to(np.asarray(c, np.int64), keys.shape)[missing[first]] for c in columns]
-        figures = table.count(np.stack(rows, axis=-1))
+        rows, at = np.empty((len(new), len(arrays)), dtype=np.int64), missing[first]
+        for number, array in enumerate(arrays):
+            rows[:, number] = array[at] if array.size > 1 else array
+        figures = table.count(rows)
         table.learn(new, figures)
         found[:, missing] = figures[inverse].T
     return found
 
 
-def _keys(columns: tuple[Any, ...]) -> NDArray[np.int64]:
+def _keys(columns: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
     """A 64-bit key per pattern, never 0: columns times odd constants, summed, and the bits mixed."""
     same, varying = len(columns), []
-    for column, odd in zip(columns, _ODD[: len(columns)], strict=True):
-        array = np.asarray(column)
+    for array, odd in zip(columns, _ODD[: len(columns)], strict=True):
         if array.size > 1:
             varying.append((array, odd))
         else:

@@ -24,6 +24,7 @@ BANK_BYTES = 4
 PLACES = 16
 """Where in a sector an element may start: every 2 bytes, the size of the smallest."""
 _UNIT = SECTOR_BYTES // PLACES
+_WORD_BITS = 48
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +47,11 @@ class Pattern:
 
 def sectors(pattern: Pattern, lanes: Any) -> Any:
     """32-byte sectors that `lanes` lanes ask for, warp by warp; the mean over where they start."""
-    moves = [value for move in pattern.moves for value in move]
+    moves: list[Any] = []
+    for move in pattern.moves:
+        # A step of whole sectors changes no place.
+        matters = np.bitwise_and(move[0], SECTOR_BYTES // pattern.itemsize - 1) != 0
+        moves += [value * matters for value in move]
     starts = _STARTS(pattern.itemsize, pattern.vector, pattern.first, *moves)[0]
     full, part = _SECTORS(starts, *_columns(pattern, lanes))
     return _over_warps(full, part, lanes)
@@ -108,7 +113,7 @@ def _fallen_columns(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     width = itemsize * vector
     columns = [first * itemsize // _UNIT % PLACES]
     for step, together, units in zip(moves[0::3], moves[1::3], moves[2::3], strict=True):
-        move, count = step * together * itemsize, ceil_div(units, together)
+        move, count = step * together * itemsize, ceil_div(units, np.maximum(together, 1))
         # What a vector holds is not another start.
         joined = (np.abs(move) < width) & (move != 0)
         count = np.where(joined, np.maximum(count * np.abs(move) // width, 1), count)
@@ -139,24 +144,27 @@ def _count_sectors(rows: NDArray[np.int64]) -> NDArray[np.float64]:
     """(sectors of a whole warp, of the lanes that are left) of rows of start and `_columns`."""
     shares = _STARTS_FOUND.shares[rows[:, 0]]
 
-    def asked(patterns: NDArray[np.int64]) -> NDArray[np.float64]:
-        return np.asarray((_BY_PLACE(*patterns.T).T * shares).sum(axis=1))
+    def asked(patterns: NDArray[np.int64], numbers: NDArray[np.intp]) -> NDArray[np.float64]:
+        return np.asarray((_BY_PLACE(*patterns.T).T * shares[numbers]).sum(axis=1))
 
     return _full_and_part(rows[:, 1:], asked)
 
 
 def _count_wavefronts(rows: NDArray[np.int64]) -> NDArray[np.float64]:
     """(wavefronts of a whole warp, of the lanes that are left) of rows of `_columns`."""
-    return _full_and_part(rows, _passed)
+    return _full_and_part(rows, lambda patterns, _: _passes(patterns))
 
 
 def _full_and_part(
-    rows: NDArray[np.int64], asked: Callable[[NDArray[np.int64]], NDArray[np.float64]]
+    rows: NDArray[np.int64], asked: Callable[[NDArray[np.int64], NDArray[np.intp]], NDArray[np.float64]]
 ) -> NDArray[np.float64]:
-    left = rows[:, 2]
-    full, part = rows.copy(), rows.copy()
-    full[:, 2], part[:, 2] = WARP, np.maximum(left, 1)
-    return np.stack([asked(full), np.where(left > 0, asked(part), 0.0)], axis=1)
+    found, every, left = np.zeros((len(rows), 2)), np.arange(len(rows)), np.flatnonzero(rows[:, 2])
+    full = rows.copy()
+    full[:, 2] = WARP
+    found[:, 0] = asked(full, every)
+    if left.size:
+        found[left, 1] = asked(rows[left], left)
+    return found
 
 
 def _addresses(rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -173,77 +181,61 @@ def _addresses(rows: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _sectors_by_place(rows: NDArray[np.int64]) -> NDArray[np.float64]:
     """Sectors of each pattern, by the place where it starts."""
-    address, width = _addresses(rows), rows[:, 0] * rows[:, 1]
-    found = np.empty((len(rows), PLACES))
-    for w in np.unique(width).tolist():
-        chosen = width == w
-        # An access stands at a multiple of its width, so other places need no count of their own.
-        apart = max(1, min(w * PLACES // SECTOR_BYTES, PLACES))
-        for place in range(0, PLACES, apart):
-            moved = address[chosen] + place * SECTOR_BYTES // PLACES
-            counts = _distinct_count(_spread(moved, w, SECTOR_BYTES))
-            found[chosen, place : place + apart] = counts[:, None]
-    return found
+    # An access stands at a multiple of its width, so it lies in one sector, and other places are no case
+    # of their own.
+    apart = np.clip(rows[:, 0] * rows[:, 1] // _UNIT, 1, PLACES)[:, None]
+    place = np.arange(PLACES) // apart * apart * _UNIT
+    touched = (_addresses(rows)[:, None, :] + place[:, :, None]) // SECTOR_BYTES
+    touched.sort(axis=2)
+    return np.asarray(1.0 + (np.diff(touched, axis=2) != 0).sum(axis=2))
 
 
-def _passed(rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Wavefronts of each pattern."""
-    address, width = _addresses(rows), rows[:, 0] * rows[:, 1]
-    found = np.empty(len(rows))
-    for w in np.unique(width).tolist():
-        chosen = width == w
-        found[chosen] = _passes(address[chosen], rows[chosen, 2], w)
-    return found
+def _passes(rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Wavefronts of each pattern: the most distinct words in any one bank. A wavefront returns a register a
+    lane at most, so 8 bytes a lane take the half-warps in turn and 16 the quarters; two parts go at once
+    where neighbours (i and i^1, or i and i^2) read the same (NVIDIA on its developer forum, of compute
+    capability 7)."""
+    address, width, lane = _addresses(rows), rows[:, 0] * rows[:, 1], np.arange(WARP)
+    active = lane < rows[:, 2, None]
+    parts = np.maximum(width // BANK_BYTES, 1)
+    parts = np.where((parts > 1) & _paired(address, active), parts // 2, parts)[:, None]
+    size = WARP // parts
+    part = lane // size
+    # Lanes that take no part stand where the first of their part does; a part without lanes takes no turn.
+    first = part * size
+    address = np.where(active, address, np.take_along_axis(address, first, axis=1))
+    most = _most_per_bank(_words(address, width), part, int(parts.max()))
+    begins = np.arange(most.shape[1]) * size < rows[:, 2, None]
+    return np.asarray((most * begins).sum(axis=1))
 
 
-def _passes(address: NDArray[np.int64], lanes: NDArray[np.int64], width: int) -> NDArray[np.float64]:
-    """Wavefronts of each row. One returns a register a lane at most, so 8 bytes a lane take the half-warps
-    in turn and 16 the quarters; two parts go at once where neighbours (i and i^1, or i and i^2) read the
-    same (NVIDIA on its developer forum, of compute capability 7)."""
-    parts = max(1, width // BANK_BYTES)
-    if parts == 1:
-        return _most_per_bank(_spread(address, width, BANK_BYTES))
-    active = np.arange(WARP) < lanes[:, None]
+def _paired(address: NDArray[np.int64], active: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether neighbours of one kind all read the same."""
     paired = np.zeros(len(address), dtype=bool)
     for step in (1, 2):
         partner = np.arange(WARP) ^ step
         same = (address == address[:, partner]) | ~active | ~active[:, partner]
         paired |= same.all(axis=1)
-    return np.where(
-        paired, _in_turn(address, active, width, parts // 2), _in_turn(address, active, width, parts)
-    )
+    return paired
 
 
-def _in_turn(
-    address: NDArray[np.int64], active: NDArray[np.bool_], width: int, parts: int
-) -> NDArray[np.float64]:
-    """Wavefronts of a warp whose parts go one after the other."""
-    total = np.zeros(len(address))
-    for first in range(0, WARP, WARP // parts):
-        part = slice(first, first + WARP // parts)
-        held = np.where(active[:, part], address[:, part], address[:, first, None])
-        total += _most_per_bank(_spread(held, width, BANK_BYTES)) * active[:, first]
-    return total
+def _words(address: NDArray[np.int64], width: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[row, lane, word]: the words of 4 bytes that each lane's `width` bytes fall on, the last repeated."""
+    offsets = np.arange(0, max(int(width.max()), 1), BANK_BYTES)
+    return (address[:, :, None] + np.minimum(offsets, width[:, None, None] - 1)) // BANK_BYTES
 
 
-def _spread(address: NDArray[np.int64], width: int, unit: int) -> NDArray[np.int64]:
-    """The units of memory that each lane's `width` bytes fall on, sorted along the row."""
-    offsets = np.arange(0, max(width, 1), min(unit, width))
-    units = (address[:, :, None] + offsets) // unit
-    return np.sort(units.reshape(len(address), -1), axis=1)
-
-
-def _distinct_count(units: NDArray[np.int64]) -> NDArray[np.float64]:
-    return np.asarray(1 + (np.diff(units, axis=1) != 0).sum(axis=1), dtype=np.float64)
-
-
-def _most_per_bank(words: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Wavefronts: the most distinct words in any one bank."""
-    fresh = np.concatenate([np.ones((len(words), 1), bool), np.diff(words, axis=1) != 0], axis=1)
-    row = np.broadcast_to(np.arange(len(words))[:, None], words.shape)
-    slot = (row * BANKS + words % BANKS)[fresh]
-    per_bank = np.bincount(slot, minlength=len(words) * BANKS).reshape(-1, BANKS)
-    return np.asarray(per_bank.max(axis=1), dtype=np.float64)
+def _most_per_bank(words: NDArray[np.int64], part: NDArray[np.int64], parts: int) -> NDArray[np.float64]:
+    """[row, part]: the most distinct words in any one bank. `part` is told for each row and lane."""
+    # Words of a part lie together when sorted: the part above, the word below.
+    least = words.min()
+    tagged = (part[:, :, None] << _WORD_BITS) + (words - least)
+    tagged = np.sort(tagged.reshape(len(words), -1), axis=1)
+    fresh = np.concatenate([np.ones((len(words), 1), bool), np.diff(tagged, axis=1) != 0], axis=1)
+    row = np.arange(len(words))[:, None] * parts + (tagged >> _WORD_BITS)
+    bank = ((tagged & ((1 << _WORD_BITS) - 1)) + least) % BANKS
+    per_bank = np.bincount((row * BANKS + bank)[fresh], minlength=len(words) * parts * BANKS)
+    return np.asarray(per_bank.reshape(len(words), parts, BANKS).max(axis=2), dtype=np.float64)
 
 
 _STARTS_FOUND = _Starts()
