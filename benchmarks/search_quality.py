@@ -37,7 +37,10 @@ from ekc.search.replay import replay
 
 WORKERS = 2
 OURS, RANDOM = "ekc", "random search"
-STRATEGIES = ("hybrid_vndx", "adaptive_tabu_greywolf", "genetic_algorithm", "diff_evo", "greedy_ils")
+STRATEGIES = (
+    *("hybrid_vndx", "adaptive_tabu_greywolf", "genetic_algorithm", "diff_evo", "greedy_ils"),
+    *("simulated_annealing", "pso", "mls", "bayes_opt"),
+)
 HEADERS = (
     "recording",
     "search",
@@ -159,6 +162,8 @@ def measure(
         said.append(f"{recording.name}: Kernel Tuner {others}")
     else:
         traces |= {f"KT {name}": found for name, found in others.items()}
+    short = {who: min(map(len, found)) for who, found in traces.items()}
+    said += [f"{recording.name}: {who} ended after {n} of {count}" for who, n in short.items() if n < count]
     return [line(recording, recorded, who, found, count) for who, found in traces.items()], said
 
 

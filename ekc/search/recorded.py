@@ -143,13 +143,27 @@ def _radix(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def describe(settings: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Features of `settings[n, d]`: every setting, and every product and quotient of two that take more than
-    two values (threads in a block, elements a thread), on a log scale where a column allows it."""
+    """Features of `settings[n, d]`: every setting, every product and quotient of two that take more than two
+    values (threads in a block, elements a thread), on a log scale where a column allows it, and of sizes that
+    are not all powers of two the largest one that divides them: warps and lines of memory come in those."""
     columns = [_scaled(column) for column in settings.T]
     sizes = [i for i, c in enumerate(settings.T) if len(np.unique(c)) > 2]
     pairs = list(itertools.combinations(sizes, 2))
+    evenness = [_evenness(settings[:, i]) for i in sizes if _counts(settings[:, i])]
     columns += [columns[a] + columns[b] for a, b in pairs] + [columns[a] - columns[b] for a, b in pairs]
+    columns += [e for e in evenness if not any(np.array_equal(e, c) for c in columns)]
     return np.stack(columns, axis=1).astype(np.float32)
+
+
+def _counts(column: NDArray[np.float64]) -> bool:
+    """Whether all are whole numbers above 0."""
+    return bool((column >= 1).all() and (column == np.round(column)).all() and column.max() < MOST_KEYS)
+
+
+def _evenness(column: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Log2 of the largest power of two that divides each."""
+    whole = column.astype(np.int64)
+    return np.asarray(np.log2(whole & -whole))
 
 
 def _scaled(column: NDArray[np.float64]) -> NDArray[np.float64]:

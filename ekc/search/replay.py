@@ -1,4 +1,8 @@
-"""The search of `rounds.py` on a recording: what it tries there, and so what it finds."""
+"""The search of `rounds.py` on a recording: what it tries there, and so what it finds.
+
+A table has no prior and few columns, so a Gaussian process alone is the belief. It is asked for the whole
+table after every round; breeding looks the answers up.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,19 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.search.belief import Belief, improvement
+from ekc.search.belief import CAUTION, improvement
 from ekc.search.breeding import Breeder
+from ekc.search.gaussian import GaussianProcess
 from ekc.search.population import Population
 from ekc.search.recorded import RecordedSpace
 from ekc.search.recordings import Table
-from ekc.search.rounds import Rounds, population_size
+from ekc.search.rounds import Pace, Rounds, population_size
+
+ONE_BY_ONE = Pace(share=1 / 100, fewest=1, most=32, random=0.0)
+"""A table answers at once, so a trial can know of all before it; a process says itself where it is unsure."""
+ENOUGH = 0.8
+"""Figures above this quantile of those seen are learned as if they were at it: the process is to tell the
+good from the better, not the bad from the worse."""
 
 
 @dataclass
@@ -22,28 +33,35 @@ class Replay:
 
     recorded: Table
     space: RecordedSpace
-    belief: Belief
+    process: GaussianProcess = field(default_factory=GaussianProcess)
     tried: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._features = self.space.features_of(np.arange(len(self.recorded.figures))).astype(np.float64)
+        self._promise = np.zeros(len(self.recorded.figures))
 
     def make(self, population: Population, row: int, number: int) -> int | None:
         """The row of the table."""
         return int(self.space.rows(population.genes[[row]])[0])
 
     def rankings(self, population: Population) -> tuple[NDArray[np.float64], ...]:
-        """By expected improvement. A recording has no prior, so before the first figures all are alike."""
-        mean, spread = self.belief.expect(self.space.features(population), np.ones(len(population)))
-        figures = self.recorded.figures[self.tried]
-        if not np.isfinite(figures).any():
-            return (mean,)
-        return (-improvement(mean, spread, float(np.log(np.nanmin(figures)))),)
+        """By expected improvement; before the first figures all are alike."""
+        return (-self._promise[self.space.rows(population.genes)],)
 
     def measure(self, fresh: Sequence[int], number: int) -> list[float]:
         """Look the figures up."""
         self.tried += fresh
-        figures = self.recorded.figures[list(fresh)]
-        features = self.space.features_of(np.array(fresh))
-        self.belief.learn(features, np.ones(len(fresh)), figures)
-        return [float(f) for f in figures]
+        known = self.recorded.figures[self.tried]
+        if len(known) > 1 and np.isfinite(known).any():
+            self._learn(known)
+        return [float(f) for f in self.recorded.figures[list(fresh)]]
+
+    def _learn(self, known: NDArray[np.float64]) -> None:
+        """What failed counts as the worst figure seen."""
+        logs = np.log(np.where(np.isfinite(known), known, np.nanmax(known)))
+        self.process.fit(self._features[self.tried], np.minimum(logs, np.quantile(logs, ENOUGH)))
+        mean, spread = self.process.predict(self._features)
+        self._promise = improvement(mean, CAUTION * spread, float(logs.min()))
 
     def on_time(self) -> bool:
         """A recording is never late."""
@@ -52,7 +70,7 @@ class Replay:
 
 def replay(recorded: Table, space: RecordedSpace, trials: int, seed: int) -> list[int]:
     """The rows that a search of `trials` tries, in its order."""
-    task = Replay(recorded, space, Belief(seed))
+    task = Replay(recorded, space)
     breeder = Breeder(space, np.random.default_rng(seed), population_size(trials))
-    Rounds(breeder, task, trials).run()
+    Rounds(breeder, task, trials, pace=ONE_BY_ONE).run()
     return task.tried

@@ -22,14 +22,29 @@ Trying = TypeVar("Trying")
 
 FIRST_SHARE, FIRST_FEWEST, FIRST_MOST = 1 / 8, 4, 64
 """Size of the first round, which nothing measured guides, as a share of the trials, and its bounds."""
-LATER_SHARE, LATER_FEWEST, LATER_MOST = 1 / 32, 4, 32
-"""Size of every later round: small, so that each trial knows of nearly all before it."""
-FIRST_RANDOM, LATER_RANDOM = 0.5, 0.15
-"""Shares of a round drawn at random, so that the models see more than their own favourites."""
+FIRST_RANDOM = 0.5
+"""Share of the first round drawn at random."""
 BRED_PER_TRIAL = 32
 """A short run breeds smaller populations: it could not use what a large one finds."""
 PROVEN = 12
 """Measured genomes that each round breeds from, beside the models' favourites."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How the trials after the first round are dealt out."""
+
+    share: float
+    """Size of a round as a share of all trials: small, so that each trial knows of nearly all before it."""
+    fewest: int
+    most: int
+    """Bounds of that size."""
+    random: float
+    """Share drawn at random, so that models see more than their own favourites."""
+
+
+SIDE_BY_SIDE = Pace(share=1 / 32, fewest=4, most=32, random=0.15)
+"""For what is prepared in parallel, as schedules are compiled."""
 
 
 class Task(Protocol[Trying]):
@@ -56,6 +71,7 @@ class Rounds(Generic[Trying]):
     breeder: Breeder
     task: Task[Trying]
     trials: int
+    pace: Pace = SIDE_BY_SIDE
     stopped: str = ""
     """Why the rounds ended before the trials were used, if not for want of time."""
     number: int = 0
@@ -73,7 +89,7 @@ class Rounds(Generic[Trying]):
         while self._done < self.trials and self.task.on_time():
             self.number += 1
             parents, scores = self.breeder.evolve(parents, lambda p: self.task.rankings(p)[0])
-            wanted = self._size() - len(given)
+            wanted = round_size(self.number, self._done, self.trials, self.pace) - len(given)
             fresh, genomes = self._pick(parents, scores, max(wanted, 0))
             if not fresh and not given:
                 # Where nothing is legal the breeder counted why.
@@ -84,14 +100,6 @@ class Rounds(Generic[Trying]):
             self._keep(genomes, figures[len(given) :])
             given = []
             parents = self._proven() + parents[: self.breeder.size // 2]
-
-    def _size(self) -> int:
-        share, fewest, most = (
-            (FIRST_SHARE, FIRST_FEWEST, FIRST_MOST)
-            if self.number == 1
-            else (LATER_SHARE, LATER_FEWEST, LATER_MOST)
-        )
-        return min(max(math.ceil(share * self.trials), fewest), most, self.trials - self._done)
 
     def _pick(
         self, population: Population, scores: NDArray[np.float64], count: int
@@ -111,7 +119,7 @@ class Rounds(Generic[Trying]):
         """How many of a batch are random: the share of all trials so far, in whole numbers."""
         if self.number == 1:
             return round(FIRST_RANDOM * count)
-        due = int(LATER_RANDOM * (self._done + count)) - self._random
+        due = int(self.pace.random * (self._done + count)) - self._random
         self._random += max(due, 0)
         return min(max(due, 0), count)
 
@@ -143,6 +151,14 @@ class Rounds(Generic[Trying]):
         best = np.argsort(self._figures, kind="stable")[:PROVEN].tolist()
         rows = sum((self._genomes[i] for i in best), self.breeder.nobody())
         return self.breeder.around(rows, self.breeder.size // 4)
+
+
+def round_size(number: int, done: int, trials: int, pace: Pace = SIDE_BY_SIDE) -> int:
+    """Trials of round `number` of a search, when `done` of `trials` are used."""
+    share, fewest, most = (
+        (FIRST_SHARE, FIRST_FEWEST, FIRST_MOST) if number == 1 else (pace.share, pace.fewest, pace.most)
+    )
+    return min(max(math.ceil(share * trials), fewest), most, trials - done)
 
 
 def population_size(trials: int) -> int:

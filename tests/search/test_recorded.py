@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,13 @@ import pytest
 
 from ekc.errors import InvalidInput
 from ekc.search.belief import Belief, improvement
+from ekc.search.breeding import Breeder
 from ekc.search.gaussian import MOST_ROWS, GaussianProcess
 from ekc.search.population import Population
 from ekc.search.recorded import RecordedSpace, describe
 from ekc.search.recordings import Table, table
-from ekc.search.replay import replay
+from ekc.search.replay import ONE_BY_ONE, Replay, replay
+from ekc.search.rounds import Rounds, round_size
 
 BLOCKS, TILES, UNROLLS = (16, 32, 64, 128, 256), (1, 2, 4, 8), (1, 2, 3, 4, 5, 6, 7, 8)
 
@@ -93,6 +96,39 @@ def test_features_are_settings_products_and_quotients_on_a_log_scale() -> None:
     np.testing.assert_allclose(found[0], [5, 2, 0, 7, 3])
     np.testing.assert_allclose(found[1], [6, 0, 1, 6, 6])
     assert describe(np.array([[-1.0], [0.0], [3.0]])).ravel().tolist() == [-1, 0, 3]
+
+
+def test_sizes_that_are_not_powers_of_two_say_which_divides_them() -> None:
+    found = describe(np.array([[48.0, 3.0, 7.0], [64.0, 5.0, 0.0], [96.0, 6.0, 2.0]]))
+    np.testing.assert_array_equal(found[:, -2:], [[4, 0], [6, 0], [5, 1]])
+    # Where all are powers of two, or some are not above 0 or whole, there is nothing to add.
+    assert found.shape[1] == 3 + 2 * 3 + 2
+    assert describe(np.array([[0.5], [3.0], [6.0]])).shape[1] == 1
+
+
+def test_a_replay_learns_from_every_trial_after_the_first_round() -> None:
+    sizes: list[int] = []
+
+    class Watched(Replay):
+        def measure(self, fresh: Sequence[int], number: int) -> list[float]:
+            sizes.append(len(fresh))
+            return super().measure(fresh, number)
+
+    breeder = Breeder(SPACE, np.random.default_rng(0), 512)
+    Rounds(breeder, Watched(TABLE, SPACE), 40, pace=ONE_BY_ONE).run()
+    assert sizes == [5] + 35 * [1]
+    assert [round_size(2, 25, trials, ONE_BY_ONE) for trials in (100, 200, 250)] == [1, 2, 3]
+
+
+def test_among_bad_rows_nothing_is_told_apart() -> None:
+    task = Replay(TABLE, SPACE)
+    rows = np.argsort(TABLE.figures)[[0, 20, 40, 60, 80, 100, 120, 140, 160, 180]].tolist()
+    task.measure(rows, 1)
+    worse = Table(TABLE.names, TABLE.settings, TABLE.figures.copy(), TABLE.seconds)
+    worse.figures[rows[-1]] *= 100
+    other = Replay(worse, SPACE)
+    other.measure(rows, 1)
+    np.testing.assert_array_equal(task._promise, other._promise)
 
 
 def test_a_replay_finds_the_optimum_sooner_than_random_draws() -> None:
