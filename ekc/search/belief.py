@@ -32,11 +32,14 @@ class Belief:
     """The belief in one figure (a latency, an energy), lower being better."""
 
     seed: int
+    tree_share: float = 0.5
+    """Weight of the trees in the mean; the process has the rest."""
     trees: ResidualModel = field(init=False)
     process: GaussianProcess = field(default_factory=GaussianProcess)
     _rows: list[NDArray[np.float32]] = field(default_factory=list)
     _priors: list[float] = field(default_factory=list)
     _values: list[float] = field(default_factory=list)
+    _merits: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.trees = ResidualModel(self.seed)
@@ -46,18 +49,21 @@ class Belief:
         """Whether enough was measured to believe more than the prior."""
         return len(self._values) >= MIN_ROWS and bool(np.isfinite(self._values).any())
 
-    def learn(self, rows: NDArray[np.float32], priors: Array, values: Array) -> None:
-        """Measured figures, NaN for what failed: it counts as the worst figure seen."""
+    def learn(
+        self, rows: NDArray[np.float32], priors: Array, values: Array, merits: Array | None = None
+    ) -> None:
+        """Measured figures, NaN for what failed: it counts as the worst figure seen. The trees care most for
+        rows of little `merits`, by default the figure itself."""
         self._rows.extend(rows)
         self._priors.extend(priors.tolist())
         self._values.extend(values.tolist())
+        self._merits.extend((values if merits is None else merits).tolist())
         if not self.ready:
             return
-        seen = np.array(self._values)
-        seen = np.where(np.isfinite(seen), seen, np.nanmax(seen))
+        seen, merit = _known(self._values), _known(self._merits)
         self.trees = ResidualModel(self.seed)
-        for row, prior, value in zip(self._rows, self._priors, seen.tolist(), strict=True):
-            self.trees.add(row, prior, value, value)
+        for row, *figures in zip(self._rows, self._priors, seen.tolist(), merit.tolist(), strict=True):
+            self.trees.add(row, *figures)
         self.trees.fit()
         self.process.fit(np.stack(self._rows).astype(np.float64), np.log(seen / np.array(self._priors)))
 
@@ -68,7 +74,14 @@ class Belief:
         trees = np.log(self.trees.predict(rows, priors))
         mean, spread = self.process.predict(rows.astype(np.float64))
         mean = mean + np.log(priors)
-        return (trees + mean) / 2, CAUTION * np.sqrt(spread**2 + ((trees - mean) / 2) ** 2)
+        both = self.tree_share * trees + (1 - self.tree_share) * mean
+        return both, CAUTION * np.sqrt(spread**2 + ((trees - mean) / 2) ** 2)
+
+
+def _known(figures: list[float]) -> Array:
+    """What failed counts as the worst."""
+    seen = np.array(figures)
+    return np.where(np.isfinite(seen), seen, np.nanmax(seen))
 
 
 def improvement(mean: Array, spread: Array, best: float) -> Array:

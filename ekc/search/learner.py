@@ -1,12 +1,12 @@
 """What a run learns: a latency model, a power model, and how many kernels still need the meter.
 
-Predictions are written down before a round is measured and judged against its figures afterwards,
-then the models are fitted afresh. Everything a round taught is kept as a `ModelCard`.
+Predictions are written down before a kernel is metered and judged against its figures afterwards,
+then the models are fitted afresh. Everything that metering taught is kept as a `ModelCard`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,9 +17,16 @@ from ekc.search import prior
 from ekc.search.belief import Belief
 from ekc.search.candidate import Candidate
 from ekc.search.features import features
-from ekc.search.metering import MeteringShare, choose
-from ekc.search.model import ResidualModel, spearman
+from ekc.search.foresight import Foresight, Judged
+from ekc.search.metering import BEGIN, START, WINDOW, MeteringShare, choose
+from ekc.search.method import OURS, Method
+from ekc.search.model import spearman
+from ekc.search.power import PowerModel
 from ekc.search.result import ModelCard
+
+Array = NDArray[np.float64]
+Meter = Callable[[Candidate], bool]
+"""Measures one candidate and says whether it worked."""
 
 NEAR = 1.1
 """Kernels up to this much slower than the slowdown allows are metered too: they teach, and noise moves."""
@@ -32,86 +39,102 @@ class Learner:
     peaks: Peaks
     seed: int
     max_slowdown: float
-    share: MeteringShare = field(default_factory=MeteringShare)
+    method: Method = OURS
     cards: list[ModelCard] = field(default_factory=list)
+    judged: list[Judged] = field(default_factory=list)
+    """Every kernel metered since the first ones: what was expected of it, and what it was."""
+    _timed: int = 0
+    """Kernels that a share of metering was counted for."""
 
     def __post_init__(self) -> None:
-        self.latency, self.power = Belief(self.seed), ResidualModel(self.seed)
+        fixed = self.method.metered
+        self.share = MeteringShare(START if fixed is None else fixed, adapts=fixed is None)
+        self.latency = Belief(self.seed)
+        self.power = PowerModel(self.seed, self.peaks, self.method.power == "constant")
 
-    def expect(
-        self, figures: Mapping[str, NDArray[np.float64]]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """(log seconds, spread of that, watts) expected of analysed genomes."""
-        rows = features(figures)
-        mean, spread = self.latency.expect(rows, prior.latency(figures, self.peaks))
-        return mean, spread, self.power.predict(rows, prior.power(figures, self.peaks))
+    def expect(self, figures: Mapping[str, Array]) -> tuple[Array, Array, Array, Array]:
+        """(log seconds, spread of that, log watts, spread of that) expected of analysed genomes."""
+        rows, expected = features(figures), prior.latency(figures, self.peaks)
+        mean, spread = self.latency.expect(rows, expected)
+        pace = mean - np.log(expected)
+        return mean, spread, *self.power.expect(rows, pace, prior.power(figures, self.peaks))
 
     def learn_latency(self, timed: list[Candidate]) -> None:
         """Learn from the latencies of a round."""
         if timed:
-            priors = np.array([c.prior_latency_s for c in timed])
-            self.latency.learn(_rows(timed), priors, np.array([c.latency_s for c in timed]))
+            rows, priors = np.stack([c.row for c in timed]), np.array([c.prior_latency_s for c in timed])
+            self.latency.learn(rows, priors, np.array([c.latency_s for c in timed]))
 
-    def learn_energy(self, working: list[Candidate], number: int, meter: Callable[[Candidate], bool]) -> None:
-        """Meter a share of the low-latency set, judge what was expected of it, then fit.
-
-        `meter` measures one candidate and says whether it worked.
-        """
-        fast = self._fast(working)
-        if fast:
-            self._meter_some(fast, number, meter)
-            self.power.fit()
+    def learn_energy(self, working: list[Candidate], number: int, meter: Meter) -> None:
+        """Meter a share of what was timed since, judge what was expected of it, then fit."""
+        waiting = self._waiting(working)
+        fewest = 0 if self.power.rows else BEGIN
+        count, curious = self.share.wanted(len(working) - self._timed, len(waiting), fewest)
+        self._timed = len(working)
+        if count:
+            foresight = Foresight.of(waiting, self.power)
+            picked = choose(
+                count, curious, foresight.mean, foresight.spread, self._least(working), foresight.rows
+            )
+            self._judge(foresight, [i for i in picked if meter(waiting[i])], number)
         self.predict_all(working)
 
-    def _fast(self, working: list[Candidate]) -> list[Candidate]:
-        """The low-latency set, not yet metered; the first time all, so that slow ones teach too."""
-        if not working:
-            return []
-        limit = min(c.latency_s for c in working) * (1 + self.max_slowdown) * NEAR
-        return [c for c in working if not c.metered and (c.latency_s <= limit or not self.cards)]
+    def _fast(self, working: list[Candidate], near: float) -> list[Candidate]:
+        """The low-latency set."""
+        limit = min((c.latency_s for c in working), default=0.0) * (1 + self.max_slowdown) * near
+        return [c for c in working if c.latency_s <= limit]
 
-    def _meter_some(self, fast: list[Candidate], number: int, meter: Callable[[Candidate], bool]) -> None:
-        rows, priors = _rows(fast), np.array([c.prior_power_w for c in fast])
-        latency = np.array([c.latency_s for c in fast])
-        believed = self.power.predict(rows, priors) * latency
-        trees = self.power.predict(rows, priors, believe=True) * latency
-        constant = self.power.median * latency
-        measured = [i for i in choose(self.share.share, believed, rows) if meter(fast[i])]
-        energy = np.array([fast[i].energy_j for i in measured])
+    def _waiting(self, working: list[Candidate]) -> list[Candidate]:
+        """The low-latency set, not yet metered; the first time all, so that slow ones teach too."""
+        anyone = not self.power.rows or self.method.metered == 1
+        return [c for c in (working if anyone else self._fast(working, NEAR)) if not c.metered]
+
+    def _least(self, working: list[Candidate]) -> float:
+        """Log of the least energy metered of those that may win."""
+        metered = [c.energy_j for c in self._fast(working, 1.0) if c.metered]
+        return float(np.log(min(metered))) if metered else np.inf
+
+    def _judge(self, foresight: Foresight, done: Sequence[int], number: int) -> None:
+        """Hold the predictions against the figures of the kernels `done`, and learn from these."""
         learned = self.power.rows
-        rank = self.power.judge(trees[measured], energy) if learned else None
         if learned:
-            self.share.update(believed[measured], energy)
-        self.cards.append(
-            ModelCard(
-                round=number,
-                rows=learned,
-                rank_correlation=rank,
-                error=_error(believed[measured], energy) if learned else None,
-                constant_power_error=_error(constant[measured], energy) if learned else None,
-                latency_rank=spearman(latency[measured], energy),
-                share=len(measured) / len(fast),
-                quarantined=self.power.quarantined,
-            )
+            self.judged += foresight.judged(done)
+            recent = self.judged[-WINDOW:]
+            self.share.update(_column(recent, "believed_j"), _column(recent, "measured_j"), len(done))
+            modelled = [j for j in recent if np.isfinite(j.model_j)]
+            self.power.judge(*(_column(modelled, name) for name in ("model_j", "line_j", "measured_j")))
+        self.cards.append(self._card(number, learned))
+        self.power.learn([foresight.candidates[i] for i in done])
+
+    def _card(self, number: int, learned: int) -> ModelCard:
+        """What the last predictions were worth."""
+        recent = self.judged[-WINDOW:]
+        measured = _column(recent, "measured_j")
+        return ModelCard(
+            round=number,
+            rows=learned,
+            rank_correlation=spearman(_column(recent, "believed_j"), measured),
+            error=_error(_column(recent, "believed_j"), measured),
+            constant_power_error=_error(_column(recent, "constant_j"), measured),
+            latency_rank=spearman(_column(recent, "latency_s"), measured),
+            share=self.share.share,
+            quarantined=self.power.quarantined,
         )
-        for i in measured:
-            c = fast[i]
-            self.power.add(c.row, c.prior_power_w, c.power_w, c.energy_j)
 
     def predict_all(self, working: list[Candidate]) -> None:
         """What the rest carries: predictions, told apart from figures by `Candidate.metered`."""
         if not working:
             return
-        power = self.power.predict(_rows(working), np.array([c.prior_power_w for c in working]))
-        for c, watts in zip(working, power.tolist(), strict=True):
-            c.predicted_power_w = watts
+        watts = np.exp(self.power.expect_of(working)[0])
+        for c, predicted in zip(working, watts.tolist(), strict=True):
+            c.predicted_power_w = predicted
 
 
-def _rows(candidates: list[Candidate]) -> NDArray[np.float32]:
-    return np.stack([c.row for c in candidates])
+def _column(judged: Sequence[Judged], name: str) -> Array:
+    return np.array([getattr(j, name) for j in judged], dtype=np.float64)
 
 
-def _error(predicted: NDArray[np.float64], measured: NDArray[np.float64]) -> float | None:
+def _error(predicted: Array, measured: Array) -> float | None:
     """Median absolute relative error."""
     if not len(measured):
         return None

@@ -1,72 +1,127 @@
-"""How many of the fast kernels to meter, and which.
+"""How many of the timed kernels to meter, and which.
 
-The share shrinks while predictions made beforehand agree with what the meter then says, and grows
-when they do not. Agreement is rank correlation together with a signal-to-noise ratio whose mean is
-removed (a raw one flatters a model that predicts the mean), and two rounds must say the same before
-the share moves: the dynamic update of arXiv 2411.18873, with constants of our own.
+The share is of all kernels timed, and is spent on the low-latency set. It shrinks while predictions made
+beforehand agree with what the meter then says, and grows when they do not: the dynamic update of arXiv
+2411.18873, with constants of our own. Agreement is judged on the last predictions, in whatever round they
+were made: rank correlation, and a signal-to-noise ratio whose mean is removed (a raw one flatters a
+model that predicts the mean). Between faithful and not lies a gap where the share stays.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ekc.search.belief import improvement
 from ekc.search.model import spearman
 
-FLOOR, START, CEILING = 0.1, 0.5, 1.0
+Array = NDArray[np.float64]
+
+FLOOR, START, CEILING = 0.05, 0.12, 1.0
+"""Of the timed kernels. At the ceiling the whole low-latency set is metered."""
+BEGIN = 4
+"""Kernels of the first round that are metered, ahead of the share: without them nothing is known."""
+SHRINK, GROW = 0.7, 2.5
+"""Growing is quick: too much metering costs seconds, too little may cost the best kernel."""
+WINDOW = 12
+"""Predictions that a verdict looks back on."""
+FEWEST, FRESH = 6, 3
+"""Predictions that a verdict wants: in all, and since the last one. One measurement moves the share once."""
 FAITHFUL_RANK, FAITHFUL_SNR = 0.7, 2.0
+LOST_RANK, LOST_SNR = 0.5, 1.25
+"""Below both, the model says no more than the mean of what was metered. Few pairs may rank well by luck, so a
+rank counts only with a signal above this."""
+NEGLIGIBLE = 0.01
+"""A spread of the error that matters to nobody: the figures that a run quotes are hardly surer."""
 INFORMATION = 0.3
 """The part of the metered kernels chosen to learn from, not because they look good."""
 
 
 @dataclass
 class MeteringShare:
-    """The share k of low-latency kernels that is metered."""
+    """The share of timed kernels that is metered."""
 
     share: float = START
-    _streak: int = 0
+    adapts: bool = True
+    _fresh: int = 0
+    _owed: float = 0.0
+    _owed_curious: float = 0.0
 
-    def update(self, predicted: NDArray[np.float64], measured: NDArray[np.float64]) -> None:
-        """Compare one round's predictions with its figures."""
-        verdict = self._verdict(predicted, measured)
-        self._streak = verdict if verdict * self._streak <= 0 else self._streak + verdict
-        if self._streak >= 2:
-            self.share = max(self.share * 0.6, FLOOR)
-        elif self._streak <= -2:
-            self.share = min(self.share * 1.6, CEILING)
+    def wanted(self, timed: int, most: int, fewest: int = 0) -> tuple[int, int]:
+        """(how many to meter, how many of those to learn from), `timed` more kernels having been timed
+        and `most` waiting to be metered. Fractions are carried over, and so is what `fewest` asks for
+        ahead of its time."""
+        self._owed += self.share * timed
+        whole = max(_whole(self._owed), fewest)
+        self._owed -= whole
+        count = min(whole, most)
+        self._owed_curious += INFORMATION * count
+        curious = _whole(self._owed_curious)
+        self._owed_curious -= curious
+        return count, curious
 
-    def _verdict(self, predicted: NDArray[np.float64], measured: NDArray[np.float64]) -> int:
-        """1 faithful, -1 not, 0 when there is too little to tell."""
-        rank = spearman(predicted, measured)
-        if rank is None:
-            return 0
-        faithful = rank >= FAITHFUL_RANK or signal_to_noise(predicted, measured) >= FAITHFUL_SNR
-        return 1 if faithful else -1
+    def update(self, predicted: Array, measured: Array, fresh: int) -> None:
+        """The last energies (`WINDOW` at most) predicted beforehand, what the meter said then, and how
+        many of them are new."""
+        self._fresh += fresh
+        if not self.adapts or len(measured) < FEWEST or self._fresh < FRESH:
+            return
+        self._fresh = 0
+        verdict = faithful(predicted, measured)
+        if verdict is True:
+            self.share = max(self.share * SHRINK, FLOOR)
+        elif verdict is False:
+            self.share = min(self.share * GROW, CEILING)
 
 
-def signal_to_noise(predicted: NDArray[np.float64], measured: NDArray[np.float64]) -> float:
+def _whole(owed: float) -> int:
+    """What can be paid of it."""
+    return max(math.floor(owed + 1e-9), 0)
+
+
+def faithful(predicted: Array, measured: Array) -> bool | None:
+    """Whether predictions were true to what was measured; None where neither can be said."""
+    rank, snr = spearman(predicted, measured) or 0.0, signal_to_noise(predicted, measured)
+    ranks = rank >= FAITHFUL_RANK and snr >= LOST_SNR
+    if ranks or snr >= FAITHFUL_SNR or error_spread(predicted, measured) <= NEGLIGIBLE:
+        return True
+    return False if rank < LOST_RANK and snr < LOST_SNR else None
+
+
+def signal_to_noise(predicted: Array, measured: Array) -> float:
     """Variance of the log of the figures over that of the prediction error, means removed."""
-    signal, error = np.log(measured), np.log(predicted) - np.log(measured)
-    return float(signal.var() / max(float(error.var()), 1e-12))
+    return float(np.log(measured).var()) / max(error_spread(predicted, measured) ** 2, 1e-12)
 
 
-def choose(share: float, predicted: NDArray[np.float64], rows: NDArray[np.float32]) -> list[int]:
-    """Which of the fast kernels to meter: the most promising, and some that look unlike them.
+def error_spread(predicted: Array, measured: Array) -> float:
+    """Standard deviation of the log of predicted over measured: a common factor is no error."""
+    return float((np.log(predicted) - np.log(measured)).std())
 
-    `predicted` is the energy expected of each, `rows` their features. Ties break by position, so the
-    answer depends on nothing but its arguments.
+
+def choose(
+    count: int, curious: int, mean: Array, spread: Array, best: float, rows: NDArray[np.float32]
+) -> list[int]:
+    """Which `count` kernels to meter: the most promising, and `curious` ones that would teach most.
+
+    mean, spread: of the log of the energy expected of each kernel; best: the least log energy metered;
+    rows: features. Promising is who may improve on the best. Most is learned where the model is
+    unsure and nothing like it is being metered. Ties break by position, so the answer depends on
+    nothing but its arguments.
     """
-    count = len(predicted)
-    wanted = min(count, max(1, int(np.ceil(share * count))))
-    curious = int(wanted * INFORMATION)
-    order = np.argsort(predicted, kind="stable").tolist()
-    chosen = order[: wanted - curious]
-    spread = rows.std(axis=0)
-    scaled = rows / np.where(spread > 0, spread, 1.0)
+    order = np.argsort(-improvement(mean, spread, best), kind="stable").tolist()
+    chosen = order[: count - curious]
+    unit = rows.std(axis=0)
+    scaled = rows / np.where(unit > 0, unit, 1.0)
     for _ in range(curious):
         rest = [i for i in order if i not in chosen]
-        near = [float(np.min(np.linalg.norm(scaled[chosen] - scaled[i], axis=1))) for i in rest]
-        chosen.append(rest[int(np.argmax(near))])
+        near = np.array([_nearest(scaled[i], scaled[chosen]) for i in rest])
+        chosen.append(rest[int(np.argmax(near * spread[rest]))])
     return sorted(chosen)
+
+
+def _nearest(row: NDArray[np.float32], others: NDArray[np.float32]) -> float:
+    """Distance to the nearest of the others; 1 where there is none."""
+    return float(np.min(np.linalg.norm(others - row, axis=1))) if len(others) else 1.0

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 MIN_ROWS = 8
 """Below this many rows the prior rules alone."""
-QUARANTINE = 0.5
-"""Rank correlation below which a model is not believed."""
 ROUNDS = 120
 PARAMETERS = {
     "objective": "reg:squarederror",
@@ -46,8 +44,6 @@ class ResidualModel:
     seed: int
     sharpness: float = 2.0
     """A row of twice the best value weighs 2**-sharpness."""
-    quarantined: bool = False
-    """Set by `judge` while the model ranks worse than `QUARANTINE`; the prior rules meanwhile."""
     _rows: list[NDArray[np.float32]] = field(default_factory=list)
     _priors: list[float] = field(default_factory=list)
     _values: list[float] = field(default_factory=list)
@@ -58,11 +54,6 @@ class ResidualModel:
     def rows(self) -> int:
         """How many kernels it has learned from."""
         return len(self._values)
-
-    @property
-    def median(self) -> float:
-        """The median of the values seen: the trivial predictor."""
-        return float(np.median(self._values)) if self._values else float("nan")
 
     def add(self, row: NDArray[np.float32], prior: float, value: float, merit: float) -> None:
         """One measured kernel. `merit` is what the search minimises (energy, latency): it sets the weight."""
@@ -88,22 +79,12 @@ class ResidualModel:
     def _targets(self) -> NDArray[np.float64]:
         return np.asarray(np.log(np.array(self._values) / np.array(self._priors)))
 
-    def predict(
-        self, rows: NDArray[np.float32], prior: NDArray[np.float64], believe: bool = False
-    ) -> NDArray[np.float64]:
-        """Values for feature rows. Under quarantine the prior, scaled to the rows seen; `believe` asks
-        the trees all the same, to see whether they have become better."""
-        if self._booster is None or (self.quarantined and not believe):
+    def predict(self, rows: NDArray[np.float32], prior: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Values for feature rows; while there are no trees the prior, scaled to the rows seen."""
+        if self._booster is None:
             scale = float(np.exp(np.median(self._targets()))) if self.rows else 1.0
             return prior * scale
         return np.asarray(prior * np.exp(self._booster.inplace_predict(rows).astype(np.float64)))
-
-    def judge(self, predicted: NDArray[np.float64], measured: NDArray[np.float64]) -> float | None:
-        """Spearman of predictions made before the figures were seen; updates the quarantine."""
-        rank = spearman(predicted, measured)
-        if rank is not None and self._booster is not None and len(measured) >= 4:
-            self.quarantined = rank < QUARANTINE
-        return rank
 
 
 def spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> float | None:

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from ekc.search.breeding import Breeder, diverse
 from ekc.search.features import NAMES, features
-from ekc.search.metering import CEILING, FLOOR, START, MeteringShare, choose, signal_to_noise
 from ekc.search.model import MIN_ROWS, ResidualModel, spearman
 from ekc.search.space import Population
 from tests.search.spaces import OPERATORS, legal, space
@@ -147,21 +146,6 @@ def test_with_few_rows_the_scaled_prior_rules() -> None:
     np.testing.assert_array_equal(ResidualModel(0).predict(rows, prior), prior)
 
 
-def test_a_model_that_ranks_badly_is_quarantined_until_it_ranks_well() -> None:
-    rows, prior, values = _residual(0, 100)
-    model = _trained(values, rows, prior)
-    scrambled = np.random.default_rng(5).permutation(values)
-    assert not model.quarantined
-    assert model.judge(model.predict(rows, prior), scrambled) < 0.5
-    assert model.quarantined
-    factor = model.predict(rows, prior) / prior
-    np.testing.assert_allclose(factor, factor[0])
-    trees = model.predict(rows, prior, believe=True)
-    assert model.judge(trees, values) > 0.9
-    assert not model.quarantined
-    np.testing.assert_array_equal(model.predict(rows, prior), trees)
-
-
 def test_better_rows_weigh_more() -> None:
     """Two rows with equal features and contrary residuals: the better one wins."""
     rows = np.zeros((20, 3), dtype=np.float32)
@@ -188,60 +172,6 @@ def test_better_rows_weigh_more() -> None:
 def test_spearman_by_hand(a: list[float], b: list[float], expected: float | None) -> None:
     found = spearman(np.array(a, dtype=float), np.array(b, dtype=float))
     assert found == (None if expected is None else pytest.approx(expected))
-
-
-def _figures(seed: int) -> NDArray[np.float64]:
-    return np.exp(np.random.default_rng(seed).normal(0, 0.3, 40))
-
-
-def test_the_share_shrinks_to_its_floor_on_faithful_predictions() -> None:
-    share, shares = MeteringShare(), []
-    for seed in range(12):
-        share.update(_figures(seed) * 1.01, _figures(seed))
-        shares.append(share.share)
-    assert shares == sorted(shares, reverse=True)
-    assert shares[-1] == FLOOR
-    assert shares[0] == START, "one good round is not enough"
-
-
-def test_the_share_rises_to_its_ceiling_on_scrambled_ones() -> None:
-    share = MeteringShare()
-    for seed in range(8):
-        share.update(_figures(seed + 100), _figures(seed))
-    assert share.share == CEILING
-
-
-def test_the_share_does_not_move_while_rounds_disagree() -> None:
-    share = MeteringShare()
-    for seed in range(10):
-        share.update(_figures(seed + 100 * (seed % 2)), _figures(seed))
-    assert share.share == START
-    share.update(np.ones(2), np.ones(2))
-    assert share.share == START, "too little to tell"
-
-
-def test_predicting_the_mean_is_no_signal() -> None:
-    """A raw signal-to-noise ratio would be flattered by values far from zero."""
-    measured = 100 + _figures(0)
-    assert signal_to_noise(np.full(40, measured.mean()), measured) == pytest.approx(1.0)
-    assert signal_to_noise(measured * 3, measured) > 1e6
-
-
-@pytest.mark.parametrize("share", [0.05, 0.1, 0.5, 0.77, 1.0])
-def test_choose_takes_the_share_the_most_promising_among_them(share: float) -> None:
-    predicted, rows = _figures(1), np.random.default_rng(2).normal(size=(40, 5)).astype(np.float32)
-    chosen = choose(share, predicted, rows)
-    assert len(chosen) == len(set(chosen)) == max(1, int(np.ceil(share * 40)))
-    assert chosen == sorted(chosen) == choose(share, predicted, rows)
-    promising = len(chosen) - int(len(chosen) * 0.3)
-    assert set(np.argsort(predicted)[:promising].tolist()) <= set(chosen)
-
-
-def test_choose_spends_its_curiosity_on_what_looks_unlike_the_rest() -> None:
-    predicted, rows = np.arange(1.0, 11.0), np.zeros((10, 2), dtype=np.float32)
-    rows[7] = 5
-    assert choose(0.4, predicted, rows) == [0, 1, 2, 7]
-    assert choose(0.3, np.ones(1), rows[:1]) == [0]
 
 
 @pytest.mark.parametrize("name", OPERATORS)

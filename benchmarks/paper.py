@@ -1,0 +1,200 @@
+"""The search of the paper (arXiv 2411.18873), proved by ablation on simulated devices.
+
+    python benchmarks/paper.py [--json FILE] [--only TEXT] [--seeds N] [--trials N] [--plots DIR]
+
+Matrix products, matrix-vector products and convolutions on the simulated a100 and rtx4090. Every variant
+of the search starts from the same seeds. "metering" is what a real meter would take, window, warm-up and
+idle reading, counted also where a figure is on file already: virtual seconds. "search" is CPU time of
+breeding, models and choosing; compiling and measuring, which variants share through a record file, are
+left out. A run that was stopped goes on where it stood: finished runs are kept beside the record files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from paper_figures import (
+    median_and_most,
+    per_place,
+    per_variant,
+    savings,
+    savings_within,
+    verdict,
+)
+from paper_runs import DEVICES, METHODS, OPERATORS, runs_of
+from tune_table import table
+
+import ekc
+
+TRIALS, SEEDS = 64, 5
+
+
+def places(only: str | None) -> list[tuple[str, str]]:
+    """(operator, device) whose names together contain `only`."""
+    every = [(operator, device) for operator in OPERATORS for device in DEVICES]
+    return [p for p in every if only is None or only in " ".join(p)]
+
+
+def measured(
+    chosen: list[tuple[str, str]],
+    variants: tuple[str, ...],
+    seeds: int,
+    trials: int,
+    folder: Path,
+    processes: int,
+) -> list[dict[str, Any]]:
+    """All runs, one process per operator and device at a time, in the order of `chosen`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        jobs = {pool.submit(runs_of, *place, variants, seeds, trials, folder): place for place in chosen}
+        for job in as_completed(jobs):
+            found[jobs[job]] = job.result()
+    return [line for place in chosen for line in found[place]]
+
+
+def variant_table(variants: list[dict[str, Any]]) -> str:
+    """Energy and cost of each variant."""
+    rows = [
+        (
+            "variant",
+            "runs",
+            "energy",
+            "worst",
+            "metered",
+            "most",
+            "error",
+            "metering [virtual s]",
+            "search [s]",
+        )
+    ]
+    for v in variants:
+        rows.append(
+            (
+                v["variant"],
+                str(v["runs"]),
+                _figure(v["energy_median"], ".4f"),
+                _figure(v["energy_worst"], ".3f"),
+                f"{v['metered']:.1%}",
+                f"{v['metered_most']:.1%}",
+                _figure(v["error"], ".1%"),
+                f"{v['metering_s']:.0f}",
+                f"{v['search_s']:.1f}",
+            )
+        )
+    return table(rows)
+
+
+def place_table(lines: list[dict[str, Any]]) -> str:
+    """Adaptive metering and the energy objective, operator by operator."""
+    rows = [("adaptive, by operator and device", "energy [mJ]", "/ everything", "metered", "saving", "most")]
+    for x in lines:
+        rows.append(
+            (
+                f"{x['operator']}, {x['device']} (simulated)",
+                _figure(x["energy_j"] and x["energy_j"] * 1e3, ".4g"),
+                _figure(x["loss_median"], ".4f"),
+                _figure(x["metered"], ".1%"),
+                _figure(x["saving_median"], ".1%"),
+                _figure(x["saving_most"], ".1%"),
+            )
+        )
+    return table(rows)
+
+
+def saving_text(what: str, saving: dict[str, Any] | None) -> str:
+    """One line on a saving and its intervals."""
+    if saving is None:
+        return f"{what}: no pair of runs"
+    (low, high), (most_low, most_high) = saving["median_interval"], saving["most_interval"]
+    return (
+        f"{what}: median {saving['median']:.1%} ({low:.1%} to {high:.1%}), "
+        f"maximum {saving['most']:.1%} ({most_low:.1%} to {most_high:.1%}), {saving['pairs']} pairs"
+    )
+
+
+def plots(lines: list[dict[str, Any]], folder: Path) -> str:
+    """Draw, and say what was drawn or why not."""
+    try:
+        from paper_plots import draw
+
+        return "plots: " + ", ".join(map(str, draw(lines, folder)))
+    except ImportError:
+        return "no plots: matplotlib is not installed (pip install matplotlib)"
+
+
+def _figure(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def main() -> None:
+    """Print the tables; write them as JSON where asked."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--only", metavar="TEXT", help='operators and devices with this in "MM 1024^3 a100"')
+    parser.add_argument("--variants", help="separated by commas: " + ", ".join(METHODS))
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="runs of each, with the seeds 0, 1, 2 ...")
+    parser.add_argument("--seed", type=int, default=0, help="of the bootstrap")
+    parser.add_argument("--trials", type=int, default=TRIALS)
+    parser.add_argument(
+        "--records", type=Path, default=Path("build/paper"), help="folder of what was measured"
+    )
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="draw figures 4 and 5 there")
+    parser.add_argument("--processes", type=int, default=2)
+    arguments = parser.parse_args()
+    chosen = places(arguments.only)
+    if not chosen:
+        parser.error(f"--only: nothing contains {arguments.only!r}; there are {', '.join(OPERATORS)}")
+    variants = (
+        tuple(v.strip() for v in arguments.variants.split(",")) if arguments.variants else tuple(METHODS)
+    )
+    for variant in variants:
+        if variant not in METHODS:
+            parser.error(f"--variants: {variant!r} is not one of {', '.join(METHODS)}")
+    lines = measured(
+        chosen, variants, arguments.seeds, arguments.trials, arguments.records, arguments.processes
+    )
+    told, here = per_variant(lines), per_place(lines)
+    across = median_and_most(savings(lines), arguments.seed)
+    within = median_and_most(savings_within(lines), arguments.seed)
+    judged = verdict(told)
+    print(
+        f"ekc {ekc.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
+        f"{os.cpu_count()} cores; {arguments.trials} trials, {arguments.seeds} seeds, {len(chosen)} pairs of "
+        "operator and simulated device, clocks fixed"
+    )
+    print("energy: of the winner over that of metering everything with the same seed, median and worst;")
+    print("metered: of all timed kernels, finals included; error: median, of predictions before metering")
+    print(variant_table(told))
+    print(place_table(here))
+    print(saving_text("least energy against latency only, at most 5 % slower", across))
+    print(saving_text("least energy against least latency within one run", within))
+    if arguments.plots:
+        print(plots(lines, arguments.plots))
+    print("no bar here" if judged is None else "pass" if judged["pass"] else "FAIL")
+    if arguments.json:
+        result = {
+            "lines": told,
+            "places": here,
+            "saving": across,
+            "saving_within_a_run": within,
+            "adaptive": judged,
+            "trials": arguments.trials,
+            "seeds": arguments.seeds,
+            "pass": judged is not None and judged["pass"],
+        }
+        arguments.json.write_text(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""What the runs of `paper.py` say: figures per variant, savings with their intervals, and the bars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from paper_runs import ADAPTIVE, EVERYTHING, LATENCY, MAX_SLOWDOWN
+
+LOSS_BAR, SHARE_BAR = 1.01, 0.15
+"""Median energy of adaptive metering over that of metering everything; metered of all timed kernels."""
+RESAMPLED = 2000
+Line = dict[str, Any]
+
+
+def per_variant(lines: Sequence[Line]) -> list[Line]:
+    """One line per variant, over all operators, devices and seeds."""
+    reference = {_where(x): x for x in lines if x["variant"] == EVERYTHING}
+    told = []
+    for variant in dict.fromkeys(x["variant"] for x in lines):
+        mine = [x for x in lines if x["variant"] == variant]
+        energy = [x["energy_j"] / reference[_where(x)]["energy_j"] for x in mine if _where(x) in reference]
+        told.append(
+            {
+                "variant": variant,
+                "runs": len(mine),
+                "energy_median": float(np.median(energy)) if energy else None,
+                "energy_worst": max(energy) if energy else None,
+                "metered": _share(mine),
+                "metered_most": max(x["metered"] / x["timed"] for x in mine),
+                "metering_s": float(np.median([x["metering_s"] for x in mine])),
+                "search_s": float(np.median([x["search_s"] for x in mine])),
+                "error": _error(mine),
+            }
+        )
+    return told
+
+
+def per_place(lines: Sequence[Line]) -> list[Line]:
+    """One line per operator and device: adaptive metering, and the energy objective."""
+    told = []
+    for operator, device in dict.fromkeys((x["operator"], x["device"]) for x in lines):
+        here = [x for x in lines if (x["operator"], x["device"]) == (operator, device)]
+        by = {(x["variant"], x["seed"]): x for x in here}
+        seeds = sorted({x["seed"] for x in here})
+        loss = [
+            by[ADAPTIVE, s]["energy_j"] / by[EVERYTHING, s]["energy_j"]
+            for s in seeds
+            if (ADAPTIVE, s) in by and (EVERYTHING, s) in by
+        ]
+        mine = [x for x in here if x["variant"] == ADAPTIVE]
+        saved = [s for _, s in savings(here)]
+        told.append(
+            {
+                "operator": operator,
+                "device": device,
+                "energy_j": float(np.median([x["energy_j"] for x in mine])) if mine else None,
+                "loss_median": float(np.median(loss)) if loss else None,
+                "metered": _share(mine) if mine else None,
+                "saving_median": float(np.median(saved)) if saved else None,
+                "saving_most": max(saved) if saved else None,
+            }
+        )
+    return told
+
+
+def savings(lines: Sequence[Line]) -> list[tuple[str, float]]:
+    """(operator and device, share of energy saved) for each pair of an adaptive and a latency-only run of
+    one seed whose winner is at most `MAX_SLOWDOWN` slower than the latency-only winner."""
+    fast = {_where(x): x for x in lines if x["variant"] == LATENCY}
+    pairs = [(x, fast[_where(x)]) for x in lines if x["variant"] == ADAPTIVE and _where(x) in fast]
+    return [
+        (f"{a['operator']} {a['device']}", 1 - a["energy_j"] / b["energy_j"])
+        for a, b in pairs
+        if a["latency_s"] <= b["latency_s"] * (1 + MAX_SLOWDOWN)
+    ]
+
+
+def savings_within(lines: Sequence[Line]) -> list[tuple[str, float]]:
+    """The same between the two winners of one adaptive run: least energy, and least latency."""
+    return [
+        (f"{x['operator']} {x['device']}", 1 - x["energy_j"] / x["fastest_energy_j"])
+        for x in lines
+        if x["variant"] == ADAPTIVE
+    ]
+
+
+def median_and_most(found: Sequence[tuple[str, float]], seed: int) -> Line | None:
+    """Median and maximum with 95 % intervals: places are drawn with replacement, then runs of each."""
+    if not found:
+        return None
+    places = [[s for p, s in found if p == place] for place in dict.fromkeys(p for p, _ in found)]
+    random = np.random.default_rng(seed)
+    drawn = []
+    for _ in range(RESAMPLED):
+        picked = (places[i] for i in random.integers(0, len(places), len(places)))
+        sample = np.concatenate([random.choice(runs, len(runs)) for runs in picked])
+        drawn.append((np.median(sample), sample.max()))
+    low, high = np.percentile(drawn, (2.5, 97.5), axis=0).tolist()
+    figures = [s for _, s in found]
+    return {
+        "pairs": len(figures),
+        "median": float(np.median(figures)),
+        "median_interval": [low[0], high[0]],
+        "most": max(figures),
+        "most_interval": [low[1], high[1]],
+    }
+
+
+def verdict(variants: Sequence[Line]) -> Line | None:
+    """The bars of adaptive metering, where it was run beside metering everything."""
+    mine = next((v for v in variants if v["variant"] == ADAPTIVE), None)
+    if mine is None or mine["energy_median"] is None:
+        return None
+    return {
+        "energy_median": mine["energy_median"],
+        "metered": mine["metered"],
+        "bar": {"energy_median": LOSS_BAR, "metered": SHARE_BAR},
+        "pass": mine["energy_median"] <= LOSS_BAR and mine["metered"] <= SHARE_BAR,
+    }
+
+
+def _where(line: Line) -> tuple[str, str, int]:
+    return line["operator"], line["device"], line["seed"]
+
+
+def _share(lines: Sequence[Line]) -> float:
+    return sum(x["metered"] for x in lines) / sum(x["timed"] for x in lines)
+
+
+def _error(lines: Sequence[Line]) -> float | None:
+    """Median absolute relative error of the energies predicted before they were metered."""
+    pairs = np.array([(believed, measured) for x in lines for believed, _, measured in x["judged"]])
+    return float(np.median(np.abs(pairs[:, 0] / pairs[:, 1] - 1))) if len(pairs) else None

@@ -1,0 +1,195 @@
+"""The runs behind `paper.py`: what is searched, the variants of the search, and what is kept of each run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import ekc
+from ekc import devices
+from ekc.codegen.compiled import CompiledKernel
+from ekc.devices.base import Metering, Timing
+from ekc.ir.schedule import Schedule
+from ekc.search.measuring import Bench, Failure
+from ekc.search.method import OURS, Method
+from ekc.search.options import Wish
+from ekc.search.records import RecordStore
+from ekc.search.result import TuningResult
+from ekc.search.run import Run
+
+MAX_SLOWDOWN = 0.05
+DEVICES = ("a100", "rtx4090")
+OPERATORS: dict[str, Callable[[], ekc.Operator]] = {
+    "MM 1024^3": lambda: ekc.matmul(1024, 1024, 1024),
+    "MM 512x3072x768": lambda: ekc.matmul(512, 3072, 768),
+    "MV 4096x4096": lambda: ekc.matvec(4096, 4096),
+    "MV 1024x8192": lambda: ekc.matvec(1024, 8192),
+    "conv 1x64x56x56 3x3 -> 64": lambda: ekc.conv2d(1, 64, 56, 56, out_channels=64, kernel=3, padding=1),
+    "conv 16x256x14x14 3x3 -> 256": lambda: ekc.conv2d(
+        16, 256, 14, 14, out_channels=256, kernel=3, padding=1
+    ),
+}
+EVERYTHING, ADAPTIVE, LATENCY = "meter everything", "adaptive", "latency only"
+METHODS: dict[str, Method] = {
+    EVERYTHING: Method(metered=1.0),
+    ADAPTIVE: OURS,
+    "fixed 30 %": Method(metered=0.3),
+    "latency x constant power": Method(power="constant"),
+    LATENCY: OURS,
+    "no crossover": Method(proposals="mutated"),
+    "random search": Method(proposals="drawn"),
+}
+"""`LATENCY` makes the latency small, and meters the finalists alone."""
+
+
+@dataclass
+class WatchedBench(Bench):
+    """Follows the least energy over the seconds of metering, and tells the search's time from the rest."""
+
+    elsewhere_s: float = 0.0
+    """CPU seconds of this thread spent on devices and on executing finalists."""
+    curve: list[tuple[float, float]] = field(default_factory=list)
+    """(metering seconds so far, least joules metered among kernels at most `MAX_SLOWDOWN` slower than the
+    fastest so far): a point after each first metering of a kernel."""
+    _latency_s: dict[str, float] = field(default_factory=dict)
+    _energy_j: dict[str, float] = field(default_factory=dict)
+    _checking: float | None = None
+
+    def time(
+        self, schedule: Schedule, kernel: Callable[[], CompiledKernel], draw: int = 0
+    ) -> Timing | Failure:
+        """As the bench; remembers the first latency."""
+        began = time.thread_time()
+        outcome = super().time(schedule, kernel, draw)
+        self.elsewhere_s += time.thread_time() - began
+        if isinstance(outcome, Timing):
+            self._latency_s.setdefault(schedule.digest, outcome.latency_s)
+        return outcome
+
+    def meter(
+        self, schedule: Schedule, kernel: Callable[[], CompiledKernel], seconds: float, draw: int = 0
+    ) -> Metering | Failure:
+        """As the bench; adds a point to the curve."""
+        began = time.thread_time()
+        outcome = super().meter(schedule, kernel, seconds, draw)
+        self.elsewhere_s += time.thread_time() - began
+        if isinstance(outcome, Metering):
+            self._energy_j.setdefault(schedule.digest, outcome.energy_j)
+            limit = min(self._latency_s.values()) * (1 + MAX_SLOWDOWN)
+            near = [j for digest, j in self._energy_j.items() if self._latency_s[digest] <= limit]
+            if near:
+                self.curve.append((self.spent.metering_s, min(near)))
+        return outcome
+
+    def checked(self, schedule: Schedule) -> str | None:
+        """As the bench; where nothing is on file, the finalist is executed next."""
+        verdict = super().checked(schedule)
+        self._checking = time.thread_time() if verdict is None else None
+        return verdict
+
+    def file_check(self, schedule: Schedule, verdict: str) -> None:
+        """As the bench."""
+        if self._checking is not None:
+            self.elsewhere_s += time.thread_time() - self._checking
+        super().file_check(schedule, verdict)
+
+
+def run(
+    op: ekc.Operator, device: str, store: RecordStore, variant: str, trials: int, seed: int
+) -> dict[str, Any]:
+    """One run, and what the tables and plots want of it. Energies in joules per call."""
+    bench = WatchedBench(devices.open(device), store)
+    objective = "latency" if variant == LATENCY else "energy"
+    wish = Wish(trials, objective, MAX_SLOWDOWN, False, seed, None)
+    began = time.thread_time()
+    with ThreadPoolExecutor(1) as workers:
+        search = Run(op, bench, workers, wish, lambda done, text: None, METHODS[variant])
+        result = search.run(())
+    search_s = time.thread_time() - began - bench.elsewhere_s
+    return _kept(result) | {
+        "metering_s": bench.spent.metering_s,
+        "search_s": search_s,
+        "curve": bench.curve,
+        "judged": [(j.believed_j, j.spread, j.measured_j) for j in search.task.learner.judged],
+    }
+
+
+def _kept(result: TuningResult) -> dict[str, Any]:
+    timed = sum(t.latency_s is not None for t in result.trials)
+    return {
+        "energy_j": result.best.energy_j,
+        "latency_s": result.best.latency_s,
+        "fastest_energy_j": result.fastest.energy_j,
+        "fastest_latency_s": result.fastest.latency_s,
+        "timed": timed,
+        "metered": result.metered_count,
+        "share": [card.share for card in result.model_cards],
+    }
+
+
+def runs_of(
+    operator: str, device: str, variants: tuple[str, ...], seeds: int, trials: int, folder: Path
+) -> list[dict[str, Any]]:
+    """All runs of one operator on one device. Those finished before by the same code are read, not run."""
+    name = "".join(c if c.isalnum() else "-" for c in f"{operator} {device}")
+    log = folder / f"{name}.jsonl"
+    done = {_identity(line): line for line in _lines(log)}
+    found = []
+    op = OPERATORS[operator]()
+    with RecordStore(folder / f"{name}.db") as store:
+        for seed in range(seeds):
+            for variant in variants:
+                asked = {
+                    "operator": operator,
+                    "device": device,
+                    "variant": variant,
+                    "seed": seed,
+                    "trials": trials,
+                    "code": code(),
+                }
+                line = done.get(_identity(asked))
+                if line is None:
+                    line = asked | run(op, device, store, variant, trials, seed)
+                    with log.open("a") as file:
+                        file.write(json.dumps(line) + "\n")
+                    print(_progress(line), flush=True)
+                found.append(line)
+    return found
+
+
+def _progress(line: dict[str, Any]) -> str:
+    return (
+        f"{line['operator']} {line['device']} seed {line['seed']} {line['variant']}: "
+        f"{line['energy_j'] * 1e3:.4g} mJ, {line['metered']} of {line['timed']} metered, "
+        f"search {line['search_s']:.0f} s"
+    )
+
+
+def _identity(line: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(line[k] for k in ("operator", "device", "variant", "seed", "trials", "code"))
+
+
+def _lines(log: Path) -> Iterator[dict[str, Any]]:
+    if not log.exists():
+        return
+    for text in log.read_text().splitlines():
+        try:
+            yield json.loads(text)
+        except json.JSONDecodeError:
+            # The last line of a benchmark that was killed while it wrote: that run is run again.
+            print(f"{log}: a line is cut short and does not count")
+
+
+@cache
+def code() -> str:
+    """A digest of the package: what another search found is not shown as this one's."""
+    folder = Path(ekc.__file__).parent
+    text = b"".join(p.read_bytes() for p in sorted(folder.rglob("*")) if p.suffix in (".py", ".j2"))
+    return hashlib.sha256(text).hexdigest()[:16]

@@ -1,0 +1,47 @@
+"""How a run searches. `Method()` is what `ekc.tune` does; the others exist to be compared with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.errors import InvalidInput
+from ekc.search.breeding import Breeder, Genetics, Score
+from ekc.search.population import Population
+
+
+@dataclass(frozen=True)
+class Method:
+    """What a run does at the three places where it learns or breeds."""
+
+    proposals: Literal["bred", "mutated", "drawn"] = "bred"
+    """Crossed and mutated, never crossed, or every schedule drawn at random."""
+    metered: float | None = None
+    """Share of the timed kernels that is metered; 1 meters all, None adapts it to the energy model."""
+    power: Literal["learned", "constant"] = "learned"
+    """Where the energies come from that nobody metered: the model, or latency x the median power."""
+
+    def __post_init__(self) -> None:
+        if self.metered is not None and not 0 < self.metered <= 1:
+            raise InvalidInput(f"metered: {self.metered} is outside 0 to 1; 1 meters every kernel")
+
+    def breeder(self, space: Genetics, random: np.random.Generator, size: int) -> Breeder:
+        """What proposes the schedules to try."""
+        if self.proposals == "drawn":
+            return Drawer(space, random, size)
+        return Breeder(space, random, size, crossing=self.proposals == "bred")
+
+
+OURS = Method()
+
+
+class Drawer(Breeder):
+    """Random search behind the face of a breeder: legal draws, in the order they were drawn."""
+
+    def evolve(self, parents: Population | None, score: Score) -> tuple[Population, NDArray[np.float64]]:
+        """Fresh draws; neither parents nor score matter."""
+        drawn = self.draw(self.size)
+        return drawn, np.zeros(len(drawn))

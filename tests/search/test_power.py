@@ -1,0 +1,164 @@
+"""What is believed of power: constant where it is, the prior where it explains, the model where it learns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import ekc
+from ekc.devices.base import Conditions, Interval, Metering, Peaks, Timing
+from ekc.search import prior
+from ekc.search.candidate import Candidate
+from ekc.search.foresight import Foresight
+from ekc.search.naive import naive
+from ekc.search.power import POWER_CAP, PowerModel
+from tests.search.spaces import legal, space
+
+CAP_W = 300.0
+MS = 1e-3
+PEAKS, LARGE = (Peaks(1e13, 1e14, 1e12, watts) for watts in (CAP_W, 1000.0))
+
+
+def kernels(watts: Any, prior_w: Any, rows: NDArray[np.float32], capped: Any = None) -> list[Candidate]:
+    """Timed and metered kernels of one millisecond."""
+    capped = np.zeros(len(rows), bool) if capped is None else capped
+    schedule = naive(ekc.matvec(8, 8))
+    made = []
+    for row, w, expected, cap in zip(rows, watts, prior_w, capped, strict=True):
+        throttle = (POWER_CAP,) if cap else ()
+        conditions = Conditions("d", True, "", "", "", 1000.0, 40.0, throttle, "", "")
+        timing = Timing(MS, Interval(MS, MS), 5, conditions)
+        power, energy = float(w), float(w) * MS
+        metering = Metering(
+            *(power, Interval(power, power), energy, Interval(energy, energy), energy, energy),
+            *(50.0, 1.0, 10, conditions),
+        )
+        made.append(
+            Candidate(schedule, "", row, MS, float(expected), 1, timings=[timing], meterings=[metering])
+        )
+    return made
+
+
+def _rows(count: int, seed: int = 0) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).normal(size=(count, 5)).astype(np.float32)
+
+
+def _watts(model: PowerModel, asked: list[Candidate], which: bool | None = None) -> NDArray[np.float64]:
+    return np.exp(model.expect_of(asked, which)[0])
+
+
+def test_before_anything_is_metered_the_prior_rules_up_to_the_cap() -> None:
+    asked = kernels([1, 1], [120, 900], _rows(2))
+    np.testing.assert_allclose(_watts(PowerModel(0, PEAKS), asked), [120, CAP_W])
+
+
+def test_constant_power_is_learned_from_a_handful_whatever_the_prior_says() -> None:
+    priors = np.random.default_rng(1).uniform(100, 250, 40)
+    all_of_them = kernels(np.full(40, 180.0), priors, _rows(40))
+    model = PowerModel(0, PEAKS)
+    model.learn(all_of_them[:5])
+    np.testing.assert_allclose(_watts(model, all_of_them[5:]), 180, rtol=0.1)
+    model.learn(all_of_them[5:20])
+    np.testing.assert_allclose(_watts(model, all_of_them[20:]), 180, rtol=0.03)
+
+
+def test_a_prior_that_explains_is_followed() -> None:
+    priors = np.random.default_rng(1).uniform(60, 250, 30)
+    all_of_them = kernels(0.7 * priors, priors, _rows(30))
+    model = PowerModel(0, PEAKS)
+    model.learn(all_of_them[:7])
+    assert not model.ready
+    off = np.abs(_watts(model, all_of_them[7:]) / (0.7 * priors[7:]) - 1)
+    assert np.median(off) < 0.05
+    assert np.median(np.abs(np.median(0.7 * priors[:7]) / (0.7 * priors[7:]) - 1)) > 0.2, "constant is not"
+
+
+def test_what_features_explain_is_learned_and_unlike_kernels_are_less_sure() -> None:
+    rows = _rows(60)
+    watts = 200 * np.exp(0.2 * np.tanh(rows[:, 0]))
+    all_of_them = kernels(watts, np.full(60, 150.0), rows)
+    model = PowerModel(0, LARGE)
+    model.learn(all_of_them[:40])
+    off = np.abs(_watts(model, all_of_them[40:]) / watts[40:] - 1)
+    assert np.median(off) < 0.05 < np.median(np.abs(model.median / watts[40:] - 1))
+    near, far = kernels([1, 1], [150, 150], np.stack([rows[0], rows[0] + 20]))
+    spread = model.expect_of([near, far])[1]
+    assert spread[1] > 2 * spread[0]
+
+
+def test_a_capped_kernel_draws_what_capped_kernels_draw() -> None:
+    rows, capped = _rows(20), np.arange(20) % 2 == 0
+    watts = np.where(capped, 297.0, 200.0)
+    all_of_them = kernels(watts, np.full(20, 220.0), rows, capped)
+    model = PowerModel(0, PEAKS)
+    np.testing.assert_allclose(_watts(model, all_of_them[:1]), CAP_W)
+    model.learn(all_of_them[:12])
+    np.testing.assert_allclose(_watts(model, all_of_them[12:]), watts[12:], rtol=0.01)
+    trivial = PowerModel(0, PEAKS, constant=True)
+    trivial.learn(all_of_them[:12])
+    assert len(set(_watts(trivial, all_of_them[12:]).round(6))) == 1, "the trivial predictor knows no cap"
+
+
+def test_the_trivial_predictor_is_the_median() -> None:
+    all_of_them = kernels([100, 200, 250], [50, 100, 150], _rows(3))
+    model = PowerModel(0, PEAKS, constant=True)
+    model.learn(all_of_them)
+    np.testing.assert_allclose(_watts(model, all_of_them), 200)
+    assert not model.ready
+
+
+def test_a_model_that_ranks_badly_is_quarantined_until_it_ranks_well() -> None:
+    rows = _rows(60)
+    watts = 200 * np.exp(0.2 * np.tanh(rows[:, 0]))
+    all_of_them = kernels(watts, np.full(60, 150.0), rows)
+    model = PowerModel(0, LARGE)
+    model.learn(all_of_them[:40])
+    asked, truth = all_of_them[40:], watts[40:]
+    told, line = _watts(model, asked, True), _watts(model, asked, False)
+    contrary = np.sort(truth)[::-1][np.argsort(np.argsort(told))]
+    model.judge(told, contrary, contrary)
+    assert model.quarantined
+    np.testing.assert_array_equal(_watts(model, asked), line)
+    np.testing.assert_array_equal(_watts(model, asked, True), told)
+    model.judge(told, contrary, truth)
+    assert not model.quarantined
+    poor = truth * np.exp(np.random.default_rng(3).normal(0, 0.5, len(truth)))
+    model.judge(poor, contrary, truth)
+    assert not model.quarantined, "a poor model is believed while the line is poorer"
+    np.testing.assert_array_equal(_watts(model, asked), told)
+
+
+def test_the_same_work_in_half_the_time_draws_twice_the_dynamic_power() -> None:
+    watts, static = np.array([100.0, 180.0]), CAP_W / 3
+    np.testing.assert_allclose(prior.paced(watts, np.zeros(2), PEAKS), watts)
+    np.testing.assert_allclose(
+        prior.paced(watts, np.full(2, -np.log(2)), PEAKS), static + 2 * (watts - static)
+    )
+
+
+def test_the_prior_counts_what_moves_and_what_computes() -> None:
+    figures = space("matmul").figures(legal("matmul", 200))
+    base = prior.power(figures, PEAKS)
+    assert (base > CAP_W * prior.STATIC).all()
+    for name in ("total_operations", "total_global_load_sectors", "dram_bytes"):
+        still = {**figures, name: figures[name] * 1.5}
+        gained = prior._joules(still) - prior._joules(figures)
+        assert (gained[figures[name] > 0] > 0).all()
+
+
+def test_what_was_expected_is_kept_as_it_was() -> None:
+    rows = _rows(30)
+    all_of_them = kernels(np.linspace(150, 220, 30), np.full(30, 150.0), rows)
+    model = PowerModel(0, PEAKS)
+    early = Foresight.of(all_of_them[:10], model)
+    assert np.isnan(early.model).all()
+    model.learn(all_of_them[:10])
+    late = Foresight.of(all_of_them[10:], model)
+    model.learn(all_of_them[10:])
+    first, second = late.judged([0, 3])
+    assert first.measured_j == pytest.approx(0.15 * (1 + 10 * 70 / 29 / 150))
+    assert second.believed_j == pytest.approx(np.exp(late.mean[3]))
+    assert second.constant_j == pytest.approx(MS * np.median([k.power_w for k in all_of_them[:10]]))
