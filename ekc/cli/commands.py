@@ -13,6 +13,7 @@ import click
 
 from ekc.cli.check import check
 from ekc.cli.doctor import doctor
+from ekc.cli.explain import explain
 from ekc.cli.known import best, export
 from ekc.cli.output import log
 from ekc.cli.run import run
@@ -35,7 +36,7 @@ def ekc() -> None:
     """
 
 
-for command in (tune, run, check, show, best, export, doctor):
+for command in (tune, run, check, show, explain, best, export, doctor):
     ekc.add_command(command)
 
 

@@ -81,7 +81,7 @@ target_option: Callable[[Any], Any] = click.option(
 )
 
 
-def read_schedule(path: Path) -> Schedule:
+def read_schedule(path: Path, option: str = "--schedule: ") -> Schedule:
     """The schedule of a JSON file: its own text, or the record that `ekc export` writes beside a kernel."""
     from ekc.ir.schedule import Schedule
 
@@ -89,10 +89,10 @@ def read_schedule(path: Path) -> Schedule:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as problem:
         reason = getattr(problem, "strerror", None) or "not UTF-8 text"
-        raise InvalidInput(f"--schedule: {path} cannot be read ({reason})") from problem
+        raise InvalidInput(f"{option}{path} cannot be read ({reason})") from problem
     try:
         data = json.loads(text)
     except ValueError as problem:
-        raise InvalidInput(f"--schedule: {path} is not JSON ({problem})") from problem
+        raise InvalidInput(f"{option}{path} is not JSON ({problem})") from problem
     inner = data.get("schedule") if isinstance(data, dict) else None
     return Schedule.from_json(text if inner is None else json.dumps(inner))

@@ -26,7 +26,8 @@ class Options:
     """How to tune, whatever the operator."""
 
     target: str
-    trials: int
+    effort: str | None
+    trials: int | None
     objective: str
     max_slowdown: float
     clocks: str
@@ -39,11 +40,13 @@ class Options:
     def check(self) -> None:
         """Refuse what `ekc.tune` would refuse, before anything is written."""
         from ekc import devices
+        from ekc.search.effort import checked_effort
         from ekc.search.objective import checked_objective
         from ekc.search.options import check_options
         from ekc.search.records import RecordStore
 
         check_options(self.trials, self.max_slowdown, self.clocks, self.seed, self.time_budget_s)
+        checked_effort(self.effort)
         checked_objective(self.objective)
         devices.open(self.target)
         RecordStore(self.records).close()
@@ -56,6 +59,7 @@ class Options:
             return ekc.tune(
                 op,
                 target=self.target,
+                effort=self.effort,
                 trials=self.trials,
                 objective=self.objective,
                 max_slowdown=self.max_slowdown,
@@ -85,7 +89,11 @@ def _workers(number: int | None) -> Iterator[Executor | None]:
 @operator_arguments
 @click.option("--layers", type=click.Path(path_type=Path), help="Tune every layer of this TOML file.")
 @target_option
-@click.option("--trials", type=int, default=256, show_default=True, help="Schedules to compile and time.")
+@click.option(
+    "--effort",
+    help="quick, standard or full: at most 64, 256 or 1024 trials, fewer where another round would not pay.",
+)
+@click.option("--trials", type=int, help="Schedules to compile and time, all of them. [default: 256]")
 @click.option("--objective", default="energy", show_default=True, help="energy, latency or edp.")
 @click.option(
     "--max-slowdown", type=float, default=0.05, show_default=True, help="How much slower than the fastest."
@@ -110,7 +118,7 @@ def _workers(number: int | None) -> Iterator[Executor | None]:
 @click.option(
     "--out", type=click.Path(path_type=Path), default=OUT, show_default=True, help="Folder for the kernel."
 )
-@click.option("--quiet", is_flag=True, help="No progress bar.")
+@click.option("--quiet", is_flag=True, help="No forecast, no progress bar.")
 @json_option
 def tune(request: Request, layers: Path | None, out: Path, as_json: bool, **options: object) -> int:
     """Search the schedules of an operator; print the best and write its CUDA into a folder.

@@ -51,45 +51,65 @@ class DynamicEnergy:
         return self.core_j * voltage**2 + self.memory_j
 
 
+@dataclass(frozen=True)
+class Part:
+    """The joules of one kind of event, at relative voltage 1, and how many there were."""
+
+    kind: str
+    count: float
+    unit: str
+    joules: float
+    of_core: bool = True
+    """Whether it follows the square of the core voltage."""
+
+
 def dynamic_energy(spec: Spec, events: Events) -> DynamicEnergy:
     """Energy of one launch from its events."""
-    picojoules = _lane_pj(events) + _warp_pj(events) + _memory_pj(events)
+    parts = dynamic_parts(spec, events)
     return DynamicEnergy(
-        core_j=picojoules * spec.power.process * 1e-12,
-        memory_j=events.traffic.dram_bytes * spec.power.memory_pj_per_byte * 1e-12,
+        core_j=sum(part.joules for part in parts if part.of_core),
+        memory_j=sum(part.joules for part in parts if not part.of_core),
     )
 
 
-def _lane_pj(events: Events) -> float:
-    return events.lanes * (
-        events.fma32 * FMA_PJ
-        + events.fp32 * FP32_PJ
-        + events.fp16 * FP16_PJ
-        + events.int_ops * INT_PJ
-        + events.sfu * SFU_PJ
-        + events.convert * CONVERT_PJ
-        + events.shuffle * SHUFFLE_PJ
+def dynamic_parts(spec: Spec, events: Events) -> tuple[Part, ...]:
+    """The same, kind by kind; every kind each time, in the same order."""
+    lanes, moved, process = events.lanes, events.traffic, spec.power.process
+    per_lane = (
+        ("multiply-add", events.fma32, FMA_PJ),
+        ("other float32", events.fp32, FP32_PJ),
+        ("float16", events.fp16, FP16_PJ),
+        ("integer", events.int_ops, INT_PJ),
+        ("special function", events.sfu, SFU_PJ),
+        ("conversion", events.convert, CONVERT_PJ),
+        ("shuffle", events.shuffle, SHUFFLE_PJ),
     )
-
-
-def _warp_pj(events: Events) -> float:
-    return events.issued * ISSUE_PJ + events.tensor * MMA_FLOPS * TENSOR_PJ_PER_FLOP
-
-
-def _memory_pj(events: Events) -> float:
-    shared = events.shared_wavefronts * SHARED_PJ_PER_WAVEFRONT
-    shared += events.shared_lane_bytes * events.lanes / WARP * SHARED_PJ_PER_LANE_BYTE
-    moved = events.traffic
-    return shared + moved.sectors * L1_PJ_PER_SECTOR + moved.l2_bytes * L2_PJ_PER_BYTE
+    others = (
+        ("tensor core", events.tensor, "warp instr.", MMA_FLOPS * TENSOR_PJ_PER_FLOP),
+        ("instruction issue", events.issued, "warp instr.", ISSUE_PJ),
+        ("shared wavefronts", events.shared_wavefronts, "wavefronts", SHARED_PJ_PER_WAVEFRONT),
+        ("shared data", events.shared_lane_bytes * lanes / WARP, "B", SHARED_PJ_PER_LANE_BYTE),
+        ("L1 sectors", moved.sectors, "sectors", L1_PJ_PER_SECTOR),
+        ("L2 data", moved.l2_bytes, "B", L2_PJ_PER_BYTE),
+    )
+    dram = moved.dram_bytes * spec.power.memory_pj_per_byte * 1e-12
+    return (
+        *(Part(kind, n, "warp instr.", lanes * n * pj * process * 1e-12) for kind, n, pj in per_lane),
+        *(Part(kind, n, unit, n * pj * process * 1e-12) for kind, n, unit, pj in others),
+        Part("DRAM data", moved.dram_bytes, "B", dram, of_core=False),
+    )
 
 
 def idle_power(spec: Spec, clock_mhz: float, temperature_c: float) -> float:
     """Watts of the board with no kernel running and the clock held."""
-    voltage = spec.voltage.at(clock_mhz)
+    clock_tree = spec.power.idle_clock_w_per_ghz * clock_mhz / 1000.0 * spec.voltage.at(clock_mhz) ** 2
+    return spec.power.constant_w + static_power(spec, clock_mhz, temperature_c) + clock_tree
+
+
+def static_power(spec: Spec, clock_mhz: float, temperature_c: float) -> float:
+    """Watts that leak."""
     leakage = 1.0 + LEAKAGE_PER_K * (temperature_c - REFERENCE_C)
-    static = spec.power.static_w * voltage * max(0.2, leakage)
-    clock_tree = spec.power.idle_clock_w_per_ghz * clock_mhz / 1000.0 * voltage**2
-    return spec.power.constant_w + static + clock_tree
+    return spec.power.static_w * spec.voltage.at(clock_mhz) * max(0.2, leakage)
 
 
 def active_clock_power(spec: Spec, clock_mhz: float, busy: float) -> float:

@@ -81,7 +81,7 @@ def _looked_up(table: Lookup, *columns: Any) -> NDArray[np.float64]:
         new, first, inverse = np.unique(keys[missing], return_index=True, return_inverse=True)
         rows, at = np.empty((len(new), len(arrays)), dtype=np.int64), missing[first]
         for number, array in enumerate(arrays):
-            rows[:, number] = array[at] if array.size > 1 else array
+            rows[:, number] = array[at] if array.size != 1 else array
         figures = table.count(rows)
         table.learn(new, figures)
         found[:, missing] = figures[inverse].T
@@ -92,7 +92,7 @@ def _keys(columns: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
     """A 64-bit key per pattern, never 0: columns times odd constants, summed, and the bits mixed."""
     same, varying = len(columns), []
     for array, odd in zip(columns, _ODD[: len(columns)], strict=True):
-        if array.size > 1:
+        if array.size != 1:
             varying.append((array, odd))
         else:
             same += int(array.item()) * odd

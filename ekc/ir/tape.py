@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.errors import EkcError
+from ekc.ir.tape_code import Call, Ref, Rows, Writer, leaves, refs
 
 ROWS = 97
 """Rows to record with: a number that no shape has for another reason."""
@@ -25,20 +26,11 @@ _LOST = (
 )
 
 
-class _Ref(int):
-    """The number of a call on the tape, for its result."""
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """The number of rows, where a shape holds it."""
-
-
 class _Taped(np.ndarray):
     """A vector that writes down what is done to it."""
 
     recorder: _Recorder | None = None
-    ref: _Ref | None = None
+    ref: Ref | None = None
 
     def __array_finalize__(self, source: Any) -> None:
         # np.asanyarray(x, dtype) asks nobody: the same numbers in another type.
@@ -64,15 +56,17 @@ class _Recorder:
     """Calls in order, each distinct one once."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[Any, Any, dict[str, Any]]] = []
+        self.calls: list[Call] = []
         self.known: dict[Any, int] = {}
-        self.assumed: dict[_Ref, bool] = {}
-        self.results: dict[_Ref, Any] = {}
+        self.assumed: dict[Ref, bool] = {}
+        self.results: dict[Ref, Any] = {}
+        self.alone: set[Ref] = set()
+        self.planes: set[Ref] = set()
 
     def column(self, value: NDArray[np.int64]) -> _Taped:
         """A column of input."""
-        self.calls.append((None, (), {}))
-        return self._taped(value, _Ref(len(self.calls) - 1))
+        self.calls.append(Call(None, (), {}))
+        return self._taped(value, Ref(len(self.calls) - 1))
 
     def call(self, function: Any, args: Any, options: dict[str, Any]) -> Any:
         """Do it, and note it."""
@@ -87,11 +81,11 @@ class _Recorder:
             self.results[ref] = self._taped(found, ref)
         return self.results[ref]
 
-    def cast(self, source: _Taped, dtype: Any) -> _Ref | None:
+    def cast(self, source: _Taped, dtype: Any) -> Ref | None:
         """A conversion to another type."""
         if source.ref is None or source.dtype == dtype:
             return source.ref
-        return self._note(_cast, (source.ref, dtype), {})
+        return self._kept(source.shape, self._note(_cast, (source.ref, dtype), {}))
 
     def assume(self, value: _Taped) -> bool:
         """A branch on a value: taken as it is here, and noted."""
@@ -110,20 +104,29 @@ class _Recorder:
                 raise EkcError(_LOST)
             return value.flat[0]
         if type(value) is int and value == ROWS:
-            return _Rows()
+            return Rows()
         return value
 
-    def _note(self, function: Any, args: Any, options: dict[str, Any]) -> _Ref:
+    def _note(self, function: Any, args: Any, options: dict[str, Any]) -> Ref:
         key = _key((function, args, tuple(sorted(options.items()))))
         if key not in self.known:
             self.known[key] = len(self.calls)
-            self.calls.append((function, args, options))
-        return _Ref(self.known[key])
+            self.calls.append(Call(function, args, options))
+        return Ref(self.known[key])
 
-    def _taped(self, value: Any, ref: _Ref) -> _Taped:
+    def _taped(self, value: Any, ref: Ref) -> _Taped:
         taped = np.asarray(value).view(_Taped)
-        taped.recorder, taped.ref = self, ref
+        taped.recorder, taped.ref = self, self._kept(np.shape(value), ref)
         return taped
+
+    def _kept(self, shape: tuple[int, ...], ref: Ref) -> Ref:
+        """Note where the rows of a result stand; without them it says something of all rows at once."""
+        call = self.calls[ref]
+        if shape[-1:] != (ROWS,) or any(r in self.alone for r in refs((call.args, call.options))):
+            self.alone.add(ref)
+        elif len(shape) > 1:
+            self.planes.add(ref)
+        return ref
 
 
 def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -131,7 +134,7 @@ def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def call(*args: Any) -> Any:
-        on_tape = any(isinstance(x, _Taped) for x in _leaves(args))
+        on_tape = any(isinstance(x, _Taped) for x in leaves(args))
         return _recorder(args).call(function, args, {}) if on_tape else function(*args)
 
     return call
@@ -143,7 +146,7 @@ def some(mask: Any) -> bool:
 
 
 def _recorder(values: Any) -> _Recorder:
-    for one in _leaves(values):
+    for one in leaves(values):
         if isinstance(one, _Taped) and one.recorder is not None:
             return one.recorder
     raise EkcError(_LOST)
@@ -159,16 +162,6 @@ def _cast(array: Any, dtype: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     return value.view(np.ndarray) if isinstance(value, _Taped) else value
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        value = tuple(value.values())
-    if isinstance(value, (tuple, list)):
-        for one in value:
-            yield from _leaves(one)
-    else:
-        yield value
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -194,79 +187,55 @@ def _key(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Tape:
-    """A recorded walk: columns in, values out."""
+    """Recorded walks: columns in, the values of each walk out."""
 
     columns: tuple[str, ...]
-    function: Callable[..., tuple[Any, ...]]
-    assumed: tuple[bool, ...]
+    function: Callable[..., tuple[tuple[Any, ...], ...]]
+    assumed: tuple[tuple[bool, ...], ...]
+    """How the branches of each walk went."""
     length: int
     """Calls on the tape."""
 
-    def __call__(self, columns: Mapping[str, NDArray[np.int64]], rows: int) -> tuple[Any, ...] | None:
-        """What the walk gives for `rows` rows of columns, vectors or numbers; None where one of its branches
-        would go another way."""
+    def __call__(
+        self, columns: Mapping[str, NDArray[np.int64]], bounds: Sequence[int]
+    ) -> list[tuple[Any, ...] | None]:
+        """What each walk gives for its own rows: those from `bounds[i]` to `bounds[i + 1]` of the columns.
+
+        None where one of its branches would go another way.
+        """
         with np.errstate(all="ignore"):
-            outputs = self.function(rows, *(columns[name] for name in self.columns))
-        found, answers = outputs[: -len(self.assumed) or None], outputs[len(outputs) - len(self.assumed) :]
-        same = all(bool(answer) == assumed for answer, assumed in zip(answers, self.assumed, strict=True))
-        return found if same else None
+            outputs = self.function(bounds, *(columns[name] for name in self.columns))
+        found: list[tuple[Any, ...] | None] = []
+        for values, assumed in zip(outputs, self.assumed, strict=True):
+            answers = values[len(values) - len(assumed) :]
+            same = all(bool(answer) == way for answer, way in zip(answers, assumed, strict=True))
+            found.append(values[: len(values) - len(assumed)] if same else None)
+        return found
 
 
-def record(
-    walk: Callable[[Mapping[str, Any]], Iterator[Sequence[Any]]], columns: Mapping[str, NDArray[np.int64]]
-) -> tuple[Tape, ...]:
-    """Record a walk on columns of ROWS rows: a tape for each sequence of values that it yields.
+Walk = Callable[[Mapping[str, Any]], Iterator[Sequence[Any]]]
 
-    Raises `EkcError` where a vector leaves the tape.
+
+def record(walks: Sequence[Walk], columns: Mapping[str, NDArray[np.int64]]) -> tuple[Tape, ...]:
+    """Record walks on columns of ROWS rows: a tape for each sequence of values that they yield.
+
+    All walks yield equally many sequences. Raises `EkcError` where a vector leaves the tape.
     """
-    recorder, tapes = _Recorder(), []
+    recorder = _Recorder()
+    taped = {name: recorder.column(column) for name, column in columns.items()}
+    parts: list[list[list[Any]]] = []
+    ways: list[list[tuple[bool, ...]]] = []
     with np.errstate(all="ignore"):
-        for outputs in walk({name: recorder.column(column) for name, column in columns.items()}):
-            results = [*map(recorder.operand, outputs), *recorder.assumed]
-            function, length = _compiled(recorder.calls, len(columns), results)
-            tapes.append(Tape(tuple(columns), function, tuple(recorder.assumed.values()), length))
+        for walk in walks:
+            recorder.assumed, yielded, went = {}, [], []
+            for outputs in walk(taped):
+                yielded.append([*map(recorder.operand, outputs), *recorder.assumed])
+                went.append(tuple(recorder.assumed.values()))
+            parts.append(yielded)
+            ways.append(went)
+    tapes = []
+    for results, assumed in zip(zip(*parts, strict=True), zip(*ways, strict=True), strict=True):
+        writer = Writer(recorder.calls, len(columns), recorder.alone, recorder.planes)
+        function, length = writer.function(results)
+        tapes.append(Tape(tuple(columns), function, assumed, length))
     return tuple(tapes)
-
-
-def _compiled(
-    calls: Sequence[tuple[Any, Any, dict[str, Any]]], inputs: int, results: Sequence[Any]
-) -> tuple[Callable[..., tuple[Any, ...]], int]:
-    """The calls that the results need, as one Python function; each value is dropped after its last use."""
-    last = dict.fromkeys(_refs(results), len(calls))
-    lines: list[str] = []
-    names: dict[str, Any] = {}
-    for number in range(len(calls) - 1, inputs - 1, -1):
-        if number not in last:
-            continue
-        function, args, options = calls[number]
-        dropped = sorted({ref for ref in _refs((args, options)) if last.setdefault(ref, number) == number})
-        if dropped:
-            lines.append(f"    del {', '.join(f'v{ref}' for ref in dropped)}")
-        parts = [_text(a, names) for a in args] + [f"{k}={_text(v, names)}" for k, v in options.items()]
-        lines.append(f"    v{number} = {_name(function, names)}({', '.join(parts)})")
-    head = f"def tape(rows, {', '.join(f'v{i}' for i in range(inputs))}):"
-    tail = f"    return ({''.join(_text(x, names) + ', ' for x in results)})"
-    exec(compile("\n".join([head, *reversed(lines), tail]), "<tape>", "exec"), names)
-    return names["tape"], sum("=" in line for line in lines)
-
-
-def _refs(values: Any) -> Iterator[int]:
-    return (x for x in _leaves(values) if isinstance(x, _Ref))
-
-
-def _text(value: Any, names: dict[str, Any]) -> str:
-    if isinstance(value, _Ref):
-        return f"v{int(value)}"
-    if isinstance(value, _Rows):
-        return "rows"
-    if isinstance(value, (tuple, list)):
-        inside = "".join(_text(one, names) + ", " for one in value)
-        return f"({inside})" if isinstance(value, tuple) else f"[{inside}]"
-    return repr(value) if type(value) in (bool, int) else _name(value, names)
-
-
-def _name(value: Any, names: dict[str, Any]) -> str:
-    """A name for anything that has no text of its own."""
-    name = f"k{len(names)}"
-    names[name] = value
-    return name

@@ -28,7 +28,14 @@ def best(
     Raises `RecordError` for the file, `InvalidInput` when it holds no metered schedule of the operator.
     """
     checked_objective(objective)
-    device = devices.open(target)
+    trials = judged(op, records, devices.open(target))
+    limit = min(t.latency_s or 0.0 for t in trials) * (1 + max_slowdown)
+    near = [t for t in trials if (t.latency_s or 0.0) <= limit]
+    return min(near, key=lambda t: (merit(objective, t.latency_s, t.energy_j), t.schedule.digest))
+
+
+def judged(op: Operator, records: str | Path, device: Device) -> list[Trial]:
+    """The metered schedules on file that a choice is made among. Raises as `best` does."""
     with RecordStore(records, create=False) as store:
         found = store.rows(operator=canonical_json(op.to_json()), device=device.name)
         rows = [row for row in found if _alike(row, device)]
@@ -40,9 +47,7 @@ def best(
         raise InvalidInput(
             f"{op.name} on {device.label}: no metered schedule in {records}; run ekc tune with --records"
         )
-    limit = min(t.latency_s or 0.0 for t in trials) * (1 + max_slowdown)
-    near = [t for t in trials if (t.latency_s or 0.0) <= limit]
-    return min(near, key=lambda t: (merit(objective, t.latency_s, t.energy_j), t.schedule.digest))
+    return trials
 
 
 def _alike(row: Row, device: Device) -> bool:

@@ -47,9 +47,13 @@ class Breeder:
     space: Genetics
     random: np.random.Generator
     size: int = POPULATION
+    crossing: bool = True
+    """Whether genomes are crossed; without, all that change are mutated."""
     refusals: Counter[str] = field(default_factory=Counter)
     bred: int = 0
     """Genomes bred, repaired and scored so far."""
+    repaired: int = 0
+    """Genomes that went through repair so far, legal afterwards or not."""
 
     def draw(self, count: int) -> Population:
         """Random legal genomes, each once."""
@@ -83,7 +87,8 @@ class Breeder:
     def _children(self, parents: Population, scores: NDArray[np.float64]) -> Population:
         crossed, mutated = int(self.size * CROSSED), int(self.size * MUTATED)
         a, b = self._pick(scores, crossed), self._pick(scores, crossed)
-        children = self.space.mutate(self.random, self.space.cross(self.random, parents[a], parents[b]))
+        mixed = self.space.cross(self.random, parents[a], parents[b]) if self.crossing else parents[a]
+        children = self.space.mutate(self.random, mixed)
         changed = self.space.mutate(self.random, parents[self._pick(scores, mutated)])
         return children + changed + self.space.draw(self.random, self.size - crossed - mutated)
 
@@ -95,6 +100,7 @@ class Breeder:
     def _legal(self, population: Population) -> Population:
         legal, dropped = self.space.repair(self.random, population)
         self.refusals.update(dropped)
+        self.repaired += len(population)
         return self._unique(legal)
 
     def _unique(self, population: Population) -> Population:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ekc.codegen import nvrtc
@@ -20,6 +20,7 @@ from ekc.devices.execute import EXECUTED_BY
 from ekc.errors import CompileError, EkcError, ScheduleError
 from ekc.ir.schedule import Schedule
 from ekc.search.records import Key, Kind, RecordStore, Row, canonical_json
+from ekc.search.spent import Spent
 from ekc.version import __version__
 
 LABEL_WINDOW_S = 1.0
@@ -43,6 +44,7 @@ class Bench:
 
     device: Device
     store: RecordStore
+    spent: Spent = field(default_factory=Spent)
 
     def known(self, schedule: Schedule) -> Timing | Failure | None:
         """What is on file of a schedule's first timing: no need to compile it again."""
@@ -64,6 +66,12 @@ class Bench:
 
         What the compiler or the device refuses is a Failure, and filed too.
         """
+        outcome = self._time(schedule, kernel, draw)
+        if isinstance(outcome, Timing):
+            self.spent.timed(outcome, self.device.peaks.board_power_w)
+        return outcome
+
+    def _time(self, schedule: Schedule, kernel: Callable[[], CompiledKernel], draw: int) -> Timing | Failure:
         key = self._key(schedule, draw)
         row = self.store.find("timing", key)
         if row is not None:
@@ -84,6 +92,14 @@ class Bench:
         self, schedule: Schedule, kernel: Callable[[], CompiledKernel], seconds: float, draw: int = 0
     ) -> Metering | Failure:
         """Power and energy, from the file or the device."""
+        outcome = self._meter(schedule, kernel, seconds, draw)
+        if isinstance(outcome, Metering):
+            self.spent.metered(outcome)
+        return outcome
+
+    def _meter(
+        self, schedule: Schedule, kernel: Callable[[], CompiledKernel], seconds: float, draw: int
+    ) -> Metering | Failure:
         key = self._key(schedule, draw, seconds)
         row = self.store.find("metering", key)
         if row is not None:

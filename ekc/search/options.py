@@ -23,6 +23,9 @@ class Wish:
     search_clocks: bool
     seed: int
     time_budget_s: float | None
+    calls: float | None = None
+    """How often the kernel is expected to be called: a round must pay for itself in so many calls.
+    None: all trials are used, whatever they bring."""
 
 
 def check_start(op: Operator, start: Sequence[Schedule]) -> None:
@@ -40,9 +43,12 @@ def check_start(op: Operator, start: Sequence[Schedule]) -> None:
             raise InvalidInput(f"start: a schedule of {s.op.name} cannot start the tuning of {op.name}")
 
 
-def check_options(trials: int, max_slowdown: float, clocks: str, seed: int, budget: float | None) -> None:
+def check_options(
+    trials: int | None, max_slowdown: float, clocks: str, seed: int, budget: float | None
+) -> None:
     """Refuse the numbers that `tune` would refuse; the command line asks before it writes anything."""
-    whole("trials", trials, 1_000_000)
+    if trials is not None:
+        whole("trials", trials, 1_000_000)
     whole("seed", seed, 2**63 - 1, least=0)
     if not _number(max_slowdown) or not 0 <= max_slowdown <= 10:
         raise InvalidInput(

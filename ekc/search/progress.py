@@ -14,6 +14,13 @@ class Progress(Protocol):
         """`done` trials so far, and what is best."""
 
 
+def announce(text: str) -> None:
+    """Say something on stderr, before the bar."""
+    from rich.console import Console
+
+    Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(text)
+
+
 @contextmanager
 def progress_bar(total: int, title: str, shown: bool) -> Iterator[Progress]:
     """A bar over `total` trials; does nothing unless `shown`."""

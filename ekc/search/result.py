@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ekc.devices.base import Interval
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
+from ekc.search.spent import Spent, calls_to_break_even
 
 if TYPE_CHECKING:
     from ekc.devices.kernel import Kernel
@@ -81,13 +82,14 @@ class DeviceNote:
 
 @dataclass(frozen=True)
 class ModelCard:
-    """How the energy model did in one round, predicted before it saw the round's figures."""
+    """How the energy model did up to one round, by the last kernels metered (`metering.WINDOW` at most), each
+    predicted before it was."""
 
     round: int
     rows: int
     """Metered kernels it had learned from."""
     rank_correlation: float | None
-    """Spearman, predicted against metered energy of this round; None below three metered kernels."""
+    """Spearman, predicted against metered energy; None below three metered kernels."""
     error: float | None
     """Median absolute relative error of its energies."""
     constant_power_error: float | None
@@ -95,9 +97,9 @@ class ModelCard:
     latency_rank: float | None
     """Spearman of latency alone against metered energy: the other trivial predictor."""
     share: float
-    """Share of this round's fast kernels that was metered."""
+    """Share of the timed kernels that is metered from here on."""
     quarantined: bool
-    """Whether the prior ruled instead of the model."""
+    """Whether a line over the prior rules instead of the model from here on."""
 
 
 @dataclass(frozen=True)
@@ -123,10 +125,14 @@ class TuningResult:
     model_cards: tuple[ModelCard, ...] = ()
     refusals: Mapping[str, int] = field(default_factory=dict)
     """Genomes dropped as illegal after repair, by rule."""
+    bred: int = 0
+    """Genomes that went through repair: those that `refusals` are a part of."""
     clock_front: tuple[Trial, ...] = ()
     """With clocks="search": the best schedule metered at other clocks. Not comparable with `best`."""
     stopped: str = ""
     """"" when all trials were used; otherwise why the run ended early."""
+    spent: Spent = field(default_factory=Spent)
+    """What the run cost on the device; on a simulated one what it would cost. The host is not counted."""
 
     @property
     def trial_count(self) -> int:
@@ -137,6 +143,16 @@ class TuningResult:
     def metered_count(self) -> int:
         """Schedules whose energy was measured."""
         return sum(t.metered for t in self.trials)
+
+    @property
+    def break_even_calls(self) -> dict[str, float | None]:
+        """Calls after which the energy that `best` saves has paid for the search, against "fastest" and
+        "baseline"; None where it saves nothing."""
+        others = {"fastest": self.fastest, "baseline": self.baseline}
+        return {
+            name: calls_to_break_even(self.spent.joules, self.best.energy_j, other.energy_j)
+            for name, other in others.items()
+        }
 
     @property
     def pareto(self) -> tuple[Trial, ...]:
@@ -206,7 +222,10 @@ class TuningResult:
             "roofline_bound": self.roofline_bound,
             "model_cards": [vars(c) for c in self.model_cards],
             "refusals": dict(self.refusals),
+            "bred": self.bred,
             "clock_front": [t.to_json() for t in self.clock_front],
             "seconds": self.seconds,
             "stopped": self.stopped,
+            "spent": vars(self.spent),
+            "break_even_calls": self.break_even_calls,
         }

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 
 import numpy as np
 
 from ekc.errors import NothingLegal
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
-from ekc.search.breeding import Breeder
 from ekc.search.candidate import Candidate
 from ekc.search.finals import Finals
 from ekc.search.measuring import FINAL_WINDOW_S, Bench, Failure
+from ekc.search.method import OURS, Method
 from ekc.search.naive import naive
 from ekc.search.options import Wish
+from ekc.search.payoff import WhilePaying
 from ekc.search.progress import Progress
 from ekc.search.result import DeviceNote, Trial, TuningResult
 from ekc.search.rounds import Rounds, population_size
@@ -29,12 +31,22 @@ CLOCKS_TRIED = 8
 class Run:
     """Call `run` once."""
 
-    def __init__(self, op: Operator, bench: Bench, workers: Executor, wish: Wish, tell: Progress) -> None:
+    def __init__(
+        self,
+        op: Operator,
+        bench: Bench,
+        workers: Executor,
+        wish: Wish,
+        tell: Progress,
+        method: Method = OURS,
+    ) -> None:
         self.op, self.bench, self.device, self.wish = op, bench, bench.device, wish
         space = Space(op, self.device.limits)
-        self.task = ScheduleTask(space, bench, workers, wish, tell)
-        self.breeder = Breeder(space, np.random.default_rng(wish.seed), population_size(wish.trials))
-        self.rounds = Rounds(self.breeder, self.task, wish.trials)
+        self.task = ScheduleTask(space, bench, workers, wish, tell, method)
+        random, size = np.random.default_rng(wish.seed), population_size(wish.trials)
+        self.breeder = self.task.method.breeder(space, random, size)
+        self.paying = None if wish.calls is None else WhilePaying(self.task, wish.calls)
+        self.rounds = Rounds(self.breeder, self.paying or self.task, wish.trials)
         self.interrupted = False
 
     def run(self, start: Sequence[Schedule]) -> TuningResult:
@@ -78,7 +90,7 @@ class Run:
             return "interrupted"
         if self.task.late:
             return f"time budget of {self.wish.time_budget_s:g} s used"
-        return self.rounds.stopped
+        return self.rounds.stopped or (self.paying.stopped if self.paying else "")
 
     def _over_clocks(self, best: Candidate) -> tuple[Trial, ...]:
         """The best schedule metered at other clocks: the front over clocks, a line of its own."""
@@ -90,7 +102,7 @@ class Run:
         for mhz in picks:
             if not self.task.on_time():
                 break
-            bench = Bench(self.device.at_clock(mhz), self.bench.store)
+            bench = Bench(self.device.at_clock(mhz), self.bench.store, self.bench.spent)
             c = self.task.candidate(best.schedule, best.structure, best.round)
             timing = bench.time(c.schedule, lambda: best.kernel)
             metering = bench.meter(c.schedule, lambda: best.kernel, FINAL_WINDOW_S)
@@ -121,8 +133,10 @@ class Run:
             roofline_bound="compute" if compute_s >= memory_s else "memory",
             model_cards=tuple(self.task.learner.cards),
             refusals=dict(self.breeder.refusals),
+            bred=self.breeder.repaired,
             clock_front=clock_front,
             stopped=self._stopped,
+            spent=replace(self.bench.spent),
         )
 
     def _why_nothing(self) -> str:

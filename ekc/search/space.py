@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +23,12 @@ from ekc.search.decisions import Decision
 from ekc.search.population import Population
 from ekc.search.remedies import Remedy, remedy_for
 from ekc.search.structures import Structure, structures
-from ekc.search.walks import Columns, Walks
+from ekc.search.walks import Broken, Sorted, Walks
 
-CHUNK = 4096
+CHUNK = 8192
 """Rows analysed at once: temporaries stay in cache."""
+SAMPLE = 97
+"""Random genomes that show the walks which columns hold what."""
 REPAIR_ROUNDS = 12
 GIVEN_UP = 0.005
 """Share of a population that is not worth another round of repair."""
@@ -41,17 +44,15 @@ class Space:
         self.sizes = np.array([d.size for d in self.decisions], dtype=np.int64)
         names = [d.name for d in self.decisions]
         self.uses = np.array([[n in {d.name for d in s.decisions} for n in names] for s in self.structures])
-        self._remedies: dict[tuple[int, str], Remedy] = {}
+        self._remedies: dict[str, Remedy] = {}
         self._position = {name: i for i, name in enumerate(names)}
-        self.walks = tuple(Walks(op, s, limits) for s in self.structures)
         self._tables = [
-            [
-                (hole, self._position[d.name], np.ascontiguousarray(d.table[:, i]))
-                for d in s.decisions
-                for i, hole in enumerate(d.holes)
-            ]
-            for s in self.structures
+            (hole, column, np.ascontiguousarray(d.table[:, i]))
+            for column, d in enumerate(self.decisions)
+            for i, hole in enumerate(d.holes)
         ]
+        drawn = np.random.default_rng(0).integers(0, self.sizes, (SAMPLE, len(self.sizes)))
+        self.walks = Walks(op, self.structures, limits, self._columns(drawn))
 
     def draw(self, random: np.random.Generator, count: int) -> Population:
         """Uniform over structures, then over the table of every decision. Not yet legal."""
@@ -104,39 +105,45 @@ class Space:
     ) -> tuple[NDArray[np.int64], NDArray[np.object_]]:
         """Genes with every broken rule eased by one remedy, and the first rule that each broke ("": none)."""
         genes, broken = population.genes.copy(), np.full(len(population), "", dtype=object)
-        for rows, structure, columns in self._columns(population):
-            for rule, failed, excess in self.walks[structure].broken(columns, len(rows)):
-                at = rows[failed]
-                broken[at] = np.where(broken[at] == "", rule, broken[at])
-                genes[at] = self.remedies(structure, rule).ease(random, genes[at], excess)
+        for found in self.broken(population):
+            at = found.rows
+            broken[at] = np.where(broken[at] == "", found.rule, broken[at])
+            uses = self.uses[population.structure[at]]
+            genes[at] = self.remedy(found.rule).ease(random, genes[at], uses, found.excess)
         return genes, broken
 
-    def remedies(self, structure: int, rule: str) -> Remedy:
-        """What can mend a rule in a structure; worked out once."""
-        if (structure, rule) not in self._remedies:
-            own = {i: d for i, d in enumerate(self.decisions) if self.uses[structure, i]}
-            self._remedies[structure, rule] = remedy_for(rule, own)
-        return self._remedies[structure, rule]
+    def broken(self, population: Population) -> Iterator[Broken]:
+        """Every rule that some genomes break, and which."""
+        for rows, genomes in self._sorted(population):
+            for found in self.walks.broken(genomes):
+                yield replace(found, rows=rows[found.rows])
+
+    def remedy(self, rule: str) -> Remedy:
+        """What can mend a rule; worked out once."""
+        if rule not in self._remedies:
+            self._remedies[rule] = remedy_for(rule, self.decisions)
+        return self._remedies[rule]
 
     def figures(self, population: Population) -> dict[str, NDArray[np.float64]]:
         """The analysis of every genome, by quantity."""
         out: dict[str, NDArray[np.float64]] = {}
-        for rows, structure, columns in self._columns(population):
-            for name, values in self.walks[structure].figures(columns, len(rows)).items():
-                out.setdefault(name, np.zeros(len(population)))[rows] = values
+        for rows, genomes in self._sorted(population):
+            for part, figures in self.walks.figures(genomes):
+                for name, values in figures.items():
+                    out.setdefault(name, np.zeros(len(population)))[rows[part]] = values
         return out
 
-    def _columns(self, population: Population) -> Iterator[tuple[NDArray[np.intp], int, Columns]]:
-        """Chunks of one structure each: rows, structure, and the values of its holes."""
-        for structure in np.unique(population.structure).tolist():
-            rows = np.flatnonzero(population.structure == structure)
-            for start in range(0, len(rows), CHUNK):
-                chunk = rows[start : start + CHUNK]
-                yield chunk, structure, self.columns(structure, population.genes[chunk])
+    def _sorted(self, population: Population) -> Iterator[tuple[NDArray[np.intp], Sorted]]:
+        """Chunks of genomes sorted by structure, and which rows of the population they are."""
+        for start in range(0, len(population), CHUNK):
+            structure = population.structure[start : start + CHUNK]
+            rows = start + np.argsort(structure, kind="stable")
+            counts = np.bincount(structure, minlength=len(self.structures))
+            yield rows, Sorted([0, *np.cumsum(counts).tolist()], self._columns(population.genes[rows]))
 
-    def columns(self, structure: int, genes: NDArray[np.int64]) -> Columns:
-        """What the genes of one structure put into its holes."""
-        return {hole: table[genes[:, column]] for hole, column, table in self._tables[structure]}
+    def _columns(self, genes: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+        """What genes put into the holes."""
+        return {hole: table[genes[:, column]] for hole, column, table in self._tables}
 
     def values(self, population: Population, row: int) -> dict[str, int]:
         """The decisions of one genome as plain numbers, by hole name."""
@@ -155,7 +162,7 @@ class Space:
 
     def refusals(self, population: Population, row: int) -> Iterator[Refusal]:
         """Why one genome is not legal."""
-        program = self.walks[int(population.structure[row])].program(self.values(population, row))
+        program = self.walks.program(int(population.structure[row]), self.values(population, row))
         for check in checks(program, self.limits):
             refusal = check.refusal()
             if refusal is not None:

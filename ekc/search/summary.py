@@ -7,19 +7,23 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from ekc.devices.base import Interval
-from ekc.search.result import ModelCard, Trial, TuningResult
+from ekc.search.model_card import model_card
+from ekc.search.result import Trial, TuningResult
 from ekc.search.text_table import WIDTH, text_table
 
 _LABEL = 11
 """Width of the names to the left of the notes."""
+_LARGE = ((1e12, " trillion"), (1e9, " billion"), (1e6, " million"))
+USUAL = 0.01
+"""Share of the bred genomes that repair may give up without a word: it stops at half of that by design."""
 _SCALES = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
 
 
 def summary(result: TuningResult) -> str:
     """One table of best, fastest and naive schedule, and notes on how the figures came about."""
     parts = [_title(result), _main_table(result), *_notes(result)]
-    if result.clock_front:
-        parts += ["", _clock_table(result)]
+    for table in (model_card(result.model_cards), _clock_table(result)):
+        parts += ["", table] if table else []
     return "\n".join(parts)
 
 
@@ -113,9 +117,10 @@ def _notes(result: TuningResult) -> Iterator[str]:
         "trials", f"{result.trial_count}, {result.metered_count} of them metered, in {result.seconds:.1f} s"
     )
     yield from note("failures", _failures(result.trials))
-    yield from note("refused", _histogram(result.refusals))
+    yield from note("refused", _refused(result.refusals, result.bred))
     yield from note("energy", _saving(result))
-    yield from note("model", _model(result.model_cards))
+    yield from note("cost", _cost(result))
+    yield from note("pays", _pays(result))
     yield from note("bound", f"the least time on the roofline is set by {_bound(result)}")
     yield from note("checked", result.best.checked or "not executed")
     yield from note("throttled", ", ".join(result.best.throttle))
@@ -149,9 +154,13 @@ def _failures(trials: Sequence[Trial]) -> str:
     return "; ".join(told)
 
 
-def _histogram(counts: Mapping[str, int]) -> str:
-    pairs = Counter(counts)
-    return ", ".join(f"{reason} {number}" for reason, number in pairs.most_common())
+def _refused(counts: Mapping[str, int], bred: int) -> str:
+    """What could not be made legal, by rule; the few that repair gives up in any space are no news."""
+    total = sum(counts.values())
+    if total <= USUAL * bred:
+        return ""
+    reasons = ", ".join(f"{reason} {number:,}" for reason, number in Counter(counts).most_common())
+    return f"{total:,} of {bred:,} bred genomes stayed illegal: {reasons}"
 
 
 def _saving(result: TuningResult) -> str:
@@ -166,6 +175,36 @@ def _saving(result: TuningResult) -> str:
     return f"{words}{_slower(best, fastest)}; {_evidence(best, fastest)}"
 
 
+def _cost(result: TuningResult) -> str:
+    spent = result.spent
+    words = (
+        f"{figure(spent.joules)} J on the device: {spent.metering_s:.0f} s of metering, "
+        f"{spent.timing_s:.2g} s of timing; the host is not counted"
+    )
+    return f"simulated, a real one would take {words}" if result.device.simulated else words
+
+
+def _pays(result: TuningResult) -> str:
+    """After how many calls the search has saved what it cost."""
+    calls = result.break_even_calls
+    parts = []
+    if calls["fastest"] is not None:
+        weak = "" if _told_apart(result.best, result.fastest) else " (no difference is shown)"
+        parts.append(f"{_number(calls['fastest'])} calls against the fastest{weak}")
+    if calls["baseline"] is not None:
+        parts.append(f"{_number(calls['baseline'])} calls against the naive")
+    return f"after {', '.join(parts)}" if parts else ""
+
+
+def _number(value: float | None) -> str:
+    """Two digits, in words from a million on."""
+    if value is None:
+        return "-"
+    size, name = next((x for x in _LARGE if value >= x[0]), (1.0, ""))
+    rounded = float(f"{value / size:.2g}")
+    return f"{rounded:,.0f}{name}" if rounded >= 10 else f"{rounded:g}{name}"
+
+
 def _slower(best: Trial, fastest: Trial) -> str:
     if not best.latency_s or not fastest.latency_s:
         return ""
@@ -173,40 +212,27 @@ def _slower(best: Trial, fastest: Trial) -> str:
 
 
 def _evidence(best: Trial, fastest: Trial) -> str:
-    a, b = best.energy_interval_j, fastest.energy_interval_j
-    if not (best.metered and fastest.metered) or a is None or b is None:
+    if not (best.metered and fastest.metered):
         return "not both were metered, so this is a prediction"
-    overlap = a.low <= b.high and b.low <= a.high
     return (
-        "within the measurement interval: no difference is shown"
-        if overlap
-        else "the 95 % intervals do not overlap"
+        "the 95 % intervals do not overlap"
+        if _told_apart(best, fastest)
+        else "within the measurement interval: no difference is shown"
     )
 
 
-def _model(cards: Sequence[ModelCard]) -> str:
-    """The last round's verdict on the model, beside the predictor that a model must beat."""
-    told = [c for c in cards if c.error is not None]
-    if not told:
-        return ""
-    card = told[-1]
-    rank = "" if card.rank_correlation is None else f", rank correlation {card.rank_correlation:.2f}"
-    text = f"round {card.round}: median error {_percent(card.error)}{rank}, from {card.rows} metered kernels"
-    if card.constant_power_error is not None:
-        text += f"; energy = latency x constant power: {_percent(card.constant_power_error)}"
-        if card.error is not None and card.error >= card.constant_power_error:
-            text += " (the model is no better)"
-    if card.latency_rank is not None:
-        text += f"; rank correlation of latency alone {card.latency_rank:.2f}"
-    return text + ("; quarantined, the prior ruled" if card.quarantined else "")
-
-
-def _percent(error: float | None) -> str:
-    return "-" if error is None else f"{100 * error:.1f}%"
+def _told_apart(one: Trial, other: Trial) -> bool:
+    """Whether both were metered and their intervals do not overlap."""
+    a, b = one.energy_interval_j, other.energy_interval_j
+    if not (one.metered and other.metered) or a is None or b is None:
+        return False
+    return a.low > b.high or b.low > a.high
 
 
 def _clock_table(result: TuningResult) -> str:
     front = result.clock_front
+    if not front:
+        return ""
     latency, energy = unit_of([t.latency_s for t in front], "s"), unit_of([t.energy_j for t in front], "J")
     rows = [
         (

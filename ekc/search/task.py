@@ -18,24 +18,34 @@ from ekc.search.candidate import Candidate
 from ekc.search.features import features
 from ekc.search.learner import Learner
 from ekc.search.measuring import LABEL_WINDOW_S, Bench, Failure
+from ekc.search.method import OURS, Method
 from ekc.search.objective import merit
 from ekc.search.options import Wish
 from ekc.search.population import Population
 from ekc.search.progress import Progress
 from ekc.search.space import Space
 
-METERED_PER_RUN = 8
-"""Metering, and the verdict on the energy model, comes about so many times in a run: a verdict wants rows."""
+METERED_PER_RUN = 16
+"""Metering comes about so many times in a run."""
 FEWEST_TO_METER, MOST_TO_METER = 4, 64
 
 
 class ScheduleTask:
     """One operator on one device: genomes become Candidates, and their latency is what is bred from."""
 
-    def __init__(self, space: Space, bench: Bench, workers: Executor, wish: Wish, tell: Progress) -> None:
+    def __init__(
+        self,
+        space: Space,
+        bench: Bench,
+        workers: Executor,
+        wish: Wish,
+        tell: Progress,
+        method: Method = OURS,
+    ) -> None:
         self.space, self.bench, self.workers, self.wish, self.tell = space, bench, workers, wish, tell
         self.device = bench.device
-        self.learner = Learner(self.device.peaks, wish.seed, wish.max_slowdown)
+        self.method = method
+        self.learner = Learner(self.device.peaks, wish.seed, wish.max_slowdown, self.method)
         self.candidates: list[Candidate] = []
         self.late = False
         self._tried: set[str] = set()
@@ -67,16 +77,27 @@ class ScheduleTask:
 
     def rankings(self, population: Population) -> tuple[NDArray[np.float64], ...]:
         """By what a measurement promises of the objective, and of the latency alone."""
-        if not len(population):
-            return (np.zeros(0),)
-        mean, spread, watts = self.learner.expect(self.space.figures(population))
+        if not len(population) or self.method.proposals == "drawn":
+            return (np.zeros(len(population)),)
+        mean, spread, power, power_spread = self.learner.expect(self.space.figures(population))
         working = self.working
         latency = _promise(mean, spread, [c.latency_s for c in working])
         if self.wish.objective == "latency":
             return (latency,)
-        low, high = (self._score(np.exp(x), watts) for x in (mean, mean + spread))
-        seen = [float(self._score(c.latency_s, c.power_w)) for c in working]
-        return _promise(np.log(low), np.log(high / low), seen), latency
+        low, high = (self._score(np.exp(x), np.exp(power)) for x in (mean, mean + spread))
+        dear = self._score(1.0, np.exp(power_spread))
+        seen = [self.score(c) for c in self.marks]
+        return _promise(np.log(low), np.hypot(np.log(high / low), np.log(dear)), seen), latency
+
+    @property
+    def marks(self) -> list[Candidate]:
+        """What is to be beaten: the metered, if any are, for the luckiest prediction would be no mark."""
+        working = self.working
+        return [c for c in working if c.metered] or working
+
+    def score(self, c: Candidate) -> float:
+        """What the rounds make small."""
+        return float(self._score(c.latency_s, c.power_w))
 
     def _score(
         self, latency_s: NDArray[np.float64] | float, watts: NDArray[np.float64] | float

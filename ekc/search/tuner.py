@@ -15,10 +15,12 @@ from pathlib import Path
 from ekc import devices
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
+from ekc.search.effort import checked_effort
+from ekc.search.forecast import forecast
 from ekc.search.measuring import Bench
 from ekc.search.objective import checked_objective
 from ekc.search.options import Wish, check_options, check_start
-from ekc.search.progress import progress_bar
+from ekc.search.progress import announce, progress_bar
 from ekc.search.records import RecordStore
 from ekc.search.result import TuningResult
 from ekc.search.run import Run
@@ -27,7 +29,7 @@ from ekc.search.run import Run
 def tune(
     op: Operator,
     target: str = "auto",
-    trials: int = 256,
+    trials: int | None = None,
     objective: str = "energy",
     max_slowdown: float = 0.05,
     clocks: str = "fixed",
@@ -37,29 +39,37 @@ def tune(
     start: Sequence[Schedule] = (),
     executor: Executor | None = None,
     progress: bool = True,
+    effort: str | None = None,
 ) -> TuningResult:
     """Search the schedules of `op` for the one that costs least at the speed of the fastest.
 
     target: "auto", "cuda:N" or a simulated device such as "a100". trials: schedules to compile and
-    time. objective: "energy" (least joules among kernels at most `max_slowdown` slower than the
-    fastest), "latency" or "edp". clocks: "fixed", or "search" for a second line over clocks.
-    records: an SQLite file; figures on file are not measured again, so an interrupted run resumes by
-    running again. time_budget_s: seconds after which the run ends with the best so far. start:
-    schedules to try first. executor: any concurrent.futures Executor for compiling (default: threads).
-    The same seed gives the same winner for any number of workers, unless time ran out.
+    time, all of them (256 if nothing is said). effort: instead of trials, "quick", "standard" or "full":
+    at most 64, 256 or 1024, fewer where another round would not pay (`payoff.py` has the rule).
+    objective: "energy" (least joules among kernels at most `max_slowdown` slower than the fastest),
+    "latency" or "edp". clocks: "fixed", or "search" for a second line over clocks. records: an SQLite
+    file; figures on file are not measured again, so an interrupted run resumes by running again.
+    time_budget_s: seconds after which the run ends with the best so far. start: schedules to try
+    first. executor: any concurrent.futures Executor for compiling (default: threads). progress: say on
+    stderr what the run will take, then how far it is. The same seed gives the same winner for any
+    number of workers, unless time ran out.
 
     Ctrl-C ends the run with the best so far. Raises `InvalidInput` for arguments, `DeviceError` for
     the target, `RecordError` for the file, `NothingLegal` with the reasons when no schedule works.
     """
     check_start(op, start)
     check_options(trials, max_slowdown, clocks, seed, time_budget_s)
-    objective = checked_objective(objective)
+    objective, asked = checked_objective(objective), checked_effort(effort)
+    calls = asked.calls if trials is None else None
+    trials = asked.trials if trials is None else trials
+    wish = Wish(trials, objective, max_slowdown, clocks == "search", seed, time_budget_s, calls)
     device = devices.open(target)
     with ExitStack() as stack:
         store = stack.enter_context(RecordStore(records))
+        if progress:
+            announce(str(forecast(op, device, wish)))
         workers = executor or _threads(stack)
         tell = stack.enter_context(progress_bar(trials, f"{op.name} on {device.label}", progress))
-        wish = Wish(trials, objective, max_slowdown, clocks == "search", seed, time_budget_s)
         return Run(op, Bench(device, store), workers, wish, tell).run(start)
 
 

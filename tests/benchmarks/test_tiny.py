@@ -215,3 +215,105 @@ def test_search_quality(tmp_path: Path) -> None:
     # The bar is for 100 evaluations.
     assert "pass" not in ours
     assert "no bar here" in text
+
+
+def timed_hotspot(folder: Path, twice: bool) -> None:
+    """A made-up recording whose power falls with the tile and with nothing else, and the noise of a meter."""
+    names = ("tile_size_y", "temporal_tiling_factor", "loop_unroll_factor_t", "sh_power", "blocks_per_sm")
+    with gzip.open(folder / "a4000_hotspot_energy.csv.gz", "wt", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*names, "time_ms", "energy_j"])
+        for row in itertools.product((1, 2, 3, 4, 5, 6, 7), (1, 2, 4), (1, 2), (0, 1), (0, 1, 2)):
+            milliseconds = 1 + abs(row[1] - 2) + 0.5 * row[2] + 0.1 * row[3] + 0.01 * row[4]
+            writer.writerow([*row, milliseconds, milliseconds * (50 + 100 / row[0]) / 1e3])
+    with gzip.open(folder / "a4000_gemm_noise.csv.gz", "wt", newline="") as file:
+        csv.writer(file).writerows([("rep", "time_ms", "energy_j"), (0, 2, 0.98), (1, 2, 1.02)][: 2 + twice])
+
+
+def test_energy_model(tmp_path: Path) -> None:
+    timed_hotspot(tmp_path, twice=True)
+    text, figures = run(
+        "energy_model.py", tmp_path, "--data", str(tmp_path), "--only", "hotspot A4000 energy"
+    )
+    lines = {line["prediction"]: line for line in figures["lines"]}
+    ours, rule = lines["ekc, time known"], lines["latency x constant power"]
+    assert rule["rows"] == 252
+    assert ours["times_better"] == pytest.approx(rule["mean"] / ours["mean"])
+    assert ours["mean"] < rule["mean"] / 5
+    assert ours["bar"] == {"times_better": 10}
+    assert figures["pass"] == ours["pass"] == (ours["times_better"] >= 10)
+    assert ours["mean"] < lines["ekc, configuration alone"]["mean"] < rule["mean"]
+    assert "mean" not in lines["latency alone"]
+    (noise,) = figures["noise"]
+    assert noise["rows"] == 2
+    assert noise["energy_rms"] == pytest.approx(0.02 * 2**0.5)
+    assert noise["time_rms"] == 0
+    assert "2.8% (RMS) from the truth" in text
+
+
+def test_what_was_measured_once_says_nothing_of_noise(tmp_path: Path) -> None:
+    timed_hotspot(tmp_path, twice=False)
+    text, figures = run(
+        "energy_model.py", tmp_path, "--data", str(tmp_path), "--only", "hotspot A4000 energy"
+    )
+    assert figures["noise"] == [{"recording": "hotspot A4000 energy", "rows": 0}]
+    assert "nothing was measured twice" in text
+
+
+def test_settings_that_a_kernel_does_not_use_make_no_new_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import energy_model
+    import energy_rows
+    import numpy as np
+
+    names = [n for n in COLUMNS.split() if n != "PRECISION"] + ["time_ms", "energy_j"]
+    rows = [
+        (16, nwg, 32, 8, 8, mdima, ndimb, 2, 1, 1, 0, 0, sa, sb, nwg, nwg / 4)
+        for nwg, mdima, ndimb, sa, sb in itertools.product((32, 64, 128), (8, 16), (8, 16), (0, 1), (0, 1))
+    ]
+    with gzip.open(tmp_path / "a100_gemm_energy.csv.gz", "wt", newline="") as file:
+        csv.writer(file).writerows([names, *rows])
+    (recording,) = (r for r in energy_model.ENERGIES if r.name == "GEMM A100 energy")
+    whole = energy_rows.kernels(tmp_path, recording)
+    # Of each tile: one kernel with neither staged, two with one staged, four with both.
+    assert len(np.unique(whole.kernel)) == 3 * (1 + 2 + 2 + 4)
+    held = [set(whole.kernel[whole.energy == e].tolist()) for e in (8, 16, 32)]
+    assert not set.intersection(*held)
+    seen: list[set[int]] = []
+
+    def spy(known: energy_rows.Kernels, asked: energy_rows.Kernels, seed: int) -> np.ndarray:
+        seen.append(set(known.kernel.tolist()) & set(asked.kernel.tolist()))
+        return asked.energy
+
+    np.testing.assert_array_equal(energy_model.folded(whole, spy, 0), whole.energy)
+    assert seen == [set()] * 5
+
+
+def test_paper(tmp_path: Path) -> None:
+    records = tmp_path / "records"
+    options = ("--only", "MV 1024x8192 a100", "--seeds", "1", "--trials", "8", "--records", str(records))
+    text, figures = run("paper.py", tmp_path, *options, "--plots", str(tmp_path), "--processes", "1")
+    lines = {line["variant"]: line for line in figures["lines"]}
+    assert len(lines) == 7
+    assert "virtual s" in text
+    assert "a100 (simulated)" in text
+    everything, adaptive, latency = (lines[v] for v in ("meter everything", "adaptive", "latency only"))
+    assert everything["energy_median"] == everything["metered"] == 1.0
+    assert min(line["metering_s"] for line in lines.values()) > 6.5, "the naive schedule alone takes as long"
+    assert latency["error"] is None, "nothing was predicted"
+    assert figures["adaptive"]["bar"] == {"energy_median": 1.01, "metered": 0.15}
+    assert figures["pass"] == (adaptive["energy_median"] <= 1.01 and adaptive["metered"] <= 0.15)
+    assert figures["saving_within_a_run"]["pairs"] == 1
+    # Finished runs are read; where only the measurements are left, the runs come out the same.
+    again, same = run("paper.py", tmp_path, *options, "--processes", "1")
+    assert same == figures
+    assert "mJ," not in again
+    (log,) = records.glob("*.jsonl")
+    log.unlink()
+    _, filed = run("paper.py", tmp_path, *options, "--processes", "1")
+    unlike = {"search_s"}
+    assert [{k: v for k, v in x.items() if k not in unlike} for x in filed["lines"]] == [
+        {k: v for k, v in x.items() if k not in unlike} for x in figures["lines"]
+    ]

@@ -58,6 +58,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("matmul 4 4 4 --target cuda:zero", "the index must be a number"),
         ("matmul 4 4 4 --objective speed", "is not one of energy, latency, edp"),
         ("matmul 4 4 4 --clocks fast", "is not one of fixed, search"),
+        ("matmul 4 4 4 --effort quik", "is not one of quick, standard, full; the nearest is 'quick'"),
         ("matmul 4 4 4 --trials 0", "nearest legal value is 1"),
         ("matmul 4 4 4 --trials many", "not a valid integer"),
         ("matmul 4 4 4 --seed -1", "-1 is outside"),

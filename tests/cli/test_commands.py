@@ -75,8 +75,18 @@ def test_tune_json_has_the_attribute_names(capsys: pytest.CaptureFixture[str]) -
 def test_tune_progress_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", *SIZE, "--trials", "4", "--json"]) == 0
     out, err = capsys.readouterr()
-    json.loads(out)
+    assert json.loads(out)["spent"]["joules"] > 0
+    assert "4 trials in 1 round: 4 compiles of about" in err
+    assert "virtual time (a100 (simulated))" in err
     assert "4/4" in err
+
+
+def test_tune_with_effort(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from ekc.search.effort import EFFORTS, Effort
+
+    monkeypatch.setitem(EFFORTS, "quick", Effort(trials=12, calls=1.0))
+    out = said(capsys, "tune", "matvec", "64", "64", "--effort", "quick", "--quiet")
+    assert "another round would not pay" in " ".join(out.split())
 
 
 def test_tune_with_clocks(capsys: pytest.CaptureFixture[str]) -> None:

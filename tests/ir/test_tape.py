@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,18 +32,78 @@ def walk(given: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
     yield [table[0] + table[1], (a * b) - (a * b), np.sqrt(b) if False else b.sum()]
 
 
-def direct(given: Mapping[str, Any]) -> list[list[Any]]:
-    return [list(part) for part in walk(given)]
+def direct(given: Mapping[str, Any], of: Any = walk) -> list[list[Any]]:
+    return [list(part) for part in of(given)]
 
 
 @pytest.mark.parametrize("rows", [1, 60, ROWS, 1000])
 def test_a_tape_gives_what_the_walk_gives(rows: int) -> None:
-    tapes, given = record(walk, columns(ROWS)), columns(rows, seed=3)
+    tapes, given = record([walk], columns(ROWS)), columns(rows, seed=3)
     for tape, expected in zip(tapes, direct(given), strict=True):
-        found = tape(given, rows)
+        (found,) = tape(given, [0, rows])
         assert found is not None
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+BOUNDS = ([0, 40, 90, 170, 300], [0, 0, 1, 1, 300], [0, 300, 300, 300, 300])
+
+
+def several() -> list[Callable[[Mapping[str, Any]], Iterator[Sequence[Any]]]]:
+    """Four walks that share some calls: all, neighbours, the outer two, and none."""
+
+    def one(number: int) -> Callable[[Mapping[str, Any]], Iterator[Sequence[Any]]]:
+        def walk(given: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
+            a, b = given["a"], given["b"]
+            everyone, pairs = a * b, a // (1 + number // 2)
+            outer = np.maximum(a, b) if number in (0, 3) else a
+            table = Lookup(doubled, 2)(a, number // 2, b)
+            yield [everyone + 1, np.full(len(a), number) + pairs, outer - number]
+            yield [
+                table[0] + table[1],
+                np.maximum(a - a.sum(), everyone.min(initial=99)),
+                np.where(b > 9, a, number),
+            ]
+
+        return walk
+
+    return [one(number) for number in range(4)]
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+def test_walks_that_share_calls_give_what_each_gives_of_its_own_rows(bounds: list[int]) -> None:
+    given = columns(bounds[-1], seed=4)
+    tapes = record(several(), columns(ROWS))
+    for number, walk in enumerate(several()):
+        low, high = bounds[number : number + 2]
+        own = {name: column[low:high] for name, column in given.items()}
+        for tape, expected in zip(tapes, direct(own, walk), strict=True):
+            found = tape(given, bounds)[number]
+            assert found is not None
+            for mine, theirs in zip(found, expected, strict=True):
+                np.testing.assert_array_equal(mine, theirs)
+
+
+def test_what_walks_share_is_done_once() -> None:
+    def shared(given: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
+        yield [given["a"] * given["b"], (given["a"] + given["b"]).sum()]
+
+    (tape,) = record([shared] * 5, columns(ROWS))
+    # One product and one sum of columns; the sum over rows for each walk alone.
+    assert tape.length == 2 + 5
+
+
+def test_each_walk_goes_its_own_way() -> None:
+    def upward(given: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
+        yield [given["a"] if (given["a"] < 0).any() else -given["a"]]
+
+    (tape,) = record([upward, upward], columns(ROWS))
+    given = columns(60, seed=1)
+    given["a"][45] = -1
+    first, second = tape(given, [0, 40, 60])
+    assert first is not None
+    assert second is None
+    np.testing.assert_array_equal(first[0], -given["a"][:40])
 
 
 def test_a_call_said_twice_is_done_once_and_an_idle_one_never() -> None:
@@ -51,7 +111,7 @@ def test_a_call_said_twice_is_done_once_and_an_idle_one_never() -> None:
         _ = np.sqrt(given["a"])
         yield [given["a"] * 2 + given["a"] * 2]
 
-    (tape,) = record(lengthy, columns(ROWS))
+    (tape,) = record([lengthy], columns(ROWS))
     assert tape.length == 2
 
 
@@ -59,9 +119,9 @@ def test_a_branch_that_would_go_another_way_is_told() -> None:
     def branching(given: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
         yield [given["a"] if np.any(given["a"] < 0) else -given["a"]]
 
-    (tape,) = record(branching, columns(ROWS))
-    assert tape(columns(9, seed=1), 9) is not None
-    assert tape(columns(900, seed=1, low=-9), 900) is None
+    (tape,) = record([branching], columns(ROWS))
+    assert tape(columns(9, seed=1), [0, 9]) != [None]
+    assert tape(columns(900, seed=1, low=-9), [0, 900]) == [None]
 
 
 def test_some_takes_the_general_way() -> None:
@@ -69,10 +129,10 @@ def test_some_takes_the_general_way() -> None:
         below = given["a"] < 0
         yield [np.where(below, 0, given["a"]) if some(below) else given["a"]]
 
-    (tape,) = record(masked, columns(ROWS))
+    (tape,) = record([masked], columns(ROWS))
     for low in (1, -9):
         given = columns(300, seed=2, low=low)
-        found = tape(given, 300)
+        (found,) = tape(given, [0, 300])
         assert found is not None
         np.testing.assert_array_equal(found[0], np.maximum(given["a"], 0))
     assert some(np.array([False, True]))
@@ -85,7 +145,7 @@ def test_some_takes_the_general_way() -> None:
 )
 def test_a_vector_that_leaves_the_tape_is_an_error(lose: Any) -> None:
     with pytest.raises(EkcError, match="left the tape"):
-        record(lambda given: iter([[lose(given["a"])]]), columns(ROWS))
+        record([lambda given: iter([[lose(given["a"])]])], columns(ROWS))
 
 
 def test_a_lookup_counts_each_pattern_once_and_never_forgets_a_result() -> None:

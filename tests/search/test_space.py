@@ -64,17 +64,14 @@ def test_a_wrong_figure_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", OPERATORS)
 def test_masks_of_a_population_say_what_explain_says_of_each(name: str) -> None:
     population, found = drawn(name, ROWS // 2, seed=5) + legal(name, ROWS // 2, seed=5), Counter[str]()
-    for structure in np.unique(population.structure).tolist():
-        rows = np.flatnonzero(population.structure == structure)
-        columns = space(name).columns(structure, population.genes[rows])
-        broken = list(space(name).walks[structure].broken(columns, len(rows)))
-        for place, row in enumerate(rows.tolist()):
-            masked = {rule for rule, failed, _ in broken if place in failed}
-            refusals = list(space(name).refusals(population, row))
-            assert {r.rule for r in refusals} == masked
-            for r in refusals:
-                assert all((r.rule, r.need, r.limit, r.nearest)), r
-            found["illegal" if masked else "legal"] += 1
+    broken = list(space(name).broken(population))
+    for row in range(len(population)):
+        masked = {b.rule for b in broken if row in b.rows}
+        refusals = list(space(name).refusals(population, row))
+        assert {r.rule for r in refusals} == masked
+        for r in refusals:
+            assert all((r.rule, r.need, r.limit, r.nearest)), r
+        found["illegal" if masked else "legal"] += 1
     assert found["illegal"] >= 5 or name in ("matvec", "apart"), found
     assert found["legal"] >= 40, found
 

@@ -1,0 +1,120 @@
+"""`ekc explain A B`: where the difference in energy of two schedules comes from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ekc.cli.operators import NEGATIVES, Request, operator_arguments
+from ekc.cli.output import json_option, say, say_json
+from ekc.cli.sources import read_schedule, target_option
+from ekc.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from ekc.devices.base import Device
+    from ekc.ir.schedule import Schedule
+    from ekc.search.explain import Explanation
+
+
+@click.command(context_settings=NEGATIVES)
+@click.argument("a")
+@click.argument("b")
+@operator_arguments
+@click.option("--records", type=click.Path(path_type=Path), help="Where digests, best and fastest are found.")
+@target_option
+@json_option
+def explain(a: str, b: str, request: Request, records: Path | None, target: str, as_json: bool) -> None:
+    """Where the energy of two schedules differs, cause by cause. Simulated devices only.
+
+    A and B are schedule files (.json), or with --records a digest (its first digits will do) or best or
+    fastest. OPERATOR is needed with best and fastest where the file holds several, and for naive.
+
+    \b
+      ekc explain a.json b.json --target a100
+      ekc explain fastest best --records tuning.db
+      ekc explain naive best matmul 512 512 512 --records tuning.db
+    """
+    from ekc import devices
+    from ekc.search.explain import explain as account
+
+    device = devices.open(target)
+    one, other = (_schedule(word, request, records, device) for word in (a, b))
+    found = account(one, other, device)
+    if as_json:
+        heads = {"operator": one.op.to_json(), "device": {"name": device.name, "simulated": device.simulated}}
+        digests = {"digest_a": one.digest, "digest_b": other.digest}
+        say_json(heads | digests | found.to_json())
+    else:
+        say(_text(found, one, (a, b)))
+
+
+def _schedule(word: str, request: Request, records: Path | None, device: Device) -> Schedule:
+    """The schedule that a word on the command line stands for."""
+    from ekc.search.naive import naive
+    from ekc.search.named import named
+
+    if word == "naive" and not request.empty:
+        return naive(request.operator())
+    if word.endswith(".json") or Path(word).is_file():
+        return read_schedule(Path(word), "")
+    if records is None:
+        raise InvalidInput(f"{word!r} is no schedule file (.json); to name a schedule on file, add --records")
+    return named(word, records, device, None if request.empty else request.operator())
+
+
+def _text(found: Explanation, one: Schedule, words: tuple[str, str]) -> str:
+    from ekc.search.summary import figure, unit_of
+    from ekc.search.text_table import text_table
+
+    energies = (found.a.energy_j, found.b.energy_j)
+    scale, unit = unit_of(energies, "J")
+    seconds, unit_s = unit_of((found.a.latency_s, found.b.latency_s), "s")
+    total = found.difference_j
+    rows = [
+        (
+            line.cause,
+            _count(line.count_a, line.unit),
+            _count(line.count_b, line.unit),
+            line.unit,
+            figure(line.energy_a_j, scale),
+            figure(line.energy_b_j, scale),
+            _signed(line.difference_j, scale),
+        )
+        for line in found.lines
+        if line.energy_a_j or line.energy_b_j
+    ]
+    sums = ("energy", "", "", "", *(figure(e, scale) for e in energies), _signed(total, scale))
+    clocks = ("clock", figure(found.a.clock_mhz), figure(found.b.clock_mhz), "MHz", "", "", "")
+    times = (
+        "latency",
+        figure(found.a.latency_s, seconds),
+        figure(found.b.latency_s, seconds),
+        unit_s,
+        "",
+        "",
+        "",
+    )
+    title = (
+        f"{str(one.op).splitlines()[0]} on {found.device}: {words[1]} (B) against {words[0]} (A)\n"
+        "Simulated: the device's own account of its energy, the board warm. Nothing ran on a GPU.\n"
+    )
+    headers = ("cause", "A", "B", "", f"A [{unit}]", f"B [{unit}]", f"B - A [{unit}]")
+    return text_table(headers, [*rows, sums, times, clocks], title)
+
+
+def _count(value: float, unit: str) -> str:
+    """Counts in thousands, millions and so on; seconds are in the row of latencies."""
+    if not unit or unit == "s":
+        return ""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g} {letter}"
+    return f"{value:.3g}"
+
+
+def _signed(value: float, scale: float) -> str:
+    from ekc.search.summary import figure
+
+    return f"{'-' if value < 0 else '+' if value else ''}{figure(abs(value), scale)}"

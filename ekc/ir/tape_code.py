@@ -1,0 +1,181 @@
+"""From recorded calls to one Python function: what several walks share is done once, over the rows of all.
+
+Rows are sorted by walk. A call that a few neighbouring walks need runs once over their rows, and each reads
+its own part of the result; a call that says something of all rows at once (a sum, an "any") runs for each
+walk alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Span = tuple[int, int]
+"""Walks from the first to the last, both inside."""
+_GAP = 2
+"""Walks this near to each other share a call, though one between them may not need it."""
+
+
+class Ref(int):
+    """The number of a call on the tape, for its result."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The number of rows, where a shape holds it."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call: inputs have no function."""
+
+    function: Any
+    args: Any
+    options: dict[str, Any]
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """What stands in nested tuples, lists and dictionaries."""
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    if isinstance(value, (tuple, list)):
+        for one in value:
+            yield from leaves(one)
+    else:
+        yield value
+
+
+def refs(values: Any) -> Iterator[Ref]:
+    """The results among some values."""
+    return (x for x in leaves(values) if isinstance(x, Ref))
+
+
+@dataclass(frozen=True)
+class Line:
+    """One statement: `target = text`."""
+
+    target: str
+    text: str
+    reads: tuple[str, ...]
+
+
+@dataclass
+class Writer:
+    """Writes one function for the results that each walk asks for."""
+
+    calls: Sequence[Call]
+    inputs: int
+    """The first so many calls are columns of input."""
+    alone: Container[Ref]
+    """Results that every walk must have of its own rows."""
+    planes: Container[Ref]
+    """Results whose rows are the second axis."""
+    names: dict[str, Any] = field(default_factory=dict)
+    lines: list[Line] = field(default_factory=list)
+    spans: dict[Ref, list[Span]] = field(default_factory=dict)
+    """For which walks together each call runs."""
+    cuts: set[str] = field(default_factory=set)
+    bounds: dict[str, str] = field(default_factory=dict)
+
+    def function(self, results: Sequence[Sequence[Any]]) -> tuple[Callable[..., Any], int]:
+        """A function of the bounds of the walks and of the columns, and its number of calls.
+
+        It gives one tuple for each walk, of the `results` that this one asks for.
+        """
+        self._place(results)
+        for number in range(self.inputs, len(self.calls)):
+            for span in self.spans.get(Ref(number), ()):
+                self._call(Ref(number), span)
+        length = sum(line.target not in self.cuts for line in self.lines)
+        given: list[str] = []
+        kept: list[str] = []
+        for walk, asked in enumerate(results):
+            given.append(f"({''.join(self._text(x, (walk, walk), kept) + ', ' for x in asked)}), ")
+        head = f"def tape(bounds, {', '.join(f'v{i}_0' for i in range(self.inputs))}):"
+        prelude = (f"{name} = {text}" for name, text in self.bounds.items())
+        body = [*prelude, *_dropping(self.lines, kept), f"return ({''.join(given)})"]
+        exec(compile("\n    ".join([head, *body]), "<tape>", "exec"), self.names)
+        return self.names["tape"], length
+
+    def _place(self, results: Sequence[Sequence[Any]]) -> None:
+        walks: dict[Ref, set[int]] = {}
+        for walk, asked in enumerate(results):
+            for ref in refs(asked):
+                walks.setdefault(ref, set()).add(walk)
+        for number in range(len(self.calls) - 1, self.inputs - 1, -1):
+            for ref in refs((self.calls[number].args, self.calls[number].options)):
+                if Ref(number) in walks:
+                    walks.setdefault(ref, set()).update(walks[Ref(number)])
+        everyone = [(0, len(results) - 1)]
+        for ref, found in walks.items():
+            self.spans[ref] = everyone if ref < self.inputs else _spans(found, ref in self.alone)
+
+    def _call(self, ref: Ref, span: Span) -> None:
+        call = self.calls[ref]
+        reads: list[str] = []
+        parts = [self._text(a, span, reads) for a in call.args]
+        parts += [f"{k}={self._text(v, span, reads)}" for k, v in call.options.items()]
+        self.lines.append(
+            Line(f"v{ref}_{span[0]}", f"{self._name(call.function)}({', '.join(parts)})", tuple(reads))
+        )
+
+    def _text(self, value: Any, span: Span, reads: list[str]) -> str:
+        if isinstance(value, Ref):
+            reads.append(self._variable(value, span))
+            return reads[-1]
+        if isinstance(value, Rows):
+            return self._bound(f"n{span[0]}_{span[1]}", f"bounds[{span[1] + 1}] - bounds[{span[0]}]")
+        if isinstance(value, (tuple, list)):
+            inside = "".join(self._text(one, span, reads) + ", " for one in value)
+            return f"({inside})" if isinstance(value, tuple) else f"[{inside}]"
+        return repr(value) if type(value) in (bool, int) else self._name(value)
+
+    def _variable(self, ref: Ref, span: Span) -> str:
+        """The variable that holds a result for the rows of a span: all of it, or a part cut out of it."""
+        low, high = next(s for s in self.spans[ref] if s[0] <= span[0] <= s[1])
+        whole = f"v{ref}_{low}"
+        if (low, high) == span:
+            return whole
+        part = f"{whole}_{span[0]}_{span[1]}"
+        if part not in self.cuts:
+            self.cuts.add(part)
+            cut = self._bound(
+                f"z{low}_{span[0]}_{span[1]}",
+                f"slice(bounds[{span[0]}] - bounds[{low}], bounds[{span[1] + 1}] - bounds[{low}])",
+            )
+            self.lines.append(Line(part, f"{whole}[{':, ' if ref in self.planes else ''}{cut}]", (whole,)))
+        return part
+
+    def _bound(self, name: str, text: str) -> str:
+        self.bounds[name] = text
+        return name
+
+    def _name(self, value: Any) -> str:
+        """A name for anything that has no text of its own."""
+        name = f"k{len(self.names)}"
+        self.names[name] = value
+        return name
+
+
+def _spans(walks: Iterable[int], alone: bool) -> list[Span]:
+    """Walks that stand near to each other, together."""
+    found: list[Span] = []
+    for walk in sorted(walks):
+        if found and not alone and walk - found[-1][1] <= _GAP:
+            found[-1] = (found[-1][0], walk)
+        else:
+            found.append((walk, walk))
+    return found
+
+
+def _dropping(lines: Sequence[Line], kept: Iterable[str]) -> list[str]:
+    """The statements, each variable dropped after its last use."""
+    alive, out = set(kept), []
+    for line in reversed(lines):
+        dropped = sorted({name for name in line.reads if name not in alive})
+        alive.update(dropped)
+        if dropped:
+            out.append(f"del {', '.join(dropped)}")
+        out.append(f"{line.target} = {line.text}")
+    return out[::-1]

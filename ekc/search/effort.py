@@ -1,0 +1,38 @@
+"""How much a run may spend: `effort="quick"`, "standard" or "full"."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+from ekc.errors import InvalidInput
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Trials (rounds and populations follow from them) and what a round must earn its cost in."""
+
+    trials: int
+    """Schedules to compile and time, at most."""
+    calls: float | None
+    """How often the kernel is expected to be called in its life: savings count so many times. None: nobody
+    asks what a round earns."""
+
+
+EFFORTS = {
+    "quick": Effort(trials=64, calls=1e7),
+    "standard": Effort(trials=256, calls=1e8),
+    "full": Effort(trials=1024, calls=1e9),
+}
+"""By name, each for a kernel that is called ten times as often as the one before."""
+UNSAID = Effort(trials=256, calls=None)
+
+
+def checked_effort(name: str | None) -> Effort:
+    """The effort of that name. Raises InvalidInput."""
+    if name is None:
+        return UNSAID
+    if not isinstance(name, str) or name not in EFFORTS:
+        near = difflib.get_close_matches(str(name), EFFORTS, n=1, cutoff=0.0)[0]
+        raise InvalidInput(f"effort: {name!r} is not one of {', '.join(EFFORTS)}; the nearest is {near!r}")
+    return EFFORTS[name]

@@ -1,0 +1,91 @@
+"""Why one schedule costs more energy than another: the difference, cause by cause.
+
+On a simulated device the causes are its own events, and the account is exact. The device's model made
+the difference, so it knows where it comes from; the same is not known of a real GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ekc.codegen.generate import compile_schedule
+from ekc.devices import specs
+from ekc.devices.base import Device
+from ekc.devices.breakdown import Breakdown, breakdown
+from ekc.errors import InvalidInput
+from ekc.ir.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Line:
+    """One cause: how much of it each schedule has, and the joules of each."""
+
+    cause: str
+    unit: str
+    count_a: float
+    count_b: float
+    energy_a_j: float
+    energy_b_j: float
+
+    @property
+    def difference_j(self) -> float:
+        """Joules that B costs more than A for this cause."""
+        return self.energy_b_j - self.energy_a_j
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Two schedules of one operator on one device; the lines add up to the difference of their energies."""
+
+    device: str
+    """With "(simulated)" where it is."""
+    a: Breakdown
+    b: Breakdown
+    lines: tuple[Line, ...]
+    """The largest difference first."""
+
+    @property
+    def difference_j(self) -> float:
+        """Joules per call that B costs more than A."""
+        return self.b.energy_j - self.a.energy_j
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        sides = {
+            name: {
+                "latency_s": side.latency_s,
+                "power_w": side.power_w,
+                "energy_j": side.energy_j,
+                "clock_mhz": side.clock_mhz,
+            }
+            for name, side in (("a", self.a), ("b", self.b))
+        }
+        lines = [vars(line) | {"difference_j": line.difference_j} for line in self.lines]
+        return sides | {"difference_j": self.difference_j, "causes": lines}
+
+
+def explain(a: Schedule, b: Schedule, device: Device) -> Explanation:
+    """The energy of two schedules on a simulated device, cause by cause.
+
+    Raises `InvalidInput` for schedules of different operators and for a device that is no simulated one,
+    `ScheduleError` for a schedule that is not legal there.
+    """
+    if a.op != b.op:
+        raise InvalidInput(
+            f"A is a schedule of {_first_line(a)}, B of {_first_line(b)}; two of one operator compare"
+        )
+    spec = specs.get(device.name) if device.simulated else None
+    if spec is None:
+        raise InvalidInput(f"{device.label} does not tell where its energy goes; simulated devices do")
+    clock = device.clocks().current_mhz
+    one, other = (breakdown(spec, compile_schedule(s, device.arch, device.limits), clock) for s in (a, b))
+    lines = [
+        Line(x.name, x.unit, x.count, y.count, x.joules, y.joules)
+        for x, y in zip(one.causes, other.causes, strict=True)
+    ]
+    return Explanation(device.label, one, other, tuple(sorted(lines, key=lambda x: -abs(x.difference_j))))
+
+
+def _first_line(schedule: Schedule) -> str:
+    return str(schedule.op).splitlines()[0]

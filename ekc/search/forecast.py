@@ -1,0 +1,133 @@
+"""What a run will take, told before it starts: from a compile and a generation measured here and now."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.codegen import nvrtc
+from ekc.codegen.generate import assemble, generate
+from ekc.devices.base import Device
+from ekc.errors import EkcError
+from ekc.ir.operator import Operator
+from ekc.ir.schedule import Schedule
+from ekc.search.breeding import GENERATIONS
+from ekc.search.finals import FINALISTS, REPEATS
+from ekc.search.measuring import FINAL_WINDOW_S, LABEL_WINDOW_S
+from ekc.search.metering import FLOOR, START
+from ekc.search.options import Wish
+from ekc.search.population import Population
+from ekc.search.rounds import population_size, round_size
+from ekc.search.space import Space
+from ekc.search.spent import metering_seconds
+
+PROBES = 4
+"""Structures bred, and schedules compiled, to see how long it takes."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A run before it starts. Seconds of the host are for as many cores as there are."""
+
+    trials: int
+    rounds: int
+    compile_s: float
+    """One compile, the cache left aside."""
+    seconds: float
+    """The whole run, if nothing is on file or in the cache."""
+    metering_s: tuple[float, float]
+    """Least and most that the meter is expected to take on the device."""
+    simulated: str
+    """The device's label where it is simulated, so that metering takes virtual seconds."""
+    may_stop: bool
+
+    def __str__(self) -> str:
+        most, plural = "at most " if self.may_stop else "", "s" if self.rounds > 1 else ""
+        low, high = self.metering_s
+        metering = f"metering {low:.0f} to {high:.0f} s"
+        virtual = f" of virtual time ({self.simulated})" if self.simulated else ""
+        return (
+            f"{most}{self.trials} trials in {self.rounds} round{plural}: {self.trials} compiles of "
+            f"about {self.compile_s:.2f} s, about {_time(self.seconds)} here; {metering}{virtual}"
+        )
+
+
+def forecast(op: Operator, device: Device, wish: Wish) -> Forecast:
+    """Breeds and compiles a few schedules and multiplies. The random stream of the run is not touched."""
+    space, random = Space(op, device.limits), np.random.default_rng(0)
+    some = np.linspace(0, len(space.structures) - 1, PROBES).astype(int)
+    began = time.perf_counter()
+    _bred(space, random, some, wish.trials)
+    first_s = _since(began)
+    legal, genome_s = _bred(space, random, some, wish.trials)
+    rows = np.linspace(0, len(legal) - 1, min(PROBES, len(legal))).astype(int).tolist()
+    times = [t for row in rows if (t := _probe(space.schedule(legal, row), device))]
+    compile_s, device_s = (statistics.fmean(column) for column in zip(*(times or [(0.0, 0.0)]), strict=True))
+    rounds = _rounds(wish.trials)
+    breeding_s = first_s + rounds * (1 + GENERATIONS) * population_size(wish.trials) * genome_s
+    return Forecast(
+        trials=wish.trials,
+        rounds=rounds,
+        compile_s=compile_s,
+        seconds=wish.trials * (compile_s / (os.cpu_count() or 1) + device_s) + breeding_s,
+        metering_s=_metering_seconds(wish),
+        simulated=device.label if device.simulated else "",
+        may_stop=wish.calls is not None,
+    )
+
+
+def _bred(
+    space: Space, random: np.random.Generator, some: NDArray[np.int64], trials: int
+) -> tuple[Population, float]:
+    """Legal genomes of some structures, and the seconds that each took to mend and to analyse."""
+    drawn = space.draw(random, population_size(trials))
+    drawn = drawn[np.isin(drawn.structure, some)]
+    began = time.perf_counter()
+    legal, _ = space.repair(random, drawn)
+    space.figures(legal)
+    return legal, _since(began) / max(len(drawn), 1)
+
+
+def _probe(schedule: Schedule, device: Device) -> tuple[float, float] | None:
+    """Seconds to compile a schedule and to time it on the device; None where either fails, as trials may:
+    the run itself will say so."""
+    began = time.perf_counter()
+    try:
+        made = generate(schedule, device.limits)
+        kernel = assemble(schedule, made, nvrtc.compile(made.source, device.arch))
+        compiled = time.perf_counter()
+        device.time(kernel)
+    except EkcError:
+        return None
+    return compiled - began, _since(compiled)
+
+
+def _since(began: float) -> float:
+    return time.perf_counter() - began
+
+
+def _rounds(trials: int) -> int:
+    number = done = 0
+    while done < trials:
+        number += 1
+        done += round_size(number, done, trials)
+    return number
+
+
+def _metering_seconds(wish: Wish) -> tuple[float, float]:
+    """From the least share of the trials metered to the one that a run begins with, and the finals."""
+    final = (1 + REPEATS * FINALISTS) * metering_seconds(FINAL_WINDOW_S)
+    label = wish.trials * metering_seconds(LABEL_WINDOW_S)
+    if wish.objective == "latency":
+        return final, final
+    return final + FLOOR * label, final + START * label
+
+
+def _time(seconds: float) -> str:
+    """Seconds, or minutes from two on."""
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -1,0 +1,93 @@
+"""`ekc explain`: from files and from a record file; what is refused."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+import ekc
+from ekc.cli import main
+from ekc.search.naive import naive
+
+MM = ekc.matmul(64, 64, 64)
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two operators on a100, one of them on h100 too."""
+    path = tmp_path_factory.mktemp("records") / "t.db"
+    for op, target in ((MM, "a100"), (ekc.matvec(64, 64), "a100"), (MM, "h100")):
+        ekc.tune(op, target=target, trials=6, records=path, progress=False)
+    return path
+
+
+def ran(capsys: pytest.CaptureFixture[str], command: str, status: int = 0) -> str:
+    capsys.readouterr()
+    assert main(shlex.split(command)) == status, capsys.readouterr().err
+    out, err = capsys.readouterr()
+    if status:
+        assert out == ""
+        assert err.count("\n") == 1
+    return out or err
+
+
+def test_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    one, other = tmp_path / "a.json", tmp_path / "b.json"
+    one.write_text(naive(MM).to_json())
+    other.write_text(ekc.Schedule(MM).bind("i", "block.x").bind("j", "thread.x").cache_write("C").to_json())
+    out = ran(capsys, f"explain {one} {other} --target a100")
+    for word in (
+        "a100 (simulated)",
+        "multiply-add",
+        "L2 data",
+        "DRAM data",
+        "constant power x time",
+        "B - A",
+    ):
+        assert word in out
+    assert max(map(len, out.splitlines())) <= 100 + len(str(tmp_path)) * 2
+    got = json.loads(ran(capsys, f"explain {one} {other} --target a100 --json"))
+    assert got["device"] == {"name": "a100", "simulated": True}
+    assert sum(c["difference_j"] for c in got["causes"]) == pytest.approx(got["difference_j"])
+    assert got["difference_j"] == pytest.approx(got["b"]["energy_j"] - got["a"]["energy_j"])
+
+
+def test_records(capsys: pytest.CaptureFixture[str], records: Path) -> None:
+    where = f"--records {records} --target a100"
+    known = ekc.best(MM, records=records, target="a100").schedule.digest
+    got = json.loads(ran(capsys, f"explain naive best matmul 64 64 64 {where} --json"))
+    assert got["digest_b"] == known
+    assert got["digest_a"] == naive(MM).digest
+    assert got["difference_j"] < 0
+    assert json.loads(ran(capsys, f"explain {known[:8]} {known} {where} --json"))["difference_j"] == 0
+    # On h100 there is one operator, so it need not be named.
+    fast = json.loads(ran(capsys, f"explain best fastest --records {records} --target h100 --json"))
+    assert fast["a"]["latency_s"] >= fast["b"]["latency_s"] * 0.99
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("best fastest", "holds 2 operators"),
+        ("best fastest matmul 65 64 64", "no metered schedule"),
+        ("best 12 matmul 64 64 64", "is no schedule of"),
+        ("zzzz best matmul 64 64 64", "is no schedule of"),
+        ("best gone.json matmul 64 64 64", "gone.json cannot be read"),
+        ("best fastest matmul 64 64 64 --target rtx3090", "no metered schedule"),
+        ("best fastest --target rtx3090", "nothing was metered on rtx3090 (simulated)"),
+        ("best fastest --target a1000", "did you mean 'a100'"),
+    ],
+)
+def test_what_cannot_be_found(
+    capsys: pytest.CaptureFixture[str], records: Path, words: str, told: str
+) -> None:
+    assert told in ran(capsys, f"explain {words} --records {records}", status=2)
+
+
+def test_without_a_record_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "add --records" in ran(capsys, "explain best fastest", status=2)
+    assert "no record file" in ran(capsys, "explain best fastest --records none.db", status=2)
+    assert "Missing argument" in ran(capsys, "explain best", status=2)

@@ -1,0 +1,96 @@
+"""The stop rule by hand: what is promised, what promises were worth, and what a round costs."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ekc.search.payoff import COMPILE_S, CREDIT, WhilePaying
+from ekc.search.population import Population
+from ekc.search.spent import Spent
+
+IDLE_W, TRIAL_J, ENERGY_J = 50.0, 75.0, 0.5
+COST_J = TRIAL_J + COMPILE_S * IDLE_W
+"""Of one more schedule: 100 J."""
+
+
+class Stub:
+    """A task whose batches promise and bring what the test says."""
+
+    def __init__(self, promise: float, gains: list[float], objective: str = "energy") -> None:
+        self.promise, self.gains, self.wish = promise, gains, SimpleNamespace(objective=objective)
+        self.learner = SimpleNamespace(latency=SimpleNamespace(ready=False))
+        self.bench = SimpleNamespace(spent=Spent(joules=1e6, idle_w=IDLE_W))
+        self.candidates: list[Any] = []
+        self.best_score = 1.0
+
+    working = property(lambda self: self.candidates)
+    marks = working
+
+    def score(self, candidate: Any) -> float:
+        return self.best_score
+
+    def make(self, population: Population, row: int, number: int) -> Any:
+        return SimpleNamespace(latency_s=0.25, energy_j=ENERGY_J)
+
+    def rankings(self, population: Population) -> tuple[Any, ...]:
+        return (np.full(len(population), -math.log(self.promise / len(population))),)
+
+    def measure(self, fresh: list[Any], number: int) -> list[float]:
+        self.candidates += fresh
+        self.bench.spent.joules += TRIAL_J * len(fresh)
+        self.bench.spent.timing_s += 0.5 * len(fresh)
+        self.best_score *= math.exp(-self.gains.pop(0)) if self.learner.latency.ready else 1.0
+        self.learner.latency.ready = True
+        return [0.25] * len(fresh)
+
+    def on_time(self) -> bool:
+        return True
+
+
+def rounds(stub: Stub, calls: float, most: int = 50) -> tuple[int, str]:
+    """Rounds of two schedules until the rule stops them; how many were measured after the first, and why."""
+    paying = WhilePaying(stub, calls)  # type: ignore[arg-type]
+    population = Population(np.zeros(2, dtype=np.int64), np.zeros((2, 1), dtype=np.int64))
+    for number in range(1, most + 2):
+        if not paying.on_time():
+            return number - 3, paying.stopped
+        paying.measure([made for row in (0, 1) if (made := paying.make(population, row, number))], number)
+    return most, ""
+
+
+def dry_rounds(promise: float, calls: float) -> int:
+    """The least n at which promise x credit / (credit + n x promise) no longer pays for two schedules."""
+    n = 0
+    while promise * CREDIT / (CREDIT + n * promise) * ENERGY_J * calls >= 2 * COST_J:
+        n += 1
+    return n
+
+
+@pytest.mark.parametrize("promise", [0.3, 0.02])
+@pytest.mark.parametrize("calls", [1e4, 5e4])
+def test_dry_rounds_make_the_next_one_look_poorer(promise: float, calls: float) -> None:
+    expected = dry_rounds(promise, calls)
+    measured, why = rounds(Stub(promise, [0.0] * 60), calls)
+    assert measured == expected
+    assert why.startswith("another round would not pay: 2 schedules cost about 200 J")
+    assert why.endswith(f"in {calls:,.0f} calls")
+
+
+def test_promises_that_are_kept_are_believed() -> None:
+    dry, _ = rounds(Stub(0.2, [0.0] * 60), 1e4)
+    kept, why = rounds(Stub(0.2, [0.2] * 60), 1e4)
+    assert dry < 10
+    assert (kept, why) == (50, "")
+
+
+def test_latency_is_weighed_in_seconds() -> None:
+    # One more round of two: 2 x (0.5 s of timing + COMPILE_S) = 2 s, against 0.2 x 0.25 s a call.
+    assert rounds(Stub(0.2, [0.0] * 60, "latency"), 39.0)[0] == 0
+    measured, why = rounds(Stub(0.2, [0.0] * 60, "latency"), 41.0)
+    assert measured == 1
+    assert "cost about 2 s and are expected to save" in why

@@ -1,0 +1,101 @@
+"""The summary of a run: what it says beside the table, and what it leaves out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ekc.search.model_card import MOST_LINES, model_card
+from ekc.search.result import ModelCard, TuningResult
+from ekc.search.spent import Spent, calls_to_break_even
+from tests.search.runs import tune
+
+
+@pytest.fixture(scope="module")
+def result() -> TuningResult:
+    """A small run that used all its trials."""
+    return tune(trials=24)
+
+
+def card(number: int, **changes: object) -> ModelCard:
+    told = ModelCard(number, 4 * number, 0.8, 0.02, 0.03, 0.7, 0.25, False)
+    return replace(told, **changes)  # type: ignore[arg-type]
+
+
+def test_refused_genomes_stand_beside_the_number_bred(result: TuningResult) -> None:
+    assert result.bred > 1000
+    assert sum(result.refusals.values()) < result.bred
+    many = replace(result, refusals={"registers": 300, "shared memory": 1200}, bred=50_000)
+    assert "1,500 of 50,000 bred genomes stayed illegal: shared memory 1,200, registers 300" in " ".join(
+        many.summary().split()
+    )
+
+
+def test_the_few_that_repair_always_gives_up_are_no_news(result: TuningResult) -> None:
+    assert "refused" not in replace(result, refusals={"registers": 300}, bred=50_000).summary()
+    assert "refused" not in replace(result, refusals={}, bred=0).summary()
+
+
+def test_every_run_carries_its_model_card(result: TuningResult) -> None:
+    lines = result.summary().splitlines()
+    at = lines.index("Model card: energies predicted beforehand, against the meter")
+    told = [line.split()[0] for line in lines[at + 3 : at + 3 + len(result.model_cards)]]
+    assert told == [str(c.round) for c in result.model_cards]
+
+
+def test_a_model_card_says_where_the_trivial_predictor_won_and_what_was_quarantined() -> None:
+    text = model_card(
+        [card(1, error=None, rank_correlation=None), card(2), card(3, error=0.05, quarantined=True)]
+    )
+    assert "better than latency x constant power in 1 of 2 rounds" in text
+    assert [line.endswith("quarantined") for line in text.splitlines()[3:6]] == [False, False, True]
+    assert text.splitlines()[3].split() == ["1", "4", "-", "3.0%", "-", "0.70", "25%"]
+
+
+def test_a_long_model_card_shows_first_and_last() -> None:
+    cards = [card(n) for n in range(1, 41)]
+    lines = model_card(cards).splitlines()[3:-1]
+    assert len(lines) == MOST_LINES
+    assert lines[0].split()[0] == "1"
+    assert lines[-1].split()[0] == "40"
+    assert f"{MOST_LINES} of 40 rounds shown" in model_card(cards)
+
+
+def test_no_card_where_nothing_was_judged() -> None:
+    assert model_card([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("best", "other", "calls"), [(1.0, 3.0, 500.0), (3.0, 3.0, None), (3.0, 1.0, None), (None, 1.0, None)]
+)
+def test_break_even_by_hand(best: float | None, other: float | None, calls: float | None) -> None:
+    assert calls_to_break_even(1000.0, best, other) == calls
+
+
+def test_the_summary_says_when_the_search_has_paid_for_itself(result: TuningResult) -> None:
+    spent = Spent(timing_s=0.25, metering_s=100.0, joules=20_000.0, idle_w=50.0)
+    best = replace(result.best, energy_j=1e-3)
+    rival = replace(result.fastest, schedule=result.baseline.schedule, energy_j=2e-3)
+    told = replace(
+        result, spent=spent, best=best, fastest=rival, baseline=replace(result.baseline, energy_j=5e-3)
+    )
+    text = " ".join(told.summary().split())
+    assert "cost simulated, a real one would take 20000 J" in text
+    assert "100 s of metering" in text
+    assert "pays after 20 million calls against the fastest" in text
+    assert "5 million calls against the naive" in text
+    assert told.to_json()["break_even_calls"] == {
+        "fastest": pytest.approx(2e7),
+        "baseline": pytest.approx(5e6),
+    }
+
+
+def test_a_run_counts_what_its_measurements_took(result: TuningResult) -> None:
+    spent = result.spent
+    windows = result.metered_count * 2.5
+    assert spent.metering_s > windows
+    timings = sum(20 * t.latency_s for t in result.trials if t.latency_s)
+    assert spent.timing_s > timings
+    idle, cap = spent.metering_s * 30, spent.metering_s * 500
+    assert idle < spent.joules < cap
