@@ -46,7 +46,7 @@ def places(only: str | None) -> list[tuple[str, str]]:
 def measured(
     chosen: list[tuple[str, str]],
     variants: tuple[str, ...],
-    seeds: int,
+    seeds: range,
     trials: int,
     folder: Path,
     processes: int,
@@ -143,8 +143,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", metavar="TEXT", help='operators and devices with this in "MM 1024^3 a100"')
     parser.add_argument("--variants", help="separated by commas: " + ", ".join(METHODS))
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="runs of each, with the seeds 0, 1, 2 ...")
-    parser.add_argument("--seed", type=int, default=0, help="of the bootstrap")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="runs of each")
+    parser.add_argument("--seed", type=int, default=0, help="of the first run, and of the bootstrap")
     parser.add_argument("--trials", type=int, default=TRIALS)
     parser.add_argument(
         "--records", type=Path, default=Path("build/paper"), help="folder of what was measured"
@@ -161,17 +161,16 @@ def main() -> None:
     for variant in variants:
         if variant not in METHODS:
             parser.error(f"--variants: {variant!r} is not one of {', '.join(METHODS)}")
-    lines = measured(
-        chosen, variants, arguments.seeds, arguments.trials, arguments.records, arguments.processes
-    )
+    seeds = range(arguments.seed, arguments.seed + arguments.seeds)
+    lines = measured(chosen, variants, seeds, arguments.trials, arguments.records, arguments.processes)
     told, here = per_variant(lines), per_place(lines)
     across = median_and_most(savings(lines), arguments.seed)
     within = median_and_most(savings_within(lines), arguments.seed)
     judged = verdict(told)
     print(
         f"ekc {ekc.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
-        f"{os.cpu_count()} cores; {arguments.trials} trials, {arguments.seeds} seeds, {len(chosen)} pairs of "
-        "operator and simulated device, clocks fixed"
+        f"{os.cpu_count()} cores; {arguments.trials} trials, seeds {seeds[0]} to {seeds[-1]}, "
+        f"{len(chosen)} pairs of operator and simulated device, clocks fixed"
     )
     print("energy: of the winner over that of metering everything with the same seed, median and worst;")
     print("metered: of all timed kernels, finals included; error: median, of predictions before metering")

@@ -135,7 +135,7 @@ def _kept(result: TuningResult) -> dict[str, Any]:
 
 
 def runs_of(
-    operator: str, device: str, variants: tuple[str, ...], seeds: int, trials: int, folder: Path
+    operator: str, device: str, variants: tuple[str, ...], seeds: range, trials: int, folder: Path
 ) -> list[dict[str, Any]]:
     """All runs of one operator on one device. Those finished before by the same code are read, not run."""
     name = "".join(c if c.isalnum() else "-" for c in f"{operator} {device}")
@@ -144,7 +144,7 @@ def runs_of(
     found = []
     op = OPERATORS[operator]()
     with RecordStore(folder / f"{name}.db") as store:
-        for seed in range(seeds):
+        for seed in seeds:
             for variant in variants:
                 asked = {
                     "operator": operator,

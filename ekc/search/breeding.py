@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ekc.search.population import Population
 
-POPULATION = 4096
+POPULATION = 16384
 GENERATIONS = 3
 CROSSED, MUTATED = 0.4, 0.4
 """Shares of each new generation; the rest is drawn afresh."""

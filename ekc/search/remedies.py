@@ -54,7 +54,7 @@ class Remedy:
     def _lower(
         self, random: np.random.Generator, genes: NDArray[np.int64], uses: NDArray[np.bool_]
     ) -> NDArray[np.intp]:
-        """Lower one choice of each row, any of those that can go down, by any amount; only half the rows where
+        """Lower one choice of each row, any that can go down, by any amount; only half the rows where
         tiles could shrink instead. The rows that were lowered."""
         columns = np.array(self.lowered)
         rows, column = _picked(random, (genes[:, columns] > 0) & uses[:, columns])

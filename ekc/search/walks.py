@@ -86,9 +86,9 @@ class Walks:
             count = rows.stop - rows.start
             for rule, ok, need, limit in zip(rules, facts[0::3], facts[1::3], facts[2::3], strict=True):
                 if not np.logical_and.reduce(ok, axis=None):
-                    at = np.flatnonzero(~np.broadcast_to(ok, count))
+                    at = np.logical_not(ok).nonzero()[0] if np.ndim(ok) else np.arange(count)
                     failed.setdefault(rule, []).append(rows.start + at)
-                    excess.setdefault(rule, []).append(_excess(need, limit, at, count))
+                    excess.setdefault(rule, []).append(_excess(need, limit, at))
         return [Broken(rule, np.concatenate(at), np.concatenate(excess[rule])) for rule, at in failed.items()]
 
     def figures(self, genomes: Sorted) -> Iterator[tuple[slice, dict[str, Any]]]:
@@ -130,8 +130,12 @@ def _facts(rules: Iterable[Check]) -> Iterator[Any]:
         yield from (c.ok, c.need, c.limit) if numbers else (c.ok, None, None)
 
 
-def _excess(need: Any, limit: Any, failed: NDArray[np.intp], rows: int) -> NDArray[np.float64]:
+def _excess(need: Any, limit: Any, at: NDArray[np.intp]) -> NDArray[np.float64]:
     if need is None:
-        return np.ones(len(failed))
-    ratio = np.broadcast_to(np.divide(need, np.maximum(limit, 1)), rows)[failed]
-    return np.asarray(np.maximum(ratio, 1.0))
+        return np.ones(len(at))
+    ratio = _of(need, at) / np.maximum(_of(limit, at), 1)
+    return np.asarray(np.maximum(ratio, np.ones(len(at))))
+
+
+def _of(value: Any, at: NDArray[np.intp]) -> Any:
+    return value[at] if np.ndim(value) else value

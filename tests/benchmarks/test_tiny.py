@@ -36,12 +36,24 @@ def test_search_rate(tmp_path: Path) -> None:
     text, figures = run("search_rate.py", tmp_path, "--seconds", "0.1", "--population", "512", "--seed", "1")
     assert "candidates/s" in text
     assert "a100 (simulated)" in text
-    assert figures["bar"]["candidates_per_s"] == 20_000
-    assert figures["structures_scored"] >= figures["bar"]["structures_scored"] == 8
-    assert sum(figures["scored_by_structure"].values()) == figures["scored"]
-    assert figures["candidates_per_s"] == pytest.approx(figures["scored"] / figures["seconds"])
-    assert figures["pass"] == (figures["candidates_per_s"] >= 20_000)
-    assert sum(figures["share_of_time"].values()) == pytest.approx(1.0)
+    (row,) = figures["rows"]
+    assert row["bar"]["candidates_per_s"] == 100_000
+    assert row["structures_scored"] >= row["bar"]["structures_scored"] == 8
+    assert sum(row["scored_by_structure"].values()) == row["scored"]
+    assert row["candidates_per_s"] == pytest.approx(row["scored"] / row["seconds"])
+    assert row["pass"] == (row["candidates_per_s"] >= 100_000)
+    assert sum(row["share_of_time"].values()) == pytest.approx(1.0)
+
+
+def test_search_depth(tmp_path: Path) -> None:
+    options = ("--only", "MV", "--seeds", "2", "--trials", "8", "--long", "16", "--random", "40")
+    text, figures = run("search_depth.py", tmp_path, *options, "--records", str(tmp_path / "kept"))
+    (line,) = figures["lines"]
+    assert "a100 (simulated)" in text
+    assert len(line["winners_s"]) == 2
+    assert line["ratio"]["long"] == pytest.approx(sum(line["winners_s"]) / 2 / line["long_s"])
+    assert min(line["random_s"], line["long_s"]) > 0
+    assert figures["pass"] == line["pass"] == (max(line["ratio"].values()) <= 1.01)
 
 
 def test_tune_table(tmp_path: Path) -> None:

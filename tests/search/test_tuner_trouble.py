@@ -107,7 +107,7 @@ def test_what_does_not_compile_is_filed_once_and_the_run_goes_on(
         return real(schedule, *rest)
 
     monkeypatch.setattr(candidate, "compile_schedule", broken)
-    result = tune(records=tmp_path / "r.db", seed=2)
+    result = tune(records=tmp_path / "r.db", seed=2, trials=24)
     failed = [t for t in result.trials if not t.ok]
     assert failed
     assert all(t.status == "compile: kernel.cu(7): error: expected a ;" for t in failed)
@@ -117,7 +117,7 @@ def test_what_does_not_compile_is_filed_once_and_the_run_goes_on(
     assert result.best.ok
     filed = rows(tmp_path / "r.db")
     calls.clear()
-    again = tune(records=tmp_path / "r.db", seed=2)
+    again = tune(records=tmp_path / "r.db", seed=2, trials=24)
     assert rows(tmp_path / "r.db") == filed
     assert winner(again) == winner(result)
     assert calls == [], "what is on file is not compiled again"

@@ -1,0 +1,177 @@
+"""Is a run of 256 trials deep enough? Held against 5,000 random schedules, and against a longer run.
+
+    python benchmarks/search_depth.py [--json FILE] [--only TEXT] [--seeds N] [--seed N]
+        [--trials N] [--random N] [--long N] [--records DIR]
+
+For each operator of `tune_table.py` on the simulated a100, objective latency, so that one figure is compared.
+The random schedules are drawn legal and ranked by what the models have learned from every kernel of the
+other runs; the best 100 are compiled and timed like any other (so the best of the 5,000 may be missed where
+the models are wrong: the rank correlation over those 100 is printed). Every measurement is kept in a
+record file per operator: a stopped benchmark goes on where it stood.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tune_table import OPERATORS, table
+
+import ekc
+from ekc import devices
+from ekc.search.breeding import Breeder
+from ekc.search.candidate import Candidate
+from ekc.search.measuring import Bench
+from ekc.search.model import spearman
+from ekc.search.options import Wish
+from ekc.search.population import Population
+from ekc.search.records import RecordStore
+from ekc.search.run import Run
+from ekc.search.space import Space
+from ekc.search.task import ScheduleTask
+
+TARGET = "a100"
+BAR = 1.01
+"""The median winner is at most so many times as slow as the best of the random, and of the longer run."""
+RESCORED = 100
+
+
+def _wish(trials: int, seed: int) -> Wish:
+    return Wish(trials, "latency", 0.05, False, seed, None)
+
+
+def run(op: ekc.Operator, store: RecordStore, workers: Executor, trials: int, seed: int) -> list[Candidate]:
+    """Everything that one run timed."""
+    search = Run(
+        op, Bench(devices.open(TARGET), store), workers, _wish(trials, seed), lambda done, text: None
+    )
+    search.run(())
+    return search.task.working
+
+
+def random_best(
+    op: ekc.Operator, store: RecordStore, workers: Executor, known: list[Candidate], count: int, seed: int
+) -> tuple[float, float | None]:
+    """(least latency among the most promising of `count` random schedules, rank correlation over these)."""
+    bench = Bench(devices.open(TARGET), store)
+    space = Space(op, bench.device.limits)
+    task = ScheduleTask(space, bench, workers, _wish(RESCORED, seed), lambda done, text: None)
+    task.learner.learn_latency(known)
+    drawn = _draws(Breeder(space, np.random.default_rng(seed)), count)
+    expected, _, _, _ = task.learner.expect(space.figures(drawn))
+    promising = np.argsort(expected, kind="stable")[:RESCORED]
+    made = [(task.make(drawn, int(row), 1), expected[row]) for row in promising]
+    fresh = [(c, float(e)) for c, e in made if c is not None]
+    task.measure([c for c, _ in fresh], 1)
+    pairs = np.array([(e, c.latency_s) for c, e in fresh if c.ok])
+    return float(pairs[:, 1].min()), spearman(pairs[:, 0], pairs[:, 1])
+
+
+def _draws(breeder: Breeder, count: int) -> Population:
+    """Legal random genomes, each once."""
+    drawn = breeder.draw(count)
+    while len(drawn) < count:
+        more = drawn + breeder.draw(count)
+        _, first = np.unique(breeder.space.keys(more), return_index=True)
+        drawn = more[np.sort(first)]
+    return drawn[:count]
+
+
+def depth(name: str, asked: argparse.Namespace) -> dict[str, Any]:
+    """The line of one operator. Latencies in seconds."""
+    op, file = OPERATORS[name](), asked.records / f"{''.join(c if c.isalnum() else '-' for c in name)}.db"
+    with RecordStore(file) as store, ThreadPoolExecutor(os.cpu_count()) as workers:
+        seeds = range(asked.seed, asked.seed + asked.seeds)
+        runs = [run(op, store, workers, asked.trials, seed) for seed in seeds]
+        longer = run(op, store, workers, asked.long, asked.seed)
+        known = {c.schedule.digest: c for found in (*runs, longer) for c in found}
+        best, rank = random_best(op, store, workers, list(known.values()), asked.random, asked.seed)
+    winners = [min(c.latency_s for c in found) for found in runs]
+    median, long = statistics.median(winners), min(c.latency_s for c in longer)
+    ratios = {"random": median / best, "long": median / long}
+    return {
+        "operator": name,
+        "winners_s": winners,
+        "random_s": best,
+        "random_rank_correlation": rank,
+        "long_s": long,
+        "ratio": ratios,
+        "bar": {"random": BAR, "long": BAR},
+        "pass": all(r <= BAR for r in ratios.values()),
+    }
+
+
+def show(lines: list[dict[str, Any]], asked: argparse.Namespace) -> str:
+    """The table."""
+    rows = [
+        (
+            "operator",
+            f"median of {asked.trials} [us]",
+            "worst",
+            f"best of {asked.random:,} random",
+            "rank",
+            f"{asked.long:,} trials",
+            "/ random",
+            "/ long",
+            "",
+        )
+    ]
+    for x in lines:
+        rank = x["random_rank_correlation"]
+        rows.append(
+            (
+                x["operator"],
+                f"{statistics.median(x['winners_s']) * 1e6:.2f}",
+                f"{max(x['winners_s']) * 1e6:.2f}",
+                f"{x['random_s'] * 1e6:.2f}",
+                "-" if rank is None else f"{rank:.2f}",
+                f"{x['long_s'] * 1e6:.2f}",
+                f"{x['ratio']['random']:.3f}",
+                f"{x['ratio']['long']:.3f}",
+                "pass" if x["pass"] else "FAIL",
+            )
+        )
+    return table(rows)
+
+
+def main() -> None:
+    """Print the table; write it as JSON where asked."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--only", metavar="TEXT", help="operators with this in their name")
+    parser.add_argument("--seeds", type=int, default=5, help="runs whose winners the median is of")
+    parser.add_argument("--seed", type=int, default=0, help="of the first run")
+    parser.add_argument("--trials", type=int, default=256)
+    parser.add_argument("--random", type=int, default=5000)
+    parser.add_argument("--long", type=int, default=4096)
+    parser.add_argument("--records", type=Path, default=Path("build/depth"))
+    asked = parser.parse_args()
+    names = [name for name in OPERATORS if asked.only is None or asked.only in name]
+    if not names:
+        parser.error(f"--only: nothing contains {asked.only!r}; there are {', '.join(OPERATORS)}")
+    asked.records.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for name in names:
+        lines.append(depth(name, asked))
+        print(show(lines[-1:], asked), flush=True)
+    print(
+        f"ekc {ekc.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
+        f"{os.cpu_count()} cores; {devices.open(TARGET).label}, seeds {asked.seed} to "
+        f"{asked.seed + asked.seeds - 1}, objective latency; bar {BAR} for both ratios"
+    )
+    print(show(lines, asked))
+    if asked.json:
+        asked.json.write_text(json.dumps({"lines": lines, "pass": all(x["pass"] for x in lines)}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
