@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 MIN_ROWS = 8
 """Below this many rows the prior rules alone."""
 ROUNDS = 120
+PREDICTING = 2
+"""Threads that predict a population; a fit of few rows has no use for a second."""
 PARAMETERS = {
     "objective": "reg:squarederror",
     "max_depth": 5,
@@ -75,6 +77,7 @@ class ResidualModel:
             "base_score": float(np.average(self._targets(), weights=weight)),
         }
         self._booster = xgb.train(parameters, data, num_boost_round=ROUNDS)
+        self._booster.set_param({"nthread": PREDICTING})
 
     def _targets(self) -> NDArray[np.float64]:
         return np.asarray(np.log(np.array(self._values) / np.array(self._priors)))

@@ -71,8 +71,9 @@ class Space:
         count, width = parents.genes.shape
         uses = self.uses[parents.structure]
         weight = np.where(uses, random.random((count, width)), -1.0)
-        first = weight >= np.sort(weight, axis=1)[:, -1:]
-        second = (weight >= np.sort(weight, axis=1)[:, -2:-1]) & (random.random((count, 1)) < 0.4)
+        ranked = np.partition(weight, (-2, -1), axis=1)
+        first = weight >= ranked[:, -1:]
+        second = (weight >= ranked[:, -2:-1]) & (random.random((count, 1)) < 0.4)
         chosen = (first | second) & uses
         step = random.integers(1, 4, (count, width)) * random.choice([-1, 1], (count, width))
         near = np.clip(parents.genes + step, 0, self.sizes - 1)
@@ -91,25 +92,27 @@ class Space:
         genes, left = population.genes.copy(), np.arange(len(population))
         for attempt in range(REPAIR_ROUNDS + 1):
             mended, broken = self._mend(random, Population(population.structure[left], genes[left]))
-            illegal = broken != ""
+            illegal = broken >= 0
             left, broken = left[illegal], broken[illegal]
             if attempt == REPAIR_ROUNDS or len(left) <= GIVEN_UP * len(population):
                 break
             genes[left] = mended[illegal]
         kept = np.ones(len(population), dtype=bool)
         kept[left] = False
-        return Population(population.structure, genes)[kept], Counter(broken.tolist())
+        rules = list(self._remedies)
+        return Population(population.structure, genes)[kept], Counter(rules[n] for n in broken.tolist())
 
     def _mend(
         self, random: np.random.Generator, population: Population
-    ) -> tuple[NDArray[np.int64], NDArray[np.object_]]:
-        """Genes with every broken rule eased by one remedy, and the first rule that each broke ("": none)."""
-        genes, broken = population.genes.copy(), np.full(len(population), "", dtype=object)
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Genes with every broken rule eased by one remedy, and the first rule that each broke, as its number
+        among the rules met so far (-1: none)."""
+        genes, broken = population.genes.copy(), np.full(len(population), -1)
         for found in self.broken(population):
-            at = found.rows
-            broken[at] = np.where(broken[at] == "", found.rule, broken[at])
-            uses = self.uses[population.structure[at]]
-            genes[at] = self.remedy(found.rule).ease(random, genes[at], uses, found.excess)
+            at, remedy = found.rows, self.remedy(found.rule)
+            number = list(self._remedies).index(found.rule)
+            broken[at] = np.where(broken[at] < 0, number, broken[at])
+            genes[at] = remedy.ease(random, genes[at], self.uses[population.structure[at]], found.excess)
         return genes, broken
 
     def broken(self, population: Population) -> Iterator[Broken]:
@@ -128,9 +131,16 @@ class Space:
         """The analysis of every genome, by quantity."""
         out: dict[str, NDArray[np.float64]] = {}
         for rows, genomes in self._sorted(population):
+            in_order: dict[str, NDArray[np.float64]] = {}
             for part, figures in self.walks.figures(genomes):
                 for name, values in figures.items():
-                    out.setdefault(name, np.zeros(len(population)))[rows[part]] = values
+                    if name not in in_order:
+                        in_order[name] = np.zeros(len(rows))
+                    in_order[name][part] = values
+            for name, column in in_order.items():
+                if name not in out:
+                    out[name] = np.zeros(len(population))
+                out[name][rows] = column
         return out
 
     def _sorted(self, population: Population) -> Iterator[tuple[NDArray[np.intp], Sorted]]:
