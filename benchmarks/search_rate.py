@@ -4,9 +4,9 @@
 
 Over all structures of matmul 1024^3 on the simulated a100, with the tuner's own task; its beliefs have
 learned made-up figures of as many schedules as a run of 128 trials measures, for the speed of scoring
-does not depend on their truth. Trees and CUDA text are built for none of the candidates. A candidate counts
-once, when it is new: parents that live on are not scored again. The bar is held to the population of a run
-of 256 trials, the default; the others are those of 128, and of 512 and more.
+does not depend on their truth. Trees and CUDA text are built for none of the candidates. A genome counts
+once, however often it is scored: each round scores its parents afresh, as beliefs have changed. The bar is
+held to the population of a run of 256 trials, the default; the others are those of 128, and of 512 and more.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Stopwatch:
     def reset(self) -> None:
         """Forget what was counted."""
         self.spent = {"analysis": 0.0, "scoring": 0.0}
-        self.scored = np.zeros(len(self.space.structures), dtype=np.int64)
+        self.scored: list[Population] = []
 
     def _timed(self, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*given: Any) -> Any:
@@ -97,7 +97,7 @@ class Stopwatch:
 
     def score(self, population: Population) -> np.ndarray:
         """What the tuner does for every genome."""
-        self.scored += np.bincount(population.structure, minlength=len(self.scored))
+        self.scored.append(population)
         return np.asarray(self._timed("scoring", self.task.rankings)(population)[0])
 
 
@@ -109,20 +109,23 @@ def measure(watch: Stopwatch, seconds: float, population: int) -> dict[str, Any]
     breeder.bred, began, rounds = 0, time.perf_counter(), 0
     parents: Population | None = None
     while not rounds or time.perf_counter() - began < seconds:
-        parents, _ = breeder.evolve(None if rounds % FRESH == 0 else parents, watch.score)
-        rounds += 1
+        found, _ = breeder.evolve(None if rounds % FRESH == 0 else parents, watch.score)
+        parents, rounds = found[: population // 2], rounds + 1
     took = time.perf_counter() - began
     analysis = watch.spent["analysis"] / took
     scoring = watch.spent["scoring"] / took - analysis
-    rate, structures = breeder.bred / took, int((watch.scored >= 0.01 * breeder.bred).sum())
+    by_structure = _distinct(watch)
+    count = int(by_structure.sum())
+    rate, structures = count / took, int((by_structure >= 0.01 * count).sum())
     return {
         "population": population,
         "candidates_per_s": rate,
-        "scored": breeder.bred,
+        "scored": count,
+        "scored_again": breeder.bred - count,
         "seconds": took,
         "structures_scored": structures,
         "scored_by_structure": dict(
-            zip((s.name for s in watch.space.structures), watch.scored.tolist(), strict=True)
+            zip((s.name for s in watch.space.structures), by_structure.tolist(), strict=True)
         ),
         "share_of_time": {
             "analysis": analysis,
@@ -134,6 +137,13 @@ def measure(watch: Stopwatch, seconds: float, population: int) -> dict[str, Any]
     }
 
 
+def _distinct(watch: Stopwatch) -> np.ndarray:
+    """Different genomes that were scored, by structure."""
+    every = sum(watch.scored[1:], watch.scored[0])
+    _, first = np.unique(watch.space.keys(every), return_index=True)
+    return np.bincount(every.structure[first], minlength=len(watch.space.structures))
+
+
 def show(row: dict[str, Any], structures: int, judged: bool) -> None:
     """One population."""
     verdict = f"   bar {BAR:,.0f}   {'pass' if row['pass'] else 'FAIL'}" if judged else ""
@@ -141,7 +151,7 @@ def show(row: dict[str, Any], structures: int, judged: bool) -> None:
     print(f"{row['population']:>10,} {row['candidates_per_s']:>16,.0f} candidates/s{verdict}")
     print(
         f"{'':>10} {row['structures_scored']:>16} of {structures} structures have 1 % of the "
-        f"{row['scored']:,} candidates or more"
+        f"{row['scored']:,} candidates or more; {row['scored_again']:,} scored again"
     )
     print(f"{'':>10} {shares}")
 

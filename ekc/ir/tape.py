@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.errors import EkcError
-from ekc.ir.tape_code import Call, Ref, Rows, Writer, leaves, refs
+from ekc.ir.tape_code import Call, Ref, Writer, leaves, refs
 
 ROWS = 97
-"""Rows to record with: a number that no shape has for another reason."""
+"""Rows to record with: a number that no array has for another reason."""
 _LOST = (
     "a vector left the tape: np.asarray and friends must be np.asanyarray, and new vectors made by np.where"
 )
@@ -48,6 +48,9 @@ class _Taped(np.ndarray):
     def __getitem__(self, key: Any) -> Any:
         return _recorder(self).call(_item, (self, key), {})
 
+    def __len__(self) -> int:
+        raise EkcError(_LOST)
+
     def __bool__(self) -> bool:
         return _recorder(self).assume(self)
 
@@ -61,7 +64,6 @@ class _Recorder:
         self.assumed: dict[Ref, bool] = {}
         self.results: dict[Ref, Any] = {}
         self.alone: set[Ref] = set()
-        self.planes: set[Ref] = set()
 
     def column(self, value: NDArray[np.int64]) -> _Taped:
         """A column of input."""
@@ -103,8 +105,6 @@ class _Recorder:
             if not (value == value.flat[0]).all():
                 raise EkcError(_LOST)
             return value.flat[0]
-        if type(value) is int and value == ROWS:
-            return Rows()
         return value
 
     def _note(self, function: Any, args: Any, options: dict[str, Any]) -> Ref:
@@ -120,12 +120,11 @@ class _Recorder:
         return taped
 
     def _kept(self, shape: tuple[int, ...], ref: Ref) -> Ref:
-        """Note where the rows of a result stand; without them it says something of all rows at once."""
+        """Note a result without rows: it says something of all rows at once. What keeps them is taken to work
+        row by row: sums over part of the rows, sorting and the like must not be on a walk."""
         call = self.calls[ref]
         if shape[-1:] != (ROWS,) or any(r in self.alone for r in refs((call.args, call.options))):
             self.alone.add(ref)
-        elif len(shape) > 1:
-            self.planes.add(ref)
         return ref
 
 
@@ -235,7 +234,7 @@ def record(walks: Sequence[Walk], columns: Mapping[str, NDArray[np.int64]]) -> t
             ways.append(went)
     tapes = []
     for results, assumed in zip(zip(*parts, strict=True), zip(*ways, strict=True), strict=True):
-        writer = Writer(recorder.calls, len(columns), recorder.alone, recorder.planes)
+        writer = Writer(recorder.calls, len(columns), recorder.alone)
         function, length = writer.function(results)
         tapes.append(Tape(tuple(columns), function, assumed, length))
     return tuple(tapes)

@@ -22,11 +22,6 @@ class Ref(int):
 
 
 @dataclass(frozen=True)
-class Rows:
-    """The number of rows, where a shape holds it."""
-
-
-@dataclass(frozen=True)
 class Call:
     """One call: inputs have no function."""
 
@@ -69,8 +64,6 @@ class Writer:
     """The first so many calls are columns of input."""
     alone: Container[Ref]
     """Results that every walk must have of its own rows."""
-    planes: Container[Ref]
-    """Results whose rows are the second axis."""
     names: dict[str, Any] = field(default_factory=dict)
     lines: list[Line] = field(default_factory=list)
     spans: dict[Ref, list[Span]] = field(default_factory=dict)
@@ -124,8 +117,6 @@ class Writer:
         if isinstance(value, Ref):
             reads.append(self._variable(value, span))
             return reads[-1]
-        if isinstance(value, Rows):
-            return self._bound(f"n{span[0]}_{span[1]}", f"bounds[{span[1] + 1}] - bounds[{span[0]}]")
         if isinstance(value, (tuple, list)):
             inside = "".join(self._text(one, span, reads) + ", " for one in value)
             return f"({inside})" if isinstance(value, tuple) else f"[{inside}]"
@@ -144,7 +135,7 @@ class Writer:
                 f"z{low}_{span[0]}_{span[1]}",
                 f"slice(bounds[{span[0]}] - bounds[{low}], bounds[{span[1] + 1}] - bounds[{low}])",
             )
-            self.lines.append(Line(part, f"{whole}[{':, ' if ref in self.planes else ''}{cut}]", (whole,)))
+            self.lines.append(Line(part, f"{whole}[..., {cut}]", (whole,)))
         return part
 
     def _bound(self, name: str, text: str) -> str:

@@ -63,8 +63,9 @@ class GaussianProcess:
     def _prepared(self, whiten: Array, z: Array) -> _Known:
         middle = self._rows.mean(axis=0)
         near = (self._rows - middle) * np.exp(-self._theta[:-2])
-        arrays = (-2 * near.T, np.square(near).sum(axis=1), whiten.T @ (whiten @ z), whiten.T)
-        return _Known(middle, *(np.ascontiguousarray(a, dtype=np.float32) for a in arrays))
+        twice = np.ascontiguousarray(-2 * near.T, dtype=np.float32)
+        squares = np.square(near).sum(axis=1).astype(np.float32)
+        return _Known(middle, twice, squares, whiten.T @ (whiten @ z), np.ascontiguousarray(whiten.T))
 
     def predict(self, rows: Array) -> tuple[Array, Array]:
         """(mean, standard deviation) of the target at each row."""
@@ -72,7 +73,7 @@ class GaussianProcess:
         with _one_thread():
             for start in range(0, len(rows), CHUNK):
                 chunk = slice(start, start + CHUNK)
-                across = self._across(rows[chunk])
+                across = self._across(rows[chunk]).astype(np.float64)
                 mean[chunk] = across @ self._known.weights
                 known[chunk] = np.square(across @ self._known.whiten).sum(axis=1)
         left = np.maximum(math.exp(self._theta[-2]) - known, 1e-9)
@@ -89,15 +90,15 @@ class GaussianProcess:
 
 @dataclass(frozen=True, eq=False)
 class _Known:
-    """What a prediction needs of the rows learned from. In single precision, about their middle: populations
-    are large, and what is lost lies far below the noise of a timing."""
+    """What a prediction needs of the rows learned from. Distances are taken about their middle and in single
+    precision, for populations are large; what is solved with is not, for it amplifies."""
 
     middle: Array
     twice: NDArray[np.float32]
     """[d, n]: minus twice the rows, in lengths."""
     squares: NDArray[np.float32]
-    weights: NDArray[np.float32]
-    whiten: NDArray[np.float32]
+    weights: Array
+    whiten: Array
 
 
 def _matern(squared: NDArray[np.float32], theta: Array) -> NDArray[np.float32]:

@@ -69,8 +69,8 @@ class Learner:
         """Meter a share of what was timed since, judge what was expected of it, then fit."""
         waiting = self._waiting(working)
         fewest = 0 if self.power.rows else BEGIN
-        count, curious = self.share.wanted(len(working) - self._timed, len(waiting), fewest)
-        self._timed = len(working)
+        count, curious = self.share.wanted(max(len(working) - self._timed, 0), len(waiting), fewest)
+        self._timed = max(len(working), self._timed)
         if count:
             foresight = Foresight.of(waiting, self.power)
             picked = choose(

@@ -111,7 +111,9 @@ def choose(
     unsure and nothing like it is being metered. Ties break by position, so the answer depends on
     nothing but its arguments.
     """
-    order = np.argsort(-improvement(mean, spread, best), kind="stable").tolist()
+    # Before anything was metered that may win, nothing can be improved on.
+    promise = improvement(mean, spread, best) if np.isfinite(best) else -mean
+    order = np.argsort(-promise, kind="stable").tolist()
     chosen = order[: count - curious]
     unit = rows.std(axis=0)
     scaled = rows / np.where(unit > 0, unit, 1.0)

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ekc import devices
+from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from ekc.search.effort import checked_effort
@@ -59,6 +60,8 @@ def tune(
     """
     check_start(op, start)
     check_options(trials, max_slowdown, clocks, seed, time_budget_s)
+    if effort is not None and trials is not None:
+        raise InvalidInput("effort and trials: give one; an effort sets the trials")
     objective, asked = checked_objective(objective), checked_effort(effort)
     calls = asked.calls if trials is None else None
     trials = asked.trials if trials is None else trials

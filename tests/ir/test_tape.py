@@ -27,7 +27,7 @@ def walk(given: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
     a, b = given["a"], given["b"]
     share = np.where(a > b, a / b, 1.0)
     table = Lookup(doubled, 2)(a, 7, b)
-    yield [share, np.minimum(a % 8, 3), 5, np.broadcast_to(np.asanyarray(a, dtype=np.float64), (len(a),))]
+    yield [share, np.minimum(a % 8, 3), 5, np.asanyarray(a, dtype=np.float64)]
     # Said twice, done once; said and not asked for, not done.
     yield [table[0] + table[1], (a * b) - (a * b), np.sqrt(b) if False else b.sum()]
 
@@ -58,7 +58,7 @@ def several() -> list[Callable[[Mapping[str, Any]], Iterator[Sequence[Any]]]]:
             everyone, pairs = a * b, a // (1 + number // 2)
             outer = np.maximum(a, b) if number in (0, 3) else a
             table = Lookup(doubled, 2)(a, number // 2, b)
-            yield [everyone + 1, np.full(len(a), number) + pairs, outer - number]
+            yield [everyone + 1, a * 0 + number + pairs, outer - number]
             yield [
                 table[0] + table[1],
                 np.maximum(a - a.sum(), everyone.min(initial=99)),

@@ -62,6 +62,7 @@ OPERATORS = {
     "conv depthwise": o.conv2d(1, 32, 14, 14, out_channels=32, kernel=3, padding=1, groups=32),
     "fp16": o.matmul(128, 128, 64, dtype="float16"),
     "primes": o.matmul(127, 61, 31),
+    "rows of the tape": o.matmul(97, 64, 64),
     "band": band(),
     "elementwise": _elementwise(),
     "two computes": _two_computes(),

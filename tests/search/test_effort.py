@@ -34,11 +34,15 @@ def test_efforts_grow() -> None:
     assert sizes == sorted(sizes)
 
 
-def test_a_number_of_trials_is_used_to_the_last_whatever_the_effort(cheap: Callable[[float], None]) -> None:
-    cheap(1.0)
-    result = tune(effort="quick")
+def test_a_number_of_trials_is_used_to_the_last() -> None:
+    result = tune()
     assert result.trial_count == TRIALS
     assert result.stopped == ""
+
+
+def test_an_effort_and_a_number_of_trials_contradict_each_other() -> None:
+    with pytest.raises(InvalidInput, match=r"^effort and trials: give one"):
+        tune(effort="quick")
 
 
 def test_a_kernel_that_is_hardly_called_is_not_searched_long(cheap: Callable[[float], None]) -> None:
