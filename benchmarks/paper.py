@@ -4,9 +4,9 @@
 
 Matrix products, matrix-vector products and convolutions on the simulated a100 and rtx4090. Every variant
 of the search starts from the same seeds. "metering" is what a real meter would take, window, warm-up and
-idle reading, counted also where a figure is on file already: virtual seconds. "search" is CPU time of
-breeding, models and choosing; compiling and measuring, which variants share through a record file, are
-left out. A run that was stopped goes on where it stood: finished runs are kept beside the record files.
+idle reading, counted also where a figure is on file already: virtual seconds. "search" is CPU time of the
+thread that breeds, learns and chooses; compiling and measuring, which variants share through a record file,
+are left out. A run that was stopped goes on where it stood: finished runs are kept beside the record files.
 """
 
 from __future__ import annotations
@@ -110,14 +110,15 @@ def place_table(lines: list[dict[str, Any]]) -> str:
     return table(rows)
 
 
-def saving_text(what: str, saving: dict[str, Any] | None) -> str:
+def saving_text(what: str, saving: dict[str, Any] | None, pairs: int) -> str:
     """One line on a saving and its intervals."""
     if saving is None:
         return f"{what}: no pair of runs"
     (low, high), (most_low, most_high) = saving["median_interval"], saving["most_interval"]
     return (
         f"{what}: median {saving['median']:.1%} ({low:.1%} to {high:.1%}), "
-        f"maximum {saving['most']:.1%} ({most_low:.1%} to {most_high:.1%}), {saving['pairs']} pairs"
+        f"maximum {saving['most']:.1%} ({most_low:.1%} to {most_high:.1%}), "
+        f"{saving['pairs']} of {pairs} pairs"
     )
 
 
@@ -166,7 +167,7 @@ def main() -> None:
     told, here = per_variant(lines), per_place(lines)
     across = median_and_most(savings(lines), arguments.seed)
     within = median_and_most(savings_within(lines), arguments.seed)
-    judged = verdict(told)
+    judged, runs = verdict(told), len(chosen) * len(seeds)
     print(
         f"ekc {ekc.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
         f"{os.cpu_count()} cores; {arguments.trials} trials, seeds {seeds[0]} to {seeds[-1]}, "
@@ -176,8 +177,8 @@ def main() -> None:
     print("metered: of all timed kernels, finals included; error: median, of predictions before metering")
     print(variant_table(told))
     print(place_table(here))
-    print(saving_text("least energy against latency only, at most 5 % slower", across))
-    print(saving_text("least energy against least latency within one run", within))
+    print(saving_text("least energy against latency only, at most 5 % slower", across, runs))
+    print(saving_text("least energy against least latency within one run", within, runs))
     if arguments.plots:
         print(plots(lines, arguments.plots))
     print("no bar here" if judged is None else "pass" if judged["pass"] else "FAIL")

@@ -55,7 +55,9 @@ def _schedule(word: str, request: Request, records: Path | None, device: Device)
     from ekc.search.naive import naive
     from ekc.search.named import named
 
-    if word == "naive" and not request.empty:
+    if word == "naive":
+        if request.empty:
+            raise InvalidInput("naive: name the operator after A and B, e.g. matmul 512 512 512")
         return naive(request.operator())
     if word.endswith(".json") or Path(word).is_file():
         return read_schedule(Path(word), "")

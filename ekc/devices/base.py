@@ -8,6 +8,9 @@ from typing import Protocol
 from ekc.codegen.compiled import CompiledKernel
 from ekc.ir.limits import Limits
 
+POWER_CAP = "power cap"
+"""The throttle reason of a board that draws all it may."""
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -31,7 +34,7 @@ class Conditions:
     """What the clock was: lower than the regime's where the power cap throttled it."""
     temperature_c: float
     throttle: tuple[str, ...]
-    """Throttle reasons in force, e.g. ("power cap",)."""
+    """Throttle reasons in force, e.g. (POWER_CAP,)."""
     data_policy: str
     """How the inputs were filled, e.g. "normal(0,1) seed 0"."""
     ekc_version: str

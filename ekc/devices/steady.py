@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ekc.codegen.compiled import CompiledKernel, Launch, Resources
 from ekc.devices import power
 from ekc.devices.accesses import Executed
+from ekc.devices.base import POWER_CAP
 from ekc.devices.events import Events, events
 from ekc.devices.latency import latency, least_seconds
 from ekc.devices.occupancy import Occupancy, occupancy
@@ -14,7 +15,6 @@ from ekc.devices.residual import digest, power_residual, time_residual
 from ekc.devices.specs import Spec
 from ekc.errors import DeviceError
 
-POWER_CAP = "power cap"
 _BISECTIONS = 40
 
 

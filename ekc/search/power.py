@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.devices.base import Peaks
+from ekc.devices.base import POWER_CAP, Peaks
 from ekc.search import prior
 from ekc.search.belief import UNSURE, Belief
 from ekc.search.candidate import Candidate
@@ -31,8 +31,6 @@ TREE_SHARE = 0.25
 FEWEST_JUDGED = 4
 QUARANTINE = 0.5
 """Rank correlation below which a model that ranks no better than the line is not believed."""
-POWER_CAP = "power cap"
-"""As `Conditions.throttle` names it."""
 LEAST_SPREAD = 0.02
 """Of the log of watts: two kernels that look alike draw about as different."""
 
