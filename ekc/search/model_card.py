@@ -16,7 +16,7 @@ from ekc.search.text_table import text_table
 MOST_LINES = 8
 """A long run shows so many of its judged rounds, evenly spaced, the first and the last among them."""
 _TITLE = "Model card: energies predicted beforehand, against the meter"
-_HEADERS = ("round", "rows", "error", "latency x power", "rank", "latency alone", "metered", "")
+_HEADERS = ("round", "rows", "error", "latency x power", "rank", "latency alone", "next share", "")
 
 
 def model_card(cards: Sequence[ModelCard]) -> str:
