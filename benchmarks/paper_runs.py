@@ -23,6 +23,7 @@ from ekc.search.options import Wish
 from ekc.search.records import RecordStore
 from ekc.search.result import TuningResult
 from ekc.search.run import Run
+from ekc.search.space import Space
 
 MAX_SLOWDOWN = 0.05
 DEVICES = ("a100", "rtx4090")
@@ -110,7 +111,9 @@ def run(
     wish = Wish(trials, objective, MAX_SLOWDOWN, False, seed, None)
     began = time.thread_time()
     with ThreadPoolExecutor(1) as workers:
-        search = Run(op, bench, workers, wish, lambda done, text: None, METHODS[variant])
+        search = Run(
+            Space(op, bench.device.limits), bench, workers, wish, lambda done, text: None, METHODS[variant]
+        )
         result = search.run(())
     search_s = time.thread_time() - began - bench.elsewhere_s
     return _kept(result) | {

@@ -51,9 +51,9 @@ def run(
     op: ekc.Operator, store: RecordStore, workers: Executor, trials: int, seed: int
 ) -> tuple[float, list[Candidate]]:
     """Latency of the winner, and everything that the run timed."""
-    search = Run(
-        op, Bench(devices.open(TARGET), store), workers, _wish(trials, seed), lambda done, text: None
-    )
+    bench = Bench(devices.open(TARGET), store)
+    space = Space(op, bench.device.limits)
+    search = Run(space, bench, workers, _wish(trials, seed), lambda done, text: None)
     result = search.run(())
     assert result.best.latency_s is not None
     return result.best.latency_s, search.task.working

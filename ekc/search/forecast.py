@@ -14,7 +14,6 @@ from ekc.codegen import nvrtc
 from ekc.codegen.generate import assemble, generate
 from ekc.devices.base import Device
 from ekc.errors import EkcError
-from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from ekc.search.breeding import GENERATIONS
 from ekc.search.finals import FINALISTS, REPEATS
@@ -41,7 +40,7 @@ class Forecast:
     seconds: float
     """The whole run, if nothing is on file or in the cache."""
     metering_s: tuple[float, float]
-    """Least and most that the meter is expected to take on the device."""
+    """What the meter takes with the least share and with the one that a run begins with; it may grow."""
     simulated: str
     """The device's label where it is simulated, so that metering takes virtual seconds."""
     may_stop: bool
@@ -57,9 +56,10 @@ class Forecast:
         )
 
 
-def forecast(op: Operator, device: Device, wish: Wish) -> Forecast:
-    """Breeds and compiles a few schedules and multiplies. The random stream of the run is not touched."""
-    space, random = Space(op, device.limits), np.random.default_rng(0)
+def forecast(space: Space, device: Device, wish: Wish) -> Forecast:
+    """Breeds and compiles a few schedules and multiplies. The random stream of the run is not touched; what
+    the space records meanwhile, the run finds ready."""
+    random = np.random.default_rng(0)
     some = np.linspace(0, len(space.structures) - 1, PROBES).astype(int)
     began = time.perf_counter()
     _bred(space, random, some, wish.trials)

@@ -21,7 +21,7 @@ from ekc.search.model import spearman
 Array = NDArray[np.float64]
 
 FLOOR, START, CEILING = 0.05, 0.12, 1.0
-"""Of the timed kernels. At the ceiling the whole low-latency set is metered."""
+"""Of the timed kernels. At the ceiling there is one to meter for each that was timed."""
 BEGIN = 4
 """Kernels of the first round that are metered, ahead of the share: without them nothing is known."""
 SHRINK, GROW = 0.7, 2.5
@@ -29,7 +29,7 @@ SHRINK, GROW = 0.7, 2.5
 WINDOW = 12
 """Predictions that a verdict looks back on."""
 FEWEST, FRESH = 6, 3
-"""Predictions that a verdict wants: in all, and since the last one. One measurement moves the share once."""
+"""Predictions that a verdict wants: in all, and since the last one."""
 FAITHFUL_RANK, FAITHFUL_SNR = 0.7, 2.0
 LOST_RANK, LOST_SNR = 0.5, 1.25
 """Below both, the model says no more than the mean of what was metered. Few pairs may rank well by luck, so a
@@ -53,7 +53,7 @@ class MeteringShare:
     def wanted(self, timed: int, most: int, fewest: int = 0) -> tuple[int, int]:
         """(how many to meter, how many of those to learn from), `timed` more kernels having been timed
         and `most` waiting to be metered. Fractions are carried over, and so is what `fewest` asks for
-        ahead of its time."""
+        ahead of its time; what `most` cuts off is not, so the share is one at most."""
         self._owed += self.share * timed
         whole = max(_whole(self._owed), fewest)
         self._owed -= whole

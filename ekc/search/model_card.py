@@ -1,4 +1,4 @@
-"""The model card of a run as text: how the energy model did, judged round by judged round.
+"""The model card of a run as text: how the energy model did on the last predictions, round by judged round.
 
 Each line was predicted before the meter was read. Beside it stand the trivial predictors that a model
 must beat: energy = latency x constant power, and the order by latency alone.

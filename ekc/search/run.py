@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 
 from ekc.errors import NothingLegal
-from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from ekc.search.candidate import Candidate
 from ekc.search.finals import Finals
@@ -33,15 +32,14 @@ class Run:
 
     def __init__(
         self,
-        op: Operator,
+        space: Space,
         bench: Bench,
         workers: Executor,
         wish: Wish,
         tell: Progress,
         method: Method = OURS,
     ) -> None:
-        self.op, self.bench, self.device, self.wish = op, bench, bench.device, wish
-        space = Space(op, self.device.limits)
+        self.op, self.bench, self.device, self.wish = space.op, bench, bench.device, wish
         self.task = ScheduleTask(space, bench, workers, wish, tell, method)
         random, size = np.random.default_rng(wish.seed), population_size(wish.trials)
         self.breeder = self.task.method.breeder(space, random, size)

@@ -1,4 +1,4 @@
-"""What measuring takes on the device: seconds and joules, added up over a run.
+"""What measuring takes on the device, at least: seconds and joules, added up over a run.
 
 A figure on file counts as if it had been measured now, so that a run that resumes comes to the same
 sum, and to the same decisions. What the host spends on searching and compiling is not in it.

@@ -25,6 +25,7 @@ from ekc.search.progress import announce, progress_bar
 from ekc.search.records import RecordStore
 from ekc.search.result import TuningResult
 from ekc.search.run import Run
+from ekc.search.space import Space
 
 
 def tune(
@@ -67,13 +68,14 @@ def tune(
     trials = asked.trials if trials is None else trials
     wish = Wish(trials, objective, max_slowdown, clocks == "search", seed, time_budget_s, calls)
     device = devices.open(target)
+    space = Space(op, device.limits)
     with ExitStack() as stack:
         store = stack.enter_context(RecordStore(records))
         if progress:
-            announce(str(forecast(op, device, wish)))
+            announce(str(forecast(space, device, wish)))
         workers = executor or _threads(stack)
         tell = stack.enter_context(progress_bar(trials, f"{op.name} on {device.label}", progress))
-        return Run(op, Bench(device, store), workers, wish, tell).run(start)
+        return Run(space, Bench(device, store), workers, wish, tell).run(start)
 
 
 def _threads(stack: ExitStack) -> Executor:

@@ -19,6 +19,7 @@ from ekc.search.effort import EFFORTS, Effort
 from ekc.search.forecast import forecast
 from ekc.search.options import Wish
 from ekc.search.rounds import round_size
+from ekc.search.space import Space
 from tests.search.runs import MV, TRIALS, rows, tune, winner
 
 
@@ -86,7 +87,7 @@ def test_a_stopped_run_stops_there_again_for_any_workers_resumed_or_not(
 def test_a_forecast_counts_rounds_and_windows() -> None:
     device = devices.open("a100")
     wish = Wish(64, "energy", 0.05, False, 0, None)
-    told = forecast(MV, device, wish)
+    told = forecast(Space(MV, device.limits), device, wish)
     done = 0
     for number in range(1, told.rounds + 1):
         done += round_size(number, done, 64)

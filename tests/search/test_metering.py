@@ -23,6 +23,7 @@ from ekc.search.options import Wish
 from ekc.search.records import RecordStore
 from ekc.search.result import TuningResult
 from ekc.search.run import Run
+from ekc.search.space import Space
 
 SMALL = ekc.matvec(512, 512)
 
@@ -153,7 +154,9 @@ class Repowered:
 def searched(device: Any, method: Method = OURS, trials: int = 192) -> tuple[TuningResult, Run]:
     wish = Wish(trials, "energy", 0.05, False, 0, None)
     with RecordStore(None) as store, ThreadPoolExecutor(2) as workers:
-        run = Run(SMALL, Bench(device, store), workers, wish, lambda done, text: None, method)
+        run = Run(
+            Space(SMALL, device.limits), Bench(device, store), workers, wish, lambda done, text: None, method
+        )
         return run.run(()), run
 
 

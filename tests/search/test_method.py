@@ -19,6 +19,7 @@ from ekc.search.population import Population
 from ekc.search.records import RecordStore
 from ekc.search.result import TuningResult
 from ekc.search.run import Run
+from ekc.search.space import Space
 from tests.search.spaces import space
 
 
@@ -26,7 +27,14 @@ def searched(method: Method, objective: str = "energy", trials: int = 24) -> tup
     wish = Wish(trials, objective, 0.05, False, 0, None)
     with RecordStore(None) as store, ThreadPoolExecutor(2) as workers:
         bench = Bench(devices.open("a100"), store)
-        run = Run(ekc.matvec(256, 256), bench, workers, wish, lambda done, text: None, method)
+        run = Run(
+            Space(ekc.matvec(256, 256), bench.device.limits),
+            bench,
+            workers,
+            wish,
+            lambda done, text: None,
+            method,
+        )
         return run.run(()), run
 
 
