@@ -11,15 +11,19 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ekc.ir.access import Access, Guard
 from ekc.ir.guards import needed
 from ekc.ir.linear import Atom, Extent
+from ekc.ir.lookup import Lookup
 from ekc.ir.program import Nest
 from ekc.ir.tree import ComputeNode, InitNode, LoopNode, Node, StageNode, WriteNode
 
 _JOINED_BYTES = 4
-"""Size of the elements whose neighbouring reads are joined."""
+"""Size of the elements whose neighbouring reads are joined, ..."""
+_WIDTHS = (2, 4)
+"""... so many at a time."""
 
 
 class Written(NamedTuple):
@@ -63,38 +67,44 @@ def merged(access: Access, written: Mapping[Atom, Written]) -> Extent:
     where every other step of the address keeps them aligned. (float16 passes through inline assembly,
     which it does not join.) `written` gives the loops and segment coordinates whose extents are known.
     """
-    width: Extent = np.asanyarray(1)
     if access.dtype.bytes != _JOINED_BYTES:
-        return width
-    run, left = _run(access, written)
-    free = ~needed(access.guards) & (run > 1)
-    for wide in (2, 4):
-        aligned = free & (run % wide == 0) & (np.asanyarray(access.address.const) % wide == 0)
-        for step in left:
-            aligned = aligned & (step % wide == 0)
-        width = np.where(aligned, wide, width)
-    return width
-
-
-def _run(access: Access, written: Mapping[Atom, Written]) -> tuple[Extent, list[Extent]]:
-    """How many neighbours the copies of a statement read, and the steps by which the rest of the address
-    moves (0 for a loop of one iteration)."""
-    terms = [(a, np.asanyarray(c), written.get(a)) for a, c in access.address.terms]
-    run, joined = np.asanyarray(1), [np.asanyarray(False) for _ in terms]
-    for _ in terms:
-        for i, (_, step, loop) in enumerate(terms):
-            if loop is not None:
-                joins = ~joined[i] & (step == run) & (np.asanyarray(loop.copies) > 1)
-                run = np.where(joins, run * loop.copies, run)
-                joined[i] = joined[i] | joins
-    left = []
-    for (_, step, loop), inside in zip(terms, joined, strict=True):
+        return np.asanyarray(1)
+    apart, copied = np.asanyarray(access.address.const), []
+    for atom, step in access.address.terms:
+        loop = written.get(atom)
         if loop is None:
-            left.append(step)
+            apart = apart | step
+        elif np.ndim(loop.copies) == 0 and int(loop.copies) == 1:
+            apart = apart | np.where(np.asanyarray(loop.extent) == 1, 0, step)
         else:
-            rest = np.where(np.asanyarray(loop.copies) < loop.extent, step * loop.copies, 0)
-            left.append(np.where(inside, rest, np.where(np.asanyarray(loop.extent) == 1, 0, step)))
-    return run, left
+            copied += [step, loop.copies, loop.extent]
+    if not copied:
+        return np.asanyarray(1)
+    # Of the steps that join nothing, only what they do to alignment matters.
+    alignment = np.bitwise_and(apart, max(_WIDTHS) - 1)
+    return _MERGED(needed(access.guards), alignment, *copied)[0]
+
+
+def _widths(rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The width of rows of: whether a guard is needed, the alignment of the rest, then step, copies and
+    extent of each loop that is written out."""
+    steps, copies, extents = (rows[:, 2 + part :: 3].T for part in range(3))
+    run, joined = np.ones(len(rows), np.int64), np.zeros(steps.shape, bool)
+    for _ in steps:
+        for i, step in enumerate(steps):
+            joins = ~joined[i] & (step == run) & (copies[i] > 1)
+            run = np.where(joins, run * copies[i], run)
+            joined[i] |= joins
+    rest = np.where(copies < extents, steps * copies, 0)
+    left = np.where(joined, rest, np.where(extents == 1, 0, steps))
+    left = np.bitwise_or.reduce(np.concatenate([rows[None, :, 1], left]))
+    width = np.ones(len(rows))
+    for wide in _WIDTHS:
+        width[(rows[:, 0] == 0) & (run % wide == 0) & (left % wide == 0)] = wide
+    return width[:, None]
+
+
+_MERGED = Lookup(_widths, 1)
 
 
 def joined_copy(stage: StageNode, path: Sequence[LoopNode], nest: Nest) -> Extent:

@@ -13,7 +13,7 @@ from typing import Any
 
 Span = tuple[int, int]
 """Walks from the first to the last, both inside."""
-_GAP = 2
+_GAP = 4
 """Walks this near to each other share a call, though one between them may not need it."""
 
 

@@ -44,6 +44,8 @@ class Space:
         self.sizes = np.array([d.size for d in self.decisions], dtype=np.int64)
         names = [d.name for d in self.decisions]
         self.uses = np.array([[n in {d.name for d in s.decisions} for n in names] for s in self.structures])
+        self._counts = np.maximum(self.uses.sum(axis=1), 1)
+        self._used = np.argsort(~self.uses, axis=1, kind="stable")
         self._remedies: dict[str, Remedy] = {}
         self._position = {name: i for i, name in enumerate(names)}
         self._tables = [
@@ -68,21 +70,25 @@ class Space:
 
     def mutate(self, random: np.random.Generator, parents: Population, structural: float = 0.1) -> Population:
         """Redraw one or two decisions, half the time nearby; sometimes change the structure."""
-        count, width = parents.genes.shape
-        uses = self.uses[parents.structure]
-        weight = np.where(uses, random.random((count, width)), -1.0)
-        ranked = np.partition(weight, (-2, -1), axis=1)
-        first = weight >= ranked[:, -1:]
-        second = (weight >= ranked[:, -2:-1]) & (random.random((count, 1)) < 0.4)
-        chosen = (first | second) & uses
-        step = random.integers(1, 4, (count, width)) * random.choice([-1, 1], (count, width))
-        near = np.clip(parents.genes + step, 0, self.sizes - 1)
-        far = random.integers(0, self.sizes, (count, width))
-        genes = np.where(chosen, np.where(random.random((count, width)) < 0.5, near, far), parents.genes)
-        moved = random.random(count) < structural
-        structure = np.where(moved, random.integers(0, len(self.structures), count), parents.structure)
-        missing = self.uses[structure] & ~uses
-        return self._canonical(Population(structure, np.where(missing, far, genes)))
+        count = len(parents)
+        genes, structure = parents.genes.copy(), parents.structure
+        for rows in (np.arange(count), np.flatnonzero(random.random(count) < 0.4)):
+            column = self._picked(random, structure[rows])
+            own, size = genes[rows, column], self.sizes[column]
+            step = random.integers(1, 4, len(rows)) * random.choice([-1, 1], len(rows))
+            near = np.clip(own + step, 0, size - 1)
+            far = random.integers(0, size)
+            genes[rows, column] = np.where(random.random(len(rows)) < 0.5, near, far)
+        moved = np.flatnonzero(random.random(count) < structural)
+        structure = structure.copy()
+        structure[moved] = random.integers(0, len(self.structures), len(moved))
+        missing = self.uses[structure[moved]] & ~self.uses[parents.structure[moved]]
+        genes[moved] = np.where(missing, random.integers(0, self.sizes, missing.shape), genes[moved])
+        return self._canonical(Population(structure, genes))
+
+    def _picked(self, random: np.random.Generator, structure: NDArray[np.int64]) -> NDArray[np.int64]:
+        """One decision of each structure, as its column."""
+        return self._used[structure, random.integers(0, self._counts[structure])]
 
     def repair(self, random: np.random.Generator, population: Population) -> tuple[Population, Counter[str]]:
         """Shrink what breaks a rule until it is legal; what stays illegal is dropped and counted by rule.
