@@ -22,7 +22,7 @@ from ekc.ir.issue import issued, joined_copy, kept_read, merged, written_out
 from ekc.ir.limits import Limits
 from ekc.ir.program import Program
 from ekc.ir.region import Region
-from ekc.ir.rules import RESERVED_REGISTERS, registers_needed, statements
+from ekc.ir.rules import RESERVED_REGISTERS, prefetched, registers_needed, statements
 from ekc.ir.traffic import Traffic
 from ekc.ir.tree import (
     BarrierNode,
@@ -213,6 +213,7 @@ class _Walk:
             "blocks": blocks,
             "shared_bytes": shared,
             "registers": registers,
+            "prefetched": _f(prefetched(kernel)),
             "resident_blocks": resident,
             "occupancy": np.minimum(resident * self.warps * WARP / limits.threads_per_sm, 1.0),
             "waves": waves,

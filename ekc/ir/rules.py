@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ekc.ir.access import Access, Buffer
+from ekc.ir.access import Access
 from ekc.ir.limits import Limits
 from ekc.ir.linear import Extent, Linear, larger, smaller
 from ekc.ir.program import Program
@@ -84,17 +84,21 @@ def registers_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
 
 def registers_needed(kernel: Kernel) -> Extent:
     """32-bit registers that the tiles of one thread take, prefetched shared tiles included."""
-    total: Extent = 0
+    total = prefetched(kernel)
     for b in kernel.buffers:
-        elements = b.elements if b.scope == "register" else _prefetched(kernel, b)
-        total = total + -(-elements * b.dtype.bytes // 4)
+        if b.scope == "register":
+            total = total + -(-b.elements * b.dtype.bytes // 4)
     return total
 
 
-def _prefetched(kernel: Kernel, buffer: Buffer) -> Extent:
-    """Elements of a pipelined tile that a thread holds while the last tile is used."""
-    rounds = -(-buffer.region.size // kernel.threads)
-    return smaller(buffer.copies - 1, 1) * rounds
+def prefetched(kernel: Kernel) -> Extent:
+    """32-bit registers in which a thread holds the next shared tiles while it uses the last."""
+    total: Extent = 0
+    for b in kernel.buffers:
+        if b.scope == "shared":
+            elements = smaller(b.copies - 1, 1) * -(-b.region.size // kernel.threads)
+            total = total + -(-elements * b.dtype.bytes // 4)
+    return total
 
 
 def text_fits(kernel: Kernel, limits: Limits) -> Iterator[Check]:

@@ -20,8 +20,9 @@ Array = NDArray[np.float64]
 
 UNSURE = 0.5
 """Spread of the log of a figure while there is only a prior."""
-CAUTION = 1.5
-"""Both learn from rows that the search chose, and so are surer than they should be."""
+WORST = math.log(4)
+"""What is more than this above the median residual is merely bad: how bad teaches nothing of the good, and
+would make the process unsure of everything."""
 _FAR = -6.0
 """Below this many spreads the exact formula of the improvement loses its digits."""
 _ERFC = np.frompyfunc(math.erfc, 1, 1)
@@ -61,11 +62,13 @@ class Belief:
         if not self.ready:
             return
         seen, merit = _known(self._values), _known(self._merits)
+        priors = np.array(self._priors)
+        seen = priors * np.exp(_held(np.log(seen / priors)))
         self.trees = ResidualModel(self.seed)
         for row, *figures in zip(self._rows, self._priors, seen.tolist(), merit.tolist(), strict=True):
             self.trees.add(row, *figures)
         self.trees.fit()
-        self.process.fit(np.stack(self._rows).astype(np.float64), np.log(seen / np.array(self._priors)))
+        self.process.fit(np.stack(self._rows).astype(np.float64), np.log(seen / priors))
 
     def expect(self, rows: NDArray[np.float32], priors: Array) -> tuple[Array, Array]:
         """(mean, spread) of the log of the figure."""
@@ -75,13 +78,24 @@ class Belief:
         mean, spread = self.process.predict(rows.astype(np.float64))
         mean = mean + np.log(priors)
         both = self.tree_share * trees + (1 - self.tree_share) * mean
-        return both, CAUTION * np.sqrt(spread**2 + ((trees - mean) / 2) ** 2)
+        return both, np.sqrt(spread**2 + ((trees - mean) / 2) ** 2)
+
+    def likeness(self, rows: NDArray[np.float32]) -> Array:
+        """How alike rows look, pair by pair: 1 for equal ones."""
+        if not self.ready:
+            return np.asarray((rows[:, None, :] == rows[None, :, :]).all(axis=2), dtype=np.float64)
+        return self.process.likeness(rows.astype(np.float64))
 
 
 def _known(figures: list[float]) -> Array:
     """What failed counts as the worst."""
     seen = np.array(figures)
     return np.where(np.isfinite(seen), seen, np.nanmax(seen))
+
+
+def _held(residuals: Array) -> Array:
+    """Residuals with the worst brought down to `WORST` above the median."""
+    return np.minimum(residuals, np.median(residuals) + WORST)
 
 
 def improvement(mean: Array, spread: Array, best: float) -> Array:

@@ -17,8 +17,15 @@ GENERATIONS = 3
 CROSSED, MUTATED = 0.4, 0.4
 """Shares of each new generation; the rest is drawn afresh."""
 
+SHORTLIST = 32
+"""Genomes that a diverse batch is picked from, for each that is wanted."""
+ALIKE = 0.95
+"""Genomes are told apart where they are less alike than this."""
+
 Score = Callable[[Population], NDArray[np.float64]]
 """Lower is better."""
+Likeness = Callable[[NDArray[np.int64]], NDArray[np.float64]]
+"""How alike some rows look to the models, pair by pair: 1 for those that they cannot tell apart."""
 
 
 class Genetics(Protocol):
@@ -113,21 +120,18 @@ class Breeder:
 
 
 def diverse(
-    population: Population, scores: NDArray[np.float64], count: int, seen: set[int], keys: NDArray[np.int64]
+    scores: NDArray[np.float64], count: int, seen: set[int], keys: NDArray[np.int64], likeness: Likeness
 ) -> list[int]:
-    """The best rows not seen before, no two of one structure closer than two genes while others are left."""
-    chosen: list[int] = []
-    order = [int(i) for i in np.argsort(scores, kind="stable") if int(keys[i]) not in seen]
-    for apart in (2, 1):
-        for i in order:
-            if len(chosen) == count:
-                return chosen
-            if i not in chosen and all(_distance(population, i, j) >= apart for j in chosen):
+    """The best rows not seen before, no two that look alike while others of the shortlist are left."""
+    order = np.array(
+        [i for i in np.argsort(scores, kind="stable") if int(keys[i]) not in seen], dtype=np.int64
+    )
+    order = order[: SHORTLIST * count]
+    if not len(order):
+        return []
+    alike, chosen = likeness(order), list[int]()
+    for most in (ALIKE, np.inf):
+        for i in range(len(order)):
+            if len(chosen) < count and i not in chosen and (alike[i, chosen] < most).all():
                 chosen.append(i)
-    return chosen
-
-
-def _distance(population: Population, i: int, j: int) -> int:
-    if population.structure[i] != population.structure[j]:
-        return 99
-    return int((population.genes[i] != population.genes[j]).sum())
+    return [int(i) for i in order[chosen]]

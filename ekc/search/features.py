@@ -34,6 +34,7 @@ COUNTS = (
     "threads",
     "blocks",
     "registers",
+    "prefetched",
     "accumulators",
     "statements",
     "waves",

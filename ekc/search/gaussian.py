@@ -79,6 +79,16 @@ class GaussianProcess:
         left = np.maximum(math.exp(self._theta[-2]) - known, 1e-9)
         return mean * self._spread + self._mean, np.sqrt(left) * self._spread
 
+    @property
+    def fitted(self) -> bool:
+        """Whether anything was learned."""
+        return len(self._rows) > 0
+
+    def likeness(self, rows: Array) -> Array:
+        """The correlation of the targets at each pair of rows, before anything is known of them."""
+        near = rows / self._unit
+        return _covariance(near, near, self._theta)[0] / math.exp(self._theta[-2])
+
     def _across(self, rows: Array) -> NDArray[np.float32]:
         """Covariance between rows and those learned from."""
         near = ((rows / self._unit - self._known.middle) * np.exp(-self._theta[:-2])).astype(np.float32)

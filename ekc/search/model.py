@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 MIN_ROWS = 8
 """Below this many rows the prior rules alone."""
+LEAST_WEIGHT = 0.1
+"""Of the worst rows: trees that do not see them at all believe that all is good."""
 ROUNDS = 120
 PREDICTING = 2
 """Threads that predict a population; a fit of few rows has no use for a second."""
@@ -70,7 +72,7 @@ class ResidualModel:
             return
         xgb = _xgboost()
         merit = np.array(self._merits)
-        weight = (merit.min() / merit) ** self.sharpness
+        weight = np.maximum((merit.min() / merit) ** self.sharpness, LEAST_WEIGHT)
         data = xgb.DMatrix(np.stack(self._rows), label=self._targets(), weight=weight)
         parameters = PARAMETERS | {
             "seed": self.seed,

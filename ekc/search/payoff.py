@@ -54,6 +54,10 @@ class WhilePaying:
         """As the task does."""
         return self.task.rankings(population)
 
+    def likeness(self, population: Population) -> NDArray[np.float64]:
+        """As the task does."""
+        return self.task.likeness(population)
+
     def on_time(self) -> bool:
         """Whether there is to be another round."""
         return not self.stopped and self.task.on_time()

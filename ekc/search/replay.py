@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.search.belief import CAUTION, improvement
+from ekc.search.belief import improvement
 from ekc.search.breeding import Breeder
 from ekc.search.gaussian import GaussianProcess
 from ekc.search.population import Population
@@ -22,6 +22,8 @@ from ekc.search.rounds import Pace, Rounds, population_size
 
 ONE_BY_ONE = Pace(share=1 / 100, fewest=1, most=32, random=0.0)
 """A table answers at once, so a trial can know of all before it; a process says itself where it is unsure."""
+CAUTION = 1.5
+"""The process learns from rows that the search chose, and so is surer than it should be."""
 ENOUGH = 0.8
 """Figures above this quantile of those seen are learned as if they were at it: the process is to tell the
 good from the better, not the bad from the worse."""
@@ -47,6 +49,12 @@ class Replay:
     def rankings(self, population: Population) -> tuple[NDArray[np.float64], ...]:
         """By expected improvement; before the first figures all are alike."""
         return (-self._promise[self.space.rows(population.genes)],)
+
+    def likeness(self, population: Population) -> NDArray[np.float64]:
+        """To the process; before the first figures, only a row to itself."""
+        if not self.process.fitted:
+            return np.eye(len(population))
+        return self.process.likeness(self._features[self.space.rows(population.genes)])
 
     def measure(self, fresh: Sequence[int], number: int) -> list[float]:
         """Look the figures up."""

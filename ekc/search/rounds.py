@@ -56,6 +56,9 @@ class Task(Protocol[Trying]):
     def rankings(self, population: Population) -> tuple[NDArray[np.float64], ...]:
         """Ways to order genomes, lower first, that share a batch evenly; the first one also breeds."""
 
+    def likeness(self, population: Population) -> NDArray[np.float64]:
+        """How alike genomes look to the models, pair by pair: 1 for those that they cannot tell apart."""
+
     def measure(self, fresh: Sequence[Trying], number: int) -> list[float]:
         """Measure and learn. The figure that genomes are bred from, lower is better, NaN for what
         failed; shorter than `fresh` where time ran out."""
@@ -130,7 +133,13 @@ class Rounds(Generic[Trying]):
         keys = self.breeder.space.keys(population)
         taken: list[tuple[Trying, Population]] = []
         while len(taken) < count:
-            rows = diverse(population, ranking, count - len(taken), self._seen, keys)
+            rows = diverse(
+                ranking,
+                count - len(taken),
+                self._seen,
+                keys,
+                lambda some: self.task.likeness(population[some]),
+            )
             if not rows:
                 break
             for row in rows:

@@ -88,7 +88,7 @@ class Space:
 
     def _picked(self, random: np.random.Generator, structure: NDArray[np.int64]) -> NDArray[np.int64]:
         """One decision of each structure, as its column."""
-        return self._used[structure, random.integers(0, self._counts[structure])]
+        return np.asarray(self._used[structure, random.integers(0, self._counts[structure])])
 
     def repair(self, random: np.random.Generator, population: Population) -> tuple[Population, Counter[str]]:
         """Shrink what breaks a rule until it is legal; what stays illegal is dropped and counted by rule.

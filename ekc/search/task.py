@@ -89,6 +89,10 @@ class ScheduleTask:
         seen = [self.score(c) for c in self.marks]
         return _promise(np.log(low), np.hypot(np.log(high / low), np.log(dear)), seen), latency
 
+    def likeness(self, population: Population) -> NDArray[np.float64]:
+        """To the latency's belief."""
+        return self.learner.latency.likeness(features(self.space.figures(population)))
+
     @property
     def marks(self) -> list[Candidate]:
         """What is to be beaten: the metered, if any are, for the luckiest prediction would be no mark."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ekc.search.breeding import Breeder, diverse
 from ekc.search.features import NAMES, features
-from ekc.search.model import MIN_ROWS, ResidualModel, spearman
+from ekc.search.model import LEAST_WEIGHT, MIN_ROWS, ResidualModel, spearman
 from ekc.search.space import Population
 from tests.search.spaces import OPERATORS, legal, space
 
@@ -92,17 +92,18 @@ def test_the_same_seed_breeds_the_same_and_another_does_not() -> None:
     assert not np.array_equal(runs[0].genes, runs[2].genes)
 
 
-def test_diverse_takes_the_best_far_from_each_other_and_never_the_seen() -> None:
-    genes = np.zeros((5, WIDTH), dtype=np.int64)
-    genes[1, 0], genes[2, :2], genes[3, :3], genes[4, 3:6] = 1, 1, 2, 3
-    population, scores = Population(np.zeros(5, dtype=np.int64), genes), np.arange(5.0)
-    keys = Toy().keys(population)
-    assert diverse(population, scores, 3, set(), keys) == [0, 2, 3]
-    assert diverse(population, scores, 5, set(), keys) == [0, 2, 3, 4, 1]
-    assert diverse(population, scores, 2, {int(keys[0])}, keys) == [1, 3]
-    assert diverse(population, scores, 9, set(keys.tolist()), keys) == []
-    other = Population(np.array([0, 1, 0, 0, 0]), genes)
-    assert diverse(other, scores, 2, set(), keys) == [0, 1]
+def test_diverse_takes_the_best_that_do_not_look_alike_and_never_the_seen() -> None:
+    place, keys = np.array([0.0, 0.01, 1.0, 2.0, 2.01]), np.arange(5) + 100
+
+    def likeness(rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        return np.exp(-np.abs(place[rows][:, None] - place[rows][None, :]))
+
+    scores = np.arange(5.0)
+    assert diverse(scores, 3, set(), keys, likeness) == [0, 2, 3]
+    assert diverse(scores, 5, set(), keys, likeness) == [0, 2, 3, 1, 4]
+    assert diverse(scores, 2, {100}, keys, likeness) == [1, 2]
+    assert diverse(-scores, 2, set(), keys, likeness) == [4, 2]
+    assert diverse(scores, 9, set(keys.tolist()), keys, likeness) == []
 
 
 def _residual(seed: int, count: int) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.float64]]:
@@ -147,11 +148,13 @@ def test_with_few_rows_the_scaled_prior_rules() -> None:
 
 
 def test_better_rows_weigh_more() -> None:
-    """Two rows with equal features and contrary residuals: the better one wins."""
+    """Rows with equal features and contrary residuals: the better ones win, by their weight and no more."""
     rows = np.zeros((20, 3), dtype=np.float32)
     prior = np.ones(20)
     values = np.where(np.arange(20) < 10, 1.0, 10.0)
-    assert _trained(values, rows, prior).predict(rows[:1], prior[:1])[0] < 1.2
+    weighted_mean = 10 ** (LEAST_WEIGHT / (1 + LEAST_WEIGHT))
+    predicted = _trained(values, rows, prior).predict(rows[:1], prior[:1])[0]
+    np.testing.assert_allclose(predicted, weighted_mean, rtol=0.1)
 
 
 @pytest.mark.parametrize(
