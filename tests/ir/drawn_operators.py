@@ -52,6 +52,10 @@ def _einsum(choose: Choose) -> Operator:
             ("aab,bc->c", (a, a, b), (b, c)),
             ("abc,cd->dba", (a, b, c), (c, d)),
             ("ab,ab->", (a, b), (a, b)),
+            ("cab,cbd->cad", (c, a, b), (c, b, d)),
+            ("aa,ab->ab", (a, a), (a, b)),
+            ("ab->ba", (a, b)),
+            ("aab->a", (a, a, b)),
         ]
     )
     return o.einsum(text, *shapes)
@@ -71,6 +75,36 @@ def _conv2d(choose: Choose) -> Operator:
         padding=choose((0, 1, 2)),
         dilation=choose((1, 2)),
         groups=groups,
+        layout=choose(("NCHW", "NHWC")),
+    )
+
+
+def _conv1d_or_3d(choose: Choose) -> Operator:
+    make, image = choose([(o.conv1d, (9,)), (o.conv3d, (4, 3, 5))])
+    return make(
+        choose((1, 2)),
+        4,
+        *image,
+        out_channels=4,
+        kernel=choose((1, 2, 3)),
+        stride=choose((1, 2)),
+        padding=choose((0, 1)),
+        groups=choose((1, 2, 4)),
+    )
+
+
+def _conv_transpose(choose: Choose) -> Operator:
+    make, image = choose([(o.conv_transpose1d, (7,)), (o.conv_transpose2d, (3, 4))])
+    return make(
+        choose((1, 2)),
+        4,
+        *image,
+        out_channels=4,
+        kernel=choose((2, 3)),
+        stride=choose((1, 2, 2, 3)),
+        padding=choose((0, 1)),
+        dilation=choose((1, 1, 2)),
+        groups=choose((1, 2)),
     )
 
 
@@ -106,6 +140,21 @@ def _reduction(choose: Choose) -> Operator:
         body=choose(bodies),
         combine=combine,
     )
+
+
+def _reduce(choose: Choose) -> Operator:
+    shape = tuple(_extents(choose, 3))
+    axes = choose([0, 1, -1, (0, 2), (1, 2), None])
+    combine = choose(("sum", "max", "min", "mean"))
+    return o.reduce(shape, axes, combine, keepdims=choose((True, False)), dtype=_dtype(choose))
+
+
+def _normalisation(choose: Choose) -> Operator:
+    shape = choose([tuple(_extents(choose, 2)), (choose((5, 12)),), (2, 3, choose((7, 8)))])
+    make = choose((o.softmax, o.softmax, o.layer_norm, o.rms_norm))
+    if make is o.softmax:
+        return make(shape, choose(range(len(shape))), dtype=_dtype(choose))
+    return make(shape, dtype=_dtype(choose))
 
 
 def _band(choose: Choose) -> Operator:
@@ -157,8 +206,12 @@ OPERATORS: tuple[Callable[[Choose], Operator], ...] = (
     _matvec,
     _einsum,
     _conv2d,
+    _conv1d_or_3d,
+    _conv_transpose,
     _stencil,
     _reduction,
+    _reduce,
+    _normalisation,
     _band,
     _chain,
     _epilogue,
