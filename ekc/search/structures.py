@@ -8,7 +8,8 @@ The rules, in the order they apply:
 2. *reduce*: every reduction axis is cut into an outer and an inner loop.
 3. *stage*: each tensor with reuse across threads may go through shared memory, in its own order or
    with its last spatial dimension fastest; any tensor may go through registers.
-4. *lanes*: the reduction may be spread over the lanes of a warp instead of kept in one thread.
+4. *lanes*: the reduction may be spread over the lanes of a warp instead of kept in one thread; that comes
+   first where rows are read once, along their neighbours.
 5. *hold*: results stay in registers until complete.
 6. *leave out*: a structure whose stagings no size makes legal (a region along a fused index, reads of
    one tensor that move apart) is dropped; where none is left, everything is read where it lies.
@@ -60,7 +61,7 @@ class Route:
 
 
 def structures(op: Operator) -> tuple[Structure, ...]:
-    """Every structure of an operator. Computes before the last large one get their first structure each."""
+    """Every structure of an operator. Of the computes beside the largest, each gets its first structure."""
     per_compute = [
         _of_compute(op, c, f"{c.output.name}/" if len(op.computes) > 1 else "") for c in op.computes
     ]
@@ -79,9 +80,18 @@ def _of_compute(op: Operator, compute: Compute, prefix: str) -> list[Structure]:
     if compute.reduction:
         lane_axis = max(compute.reduction, key=lambda a: (_contiguous(a, reads), a.extent))
         if lane_axis.extent >= LANES:
-            found += [_over_lanes(op, compute, lane_axis, r, prefix) for r in ((), tuple(reads))]
+            lanes = [_over_lanes(op, compute, lane_axis, r, prefix) for r in ((), tuple(reads))]
+            found = [*reversed(lanes), *found] if _streams(compute, reads, lane_axis) else [*found, *lanes]
     in_place = tuple(Route(t, False) for t in reads)
     return [s for s in found if _builds(op, s)] or [_tiled(op, compute, in_place, prefix)]
+
+
+def _streams(compute: Compute, reads: dict[str, ex.Load], axis: Axis) -> bool:
+    """Whether a reduction walks along neighbours that no other output needs: rows of a tensor, read once."""
+    along = [x for x in reads.values() if axis.name in ex.variables(x)]
+    return any(axis.name in ex.variables(x.index[-1]) for x in along) and all(
+        a.name in ex.variables(x) for x in along for a in compute.spatial if a.extent > 1
+    )
 
 
 def _builds(op: Operator, structure: Structure) -> bool:
@@ -177,6 +187,11 @@ class _Builder:
         self.decisions.append(decision)
         return Hole(decision.name)
 
+    def reader(self, tensor: str, at: str | None) -> str:
+        """The output to name where no loop tells which of several computes reads a tensor."""
+        reading = [c for c in self.op.computes if tensor in {x.tensor for x in ex.loads(c.body)}]
+        return self.compute.output.name if at is None and len(reading) > 1 else ""
+
     def spatial(self, axis: Axis, reused: bool, last: bool) -> None:
         """Cut a spatial axis (rule 1)."""
         if axis.extent == 1:
@@ -237,9 +252,8 @@ def _tiled(op: Operator, compute: Compute, routes: tuple[Route, ...], prefix: st
     for r in routes:
         if r.register:
             vector = b.hole(f"move.{r.tensor}", _widths(op, r.tensor))
-            b.steps.append(
-                CacheRead(f"{r.tensor}.shared" if r.shared else r.tensor, "register", close, vector)
-            )
+            source = f"{r.tensor}.shared" if r.shared else r.tensor
+            b.steps.append(CacheRead(source, "register", close, vector, reader=b.reader(r.tensor, close)))
     if any(r.shared for r in routes) and at is not None:
         b.steps.append(Pipeline(at, b.hole("stages", (1, 2))))
     _unroll(b)

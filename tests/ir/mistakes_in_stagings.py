@@ -30,6 +30,13 @@ STAGING_MISTAKES: dict[str, Case] = {
         "shared, register",
         "'shared'",
     ),
+    "cache_read reader": (
+        lambda: chain().cache_read("X", "register", reader="C"),
+        "cache_read",
+        "X read for 'C'",
+        "it is read for T",
+        "'T'",
+    ),
     "cache_read at": (
         lambda: product().cache_read("A", "shared", at="k.0"),
         "cache_read",

@@ -43,8 +43,11 @@ class CacheRead(Step):
     The copy is named `A.shared` (or `A.register`) and may itself be the source of another. `vector`
     elements move at once (up to 16 bytes); `order` gives the tensor's dimensions as stored, slowest
     first; `pad` adds elements to each stored row, against bank conflicts.
+    Where several computes read the tensor, the loop tells which is meant; `reader`, the name of its output,
+    tells it without a loop.
     Halide and TVM call it cache_read too, Exo stage_mem.
-    Refuses: an unknown tensor, scope or loop; a copy that exists; shared memory filled from registers.
+    Refuses: an unknown tensor, scope, loop or reader; a copy that exists; shared memory filled from
+    registers.
     """
 
     kind: ClassVar[str] = "cache_read"
@@ -54,6 +57,7 @@ class CacheRead(Step):
     vector: Extent = 1
     order: tuple[int, ...] = ()
     pad: Extent = 0
+    reader: str = ""
 
     def apply(self, program: Program) -> Program:
         """See the class."""
@@ -61,7 +65,7 @@ class CacheRead(Step):
             near = difflib.get_close_matches(str(self.scope), SCOPES, n=1, cutoff=0.0)[0]
             raise refuse("cache_read", f"scope {self.scope!r}", f"the scopes {', '.join(SCOPES)}", repr(near))
         tensor = self.source.split(".")[0]
-        nest = _reader_of(program, tensor, self.source, self.at)
+        nest = _reader_of(program, tensor, self.source, self.at, self.reader)
         _check_at("cache_read", nest, self.at)
         rank = len(program.op.tensors[tensor].shape)
         if self.order and sorted(self.order) != list(range(rank)):
@@ -131,8 +135,8 @@ def _not_pipelined(nest: Nest, what: str, at: str | None) -> Check:
     return Check(f"compute_at {what}", np.asanyarray(stages) <= 1, stages, "1", "1", f"stages in {at}")
 
 
-def _reader_of(program: Program, tensor: str, source: str, at: str | None) -> Nest:
-    """The nest whose body reads `tensor` (and holds the loop `at`, where several do)."""
+def _reader_of(program: Program, tensor: str, source: str, at: str | None, reader: str) -> Nest:
+    """The nest whose body reads `tensor` (and writes `reader`, or holds the loop `at`, where several do)."""
     readers = [n for n in program.nests if _reads(n.compute, tensor)]
     readers = [n for n in readers if source == tensor or n.staging(source)]
     if not readers:
@@ -145,6 +149,17 @@ def _reader_of(program: Program, tensor: str, source: str, at: str | None) -> Ne
             f"those read: {', '.join(dict.fromkeys(known))}",
             repr(near),
         )
+    if reader:
+        outputs = [n.compute.output.name for n in readers]
+        if reader not in outputs:
+            near = difflib.get_close_matches(reader, outputs, n=1, cutoff=0.0)[0]
+            raise refuse(
+                "cache_read",
+                f"{source} read for {reader!r}",
+                f"it is read for {', '.join(outputs)}",
+                repr(near),
+            )
+        return readers[outputs.index(reader)]
     holding = [n for n in readers if at in n.extents]
     return holding[0] if holding else readers[0]
 
