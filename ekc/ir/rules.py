@@ -17,7 +17,7 @@ from ekc.ir.limits import Limits
 from ekc.ir.linear import Extent, Linear, larger, smaller
 from ekc.ir.program import Program
 from ekc.ir.refusal import Check
-from ekc.ir.tree import Kernel, LoopNode, Node, StageNode, WriteNode, kernels
+from ekc.ir.tree import Kernel, LoopNode, Node, ReduceNode, StageNode, WriteNode, kernels
 
 MAX_STATEMENTS = 8192
 """Statements that one kernel may write out; beyond, compiling takes long and the code leaves its cache."""
@@ -93,6 +93,9 @@ def registers_needed(kernel: Kernel) -> Extent:
 
 def _prefetched(kernel: Kernel, buffer: Buffer) -> Extent:
     """Elements of a pipelined tile that a thread holds while the last tile is used."""
+    staging = kernel.nest.staging(buffer.name)
+    if staging is not None and staging.produced_by is not None:
+        return 0
     rounds = -(-buffer.region.size // kernel.threads)
     return smaller(buffer.copies - 1, 1) * rounds
 
@@ -268,6 +271,19 @@ def computed_once(kernel: Kernel, limits: Limits) -> Iterator[Check]:
             )
 
 
+def warps_share(kernel: Kernel, limits: Limits) -> Iterator[Check]:
+    """Reductions on the spot: whole warps, and as many for each element as divide those of the block."""
+    for node in _walk(kernel.body):
+        if isinstance(node, ReduceNode):
+            rule, t = "reduction on the spot", kernel.threads
+            whole = np.asanyarray(t) % 32 == 0
+            yield Check(rule, whole, t, "whole warps of 32", "a multiple of 32", "threads")
+            g = node.staging.warps
+            warps = larger(t // 32, 1)
+            divides = np.asanyarray(warps) % larger(g, 1) == 0
+            yield Check(rule, divides, g, warps, np.gcd(g, warps), "warps an element", "a divisor of {}")
+
+
 Rule = Callable[[Kernel, Limits], Iterator[Check]]
 RULES: tuple[Rule, ...] = (
     threads_fit,
@@ -280,4 +296,5 @@ RULES: tuple[Rule, ...] = (
     lanes_fit,
     vectors_fit,
     computed_once,
+    warps_share,
 )

@@ -105,9 +105,9 @@ class Schedule:
         """Hold the output in registers until complete. See `ekc.ir.steps.CacheWrite`."""
         return self.do(CacheWrite(tensor, scope, vector))
 
-    def compute_at(self, what: str, at: str | None) -> Schedule:
+    def compute_at(self, what: str, at: str | None, warps: int = 1) -> Schedule:
         """Move a staging, or compute an earlier tensor on the spot. See `ekc.ir.steps.ComputeAt`."""
-        return self.do(ComputeAt(what, at))
+        return self.do(ComputeAt(what, at, warps))
 
     def pipeline(self, loop: str, stages: int = 2) -> Schedule:
         """Fetch the next shared tile while one is used. See `ekc.ir.steps.Pipeline`."""
