@@ -203,12 +203,19 @@ class _Walk:
         self._add("shuffles", elements * shared * np.log2(WARP))
         self._add("barriers", trips * (shared > 1))
         for access in node.reads.values():
+            # What does not move along the axis is read once by each warp.
+            moves = compute.reduction[-1].name in access.address.variables()
+            count = walks if moves else elements * others * shared
             if access.dtype is not compute.acc_dtype:
-                self._add("conversions", walks)
-            self._add("guards", walks * _needed(access.guards))
-            self.traffic.walk(access, compute.reduction[-1], walks, node.buffer.region)
-        self._add("shared_store_requests", elements * shared)
-        self._add("shared_store_wavefronts", elements * shared)
+                self._add("conversions", count)
+            self._add("guards", count * _needed(access.guards))
+            self.traffic.walk(access, compute.reduction[-1], count, node.buffer.region)
+        # Lane 0 of each warp stores; where several share an element, a thread then joins their parts.
+        joins = trips * np.ceil(_f(node.buffer.region.size) / WARP) * (shared > 1)
+        for of in ("shared_store_requests", "shared_store_wavefronts"):
+            self._add(of, elements * shared + joins)
+        for of in ("shared_load_requests", "shared_load_wavefronts"):
+            self._add(of, joins * shared)
 
     def _shape(self, blocks: Array) -> dict[str, Array]:
         """Parallelism: threads, registers, residency, waves, tails."""

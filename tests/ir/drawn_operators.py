@@ -13,9 +13,9 @@ Choose = Callable[[Sequence[Any]], Any]
 """Picks one element of a sequence."""
 
 
-def draw_operator(choose: Choose) -> Operator:
-    """A small operator of any kind; extents are mostly odd, so that tails are common."""
-    make: Callable[[Choose], Operator] = choose(OPERATORS)
+def draw_operator(choose: Choose, kinds: Sequence[Callable[[Choose], Operator]] = ()) -> Operator:
+    """A small operator of any kind, or of some; extents are mostly odd, so that tails are common."""
+    make: Callable[[Choose], Operator] = choose(kinds or OPERATORS)
     return make(choose)
 
 
@@ -52,6 +52,15 @@ def _einsum(choose: Choose) -> Operator:
             ("aab,bc->c", (a, a, b), (b, c)),
             ("abc,cd->dba", (a, b, c), (c, d)),
             ("ab,ab->", (a, b), (a, b)),
+        ]
+    )
+    return o.einsum(text, *shapes)
+
+
+def _einsum_of_one_or_with_batches(choose: Choose) -> Operator:
+    a, b, c, d = _extents(choose, 4)
+    text, *shapes = choose(
+        [
             ("cab,cbd->cad", (c, a, b), (c, b, d)),
             ("aa,ab->ab", (a, a), (a, b)),
             ("ab->ba", (a, b)),
@@ -75,12 +84,17 @@ def _conv2d(choose: Choose) -> Operator:
         padding=choose((0, 1, 2)),
         dilation=choose((1, 2)),
         groups=groups,
-        layout=choose(("NCHW", "NHWC")),
     )
 
 
-def _conv1d_or_3d(choose: Choose) -> Operator:
-    make, image = choose([(o.conv1d, (9,)), (o.conv3d, (4, 3, 5))])
+def _conv_of_any_rank(choose: Choose) -> Operator:
+    make, image, layouts = choose(
+        [
+            (o.conv1d, (9,), ("NCW", "NWC")),
+            (o.conv2d, (5, 6), ("NHWC",)),
+            (o.conv3d, (4, 3, 5), ("NCDHW", "NDHWC")),
+        ]
+    )
     return make(
         choose((1, 2)),
         4,
@@ -90,6 +104,7 @@ def _conv1d_or_3d(choose: Choose) -> Operator:
         stride=choose((1, 2)),
         padding=choose((0, 1)),
         groups=choose((1, 2, 4)),
+        layout=choose(layouts),
     )
 
 
@@ -200,19 +215,24 @@ def _epilogue(choose: Choose) -> Operator:
     )
 
 
-OPERATORS: tuple[Callable[[Choose], Operator], ...] = (
+FIRST: tuple[Callable[[Choose], Operator], ...] = (
     _matmul,
     _batch_matmul,
     _matvec,
     _einsum,
     _conv2d,
-    _conv1d_or_3d,
-    _conv_transpose,
     _stencil,
     _reduction,
-    _reduce,
-    _normalisation,
     _band,
     _chain,
     _epilogue,
+)
+"""The kinds that distances between analysis and compiler were measured on."""
+OPERATORS: tuple[Callable[[Choose], Operator], ...] = (
+    *FIRST,
+    _einsum_of_one_or_with_batches,
+    _conv_of_any_rank,
+    _conv_transpose,
+    _reduce,
+    _normalisation,
 )
