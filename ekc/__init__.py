@@ -25,17 +25,49 @@ from ekc.version import __version__
 if TYPE_CHECKING:
     from ekc import codegen, devices, emulator
     from ekc.devices.compiling import compile
-    from ekc.ir.expr import exp, maximum, minimum, relu, sqrt, tanh
+    from ekc.ir.expr import exp, maximum, minimum, relu, rsqrt, sqrt, tanh
     from ekc.ir.operator import Operator
-    from ekc.ir.operators import batch_matmul, compute, conv2d, einsum, matmul, matvec
+    from ekc.ir.operators import (
+        batch_matmul,
+        compute,
+        conv1d,
+        conv2d,
+        conv3d,
+        conv_transpose1d,
+        conv_transpose2d,
+        conv_transpose3d,
+        einsum,
+        layer_norm,
+        matmul,
+        matvec,
+        reduce,
+        rms_norm,
+        softmax,
+    )
     from ekc.ir.schedule import Schedule
     from ekc.search.best import best
     from ekc.search.result import Trial, TuningResult
     from ekc.search.tuner import tune
 
 _HOMES = {
-    "ekc.ir.operators": ("batch_matmul", "compute", "conv2d", "einsum", "matmul", "matvec"),
-    "ekc.ir.expr": ("exp", "maximum", "minimum", "relu", "sqrt", "tanh"),
+    "ekc.ir.operators": (
+        "batch_matmul",
+        "compute",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "conv_transpose1d",
+        "conv_transpose2d",
+        "conv_transpose3d",
+        "einsum",
+        "layer_norm",
+        "matmul",
+        "matvec",
+        "reduce",
+        "rms_norm",
+        "softmax",
+    ),
+    "ekc.ir.expr": ("exp", "maximum", "minimum", "relu", "rsqrt", "sqrt", "tanh"),
     "ekc.ir.operator": ("Operator",),
     "ekc.ir.schedule": ("Schedule",),
     "ekc.devices.compiling": ("compile",),
@@ -65,16 +97,26 @@ __all__ = [
     "codegen",
     "compile",
     "compute",
+    "conv1d",
     "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
     "devices",
     "einsum",
     "emulator",
     "exp",
+    "layer_norm",
     "matmul",
     "matvec",
     "maximum",
     "minimum",
+    "reduce",
     "relu",
+    "rms_norm",
+    "rsqrt",
+    "softmax",
     "sqrt",
     "tanh",
     "tune",

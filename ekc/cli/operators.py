@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import itertools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,23 +22,38 @@ from ekc.errors import InvalidInput
 if TYPE_CHECKING:
     from ekc.ir.operator import Operator
 
-KINDS = ("matmul", "batch_matmul", "matvec", "conv2d", "einsum")
+KINDS = (
+    *("matmul", "batch_matmul", "matvec", "einsum"),
+    *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+    *("reduce", "softmax", "layer_norm", "rms_norm"),
+)
 _SHAPE = re.compile(r"\d+(x\d+)*\Z")
 _OPTIONS = {
-    "n": "images (conv2d)",
-    "c": "input channels (conv2d)",
-    "h": "image height (conv2d)",
-    "w": "image width (conv2d)",
-    "out_channels": "output channels (conv2d)",
-    "kernel": "filter extent, 3 or 3x5 (conv2d)",
-    "stride": "3 or 3x5 (conv2d)",
-    "padding": "3 or 3x5 (conv2d)",
-    "dilation": "3 or 3x5 (conv2d)",
-    "groups": "groups of channels (conv2d)",
+    "n": "images (convolutions)",
+    "c": "input channels (convolutions)",
+    "d": "image depth (conv3d)",
+    "h": "image height (conv2d, conv3d)",
+    "w": "image width (convolutions)",
+    "out_channels": "output channels (convolutions)",
+    "kernel": "filter extent, 3 or 3x5 (convolutions)",
+    "stride": "3 or 3x5 (convolutions)",
+    "padding": "3 or 3x5 (convolutions)",
+    "output_padding": "rows added behind, 1 or 1x0 (transposed convolutions)",
+    "dilation": "3 or 3x5 (convolutions)",
+    "groups": "groups of channels (convolutions)",
+    "layout": "NCHW or NHWC, and likewise for 1 and 3 dimensions (convolutions)",
+    "axes": "which to reduce, 1 or 0x2 (reduce)",
+    "combine": "sum, max, min or mean (reduce)",
+    "axis": "where the rows run (softmax)",
+    "eps": "what is added to the variance (layer_norm, rms_norm)",
     "dtype": "float32 or float16",
     "out_dtype": "dtype of the result, if another",
 }
-_FLAGS = {"transpose_a": "A is stored [k, m] (matmul)", "transpose_b": "B is stored [n, k] (matmul)"}
+_FLAGS = {
+    "transpose_a": "A is stored [k, m] (matmul)",
+    "transpose_b": "B is stored [n, k] (matmul)",
+    "keepdims": "reduced axes stay, with extent 1 (reduce)",
+}
 
 
 @dataclass(frozen=True)
@@ -60,7 +76,10 @@ class Request:
         if self.kind == "einsum":
             subscripts, *shapes = self.extents or ("",)
             return build("einsum", self.options, subscripts, *(_shape(s) for s in shapes))
-        return build(self.kind, self.options, *(_number(e) for e in self.extents))
+        takes = list(inspect.signature(_maker(self.kind)).parameters)
+        named = itertools.zip_longest(takes, self.extents)
+        extents = [_shape(e) if name == "shape" else _number(e) for name, e in named if e is not None]
+        return build(self.kind, self.options, *extents)
 
 
 def operator_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,16 +110,22 @@ NEGATIVES = {"ignore_unknown_options": True}
 
 def build(kind: str, options: Mapping[str, object], *extents: object) -> Operator:
     """The operator `kind` of positional extents and named arguments. Raises `InvalidInput`."""
+    make = _maker(kind)
+    _check_names(kind, inspect.signature(make), options, extents)
+    operator: Operator = make(*extents, **options)
+    return operator
+
+
+def _maker(kind: str) -> Callable[..., Operator]:
+    """The function of the face that makes operators of a kind."""
     import ekc
 
     if kind not in KINDS:
         near = difflib.get_close_matches(kind, KINDS, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise InvalidInput(f"there is no operator {kind!r}: choose {', '.join(KINDS)}{hint}")
-    make = getattr(ekc, kind)
-    _check_names(kind, inspect.signature(make), options, extents)
-    operator: Operator = make(*extents, **options)
-    return operator
+    make: Callable[..., Operator] = getattr(ekc, kind)
+    return make
 
 
 def _check_names(

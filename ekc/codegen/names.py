@@ -14,18 +14,20 @@ from ekc.ir.tree import Kernel
 _INT_MAX = 2**31 - 1
 _INT_SAFE = 2**30
 """A dimension up to this long is counted in int; the rest is room for the last tile to stick out."""
-_LOCALS = frozenset(("element", "round", "thread", "moved", "lane", *(f"d{i}" for i in range(64))))
+_LOCALS = frozenset(
+    ("element", "round", "thread", "moved", "lane", "step", "reduced", "part", *(f"d{i}" for i in range(64)))
+)
 """Names that the templates use for their own."""
 _WORDS = """
 alignof and_eq asm bitand bitor char16_t char32_t char8_t co_await co_return co_yield compl concept
 const_cast consteval constexpr constinit decltype dynamic_cast explicit friend mutable noexcept not_eq
 nullptr or_eq reinterpret_cast requires static_assert static_cast thread_local typeid typename wchar_t
 xor xor_eq NULL NAN INFINITY EOF linux unix dim3 float2 float4 uint2 uint4 to_float to_half expf sqrtf
-tanhf fabsf fmaxf fminf floorf
+rsqrtf tanhf fabsf fmaxf fminf floorf
 """
 RESERVED = frozenset(_WORDS.split())
 """Words that operators may use but C++, CUDA or the generated code has taken."""
-_C_FUNCTIONS = {"exp": "expf", "sqrt": "sqrtf", "tanh": "tanhf", "abs": "fabsf"}
+_C_FUNCTIONS = {"exp": "expf", "sqrt": "sqrtf", "rsqrt": "rsqrtf", "tanh": "tanhf", "abs": "fabsf"}
 
 
 def _derived(c_name: str) -> tuple[str, str]:
@@ -47,6 +49,7 @@ class Names:
         table: dict[str, str] = {}
         taken = set(_LOCALS | RESERVED)
         wanted = [*kernel.tensors, *(b.name for b in kernel.buffers), *(x.name for x in kernel.nest.loops)]
+        wanted += kernel.nest.reduced_inside
         for name in wanted:
             c_name = name.replace(".", "_")
             while taken & {c_name, *_derived(c_name)}:

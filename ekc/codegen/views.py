@@ -13,8 +13,9 @@ from typing import Any
 from ekc.codegen.names import Names
 from ekc.ir.access import Access, Buffer
 from ekc.ir.dtypes import DType
-from ekc.ir.linear import Linear
-from ekc.ir.operator import COMBINERS
+from ekc.ir.footprint import placed
+from ekc.ir.linear import Linear, variable
+from ekc.ir.operator import COMBINERS, Compute
 from ekc.ir.program import THREAD_LEVELS
 from ekc.ir.region import Region
 from ekc.ir.tree import (
@@ -25,9 +26,11 @@ from ekc.ir.tree import (
     Kernel,
     LoopNode,
     Node,
+    ReduceNode,
     StageNode,
     WriteNode,
 )
+from ekc.ir.warp import WARP
 
 HARDWARE = {"block": "blockIdx", "thread": "threadIdx"}
 _MOVES = {
@@ -108,6 +111,8 @@ class Views:
                 return View("shared_stage", self._cooperative(node))
             case StageNode():
                 return View("register_stage", self._private(node))
+            case ReduceNode():
+                return self._reduce(node)
             case InitNode():
                 return self._init(node)
             case ComputeNode():
@@ -172,6 +177,45 @@ class Views:
             "parity": self.parity.get(node.buffer.name, ""),
         }
 
+    def _reduce(self, node: ReduceNode) -> View:
+        """Elements of a region dealt out to groups of warps; each copy of the buffer is what one warp has."""
+        compute, buffer, region = node.compute, node.buffer, node.buffer.region
+        names = self.names.within(self.names.shared_coordinates(self.kernel, region))
+        size, warps = int(region.size), int(node.staging.warps)
+        group, per_round = WARP * warps, self.threads // (WARP * warps)
+        *others, last = compute.reduction
+        cell = segment_cell(region)
+        self.parity[buffer.name] = "0" if warps > 1 else ""
+        axes = placed(compute, node.source.index) | {a.name: variable(a.name) for a in compute.reduction}
+        value = names.value(compute.body, axes, lambda x: self._read(node.reads[x], names))
+        steps = -(-last.extent // group)
+        text = {
+            "what": f"{compute.combine} at {self._box(node.staging.tensor, region)} -> {names[buffer.name]}",
+            "rounds": -(-size // per_round),
+            "per_round": per_round,
+            "exact": size % per_round == 0,
+            "size": size,
+            "group": group,
+            "coordinates": self._coordinates(region, names),
+            "start": constant(COMBINERS[compute.combine]),
+            "others": [{"name": names[a.name], "extent": a.extent, "step": 1} for a in others],
+            "last": names[last.name],
+            "steps": steps,
+            "tail": f"{names[last.name]} < {last.extent}" if steps * group != last.extent else "",
+            "update": _combined(compute, "reduced", value),
+            "meet": _combined(compute, "reduced", "__shfl_xor_sync(0xffffffffu, reduced, lane)"),
+            "guard": names.condition(node.source.guards),
+            "type": buffer.dtype.cuda,
+            "zero": zero(buffer.dtype),
+            "part": names.cell(buffer, cell, f"thread / {WARP} % {warps}" if warps > 1 else ""),
+            "warps": warps,
+            "threads": self.threads,
+            "join_rounds": -(-size // self.threads),
+            "result": names.cell(buffer, cell, self.parity[buffer.name]),
+            "join": _combined(compute, "reduced", names.cell(buffer, cell, "part")),
+        }
+        return View("reduce", text)
+
     def _coordinates(self, region: Region, names: Names) -> list[str]:
         """`const int i = element / 8;` for each segment."""
         lines, below = [], int(region.size)
@@ -189,7 +233,7 @@ class Views:
         converts = dtype is not buffer.dtype
         source = self._source(node, names)
         return {
-            "what": self._describe(node),
+            "what": self._box(node.staging.tensor, node.buffer.region),
             "source": widened(source, dtype) if converts and vector == 1 else source,
             "produced": node.produced is not None,
             "guard": names.condition(node.source.guards),
@@ -210,15 +254,15 @@ class Views:
     def _stepped(self, cell: tuple[Linear, ...], segment: int | None, by: int) -> tuple[Linear, ...]:
         return tuple(form.shifted(by) if i == segment else form for i, form in enumerate(cell))
 
-    def _describe(self, node: StageNode) -> str:
-        starts = [self.names.linear(f) for f in node.buffer.region.base]
+    def _box(self, tensor: str, region: Region) -> str:
+        starts = [self.names.linear(f) for f in region.base]
         spans = [1] * len(starts)
-        for s in node.buffer.region.segments:
+        for s in region.segments:
             spans[s.dim] *= int(s.extent)
         box = ", ".join(
             f"{start} : {span}" if span > 1 else start for start, span in zip(starts, spans, strict=True)
         )
-        return f"{node.staging.tensor}[{box}]"
+        return f"{tensor}[{box}]"
 
     def _source(self, node: StageNode, names: Names) -> str:
         if node.produced is None:
@@ -277,11 +321,7 @@ class Views:
         if not compute.reduction:
             stored = node.target.buffer.dtype if node.target.buffer else compute.output.dtype
             return View("compute", {"statement": f"{target} = {rounded(value, stored)};", "guard": guard})
-        if compute.combine == "sum":
-            return View("compute", {"statement": f"{target} += {value};", "guard": guard})
-        return View(
-            "compute", {"statement": f"{target} = f{compute.combine}f({target}, {value});", "guard": guard}
-        )
+        return View("compute", {"statement": _combined(compute, target, value), "guard": guard})
 
     def _read(self, access: Access, names: Names) -> str:
         """A value read in the body, as float, 0 outside the tensor."""
@@ -296,10 +336,7 @@ class Views:
         for loop in node.lanes:
             lanes *= int(loop.extent)
         other = f"__shfl_xor_sync(0xffffffffu, {target}, lane)"
-        combine = self.kernel.nest.compute.combine
-        update = (
-            f"{target} += {other};" if combine == "sum" else f"{target} = f{combine}f({target}, {other});"
-        )
+        update = _combined(self.kernel.nest.compute, target, other)
         return View("combine", {"loops": loops, "half": lanes // 2, "update": update, "lanes": lanes})
 
     def _write(self, node: WriteNode) -> View:
@@ -323,6 +360,13 @@ class Views:
             "what": f"{names[node.buffer.name]} -> {names[spec.name]}",
         }
         return View("write", text)
+
+
+def _combined(compute: Compute, target: str, value: str) -> str:
+    """The statement that combines a value into a target."""
+    if compute.combine == "sum":
+        return f"{target} += {value};"
+    return f"{target} = f{compute.combine}f({target}, {value});"
 
 
 def _shared_stages(node: LoopNode) -> list[StageNode]:

@@ -32,6 +32,7 @@ from ekc.ir.tree import (
     Kernel,
     LoopNode,
     Node,
+    ReduceNode,
     StageNode,
     WriteNode,
     kernels,
@@ -111,6 +112,8 @@ class _Walk:
                     self._loop(node, trips)
                 case StageNode():
                     self._copies(node, trips)
+                case ReduceNode():
+                    self._reduce(node, trips)
                 case ComputeNode():
                     self._compute(node, trips)
                 case CombineNode():
@@ -167,11 +170,7 @@ class _Walk:
 
     def _compute(self, node: ComputeNode, trips: Array) -> None:
         compute = node.nest.compute
-        each = sum(
-            isinstance(n, (ex.Binary, ex.Call))
-            for n in ex.walk(compute.body)
-            if not _is_index(n, compute.body)
-        )
+        each = _operations(compute.body)
         passed = shares(node.guards, node.nest.extents, self.traffic.lanes)
         runs = trips * passed.warps * self.warps
         self._add("fma", trips * passed.lanes * self.threads)
@@ -191,6 +190,33 @@ class _Walk:
             for kind in ("load", "store") if compute.reduction else ("store",):
                 self.traffic.touch(node.target, kind, 1, kept, node.guards)
 
+    def _reduce(self, node: ReduceNode, trips: Array) -> None:
+        """A reduction on the spot: whole warps walk along the last axis, and combine by shuffles."""
+        compute, shared = node.compute, _f(node.staging.warps)
+        elements = trips * _f(node.buffer.region.size)
+        others = _product(a.extent for a in compute.reduction[:-1])
+        extent = _f(compute.reduction[-1].extent)
+        walks = elements * others * np.ceil(extent / WARP)
+        self._add("fma", elements * others * extent)
+        self._add("operations", walks * max(_operations(compute.body), 1))
+        self._add("loop_steps", walks)
+        self._add("shuffles", elements * shared * np.log2(WARP))
+        self._add("barriers", trips * (shared > 1))
+        for access in node.reads.values():
+            # What does not move along the axis is read once by each warp.
+            moves = compute.reduction[-1].name in access.address.variables()
+            count = walks if moves else elements * others * shared
+            if access.dtype is not compute.acc_dtype:
+                self._add("conversions", count)
+            self._add("guards", count * _needed(access.guards))
+            self.traffic.walk(access, compute.reduction[-1], count, node.buffer.region)
+        # Lane 0 of each warp stores; where several share an element, a thread then joins their parts.
+        joins = trips * np.ceil(_f(node.buffer.region.size) / WARP) * (shared > 1)
+        for of in ("shared_store_requests", "shared_store_wavefronts"):
+            self._add(of, elements * shared + joins)
+        for of in ("shared_load_requests", "shared_load_wavefronts"):
+            self._add(of, joins * shared)
+
     def _shape(self, blocks: Array) -> dict[str, Array]:
         """Parallelism: threads, registers, residency, waves, tails."""
         limits, kernel = self.limits, self.kernel
@@ -206,7 +232,8 @@ class _Walk:
         slots = resident * limits.sms
         waves = np.ceil(blocks / slots)
         useful = self.kernel.nest.compute
-        points = float(np.prod([float(a.extent) for a in useful.axes]))
+        inside = [s.produced_by for s in kernel.nest.stagings if s.produced_by and s.produced_by.reduction]
+        points = sum(float(np.prod([float(a.extent) for a in c.axes])) for c in (useful, *inside))
         return {
             "threads": self.threads,
             "warps": self.warps,
@@ -252,6 +279,11 @@ class _Walk:
                 count = count * np.minimum(extent, np.maximum(np.ceil(resident / faster), 1.0))
             faster = faster * extent
         return count
+
+
+def _operations(body: ex.Expr) -> int:
+    """Arithmetic of a body, without that of its indices."""
+    return sum(isinstance(n, (ex.Binary, ex.Call)) for n in ex.walk(body) if not _is_index(n, body))
 
 
 def _needed(guards: tuple[Guard, ...]) -> Array:

@@ -27,6 +27,7 @@ from ekc.ir.tree import (
     Kernel,
     LoopNode,
     Node,
+    ReduceNode,
     StageNode,
     WriteNode,
     kernels,
@@ -140,6 +141,8 @@ class _Blocks:
                     self._compute(node, [], self.env)
                 case StageNode():
                     self._stage(node)
+                case ReduceNode():
+                    self._reduce(node)
                 case InitNode():
                     self._init(node)
                 case CombineNode():
@@ -239,6 +242,28 @@ class _Blocks:
             *buffer.shape[:2], -1
         )
 
+    def _reduce(self, node: ReduceNode) -> None:
+        """All elements of the region and all points of their reduction at once."""
+        compute, segments = node.compute, node.buffer.region.segments
+        dtype, extra = compute.acc_dtype.numpy, len(segments) + len(compute.reduction)
+        points = [int(s.extent) for s in segments] + [a.extent for a in compute.reduction]
+        grid = self._with_segments(segments, threads=False, more=len(compute.reduction))
+        for position, axis in enumerate(compute.reduction, len(segments)):
+            grid[axis.name] = np.arange(axis.extent).reshape(_axis(position, extra))
+        axes = {a.name: value(f, grid) for a, f in zip(compute.spatial, node.source.index, strict=True)}
+        axes |= {a.name: grid[a.name] for a in compute.reduction}
+        result = ex.evaluate(
+            compute.body, axes, lambda x: self._load(node.reads[x], grid, extra).astype(dtype)
+        )
+        result = np.broadcast_to(np.asarray(result, dtype), (self.count, 1, *points))
+        over = tuple(range(2 + len(segments), 2 + extra))
+        result = _COMBINE[compute.combine].reduce(result, axis=over, dtype=dtype, keepdims=True)
+        result = np.where(_inside(node.source.guards, grid), result, 0)
+        sizes = points[: len(segments)]
+        here = self._with_segments(segments, threads=False)
+        where = np.broadcast_to(np.asarray(value(node.address, here)), (1, 1, *sizes)).ravel()
+        self.buffers[node.buffer.name][:, :, where] = result.reshape(self.count, 1, -1)
+
     def _produce(self, node: StageNode, grid: Mapping[str, Any], extra: int) -> NDArray[Any]:
         compute = node.staging.produced_by
         assert compute is not None
@@ -248,11 +273,13 @@ class _Blocks:
         result = ex.evaluate(compute.body, axes, lambda x: self._load(produced[x], grid, extra).astype(dtype))
         return np.where(_inside(node.source.guards, grid), result, 0)
 
-    def _with_segments(self, segments: Any, threads: bool = True) -> dict[str, Any]:
+    def _with_segments(self, segments: Any, threads: bool = True, more: int = 0) -> dict[str, Any]:
+        """The loop variables and segment coordinates, with `more` array axes behind those of the segments."""
         names = {x.name for x in self.kernel.thread_loops} if not threads else set()
-        grid = {k: _expand(0 if k in names else v, len(segments)) for k, v in self.env.items()}
+        extra = len(segments) + more
+        grid = {k: _expand(0 if k in names else v, extra) for k, v in self.env.items()}
         for i, s in enumerate(segments):
-            grid[f"#{i}"] = np.arange(int(s.extent)).reshape(_axis(i, len(segments)))
+            grid[f"#{i}"] = np.arange(int(s.extent)).reshape(_axis(i, extra))
         return grid
 
     def _init(self, node: InitNode) -> None:

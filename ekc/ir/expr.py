@@ -103,7 +103,7 @@ class Binary(Expr):
 
 @dataclass(frozen=True)
 class Call(Expr):
-    """A unary function: exp, sqrt, tanh, abs."""
+    """A unary function: exp, sqrt, rsqrt, tanh, abs."""
 
     function: str
     argument: Expr
@@ -115,6 +115,7 @@ class Call(Expr):
 FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
     "exp": np.exp,
     "sqrt": np.sqrt,
+    "rsqrt": lambda a: 1 / np.sqrt(a),
     "tanh": np.tanh,
     "abs": np.abs,
 }
@@ -162,6 +163,11 @@ def exp(a: Operand) -> Expr:
 def sqrt(a: Operand) -> Expr:
     """The square root of a."""
     return Call("sqrt", as_expr(a))
+
+
+def rsqrt(a: Operand) -> Expr:
+    """1 / sqrt(a), in one instruction."""
+    return Call("rsqrt", as_expr(a))
 
 
 def tanh(a: Operand) -> Expr:

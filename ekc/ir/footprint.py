@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ekc.errors import ScheduleError
 from ekc.ir import expr as ex
 from ekc.ir.linear import Extent, Linear, linearize
+from ekc.ir.operator import Compute
 from ekc.ir.program import Nest
 from ekc.ir.region import region_of
 
@@ -32,16 +33,27 @@ def global_reads(nest: Nest) -> dict[str, Forms]:
     """Every global tensor a launch reads, through stagings and through tensors computed on the spot."""
     produced = {s.tensor: s.produced_by for s in nest.stagings if s.produced_by}
     found: dict[str, Forms] = {}
-    for load in ex.loads(nest.compute.body):
-        index = tuple(linearize(i, nest.index) for i in load.index)
-        compute = produced.get(load.tensor)
-        if compute is None:
-            found.setdefault(load.tensor, []).append(index)
-            continue
-        axes = dict(zip((a.name for a in compute.spatial), index, strict=True))
-        for x in ex.loads(compute.body):
-            found.setdefault(x.tensor, []).append(tuple(linearize(i, axes) for i in x.index))
+
+    def visit(body: ex.Expr, index: Mapping[str, Linear]) -> None:
+        for load in ex.loads(body):
+            forms, compute = index_of(load, index), produced.get(load.tensor)
+            if compute is None:
+                found.setdefault(load.tensor, []).append(forms)
+            else:
+                visit(compute.body, placed(compute, forms))
+
+    visit(nest.compute.body, nest.index)
     return found
+
+
+def index_of(load: ex.Load, index: Mapping[str, Linear]) -> tuple[Linear, ...]:
+    """The index of a read, its axes given as forms."""
+    return tuple(linearize(i, index) for i in load.index)
+
+
+def placed(compute: Compute, element: tuple[Linear, ...]) -> dict[str, Linear]:
+    """The spatial axes of a compute at the element of its output that a read asks for."""
+    return dict(zip((a.name for a in compute.spatial), element, strict=True))
 
 
 def global_writes(nest: Nest) -> Forms:
@@ -51,16 +63,17 @@ def global_writes(nest: Nest) -> Forms:
 
 def block_elements(forms: Forms, nest: Nest) -> NDArray[np.float64]:
     """Distinct elements of a tensor that one block touches."""
-    inner = frozenset(x.name for x in nest.loops if not x.is_block)
+    inner = frozenset((*(x.name for x in nest.loops if not x.is_block), *nest.reduced_inside))
+    extents = nest.extents | nest.reduced_inside
     try:
-        return np.asanyarray(region_of(forms, inner, nest.extents, nest.axis_of).size, dtype=np.float64)
+        return np.asanyarray(region_of(forms, inner, extents, nest.axis_of).size, dtype=np.float64)
     except ScheduleError:
         # No staging asked for this box, so nothing is illegal: bound each read by itself.
         total = np.zeros(())
         for read in forms:
             points = np.ones(())
             for form in read:
-                points = points * _width(form, inner, nest.extents)
+                points = points * _width(form, inner, extents)
             total = total + points
         return total
 

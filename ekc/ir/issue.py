@@ -18,7 +18,7 @@ from ekc.ir.guards import needed
 from ekc.ir.linear import Atom, Extent
 from ekc.ir.lookup import Lookup
 from ekc.ir.program import Nest
-from ekc.ir.tree import ComputeNode, InitNode, LoopNode, Node, StageNode, WriteNode
+from ekc.ir.tree import ComputeNode, InitNode, LoopNode, Node, ReduceNode, StageNode, WriteNode
 
 _JOINED_BYTES = 4
 """Size of the elements whose neighbouring reads are joined, ..."""
@@ -136,7 +136,7 @@ def _guards(nodes: Sequence[Node]) -> list[Guard]:
         match node:
             case LoopNode():
                 found += _guards(node.body)
-            case StageNode():
+            case StageNode() | ReduceNode():
                 found += node.source.guards
             case ComputeNode():
                 found += [*node.guards, *(g for access in node.reads.values() for g in access.guards)]

@@ -13,7 +13,7 @@ from ekc.ir.tape import recorded
 _SLOTS, _PROBES = 1 << 17, 6
 _SHIFT = np.int64(40)
 """Slots are told by high bits of a key: those that every column has moved."""
-_ODD = (np.random.default_rng(20241118).integers(1, 2**62, 64, dtype=np.int64) * 2 + 1).tolist()
+_ODD = (np.random.default_rng(20241118).integers(1, 2**62, 256, dtype=np.int64) * 2 + 1).tolist()
 _WRAP = 1 << 64
 
 

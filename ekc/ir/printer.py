@@ -25,6 +25,7 @@ from ekc.ir.tree import (
     Kernel,
     LoopNode,
     Node,
+    ReduceNode,
     StageNode,
     WriteNode,
     kernels,
@@ -93,6 +94,8 @@ def _node(kernel: Kernel, node: Node) -> Iterator[_Line]:
                 yield line.inside()
         case StageNode():
             yield _stage(kernel, node)
+        case ReduceNode():
+            yield _reduce(node)
         case InitNode():
             yield _init(kernel.nest.compute, node)
         case ComputeNode():
@@ -136,6 +139,30 @@ def _stage(kernel: Kernel, node: StageNode) -> _Line:
     verb = "compute" if staging.produced_by else "stage"
     text = f"{verb} {place}{made} -> {buffer.scope}{_shape(buffer, staging.pad)}"
     return _Line(text, _remarks(_stage_remarks(kernel, node)))
+
+
+def _reduce(node: ReduceNode) -> _Line:
+    region, compute = node.buffer.region, node.compute
+    over = ", ".join(f"{a.name} < {a.extent}" for a in compute.reduction)
+    told = f"{compute.combine}[{over}] {_read_from(compute.body, node)}"
+    place = _box(node.source.spec.name, region.base, region.segments)
+    return _Line(
+        f"reduce {place} = {told} -> shared{_shape(node.buffer, 0)}",
+        f"{_counted(node.staging.warps, 'warp')} an element",
+    )
+
+
+def _read_from(e: ex.Expr, node: ReduceNode) -> ex.Expr:
+    """A body in its own axes, each read told from where it comes."""
+    match e:
+        case ex.Load():
+            buffer = node.reads[e].buffer
+            return e if buffer is None else ex.Load(buffer.name, e.index)
+        case ex.Binary():
+            return ex.Binary(e.op, _read_from(e.a, node), _read_from(e.b, node))
+        case ex.Call():
+            return ex.Call(e.function, _read_from(e.argument, node))
+    return e
 
 
 def _stage_remarks(kernel: Kernel, node: StageNode) -> Iterator[str]:

@@ -70,6 +70,8 @@ class Staging:
     """Extra elements at the end of each stored row."""
     produced_by: Compute | None = None
     """Set when the region is computed on the spot instead of copied (compute_at)."""
+    warps: Extent = 1
+    """How many warps share the reduction of one element, when what is computed on the spot reduces."""
 
     @property
     def name(self) -> str:
@@ -99,6 +101,12 @@ class Nest:
         """The axis each loop moves along; "" where the whole axis is one point."""
         still = {a.name for a in self.compute.axes if a.extent == 1}
         return {loop.name: "" if loop.axis in still else loop.axis for loop in self.loops}
+
+    @cached_property
+    def reduced_inside(self) -> dict[str, Extent]:
+        """Extents of the reduction axes of what is computed on the spot, by name."""
+        computes = [s.produced_by for s in self.stagings if s.produced_by]
+        return {a.name: a.extent for c in computes for a in c.reduction}
 
     def loop(self, name: str) -> Loop:
         """The loop of that name."""

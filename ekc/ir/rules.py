@@ -17,7 +17,7 @@ from ekc.ir.limits import Limits
 from ekc.ir.linear import Extent, Linear, larger, smaller
 from ekc.ir.program import Program
 from ekc.ir.refusal import Check
-from ekc.ir.tree import Kernel, LoopNode, Node, StageNode, WriteNode, kernels
+from ekc.ir.tree import Kernel, LoopNode, Node, ReduceNode, StageNode, WriteNode, kernels
 
 MAX_STATEMENTS = 8192
 """Statements that one kernel may write out; beyond, compiling takes long and the code leaves its cache."""
@@ -95,7 +95,8 @@ def prefetched(kernel: Kernel) -> Extent:
     """32-bit registers in which a thread holds the next shared tiles while it uses the last."""
     total: Extent = 0
     for b in kernel.buffers:
-        if b.scope == "shared":
+        staging = kernel.nest.staging(b.name)
+        if b.scope == "shared" and (staging is None or staging.produced_by is None):
             elements = smaller(b.copies - 1, 1) * -(-b.region.size // kernel.threads)
             total = total + -(-elements * b.dtype.bytes // 4)
     return total
@@ -272,6 +273,19 @@ def computed_once(kernel: Kernel, limits: Limits) -> Iterator[Check]:
             )
 
 
+def warps_share(kernel: Kernel, limits: Limits) -> Iterator[Check]:
+    """Reductions on the spot: whole warps, and as many for each element as divide those of the block."""
+    for node in _walk(kernel.body):
+        if isinstance(node, ReduceNode):
+            rule, t = "reduction on the spot", kernel.threads
+            whole = np.asanyarray(t) % 32 == 0
+            yield Check(rule, whole, t, "whole warps of 32", "a multiple of 32", "threads")
+            g = node.staging.warps
+            warps = larger(t // 32, 1)
+            divides = np.asanyarray(warps) % larger(g, 1) == 0
+            yield Check(rule, divides, g, warps, np.gcd(g, warps), "warps an element", "a divisor of {}")
+
+
 Rule = Callable[[Kernel, Limits], Iterator[Check]]
 RULES: tuple[Rule, ...] = (
     threads_fit,
@@ -284,4 +298,5 @@ RULES: tuple[Rule, ...] = (
     lanes_fit,
     vectors_fit,
     computed_once,
+    warps_share,
 )

@@ -96,17 +96,18 @@ class Schedule:
         vector: int = 1,
         order: tuple[int, ...] = (),
         pad: int = 0,
+        reader: str = "",
     ) -> Schedule:
         """Stage a tensor in shared memory or registers. See `ekc.ir.steps.CacheRead`."""
-        return self.do(CacheRead(source, scope, at, vector, _tupled(order), pad))
+        return self.do(CacheRead(source, scope, at, vector, _tupled(order), pad, reader))
 
     def cache_write(self, tensor: str, scope: str = "register", vector: int = 1) -> Schedule:
         """Hold the output in registers until complete. See `ekc.ir.steps.CacheWrite`."""
         return self.do(CacheWrite(tensor, scope, vector))
 
-    def compute_at(self, what: str, at: str | None) -> Schedule:
+    def compute_at(self, what: str, at: str | None, warps: int = 1) -> Schedule:
         """Move a staging, or compute an earlier tensor on the spot. See `ekc.ir.steps.ComputeAt`."""
-        return self.do(ComputeAt(what, at))
+        return self.do(ComputeAt(what, at, warps))
 
     def pipeline(self, loop: str, stages: int = 2) -> Schedule:
         """Fetch the next shared tile while one is used. See `ekc.ir.steps.Pipeline`."""

@@ -11,6 +11,7 @@ import numpy as np
 from ekc.ir.access import Access, Guard
 from ekc.ir.guards import Lanes, reaches, shares
 from ekc.ir.linear import Extent, Linear, atom_range, ceil_div
+from ekc.ir.operator import Axis
 from ekc.ir.program import Loop, Nest
 from ekc.ir.region import Region
 from ekc.ir.tree import Kernel, StageNode
@@ -97,6 +98,12 @@ class Traffic:
         times_each = tuple((count * times, number) for count, number in rounds)
         self._count(Issue(into, "store", width, times_each, extents, steps), (), region, lanes)
 
+    def walk(self, access: Access, axis: Axis, count: Array, region: Region) -> None:
+        """A read that whole warps make `count` times, their lanes side by side along an axis."""
+        step = dict(access.address.terms).get(axis.name, 0)
+        issue = Issue(access, "load", 1, ((count, _f(WARP)),), [WARP], [step])
+        self._count(issue, access.guards, region, {axis.name: WARP})
+
     def _count(self, issue: Issue, guards: Sequence[Guard], region: Region | None, lanes: Lanes) -> None:
         """A warp that a guard stops asks for nothing; a lane that it stops, for no sector of its own."""
         extents = known(self.kernel.nest, region)
@@ -119,7 +126,7 @@ class Traffic:
 def known(nest: Nest, region: Region | None) -> dict[str, Extent]:
     """Extents of the loops, and of the segment coordinates of a region."""
     segments = region.segments if region is not None else ()
-    return {**nest.extents, **{f"#{i}": s.extent for i, s in enumerate(segments)}}
+    return {**nest.extents, **nest.reduced_inside, **{f"#{i}": s.extent for i, s in enumerate(segments)}}
 
 
 def thread_reaches(kernel: Kernel) -> Lanes:

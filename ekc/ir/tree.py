@@ -16,8 +16,10 @@ import numpy as np
 
 from ekc.ir import expr as ex
 from ekc.ir.access import Access, Buffer, Guard, buffer_access, global_access, guards_of, make_buffer
-from ekc.ir.linear import Extent, Linear, linearize
-from ekc.ir.operator import TensorSpec
+from ekc.ir.footprint import index_of, placed
+from ekc.ir.linear import Extent, Linear
+from ekc.ir.on_the_spot import feeds, reads_on_the_spot, serves, sources_first
+from ekc.ir.operator import Compute, TensorSpec
 from ekc.ir.program import BLOCK_LEVELS, THREAD_LEVELS, Loop, Nest, Program, Staging
 from ekc.ir.refusal import refuse
 from ekc.ir.region import Region, region_of
@@ -47,6 +49,28 @@ class StageNode:
     """The segment whose neighbours are neighbours in the source."""
     produced: dict[ex.Load, Access] | None = None
     """The reads of the producer's body, when the region is computed and not copied."""
+
+
+@dataclass(frozen=True, eq=False)
+class ReduceNode:
+    """A reduction on the spot: the warps of a block share out the elements of a region (some warps each),
+    their lanes walk along the last reduction axis side by side and combine what they have."""
+
+    staging: Staging
+    buffer: Buffer
+    """One copy for each of the warps that share an element; the first holds the result."""
+    source: Access
+    """The element of the output with segment coordinates `#0, #1, ...`."""
+    address: Linear
+    """Where it goes in the buffer."""
+    reads: dict[ex.Load, Access]
+    """The reads of the body, in segment coordinates and reduction axes."""
+
+    @property
+    def compute(self) -> Compute:
+        """What is reduced."""
+        assert self.staging.produced_by is not None
+        return self.staging.produced_by
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +120,7 @@ class BarrierNode:
     """All threads of the block wait for each other."""
 
 
-Node = LoopNode | StageNode | InitNode | ComputeNode | CombineNode | WriteNode | BarrierNode
+Node = LoopNode | StageNode | ReduceNode | InitNode | ComputeNode | CombineNode | WriteNode | BarrierNode
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,10 +190,8 @@ class _Derivation:
         self.compute = nest.compute
         self.tensors = program.op.tensors
         self.axis_of = nest.axis_of
-        self.reads = {
-            x: tuple(linearize(i, nest.index) for i in x.index) for x in ex.loads(self.compute.body)
-        }
-        self.store = tuple(linearize(i, nest.index) for i in self.compute.store.index)
+        self.reads = {x: index_of(x, nest.index) for x in ex.loads(self.compute.body)}
+        self.store = index_of(self.compute.store, nest.index)
         self.serial = [x for x in nest.loops if x.is_serial]
         self.lanes = tuple(x for x in nest.loops if x.is_thread and x.reduction)
         self.start = self._start()
@@ -201,12 +223,19 @@ class _Derivation:
 
     def _buffer(self, s: Staging) -> Buffer:
         reads = [form for load, form in self.reads.items() if load.tensor == s.tensor]
-        region = region_of(reads, self._inside(s.at, s.scope), self.nest.extents, self.axis_of)
+        inner, extents = self._inside(s.at, s.scope), self.nest.extents
+        on_the_spot = reads_on_the_spot(self.nest, s)
+        if on_the_spot:
+            reads, extents = [*reads, *on_the_spot], extents | self.nest.reduced_inside
+            inner |= frozenset(self.nest.reduced_inside)
+        region = region_of(reads, inner, extents, self.axis_of)
         source = self.nest.staging(s.source)
         order = s.order or (source.order if source else ()) or tuple(range(len(region.base)))
         copies = self.nest.loop(s.at).pipeline if s.at is not None and s.scope == "shared" else 1
         # Registers hold what arithmetic uses, so a float16 is converted once, when it arrives.
         dtype = self.compute.acc_dtype if s.scope == "register" else self.tensors[s.tensor].dtype
+        if s.produced_by is not None and s.produced_by.reduction:
+            copies, dtype = s.warps, s.produced_by.acc_dtype
         return make_buffer(s.name, s.scope, dtype, region, order, s.pad, copies)
 
     def _accumulator(self) -> Buffer | None:
@@ -259,11 +288,18 @@ class _Derivation:
 
     def _stages(self, stagings: list[Staging]) -> tuple[Node, ...]:
         """Copies in order of need, shared ones first, then a barrier if any is shared."""
-        shared = [self._stage(s) for s in stagings if s.scope == "shared"]
+        shared: list[Node] = []
+        fresh: list[Staging] = []
+        for s in sources_first(self.nest, [s for s in stagings if s.scope == "shared"]):
+            if any(feeds(self.nest, f, s) for f in fresh):
+                shared.append(BarrierNode())
+                fresh = []
+            shared.append(self._stage(s))
+            fresh.append(s)
         private = [self._stage(s) for s in stagings if s.scope == "register"]
         return (*shared, *([BarrierNode()] if shared else []), *private)
 
-    def _stage(self, s: Staging) -> StageNode:
+    def _stage(self, s: Staging) -> StageNode | ReduceNode:
         buffer = self.buffers[s.name]
         spec = self.tensors[s.tensor]
         coordinates = buffer.region.coordinates()
@@ -276,12 +312,23 @@ class _Derivation:
         source = global_access(spec, coordinates, extents)
         produced = None
         if s.produced_by is not None:
-            axes = dict(zip((a.name for a in s.produced_by.spatial), coordinates, strict=True))
+            axes, extents = placed(s.produced_by, coordinates), {**extents, **self.nest.reduced_inside}
             produced = {
-                x: global_access(self.tensors[x.tensor], tuple(linearize(i, axes) for i in x.index), extents)
+                x: self._read_on_the_spot(x.tensor, s, index_of(x, axes), extents)
                 for x in ex.loads(s.produced_by.body)
             }
+            if s.produced_by.reduction:
+                return ReduceNode(s, buffer, source, address, produced)
         return StageNode(s, buffer, source, address, buffer.segment_of(len(spec.shape) - 1), produced)
+
+    def _read_on_the_spot(
+        self, tensor: str, user: Staging, index: tuple[Linear, ...], extents: Mapping[str, Extent]
+    ) -> Access:
+        copies = [s for s in self.nest.stagings if s.tensor == tensor and serves(self.nest, s, user)]
+        if not copies:
+            return global_access(self.tensors[tensor], index, extents)
+        buffer = self.buffers[copies[0].name]
+        return buffer_access(self.tensors[tensor], buffer, index, _inside(buffer, index))
 
     def _with_segments(self, region: Region) -> Mapping[str, Extent]:
         """Extents of the loops and of a region's segment coordinates."""

@@ -27,8 +27,9 @@ from ekc.errors import InvalidInput
 _OWN = ("name", "model", "operator", "count")
 
 ARGUMENTS = frozenset(
-    {"m", "n", "k", "b", "c", "h", "w", "out_channels", "kernel", "stride", "padding", "dilation", "groups"}
-    | {"layout", "transpose_a", "transpose_b"}
+    {"m", "n", "k", "b", "c", "d", "h", "w", "out_channels", "kernel", "stride", "padding", "output_padding"}
+    | {"dilation", "groups", "layout", "transpose_a", "transpose_b"}
+    | {"shape", "axis", "axes", "combine", "keepdims", "eps"}
     | {"dtype", "acc_dtype", "out_dtype"}
 )
 """Every keyword that an operator of the face takes; which ones a kind takes, the kind itself checks."""

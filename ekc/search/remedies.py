@@ -16,8 +16,16 @@ _LEVELS = {
     "threads per block": ("thread",),
     "threads along z": ("thread",),
     "shared memory": ("vthread", "thread", "tile", "reduce"),
+    "reduction on the spot": (),
 }
 """Which tile levels a resource depends on. A rule not named here may be mended by any."""
+_CHOICES = {
+    "unrolling": ("unroll",),
+    "registers": ("stages",),
+    "shared memory": ("stages",),
+    "reduction on the spot": ("warps",),
+}
+"""Choices that it depends on too."""
 _MOST_HALVINGS = 6
 
 
@@ -100,7 +108,7 @@ def remedy_for(rule: str, decisions: Sequence[Decision]) -> Remedy:
         for i, kind in enumerate(d.kinds)
         if kind != "lane" and (kinds is None or kind in kinds)
     )
-    extra = {"unrolling": ("unroll",), "registers": ("stages",), "shared memory": ("stages",)}.get(rule, ())
+    extra = _CHOICES.get(rule, ())
     return Remedy(halvings, tuple(c for c, d in enumerate(decisions) if d.name.split("/")[-1] in extra))
 
 

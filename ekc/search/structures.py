@@ -8,9 +8,12 @@ The rules, in the order they apply:
 2. *reduce*: every reduction axis is cut into an outer and an inner loop.
 3. *stage*: each tensor with reuse across threads may go through shared memory, in its own order or
    with its last spatial dimension fastest; any tensor may go through registers.
-4. *lanes*: the reduction may be spread over the lanes of a warp instead of kept in one thread.
+4. *lanes*: the reduction may be spread over the lanes of a warp instead of kept in one thread; that comes
+   first where rows are read once, along their neighbours.
 5. *hold*: results stay in registers until complete.
-6. *leave out*: a structure whose stagings no size makes legal (a region along a fused index, reads of
+6. *fuse*: where the last compute goes over rows that all computes before it reduce, those may be computed
+   on the spot, in the same launch; a tensor that both read then goes through shared memory, or not.
+7. *leave out*: a structure whose stagings no size makes legal (a region along a fused index, reads of
    one tensor that move apart) is dropped; where none is left, everything is read where it lies.
 """
 
@@ -23,7 +26,19 @@ from ekc.errors import ScheduleError
 from ekc.ir import expr as ex
 from ekc.ir.operator import Axis, Compute, Operator
 from ekc.ir.program import initial
-from ekc.ir.steps import Bind, CacheRead, CacheWrite, Hole, Pipeline, Reorder, Split, Step, Unroll
+from ekc.ir.steps import (
+    Bind,
+    CacheRead,
+    CacheWrite,
+    ComputeAt,
+    Hole,
+    Pipeline,
+    Reorder,
+    Split,
+    Step,
+    Unroll,
+    Vectorize,
+)
 from ekc.ir.tree import kernels
 from ekc.search.decisions import Decision, Level, choice, level, tiling
 
@@ -60,7 +75,7 @@ class Route:
 
 
 def structures(op: Operator) -> tuple[Structure, ...]:
-    """Every structure of an operator. Computes before the last large one get their first structure each."""
+    """Every structure of an operator. Of the computes beside the largest, each gets its first structure."""
     per_compute = [
         _of_compute(op, c, f"{c.output.name}/" if len(op.computes) > 1 else "") for c in op.computes
     ]
@@ -70,7 +85,7 @@ def structures(op: Operator) -> tuple[Structure, ...]:
         parts = [chosen if i == main else options[0] for i, options in enumerate(per_compute)]
         steps = tuple(s for p in parts for s in p.steps)
         found.append(Structure(chosen.name, steps, tuple(d for p in parts for d in p.decisions)))
-    return tuple(found)
+    return (*found, *_fused(op))
 
 
 def _of_compute(op: Operator, compute: Compute, prefix: str) -> list[Structure]:
@@ -79,9 +94,18 @@ def _of_compute(op: Operator, compute: Compute, prefix: str) -> list[Structure]:
     if compute.reduction:
         lane_axis = max(compute.reduction, key=lambda a: (_contiguous(a, reads), a.extent))
         if lane_axis.extent >= LANES:
-            found += [_over_lanes(op, compute, lane_axis, r, prefix) for r in ((), tuple(reads))]
+            lanes = [_over_lanes(op, compute, lane_axis, r, prefix) for r in ((), tuple(reads))]
+            found = [*reversed(lanes), *found] if _streams(compute, reads, lane_axis) else [*found, *lanes]
     in_place = tuple(Route(t, False) for t in reads)
     return [s for s in found if _builds(op, s)] or [_tiled(op, compute, in_place, prefix)]
+
+
+def _streams(compute: Compute, reads: dict[str, ex.Load], axis: Axis) -> bool:
+    """Whether a reduction walks along neighbours that no other output needs: rows of a tensor, read once."""
+    along = [x for x in reads.values() if axis.name in ex.variables(x)]
+    return any(axis.name in ex.variables(x.index[-1]) for x in along) and all(
+        a.name in ex.variables(x) for x in along for a in compute.spatial if a.extent > 1
+    )
 
 
 def _builds(op: Operator, structure: Structure) -> bool:
@@ -153,6 +177,13 @@ class _Builder:
         columns = (Level("lane", (LANES,)), level("reduce", axis.extent, 8))
         return self._split(axis, tiling(f"tile.lanes.{axis.name}", axis.extent, columns))
 
+    def row(self, axis: Axis, widths: tuple[int, ...]) -> list[str]:
+        """Split an axis that stays within a block: iterations, whole warps, vectors where any width fits."""
+        top = max(LANES, min(1024, axis.extent))
+        threads = Level("thread", tuple(n for n in (32, 64, 128, 256, 512, 1024) if n <= top))
+        columns = (threads, Level("vector", widths)) if widths else (threads,)
+        return self._split(axis, tiling(f"tile.row.{axis.name}", axis.extent, columns))
+
     def _split(self, axis: Axis, decision: Decision) -> list[str]:
         self.decisions.append(decision)
         self.steps.append(Split(axis.name, tuple(Hole(h) for h in decision.holes)))
@@ -176,6 +207,11 @@ class _Builder:
         decision = choice(self.prefix + name, values)
         self.decisions.append(decision)
         return Hole(decision.name)
+
+    def reader(self, tensor: str, at: str | None) -> str:
+        """The output to name where no loop tells which of several computes reads a tensor."""
+        reading = [c for c in self.op.computes if tensor in {x.tensor for x in ex.loads(c.body)}]
+        return self.compute.output.name if at is None and len(reading) > 1 else ""
 
     def spatial(self, axis: Axis, reused: bool, last: bool) -> None:
         """Cut a spatial axis (rule 1)."""
@@ -237,9 +273,8 @@ def _tiled(op: Operator, compute: Compute, routes: tuple[Route, ...], prefix: st
     for r in routes:
         if r.register:
             vector = b.hole(f"move.{r.tensor}", _widths(op, r.tensor))
-            b.steps.append(
-                CacheRead(f"{r.tensor}.shared" if r.shared else r.tensor, "register", close, vector)
-            )
+            source = f"{r.tensor}.shared" if r.shared else r.tensor
+            b.steps.append(CacheRead(source, "register", close, vector, reader=b.reader(r.tensor, close)))
     if any(r.shared for r in routes) and at is not None:
         b.steps.append(Pipeline(at, b.hole("stages", (1, 2))))
     _unroll(b)
@@ -272,6 +307,59 @@ def _over_lanes(
         b.steps.append(Unroll(vector))
     b.steps.append(Unroll(outer, b.hole("unroll", (1, 2, 4, 8, 16))))
     return b.finish("lanes" + (" registers" if registers else ""))
+
+
+def _fused(op: Operator) -> list[Structure]:
+    """Rule 6: the last compute goes over rows, and the computes before it reduce them on the spot."""
+    *before, last = op.computes
+    if not before or last.reduction or not all(map(_reduces_rows, before)):
+        return []
+    made = {c.output.name for c in before}
+    rows = {v for x in ex.loads(last.body) if x.tensor in made for v in ex.variables(x)}
+    again = [t for t in (x.tensor for x in ex.loads(last.body)) if t not in made and _read_by(before, t)]
+    found = [_on_the_spot(op, rows, copied) for copied in (tuple(dict.fromkeys(again)), ())]
+    return [s for s in found if _builds(op, s)]
+
+
+def _reduces_rows(compute: Compute) -> bool:
+    reads = {x.tensor: x for x in ex.loads(compute.body)}
+    return bool(compute.reduction) and any(_streams(compute, reads, a) for a in compute.reduction)
+
+
+def _read_by(computes: list[Compute], tensor: str) -> bool:
+    return any(x.tensor == tensor for c in computes for x in ex.loads(c.body))
+
+
+def _on_the_spot(op: Operator, rows: set[str], copied: tuple[str, ...]) -> Structure:
+    """One launch: rows over blocks and threads, each row within a block, `copied` in shared memory."""
+    last = op.computes[-1]
+    b = _Builder(op, last, f"{last.output.name}/")
+    widths: tuple[int, ...] = ()
+    for axis in last.spatial:
+        if axis.extent == 1:
+            b.blocks.append(axis.name)
+        elif axis.name in rows:
+            block, thread = b.tile(axis, {"thread": LANES}, "tile.rows")
+            b.place(block=block, thread=thread)
+        elif axis is last.spatial[-1]:
+            widths = tuple(v for v in _widths(op, last.output.name) if v > 1 and axis.extent % v == 0)
+            outer, thread, *tile = b.row(axis, widths)
+            b.place(outer=outer, thread=thread)
+            b.tiles += tile
+        else:
+            b.outer.append(axis.name)
+    b.bind()
+    width = Hole(b.decisions[-1].holes[-1]) if widths else 1
+    for tensor in copied:
+        vector = b.hole(f"vector.{tensor}", _widths(op, tensor))
+        b.steps.append(CacheRead(tensor, "shared", None, vector, reader=last.output.name))
+    warps = b.hole("warps", (1, 2, 4, 8, 16, 32))
+    b.steps += [ComputeAt(c.output.name, None, warps) for c in reversed(op.computes[:-1])]
+    if widths:
+        at = b.outer[-1]
+        b.steps += [CacheRead(f"{tensor}.shared", "register", at, width) for tensor in copied]
+        b.steps.append(Vectorize(b.tiles[-1]))
+    return b.finish("one launch" + "".join(f" {t}:shared" for t in copied))
 
 
 def _cut(b: _Builder) -> None:

@@ -200,6 +200,24 @@ def _random_matmul(rng: np.random.Generator) -> Schedule:
     return s.pipeline("k.0") if shared and rng.random() < 0.6 else s.unroll("k.1")
 
 
+def softmax(m: int, n: int, *, dtype: str = "float32", warps: int = 2) -> Schedule:
+    """One launch: rows through shared memory, each reduced by two warps on the spot."""
+    return (
+        Schedule(o.softmax((m, n), dtype=dtype))
+        .split("p0", (4,))
+        .split("p1", (64, 4))
+        .reorder("p0.0", "p0.1", "p1.1", "p1.0", "p1.2")
+        .bind("p0.0", "block.x")
+        .bind("p0.1", "thread.x")
+        .bind("p1.1", "thread.x")
+        .cache_read("X", "shared", vector=4, reader="Y")
+        .compute_at("total", None, warps=warps)
+        .compute_at("top", None, warps=warps)
+        .cache_read("X.shared", "register", at="p1.0", vector=4)
+        .vectorize("p1.2")
+    )
+
+
 def _random_copies(s: Schedule, tensor: str, rng: np.random.Generator) -> Schedule:
     """No copy, one in registers, one in shared memory, or both; scalars or vectors."""
     if rng.random() < 0.2:

@@ -36,7 +36,21 @@ def rows_of_threads() -> Schedule:
     return s.cache_write("y").bind("k.1", "thread.x").bind("i", "thread.x")
 
 
+def softmax(rows: int, columns: int, warps: int) -> Schedule:
+    s = Schedule(o.softmax((8, 64))).split("p0", (rows,)).split("p1", (columns,))
+    s = s.reorder("p0.0", "p0.1", "p1.1", "p1.0").bind("p0.0", "block.x").bind("p0.1", "thread.x")
+    return s.bind("p1.1", "thread.x").compute_at("total", None, warps).compute_at("top", None, warps)
+
+
 MISTAKES: dict[str, tuple[Callable[[], Schedule], str]] = {
+    "reduction by parts of warps": (
+        lambda: softmax(3, 16, 1),
+        "reduction on the spot: needs 48 threads, the limit is whole warps of 32",
+    ),
+    "reduction by too many warps": (
+        lambda: softmax(4, 16, 4),
+        r"reduction on the spot: needs 4 warps an element, the limit is a divisor of 2; .* 2",
+    ),
     "threads": (
         lambda: matmul(64, 64).bind("i", "thread.x").bind("j", "thread.x"),
         "threads per block: needs 4096",

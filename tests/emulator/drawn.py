@@ -15,7 +15,7 @@ from ekc.ir.operator import Operator
 from ekc.ir.rules import enforce
 from ekc.ir.schedule import Schedule
 from ekc.search.space import Space
-from tests.ir.drawn_operators import Choose, draw_operator
+from tests.ir.drawn_operators import FIRST, Choose, draw_operator
 from tests.ir.strategies import draw_schedule
 
 
@@ -92,7 +92,7 @@ def bred(name: str, seed: int) -> Schedule:
 
 def stepped(choose: Choose) -> Schedule:
     """Any small operator, with those of the drawn steps that leave it legal."""
-    wanted = draw_schedule(choose, draw_operator(choose))
+    wanted = draw_schedule(choose, draw_operator(choose, FIRST))
     schedule = _start(wanted.op)
     for step in wanted.steps:
         try:

@@ -13,9 +13,9 @@ Choose = Callable[[Sequence[Any]], Any]
 """Picks one element of a sequence."""
 
 
-def draw_operator(choose: Choose) -> Operator:
-    """A small operator of any kind; extents are mostly odd, so that tails are common."""
-    make: Callable[[Choose], Operator] = choose(OPERATORS)
+def draw_operator(choose: Choose, kinds: Sequence[Callable[[Choose], Operator]] = ()) -> Operator:
+    """A small operator of any kind, or of some; extents are mostly odd, so that tails are common."""
+    make: Callable[[Choose], Operator] = choose(kinds or OPERATORS)
     return make(choose)
 
 
@@ -57,6 +57,19 @@ def _einsum(choose: Choose) -> Operator:
     return o.einsum(text, *shapes)
 
 
+def _einsum_of_one_or_with_batches(choose: Choose) -> Operator:
+    a, b, c, d = _extents(choose, 4)
+    text, *shapes = choose(
+        [
+            ("cab,cbd->cad", (c, a, b), (c, b, d)),
+            ("aa,ab->ab", (a, a), (a, b)),
+            ("ab->ba", (a, b)),
+            ("aab->a", (a, a, b)),
+        ]
+    )
+    return o.einsum(text, *shapes)
+
+
 def _conv2d(choose: Choose) -> Operator:
     groups = choose((1, 1, 2, 4))
     kernel = choose((1, 2, 3))
@@ -71,6 +84,42 @@ def _conv2d(choose: Choose) -> Operator:
         padding=choose((0, 1, 2)),
         dilation=choose((1, 2)),
         groups=groups,
+    )
+
+
+def _conv_of_any_rank(choose: Choose) -> Operator:
+    make, image, layouts = choose(
+        [
+            (o.conv1d, (9,), ("NCW", "NWC")),
+            (o.conv2d, (5, 6), ("NHWC",)),
+            (o.conv3d, (4, 3, 5), ("NCDHW", "NDHWC")),
+        ]
+    )
+    return make(
+        choose((1, 2)),
+        4,
+        *image,
+        out_channels=4,
+        kernel=choose((1, 2, 3)),
+        stride=choose((1, 2)),
+        padding=choose((0, 1)),
+        groups=choose((1, 2, 4)),
+        layout=choose(layouts),
+    )
+
+
+def _conv_transpose(choose: Choose) -> Operator:
+    make, image = choose([(o.conv_transpose1d, (7,)), (o.conv_transpose2d, (3, 4))])
+    return make(
+        choose((1, 2)),
+        4,
+        *image,
+        out_channels=4,
+        kernel=choose((2, 3)),
+        stride=choose((1, 2, 2, 3)),
+        padding=choose((0, 1)),
+        dilation=choose((1, 1, 2)),
+        groups=choose((1, 2)),
     )
 
 
@@ -106,6 +155,21 @@ def _reduction(choose: Choose) -> Operator:
         body=choose(bodies),
         combine=combine,
     )
+
+
+def _reduce(choose: Choose) -> Operator:
+    shape = tuple(_extents(choose, 3))
+    axes = choose([0, 1, -1, (0, 2), (1, 2), None])
+    combine = choose(("sum", "max", "min", "mean"))
+    return o.reduce(shape, axes, combine, keepdims=choose((True, False)), dtype=_dtype(choose))
+
+
+def _normalisation(choose: Choose) -> Operator:
+    shape = choose([tuple(_extents(choose, 2)), (choose((5, 12)),), (2, 3, choose((7, 8)))])
+    make = choose((o.softmax, o.softmax, o.layer_norm, o.rms_norm))
+    if make is o.softmax:
+        return make(shape, choose(range(len(shape))), dtype=_dtype(choose))
+    return make(shape, dtype=_dtype(choose))
 
 
 def _band(choose: Choose) -> Operator:
@@ -151,7 +215,7 @@ def _epilogue(choose: Choose) -> Operator:
     )
 
 
-OPERATORS: tuple[Callable[[Choose], Operator], ...] = (
+FIRST: tuple[Callable[[Choose], Operator], ...] = (
     _matmul,
     _batch_matmul,
     _matvec,
@@ -162,4 +226,13 @@ OPERATORS: tuple[Callable[[Choose], Operator], ...] = (
     _band,
     _chain,
     _epilogue,
+)
+"""The kinds that distances between analysis and compiler were measured on."""
+OPERATORS: tuple[Callable[[Choose], Operator], ...] = (
+    *FIRST,
+    _einsum_of_one_or_with_batches,
+    _conv_of_any_rank,
+    _conv_transpose,
+    _reduce,
+    _normalisation,
 )

@@ -30,6 +30,13 @@ STAGING_MISTAKES: dict[str, Case] = {
         "shared, register",
         "'shared'",
     ),
+    "cache_read reader": (
+        lambda: chain().cache_read("X", "register", reader="C"),
+        "cache_read",
+        "X read for 'C'",
+        "it is read for T",
+        "'T'",
+    ),
     "cache_read at": (
         lambda: product().cache_read("A", "shared", at="k.0"),
         "cache_read",
@@ -164,12 +171,48 @@ STAGING_MISTAKES: dict[str, Case] = {
         "filled",
         "'k.0'",
     ),
-    "compute_at reduction": (
-        lambda: summed_first().compute_at("C", "q"),
+    "compute_at warps": (
+        lambda: summed_first().compute_at("C", "q", warps=0),
+        "compute_at C",
+        "0 warps",
+        "at least 1",
+        "1",
+    ),
+    "compute_at of a source": (
+        lambda: read_twice().compute_at("U", None).compute_at("T", "i"),
         "compute_at",
-        "C without a reduction",
-        "sums",
-        "launch",
+        "T at 'i' outside U at None",
+        "U is computed from it",
+        "at=None",
+    ),
+    "compute_at moved inwards": (
+        lambda: (
+            read_twice()
+            .split("i", (2,))
+            .compute_at("U", "i.0")
+            .compute_at("T", "i.0")
+            .compute_at("T.shared", "i.1")
+        ),
+        "compute_at",
+        "T at 'i.1' outside U at 'i.0'",
+        "U is computed from it",
+        "at='i.0'",
+    ),
+    "compute_at moved outwards": (
+        lambda: read_twice().compute_at("U", "i").compute_at("T", "i").compute_at("U.shared", None),
+        "compute_at",
+        "T at 'i' outside U at None",
+        "U is computed from it",
+        "at=None",
+    ),
+    "reorder of sources": (
+        lambda: (
+            read_twice().split("i", (2,)).compute_at("U", "i.1").compute_at("T", "i.0").reorder("i.1", "i.0")
+        ),
+        "reorder",
+        "i.0 outside i.1",
+        "U is computed from T",
+        "before compute_at",
     ),
     "compute_at scheduled": (
         lambda: chain().split("p", (2,)).compute_at("T", "k"),
@@ -181,16 +224,9 @@ STAGING_MISTAKES: dict[str, Case] = {
     "compute_at read twice": (
         lambda: read_twice().compute_at("T", "i"),
         "compute_at",
-        "by one compute",
+        "T read in one nest",
         "2 read it",
-        "launch",
-    ),
-    "compute_at read inside": (
-        lambda: read_twice().compute_at("U", "i").compute_at("T", "i"),
-        "compute_at",
-        "by one compute",
-        "2 read",
-        "launch",
+        "other readers first",
     ),
     "compute_at copied": (
         lambda: chain().cache_read("T", "register", at="k").compute_at("T", "k"),

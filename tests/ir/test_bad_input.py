@@ -69,6 +69,56 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
         r"groups: 3 does not divide out_channels=8; .* is 2",
     ),
     "groups": (lambda: o.conv2d(1, 6, 5, 5, out_channels=8, groups=0), r"groups: 0 is outside 1 to"),
+    "layout": (
+        lambda: o.conv2d(1, 4, 5, 5, out_channels=4, layout="NHCW"),
+        r"layout: 'NHCW' is not one of NCHW, NHWC; the nearest is 'NHWC'",
+    ),
+    "layout of another rank": (
+        lambda: o.conv3d(1, 4, 5, 5, 5, out_channels=4, layout="NHWC"),
+        r"is not one of NCDHW, NDHWC; the nearest is 'NDHWC'",
+    ),
+    "pair of strides": (
+        lambda: o.conv1d(1, 4, 5, out_channels=4, stride=(1, 1)),  # type: ignore[arg-type]
+        r"stride: \(1, 1\) is neither one whole number nor a tuple of one",
+    ),
+    "pair of three": (
+        lambda: o.conv3d(1, 4, 5, 5, 5, out_channels=4, kernel=(1, 1)),  # type: ignore[arg-type]
+        r"kernel: \(1, 1\) is neither one whole number nor a triple",
+    ),
+    "deep filter": (
+        lambda: o.conv3d(1, 4, 2, 9, 9, out_channels=4, kernel=5),
+        r"spans 5 elements, the padded d has 2; .*padding is 2",
+    ),
+    "nothing left": (
+        lambda: o.conv_transpose2d(1, 4, 2, 9, out_channels=4, kernel=3, padding=3),
+        r"padding: 3 leaves no output along h; the nearest legal value is 1",
+    ),
+    "output padding": (
+        lambda: o.conv_transpose1d(1, 4, 5, out_channels=4, stride=2, output_padding=2),
+        r"output_padding: 2 along w is not below its stride or dilation; the nearest legal value is 1",
+    ),
+    "groups transposed": (
+        lambda: o.conv_transpose1d(1, 4, 5, out_channels=6, groups=4),
+        r"groups: 4 does not divide out_channels=6; .* is 2",
+    ),
+    "reduce combine": (
+        lambda: o.reduce((4, 4), 0, "avg"),
+        r"combine: 'avg' is not one of sum, max, min, mean; the nearest is 'ma",
+    ),
+    "reduce axis": (
+        lambda: o.reduce((4, 4), 2),
+        r"axis: 2 is not from -2 to 1; the nearest legal value is 1",
+    ),
+    "reduce axis twice": (lambda: o.reduce((4, 4), (0, -2)), r"axes: \(0, -2\) names axis 0 twice"),
+    "reduce nothing": (lambda: o.reduce((4, 4), ()), r"axes: names no axis"),
+    "reduce axis fraction": (lambda: o.reduce((4, 4), 0.5), r"axis: 0.5 is not from -2 to 1"),  # type: ignore[arg-type]
+    "reduce shape": (lambda: o.reduce(4, 0), r"shape of X: 4 is not a tuple of extents"),  # type: ignore[arg-type]
+    "softmax axis": (lambda: o.softmax((4, 4), -3), r"axis: -3 is not from -2 to 1; .* is -2"),
+    "softmax shape": (lambda: o.softmax((4, 0)), r"extent of X: 0 is outside 1"),
+    "no shape": (lambda: o.softmax(()), r"shape of X: \(\) has no axes"),
+    "eps": (lambda: o.layer_norm((4, 4), -1), r"eps: -1 is not a number of at least 0; try 1e-5"),
+    "eps nan": (lambda: o.rms_norm((4, 4), float("nan")), r"eps: nan is not a number"),
+    "eps text": (lambda: o.rms_norm((4, 4), "small"), r"eps: 'small' is not a number"),  # type: ignore[arg-type]
     "dtype": (
         lambda: o.matmul(4, 4, 4, dtype="float31"),
         r"dtype: 'float31' is not one of float32, float16; the nearest is 'float32'",
@@ -120,14 +170,26 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "index fraction": (lambda: one(body=lambda x, i: x[i * 0.5]), r"is not a sum of integer multiples"),
     "index by zero": (lambda: one(body=lambda x, i: x[i // 0]), r"divides by 0, the least divisor is 1"),
     "combine": (lambda: one(combine="mean"), r"combine: 'mean' is not one of sum, max, min"),
-    "einsum form": (lambda: o.einsum("mk->m", (4, 4)), r"'mk->m' is not of the form"),
+    "einsum form": (lambda: o.einsum("mk", (4, 4)), r"'mk' is not of the form 'ab,bc->ac' or 'ab->a'"),
+    "einsum three": (
+        lambda: o.einsum("ab,bc,cd->ad", (4, 4), (4, 4), (4, 4)),
+        r"'ab,bc,cd->ad' is not of the form",
+    ),
+    "einsum dots": (lambda: o.einsum("...k,kn->...n", (4, 4), (4, 4)), r"is not of the form"),
+    "einsum shapes": (lambda: o.einsum("ab,bc->ac", (4, 4)), r"has 2 operands, 1 shapes given"),
+    "einsum shape": (lambda: o.einsum("a,b->ab", 4, (5,)), r"shape of A: 4 is not a tuple of .*try \(4,\)"),  # type: ignore[arg-type]
+    "einsum diagonal": (
+        lambda: o.einsum("aa,ab->b", (4, 5), (4, 4)),
+        r"'a' is 4 in one place and 5 in another",
+    ),
+    "einsum twice": (lambda: o.einsum("ab,bc->aa", (4, 5), (5, 4)), r"output 'aa' must name .* each once"),
     "einsum rank": (
         lambda: o.einsum("mk,kn->mn", (4,), (4, 4)),
         r"'mk' names 2 dimensions, the shape \(4,\) has 1",
     ),
     "einsum extents": (
         lambda: o.einsum("mk,kn->mn", (4, 5), (6, 4)),
-        r"'k' is 5 in one operand and 6 in the other",
+        r"'k' is 5 in one place and 6 in another",
     ),
     "einsum output": (lambda: o.einsum("mk,kn->mz", (4, 5), (5, 4)), r"output 'mz' must name letters"),
     "einsum names": (lambda: o.einsum("AB,Bx->Ax", (4, 5), (5, 4)), r"'A' is the name of a tensor; try 'a'"),

@@ -67,6 +67,12 @@ OPERATORS = {
     "elementwise": _elementwise(),
     "two computes": _two_computes(),
     "apart": _reads_that_move_apart(),
+    "conv 3d": o.conv3d(1, 4, 6, 7, 8, out_channels=8, kernel=3, padding=1),
+    "conv NHWC": o.conv2d(1, 16, 14, 14, out_channels=32, kernel=3, padding=1, layout="NHWC"),
+    "conv transposed": o.conv_transpose2d(1, 8, 7, 7, out_channels=16, kernel=4, stride=2, padding=1),
+    "columns": o.reduce((300, 40), 0, "max"),
+    "softmax": o.softmax((48, 200), dtype="float16"),
+    "layer norm": o.layer_norm((40, 96)),
 }
 ISSUE = {
     "MM 1024": o.matmul(1024, 1024, 1024),

@@ -1,5 +1,6 @@
 """Layer files: the example holds the networks it names, and every mistake is one clear line."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import pytest
 from ekc.errors import InvalidInput
 from ekc.search.layers import Layer, read_layers
 
-KINDS = frozenset({"matmul", "batch_matmul", "matvec", "conv2d"})
+ROW_WISE = frozenset({"softmax", "layer_norm", "rms_norm"})
+KINDS = frozenset({"matmul", "batch_matmul", "matvec", "conv2d"}) | ROW_WISE
 EXAMPLE = Path(__file__).parents[2] / "examples" / "layers.toml"
 
 
@@ -18,6 +20,8 @@ def macs(layer: Layer) -> int:
     if layer.operator_kind == "conv2d":
         side = (a["h"] + 2 * a["padding"] - a["kernel"]) // a["stride"] + 1
         return a["n"] * a["out_channels"] * side * side * a["c"] * a["kernel"] ** 2
+    if layer.operator_kind in ROW_WISE:
+        return 0
     return a.get("b", 1) * a["m"] * a.get("n", 1) * a["k"]
 
 
@@ -67,6 +71,25 @@ def test_llama_prefill_attends_with_32_heads() -> None:
         "Llama-3-8B, prefill 512", lambda x: macs(x) if x.operator_kind == "batch_matmul" else 0
     )
     assert attention == 32 * 2 * 32 * 512 * 512 * 128
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "elements"),
+    [
+        ("BERT-base, sequence 128, batch 1", "softmax", 12 * 12 * 128 * 128),
+        ("BERT-base, sequence 128, batch 1", "layer_norm", 12 * 2 * 128 * 768),
+        ("Llama-3-8B, prefill 512", "softmax", 32 * 32 * 512 * 512),
+        ("Llama-3-8B, prefill 512", "rms_norm", (32 * 2 * 512 + 1) * 4096),
+        ("Llama-3-8B, decode batch 1", "softmax", 32 * 32 * 512),
+        ("Llama-3-8B, decode batch 1", "rms_norm", (32 * 2 + 1) * 4096),
+    ],
+)
+def test_softmax_and_norms_of_the_transformers(model: str, kind: str, elements: int) -> None:
+    def size(layer: Layer) -> int:
+        shape = layer.arguments.get("shape", ())
+        return math.prod(shape) if layer.operator_kind == kind else 0  # type: ignore[arg-type]
+
+    assert total(model, size) == elements
 
 
 def test_every_layer_of_the_example_is_distinct_and_named() -> None:
@@ -133,7 +156,7 @@ MISTAKES = {
     ),
     "far kind": (
         '[[layer]]\nname = "a"\noperator = "__class__"',
-        "there is no operator '__class__'; known are batch_matmul, conv2d, matmul, matvec",
+        "there is no operator '__class__'; known are batch_matmul, conv2d, layer_norm, matmul, matvec, ",
     ),
     "no name": ('[[layer]]\noperator = "matmul"', "net.toml, layer 1: it has no name; add name ="),
     "name": ("[[layer]]\nname = 3", "net.toml, layer 1: name is 3; it must be a text in quotes"),

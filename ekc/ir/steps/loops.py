@@ -8,10 +8,10 @@ from typing import ClassVar
 import numpy as np
 
 from ekc.ir.linear import Atom, Extent, Linear, Quasi, ceil_div, larger, span, variable
+from ekc.ir.on_the_spot import depth, misplaced
 from ekc.ir.program import Loop, Nest, Program
 from ekc.ir.refusal import Check, refuse
 from ekc.ir.steps.base import Step
-from ekc.ir.steps.staging import depth
 
 
 def _untouched(rule: str, nest: Nest, loop: Loop) -> None:
@@ -236,6 +236,15 @@ def _keeps_its_promises(nest: Nest) -> None:
                 f"{source.name} is filled there",
                 "reorder before cache_read",
             )
+    wrong = misplaced(nest)
+    if wrong:
+        source, user = wrong
+        raise refuse(
+            "reorder",
+            f"{source.at} outside {user.at}",
+            f"{user.tensor} is computed from {source.tensor} there",
+            "reorder before compute_at",
+        )
     vectors = [x.name for x in nest.loops if x.level == "vector"]
     if vectors and nest.loops[-1].name != vectors[-1]:
         raise refuse("reorder", f"{vectors[-1]} innermost", "it runs in vectors", "reorder before vectorize")

@@ -10,6 +10,7 @@ import numpy as np
 
 from ekc.ir import expr as ex
 from ekc.ir.linear import Extent
+from ekc.ir.on_the_spot import depth, misplaced
 from ekc.ir.operator import Compute
 from ekc.ir.program import Nest, Program, Staging
 from ekc.ir.refusal import Check, refuse
@@ -43,8 +44,11 @@ class CacheRead(Step):
     The copy is named `A.shared` (or `A.register`) and may itself be the source of another. `vector`
     elements move at once (up to 16 bytes); `order` gives the tensor's dimensions as stored, slowest
     first; `pad` adds elements to each stored row, against bank conflicts.
+    Where several computes read the tensor, the loop tells which is meant; `reader`, the name of its output,
+    tells it without a loop.
     Halide and TVM call it cache_read too, Exo stage_mem.
-    Refuses: an unknown tensor, scope or loop; a copy that exists; shared memory filled from registers.
+    Refuses: an unknown tensor, scope, loop or reader; a copy that exists; shared memory filled from
+    registers.
     """
 
     kind: ClassVar[str] = "cache_read"
@@ -54,6 +58,7 @@ class CacheRead(Step):
     vector: Extent = 1
     order: tuple[int, ...] = ()
     pad: Extent = 0
+    reader: str = ""
 
     def apply(self, program: Program) -> Program:
         """See the class."""
@@ -61,7 +66,7 @@ class CacheRead(Step):
             near = difflib.get_close_matches(str(self.scope), SCOPES, n=1, cutoff=0.0)[0]
             raise refuse("cache_read", f"scope {self.scope!r}", f"the scopes {', '.join(SCOPES)}", repr(near))
         tensor = self.source.split(".")[0]
-        nest = _reader_of(program, tensor, self.source, self.at)
+        nest = _reader_of(program, tensor, self.source, self.at, self.reader)
         _check_at("cache_read", nest, self.at)
         rank = len(program.op.tensors[tensor].shape)
         if self.order and sorted(self.order) != list(range(rank)):
@@ -116,11 +121,6 @@ class CacheRead(Step):
             )
 
 
-def depth(nest: Nest, at: str | None) -> int:
-    """How deep a staging sits: -1 outside all loops, else the place of its loop."""
-    return -1 if at is None else nest.position(at)
-
-
 def _reads(compute: Compute, tensor: str) -> bool:
     return tensor in {load.tensor for load in ex.loads(compute.body)}
 
@@ -131,8 +131,8 @@ def _not_pipelined(nest: Nest, what: str, at: str | None) -> Check:
     return Check(f"compute_at {what}", np.asanyarray(stages) <= 1, stages, "1", "1", f"stages in {at}")
 
 
-def _reader_of(program: Program, tensor: str, source: str, at: str | None) -> Nest:
-    """The nest whose body reads `tensor` (and holds the loop `at`, where several do)."""
+def _reader_of(program: Program, tensor: str, source: str, at: str | None, reader: str) -> Nest:
+    """The nest whose body reads `tensor` (and writes `reader`, or holds the loop `at`, where several do)."""
     readers = [n for n in program.nests if _reads(n.compute, tensor)]
     readers = [n for n in readers if source == tensor or n.staging(source)]
     if not readers:
@@ -145,6 +145,17 @@ def _reader_of(program: Program, tensor: str, source: str, at: str | None) -> Ne
             f"those read: {', '.join(dict.fromkeys(known))}",
             repr(near),
         )
+    if reader:
+        outputs = [n.compute.output.name for n in readers]
+        if reader not in outputs:
+            near = difflib.get_close_matches(reader, outputs, n=1, cutoff=0.0)[0]
+            raise refuse(
+                "cache_read",
+                f"{source} read for {reader!r}",
+                f"it is read for {', '.join(outputs)}",
+                repr(near),
+            )
+        return readers[outputs.index(reader)]
     holding = [n for n in readers if at in n.extents]
     return holding[0] if holding else readers[0]
 
@@ -210,14 +221,28 @@ class ComputeAt(Step):
                     barrier
                     ... T.shared[i, k] ...
 
+    Where the earlier tensor is reduced, `warps` warps share each of its elements: their lanes walk along the
+    last reduction axis side by side and combine by shuffles. `compute_at("top", None, warps=2)`::
+
+        launch 1: for i, k: top[i] = max(X[i, k])
+        launch 2: for p, q: Y[p, q] = X[p, q] - top[p]
+          ->
+        launch 1: for p.0:
+                    reduce max(X[p, k]) at top[p.0*4 : 4] -> shared[4]      2 warps an element
+                    barrier
+                    ... Y[p, q] = X[p, q] - top.shared[p]
+
+    What is computed on the spot reads a copy in shared memory that was there before it. Several readers are
+    one when all lie in one nest: move the last of a chain first.
     Halide and TVM: compute_at. Elements that two blocks need are computed twice.
-    Refuses: an unknown name or loop, a producer with a reduction, one read by more than one compute,
-    one whose loops are already scheduled.
+    Refuses: an unknown name or loop, a tensor read in more than one nest, one whose loops are already
+    scheduled, a place that a reader computed on the spot lies outside of.
     """
 
     kind: ClassVar[str] = "compute_at"
     what: str
     at: str | None
+    warps: Extent = 1
 
     def apply(self, program: Program) -> Program:
         """See the class."""
@@ -255,32 +280,21 @@ class ComputeAt(Step):
                 )
         stagings = tuple(replace(s, at=self.at) if s is moved else s for s in nest.stagings)
         checks = [_not_pipelined(nest, self.what, self.at)] if moved.produced_by else []
-        return program.with_nest(nest, replace(nest, stagings=stagings), *checks)
+        return program.with_nest(nest, self._in_order(replace(nest, stagings=stagings)), *checks)
 
     def _inline(self, program: Program, producer: Nest) -> Program:
         tensor = producer.compute.output.name
-        if producer.compute.reduction:
-            raise refuse(
-                "compute_at",
-                f"{tensor} without a reduction",
-                "it sums over axes",
-                "leave it a launch of its own",
-            )
-        if any(len(n.loops) != len(n.compute.axes) for n in (producer,)) or producer.stagings:
+        if len(producer.loops) != len(producer.compute.axes) or producer.stagings:
             raise refuse(
                 "compute_at", f"{tensor} not yet scheduled", "its loops were changed", "compute_at first"
             )
-        readers = [n for n in program.nests if _reads(n.compute, tensor)]
-        others = [
-            s for n in program.nests for s in n.stagings if s.produced_by and _reads(s.produced_by, tensor)
-        ]
-        if len(readers) != 1 or others:
-            count = len(readers) + len(others)
+        readers = [n for n in program.nests if _reads(n.compute, tensor) or _readers_inside(n, tensor)]
+        if len(readers) != 1:
             raise refuse(
                 "compute_at",
-                f"{tensor} read by one compute",
-                f"{count} read it",
-                "leave it a launch of its own",
+                f"{tensor} read in one nest",
+                f"{len(readers)} read it",
+                "compute_at of its other readers first, or leave it a launch of its own",
             )
         nest = readers[0]
         _check_at("compute_at", nest, self.at)
@@ -292,7 +306,28 @@ class ComputeAt(Step):
                 f"{copied[0]} exists",
                 f"compute_at({tensor!r}, ...) first",
             )
-        staging = Staging(tensor, tensor, "shared", self.at, produced_by=producer.compute)
-        new = replace(nest, stagings=(*nest.stagings, staging))
+        staging = Staging(tensor, tensor, "shared", self.at, produced_by=producer.compute, warps=self.warps)
+        new = self._in_order(replace(nest, stagings=(*nest.stagings, staging)))
         nests = tuple(new if n is nest else n for n in program.nests if n is not producer)
-        return Program(program.op, nests, (*program.checks, _not_pipelined(nest, tensor, self.at)))
+        some = Check(
+            f"compute_at {tensor}", np.greater_equal(self.warps, 1), self.warps, "at least 1", "1", "warps"
+        )
+        return Program(program.op, nests, (*program.checks, some, _not_pipelined(nest, tensor, self.at)))
+
+    def _in_order(self, nest: Nest) -> Nest:
+        """What is computed on the spot needs its sources there, or further out."""
+        wrong = misplaced(nest)
+        if wrong:
+            source, user = wrong
+            raise refuse(
+                "compute_at",
+                f"{source.tensor} at {source.at!r} outside {user.tensor} at {user.at!r}",
+                f"{user.tensor} is computed from it",
+                f"at={user.at!r} for both",
+            )
+        return nest
+
+
+def _readers_inside(nest: Nest, tensor: str) -> list[Staging]:
+    """What is computed on the spot from a tensor."""
+    return [s for s in nest.stagings if s.produced_by and _reads(s.produced_by, tensor)]

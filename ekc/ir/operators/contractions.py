@@ -1,0 +1,77 @@
+"""Products summed over axes: matmul, batch_matmul, matvec."""
+
+from __future__ import annotations
+
+from ekc.ir.operator import Operator
+from ekc.ir.operators.building import compute
+
+
+def matmul(
+    m: int,
+    n: int,
+    k: int,
+    *,
+    dtype: str = "float32",
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    acc_dtype: str | None = None,
+    out_dtype: str | None = None,
+) -> Operator:
+    """C[m, n] = A[m, k] @ B[k, n]; A is stored [k, m] with `transpose_a`, B [n, k] with `transpose_b`."""
+    return compute(
+        "matmul",
+        axes={"i": m, "j": n},
+        reduce={"k": k},
+        inputs={"A": (k, m) if transpose_a else (m, k), "B": (n, k) if transpose_b else (k, n)},
+        body=lambda A, B, i, j, k: (
+            (A[k, i] if transpose_a else A[i, k]) * (B[j, k] if transpose_b else B[k, j])
+        ),
+        dtype=dtype,
+        acc_dtype=acc_dtype,
+        out_dtype=out_dtype,
+    )
+
+
+def batch_matmul(
+    b: int,
+    m: int,
+    n: int,
+    k: int,
+    *,
+    dtype: str = "float32",
+    acc_dtype: str | None = None,
+    out_dtype: str | None = None,
+) -> Operator:
+    """C[b, m, n] = A[b, m, k] @ B[b, k, n] for each b."""
+    return compute(
+        "batch_matmul",
+        axes={"b": b, "i": m, "j": n},
+        reduce={"k": k},
+        inputs={"A": (b, m, k), "B": (b, k, n)},
+        body=lambda A, B, b, i, j, k: A[b, i, k] * B[b, k, j],
+        dtype=dtype,
+        acc_dtype=acc_dtype,
+        out_dtype=out_dtype,
+    )
+
+
+def matvec(
+    m: int,
+    k: int,
+    *,
+    dtype: str = "float32",
+    acc_dtype: str | None = None,
+    out_dtype: str | None = None,
+) -> Operator:
+    """y[m] = A[m, k] @ x[k]."""
+    return compute(
+        "matvec",
+        axes={"i": m},
+        reduce={"k": k},
+        inputs={"A": (m, k), "x": (k,)},
+        body=lambda A, x, i, k: A[i, k] * x[k],
+        output="y",
+        dtype=dtype,
+        acc_dtype=acc_dtype,
+        out_dtype=out_dtype,
+    )

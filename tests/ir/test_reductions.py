@@ -1,0 +1,79 @@
+"""Reductions, softmax and the norms, against NumPy in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ekc.ir.operators as o
+from ekc.ir.serialize import operator_from_json
+from tests.ir.test_operators import Array, arrays_for, close
+
+SHAPES = st.lists(st.integers(1, 6), min_size=1, max_size=4).map(tuple)
+
+
+def along(x: Array, axis: int, of: Any) -> Array:
+    """`of` every row, one by one."""
+    return np.apply_along_axis(of, axis, x)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), SHAPES, st.sampled_from(("sum", "max", "min", "mean")), st.booleans(), st.booleans())
+def test_reduce(data: st.DataObject, shape: Any, combine: str, keepdims: bool, half: bool) -> None:
+    rank = len(shape)
+    places = st.integers(-rank, rank - 1)
+    axes = data.draw(
+        st.none()
+        | places
+        | st.lists(places, min_size=1, max_size=rank, unique_by=lambda a: a % rank).map(tuple)
+    )
+    op = o.reduce(shape, axes, combine, keepdims=keepdims, dtype="float16" if half else "float32")
+    (x,) = arrays_for(op)
+    expected = getattr(np, combine)(x.astype(np.float64), axis=axes, keepdims=keepdims)
+    close(op, op.reference(x), np.atleast_1d(expected))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data(), SHAPES, st.booleans())
+def test_softmax(data: st.DataObject, shape: Any, half: bool) -> None:
+    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
+    op = o.softmax(shape, axis, dtype="float16" if half else "float32")
+    (x,) = arrays_for(op)
+    expected = along(x.astype(np.float64), axis, lambda row: np.exp(row) / sum(np.exp(row)))
+    close(op, op.reference(x), expected)
+    assert operator_from_json(op.to_json()) == op
+
+
+@settings(max_examples=100, deadline=None)
+@given(SHAPES, st.sampled_from((1e-5, 0.25)), st.booleans())
+def test_layer_norm(shape: Any, eps: float, half: bool) -> None:
+    op = o.layer_norm(shape, eps, dtype="float16" if half else "float32")
+    x, gamma, beta = arrays_for(op)
+    normal = along(x.astype(np.float64), -1, lambda row: (row - np.mean(row)) / np.sqrt(np.var(row) + eps))
+    close(op, op.reference(x, gamma, beta), normal * gamma.astype(np.float64) + beta.astype(np.float64))
+
+
+@settings(max_examples=100, deadline=None)
+@given(SHAPES, st.booleans())
+def test_rms_norm(shape: Any, half: bool) -> None:
+    op = o.rms_norm(shape, 1e-6, dtype="float16" if half else "float32")
+    x, gamma = arrays_for(op)
+    normal = along(
+        x.astype(np.float64), -1, lambda row: row / np.linalg.norm(np.append(row / len(row) ** 0.5, 1e-3))
+    )
+    close(op, op.reference(x, gamma), normal * gamma.astype(np.float64))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_row_sums_stay_in_float32(dtype: str) -> None:
+    for op in (
+        o.softmax((4, 8), dtype=dtype),
+        o.layer_norm((4, 8), dtype=dtype),
+        o.rms_norm((4, 8), dtype=dtype),
+    ):
+        assert {t.dtype.name for t in op.intermediates} == {"float32"}
+        assert {t.dtype.name for t in (*op.inputs, *op.outputs)} == {dtype}
