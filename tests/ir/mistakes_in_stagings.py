@@ -48,7 +48,7 @@ STAGING_MISTAKES: dict[str, Case] = {
         lambda: product().cache_read("A", "shared", vector=3),
         "cache_read A.shared",
         "3",
-        "1, 2, 4 or 8",
+        "1, 2, 4, 8 or 16",
         "4",
     ),
     "cache_read pad": (
@@ -126,7 +126,7 @@ STAGING_MISTAKES: dict[str, Case] = {
         lambda: product().cache_write("C", vector=5),
         "cache_write C",
         "5",
-        "1, 2, 4 or 8",
+        "1, 2, 4, 8 or 16",
         "4",
     ),
     "compute_at unknown": (
