@@ -34,8 +34,9 @@ _OPTIONS = {
     "padding": "3 or 3x5 (conv2d)",
     "dilation": "3 or 3x5 (conv2d)",
     "groups": "groups of channels (conv2d)",
-    "dtype": "float32 or float16",
-    "out_dtype": "dtype of the result, if another",
+    "dtype": "of the inputs: float32, tf32, float16, bfloat16 or int8",
+    "acc_dtype": "of the sums: float32 or int32, if another than usual",
+    "out_dtype": "of the result, if another than usual",
 }
 _FLAGS = {"transpose_a": "A is stored [k, m] (matmul)", "transpose_b": "B is stored [n, k] (matmul)"}
 

@@ -80,6 +80,12 @@ def random_inputs(op: Operator, seed: int = DATA_SEED) -> tuple[NDArray[Any], ..
     return tuple(_drawn(random, t.shape, t.dtype) for t in op.inputs)
 
 
+def input_policy(op: Operator) -> str:
+    """What `random_inputs` draws for this operator, in words."""
+    words = {t.dtype: f"{t.dtype} uniform" if t.dtype.integer else "normal(0, 1)" for t in op.inputs}
+    return ", ".join(dict.fromkeys(words.values()))
+
+
 def _drawn(random: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> NDArray[Any]:
     if dtype.integer:
         low, high = dtype.limits if dtype is INT8 else (-_INT32_INPUT, _INT32_INPUT)

@@ -1,8 +1,9 @@
 """Running a Program in NumPy: the meaning of its tree, whole or for chosen blocks.
 
 All threads of many blocks run together as array axes; loops that hold a stage run one iteration
-after another, pure arithmetic loops become axes too. Buffers start as NaN (of integers, a number that spoils sums), so an
-element that no stage filled shows. Threads move in step here: a missing barrier would not show.
+after another, pure arithmetic loops become axes too. Buffers start as NaN, so an element that no
+stage filled shows (of integers, as a number that spoils sums). Threads move in step here: a missing
+barrier would not show.
 """
 
 from __future__ import annotations
@@ -248,11 +249,11 @@ class _Blocks:
         assert node.produced is not None
         produced, acc = node.produced, compute.acc_dtype
         axes = {a.name: value(f, grid) for a, f in zip(compute.spatial, node.source.index, strict=True)}
-        result = ex.evaluate(
-            compute.body,
-            axes,
-            lambda x: converted(self._load(produced[x], grid, extra), produced[x].dtype, acc),
-        )
+
+        def read(x: ex.Load) -> NDArray[Any]:
+            return converted(self._load(produced[x], grid, extra), produced[x].dtype, acc)
+
+        result = ex.evaluate(compute.body, axes, read)
         result = converted(np.asarray(result, acc.numpy), acc, node.buffer.dtype)
         return np.where(_inside(node.source.guards, grid), result, np.zeros((), result.dtype))
 

@@ -13,13 +13,14 @@ from typing import NamedTuple
 import numpy as np
 
 from ekc.ir.access import Access, Guard
+from ekc.ir.dtypes import FLOAT16, TF32
 from ekc.ir.guards import needed
 from ekc.ir.linear import Atom, Extent
 from ekc.ir.program import Nest
 from ekc.ir.tree import ComputeNode, InitNode, LoopNode, Node, StageNode, WriteNode
 
-_JOINED_BYTES = 4
-"""Size of the elements whose neighbouring reads are joined."""
+_APART = (FLOAT16, TF32)
+"""Element types that pass through inline assembly when they are read: neighbouring reads stay apart."""
 
 
 class Written(NamedTuple):
@@ -59,12 +60,12 @@ def kept_read(path: Sequence[LoopNode], access: Access, nest: Nest) -> Extent:
 def merged(access: Access, written: Mapping[Atom, Written]) -> Extent:
     """How many neighbouring reads the compiler joins into one vector access.
 
-    It joins float32 reads of copies of the statement that make one run of neighbours, 4 or 2 at a time,
-    where every other step of the address keeps them aligned. (float16 passes through inline assembly,
-    which it does not join.) `written` gives the loops and segment coordinates whose extents are known.
+    It joins reads of copies of the statement that make one run of neighbours, 4 or 2 at a time, where every
+    other step of the address keeps them aligned. `written` gives the loops and segment coordinates whose
+    extents are known.
     """
     width: Extent = np.asanyarray(1)
-    if access.dtype.bytes != _JOINED_BYTES:
+    if access.dtype in _APART:
         return width
     run, left = _run(access, written)
     free = ~needed(access.guards) & (run > 1)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.checks import identifier, whole
-from ekc.ir.dtypes import DType
+from ekc.ir.dtypes import BFLOAT16, DType
 from ekc.ir.element_types import Span, check_types
 from ekc.ir.linear import NotLinear, linearize
 
@@ -207,7 +207,9 @@ class Operator:
             if array.shape != spec.shape:
                 raise InvalidInput(f"{self.name}: {spec.name} has shape {array.shape}, needed {spec.shape}")
             if array.dtype != spec.dtype.numpy:
-                fix = f"{spec.name}.astype({spec.dtype.numpy.name!r})"
+                # Words without a type of their own hold bits, not numbers.
+                as_type = "view" if array.dtype == np.uint16 and spec.dtype is BFLOAT16 else "astype"
+                fix = f"{spec.name}.{as_type}({spec.dtype.numpy.name!r})"
                 raise InvalidInput(
                     f"{self.name}: {spec.name} is {array.dtype}, needed {spec.dtype}; try {fix}"
                 )

@@ -71,7 +71,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "groups": (lambda: o.conv2d(1, 6, 5, 5, out_channels=8, groups=0), r"groups: 0 is outside 1 to"),
     "dtype": (
         lambda: o.matmul(4, 4, 4, dtype="float31"),
-        r"dtype: 'float31' is not one of float32, tf32, float16, bfloat16, int8, int32; the nearest is 'float32'",
+        r"dtype: 'float31' is not one of float32, tf32, .*, int32; the nearest is 'float32'",
     ),
     "acc dtype": (lambda: o.matmul(4, 4, 4, acc_dtype="flot16"), r"dtype: 'flot16'.*nearest is 'float16'"),
     "out dtype": (lambda: o.matmul(4, 4, 4, out_dtype="f"), r"dtype: 'f'"),
