@@ -46,8 +46,9 @@ _OPTIONS = {
     "combine": "sum, max, min or mean (reduce)",
     "axis": "where the rows run (softmax)",
     "eps": "what is added to the variance (layer_norm, rms_norm)",
-    "dtype": "float32 or float16",
-    "out_dtype": "dtype of the result, if another",
+    "dtype": "of the inputs: float32, tf32, float16, bfloat16 or int8",
+    "acc_dtype": "of the sums: float32 or int32, if another than usual",
+    "out_dtype": "of the result, if another than usual",
 }
 _FLAGS = {
     "transpose_a": "A is stored [k, m] (matmul)",

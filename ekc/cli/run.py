@@ -28,7 +28,7 @@ def run(source: Source, seed: int, as_json: bool) -> int:
     import ekc
     from ekc import devices
     from ekc.devices.verify import verify
-    from ekc.ir.agreement import Expected, random_inputs
+    from ekc.ir.agreement import Expected, input_policy, random_inputs
 
     found, device = source.find(), devices.open(source.target)
     schedule = found.schedule
@@ -54,16 +54,16 @@ def run(source: Source, seed: int, as_json: bool) -> int:
         say_json(facts)
     else:
         origin = f"{str(schedule.op).splitlines()[0]}: {found.origin}, compiled for {kernel.arch}"
-        say(f"{origin}\n{_text(verdict, seed, kernel.executed_by)}")
+        say(f"{origin}\n{_text(verdict, input_policy(schedule.op), seed, kernel.executed_by)}")
     return 0 if verdict.ok else 1
 
 
-def _text(verdict: Verdict, seed: int, executed_by: str) -> str:
+def _text(verdict: Verdict, inputs: str, seed: int, executed_by: str) -> str:
     complete = all(x.agreement.complete for x in verdict.launches)
     strays = sum(x.agreement.strays for x in verdict.launches)
     written = "every element that these blocks own" if complete else "NOT every element"
     lines = {
-        "inputs": f"normal(0, 1), seed {seed}",
+        "inputs": f"{inputs}, seed {seed}",
         "run by": executed_by,
         "blocks": verdict.share,
         "max error": f"{verdict.worst.max_error:.3g}",

@@ -10,6 +10,7 @@ from ekc.codegen.compiled import CompiledKernel, Launch
 from ekc.codegen.footprints import footprints
 from ekc.codegen.nvrtc import NvrtcOutput
 from ekc.codegen.render import render
+from ekc.codegen.types import helpers
 from ekc.codegen.views import Views, declaration, index_lines
 from ekc.ir.footprint import global_reads
 from ekc.ir.limits import Limits
@@ -36,9 +37,9 @@ def generate(schedule: Schedule, limits: Limits | None = None) -> Generated:
         name = f"ekc_{schedule.op.name}" + (f"_{number}" if len(trees) > 1 else "")
         launches.append(_launch(kernel, name))
         blocks.append(_kernel_text(kernel, launches[-1]))
-    half = any(t.dtype.cuda == "half_t" for t in schedule.op.tensors.values())
+    types = helpers(schedule.op)
     return Generated(
-        render("kernel.cu.j2", header=header(schedule), half=half, kernels=blocks), tuple(launches)
+        render("kernel.cu.j2", header=header(schedule), types=types, kernels=blocks), tuple(launches)
     )
 
 

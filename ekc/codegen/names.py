@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from ekc.codegen.types import Arithmetic
 from ekc.ir import expr as ex
 from ekc.ir.access import Access, Buffer, Guard
 from ekc.ir.linear import Atom, Linear
@@ -23,11 +24,10 @@ alignof and_eq asm bitand bitor char16_t char32_t char8_t co_await co_return co_
 const_cast consteval constexpr constinit decltype dynamic_cast explicit friend mutable noexcept not_eq
 nullptr or_eq reinterpret_cast requires static_assert static_cast thread_local typeid typename wchar_t
 xor xor_eq NULL NAN INFINITY EOF linux unix dim3 float2 float4 uint2 uint4 to_float to_half expf sqrtf
-rsqrtf tanhf fabsf fmaxf fminf floorf
+rsqrtf tanhf fabsf fmaxf fminf floorf bf16_t to_bf16 to_tf32 to_int8 abs
 """
 RESERVED = frozenset(_WORDS.split())
 """Words that operators may use but C++, CUDA or the generated code has taken."""
-_C_FUNCTIONS = {"exp": "expf", "sqrt": "sqrtf", "rsqrt": "rsqrtf", "tanh": "tanhf", "abs": "fabsf"}
 
 
 def _derived(c_name: str) -> tuple[str, str]:
@@ -153,19 +153,25 @@ class Names:
                 parts.append(f"{text} < {g.extent}")
         return " && ".join(parts)
 
-    def value(self, e: ex.Expr, axes: Mapping[str, Linear], load: Callable[[ex.Load], str]) -> str:
-        """A value expression in float."""
+    def value(
+        self,
+        e: ex.Expr,
+        arithmetic: Arithmetic,
+        axes: Mapping[str, Linear],
+        load: Callable[[ex.Load], str],
+    ) -> str:
+        """A value expression in the accumulator's type."""
         if isinstance(e, ex.Const):
-            return f"{float(e.value)!r}f"
+            return arithmetic.literal(e.value)
         if isinstance(e, ex.Var):
-            return f"static_cast<float>({self.linear(axes[e.name])})"
+            return arithmetic.cast(self.linear(axes[e.name]))
         if isinstance(e, ex.Load):
             return load(e)
         if isinstance(e, ex.Call):
-            return f"{_C_FUNCTIONS[e.function]}({self.value(e.argument, axes, load)})"
+            return arithmetic.call(e.function, self.value(e.argument, arithmetic, axes, load))
         assert isinstance(e, ex.Binary)
-        a, b = self.value(e.a, axes, load), self.value(e.b, axes, load)
-        return binary(e, a, b)
+        a, b = (self.value(part, arithmetic, axes, load) for part in (e.a, e.b))
+        return arithmetic.binary(e, a, b)
 
 
 def _negative(form: Linear) -> bool:
@@ -175,19 +181,3 @@ def _negative(form: Linear) -> bool:
 
 def _negative_atom(atom: Atom) -> bool:
     return not isinstance(atom, str) and atom.op == "//" and _negative(atom.inner)
-
-
-def binary(e: ex.Binary, a: str, b: str) -> str:
-    """`a op b`, with parentheses only where C needs them."""
-    if e.op in ("min", "max"):
-        return f"f{e.op}f({a}, {b})"
-    if e.op == "//":
-        return f"floorf({a} / ({b}))"
-    if e.op == "%":
-        return f"({a} - floorf({a} / ({b})) * ({b}))"
-    loose = ("+", "-")
-    if e.op not in loose and isinstance(e.a, ex.Binary) and e.a.op in loose:
-        a = f"({a})"
-    if isinstance(e.b, ex.Binary) and (e.op in ("-", "/") or (e.op == "*" and e.b.op in (*loose, "/"))):
-        b = f"({b})"
-    return f"{a} {e.op} {b}"

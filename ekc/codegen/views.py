@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ekc.codegen.names import Names
+from ekc.codegen.types import Arithmetic, converted, move_type, zero
 from ekc.ir.access import Access, Buffer
-from ekc.ir.dtypes import DType
+from ekc.ir.dtypes import DType, start_value
 from ekc.ir.footprint import placed
 from ekc.ir.linear import Linear, variable
-from ekc.ir.operator import COMBINERS, Compute
 from ekc.ir.program import THREAD_LEVELS
 from ekc.ir.region import Region
 from ekc.ir.tree import (
@@ -33,13 +33,6 @@ from ekc.ir.tree import (
 from ekc.ir.warp import WARP
 
 HARDWARE = {"block": "blockIdx", "thread": "threadIdx"}
-_MOVES = {
-    ("float", 2): "float2",
-    ("float", 4): "float4",
-    ("half_t", 2): "unsigned int",
-    ("half_t", 4): "uint2",
-    ("half_t", 8): "uint4",
-}
 _COPIES_WRITTEN_OUT = 8
 """Cooperative copies of up to this many rounds are unrolled whole; longer ones four rounds at a time."""
 
@@ -187,7 +180,9 @@ class Views:
         cell = segment_cell(region)
         self.parity[buffer.name] = "0" if warps > 1 else ""
         axes = placed(compute, node.source.index) | {a.name: variable(a.name) for a in compute.reduction}
-        value = names.value(compute.body, axes, lambda x: self._read(node.reads[x], names))
+        acc = compute.acc_dtype
+        arithmetic = Arithmetic(acc)
+        value = names.value(compute.body, arithmetic, axes, lambda x: self._read(node.reads[x], acc, names))
         steps = -(-last.extent // group)
         text = {
             "what": f"{compute.combine} at {self._box(node.staging.tensor, region)} -> {names[buffer.name]}",
@@ -197,13 +192,15 @@ class Views:
             "size": size,
             "group": group,
             "coordinates": self._coordinates(region, names),
-            "start": constant(COMBINERS[compute.combine]),
+            "start": arithmetic.literal(start_value(compute.combine, acc)),
             "others": [{"name": names[a.name], "extent": a.extent, "step": 1} for a in others],
             "last": names[last.name],
             "steps": steps,
             "tail": f"{names[last.name]} < {last.extent}" if steps * group != last.extent else "",
-            "update": _combined(compute, "reduced", value),
-            "meet": _combined(compute, "reduced", "__shfl_xor_sync(0xffffffffu, reduced, lane)"),
+            "update": arithmetic.combined(compute.combine, "reduced", value),
+            "meet": arithmetic.combined(
+                compute.combine, "reduced", "__shfl_xor_sync(0xffffffffu, reduced, lane)"
+            ),
             "guard": names.condition(node.source.guards),
             "type": buffer.dtype.cuda,
             "zero": zero(buffer.dtype),
@@ -212,7 +209,7 @@ class Views:
             "threads": self.threads,
             "join_rounds": -(-size // self.threads),
             "result": names.cell(buffer, cell, self.parity[buffer.name]),
-            "join": _combined(compute, "reduced", names.cell(buffer, cell, "part")),
+            "join": arithmetic.combined(compute.combine, "reduced", names.cell(buffer, cell, "part")),
         }
         return View("reduce", text)
 
@@ -234,7 +231,7 @@ class Views:
         source = self._source(node, names)
         return {
             "what": self._box(node.staging.tensor, node.buffer.region),
-            "source": widened(source, dtype) if converts and vector == 1 else source,
+            "source": converted(source, dtype, buffer.dtype) if converts and vector == 1 else source,
             "produced": node.produced is not None,
             "guard": names.condition(node.source.guards),
             "type": dtype.cuda,
@@ -247,7 +244,7 @@ class Views:
             "targets": [
                 names.cell(buffer, self._stepped(cell, node.vector_segment, v), copy) for v in range(vector)
             ],
-            "values": [widened(f"moved[{v}]", dtype) if converts else f"moved[{v}]" for v in range(vector)],
+            "values": [converted(f"moved[{v}]", dtype, buffer.dtype) for v in range(vector)],
             "name": names[buffer.name],
         }
 
@@ -271,8 +268,9 @@ class Views:
         assert compute is not None
         axes = dict(zip((a.name for a in compute.spatial), node.source.index, strict=True))
         reads = node.produced
-        value = names.value(compute.body, axes, lambda x: self._read(reads[x], names))
-        return rounded(value, node.buffer.dtype)
+        acc = compute.acc_dtype
+        value = names.value(compute.body, Arithmetic(acc), axes, lambda x: self._read(reads[x], acc, names))
+        return converted(value, acc, node.buffer.dtype)
 
     def _copied(self, access: Access, names: Names) -> str:
         if access.buffer is None:
@@ -301,33 +299,37 @@ class Views:
 
     def _init(self, node: InitNode) -> View:
         compute = self.kernel.nest.compute
-        start = constant(COMBINERS[compute.combine])
+        acc = compute.acc_dtype
+        start = Arithmetic(acc).literal(start_value(compute.combine, acc))
         names, loops = self._segment_loops(node.region, None, 1)
         if node.buffer is not None:
             target = names.cell(node.buffer, segment_cell(node.region))
             return View("init", {"loops": loops, "target": target, "start": start, "guard": ""})
-        guard, start = names.condition(node.target.guards), rounded(start, compute.output.dtype)
+        guard, start = names.condition(node.target.guards), converted(start, acc, compute.output.dtype)
         return View(
             "init", {"loops": loops, "target": names.element(node.target), "start": start, "guard": guard}
         )
 
     def _compute(self, node: ComputeNode) -> View:
         compute = node.nest.compute
+        acc = compute.acc_dtype
+        arithmetic = Arithmetic(acc)
         value = self.names.value(
-            compute.body, node.nest.index, lambda x: self._read(node.reads[x], self.names)
+            compute.body, arithmetic, node.nest.index, lambda x: self._read(node.reads[x], acc, self.names)
         )
         target = self._copied(node.target, self.names)
         guard = self.names.condition(node.guards)
         if not compute.reduction:
-            stored = node.target.buffer.dtype if node.target.buffer else compute.output.dtype
-            return View("compute", {"statement": f"{target} = {rounded(value, stored)};", "guard": guard})
-        return View("compute", {"statement": _combined(compute, target, value), "guard": guard})
+            statement = f"{target} = {converted(value, acc, node.target.dtype)};"
+            return View("compute", {"statement": statement, "guard": guard})
+        statement = arithmetic.combined(compute.combine, target, value)
+        return View("compute", {"statement": statement, "guard": guard})
 
-    def _read(self, access: Access, names: Names) -> str:
-        """A value read in the body, as float, 0 outside the tensor."""
-        text = widened(self._copied(access, names), access.dtype)
+    def _read(self, access: Access, acc: DType, names: Names) -> str:
+        """A value read in the body, in the accumulator's type, 0 outside the tensor."""
+        text = converted(self._copied(access, names), access.dtype, acc)
         guard = names.condition(access.guards)
-        return f"({guard} ? {text} : 0.0f)" if guard else text
+        return f"({guard} ? {text} : {zero(acc)})" if guard else text
 
     def _combine(self, node: CombineNode) -> View:
         names, loops = self._segment_loops(node.buffer.region, None, 1)
@@ -336,7 +338,8 @@ class Views:
         for loop in node.lanes:
             lanes *= int(loop.extent)
         other = f"__shfl_xor_sync(0xffffffffu, {target}, lane)"
-        update = _combined(self.kernel.nest.compute, target, other)
+        compute = self.kernel.nest.compute
+        update = Arithmetic(compute.acc_dtype).combined(compute.combine, target, other)
         return View("combine", {"loops": loops, "half": lanes // 2, "update": update, "lanes": lanes})
 
     def _write(self, node: WriteNode) -> View:
@@ -356,17 +359,10 @@ class Views:
             "bytes": spec.dtype.bytes * vector,
             "same": spec.dtype is node.buffer.dtype,
             "source": cells[0],
-            "values": [rounded(c, spec.dtype) for c in cells],
+            "values": [converted(c, node.buffer.dtype, spec.dtype) for c in cells],
             "what": f"{names[node.buffer.name]} -> {names[spec.name]}",
         }
         return View("write", text)
-
-
-def _combined(compute: Compute, target: str, value: str) -> str:
-    """The statement that combines a value into a target."""
-    if compute.combine == "sum":
-        return f"{target} += {value};"
-    return f"{target} = f{compute.combine}f({target}, {value});"
 
 
 def _shared_stages(node: LoopNode) -> list[StageNode]:
@@ -377,33 +373,6 @@ def _shared_stages(node: LoopNode) -> list[StageNode]:
 def segment_cell(region: Region) -> tuple[Linear, ...]:
     """The cell whose coordinates are the segment variables themselves."""
     return tuple(Linear(((f"#{i}", 1),)) for i in range(len(region.segments)))
-
-
-def move_type(dtype: DType, vector: int) -> str:
-    """The built-in type that moves `vector` elements at once."""
-    return dtype.cuda if vector == 1 else _MOVES[(dtype.cuda, vector)]
-
-
-def zero(dtype: DType) -> str:
-    """0 of a type."""
-    return "half_t{0}" if dtype.cuda == "half_t" else "0.0f"
-
-
-def constant(number: float) -> str:
-    """A float literal; infinities by their bits, which needs no header."""
-    if number in (float("inf"), float("-inf")):
-        return "__int_as_float(0x7f800000)" if number > 0 else "__int_as_float(0xff800000)"
-    return f"{number!r}f"
-
-
-def widened(value: str, dtype: DType) -> str:
-    """A stored value as float."""
-    return f"to_float({value})" if dtype.cuda == "half_t" else value
-
-
-def rounded(value: str, dtype: DType) -> str:
-    """A float value as the stored type."""
-    return f"to_half({value})" if dtype.cuda == "half_t" else value
 
 
 def declaration(buffer: Buffer, names: Names) -> str:

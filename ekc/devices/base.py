@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -73,7 +74,8 @@ class Peaks:
     """Ceilings of the roofline, at the clock the device runs at."""
 
     fp32_flops: float
-    fp16_tensor_flops: float
+    flops_by_type: Mapping[str, float]
+    """By element type of the inputs: operations per second on the fastest unit that takes it."""
     dram_bytes_per_s: float
     board_power_w: float
     """The power cap of the board."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,11 @@ from ekc.ir.operator import Operator, TensorSpec
 EXECUTED_BY = "ekc.emulator: the compiled PTX, on the CPU"
 """Who computes a result, wherever a result is shown."""
 
-_UNWRITTEN = {4: 0x7FC0E4C5, 2: 0x7E4C}
-"""By bytes of an element: a NaN that no arithmetic makes, to tell what was never written."""
+_NANS = {"float32": 0x7FC0E4C5, "float16": 0x7E4C, "bfloat16": 0x7FE5}
+"""By float type: a NaN that no arithmetic makes, to tell what was never written."""
+_NUMBERS = {"int32": (0x9BADF00D, 0x80C0FFEE), "int8": (0x95, 0x6A)}
+"""Every integer can be a result: what holds the first of these after one run and the second after another was
+never written."""
 _PER_OPERATION = 100
 """Instructions that an honest kernel may need for an operation or a byte: addresses, guards, copies."""
 
@@ -43,7 +46,8 @@ def execute(
     """Run all launches in order on inputs in the operator's order, under the sanitizer.
 
     `blocks` holds the linear block numbers to run of each launch (default: whole grids). What they leave
-    unwritten of a tensor between two launches is taken from `stand_ins`. Output buffers start as NaN.
+    unwritten of a tensor between two launches is taken from `stand_ins`. Output buffers start as NaN;
+    launches that write integers run twice, as no integer says that it was never written.
     Raises `InvalidInput` for arrays of another shape or dtype than declared, `EkcError` for PTX that the
     machine cannot run.
     """
@@ -68,8 +72,23 @@ def _run(
     spec: TensorSpec,
     blocks: NDArray[np.int64] | None,
 ) -> LaunchRun:
+    if spec.dtype.name in _NANS:
+        return _filled(compiled, one, memory, spec, blocks, _NANS[spec.dtype.name])
+    first, second = (_filled(compiled, one, memory, spec, blocks, n) for n in _NUMBERS[spec.dtype.name])
+    return replace(first, written=first.written | second.written)
+
+
+def _filled(
+    compiled: CompiledKernel,
+    one: Launch,
+    memory: Mapping[str, NDArray[Any]],
+    spec: TensorSpec,
+    blocks: NDArray[np.int64] | None,
+    blank: int,
+) -> LaunchRun:
+    """A launch whose output starts as the word `blank`; an element that keeps it counts as not written."""
     word = np.dtype(f"u{spec.dtype.bytes}")
-    output = np.full(spec.shape, _UNWRITTEN[spec.dtype.bytes], word).view(spec.dtype.numpy)
+    output = np.full(spec.shape, blank, word).view(spec.dtype.numpy)
     report = launch(
         compiled.ptx,
         one.name,
@@ -80,7 +99,7 @@ def _run(
         blocks=blocks,
         max_instructions=_most_instructions(compiled, one),
     )
-    return LaunchRun(output, output.view(word) != word.type(_UNWRITTEN[spec.dtype.bytes]), report)
+    return LaunchRun(output, output.view(word) != word.type(blank), report)
 
 
 def _constant(array: NDArray[Any]) -> NDArray[Any]:

@@ -91,6 +91,14 @@ class BoardPower:
     kelvin_per_w: float = 0.16
 
 
+DATA_CENTER = MappingProxyType({"float16": 1.0, "bfloat16": 1.0, "tf32": 0.5, "int8": 2.0})
+"""Rates of tensor cores (source: A100, H100: 312, 312, 156 and 624 TOP/s of A100)."""
+GEFORCE = MappingProxyType({**DATA_CENTER, "int8": 4.0})
+"""fp32 sums at half the rate of fp16 sums (source: GA102, Ada: 71, 71, 35.6 and 284 TOP/s of RTX 3090)."""
+GEFORCE_TURING = MappingProxyType({"float16": 1.0, "int8": 4.0})
+"""Source: Turing, 53.8 and 215.2 TOP/s of RTX 2080 Ti; neither bfloat16 nor tf32."""
+
+
 @dataclass(frozen=True)
 class Spec:
     """One GPU."""
@@ -108,6 +116,8 @@ class Spec:
     int_lanes_per_sm: int
     tensor_fp16_flops_per_sm_clock: int
     """Dense, fp16 in, fp32 accumulate."""
+    tensor_rates: Mapping[str, float]
+    """Rates of the tensor cores over that, by element type; what they do not take is left out."""
     published_fp32_flops: float
     published_tensor_flops: float
     """Dense fp16 at `tensor_boost_mhz`."""
@@ -133,9 +143,14 @@ class Spec:
     def peaks(self, clock_mhz: float) -> Peaks:
         """Ceilings at a clock."""
         hertz = clock_mhz * 1e6
+        fp32 = self.sms * self.fp32_lanes_per_sm * 2 * hertz
+        tensor = self.sms * self.tensor_fp16_flops_per_sm_clock * hertz
+        # What no tensor core takes is widened to float, or multiplied as int.
+        plain = dict.fromkeys(("float32", "tf32", "float16", "bfloat16"), fp32)
+        plain |= dict.fromkeys(("int8", "int32"), self.sms * self.int_lanes_per_sm * 2 * hertz)
         return Peaks(
-            fp32_flops=self.sms * self.fp32_lanes_per_sm * 2 * hertz,
-            fp16_tensor_flops=self.sms * self.tensor_fp16_flops_per_sm_clock * hertz,
+            fp32_flops=fp32,
+            flops_by_type=plain | {name: rate * tensor for name, rate in self.tensor_rates.items()},
             dram_bytes_per_s=self.memory_bytes_per_s,
             board_power_w=self.power.tdp_w,
         )
@@ -181,6 +196,7 @@ A100 = Spec(
     fp32_lanes_per_sm=64,
     int_lanes_per_sm=64,
     tensor_fp16_flops_per_sm_clock=2048,
+    tensor_rates=DATA_CENTER,
     published_fp32_flops=19.5e12,
     published_tensor_flops=312e12,
     tensor_boost_mhz=1410,
@@ -216,6 +232,7 @@ H100 = Spec(
     fp32_lanes_per_sm=128,
     int_lanes_per_sm=64,
     tensor_fp16_flops_per_sm_clock=4096,
+    tensor_rates=DATA_CENTER,
     published_fp32_flops=66.9e12,
     published_tensor_flops=989.4e12,
     tensor_boost_mhz=1830,
@@ -252,6 +269,7 @@ H200 = Spec(
     fp32_lanes_per_sm=128,
     int_lanes_per_sm=64,
     tensor_fp16_flops_per_sm_clock=4096,
+    tensor_rates=DATA_CENTER,
     published_fp32_flops=66.9e12,
     published_tensor_flops=989.4e12,
     tensor_boost_mhz=1830,
@@ -288,6 +306,7 @@ RTX4090 = Spec(
     fp32_lanes_per_sm=128,
     int_lanes_per_sm=64,
     tensor_fp16_flops_per_sm_clock=512,
+    tensor_rates=GEFORCE,
     published_fp32_flops=82.6e12,
     published_tensor_flops=165.2e12,
     tensor_boost_mhz=2520,
@@ -324,6 +343,7 @@ RTX3090 = Spec(
     fp32_lanes_per_sm=128,
     int_lanes_per_sm=64,
     tensor_fp16_flops_per_sm_clock=512,
+    tensor_rates=GEFORCE,
     published_fp32_flops=35.6e12,
     published_tensor_flops=71e12,
     tensor_boost_mhz=1695,
@@ -360,6 +380,7 @@ RTX2080TI = Spec(
     fp32_lanes_per_sm=64,
     int_lanes_per_sm=64,
     tensor_fp16_flops_per_sm_clock=512,
+    tensor_rates=GEFORCE_TURING,
     published_fp32_flops=13.45e12,
     published_tensor_flops=53.8e12,
     tensor_boost_mhz=1545,

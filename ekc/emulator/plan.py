@@ -95,7 +95,7 @@ class Plan:
             )
         at, places, contents = _GAP, [], list[tuple[int, Any]]()
         for position, (one, value) in enumerate(zip(parameters, args, strict=True)):
-            if isinstance(value, np.ndarray) and value.dtype.kind != "V":
+            if isinstance(value, np.ndarray) and not _is_structure(value):
                 _check_array(self.name, position, one, value)
                 shared = next((a for a, known in self.arrays if known is value), None)
                 if shared is None:
@@ -199,9 +199,14 @@ def _check_array(kernel: str, position: int, one: Variable, value: Any) -> None:
         raise InvalidInput(f"argument {position} of {kernel}: arrays of {value.dtype} cannot be passed")
 
 
+def _is_structure(value: np.ndarray[Any, Any]) -> bool:
+    """Whether an array is one argument by value. (The kind of bfloat16 arrays is "V" too.)"""
+    return value.dtype.type is np.void
+
+
 def _scalar_bytes(kernel: str, position: int, one: Variable, value: Any) -> bytes:
     """A number (or a structure as bytes) in the parameter's type."""
-    if isinstance(value, bytes | np.void) or (isinstance(value, np.ndarray) and value.dtype.kind == "V"):
+    if isinstance(value, bytes | np.void) or (isinstance(value, np.ndarray) and _is_structure(value)):
         raw = value if isinstance(value, bytes) else value.tobytes()
         if len(raw) != one.size:
             raise InvalidInput(

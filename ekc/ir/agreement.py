@@ -14,12 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ekc.ir.dtypes import FLOAT32, INT8, DType
 from ekc.ir.linear import value
 from ekc.ir.operator import Compute, Operator
-from ekc.ir.reference import reference_at
+from ekc.ir.reference import inputs_as_read, reference_at
 from ekc.ir.tree import Kernel
 
 DATA_SEED = 0
+_INT32_INPUT = 1000
+"""Largest magnitude of a random int32 input: a bias, a count."""
 
 
 @dataclass(frozen=True)
@@ -61,16 +64,33 @@ class Expected:
     @cached_property
     def tensors(self) -> dict[str, NDArray[Any]]:
         """By name: the inputs, and for a graph of computes everything before the last."""
-        found = dict(zip((t.name for t in self.op.inputs), self.op.check_arrays(self.arrays), strict=True))
+        found = inputs_as_read(self.op, self.arrays)
         for compute in self.op.computes[:-1]:
             found[compute.output.name] = reference_at(compute, found, _everything(compute))
         return found
 
 
 def random_inputs(op: Operator, seed: int = DATA_SEED) -> tuple[NDArray[Any], ...]:
-    """Standard normal arrays of the operator's shapes and dtypes; never zeros, which flatter everything."""
+    """Arrays of the operator's shapes and dtypes; never all zeros, which flatter everything.
+
+    Floats are standard normal; int8 is uniform over its whole range, int32 over +-1000, so that sums stay
+    within int32.
+    """
     random = np.random.default_rng(seed)
-    return tuple(random.standard_normal(t.shape, dtype=np.float32).astype(t.dtype.numpy) for t in op.inputs)
+    return tuple(_drawn(random, t.shape, t.dtype) for t in op.inputs)
+
+
+def input_policy(op: Operator) -> str:
+    """What `random_inputs` draws for this operator, in words."""
+    words = {t.dtype: f"{t.dtype} uniform" if t.dtype.integer else "normal(0, 1)" for t in op.inputs}
+    return ", ".join(dict.fromkeys(words.values()))
+
+
+def _drawn(random: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> NDArray[Any]:
+    if dtype.integer:
+        low, high = dtype.limits if dtype is INT8 else (-_INT32_INPUT, _INT32_INPUT)
+        return random.integers(low, high + 1, shape, dtype.numpy)
+    return random.standard_normal(shape, dtype=np.float32).astype(dtype.numpy)
 
 
 def compare(
@@ -101,13 +121,15 @@ def compare(
 
 def tolerance(op: Operator, scale: float) -> float:
     """The error that rounding can explain for results of size `scale`: grows with the square root of
-    the number of terms, as random rounding errors do, with a margin of 8."""
-    terms = max(math.prod(float(a.extent) for a in c.reduction) for c in op.computes)
-    epsilon = np.finfo(np.float32).eps * math.sqrt(terms + 1) * 8
-    for spec in (*op.intermediates, *op.outputs):
-        if spec.dtype.name == "float16":
-            epsilon += float(np.finfo(np.float16).eps)
-    return float(epsilon) * max(scale, 1e-3)
+    the number of terms, as random rounding errors do, with a margin of 8. Integers allow none."""
+    epsilon = 0.0
+    terms = [math.prod(float(a.extent) for a in c.reduction) for c in op.computes if not c.acc_dtype.integer]
+    if terms:
+        epsilon = FLOAT32.epsilon * math.sqrt(max(terms) + 1) * 8
+    for compute in op.computes:
+        if compute.output.dtype is not compute.acc_dtype:
+            epsilon += compute.output.dtype.epsilon
+    return epsilon * max(scale, 1e-3)
 
 
 def _everything(compute: Compute) -> dict[str, NDArray[Any]]:

@@ -1,36 +1,83 @@
-"""The element types of the IR: what each is called here, in NumPy and in CUDA text."""
+"""The element types of the IR: what each is called in NumPy and in CUDA, and how values pass between them.
+
+A compute reads elements, widens each to its accumulator, sums there, and rounds the result once when it
+is stored. `converted` is that passage, for arrays; `ekc.codegen.types` writes the same in C.
+
+tf32 is float32 in memory. Each element is rounded where arithmetic reads it: to 10 bits of significand, to
+nearest, halves away from zero (`cvt.rna.tf32.f32`). A product of two is then exact in float32, the sum is
+one of float32, and what is stored is float32. The reference rounds the inputs likewise.
+"""
 
 from __future__ import annotations
 
 import difflib
+import math
 from dataclasses import dataclass
+from typing import Any
 
+import ml_dtypes
 import numpy as np
+from numpy.typing import NDArray
 
 from ekc.errors import InvalidInput
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DType:
-    """One element type. `bytes` is its size in memory."""
+    """One element type."""
 
     name: str
     bytes: int
+    """Size in memory."""
     cuda: str
     """Its type name in the emitted CUDA text."""
+    numpy: np.dtype[Any]
+    """The NumPy type that holds the same values (tf32: float32)."""
+    epsilon: float
+    """Distance from 1 to the next value of a float type; 0 for integers, which are exact."""
+    accumulator: str
+    """What sums of it are kept in, unless told otherwise."""
+    result: str
+    """What such sums are stored as, unless told otherwise."""
+    storable: tuple[str, ...] = ()
+    """As an accumulator: the types its sums can be stored as; () for a type that accumulates nothing."""
+    summable: tuple[str, ...] = ()
+    """As an accumulator: the types it can sum."""
 
     @property
-    def numpy(self) -> np.dtype[np.generic]:
-        """The NumPy type that holds the same values."""
-        return np.dtype(self.name)
+    def integer(self) -> bool:
+        """Whether its values are whole numbers, and arithmetic on them exact."""
+        return not self.epsilon
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the greatest value of an integer type."""
+        half = 1 << (8 * self.bytes - 1)
+        return -half, half - 1
 
     def __str__(self) -> str:
         return self.name
 
+    __repr__ = __str__
 
-FLOAT32 = DType("float32", 4, "float")
-FLOAT16 = DType("float16", 2, "half_t")
-_TABLE = {d.name: d for d in (FLOAT32, FLOAT16)}
+
+_FLOATS, _INTS = ("float32", "float16", "bfloat16"), ("int8", "int32")
+_BRAIN = np.dtype(ml_dtypes.bfloat16)
+FLOAT32 = DType(
+    "float32", 4, "float", np.dtype(np.float32), 2.0**-23, "float32", "float32",
+    storable=_FLOATS, summable=(*_FLOATS, "tf32", *_INTS),
+)  # fmt: skip
+TF32 = DType("tf32", 4, "float", np.dtype(np.float32), 2.0**-10, "float32", "float32")
+FLOAT16 = DType("float16", 2, "half_t", np.dtype(np.float16), 2.0**-10, "float32", "float16")
+BFLOAT16 = DType("bfloat16", 2, "bf16_t", _BRAIN, 2.0**-7, "float32", "bfloat16")
+INT8 = DType("int8", 1, "signed char", np.dtype(np.int8), 0.0, "int32", "int32")
+INT32 = DType(
+    "int32", 4, "int", np.dtype(np.int32), 0.0, "int32", "int32",
+    storable=("int32", "int8", "float32"), summable=_INTS,
+)  # fmt: skip
+_TABLE = {d.name: d for d in (FLOAT32, TF32, FLOAT16, BFLOAT16, INT8, INT32)}
+NAMES = tuple(_TABLE)
+"""Every element type."""
 
 
 def dtype_of(name: str | DType) -> DType:
@@ -41,3 +88,50 @@ def dtype_of(name: str | DType) -> DType:
         return _TABLE[name]
     near = difflib.get_close_matches(str(name), _TABLE, n=1, cutoff=0.3) or ["float32"]
     raise InvalidInput(f"dtype: {name!r} is not one of {', '.join(_TABLE)}; the nearest is {near[0]!r}")
+
+
+def accumulator_and_result(
+    dtype: str | DType, acc_dtype: str | None, out_dtype: str | None
+) -> tuple[DType, DType]:
+    """What a compute over `dtype` is summed in and stored as, where one or both are left to the default."""
+    element = dtype_of(dtype)
+    acc = dtype_of(acc_dtype or element.accumulator)
+    usual = element.result if element.result in acc.storable else acc.name
+    return acc, dtype_of(out_dtype or usual)
+
+
+def start_value(combine: str, dtype: DType) -> float | int:
+    """What a reduction starts from: nothing it meets is changed by it."""
+    if combine == "sum":
+        return 0 if dtype.integer else 0.0
+    if dtype.integer:
+        return dtype.limits[0 if combine == "max" else 1]
+    return -math.inf if combine == "max" else math.inf
+
+
+def unset(dtype: DType) -> float | int:
+    """What on-chip memory is filled with before anything is stored: NaN, or a number that spoils any sum."""
+    return dtype.limits[0] + 1 if dtype.integer else math.nan
+
+
+def converted(values: NDArray[Any], source: DType, target: DType) -> NDArray[Any]:
+    """Elements of type `source` as elements of type `target`, as a kernel converts them.
+
+    One rounding to nearest even into a float type; tf32 is rounded where it is read; int32 to int8 is
+    clamped to -128 to 127.
+    """
+    if source is target:
+        return values
+    if source is TF32:
+        values = tf32_rounded(values)
+    if target is INT8:
+        values = np.clip(values, *INT8.limits)
+    return values.astype(target.numpy)
+
+
+def tf32_rounded(values: NDArray[Any]) -> NDArray[np.float32]:
+    """float32 values rounded to tf32: 10 bits of significand, to nearest, halves away from zero."""
+    values = np.ascontiguousarray(values, np.float32)
+    # Sign and magnitude: adding half of the last kept bit and cutting rounds both signs away from zero.
+    kept = (values.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
+    return np.where(np.isnan(values), values, kept.view(np.float32))

@@ -2,7 +2,8 @@
 
 All threads of many blocks run together as array axes; loops that hold a stage run one iteration
 after another, pure arithmetic loops become axes too. Buffers start as NaN, so an element that no
-stage filled shows. Threads move in step here: a missing barrier would not show.
+stage filled shows (of integers, as a number that spoils sums). Threads move in step here: a missing
+barrier would not show.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from numpy.typing import NDArray
 
 from ekc.ir import expr as ex
 from ekc.ir.access import Access, Buffer, Guard
+from ekc.ir.dtypes import converted, start_value, unset
 from ekc.ir.linear import Linear, value
-from ekc.ir.operator import COMBINERS
 from ekc.ir.program import Program
 from ekc.ir.tree import (
     BarrierNode,
@@ -125,7 +126,7 @@ class _Blocks:
 
     def _empty(self, b: Buffer) -> NDArray[Any]:
         width = self.threads if b.scope == "register" else 1
-        return np.full((self.count, width, int(b.elements)), np.nan, b.dtype.numpy)
+        return np.full((self.count, width, int(b.elements)), unset(b.dtype), b.dtype.numpy)
 
     def run(self, nodes: Sequence[Node]) -> None:
         """Carry out nodes in order."""
@@ -180,18 +181,19 @@ class _Blocks:
 
     def _compute(self, node: ComputeNode, axes: Any, grid: Mapping[str, Any]) -> None:
         compute = node.nest.compute
-        dtype = compute.acc_dtype.numpy
+        acc = compute.acc_dtype
+        dtype = acc.numpy
         shape = (self.count, self.threads, *(int(x.extent) for x in axes))
         result = ex.evaluate(
             compute.body,
             _axis_values(node, grid),
-            lambda x: self._load(node.reads[x], grid, len(axes)).astype(dtype),
+            lambda x: converted(self._load(node.reads[x], grid, len(axes)), node.reads[x].dtype, acc),
         )
         result = np.broadcast_to(np.asarray(result, dtype), shape)
         inside = _inside(node.guards, grid)
         if compute.reduction:
             if node.guards:
-                result = np.where(inside, result, dtype.type(COMBINERS[compute.combine]))
+                result = np.where(inside, result, dtype.type(start_value(compute.combine, acc)))
             over = tuple(2 + i for i, x in enumerate(axes) if x.reduction)
             result = _COMBINE[compute.combine].reduce(result, axis=over, dtype=dtype) if over else result
             grid = {k: _drop(v, over) for k, v in grid.items()}
@@ -200,6 +202,7 @@ class _Blocks:
 
     def _update(self, node: ComputeNode, grid: Mapping[str, Any], result: NDArray[Any], inside: Any) -> None:
         combine = _COMBINE[node.nest.compute.combine] if node.nest.compute.reduction else None
+        result = converted(result, node.nest.compute.acc_dtype, node.target.dtype)
         address = np.asarray(value(node.target.address, grid))
         if node.target.buffer is not None:
             buffer = self.buffers[node.target.buffer.name]
@@ -235,6 +238,7 @@ class _Blocks:
             picked = self._produce(node, grid, len(segments))
         else:
             picked = self._load(node.source, grid, len(segments))
+            picked = converted(picked, node.source.dtype, node.buffer.dtype)
         buffer = self.buffers[node.buffer.name]
         sizes = tuple(int(s.extent) for s in segments)
         where = np.broadcast_to(np.asarray(value(node.address, grid)), (1, 1, *sizes)).ravel()
@@ -268,10 +272,15 @@ class _Blocks:
         compute = node.staging.produced_by
         assert compute is not None
         assert node.produced is not None
-        produced, dtype = node.produced, compute.acc_dtype.numpy
+        produced, acc = node.produced, compute.acc_dtype
         axes = {a.name: value(f, grid) for a, f in zip(compute.spatial, node.source.index, strict=True)}
-        result = ex.evaluate(compute.body, axes, lambda x: self._load(produced[x], grid, extra).astype(dtype))
-        return np.where(_inside(node.source.guards, grid), result, 0)
+
+        def read(x: ex.Load) -> NDArray[Any]:
+            return converted(self._load(produced[x], grid, extra), produced[x].dtype, acc)
+
+        result = ex.evaluate(compute.body, axes, read)
+        result = converted(np.asarray(result, acc.numpy), acc, node.buffer.dtype)
+        return np.where(_inside(node.source.guards, grid), result, np.zeros((), result.dtype))
 
     def _with_segments(self, segments: Any, threads: bool = True, more: int = 0) -> dict[str, Any]:
         """The loop variables and segment coordinates, with `more` array axes behind those of the segments."""
@@ -283,7 +292,8 @@ class _Blocks:
         return grid
 
     def _init(self, node: InitNode) -> None:
-        start = COMBINERS[self.kernel.nest.compute.combine]
+        compute = self.kernel.nest.compute
+        start = start_value(compute.combine, compute.acc_dtype)
         if node.buffer is not None:
             self.buffers[node.buffer.name][...] = start
             return
@@ -314,7 +324,7 @@ class _Blocks:
         source = np.asarray(value(node.buffer.address(_numbers(len(node.region.segments))), grid))
         picked = self.buffers[node.buffer.name][:, :, source[0, 0].ravel()].reshape(where.shape)
         out = self.memory[node.target.spec.name].reshape(-1)
-        out[where[mask]] = picked[mask]
+        out[where[mask]] = converted(picked[mask], node.buffer.dtype, node.target.dtype)
         self.written.reshape(-1)[where[mask]] = True
 
 

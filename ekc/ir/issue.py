@@ -14,16 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir.access import Access, Guard
+from ekc.ir.dtypes import FLOAT16, TF32
 from ekc.ir.guards import needed
 from ekc.ir.linear import Atom, Extent
 from ekc.ir.lookup import Lookup
 from ekc.ir.program import Nest
 from ekc.ir.tree import ComputeNode, InitNode, LoopNode, Node, ReduceNode, StageNode, WriteNode
 
-_JOINED_BYTES = 4
-"""Size of the elements whose neighbouring reads are joined, ..."""
+_APART = (FLOAT16, TF32)
+"""Element types that pass through inline assembly when they are read: neighbouring reads stay apart."""
 _WIDTHS = (2, 4)
-"""... so many at a time."""
+"""So many others are joined at a time."""
 
 
 class Written(NamedTuple):
@@ -63,11 +64,11 @@ def kept_read(path: Sequence[LoopNode], access: Access, nest: Nest) -> Extent:
 def merged(access: Access, written: Mapping[Atom, Written]) -> Extent:
     """How many neighbouring reads the compiler joins into one vector access.
 
-    It joins float32 reads of copies of the statement that make one run of neighbours, 4 or 2 at a time,
-    where every other step of the address keeps them aligned. (float16 passes through inline assembly,
-    which it does not join.) `written` gives the loops and segment coordinates whose extents are known.
+    It joins reads of copies of the statement that make one run of neighbours, 4 or 2 at a time, where every
+    other step of the address keeps them aligned. `written` gives the loops and segment coordinates whose
+    extents are known.
     """
-    if access.dtype.bytes != _JOINED_BYTES:
+    if access.dtype in _APART:
         return np.asanyarray(1)
     apart, copied = np.asanyarray(access.address.const), []
     for atom, step in access.address.terms:

@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.checks import identifier, whole
-from ekc.ir.dtypes import FLOAT32, DType, dtype_of
+from ekc.ir.dtypes import BFLOAT16, DType
+from ekc.ir.element_types import Span, check_types
 from ekc.ir.linear import NotLinear, linearize
 
 MAX_ELEMENTS = 2**40
 """No GPU holds a tensor of more elements; a larger extent is a slip of the keyboard."""
-COMBINERS = {"sum": 0.0, "max": -math.inf, "min": math.inf}
-"""How a reduction combines, and the value it starts from."""
+COMBINERS = ("sum", "max", "min")
+"""How a reduction combines; `ekc.ir.dtypes.start_value` says where it starts."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,10 @@ class Operator:
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:16]
 
     def reference(self, *arrays: NDArray[Any]) -> NDArray[Any]:
-        """The result in NumPy with float64 accumulation; arrays in the order of `inputs`."""
+        """The result in NumPy with float64 accumulation; arrays in the order of `inputs`.
+
+        float64 holds every int32, so integers are exact; `InvalidInput` where a value leaves int32.
+        """
         from ekc.ir.reference import reference
 
         return reference(self, arrays)
@@ -178,15 +182,20 @@ class Operator:
         reduce: dict[str, int] | None = None,
         inputs: dict[str, tuple[int, ...]] | None = None,
         combine: str = "sum",
+        dtype: str | None = None,
+        acc_dtype: str | None = None,
         out_dtype: str | None = None,
     ) -> Operator:
         """This operator followed by one more compute that may read everything before it.
+
+        `dtype` is that of the further inputs; without it, what sums of the first input are stored as.
 
         >>> ekc.matmul(8, 8, 8).then("D", axes={"p": 8, "q": 8}, body=lambda C, p, q: ekc.relu(C[p, q]))
         """
         from ekc.ir.operators import append_compute
 
-        return append_compute(self, output, body, axes, reduce or {}, inputs or {}, combine, out_dtype)
+        types = (dtype, acc_dtype, out_dtype)
+        return append_compute(self, output, body, axes, reduce or {}, inputs or {}, combine, *types)
 
     def check_arrays(self, arrays: tuple[NDArray[Any], ...]) -> tuple[NDArray[Any], ...]:
         """The arrays, each of the declared shape and dtype; `InvalidInput` names the first that is not."""
@@ -198,7 +207,9 @@ class Operator:
             if array.shape != spec.shape:
                 raise InvalidInput(f"{self.name}: {spec.name} has shape {array.shape}, needed {spec.shape}")
             if array.dtype != spec.dtype.numpy:
-                fix = f"{spec.name}.astype({spec.dtype.name!r})"
+                # Words without a type of their own hold bits, not numbers.
+                as_type = "view" if array.dtype == np.uint16 and spec.dtype is BFLOAT16 else "astype"
+                fix = f"{spec.name}.{as_type}({spec.dtype.numpy.name!r})"
                 raise InvalidInput(
                     f"{self.name}: {spec.name} is {array.dtype}, needed {spec.dtype}; try {fix}"
                 )
@@ -216,6 +227,7 @@ def _validate(op: Operator) -> None:
     for spec in op.inputs:
         _declare(known, spec)
     axes: set[str] = set()
+    spans: dict[str, Span] = {}
     for compute in op.computes:
         for axis in compute.axes:
             identifier("axis", axis.name)
@@ -228,6 +240,7 @@ def _validate(op: Operator) -> None:
         if compute.combine not in COMBINERS:
             raise InvalidInput(f"combine: {compute.combine!r} is not one of {', '.join(COMBINERS)}")
         _check_body(op, compute, known)
+        check_types(compute, known, spans)
         _declare(known, compute.output)
         shape = tuple(a.extent for a in compute.spatial)
         if compute.output.shape != shape or compute.axes != (*compute.spatial, *compute.reduction):
@@ -268,10 +281,3 @@ def _check_body(op: Operator, compute: Compute, known: dict[str, TensorSpec]) ->
                 raise InvalidInput(f"{op.name}: index of {load.tensor}: {problem}") from None
     for name in sorted(ex.variables(compute.body) - names):
         raise InvalidInput(f"{op.name}: {name!r} in the body of {compute.output.name} is not one of its axes")
-
-
-def accumulator_dtype(acc_dtype: str | None) -> DType:
-    """float32, the one accumulator that the generated arithmetic knows so far."""
-    if acc_dtype is not None and dtype_of(acc_dtype) is not FLOAT32:
-        raise InvalidInput(f"acc_dtype: {acc_dtype!r} is not supported; the nearest is 'float32'")
-    return FLOAT32

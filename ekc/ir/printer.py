@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from ekc.ir import expr as ex
 from ekc.ir.access import Access, Buffer, Guard
-from ekc.ir.dtypes import DType
+from ekc.ir.dtypes import DType, start_value
 from ekc.ir.linear import Atom, Extent, Linear
-from ekc.ir.operator import COMBINERS, Compute
+from ekc.ir.operator import Compute
 from ekc.ir.program import Loop, Program
 from ekc.ir.region import Region, Segment
 from ekc.ir.tree import (
@@ -179,7 +179,7 @@ def _stage_remarks(kernel: Kernel, node: StageNode) -> Iterator[str]:
 
 
 def _vector(dtype: DType, width: Extent) -> str:
-    name = "half" if dtype.name == "float16" else "float"
+    name = dtype.cuda.removeprefix("signed ").removesuffix("_t")
     return name if width == 1 else f"{name}{width}"
 
 
@@ -226,7 +226,8 @@ def _span(base: Linear, segments: Sequence[Segment], unit: Extent = 1) -> str:
 
 
 def _init(compute: Compute, node: InitNode) -> _Line:
-    start = f"{COMBINERS[compute.combine]:g}"
+    value = start_value(compute.combine, compute.acc_dtype)
+    start = f"{value:g}" if isinstance(value, float) else str(value)
     if node.buffer is not None:
         return _Line(f"register {node.buffer.name}{_shape(node.buffer, 0)} = {start}")
     name = compute.output.name

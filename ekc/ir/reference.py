@@ -1,5 +1,7 @@
 """The meaning of an operator in NumPy, accumulated in float64: what every kernel is held against.
 
+Inputs declared tf32 are rounded to it first. float64 holds every int32, so integer results are exact.
+
 A body that is a product is contracted factor by factor with einsum, so that a full-size product
 takes seconds; any other body is evaluated point by point, in slices that fit in memory.
 """
@@ -13,7 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
+from ekc.ir.dtypes import INT8, INT32, TF32, tf32_rounded
 from ekc.ir.operator import Compute, Operator
 
 _POINTS_AT_ONCE = 1 << 23
@@ -22,17 +26,39 @@ _REDUCE: Mapping[str, Callable[..., NDArray[Any]]] = {"sum": np.sum, "max": np.m
 
 def reference(op: Operator, arrays: tuple[NDArray[Any], ...]) -> NDArray[Any]:
     """The operator's output, cast to its dtype."""
-    tensors = dict(zip((t.name for t in op.inputs), op.check_arrays(arrays), strict=True))
+    tensors = inputs_as_read(op, arrays)
     for compute in op.computes:
         everything = {a.name: np.arange(a.extent) for a in compute.spatial}
         tensors[compute.output.name] = reference_at(compute, tensors, everything)
     return tensors[op.outputs[0].name].astype(op.outputs[0].dtype.numpy)
 
 
+def inputs_as_read(op: Operator, arrays: tuple[NDArray[Any], ...]) -> dict[str, NDArray[Any]]:
+    """The inputs by name, as arithmetic sees them."""
+    checked = zip(op.inputs, op.check_arrays(arrays), strict=True)
+    return {t.name: tf32_rounded(a) if t.dtype is TF32 else a for t, a in checked}
+
+
 def reference_at(
     compute: Compute, tensors: Mapping[str, NDArray[Any]], where: dict[str, NDArray[Any]]
 ) -> NDArray[Any]:
-    """One compute in float64 at the outer product of chosen spatial indices; result in output order."""
+    """One compute in float64 at the outer product of chosen spatial indices; result in output order.
+
+    Floats are not rounded; integers are what is stored (int8 is clamped). `InvalidInput` where a sum leaves
+    int32.
+    """
+    values = _summed(compute, tensors, where)
+    if compute.acc_dtype is INT32 and np.max(np.abs(values), initial=0.0) > INT32.limits[1]:
+        raise InvalidInput(
+            f"{compute.output.name}: a value reaches {np.max(np.abs(values)):.0f}, int32 holds up to "
+            f"{INT32.limits[1]}; use smaller inputs or acc_dtype='float32'"
+        )
+    return np.clip(values, *INT8.limits) if compute.output.dtype is INT8 else values
+
+
+def _summed(
+    compute: Compute, tensors: Mapping[str, NDArray[Any]], where: dict[str, NDArray[Any]]
+) -> NDArray[Any]:
     ranges = where | {a.name: np.arange(a.extent) for a in compute.reduction}
     parts = ex.factors(compute.body) if compute.combine == "sum" and compute.reduction else (compute.body,)
     if (

@@ -113,8 +113,7 @@ class Run:
         self, best: Candidate, fastest: Candidate, baseline: Candidate, clock_front: tuple[Trial, ...]
     ) -> TuningResult:
         peaks = self.device.peaks
-        half = self.op.inputs[0].dtype.name == "float16"
-        compute_s = self.op.flops / (peaks.fp16_tensor_flops if half else peaks.fp32_flops)
+        compute_s = self.op.flops / peaks.flops_by_type[self.op.inputs[0].dtype.name]
         memory_s = self.op.min_bytes / peaks.dram_bytes_per_s
         device = self.device
         return TuningResult(

@@ -386,4 +386,4 @@ def _unroll(b: _Builder) -> None:
 
 def _widths(op: Operator, tensor: str) -> tuple[int, ...]:
     """Vector widths up to 16 bytes."""
-    return tuple(v for v in (1, 2, 4, 8) if v * op.tensors[tensor].dtype.bytes <= 16)
+    return tuple(v for v in (1, 2, 4, 8, 16) if v * op.tensors[tensor].dtype.bytes <= 16)

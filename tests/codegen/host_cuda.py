@@ -27,7 +27,12 @@ BOUNDS = (
 RACES = ("-fsanitize=thread",)
 _TO_FLOAT = 'asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h.bits));'
 _TO_HALF = 'asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h.bits) : "f"(f));'
+_BRAIN = 'asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h.bits) : "f"(f));'
+_TF32 = 'asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(f));'
 _ASM = {
+    # For old GPUs these two are written out by hand, and so they are here.
+    _BRAIN: "",
+    _TF32: "",
     _TO_FLOAT: "f = static_cast<float>(std::bit_cast<_Float16>(h.bits));",
     _TO_HALF: "h.bits = std::bit_cast<unsigned short>(static_cast<_Float16>(f));",
 }
@@ -53,10 +58,13 @@ class HostRun:
         """Fail with the schedule's text where the result is wrong."""
         told = f"\n{self.schedule.to_python()}\non {self.schedule.op}"
         assert np.isfinite(self.result).all(), f"elements never written, or read out of bounds{told}"
-        half = self.result.dtype == np.float16
+        if self.result.dtype.kind == "i":
+            np.testing.assert_array_equal(self.result, self.reference, err_msg=told)
+            return
+        allowed = {"float16": 2e-3, "bfloat16": 1.6e-2}.get(self.result.dtype.name, 2e-5)
         scale = max(1.0, float(np.abs(self.reference.astype(np.float64)).max()))
         wrong = np.abs(self.result.astype(np.float64) - self.reference.astype(np.float64)).max() / scale
-        assert wrong < (2e-3 if half else 2e-5), f"off by {wrong} of the largest element{told}"
+        assert wrong < allowed, f"off by {wrong} of the largest element{told}"
 
 
 def available() -> bool:
@@ -116,7 +124,12 @@ def _case(number: int, schedule: Schedule, made: Generated) -> str:
 def _store_inputs(
     number: int, schedule: Schedule, folder: Path, rng: np.random.Generator
 ) -> list[NDArray[Any]]:
-    arrays = [rng.standard_normal(t.shape).astype(t.dtype.numpy) for t in schedule.op.inputs]
+    arrays = [
+        rng.integers(-100, 100, t.shape, t.dtype.numpy)
+        if t.dtype.integer
+        else rng.standard_normal(t.shape).astype(t.dtype.numpy)
+        for t in schedule.op.inputs
+    ]
     for spec, array in zip(schedule.op.inputs, arrays, strict=True):
         array.tofile(folder / f"{number}_{spec.name}.bin")
     return arrays

@@ -1,6 +1,7 @@
 // Enough of CUDA C++ to run generated kernels on the CPU: one std::thread per CUDA thread of a block, blocks one
 // after another. Nothing here knows ekc.
 #pragma once
+#include <algorithm>
 #include <barrier>
 #include <bit>
 #include <cmath>
@@ -45,7 +46,7 @@ namespace shim {
 inline thread_local int thread_number;
 inline std::unique_ptr<std::barrier<>> block_barrier;
 inline std::vector<std::unique_ptr<std::barrier<>>> warp_barriers;
-inline std::vector<float> exchanged;
+inline std::vector<unsigned int> exchanged;
 
 // A tensor: NaN until it is filled, and with a margin around it that shows writes and, being huge, reads.
 struct Memory {
@@ -80,7 +81,7 @@ inline void launch(dim3 grid, dim3 block, const std::function<void()>& kernel)
     warp_barriers.clear();
     for (unsigned int first = 0; first < threads; first += 32)
         warp_barriers.push_back(std::make_unique<std::barrier<>>(threads - first < 32 ? threads - first : 32));
-    exchanged.assign(threads, 0.0f);
+    exchanged.assign(threads, 0);
     std::barrier<> between(threads);
     std::vector<std::thread> running;
     for (unsigned int t = 0; t < threads; ++t)
@@ -100,14 +101,20 @@ inline void launch(dim3 grid, dim3 block, const std::function<void()>& kernel)
 
 inline void __syncthreads() { shim::block_barrier->arrive_and_wait(); }
 
-inline float __shfl_xor_sync(unsigned int, float value, int mask)
+template <typename T>
+T __shfl_xor_sync(unsigned int, T value, int mask)
 {
+    static_assert(sizeof(T) == 4);
     std::barrier<>& warp = *shim::warp_barriers[static_cast<std::size_t>(shim::thread_number / 32)];
-    shim::exchanged[static_cast<std::size_t>(shim::thread_number)] = value;
+    shim::exchanged[static_cast<std::size_t>(shim::thread_number)] = std::bit_cast<unsigned int>(value);
     warp.arrive_and_wait();
-    const float other = shim::exchanged[static_cast<std::size_t>(shim::thread_number ^ mask)];
+    const T other = std::bit_cast<T>(shim::exchanged[static_cast<std::size_t>(shim::thread_number ^ mask)]);
     warp.arrive_and_wait();
     return other;
 }
 
 inline float __int_as_float(unsigned int bits) { return std::bit_cast<float>(bits); }
+inline float __uint_as_float(unsigned int bits) { return std::bit_cast<float>(bits); }
+inline unsigned int __float_as_uint(float value) { return std::bit_cast<unsigned int>(value); }
+using std::max;
+using std::min;

@@ -1,4 +1,4 @@
-"""The CUDA text of five kernels, as it was when somebody last read it."""
+"""The CUDA text of some kernels, as it was when somebody last read it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ KERNELS: dict[str, Callable[[], Schedule]] = {
     "matvec_float16": lambda: samples.matvec(4096, 4096, dtype="float16", lanes=32, rows=8),
     "softmax": lambda: samples.softmax(1000, 1000, dtype="float16"),
     "relu_matmul": samples.relu_matmul,
+    "matmul_bfloat16": lambda: samples.small_matmul(33, 34, 12, dtype="bfloat16", vector=2),
+    "matvec_int8": lambda: samples.matvec(4096, 4096, dtype="int8", lanes=32, rows=8),
 }
 
 

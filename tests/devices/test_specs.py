@@ -9,7 +9,7 @@ class TestEverySpec:
         spec = specs.get(name)
         assert spec is not None
         fp32 = spec.peaks(spec.boost_mhz).fp32_flops
-        tensor = spec.peaks(spec.tensor_boost_mhz).fp16_tensor_flops
+        tensor = spec.peaks(spec.tensor_boost_mhz).flops_by_type["float16"]
         assert fp32 == pytest.approx(spec.published_fp32_flops, rel=0.05)
         assert tensor == pytest.approx(spec.published_tensor_flops, rel=0.05)
 
@@ -30,6 +30,27 @@ class TestEverySpec:
         spec = specs.get(name)
         assert spec is not None
         assert all(spec.sources.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "published"),
+    [
+        ("a100", "tf32", 156e12),
+        ("a100", "bfloat16", 312e12),
+        ("a100", "int8", 624e12),
+        ("h100", "tf32", 494.7e12),
+        ("h200", "int8", 1978.9e12),
+        ("rtx4090", "int8", 660.6e12),
+        ("rtx3090", "tf32", 35.6e12),
+        ("rtx3090", "int8", 284e12),
+        ("rtx2080ti", "int8", 215.2e12),
+        ("rtx2080ti", "bfloat16", 13.45e12),
+    ],
+)
+def test_ceilings_by_type_are_those_of_the_whitepapers(name: str, dtype: str, published: float) -> None:
+    spec = specs.get(name)
+    assert spec is not None
+    assert spec.peaks(spec.tensor_boost_mhz).flops_by_type[dtype] == pytest.approx(published, rel=0.05)
 
 
 def test_an_unknown_name_has_no_spec() -> None:

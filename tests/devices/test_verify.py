@@ -61,6 +61,9 @@ RIGHT = {
     "on_the_spot": examples.fused_on_the_spot,
     "fused_loops": examples.fused_loops,
     "half": lambda: naive(ekc.matmul(31, 33, 17, dtype="float16")),
+    "bfloat16": lambda: naive(ekc.matmul(31, 33, 17, dtype="bfloat16")),
+    "int8": lambda: naive(ekc.matmul(31, 33, 17, dtype="int8")),
+    "int8 clamped": lambda: naive(ekc.matvec(65, 40, dtype="int8", out_dtype="int8")),
     "chain": chain,
 }
 

@@ -75,12 +75,25 @@ BRED: dict[str, Operator] = {
     "two computes fp16": _two_computes("float16"),
 }
 """Operators whose spaces the tuner would search; small, so that whole grids run."""
+TYPED: dict[str, Operator] = {
+    "tf32": o.matmul(32, 24, 40, dtype="tf32"),
+    "bf16": o.matmul(48, 40, 24, dtype="bfloat16"),
+    "bf16 out fp32": o.matmul(19, 23, 17, dtype="bfloat16", out_dtype="float32"),
+    "matvec bf16": o.matvec(40, 64, dtype="bfloat16"),
+    "conv bf16": o.conv2d(1, 4, 6, 10, out_channels=4, kernel=3, padding=1, dtype="bfloat16"),
+    "int8": o.matmul(64, 64, 32, dtype="int8"),
+    "int8 primes": o.matmul(31, 29, 23, dtype="int8", out_dtype="float32"),
+    "int8 transposed": o.matmul(48, 32, 64, dtype="int8", transpose_b=True, out_dtype="int8"),
+    "matvec int8": o.matvec(64, 128, dtype="int8"),
+    "conv int8": o.conv2d(1, 16, 7, 7, out_channels=8, kernel=3, padding=1, dtype="int8"),
+}
+"""The same of other element types; kept apart, so that `sample` stays what its distances were measured on."""
 _POPULATION = 64
 
 
 @cache
 def space(name: str) -> Space:
-    return Space(BRED[name], Limits())
+    return Space((BRED | TYPED)[name], Limits())
 
 
 def bred(name: str, seed: int) -> Schedule:

@@ -14,7 +14,9 @@ from ekc.codegen.generate import Generated, generate
 from ekc.emulator import Report
 from ekc.ir.schedule import Schedule
 
-TOLERANCE = {"float32": 2e-4, "float16": 2e-2}
+TOLERANCE = {"float32": 2e-4, "float16": 2e-2, "bfloat16": 4e-2, "int32": 0, "int8": 0}
+INTEGERS = {"int8": (-128, 128), "int32": (-1000, 1000)}
+"""Between which integer inputs lie; floats between -1 and 1."""
 Ptx = Callable[[str, str], str]
 """PTX of a CUDA text for an arch."""
 
@@ -49,13 +51,14 @@ class Ran:
 
 
 def run(schedule: Schedule, arch: str = "sm_80", ptx: Ptx = compiled) -> Ran:
-    """Compile and run every launch; inputs are uniform in -1 to 1, always the same."""
+    """Compile and run every launch; inputs are uniform, always the same."""
     rng, op = np.random.default_rng(3), schedule.op
     made = generate(schedule)
     text = ptx(made.source, arch)
-    held = {name: np.zeros(t.shape, np.dtype(t.dtype.name)) for name, t in op.tensors.items()}
+    held = {name: np.zeros(t.shape, t.dtype.numpy) for name, t in op.tensors.items()}
     for spec in op.inputs:
-        held[spec.name][...] = rng.uniform(-1, 1, spec.shape)
+        low, high = INTEGERS.get(spec.dtype.name, (-1, 1))
+        held[spec.name][...] = rng.uniform(low, high, spec.shape)
     given = [held[spec.name].copy() for spec in op.inputs]
     reports = tuple(
         emulator.launch(text, x.name, grid=x.grid, block=x.block, args=[held[a] for a in x.arguments],

@@ -8,26 +8,28 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ekc.ir.schedule import Schedule
-from tests.emulator.drawn import BRED, bred, stepped
+from tests.emulator.drawn import BRED, TYPED, bred, stepped
 from tests.emulator.generated import run
 from tests.emulator.predicted import executed, predicted
+from tests.ir.typed import TRIPLES, rescheduled, retyped
 
 CASES = 320
 
 
 @st.composite
 def steps(draw: st.DrawFn) -> Schedule:
-    """Any small operator with whatever steps come."""
+    """Any small operator of any types with whatever steps come."""
 
     def choose(options: Any) -> Any:
         return draw(st.sampled_from(options))
 
-    return stepped(choose)
+    schedule, types = stepped(choose), draw(st.sampled_from((None, *TRIPLES)))
+    return schedule if types is None else rescheduled(schedule, retyped(schedule.op, types))
 
 
 def from_the_space() -> st.SearchStrategy[Schedule]:
     """What the tuner can breed, at full depth."""
-    return st.builds(bred, st.sampled_from(sorted(BRED)), st.integers(0, 2**32 - 1))
+    return st.builds(bred, st.sampled_from(sorted(BRED | TYPED)), st.integers(0, 2**32 - 1))
 
 
 @settings(

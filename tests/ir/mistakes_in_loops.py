@@ -174,7 +174,7 @@ LOOP_MISTAKES: dict[str, Case] = {
         lambda: Schedule(o.matmul(8, 3, 8)).reorder("k", "j").vectorize("j"),
         "vectorize j",
         "3",
-        "2, 4 or 8",
+        "2, 4, 8 or 16",
         "by 4",
     ),
     "vectorize strided": (

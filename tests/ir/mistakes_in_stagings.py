@@ -55,7 +55,7 @@ STAGING_MISTAKES: dict[str, Case] = {
         lambda: product().cache_read("A", "shared", vector=3),
         "cache_read A.shared",
         "3",
-        "1, 2, 4 or 8",
+        "1, 2, 4, 8 or 16",
         "4",
     ),
     "cache_read pad": (
@@ -133,7 +133,7 @@ STAGING_MISTAKES: dict[str, Case] = {
         lambda: product().cache_write("C", vector=5),
         "cache_write C",
         "5",
-        "1, 2, 4 or 8",
+        "1, 2, 4, 8 or 16",
         "4",
     ),
     "compute_at unknown": (

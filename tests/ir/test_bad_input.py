@@ -121,7 +121,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "eps text": (lambda: o.rms_norm((4, 4), "small"), r"eps: 'small' is not a number"),  # type: ignore[arg-type]
     "dtype": (
         lambda: o.matmul(4, 4, 4, dtype="float31"),
-        r"dtype: 'float31' is not one of float32, float16; the nearest is 'float32'",
+        r"dtype: 'float31' is not one of float32, tf32, .*, int32; the nearest is 'float32'",
     ),
     "acc dtype": (lambda: o.matmul(4, 4, 4, acc_dtype="flot16"), r"dtype: 'flot16'.*nearest is 'float16'"),
     "out dtype": (lambda: o.matmul(4, 4, 4, out_dtype="f"), r"dtype: 'f'"),

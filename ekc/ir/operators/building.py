@@ -10,8 +10,8 @@ from typing import Any
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.checks import identifier, whole
-from ekc.ir.dtypes import DType, dtype_of
-from ekc.ir.operator import MAX_ELEMENTS, Axis, Compute, Operator, TensorSpec, accumulator_dtype
+from ekc.ir.dtypes import DType, accumulator_and_result, dtype_of
+from ekc.ir.operator import MAX_ELEMENTS, Axis, Compute, Operator, TensorSpec
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,12 @@ def make_compute(
             raise InvalidInput(
                 f"body: parameter {parameter!r} is neither a tensor nor an axis ({', '.join(known)})"
             )
-    spec = TensorSpec(output, tuple(int(e) for e in axes.values()), dtype_of(out_dtype or dtype))
+    acc, out = accumulator_and_result(dtype, acc_dtype, out_dtype)
+    spec = TensorSpec(output, tuple(int(e) for e in axes.values()), out)
     value = body(**{p: known[p] for p in wanted})
     if not isinstance(value, (ex.Expr, int, float)):
         raise InvalidInput(f"body: returned {value!r}, needed an expression of {', '.join(known)}")
-    return Compute(spec, all_axes, ex.as_expr(value), combine, accumulator_dtype(acc_dtype))
+    return Compute(spec, all_axes, ex.as_expr(value), combine, acc)
 
 
 def append_compute(
@@ -101,13 +102,15 @@ def append_compute(
     reduce: Mapping[str, int],
     inputs: Mapping[str, tuple[int, ...]],
     combine: str,
+    dtype: str | None,
+    acc_dtype: str | None,
     out_dtype: str | None,
 ) -> Operator:
     """`op` and one more compute; see `Operator.then`."""
-    dtype = op.inputs[0].dtype
-    extra = tuple(TensorSpec(n, shape_of(n, s), dtype) for n, s in inputs.items())
+    element = dtype_of(dtype or op.inputs[0].dtype.result)
+    extra = tuple(TensorSpec(n, shape_of(n, s), element) for n, s in inputs.items())
     names = [*op.tensors, *(t.name for t in extra)]
-    last = make_compute(output, body, axes, reduce, names, combine, dtype, None, out_dtype)
+    last = make_compute(output, body, axes, reduce, names, combine, element, acc_dtype, out_dtype)
     return Operator(f"{op.name}_{output}", (*op.inputs, *extra), (*op.computes, last))
 
 

@@ -109,6 +109,13 @@ def _check_type(kind: str, f: dataclasses.Field[Any], value: Any) -> None:
         raise InvalidInput(f"{kind}: {f.name}={value!r} is not {'a tuple, each entry ' if many else ''}{one}")
 
 
+def is_vector_width(widths: Any) -> Any:
+    """Whether one instruction moves so many elements, of one byte each or of more: a mask where asked of
+    many. That the move has at most 16 bytes is for a rule to say, which knows the element."""
+    w = np.asanyarray(widths)
+    return (w == 1) | (w == 2) | (w == 4) | (w == 8) | (w == 16)
+
+
 def _is_text(value: Any) -> bool:
     return isinstance(value, (str, Hole))
 

@@ -12,7 +12,7 @@ from ekc.ir.footprint import direct_reads
 from ekc.ir.linear import Extent, smaller
 from ekc.ir.program import BLOCK_LEVELS, THREAD_LEVELS, Program, Staging
 from ekc.ir.refusal import Check, refuse
-from ekc.ir.steps.base import Step
+from ekc.ir.steps.base import Step, is_vector_width
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Unroll(Step):
 
 @dataclass(frozen=True)
 class Vectorize(Step):
-    """Move the elements of the innermost loop as vectors: 2, 4 or 8 at a time, up to 16 bytes.
+    """Move the elements of the innermost loop as vectors: 2, 4, 8 or 16 at a time, up to 16 bytes.
 
     `vectorize("j.1")`::
 
@@ -143,9 +143,9 @@ class Vectorize(Step):
                 f"the innermost piece of {axis}",
             )
         width = np.asanyarray(loop.extent)
-        legal = (width == 2) | (width == 4) | (width == 8)
+        legal = (width > 1) & is_vector_width(width)
         check = Check(
-            f"vectorize {loop.name}", legal, loop.extent, "2, 4 or 8", "split the loop by 4", "elements"
+            f"vectorize {loop.name}", legal, loop.extent, "2, 4, 8 or 16", "split the loop by 4", "elements"
         )
         around = [x.name for x in nest.loops[:-1] if x.is_serial]
         stagings = tuple(

@@ -14,7 +14,7 @@ from ekc.ir.on_the_spot import depth, misplaced
 from ekc.ir.operator import Compute
 from ekc.ir.program import Nest, Program, Staging
 from ekc.ir.refusal import Check, refuse
-from ekc.ir.steps.base import Step
+from ekc.ir.steps.base import Step, is_vector_width
 
 SCOPES = ("shared", "register")
 
@@ -79,9 +79,9 @@ class CacheRead(Step):
         new = Staging(tensor, self.source, self.scope, self.at, self.vector, self.order, self.pad)
         self._fits(nest, new)
         widths = np.asanyarray(self.vector)
-        legal = (widths == 1) | (widths == 2) | (widths == 4) | (widths == 8)
+        legal = is_vector_width(widths)
         checks = (
-            Check(f"cache_read {new.name}", legal, self.vector, "1, 2, 4 or 8", "4", "elements at once"),
+            Check(f"cache_read {new.name}", legal, self.vector, "1, 2, 4, 8 or 16", "4", "elements at once"),
             Check(
                 f"cache_read {new.name}", np.greater_equal(self.pad, 0), self.pad, "at least 0", "0", "as pad"
             ),
@@ -171,7 +171,7 @@ class CacheWrite(Step):
                                       C.acc[...] += ...
                                     write C.acc -> C            float4
 
-    The accumulator has the operator's accumulation dtype; a float16 output needs it.
+    The accumulator has the operator's accumulation dtype; an output of another type needs it.
     Refuses: a tensor that no compute writes, a scope other than register, a second accumulator.
     """
 
@@ -200,9 +200,9 @@ class CacheWrite(Step):
                 "cache_write", f"{self.tensor} not yet held", "an accumulator exists", "leave the second out"
             )
         widths = np.asanyarray(self.vector)
-        legal = (widths == 1) | (widths == 2) | (widths == 4) | (widths == 8)
+        legal = is_vector_width(widths)
         check = Check(
-            f"cache_write {self.tensor}", legal, self.vector, "1, 2, 4 or 8", "4", "elements at once"
+            f"cache_write {self.tensor}", legal, self.vector, "1, 2, 4, 8 or 16", "4", "elements at once"
         )
         return program.with_nest(nest, replace(nest, accumulate=True, store_vector=self.vector), check)
 

@@ -1,0 +1,293 @@
+"""Element types: what may be summed in what, how values are rounded on the way, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import ekc.ir.operators as o
+from ekc.emulator.halves import tf32_round
+from ekc.errors import InvalidInput
+from ekc.ir import expr as ex
+from ekc.ir.agreement import random_inputs
+from ekc.ir.dtypes import FLOAT32, INT8, INT32, NAMES, TF32, converted, dtype_of, start_value, tf32_rounded
+from ekc.ir.evaluate import evaluate
+from ekc.ir.operator import Operator
+from ekc.ir.schedule import Schedule
+from ekc.ir.serialize import operator_from_json
+from tests.ir.strategies import schedules
+from tests.ir.typed import TRIPLES, Types, rescheduled, retyped
+
+
+@settings(
+    max_examples=80,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(schedules(), st.sampled_from(TRIPLES))
+def test_a_drawn_schedule_of_any_types_computes_what_the_operator_says(drawn: Schedule, types: Types) -> None:
+    op = retyped(drawn.op, types)
+    schedule = rescheduled(drawn, op)
+    arrays = _inputs(op)
+    found, expected = evaluate(schedule.program, arrays), op.reference(*arrays)
+    assert found.written.all()
+    np.testing.assert_allclose(
+        found.output.astype(float),
+        expected.astype(float),
+        rtol=0,
+        atol=_allowed(op, expected),
+        err_msg=str(schedule),
+    )
+    assert Schedule.from_json(schedule.to_json()) == schedule
+    assert operator_from_json(op.to_json()) == op
+
+
+def _inputs(op: Operator) -> tuple[NDArray[Any], ...]:
+    """Random; small where an exponential would leave every type."""
+    arrays = random_inputs(op)
+    if any(isinstance(e, ex.Call) for c in op.computes for e in ex.walk(c.body)):
+        return tuple(a % 5 if a.dtype.kind == "i" else a for a in arrays)
+    return arrays
+
+
+def _allowed(op: Operator, expected: NDArray[Any]) -> float:
+    """One rounding of each term, and of each result that is stored as another type; nothing for integers."""
+    epsilon = 0.0
+    for compute in op.computes:
+        terms = math.prod(a.extent for a in compute.reduction) + 2
+        epsilon = epsilon * terms + compute.acc_dtype.epsilon * terms + compute.output.dtype.epsilon
+    return 2 * epsilon * max(1.0, float(np.abs(expected.astype(float)).max()))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "acc", "out"),
+    [
+        ("float32", "float32", "float32"),
+        ("tf32", "float32", "float32"),
+        ("float16", "float32", "float16"),
+        ("bfloat16", "float32", "bfloat16"),
+        ("int8", "int32", "int32"),
+        ("int32", "int32", "int32"),
+    ],
+)
+def test_defaults(dtype: str, acc: str, out: str) -> None:
+    op = o.matmul(2, 3, 4, dtype=dtype)
+    assert [t.dtype.name for t in op.inputs] == [dtype, dtype]
+    assert (op.computes[0].acc_dtype.name, op.outputs[0].dtype.name) == (acc, out)
+
+
+def test_sums_of_int8_in_float_come_out_as_float() -> None:
+    assert o.matmul(2, 3, 4, dtype="int8", acc_dtype="float32").outputs[0].dtype is FLOAT32
+
+
+def test_every_type_is_an_input_of_some_triple_and_every_triple_is_legal() -> None:
+    assert {t[0] for t in TRIPLES} == set(NAMES)
+    for dtype, acc, out in TRIPLES:
+        op = o.matmul(2, 3, 4, dtype=dtype, acc_dtype=acc, out_dtype=out)
+        assert (op.computes[0].acc_dtype.name, op.outputs[0].dtype.name) == (acc, out)
+
+
+def _refused(types: Types) -> str:
+    """The refusal of a triple, one line that names a legal choice; nothing for a legal one."""
+    dtype, acc, out = types
+    try:
+        o.matmul(2, 3, 4, dtype=dtype, acc_dtype=acc, out_dtype=out)
+    except InvalidInput as problem:
+        line = str(problem)
+    else:
+        return ""
+    assert "\n" not in line
+    assert "the nearest is" in line
+    return line
+
+
+def test_the_rest_is_refused() -> None:
+    usual = {("float32", "float32", "float32"), ("float16", "float32", "float16")}
+    more = {
+        ("int32", "int32", out) for out in ("int8", "float32")
+    } | {
+        (dtype, "float32", out)
+        for dtype in NAMES
+        for out in ("float32", "float16", "bfloat16")
+    }  # fmt: skip
+    legal = {triple for triple in itertools.product(NAMES, NAMES, NAMES) if _refused(triple) == ""}
+    assert legal == usual | more | set(TRIPLES)
+
+
+def test_then_takes_what_sums_are_stored_as() -> None:
+    """Dequantised: an int32 sum times a float scale."""
+    op = o.matmul(5, 7, 9, dtype="int8").then(
+        "D",
+        axes={"p": 5, "q": 7},
+        inputs={"scale": (7,)},
+        body=lambda C, scale, p, q: C[p, q] * scale[q],
+        dtype="float32",
+    )
+    assert [t.dtype.name for t in (*op.inputs, *op.outputs)] == ["int8", "int8", "float32", "float32"]
+    assert [c.acc_dtype.name for c in op.computes] == ["int32", "float32"]
+    a, b, scale = random_inputs(op)
+    np.testing.assert_allclose(op.reference(a, b, scale), (a.astype(int) @ b.astype(int)) * scale, rtol=1e-6)
+    assert o.matmul(2, 2, 2, dtype="int8").then(
+        "D", axes={"p": 2, "q": 2}, inputs={"bias": (2,)}, body=lambda C, bias, p, q: C[p, q] + bias[q]
+    ).inputs[2].dtype is INT32  # fmt: skip
+
+
+BAD: dict[str, tuple[Callable[[], object], str]] = {
+    "float16 sums": (
+        lambda: o.matmul(4, 4, 4, dtype="float16", acc_dtype="float16"),
+        r"acc_dtype: C cannot be summed in float16, only in float32 or int32; the nearest is 'float32'",
+    ),
+    "int8 sums": (
+        lambda: o.matmul(4, 4, 4, dtype="int8", acc_dtype="int8"),
+        r"C cannot be summed in int8, .*; the nearest is 'int32'",
+    ),
+    "floats in int32": (
+        lambda: o.matmul(4, 4, 4, acc_dtype="int32"),
+        r"acc_dtype: A is float32, which int32 cannot sum; the nearest is 'float32'",
+    ),
+    "stored as tf32": (
+        lambda: o.matmul(4, 4, 4, out_dtype="tf32"),
+        r"out_dtype: C is summed in float32 and cannot be stored as tf32; legal are .*nearest is 'float32'",
+    ),
+    "quantised": (
+        lambda: o.matmul(4, 4, 4, out_dtype="int8"),
+        r"cannot be stored as int8; legal are float32, float16, bfloat16, the nearest is 'float32'",
+    ),
+    "half of an int": (
+        lambda: o.matmul(4, 4, 4, dtype="int8", out_dtype="float16"),
+        r"summed in int32 and cannot be stored as float16; .*nearest is 'float32'",
+    ),
+    "long sums": (
+        lambda: o.matmul(4, 4, 200_000, dtype="int8"),
+        r"acc_dtype: C sums 200000 terms of up to 16384, which can leave int32; "
+        r"the nearest is 131071 terms, or acc_dtype='float32'",
+    ),
+    "a large term": (
+        lambda: _int8(lambda x, i: x[i] * x[i] * x[i] * x[i] * x[i]),
+        r"acc_dtype: a term of C reaches -34359738368, beyond int32; the nearest is 'float32'",
+    ),
+    "a root": (lambda: _int8(lambda x, i: ex.sqrt(x[i])), r"'sqrt' in the body of C is not exact in int32"),
+    "a quotient": (lambda: _int8(lambda x, i: x[i] / 2), r"'/' in the body of C is not exact in int32"),
+    "a fraction": (lambda: _int8(lambda x, i: x[i] * 0.5), r"'0.5' in the body of C is not exact in int32"),
+    "a sum of a sum": (
+        lambda: o.matmul(4, 4, 100_000, dtype="int8").then(
+            "D", axes={"p": 4}, reduce={"q": 4}, body=lambda C, p, q: C[p, q]
+        ),
+        r"D sums 4 terms of up to 1638400000, which can leave int32; the nearest is 1 terms",
+    ),
+}
+
+
+def _int8(body: Callable[..., ex.Expr]) -> Operator:
+    return o.compute("mine", axes={"i": 4}, inputs={"x": (4,)}, body=body, dtype="int8")
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_types_are_told_in_one_line(name: str) -> None:
+    make, words = BAD[name]
+    with pytest.raises(InvalidInput, match=words) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+def test_the_longest_safe_sum_is_legal_and_exact() -> None:
+    op = o.matvec(1, 131_071, dtype="int8")
+    lowest = np.full((1, 131_071), -128, np.int8)
+    assert op.reference(lowest, lowest[0])[0] == 131_071 * 16384
+
+
+def test_absolute_values_and_extremes_of_integers_are_exact() -> None:
+    op = _int8(lambda x, i: ex.Call("abs", ex.minimum(x[i], 3) - i) * ex.maximum(x[i], -2))
+    x = np.array([-128, 127, 5, -1], np.int8)
+    want = [abs(min(int(v), 3) - i) * max(int(v), -2) for i, v in enumerate(x)]
+    assert op.reference(x).tolist() == want
+    assert evaluate(Schedule(op).program, [x]).output.tolist() == want
+
+
+def test_int32_inputs_that_leave_int32_are_noticed() -> None:
+    op = o.matmul(2, 2, 4, dtype="int32")
+    large = [np.full(t.shape, 40_000, np.int32) for t in op.inputs]
+    with pytest.raises(InvalidInput, match=r"C: a value reaches 6400000000, int32 holds up to 2147483647"):
+        op.reference(*large)
+
+
+@pytest.mark.parametrize(
+    ("array", "words"),
+    [
+        (np.zeros((2, 3), np.float32), r"A is float32, needed bfloat16; try A.astype\('bfloat16'\)"),
+        (np.zeros((2, 3), np.uint16), r"A is uint16, needed bfloat16; try A.view\('bfloat16'\)"),
+    ],
+)
+def test_arrays_that_are_no_bfloat16_are_told_what_to_do(array: NDArray[Any], words: str) -> None:
+    op = o.matmul(2, 4, 3, dtype="bfloat16")
+    with pytest.raises(InvalidInput, match=words):
+        op.reference(array, np.zeros((3, 4), ml_dtypes.bfloat16))
+
+
+HALF = 2.0**-11
+
+
+@pytest.mark.parametrize(
+    ("value", "rounded"),
+    [
+        (1.0, 1.0),
+        (1 + HALF, 1 + 2 * HALF),
+        (-1 - HALF, -1 - 2 * HALF),
+        (1 + 3 * HALF, 1 + 4 * HALF),
+        (np.nextafter(np.float32(1 + HALF), np.float32(0)), 1.0),
+        (3.4028235e38, math.inf),
+        (-math.inf, -math.inf),
+        (0.0, 0.0),
+        (2.0**-149, 0.0),
+        (2.0**-137, 2.0**-136),
+    ],
+)
+def test_tf32_rounds_halves_away_from_zero(value: float, rounded: float) -> None:
+    assert tf32_rounded(np.array([value], np.float32))[0] == np.float32(rounded)
+
+
+def test_tf32_is_that_of_the_machine_bit_by_bit() -> None:
+    bits = np.random.default_rng(0).integers(0, 2**32, 200_000).astype(np.uint32)
+    values = bits.view(np.float32)
+    numbers = ~np.isnan(values)
+    np.testing.assert_array_equal(tf32_rounded(values)[numbers], tf32_round(values)[numbers])
+    assert np.isnan(tf32_rounded(values)[~numbers]).all()
+
+
+def test_tf32_inputs_are_rounded_and_sums_are_not() -> None:
+    op = o.matmul(1, 1, 2, dtype="tf32")
+    a, b = np.array([[1 + HALF, 1]], np.float32), np.array([[1], [HALF]], np.float32)
+    assert op.reference(a, b)[0, 0] == np.float32(1 + 2 * HALF + HALF)
+    assert op.reference(a, b)[0, 0] == evaluate(Schedule(op).cache_write("C").program, [a, b]).output[0, 0]
+
+
+def test_conversions() -> None:
+    numbers = np.array([-(2**31), -129, -128, 0, 127, 128, 2**31 - 1], np.int32)
+    assert converted(numbers, INT32, INT8).tolist() == [-128, -128, -128, 0, 127, 127, 127]
+    assert converted(numbers, INT32, FLOAT32)[-1] == 2.0**31
+    ones = np.ones(2, np.float32)
+    assert converted(ones, TF32, TF32) is ones
+
+
+@pytest.mark.parametrize("name", ["float32", "int32"])
+def test_reductions_start_where_nothing_is_changed(name: str) -> None:
+    dtype = dtype_of(name)
+    for combine, function in (("sum", np.add), ("max", np.maximum), ("min", np.minimum)):
+        start = np.array(start_value(combine, dtype), dtype.numpy)
+        values = np.array([-7, 0, 9], dtype.numpy)
+        np.testing.assert_array_equal(function(start, values), values)
+
+
+def test_records_of_before_still_read() -> None:
+    """JSON and digest of operators are what they were when float32 and float16 were the only types."""
+    assert o.matmul(64, 64, 64).digest == "4e36a209e68869da"
+    assert o.matvec(8, 16, dtype="float16").digest == "a6742e6797106672"

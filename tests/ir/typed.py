@@ -1,0 +1,68 @@
+"""Any operator and any schedule over other element types: for each legal choice of inputs, accumulator and
+output."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ekc.errors import InvalidInput, ScheduleError
+from ekc.ir.dtypes import dtype_of
+from ekc.ir.limits import Limits
+from ekc.ir.operator import Operator
+from ekc.ir.rules import enforce
+from ekc.ir.schedule import Schedule
+
+Types = tuple[str, str, str]
+"""Of the inputs, the accumulator and the output."""
+TRIPLES: tuple[Types, ...] = (
+    ("float32", "float32", "float16"),
+    ("float32", "float32", "bfloat16"),
+    ("tf32", "float32", "float32"),
+    ("tf32", "float32", "bfloat16"),
+    ("float16", "float32", "float32"),
+    ("float16", "float32", "bfloat16"),
+    ("bfloat16", "float32", "bfloat16"),
+    ("bfloat16", "float32", "float32"),
+    ("bfloat16", "float32", "float16"),
+    ("int8", "int32", "int32"),
+    ("int8", "int32", "int8"),
+    ("int8", "int32", "float32"),
+    ("int8", "float32", "float32"),
+    ("int32", "int32", "int32"),
+)
+"""But for float32 and float16 throughout, which every other test has."""
+
+
+def retyped(op: Operator, types: Types) -> Operator:
+    """The operator over other types; summed in float32 where its body is not exact in int32."""
+    dtype, acc, out = types
+    try:
+        return _with_types(op, dtype, acc, out)
+    except InvalidInput:
+        return _with_types(op, dtype, "float32", "float32")
+
+
+def _with_types(op: Operator, dtype: str, acc: str, out: str) -> Operator:
+    inputs = tuple(replace(t, dtype=dtype_of(dtype)) for t in op.inputs)
+    computes = tuple(
+        replace(c, output=replace(c.output, dtype=dtype_of(out)), acc_dtype=dtype_of(acc))
+        for c in op.computes
+    )
+    return Operator(op.name, inputs, computes)
+
+
+def rescheduled(schedule: Schedule, op: Operator) -> Schedule:
+    """Those of the steps that another operator over the same axes takes, each legal as it comes."""
+    found = Schedule(op)
+    for nest in found.program.nests:
+        compute = nest.compute
+        if compute.reduction and compute.output.dtype is not compute.acc_dtype:
+            found = found.cache_write(compute.output.name)
+    for step in schedule.steps:
+        try:
+            longer = found.do(step)
+            enforce(longer.program, Limits())
+        except ScheduleError:
+            continue
+        found = longer
+    return found
