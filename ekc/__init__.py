@@ -25,7 +25,7 @@ from ekc.version import __version__
 if TYPE_CHECKING:
     from ekc import codegen, devices, emulator
     from ekc.devices.compiling import compile
-    from ekc.ir.expr import exp, maximum, minimum, relu, sqrt, tanh
+    from ekc.ir.expr import erf, exp, gelu, maximum, minimum, relu, sigmoid, silu, sqrt, tanh
     from ekc.ir.operator import Operator
     from ekc.ir.operators import batch_matmul, compute, conv2d, einsum, matmul, matvec
     from ekc.ir.schedule import Schedule
@@ -35,7 +35,18 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "ekc.ir.operators": ("batch_matmul", "compute", "conv2d", "einsum", "matmul", "matvec"),
-    "ekc.ir.expr": ("exp", "maximum", "minimum", "relu", "sqrt", "tanh"),
+    "ekc.ir.expr": (
+        "erf",
+        "exp",
+        "gelu",
+        "maximum",
+        "minimum",
+        "relu",
+        "sigmoid",
+        "silu",
+        "sqrt",
+        "tanh",
+    ),
     "ekc.ir.operator": ("Operator",),
     "ekc.ir.schedule": ("Schedule",),
     "ekc.devices.compiling": ("compile",),
@@ -69,12 +80,16 @@ __all__ = [
     "devices",
     "einsum",
     "emulator",
+    "erf",
     "exp",
+    "gelu",
     "matmul",
     "matvec",
     "maximum",
     "minimum",
     "relu",
+    "sigmoid",
+    "silu",
     "sqrt",
     "tanh",
     "tune",

@@ -14,18 +14,18 @@ from ekc.ir.tree import Kernel
 _INT_MAX = 2**31 - 1
 _INT_SAFE = 2**30
 """A dimension up to this long is counted in int; the rest is room for the last tile to stick out."""
-_LOCALS = frozenset(("element", "round", "thread", "moved", "lane", *(f"d{i}" for i in range(64))))
+_LOCALS = frozenset(("element", "round", "thread", "moved", "lane", "part", *(f"d{i}" for i in range(64))))
 """Names that the templates use for their own."""
 _WORDS = """
 alignof and_eq asm bitand bitor char16_t char32_t char8_t co_await co_return co_yield compl concept
 const_cast consteval constexpr constinit decltype dynamic_cast explicit friend mutable noexcept not_eq
 nullptr or_eq reinterpret_cast requires static_assert static_cast thread_local typeid typename wchar_t
 xor xor_eq NULL NAN INFINITY EOF linux unix dim3 float2 float4 uint2 uint4 to_float to_half expf sqrtf
-tanhf fabsf fmaxf fminf floorf
+tanhf erff fabsf fmaxf fminf floorf
 """
 RESERVED = frozenset(_WORDS.split())
 """Words that operators may use but C++, CUDA or the generated code has taken."""
-_C_FUNCTIONS = {"exp": "expf", "sqrt": "sqrtf", "tanh": "tanhf", "abs": "fabsf"}
+_C_FUNCTIONS = {"exp": "expf", "sqrt": "sqrtf", "tanh": "tanhf", "erf": "erff", "abs": "fabsf"}
 
 
 def _derived(c_name: str) -> tuple[str, str]:
@@ -67,6 +67,19 @@ class Names:
                     name += "_"
             local[f"#{i}"] = name
         return replace(self, table={**self.table, **local}, zero=zero)
+
+    def also(self, more: Mapping[str, str]) -> Names:
+        """With names for more variables."""
+        return replace(self, table={**self.table, **more})
+
+    def free(self, wanted: list[str]) -> list[str]:
+        """The names as wanted, an underscore more wherever one is taken."""
+        found: list[str] = []
+        for name in wanted:
+            while name in found or name in self.table.values() or name in _LOCALS | RESERVED:
+                name += "_"
+            found.append(name)
+        return found
 
     def shared_coordinates(self, kernel: Kernel, region: Region) -> list[str]:
         """Coordinates of a tile that a block copies: named after the axis where there is one."""

@@ -84,7 +84,7 @@ def compare(
 
     `output` and `written` (which of its elements were written) have the shape of the launch's output.
     """
-    compute = next(c for c in expected.op.computes if c.output.name == kernel.nest.compute.output.name)
+    compute = next(c for c in expected.op.computes if c.output.name == kernel.nest.output.name)
     error, scale, complete = 0.0, 0.0, True
     foreign, flat = written.copy().reshape(-1), written.reshape(-1)
     for where, owned in _parts(kernel, compute, blocks):
@@ -140,7 +140,8 @@ def _owned(
         for loop in kernel.block_loops:
             env[loop.name] = block % int(loop.extent)
             block //= int(loop.extent)
-        index = [np.asarray(value(kernel.nest.index[a.name], env)) for a in compute.spatial]
+        # The loops are those of the compute that sums; one put behind it runs over the same elements.
+        index = [np.asarray(value(kernel.nest.index[a.name], env)) for a in kernel.nest.compute.spatial]
         inside: Any = True
         element: Any = 0
         for i, axis, stride in zip(index, compute.spatial, compute.output.strides, strict=True):

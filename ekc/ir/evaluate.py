@@ -8,7 +8,7 @@ stage filled shows. Threads move in step here: a missing barrier would not show.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ekc.ir import expr as ex
 from ekc.ir.access import Access, Buffer, Guard
-from ekc.ir.linear import Linear, value
+from ekc.ir.linear import value
 from ekc.ir.operator import COMBINERS
 from ekc.ir.program import Program
 from ekc.ir.tree import (
@@ -57,7 +57,7 @@ def evaluate(
     )
     launches = kernels(program)
     for kernel in launches:
-        spec = kernel.nest.compute.output
+        spec = kernel.nest.output
         memory[spec.name] = np.zeros(spec.shape, spec.dtype.numpy)
         written = np.zeros(spec.shape, dtype=bool)
         chosen = blocks if kernel is launches[-1] and blocks is not None else np.arange(kernel.blocks)
@@ -284,15 +284,18 @@ class _Blocks:
         where, mask = self._targets(node.target, grid, node.region)
         for lane in node.lanes:
             mask = mask & (grid[lane.name] == 0)
-        source = np.asarray(value(node.buffer.address(_numbers(len(node.region.segments))), grid))
-        picked = self.buffers[node.buffer.name][:, :, source[0, 0].ravel()].reshape(where.shape)
+        compute = self.kernel.nest.epilogue or self.kernel.nest.compute
+        dtype, segments = compute.acc_dtype.numpy, len(node.region.segments)
+        axes = {a.name: value(f, grid) for a, f in zip(compute.spatial, node.target.index, strict=True)}
+        # An element that is not written is not read for either.
+        reads = {
+            x: a if a.buffer else replace(a, guards=(*node.target.guards, *a.guards))
+            for x, a in node.reads.items()
+        }
+        result = ex.evaluate(node.value, axes, lambda x: self._load(reads[x], grid, segments).astype(dtype))
         out = self.memory[node.target.spec.name].reshape(-1)
-        out[where[mask]] = picked[mask]
+        out[where[mask]] = np.broadcast_to(np.asarray(result, dtype), where.shape)[mask]
         self.written.reshape(-1)[where[mask]] = True
-
-
-def _numbers(count: int) -> tuple[Linear, ...]:
-    return tuple(Linear(((f"#{i}", 1),)) for i in range(count))
 
 
 def _axis_values(node: ComputeNode, grid: Mapping[str, Any]) -> dict[str, Any]:

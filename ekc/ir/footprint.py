@@ -29,7 +29,8 @@ def direct_reads(nest: Nest) -> dict[str, Forms]:
 
 
 def global_reads(nest: Nest) -> dict[str, Forms]:
-    """Every global tensor a launch reads, through stagings and through tensors computed on the spot."""
+    """Every global tensor a launch reads, through stagings, through tensors computed on the spot, and when
+    it writes."""
     produced = {s.tensor: s.produced_by for s in nest.stagings if s.produced_by}
     found: dict[str, Forms] = {}
     for load in ex.loads(nest.compute.body):
@@ -41,6 +42,9 @@ def global_reads(nest: Nest) -> dict[str, Forms]:
         axes = dict(zip((a.name for a in compute.spatial), index, strict=True))
         for x in ex.loads(compute.body):
             found.setdefault(x.tensor, []).append(tuple(linearize(i, axes) for i in x.index))
+    for load in ex.loads(nest.written):
+        if load.tensor != nest.compute.output.name:
+            found.setdefault(load.tensor, []).append(tuple(linearize(i, nest.index) for i in load.index))
     return found
 
 

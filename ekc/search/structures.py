@@ -9,7 +9,8 @@ The rules, in the order they apply:
 3. *stage*: each tensor with reuse across threads may go through shared memory, in its own order or
    with its last spatial dimension fastest; any tensor may go through registers.
 4. *lanes*: the reduction may be spread over the lanes of a warp instead of kept in one thread.
-5. *hold*: results stay in registers until complete.
+5. *hold*: results stay in registers until complete; computes that are elementwise in them, and their only
+   readers, are put behind them, so that one launch makes both.
 6. *leave out*: a structure whose stagings no size makes legal (a region along a fused index, reads of
    one tensor that move apart) is dropped; where none is left, everything is read where it lies.
 """
@@ -21,9 +22,21 @@ from dataclasses import dataclass
 
 from ekc.errors import ScheduleError
 from ekc.ir import expr as ex
+from ekc.ir.inline import chains
 from ekc.ir.operator import Axis, Compute, Operator
 from ekc.ir.program import initial
-from ekc.ir.steps import Bind, CacheRead, CacheWrite, Hole, Pipeline, Reorder, Split, Step, Unroll
+from ekc.ir.steps import (
+    Bind,
+    CacheRead,
+    CacheWrite,
+    ComputeInline,
+    Hole,
+    Pipeline,
+    Reorder,
+    Split,
+    Step,
+    Unroll,
+)
 from ekc.ir.tree import kernels
 from ekc.search.decisions import Decision, Level, choice, level, tiling
 
@@ -31,6 +44,8 @@ VTHREADS, THREADS, TILE, REDUCE, LANES = 8, 256, 16, 64, 32
 """Largest factor at each tile level. Ours, not the paper's."""
 MOST_ROUTINGS = 32
 """Ways of staging the tensors of one compute that become structures."""
+Chain = tuple[Compute, ...]
+"""What one launch makes: a compute, and those put behind it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,28 +75,28 @@ class Route:
 
 
 def structures(op: Operator) -> tuple[Structure, ...]:
-    """Every structure of an operator. Computes before the last large one get their first structure each."""
-    per_compute = [
-        _of_compute(op, c, f"{c.output.name}/" if len(op.computes) > 1 else "") for c in op.computes
-    ]
-    main = max(range(len(op.computes)), key=lambda i: op.computes[i].flops)
+    """Every structure of an operator. Launches other than the largest get their first structure each."""
+    launches = chains(op)
+    per_launch = [_of_launch(op, c, f"{c[0].output.name}/" if len(launches) > 1 else "") for c in launches]
+    main = max(range(len(launches)), key=lambda i: launches[i][0].flops)
     found = []
-    for chosen in per_compute[main]:
-        parts = [chosen if i == main else options[0] for i, options in enumerate(per_compute)]
+    for chosen in per_launch[main]:
+        parts = [chosen if i == main else options[0] for i, options in enumerate(per_launch)]
         steps = tuple(s for p in parts for s in p.steps)
         found.append(Structure(chosen.name, steps, tuple(d for p in parts for d in p.decisions)))
     return tuple(found)
 
 
-def _of_compute(op: Operator, compute: Compute, prefix: str) -> list[Structure]:
+def _of_launch(op: Operator, chain: Chain, prefix: str) -> list[Structure]:
+    compute = chain[0]
     reads = {x.tensor: x for x in ex.loads(compute.body)}
-    found = [_tiled(op, compute, routes, prefix) for routes in _routings(op, compute, reads)]
+    found = [_tiled(op, chain, routes, prefix) for routes in _routings(op, compute, reads)]
     if compute.reduction:
         lane_axis = max(compute.reduction, key=lambda a: (_contiguous(a, reads), a.extent))
         if lane_axis.extent >= LANES:
-            found += [_over_lanes(op, compute, lane_axis, r, prefix) for r in ((), tuple(reads))]
+            found += [_over_lanes(op, chain, lane_axis, r, prefix) for r in ((), tuple(reads))]
     in_place = tuple(Route(t, False) for t in reads)
-    return [s for s in found if _builds(op, s)] or [_tiled(op, compute, in_place, prefix)]
+    return [s for s in found if _builds(op, s)] or [_tiled(op, chain, in_place, prefix)]
 
 
 def _builds(op: Operator, structure: Structure) -> bool:
@@ -130,10 +145,10 @@ def _spatial_last(compute: Compute, load: ex.Load) -> tuple[int, ...]:
 
 
 class _Builder:
-    """Collects steps, decisions and loop names for one compute."""
+    """Collects steps, decisions and loop names for one launch."""
 
-    def __init__(self, op: Operator, compute: Compute, prefix: str) -> None:
-        self.op, self.compute, self.prefix = op, compute, prefix
+    def __init__(self, op: Operator, chain: Chain, prefix: str) -> None:
+        self.op, self.chain, self.compute, self.prefix = op, chain, chain[0], prefix
         self.steps: list[Step] = []
         self.decisions: list[Decision] = []
         self.blocks: list[str] = []
@@ -219,8 +234,8 @@ class _Builder:
         return Structure(self.prefix + name, tuple(self.steps), tuple(self.decisions))
 
 
-def _tiled(op: Operator, compute: Compute, routes: tuple[Route, ...], prefix: str) -> Structure:
-    b = _Builder(op, compute, prefix)
+def _tiled(op: Operator, chain: Chain, routes: tuple[Route, ...], prefix: str) -> Structure:
+    b = _Builder(op, chain, prefix)
     _cut(b)
     b.bind()
     _hold(b)
@@ -247,17 +262,17 @@ def _tiled(op: Operator, compute: Compute, routes: tuple[Route, ...], prefix: st
 
 
 def _over_lanes(
-    op: Operator, compute: Compute, lane_axis: Axis, registers: tuple[str, ...], prefix: str
+    op: Operator, chain: Chain, lane_axis: Axis, registers: tuple[str, ...], prefix: str
 ) -> Structure:
     """Rule 4: the innermost part of one reduction axis over lanes, a vector of it in each."""
-    b = _Builder(op, compute, prefix)
-    for axis in compute.spatial:
+    b = _Builder(op, chain, prefix)
+    for axis in b.compute.spatial:
         if axis.extent == 1:
             b.blocks.append(axis.name)
         else:
             block, thread, tile = b.tile(axis, {"thread": 32, "tile": 8}, "tile.rows")
             b.place(block=block, thread=thread, tile=tile)
-    for axis in compute.reduction:
+    for axis in b.compute.reduction:
         if axis is not lane_axis:
             b.reduce(axis)
     outer, lane, vector = b.lanes(lane_axis)
@@ -285,10 +300,10 @@ def _cut(b: _Builder) -> None:
 
 
 def _hold(b: _Builder) -> None:
-    output = b.compute.output
-    b.steps.append(
-        CacheWrite(output.name, "register", b.hole(f"vector.{output.name}", _widths(b.op, output.name)))
-    )
+    written = b.chain[-1].output.name
+    vector = b.hole(f"vector.{written}", _widths(b.op, written))
+    b.steps.append(CacheWrite(b.compute.output.name, "register", vector))
+    b.steps += [ComputeInline(done.output.name) for done in b.chain[:-1]]
 
 
 def _unroll(b: _Builder) -> None:

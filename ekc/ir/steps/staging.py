@@ -9,8 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from ekc.ir import expr as ex
+from ekc.ir.inline import reads
 from ekc.ir.linear import Extent
-from ekc.ir.operator import Compute
 from ekc.ir.program import Nest, Program, Staging
 from ekc.ir.refusal import Check, refuse
 from ekc.ir.steps.base import Step
@@ -121,10 +121,6 @@ def depth(nest: Nest, at: str | None) -> int:
     return -1 if at is None else nest.position(at)
 
 
-def _reads(compute: Compute, tensor: str) -> bool:
-    return tensor in {load.tensor for load in ex.loads(compute.body)}
-
-
 def _not_pipelined(nest: Nest, what: str, at: str | None) -> Check:
     """A tile computed on the spot cannot be fetched ahead."""
     stages = 1 if at is None else nest.loop(at).pipeline
@@ -133,7 +129,7 @@ def _not_pipelined(nest: Nest, what: str, at: str | None) -> Check:
 
 def _reader_of(program: Program, tensor: str, source: str, at: str | None) -> Nest:
     """The nest whose body reads `tensor` (and holds the loop `at`, where several do)."""
-    readers = [n for n in program.nests if _reads(n.compute, tensor)]
+    readers = [n for n in program.nests if reads(n.compute, tensor)]
     readers = [n for n in readers if source == tensor or n.staging(source)]
     if not readers:
         known = [load.tensor for n in program.nests for load in ex.loads(n.compute.body)]
@@ -224,11 +220,11 @@ class ComputeAt(Step):
         for nest in program.nests:
             if nest.staging(self.what):
                 return self._move(program, nest)
-        producers = [n for n in program.nests[:-1] if n.compute.output.name == self.what]
+        producers = [n for n in program.nests[:-1] if n.output.name == self.what]
         if producers:
             return self._inline(program, producers[0])
         names = [s.name for n in program.nests for s in n.stagings] + [
-            n.compute.output.name for n in program.nests[:-1]
+            n.output.name for n in program.nests[:-1]
         ]
         near = difflib.get_close_matches(self.what, names, n=1, cutoff=0.0)
         limit = f"the movable {', '.join(names)}" if names else "nothing movable here"
@@ -266,16 +262,17 @@ class ComputeAt(Step):
                 "it sums over axes",
                 "leave it a launch of its own",
             )
-        if any(len(n.loops) != len(n.compute.axes) for n in (producer,)) or producer.stagings:
+        if len(producer.loops) != len(producer.compute.axes) or producer.stagings or producer.epilogue:
             raise refuse(
                 "compute_at", f"{tensor} not yet scheduled", "its loops were changed", "compute_at first"
             )
-        readers = [n for n in program.nests if _reads(n.compute, tensor)]
-        others = [
-            s for n in program.nests for s in n.stagings if s.produced_by and _reads(s.produced_by, tensor)
+        readers = [n for n in program.nests if reads(n.compute, tensor)]
+        others = [s.produced_by for n in program.nests for s in n.stagings] + [
+            n.epilogue for n in program.nests
         ]
-        if len(readers) != 1 or others:
-            count = len(readers) + len(others)
+        elsewhere = sum(other is not None and reads(other, tensor) for other in others)
+        if len(readers) != 1 or elsewhere:
+            count = len(readers) + elsewhere
             raise refuse(
                 "compute_at",
                 f"{tensor} read by one compute",
