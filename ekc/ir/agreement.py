@@ -5,18 +5,17 @@ What is expected comes from the operator alone; which elements a block owns from
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ekc.ir.expected import Expected, everything
+from ekc.ir.footprint import stored
 from ekc.ir.linear import value
 from ekc.ir.operator import Compute, Operator
-from ekc.ir.reference import reference_at
 from ekc.ir.tree import Kernel
 
 DATA_SEED = 0
@@ -51,22 +50,6 @@ class Agreement:
         return ", ".join(told)
 
 
-@dataclass(frozen=True, eq=False)
-class Expected:
-    """Inputs of an operator, and what its computes make of them in float64."""
-
-    op: Operator
-    arrays: tuple[NDArray[Any], ...]
-
-    @cached_property
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """By name: the inputs, and for a graph of computes everything before the last."""
-        found = dict(zip((t.name for t in self.op.inputs), self.op.check_arrays(self.arrays), strict=True))
-        for compute in self.op.computes[:-1]:
-            found[compute.output.name] = reference_at(compute, found, _everything(compute))
-        return found
-
-
 def random_inputs(op: Operator, seed: int = DATA_SEED) -> tuple[NDArray[Any], ...]:
     """Standard normal arrays of the operator's shapes and dtypes; never zeros, which flatter everything."""
     random = np.random.default_rng(seed)
@@ -85,33 +68,19 @@ def compare(
     `output` and `written` (which of its elements were written) have the shape of the launch's output.
     """
     compute = next(c for c in expected.op.computes if c.output.name == kernel.nest.output.name)
-    error, scale, complete = 0.0, 0.0, True
+    error, allowed, complete = 0.0, 0.0, True
+    held = set(expected.op.tensors) - stored(kernel.nest)
     foreign, flat = written.copy().reshape(-1), written.reshape(-1)
     for where, owned in _parts(kernel, compute, blocks):
         grid = np.ix_(*where.values())
-        want, got = reference_at(compute, expected.tensors, where), output[grid].astype(np.float64)
+        right, got = expected.at(compute, where, held), output[grid].astype(np.float64)
         complete = complete and bool(flat[owned].all())
         foreign[owned] = False
-        difference = np.abs(np.where(written[grid], got - want, 0.0))
+        difference = np.abs(np.where(written[grid], got - right.value, 0.0))
         error = max(error, float(np.max(np.where(np.isnan(difference), np.inf, difference), initial=0.0)))
-        scale = max(scale, float(np.max(np.abs(want), initial=0.0)))
-    allowed, strays = tolerance(expected.op, scale), int(np.count_nonzero(foreign))
+        allowed = max(allowed, right.slack)
+    strays = int(np.count_nonzero(foreign))
     return Agreement(error, allowed, complete, strays, len(blocks), int(kernel.blocks))
-
-
-def tolerance(op: Operator, scale: float) -> float:
-    """The error that rounding can explain for results of size `scale`: grows with the square root of
-    the number of terms, as random rounding errors do, with a margin of 8."""
-    terms = max(math.prod(float(a.extent) for a in c.reduction) for c in op.computes)
-    epsilon = np.finfo(np.float32).eps * math.sqrt(terms + 1) * 8
-    for spec in (*op.intermediates, *op.outputs):
-        if spec.dtype.name == "float16":
-            epsilon += float(np.finfo(np.float16).eps)
-    return float(epsilon) * max(scale, 1e-3)
-
-
-def _everything(compute: Compute) -> dict[str, NDArray[Any]]:
-    return {a.name: np.arange(a.extent) for a in compute.spatial}
 
 
 def _parts(
@@ -120,7 +89,7 @@ def _parts(
     """The output in parts: indices along every spatial axis, and the elements owned in their product.
     All blocks together own everything, in one part."""
     if len(blocks) == int(kernel.blocks):
-        yield _everything(compute), slice(None)
+        yield everything(compute), slice(None)
     else:
         yield from _owned(kernel, compute, blocks)
 

@@ -54,8 +54,8 @@ def _checked(op: Operator, result: TensorSpec, name: str, shape: Any) -> tuple[i
     last = result.shape[max(0, len(result.shape) - len(extents)) :]
     if len(extents) > len(last) or any(e not in (1, of) for e, of in zip(extents, last, strict=True)):
         raise InvalidInput(
-            f"epilogue: {name} of shape {extents} does not broadcast to {result.name} of shape {result.shape}; "
-            f"the nearest shape is {last}"
+            f"epilogue: {name} of shape {extents} does not broadcast to {result.name} of shape "
+            f"{result.shape}; the nearest shape is {last}"
         )
     return extents
 

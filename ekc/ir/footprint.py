@@ -48,6 +48,12 @@ def global_reads(nest: Nest) -> dict[str, Forms]:
     return found
 
 
+def stored(nest: Nest) -> set[str]:
+    """The tensors that a launch reads or writes as they are stored: in global memory, or in a tile of it that
+    is computed on the spot."""
+    return {*global_reads(nest), *(s.tensor for s in nest.stagings), nest.output.name}
+
+
 def global_writes(nest: Nest) -> Forms:
     """The output elements a launch writes."""
     return [tuple(linearize(i, nest.index) for i in nest.compute.store.index)]
