@@ -25,7 +25,7 @@ from ekc.version import __version__
 if TYPE_CHECKING:
     from ekc import codegen, devices, emulator
     from ekc.devices.compiling import compile
-    from ekc.ir.expr import exp, maximum, minimum, relu, rsqrt, sqrt, tanh
+    from ekc.ir.expr import erf, exp, gelu, maximum, minimum, relu, rsqrt, sigmoid, silu, sqrt, tanh
     from ekc.ir.operator import Operator
     from ekc.ir.operators import (
         batch_matmul,
@@ -67,7 +67,19 @@ _HOMES = {
         "rms_norm",
         "softmax",
     ),
-    "ekc.ir.expr": ("exp", "maximum", "minimum", "relu", "rsqrt", "sqrt", "tanh"),
+    "ekc.ir.expr": (
+        "erf",
+        "exp",
+        "gelu",
+        "maximum",
+        "minimum",
+        "relu",
+        "rsqrt",
+        "sigmoid",
+        "silu",
+        "sqrt",
+        "tanh",
+    ),
     "ekc.ir.operator": ("Operator",),
     "ekc.ir.schedule": ("Schedule",),
     "ekc.devices.compiling": ("compile",),
@@ -106,7 +118,9 @@ __all__ = [
     "devices",
     "einsum",
     "emulator",
+    "erf",
     "exp",
+    "gelu",
     "layer_norm",
     "matmul",
     "matvec",
@@ -116,6 +130,8 @@ __all__ = [
     "relu",
     "rms_norm",
     "rsqrt",
+    "sigmoid",
+    "silu",
     "softmax",
     "sqrt",
     "tanh",

@@ -39,7 +39,8 @@ def check(source: Source, arch: str | None, as_json: bool) -> int:
     import ekc
     from ekc import devices
     from ekc.devices.verify import verify
-    from ekc.ir.agreement import Expected, random_inputs
+    from ekc.ir.agreement import random_inputs
+    from ekc.ir.expected import Expected
 
     found, device = source.find(), devices.open(source.target)
     refusals = _refusals(found.schedule, device)

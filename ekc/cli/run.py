@@ -28,7 +28,8 @@ def run(source: Source, seed: int, as_json: bool) -> int:
     import ekc
     from ekc import devices
     from ekc.devices.verify import verify
-    from ekc.ir.agreement import Expected, input_policy, random_inputs
+    from ekc.ir.agreement import input_policy, random_inputs
+    from ekc.ir.expected import Expected
 
     found, device = source.find(), devices.open(source.target)
     schedule = found.schedule

@@ -12,7 +12,7 @@ def footprints(kernel: Kernel) -> tuple[Footprint, ...]:
     nest = kernel.nest
     reads = [(tensor, "load", forms) for tensor, forms in global_reads(nest).items()]
     found = []
-    for tensor, kind, forms in (*reads, (nest.compute.output.name, "store", global_writes(nest))):
+    for tensor, kind, forms in (*reads, (nest.output.name, "store", global_writes(nest))):
         spec = kernel.tensors[tensor]
         block_bytes = min(float(block_elements(forms, nest)) * spec.dtype.bytes, float(spec.bytes))
         used = {name for read in forms for form in read for name in form.variables()}

@@ -52,7 +52,7 @@ def compile_schedule(schedule: Schedule, arch: str = "sm_80", limits: Limits | N
 def assemble(schedule: Schedule, made: Generated, output: NvrtcOutput) -> CompiledKernel:
     """Generated text and what NVRTC made of it, as one value."""
     op = schedule.op
-    left = {n.compute.output.name for n in schedule.program.nests} - {t.name for t in op.outputs}
+    left = {n.output.name for n in schedule.program.nests} - {t.name for t in op.outputs}
     return CompiledKernel(
         name=op.name,
         cuda_source=made.source,
@@ -94,7 +94,7 @@ def _launch(kernel: Kernel, name: str) -> Launch:
 
 def _arguments(kernel: Kernel) -> tuple[str, ...]:
     """The tensors a kernel reads, in order of appearance, and the one it writes."""
-    return (*global_reads(kernel.nest), kernel.nest.compute.output.name)
+    return (*global_reads(kernel.nest), kernel.nest.output.name)
 
 
 def _kernel_text(kernel: Kernel, launch: Launch) -> dict[str, object]:
@@ -105,7 +105,8 @@ def _kernel_text(kernel: Kernel, launch: Launch) -> dict[str, object]:
         f"{'' if t == out else 'const '}{kernel.tensors[t].dtype.cuda}* __restrict__ {names[t]}"
         for t in launch.arguments
     ]
-    up_front = [b for b in kernel.buffers if b.scope == "shared" or b.name == f"{out}.acc"]
+    held = f"{kernel.nest.compute.output.name}.acc"
+    up_front = [b for b in kernel.buffers if b.scope == "shared" or b.name == held]
     return {
         "name": launch.name,
         "grid": launch.grid,

@@ -24,7 +24,7 @@ alignof and_eq asm bitand bitor char16_t char32_t char8_t co_await co_return co_
 const_cast consteval constexpr constinit decltype dynamic_cast explicit friend mutable noexcept not_eq
 nullptr or_eq reinterpret_cast requires static_assert static_cast thread_local typeid typename wchar_t
 xor xor_eq NULL NAN INFINITY EOF linux unix dim3 float2 float4 uint2 uint4 to_float to_half expf sqrtf
-rsqrtf tanhf fabsf fmaxf fminf floorf bf16_t to_bf16 to_tf32 to_int8 abs
+rsqrtf tanhf erff fabsf fmaxf fminf floorf bf16_t to_bf16 to_tf32 to_int8 abs
 """
 RESERVED = frozenset(_WORDS.split())
 """Words that operators may use but C++, CUDA or the generated code has taken."""
@@ -70,6 +70,19 @@ class Names:
                     name += "_"
             local[f"#{i}"] = name
         return replace(self, table={**self.table, **local}, zero=zero)
+
+    def also(self, more: Mapping[str, str]) -> Names:
+        """With names for more variables."""
+        return replace(self, table={**self.table, **more})
+
+    def free(self, wanted: list[str]) -> list[str]:
+        """The names as wanted, an underscore more wherever one is taken."""
+        found: list[str] = []
+        for name in wanted:
+            while name in found or name in self.table.values() or name in _LOCALS | RESERVED:
+                name += "_"
+            found.append(name)
+        return found
 
     def shared_coordinates(self, kernel: Kernel, region: Region) -> list[str]:
         """Coordinates of a tile that a block copies: named after the axis where there is one."""

@@ -15,7 +15,14 @@ from ekc.ir.operator import Operator
 _MOVES = {2: "unsigned short", 4: "unsigned int", 8: "uint2", 16: "uint4"}
 _FLOAT_MOVES = {8: "float2", 16: "float4"}
 _INT_FUNCTIONS = {"abs": "abs"}
-_FLOAT_FUNCTIONS = {"exp": "expf", "sqrt": "sqrtf", "rsqrt": "rsqrtf", "tanh": "tanhf", "abs": "fabsf"}
+_FLOAT_FUNCTIONS = {
+    "exp": "expf",
+    "sqrt": "sqrtf",
+    "rsqrt": "rsqrtf",
+    "tanh": "tanhf",
+    "erf": "erff",
+    "abs": "fabsf",
+}
 _TO = {FLOAT16: "to_half", BFLOAT16: "to_bf16", INT8: "to_int8"}
 
 

@@ -6,8 +6,8 @@ operators; everything that needs arithmetic is worked out here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ekc.codegen.names import Names
@@ -15,9 +15,10 @@ from ekc.codegen.types import Arithmetic, converted, move_type, zero
 from ekc.ir.access import Access, Buffer
 from ekc.ir.dtypes import DType, start_value
 from ekc.ir.footprint import placed
+from ekc.ir.issue import fetched
 from ekc.ir.linear import Linear, variable
 from ekc.ir.program import THREAD_LEVELS
-from ekc.ir.region import Region
+from ekc.ir.region import Region, segment_cell
 from ekc.ir.tree import (
     BarrierNode,
     CombineNode,
@@ -362,17 +363,63 @@ class Views:
             "values": [converted(c, node.buffer.dtype, spec.dtype) for c in cells],
             "what": f"{names[node.buffer.name]} -> {names[spec.name]}",
         }
-        return View("write", text)
+        if self.kernel.nest.epilogue is None:
+            return View("write", text)
+        return View("write_through", text | self._through(node, names))
+
+    def _through(self, node: WriteNode, names: Names) -> dict[str, Any]:
+        """An element worked out when it is written: what is read for it, and the value, in element `part`
+        of the vector."""
+        vector, spec, axis = int(node.vector), node.target.spec, f"#{node.vector_segment}"
+        move = {axis: Linear(((axis, 1), ("part", 1)))} if vector > 1 else {}
+        inside = names.also({"part": "part"})
+        here = dict(zip(node.reads, names.free([f"{x.tensor}_here" for x in node.reads]), strict=True))
+        near = dict(zip(node.reads, names.free([f"{x.tensor}_near" for x in node.reads]), strict=True))
+        acc = (self.kernel.nest.epilogue or self.kernel.nest.compute).acc_dtype
+        fetches, values = [], []
+        for load, access in node.reads.items():
+            width = int(fetched(node, access))
+            text = self._read(moved(access, move), acc, inside)
+            if width > 1:
+                fetches.append(self._fetch(access, near[load], width, vector, axis, names))
+                text = converted(f"{near[load]}[part]", access.dtype, acc)
+            values.append({"name": here[load], "text": text})
+        index = (form.substitute(move) for form in node.target.index)
+        axes = dict(zip((a.name for a in self.kernel.nest.compute.spatial), index, strict=True))
+        value = inside.value(node.value, Arithmetic(acc), axes, lambda x: here[x])
+        return {
+            "fetches": fetches,
+            "held": acc.cuda,
+            "reads": values,
+            "value": converted(value, acc, spec.dtype),
+        }
+
+    def _fetch(
+        self, access: Access, near: str, width: int, vector: int, axis: str, names: Names
+    ) -> dict[str, Any]:
+        """A read of the neighbours that a vector needs, `width` at a time."""
+        dtype = access.dtype
+        starts = [moved(access, {axis: Linear(((axis, 1),), at)}) for at in range(0, vector, width)]
+        return {
+            "declare": f"alignas({dtype.bytes * width}) {dtype.cuda} {near}[{vector}];",
+            "move": move_type(dtype, width),
+            "parts": [(f"{near}[{i * width}]", names.element(start)) for i, start in enumerate(starts)],
+        }
+
+
+def moved(access: Access, move: Mapping[str, Linear]) -> Access:
+    """An access with segment coordinates replaced."""
+    return replace(
+        access,
+        index=tuple(form.substitute(move) for form in access.index),
+        cell=tuple(form.substitute(move) for form in access.cell),
+        guards=tuple(replace(g, form=g.form.substitute(move)) for g in access.guards),
+    )
 
 
 def _shared_stages(node: LoopNode) -> list[StageNode]:
     """The copies that a pipelined loop overlaps; none where compute_at has moved them to another loop."""
     return [n for n in node.body if isinstance(n, StageNode) and n.buffer.scope == "shared"]
-
-
-def segment_cell(region: Region) -> tuple[Linear, ...]:
-    """The cell whose coordinates are the segment variables themselves."""
-    return tuple(Linear(((f"#{i}", 1),)) for i in range(len(region.segments)))
 
 
 def declaration(buffer: Buffer, names: Names) -> str:

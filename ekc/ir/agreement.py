@@ -5,19 +5,18 @@ What is expected comes from the operator alone; which elements a block owns from
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.ir.dtypes import FLOAT32, INT8, DType
+from ekc.ir.dtypes import INT8, DType
+from ekc.ir.expected import Expected, everything
+from ekc.ir.footprint import stored
 from ekc.ir.linear import value
 from ekc.ir.operator import Compute, Operator
-from ekc.ir.reference import inputs_as_read, reference_at
 from ekc.ir.tree import Kernel
 
 DATA_SEED = 0
@@ -54,22 +53,6 @@ class Agreement:
         return ", ".join(told)
 
 
-@dataclass(frozen=True, eq=False)
-class Expected:
-    """Inputs of an operator, and what its computes make of them in float64."""
-
-    op: Operator
-    arrays: tuple[NDArray[Any], ...]
-
-    @cached_property
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """By name: the inputs, and for a graph of computes everything before the last."""
-        found = inputs_as_read(self.op, self.arrays)
-        for compute in self.op.computes[:-1]:
-            found[compute.output.name] = reference_at(compute, found, _everything(compute))
-        return found
-
-
 def random_inputs(op: Operator, seed: int = DATA_SEED) -> tuple[NDArray[Any], ...]:
     """Arrays of the operator's shapes and dtypes; never all zeros, which flatter everything.
 
@@ -104,36 +87,20 @@ def compare(
 
     `output` and `written` (which of its elements were written) have the shape of the launch's output.
     """
-    compute = next(c for c in expected.op.computes if c.output.name == kernel.nest.compute.output.name)
-    error, scale, complete = 0.0, 0.0, True
+    compute = next(c for c in expected.op.computes if c.output.name == kernel.nest.output.name)
+    error, allowed, complete = 0.0, 0.0, True
+    held = set(expected.op.tensors) - stored(kernel.nest)
     foreign, flat = written.copy().reshape(-1), written.reshape(-1)
     for where, owned in _parts(kernel, compute, blocks):
         grid = np.ix_(*where.values())
-        want, got = reference_at(compute, expected.tensors, where), output[grid].astype(np.float64)
+        right, got = expected.at(compute, where, held), output[grid].astype(np.float64)
         complete = complete and bool(flat[owned].all())
         foreign[owned] = False
-        difference = np.abs(np.where(written[grid], got - want, 0.0))
+        difference = np.abs(np.where(written[grid], got - right.value, 0.0))
         error = max(error, float(np.max(np.where(np.isnan(difference), np.inf, difference), initial=0.0)))
-        scale = max(scale, float(np.max(np.abs(want), initial=0.0)))
-    allowed, strays = tolerance(expected.op, scale), int(np.count_nonzero(foreign))
+        allowed = max(allowed, right.slack)
+    strays = int(np.count_nonzero(foreign))
     return Agreement(error, allowed, complete, strays, len(blocks), int(kernel.blocks))
-
-
-def tolerance(op: Operator, scale: float) -> float:
-    """The error that rounding can explain for results of size `scale`: grows with the square root of
-    the number of terms, as random rounding errors do, with a margin of 8. Integers allow none."""
-    epsilon = 0.0
-    terms = [math.prod(float(a.extent) for a in c.reduction) for c in op.computes if not c.acc_dtype.integer]
-    if terms:
-        epsilon = FLOAT32.epsilon * math.sqrt(max(terms) + 1) * 8
-    for compute in op.computes:
-        if compute.output.dtype is not compute.acc_dtype:
-            epsilon += compute.output.dtype.epsilon
-    return epsilon * max(scale, 1e-3)
-
-
-def _everything(compute: Compute) -> dict[str, NDArray[Any]]:
-    return {a.name: np.arange(a.extent) for a in compute.spatial}
 
 
 def _parts(
@@ -142,7 +109,7 @@ def _parts(
     """The output in parts: indices along every spatial axis, and the elements owned in their product.
     All blocks together own everything, in one part."""
     if len(blocks) == int(kernel.blocks):
-        yield _everything(compute), slice(None)
+        yield everything(compute), slice(None)
     else:
         yield from _owned(kernel, compute, blocks)
 
@@ -162,7 +129,8 @@ def _owned(
         for loop in kernel.block_loops:
             env[loop.name] = block % int(loop.extent)
             block //= int(loop.extent)
-        index = [np.asarray(value(kernel.nest.index[a.name], env)) for a in compute.spatial]
+        # The loops are those of the compute that sums; one put behind it runs over the same elements.
+        index = [np.asarray(value(kernel.nest.index[a.name], env)) for a in kernel.nest.compute.spatial]
         inside: Any = True
         element: Any = 0
         for i, axis, stride in zip(index, compute.spatial, compute.output.strides, strict=True):

@@ -18,12 +18,13 @@ from ekc.ir import expr as ex
 from ekc.ir.access import Access, Guard
 from ekc.ir.footprint import block_elements, global_reads, global_writes
 from ekc.ir.guards import joint, shares
-from ekc.ir.issue import issued, joined_copy, kept_read, merged, written_out
+from ekc.ir.issue import fetched, issued, joined_copy, kept_read, merged, written_out
 from ekc.ir.limits import Limits
+from ekc.ir.operator import arithmetic
 from ekc.ir.program import Program
 from ekc.ir.region import Region
 from ekc.ir.rules import RESERVED_REGISTERS, prefetched, registers_needed, statements
-from ekc.ir.traffic import Traffic
+from ekc.ir.traffic import Traffic, known
 from ekc.ir.tree import (
     BarrierNode,
     CombineNode,
@@ -127,6 +128,8 @@ class _Walk:
                     self._add("guards", trips * _needed(node.target.guards) * self.warps)
                     if node.target.dtype is not node.buffer.dtype:
                         self._add("conversions", trips * _f(node.region.size) * self.warps)
+                    if self.kernel.nest.epilogue is not None:
+                        self._epilogue(node, trips * _f(node.region.size))
                     self._write(node.target, node.vector, count, node.region)
                 case InitNode() if node.buffer is None:
                     self._write(node.target, 1, trips * _f(node.region.size), node.region)
@@ -153,6 +156,21 @@ class _Walk:
 
     def _write(self, target: Access, vector: Any, count: Array, region: Region) -> None:
         self.traffic.touch(target, "store", vector, count, target.guards, region)
+
+    def _epilogue(self, node: WriteNode, elements: Array) -> None:
+        """What is done to each finished element, and what is read for it."""
+        guards = node.target.guards
+        runs = elements * shares(guards, known(self.kernel.nest, node.region), self.traffic.lanes).warps
+        self._add("operations", runs * self.warps * len(arithmetic(node.value)))
+        for access in node.reads.values():
+            if access.buffer is not None:
+                continue
+            if access.dtype is not self.kernel.nest.compute.acc_dtype:
+                self._add("conversions", runs * self.warps)
+            self._add("guards", runs * _needed(access.guards) * self.warps)
+            width = fetched(node, access)
+            count = elements / _f(width)
+            self.traffic.touch(access, "load", width, count, joint(guards, access.guards), node.region)
 
     def _copies(self, node: StageNode, trips: Array) -> None:
         """A copy: by all threads of the block into shared memory, or by each for itself into registers."""
@@ -260,7 +278,7 @@ class _Walk:
         resident = self._shape(blocks)["resident_blocks"] * self.limits.sms
         block_bytes: Array = 0.0
         dram: Array = 0.0
-        for tensor, forms in (*global_reads(nest).items(), (nest.compute.output.name, global_writes(nest))):
+        for tensor, forms in (*global_reads(nest).items(), (nest.output.name, global_writes(nest))):
             spec = self.kernel.tensors[tensor]
             own = np.minimum(block_elements(forms, nest) * spec.dtype.bytes, float(spec.bytes))
             used = {name for form in forms for dim in form for name in dim.variables()}

@@ -9,7 +9,7 @@ barrier would not show.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ekc.ir import expr as ex
 from ekc.ir.access import Access, Buffer, Guard
 from ekc.ir.dtypes import converted, start_value, unset
-from ekc.ir.linear import Linear, value
+from ekc.ir.linear import value
 from ekc.ir.program import Program
 from ekc.ir.tree import (
     BarrierNode,
@@ -59,7 +59,7 @@ def evaluate(
     )
     launches = kernels(program)
     for kernel in launches:
-        spec = kernel.nest.compute.output
+        spec = kernel.nest.output
         memory[spec.name] = np.zeros(spec.shape, spec.dtype.numpy)
         written = np.zeros(spec.shape, dtype=bool)
         chosen = blocks if kernel is launches[-1] and blocks is not None else np.arange(kernel.blocks)
@@ -321,15 +321,23 @@ class _Blocks:
         where, mask = self._targets(node.target, grid, node.region)
         for lane in node.lanes:
             mask = mask & (grid[lane.name] == 0)
-        source = np.asarray(value(node.buffer.address(_numbers(len(node.region.segments))), grid))
-        picked = self.buffers[node.buffer.name][:, :, source[0, 0].ravel()].reshape(where.shape)
+        compute = self.kernel.nest.epilogue or self.kernel.nest.compute
+        acc, segments = compute.acc_dtype, len(node.region.segments)
+        axes = {a.name: value(f, grid) for a, f in zip(compute.spatial, node.target.index, strict=True)}
+        # An element that is not written is not read for either.
+        reads = {
+            x: a if a.buffer else replace(a, guards=(*node.target.guards, *a.guards))
+            for x, a in node.reads.items()
+        }
+
+        def read(x: ex.Load) -> NDArray[Any]:
+            return converted(self._load(reads[x], grid, segments), reads[x].dtype, acc)
+
+        result = np.asarray(ex.evaluate(node.value, axes, read), acc.numpy)
+        result = converted(result, acc, node.target.dtype)
         out = self.memory[node.target.spec.name].reshape(-1)
-        out[where[mask]] = converted(picked[mask], node.buffer.dtype, node.target.dtype)
+        out[where[mask]] = np.broadcast_to(result, where.shape)[mask]
         self.written.reshape(-1)[where[mask]] = True
-
-
-def _numbers(count: int) -> tuple[Linear, ...]:
-    return tuple(Linear(((f"#{i}", 1),)) for i in range(count))
 
 
 def _axis_values(node: ComputeNode, grid: Mapping[str, Any]) -> dict[str, Any]:

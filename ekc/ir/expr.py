@@ -7,11 +7,14 @@ edge of a tile are the same thing, and both become guards only where a range ana
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from ekc.errors import InvalidInput
 
 
 class Expr:
@@ -103,7 +106,7 @@ class Binary(Expr):
 
 @dataclass(frozen=True)
 class Call(Expr):
-    """A unary function: exp, sqrt, rsqrt, tanh, abs."""
+    """A unary function: exp, sqrt, rsqrt, tanh, erf, abs."""
 
     function: str
     argument: Expr
@@ -112,11 +115,27 @@ class Call(Expr):
         return f"{self.function}({self.argument})"
 
 
+_AT_ONCE = 1 << 20
+
+
+def _erf(a: Any) -> Any:
+    """The error function of the C library, element by element, in double precision: NumPy has none."""
+    values = np.asarray(a)
+    flat = values.astype(np.float64).ravel()
+    out = np.empty_like(flat)
+    for start in range(0, flat.size, _AT_ONCE):
+        part = flat[start : start + _AT_ONCE]
+        out[start : start + part.size] = np.fromiter(map(math.erf, part.tolist()), np.float64, part.size)
+    kept = values.dtype if np.issubdtype(values.dtype, np.floating) else np.float64
+    return out.reshape(values.shape).astype(kept)[()]
+
+
 FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
     "exp": np.exp,
     "sqrt": np.sqrt,
     "rsqrt": lambda a: 1 / np.sqrt(a),
     "tanh": np.tanh,
+    "erf": _erf,
     "abs": np.abs,
 }
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2, "//": 2, "%": 2}
@@ -175,6 +194,34 @@ def tanh(a: Operand) -> Expr:
     return Call("tanh", as_expr(a))
 
 
+def erf(a: Operand) -> Expr:
+    """The error function of a: 2 / sqrt(pi) times the integral of exp(-t * t) from 0 to a."""
+    return Call("erf", as_expr(a))
+
+
+def sigmoid(a: Operand) -> Expr:
+    """1 / (1 + exp(-a))."""
+    return 1 / (1 + exp(-as_expr(a)))
+
+
+def silu(a: Operand) -> Expr:
+    """a * sigmoid(a), also called swish."""
+    return as_expr(a) / (1 + exp(-as_expr(a)))
+
+
+def gelu(a: Operand, approximate: str = "none") -> Expr:
+    """a times the standard normal distribution function of a, by erf; "tanh" is the form without erf.
+
+    Both forms and their names are those of PyTorch; they differ by up to 5e-4.
+    """
+    a = as_expr(a)
+    if approximate == "none":
+        return 0.5 * a * (1 + erf(a * math.sqrt(0.5)))
+    if approximate == "tanh":
+        return 0.5 * a * (1 + tanh(math.sqrt(2 / math.pi) * (a + 0.044715 * a * a * a)))
+    raise InvalidInput(f"gelu: approximate={approximate!r} is neither 'none' nor 'tanh'; try 'tanh'")
+
+
 def walk(e: Expr) -> Iterator[Expr]:
     """Every node of the tree, parents first."""
     yield e
@@ -219,6 +266,15 @@ def substitute(e: Expr, values: Mapping[str, Expr]) -> Expr:
     if isinstance(e, Load):
         return Load(e.tensor, tuple(substitute(i, values) for i in e.index))
     return e
+
+
+def with_loads(e: Expr, change: Callable[[Load], Expr]) -> Expr:
+    """The expression with each tensor read replaced."""
+    if isinstance(e, Load):
+        return change(e)
+    if isinstance(e, Binary):
+        return Binary(e.op, with_loads(e.a, change), with_loads(e.b, change))
+    return Call(e.function, with_loads(e.argument, change)) if isinstance(e, Call) else e
 
 
 def evaluate(e: Expr, axes: Mapping[str, Any], load: Callable[[Load], Any]) -> Any:

@@ -30,7 +30,8 @@ def direct_reads(nest: Nest) -> dict[str, Forms]:
 
 
 def global_reads(nest: Nest) -> dict[str, Forms]:
-    """Every global tensor a launch reads, through stagings and through tensors computed on the spot."""
+    """Every global tensor a launch reads, through stagings, through tensors computed on the spot, and when
+    it writes."""
     produced = {s.tensor: s.produced_by for s in nest.stagings if s.produced_by}
     found: dict[str, Forms] = {}
 
@@ -43,7 +44,16 @@ def global_reads(nest: Nest) -> dict[str, Forms]:
                 visit(compute.body, placed(compute, forms))
 
     visit(nest.compute.body, nest.index)
+    for load in ex.loads(nest.written):
+        if load.tensor != nest.compute.output.name:
+            found.setdefault(load.tensor, []).append(index_of(load, nest.index))
     return found
+
+
+def stored(nest: Nest) -> set[str]:
+    """The tensors that a launch reads or writes as they are stored: in global memory, or in a tile of it that
+    is computed on the spot."""
+    return {*global_reads(nest), *(s.tensor for s in nest.stagings), nest.output.name}
 
 
 def index_of(load: ex.Load, index: Mapping[str, Linear]) -> tuple[Linear, ...]:

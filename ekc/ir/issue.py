@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ekc.ir.access import Access, Guard
 from ekc.ir.dtypes import FLOAT16, TF32
 from ekc.ir.guards import needed
-from ekc.ir.linear import Atom, Extent
+from ekc.ir.linear import Atom, Extent, atom_variables, smaller
 from ekc.ir.lookup import Lookup
 from ekc.ir.program import Nest
 from ekc.ir.tree import ComputeNode, InitNode, LoopNode, Node, ReduceNode, StageNode, WriteNode
@@ -116,6 +116,21 @@ def joined_copy(stage: StageNode, path: Sequence[LoopNode], nest: Nest) -> Exten
     return np.maximum(np.asanyarray(stage.staging.vector), merged(stage.source, written))
 
 
+def fetched(write: WriteNode, access: Access) -> Extent:
+    """Elements per access of a read for an epilogue: as many as are written at once, up to 16 bytes, where
+    they lie side by side, start where a vector may, and stand under no guard but that of the write."""
+    own = f"#{write.vector_segment}"
+    others = [(atom, step) for atom, step in access.address.terms if atom != own]
+    if access.buffer is not None or any(own in atom_variables(atom) for atom, _ in others):
+        return 1
+    width = smaller(write.vector, 16 // access.dtype.bytes)
+    beside = np.asanyarray(dict(access.address.terms).get(own, 0)) == 1
+    fits = beside & ~needed(access.guards) & (np.asanyarray(access.address.const) % width == 0)
+    for _, step in others:
+        fits = fits & (np.asanyarray(step) % width == 0)
+    return np.where(fits, width, 1)
+
+
 def written_out(path: Sequence[LoopNode], nest: Nest) -> dict[Atom, Written]:
     """The loops of a nest; those around a statement with the copies of it that no branch keeps apart.
 
@@ -141,8 +156,10 @@ def _guards(nodes: Sequence[Node]) -> list[Guard]:
                 found += node.source.guards
             case ComputeNode():
                 found += [*node.guards, *(g for access in node.reads.values() for g in access.guards)]
-            case InitNode() | WriteNode():
+            case InitNode():
                 found += node.target.guards
+            case WriteNode():
+                found += [*node.target.guards, *(g for access in node.reads.values() for g in access.guards)]
             case _:
                 pass
     return found

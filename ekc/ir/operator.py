@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -196,6 +197,26 @@ class Operator:
 
         types = (dtype, acc_dtype, out_dtype)
         return append_compute(self, output, body, axes, reduce or {}, inputs or {}, combine, *types)
+
+    def epilogue(
+        self, body: Callable[..., ex.Operand], *, out_dtype: str | None = None, **inputs: tuple[int, ...]
+    ) -> Operator:
+        """This operator with an elementwise function of its result: bias, activation, residual, scale.
+
+        The first parameter of `body` is an element of the result; each further one is an element of an
+        input of its own, whose shape is given by name and broadcasts against the last dimensions of the
+        result as in NumPy. Inputs have the dtype of the result, which `out_dtype` changes (a cast).
+        Epilogues chain; `Schedule.compute_inline` and the tuner fuse them into the kernel before.
+
+        >>> ekc.matmul(64, 48, 32).epilogue(lambda c, bias: ekc.relu(c + bias), bias=(48,))
+        >>> ekc.conv2d(1, 8, 14, 14, out_channels=16).epilogue(lambda y, bias: y + bias, bias=(16, 1, 1))
+
+        Raises `InvalidInput` for a shape that does not broadcast, a name that is taken, a body whose
+        parameters are not the inputs or that leaves the result out.
+        """
+        from ekc.ir.epilogue import append_epilogue
+
+        return append_epilogue(self, body, inputs, out_dtype)
 
     def check_arrays(self, arrays: tuple[NDArray[Any], ...]) -> tuple[NDArray[Any], ...]:
         """The arrays, each of the declared shape and dtype; `InvalidInput` names the first that is not."""

@@ -54,7 +54,9 @@ def show(program: Program) -> str:
     for number, kernel in enumerate(launches, 1):
         lines += [_Line("")] if lines else []
         label = f"launch {number} of {len(launches)}: " if len(launches) > 1 else ""
-        lines += [_Line(f"{label}{kernel.nest.compute}"), *_kernel(kernel)]
+        lines += [_Line(f"{label}{kernel.nest.compute}")]
+        lines += [_Line(f"{kernel.nest.epilogue}")] if kernel.nest.epilogue else []
+        lines += _kernel(kernel)
     return "\n".join(_aligned(lines))
 
 
@@ -104,7 +106,7 @@ def _node(kernel: Kernel, node: Node) -> Iterator[_Line]:
             combine = kernel.nest.compute.combine
             yield _Line(f"{combine} {node.buffer.name} across lanes {_names(node.lanes)}", "shuffle")
         case WriteNode():
-            yield _write(node)
+            yield _write(kernel, node)
         case BarrierNode():
             yield _Line("barrier")
 
@@ -286,12 +288,13 @@ def _access(access: Access) -> str:
     return f"{access.buffer.name}[{', '.join(stored)}]"
 
 
-def _write(node: WriteNode) -> _Line:
-    name = node.target.spec.name
+def _write(kernel: Kernel, node: WriteNode) -> _Line:
+    name, held = node.target.spec.name, kernel.nest.compute.output.name
+    told = ex.with_loads(node.value, lambda x: ex.Var(node.buffer.name) if x.tensor == held else x)
     width = _vector(node.target.spec.dtype, node.vector) if node.vector > 1 else ""
     lanes = f"lane 0 of {_names(node.lanes)}" if node.lanes else ""
     remarks = _remarks((width, lanes, _only(name, node.target.guards)))
-    return _Line(f"write {node.buffer.name} -> {name}", remarks)
+    return _Line(f"write {told} -> {name}", remarks)
 
 
 def _form(form: Linear) -> str:

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from ekc.ir.expr import Expr
 from ekc.ir.linear import Extent, Linear, variable
-from ekc.ir.operator import Compute, Operator
+from ekc.ir.operator import Compute, Operator, TensorSpec
 from ekc.ir.refusal import Check, refuse
 
 BLOCK_LEVELS = ("block.x", "block.y", "block.z")
@@ -90,6 +91,26 @@ class Nest:
     accumulate: bool = False
     """Whether the output is held in registers until complete (cache_write)."""
     store_vector: Extent = 1
+    epilogue: Compute | None = None
+    """Computes put behind this one (compute_inline), as one body over its axes: it reads the finished
+    element of `compute` and makes the element that is written."""
+
+    @property
+    def output(self) -> TensorSpec:
+        """The tensor that the launch writes."""
+        return (self.epilogue or self.compute).output
+
+    @property
+    def written(self) -> Expr:
+        """The element that is written, in terms of finished ones."""
+        return self.epilogue.body if self.epilogue else self.compute.store
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its loops are still the axes of its compute, nothing bound, staged, held or put behind."""
+        loops = [(x.name, x.level) for x in self.loops]
+        touched = self.stagings or self.accumulate or self.epilogue
+        return not touched and loops == [(a.name, "serial") for a in self.compute.axes]
 
     @cached_property
     def extents(self) -> dict[str, Extent]:

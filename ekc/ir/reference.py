@@ -47,7 +47,11 @@ def reference_at(
     Floats are not rounded; integers are what is stored (int8 is clamped). `InvalidInput` where a sum leaves
     int32.
     """
-    values = _summed(compute, tensors, where)
+    return as_stored(compute, _summed(compute, tensors, where))
+
+
+def as_stored(compute: Compute, values: NDArray[Any]) -> NDArray[Any]:
+    """Results of a compute as its output holds them; see `reference_at`."""
     if compute.acc_dtype is INT32 and np.max(np.abs(values), initial=0.0) > INT32.limits[1]:
         raise InvalidInput(
             f"{compute.output.name}: a value reaches {np.max(np.abs(values)):.0f}, int32 holds up to "

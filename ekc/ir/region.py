@@ -58,6 +58,11 @@ class Region:
         return tuple(forms)
 
 
+def segment_cell(region: Region) -> tuple[Linear, ...]:
+    """The cell whose coordinates are the segment variables `#0`, `#1`, ... themselves."""
+    return tuple(Linear(((f"#{i}", 1),)) for i in range(len(region.segments)))
+
+
 def region_of(
     reads: list[tuple[Linear, ...]],
     inner: frozenset[str],

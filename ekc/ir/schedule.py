@@ -17,6 +17,7 @@ from ekc.ir.steps import (
     CacheRead,
     CacheWrite,
     ComputeAt,
+    ComputeInline,
     Fuse,
     Pipeline,
     Reorder,
@@ -108,6 +109,10 @@ class Schedule:
     def compute_at(self, what: str, at: str | None, warps: int = 1) -> Schedule:
         """Move a staging, or compute an earlier tensor on the spot. See `ekc.ir.steps.ComputeAt`."""
         return self.do(ComputeAt(what, at, warps))
+
+    def compute_inline(self, tensor: str) -> Schedule:
+        """Use a tensor where it is made instead of storing it. See `ekc.ir.steps.ComputeInline`."""
+        return self.do(ComputeInline(tensor))
 
     def pipeline(self, loop: str, stages: int = 2) -> Schedule:
         """Fetch the next shared tile while one is used. See `ekc.ir.steps.Pipeline`."""

@@ -17,12 +17,13 @@ import numpy as np
 from ekc.ir import expr as ex
 from ekc.ir.access import Access, Buffer, Guard, buffer_access, global_access, guards_of, make_buffer
 from ekc.ir.footprint import index_of, placed
+from ekc.ir.inline import reads_at_write
 from ekc.ir.linear import Extent, Linear
 from ekc.ir.on_the_spot import feeds, reads_on_the_spot, serves, sources_first
 from ekc.ir.operator import Compute, TensorSpec
 from ekc.ir.program import BLOCK_LEVELS, THREAD_LEVELS, Loop, Nest, Program, Staging
 from ekc.ir.refusal import refuse
-from ekc.ir.region import Region, region_of
+from ekc.ir.region import Region, region_of, segment_cell
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +104,7 @@ class CombineNode:
 
 @dataclass(frozen=True, eq=False)
 class WriteNode:
-    """Copy an accumulator to the output."""
+    """Copy an accumulator to the output, through the epilogue if there is one."""
 
     buffer: Buffer
     region: Region
@@ -113,6 +114,10 @@ class WriteNode:
     vector_segment: int | None
     lanes: tuple[Loop, ...]
     """Only lane 0 of these writes."""
+    value: ex.Expr
+    """What is written; the accumulated element itself where no compute was put behind the sum."""
+    reads: dict[ex.Load, Access]
+    """The reads of `value`, at segment coordinates too."""
 
 
 @dataclass(frozen=True)
@@ -303,7 +308,7 @@ class _Derivation:
         buffer = self.buffers[s.name]
         spec = self.tensors[s.tensor]
         coordinates = buffer.region.coordinates()
-        address = buffer.address(tuple(Linear(((f"#{i}", 1),)) for i in range(len(buffer.region.segments))))
+        address = buffer.address(segment_cell(buffer.region))
         extents = self._with_segments(buffer.region)
         if s.source != s.tensor:
             source_buffer = self.buffers[s.source]
@@ -366,9 +371,21 @@ class _Derivation:
         if self.accumulator is None:
             return ()
         region = self.accumulator.region
-        target = global_access(self.compute.output, region.coordinates(), self._with_segments(region))
+        extents = self._with_segments(region)
+        target = global_access(self.nest.output, region.coordinates(), extents)
+        held = buffer_access(self.compute.output, self.accumulator, target.index, segment_cell(region))
+        reads = reads_at_write(self.nest, held, target, self.tensors, extents)
         segment = self.accumulator.segment_of(len(self.store) - 1)
-        write = WriteNode(self.accumulator, region, target, self.nest.store_vector, segment, self.lanes)
+        write = WriteNode(
+            self.accumulator,
+            region,
+            target,
+            self.nest.store_vector,
+            segment,
+            self.lanes,
+            self.nest.written,
+            reads,
+        )
         return (*([CombineNode(self.accumulator, self.lanes)] if self.lanes else []), write)
 
     def _reduction_guards(self) -> tuple[Guard, ...]:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from ekc.devices.verify import UNSAFE, WRONG, verify
 from ekc.errors import EkcError
-from ekc.ir.agreement import Expected, random_inputs
+from ekc.ir.agreement import random_inputs
+from ekc.ir.expected import Expected
 from ekc.ir.operator import Operator
 from ekc.search.candidate import Candidate
 from ekc.search.measuring import FINAL_WINDOW_S, Bench, Failure

@@ -7,6 +7,7 @@ thread axes; the tuner has to find that for itself.
 
 from __future__ import annotations
 
+from ekc.ir.inline import chains
 from ekc.ir.operator import Compute, Operator
 from ekc.ir.schedule import Schedule
 
@@ -15,14 +16,15 @@ SIDE = 16
 
 
 def naive(op: Operator) -> Schedule:
-    """The naive schedule of any operator: its output cut among blocks of 256 threads, sums in a register."""
+    """The naive schedule of any operator: its output cut among blocks of 256 threads, sums in a register,
+    and what is done to each element after its sum done there."""
     schedule = Schedule(op)
-    for compute in op.computes:
-        schedule = _one_thread_each(schedule, compute)
+    for compute, *behind in chains(op):
+        schedule = _one_thread_each(schedule, compute, behind)
     return schedule
 
 
-def _one_thread_each(schedule: Schedule, compute: Compute) -> Schedule:
+def _one_thread_each(schedule: Schedule, compute: Compute, behind: list[Compute]) -> Schedule:
     wide = [a.name for a in compute.spatial if a.extent > 1][-2:]
     threads = []
     for axis in wide:
@@ -34,4 +36,8 @@ def _one_thread_each(schedule: Schedule, compute: Compute) -> Schedule:
         schedule = schedule.bind(loop, "block.x")
     for loop, level in zip(threads, ("thread.x", "thread.y"), strict=False):
         schedule = schedule.bind(loop, level)
-    return schedule.cache_write(compute.output.name, "register") if compute.reduction else schedule
+    if compute.reduction or behind:
+        schedule = schedule.cache_write(compute.output.name, "register")
+    for done in (compute, *behind)[: len(behind)]:
+        schedule = schedule.compute_inline(done.output.name)
+    return schedule

@@ -10,7 +10,8 @@ The rules, in the order they apply:
    with its last spatial dimension fastest; any tensor may go through registers.
 4. *lanes*: the reduction may be spread over the lanes of a warp instead of kept in one thread; that comes
    first where rows are read once, along their neighbours.
-5. *hold*: results stay in registers until complete.
+5. *hold*: results stay in registers until complete; computes that are elementwise in them, and their only
+   readers, are put behind them, so that one launch makes both.
 6. *fuse*: where the last compute goes over rows that all computes before it reduce, those may be computed
    on the spot, in the same launch; a tensor that both read then goes through shared memory, or not.
 7. *leave out*: a structure whose stagings no size makes legal (a region along a fused index, reads of
@@ -24,6 +25,7 @@ from dataclasses import dataclass
 
 from ekc.errors import ScheduleError
 from ekc.ir import expr as ex
+from ekc.ir.inline import chains
 from ekc.ir.operator import Axis, Compute, Operator
 from ekc.ir.program import initial
 from ekc.ir.steps import (
@@ -31,6 +33,7 @@ from ekc.ir.steps import (
     CacheRead,
     CacheWrite,
     ComputeAt,
+    ComputeInline,
     Hole,
     Pipeline,
     Reorder,
@@ -46,6 +49,8 @@ VTHREADS, THREADS, TILE, REDUCE, LANES = 8, 256, 16, 64, 32
 """Largest factor at each tile level. Ours, not the paper's."""
 MOST_ROUTINGS = 32
 """Ways of staging the tensors of one compute that become structures."""
+Chain = tuple[Compute, ...]
+"""What one launch makes: a compute, and those put behind it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,29 +80,29 @@ class Route:
 
 
 def structures(op: Operator) -> tuple[Structure, ...]:
-    """Every structure of an operator. Of the computes beside the largest, each gets its first structure."""
-    per_compute = [
-        _of_compute(op, c, f"{c.output.name}/" if len(op.computes) > 1 else "") for c in op.computes
-    ]
-    main = max(range(len(op.computes)), key=lambda i: op.computes[i].flops)
+    """Every structure of an operator. Of the launches beside the largest, each gets its first structure."""
+    launches = chains(op)
+    per_launch = [_of_launch(op, c, f"{c[0].output.name}/" if len(launches) > 1 else "") for c in launches]
+    main = max(range(len(launches)), key=lambda i: launches[i][0].flops)
     found = []
-    for chosen in per_compute[main]:
-        parts = [chosen if i == main else options[0] for i, options in enumerate(per_compute)]
+    for chosen in per_launch[main]:
+        parts = [chosen if i == main else options[0] for i, options in enumerate(per_launch)]
         steps = tuple(s for p in parts for s in p.steps)
         found.append(Structure(chosen.name, steps, tuple(d for p in parts for d in p.decisions)))
     return (*found, *_fused(op))
 
 
-def _of_compute(op: Operator, compute: Compute, prefix: str) -> list[Structure]:
+def _of_launch(op: Operator, chain: Chain, prefix: str) -> list[Structure]:
+    compute = chain[0]
     reads = {x.tensor: x for x in ex.loads(compute.body)}
-    found = [_tiled(op, compute, routes, prefix) for routes in _routings(op, compute, reads)]
+    found = [_tiled(op, chain, routes, prefix) for routes in _routings(op, compute, reads)]
     if compute.reduction:
         lane_axis = max(compute.reduction, key=lambda a: (_contiguous(a, reads), a.extent))
         if lane_axis.extent >= LANES:
-            lanes = [_over_lanes(op, compute, lane_axis, r, prefix) for r in ((), tuple(reads))]
+            lanes = [_over_lanes(op, chain, lane_axis, r, prefix) for r in ((), tuple(reads))]
             found = [*reversed(lanes), *found] if _streams(compute, reads, lane_axis) else [*found, *lanes]
     in_place = tuple(Route(t, False) for t in reads)
-    return [s for s in found if _builds(op, s)] or [_tiled(op, compute, in_place, prefix)]
+    return [s for s in found if _builds(op, s)] or [_tiled(op, chain, in_place, prefix)]
 
 
 def _streams(compute: Compute, reads: dict[str, ex.Load], axis: Axis) -> bool:
@@ -154,10 +159,10 @@ def _spatial_last(compute: Compute, load: ex.Load) -> tuple[int, ...]:
 
 
 class _Builder:
-    """Collects steps, decisions and loop names for one compute."""
+    """Collects steps, decisions and loop names for one launch."""
 
-    def __init__(self, op: Operator, compute: Compute, prefix: str) -> None:
-        self.op, self.compute, self.prefix = op, compute, prefix
+    def __init__(self, op: Operator, chain: Chain, prefix: str) -> None:
+        self.op, self.chain, self.compute, self.prefix = op, chain, chain[0], prefix
         self.steps: list[Step] = []
         self.decisions: list[Decision] = []
         self.blocks: list[str] = []
@@ -255,8 +260,8 @@ class _Builder:
         return Structure(self.prefix + name, tuple(self.steps), tuple(self.decisions))
 
 
-def _tiled(op: Operator, compute: Compute, routes: tuple[Route, ...], prefix: str) -> Structure:
-    b = _Builder(op, compute, prefix)
+def _tiled(op: Operator, chain: Chain, routes: tuple[Route, ...], prefix: str) -> Structure:
+    b = _Builder(op, chain, prefix)
     _cut(b)
     b.bind()
     _hold(b)
@@ -282,17 +287,17 @@ def _tiled(op: Operator, compute: Compute, routes: tuple[Route, ...], prefix: st
 
 
 def _over_lanes(
-    op: Operator, compute: Compute, lane_axis: Axis, registers: tuple[str, ...], prefix: str
+    op: Operator, chain: Chain, lane_axis: Axis, registers: tuple[str, ...], prefix: str
 ) -> Structure:
     """Rule 4: the innermost part of one reduction axis over lanes, a vector of it in each."""
-    b = _Builder(op, compute, prefix)
-    for axis in compute.spatial:
+    b = _Builder(op, chain, prefix)
+    for axis in b.compute.spatial:
         if axis.extent == 1:
             b.blocks.append(axis.name)
         else:
             block, thread, tile = b.tile(axis, {"thread": 32, "tile": 8}, "tile.rows")
             b.place(block=block, thread=thread, tile=tile)
-    for axis in compute.reduction:
+    for axis in b.compute.reduction:
         if axis is not lane_axis:
             b.reduce(axis)
     outer, lane, vector = b.lanes(lane_axis)
@@ -333,7 +338,7 @@ def _read_by(computes: list[Compute], tensor: str) -> bool:
 def _on_the_spot(op: Operator, rows: set[str], copied: tuple[str, ...]) -> Structure:
     """One launch: rows over blocks and threads, each row within a block, `copied` in shared memory."""
     last = op.computes[-1]
-    b = _Builder(op, last, f"{last.output.name}/")
+    b = _Builder(op, (last,), f"{last.output.name}/")
     widths: tuple[int, ...] = ()
     for axis in last.spatial:
         if axis.extent == 1:
@@ -373,10 +378,10 @@ def _cut(b: _Builder) -> None:
 
 
 def _hold(b: _Builder) -> None:
-    output = b.compute.output
-    b.steps.append(
-        CacheWrite(output.name, "register", b.hole(f"vector.{output.name}", _widths(b.op, output.name)))
-    )
+    written = b.chain[-1].output.name
+    vector = b.hole(f"vector.{written}", _widths(b.op, written))
+    b.steps.append(CacheWrite(b.compute.output.name, "register", vector))
+    b.steps += [ComputeInline(done.output.name) for done in b.chain[:-1]]
 
 
 def _unroll(b: _Builder) -> None:

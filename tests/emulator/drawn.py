@@ -44,6 +44,14 @@ def _two_computes(dtype: str) -> Operator:
     )
 
 
+def _gated() -> Operator:
+    """Two epilogues behind a convolution: a bias per channel and an activation, then a residual."""
+    first = o.conv2d(1, 4, 9, 9, out_channels=8, kernel=3, stride=2, padding=1).epilogue(
+        lambda y, bias: ex.gelu(y + bias), bias=(8, 1, 1)
+    )
+    return first.epilogue(lambda y, before: y + before, before=(1, 8, 5, 5))
+
+
 def _furthest() -> Operator:
     return o.compute(
         "furthest", axes={"i": 19}, reduce={"k": 40}, inputs={"x": (19, 40)}, body=lambda x, i, k: x[i, k],
@@ -73,6 +81,8 @@ BRED: dict[str, Operator] = {
     "furthest": _furthest(),
     "two computes": _two_computes("float32"),
     "two computes fp16": _two_computes("float16"),
+    "gelu and residual": _gated(),
+    "silu fp16": o.matvec(40, 64, dtype="float16").epilogue(lambda y, gate: ex.silu(y) * gate, gate=(40,)),
 }
 """Operators whose spaces the tuner would search; small, so that whole grids run."""
 TYPED: dict[str, Operator] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -215,6 +216,52 @@ def _epilogue(choose: Choose) -> Operator:
     )
 
 
+def _with_epilogues(choose: Choose) -> Operator:
+    """Any of the others, and one or two elementwise functions of its result."""
+    op: Operator = choose((_matmul, _matvec, _conv2d, _stencil, _reduction, _band, _chain))(choose)
+    for number in range(choose((1, 1, 2))):
+        shape = op.outputs[0].shape
+        shapes = {
+            f"{name}{number}": choose(
+                (
+                    shape,
+                    shape[-1:],
+                    (*(1 for _ in shape[:-1]), shape[-1]),
+                    (shape[0],) + (1,) * (len(shape) - 1),
+                )
+            )
+            for name in ("u", "v")
+        }
+        op = op.epilogue(
+            _of_two(choose(BODIES), f"u{number}", f"v{number}"),
+            out_dtype=choose((None, "float32", "float16")),
+            **shapes,
+        )
+    return op
+
+
+def _of_two(body: Callable[..., ex.Expr], u: str, v: str) -> Callable[..., ex.Expr]:
+    """The body with its second and third parameter called as wanted."""
+
+    def called(c: ex.Expr, **inputs: ex.Expr) -> ex.Expr:
+        return body(c, inputs[u], inputs[v])
+
+    names = [inspect.Parameter("c", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    names += [inspect.Parameter(x, inspect.Parameter.KEYWORD_ONLY) for x in (u, v)]
+    called.__signature__ = inspect.Signature(names)  # type: ignore[attr-defined]
+    return called
+
+
+BODIES: tuple[Callable[..., ex.Expr], ...] = (
+    lambda c, u, v: ex.relu(c * u + v),
+    lambda c, u, v: ex.gelu(c + u) + v,
+    lambda c, u, v: ex.silu(u) * ex.tanh(c) + v * 0.5,
+    lambda c, u, v: ex.gelu(u, "tanh") - ex.sigmoid(c + v),
+    lambda c, u, v: ex.minimum(ex.maximum(c, u - 1), v + 1),
+)
+"""Epilogues: bias, activation, gate, residual, clip. None makes an error of its argument much larger."""
+
+
 FIRST: tuple[Callable[[Choose], Operator], ...] = (
     _matmul,
     _batch_matmul,
@@ -226,6 +273,8 @@ FIRST: tuple[Callable[[Choose], Operator], ...] = (
     _band,
     _chain,
     _epilogue,
+    _with_epilogues,
+    _with_epilogues,
 )
 """The kinds that distances between analysis and compiler were measured on."""
 OPERATORS: tuple[Callable[[Choose], Operator], ...] = (

@@ -24,6 +24,7 @@ from ekc.ir.steps import (
     CacheRead,
     CacheWrite,
     ComputeAt,
+    ComputeInline,
     Fuse,
     Pipeline,
     Reorder,
@@ -38,7 +39,7 @@ from tests.ir.drawn_operators import Choose, draw_operator
 MOST_THREADS = 64
 MOST_POINTS = 100_000
 """Iterations of all loops of a launch, tails included."""
-EARLY = ("split",) * 5 + ("fuse", "reorder", "reorder")
+EARLY = ("split",) * 5 + ("fuse", "reorder", "reorder") + ("compute_inline",) * 3
 MIDDLE = ("bind",) * 4 + (
     "cache_write",
     "reorder",
@@ -48,10 +49,13 @@ MIDDLE = ("bind",) * 4 + (
     "vectorize",
     "vectorize",
     "compute_at",
+    "compute_at",
+    "compute_inline",
     "lanes",
 )
 LATE = ("cache_read",) * 5 + (
     "compute_at",
+    "compute_inline",
     "pipeline",
     "pipeline",
     "unroll",
@@ -203,12 +207,21 @@ def _serial(nest: Nest) -> list[str]:
 
 
 def _compute_at(program: Program, choose: Choose) -> Step | None:
-    what = [n.compute.output.name for n in program.nests[:-1]] + [
-        s.name for n in program.nests for s in n.stagings
-    ]
+    what = [n.output.name for n in program.nests[:-1]] + [s.name for n in program.nests for s in n.stagings]
     if not what:
         return None
     return ComputeAt(choose(what), choose([None, *_serial(program.nests[-1])]), choose((1, 1, 2)))
+
+
+def _compute_inline(program: Program, choose: Choose) -> Step | None:
+    """A tensor between two computes; where it must be held first, that."""
+    nests = program.nests[:-1]
+    if not nests:
+        return None
+    nest = choose(nests)
+    if (nest.is_plain and not nest.compute.reduction) or nest.accumulate:
+        return ComputeInline(nest.output.name)
+    return CacheWrite(nest.compute.output.name, vector=choose((1, 2, 4)))
 
 
 def _pipeline(program: Program, choose: Choose) -> Step | None:
@@ -235,6 +248,7 @@ _PROPOSE: dict[str, Callable[[Program, Choose], Step | None]] = {
     "cache_write": _cache_write,
     "cache_read": _cache_read,
     "compute_at": _compute_at,
+    "compute_inline": _compute_inline,
     "pipeline": _pipeline,
     "unroll": _unroll,
     "vectorize": _vectorize,

@@ -12,11 +12,12 @@ from ekc.errors import InvalidInput, ScheduleError
 from ekc.ir.schedule import Schedule
 from ekc.ir.steps import REGISTRY
 from ekc.ir.tree import kernels
+from tests.ir.mistakes_in_inlining import INLINING_MISTAKES
 from tests.ir.mistakes_in_loops import LOOP_MISTAKES
 from tests.ir.mistakes_in_stagings import STAGING_MISTAKES
-from tests.ir.starts import product, staged
+from tests.ir.starts import chain, product, staged
 
-CASES = LOOP_MISTAKES | STAGING_MISTAKES
+CASES = LOOP_MISTAKES | STAGING_MISTAKES | INLINING_MISTAKES
 
 
 def refused(mistake: Callable[[], Schedule]) -> ScheduleError:
@@ -78,6 +79,7 @@ FOLLOWED: dict[str, Callable[[str], Schedule]] = {
     "cache_write scope": lambda near: product().cache_write("C", near),
     "compute_at nearest": lambda near: staged().compute_at(near, "k.0"),
     "compute_at inwards": lambda near: staged().compute_at("A.shared", near),
+    "compute_inline unknown": lambda near: chain().compute_inline(near),
     "compute_at outwards": lambda near: staged().compute_at("A.register", near),
 }
 

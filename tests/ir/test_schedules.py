@@ -90,3 +90,4 @@ def test_every_step_kind_and_the_rarer_shapes_are_drawn() -> None:
     assert any(x.is_thread and x.reduction for k in nests for x in k.nest.loops), "no sum across lanes"
     assert any(s.source != s.tensor for k in nests for s in k.nest.stagings), "no copy of a copy"
     assert any(s.produced_by for k in nests for s in k.nest.stagings), "nothing computed on the spot"
+    assert any(k.nest.epilogue for k in nests), "nothing put behind a sum"

@@ -1,6 +1,7 @@
 """The steps of a schedule, one frozen dataclass each."""
 
 from ekc.ir.steps.base import REGISTRY, Hole, Step, step_from_json
+from ekc.ir.steps.inline import ComputeInline
 from ekc.ir.steps.loops import Fuse, Reorder, Split
 from ekc.ir.steps.marks import Bind, Pipeline, Unroll, Vectorize
 from ekc.ir.steps.staging import CacheRead, CacheWrite, ComputeAt
@@ -11,6 +12,7 @@ __all__ = [
     "CacheRead",
     "CacheWrite",
     "ComputeAt",
+    "ComputeInline",
     "Fuse",
     "Hole",
     "Pipeline",

@@ -9,9 +9,9 @@ from typing import ClassVar
 import numpy as np
 
 from ekc.ir import expr as ex
+from ekc.ir.inline import reads
 from ekc.ir.linear import Extent
 from ekc.ir.on_the_spot import depth, misplaced
-from ekc.ir.operator import Compute
 from ekc.ir.program import Nest, Program, Staging
 from ekc.ir.refusal import Check, refuse
 from ekc.ir.steps.base import Step, is_vector_width
@@ -121,10 +121,6 @@ class CacheRead(Step):
             )
 
 
-def _reads(compute: Compute, tensor: str) -> bool:
-    return tensor in {load.tensor for load in ex.loads(compute.body)}
-
-
 def _not_pipelined(nest: Nest, what: str, at: str | None) -> Check:
     """A tile computed on the spot cannot be fetched ahead."""
     stages = 1 if at is None else nest.loop(at).pipeline
@@ -133,7 +129,7 @@ def _not_pipelined(nest: Nest, what: str, at: str | None) -> Check:
 
 def _reader_of(program: Program, tensor: str, source: str, at: str | None, reader: str) -> Nest:
     """The nest whose body reads `tensor` (and writes `reader`, or holds the loop `at`, where several do)."""
-    readers = [n for n in program.nests if _reads(n.compute, tensor)]
+    readers = [n for n in program.nests if reads(n.compute, tensor)]
     readers = [n for n in readers if source == tensor or n.staging(source)]
     if not readers:
         known = [load.tensor for n in program.nests for load in ex.loads(n.compute.body)]
@@ -249,11 +245,11 @@ class ComputeAt(Step):
         for nest in program.nests:
             if nest.staging(self.what):
                 return self._move(program, nest)
-        producers = [n for n in program.nests[:-1] if n.compute.output.name == self.what]
+        producers = [n for n in program.nests[:-1] if n.output.name == self.what]
         if producers:
             return self._inline(program, producers[0])
         names = [s.name for n in program.nests for s in n.stagings] + [
-            n.compute.output.name for n in program.nests[:-1]
+            n.output.name for n in program.nests[:-1]
         ]
         near = difflib.get_close_matches(self.what, names, n=1, cutoff=0.0)
         limit = f"the movable {', '.join(names)}" if names else "nothing movable here"
@@ -284,12 +280,13 @@ class ComputeAt(Step):
 
     def _inline(self, program: Program, producer: Nest) -> Program:
         tensor = producer.compute.output.name
-        if len(producer.loops) != len(producer.compute.axes) or producer.stagings:
+        if len(producer.loops) != len(producer.compute.axes) or producer.stagings or producer.epilogue:
             raise refuse(
                 "compute_at", f"{tensor} not yet scheduled", "its loops were changed", "compute_at first"
             )
-        readers = [n for n in program.nests if _reads(n.compute, tensor) or _readers_inside(n, tensor)]
-        if len(readers) != 1:
+        readers = [n for n in program.nests if reads(n.compute, tensor) or _readers_inside(n, tensor)]
+        behind = [n for n in program.nests if n.epilogue is not None and reads(n.epilogue, tensor)]
+        if len(readers) != 1 or behind:
             raise refuse(
                 "compute_at",
                 f"{tensor} read in one nest",
@@ -330,4 +327,4 @@ class ComputeAt(Step):
 
 def _readers_inside(nest: Nest, tensor: str) -> list[Staging]:
     """What is computed on the spot from a tensor."""
-    return [s for s in nest.stagings if s.produced_by and _reads(s.produced_by, tensor)]
+    return [s for s in nest.stagings if s.produced_by and reads(s.produced_by, tensor)]

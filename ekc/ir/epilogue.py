@@ -1,0 +1,89 @@
+"""Elementwise computes appended to an operator: bias, activation, residual, scale."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ekc.errors import InvalidInput
+from ekc.ir import expr as ex
+from ekc.ir.checks import identifier, whole
+from ekc.ir.dtypes import dtype_of
+from ekc.ir.operator import MAX_ELEMENTS, Axis, Compute, Operator, TensorSpec
+
+_NUMBERED = re.compile(r"_out\d*\Z")
+
+
+def append_epilogue(
+    op: Operator,
+    body: Callable[..., ex.Operand],
+    shapes: Mapping[str, tuple[int, ...]],
+    out_dtype: str | None,
+) -> Operator:
+    """`op` and one more compute, elementwise in its result; see `Operator.epilogue`."""
+    result, last = op.outputs[0], op.computes[-1]
+    taken = {*op.tensors, *(a.name for c in op.computes for a in c.axes), *shapes}
+    axes = tuple(Axis(_fresh(a.name, taken), a.extent) for a in last.spatial)
+    inputs = tuple(TensorSpec(n, _checked(op, result, n, s), result.dtype) for n, s in shapes.items())
+    loads = [_at(t, axes) for t in (result, *inputs)]
+    output = TensorSpec(_fresh(result.name, taken), result.shape, dtype_of(out_dtype or result.dtype))
+    value = _value(body, result, shapes, loads)
+    compute = Compute(output, axes, value, "sum", last.acc_dtype)
+    name = op.name if op.name.endswith("_epilogue") else f"{op.name}_epilogue"
+    return replace(op, name=name, inputs=(*op.inputs, *inputs), computes=(*op.computes, compute))
+
+
+def _fresh(name: str, taken: set[str]) -> str:
+    """`C` -> `C_out`, `C_out` -> `C_out2`: the first that nothing else is called."""
+    root, number = _NUMBERED.sub("", name), 1
+    while (found := f"{root}_out{number if number > 1 else ''}") in taken:
+        number += 1
+    return found
+
+
+def _checked(op: Operator, result: TensorSpec, name: str, shape: Any) -> tuple[int, ...]:
+    identifier("tensor", name)
+    if name in op.tensors:
+        raise InvalidInput(f"epilogue: {name!r} is a tensor of {op.name} already; try {name + '_2'!r}")
+    if not isinstance(shape, (tuple, list)) or not shape:
+        raise InvalidInput(f"epilogue: shape of {name}: {shape!r} is not a tuple of extents; try (1,)")
+    extents = tuple(whole(f"extent of {name}", e, MAX_ELEMENTS) for e in shape)
+    last = result.shape[max(0, len(result.shape) - len(extents)) :]
+    if len(extents) > len(last) or any(e not in (1, of) for e, of in zip(extents, last, strict=True)):
+        raise InvalidInput(
+            f"epilogue: {name} of shape {extents} does not broadcast to {result.name} of shape "
+            f"{result.shape}; the nearest shape is {last}"
+        )
+    return extents
+
+
+def _at(tensor: TensorSpec, axes: tuple[Axis, ...]) -> ex.Load:
+    """The element that meets one of the result: dimensions align at the last, those of extent 1 stretch."""
+    along = zip(tensor.shape, axes[len(axes) - len(tensor.shape) :], strict=True)
+    return ex.Load(tensor.name, tuple(ex.Var(a.name) if e == a.extent else ex.Const(0) for e, a in along))
+
+
+def _value(
+    body: Callable[..., ex.Operand], result: TensorSpec, shapes: Mapping[str, Any], loads: list[ex.Load]
+) -> ex.Expr:
+    """The body called with elements: the first parameter is the result's, the others go by name."""
+    try:
+        first, *others = inspect.signature(body).parameters
+    except (TypeError, ValueError):
+        raise InvalidInput("epilogue: the body takes no element; try lambda c: ekc.relu(c)") from None
+    if set(others) != set(shapes):
+        told, needed = ", ".join(shapes) or "none", ", ".join(others) or "nothing"
+        raise InvalidInput(
+            f"epilogue: the body takes {needed} beside {first!r}, the inputs given are {told}; "
+            f"give each parameter after the first its shape"
+        )
+    own, *rest = loads
+    value = body(own, **dict(zip(shapes, rest, strict=True)))
+    if not isinstance(value, ex.Expr) or own not in ex.loads(value):
+        raise InvalidInput(
+            f"epilogue: the body gives {value}, which has no element of {result.name}; use {first!r}"
+        )
+    return value

@@ -1,0 +1,127 @@
+"""What the computes of an operator make of its inputs in float64, and the error that rounding can explain.
+
+A tensor between two computes is worked out only where it is asked for, so that a few blocks of a large
+product behind a bias and an activation cost no more than those of the product alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.ir import expr as ex
+from ekc.ir.dtypes import FLOAT32
+from ekc.ir.inline import elementwise
+from ekc.ir.operator import Compute, Operator
+from ekc.ir.reference import as_stored, inputs_as_read, read_padded, reference_at
+
+Array = NDArray[Any]
+Where = dict[str, Array]
+"""Chosen indices along every spatial axis of a compute; their outer product is meant."""
+
+
+@dataclass(frozen=True, eq=False)
+class Right:
+    """Right values, and how far rounding alone may take a kernel from them."""
+
+    value: Array
+    slack: float
+
+    def moved(self) -> tuple[Array, ...]:
+        """The values with that error: all up, all down, each up or down."""
+        signs = np.random.default_rng(0).choice((-1.0, 1.0), self.value.shape)
+        return tuple(self.value + sign * self.slack for sign in (1.0, -1.0, signs))
+
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """Inputs of an operator, and what its computes make of them."""
+
+    op: Operator
+    arrays: tuple[Array, ...]
+    _whole: dict[str, Right] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def inputs(self) -> dict[str, Array]:
+        """The inputs by name."""
+        return inputs_as_read(self.op, self.arrays)
+
+    @cached_property
+    def makers(self) -> dict[str, Compute]:
+        """The compute that makes each tensor that is no input."""
+        return {c.output.name: c for c in self.op.computes}
+
+    def tensor(self, name: str) -> Right:
+        """All of a tensor that some compute makes; worked out once."""
+        if name not in self._whole:
+            self._whole[name] = self.at(self.makers[name], everything(self.makers[name]))
+        return self._whole[name]
+
+    def at(self, compute: Compute, where: Where, held: Collection[str] = ()) -> Right:
+        """One compute at chosen indices; `held` are tensors that are never stored, so not rounded to their
+        dtype.
+
+        Its slack is what rounding does in its own arithmetic, and what the slack of each tensor that it
+        reads does to its result, found by moving that tensor.
+        """
+        read = {name: self._read(compute, name, where, held) for name in self._made(compute)}
+        values = {name: right.value for name, right in read.items()}
+        value = self._evaluate(compute, where, values)
+        scale = float(np.max(np.abs(value), initial=0.0))
+        slack = rounding(compute, scale, compute.output.name not in held)
+        for name, right in read.items():
+            changed = (self._evaluate(compute, where, values | {name: m}) for m in right.moved())
+            slack += max(_furthest(c, value) for c in changed)
+        return Right(value, slack)
+
+    def _made(self, compute: Compute) -> dict[str, None]:
+        """The tensors it reads that are no inputs."""
+        return dict.fromkeys(x.tensor for x in ex.loads(compute.body) if x.tensor in self.makers)
+
+    def _read(self, reader: Compute, name: str, where: Where, held: Collection[str]) -> Right:
+        """A tensor as a compute needs it: the same elements where it reads no others, else all."""
+        maker = self.makers[name]
+        if not elementwise(reader, maker.output):
+            return self.tensor(name)
+        there = dict(zip((a.name for a in maker.spatial), where.values(), strict=True))
+        return self.at(maker, there, held)
+
+    def _evaluate(self, compute: Compute, where: Where, made: dict[str, Array]) -> Array:
+        own = {n: values for n, values in made.items() if elementwise(compute, self.makers[n].output)}
+        if not own:
+            return reference_at(compute, self.inputs | made, where)
+        grid = {a: where[a].reshape([-1 if b == a else 1 for b in where]) for a in where}
+        tensors = self.inputs | made
+
+        def load(x: ex.Load) -> Array:
+            return own[x.tensor] if x.tensor in own else read_padded(tensors[x.tensor], x, grid)
+
+        value = np.asarray(ex.evaluate(compute.body, grid, load), np.float64)
+        return as_stored(compute, np.broadcast_to(value, tuple(len(index) for index in where.values())))
+
+
+def rounding(compute: Compute, scale: float, stored: bool = True) -> float:
+    """The error that a compute's own arithmetic can explain in results of size `scale`: grows with the square
+    root of the number of terms, as random rounding errors do, with a margin of 8. Integers allow none."""
+    terms = math.prod(float(a.extent) for a in compute.reduction)
+    epsilon = 0.0 if compute.acc_dtype.integer else FLOAT32.epsilon * math.sqrt(terms + 1) * 8
+    if stored and compute.output.dtype is not compute.acc_dtype:
+        epsilon += compute.output.dtype.epsilon
+    return epsilon * max(scale, 1e-3)
+
+
+def everything(compute: Compute) -> Where:
+    """All indices of a compute."""
+    return {a.name: np.arange(a.extent) for a in compute.spatial}
+
+
+def _furthest(values: Array, right: Array) -> float:
+    """The largest distance; infinite values that stay infinite have not moved."""
+    with np.errstate(invalid="ignore"):
+        return float(np.max(np.nan_to_num(np.abs(values - right), nan=0.0), initial=0.0))

@@ -1,0 +1,152 @@
+"""Computes put into computes: a tensor's body in place of its reads, or what reads it behind its last sum.
+
+Both are rewrites of expressions; which tensors may go is asked here too, so that the step that inlines
+and the rules that derive structures mean the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from ekc.ir import expr as ex
+from ekc.ir.access import Access, global_access, guards_of
+from ekc.ir.linear import Extent, linearize
+from ekc.ir.operator import Axis, Compute, Operator, TensorSpec
+from ekc.ir.program import Nest
+
+
+def reads(compute: Compute, tensor: str) -> bool:
+    """Whether the body of a compute reads a tensor."""
+    return any(load.tensor == tensor for load in ex.loads(compute.body))
+
+
+def elementwise(reader: Compute, tensor: TensorSpec) -> bool:
+    """Whether a compute reads a tensor at its own element alone, and sums nothing."""
+    own = tuple(ex.Var(a.name) for a in reader.spatial)
+    found = [load.index for load in ex.loads(reader.body) if load.tensor == tensor.name]
+    return (
+        bool(found)
+        and not reader.reduction
+        and reader.output.shape == tensor.shape
+        and all(index == own for index in found)
+    )
+
+
+def clamped(compute: Compute) -> bool:
+    """Whether storing the result changes it beyond rounding: int32 kept as int8 is cut off at its limits."""
+    return compute.output.dtype.integer and compute.output.dtype is not compute.acc_dtype
+
+
+def chains(op: Operator) -> tuple[tuple[Compute, ...], ...]:
+    """The computes of an operator in groups that can each be one launch: a compute, and those that
+    compute_inline puts behind it, each the one reader of the one before and elementwise in it.
+
+    A compute that could stand behind several stands behind the one with most arithmetic.
+    """
+    groups: list[list[Compute]] = []
+    for compute in op.computes:
+        open_ends = [
+            g
+            for g in groups
+            if elementwise(compute, g[-1].output)
+            and _reader_count(op, g[-1].output.name) == 1
+            and not clamped(g[-1])
+        ]
+        if open_ends:
+            max(open_ends, key=lambda g: g[0].flops).append(compute)
+        else:
+            groups.append([compute])
+    # In the order of what they write: by then whatever they read has been made.
+    groups.sort(key=lambda g: op.computes.index(g[-1]))
+    return tuple(map(tuple, groups))
+
+
+def _reader_count(op: Operator, tensor: str) -> int:
+    return sum(reads(c, tensor) for c in op.computes)
+
+
+def substituted(reader: Compute, producer: Compute) -> Compute:
+    """The reader with the producer's body in place of the tensor: T[i, j - 1] -> max(X[i, j - 1], 0)."""
+    axes = [a.name for a in producer.spatial]
+
+    def change(load: ex.Load) -> ex.Expr:
+        if load.tensor != producer.output.name:
+            return load
+        return ex.substitute(producer.body, dict(zip(axes, load.index, strict=True)))
+
+    return replace(reader, body=ex.with_loads(reader.body, change))
+
+
+def behind(nest: Nest, reader: Compute) -> Compute:
+    """The epilogue of a nest with one more compute, written over the axes of the nest:
+    D[p, q] = max(C[p, q] + bias[q], 0) -> D[i, j] = max(C[i, j] + bias[j], 0)."""
+    axes = nest.compute.spatial
+    names = {a.name: ex.Var(b.name) for a, b in zip(reader.spatial, axes, strict=True)}
+    here = replace(reader, axes=axes, body=ex.substitute(reader.body, names))
+    return substituted(here, nest.epilogue) if nest.epilogue else here
+
+
+def stray_read(reader: Compute, producer: Compute, tensors: Mapping[str, TensorSpec]) -> ex.Load | None:
+    """A read outside the producer's tensor, which gives 0, where the producer's body would not be 0."""
+    extents = {a.name: a.extent for a in reader.axes}
+    for load in ex.loads(reader.body):
+        if load.tensor != producer.output.name:
+            continue
+        for index, axis in zip(load.index, producer.spatial, strict=True):
+            leaves = guards_of((linearize(index, {}),), (axis.extent,), extents)
+            if leaves and not _ends_with(producer, axis, tensors):
+                return load
+    return None
+
+
+def _ends_with(producer: Compute, axis: Axis, tensors: Mapping[str, TensorSpec]) -> bool:
+    """Whether the body is 0 beyond the axis: every tensor in it ends there too, and of zeros it makes 0."""
+    if _uses_as_value(producer.body):
+        return False
+    for load in ex.loads(producer.body):
+        shape = tensors[load.tensor].shape
+        if not any(
+            i == ex.Var(axis.name) and e <= axis.extent for i, e in zip(load.index, shape, strict=True)
+        ):
+            return False
+    with np.errstate(all="ignore"):
+        return bool(ex.evaluate(producer.body, {}, lambda load: np.float64(0.0)) == 0)
+
+
+def _uses_as_value(e: ex.Expr) -> bool:
+    """Whether an axis is itself a number in the body, not only an index."""
+    if isinstance(e, ex.Load):
+        return False
+    return isinstance(e, ex.Var) or any(map(_uses_as_value, ex.children(e)))
+
+
+def reads_at_write(
+    nest: Nest,
+    accumulator: Access,
+    target: Access,
+    tensors: Mapping[str, TensorSpec],
+    extents: Mapping[str, Extent],
+) -> dict[ex.Load, Access]:
+    """Where each value comes from that an element needs when it is written: the accumulator, and the other
+    inputs of the epilogue at the element's coordinates.
+
+    A read that ends where the output ends needs no guard of its own: the write has it.
+    """
+    held = nest.compute.output.name
+    axes = dict(zip((a.name for a in nest.compute.spatial), target.index, strict=True))
+    found: dict[ex.Load, Access] = {}
+    for load in ex.loads(nest.written):
+        if load.tensor == held:
+            found[load] = accumulator
+            continue
+        access = global_access(tensors[load.tensor], tuple(linearize(i, axes) for i in load.index), extents)
+        guards = tuple(
+            g
+            for g in access.guards
+            if not any(g.form is t.form and t.extent <= g.extent for t in target.guards)
+        )
+        found[load] = replace(access, guards=guards)
+    return found
