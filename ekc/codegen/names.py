@@ -21,7 +21,7 @@ alignof and_eq asm bitand bitor char16_t char32_t char8_t co_await co_return co_
 const_cast consteval constexpr constinit decltype dynamic_cast explicit friend mutable noexcept not_eq
 nullptr or_eq reinterpret_cast requires static_assert static_cast thread_local typeid typename wchar_t
 xor xor_eq NULL NAN INFINITY EOF linux unix dim3 float2 float4 uint2 uint4 to_float to_half expf sqrtf
-tanhf fabsf fmaxf fminf floorf
+tanhf fabsf fmaxf fminf floorf copy_async_4 copy_async_8 copy_async_16 commit_copies wait_copies
 """
 RESERVED = frozenset(_WORDS.split())
 """Words that operators may use but C++, CUDA or the generated code has taken."""

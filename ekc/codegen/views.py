@@ -12,6 +12,7 @@ from typing import Any
 
 from ekc.codegen.names import Names
 from ekc.ir.access import Access, Buffer
+from ekc.ir.async_copy import groups_left, tiles_ahead
 from ekc.ir.dtypes import DType
 from ekc.ir.linear import Linear
 from ekc.ir.operator import COMBINERS
@@ -26,6 +27,7 @@ from ekc.ir.tree import (
     LoopNode,
     Node,
     StageNode,
+    WaitNode,
     WriteNode,
 )
 
@@ -100,6 +102,8 @@ class Views:
 
     def _node(self, node: Node) -> View:
         match node:
+            case LoopNode() if node.asynchronous:
+                return self._overlapped(node)
             case LoopNode() if int(node.loop.pipeline) > 1 and _shared_stages(node):
                 return self._pipelined(node)
             case LoopNode():
@@ -116,7 +120,7 @@ class Views:
                 return self._combine(node)
             case WriteNode():
                 return self._write(node)
-            case BarrierNode():
+            case BarrierNode() | WaitNode():
                 return View("barrier")
 
     def _loop(self, node: LoopNode) -> dict[str, Any]:
@@ -143,6 +147,20 @@ class Views:
             "buffers": [self._fetched(s) for s in stages],
         }
         return View("pipeline", text, inner)
+
+    def _overlapped(self, node: LoopNode) -> View:
+        """Several copies: each tile is copied by itself some iterations before its use."""
+        name, stages, copies = self.names[node.loop.name], int(node.loop.pipeline), _shared_stages(node)
+        for s in copies:
+            self.parity[s.buffer.name] = f"{name} % {stages}"
+        text = self._loop(node) | {
+            "stages": stages,
+            "ahead": tiles_ahead(stages),
+            "left": groups_left(stages),
+            "copies": tuple(View("async_stage", self._cooperative(s)) for s in copies),
+        }
+        rest = [n for n in node.body if n not in copies and not isinstance(n, WaitNode)]
+        return View("async_pipeline", text, self.nodes(rest))
 
     def _fetched(self, s: StageNode) -> dict[str, Any]:
         elements = self._rounds(s) * int(s.staging.vector)

@@ -33,6 +33,7 @@ from ekc.ir.tree import (
     LoopNode,
     Node,
     StageNode,
+    WaitNode,
     WriteNode,
     kernels,
 )
@@ -127,7 +128,7 @@ class _Walk:
                     self._write(node.target, node.vector, count, node.region)
                 case InitNode() if node.buffer is None:
                     self._write(node.target, 1, trips * _f(node.region.size), node.region)
-                case BarrierNode():
+                case BarrierNode() | WaitNode():
                     self._add("barriers", trips)
                 case _:
                     pass
@@ -143,7 +144,7 @@ class _Walk:
         self._visit(node.body, trips * extent)
         self.path.pop()
         waits = sum(isinstance(n, BarrierNode) for n in node.body)
-        if waits:
+        if waits and not node.asynchronous:
             # A pipelined loop waits once an iteration and once before the first.
             fewer = trips * (extent + 1 - waits * extent)
             self._add("barriers", np.where(_f(node.loop.pipeline) > 1, fewer, 0.0))

@@ -36,6 +36,8 @@ class Loop:
     """How many iterations are written out; the extent itself unrolls fully."""
     pipeline: Extent = 1
     """Copies of each shared tile: 2 loads the next while this one is used."""
+    copy: str = "register"
+    """How the tiles of a pipelined loop come: through "register"s, or "async" past them."""
 
     @property
     def is_block(self) -> bool:
@@ -111,6 +113,10 @@ class Nest:
     def with_loop(self, name: str, change: Callable[[Loop], Loop]) -> Nest:
         """The nest with one loop replaced."""
         return replace(self, loops=tuple(change(x) if x.name == name else x for x in self.loops))
+
+    def asynchronous(self, staging: Staging) -> bool:
+        """Whether a staging is filled by asynchronous copies."""
+        return staging.scope == "shared" and staging.at is not None and self.loop(staging.at).copy == "async"
 
     def staging(self, name: str) -> Staging | None:
         """The staging of that name."""

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from ekc.ir.access import Access, Buffer
+from ekc.ir.async_rules import copies_fly
 from ekc.ir.limits import Limits
 from ekc.ir.linear import Extent, Linear, larger, smaller
 from ekc.ir.program import Program
 from ekc.ir.refusal import Check
-from ekc.ir.tree import Kernel, LoopNode, Node, StageNode, WriteNode, kernels
+from ekc.ir.tree import Kernel, LoopNode, Node, StageNode, WriteNode, kernels, walk
 
 MAX_STATEMENTS = 8192
 """Statements that one kernel may write out; beyond, compiling takes long and the code leaves its cache."""
@@ -93,6 +94,9 @@ def registers_needed(kernel: Kernel) -> Extent:
 
 def _prefetched(kernel: Kernel, buffer: Buffer) -> Extent:
     """Elements of a pipelined tile that a thread holds while the last tile is used."""
+    staging = kernel.nest.staging(buffer.name)
+    if staging is not None and kernel.nest.asynchronous(staging):
+        return 0
     rounds = -(-buffer.region.size // kernel.threads)
     return smaller(buffer.copies - 1, 1) * rounds
 
@@ -186,7 +190,7 @@ def lanes_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
 
 def vectors_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
     """Vector copies and writes: at most 16 bytes, aligned, and never across the end of a tile or tensor."""
-    for node in _walk(kernel.body):
+    for node in walk(kernel.body):
         if isinstance(node, StageNode):
             yield from _vector_checks(
                 node.staging.name, node.staging.vector, node.source, node.buffer.region, node.vector_segment
@@ -200,13 +204,6 @@ def vectors_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
                 node.region,
                 node.vector_segment,
             )
-
-
-def _walk(nodes: tuple[Node, ...]) -> Iterator[Node]:
-    for node in nodes:
-        yield node
-        if isinstance(node, LoopNode):
-            yield from _walk(node.body)
 
 
 def _vector_checks(
@@ -260,7 +257,7 @@ def _steps(address: Linear, own: str) -> list[Extent]:
 
 def computed_once(kernel: Kernel, limits: Limits) -> Iterator[Check]:
     """A computed stage has no neighbours to move together."""
-    for node in _walk(kernel.body):
+    for node in walk(kernel.body):
         if isinstance(node, StageNode) and node.produced is not None:
             v = np.asanyarray(node.staging.vector)
             yield Check(
@@ -280,4 +277,5 @@ RULES: tuple[Rule, ...] = (
     lanes_fit,
     vectors_fit,
     computed_once,
+    copies_fly,
 )

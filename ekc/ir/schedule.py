@@ -108,9 +108,9 @@ class Schedule:
         """Move a staging, or compute an earlier tensor on the spot. See `ekc.ir.steps.ComputeAt`."""
         return self.do(ComputeAt(what, at))
 
-    def pipeline(self, loop: str, stages: int = 2) -> Schedule:
-        """Fetch the next shared tile while one is used. See `ekc.ir.steps.Pipeline`."""
-        return self.do(Pipeline(loop, stages))
+    def pipeline(self, loop: str, stages: int = 2, copy: str = "register") -> Schedule:
+        """Fetch the next shared tiles while one is used. See `ekc.ir.steps.Pipeline`."""
+        return self.do(Pipeline(loop, stages, copy))
 
     def to_json(self) -> str:
         """The operator and the steps as JSON text."""
