@@ -1,4 +1,4 @@
-"""The CUDA text of four kernels, as it was when somebody last read it."""
+"""The CUDA text of some kernels, as it was when somebody last read it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import pytest
 from ekc.codegen.generate import generate
 from ekc.ir.schedule import Schedule
 from tests.codegen import samples
+from tests.ir.async_examples import async_matmul
 
 FOLDER = Path(__file__).with_name("golden")
 KERNELS: dict[str, Callable[[], Schedule]] = {
     "matmul": lambda: samples.matmul(4096, 4096, 4096),
+    "matmul_async": lambda: async_matmul(33, 44, 36, turned=True),
     "conv2d": samples.conv2d,
     "matvec_float16": lambda: samples.matvec(4096, 4096, dtype="float16", lanes=32, rows=8),
     "relu_matmul": samples.relu_matmul,
