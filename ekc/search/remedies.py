@@ -18,6 +18,8 @@ _LEVELS = {
     "shared memory": ("vthread", "thread", "tile", "reduce"),
 }
 """Which tile levels a resource depends on. A rule not named here may be mended by any."""
+_CHOICES = {"unrolling": ("unroll",), "registers": ("stages",), "shared memory": ("stages", "depth")}
+"""Choices that a resource depends on too."""
 _MOST_HALVINGS = 6
 
 
@@ -100,16 +102,16 @@ def remedy_for(rule: str, decisions: Sequence[Decision]) -> Remedy:
         for i, kind in enumerate(d.kinds)
         if kind != "lane" and (kinds is None or kind in kinds)
     )
-    extra = {"unrolling": ("unroll",), "registers": ("stages",), "shared memory": ("stages",)}.get(rule, ())
+    extra = _CHOICES.get(rule, ())
     return Remedy(halvings, tuple(c for c, d in enumerate(decisions) if d.name.split("/")[-1] in extra))
 
 
 def _vector_columns(rule: str, decisions: Sequence[Decision]) -> tuple[int, ...]:
-    """The widths and pads behind a vector rule. Width 1 with pad 0 is always legal."""
+    """The widths and pads behind a vector rule. The least width with pad 0 is always legal."""
     what = rule.removeprefix("vector width of ").removeprefix("write of ")
     if what == rule:
         return ()
     tensor, _, scope = what.partition(".")
-    kinds = {"register": ("move",), "shared": ("vector", "vector", "pad"), "": ("vector",)}[scope]
+    kinds = {"register": ("move",), "shared": ("vector", "flight", "pad"), "": ("vector",)}[scope]
     names = {f"{kind}.{tensor}" for kind in kinds}
     return tuple(c for c, d in enumerate(decisions) if d.name.split("/")[-1] in names)

@@ -10,7 +10,10 @@ The rules, in the order they apply:
    with its last spatial dimension fastest; any tensor may go through registers.
 4. *lanes*: the reduction may be spread over the lanes of a warp instead of kept in one thread.
 5. *hold*: results stay in registers until complete.
-6. *leave out*: a structure whose stagings no size makes legal (a region along a fused index, reads of
+6. *fly*: where every tensor with reuse goes through shared memory and registers, the tiles may also come by
+   asynchronous copies, if the target has them and they can move each tensor: elements of 4 bytes in any
+   order, narrower ones side by side.
+7. *leave out*: a structure whose stagings no size makes legal (a region along a fused index, reads of
    one tensor that move apart) is dropped; where none is left, everything is read where it lies.
 """
 
@@ -21,11 +24,13 @@ from dataclasses import dataclass
 
 from ekc.errors import ScheduleError
 from ekc.ir import expr as ex
+from ekc.ir.limits import Limits
 from ekc.ir.operator import Axis, Compute, Operator
 from ekc.ir.program import initial
 from ekc.ir.steps import Bind, CacheRead, CacheWrite, Hole, Pipeline, Reorder, Split, Step, Unroll
 from ekc.ir.tree import kernels
 from ekc.search.decisions import Decision, Level, choice, level, tiling
+from ekc.search.flying import DEPTHS, grain, grains, movable
 
 VTHREADS, THREADS, TILE, REDUCE, LANES = 8, 256, 16, 64, 32
 """Largest factor at each tile level. Ours, not the paper's."""
@@ -59,10 +64,10 @@ class Route:
         return f"{self.tensor}:{path}"
 
 
-def structures(op: Operator) -> tuple[Structure, ...]:
-    """Every structure of an operator. Computes before the last large one get their first structure each."""
+def structures(op: Operator, limits: Limits) -> tuple[Structure, ...]:
+    """Every structure of an operator on a target. Computes before the last large one get their first each."""
     per_compute = [
-        _of_compute(op, c, f"{c.output.name}/" if len(op.computes) > 1 else "") for c in op.computes
+        _of_compute(op, c, f"{c.output.name}/" if len(op.computes) > 1 else "", limits) for c in op.computes
     ]
     main = max(range(len(op.computes)), key=lambda i: op.computes[i].flops)
     found = []
@@ -73,9 +78,13 @@ def structures(op: Operator) -> tuple[Structure, ...]:
     return tuple(found)
 
 
-def _of_compute(op: Operator, compute: Compute, prefix: str) -> list[Structure]:
+def _of_compute(op: Operator, compute: Compute, prefix: str, limits: Limits) -> list[Structure]:
     reads = {x.tensor: x for x in ex.loads(compute.body)}
-    found = [_tiled(op, compute, routes, prefix) for routes in _routings(op, compute, reads)]
+    routings = _routings(op, compute, reads)
+    found = [_tiled(op, compute, routes, prefix) for routes in routings]
+    if limits.async_copies:
+        able = [r for r in routings if _flies(op, compute, r, reads)]
+        found += [_tiled(op, compute, routes, prefix, flying=True) for routes in able]
     if compute.reduction:
         lane_axis = max(compute.reduction, key=lambda a: (_contiguous(a, reads), a.extent))
         if lane_axis.extent >= LANES:
@@ -109,7 +118,7 @@ def _routings(op: Operator, compute: Compute, reads: dict[str, ex.Load]) -> list
     options = []
     for tensor, load in reads.items():
         routes = []
-        if any(a.name not in ex.variables(load) for a in compute.spatial):
+        if _reused(compute, load):
             order = _spatial_last(compute, load)
             routes += [Route(tensor, True, order, register=True)] if order else []
             routes += [Route(tensor, True, register=True), Route(tensor, True)]
@@ -117,6 +126,18 @@ def _routings(op: Operator, compute: Compute, reads: dict[str, ex.Load]) -> list
     # Staging everything comes first, nothing last; in between the count grows with every tensor.
     routings = list(itertools.product(*options))
     return [*routings[: MOST_ROUTINGS - 1], *routings[MOST_ROUTINGS - 1 :][-1:]]
+
+
+def _flies(op: Operator, compute: Compute, routes: tuple[Route, ...], reads: dict[str, ex.Load]) -> bool:
+    """Whether all that is reused comes through shared memory and registers, by copies (rule 6)."""
+    reused = [r for r in routes if _reused(compute, reads[r.tensor])]
+    ways = [r.shared and r.register and movable(op, reads[r.tensor], r.order) for r in reused]
+    return bool(ways) and all(ways)
+
+
+def _reused(compute: Compute, load: ex.Load) -> bool:
+    """Whether some spatial axis does not enter a read."""
+    return any(a.name not in ex.variables(load) for a in compute.spatial)
 
 
 def _spatial_last(compute: Compute, load: ex.Load) -> tuple[int, ...]:
@@ -142,11 +163,15 @@ class _Builder:
         self.outer: list[str] = []
         self.inner: list[str] = []
         self.tiles: list[str] = []
+        self.grains: dict[str, int] = {}
+        """Elements that the tiles of an axis are a multiple of, where not 1."""
 
     def tile(self, axis: Axis, levels: dict[str, int], name: str = "tile") -> list[str]:
         """Split an axis by a new decision; the loop names from outer to inner."""
         columns = tuple(level(kind, axis.extent, most) for kind, most in levels.items())
-        return self._split(axis, tiling(f"{name}.{axis.name}", axis.extent, columns))
+        grain = self.grains.get(axis.name, 1)
+        name = f"{name}.{axis.name}" + (f".by{grain}" if grain > 1 else "")
+        return self._split(axis, tiling(name, axis.extent, columns, grain))
 
     def lanes(self, axis: Axis) -> list[str]:
         """Split a reduction axis over the lanes of a warp, a vector in each."""
@@ -219,8 +244,12 @@ class _Builder:
         return Structure(self.prefix + name, tuple(self.steps), tuple(self.decisions))
 
 
-def _tiled(op: Operator, compute: Compute, routes: tuple[Route, ...], prefix: str) -> Structure:
+def _tiled(
+    op: Operator, compute: Compute, routes: tuple[Route, ...], prefix: str, flying: bool = False
+) -> Structure:
     b = _Builder(op, compute, prefix)
+    if flying:
+        b.grains = grains(op, compute)
     _cut(b)
     b.bind()
     _hold(b)
@@ -229,10 +258,8 @@ def _tiled(op: Operator, compute: Compute, routes: tuple[Route, ...], prefix: st
     close = b.inner[-1] if b.inner else at
     for r in routes:
         if r.shared:
-            vector, pad = (
-                b.hole(f"vector.{r.tensor}", _widths(op, r.tensor)),
-                b.hole(f"pad.{r.tensor}", (0, 1, 2, 4, 8)),
-            )
+            vector = _flight(b, r) if flying else b.hole(f"vector.{r.tensor}", _widths(op, r.tensor))
+            pad = b.hole(f"pad.{r.tensor}", (0, 1, 2, 4, 8))
             b.steps.append(CacheRead(r.tensor, "shared", at, vector, r.order, pad))
     for r in routes:
         if r.register:
@@ -240,10 +267,22 @@ def _tiled(op: Operator, compute: Compute, routes: tuple[Route, ...], prefix: st
             b.steps.append(
                 CacheRead(f"{r.tensor}.shared" if r.shared else r.tensor, "register", close, vector)
             )
-    if any(r.shared for r in routes) and at is not None:
+    if flying and at is not None:
+        b.steps.append(Pipeline(at, b.hole("depth", DEPTHS), "async"))
+    elif any(r.shared for r in routes) and at is not None:
         b.steps.append(Pipeline(at, b.hole("stages", (1, 2))))
     _unroll(b)
-    return b.finish(" ".join(map(str, routes)))
+    return b.finish(" ".join(map(str, routes)) + (" flying" if flying else ""))
+
+
+def _flight(b: _Builder, route: Route) -> Hole | int:
+    """Elements that one asynchronous copy moves: one where the order changes."""
+    least, widths = grain(b.op, route.tensor), _widths(b.op, route.tensor)
+    if route.order:
+        return 1
+    if least == 1:
+        return b.hole(f"vector.{route.tensor}", widths)
+    return b.hole(f"flight.{route.tensor}", tuple(v for v in widths if v >= least))
 
 
 def _over_lanes(
