@@ -40,7 +40,14 @@ def generate(schedule: Schedule, limits: Limits | None = None) -> Generated:
         blocks.append(_kernel_text(kernel, launches[-1]))
     half = any(t.dtype.cuda == "half_t" for t in schedule.op.tensors.values())
     copies = [COPIES[n] for n in sorted({n for tree in trees for n in _copied_bytes(tree)})]
-    values = {"header": header(schedule), "half": half, "copies": copies, "commit": COMMIT, "wait": WAIT}
+    values = {
+        "header": header(schedule),
+        "half": half,
+        "copies": copies,
+        "commit": COMMIT,
+        "wait": WAIT,
+        "swizzled": any(int(b.swizzle) > 1 for tree in trees for b in tree.buffers),
+    }
     return Generated(render("kernel.cu.j2", kernels=blocks, **values), tuple(launches))
 
 

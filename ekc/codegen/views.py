@@ -382,7 +382,7 @@ def rounded(value: str, dtype: DType) -> str:
 
 def declaration(buffer: Buffer, names: Names) -> str:
     """`__shared__ __align__(16) float A_shared[2][8][132];`."""
-    extents = [int(s) for s in buffer.sizes]
+    extents = [int(s) for s in buffer.sizes] if int(buffer.swizzle) == 1 else [int(buffer.elements)]
     if int(buffer.copies) > 1:
         if len(extents) == 1:
             # One padded row: the second copy must start where a vector may.

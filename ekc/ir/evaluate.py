@@ -246,7 +246,7 @@ class _Blocks:
             flat = self.memory[access.spec.name].reshape(-1)
             picked = flat[np.where(inside, address, 0)]
             return np.where(inside, picked, np.zeros((), picked.dtype)) if access.guards else picked
-        buffer = self.buffers[access.buffer.name]
+        buffer, address = self.buffers[access.buffer.name], access.buffer.placed(address)
         address = address.reshape((1,) * (2 + extra - address.ndim) + address.shape)
         blocks = np.arange(self.count).reshape(_axis(-2, extra))
         threads = np.arange(buffer.shape[1]).reshape(_axis(-1, extra))
@@ -266,7 +266,8 @@ class _Blocks:
             picked = self._load(node.source, grid, len(segments))
         buffer = self.buffers[node.buffer.name]
         sizes = tuple(int(s.extent) for s in segments)
-        where = np.broadcast_to(np.asarray(value(node.address, grid)), (1, 1, *sizes)).ravel()
+        placed = node.buffer.placed(np.asarray(value(node.address, grid)))
+        where = np.broadcast_to(placed, (1, 1, *sizes)).ravel()
         values = np.broadcast_to(picked, (*buffer.shape[:2], *sizes)).reshape(*buffer.shape[:2], -1)
         return where, values
 

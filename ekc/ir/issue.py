@@ -68,6 +68,9 @@ def merged(access: Access, written: Mapping[Atom, Written]) -> Extent:
         return width
     run, left = _run(access, written)
     free = ~needed(access.guards) & (run > 1)
+    if access.buffer is not None and access.buffer.may_swizzle:
+        # It does not see that neighbours stay neighbours.
+        free = free & (np.asanyarray(access.buffer.swizzle) == 1)
     for wide in (2, 4):
         aligned = free & (run % wide == 0) & (np.asanyarray(access.address.const) % wide == 0)
         for step in left:

@@ -152,6 +152,8 @@ def _stage_remarks(kernel: Kernel, node: StageNode) -> Iterator[str]:
     before = node.source.buffer.order if node.source.buffer else tuple(range(len(buffer.order)))
     if buffer.order != before:
         yield "transposed"
+    if buffer.swizzle > 1:
+        yield f"swizzle {buffer.swizzle}"
     if node.asynchronous:
         yield f"{tiles_ahead(buffer.copies)} ahead"
     if node.source.guards:

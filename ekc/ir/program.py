@@ -70,6 +70,8 @@ class Staging:
     """The tensor's dimensions as stored, slowest first; () keeps the source's order."""
     pad: Extent = 0
     """Extra elements at the end of each stored row."""
+    swizzle: Extent = 1
+    """Chunks of 16 bytes that change places within each line of 128; 1 is none."""
     produced_by: Compute | None = None
     """Set when the region is computed on the spot instead of copied (compute_at)."""
 

@@ -18,6 +18,7 @@ from ekc.ir.limits import Limits
 from ekc.ir.linear import Extent, Linear, larger, smaller
 from ekc.ir.program import Program
 from ekc.ir.refusal import Check
+from ekc.ir.swizzle import LINE_BYTES
 from ekc.ir.tree import Kernel, LoopNode, Node, StageNode, WriteNode, kernels, walk
 
 MAX_STATEMENTS = 8192
@@ -265,6 +266,16 @@ def computed_once(kernel: Kernel, limits: Limits) -> Iterator[Check]:
             )
 
 
+def lines_whole(kernel: Kernel, limits: Limits) -> Iterator[Check]:
+    """A swizzled tile has whole lines: an element may change places with any of its line."""
+    for b in kernel.buffers:
+        if b.may_swizzle:
+            size, chunks = b.elements * b.dtype.bytes, np.asanyarray(b.swizzle)
+            whole = (chunks == 1) | (np.asanyarray(size) % LINE_BYTES == 0)
+            limit = f"a multiple of {LINE_BYTES}"
+            yield Check(f"swizzle of {b.name}", whole, size, limit, "no swizzle, or another pad", "bytes")
+
+
 Rule = Callable[[Kernel, Limits], Iterator[Check]]
 RULES: tuple[Rule, ...] = (
     threads_fit,
@@ -278,4 +289,5 @@ RULES: tuple[Rule, ...] = (
     vectors_fit,
     computed_once,
     copies_fly,
+    lines_whole,
 )

@@ -96,9 +96,10 @@ class Schedule:
         vector: int = 1,
         order: tuple[int, ...] = (),
         pad: int = 0,
+        swizzle: int = 1,
     ) -> Schedule:
         """Stage a tensor in shared memory or registers. See `ekc.ir.steps.CacheRead`."""
-        return self.do(CacheRead(source, scope, at, vector, _tupled(order), pad))
+        return self.do(CacheRead(source, scope, at, vector, _tupled(order), pad, swizzle))
 
     def cache_write(self, tensor: str, scope: str = "register", vector: int = 1) -> Schedule:
         """Hold the output in registers until complete. See `ekc.ir.steps.CacheWrite`."""

@@ -232,7 +232,7 @@ class _Derivation:
         copies = self.nest.loop(s.at).pipeline if s.at is not None and s.scope == "shared" else 1
         # Registers hold what arithmetic uses, so a float16 is converted once, when it arrives.
         dtype = self.compute.acc_dtype if s.scope == "register" else self.tensors[s.tensor].dtype
-        return make_buffer(s.name, s.scope, dtype, region, order, s.pad, copies)
+        return make_buffer(s.name, s.scope, dtype, region, order, s.pad, copies, s.swizzle)
 
     def _accumulator(self) -> Buffer | None:
         if not self.nest.accumulate:

@@ -51,6 +51,7 @@ def features() -> list[Schedule]:
         async_matmul(33, 36, 20),
         async_matmul(17, 32, 24, stages=2, turned=True, vector=2),
         async_matmul(18, 32, 24, stages=6, dtype="float16", vector=8),
+        async_matmul(17, 32, 24, stages=4, turned=True, vector=2, swizzle=4),
         async_conv2d(2),
         async_twice("async"),
     ]

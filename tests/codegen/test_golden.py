@@ -17,6 +17,7 @@ FOLDER = Path(__file__).with_name("golden")
 KERNELS: dict[str, Callable[[], Schedule]] = {
     "matmul": lambda: samples.matmul(4096, 4096, 4096),
     "matmul_async": lambda: async_matmul(33, 44, 36, turned=True),
+    "matmul_swizzled": lambda: async_matmul(32, 64, 32, dtype="float16", vector=8, swizzle=8),
     "conv2d": samples.conv2d,
     "matvec_float16": lambda: samples.matvec(4096, 4096, dtype="float16", lanes=32, rows=8),
     "relu_matmul": samples.relu_matmul,

@@ -8,10 +8,19 @@ from tests.ir.drawn_operators import Choose
 
 
 def async_matmul(
-    m: int, n: int, k: int, *, stages: int = 3, dtype: str = "float32", vector: int = 4, turned: bool = False
+    m: int,
+    n: int,
+    k: int,
+    *,
+    stages: int = 3,
+    dtype: str = "float32",
+    vector: int = 4,
+    turned: bool = False,
+    swizzle: int = 1,
 ) -> Schedule:
     """Both tiles in shared memory, the first transposed where asked for (an element at a time then)."""
     order, alone = ((1, 0), 1) if turned else ((), vector)
+    pad = max(alone, 4) if swizzle == 1 else 0
     return (
         Schedule(o.matmul(m, n, k, dtype=dtype))
         .split("i", (2, 4, 2))
@@ -25,8 +34,8 @@ def async_matmul(
         .bind("i.1", "vthread")
         .bind("j.1", "vthread")
         .cache_write("C")
-        .cache_read("A", "shared", at="k.0", vector=alone, order=order, pad=max(alone, 4))
-        .cache_read("B", "shared", at="k.0", vector=vector)
+        .cache_read("A", "shared", at="k.0", vector=alone, order=order, pad=pad, swizzle=swizzle)
+        .cache_read("B", "shared", at="k.0", vector=vector, swizzle=swizzle)
         .pipeline("k.0", stages=stages, copy="async")
         .unroll("k.1", 4)
     )
@@ -76,5 +85,7 @@ def draw_async(choose: Choose) -> Schedule:
     dtype, vector = choose((("float32", 1), ("float32", 2), ("float32", 4), ("float16", 2), ("float16", 8)))
     # An axis of one element is not cut: its tile would not tell a tail from the element.
     m, n, k = choose((5, 16, 33)), vector * choose((2, 3, 8)), vector * choose((2, 5, 9))
-    turned = dtype == "float32" and choose((True, False))
-    return async_matmul(m, n, k, stages=choose((2, 3, 4, 6)), dtype=dtype, vector=vector, turned=turned)
+    turned, swizzle = dtype == "float32" and choose((True, False)), choose((1, 2, 8))
+    return async_matmul(
+        m, n, k, stages=choose((2, 3, 4, 6)), dtype=dtype, vector=vector, turned=turned, swizzle=swizzle
+    )

@@ -113,6 +113,7 @@ EXAMPLES = {
     "matmul": lambda: tiled_matmul(4096, 4096, 4096),
     "matmul_tails": lambda: tiled_matmul(200, 130, 33, "float16"),
     "matmul_async": lambda: async_matmul(33, 44, 36),
+    "matmul_swizzled": lambda: async_matmul(32, 64, 32, dtype="float16", vector=8, swizzle=8),
     "conv2d_async": lambda: async_conv2d(4),
     "conv2d": tiled_conv2d,
     "matvec_lanes": lanes_matvec,
