@@ -30,9 +30,9 @@ RESERVED = frozenset(_WORDS.split())
 _C_FUNCTIONS = {"exp": "expf", "sqrt": "sqrtf", "tanh": "tanhf", "abs": "fabsf"}
 
 
-def _derived(c_name: str) -> tuple[str, str]:
-    """Names that a pipeline makes: of the loop counter and of the fetched tile."""
-    return f"{c_name}_now", f"{c_name}_next"
+def _derived(c_name: str) -> tuple[str, ...]:
+    """Names that a pipeline makes: of the loop counter, of the fetched tile, and of copies of a tile."""
+    return f"{c_name}_now", f"{c_name}_next", f"{c_name}_copy", f"{c_name}_slot"
 
 
 @dataclass(frozen=True)

@@ -152,15 +152,29 @@ class Views:
         """Several copies: each tile is copied by itself some iterations before its use."""
         name, stages, copies = self.names[node.loop.name], int(node.loop.pipeline), _shared_stages(node)
         for s in copies:
-            self.parity[s.buffer.name] = f"{name} % {stages}"
+            self.parity[s.buffer.name] = f"{name}_copy"
         text = self._loop(node) | {
             "stages": stages,
             "ahead": tiles_ahead(stages),
             "left": groups_left(stages),
-            "copies": tuple(View("async_stage", self._cooperative(s)) for s in copies),
+            "copies": tuple(View("async_stage", self._steady(s)) for s in copies),
         }
         rest = [n for n in node.body if n not in copies and not isinstance(n, WaitNode)]
         return View("async_pipeline", text, self.nodes(rest))
+
+    def _steady(self, node: StageNode) -> dict[str, Any]:
+        """A copy whose rounds are all written out, and move the slowest coordinate alone where sizes allow:
+        what a thread adds to an address is then the same in each, and worked out once."""
+        text, region = self._cooperative(node) | {"unroll": ""}, node.buffer.region
+        step = self.threads * text["vector"]
+        below = int(region.size) // int(region.segments[0].extent)
+        if text["rounds"] > 1 and step % below == 0:
+            at = "thread" if text["vector"] == 1 else f"thread * {text['vector']}"
+            parts = [line.removesuffix(";").split(" = ") for line in text["coordinates"]]
+            lines = [f"{name} = {value.replace('element', at)}" for name, value in parts]
+            lines[0] += f" + round * {step // below}"
+            text["coordinates"] = [f"{line};" for line in lines]
+        return text
 
     def _fetched(self, s: StageNode) -> dict[str, Any]:
         elements = self._rounds(s) * int(s.staging.vector)

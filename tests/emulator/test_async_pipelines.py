@@ -53,10 +53,11 @@ FAULTS = [
     (RAGGED, "wait_copies<1>();", "", 0, {"async-copy", "uninitialised"}),
     (RAGGED, SYNC, "", 0, {"race", "async-copy"}),
     (RAGGED, "commit_copies();", "", 1, {"async-copy", "uninitialised"}),
-    (RAGGED, "const int k_0 = k_0_now + 2;", "const int k_0 = k_0_now + 3;", 0, {"race", "async-copy"}),
     (RAGGED, "i_0 * 16 + i < 33 && ", "", 1, {"out-of-bounds"}),
-    (RAGGED, "A_shared[k_0 % 3]", "A_shared[k_0 % 2]", 1, {"race", "async-copy", "uninitialised"}),
-    # The tile that was there before is whole, only wrong.
+    (RAGGED, "k_0_slot == 0 ? 2 : k_0_slot - 1", "k_0_slot", 0, {"race", "async-copy"}),
+    (RAGGED, "k_0_slot == 2 ? 0", "k_0_slot == 1 ? 0", 0, {"race", "async-copy", "uninitialised"}),
+    # The tile that is there is whole, only wrong.
+    (RAGGED, "const int k_0 = k_0_now + 2;", "const int k_0 = k_0_now + 3;", 0, set()),
     (RAGGED, "k_0_now + 2 < 5", "k_0_now + 2 < 4", 0, set()),
     (async_conv2d(2), SYNC, "", 1, {"race", "async-copy"}),
     (TWICE, "wait_copies<1>();", "wait_copies<2>();", 0, {"async-copy", "uninitialised"}),

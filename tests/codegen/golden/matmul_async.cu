@@ -78,52 +78,56 @@ ekc_matmul(const float* __restrict__ A, const float* __restrict__ B, float* __re
         }
     }
     // 3 copies of each tile: those of the next 2 are on their way while one is used
-    #pragma unroll
+    #pragma unroll 1
     for (int k_0 = 0; k_0 < 2; ++k_0) {
+        const int k_0_copy = k_0;
         // copy A[i_0 * 16 : 16, k_0 * 8 : 8] -> A_shared
         #pragma unroll
         for (int round = 0; round < 4; ++round) {
             const int element = round * 32 + thread;
-            const int i = element / 8;
-            const int k = element % 8;
-            copy_async_4(&A_shared[k_0 % 3][k][i], &A[(i_0 * 16 + i) * 36 + k_0 * 8 + k], i_0 * 16 + i < 33 && k_0 * 8 + k < 36);
+            const int i = thread / 8 + round * 4;
+            const int k = thread % 8;
+            copy_async_4(&A_shared[k_0_copy][k][i], &A[(i_0 * 16 + i) * 36 + k_0 * 8 + k], i_0 * 16 + i < 33 && k_0 * 8 + k < 36);
         }
         // copy B[k_0 * 8 : 8, j_0 * 32 : 32] -> B_shared
         #pragma unroll
         for (int round = 0; round < 2; ++round) {
             const int element = (round * 32 + thread) * 4;
-            const int k = element / 32;
-            const int j = element % 32;
-            copy_async_16(&B_shared[k_0 % 3][k][j], &B[(k_0 * 8 + k) * 44 + j_0 * 32 + j], k_0 * 8 + k < 36 && j_0 * 32 + j < 44);
+            const int k = thread * 4 / 32 + round * 4;
+            const int j = thread * 4 % 32;
+            copy_async_16(&B_shared[k_0_copy][k][j], &B[(k_0 * 8 + k) * 44 + j_0 * 32 + j], k_0 * 8 + k < 36 && j_0 * 32 + j < 44);
         }
         commit_copies();
     }
+    int k_0_slot = 0;
     #pragma unroll 1
     for (int k_0_now = 0; k_0_now < 5; ++k_0_now) {
         wait_copies<1>();
         __syncthreads();
         if (k_0_now + 2 < 5) {
             const int k_0 = k_0_now + 2;
+            const int k_0_copy = k_0_slot == 0 ? 2 : k_0_slot - 1;
             // copy A[i_0 * 16 : 16, k_0 * 8 : 8] -> A_shared
             #pragma unroll
             for (int round = 0; round < 4; ++round) {
                 const int element = round * 32 + thread;
-                const int i = element / 8;
-                const int k = element % 8;
-                copy_async_4(&A_shared[k_0 % 3][k][i], &A[(i_0 * 16 + i) * 36 + k_0 * 8 + k], i_0 * 16 + i < 33 && k_0 * 8 + k < 36);
+                const int i = thread / 8 + round * 4;
+                const int k = thread % 8;
+                copy_async_4(&A_shared[k_0_copy][k][i], &A[(i_0 * 16 + i) * 36 + k_0 * 8 + k], i_0 * 16 + i < 33 && k_0 * 8 + k < 36);
             }
             // copy B[k_0 * 8 : 8, j_0 * 32 : 32] -> B_shared
             #pragma unroll
             for (int round = 0; round < 2; ++round) {
                 const int element = (round * 32 + thread) * 4;
-                const int k = element / 32;
-                const int j = element % 32;
-                copy_async_16(&B_shared[k_0 % 3][k][j], &B[(k_0 * 8 + k) * 44 + j_0 * 32 + j], k_0 * 8 + k < 36 && j_0 * 32 + j < 44);
+                const int k = thread * 4 / 32 + round * 4;
+                const int j = thread * 4 % 32;
+                copy_async_16(&B_shared[k_0_copy][k][j], &B[(k_0 * 8 + k) * 44 + j_0 * 32 + j], k_0 * 8 + k < 36 && j_0 * 32 + j < 44);
             }
         }
         commit_copies();
         {
             const int k_0 = k_0_now;
+            const int k_0_copy = k_0_slot;
             #pragma unroll 4
             for (int k_1 = 0; k_1 < 8; ++k_1) {
                 #pragma unroll
@@ -134,13 +138,14 @@ ekc_matmul(const float* __restrict__ A, const float* __restrict__ B, float* __re
                         for (int j_1 = 0; j_1 < 2; ++j_1) {
                             #pragma unroll
                             for (int j_3 = 0; j_3 < 2; ++j_3) {
-                                C_acc[i_1][i_3][j_1][j_3] += A_shared[k_0 % 3][k_1][i_1 * 8 + i_2 * 2 + i_3] * B_shared[k_0 % 3][k_1][j_1 * 16 + j_2 * 2 + j_3];
+                                C_acc[i_1][i_3][j_1][j_3] += A_shared[k_0_copy][k_1][i_1 * 8 + i_2 * 2 + i_3] * B_shared[k_0_copy][k_1][j_1 * 16 + j_2 * 2 + j_3];
                             }
                         }
                     }
                 }
             }
         }
+        k_0_slot = k_0_slot == 2 ? 0 : k_0_slot + 1;
     }
     // write C_acc -> C
     #pragma unroll

@@ -92,8 +92,9 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
         }
     }
     // 3 copies of each tile: those of the next 2 are on their way while one is used
-    #pragma unroll
+    #pragma unroll 1
     for (int k_0 = 0; k_0 < 2; ++k_0) {
+        const int k_0_copy = k_0;
         // copy A[i_0 * 16 : 16, k_0 * 8 : 8] -> A_shared
         #pragma unroll
         for (int round = 0; round < 1; ++round) {
@@ -101,7 +102,7 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
             if (element < 128) {
                 const int i = element / 8;
                 const int k = element % 8;
-                copy_async_16(&A_shared[k_0 % 3][swizzled<8, 8>(i * 8 + k)], &A[(i_0 * 16 + i) * 32 + k_0 * 8 + k]);
+                copy_async_16(&A_shared[k_0_copy][swizzled<8, 8>(i * 8 + k)], &A[(i_0 * 16 + i) * 32 + k_0 * 8 + k]);
             }
         }
         // copy B[k_0 * 8 : 8, j_0 * 32 : 32] -> B_shared
@@ -110,16 +111,18 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
             const int element = (round * 32 + thread) * 8;
             const int k = element / 32;
             const int j = element % 32;
-            copy_async_16(&B_shared[k_0 % 3][swizzled<8, 8>(k * 32 + j)], &B[(k_0 * 8 + k) * 64 + j_0 * 32 + j]);
+            copy_async_16(&B_shared[k_0_copy][swizzled<8, 8>(k * 32 + j)], &B[(k_0 * 8 + k) * 64 + j_0 * 32 + j]);
         }
         commit_copies();
     }
+    int k_0_slot = 0;
     #pragma unroll 1
     for (int k_0_now = 0; k_0_now < 4; ++k_0_now) {
         wait_copies<1>();
         __syncthreads();
         if (k_0_now + 2 < 4) {
             const int k_0 = k_0_now + 2;
+            const int k_0_copy = k_0_slot == 0 ? 2 : k_0_slot - 1;
             // copy A[i_0 * 16 : 16, k_0 * 8 : 8] -> A_shared
             #pragma unroll
             for (int round = 0; round < 1; ++round) {
@@ -127,7 +130,7 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
                 if (element < 128) {
                     const int i = element / 8;
                     const int k = element % 8;
-                    copy_async_16(&A_shared[k_0 % 3][swizzled<8, 8>(i * 8 + k)], &A[(i_0 * 16 + i) * 32 + k_0 * 8 + k]);
+                    copy_async_16(&A_shared[k_0_copy][swizzled<8, 8>(i * 8 + k)], &A[(i_0 * 16 + i) * 32 + k_0 * 8 + k]);
                 }
             }
             // copy B[k_0 * 8 : 8, j_0 * 32 : 32] -> B_shared
@@ -136,12 +139,13 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
                 const int element = (round * 32 + thread) * 8;
                 const int k = element / 32;
                 const int j = element % 32;
-                copy_async_16(&B_shared[k_0 % 3][swizzled<8, 8>(k * 32 + j)], &B[(k_0 * 8 + k) * 64 + j_0 * 32 + j]);
+                copy_async_16(&B_shared[k_0_copy][swizzled<8, 8>(k * 32 + j)], &B[(k_0 * 8 + k) * 64 + j_0 * 32 + j]);
             }
         }
         commit_copies();
         {
             const int k_0 = k_0_now;
+            const int k_0_copy = k_0_slot;
             #pragma unroll 4
             for (int k_1 = 0; k_1 < 8; ++k_1) {
                 #pragma unroll
@@ -152,13 +156,14 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
                         for (int j_1 = 0; j_1 < 2; ++j_1) {
                             #pragma unroll
                             for (int j_3 = 0; j_3 < 2; ++j_3) {
-                                C_acc[i_1][i_3][j_1][j_3] += to_float(A_shared[k_0 % 3][swizzled<8, 8>(i_1 * 64 + i_2 * 16 + i_3 * 8 + k_1)]) * to_float(B_shared[k_0 % 3][swizzled<8, 8>(k_1 * 32 + j_1 * 16 + j_2 * 2 + j_3)]);
+                                C_acc[i_1][i_3][j_1][j_3] += to_float(A_shared[k_0_copy][swizzled<8, 8>(i_1 * 64 + i_2 * 16 + i_3 * 8 + k_1)]) * to_float(B_shared[k_0_copy][swizzled<8, 8>(k_1 * 32 + j_1 * 16 + j_2 * 2 + j_3)]);
                             }
                         }
                     }
                 }
             }
         }
+        k_0_slot = k_0_slot == 2 ? 0 : k_0_slot + 1;
     }
     // write C_acc -> C
     #pragma unroll
