@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ekc.codegen.names import Names
+from ekc.codegen.rounds import steady
 from ekc.ir.access import Access, Buffer
 from ekc.ir.async_copy import groups_left, tiles_ahead
 from ekc.ir.dtypes import DType
@@ -151,30 +152,17 @@ class Views:
     def _overlapped(self, node: LoopNode) -> View:
         """Several copies: each tile is copied by itself some iterations before its use."""
         name, stages, copies = self.names[node.loop.name], int(node.loop.pipeline), _shared_stages(node)
-        for s in copies:
-            self.parity[s.buffer.name] = f"{name}_copy"
+        self.parity |= {s.buffer.name: f"{name}_copy" for s in copies}
         text = self._loop(node) | {
             "stages": stages,
             "ahead": tiles_ahead(stages),
             "left": groups_left(stages),
-            "copies": tuple(View("async_stage", self._steady(s)) for s in copies),
+            "copies": tuple(
+                View("async_stage", steady(self._cooperative(s), s.buffer.region)) for s in copies
+            ),
         }
         rest = [n for n in node.body if n not in copies and not isinstance(n, WaitNode)]
         return View("async_pipeline", text, self.nodes(rest))
-
-    def _steady(self, node: StageNode) -> dict[str, Any]:
-        """A copy whose rounds are all written out, and move the slowest coordinate alone where sizes allow:
-        what a thread adds to an address is then the same in each, and worked out once."""
-        text, region = self._cooperative(node) | {"unroll": ""}, node.buffer.region
-        step = self.threads * text["vector"]
-        below = int(region.size) // int(region.segments[0].extent)
-        if text["rounds"] > 1 and step % below == 0:
-            at = "thread" if text["vector"] == 1 else f"thread * {text['vector']}"
-            parts = [line.removesuffix(";").split(" = ") for line in text["coordinates"]]
-            lines = [f"{name} = {value.replace('element', at)}" for name, value in parts]
-            lines[0] += f" + round * {step // below}"
-            text["coordinates"] = [f"{line};" for line in lines]
-        return text
 
     def _fetched(self, s: StageNode) -> dict[str, Any]:
         elements = self._rounds(s) * int(s.staging.vector)
