@@ -7,10 +7,14 @@ import pytest
 
 import ekc.ir.operators as o
 from ekc import devices
+from ekc.ir.analysis import analyse
 from ekc.ir.operator import Operator
+from ekc.ir.rules import checks
+from ekc.ir.steps import Bind, CacheRead, CacheWrite, Hole, Pipeline, Reorder, Split
 from ekc.ir.tree import StageNode, kernels, walk
 from ekc.search.space import Population, Space
-from ekc.search.structures import structures
+from ekc.search.structures import Structure, structures
+from ekc.search.walks import Sorted, Walks
 
 A100, TURING = devices.open("a100").limits, devices.open("rtx2080ti").limits
 FLYING: dict[str, tuple[Operator, int]] = {
@@ -51,3 +55,46 @@ def test_their_draws_are_legal_once_mended_and_move_whole_words(dtype: str) -> N
                 widths.add(int(node.staging.vector) * node.buffer.dtype.bytes)
     assert widths <= {4, 8, 16}
     assert len(widths) > 1
+
+
+HOLES = {
+    "tile": (2, 4, 8),
+    "reduce": (4, 8, 16),
+    "vector": (1, 2, 4),
+    "pad": (0, 4, 8),
+    "swizzle": (1, 2, 4, 8),
+    "move": (1, 2, 4),
+    "depth": (2, 3, 6),
+}
+STEPS = (
+    Split("i", (Hole("tile"), 4)),
+    Split("j", (8, 4)),
+    Split("k", (Hole("reduce"),)),
+    Reorder(("i.0", "j.0", "i.1", "j.1", "k.0", "k.1", "i.2", "j.2")),
+    Bind("i.0", "block.x"),
+    Bind("j.0", "block.x"),
+    Bind("i.1", "thread.x"),
+    Bind("j.1", "thread.x"),
+    CacheWrite("C"),
+    CacheRead("A", "shared", "k.0", Hole("vector"), (), Hole("pad"), Hole("swizzle")),
+    CacheRead("B", "shared", "k.0", swizzle=Hole("swizzle")),
+    CacheRead("A.shared", "register", "k.1", Hole("move")),
+    Pipeline("k.0", Hole("depth"), "async"),
+)
+
+
+def test_swizzle_and_depth_are_numbers_of_a_recorded_walk() -> None:
+    """Rules and figures of many, from the tape, are those of each Program alone."""
+    rows, random = 80, np.random.default_rng(0)
+    columns = {hole: random.choice(values, rows).astype(np.int64) for hole, values in HOLES.items()}
+    walks = Walks(o.matmul(64, 64, 64), [Structure("by hand", STEPS, ())], A100, columns)
+    (figures,) = [f for _, f in walks.figures(Sorted([0, rows], columns))]
+    broken = walks.broken(Sorted([0, rows], columns))
+    for row in range(rows):
+        program = walks.program(0, {hole: int(column[row]) for hole, column in columns.items()})
+        alone = analyse(program, A100)
+        many = {name: np.broadcast_to(values, rows)[row] for name, values in figures.items()}
+        assert many == {name: values[0] for name, values in alone.items()}
+        refused = {c.rule for c in checks(program, A100) if c.refusal() is not None}
+        assert refused == {b.rule for b in broken if row in b.rows}
+    assert 10 <= len(np.unique(np.concatenate([b.rows for b in broken]))) <= rows - 10
