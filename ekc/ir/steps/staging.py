@@ -42,8 +42,9 @@ class CacheRead(Step):
 
     The copy is named `A.shared` (or `A.register`) and may itself be the source of another. `vector`
     elements move at once (up to 16 bytes); `order` gives the tensor's dimensions as stored, slowest
-    first; `pad` adds elements to each stored row, against bank conflicts. So does `swizzle=8` (4, 2), at no
-    cost of space: chunks of 16 bytes change places within each line of 128, by the line's number.
+    first; `pad` adds elements to each stored row, against bank conflicts. So does `swizzle=8` (4, 2):
+    chunks of 16 bytes change places within each line of 128, by the line's number. That takes no space, but
+    integer instructions for each read, few only where a lane reads whole chunks.
     Halide and TVM call it cache_read too, Exo stage_mem.
     Refuses: an unknown tensor, scope or loop; a copy that exists; shared memory filled from registers.
     """
