@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from ekc.codegen.cache import cached_compile
 from ekc.codegen.compiled import CompiledKernel, Launch
@@ -12,11 +13,12 @@ from ekc.codegen.nvrtc import NvrtcOutput
 from ekc.codegen.render import render
 from ekc.codegen.types import helpers
 from ekc.codegen.views import Views, declaration, index_lines
+from ekc.ir.async_copy import COMMIT, COPIES, WAIT, has_async_copies
 from ekc.ir.footprint import global_reads
 from ekc.ir.limits import Limits
 from ekc.ir.rules import enforce
 from ekc.ir.schedule import Schedule
-from ekc.ir.tree import Kernel, kernels
+from ekc.ir.tree import Kernel, StageNode, kernels, walk
 from ekc.version import __version__
 
 
@@ -37,14 +39,28 @@ def generate(schedule: Schedule, limits: Limits | None = None) -> Generated:
         name = f"ekc_{schedule.op.name}" + (f"_{number}" if len(trees) > 1 else "")
         launches.append(_launch(kernel, name))
         blocks.append(_kernel_text(kernel, launches[-1]))
-    types = helpers(schedule.op)
-    return Generated(
-        render("kernel.cu.j2", header=header(schedule), types=types, kernels=blocks), tuple(launches)
-    )
+    copies = [COPIES[n] for n in sorted({n for tree in trees for n in _copied_bytes(tree)})]
+    values = {
+        "header": header(schedule),
+        "types": helpers(schedule.op),
+        "copies": copies,
+        "commit": COMMIT,
+        "wait": WAIT,
+        "swizzled": any(int(b.swizzle) > 1 for tree in trees for b in tree.buffers),
+    }
+    return Generated(render("kernel.cu.j2", kernels=blocks, **values), tuple(launches))
+
+
+def _copied_bytes(kernel: Kernel) -> Iterator[int]:
+    """The widths of its asynchronous copies."""
+    for node in walk(kernel.body):
+        if isinstance(node, StageNode) and node.asynchronous:
+            yield int(node.staging.vector) * node.buffer.dtype.bytes
 
 
 def compile_schedule(schedule: Schedule, arch: str = "sm_80", limits: Limits | None = None) -> CompiledKernel:
     """Generate and compile; CUBIN and PTX come from one NVRTC run, or from the cache."""
+    limits = replace(limits or Limits(), async_copies=has_async_copies(arch))
     made = generate(schedule, limits)
     return assemble(schedule, made, cached_compile(made.source, arch))
 

@@ -10,6 +10,7 @@ from ekc.ir import expr as ex
 from ekc.ir.access import Access, Buffer, Guard
 from ekc.ir.linear import Atom, Linear
 from ekc.ir.region import Region
+from ekc.ir.swizzle import CHUNK_BYTES
 from ekc.ir.tree import Kernel
 
 _INT_MAX = 2**31 - 1
@@ -25,14 +26,15 @@ const_cast consteval constexpr constinit decltype dynamic_cast explicit friend m
 nullptr or_eq reinterpret_cast requires static_assert static_cast thread_local typeid typename wchar_t
 xor xor_eq NULL NAN INFINITY EOF linux unix dim3 float2 float4 uint2 uint4 to_float to_half expf sqrtf
 rsqrtf tanhf erff fabsf fmaxf fminf floorf bf16_t to_bf16 to_tf32 to_int8 abs
+copy_async_4 copy_async_8 copy_async_16 commit_copies wait_copies swizzled
 """
 RESERVED = frozenset(_WORDS.split())
 """Words that operators may use but C++, CUDA or the generated code has taken."""
 
 
-def _derived(c_name: str) -> tuple[str, str]:
-    """Names that a pipeline makes: of the loop counter and of the fetched tile."""
-    return f"{c_name}_now", f"{c_name}_next"
+def _derived(c_name: str) -> tuple[str, ...]:
+    """Names that a pipeline makes: of the loop counter, of the fetched tile, and of copies of a tile."""
+    return f"{c_name}_now", f"{c_name}_next", f"{c_name}_copy", f"{c_name}_slot"
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,9 @@ class Names:
     def cell(self, buffer: Buffer, cell: tuple[Linear, ...], copy: str = "") -> str:
         """An element of a buffer; `copy` picks the copy of a pipelined one."""
         inside = "".join(f"[{self.linear(cell[i])}]" for i in buffer.stored)
+        if int(buffer.swizzle) > 1:
+            each = CHUNK_BYTES // buffer.dtype.bytes
+            inside = f"[swizzled<{int(buffer.swizzle)}, {each}>({self.linear(buffer.address(cell))})]"
         which = f"[{copy}]" if copy else ""
         return f"{self[buffer.name]}{which}{inside}"
 

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ekc.codegen.names import Names
+from ekc.codegen.rounds import steady
 from ekc.codegen.types import Arithmetic, converted, move_type, zero
 from ekc.ir.access import Access, Buffer
+from ekc.ir.async_copy import groups_left, tiles_ahead
 from ekc.ir.dtypes import DType, start_value
 from ekc.ir.footprint import placed
 from ekc.ir.issue import fetched
@@ -29,6 +31,7 @@ from ekc.ir.tree import (
     Node,
     ReduceNode,
     StageNode,
+    WaitNode,
     WriteNode,
 )
 from ekc.ir.warp import WARP
@@ -97,6 +100,8 @@ class Views:
 
     def _node(self, node: Node) -> View:
         match node:
+            case LoopNode() if node.asynchronous:
+                return self._overlapped(node)
             case LoopNode() if int(node.loop.pipeline) > 1 and _shared_stages(node):
                 return self._pipelined(node)
             case LoopNode():
@@ -115,7 +120,7 @@ class Views:
                 return self._combine(node)
             case WriteNode():
                 return self._write(node)
-            case BarrierNode():
+            case BarrierNode() | WaitNode():
                 return View("barrier")
 
     def _loop(self, node: LoopNode) -> dict[str, Any]:
@@ -142,6 +147,21 @@ class Views:
             "buffers": [self._fetched(s) for s in stages],
         }
         return View("pipeline", text, inner)
+
+    def _overlapped(self, node: LoopNode) -> View:
+        """Several copies: each tile is copied by itself some iterations before its use."""
+        name, stages, copies = self.names[node.loop.name], int(node.loop.pipeline), _shared_stages(node)
+        self.parity |= {s.buffer.name: f"{name}_copy" for s in copies}
+        text = self._loop(node) | {
+            "stages": stages,
+            "ahead": tiles_ahead(stages),
+            "left": groups_left(stages),
+            "copies": tuple(
+                View("async_stage", steady(self._cooperative(s), s.buffer.region)) for s in copies
+            ),
+        }
+        rest = [n for n in node.body if n not in copies and not isinstance(n, WaitNode)]
+        return View("async_pipeline", text, self.nodes(rest))
 
     def _fetched(self, s: StageNode) -> dict[str, Any]:
         elements = self._rounds(s) * int(s.staging.vector)
@@ -424,7 +444,7 @@ def _shared_stages(node: LoopNode) -> list[StageNode]:
 
 def declaration(buffer: Buffer, names: Names) -> str:
     """`__shared__ __align__(16) float A_shared[2][8][132];`."""
-    extents = [int(s) for s in buffer.sizes]
+    extents = [int(s) for s in buffer.sizes] if int(buffer.swizzle) == 1 else [int(buffer.elements)]
     if int(buffer.copies) > 1:
         if len(extents) == 1:
             # One padded row: the second copy must start where a vector may.

@@ -42,6 +42,8 @@ class Access:
     """Passes per request through the banks that shared memory and L1 share."""
     trips: float
     """Most runs of one such instruction by one warp."""
+    asynchronous: bool = False
+    """Whether an asynchronous copy makes it: the data pass no register."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,9 @@ def executed(kernel: CompiledKernel) -> tuple[Executed, ...]:
 
 
 def _of_launch(ptx: str, launch: Launch) -> Executed:
-    times = {one.line: often for one, often in runs(ptx, launch.name)}
+    ran = runs(ptx, launch.name)
+    times = {one.line: often for one, often in ran}
+    copies = {one.line for one, _ in ran if one.opcode[:2] == ("cp", "async")}
     seen = survey(
         ptx,
         launch.name,
@@ -71,7 +75,7 @@ def _of_launch(ptx: str, launch: Launch) -> Executed:
         dynamic_shared=launch.shared_bytes,
         blocks=_sample(launch),
     )
-    return Executed(count(ptx, launch.name), _accesses(launch, seen, times), seen.live_lines)
+    return Executed(count(ptx, launch.name), _accesses(launch, seen, times, copies), seen.live_lines)
 
 
 def _sample(launch: Launch) -> Iterable[int]:
@@ -82,17 +86,17 @@ def _sample(launch: Launch) -> Iterable[int]:
     return np.random.default_rng(0).choice(total, number, replace=False) if number < total else range(total)
 
 
-def _accesses(launch: Launch, seen: Survey, times: dict[int, float]) -> tuple[Access, ...]:
+def _accesses(launch: Launch, seen: Survey, times: dict[int, float], copies: set[int]) -> tuple[Access, ...]:
     warps = -(-(launch.block[0] * launch.block[1] * launch.block[2]) // WARP)
     groups: dict[tuple[object, ...], list[tuple[Touch, float]]] = {}
     for touch in seen.touches:
         if touch.space in ("global", "shared"):
-            key = (touch.space, touch.writes, touch.argument, touch.bytes_per_lane)
+            key = (touch.space, touch.writes, touch.argument, touch.bytes_per_lane, touch.line in copies)
             groups.setdefault((*key, touch.sectors, touch.wavefronts), []).append((touch, times[touch.line]))
-    return tuple(_access(launch, group, warps) for group in groups.values())
+    return tuple(_access(launch, group, warps, copies) for group in groups.values())
 
 
-def _access(launch: Launch, group: list[tuple[Touch, float]], warps: int) -> Access:
+def _access(launch: Launch, group: list[tuple[Touch, float]], warps: int, copies: set[int]) -> Access:
     one = group[0][0]
     return Access(
         tensor=launch.arguments[one.argument] if one.argument is not None else "",
@@ -103,4 +107,5 @@ def _access(launch: Launch, group: list[tuple[Touch, float]], warps: int) -> Acc
         sectors=one.sectors,
         wavefronts=one.wavefronts,
         trips=max(often for _, often in group),
+        asynchronous=one.line in copies,
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ekc.codegen.compiled import Launch, Resources
 from ekc.devices.accesses import Executed
 from ekc.devices.occupancy import WARP, Occupancy
+from ekc.devices.ptx.counts import Counts
 from ekc.devices.specs import Spec
 from ekc.devices.traffic import LINE, Resident, Traffic, traffic
 
@@ -50,6 +51,10 @@ class Events:
     traffic: Traffic
     rounds: float
     """Times that one warp waits for global loads it issued together."""
+    tiles: float
+    """Times that one warp waits for asynchronous copies, ..."""
+    tiles_ahead: float
+    """... and how many tiles are on their way while one is used, 0 where a wait follows its own copies."""
     barriers: float
     """Barriers that one thread passes."""
 
@@ -83,6 +88,8 @@ def events(spec: Spec, launch: Launch, resources: Resources, ran: Executed, occu
     )
     rounds = _rounds(ran, resources.registers)
     on_chip = [one for one in ran.accesses if one.space == "shared"]
+    # An asynchronous copy takes the slot of its load, and passes no register.
+    by_hand = [one for one in on_chip if not one.asynchronous]
     hottest = max((one.trips for one in ran.accesses), default=1.0)
     local = warps * (counts.local_accesses + _spills(resources) * hottest)
     return Events(
@@ -100,14 +107,16 @@ def events(spec: Spec, launch: Launch, resources: Resources, ran: Executed, occu
         shuffle=warps * counts.shuffle,
         branch=warps * counts.branch,
         other=warps * counts.other,
-        shared_requests=blocks * sum(one.requests for one in on_chip),
+        shared_requests=blocks * sum(one.requests for one in by_hand),
         shared_wavefronts=blocks * sum(one.requests * one.wavefronts for one in on_chip),
-        shared_lane_bytes=blocks * sum(one.requests * one.bytes_per_lane * WARP for one in on_chip),
+        shared_lane_bytes=blocks * sum(one.requests * one.bytes_per_lane * WARP for one in by_hand),
         local_requests=local,
         lsu_cycles=blocks * sum(one.requests * _cycles(spec, one.wavefronts) for one in ran.accesses)
         + local * _cycles(spec, 1.0),
         traffic=traffic(spec, launch, ran, local, resident),
         rounds=rounds,
+        tiles=counts.async_waits,
+        tiles_ahead=_tiles_ahead(counts),
         barriers=counts.barrier,
     )
 
@@ -121,11 +130,22 @@ def _cycles(spec: Spec, wavefronts: float) -> float:
 def _rounds(ran: Executed, registers: int) -> float:
     """Loads between two barriers fly together, and so do those of a few loop trips, as far as there are
     registers for them to land in."""
-    loads = [one for one in ran.accesses if one.space == "global" and one.kind == "load"]
+    loads = [
+        one for one in ran.accesses if one.space == "global" and one.kind == "load" and not one.asynchronous
+    ]
     most = max((one.trips for one in loads), default=0.0)
     together = max(min(most, ran.counts.barrier), most / UNROLL)
-    words = ran.counts.bytes_load_global / 4
+    words = (ran.counts.bytes_load_global - ran.counts.bytes_async) / 4
     return max(together, words / max(registers - BUSY_REGISTERS, 8))
+
+
+def _tiles_ahead(counts: Counts) -> float:
+    """Told from the groups: those that a wait leaves on their way, and the one that the next wait is for, if
+    more are closed than waited for. Several groups between two waits are one tile."""
+    if not counts.async_waits:
+        return 0.0
+    groups = counts.async_left / counts.async_waits + (counts.async_groups > counts.async_waits)
+    return float(groups / max(1.0, counts.async_groups // counts.async_waits))
 
 
 def _spills(resources: Resources) -> float:

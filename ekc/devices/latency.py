@@ -167,14 +167,23 @@ def _waits(events: Events, clock_mhz: float) -> tuple[float, float]:
     path = events.arithmetic / events.warps * max(1.0, DEPENDENT_CYCLES / parallel)
     path += events.shared_requests / events.warps * SHARED_CYCLES / parallel
     path += events.local_requests / events.warps * L1_CYCLES / parallel
-    loads = events.rounds * _load_cycles(events, clock_mhz)
+    each = _load_cycles(events, clock_mhz)
+    loads = events.rounds * each
     stalls = events.barriers * (BARRIER_CYCLES + BARRIER_CYCLES_PER_WARP * events.warps_per_block)
+    stalls += events.tiles * each * _visible(events.tiles_ahead)
     if events.barriers < 0.5 * events.rounds:
         # Warps load at their own pace between the few barriers.
         return path + loads, stalls
-    # One barrier per tile means two buffers: the next tile loads while this one computes.
-    pipelined = events.barriers <= 1.3 * events.rounds + 1.0
+    # One barrier per tile means two buffers: the next tile loads while this one computes. Where copies are
+    # waited for, the barriers are theirs and say nothing of other loads.
+    pipelined = events.tiles == 0 and events.barriers <= 1.3 * events.rounds + 1.0
     return path, stalls + loads * (PIPELINED_EXPOSURE if pipelined else 1.0)
+
+
+def _visible(tiles_ahead: float) -> float:
+    """Share of a tile's latency that its wait stands for. While some are on their way, each round trip serves
+    as many tiles (Little's law: tiles in flight = latency x rate)."""
+    return 1.0 if tiles_ahead < 1.0 else PIPELINED_EXPOSURE / tiles_ahead
 
 
 def _parallelism(registers: int) -> float:

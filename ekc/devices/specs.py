@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ekc.devices.base import Peaks
+from ekc.ir.async_copy import has_async_copies
 from ekc.ir.limits import Limits
 
 KIB = 1024
@@ -164,6 +165,7 @@ class Spec:
             threads_per_sm=c.warps_per_sm * 32,
             blocks_per_sm=c.blocks_per_sm,
             sms=self.sms,
+            async_copies=has_async_copies(c.arch),
         )
 
 

@@ -23,6 +23,8 @@ class SiteCount:
     lanes: int = 0
     """Lane instructions: lanes that were active."""
     requests: int = 0
+    landed: int = 0
+    """Requests by which an asynchronous copy writes shared memory; `requests` are those that it reads by."""
     sectors: int = 0
     """Distinct 32-byte sectors over all requests (global)."""
     wavefronts: int = 0
@@ -33,7 +35,7 @@ class SiteCount:
 
     def add(self, other: SiteCount) -> None:
         """Add another batch's counts."""
-        for name in ("warps", "lanes", "requests", "sectors", "wavefronts", "conflicts", "bytes"):
+        for name in ("warps", "lanes", "requests", "landed", "sectors", "wavefronts", "conflicts", "bytes"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
@@ -82,12 +84,12 @@ def summed(sites: list[SiteCount], barriers: int, divergent: int) -> Counters:
         if one.sectors and not one.kind.endswith((".const", ".param")):
             total.global_requests += one.requests
             total.global_sectors += one.sectors
-            if one.kind.startswith("load"):
+            if one.kind.startswith(("load", "copy")):
                 total.global_load_sectors += one.sectors
             else:
                 total.global_store_sectors += one.sectors
         if one.wavefronts:
-            total.shared_requests += one.requests
+            total.shared_requests += one.landed or one.requests
             total.shared_wavefronts += one.wavefronts
             total.bank_conflicts += one.conflicts
     return total

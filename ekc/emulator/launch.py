@@ -118,9 +118,12 @@ def _counters(decoded: Decoded, done: list[Tally]) -> Counters:
     for tally in done:
         for number, requests in enumerate(tally.requests):
             if requests:
-                one = decoded.shelf.sites[number].instruction
-                found = sites[one.line]
-                found.requests += requests
+                site = decoded.shelf.sites[number]
+                found = sites[site.instruction.line]
+                if site.action == "async":
+                    found.landed += requests
+                else:
+                    found.requests += requests
                 found.sectors += tally.sectors[number]
                 found.wavefronts += tally.wavefronts[number]
                 found.conflicts += tally.conflicts[number]

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ekc.ir.dtypes import DType
 from ekc.ir.linear import Extent, Linear, span
 from ekc.ir.operator import TensorSpec
 from ekc.ir.region import Region
+from ekc.ir.swizzle import swizzled
 from ekc.ir.tape import some
 
 
@@ -40,6 +43,8 @@ class Buffer:
     sizes: tuple[Extent, ...]
     """Extents in storage order, pad included."""
     copies: Extent
+    swizzle: Extent = 1
+    """Chunks of 16 bytes that change places within each line of 128 (`ekc.ir.swizzle`)."""
 
     @property
     def elements(self) -> Extent:
@@ -60,11 +65,20 @@ class Buffer:
         return tuple(strides[i] for i in range(len(self.region.segments)))
 
     def address(self, coordinates: tuple[Linear, ...]) -> Linear:
-        """The element's place, from its coordinate along each segment."""
+        """The element's place, from its coordinate along each segment; a swizzle comes on top (`placed`)."""
         total = Linear()
         for form, stride in zip(coordinates, self.strides, strict=True):
             total = total + form.scaled(stride)
         return total
+
+    def placed(self, address: Any) -> Any:
+        """Where the element at an address (numbers, not a form) really lies."""
+        return swizzled(address, self.swizzle, self.dtype.bytes)
+
+    @property
+    def may_swizzle(self) -> bool:
+        """Whether chunks change places for any member of a population."""
+        return some(np.asanyarray(self.swizzle) != 1)
 
     def segment_of(self, dim: int) -> int | None:
         """The last (finest) segment along a dimension of the tensor."""
@@ -105,7 +119,14 @@ def buffer_access(
 
 
 def make_buffer(
-    name: str, scope: str, dtype: DType, region: Region, order: tuple[int, ...], pad: Extent, copies: Extent
+    name: str,
+    scope: str,
+    dtype: DType,
+    region: Region,
+    order: tuple[int, ...],
+    pad: Extent,
+    copies: Extent,
+    swizzle: Extent = 1,
 ) -> Buffer:
     """A buffer for a region, its dimensions stored in `order`, `pad` elements after each row."""
     stored = tuple(
@@ -113,7 +134,7 @@ def make_buffer(
     )
     sizes = [region.segments[i].extent for i in stored]
     sizes[-1] = sizes[-1] + pad
-    return Buffer(name, scope, dtype, region, order, stored, tuple(sizes), copies)
+    return Buffer(name, scope, dtype, region, order, stored, tuple(sizes), copies, swizzle)
 
 
 def global_access(spec: TensorSpec, index: tuple[Linear, ...], extents: Mapping[str, Extent]) -> Access:

@@ -35,6 +35,7 @@ from ekc.ir.tree import (
     Node,
     ReduceNode,
     StageNode,
+    WaitNode,
     WriteNode,
     kernels,
 )
@@ -133,7 +134,7 @@ class _Walk:
                     self._write(node.target, node.vector, count, node.region)
                 case InitNode() if node.buffer is None:
                     self._write(node.target, 1, trips * _f(node.region.size), node.region)
-                case BarrierNode():
+                case BarrierNode() | WaitNode():
                     self._add("barriers", trips)
                 case _:
                     pass
@@ -149,7 +150,7 @@ class _Walk:
         self._visit(node.body, trips * extent)
         self.path.pop()
         waits = sum(isinstance(n, BarrierNode) for n in node.body)
-        if waits:
+        if waits and not node.asynchronous:
             # A pipelined loop waits once an iteration and once before the first.
             fewer = trips * (extent + 1 - waits * extent)
             self._add("barriers", np.where(_f(node.loop.pipeline) > 1, fewer, 0.0))

@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from ekc.ir import expr as ex
 from ekc.ir.access import Access, Buffer, Guard
+from ekc.ir.async_copy import groups_left, tiles_ahead
 from ekc.ir.dtypes import converted, start_value, unset
+from ekc.ir.flight import Flight
 from ekc.ir.linear import value
 from ekc.ir.program import Program
 from ekc.ir.tree import (
@@ -30,6 +32,7 @@ from ekc.ir.tree import (
     Node,
     ReduceNode,
     StageNode,
+    WaitNode,
     WriteNode,
     kernels,
 )
@@ -134,6 +137,8 @@ class _Blocks:
             match node:
                 case LoopNode() if _is_pure(node):
                     self._arithmetic(node)
+                case LoopNode() if node.asynchronous:
+                    self._overlapped(node)
                 case LoopNode():
                     for i in range(int(node.loop.extent)):
                         self.env[node.loop.name] = i
@@ -150,8 +155,30 @@ class _Blocks:
                     self._combine(node)
                 case WriteNode():
                     self._write(node)
-                case BarrierNode():
+                case BarrierNode() | WaitNode():
                     pass
+
+    def _overlapped(self, node: LoopNode) -> None:
+        """A loop whose tiles are copied ahead, group by group; what is not waited for stays NaN."""
+        stages, extent, name = int(node.loop.pipeline), int(node.loop.extent), node.loop.name
+        copies = [n for n in node.body if isinstance(n, StageNode) and n.asynchronous]
+        use = [n for n in node.body if n not in copies]
+        tiles = [{n.buffer.name: self._empty(n.buffer) for n in copies} for _ in range(stages)]
+        flight = Flight()
+
+        def issue(i: int) -> None:
+            self.env[name] = i
+            ready = copies if i < extent else []
+            flight.commit([(tiles[i % stages][n.buffer.name], *self._copied(n)) for n in ready])
+
+        for i in range(tiles_ahead(stages)):
+            issue(i)
+        for i in range(extent):
+            flight.wait(groups_left(stages))
+            issue(i + tiles_ahead(stages))
+            self.env[name] = i
+            self.buffers |= tiles[i % stages]
+            self.run(use)
 
     def _arithmetic(self, node: LoopNode) -> None:
         """A pure nest of loops around the compute; large ones partly as iterations, to bound memory."""
@@ -225,13 +252,18 @@ class _Blocks:
             flat = self.memory[access.spec.name].reshape(-1)
             picked = flat[np.where(inside, address, 0)]
             return np.where(inside, picked, np.zeros((), picked.dtype)) if access.guards else picked
-        buffer = self.buffers[access.buffer.name]
+        buffer, address = self.buffers[access.buffer.name], access.buffer.placed(address)
         address = address.reshape((1,) * (2 + extra - address.ndim) + address.shape)
         blocks = np.arange(self.count).reshape(_axis(-2, extra))
         threads = np.arange(buffer.shape[1]).reshape(_axis(-1, extra))
         return np.asarray(buffer[blocks, threads, address])
 
     def _stage(self, node: StageNode) -> None:
+        where, values = self._copied(node)
+        self.buffers[node.buffer.name][:, :, where] = values
+
+    def _copied(self, node: StageNode) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Where the elements of a region go in its buffer, and what they are."""
         segments = node.buffer.region.segments
         grid = self._with_segments(segments, threads=node.buffer.scope == "register")
         if node.produced is not None:
@@ -241,10 +273,10 @@ class _Blocks:
             picked = converted(picked, node.source.dtype, node.buffer.dtype)
         buffer = self.buffers[node.buffer.name]
         sizes = tuple(int(s.extent) for s in segments)
-        where = np.broadcast_to(np.asarray(value(node.address, grid)), (1, 1, *sizes)).ravel()
-        buffer[:, :, where] = np.broadcast_to(picked, (*buffer.shape[:2], *sizes)).reshape(
-            *buffer.shape[:2], -1
-        )
+        placed = node.buffer.placed(np.asarray(value(node.address, grid)))
+        where = np.broadcast_to(placed, (1, 1, *sizes)).ravel()
+        values = np.broadcast_to(picked, (*buffer.shape[:2], *sizes)).reshape(*buffer.shape[:2], -1)
+        return where, values
 
     def _reduce(self, node: ReduceNode) -> None:
         """All elements of the region and all points of their reduction at once."""

@@ -82,13 +82,16 @@ def merged(access: Access, written: Mapping[Atom, Written]) -> Extent:
     if not copied:
         return np.asanyarray(1)
     # Of the steps that join nothing, only what they do to alignment matters.
-    alignment = np.bitwise_and(apart, max(_WIDTHS) - 1)
-    return _MERGED(needed(access.guards), alignment, *copied)[0]
+    alignment, kept = np.bitwise_and(apart, max(_WIDTHS) - 1), needed(access.guards)
+    if access.buffer is not None and access.buffer.may_swizzle:
+        # The compiler does not see that neighbours stay neighbours.
+        kept = kept | (np.asanyarray(access.buffer.swizzle) != 1)
+    return _MERGED(kept, alignment, *copied)[0]
 
 
 def _widths(rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The width of rows of: whether a guard is needed, the alignment of the rest, then step, copies and
-    extent of each loop that is written out."""
+    """The width of rows of: whether something keeps the reads apart, the alignment of the rest, then step,
+    copies and extent of each loop that is written out."""
     steps, copies, extents = (rows[:, 2 + part :: 3].T for part in range(3))
     run, joined = np.ones(len(rows), np.int64), np.zeros(steps.shape, bool)
     for _ in steps:

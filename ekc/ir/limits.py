@@ -19,5 +19,7 @@ class Limits:
     threads_per_sm: int = 2048
     blocks_per_sm: int = 32
     sms: int = 108
+    async_copies: bool = True
+    """Whether the target copies from global to shared memory by itself (compute capability 8.0 and later)."""
     grid_x: int = 2**31 - 1
     grid_yz: int = 65535

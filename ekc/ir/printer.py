@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ekc.ir import expr as ex
 from ekc.ir.access import Access, Buffer, Guard
+from ekc.ir.async_copy import groups_left, tiles_ahead
 from ekc.ir.dtypes import DType, start_value
 from ekc.ir.linear import Atom, Extent, Linear
 from ekc.ir.operator import Compute
@@ -27,6 +28,7 @@ from ekc.ir.tree import (
     Node,
     ReduceNode,
     StageNode,
+    WaitNode,
     WriteNode,
     kernels,
 )
@@ -109,6 +111,9 @@ def _node(kernel: Kernel, node: Node) -> Iterator[_Line]:
             yield _write(kernel, node)
         case BarrierNode():
             yield _Line("barrier")
+        case WaitNode():
+            left = groups_left(node.loop.pipeline)
+            yield _Line(f"wait for tile {node.loop.name}, barrier", f"{_counted(left, 'tile')} on the way")
 
 
 def _remarks(parts: Iterable[str]) -> str:
@@ -124,7 +129,7 @@ def _loop_remarks(node: LoopNode) -> Iterator[str]:
     if loop.level != "serial":
         yield loop.level
     if loop.pipeline > 1:
-        yield f"pipeline {loop.pipeline}"
+        yield f"pipeline {loop.pipeline}{', async' if node.asynchronous else ''}"
     if node.written_out:
         yield "written out"
     elif loop.unroll > 1:
@@ -176,6 +181,10 @@ def _stage_remarks(kernel: Kernel, node: StageNode) -> Iterator[str]:
     before = node.source.buffer.order if node.source.buffer else tuple(range(len(buffer.order)))
     if buffer.order != before:
         yield "transposed"
+    if buffer.swizzle > 1:
+        yield f"swizzle {buffer.swizzle}"
+    if node.asynchronous:
+        yield f"{tiles_ahead(buffer.copies)} ahead"
     if node.source.guards:
         yield f"zero beyond {node.source.spec.name}"
 

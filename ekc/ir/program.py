@@ -37,6 +37,8 @@ class Loop:
     """How many iterations are written out; the extent itself unrolls fully."""
     pipeline: Extent = 1
     """Copies of each shared tile: 2 loads the next while this one is used."""
+    copy: str = "register"
+    """How the tiles of a pipelined loop come: through "register"s, or "async" past them."""
 
     @property
     def is_block(self) -> bool:
@@ -69,6 +71,8 @@ class Staging:
     """The tensor's dimensions as stored, slowest first; () keeps the source's order."""
     pad: Extent = 0
     """Extra elements at the end of each stored row."""
+    swizzle: Extent = 1
+    """Chunks of 16 bytes that change places within each line of 128; 1 is none."""
     produced_by: Compute | None = None
     """Set when the region is computed on the spot instead of copied (compute_at)."""
     warps: Extent = 1
@@ -140,6 +144,10 @@ class Nest:
     def with_loop(self, name: str, change: Callable[[Loop], Loop]) -> Nest:
         """The nest with one loop replaced."""
         return replace(self, loops=tuple(change(x) if x.name == name else x for x in self.loops))
+
+    def asynchronous(self, staging: Staging) -> bool:
+        """Whether a staging is filled by asynchronous copies."""
+        return staging.scope == "shared" and staging.at is not None and self.loop(staging.at).copy == "async"
 
     def staging(self, name: str) -> Staging | None:
         """The staging of that name."""

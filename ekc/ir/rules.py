@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 
 from ekc.ir.access import Access
+from ekc.ir.async_rules import copies_fly
 from ekc.ir.limits import Limits
 from ekc.ir.linear import Extent, Linear, larger, smaller
-from ekc.ir.program import Program
+from ekc.ir.program import Program, Staging
 from ekc.ir.refusal import Check
-from ekc.ir.tree import Kernel, LoopNode, Node, ReduceNode, StageNode, WriteNode, kernels
+from ekc.ir.swizzle import LINE_BYTES
+from ekc.ir.tree import Kernel, LoopNode, Node, ReduceNode, StageNode, WriteNode, kernels, walk
 
 MAX_STATEMENTS = 8192
 """Statements that one kernel may write out; beyond, compiling takes long and the code leaves its cache."""
@@ -96,10 +98,14 @@ def prefetched(kernel: Kernel) -> Extent:
     total: Extent = 0
     for b in kernel.buffers:
         staging = kernel.nest.staging(b.name)
-        if b.scope == "shared" and (staging is None or staging.produced_by is None):
+        if b.scope == "shared" and staging is not None and _through_registers(kernel, staging):
             elements = smaller(b.copies - 1, 1) * -(-b.region.size // kernel.threads)
             total = total + -(-elements * b.dtype.bytes // 4)
     return total
+
+
+def _through_registers(kernel: Kernel, staging: Staging) -> bool:
+    return staging.produced_by is None and not kernel.nest.asynchronous(staging)
 
 
 def text_fits(kernel: Kernel, limits: Limits) -> Iterator[Check]:
@@ -191,7 +197,7 @@ def lanes_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
 
 def vectors_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
     """Vector copies and writes: at most 16 bytes, aligned, and never across the end of a tile or tensor."""
-    for node in _walk(kernel.body):
+    for node in walk(kernel.body):
         if isinstance(node, StageNode):
             yield from _vector_checks(
                 node.staging.name, node.staging.vector, node.source, node.buffer.region, node.vector_segment
@@ -205,13 +211,6 @@ def vectors_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
                 node.region,
                 node.vector_segment,
             )
-
-
-def _walk(nodes: tuple[Node, ...]) -> Iterator[Node]:
-    for node in nodes:
-        yield node
-        if isinstance(node, LoopNode):
-            yield from _walk(node.body)
 
 
 def _vector_checks(
@@ -265,7 +264,7 @@ def _steps(address: Linear, own: str) -> list[Extent]:
 
 def computed_once(kernel: Kernel, limits: Limits) -> Iterator[Check]:
     """A computed stage has no neighbours to move together."""
-    for node in _walk(kernel.body):
+    for node in walk(kernel.body):
         if isinstance(node, StageNode) and node.produced is not None:
             v = np.asanyarray(node.staging.vector)
             yield Check(
@@ -275,7 +274,7 @@ def computed_once(kernel: Kernel, limits: Limits) -> Iterator[Check]:
 
 def warps_share(kernel: Kernel, limits: Limits) -> Iterator[Check]:
     """Reductions on the spot: whole warps, and as many for each element as divide those of the block."""
-    for node in _walk(kernel.body):
+    for node in walk(kernel.body):
         if isinstance(node, ReduceNode):
             rule, t = "reduction on the spot", kernel.threads
             whole = np.asanyarray(t) % 32 == 0
@@ -284,6 +283,16 @@ def warps_share(kernel: Kernel, limits: Limits) -> Iterator[Check]:
             warps = larger(t // 32, 1)
             divides = np.asanyarray(warps) % larger(g, 1) == 0
             yield Check(rule, divides, g, warps, np.gcd(g, warps), "warps an element", "a divisor of {}")
+
+
+def lines_whole(kernel: Kernel, limits: Limits) -> Iterator[Check]:
+    """A swizzled tile has whole lines: an element may change places with any of its line."""
+    for b in kernel.buffers:
+        if b.may_swizzle:
+            size, chunks = b.elements * b.dtype.bytes, np.asanyarray(b.swizzle)
+            whole = (chunks == 1) | (np.asanyarray(size) % LINE_BYTES == 0)
+            limit = f"a multiple of {LINE_BYTES}"
+            yield Check(f"swizzle of {b.name}", whole, size, limit, "no swizzle, or another pad", "bytes")
 
 
 Rule = Callable[[Kernel, Limits], Iterator[Check]]
@@ -299,4 +308,6 @@ RULES: tuple[Rule, ...] = (
     vectors_fit,
     computed_once,
     warps_share,
+    copies_fly,
+    lines_whole,
 )

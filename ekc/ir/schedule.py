@@ -97,10 +97,11 @@ class Schedule:
         vector: int = 1,
         order: tuple[int, ...] = (),
         pad: int = 0,
+        swizzle: int = 1,
         reader: str = "",
     ) -> Schedule:
         """Stage a tensor in shared memory or registers. See `ekc.ir.steps.CacheRead`."""
-        return self.do(CacheRead(source, scope, at, vector, _tupled(order), pad, reader))
+        return self.do(CacheRead(source, scope, at, vector, _tupled(order), pad, swizzle, reader))
 
     def cache_write(self, tensor: str, scope: str = "register", vector: int = 1) -> Schedule:
         """Hold the output in registers until complete. See `ekc.ir.steps.CacheWrite`."""
@@ -114,9 +115,9 @@ class Schedule:
         """Use a tensor where it is made instead of storing it. See `ekc.ir.steps.ComputeInline`."""
         return self.do(ComputeInline(tensor))
 
-    def pipeline(self, loop: str, stages: int = 2) -> Schedule:
-        """Fetch the next shared tile while one is used. See `ekc.ir.steps.Pipeline`."""
-        return self.do(Pipeline(loop, stages))
+    def pipeline(self, loop: str, stages: int = 2, copy: str = "register") -> Schedule:
+        """Fetch the next shared tiles while one is used. See `ekc.ir.steps.Pipeline`."""
+        return self.do(Pipeline(loop, stages, copy))
 
     def to_json(self) -> str:
         """The operator and the steps as JSON text."""

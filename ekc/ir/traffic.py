@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ekc.ir import swizzled_warp
 from ekc.ir.access import Access, Guard
 from ekc.ir.guards import Lanes, reaches, shares
 from ekc.ir.linear import Extent, Linear, atom_range, ceil_div
@@ -37,20 +38,21 @@ class Issue:
     """Digits that tell the lanes apart, fastest first, ..."""
     steps: Sequence[Any]
     """... and the elements that a step of each moves the address."""
+    turns: Sequence[tuple[Any, Any, Any]] = ()
+    """What a lane runs through by itself: step, 1, and how many."""
 
     def pattern(self, extents: Mapping[str, Extent], lanes: Lanes) -> Pattern:
         """How the lanes fall on memory, over all that their loops do. Where shared memory's banks begin
-        makes no difference."""
-        itemsize = self.access.dtype.bytes
-        if self.access.buffer is not None:
+        makes no difference, but in a swizzled tile."""
+        itemsize, buffer = self.access.dtype.bytes, self.access.buffer
+        if buffer is not None and not buffer.may_swizzle:
             return Pattern(itemsize, self.vector, self.extents, self.steps)
-        moves = []
+        moves = list(self.turns)
         for atom, coefficient in self.access.address.terms:
             first, last = atom_range(atom, extents)
             moves.append((coefficient, lanes.get(atom, 1), last - first + 1))
-        return Pattern(
-            itemsize, self.vector, self.extents, self.steps, self.access.address.const, tuple(moves)
-        )
+        first, chunks = self.access.address.const, None if buffer is None else buffer.swizzle
+        return Pattern(itemsize, self.vector, self.extents, self.steps, first, tuple(moves), chunks)
 
 
 class Traffic:
@@ -96,7 +98,8 @@ class Traffic:
         into = Access(node.source.spec, node.buffer, (), node.address, ())
         width, times = (vector, 1.0) if whole else (1, _f(vector))
         times_each = tuple((count * times, number) for count, number in rounds)
-        self._count(Issue(into, "store", width, times_each, extents, steps), (), region, lanes)
+        turns = () if whole else ((dict(node.address.terms).get(f"#{order[0]}", 0), 1, vector),)
+        self._count(Issue(into, "store", width, times_each, extents, steps, turns), (), region, lanes)
 
     def walk(self, access: Access, axis: Axis, count: Array, region: Region) -> None:
         """A read that whole warps make `count` times, their lanes side by side along an axis."""
@@ -117,7 +120,8 @@ class Traffic:
                 whole = count * sectors(pattern, number) * passed.lanes
                 self.add(of + "sectors", np.maximum(whole, asking))
             else:
-                self.add(of + "wavefronts", count * wavefronts(pattern, number) * passed.warps)
+                counted = wavefronts if pattern.swizzle is None else swizzled_warp.wavefronts
+                self.add(of + "wavefronts", count * counted(pattern, number) * passed.warps)
             if issue.kind == "load":
                 size = _f(issue.vector) * issue.access.dtype.bytes
                 self.add(of + "bytes", count * number * passed.lanes * size)

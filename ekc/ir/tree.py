@@ -8,7 +8,7 @@ analysis and the code generator all read this one tree. Extents may be vectors (
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,11 @@ class LoopNode:
     written_out: bool
     """Whether it must be unrolled because its variable picks registers."""
 
+    @property
+    def asynchronous(self) -> bool:
+        """Whether its tiles are copied ahead by asynchronous copies."""
+        return any(isinstance(n, WaitNode) for n in self.body)
+
 
 @dataclass(frozen=True, eq=False)
 class StageNode:
@@ -50,6 +55,8 @@ class StageNode:
     """The segment whose neighbours are neighbours in the source."""
     produced: dict[ex.Load, Access] | None = None
     """The reads of the producer's body, when the region is computed and not copied."""
+    asynchronous: bool = False
+    """Whether the copy is issued iterations ahead and lands by itself; a `WaitNode` stands before its use."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +132,35 @@ class BarrierNode:
     """All threads of the block wait for each other."""
 
 
-Node = LoopNode | StageNode | ReduceNode | InitNode | ComputeNode | CombineNode | WriteNode | BarrierNode
+@dataclass(frozen=True, eq=False)
+class WaitNode:
+    """Each thread waits for its copies of this iteration's tiles, then all threads for each other.
+
+    After it the tiles of this iteration are whole, and nobody reads those of the last one any more.
+    """
+
+    loop: Loop
+
+
+Node = (
+    LoopNode
+    | StageNode
+    | ReduceNode
+    | InitNode
+    | ComputeNode
+    | CombineNode
+    | WriteNode
+    | BarrierNode
+    | WaitNode
+)
+
+
+def walk(nodes: tuple[Node, ...]) -> Iterator[Node]:
+    """Every node, outer ones first."""
+    for node in nodes:
+        yield node
+        if isinstance(node, LoopNode):
+            yield from walk(node.body)
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,7 +276,7 @@ class _Derivation:
         dtype = self.compute.acc_dtype if s.scope == "register" else self.tensors[s.tensor].dtype
         if s.produced_by is not None and s.produced_by.reduction:
             copies, dtype = s.warps, s.produced_by.acc_dtype
-        return make_buffer(s.name, s.scope, dtype, region, order, s.pad, copies)
+        return make_buffer(s.name, s.scope, dtype, region, order, s.pad, copies, s.swizzle)
 
     def _accumulator(self) -> Buffer | None:
         if not self.nest.accumulate:
@@ -279,7 +314,10 @@ class _Derivation:
         staged = self._stages([s for s in self.nest.stagings if s.at == loop.name])
         shared = any(isinstance(n, BarrierNode) for n in staged)
         last: tuple[Node, ...] = (BarrierNode(),) if shared else ()
-        return (LoopNode(loop, (*staged, *self._nodes(position + 1), *last), self._picks_registers(loop)),)
+        node = LoopNode(loop, (*staged, *self._nodes(position + 1), *last), self._picks_registers(loop))
+        # Run again, an asynchronous loop copies at once into tiles that others may still read.
+        again = position > 0 and any(isinstance(n, WaitNode) for n in staged)
+        return (node, *([BarrierNode()] if again else []))
 
     def _picks_registers(self, loop: Loop) -> bool:
         buffers = [
@@ -292,7 +330,7 @@ class _Derivation:
         )
 
     def _stages(self, stagings: list[Staging]) -> tuple[Node, ...]:
-        """Copies in order of need, shared ones first, then a barrier if any is shared."""
+        """Copies in order of need, shared ones first, then a barrier (or a wait) if any is shared."""
         shared: list[Node] = []
         fresh: list[Staging] = []
         for s in sources_first(self.nest, [s for s in stagings if s.scope == "shared"]):
@@ -302,7 +340,13 @@ class _Derivation:
             shared.append(self._stage(s))
             fresh.append(s)
         private = [self._stage(s) for s in stagings if s.scope == "register"]
-        return (*shared, *([BarrierNode()] if shared else []), *private)
+        return (*shared, *(self._arrival(n) for n in shared[-1:]), *private)
+
+    def _arrival(self, last: Node) -> Node:
+        """What threads do before they use the shared tiles of a loop."""
+        if isinstance(last, StageNode) and last.asynchronous and last.staging.at is not None:
+            return WaitNode(self.nest.loop(last.staging.at))
+        return BarrierNode()
 
     def _stage(self, s: Staging) -> StageNode | ReduceNode:
         buffer = self.buffers[s.name]
@@ -324,7 +368,8 @@ class _Derivation:
             }
             if s.produced_by.reduction:
                 return ReduceNode(s, buffer, source, address, produced)
-        return StageNode(s, buffer, source, address, buffer.segment_of(len(spec.shape) - 1), produced)
+        flies = self.nest.asynchronous(s)
+        return StageNode(s, buffer, source, address, buffer.segment_of(len(spec.shape) - 1), produced, flies)
 
     def _read_on_the_spot(
         self, tensor: str, user: Staging, index: tuple[Linear, ...], extents: Mapping[str, Extent]

@@ -43,6 +43,8 @@ class Pattern:
     """Where the first lane starts, ..."""
     moves: Sequence[tuple[Any, Any, Any]] = ()
     """... moved by digits: step of one unit, units that the lanes of a warp take together, units in all."""
+    swizzle: Any = None
+    """Chunks that change places, where the pattern falls on a tile that may be swizzled."""
 
 
 def sectors(pattern: Pattern, lanes: Any) -> Any:
@@ -53,18 +55,18 @@ def sectors(pattern: Pattern, lanes: Any) -> Any:
         matters = np.bitwise_and(move[0], SECTOR_BYTES // pattern.itemsize - 1) != 0
         moves += [value * matters for value in move]
     starts = _STARTS(pattern.itemsize, pattern.vector, pattern.first, *moves)[0]
-    full, part = _SECTORS(starts, *_columns(pattern, lanes))
-    return _over_warps(full, part, lanes)
+    full, part = _SECTORS(starts, *columns(pattern, lanes))
+    return over_warps(full, part, lanes)
 
 
 def wavefronts(pattern: Pattern, lanes: Any) -> Any:
     """Wavefronts of a request of `lanes` lanes to shared memory, warp by warp. Where they start makes no
     difference."""
-    full, part = _WAVEFRONTS(*_columns(pattern, lanes))
-    return _over_warps(full, part, lanes)
+    full, part = _WAVEFRONTS(*columns(pattern, lanes))
+    return over_warps(full, part, lanes)
 
 
-def _columns(pattern: Pattern, lanes: Any) -> list[Any]:
+def columns(pattern: Pattern, lanes: Any) -> list[Any]:
     """The integers that name how lanes fall: element, vector, lanes of the last warp, extents, steps."""
     extents = along(pattern.extents)
     # Digits of one iteration move nothing.
@@ -72,7 +74,7 @@ def _columns(pattern: Pattern, lanes: Any) -> list[Any]:
     return [pattern.itemsize, pattern.vector, np.mod(lanes, WARP), *extents, *steps]
 
 
-def _over_warps(full: Any, part: Any, lanes: Any) -> Any:
+def over_warps(full: Any, part: Any, lanes: Any) -> Any:
     """The sum over whole warps and one of the lanes that are left."""
     return np.floor_divide(lanes, WARP) * full + part
 
@@ -141,7 +143,7 @@ def _fallen(rows: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _count_sectors(rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(sectors of a whole warp, of the lanes that are left) of rows of start and `_columns`."""
+    """(sectors of a whole warp, of the lanes that are left) of rows of start and `columns`."""
     shares = _STARTS_FOUND.shares[rows[:, 0]]
 
     def asked(patterns: NDArray[np.int64], numbers: NDArray[np.intp]) -> NDArray[np.float64]:
@@ -151,8 +153,8 @@ def _count_sectors(rows: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _count_wavefronts(rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(wavefronts of a whole warp, of the lanes that are left) of rows of `_columns`."""
-    return _full_and_part(rows, lambda patterns, _: _passes(patterns))
+    """(wavefronts of a whole warp, of the lanes that are left) of rows of `columns`."""
+    return _full_and_part(rows, lambda p, _: passes(addresses(p), p[:, 0] * p[:, 1], p[:, 2]))
 
 
 def _full_and_part(
@@ -167,7 +169,7 @@ def _full_and_part(
     return found
 
 
-def _addresses(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+def addresses(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """The address of each lane, as rows; lanes that take no part stand where the first does."""
     number = np.broadcast_to(np.arange(WARP), (len(rows), WARP))
     address = np.zeros((len(rows), WARP), dtype=np.int64)
@@ -185,18 +187,20 @@ def _sectors_by_place(rows: NDArray[np.int64]) -> NDArray[np.float64]:
     # of their own.
     apart = np.clip(rows[:, 0] * rows[:, 1] // _UNIT, 1, PLACES)[:, None]
     place = np.arange(PLACES) // apart * apart * _UNIT
-    touched = (_addresses(rows)[:, None, :] + place[:, :, None]) // SECTOR_BYTES
+    touched = (addresses(rows)[:, None, :] + place[:, :, None]) // SECTOR_BYTES
     touched.sort(axis=2)
     return np.asarray(1.0 + (np.diff(touched, axis=2) != 0).sum(axis=2))
 
 
-def _passes(rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Wavefronts of each pattern: the most distinct words in any one bank. A wavefront returns a register a
-    lane at most, so 8 bytes a lane take the half-warps in turn and 16 the quarters; two parts go at once
-    where neighbours (i and i^1, or i and i^2) read the same (NVIDIA on its developer forum, of compute
-    capability 7)."""
-    address, width, lane = _addresses(rows), rows[:, 0] * rows[:, 1], np.arange(WARP)
-    active = lane < rows[:, 2, None]
+def passes(
+    address: NDArray[np.int64], width: NDArray[np.int64], lanes: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Wavefronts of each row of addresses, `width` bytes by each of the first `lanes` lanes: the most
+    distinct words in any one bank. A wavefront returns a register a lane at most, so 8 bytes a lane take the
+    half-warps in turn and 16 the quarters; two parts go at once where neighbours (i and i^1, or i and i^2)
+    read the same (NVIDIA on its developer forum, of compute capability 7)."""
+    lane = np.arange(WARP)
+    active = lane < lanes[:, None]
     parts = np.maximum(width // BANK_BYTES, 1)
     parts = np.where((parts > 1) & _paired(address, active), parts // 2, parts)[:, None]
     size = WARP // parts
@@ -205,7 +209,7 @@ def _passes(rows: NDArray[np.int64]) -> NDArray[np.float64]:
     first = part * size
     address = np.where(active, address, np.take_along_axis(address, first, axis=1))
     most = _most_per_bank(_words(address, width), part, int(parts.max()))
-    begins = np.arange(most.shape[1]) * size < rows[:, 2, None]
+    begins = np.arange(most.shape[1]) * size < lanes[:, None]
     return np.asarray((most * begins).sum(axis=1))
 
 

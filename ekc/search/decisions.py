@@ -65,12 +65,14 @@ def choice(name: str, values: tuple[int, ...]) -> Decision:
     return Decision(name, (name,), np.array(sorted(values), dtype=np.int64).reshape(-1, 1))
 
 
-def tiling(name: str, extent: int, levels: tuple[Level, ...]) -> Decision:
-    """The inner factors of a split, one per level, rounding the axis up by little.
+def tiling(name: str, extent: int, levels: tuple[Level, ...], grain: int = 1) -> Decision:
+    """The inner factors of a split, one per level, rounding the axis up by little; tiles are multiples of
+    `grain` elements.
 
     Hole names are `<name>.1` and so on, from outer to inner.
     """
     grid = np.stack([g.ravel() for g in np.meshgrid(*(x.values for x in levels), indexing="ij")], axis=1)
+    grid = grid[grid.prod(axis=1) % grain == 0]
     tile = grid.prod(axis=1)
     waste = -(-extent // tile) * tile / extent
     fits = waste <= max(MOST_WASTE, float(waste.min()))

@@ -22,7 +22,7 @@ _LEVELS = {
 _CHOICES = {
     "unrolling": ("unroll",),
     "registers": ("stages",),
-    "shared memory": ("stages",),
+    "shared memory": ("stages", "depth"),
     "reduction on the spot": ("warps",),
 }
 """Choices that it depends on too."""
@@ -113,11 +113,11 @@ def remedy_for(rule: str, decisions: Sequence[Decision]) -> Remedy:
 
 
 def _vector_columns(rule: str, decisions: Sequence[Decision]) -> tuple[int, ...]:
-    """The widths and pads behind a vector rule. Width 1 with pad 0 is always legal."""
+    """The widths and pads behind a vector rule. The least width with pad 0 is always legal."""
     what = rule.removeprefix("vector width of ").removeprefix("write of ")
     if what == rule:
         return ()
     tensor, _, scope = what.partition(".")
-    kinds = {"register": ("move",), "shared": ("vector", "vector", "pad"), "": ("vector",)}[scope]
+    kinds = {"register": ("move",), "shared": ("vector", "flight", "pad"), "": ("vector",)}[scope]
     names = {f"{kind}.{tensor}" for kind in kinds}
     return tuple(c for c, d in enumerate(decisions) if d.name.split("/")[-1] in names)

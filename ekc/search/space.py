@@ -39,7 +39,7 @@ class Space:
 
     def __init__(self, op: Operator, limits: Limits) -> None:
         self.op, self.limits = op, limits
-        self.structures: tuple[Structure, ...] = structures(op)
+        self.structures: tuple[Structure, ...] = structures(op, limits)
         self.decisions = _by_name(self.structures)
         self.sizes = np.array([d.size for d in self.decisions], dtype=np.int64)
         names = [d.name for d in self.decisions]

@@ -12,9 +12,12 @@ The rules, in the order they apply:
    first where rows are read once, along their neighbours.
 5. *hold*: results stay in registers until complete; computes that are elementwise in them, and their only
    readers, are put behind them, so that one launch makes both.
-6. *fuse*: where the last compute goes over rows that all computes before it reduce, those may be computed
+6. *fly*: where every tensor with reuse goes through shared memory and registers, the tiles may also come by
+   asynchronous copies, if the target has them and they can move each tensor: elements of 4 bytes in any
+   order, narrower ones side by side.
+7. *fuse*: where the last compute goes over rows that all computes before it reduce, those may be computed
    on the spot, in the same launch; a tensor that both read then goes through shared memory, or not.
-7. *leave out*: a structure whose stagings no size makes legal (a region along a fused index, reads of
+8. *leave out*: a structure whose stagings no size makes legal (a region along a fused index, reads of
    one tensor that move apart) is dropped; where none is left, everything is read where it lies.
 """
 
@@ -26,6 +29,7 @@ from dataclasses import dataclass
 from ekc.errors import ScheduleError
 from ekc.ir import expr as ex
 from ekc.ir.inline import chains
+from ekc.ir.limits import Limits
 from ekc.ir.operator import Axis, Compute, Operator
 from ekc.ir.program import initial
 from ekc.ir.steps import (
@@ -44,6 +48,7 @@ from ekc.ir.steps import (
 )
 from ekc.ir.tree import kernels
 from ekc.search.decisions import Decision, Level, choice, level, tiling
+from ekc.search.flying import DEPTHS, grain, grains, movable
 
 VTHREADS, THREADS, TILE, REDUCE, LANES = 8, 256, 16, 64, 32
 """Largest factor at each tile level. Ours, not the paper's."""
@@ -79,10 +84,12 @@ class Route:
         return f"{self.tensor}:{path}"
 
 
-def structures(op: Operator) -> tuple[Structure, ...]:
-    """Every structure of an operator. Of the launches beside the largest, each gets its first structure."""
+def structures(op: Operator, limits: Limits) -> tuple[Structure, ...]:
+    """Every structure of an operator on a target. Of the launches beside the largest, each gets its first."""
     launches = chains(op)
-    per_launch = [_of_launch(op, c, f"{c[0].output.name}/" if len(launches) > 1 else "") for c in launches]
+    per_launch = [
+        _of_launch(op, c, f"{c[0].output.name}/" if len(launches) > 1 else "", limits) for c in launches
+    ]
     main = max(range(len(launches)), key=lambda i: launches[i][0].flops)
     found = []
     for chosen in per_launch[main]:
@@ -92,10 +99,14 @@ def structures(op: Operator) -> tuple[Structure, ...]:
     return (*found, *_fused(op))
 
 
-def _of_launch(op: Operator, chain: Chain, prefix: str) -> list[Structure]:
+def _of_launch(op: Operator, chain: Chain, prefix: str, limits: Limits) -> list[Structure]:
     compute = chain[0]
     reads = {x.tensor: x for x in ex.loads(compute.body)}
-    found = [_tiled(op, chain, routes, prefix) for routes in _routings(op, compute, reads)]
+    routings = _routings(op, compute, reads)
+    found = [_tiled(op, chain, routes, prefix) for routes in routings]
+    if limits.async_copies:
+        able = [r for r in routings if _flies(op, compute, r, reads)]
+        found += [_tiled(op, chain, routes, prefix, flying=True) for routes in able]
     if compute.reduction:
         lane_axis = max(compute.reduction, key=lambda a: (_contiguous(a, reads), a.extent))
         if lane_axis.extent >= LANES:
@@ -138,7 +149,7 @@ def _routings(op: Operator, compute: Compute, reads: dict[str, ex.Load]) -> list
     options = []
     for tensor, load in reads.items():
         routes = []
-        if any(a.name not in ex.variables(load) for a in compute.spatial):
+        if _reused(compute, load):
             order = _spatial_last(compute, load)
             routes += [Route(tensor, True, order, register=True)] if order else []
             routes += [Route(tensor, True, register=True), Route(tensor, True)]
@@ -146,6 +157,18 @@ def _routings(op: Operator, compute: Compute, reads: dict[str, ex.Load]) -> list
     # Staging everything comes first, nothing last; in between the count grows with every tensor.
     routings = list(itertools.product(*options))
     return [*routings[: MOST_ROUTINGS - 1], *routings[MOST_ROUTINGS - 1 :][-1:]]
+
+
+def _flies(op: Operator, compute: Compute, routes: tuple[Route, ...], reads: dict[str, ex.Load]) -> bool:
+    """Whether all that is reused comes through shared memory and registers, by copies (rule 6)."""
+    reused = [r for r in routes if _reused(compute, reads[r.tensor])]
+    ways = [r.shared and r.register and movable(op, reads[r.tensor], r.order) for r in reused]
+    return bool(ways) and all(ways)
+
+
+def _reused(compute: Compute, load: ex.Load) -> bool:
+    """Whether some spatial axis does not enter a read."""
+    return any(a.name not in ex.variables(load) for a in compute.spatial)
 
 
 def _spatial_last(compute: Compute, load: ex.Load) -> tuple[int, ...]:
@@ -171,11 +194,15 @@ class _Builder:
         self.outer: list[str] = []
         self.inner: list[str] = []
         self.tiles: list[str] = []
+        self.grains: dict[str, int] = {}
+        """Elements that the tiles of an axis are a multiple of, where not 1."""
 
     def tile(self, axis: Axis, levels: dict[str, int], name: str = "tile") -> list[str]:
         """Split an axis by a new decision; the loop names from outer to inner."""
         columns = tuple(level(kind, axis.extent, most) for kind, most in levels.items())
-        return self._split(axis, tiling(f"{name}.{axis.name}", axis.extent, columns))
+        grain = self.grains.get(axis.name, 1)
+        name = f"{name}.{axis.name}" + (f".by{grain}" if grain > 1 else "")
+        return self._split(axis, tiling(name, axis.extent, columns, grain))
 
     def lanes(self, axis: Axis) -> list[str]:
         """Split a reduction axis over the lanes of a warp, a vector in each."""
@@ -260,8 +287,12 @@ class _Builder:
         return Structure(self.prefix + name, tuple(self.steps), tuple(self.decisions))
 
 
-def _tiled(op: Operator, chain: Chain, routes: tuple[Route, ...], prefix: str) -> Structure:
+def _tiled(
+    op: Operator, chain: Chain, routes: tuple[Route, ...], prefix: str, flying: bool = False
+) -> Structure:
     b = _Builder(op, chain, prefix)
+    if flying:
+        b.grains = grains(op, chain[0])
     _cut(b)
     b.bind()
     _hold(b)
@@ -270,20 +301,30 @@ def _tiled(op: Operator, chain: Chain, routes: tuple[Route, ...], prefix: str) -
     close = b.inner[-1] if b.inner else at
     for r in routes:
         if r.shared:
-            vector, pad = (
-                b.hole(f"vector.{r.tensor}", _widths(op, r.tensor)),
-                b.hole(f"pad.{r.tensor}", (0, 1, 2, 4, 8)),
-            )
+            vector = _flight(b, r) if flying else b.hole(f"vector.{r.tensor}", _widths(op, r.tensor))
+            pad = b.hole(f"pad.{r.tensor}", (0, 1, 2, 4, 8))
             b.steps.append(CacheRead(r.tensor, "shared", at, vector, r.order, pad))
     for r in routes:
         if r.register:
             vector = b.hole(f"move.{r.tensor}", _widths(op, r.tensor))
             source = f"{r.tensor}.shared" if r.shared else r.tensor
             b.steps.append(CacheRead(source, "register", close, vector, reader=b.reader(r.tensor, close)))
-    if any(r.shared for r in routes) and at is not None:
+    if flying and at is not None:
+        b.steps.append(Pipeline(at, b.hole("depth", DEPTHS), "async"))
+    elif any(r.shared for r in routes) and at is not None:
         b.steps.append(Pipeline(at, b.hole("stages", (1, 2))))
     _unroll(b)
-    return b.finish(" ".join(map(str, routes)))
+    return b.finish(" ".join(map(str, routes)) + (" flying" if flying else ""))
+
+
+def _flight(b: _Builder, route: Route) -> Hole | int:
+    """Elements that one asynchronous copy moves: one where the order changes."""
+    least, widths = grain(b.op, route.tensor), _widths(b.op, route.tensor)
+    if route.order:
+        return 1
+    if least == 1:
+        return b.hole(f"vector.{route.tensor}", widths)
+    return b.hole(f"flight.{route.tensor}", tuple(v for v in widths if v >= least))
 
 
 def _over_lanes(
@@ -315,7 +356,7 @@ def _over_lanes(
 
 
 def _fused(op: Operator) -> list[Structure]:
-    """Rule 6: the last compute goes over rows, and the computes before it reduce them on the spot."""
+    """Rule 7: the last compute goes over rows, and the computes before it reduce them on the spot."""
     *before, last = op.computes
     if not before or last.reduction or not all(map(_reduces_rows, before)):
         return []

@@ -7,6 +7,7 @@ start as NaN).
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -36,6 +37,17 @@ _ASM = {
     _TO_FLOAT: "f = static_cast<float>(std::bit_cast<_Float16>(h.bits));",
     _TO_HALF: "h.bits = std::bit_cast<unsigned short>(static_cast<_Float16>(f));",
 }
+_ASYNC = (
+    (
+        re.compile(r'asm volatile\("cp\.async\.c[ag]\.shared\.global \[%0\], \[%1\], (\d+)(?:, %2)?;" '
+                   r': : "r"\(shared\), "l"\(from\)(?:, "r"\((.*?)\))?\);'),
+        lambda m: f"shim::issue(to, from, {m[1]}, {m[2] or m[1]});",
+    ),
+    (re.compile(r"const unsigned int shared = .*;"), lambda m: ""),
+    (re.compile(r'asm volatile\("cp\.async\.commit_group;"\);'), lambda m: "shim::commit();"),
+    (re.compile(r'asm volatile\("cp\.async\.wait_group %0;" : : "n"\(left\) : "memory"\);'),
+     lambda m: "shim::wait(left);"),
+)  # fmt: skip
 _MAIN = """
 int main(int, char** arguments)
 {
@@ -104,7 +116,9 @@ def _case(number: int, schedule: Schedule, made: Generated) -> str:
     text = made.source.replace('extern "C" __global__', "__global__")
     for asm, plain in _ASM.items():
         text = text.replace(asm, plain)
-    assert "asm(" not in text
+    for asm, plain in _ASYNC:
+        text = asm.sub(plain, text)
+    assert "asm" not in text.split("__global__")[0]
     op = schedule.op
     tensors = list(dict.fromkeys(a for launch in made.launches for a in launch.arguments))
     lines = [

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -74,6 +75,33 @@ struct Memory {
     }
 };
 
+// Asynchronous copies of one thread: the source is read when they are issued, as CUDA may, and lands when its
+// group is waited for, as late as CUDA may.
+struct Copy {
+    void* to;
+    unsigned char bytes[16];
+    std::size_t size;
+};
+inline thread_local std::vector<Copy> open_group;
+inline thread_local std::deque<std::vector<Copy>> groups;
+
+inline void issue(void* to, const void* from, std::size_t size, std::size_t read)
+{
+    Copy copy{to, {}, size};
+    if (read > 0) std::memcpy(copy.bytes, from, read);
+    open_group.push_back(copy);
+}
+inline void commit()
+{
+    groups.push_back(std::move(open_group));
+    open_group.clear();
+}
+inline void wait(std::size_t left)
+{
+    for (; groups.size() > left; groups.pop_front())
+        for (const Copy& copy : groups.front()) std::memcpy(copy.to, copy.bytes, copy.size);
+}
+
 inline void launch(dim3 grid, dim3 block, const std::function<void()>& kernel)
 {
     const unsigned int threads = block.x * block.y * block.z;
@@ -92,6 +120,7 @@ inline void launch(dim3 grid, dim3 block, const std::function<void()>& kernel)
                 if (t == 0) blockIdx = {b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y};
                 between.arrive_and_wait();
                 kernel();
+                groups.clear();
                 between.arrive_and_wait();
             }
         });

@@ -18,6 +18,7 @@ from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from tests.codegen import host_cuda, samples
 from tests.codegen.host_cuda import BOUNDS, RACES, run_all
+from tests.ir.async_examples import async_conv2d, async_matmul, async_twice
 from tests.ir.strategies import seeded_schedule
 
 pytestmark = pytest.mark.skipif(not host_cuda.available(), reason="needs g++")
@@ -51,6 +52,12 @@ def features() -> list[Schedule]:
         largest(),
         grouped_conv2d(),
         fused(),
+        async_matmul(33, 36, 20),
+        async_matmul(17, 32, 24, stages=2, turned=True, vector=2),
+        async_matmul(18, 32, 24, stages=6, dtype="float16", vector=8),
+        async_matmul(17, 32, 24, stages=4, turned=True, vector=2, swizzle=4),
+        async_conv2d(2),
+        async_twice("async"),
     ]
 
 

@@ -33,6 +33,13 @@ def executed(ran: Ran) -> Counter[str]:
         total["fma"] += counters.lane_instructions.get("fma.f32", 0)
         total["shuffles"] += counters.warp_instructions.get("warp", 0)
         for site in counters.instructions.values():
+            if site.kind.startswith("copy"):
+                # It reads global memory and writes shared memory, each with requests of its own.
+                total["global_load_requests"] += site.requests
+                total["global_load_sectors"] += site.sectors
+                total["shared_store_requests"] += site.landed
+                total["shared_store_wavefronts"] += site.wavefronts
+                continue
             kind, _, space = site.kind.partition(".")
             total[f"{space}_{kind}_requests"] += site.requests
             total[f"{space}_{kind}_sectors"] += site.sectors

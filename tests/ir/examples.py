@@ -5,6 +5,7 @@ from __future__ import annotations
 import ekc.ir.expr as ex
 import ekc.ir.operators as o
 from ekc.ir.schedule import Schedule
+from tests.ir.async_examples import async_conv2d, async_matmul
 
 
 def tiled_matmul(m: int, n: int, k: int, dtype: str = "float32") -> Schedule:
@@ -111,6 +112,9 @@ def fused_loops() -> Schedule:
 EXAMPLES = {
     "matmul": lambda: tiled_matmul(4096, 4096, 4096),
     "matmul_tails": lambda: tiled_matmul(200, 130, 33, "float16"),
+    "matmul_async": lambda: async_matmul(33, 44, 36),
+    "matmul_swizzled": lambda: async_matmul(32, 64, 32, dtype="float16", vector=8, swizzle=8),
+    "conv2d_async": lambda: async_conv2d(4),
     "conv2d": tiled_conv2d,
     "matvec_lanes": lanes_matvec,
     "two_launches": two_launches,

@@ -226,7 +226,8 @@ def _compute_inline(program: Program, choose: Choose) -> Step | None:
 
 def _pipeline(program: Program, choose: Choose) -> Step | None:
     places = [s.at for n in program.nests for s in n.stagings if s.scope == "shared" and s.at is not None]
-    return Pipeline(choose(places), choose((1, 2, 2))) if places else None
+    ways = ((1,), (2,), (2,), (2, "async"), (3, "async"), (5, "async"))
+    return Pipeline(choose(places), *choose(ways)) if places else None
 
 
 def _unroll(program: Program, choose: Choose) -> Step | None:

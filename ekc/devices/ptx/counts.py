@@ -58,6 +58,14 @@ class Counts:
     shuffle: float = 0.0
     branch: float = 0.0
     other: float = 0.0
+    async_groups: float = 0.0
+    """Groups of asynchronous copies that are closed, ..."""
+    async_waits: float = 0.0
+    """... times that the thread waits for some of them, ..."""
+    async_left: float = 0.0
+    """... and newest groups that these waits leave on their way, summed."""
+    bytes_async: float = 0.0
+    """Bytes that asynchronous copies load; they are in `bytes_load_global` too."""
     bytes_load_global: float = 0.0
     """Bytes, as all `bytes_...`."""
     bytes_store_global: float = 0.0
@@ -106,14 +114,27 @@ def _kinds(instruction: Instruction) -> Iterator[tuple[str, float]]:
             yield "int_ops", 1.0
     elif name in _ACCESS or opcode[:2] in (("wmma", "load"), ("wmma", "store")):
         yield from _access(instruction)
-    elif opcode[:2] == ("cp", "async") and len(instruction.operands) > 2 and "bulk" not in opcode:
-        size = float(instruction.operands[2])
-        yield from (("load_global", 1.0), ("bytes_load_global", size))
-        yield from (("store_shared", 1.0), ("bytes_store_shared", size))
+    elif opcode[:2] == ("cp", "async") and "bulk" not in opcode:
+        yield from _asynchronous(instruction)
     elif name == "cvt":
         yield _conversion(opcode), 1.0
     else:
         yield _arithmetic(opcode), 2.0 if kind == "f32x2" else 1.0
+
+
+def _asynchronous(instruction: Instruction) -> Iterator[tuple[str, float]]:
+    """A copy loads and stores; closing a group and waiting for some are instructions of their own."""
+    kind, operands = instruction.opcode[2], instruction.operands
+    if len(operands) > 2:
+        size = float(operands[2])
+        yield from (("load_global", 1.0), ("bytes_load_global", size), ("bytes_async", size))
+        yield from (("store_shared", 1.0), ("bytes_store_shared", size))
+        return
+    yield "other", 1.0
+    if kind == "commit_group":
+        yield "async_groups", 1.0
+    elif kind in ("wait_group", "wait_all"):
+        yield from (("async_waits", 1.0), ("async_left", float(operands[0]) if operands else 0.0))
 
 
 def _arithmetic(opcode: tuple[str, ...]) -> str:

@@ -8,8 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from ekc.ir.async_copy import MOST_STAGES
 from ekc.ir.footprint import direct_reads
-from ekc.ir.linear import Extent, smaller
+from ekc.ir.linear import Extent, larger, smaller
 from ekc.ir.program import BLOCK_LEVELS, THREAD_LEVELS, Program, Staging
 from ekc.ir.refusal import Check, refuse
 from ekc.ir.steps.base import Step, is_vector_width
@@ -169,9 +170,14 @@ def _neighbours_along(program: Program, output: str, loop: str) -> list[str]:
     return found
 
 
+_DEPTHS = {"register": (1, 2), "async": (2, MOST_STAGES)}
+"""Fewest and most copies of a tile, by the way it comes. Without a second one nothing overlaps: left at 1,
+a loop through registers runs as if it were no pipeline."""
+
+
 @dataclass(frozen=True)
 class Pipeline(Step):
-    """Keep `stages` copies of the shared tiles of a loop: the next is fetched while one is used.
+    """Keep `stages` copies of the shared tiles of a loop: the next are fetched while one is used.
 
     `pipeline("k.0", stages=2)`::
 
@@ -182,12 +188,24 @@ class Pipeline(Step):
           barrier                     store tile k.0 + 1 into the other copy
                                       barrier
 
-    Refuses: an unknown or bound loop, a loop with no shared staging, a depth other than 1 or 2.
+    `pipeline("k.0", stages=3, copy="async")`::
+
+                               ->   copy tiles 0 and 1, each a group
+                                    for k.0                     pipeline 3, async
+                                      wait until at most 1 group is on its way, barrier
+                                      copy tile k.0 + 2 over tile k.0 - 1, a group
+                                      use tile k.0
+
+    Asynchronous copies (cp.async) take no registers and one barrier an iteration. They move 4, 8 or 16 bytes
+    at once, an element of 4 bytes where the order changes, and need a target from sm_80 on: rules say so.
+    Refuses: an unknown or bound loop, a loop with no shared staging, one whose tile is computed on the spot,
+    another way to copy, a depth other than 1 or 2 (2 to 6 where asynchronous).
     """
 
     kind: ClassVar[str] = "pipeline"
     loop: str
     stages: Extent = 2
+    copy: str = "register"
 
     def apply(self, program: Program) -> Program:
         """See the class."""
@@ -204,8 +222,16 @@ class Pipeline(Step):
             raise refuse(
                 "pipeline", "tiles that are copied", "one is computed on the spot", "leave the loop as it is"
             )
-        legal = (np.asanyarray(self.stages) >= 1) & (np.asanyarray(self.stages) <= 2)
-        check = Check(f"pipeline {loop.name}", legal, self.stages, "1 or 2", "2", "stages")
+        if self.copy not in _DEPTHS:
+            near = difflib.get_close_matches(str(self.copy), _DEPTHS, n=1, cutoff=0.0)[0]
+            raise refuse("pipeline", f"copy={self.copy!r}", f"the ways {', '.join(_DEPTHS)}", repr(near))
+        least, most = _DEPTHS[self.copy]
+        legal = (np.asanyarray(self.stages) >= least) & (np.asanyarray(self.stages) <= most)
+        limit = f"{least} or {most}" if most - least == 1 else f"{least} to {most}"
+        nearest = smaller(larger(self.stages, 2), most)
+        check = Check(f"pipeline {loop.name}", legal, self.stages, limit, nearest, "stages")
         return program.with_nest(
-            nest, nest.with_loop(loop.name, lambda x: replace(x, pipeline=self.stages)), check
+            nest,
+            nest.with_loop(loop.name, lambda x: replace(x, pipeline=self.stages, copy=self.copy)),
+            check,
         )

@@ -43,7 +43,9 @@ class CacheRead(Step):
 
     The copy is named `A.shared` (or `A.register`) and may itself be the source of another. `vector`
     elements move at once (up to 16 bytes); `order` gives the tensor's dimensions as stored, slowest
-    first; `pad` adds elements to each stored row, against bank conflicts.
+    first; `pad` adds elements to each stored row, against bank conflicts. So does `swizzle=8` (4, 2):
+    chunks of 16 bytes change places within each line of 128, by the line's number. That takes no space, but
+    integer instructions for each read, few only where a lane reads whole chunks.
     Where several computes read the tensor, the loop tells which is meant; `reader`, the name of its output,
     tells it without a loop.
     Halide and TVM call it cache_read too, Exo stage_mem.
@@ -58,6 +60,7 @@ class CacheRead(Step):
     vector: Extent = 1
     order: tuple[int, ...] = ()
     pad: Extent = 0
+    swizzle: Extent = 1
     reader: str = ""
 
     def apply(self, program: Program) -> Program:
@@ -76,7 +79,8 @@ class CacheRead(Step):
                 f"a permutation of {tuple(range(rank))}",
                 str(tuple(range(rank))),
             )
-        new = Staging(tensor, self.source, self.scope, self.at, self.vector, self.order, self.pad)
+        layout = (self.vector, self.order, self.pad, self.swizzle)
+        new = Staging(tensor, self.source, self.scope, self.at, *layout)
         self._fits(nest, new)
         widths = np.asanyarray(self.vector)
         legal = is_vector_width(widths)
@@ -85,8 +89,17 @@ class CacheRead(Step):
             Check(
                 f"cache_read {new.name}", np.greater_equal(self.pad, 0), self.pad, "at least 0", "0", "as pad"
             ),
+            self._swizzles(new.name),
         )
         return program.with_nest(nest, replace(nest, stagings=(*nest.stagings, new)), *checks)
+
+    def _swizzles(self, name: str) -> Check:
+        """Chunks change places by twos, fours or eights, and registers have no banks."""
+        chunks = np.asanyarray(self.swizzle)
+        legal = (chunks == 1) | ((chunks == 2) | (chunks == 4) | (chunks == 8)) & (self.scope == "shared")
+        limit = "1, 2, 4 or 8" if self.scope == "shared" else "1"
+        nearest = "8" if self.scope == "shared" else "1"
+        return Check(f"cache_read {name}", legal, self.swizzle, limit, nearest, "chunks to swizzle")
 
     def _fits(self, nest: Nest, new: Staging) -> None:
         if nest.staging(new.name):

@@ -1,0 +1,28 @@
+"""Groups of copies on their way to shared memory, for the evaluator."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from numpy.typing import NDArray
+
+Landing = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
+"""A tile [block, thread, element], the elements it will get, and their values."""
+
+
+class Flight:
+    """Copies read at once and land when their group is waited for, oldest first."""
+
+    def __init__(self) -> None:
+        self.groups: deque[list[Landing]] = deque()
+
+    def commit(self, group: list[Landing]) -> None:
+        """Close a group."""
+        self.groups.append(group)
+
+    def wait(self, left: int) -> None:
+        """All but the newest `left` groups land."""
+        while len(self.groups) > left:
+            for tile, where, values in self.groups.popleft():
+                tile[:, :, where] = values

@@ -1,0 +1,22 @@
+"""The xor swizzle of a tile: chunks of 16 bytes change places, so that rows under each other use other banks.
+
+Shared memory answers a line of 128 bytes at once, 8 chunks. A chunk's place in its line is xored with the
+line's number, so that a column of chunks, which would lie in the same banks row after row, is spread over
+all. (CuTe calls it Swizzle<3, 4, 3>.) No element leaves its line, so a tile of whole lines keeps its size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+CHUNK_BYTES = 16
+"""What one lane moves at once, at most: a vector never crosses a chunk."""
+LINE_BYTES = 128
+CHUNKS = (1, 2, 4, 8)
+"""How many chunks change places with each other; 1 leaves them where they are."""
+
+
+def swizzled(address: Any, chunks: Any, itemsize: int) -> Any:
+    """Where an element lies, from its place in a tile without swizzle; both in elements from the start."""
+    chunk, line = CHUNK_BYTES // itemsize, LINE_BYTES // itemsize
+    return address ^ (address // line % chunks * chunk)

@@ -1,0 +1,95 @@
+"""Asynchronous pipelines in the PTX machine: right, clean and as foretold; a slip in the text is found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import ekc.emulator as emulator
+from ekc.codegen import nvrtc
+from ekc.codegen.generate import generate
+from ekc.ir.async_copy import COPIES
+from ekc.ir.schedule import Schedule
+from tests.emulator.generated import run
+from tests.emulator.predicted import executed, predicted
+from tests.ir.async_examples import async_conv2d, async_matmul, async_twice, draw_async
+
+DECIDED = ("barriers", "shared_store_requests", "shared_store_wavefronts")
+
+
+@st.composite
+def asynchronous(draw: st.DrawFn) -> Schedule:
+    def choose(options: Any) -> Any:
+        return draw(st.sampled_from(options))
+
+    return draw_async(choose)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(asynchronous())
+def test_a_drawn_pipeline_is_right_and_clean(schedule: Schedule) -> None:
+    ran = run(schedule)
+    ran.check()
+    found, foretold = executed(ran), predicted(schedule)
+    for name in DECIDED:
+        assert found[name] == pytest.approx(foretold[name], rel=1e-9), f"{name}\n{schedule.to_python()}"
+
+
+def test_whole_tiles_are_foretold_exactly() -> None:
+    schedule = async_matmul(32, 64, 48, stages=4)
+    found, foretold = executed(run(schedule)), predicted(schedule)
+    for name in (*DECIDED, "fma", "global_load_requests", "global_load_sectors", "shared_load_wavefronts"):
+        assert found[name] == pytest.approx(foretold[name], rel=1e-9), name
+
+
+SYNC = "__syncthreads();"
+RAGGED, TWICE = async_matmul(33, 44, 36), async_twice("register")
+FAULTS = [
+    (RAGGED, "wait_copies<1>();", "wait_copies<2>();", 0, {"async-copy", "uninitialised"}),
+    (RAGGED, "wait_copies<1>();", "", 0, {"async-copy", "uninitialised"}),
+    (RAGGED, SYNC, "", 0, {"race", "async-copy"}),
+    (RAGGED, "commit_copies();", "", 1, {"async-copy", "uninitialised"}),
+    (RAGGED, "i_0 * 16 + i < 33 && ", "", 1, {"out-of-bounds"}),
+    (RAGGED, "k_0_slot == 0 ? 2 : k_0_slot - 1", "k_0_slot", 0, {"race", "async-copy"}),
+    (RAGGED, "k_0_slot == 2 ? 0", "k_0_slot == 1 ? 0", 0, {"race", "async-copy", "uninitialised"}),
+    # The tile that is there is whole, only wrong.
+    (RAGGED, "const int k_0 = k_0_now + 2;", "const int k_0 = k_0_now + 3;", 0, set()),
+    (RAGGED, "k_0_now + 2 < 5", "k_0_now + 2 < 4", 0, set()),
+    (async_conv2d(2), SYNC, "", 1, {"race", "async-copy"}),
+    (TWICE, "wait_copies<1>();", "wait_copies<2>();", 0, {"async-copy", "uninitialised"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(FAULTS)))
+def test_a_slip_in_the_text_is_found(number: int) -> None:
+    schedule, old, new, which, kinds = FAULTS[number]
+    parts = generate(schedule).source.split(old)
+    assert len(parts) > which + 1, f"{old} is not there {which + 1} times"
+    text = old.join(parts[: which + 1]) + new + old.join(parts[which + 1 :])
+    ran = run(schedule, ptx=lambda _source, arch: nvrtc.compile(text, arch).ptx)
+    found = {f.kind for report in ran.reports for f in report.findings}
+    assert found & kinds or found == kinds, found
+    with pytest.raises(AssertionError):
+        ran.check()
+
+
+@pytest.mark.parametrize("width", COPIES)
+def test_an_instruction_does_what_its_semantics_say(width: int) -> None:
+    text = f"""extern "C" __global__ void k(const unsigned char* a, const int* read, unsigned char* b) {{
+        __shared__ __align__(16) unsigned char s[32][{width}]; const int t = threadIdx.x;
+        const unsigned int shared = static_cast<unsigned int>(__cvta_generic_to_shared(s[t]));
+        asm volatile("{COPIES[width].ptx}, %2;" : : "r"(shared), "l"(a + {width} * t), "r"(read[t]));
+        asm volatile("cp.async.wait_all;" : : : "memory");
+        for (int i = 0; i < {width}; ++i) b[{width} * t + i] = s[t][i]; }}"""
+    random = np.random.default_rng(width)
+    source = random.integers(1, 256, (32, width), dtype=np.uint8)
+    read = random.integers(0, width + 1, 32).astype(np.int32)
+    found = np.zeros_like(source)
+    ptx = nvrtc.compile(text, "sm_80").ptx
+    report = emulator.launch(ptx, "k", grid=(1,), block=(32,), args=[source, read, found])
+    assert report.findings == ()
+    np.testing.assert_array_equal(found, COPIES[width].landed(source, read))

@@ -1,0 +1,91 @@
+"""Schedules whose tiles come by asynchronous copies, in the shapes that matter."""
+
+from __future__ import annotations
+
+import ekc.ir.operators as o
+from ekc.ir.schedule import Schedule
+from tests.ir.drawn_operators import Choose
+
+
+def async_matmul(
+    m: int,
+    n: int,
+    k: int,
+    *,
+    stages: int = 3,
+    dtype: str = "float32",
+    vector: int = 4,
+    turned: bool = False,
+    swizzle: int = 1,
+) -> Schedule:
+    """Both tiles in shared memory, the first transposed where asked for (an element at a time then)."""
+    order, alone = ((1, 0), 1) if turned else ((), vector)
+    pad = max(alone, 4) if swizzle == 1 else 0
+    return (
+        Schedule(o.matmul(m, n, k, dtype=dtype))
+        .split("i", (2, 4, 2))
+        .split("j", (2, 8, 2))
+        .split("k", (8,))
+        .reorder("i.0", "j.0", "k.0", "i.2", "j.2", "k.1", "i.1", "i.3", "j.1", "j.3")
+        .bind("i.0", "block.y")
+        .bind("j.0", "block.x")
+        .bind("i.2", "thread.y")
+        .bind("j.2", "thread.x")
+        .bind("i.1", "vthread")
+        .bind("j.1", "vthread")
+        .cache_write("C")
+        .cache_read("A", "shared", at="k.0", vector=alone, order=order, pad=pad, swizzle=swizzle)
+        .cache_read("B", "shared", at="k.0", vector=vector, swizzle=swizzle)
+        .pipeline("k.0", stages=stages, copy="async")
+        .unroll("k.1", 4)
+    )
+
+
+def async_conv2d(stages: int, padding: int = 1) -> Schedule:
+    """Zeros around the image, tails in every axis, and a pipelined loop that other loops run again."""
+    op = o.conv2d(1, 5, 9, 8, out_channels=6, kernel=3, padding=padding)
+    return (
+        Schedule(op)
+        .split("o", (2,))
+        .split("q", (4,))
+        .split("c", (2,))
+        .reorder("o.0", "n", "o.1", "q.1", "p", "q.0", "c.0", "c.1", "r", "s")
+        .bind("o.0", "block.x")
+        .bind("o.1", "thread.y")
+        .bind("q.1", "thread.x")
+        .cache_write("Y")
+        .cache_read("X", "shared", at="c.0", pad=1)
+        .cache_read("W", "shared", at="c.0")
+        .pipeline("c.0", stages=stages, copy="async")
+    )
+
+
+def async_twice(inner: str, stages: int = 3) -> Schedule:
+    """One pipelined loop inside another, whose groups are counted together."""
+    return (
+        Schedule(o.matmul(12, 16, 30))
+        .split("k", (6, 2))
+        .reorder("i", "k.0", "k.1", "k.2", "j")
+        .bind("i", "thread.x")
+        .cache_write("C")
+        .cache_read("A", "shared", at="k.0")
+        .cache_read("B", "shared", at="k.1", vector=4)
+        .pipeline("k.0", stages=stages, copy="async")
+        .pipeline("k.1", stages=2, copy=inner)
+    )
+
+
+def draw_async(choose: Choose) -> Schedule:
+    """Any of these, in any small shape."""
+    kind = choose(("matmul", "matmul", "matmul", "conv2d", "twice"))
+    if kind == "conv2d":
+        return async_conv2d(choose((2, 3, 4)), choose((0, 1)))
+    if kind == "twice":
+        return async_twice(choose(("async", "register")), choose((2, 3, 6)))
+    dtype, vector = choose((("float32", 1), ("float32", 2), ("float32", 4), ("float16", 2), ("float16", 8)))
+    # An axis of one element is not cut: its tile would not tell a tail from the element.
+    m, n, k = choose((5, 16, 33)), vector * choose((2, 3, 8)), vector * choose((2, 5, 9))
+    turned, swizzle = dtype == "float32" and choose((True, False)), choose((1, 2, 8))
+    return async_matmul(
+        m, n, k, stages=choose((2, 3, 4, 6)), dtype=dtype, vector=vector, turned=turned, swizzle=swizzle
+    )

@@ -1,0 +1,145 @@
+"""Asynchronous pipelines: what they compute, what a slip in their counts would do, what they may move."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ekc.ir.operators as o
+from ekc.codegen.generate import generate
+from ekc.devices import open as open_device
+from ekc.errors import ScheduleError
+from ekc.ir import evaluate as evaluator
+from ekc.ir.analysis import analyse
+from ekc.ir.limits import Limits
+from ekc.ir.rules import enforce, registers_needed
+from ekc.ir.schedule import Schedule
+from ekc.ir.tree import LoopNode, WaitNode, kernels, walk
+from tests.ir.async_examples import async_conv2d, async_matmul, async_twice, draw_async
+from tests.ir.test_schedules import arrays_for, assert_same
+
+
+@st.composite
+def asynchronous(draw: st.DrawFn) -> Schedule:
+    def choose(options: Any) -> Any:
+        return draw(st.sampled_from(options))
+
+    return draw_async(choose)
+
+
+@settings(max_examples=60, deadline=None)
+@given(asynchronous())
+def test_a_drawn_pipeline_computes_what_the_operator_says(schedule: Schedule) -> None:
+    enforce(schedule.program, Limits())
+    assert_same(schedule)
+    assert Schedule.from_json(schedule.to_json()) == schedule
+
+
+@pytest.mark.parametrize("stages", [2, 3, 6])
+def test_a_wait_too_few_is_seen(monkeypatch: pytest.MonkeyPatch, stages: int) -> None:
+    monkeypatch.setattr(evaluator, "groups_left", lambda stages: stages - 1)
+    op = async_matmul(16, 32, 40, stages=stages).op
+    found = evaluator.evaluate(async_matmul(16, 32, 40, stages=stages).program, arrays_for(op))
+    assert np.isnan(found.output).any()
+
+
+def test_a_tile_too_far_ahead_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copied over the tile in use, where it has landed in time."""
+    monkeypatch.setattr(evaluator, "tiles_ahead", lambda stages: stages)
+    schedule = async_matmul(16, 32, 40)
+    found = evaluator.evaluate(schedule.program, arrays_for(schedule.op))
+    expected = schedule.op.reference(*arrays_for(schedule.op))
+    assert not np.allclose(found.output, expected)
+
+
+def test_one_barrier_an_iteration_and_one_after_where_it_runs_again() -> None:
+    kernel = kernels(async_matmul(16, 32, 40).program)[0]
+    loop = next(n for n in walk(kernel.body) if isinstance(n, LoopNode) and n.asynchronous)
+    assert sum(isinstance(n, WaitNode) for n in walk(kernel.body)) == 1
+    assert loop.loop.name == "k.0"
+    assert analyse(async_matmul(16, 32, 40).program, Limits())["barriers"][0] == 5
+    # 9 rows x 2 runs of c.0, each 3 tiles and a barrier before the next.
+    assert analyse(async_conv2d(3).program, Limits())["barriers"][0] == 9 * 2 * (3 + 1)
+
+
+def test_tiles_on_their_way_take_shared_memory_and_no_registers() -> None:
+    through, past = (
+        kernels(s.program)[0]
+        for s in (Schedule(async_matmul(64, 64, 64).op).do(*_through()), async_matmul(64, 64, 64, stages=6))
+    )
+    assert past.shared_bytes == 3 * through.shared_bytes
+    assert registers_needed(past) < registers_needed(through)
+
+
+def _through() -> Any:
+    steps = async_matmul(64, 64, 64).steps
+    return [replace(s, stages=2, copy="register") if s.kind == "pipeline" else s for s in steps]
+
+
+def copied(dtype: str, vector: int, order: tuple[int, ...] = ()) -> Schedule:
+    return (
+        Schedule(o.matmul(16, 16, 32, dtype=dtype))
+        .split("k", (16,))
+        .reorder("i", "k.0", "j", "k.1")
+        .bind("i", "thread.x")
+        .cache_write("C")
+        .cache_read("A", "shared", at="k.0", vector=vector, order=order)
+        .pipeline("k.0", stages=2, copy="async")
+    )
+
+
+MISTAKES = {
+    "half alone": (copied("float16", 1), "2 bytes at once", "4, 8 or 16", "vector=2"),
+    "half turned": (copied("float16", 1, (1, 0)), "2 bytes at once", "4, 8 or 16", "register"),
+    "half turned, together": (copied("float16", 2, (1, 0)), "2 elements", "order", "register"),
+    "turned": (copied("float32", 4, (1, 0)), "4 elements", "1, the order being another", "1"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_what_no_instruction_moves_is_refused_in_words(name: str) -> None:
+    schedule, need, limit, nearest = MISTAKES[name]
+    with pytest.raises(ScheduleError) as caught:
+        enforce(schedule.program, Limits())
+    refusal = caught.value.refusal
+    assert refusal.rule == "async copy of A.shared"
+    assert need in refusal.need
+    assert limit in refusal.limit
+    assert nearest in refusal.nearest
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [copied("float16", 2), copied("float16", 8), copied("float32", 1, (1, 0)), copied("float32", 4)],
+)
+def test_what_one_moves_is_legal(schedule: Schedule) -> None:
+    enforce(schedule.program, Limits())
+    assert_same(schedule)
+
+
+def test_an_older_target_is_refused() -> None:
+    import ekc
+
+    schedule = async_matmul(16, 32, 40)
+    with pytest.raises(ScheduleError, match=r"async copy of A\.shared: needs cp\.async, .*sm_80"):
+        ekc.compile(schedule, arch="sm_75")
+    assert not open_device("rtx2080ti").limits.async_copies
+    assert open_device("rtx3090").limits.async_copies
+    with pytest.raises(ScheduleError):
+        generate(schedule, open_device("rtx2080ti").limits)
+
+
+@pytest.mark.parametrize("inner", ["async", "register"])
+def test_pipelines_within_each_other(inner: str) -> None:
+    assert_same(async_twice(inner))
+
+
+def test_a_tile_moved_out_leaves_a_plain_loop() -> None:
+    schedule = copied("float32", 1).compute_at("A.shared", None)
+    assert not any(isinstance(n, WaitNode) for n in walk(kernels(schedule.program)[0].body))
+    assert_same(schedule)
