@@ -206,9 +206,7 @@ def _compute_at(program: Program, choose: Choose) -> Step | None:
     what = [n.compute.output.name for n in program.nests[:-1]] + [
         s.name for n in program.nests for s in n.stagings
     ]
-    if not what:
-        return None
-    return ComputeAt(choose(what), choose([None, *_serial(program.nests[-1])]), choose((1, 1, 2)))
+    return ComputeAt(choose(what), choose([None, *_serial(program.nests[-1])])) if what else None
 
 
 def _pipeline(program: Program, choose: Choose) -> Step | None:
