@@ -52,6 +52,8 @@ from ekc.search.flying import DEPTHS, grain, grains, movable
 
 VTHREADS, THREADS, TILE, REDUCE, LANES = 8, 256, 16, 64, 32
 """Largest factor at each tile level. Ours, not the paper's."""
+MOST_ROW_BYTES = 36 * 1024
+"""A row that goes through shared memory: 48 KiB with what a tile may round up."""
 MOST_ROUTINGS = 32
 """Ways of staging the tensors of one compute that become structures."""
 Chain = tuple[Compute, ...]
@@ -362,8 +364,12 @@ def _fused(op: Operator) -> list[Structure]:
         return []
     made = {c.output.name for c in before}
     rows = {v for x in ex.loads(last.body) if x.tensor in made for v in ex.variables(x)}
-    again = [t for t in (x.tensor for x in ex.loads(last.body)) if t not in made and _read_by(before, t)]
-    found = [_on_the_spot(op, rows, copied) for copied in (tuple(dict.fromkeys(again)), ())]
+    if last.spatial[-1].name in rows or last.spatial[-1].extent == 1:
+        return []
+    again = dict.fromkeys(x.tensor for c in before for x in ex.loads(c.body))
+    read = {x.tensor for x in ex.loads(last.body)} - made
+    copied = tuple(t for t in again if t in read and _row_bytes(op, t) <= MOST_ROW_BYTES)
+    found = [_on_the_spot(op, rows, tensors) for tensors in dict.fromkeys((copied, ()))]
     return [s for s in found if _builds(op, s)]
 
 
@@ -372,8 +378,9 @@ def _reduces_rows(compute: Compute) -> bool:
     return bool(compute.reduction) and any(_streams(compute, reads, a) for a in compute.reduction)
 
 
-def _read_by(computes: list[Compute], tensor: str) -> bool:
-    return any(x.tensor == tensor for c in computes for x in ex.loads(c.body))
+def _row_bytes(op: Operator, tensor: str) -> int:
+    spec = op.tensors[tensor]
+    return spec.shape[-1] * spec.dtype.bytes
 
 
 def _on_the_spot(op: Operator, rows: set[str], copied: tuple[str, ...]) -> Structure:

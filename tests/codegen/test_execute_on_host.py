@@ -46,6 +46,8 @@ def features() -> list[Schedule]:
         samples.two_launches("float16").cache_write("D"),
         samples.relu_matmul(),
         samples.relu_matmul("float16"),
+        samples.softmax(6, 200),
+        samples.softmax(6, 200, dtype="float16", warps=1),
         samples.copy(3, 70),
         samples.copy(3, 264, vector=4),
         epilogue(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
@@ -113,9 +114,9 @@ def bred(name: str, seed: int) -> Schedule:
     return here.schedule(legal, int(rng.integers(len(legal))))
 
 
-def stepped(choose: Choose) -> Schedule:
-    """Any small operator, with those of the drawn steps that leave it legal."""
-    wanted = draw_schedule(choose, draw_operator(choose, FIRST))
+def stepped(choose: Choose, kinds: Sequence[Callable[[Choose], Operator]] = ()) -> Schedule:
+    """Any small operator (or one of some kinds), with those of the drawn steps that leave it legal."""
+    wanted = draw_schedule(choose, draw_operator(choose, kinds))
     schedule = _start(wanted.op)
     for step in wanted.steps:
         try:
@@ -141,4 +142,4 @@ def sample(count: int) -> list[Schedule]:
     """The same schedules every time: half bred, half stepped."""
     names = sorted(BRED)
     half = [bred(names[i % len(names)], i) for i in range(count // 2)]
-    return half + [stepped(random.Random(i).choice) for i in range(count - len(half))]
+    return half + [stepped(random.Random(i).choice, FIRST) for i in range(count - len(half))]

@@ -208,9 +208,7 @@ def _serial(nest: Nest) -> list[str]:
 
 def _compute_at(program: Program, choose: Choose) -> Step | None:
     what = [n.output.name for n in program.nests[:-1]] + [s.name for n in program.nests for s in n.stagings]
-    if not what:
-        return None
-    return ComputeAt(choose(what), choose([None, *_serial(program.nests[-1])]), choose((1, 1, 2)))
+    return ComputeAt(choose(what), choose([None, *_serial(program.nests[-1])])) if what else None
 
 
 def _compute_inline(program: Program, choose: Choose) -> Step | None:

@@ -8,9 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import ekc.ir.operators as o
 from ekc.errors import ScheduleError
 from ekc.ir.analysis import analyse
+from ekc.ir.operator import Operator
 from ekc.ir.rules import enforce
+from ekc.ir.steps import Bind
 from ekc.search.space import Population, Space
 from tests.search.spaces import ISSUE, LIMITS, OPERATORS, drawn, legal, space
 
@@ -46,6 +49,41 @@ def test_that_is_a_thousand_schedules_of_many_structures() -> None:
     kinds = {space(name).structures[s].name for name, s in structures}
     assert len(kinds) >= 20, kinds
     assert len(np.unique(seen["matmul"].structure)) >= 8
+
+
+def _launches(op: Operator) -> dict[str, int]:
+    """How many launches each structure has."""
+    walks = Space(op, LIMITS)
+    population = walks.draw(np.random.default_rng(0), 200)
+    return {
+        walks.structures[number].name: len(walks.schedule(population, row).program.nests)
+        for number, row in zip(*np.unique(population.structure, return_index=True), strict=True)
+    }
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        o.softmax((3, 40, 128)),
+        o.layer_norm((7, 101), dtype="float16"),
+        o.rms_norm((64,)),
+        OPERATORS["softmax"].then("Z", axes={"u": 48, "v": 200}, body=lambda X, Y, u, v: X[u, v] - Y[u, v]),
+    ],
+    ids=["softmax", "layer_norm", "one row", "what is more than rows"],
+)
+def test_rows_are_reduced_by_lanes_and_in_one_launch_where_they_can_be(op: Operator) -> None:
+    found = _launches(op)
+    assert max(found.values()) == len(op.computes)
+    one = {name for name, count in found.items() if count == 1}
+    expected = {"Y/one launch", "Y/one launch X:shared"} if op.outputs[0].name == "Y" else set()
+    assert one == expected
+    steps = Space(op, LIMITS).structures[0].steps
+    lanes = {s.loop.split(".")[0] for s in steps if isinstance(s, Bind) and s.level == "thread.x"}
+    assert {c.reduction[-1].name for c in op.computes if c.reduction} <= lanes
+
+
+def test_products_are_not_left_to_single_warps() -> None:
+    assert set(_launches(OPERATORS["two computes"]).values()) == {2}
 
 
 def test_a_wrong_figure_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
