@@ -91,6 +91,7 @@ def test_sixteen_int8_move_at_once() -> None:
         dtype="int8", out_dtype="int8",
     )  # fmt: skip
     schedule = Schedule(op).split("j", (16,)).bind("i", "block.x").bind("j.0", "thread.x").vectorize("j.1")
+    assert "1 x char16" in str(schedule)
     ptx = compile_schedule(schedule).ptx
     assert "ld.global.nc.v4.u32" in ptx
     assert "st.global.v4.u32" in ptx
