@@ -18,7 +18,16 @@ from ekc.ir import expr as ex
 from ekc.ir.access import Access, Guard
 from ekc.ir.footprint import block_elements, global_reads, global_writes
 from ekc.ir.guards import joint, shares
-from ekc.ir.issue import fetched, issued, joined_copy, kept_read, merged, written_out
+from ekc.ir.issue import (
+    conversions,
+    converted_share,
+    fetched,
+    issued,
+    joined_copy,
+    kept_read,
+    merged,
+    written_out,
+)
 from ekc.ir.limits import Limits
 from ekc.ir.operator import arithmetic
 from ekc.ir.program import Program
@@ -127,8 +136,9 @@ class _Walk:
                 case WriteNode():
                     count = trips * _f(node.region.size) / _f(node.vector)
                     self._add("guards", trips * _needed(node.target.guards) * self.warps)
-                    if node.target.dtype is not node.buffer.dtype:
-                        self._add("conversions", trips * _f(node.region.size) * self.warps)
+                    cost = conversions(node.buffer.dtype, node.target.dtype)
+                    if cost:
+                        self._add("conversions", trips * _f(node.region.size) * self.warps * cost)
                     if self.kernel.nest.epilogue is not None:
                         self._epilogue(node, trips * _f(node.region.size))
                     self._write(node.target, node.vector, count, node.region)
@@ -166,8 +176,9 @@ class _Walk:
         for access in node.reads.values():
             if access.buffer is not None:
                 continue
-            if access.dtype is not self.kernel.nest.compute.acc_dtype:
-                self._add("conversions", runs * self.warps)
+            cost = conversions(access.dtype, self.kernel.nest.compute.acc_dtype)
+            if cost:
+                self._add("conversions", runs * self.warps * cost)
             self._add("guards", runs * _needed(access.guards) * self.warps)
             width = fetched(node, access)
             count = elements / _f(width)
@@ -183,8 +194,9 @@ class _Walk:
         joined = joined_copy(node, self.path, self.kernel.nest)
         count = trips * _f(node.buffer.region.size) / _f(joined)
         self._add("guards", count * _needed(node.source.guards) * self.warps)
-        if node.source.dtype is not node.buffer.dtype:
-            self._add("conversions", trips * _f(node.buffer.region.size) * self.warps)
+        cost = conversions(node.source.dtype, node.buffer.dtype)
+        if cost:
+            self._add("conversions", trips * _f(node.buffer.region.size) * self.warps * cost)
         self.traffic.touch(node.source, "load", joined, count, node.source.guards, node.buffer.region)
 
     def _compute(self, node: ComputeNode, trips: Array) -> None:
@@ -196,8 +208,10 @@ class _Walk:
         self._add("operations", runs * max(each, 1))
         self._add("guards", trips * self.warps * _needed(node.guards))
         for access in node.reads.values():
-            if access.dtype is not compute.acc_dtype:
-                self._add("conversions", runs)
+            cost = conversions(access.dtype, compute.acc_dtype)
+            if cost:
+                share = converted_share(self.path, access, node.nest)
+                self._add("conversions", runs * share * cost)
             if access.buffer is None or access.buffer.scope == "shared":
                 width = merged(access, written_out(self.path, node.nest))
                 count = trips * kept_read(self.path, access, node.nest) / width

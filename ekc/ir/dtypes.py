@@ -60,6 +60,10 @@ class DType:
 
     __repr__ = __str__
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # One object per type, in copies and other processes too: types are told apart by identity.
+        return dtype_of, (self.name,)
+
 
 _FLOATS, _INTS = ("float32", "float16", "bfloat16"), ("int8", "int32")
 _BRAIN = np.dtype(ml_dtypes.bfloat16)

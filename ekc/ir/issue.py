@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir.access import Access, Guard
-from ekc.ir.dtypes import FLOAT16, TF32
+from ekc.ir.dtypes import BFLOAT16, FLOAT16, TF32, DType
 from ekc.ir.guards import needed
 from ekc.ir.linear import Atom, Extent, atom_variables, smaller
 from ekc.ir.lookup import Lookup
@@ -25,6 +25,9 @@ _APART = (FLOAT16, TF32)
 """Element types that pass through inline assembly when they are read: neighbouring reads stay apart."""
 _WIDTHS = (2, 4)
 """So many others are joined at a time."""
+
+_BITWISE = 1 / 8
+"""A conversion that is a shift or an extension of the sign, over one that the conversion pipe does."""
 
 
 class Written(NamedTuple):
@@ -59,6 +62,19 @@ def issued(path: Sequence[LoopNode], access: Access, nest: Nest, guards: Sequenc
 def kept_read(path: Sequence[LoopNode], access: Access, nest: Nest) -> Extent:
     """The share of iterations in which a read of the body is issued: all, where it is read under a guard."""
     return np.where(needed(access.guards), 1.0, issued(path, access, nest, ()))
+
+
+def conversions(source: DType, target: DType) -> float:
+    """What converting an element costs, in instructions of the conversion pipe."""
+    if source is target:
+        return 0.0
+    return _BITWISE if source is BFLOAT16 or (source.integer and target.integer) else 1.0
+
+
+def converted_share(path: Sequence[LoopNode], access: Access, nest: Nest) -> Extent:
+    """The share of iterations in which a value read in the body is converted: each, where that is inline
+    assembly; as often as it is read, where the compiler may keep the result."""
+    return 1.0 if access.dtype in _APART else kept_read(path, access, nest)
 
 
 def merged(access: Access, written: Mapping[Atom, Written]) -> Extent:

@@ -21,9 +21,6 @@ WARP = 32
 SECTOR_BYTES = 32
 BANKS = 32
 BANK_BYTES = 4
-PLACES = 16
-"""Where in a sector an element may start: every 2 bytes, the size of the smallest."""
-_UNIT = SECTOR_BYTES // PLACES
 _WORD_BITS = 48
 
 
@@ -54,8 +51,9 @@ def sectors(pattern: Pattern, lanes: Any) -> Any:
         # A step of whole sectors changes no place.
         matters = np.bitwise_and(move[0], SECTOR_BYTES // pattern.itemsize - 1) != 0
         moves += [value * matters for value in move]
-    starts = _STARTS(pattern.itemsize, pattern.vector, pattern.first, *moves)[0]
-    full, part = _SECTORS(starts, *columns(pattern, lanes))
+    places = _BYTES if pattern.itemsize == 1 else _PAIRS
+    starts = places.starts(pattern.itemsize, pattern.vector, pattern.first, *moves)[0]
+    full, part = places.sectors(starts, *columns(pattern, lanes))
     return over_warps(full, part, lanes)
 
 
@@ -89,18 +87,23 @@ def along(extents: Iterable[Any]) -> list[Any]:
     return found
 
 
-class _Starts:
-    """Distributions over the `PLACES` of a sector, numbered as they are found."""
+class _Places:
+    """Where in a sector a warp may start, every `unit` bytes; what was counted is remembered."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit: int) -> None:
+        self.unit, self.count = unit, SECTOR_BYTES // unit
         self.numbers: dict[bytes, int] = {}
-        self.shares = np.zeros((0, PLACES))
+        self.shares = np.zeros((0, self.count))
+        """Distributions over the places, numbered as they are found."""
+        self.starts, self.sectors = Lookup(self._number, 1), Lookup(self._count_sectors, 2)
+        self.fallen = Lookup(self._fallen, self.count)
+        self.by_place = Lookup(self._sectors_by_place, self.count)
 
-    def number(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _number(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """The distribution of where a warp's first lane stands, of rows of element, vector, first place and
         moves; its number, as a column."""
         found = []
-        for share in _PLACES(*_fallen_columns(rows)).T:
+        for share in self.fallen(*self._fallen_columns(rows)).T:
             key = share.tobytes()
             if key not in self.numbers:
                 self.numbers[key] = len(self.numbers)
@@ -108,48 +111,55 @@ class _Starts:
             found.append(self.numbers[key])
         return np.array(found, dtype=np.float64)[:, None]
 
+    def _fallen_columns(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Where the first lane begins, then step and count of each digit that moves it, in places."""
+        itemsize, vector, first, *moves = rows.T
+        width = itemsize * vector
+        columns = [first * itemsize // self.unit % self.count]
+        for step, together, units in zip(moves[0::3], moves[1::3], moves[2::3], strict=True):
+            move, count = step * together * itemsize, ceil_div(units, np.maximum(together, 1))
+            # What a vector holds is not another start.
+            joined = (np.abs(move) < width) & (move != 0)
+            count = np.where(joined, np.maximum(count * np.abs(move) // width, 1), count)
+            move = np.where(joined, width, move) // self.unit % self.count
+            # After so many values it is back at the first place.
+            period = self.count // np.gcd(move, self.count)
+            columns += [move, np.where(count % period == 0, period, count)]
+        return columns
 
-def _fallen_columns(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Where the first lane begins, then step and count of each digit that moves it, in places."""
-    itemsize, vector, first, *moves = rows.T
-    width = itemsize * vector
-    columns = [first * itemsize // _UNIT % PLACES]
-    for step, together, units in zip(moves[0::3], moves[1::3], moves[2::3], strict=True):
-        move, count = step * together * itemsize, ceil_div(units, np.maximum(together, 1))
-        # What a vector holds is not another start.
-        joined = (np.abs(move) < width) & (move != 0)
-        count = np.where(joined, np.maximum(count * np.abs(move) // width, 1), count)
-        move = np.where(joined, width, move) // _UNIT % PLACES
-        # After so many values it is back at the first place.
-        period = PLACES // np.gcd(move, PLACES)
-        columns += [move, np.where(count % period == 0, period, count)]
-    return columns
+    def _fallen(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The places of each row: where it begins, then step and count of each digit."""
+        number = np.arange(len(rows))
+        found = np.zeros((len(rows), self.count))
+        found[number, rows[:, 0]] = 1
+        for step, count in zip(rows[:, 1::2].T, rows[:, 2::2].T, strict=True):
+            moved = np.zeros_like(found)
+            for k in range(self.count):
+                # Every `self.count`-th value falls where the first does.
+                often = (count // self.count + (k < count % self.count)) / count
+                source = (np.arange(self.count) - (step * k)[:, None]) % self.count
+                moved += often[:, None] * found[number[:, None], source]
+            found = moved
+        return found
 
+    def _count_sectors(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """(sectors of a whole warp, of the lanes that are left) of rows of start and `columns`."""
+        shares = self.shares[rows[:, 0]]
 
-def _fallen(rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The places of each row: where it begins, then step and count of each digit."""
-    number = np.arange(len(rows))
-    found = np.zeros((len(rows), PLACES))
-    found[number, rows[:, 0]] = 1
-    for step, count in zip(rows[:, 1::2].T, rows[:, 2::2].T, strict=True):
-        moved = np.zeros_like(found)
-        for k in range(PLACES):
-            # Every PLACES-th value falls where the first does.
-            often = (count // PLACES + (k < count % PLACES)) / count
-            source = (np.arange(PLACES) - (step * k)[:, None]) % PLACES
-            moved += often[:, None] * found[number[:, None], source]
-        found = moved
-    return found
+        def asked(patterns: NDArray[np.int64], numbers: NDArray[np.intp]) -> NDArray[np.float64]:
+            return np.asarray((self.by_place(*patterns.T).T * shares[numbers]).sum(axis=1))
 
+        return _full_and_part(rows[:, 1:], asked)
 
-def _count_sectors(rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(sectors of a whole warp, of the lanes that are left) of rows of start and `columns`."""
-    shares = _STARTS_FOUND.shares[rows[:, 0]]
-
-    def asked(patterns: NDArray[np.int64], numbers: NDArray[np.intp]) -> NDArray[np.float64]:
-        return np.asarray((_BY_PLACE(*patterns.T).T * shares[numbers]).sum(axis=1))
-
-    return _full_and_part(rows[:, 1:], asked)
+    def _sectors_by_place(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Sectors of each pattern, by the place where it starts."""
+        # An access stands at a multiple of its width, so it lies in one sector, and other places are no case
+        # of their own.
+        apart = np.clip(rows[:, 0] * rows[:, 1] // self.unit, 1, self.count)[:, None]
+        place = np.arange(self.count) // apart * apart * self.unit
+        touched = (addresses(rows)[:, None, :] + place[:, :, None]) // SECTOR_BYTES
+        touched.sort(axis=2)
+        return np.asarray(1.0 + (np.diff(touched, axis=2) != 0).sum(axis=2))
 
 
 def _count_wavefronts(rows: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -179,17 +189,6 @@ def addresses(rows: NDArray[np.int64]) -> NDArray[np.int64]:
         address += number % extent * rows[:, column + digits, None]
         number = number // extent
     return np.where(np.arange(WARP) < rows[:, 2, None], address, address[:, :1]) * rows[:, :1]
-
-
-def _sectors_by_place(rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Sectors of each pattern, by the place where it starts."""
-    # An access stands at a multiple of its width, so it lies in one sector, and other places are no case
-    # of their own.
-    apart = np.clip(rows[:, 0] * rows[:, 1] // _UNIT, 1, PLACES)[:, None]
-    place = np.arange(PLACES) // apart * apart * _UNIT
-    touched = (addresses(rows)[:, None, :] + place[:, :, None]) // SECTOR_BYTES
-    touched.sort(axis=2)
-    return np.asarray(1.0 + (np.diff(touched, axis=2) != 0).sum(axis=2))
 
 
 def passes(
@@ -242,8 +241,6 @@ def _most_per_bank(words: NDArray[np.int64], part: NDArray[np.int64], parts: int
     return np.asarray(per_bank.reshape(len(words), parts, BANKS).max(axis=2), dtype=np.float64)
 
 
-_STARTS_FOUND = _Starts()
-_STARTS = Lookup(_STARTS_FOUND.number, 1)
-_PLACES = Lookup(_fallen, PLACES)
-_SECTORS, _WAVEFRONTS = Lookup(_count_sectors, 2), Lookup(_count_wavefronts, 2)
-_BY_PLACE = Lookup(_sectors_by_place, PLACES)
+_PAIRS, _BYTES = _Places(2), _Places(1)
+"""Of elements of two bytes and more, and of single bytes: twice the places take twice the time."""
+_WAVEFRONTS = Lookup(_count_wavefronts, 2)

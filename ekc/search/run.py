@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from ekc.errors import NothingLegal
+from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from ekc.search.candidate import Candidate
 from ekc.search.finals import Finals
@@ -25,6 +26,13 @@ from ekc.search.space import Space
 from ekc.search.task import ScheduleTask
 
 CLOCKS_TRIED = 8
+
+
+def arithmetic_of(op: Operator) -> str:
+    """The element type whose peak bounds an operator: that of its inputs, or the accumulator's, where such
+    inputs are summed in another than usual, which no faster unit does."""
+    read, acc = op.inputs[0].dtype, op.computes[0].acc_dtype
+    return read.name if acc.name == read.accumulator else acc.name
 
 
 class Run:
@@ -113,7 +121,7 @@ class Run:
         self, best: Candidate, fastest: Candidate, baseline: Candidate, clock_front: tuple[Trial, ...]
     ) -> TuningResult:
         peaks = self.device.peaks
-        compute_s = self.op.flops / peaks.flops_by_type[self.op.inputs[0].dtype.name]
+        compute_s = self.op.flops / peaks.flops_by_type[arithmetic_of(self.op)]
         memory_s = self.op.min_bytes / peaks.dram_bytes_per_s
         device = self.device
         return TuningResult(

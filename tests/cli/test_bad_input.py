@@ -54,6 +54,8 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("conv2d 1 4 8 8 --n 1 --out-channels 4", "n is given twice"),
         ("matmul 4 4 4 --dtype float46", "the nearest is"),
         ("matmul 4 4 4 --out-dtype int99", "int99"),
+        ("matmul 4 4 4 --dtype float16 --acc-dtype float16", "the nearest is 'float32'"),
+        ("matmul 4 4 200000 --dtype int8", "the nearest is 131071 terms"),
         ("matmul 4 4 4 --target a1000", "did you mean 'a100'"),
         ("matmul 4 4 4 --target cuda:zero", "the index must be a number"),
         ("matmul 4 4 4 --objective speed", "is not one of energy, latency, edp"),

@@ -186,6 +186,18 @@ def test_run_says_what_it_ran(capsys: pytest.CaptureFixture[str]) -> None:
     assert got["blocks"] == got["total_blocks"] == sum(x["blocks"] for x in got["launches"])
 
 
+def test_run_takes_element_types_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ("run", "matvec", "8", "48", "--dtype", "int8")
+    assert "inputs     int8 uniform, seed 0" in said(capsys, *command)
+    got = json_of(capsys, *command, "--out-dtype", "float32")
+    assert got["ok"]
+    made = got["operator"]["computes"][0]
+    assert (made["acc_dtype"], made["output"][2]) == ("int32", "float32")
+    got = json_of(capsys, *command, "--acc-dtype", "float32")
+    assert got["ok"]
+    assert got["operator"]["computes"][0]["acc_dtype"] == "float32"
+
+
 def test_run_takes_some_blocks_of_a_large_grid_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert "blocks     64 of 1024 blocks" in said(capsys, "run", "matmul", "512", "512", "512")
 

@@ -100,6 +100,14 @@ def test_blocks_of_the_grid_are_blocks_of_the_loops(make: Callable[[], Schedule]
     )
 
 
+@pytest.mark.parametrize("out_dtype", ["int32", "int8"])
+def test_integers_that_are_never_written_are_noticed(out_dtype: str) -> None:
+    """No pattern in memory tells them, as every pattern is a number."""
+    verdict = judged(naive(ekc.matmul(31, 33, 17, dtype="int8", out_dtype=out_dtype)), faults.no_store)
+    assert not verdict.worst.complete
+    assert verdict.fault == "wrong result"
+
+
 @pytest.mark.parametrize("number", [0, 1])
 def test_every_launch_is_judged(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     few_blocks(monkeypatch)

@@ -19,6 +19,7 @@ from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from tests.codegen import samples
 from tests.emulator.generated import run
+from tests.emulator.predicted import TRAFFIC, executed, predicted
 from tests.ir.typed import TRIPLES, Types, rescheduled, retyped
 
 ARCHS = ("sm_75", "sm_80")
@@ -90,6 +91,7 @@ def test_sixteen_int8_move_at_once() -> None:
         dtype="int8", out_dtype="int8",
     )  # fmt: skip
     schedule = Schedule(op).split("j", (16,)).bind("i", "block.x").bind("j.0", "thread.x").vectorize("j.1")
+    assert "1 x char16" in str(schedule)
     ptx = compile_schedule(schedule).ptx
     assert "ld.global.nc.v4.u32" in ptx
     assert "st.global.v4.u32" in ptx
@@ -135,3 +137,17 @@ def test_nvrtc_finds_dot_products_of_four_int8() -> None:
     arrays = random_inputs(schedule.op)
     assert "dp4a.s32.s32" in compile_schedule(schedule).ptx
     np.testing.assert_array_equal(ran(schedule, "sm_80", *arrays), schedule.op.reference(*arrays))
+
+
+@pytest.mark.parametrize("columns", [32, 33, 40, 63])
+def test_sectors_of_single_bytes_are_foretold_exactly(columns: int) -> None:
+    """Rows of any length, so that warps start at any byte."""
+    op = o.compute(
+        "cut", axes={"i": 64, "j": 32}, inputs={"X": (64, columns)}, body=lambda X, i, j: X[i, j], output="Y",
+        dtype="int8",
+    )  # fmt: skip
+    ran = run(Schedule(op).bind("i", "block.x").bind("j", "thread.x"))
+    ran.check()
+    foretold, counted = predicted(ran.schedule), executed(ran)
+    for name in TRAFFIC:
+        assert foretold[name] == pytest.approx(counted[name], rel=1e-9), name

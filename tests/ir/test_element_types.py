@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -268,6 +270,13 @@ def test_tf32_inputs_are_rounded_and_sums_are_not() -> None:
     a, b = np.array([[1 + HALF, 1]], np.float32), np.array([[1], [HALF]], np.float32)
     assert op.reference(a, b)[0, 0] == np.float32(1 + 2 * HALF + HALF)
     assert op.reference(a, b)[0, 0] == evaluate(Schedule(op).cache_write("C").program, [a, b]).output[0, 0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_there_is_one_object_per_type(name: str) -> None:
+    dtype = dtype_of(name)
+    assert pickle.loads(pickle.dumps(dtype)) is copy.deepcopy(dtype) is dtype
+    assert str(dtype) == repr(dtype) == name
 
 
 def test_conversions() -> None:

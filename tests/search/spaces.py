@@ -61,6 +61,8 @@ OPERATORS = {
     "conv groups": o.conv2d(2, 8, 14, 14, out_channels=16, kernel=3, padding=1, groups=4),
     "conv depthwise": o.conv2d(1, 32, 14, 14, out_channels=32, kernel=3, padding=1, groups=32),
     "fp16": o.matmul(128, 128, 64, dtype="float16"),
+    "bf16": o.matmul(128, 96, 64, dtype="bfloat16"),
+    "int8": o.matmul(96, 128, 64, dtype="int8"),
     "primes": o.matmul(127, 61, 31),
     "rows of the tape": o.matmul(97, 64, 64),
     "band": band(),

@@ -13,14 +13,17 @@ import pytest
 import ekc
 from ekc.errors import DeviceError, InvalidInput
 from ekc.search.naive import naive
+from ekc.search.run import arithmetic_of
 from tests.search.runs import MV, TRIALS, rows, tune, winner
 from tests.search.spaces import band
+
+INT8 = ekc.matmul(32, 48, 64, dtype="int8", out_dtype="float32")
 
 
 @pytest.mark.parametrize(
     "op",
-    [MV, ekc.matmul(64, 64, 64), ekc.matmul(31, 37, 29, dtype="float16"), band(48, 40)],
-    ids=lambda op: op.name,
+    [MV, ekc.matmul(64, 64, 64), ekc.matmul(31, 37, 29, dtype="float16"), INT8, band(48, 40)],
+    ids=lambda op: f"{op.name} {op.inputs[0].dtype}",
 )
 def test_a_run_keeps_its_promises(op: ekc.Operator) -> None:
     result = tune(op)
@@ -52,6 +55,20 @@ def test_a_run_keeps_its_promises(op: ekc.Operator) -> None:
     assert "a100 (simulated)" in result.summary()
     assert best.energy_interval_j is not None
     assert best.energy_interval_j.low <= best.energy_j * 1.01 <= best.energy_interval_j.high * 1.02
+
+
+@pytest.mark.parametrize(
+    ("types", "bound"),
+    [
+        ({}, "float32"),
+        ({"dtype": "tf32"}, "tf32"),
+        ({"dtype": "bfloat16", "out_dtype": "float32"}, "bfloat16"),
+        ({"dtype": "int8"}, "int8"),
+        ({"dtype": "int8", "acc_dtype": "float32"}, "float32"),
+    ],
+)
+def test_the_peak_of_a_roofline_goes_by_inputs_and_accumulator(types: dict[str, str], bound: str) -> None:
+    assert arithmetic_of(ekc.matmul(8, 8, 8, **types)) == bound
 
 
 @pytest.mark.parametrize(
