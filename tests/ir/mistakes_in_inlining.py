@@ -47,6 +47,17 @@ INLINING_MISTAKES: dict[str, Case] = {
         "no tensor between",
         "leave it out",
     ),
+    "compute_inline clamped": (
+        lambda: (
+            Schedule(o.matmul(8, 8, 8, dtype="int8", out_dtype="int8").epilogue(lambda c: ex.relu(c)))
+            .cache_write("C")
+            .compute_inline("C")
+        ),
+        "compute_inline",
+        "C as int8",
+        "cuts it off",
+        "a launch of its own",
+    ),
     "compute_inline not held": (
         lambda: summed_first().compute_inline("C"),
         "compute_inline",
