@@ -18,7 +18,7 @@ from ekc.ir import expr as ex
 from ekc.ir.access import Access, Guard
 from ekc.ir.footprint import block_elements, global_reads, global_writes
 from ekc.ir.guards import joint, shares
-from ekc.ir.issue import fetched, issued, joined_copy, kept_read, merged, written_out
+from ekc.ir.issue import fetched, issued, joined_copy, kept_read, merged, read_once, written_out
 from ekc.ir.limits import Limits
 from ekc.ir.operator import arithmetic
 from ekc.ir.program import Program
@@ -162,12 +162,12 @@ class _Walk:
         for access in node.reads.values():
             if access.buffer is not None:
                 continue
+            width, share = fetched(node, access), read_once(node, access)
             if access.dtype is not self.kernel.nest.compute.acc_dtype:
-                self._add("conversions", runs * self.warps)
-            self._add("guards", runs * _needed(access.guards) * self.warps)
-            width = fetched(node, access)
-            count = elements / _f(width)
-            self.traffic.touch(access, "load", width, count, joint(guards, access.guards), node.region)
+                self._add("conversions", runs * share * _f(width) * self.warps)
+            self._add("guards", runs * share * _needed(access.guards) * self.warps)
+            every = joint(guards, access.guards)
+            self.traffic.touch(access, "load", width, elements * share, every, node.region)
 
     def _copies(self, node: StageNode, trips: Array) -> None:
         """A copy: by all threads of the block into shared memory, or by each for itself into registers."""

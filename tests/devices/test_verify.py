@@ -63,6 +63,8 @@ RIGHT = {
     "fused_loops": examples.fused_loops,
     "half": lambda: naive(ekc.matmul(31, 33, 17, dtype="float16")),
     "chain": chain,
+    "behind_the_sum": examples.behind_the_sum,
+    "into_its_reader": examples.put_into_its_reader,
 }
 
 
