@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from ekc.codegen.cache import cached_compile
 from ekc.codegen.compiled import CompiledKernel, Launch
 from ekc.codegen.footprints import footprints
+from ekc.codegen.indices import index_lines
 from ekc.codegen.nvrtc import NvrtcOutput
 from ekc.codegen.render import render
 from ekc.codegen.types import helpers
-from ekc.codegen.views import Views, declaration, index_lines
+from ekc.codegen.views import Views, declaration
 from ekc.ir.async_copy import COMMIT, COPIES, WAIT, has_async_copies
 from ekc.ir.footprint import global_reads
 from ekc.ir.limits import Limits

@@ -19,7 +19,6 @@ from ekc.ir.dtypes import DType, start_value
 from ekc.ir.footprint import placed
 from ekc.ir.issue import fetched
 from ekc.ir.linear import Linear, variable
-from ekc.ir.program import THREAD_LEVELS
 from ekc.ir.region import Region, segment_cell
 from ekc.ir.tree import (
     BarrierNode,
@@ -36,7 +35,6 @@ from ekc.ir.tree import (
 )
 from ekc.ir.warp import WARP
 
-HARDWARE = {"block": "blockIdx", "thread": "threadIdx"}
 _COPIES_WRITTEN_OUT = 8
 """Cooperative copies of up to this many rounds are unrolled whole; longer ones four rounds at a time."""
 
@@ -54,35 +52,6 @@ class View:
             return self.text[name]
         except KeyError:
             raise AttributeError(name) from None
-
-
-def index_lines(kernel: Kernel, names: Names) -> list[str]:
-    """`const int i_0 = blockIdx.y;` for every bound loop, and the linear thread number."""
-    lines = []
-    for level in ("block.z", "block.y", "block.x", *reversed(THREAD_LEVELS)):
-        loops = kernel.bound(level)
-        where = f"{HARDWARE[level[:-2]]}.{level[-1]}"
-        for position, loop in enumerate(loops):
-            below = 1
-            for inner in loops[position + 1 :]:
-                below *= int(inner.extent)
-            lines.append(
-                f"const int {names[loop.name]} = {_digit(where, below, int(loop.extent), position == 0)};"
-            )
-    x, y = int(kernel.extent("thread.x")), int(kernel.extent("thread.y"))
-    terms = ["threadIdx.x"]
-    if y > 1:
-        terms.insert(0, f"threadIdx.y * {x}")
-    if int(kernel.extent("thread.z")) > 1:
-        terms.insert(0, f"threadIdx.z * {x * y}")
-    if any(b.scope == "shared" for b in kernel.buffers):
-        lines.append(f"const int thread = {' + '.join(terms)};")
-    return lines
-
-
-def _digit(where: str, below: int, extent: int, slowest: bool) -> str:
-    text = where if below == 1 else f"{where} / {below}"
-    return text if slowest else f"{text} % {extent}"
 
 
 class Views:

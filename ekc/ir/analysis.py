@@ -26,6 +26,7 @@ from ekc.ir.issue import (
     joined_copy,
     kept_read,
     merged,
+    read_once,
     written_out,
 )
 from ekc.ir.limits import Limits
@@ -176,13 +177,13 @@ class _Walk:
         for access in node.reads.values():
             if access.buffer is not None:
                 continue
+            width, share = fetched(node, access), read_once(node, access)
             cost = conversions(access.dtype, self.kernel.nest.compute.acc_dtype)
             if cost:
-                self._add("conversions", runs * self.warps * cost)
-            self._add("guards", runs * _needed(access.guards) * self.warps)
-            width = fetched(node, access)
-            count = elements / _f(width)
-            self.traffic.touch(access, "load", width, count, joint(guards, access.guards), node.region)
+                self._add("conversions", runs * share * _f(width) * self.warps * cost)
+            self._add("guards", runs * share * _needed(access.guards) * self.warps)
+            every = joint(guards, access.guards)
+            self.traffic.touch(access, "load", width, elements * share, every, node.region)
 
     def _copies(self, node: StageNode, trips: Array) -> None:
         """A copy: by all threads of the block into shared memory, or by each for itself into registers."""

@@ -150,6 +150,22 @@ def fetched(write: WriteNode, access: Access) -> Extent:
     return np.where(fits, width, 1)
 
 
+def read_once(write: WriteNode, access: Access) -> Extent:
+    """The share of written elements for which a read of an epilogue is really issued.
+
+    The elements are written out, so that the compiler keeps a value over those that share it: over all
+    within a vector, and over segments that move neither the address nor a guard of the write.
+    """
+    moves, share = access.address.variables(), 1.0 / np.asanyarray(fetched(write, access), dtype=np.float64)
+    for i, segment in enumerate(write.region.segments):
+        name = f"#{i}"
+        if name not in moves:
+            together = write.vector if i == write.vector_segment else 1
+            apart = needed(g for g in write.target.guards if name in g.form.variables())
+            share = share / np.where(apart, together, segment.extent)
+    return share
+
+
 def written_out(path: Sequence[LoopNode], nest: Nest) -> dict[Atom, Written]:
     """The loops of a nest; those around a statement with the copies of it that no branch keeps apart.
 

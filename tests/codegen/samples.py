@@ -6,13 +6,20 @@ import numpy as np
 
 import ekc.ir.operators as o
 from ekc.ir import expr as ex
+from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 
 
 def matmul(m: int, n: int, k: int, *, dtype: str = "float32", pipeline: bool = True) -> Schedule:
     """The example of the design: shared tiles, register tiles, vectors, two tiles in flight."""
+    return tiled(o.matmul(m, n, k, dtype=dtype), pipeline=pipeline)
+
+
+def tiled(op: Operator, *, pipeline: bool = True) -> Schedule:
+    """A matmul, whatever comes behind it, its sum held in registers."""
+    (_, n), k = op.tensors["C"].shape, op.tensors["A"].shape[1]
     s = (
-        Schedule(o.matmul(m, n, k, dtype=dtype))
+        Schedule(op)
         .split("i", (2, 16, 4))
         .split("j", (2, 16, 4))
         .split("k", (8,))
@@ -95,6 +102,22 @@ def matvec(m: int, k: int, *, dtype: str = "float32", lanes: int = 8, rows: int 
         .cache_write("y")
         .cache_read("A", "register", at="k.0", vector=4)
     )
+
+
+def matmul_gelu() -> Schedule:
+    """A bias and an activation, then a residual, all behind the sum; the last rows stick out."""
+    op = o.matmul(250, 128, 64).epilogue(lambda c, bias: ex.gelu(c + bias), bias=(128,))
+    op = op.epilogue(lambda d, before: d + before, before=(250, 128))
+    return tiled(op, pipeline=False).compute_inline("C").compute_inline("C_out")
+
+
+def conv2d_bias() -> Schedule:
+    """A bias per channel, which no vector reads, and a scale written out as float32."""
+    op = o.conv2d(2, 5, 9, 9, out_channels=6, kernel=3, padding=1, dtype="float16")
+    op = op.epilogue(lambda y, bias: ex.relu(y + bias) * 0.5, bias=(6, 1, 1), out_dtype="float32")
+    s = Schedule(op).split("o", (2, 2)).split("q", (3,)).reorder("n", "o.0", "p", "q.0", "o.1", "q.1", "o.2")
+    s = s.bind("n", "block.x").bind("o.0", "block.x").bind("o.1", "thread.x").bind("q.1", "thread.x")
+    return s.cache_write("Y").compute_inline("Y")
 
 
 def relu_matmul(dtype: str = "float32") -> Schedule:

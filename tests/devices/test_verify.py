@@ -66,6 +66,8 @@ RIGHT = {
     "int8": lambda: naive(ekc.matmul(31, 33, 17, dtype="int8")),
     "int8 clamped": lambda: naive(ekc.matvec(65, 40, dtype="int8", out_dtype="int8")),
     "chain": chain,
+    "behind_the_sum": examples.behind_the_sum,
+    "into_its_reader": examples.put_into_its_reader,
 }
 
 

@@ -13,8 +13,10 @@ from functools import cache
 import numpy as np
 import pytest
 
+import ekc.ir.expr as ex
 import ekc.ir.operators as o
 from ekc.codegen.cache import cached_compile
+from ekc.codegen.generate import generate
 from ekc.ir.schedule import Schedule
 from tests.codegen import samples
 from tests.emulator.drawn import sample
@@ -126,6 +128,20 @@ def test_wavefronts_of_a_request_are_exact(pad: int) -> None:
 @pytest.mark.parametrize("pipeline", [False, True])
 def test_a_tiled_matmul_is_foretold_exactly(pipeline: bool) -> None:
     all_equal(run(samples.matmul(128, 128, 32, pipeline=pipeline), ptx=kept_ptx))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_reads_behind_a_sum_are_foretold_exactly(dtype: str) -> None:
+    """A bias by vectors, once for all rows; a scale of each row, once for all columns; a residual."""
+    op = o.matmul(128, 128, 32, dtype=dtype).epilogue(
+        lambda c, bias, scale, before: ex.relu(c + bias) * scale + before,
+        bias=(128,),
+        scale=(128, 1),
+        before=(128, 128),
+    )
+    schedule = samples.tiled(op).compute_inline("C")
+    assert "reinterpret_cast<const" in generate(schedule).source.partition("bias_near[0]")[2]
+    all_equal(run(schedule, ptx=kept_ptx))
 
 
 def test_a_copy_moved_out_of_a_pipelined_loop_leaves_no_barrier_behind() -> None:

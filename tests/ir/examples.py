@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ekc.ir.expr as ex
 import ekc.ir.operators as o
+from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from tests.ir.async_examples import async_conv2d, async_matmul
 
@@ -56,8 +57,12 @@ def tiled_conv2d() -> Schedule:
 
 def lanes_matvec() -> Schedule:
     """A sum across lanes, tails in both axes."""
+    return _over_lanes(o.matvec(41, 100))
+
+
+def _over_lanes(op: Operator) -> Schedule:
     return (
-        Schedule(o.matvec(41, 100))
+        Schedule(op)
         .split("i", (4,))
         .split("k", (8, 4))
         .reorder("i.0", "i.1", "k.1", "k.0", "k.2")
@@ -109,6 +114,34 @@ def fused_loops() -> Schedule:
     return s.cache_read("A", "shared", at="k.0", pad=1).cache_write("C")
 
 
+def behind_the_sum() -> Schedule:
+    """A sum across lanes with a bias and an activation behind it, written by lane 0."""
+    op = o.matvec(41, 100, dtype="float16")
+    op = op.epilogue(lambda y, bias: ex.silu(y + bias), bias=(41,), out_dtype="float32")
+    return _over_lanes(op).compute_inline("y")
+
+
+def put_into_its_reader() -> Schedule:
+    """relu worked out in the body of a product, which then asks for a guard of its tail."""
+    first = o.compute(
+        "act",
+        axes={"p": 9, "q": 10},
+        inputs={"X": (9, 10)},
+        body=lambda X, p, q: ex.relu(X[p, q]),
+        output="T",
+    )
+    op = first.then(
+        "C",
+        axes={"i": 9, "j": 8},
+        reduce={"k": 10},
+        inputs={"B": (10, 8)},
+        body=lambda T, B, i, j, k: T[i - 1, k] * B[k, j],
+    )
+    return (
+        Schedule(op).compute_inline("T").split("k", (4,)).cache_write("C").cache_read("X", "shared", at="k.0")
+    )
+
+
 EXAMPLES = {
     "matmul": lambda: tiled_matmul(4096, 4096, 4096),
     "matmul_tails": lambda: tiled_matmul(200, 130, 33, "float16"),
@@ -120,5 +153,7 @@ EXAMPLES = {
     "two_launches": two_launches,
     "on_the_spot": fused_on_the_spot,
     "fused_loops": fused_loops,
+    "behind_the_sum": behind_the_sum,
+    "into_its_reader": put_into_its_reader,
     "plain": lambda: Schedule(o.matvec(4, 5)),
 }

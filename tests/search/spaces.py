@@ -41,6 +41,14 @@ def _two_computes() -> Operator:
     )
 
 
+def _epilogues() -> Operator:
+    """A bias, an activation, a gate, written wider than summed: vectors of one tensor, scalars of another."""
+    op = o.matmul(96, 64, 48, dtype="float16").epilogue(
+        lambda c, bias, gate: ex.gelu(c + bias) * gate, bias=(64,), gate=(96, 1), out_dtype="float32"
+    )
+    return op.epilogue(lambda c, before: c + before, before=(96, 64))
+
+
 def _reads_that_move_apart() -> Operator:
     """Two reads of one tensor that no staging can serve together."""
     return o.compute(
@@ -68,6 +76,7 @@ OPERATORS = {
     "band": band(),
     "elementwise": _elementwise(),
     "two computes": _two_computes(),
+    "epilogues": _epilogues(),
     "apart": _reads_that_move_apart(),
     "conv 3d": o.conv3d(1, 4, 6, 7, 8, out_channels=8, kernel=3, padding=1),
     "conv NHWC": o.conv2d(1, 16, 14, 14, out_channels=32, kernel=3, padding=1, layout="NHWC"),

@@ -57,6 +57,14 @@ def test_a_run_keeps_its_promises(op: ekc.Operator) -> None:
     assert best.energy_interval_j.low <= best.energy_j * 1.01 <= best.energy_interval_j.high * 1.02
 
 
+def test_a_run_fuses_what_is_behind_a_sum() -> None:
+    op = ekc.matmul(48, 64, 32).epilogue(lambda c, bias: ekc.relu(c + bias), bias=(64,))
+    result = tune(op.epilogue(lambda c, before: ekc.gelu(c) + before, before=(48, 64)))
+    assert all(len(t.schedule.program.nests) == 1 for t in (*result.trials, result.baseline))
+    assert result.best.ok
+    assert "the sanitizer found nothing" in result.best.checked
+
+
 @pytest.mark.parametrize(
     ("types", "bound"),
     [

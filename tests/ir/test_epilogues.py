@@ -1,0 +1,234 @@
+"""Epilogues: what they compute, how they are fused, and what is refused in one line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import ekc
+import ekc.ir.expr as ex
+import ekc.ir.operators as o
+from ekc.codegen.generate import compile_schedule, generate
+from ekc.devices.execute import execute
+from ekc.errors import InvalidInput
+from ekc.ir.evaluate import evaluate
+from ekc.ir.inline import chains
+from ekc.ir.operator import Operator
+from ekc.ir.printer import show
+from ekc.ir.schedule import Schedule
+from ekc.ir.serialize import operator_from_json
+from tests.codegen import samples
+from tests.ir.test_operators import Array, arrays_for, close
+
+ERF = {
+    0.0: 0.0,
+    0.1: 0.1124629160182849,
+    0.5: 0.5204998778130465,
+    1.0: 0.8427007929497149,
+    -1.5: -0.9661051464753108,
+    2.0: 0.9953222650189527,
+    3.0: 0.9999779095030014,
+    6.5: 1.0,
+}
+"""Abramowitz and Stegun, table 7.1, with more digits."""
+
+
+def doubles(op: Operator) -> list[Array]:
+    return [a.astype(np.float64) for a in arrays_for(op)]
+
+
+def test_bias_and_activation_behind_a_product() -> None:
+    op = o.matmul(5, 7, 9).epilogue(lambda c, bias: ekc.relu(c + bias), bias=(7,))
+    a, b, bias = doubles(op)
+    close(op, op.reference(*arrays_for(op)), np.maximum(a @ b + bias, 0))
+    assert op.name == "matmul_epilogue"
+    assert str(op.computes[1]) == "C_out[i_out, j_out] = max(C[i_out, j_out] + bias[j_out], 0)"
+    assert operator_from_json(op.to_json()) == op
+    assert op.min_bytes == 4 * (45 + 63 + 7 + 35), "C itself is no compulsory traffic"
+    assert op.flops == 2 * 5 * 7 * 9 + 2 * 5 * 7
+
+
+@pytest.mark.parametrize("shape", [(6, 1, 1), (1, 6, 1, 1), (5,), (4, 1), (2, 6, 4, 5), (1,)])
+def test_shapes_broadcast_as_in_numpy(shape: tuple[int, ...]) -> None:
+    conv = o.conv2d(2, 3, 6, 7, out_channels=6, kernel=3)
+    op = conv.epilogue(lambda y, u: y * u, u=shape)
+    x, w, u = arrays_for(op)
+    close(op, op.reference(x, w, u), conv.reference(x, w).astype(np.float64) * u.reshape(shape))
+
+
+def test_epilogues_chain_and_cast() -> None:
+    op = o.matvec(6, 8, dtype="float16", out_dtype="float32")
+    op = op.epilogue(lambda y, s: ekc.tanh(y * s), s=(6,)).epilogue(lambda y: y + 1, out_dtype="float16")
+    assert [str(t) for t in op.inputs[2:]] == ["s[6] float32"], "the dtype of the result it works on"
+    assert [t.name for t in op.intermediates] == ["y", "y_out"]
+    assert str(op.outputs[0]) == "y_out2[6] float16"
+    a, x, s = doubles(op)
+    close(op, op.reference(*arrays_for(op)), np.tanh((a @ x) * s) + 1)
+
+
+def test_the_error_function_is_that_of_the_c_library() -> None:
+    points = np.array(list(ERF))
+    found = ex.FUNCTIONS["erf"](points.reshape(2, 4))
+    assert found.shape == (2, 4)
+    np.testing.assert_allclose(found.ravel(), list(ERF.values()), rtol=3e-16, atol=0)
+    assert ex.FUNCTIONS["erf"](points.astype(np.float32)).dtype == np.float32
+    assert ex.FUNCTIONS["erf"](1) == math.erf(1)
+
+
+FUNCTIONS: dict[str, tuple[Callable[[ex.Expr], ex.Expr], Callable[[Array], Array]]] = {
+    "sigmoid": (ekc.sigmoid, lambda x: 1 / (1 + np.exp(-x))),
+    "silu": (ekc.silu, lambda x: x / (1 + np.exp(-x))),
+    "gelu": (ekc.gelu, lambda x: x / 2 * (1 + np.array([math.erf(v / math.sqrt(2)) for v in x]))),
+    "gelu tanh": (
+        lambda x: ekc.gelu(x, "tanh"),
+        lambda x: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    ),
+    "erf": (ekc.erf, lambda x: np.array([math.erf(v) for v in x])),
+    "tanh": (ekc.tanh, np.tanh),
+    "exp": (ekc.exp, np.exp),
+}
+POINTS = np.concatenate([np.linspace(-9, 9, 1021), [-88.0, 88.0, -1e-30]]).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_on_the_machine_err_by_a_few_units(name: str) -> None:
+    """What NVRTC makes of each, over the range that matters and at its ends."""
+    ours, right = FUNCTIONS[name]
+    op = o.compute("f", axes={"i": POINTS.size}, inputs={"x": (POINTS.size,)}, body=lambda x, i: ours(x[i]))
+    kernel = ekc.compile(Schedule(op).split("i", (128,)).bind("i.0", "block.x").bind("i.1", "thread.x"))
+    expected = right(POINTS.astype(np.float64))
+    # Of 1 + erf(x) and its like, what is left where the two cancel is as exact as 1.
+    scale = np.abs(expected) + (np.abs(POINTS) if name.startswith("gelu") else 0)
+    eps = float(np.finfo(np.float32).eps)
+    assert np.all(np.abs(kernel(POINTS) - expected) <= 8 * eps * scale + 1e-37)
+    np.testing.assert_allclose(op.reference(POINTS), expected, rtol=eps, atol=1e-37)
+
+
+def test_the_two_forms_of_gelu_differ_by_what_the_page_says() -> None:
+    exact, near = FUNCTIONS["gelu"][1], FUNCTIONS["gelu tanh"][1]
+    x = np.linspace(-9, 9, 20001)
+    assert 4e-4 < np.abs(exact(x) - near(x)).max() < 5e-4
+
+
+MISTAKES: dict[str, tuple[Callable[[Operator], object], str]] = {
+    "shape": (
+        lambda op: op.epilogue(lambda c, b: c + b, b=(5,)),
+        r"b of shape \(5,\) .*C of shape \(4, 6\).*\(6,\)",
+    ),
+    "rank": (lambda op: op.epilogue(lambda c, b: c + b, b=(1, 4, 6)), r"nearest shape is \(4, 6\)"),
+    "no tuple": (lambda op: op.epilogue(lambda c, b: c + b, b=6), "shape of b: 6 is not a tuple"),  # type: ignore[arg-type]
+    "empty": (lambda op: op.epilogue(lambda c, b: c + b, b=()), r"shape of b: \(\).*\(1,\)"),
+    "extent": (lambda op: op.epilogue(lambda c, b: c + b, b=(0,)), "extent of b"),
+    "missing": (lambda op: op.epilogue(lambda c, b: c + b), "takes b beside 'c', the inputs given are none"),
+    "unused": (lambda op: op.epilogue(lambda c: c + 1, b=(6,)), "takes nothing beside 'c'.*given are b"),
+    "taken": (
+        lambda op: op.epilogue(lambda c, A: c + A, A=(6,)),
+        "'A' is a tensor of matmul already; try 'A_2'",
+    ),
+    "constant": (lambda op: op.epilogue(lambda c: 3), "no element of C; use 'c'"),
+    "other input alone": (lambda op: op.epilogue(lambda c, b: b, b=(6,)), "no element of C"),
+    "text": (lambda op: op.epilogue(lambda c: "c"), "no element of C"),  # type: ignore[arg-type, return-value]
+    "no parameter": (lambda op: op.epilogue(lambda: 3), "takes no element"),
+    "no function": (lambda op: op.epilogue(3), "takes no element"),  # type: ignore[arg-type]
+    "dtype": (lambda op: op.epilogue(lambda c: c, out_dtype="float3"), "nearest is 'float32'"),
+    "gelu": (lambda op: op.epilogue(lambda c: ekc.gelu(c, "erf")), "approximate='erf'.*'none'.*'tanh'"),
+    "word": (lambda op: op.epilogue(lambda c, **more: c, float=(6,)), "float"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_line_that_names_what_would_do(name: str) -> None:
+    wrong, words = MISTAKES[name]
+    with pytest.raises(InvalidInput, match=words) as caught:
+        wrong(o.matmul(4, 6, 5))
+    assert "\n" not in str(caught.value)
+
+
+def two_behind(dtype: str = "float32", m: int = 30) -> Operator:
+    op = o.matmul(m, 32, 16, dtype=dtype).epilogue(lambda c, bias: ekc.gelu(c + bias), bias=(32,))
+    return op.epilogue(lambda d, before: d + before, before=(m, 32))
+
+
+def test_one_launch_and_no_workspace() -> None:
+    schedule = samples.tiled(two_behind(), pipeline=False).compute_inline("C").compute_inline("C_out")
+    compiled = compile_schedule(schedule)
+    assert [x.arguments for x in compiled.launches] == [("A", "B", "bias", "before", "C_out2")]
+    assert compiled.workspace_bytes == 0
+    assert compile_schedule(Schedule(two_behind()).cache_write("C")).workspace_bytes == 2 * 30 * 32 * 4
+
+
+def test_a_chain_fuses_from_either_end() -> None:
+    held = Schedule(two_behind()).cache_write("C")
+    first = held.compute_inline("C").compute_inline("C_out")
+    last = held.compute_inline("C_out").compute_inline("C")
+    inside_out = Schedule(two_behind()).compute_inline("C_out").split("i", (4,)).cache_write("C", vector=4)
+    assert show(first.program) == show(last.program)
+    assert generate(first).source.partition("extern")[2] == generate(last).source.partition("extern")[2]
+    assert len(inside_out.compute_inline("C").program.nests) == 1
+
+
+def test_what_is_behind_a_sum_is_rounded_once() -> None:
+    """C is beyond the largest float16, D is not."""
+    op = o.matvec(4, 64, dtype="float16").epilogue(lambda y: y * 2**-12)
+    arrays = (np.full((4, 64), 64, np.float16), np.full(64, 64, np.float16))
+    apart = Schedule(op).cache_write("y")
+    fused = apart.compute_inline("y")
+    assert np.isinf(execute(op, compile_schedule(apart), arrays)[-1].output).all()
+    for output in (
+        execute(op, compile_schedule(fused), arrays)[-1].output,
+        evaluate(fused.program, arrays).output,
+    ):
+        np.testing.assert_array_equal(output, np.full(4, 64, np.float16))
+
+
+@pytest.mark.parametrize(
+    ("body", "vectors"),
+    [
+        (lambda C, R, p, q: C[p, q] + R[p, q], True),
+        (lambda C, R, p, q: C[p, q] + R[2 * p, q], True),
+        (lambda C, R, p, q: C[p, q] + R[p, q + 1], False),
+        (lambda C, R, p, q: C[p, q] + R[p, q // 2], False),
+        (lambda C, R, p, q: C[p, q] + R[q, p], False),
+        (lambda C, R, p, q: C[p, q] + R[p, 2 * q] + q, False),
+    ],
+)
+def test_reads_are_vectors_where_they_may_be(body: Callable[..., ex.Expr], vectors: bool) -> None:
+    op = o.matmul(128, 128, 8).then("D", axes={"p": 128, "q": 128}, inputs={"R": (256, 256)}, body=body)
+    schedule = samples.tiled(op, pipeline=False).compute_inline("C")
+    compiled = compile_schedule(schedule)
+    assert ("R_near" in compiled.cuda_source) == vectors
+    arrays = [
+        np.random.default_rng(i).uniform(-1, 1, t.shape).astype(np.float32) for i, t in enumerate(op.inputs)
+    ]
+    (run,) = execute(op, compiled, arrays)
+    assert not run.report.findings
+    np.testing.assert_allclose(run.output, op.reference(*arrays), rtol=1e-6, atol=1e-5)
+
+
+def test_which_computes_make_one_launch() -> None:
+    def named(op: Operator) -> list[list[str]]:
+        return [[c.output.name for c in chain] for chain in chains(op)]
+
+    product = o.matmul(8, 8, 8)
+    assert named(two_behind()) == [["C", "C_out", "C_out2"]]
+    gated = product.epilogue(lambda c: ekc.silu(c))
+    gated = gated.then(
+        "U",
+        axes={"a": 8, "b": 8},
+        reduce={"s": 64},
+        inputs={"V": (8, 64), "W": (64, 8)},
+        body=lambda V, W, a, b, s: V[a, s] * W[s, b],
+    )
+    both = gated.then("G", axes={"p": 8, "q": 8}, body=lambda C_out, U, p, q: C_out[p, q] * U[p, q])
+    assert named(both) == [["C", "C_out"], ["U", "G"]], "behind the larger of two"
+    twice = product.epilogue(lambda c: ekc.relu(c)).then(
+        "E", axes={"p": 8, "q": 8}, body=lambda C, C_out, p, q: C[p, q] + C_out[p, q]
+    )
+    assert named(twice) == [["C"], ["C_out", "E"]], "C is read twice and must be stored"
+    turned = product.then("D", axes={"p": 8, "q": 8}, body=lambda C, p, q: C[q, p])
+    assert named(turned) == [["C"], ["D"]]
+    normed = product.then("m", axes={"p": 8}, reduce={"q": 8}, body=lambda C, p, q: C[p, q], combine="max")
+    assert named(normed) == [["C"], ["m"]]

@@ -1,0 +1,99 @@
+"""Right values where they are asked for, and slack that rounding fills and a slip does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import ekc
+import ekc.ir.expr as ex
+import ekc.ir.operators as o
+from ekc.ir.agreement import random_inputs
+from ekc.ir.expected import Expected, Right, everything
+from ekc.ir.operator import Operator
+
+TERMS = 2048
+
+
+def product(dtype: str = "float32") -> Operator:
+    return o.matmul(24, 24, TERMS, dtype=dtype, out_dtype="float32")
+
+
+def right(op: Operator) -> Right:
+    compute = op.computes[-1]
+    held = {t.name for t in op.intermediates}
+    return Expected(op, random_inputs(op)).at(compute, everything(compute), held)
+
+
+def summed_in_float32(op: Operator) -> np.ndarray:
+    """The worst order of all: one term after another."""
+    a, b = (x.astype(np.float32) for x in random_inputs(op)[:2])
+    total = np.zeros((24, 24), np.float32)
+    for k in range(TERMS):
+        total += a[:, k, None] * b[k]
+    return total
+
+
+SQUEEZED: dict[str, tuple[Callable[[ex.Expr], ex.Expr], Callable[[np.ndarray], np.ndarray]]] = {
+    "as it is": (lambda c: c, lambda c: c),
+    "sigmoid": (ekc.sigmoid, lambda c: 1 / (1 + np.exp(-c))),
+    "flat": (lambda c: ekc.tanh(c * 0.01), lambda c: np.tanh(c * np.float32(0.01))),
+    "steep": (lambda c: ekc.tanh(c * 50), lambda c: np.tanh(c * np.float32(50))),
+    "stretched": (lambda c: ekc.exp(c * 0.2), lambda c: np.exp(c * np.float32(0.2))),
+    "clipped": (
+        lambda c: ekc.minimum(ekc.maximum(c, -1), 1) * 3,
+        lambda c: np.clip(c, -1, 1) * np.float32(3),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SQUEEZED)
+def test_slack_covers_rounding_and_no_slip(name: str) -> None:
+    ours, in_float32 = SQUEEZED[name]
+    op = product().epilogue(ours)
+    found = right(op)
+    with np.errstate(over="ignore"):
+        rounded = in_float32(summed_in_float32(op)).astype(np.float64)
+        slipped = in_float32(summed_in_float32(op) * np.float32(1.01) + np.float32(0.3)).astype(np.float64)
+    assert np.abs(rounded - found.value).max() <= found.slack
+    assert np.abs(slipped - found.value).max() > found.slack
+
+
+def test_a_tensor_held_in_registers_is_not_rounded_to_its_dtype() -> None:
+    op = o.matmul(8, 8, 64, dtype="float16").epilogue(lambda c: ekc.tanh(c))
+    expected, compute = Expected(op, random_inputs(op)), op.computes[-1]
+    where = everything(compute)
+    stored, held = expected.at(compute, where).slack, expected.at(compute, where, {"C"}).slack
+    assert held < 2e-3 < stored
+
+
+def test_few_elements_of_a_large_operator_cost_few() -> None:
+    """A product of 2**40 multiply-adds, of which four elements are asked for."""
+    op = o.matmul(2**19, 2**19, 4).epilogue(lambda c, bias: ekc.relu(c + bias), bias=(2**19,))
+    arrays = random_inputs(op)
+    expected = Expected(op, arrays)
+    where = {"i_out": np.array([3, 2**18]), "j_out": np.array([0, 2**19 - 1])}
+    found = expected.at(op.computes[-1], where)
+    a, b, bias = (x.astype(np.float64) for x in arrays)
+    columns = where["j_out"]
+    want = np.maximum(a[where["i_out"]] @ b[:, columns] + bias[columns], 0)
+    np.testing.assert_allclose(found.value, want, rtol=1e-12)
+
+
+def test_a_reader_of_other_elements_has_the_slack_of_all_it_reads() -> None:
+    first = product().epilogue(lambda c: ekc.silu(c))
+    op = first.then(
+        "E",
+        axes={"a": 24, "b": 3},
+        reduce={"s": 24},
+        inputs={"W": (24, 3)},
+        body=lambda C_out, W, a, b, s: C_out[a, s] * W[s, b],
+    )
+    found = right(op)
+    a, b, w = (x.astype(np.float64) for x in random_inputs(op))
+    c = a @ b
+    np.testing.assert_allclose(found.value, (c / (1 + np.exp(-c))) @ w, rtol=1e-9, atol=1e-9)
+    alone = Expected(op, random_inputs(op)).tensor("C_out").slack
+    assert alone < found.slack < 24 * 4 * alone
