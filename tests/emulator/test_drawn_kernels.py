@@ -11,6 +11,7 @@ from ekc.ir.schedule import Schedule
 from tests.emulator.drawn import BRED, bred, stepped
 from tests.emulator.generated import run
 from tests.emulator.predicted import executed, predicted
+from tests.ir.drawn_operators import FIRST
 
 CASES = 320
 
@@ -22,7 +23,7 @@ def steps(draw: st.DrawFn) -> Schedule:
     def choose(options: Any) -> Any:
         return draw(st.sampled_from(options))
 
-    return stepped(choose)
+    return stepped(choose, FIRST)
 
 
 def from_the_space() -> st.SearchStrategy[Schedule]:
