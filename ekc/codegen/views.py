@@ -414,10 +414,10 @@ def _shared_stages(node: LoopNode) -> list[StageNode]:
 def declaration(buffer: Buffer, names: Names) -> str:
     """`__shared__ __align__(16) float A_shared[2][8][132];`."""
     extents = [int(s) for s in buffer.sizes] if int(buffer.swizzle) == 1 else [int(buffer.elements)]
+    if buffer.scope == "shared" and len(extents) == 1:
+        # A row by itself: the next copy must start where a vector may, and of 12 bytes the compiler reads 16.
+        extents[0] += -extents[0] % (16 // buffer.dtype.bytes)
     if int(buffer.copies) > 1:
-        if len(extents) == 1:
-            # One padded row: the second copy must start where a vector may.
-            extents[0] += -extents[0] % (16 // buffer.dtype.bytes)
         extents.insert(0, int(buffer.copies))
     sizes = "".join(f"[{s}]" for s in extents)
     prefix = "__shared__ __align__(16)" if buffer.scope == "shared" else "alignas(16)"

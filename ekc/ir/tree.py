@@ -442,6 +442,10 @@ class _Derivation:
         return tuple(guards)
 
     def _covered(self, axis: str) -> bool:
+        extent = self.compute.axis(axis).extent
+        if extent == 1:
+            # A tile holds its one point once: beyond it nothing was read, and so nothing is 0.
+            return False
         parts = ex.factors(self.compute.body)
         reads = [p for p in parts if isinstance(p, ex.Load)]
         if (
@@ -450,7 +454,6 @@ class _Derivation:
             or any(not isinstance(p, (ex.Load, ex.Const)) for p in parts)
         ):
             return False
-        extent = self.compute.axis(axis).extent
         return all(
             any(
                 i == ex.Var(axis) and e == extent

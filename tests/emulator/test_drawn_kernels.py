@@ -11,6 +11,7 @@ from ekc.ir.schedule import Schedule
 from tests.emulator.drawn import BRED, TYPED, bred, stepped
 from tests.emulator.generated import run
 from tests.emulator.predicted import executed, predicted
+from tests.ir.drawn_operators import FIRST
 from tests.ir.typed import TRIPLES, rescheduled, retyped
 
 CASES = 320
@@ -23,7 +24,7 @@ def steps(draw: st.DrawFn) -> Schedule:
     def choose(options: Any) -> Any:
         return draw(st.sampled_from(options))
 
-    schedule, types = stepped(choose), draw(st.sampled_from((None, *TRIPLES)))
+    schedule, types = stepped(choose, FIRST), draw(st.sampled_from((None, *TRIPLES)))
     return schedule if types is None else rescheduled(schedule, retyped(schedule.op, types))
 
 
