@@ -51,6 +51,7 @@ def features() -> list[Schedule]:
         samples.copy(3, 70),
         samples.copy(3, 264, vector=4),
         epilogue(),
+        samples.conv2d_bias(),
         largest(),
         grouped_conv2d(),
         fused(),

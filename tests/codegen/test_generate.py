@@ -45,7 +45,9 @@ def test_it_compiles_for_every_generation(design: Schedule, arch: str) -> None:
         assert nvrtc.compile(generate(schedule).source, arch).cubin
 
 
-@pytest.mark.parametrize("name", ["matmul", "conv2d", "matvec", "relu_matmul", "two_launches", "copy"])
+@pytest.mark.parametrize(
+    "name", ["matmul", "conv2d", "matvec", "relu_matmul", "two_launches", "copy", "gelu"]
+)
 def test_no_sample_draws_a_warning(name: str) -> None:
     schedule = {
         "matmul": lambda: samples.matmul(200, 130, 33),
@@ -54,6 +56,7 @@ def test_no_sample_draws_a_warning(name: str) -> None:
         "relu_matmul": samples.relu_matmul,
         "two_launches": samples.two_launches,
         "copy": lambda: samples.copy(3, 264, vector=4),
+        "gelu": samples.matmul_gelu,
     }[name]()
     assert "warning" not in nvrtc.compile(generate(schedule).source).log
 

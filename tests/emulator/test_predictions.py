@@ -41,7 +41,8 @@ def ratios(half: str) -> dict[str, np.ndarray]:
         ran = run(schedule, ptx=kept_ptx)
         foretold, counted = predicted(schedule), executed(ran)
         for name in QUANTITIES:
-            if name == "fma" and not multiplies_and_adds(schedule.op):
+            # Where a sum has one term, the compiler leaves a product and no fma.
+            if name == "fma" and not (multiplies_and_adds(schedule.op) and counted["fma"]):
                 continue
             if foretold[name] or counted[name]:
                 found[name].append(foretold[name] / counted[name] if counted[name] else np.inf)
@@ -58,14 +59,15 @@ def test_what_the_schedule_decides_is_exact(half: str, name: str) -> None:
 
 MEASURED: dict[str, dict[str, tuple[float, float, float]]] = {
     # The share of schedules in which it is exact, and the ratios between which 8 of 10 lie, with NVRTC 13:
-    # of 240 bred schedules, and of the 80 stepped ones that the test draws.
+    # of 240 bred schedules, and of the 80 stepped ones that the test draws. (The high ends of shared loads
+    # are of the 80 bred ones that the test draws since epilogues are among them.)
     "bred": {
         # Sums that nobody stores are dropped; a guarded sum may be computed and thrown away.
         "fma": (0.93, 1.0, 1.0),
         # Neighbours beyond one vector are joined 4 and 2 (a run of 6 is foretold as 3 times 2), and constant
         # iterations that a guard rules out are not written.
-        "shared_load_requests": (0.77, 1.0, 1.34),
-        "shared_load_wavefronts": (0.77, 1.0, 1.34),
+        "shared_load_requests": (0.77, 1.0, 1.45),
+        "shared_load_wavefronts": (0.77, 1.0, 1.45),
         "shared_store_wavefronts": (0.98, 1.0, 1.0),
         "global_load_requests": (0.55, 1.0, 1.14),
         "global_store_requests": (0.98, 1.0, 1.0),
@@ -75,13 +77,13 @@ MEASURED: dict[str, dict[str, tuple[float, float, float]]] = {
     },
     "stepped": {
         # Whole loops of these small kernels are unrolled, dropped and folded.
-        "fma": (0.78, 1.0, 2.77),
+        "fma": (0.84, 1.0, 1.35),
         "shared_load_requests": (0.82, 1.0, 1.0),
         "shared_load_wavefronts": (0.82, 1.0, 1.0),
         "shared_store_wavefronts": (1.0, 1.0, 1.0),
-        "global_load_requests": (0.30, 0.81, 1.84),
+        "global_load_requests": (0.29, 0.70, 1.69),
         "global_store_requests": (0.90, 1.0, 1.0),
-        "global_load_sectors": (0.21, 0.80, 1.84),
+        "global_load_sectors": (0.19, 0.71, 1.65),
         "global_store_sectors": (0.76, 0.95, 1.01),
     },
 }
