@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from numpy.typing import NDArray
 
+import ekc
 from ekc.ir.evaluate import evaluate, sample_blocks
 from ekc.ir.operator import Operator
 from ekc.ir.printer import show
@@ -67,6 +68,11 @@ def test_a_drawn_schedule_computes_what_the_operator_says(schedule: Schedule) ->
 @pytest.mark.parametrize("seed", range(100))
 def test_a_fixed_sample_of_long_schedules_too(seed: int) -> None:
     assert_same(seeded_schedule(seed))
+
+
+def test_a_sum_of_one_term_takes_it_once_however_it_is_cut() -> None:
+    schedule = Schedule(ekc.matmul(5, 3, 1)).split("k", (8,)).reorder("i", "k.0", "k.1", "j").cache_write("C")
+    assert_same(schedule.cache_read("A", "shared", at="k.0").cache_read("B", "shared", at="k.0"))
 
 
 @DRAWN
