@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,8 +22,8 @@ Array = NDArray[np.float64]
 MOST_ROWS = 320
 """Rows kept: the cost of a fit grows with their cube. The best stay, and an even share of the rest."""
 FIRST_STEPS, STEPS, RATE = 60, 8, 0.1
-CHUNK = 1024
-"""Rows predicted at once: their covariances stay in cache."""
+CHUNK, PREDICTING = 1024, 2
+"""Rows predicted at once, for their covariances to stay in cache, and threads that share the chunks."""
 _JITTER, _LEAST_APART = 1e-5, 1e-12
 _LEAST, _MOST = (-2.0, -3.0, -9.0), (6.0, 3.0, 0.0)
 """Bounds of log length, log scale, log noise, in units of the spread of features and of targets."""
@@ -70,12 +71,15 @@ class GaussianProcess:
     def predict(self, rows: Array) -> tuple[Array, Array]:
         """(mean, standard deviation) of the target at each row."""
         mean, known = np.empty(len(rows)), np.empty(len(rows))
-        with _one_thread():
-            for start in range(0, len(rows), CHUNK):
-                chunk = slice(start, start + CHUNK)
-                across = self._across(rows[chunk]).astype(np.float64)
-                mean[chunk] = across @ self._known.weights
-                known[chunk] = np.square(across @ self._known.whiten).sum(axis=1)
+
+        def predict(start: int) -> None:
+            chunk = slice(start, start + CHUNK)
+            across = self._across(rows[chunk]).astype(np.float64)
+            mean[chunk] = across @ self._known.weights
+            known[chunk] = np.square(across @ self._known.whiten).sum(axis=1)
+
+        with _one_thread(), ThreadPoolExecutor(PREDICTING) as pool:
+            list(pool.map(predict, range(0, len(rows), CHUNK)))
         left = np.maximum(math.exp(self._theta[-2]) - known, 1e-9)
         return mean * self._spread + self._mean, np.sqrt(left) * self._spread
 
