@@ -65,7 +65,8 @@ class Run:
             self._baseline(baseline)
             self.rounds.run(self.task.given(start))
             self.task.meter_some(self.rounds.number)
-            finalists = finals.run(self.task.candidates, self.task.on_time)
+            # The naive schedule too: where a search finds nothing better, that is what wins.
+            finalists = finals.run([*self.task.candidates, baseline], self.task.on_time)
             if self.wish.search_clocks and finalists:
                 clock_front = self._over_clocks(finals.winners(finalists)[0])
         except KeyboardInterrupt:
@@ -73,7 +74,7 @@ class Run:
                 raise
             self.interrupted = True
             self.task.learner.predict_all(self.task.working)
-        working = finalists or finals.pick(self.task.candidates)
+        working = finalists or finals.pick([*self.task.candidates, baseline])
         if not working:
             raise NothingLegal(self._why_nothing())
         best, fastest = finals.winners(working)

@@ -87,7 +87,7 @@ def test_json_and_python_text_bring_the_same_schedule_back(schedule: Schedule) -
 
 
 def test_every_step_kind_and_the_rarer_shapes_are_drawn() -> None:
-    sample = [seeded_schedule(seed) for seed in range(150)]
+    sample = [seeded_schedule(seed) for seed in range(600)]
     kinds = Counter(step.kind for schedule in sample for step in schedule.steps)
     assert set(kinds) == set(REGISTRY)
     assert min(kinds.values()) >= 5, kinds
