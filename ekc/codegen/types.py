@@ -23,6 +23,8 @@ _FLOAT_FUNCTIONS = {
     "erf": "erff",
     "abs": "fabsf",
 }
+_BINDING = {"+": 1, "-": 1, "*": 2, "/": 2}
+"""How strongly the operators of C bind that stand without parentheses of their own."""
 _TO = {FLOAT16: "to_half", BFLOAT16: "to_bf16", INT8: "to_int8"}
 
 
@@ -64,14 +66,15 @@ class Arithmetic:
         """`a op b`, with parentheses only where C needs them."""
         if e.op in ("min", "max"):
             return self.extreme(e.op, a, b)
-        if e.op == "//":
-            return f"floorf({a} / ({b}))"
-        if e.op == "%":
-            return f"({a} - floorf({a} / ({b})) * ({b}))"
-        loose = ("+", "-")
-        if e.op not in loose and isinstance(e.a, ex.Binary) and e.a.op in loose:
+        left, right = (x.op if isinstance(x, ex.Binary) else "" for x in (e.a, e.b))
+        if e.op in ("//", "%"):
+            a = f"({a})" if left in _BINDING else a
+            down = f"floorf({a} / ({b}))"
+            return down if e.op == "//" else f"({a} - {down} * ({b}))"
+        if left in _BINDING and _BINDING[left] < _BINDING[e.op]:
             a = f"({a})"
-        if isinstance(e.b, ex.Binary) and (e.op in ("-", "/") or (e.op == "*" and e.b.op in (*loose, "/"))):
+        # C goes from left to right, and another order rounds otherwise.
+        if right in _BINDING and _BINDING[right] <= _BINDING[e.op]:
             b = f"({b})"
         return f"{a} {e.op} {b}"
 

@@ -416,7 +416,7 @@ def declaration(buffer: Buffer, names: Names) -> str:
     extents = [int(s) for s in buffer.sizes] if int(buffer.swizzle) == 1 else [int(buffer.elements)]
     if buffer.scope == "shared" and len(extents) == 1:
         # A row by itself: the next copy must start where a vector may, and of 12 bytes the compiler reads 16.
-        extents[0] += -extents[0] % (16 // buffer.dtype.bytes)
+        extents[0] = int(buffer.bytes) // int(buffer.copies) // buffer.dtype.bytes
     if int(buffer.copies) > 1:
         extents.insert(0, int(buffer.copies))
     sizes = "".join(f"[{s}]" for s in extents)

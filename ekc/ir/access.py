@@ -15,6 +15,9 @@ from ekc.ir.region import Region
 from ekc.ir.swizzle import swizzled
 from ekc.ir.tape import some
 
+MOST_BYTES = 16
+"""That one access moves."""
+
 
 @dataclass(frozen=True, eq=False)
 class Guard:
@@ -53,6 +56,14 @@ class Buffer:
         for size in self.sizes:
             total = total * size
         return total
+
+    @property
+    def bytes(self) -> Extent:
+        """Of all copies, as they are declared: a shared row by itself is rounded up to whole vectors."""
+        one = self.elements * self.dtype.bytes
+        if self.scope == "shared" and len(self.sizes) == 1:
+            one = -(-one // MOST_BYTES) * MOST_BYTES
+        return one * self.copies
 
     @property
     def strides(self) -> tuple[Extent, ...]:

@@ -96,11 +96,17 @@ def compare(
         right, got = expected.at(compute, where, held), output[grid].astype(np.float64)
         complete = complete and bool(flat[owned].all())
         foreign[owned] = False
-        difference = np.abs(np.where(written[grid], got - right.value, 0.0))
+        with np.errstate(invalid="ignore"):
+            difference = np.abs(np.where(written[grid] & ~_alike(got, right.value), got - right.value, 0.0))
         error = max(error, float(np.max(np.where(np.isnan(difference), np.inf, difference), initial=0.0)))
         allowed = max(allowed, right.slack)
     strays = int(np.count_nonzero(foreign))
     return Agreement(error, allowed, complete, strays, len(blocks), int(kernel.blocks))
+
+
+def _alike(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.bool_]:
+    """Equal, infinities too; NaN where NaN is right."""
+    return np.asarray((a == b) | (np.isnan(a) & np.isnan(b)))
 
 
 def _parts(

@@ -11,7 +11,7 @@ from typing import Any
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.checks import identifier, whole
-from ekc.ir.dtypes import dtype_of
+from ekc.ir.dtypes import FLOAT32, dtype_of
 from ekc.ir.operator import MAX_ELEMENTS, Axis, Compute, Operator, TensorSpec
 
 _NUMBERED = re.compile(r"_out\d*\Z")
@@ -27,11 +27,15 @@ def append_epilogue(
     result, last = op.outputs[0], op.computes[-1]
     taken = {*op.tensors, *(a.name for c in op.computes for a in c.axes), *shapes}
     axes = tuple(Axis(_fresh(a.name, taken), a.extent) for a in last.spatial)
-    inputs = tuple(TensorSpec(n, _checked(op, result, n, s), result.dtype) for n, s in shapes.items())
+    out = dtype_of(out_dtype or result.dtype)
+    # Integers that become floats are scaled by floats, and in floats.
+    element = out if result.dtype.integer and not out.integer else result.dtype
+    acc = FLOAT32 if not element.integer else last.acc_dtype
+    inputs = tuple(TensorSpec(n, _checked(op, result, n, s), element) for n, s in shapes.items())
     loads = [_at(t, axes) for t in (result, *inputs)]
-    output = TensorSpec(_fresh(result.name, taken), result.shape, dtype_of(out_dtype or result.dtype))
+    output = TensorSpec(_fresh(result.name, taken), result.shape, out)
     value = _value(body, result, shapes, loads)
-    compute = Compute(output, axes, value, "sum", last.acc_dtype)
+    compute = Compute(output, axes, value, "sum", acc)
     name = op.name if op.name.endswith("_epilogue") else f"{op.name}_epilogue"
     return replace(op, name=name, inputs=(*op.inputs, *inputs), computes=(*op.computes, compute))
 

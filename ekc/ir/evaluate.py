@@ -290,9 +290,11 @@ class _Blocks:
             grid[axis.name] = np.arange(axis.extent).reshape(_axis(position, extra))
         axes = {a.name: value(f, grid) for a, f in zip(compute.spatial, node.source.index, strict=True)}
         axes |= {a.name: grid[a.name] for a in compute.reduction}
-        result = ex.evaluate(
-            compute.body, axes, lambda x: self._load(node.reads[x], grid, extra).astype(dtype)
-        )
+
+        def read(x: ex.Load) -> NDArray[Any]:
+            return converted(self._load(node.reads[x], grid, extra), node.reads[x].dtype, compute.acc_dtype)
+
+        result = ex.evaluate(compute.body, axes, read)
         result = np.broadcast_to(np.asarray(result, dtype), (self.count, 1, *points))
         over = tuple(range(2 + len(segments), 2 + extra))
         result = _COMBINE[compute.combine].reduce(result, axis=over, dtype=dtype, keepdims=True)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir import expr as ex
-from ekc.ir.dtypes import FLOAT32
+from ekc.ir.dtypes import FLOAT32, DType
 from ekc.ir.inline import elementwise
 from ekc.ir.operator import Compute, Operator
 from ekc.ir.reference import as_stored, inputs_as_read, read_padded, reference_at
@@ -73,7 +73,9 @@ class Expected:
         read = {name: self._read(compute, name, where, held) for name in self._made(compute)}
         values = {name: right.value for name, right in read.items()}
         value = self._evaluate(compute, where, values)
-        scale = float(np.max(np.abs(value), initial=0.0))
+        if compute.output.name not in held:
+            value = overflowed(value, compute.output.dtype)
+        scale = float(np.max(np.abs(value[np.isfinite(value)]), initial=0.0))
         slack = rounding(compute, scale, compute.output.name not in held)
         for name, right in read.items():
             changed = (self._evaluate(compute, where, values | {name: m}) for m in right.moved())
@@ -102,7 +104,8 @@ class Expected:
         def load(x: ex.Load) -> Array:
             return own[x.tensor] if x.tensor in own else read_padded(tensors[x.tensor], x, grid)
 
-        value = np.asarray(ex.evaluate(compute.body, grid, load), np.float64)
+        with np.errstate(all="ignore"):
+            value = np.asarray(ex.evaluate(compute.body, grid, load), np.float64)
         return as_stored(compute, np.broadcast_to(value, tuple(len(index) for index in where.values())))
 
 
@@ -114,6 +117,15 @@ def rounding(compute: Compute, scale: float, stored: bool = True) -> float:
     if stored and compute.output.dtype is not compute.acc_dtype:
         epsilon += compute.output.dtype.epsilon
     return epsilon * max(scale, 1e-3)
+
+
+def overflowed(values: Array, dtype: DType) -> Array:
+    """Values with those that a float type cannot hold as the infinities that storing makes of them."""
+    if dtype.integer:
+        return values
+    with np.errstate(over="ignore"):
+        stored = values.astype(dtype.numpy).astype(np.float64)
+    return np.where(np.isinf(stored), stored, values)
 
 
 def everything(compute: Compute) -> Where:

@@ -57,6 +57,7 @@ class Expr:
 
 
 Operand = Expr | int | float
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -155,8 +156,14 @@ def _is_number(value: Operand, number: int) -> bool:
 
 
 def as_expr(value: Operand) -> Expr:
-    """A number as a Const; an expression as itself."""
-    return value if isinstance(value, Expr) else Const(value)
+    """A number as a Const; an expression as itself. `InvalidInput` for what is neither, and for numbers that
+    float32 does not hold."""
+    if isinstance(value, Expr):
+        return value
+    number = value.item() if isinstance(value, np.generic) else value
+    if not isinstance(number, (int, float)) or not (math.isinf(number) or abs(number) <= _LARGEST):
+        raise InvalidInput(f"expression: {value!r} is no number of float32; the largest is {_LARGEST:.6g}")
+    return Const(number)
 
 
 def maximum(a: Operand, b: Operand) -> Expr:

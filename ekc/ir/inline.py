@@ -40,6 +40,11 @@ def clamped(compute: Compute) -> bool:
     return compute.output.dtype.integer and compute.output.dtype is not compute.acc_dtype
 
 
+def otherwise(made: Compute, reader: Compute) -> bool:
+    """Whether the reader would work the body out in another type: float32 does not hold every int32."""
+    return made.acc_dtype is not reader.acc_dtype
+
+
 def chains(op: Operator) -> tuple[tuple[Compute, ...], ...]:
     """The computes of an operator in groups that can each be one launch: a compute, and those that
     compute_inline puts behind it, each the one reader of the one before and elementwise in it.
@@ -54,6 +59,7 @@ def chains(op: Operator) -> tuple[tuple[Compute, ...], ...]:
             if elementwise(compute, g[-1].output)
             and _reader_count(op, g[-1].output.name) == 1
             and not clamped(g[-1])
+            and not (len(g) > 1 and otherwise(g[-1], compute))
         ]
         if open_ends:
             max(open_ends, key=lambda g: g[0].flops).append(compute)

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import numpy as np
+
 from ekc.ir.expr import Expr
 from ekc.ir.linear import Extent, Linear, variable
 from ekc.ir.operator import Compute, Operator, TensorSpec
@@ -112,7 +114,7 @@ class Nest:
     @property
     def is_plain(self) -> bool:
         """Whether its loops are still the axes of its compute, nothing bound, staged, held or put behind."""
-        loops = [(x.name, x.level) for x in self.loops]
+        loops = [(x.name, x.level) for x in self.loops if np.ndim(x.unroll) == 0 and x.unroll == 1]
         touched = self.stagings or self.accumulate or self.epilogue
         return not touched and loops == [(a.name, "serial") for a in self.compute.axes]
 

@@ -218,8 +218,8 @@ def _vector_checks(
 ) -> Iterator[Check]:
     v = np.asanyarray(vector)
     rule, unit = f"vector width of {name}", "elements at once"
-    size = vector * source.spec.dtype.bytes
-    yield Check(rule, np.asanyarray(size) <= 16, size, 16, 16 // source.spec.dtype.bytes, "bytes at once")
+    size = vector * source.dtype.bytes
+    yield Check(rule, np.asanyarray(size) <= 16, size, 16, 16 // source.dtype.bytes, "bytes at once")
     stride = region.segments[segment].stride if segment is not None else 0
     extent = region.segments[segment].extent if segment is not None else 1
     neighbours = (v == 1) | ((np.asanyarray(stride) == 1) & (np.asanyarray(extent) % v == 0))

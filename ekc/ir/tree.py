@@ -206,7 +206,7 @@ class Kernel:
         total: Extent = 0
         for b in self.buffers:
             if b.scope == "shared":
-                total = total + b.elements * b.copies * b.dtype.bytes
+                total = total + b.bytes
         return total
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
+from ekc.ir.dtypes import dtype_of
 from ekc.ir.operator import Operator
 from ekc.ir.operators.building import Tensor, compute, shape_of
 from ekc.ir.operators.reductions import axes_of
@@ -53,7 +54,9 @@ class _Pass:
         return Tensor(tensor)[tuple(ex.Var(a) for a in self.along)]
 
 
-def _passes(shape: tuple[int, ...], axis: int, letters: str) -> tuple[_Pass, ...]:
+def _passes(shape: tuple[int, ...], axis: int, letters: str, dtype: str) -> tuple[_Pass, ...]:
+    if dtype_of(dtype).integer:
+        raise InvalidInput(f"dtype: {dtype} has no fractions, which these need; the nearest is 'float16'")
     shape = shape_of("X", shape)
     (place,) = axes_of((axis,), shape)
     return tuple(_Pass(letter, shape, place) for letter in letters)
@@ -72,7 +75,7 @@ def softmax(
     Nothing overflows: no exponent is above 0, and a total is at least 1.
     Raises `InvalidInput` for an axis that the shape lacks.
     """
-    i, j, p = _passes(shape, axis, "ijp")
+    i, j, p = _passes(shape, axis, "ijp", dtype)
     op = compute(
         "softmax",
         axes=i.rows,
@@ -115,7 +118,7 @@ def layer_norm(
     of its own: the mean of X**2 less the square of the mean would lose the digits of a small spread.
     Raises `InvalidInput` for an eps that is no number of at least 0.
     """
-    i, j, p = _passes(shape, -1, "ijp")
+    i, j, p = _passes(shape, -1, "ijp", dtype)
     share, eps = 1 / i.shape[-1], _not_negative(eps)
     op = compute(
         "layer_norm",
@@ -155,7 +158,7 @@ def rms_norm(
 
     gamma has the extent of the last axis. Raises `InvalidInput` as `layer_norm` does.
     """
-    i, p = _passes(shape, -1, "ip")
+    i, p = _passes(shape, -1, "ip", dtype)
     share, eps = 1 / i.shape[-1], _not_negative(eps)
     op = compute(
         "rms_norm",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ekc.ir.inline import behind, clamped, elementwise, reads, stray_read, substituted
+from ekc.ir.inline import behind, clamped, elementwise, otherwise, reads, stray_read, substituted
 from ekc.ir.operator import Compute
 from ekc.ir.program import Nest, Program
 from ekc.ir.refusal import refuse
@@ -42,7 +42,8 @@ class ComputeInline(Step):
     Refuses: a tensor that is no compute's, the operator's result, a tensor that is copied or computed on
     the spot; in the first form a sum not held, several readers, a reader of other elements or with steps
     taken; in the second a read outside T, which gives 0, where the body would not;
-    in both a tensor whose storing clamps it (int32 kept as int8).
+    in both a tensor whose storing clamps it (int32 kept as int8), and a body that its reader would work
+    out in another type.
     """
 
     kind: ClassVar[str] = "compute_inline"
@@ -80,6 +81,8 @@ class ComputeInline(Step):
         nests = []
         for nest in program.nests:
             for reader in filter(None, (nest.compute, nest.epilogue)):
+                if reads(reader, self.tensor):
+                    self._same_arithmetic(compute, reader)
                 stray = stray_read(reader, compute, tensors)
                 if stray:
                     raise self._refused(
@@ -101,6 +104,8 @@ class ComputeInline(Step):
             raise self._refused(
                 f"{spec.name} read at its own element", f"{compute} is no such reader", _ALONE
             )
+        if producer.epilogue:
+            self._same_arithmetic(producer.epilogue, compute)
         if not reader.is_plain:
             raise self._refused(
                 f"{compute.output.name} not yet scheduled", "its loops were changed", "compute_inline first"
@@ -115,6 +120,14 @@ class ComputeInline(Step):
         # In the place of the reader: whatever else that reads has been made by then.
         nests = (fused if n is reader else n for n in program.nests if n is not producer)
         return replace(program, nests=tuple(nests))
+
+    def _same_arithmetic(self, made: Compute, reader: Compute) -> None:
+        if otherwise(made, reader):
+            raise self._refused(
+                f"{self.tensor} worked out in {made.acc_dtype}",
+                f"{reader.output.name} is worked out in {reader.acc_dtype}",
+                _ALONE,
+            )
 
     def _reader(self, program: Program) -> tuple[Nest, Compute]:
         readers = list(self._readers(program))

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from ekc.ir import expr as ex
-from ekc.ir.inline import reads
+from ekc.ir.inline import clamped, reads
 from ekc.ir.linear import Extent
 from ekc.ir.on_the_spot import depth, misplaced
 from ekc.ir.program import Nest, Program, Staging
@@ -270,6 +270,7 @@ class ComputeAt(Step):
 
     def _move(self, program: Program, nest: Nest) -> Program:
         _check_at("compute_at", nest, self.at)
+        self._no_warps(self.what)
         moved = next(s for s in nest.stagings if s.name == self.what)
         source = nest.staging(moved.source)
         if source and depth(nest, self.at) < depth(nest, source.at):
@@ -291,19 +292,31 @@ class ComputeAt(Step):
         checks = [_not_pipelined(nest, self.what, self.at)] if moved.produced_by else []
         return program.with_nest(nest, self._in_order(replace(nest, stagings=stagings)), *checks)
 
+    def _no_warps(self, what: str) -> None:
+        """Only a reduction is shared out among warps."""
+        if np.any(np.not_equal(self.warps, 1)):
+            raise refuse("compute_at", f"warps for {what}", "it reduces nothing", "warps=1")
+
     def _inline(self, program: Program, producer: Nest) -> Program:
         tensor = producer.compute.output.name
-        if len(producer.loops) != len(producer.compute.axes) or producer.stagings or producer.epilogue:
+        if not producer.is_plain:
+            raise refuse("compute_at", f"{tensor} not yet scheduled", "it was changed", "compute_at first")
+        if producer.compute.reduction and clamped(producer.compute):
             raise refuse(
-                "compute_at", f"{tensor} not yet scheduled", "its loops were changed", "compute_at first"
+                "compute_at",
+                f"{tensor} as {producer.output.dtype}",
+                "only storing it cuts it off at its limits",
+                "leave it a launch of its own",
             )
+        if not producer.compute.reduction:
+            self._no_warps(tensor)
         readers = [n for n in program.nests if reads(n.compute, tensor) or _readers_inside(n, tensor)]
         behind = [n for n in program.nests if n.epilogue is not None and reads(n.epilogue, tensor)]
         if len(readers) != 1 or behind:
             raise refuse(
                 "compute_at",
                 f"{tensor} read in one nest",
-                f"{len(readers)} read it",
+                f"{len(readers) + len(behind)} read it",
                 "compute_at of its other readers first, or leave it a launch of its own",
             )
         nest = readers[0]
