@@ -75,7 +75,7 @@ class Run:
             self.interrupted = True
             self.task.learner.predict_all(self.task.working)
         working = finalists or finals.pick([*self.task.candidates, baseline])
-        if not working:
+        if not working or not self.task.working:
             raise NothingLegal(self._why_nothing())
         best, fastest = finals.winners(working)
         return self._result(best, fastest, baseline, clock_front)

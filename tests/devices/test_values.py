@@ -11,11 +11,13 @@ import ekc
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.verify import verify
 from ekc.ir.agreement import random_inputs
-from ekc.ir.expected import Expected
+from ekc.ir.expected import Expected, everything
 from ekc.ir.expr import Expr, sqrt
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from ekc.search.naive import naive
+from tests.devices import faults
+from tests.devices.faults import spoiled
 
 
 def checked(schedule: Schedule) -> str:
@@ -54,6 +56,15 @@ def test_the_text_keeps_the_order_of_the_expression(
 def test_infinities_and_no_numbers_are_right_where_the_reference_has_them(op: Operator) -> None:
     assert not np.isfinite(op.reference(*random_inputs(op)).astype(np.float64)).all()
     assert checked(naive(op)).startswith("compiled PTX executed")
+
+
+def test_an_infinity_explains_no_error_beside_it() -> None:
+    op = ekc.matmul(16, 16, 64, dtype="float16").epilogue(lambda c: c * c * c * c * c)
+    right = Expected(op, random_inputs(op)).at(op.computes[-1], everything(op.computes[-1]))
+    assert np.isinf(right.value).any()
+    assert right.slack < 0.1 * np.abs(right.value[np.isfinite(right.value)]).max()
+    wrong = spoiled(compile_schedule(naive(op)), faults.squared)
+    assert str(verify(naive(op), wrong, Expected(op, random_inputs(op)))).startswith("wrong result")
 
 
 def test_integers_are_scaled_in_floats_behind_their_sum() -> None:
