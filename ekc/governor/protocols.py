@@ -1,0 +1,67 @@
+"""What the governor asks of the world: a probe that watches, an actuator that sets. Real or simulated, it never asks which."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from ekc.governor.samples import Samples
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The limits in force on one GPU; None where the driver's default holds. Clocks are upper limits."""
+
+    sm_mhz: int | None = None
+    memory_mhz: int | None = None
+    power_w: float | None = None
+
+
+@dataclass(frozen=True)
+class Gears:
+    """What an actuator can set, each ascending; empty where it cannot set that at all."""
+
+    sm_mhz: tuple[int, ...] = ()
+    memory_mhz: tuple[int, ...] = ()
+    power_w: tuple[float, ...] = ()
+
+
+class Actuator(Protocol):
+    """Sets the limits of one GPU. Raises `ActuatorError` where it cannot, with one line that says why."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def simulated(self) -> bool: ...
+    def gears(self) -> Gears: ...
+    def settings(self) -> Settings: ...
+    def apply(self, settings: Settings) -> None: ...
+
+
+class Probe(Protocol):
+    """Watches one GPU and the job on it. Seconds are on the probe's own clock, which a simulation may drive."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def simulated(self) -> bool: ...
+    def now(self) -> float: ...
+    def record(self, seconds: float) -> Samples:
+        """Wait that long (less where the job ends) and return what was sampled in that time."""
+        ...
+
+    def energy_j(self) -> float:
+        """The board's total-energy counter."""
+        ...
+
+    def running(self) -> bool:
+        """Whether the job is still there."""
+        ...
+
+    def steps(self) -> float | None:
+        """Training steps done so far, where hooks in the job count them."""
+        ...
+
+    def counters(self, seconds: float) -> dict[str, float] | None:
+        """Mean counters of the next `seconds` (utilisation of pipes, memory bandwidth; 0 to 100); None if not permitted."""
+        ...

@@ -1,0 +1,34 @@
+"""What the sensors of a GPU said over a stretch of time, as arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+type Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Readings in the order of time, all of one length; NaN where a card has no such sensor or a read failed.
+
+    Timestamps are when the reading was made: samples may be late, or missing.
+    """
+
+    time_s: Values
+    """Seconds on the probe's clock, increasing."""
+    power_w: Values
+    """Board power: instantaneous where the card has it, else the driver's mean."""
+    sm_util: Values
+    """Share of time that a kernel ran, 0 to 100."""
+    memory_util: Values
+    """Share of time that memory was read or written, 0 to 100."""
+    clock_mhz: Values
+    """SM clock."""
+    power_limit_w: float = float("nan")
+    """The board's power cap."""
+
+    def __len__(self) -> int:
+        return len(self.time_s)
