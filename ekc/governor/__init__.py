@@ -1,1 +1,1 @@
-"""The clock governor: steers the clocks of a running training job to the least energy within a slowdown budget."""
+"""The clock governor: least energy for a running training job, within a slowdown budget, by its clocks."""

@@ -1,4 +1,4 @@
-"""What the governor asks of the world: a probe that watches, an actuator that sets. Real or simulated, it never asks which."""
+"""What the governor asks of the world, real or simulated: a probe that watches, an actuator that sets."""
 
 from __future__ import annotations
 
@@ -30,22 +30,45 @@ class Actuator(Protocol):
     """Sets the limits of one GPU. Raises `ActuatorError` where it cannot, with one line that says why."""
 
     @property
-    def label(self) -> str: ...
+    def label(self) -> str:
+        """For people, e.g. "NVML, GPU 0"; what is simulated says so."""
+        ...
+
     @property
-    def simulated(self) -> bool: ...
-    def gears(self) -> Gears: ...
-    def settings(self) -> Settings: ...
-    def apply(self, settings: Settings) -> None: ...
+    def simulated(self) -> bool:
+        """Whether no real GPU is behind it."""
+        ...
+
+    def gears(self) -> Gears:
+        """What can be set here."""
+        ...
+
+    def settings(self) -> Settings:
+        """What is in force now."""
+        ...
+
+    def apply(self, settings: Settings) -> None:
+        """Put all of it in force; None resets that limit to the driver's default."""
+        ...
 
 
 class Probe(Protocol):
-    """Watches one GPU and the job on it. Seconds are on the probe's own clock, which a simulation may drive."""
+    """Watches one GPU and the job on it. Seconds are on the probe's clock; a simulation drives its own."""
 
     @property
-    def label(self) -> str: ...
+    def label(self) -> str:
+        """For people, e.g. "NVML, GPU 0"; what is simulated says so."""
+        ...
+
     @property
-    def simulated(self) -> bool: ...
-    def now(self) -> float: ...
+    def simulated(self) -> bool:
+        """Whether no real GPU is behind it."""
+        ...
+
+    def now(self) -> float:
+        """Seconds on the probe's clock."""
+        ...
+
     def record(self, seconds: float) -> Samples:
         """Wait that long (less where the job ends) and return what was sampled in that time."""
         ...
@@ -63,5 +86,5 @@ class Probe(Protocol):
         ...
 
     def counters(self, seconds: float) -> dict[str, float] | None:
-        """Mean counters of the next `seconds` (utilisation of pipes, memory bandwidth; 0 to 100); None if not permitted."""
+        """Mean counters of the next `seconds` (use of pipes and of memory, 0 to 100); None if not permitted."""
         ...

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-type Values = NDArray[np.float64]
+Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
