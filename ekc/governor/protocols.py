@@ -86,5 +86,5 @@ class Probe(Protocol):
         ...
 
     def counters(self, seconds: float) -> dict[str, float] | None:
-        """Mean counters of the next `seconds` (use of pipes and of memory, 0 to 100); None if not permitted."""
+        """Mean counters of the next `seconds` (use of pipes, of memory; 0 to 100); None if not permitted."""
         ...
