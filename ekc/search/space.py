@@ -20,6 +20,7 @@ from ekc.ir.refusal import Refusal
 from ekc.ir.rules import checks
 from ekc.ir.schedule import Schedule
 from ekc.search.decisions import Decision
+from ekc.search.neighbours import Moves
 from ekc.search.population import Population
 from ekc.search.remedies import Remedy, remedy_for
 from ekc.search.structures import Structure, structures
@@ -46,6 +47,7 @@ class Space:
         self.uses = np.array([[n in {d.name for d in s.decisions} for n in names] for s in self.structures])
         self._counts = np.maximum(self.uses.sum(axis=1), 1)
         self._used = np.argsort(~self.uses, axis=1, kind="stable")
+        self._moves = Moves([d.table for d in self.decisions])
         self._remedies: dict[str, Remedy] = {}
         self._position = {name: i for i, name in enumerate(names)}
         self._tables = [
@@ -69,15 +71,13 @@ class Space:
         return self._canonical(Population(mothers.structure, np.where(taken, fathers.genes, mothers.genes)))
 
     def mutate(self, random: np.random.Generator, parents: Population, structural: float = 0.1) -> Population:
-        """Redraw one or two decisions, half the time nearby; sometimes change the structure."""
+        """Move one or two decisions by one step, or redraw them; sometimes change the structure."""
         count = len(parents)
         genes, structure = parents.genes.copy(), parents.structure
         for rows in (np.arange(count), np.flatnonzero(random.random(count) < 0.4)):
             column = self._picked(random, structure[rows])
-            own, size = genes[rows, column], self.sizes[column]
-            step = random.integers(1, 4, len(rows)) * random.choice([-1, 1], len(rows))
-            near = np.clip(own + step, 0, size - 1)
-            far = random.integers(0, size)
+            near = self._moves.one(random, column, genes[rows, column])
+            far = random.integers(0, self.sizes[column])
             genes[rows, column] = np.where(random.random(len(rows)) < 0.5, near, far)
         moved = np.flatnonzero(random.random(count) < structural)
         structure = structure.copy()
