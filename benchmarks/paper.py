@@ -143,7 +143,7 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", metavar="TEXT", help='operators and devices with this in "MM 1024^3 a100"')
-    parser.add_argument("--variants", help="separated by commas: " + ", ".join(METHODS))
+    parser.add_argument("--variants", help="separated by commas: " + ", ".join(METHODS).replace("%", "%%"))
     parser.add_argument("--seeds", type=int, default=SEEDS, help="runs of each")
     parser.add_argument("--seed", type=int, default=0, help="of the first run, and of the bootstrap")
     parser.add_argument("--trials", type=int, default=TRIALS)
