@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ekc.codegen import nvrtc
 from ekc.codegen.generate import assemble, generate
@@ -26,7 +25,7 @@ from ekc.search.space import Space
 from ekc.search.spent import metering_seconds
 
 PROBES = 4
-"""Structures bred, and schedules compiled, to see how long it takes."""
+"""Schedules compiled, to see how long it takes."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +38,8 @@ class Forecast:
     """One compile, the cache left aside."""
     seconds: float
     """The whole run, if nothing is on file or in the cache."""
+    budget_s: float | None
+    """What the caller allows for it."""
     metering_s: tuple[float, float]
     """What the meter takes with the least share and with the one that a run begins with; it may grow."""
     simulated: str
@@ -50,9 +51,11 @@ class Forecast:
         low, high = self.metering_s
         metering = f"metering {low:.0f} to {high:.0f} s"
         virtual = f" of virtual time ({self.simulated})" if self.simulated else ""
+        cut = self.budget_s is not None and self.budget_s < self.seconds
+        within = f", of which {_time(self.budget_s or 0)} are allowed" if cut else ""
         return (
             f"{most}{self.trials} trials in {self.rounds} round{plural}: {self.trials} compiles of "
-            f"about {self.compile_s:.2f} s, about {_time(self.seconds)} here; {metering}{virtual}"
+            f"about {self.compile_s:.2f} s, about {_time(self.seconds)} here{within}; {metering}{virtual}"
         )
 
 
@@ -60,37 +63,32 @@ def forecast(space: Space, device: Device, wish: Wish) -> Forecast:
     """Breeds and compiles a few schedules and multiplies. The random stream of the run is not touched; what
     the space records meanwhile, the run finds ready."""
     random = np.random.default_rng(0)
-    some = np.linspace(0, len(space.structures) - 1, PROBES).astype(int)
-    began = time.perf_counter()
-    _bred(space, random, some, wish.trials)
-    first_s = _since(began)
-    legal, genome_s = _bred(space, random, some, wish.trials)
+    _, first_s = _bred(space, random, wish.trials)
+    legal, generation_s = _bred(space, random, wish.trials)
     rows = np.linspace(0, len(legal) - 1, min(PROBES, len(legal))).astype(int).tolist()
     times = [t for row in rows if (t := _probe(space.schedule(legal, row), device))]
     compile_s, device_s = (statistics.fmean(column) for column in zip(*(times or [(0.0, 0.0)]), strict=True))
     rounds = _rounds(wish.trials)
-    breeding_s = first_s + rounds * (1 + GENERATIONS) * population_size(wish.trials) * genome_s
+    breeding_s = first_s + rounds * (1 + GENERATIONS) * generation_s
     return Forecast(
         trials=wish.trials,
         rounds=rounds,
         compile_s=compile_s,
         seconds=wish.trials * (compile_s / (os.cpu_count() or 1) + device_s) + breeding_s,
+        budget_s=wish.time_budget_s,
         metering_s=_metering_seconds(wish),
         simulated=device.label if device.simulated else "",
         may_stop=wish.calls is not None,
     )
 
 
-def _bred(
-    space: Space, random: np.random.Generator, some: NDArray[np.int64], trials: int
-) -> tuple[Population, float]:
-    """Legal genomes of some structures, and the seconds that each took to mend and to analyse."""
+def _bred(space: Space, random: np.random.Generator, trials: int) -> tuple[Population, float]:
+    """Legal genomes, and the seconds that a population took to mend and to analyse."""
     drawn = space.draw(random, population_size(trials))
-    drawn = drawn[np.isin(drawn.structure, some)]
     began = time.perf_counter()
     legal, _ = space.repair(random, drawn)
     space.figures(legal)
-    return legal, _since(began) / max(len(drawn), 1)
+    return legal, _since(began)
 
 
 def _probe(schedule: Schedule, device: Device) -> tuple[float, float] | None:

@@ -99,6 +99,9 @@ def test_a_forecast_counts_rounds_and_windows() -> None:
     assert text.startswith("64 trials in ")
     assert "of virtual time (a100 (simulated))" in text
     assert str(replace(told, may_stop=True)).startswith("at most 64 trials")
+    assert "allowed" not in text
+    assert "about 90 s here, of which 30 s are allowed; " in str(replace(told, seconds=90, budget_s=30))
+    assert "allowed" not in str(replace(told, seconds=90, budget_s=100))
 
 
 def test_the_forecast_is_told_on_stderr_before_the_bar(capsys: pytest.CaptureFixture[str]) -> None:
