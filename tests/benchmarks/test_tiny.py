@@ -32,6 +32,18 @@ def run(script: str, tmp_path: Path, *options: str) -> tuple[str, dict[str, Any]
     return done.stdout, json.loads(file.read_text())
 
 
+@pytest.mark.parametrize("script", sorted(p.name for p in FOLDER.glob("*.py") if "argparse" in p.read_text()))
+def test_every_benchmark_explains_itself(script: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / script), "--help"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(FOLDER.parent)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--json" in done.stdout
+
+
 def test_search_rate(tmp_path: Path) -> None:
     text, figures = run("search_rate.py", tmp_path, "--seconds", "0.1", "--population", "512", "--seed", "1")
     assert "candidates/s" in text

@@ -1,0 +1,192 @@
+"""Machine code of a kernel as nvdisasm prints it, and its main loop."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+BYTES = 16
+"""Of one instruction, since Volta."""
+MULTIPLY_ADDS = {"FFMA": 1, "HFMA2": 2, "DFMA": 1, "IDP": 4, "HMMA": 1, "IMMA": 1}
+"""Opcodes that do the work. How many multiply-adds an HMMA is depends on its shape: it counts as one."""
+INTEGER = {
+    "IMAD",
+    "IADD3",
+    "IADD",
+    "LEA",
+    "LOP3",
+    "SHF",
+    "SHL",
+    "SHR",
+    "ISETP",
+    "IMNMX",
+    "PRMT",
+    "IABS",
+    "SEL",
+}
+"""Opcodes of address and index arithmetic. Moves that ptxas writes as IMAD.MOV count too."""
+_REGISTER = re.compile(r"\bR(\d+)(?:\.(64))?")
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction: `opcode` with its modifiers, operands as text."""
+
+    opcode: str
+    operands: str
+    predicate: str = ""
+
+    @property
+    def name(self) -> str:
+        """The opcode without modifiers."""
+        return self.opcode.split(".")[0]
+
+    @property
+    def bytes(self) -> int:
+        """What a load or store moves for each lane; 4 where nothing else is said."""
+        widths = [int(part) // 8 for part in self.opcode.split(".") if part in ("64", "128")]
+        if widths:
+            return widths[0]
+        narrow = {"U8": 1, "S8": 1, "U16": 2, "S16": 2}
+        return next((narrow[part] for part in self.opcode.split(".") if part in narrow), 4)
+
+
+class NoDisassembler(RuntimeError):
+    """nvdisasm is not installed."""
+
+
+def nvdisasm() -> str:
+    """The program: on the path, or where the package nvidia-cuda-nvdisasm puts it."""
+    found = shutil.which("nvdisasm")
+    if found:
+        return found
+    packaged = sorted(Path(sysconfig.get_path("purelib")).glob("nvidia/*/bin/nvdisasm"))
+    if not packaged:
+        raise NoDisassembler("nvdisasm is not installed: pip install nvidia-cuda-nvdisasm")
+    return str(packaged[-1])
+
+
+def disassembled(cubin: bytes) -> dict[str, tuple[Instruction, ...]]:
+    """The instructions of every function of a CUBIN, in order. Raises `NoDisassembler`."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "kernel.cubin"
+        file.write_bytes(cubin)
+        done = subprocess.run([nvdisasm(), "-json", str(file)], capture_output=True, text=True, check=True)
+    _, functions = json.loads(done.stdout)
+    return {
+        f["function-name"]: tuple(
+            Instruction(x["opcode"], x.get("operands", ""), x.get("predicate", ""))
+            for x in f["sass-instructions"]
+        )
+        for f in functions
+    }
+
+
+def main_loop(code: Sequence[Instruction]) -> Sequence[Instruction]:
+    """The loop, with none inside it, that has most multiply-adds; all code where nothing loops."""
+    spans = sorted(set(_loops(code)))
+    inner = [(a, b) for a, b in spans if not any((a, b) != (c, d) and a <= c and d <= b for c, d in spans)]
+    if not inner:
+        return code
+    first, last = max(inner, key=lambda span: sum(_works(x) for x in code[span[0] : span[1] + 1]))
+    return code[first : last + 1]
+
+
+def _loops(code: Sequence[Instruction]) -> list[tuple[int, int]]:
+    """(first, last) instruction of each loop: what lies between a branch back and where it goes. A branch to
+    itself, which ends a function, is none."""
+    found = []
+    for number, x in enumerate(code):
+        target = re.search(r"0x([0-9a-f]+)\s*$", x.operands)
+        if x.name == "BRA" and target and int(target[1], 16) // BYTES < number:
+            found.append((int(target[1], 16) // BYTES, number))
+    return found
+
+
+def _works(x: Instruction) -> int:
+    return MULTIPLY_ADDS.get(x.name, 0)
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a main loop consists of."""
+
+    instructions: int
+    names: Counter[str]
+    shared_loads: Counter[int]
+    """By bytes for each lane."""
+    global_loads: Counter[int]
+    async_copies: Counter[int]
+    matrix_loads: int
+    integer: int
+    spills: int
+    """Accesses to local memory in the whole kernel."""
+    bytes_in_flight: int
+    """Most bytes for each lane loaded from global memory before the first of them is used."""
+
+    def share(self, name: str) -> float:
+        """Of the instructions, those with this opcode."""
+        return self.names[name] / self.instructions
+
+    @property
+    def integer_per_multiply_add(self) -> float:
+        """Integer instructions for each instruction that multiplies and adds."""
+        works = sum(count for name, count in self.names.items() if name in MULTIPLY_ADDS)
+        return self.integer / works if works else float("inf")
+
+
+def account(code: Sequence[Instruction]) -> Account:
+    """Count a kernel's main loop."""
+    loop = main_loop(code)
+    return Account(
+        instructions=len(loop),
+        names=Counter(x.name for x in loop),
+        shared_loads=Counter(x.bytes for x in loop if x.name == "LDS"),
+        global_loads=Counter(x.bytes for x in loop if x.name == "LDG"),
+        async_copies=Counter(x.bytes for x in loop if x.name == "LDGSTS"),
+        matrix_loads=sum(x.name == "LDSM" for x in loop),
+        integer=sum(x.name in INTEGER for x in loop),
+        spills=sum(x.name in ("LDL", "STL") for x in code),
+        bytes_in_flight=_in_flight(loop),
+    )
+
+
+def _in_flight(loop: Sequence[Instruction]) -> int:
+    """Two trips of the loop, one after the other: loads may be used in the trip after their own."""
+    waiting: dict[int, int] = {}
+    most = 0
+    for x in (*loop, *loop):
+        target, _, rest = x.operands.partition(",")
+        for register in _read(x, rest) & waiting.keys():
+            del waiting[register]
+        if x.name == "LDG":
+            first = min(_registers(target), default=0)
+            waiting |= {first + i: 4 for i in range(max(x.bytes // 4, 1))}
+            most = max(most, sum(waiting.values()))
+    return most
+
+
+def _read(x: Instruction, rest: str) -> set[int]:
+    """Registers that an instruction needs; `rest` are its operands after the first."""
+    if x.name == "LDG":
+        return _registers(rest)
+    if x.name in ("STG", "STS"):
+        first = max(_registers(rest), default=0)
+        return _registers(x.operands) | set(range(first, first + x.bytes // 4))
+    return _registers(x.operands)
+
+
+def _registers(text: str) -> set[int]:
+    """Numbers of the registers named; R4.64 is two."""
+    found: set[int] = set()
+    for number, pair in _REGISTER.findall(text):
+        found |= {int(number), int(number) + 1} if pair else {int(number)}
+    return found

@@ -1,0 +1,234 @@
+"""What ptxas made of the best schedules: the main loop, instruction by instruction.
+
+    python benchmarks/sass_report.py [--json FILE] [--only TEXT] [--trials N] [--seed N] [--records DIR]
+        [--target NAME ...] [--schedule FILE ...]
+
+Tunes four operators for speed on the simulated a100 and h200 and disassembles the fastest schedule of each;
+with --schedule, reports on those schedules instead (files as `ekc export` writes them). Needs nvdisasm
+(pip install nvidia-cuda-nvdisasm). The machine code is real; only which schedule is fastest was
+found on a simulated device. "in flight" is bytes loaded from global memory before the first of them is used,
+times the threads that are resident on an SM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sass import Account, NoDisassembler, account, disassembled
+from tune_table import table
+
+import ekc
+from ekc import devices
+from ekc.cli.sources import read_schedule
+from ekc.codegen.compiled import CompiledKernel
+from ekc.codegen.generate import compile_schedule
+from ekc.devices import specs
+from ekc.devices.occupancy import occupancy
+
+TARGETS = ("a100", "h200")
+WIDE = 16
+"""Bytes of the widest access of a lane: 128 bits."""
+Bars = dict[str, tuple[str, float]]
+"""By figure: "least" or "most", and the bar."""
+CASES: dict[str, tuple[Callable[[], ekc.Operator], Bars]] = {
+    "fp32 MM 4096^3": (
+        lambda: ekc.matmul(4096, 4096, 4096),
+        {
+            "ffma": ("least", 0.85),
+            "narrow_shared": ("most", 0),
+            "narrow_global": ("most", 0),
+            "spills": ("most", 0),
+        },
+    ),
+    "fp16 MM 4096^3": (
+        lambda: ekc.matmul(4096, 4096, 4096, dtype="float16"),
+        {
+            "hmma": ("least", 0.40),
+            "ldsm": ("least", 1),
+            "narrow_shared": ("most", 0),
+            "async_wide": ("least", 1),
+            "narrow_async": ("most", 0),
+            "stages": ("least", 3),
+        },
+    ),
+    "fp32 MV 8192x8192": (
+        lambda: ekc.matvec(8192, 8192),
+        {"narrow_global": ("most", 0), "in_flight_bytes": ("least", 32 * 1024)},
+    ),
+    "fp16 conv 16x256x14x14 3x3 -> 256": (
+        lambda: ekc.conv2d(16, 256, 14, 14, out_channels=256, kernel=3, padding=1, dtype="float16"),
+        {"integer_per_multiply_add": ("most", 0.25)},
+    ),
+}
+
+
+def figures_of(schedule: ekc.Schedule, target: str) -> dict[str, Any]:
+    """The figures of the launch that works most. Shares are of the main loop's instructions."""
+    device = devices.open(target)
+    kernel = compile_schedule(schedule, device.arch, device.limits)
+    functions = disassembled(kernel.cubin)
+    accounts = [account(functions[launch.name]) for launch in kernel.launches]
+    number = max(range(len(accounts)), key=lambda i: sum(accounts[i].names.values()))
+    found = accounts[number]
+    return {
+        "instructions": found.instructions,
+        "ffma": found.share("FFMA"),
+        "hmma": found.share("HMMA") + found.share("IMMA"),
+        "shared_loads": dict(found.shared_loads),
+        "global_loads": dict(found.global_loads),
+        "async_copies": dict(found.async_copies),
+        "narrow_shared": _narrow(found.shared_loads),
+        "narrow_global": _narrow(found.global_loads),
+        "narrow_async": _narrow(found.async_copies),
+        "async_wide": found.async_copies[WIDE],
+        "ldsm": found.matrix_loads,
+        "spills": found.spills,
+        "integer_per_multiply_add": found.integer_per_multiply_add,
+        "in_flight_bytes": _in_flight(found, kernel, number, target),
+        "stages": max((int(s.stages) for s in schedule.steps if s.kind == "pipeline"), default=1),
+    }
+
+
+def _narrow(loads: Counter[int]) -> int:
+    """Accesses of less than 128 bits a lane."""
+    return sum(count for width, count in loads.items() if width != WIDE)
+
+
+def _in_flight(found: Account, kernel: CompiledKernel, number: int, target: str) -> int:
+    """Bytes on their way to one SM."""
+    launch, resources = kernel.launches[number], kernel.resources[number]
+    threads = launch.block[0] * launch.block[1] * launch.block[2]
+    shared = max(launch.shared_bytes, resources.shared_bytes)
+    spec = specs.get(target)
+    assert spec is not None
+    fits = occupancy(spec.capability, threads, resources.registers, shared)
+    return found.bytes_in_flight * threads * fits.blocks
+
+
+def judged(figures: dict[str, Any], bars: Bars) -> dict[str, bool]:
+    """Which bars hold."""
+    return {
+        name: figures[name] >= bar if way == "least" else figures[name] <= bar
+        for name, (way, bar) in bars.items()
+    }
+
+
+def line(name: str, schedule: ekc.Schedule, target: str, bars: Bars) -> dict[str, Any]:
+    """One row of the table."""
+    figures = figures_of(schedule, target)
+    passed = judged(figures, bars)
+    return {
+        "schedule": name,
+        "target": target,
+        **figures,
+        "bar": {n: list(bar) for n, bar in bars.items()},
+        "pass": all(passed.values()),
+        "missed": [n for n, ok in passed.items() if not ok],
+    }
+
+
+def show(lines: list[dict[str, Any]]) -> str:
+    """The table."""
+    rows = [
+        (
+            "schedule",
+            "target",
+            "loop",
+            "FFMA",
+            "HMMA",
+            "LDSM",
+            "LDS",
+            "LDG",
+            "LDGSTS",
+            "spills",
+            "integer",
+            "in flight",
+            "stages",
+            "",
+        )
+    ]
+    for x in lines:
+        rows.append(
+            (
+                x["schedule"],
+                x["target"],
+                str(x["instructions"]),
+                f"{x['ffma']:.1%}",
+                f"{x['hmma']:.1%}",
+                str(x["ldsm"]),
+                *(_widths(x[kind]) for kind in ("shared_loads", "global_loads", "async_copies")),
+                str(x["spills"]),
+                f"{x['integer_per_multiply_add']:.2f}",
+                f"{x['in_flight_bytes'] / 1024:.0f} KiB",
+                str(x["stages"]),
+                "" if not x["bar"] else "pass" if x["pass"] else "FAIL " + ", ".join(x["missed"]),
+            )
+        )
+    return table(rows)
+
+
+def _widths(loads: dict[int, int]) -> str:
+    """Such as "32 x 128"."""
+    return ", ".join(f"{count} x {8 * width}" for width, count in sorted(loads.items())) or "-"
+
+
+def main() -> None:
+    """Print the table; write it as JSON where asked."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--only", metavar="TEXT", default="", help="cases with this in their name")
+    parser.add_argument("--trials", type=int, default=128)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--records", type=Path, metavar="DIR", help="folder of what was measured")
+    parser.add_argument("--target", action="append", choices=specs.names())
+    parser.add_argument("--schedule", type=Path, action="append", default=[])
+    asked = parser.parse_args()
+    lines = []
+    try:
+        for target in asked.target or TARGETS:
+            for file in asked.schedule:
+                lines.append(line(file.stem, read_schedule(file), target, {}))
+            for name, (make, bars) in CASES.items():
+                if not asked.schedule and asked.only in name:
+                    lines.append(line(name, _fastest(make(), target, asked), target, bars))
+                    print(show(lines[-1:]), flush=True)
+    except NoDisassembler as problem:
+        sys.exit(str(problem))
+    if not lines:
+        parser.error(f"--only: nothing contains {asked.only!r}; there are {', '.join(CASES)}")
+    tuned = "" if asked.schedule else f"; fastest of {asked.trials} trials, seed {asked.seed}, simulated"
+    print(f"ekc {ekc.__version__}, Python {platform.python_version()}; main loops{tuned}")
+    print(show(lines))
+    if asked.json:
+        asked.json.write_text(json.dumps({"lines": lines, "pass": all(x["pass"] for x in lines)}, indent=1))
+
+
+def _fastest(op: ekc.Operator, target: str, asked: argparse.Namespace) -> ekc.Schedule:
+    """What the search finds."""
+    file = None
+    if asked.records:
+        asked.records.mkdir(parents=True, exist_ok=True)
+        file = asked.records / f"{op.name}-{target}.db"
+    result = ekc.tune(
+        op,
+        target=target,
+        trials=asked.trials,
+        seed=asked.seed,
+        objective="latency",
+        records=file,
+        progress=False,
+    )
+    return result.fastest.schedule
+
+
+if __name__ == "__main__":
+    main()

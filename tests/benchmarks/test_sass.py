@@ -1,0 +1,144 @@
+"""What the report on machine code counts, on machine code written by hand and on a schedule's."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import ekc
+from ekc.codegen.generate import compile_schedule
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+
+
+def _module(name: str) -> ModuleType:
+    """A script of benchmarks/, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+sass = _module("sass")
+
+
+def code(*lines: str) -> tuple[object, ...]:
+    return tuple(sass.Instruction(*line.split(" ", 1)) for line in lines)
+
+
+NESTED = code(
+    "MOV R1,c[0x0][0x28]",
+    "FFMA R2,R3,R4,R2",  # 1: the outer loop begins
+    "LDS.128 R4,[R1]",  # 2: the inner loop begins
+    "FFMA R2,R3,R4,R2",
+    "FFMA R2,R3,R5,R2",
+    "IADD3 R1,R1,0x10,RZ",
+    "BRA 0x20",  # 6
+    "STG.E [R8.64],R2",
+    "BRA 0x10",  # 8
+    "EXIT ",
+    "BRA 0xa0",  # a branch to itself ends a function
+)
+
+
+def test_the_main_loop_is_an_innermost_one() -> None:
+    assert sass.main_loop(NESTED) == NESTED[2:7]
+    found = sass.account(NESTED)
+    assert found.instructions == 5
+    assert found.share("FFMA") == 0.4
+    assert found.shared_loads == {16: 1}
+    assert found.integer_per_multiply_add == 0.5
+    assert found.spills == 0
+
+
+def test_without_a_loop_all_code_counts() -> None:
+    straight = code("LDG.E.64 R2,[R4.64]", "FFMA R6,R2,R3,RZ", "STL [R1],R6", "EXIT ")
+    assert sass.main_loop(straight) == straight
+    assert sass.account(straight).global_loads == {8: 1}
+    assert sass.account(straight).spills == 1
+
+
+def test_bytes_in_flight_end_with_the_first_use() -> None:
+    two = ["LDG.E.128 R4,[R2.64]", "LDG.E.128 R8,[R2.64+0x10]"]
+    use = ["FFMA R0,R4,R8,R0", "FFMA R0,R5,R9,R0", "FFMA R0,R6,R10,R0", "FFMA R0,R7,R11,R0"]
+    together, apart = code(*two, *use), code(two[0], *use, two[1], *use)
+    assert sass.account(together).bytes_in_flight == 32
+    assert sass.account(apart).bytes_in_flight == 16
+
+
+def test_loads_may_be_used_in_the_next_trip() -> None:
+    ahead = code("FFMA R0,R4,R5,R0", "LDG.E.64 R4,[R2.64]", "LDG.E.64 R6,[R2.64+0x8]", "BRA 0x0")
+    assert sass.account(ahead).bytes_in_flight == 16
+
+
+def test_what_is_stored_is_used() -> None:
+    copied = code("LDG.E.128 R4,[R2.64]", "STS.128 [R1],R4", "LDG.E.128 R8,[R2.64]", "STS.128 [R1],R8")
+    assert sass.account(copied).bytes_in_flight == 16
+
+
+def _tiled() -> ekc.Schedule:
+    """256 blocks of 16 x 4 threads, 4 x 4 elements each, tiles in shared memory."""
+    return (
+        ekc.Schedule(ekc.matmul(256, 256, 256))
+        .split("i", (16, 4))
+        .split("j", (4, 4))
+        .split("k", (8,))
+        .reorder("i.0", "j.0", "i.1", "j.1", "k.0", "k.1", "i.2", "j.2")
+        .bind("i.0", "block.y")
+        .bind("j.0", "block.x")
+        .bind("i.1", "thread.y")
+        .bind("j.1", "thread.x")
+        .cache_write("C", "register", vector=4)
+        .cache_read("A", "shared", at="k.0", vector=4, order=(1, 0), pad=4)
+        .cache_read("B", "shared", at="k.0", vector=4)
+        .cache_read("A.shared", "register", at="k.1", vector=4)
+        .cache_read("B.shared", "register", at="k.1", vector=4)
+        .unroll("k.1")
+    )
+
+
+def test_a_kernel_of_ours() -> None:
+    kernel = compile_schedule(_tiled(), "sm_80")
+    ((name, instructions),) = sass.disassembled(kernel.cubin).items()
+    assert name == kernel.launches[0].name
+    found = sass.account(instructions)
+    # A trip of k.0: 8 steps of 4 x 4 multiply-adds, each on one vector of A and one of B.
+    assert found.names["FFMA"] == 8 * 16
+    assert found.shared_loads == {16: 16}
+    assert found.names["BAR"] == 2
+    assert found.global_loads.keys() <= {16}
+
+
+def test_the_report_of_a_schedule(tmp_path: Path) -> None:
+    file, figures = tmp_path / "tiled.json", tmp_path / "figures.json"
+    file.write_text(_tiled().to_json())
+    options = ["--schedule", str(file), "--target", "a100", "--json", str(figures)]
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / "sass_report.py"), *options],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"EKC_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(FOLDER.parent)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "16 x 128" in done.stdout
+    (line,) = json.loads(figures.read_text())["lines"]
+    assert line["ffma"] > 0.5
+    assert line["spills"] == 0
+
+
+def test_without_nvdisasm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    with pytest.raises(sass.NoDisassembler, match="pip install nvidia-cuda-nvdisasm"):
+        sass.nvdisasm()
