@@ -1,4 +1,4 @@
-"""The tutorial: every Python block runs, and each prints what the page says it prints."""
+"""Pages of Python blocks: every block runs, and each prints what the page says it prints."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from ekc.codegen import nvrtc
 from tests.docs.blocks import ROOT, blocks, printed, with_outputs
 
-PAGE = ROOT / "docs" / "tutorial.md"
+PAGES = ("tutorial", "schedule-space")
 
 
 def _run(page: str) -> list[str]:
@@ -28,15 +28,17 @@ def _run(page: str) -> list[str]:
     return outputs
 
 
-def test_the_page_shows_what_its_blocks_print(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_shows_what_its_blocks_print(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    page = PAGE.read_text()
+    file = ROOT / "docs" / f"{name}.md"
+    page = file.read_text()
     new = with_outputs(page, _run(page))
     if request.config.getoption("--update-golden"):
-        PAGE.write_text(new)
+        file.write_text(new)
         return
     if f"NVRTC {nvrtc.version()}" not in page:
         pytest.skip(f"the page's figures are of another NVRTC than {nvrtc.version()}; its blocks ran")
-    assert new == page, "docs/tutorial.md shows other output; --update-golden accepts the new"
+    assert new == page, f"docs/{name}.md shows other output; --update-golden accepts the new"
