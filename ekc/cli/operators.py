@@ -27,6 +27,8 @@ KINDS = (
     *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
     *("reduce", "softmax", "layer_norm", "rms_norm"),
 )
+EPILOGUE = ("epilogue", "inputs")
+"""Options of every kind: what is done to each element of the result, and the shapes of further inputs."""
 _SHAPE = re.compile(r"\d+(x\d+)*\Z")
 _OPTIONS = {
     "n": "images (convolutions)",
@@ -92,9 +94,20 @@ def operator_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
         given = {
             name: _number(v) if isinstance(v, str) else v for name, v in options.items() if v is not None
         }
+        given |= _epilogue(values.pop("epilogue"), values.pop("inputs"))
         request = Request(values.pop("operator"), values.pop("extents"), given)
         return command(request=request, **values)
 
+    wrapped = click.option(
+        "--input",
+        "inputs",
+        multiple=True,
+        metavar="NAME=SHAPE",
+        help="A further input of the epilogue, bias=768 or before=128x768.",
+    )(wrapped)
+    wrapped = click.option(
+        "--epilogue", metavar="TEXT", help="What is done to each element of the result: 'relu(c + bias)'."
+    )(wrapped)
     for name, words in reversed(_FLAGS.items()):
         wrapped = click.option(f"--{name.replace('_', '-')}", name, is_flag=True, default=None, help=words)(
             wrapped
@@ -105,16 +118,43 @@ def operator_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("operator", required=False)(wrapped)
 
 
+def _epilogue(text: str | None, inputs: tuple[str, ...]) -> dict[str, object]:
+    """As options of `build`."""
+    given: dict[str, object] = {} if text is None else {"epilogue": text}
+    shapes = {}
+    for one in inputs:
+        name, equals, shape = one.partition("=")
+        if not equals:
+            raise InvalidInput(f"--input: {one!r} is not written as bias=768")
+        shapes[name] = _shape(shape)
+    return given | ({"inputs": shapes} if shapes else {})
+
+
 NEGATIVES = {"ignore_unknown_options": True}
 """Context settings that let `-5` through as an extent, to be refused as one."""
 
 
 def build(kind: str, options: Mapping[str, object], *extents: object) -> Operator:
-    """The operator `kind` of positional extents and named arguments. Raises `InvalidInput`."""
+    """The operator `kind` of positional extents and named arguments, with the epilogue of that text and
+    inputs of these shapes, if any. Raises `InvalidInput`."""
     make = _maker(kind)
-    _check_names(kind, inspect.signature(make), options, extents)
-    operator: Operator = make(*extents, **options)
-    return operator
+    own = {name: value for name, value in options.items() if name not in EPILOGUE}
+    _check_names(kind, inspect.signature(make), own, extents)
+    made: Operator = make(*extents, **own)
+    if "epilogue" not in options:
+        if "inputs" in options:
+            raise InvalidInput(
+                f"{kind}: inputs are those of an epilogue; write epilogue = 'relu(c + bias)' too"
+            )
+        return made
+    from ekc.ir.epilogue_text import body_of
+
+    text, inputs = options["epilogue"], options.get("inputs", {})
+    if not isinstance(text, str) or not isinstance(inputs, Mapping):
+        raise InvalidInput(
+            f"{kind}: epilogue is a text, such as 'relu(c + bias)', and inputs give shapes by name"
+        )
+    return made.epilogue(body_of(text, inputs), **inputs)
 
 
 def _maker(kind: str) -> Callable[..., Operator]:

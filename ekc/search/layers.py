@@ -9,8 +9,12 @@
     c = 64
     ...
 
-What is not one of the four names at the top is an argument of the operator. Layers of equal
-operator and arguments become one, to be tuned once.
+    epilogue = "relu(y + bias)"
+    inputs = { bias = [64, 1, 1] }
+
+What is not one of the four names at the top is an argument of the operator; an epilogue, elementwise in the
+result, and the shapes of its further inputs go with any. Layers of equal operator and arguments become one,
+to be tuned once.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ ARGUMENTS = frozenset(
     {"m", "n", "k", "b", "c", "d", "h", "w", "out_channels", "kernel", "stride", "padding", "output_padding"}
     | {"dilation", "groups", "layout", "transpose_a", "transpose_b"}
     | {"shape", "axis", "axes", "combine", "keepdims", "eps"}
-    | {"dtype", "acc_dtype", "out_dtype"}
+    | {"dtype", "acc_dtype", "out_dtype", "epilogue", "inputs"}
 )
 """Every keyword that an operator of the face takes; which ones a kind takes, the kind itself checks."""
 
@@ -120,7 +124,9 @@ def _entry(table: dict[str, object], place: str, kinds: frozenset[str]) -> Layer
     if type(count) is not int or count < 1:
         raise InvalidInput(f"{place}: count is {count!r}; it must be a whole number from 1")
     model = _text(table, "model", place) if "model" in table else ""
-    arguments = {key: _value(key, table[key], place) for key in table if key not in _OWN}
+    arguments = {key: _value(key, table[key], place) for key in table if key not in (*_OWN, "inputs")}
+    if "inputs" in table:
+        arguments["inputs"] = _inputs(table["inputs"], place)
     return Layer(kind, arguments, (Use(name, model, count),))
 
 
@@ -141,6 +147,13 @@ def _value(key: str, value: object, place: str) -> object:
     raise InvalidInput(f"{place}: {key} is {value!r}; it must be a number, a text, true or false, or a list")
 
 
+def _inputs(value: object, place: str) -> dict[str, object]:
+    """Shapes by name."""
+    if not isinstance(value, dict):
+        raise InvalidInput(f"{place}: inputs is {value!r}; write inputs = {{ bias = [64] }}")
+    return {name: _value(f"inputs.{name}", shape, place) for name, shape in value.items()}
+
+
 def _unknown(key: str, known: list[str]) -> str:
     near = difflib.get_close_matches(key, known, n=1)
     return f"unknown key {key!r}" + (f", did you mean {near[0]!r}?" if near else "")
@@ -149,8 +162,8 @@ def _unknown(key: str, known: list[str]) -> str:
 def _merge(entries: Iterable[Layer]) -> tuple[Layer, ...]:
     merged: dict[tuple[object, ...], Layer] = {}
     for entry in entries:
-        # The type is part of the key, as True == 1 in Python.
-        shape = (entry.operator_kind, *sorted((k, type(v).__name__, v) for k, v in entry.arguments.items()))
+        # As text, for True == 1 in Python.
+        shape = (entry.operator_kind, *sorted((k, repr(v)) for k, v in entry.arguments.items()))
         known = merged.get(shape)
         uses = entry.uses if known is None else known.uses + entry.uses
         merged[shape] = Layer(entry.operator_kind, entry.arguments, uses)

@@ -160,6 +160,8 @@ h = 6
 w = 6
 out_channels = 4
 kernel = [3, 1]
+epilogue = "relu(y + bias)"
+inputs = { bias = [4, 1, 1] }
 """
 
 
@@ -171,6 +173,12 @@ def test_layers_are_tuned_once_each(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(list(Path("o").glob("*/*.cu"))) == 2
     got = json_of(capsys, "tune", "--layers", "net.toml", "--trials", "4", "--quiet", "--out", "o")
     assert [(x["name"], x["count"]) for x in got["layers"]] == [("first", 3), ("image", 1)]
+
+
+def test_an_epilogue_is_run_with_its_operator(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("--epilogue", "gelu(c + bias)", "--input", "bias=32")
+    assert "agrees with the reference" in said(capsys, "run", *SIZE, *asked)
+    assert "C_out[i, j] = " in said(capsys, "show", *SIZE, *asked)
 
 
 def test_run_says_what_it_ran(capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,7 +51,12 @@ def test_resnet50_has_53_convolutions_and_the_macs_of_torchvision(batch: int) ->
 
 def test_resnet50_has_23_distinct_convolutions() -> None:
     layers = [layer for layer in read_layers(EXAMPLE, KINDS) if layer.arguments.get("n") == 1]
-    assert len([layer for layer in layers if layer.operator_kind == "conv2d"]) == 23
+    shapes = [
+        {k: v for k, v in layer.arguments.items() if k not in ("epilogue", "inputs")}
+        for layer in layers
+        if layer.operator_kind == "conv2d"
+    ]
+    assert len({str(shape) for shape in shapes}) == 23
 
 
 def test_bert_base_flops() -> None:
@@ -94,7 +99,7 @@ def test_softmax_and_norms_of_the_transformers(model: str, kind: str, elements: 
 
 def test_every_layer_of_the_example_is_distinct_and_named() -> None:
     layers = read_layers(EXAMPLE, KINDS)
-    shapes = {(layer.operator_kind, tuple(sorted(layer.arguments.items(), key=str))) for layer in layers}
+    shapes = {(layer.operator_kind, str(sorted(layer.arguments.items(), key=str))) for layer in layers}
     assert len(shapes) == len(layers)
     assert all(layer.name for layer in layers)
 
@@ -136,11 +141,31 @@ def test_lists_become_tuples(write: Callable[[str], Path]) -> None:
     assert read_layers(path, KINDS)[0].arguments == {"kernel": (3, 1)}
 
 
+def test_an_epilogue_and_its_inputs_tell_layers_apart(write: Callable[[str], Path]) -> None:
+    layer = '[[layer]]\nname = "a"\noperator = "matmul"\n'
+    more = 'epilogue = "c + bias"\ninputs = { bias = [64] }\n'
+    plain, biased = read_layers(write(layer + layer + more + layer + more), KINDS)
+    assert (plain.count, biased.count) == (1, 2)
+    assert biased.arguments == {"epilogue": "c + bias", "inputs": {"bias": (64,)}}
+
+
+def test_every_product_of_the_example_has_the_epilogue_of_its_model() -> None:
+    layers = read_layers(EXAMPLE, KINDS)
+    bare = {layer.name for layer in layers if "epilogue" not in layer.arguments}
+    products = {"attention.context", "self_attn.context", "self_attn.q_proj", "self_attn.k_proj"}
+    assert bare - products <= {"mlp.gate_proj", "lm_head", "attention.softmax", "self_attn.softmax"} | {
+        "LayerNorm",
+        "layernorm",
+        "norm",
+    }
+
+
 ENTRY = '[[layer]]\nname = "a"\noperator = "matmul"\n'
 MISTAKES = {
     "no value": ("[[layer]]\nname =\n", "net.toml, line 2: Invalid value"),
     "cut short": ('[[layer]]\nname = "a"\nm = [1,', "net.toml, line 3: "),
     "twice": (ENTRY + "m = 1\nm = 2", "net.toml, line 5: Cannot overwrite a value"),
+    "inputs": (ENTRY + "inputs = 3", "layer 1 (a): inputs is 3; write inputs = { bias = [64] }"),
     "huge": (ENTRY + "m = " + "1" * 5000, "net.toml cannot be read as TOML: Exceeds the limit"),
     "deep": ("a = " + "[" * 5000, "net.toml cannot be read as TOML: maximum recursion depth exceeded"),
     "empty": ("", "net.toml holds no layers; each starts with a line [[layer]]"),

@@ -1,0 +1,97 @@
+"""Epilogues written as text, for layer files and the command line: `relu(c + bias)`."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import inspect
+import operator
+from collections.abc import Callable, Mapping
+
+from ekc.errors import InvalidInput
+from ekc.ir import expr as ex
+
+FUNCTIONS: dict[str, Callable[..., ex.Expr]] = {
+    f.__name__: f
+    for f in (
+        *(ex.relu, ex.gelu, ex.silu, ex.sigmoid, ex.tanh, ex.exp, ex.erf),
+        *(ex.sqrt, ex.rsqrt, ex.maximum, ex.minimum),
+    )
+}
+"""What a text may call."""
+_OPERATORS: dict[type[ast.AST], Callable[[ex.Expr, ex.Operand], ex.Expr]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+
+
+def body_of(text: str, inputs: Mapping[str, object]) -> Callable[..., ex.Operand]:
+    """The function that a text writes, for `Operator.epilogue`: of "relu(c + bias)" with the input "bias",
+    `lambda c, bias: ekc.relu(c + bias)`.
+
+    The one name that is no input is the result's element. Raises `InvalidInput` for what is no arithmetic
+    expression of numbers, names and `FUNCTIONS`.
+    """
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError) as problem:
+        raise InvalidInput(f"epilogue: {text!r} is no expression ({problem.args[0]})") from problem
+    own = [name for name in dict.fromkeys(_names(tree)) if name not in inputs]
+    if len(own) != 1:
+        found = f"it names {' and '.join(own)}" if own else "it names none"
+        raise InvalidInput(
+            f"epilogue: {text!r} must name the result once, by a name that is no input; {found}; "
+            f"the inputs are {', '.join(inputs) or 'none'}"
+        )
+
+    def body(*elements: ex.Expr, **more: ex.Expr) -> ex.Operand:
+        return _value(tree, dict(zip(own, elements, strict=True)) | more, text)
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(name, kind) for name in (*own, *inputs)]
+    body.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return body
+
+
+def _names(tree: ast.expr) -> list[str]:
+    """Names that stand for elements, in the order of the text."""
+    called = {id(x.func) for x in ast.walk(tree) if isinstance(x, ast.Call)}
+    found = [x for x in ast.walk(tree) if isinstance(x, ast.Name) and id(x) not in called]
+    return [x.id for x in sorted(found, key=lambda x: x.col_offset)]
+
+
+def _value(tree: ast.expr, elements: Mapping[str, ex.Expr], text: str) -> ex.Operand:
+    """The expression of a part of the text."""
+
+    def value(part: ast.expr) -> ex.Operand:
+        return _value(part, elements, text)
+
+    match tree:
+        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+            return number
+        case ast.Name(id=name):
+            return elements[name]
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return _OPERATORS[type(op)](ex.as_expr(value(left)), value(right))
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return -value(inner)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
+            return _called(name, [value(a) for a in args])
+    shown = ast.get_source_segment(text.strip(), tree) or text
+    raise InvalidInput(
+        f"epilogue: {shown!r} cannot be used; write + - * /, numbers, names and "
+        f"{', '.join(sorted(FUNCTIONS))}"
+    )
+
+
+def _called(name: str, values: list[ex.Operand]) -> ex.Expr:
+    if name not in FUNCTIONS:
+        near = difflib.get_close_matches(name, FUNCTIONS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(FUNCTIONS))}"
+        raise InvalidInput(f"epilogue: there is no function {name!r}; {hint}")
+    takes = 2 if name in ("maximum", "minimum") else 1
+    if len(values) != takes:
+        raise InvalidInput(f"epilogue: {name} takes {takes} value{'s' * (takes > 1)}, got {len(values)}")
+    return FUNCTIONS[name](*values)

@@ -1,0 +1,67 @@
+"""Epilogues as text: the same operators as those written in Python, and one line for each mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import ekc
+from ekc.errors import InvalidInput
+from ekc.ir.epilogue_text import FUNCTIONS, body_of
+
+OP = ekc.matmul(8, 4, 16)
+SAME: list[tuple[str, Callable[..., object], dict[str, tuple[int, ...]]]] = [
+    ("relu(c + bias)", lambda c, bias: ekc.relu(c + bias), {"bias": (4,)}),
+    ("c * 0.125", lambda c: c * 0.125, {}),
+    ("2 * c - 1", lambda c: 2 * c - 1, {}),
+    ("silu(gate) * c", lambda c, gate: ekc.silu(gate) * c, {"gate": (8, 4)}),
+    ("-c / (1 + exp(-c))", lambda c: -c / (1 + ekc.exp(-c)), {}),
+    (" maximum(c, before) + bias ", lambda c, b, e: ekc.maximum(c, b) + e, {"before": (8, 4), "bias": (1,)}),
+]
+
+
+@pytest.mark.parametrize(("text", "body", "inputs"), SAME, ids=[text for text, _, _ in SAME])
+def test_a_text_is_the_lambda_it_reads_like(
+    text: str, body: Callable[..., object], inputs: dict[str, tuple[int, ...]]
+) -> None:
+    written = OP.epilogue(body_of(text, inputs), **inputs)
+    elements = [ekc.ir.expr.Load(t, (ekc.ir.expr.Var("i_out"), ekc.ir.expr.Var("j_out"))) for t in "C"]
+    loads = {x.tensor: x for x in ekc.ir.expr.loads(written.computes[-1].body)}
+    assert written.computes[-1].body == body(elements[0], *(loads[name] for name in inputs))
+    assert [t.name for t in written.inputs] == ["A", "B", *inputs]
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_every_function_can_be_called(name: str) -> None:
+    arguments = "c, 1" if name in ("maximum", "minimum") else "c"
+    assert len(OP.epilogue(body_of(f"{name}({arguments})", {})).computes) == 2
+
+
+MISTAKES = {
+    "relu(c + bias": "epilogue: 'relu(c + bias' is no expression",
+    "": "epilogue: '' is no expression",
+    "c + d": "it names c and d; the inputs are bias",
+    "bias + 1": "it names none; the inputs are bias",
+    "rleu(c)": "there is no function 'rleu'; did you mean 'relu'?",
+    "frobnicate(c)": "there is no function 'frobnicate'; there are erf, exp, gelu",
+    "maximum(c)": "maximum takes 2 values, got 1",
+    "relu(c, bias)": "relu takes 1 value, got 2",
+    "c ** 2": "'c ** 2' cannot be used; write + - * /",
+    "c if bias else c": "'c if bias else c' cannot be used",
+    "c.real": "'c.real' cannot be used",
+    "c + True": "'True' cannot be used",
+    "__import__('os')": "it names none",
+    "c + __import__('os')": "\"'os'\" cannot be used",
+    "c + open(c)": "there is no function 'open'",
+    "relu(x=c)": "'relu(x=c)' cannot be used",
+    "c + 'a'": "\"'a'\" cannot be used",
+}
+
+
+@pytest.mark.parametrize("text", MISTAKES)
+def test_a_mistake_is_one_clear_line(text: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        OP.epilogue(body_of(text, {"bias": (4,)}), bias=(4,))
+    assert MISTAKES[text] in str(caught.value)
+    assert "\n" not in str(caught.value)
