@@ -29,6 +29,8 @@ class Samples:
     """SM clock."""
     power_limit_w: float = float("nan")
     """The board's power cap."""
+    sensor_s: float = 0.1
+    """Each power reading is a mean over so many seconds; 1 where a card has no instantaneous reading."""
 
     def __len__(self) -> int:
         return len(self.time_s)
