@@ -7,7 +7,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -38,11 +37,6 @@ class Restless:
     def kill(self, *pids: int) -> None:
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
-
-
-@pytest.fixture
-def boards(tmp_path: Path) -> ScriptedBoards:
-    return ScriptedBoards(tmp_path, number=2)
 
 
 @pytest.fixture
