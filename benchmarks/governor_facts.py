@@ -48,10 +48,14 @@ def kernels(folder: Path) -> None:
     table: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for row in rows(folder, "perseus_gpt3_a100_clocks.csv"):
         if row["stage"] in ("0", "7"):
-            table[f"GPT-3 {row['instruction']} {row['stage']}"].append((float(row["frequency"]), float(row["time"])))
+            table[f"GPT-3 {row['instruction']} {row['stage']}"].append(
+                (float(row["frequency"]), float(row["time"]))
+            )
     tiles = ("MWG", "NWG", "KWG", "MDIMC", "NDIMC", "VWM", "VWN", "SA", "SB")
     for row in rows(folder, "a100_gemm_clocks.csv"):
-        table["GEMM " + "-".join(row[t] for t in tiles)].append((float(row["clock_mhz"]), float(row["time_ms"])))
+        table["GEMM " + "-".join(row[t] for t in tiles)].append(
+            (float(row["clock_mhz"]), float(row["time_ms"]))
+        )
     for row in rows(folder, "fp32_power_vs_clock.csv"):
         table[f"FMA {row['gpu']}"].append((float(row["clock_mhz"]), float(row["time_ms"])))
     for name, points in table.items():

@@ -6,10 +6,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ekc.governor.loop import govern
     from ekc.governor.period import Period, detect_period
+    from ekc.governor.policy import Policy
 
-__all__ = ["Period", "detect_period"]
-_HOME = {"Period": "ekc.governor.period", "detect_period": "ekc.governor.period"}
+_HOME = {
+    "Period": "ekc.governor.period",
+    "Policy": "ekc.governor.policy",
+    "detect_period": "ekc.governor.period",
+    "govern": "ekc.governor.loop",
+}
+__all__ = ["Period", "Policy", "detect_period", "govern"]
 
 
 def __getattr__(name: str) -> Any:

@@ -31,6 +31,8 @@ class Policy:
         if not 0 <= self.max_slowdown <= 1:
             raise InvalidInput(f"max_slowdown {self.max_slowdown:g}: from 0 to 1; 0.05 is 5 % slower")
         if not 0 <= self.min_saving < 1:
-            raise InvalidInput(f"min_saving {self.min_saving:g}: from 0 to below 1; 0.05 is 5 % of the joules")
+            raise InvalidInput(
+                f"min_saving {self.min_saving:g}: from 0 to below 1; 0.05 is 5 % of the joules"
+            )
         if self.remaining_s is not None and not self.remaining_s >= 0:
             raise InvalidInput(f"remaining_s {self.remaining_s:g}: seconds, 0 or more")

@@ -52,7 +52,10 @@ def tempo(samples: Samples, near_s: float, least: float, most: float) -> Tempo |
     middle = len(at) // 2
     if at[-1] - at[0] < 4 * seconds:
         return Tempo(seconds, 0.3 * 0.1 / (at[-1] - at[0] - seconds) + 0.003, explained)
-    halves = [_best(at[part], rows[:, part], seconds, 0.97, 1.03)[0] for part in (slice(middle), slice(middle, None))]
+    halves = [
+        _best(at[part], rows[:, part], seconds, 0.97, 1.03)[0]
+        for part in (slice(middle), slice(middle, None))
+    ]
     # Halves know the frequency 2^1.5 times worse than the whole; their difference has twice that variance.
     return Tempo(seconds, abs(halves[0] - halves[1]) / seconds / 4 + 5e-4, explained)
 

@@ -73,6 +73,8 @@ def _uncapped(card: Card, stage: Stage) -> tuple[Values, Values]:
     p = stage.sharpness
     stretch = (stage.core * slower**p + (1 - stage.core) * starved**p) ** (1 / p)
     working = resting + card.working_w()[None, :]
-    moving = stage.memory_util / 100 * card.spec.memory_bytes_per_s * card.spec.power.memory_pj_per_byte * 1e-12
+    moving = (
+        stage.memory_util / 100 * card.spec.memory_bytes_per_s * card.spec.power.memory_pj_per_byte * 1e-12
+    )
     computing = max(0.0, stage.share * card.spec.power.tdp_w - working[-1, -1] - moving)
     return stretch, working + (computing * card.voltage_squared()[None, :] + moving) / stretch

@@ -40,7 +40,9 @@ class Timeline:
         return Timeline(
             np.concatenate([p.stage for p in parts]),
             np.concatenate([p.seconds for p in parts]),
-            np.concatenate([p.iteration + b for p, b in zip(parts, begins[:-1], strict=True)]).astype(np.int32),
+            np.concatenate([p.iteration + b for p, b in zip(parts, begins[:-1], strict=True)]).astype(
+                np.int32
+            ),
             np.concatenate([p.regime for p in parts]),
         )
 
@@ -51,7 +53,9 @@ class Timeline:
 
 def _timeline(stage: NDArray[np.int_], seconds: Values, per_iteration: int) -> Timeline:
     iteration = np.arange(len(stage)) // per_iteration
-    return Timeline(stage.astype(np.int32), seconds, iteration.astype(np.int32), np.zeros(len(stage), np.int16))
+    return Timeline(
+        stage.astype(np.int32), seconds, iteration.astype(np.int32), np.zeros(len(stage), np.int16)
+    )
 
 
 def pause(seconds: float) -> Timeline:

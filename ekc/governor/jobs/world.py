@@ -104,12 +104,17 @@ class SimulatedRun:
     def _counted(self, spans: Values) -> dict[str, float]:
         stages = self._job.stages
         which = spans[:, 4].astype(int)
-        weight = np.bincount(which, weights=spans[:, 0] / spans[:, 3], minlength=len(stages)) / spans[:, 0].sum()
+        weight = (
+            np.bincount(which, weights=spans[:, 0] / spans[:, 3], minlength=len(stages)) / spans[:, 0].sum()
+        )
         pipe = np.array([s.pipe_util for s in stages])
         tensor = np.array([s.tensor for s in stages])
         exact = {
-            "sm_active": float(np.bincount(which, weights=spans[:, 0], minlength=len(stages))
-                               @ np.array([s.sm_util for s in stages]) / spans[:, 0].sum()),
+            "sm_active": float(
+                np.bincount(which, weights=spans[:, 0], minlength=len(stages))
+                @ np.array([s.sm_util for s in stages])
+                / spans[:, 0].sum()
+            ),
             "dram": float(weight @ np.array([s.memory_util for s in stages])),
             "tensor": float(weight @ (pipe * tensor)),
             "fma": float(weight @ (pipe * (1 - tensor))),

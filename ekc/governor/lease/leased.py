@@ -34,6 +34,7 @@ class Leased:
             """What an earlier governor had left behind."""
             self.lease = _first_lease(settable, before)
             self._in_force = self.lease.previous
+            self._asked = Settings()
             record.write(self.lease)
         except BaseException:
             self._one.close()
@@ -50,14 +51,15 @@ class Leased:
         return Gears(**gears)
 
     def settings(self) -> Settings:
-        """What was put in force last."""
-        return self._in_force
+        """What was asked for last, None where it is as before."""
+        return self._asked
 
     def apply(self, settings: Settings) -> None:
         """Set what differs from now. Raises `ActuatorError`; what was set until then stays leased."""
         wanted = _settings({limit: self._bounded(limit, getattr(settings, limit)) for limit in LIMITS})
         if not self.held():
             self._renew()
+        self._asked = settings
         changed = [x for x in LIMITS if getattr(wanted, x) != getattr(self._in_force, x)]
         if not changed:
             return
@@ -73,8 +75,8 @@ class Leased:
         return now is not None and now.id == self.lease.id
 
     def take_again(self) -> Settings:
-        """Lease once more, with nothing set yet; what was in force when the lease was lost."""
-        wanted, self._in_force = self._in_force, self.lease.previous
+        """Lease once more, with nothing set yet; what had been asked for when the lease was lost."""
+        wanted, self._asked, self._in_force = self._asked, Settings(), self.lease.previous
         self.lease = replace(self.lease, id=uuid.uuid4().hex, touched=())
         record.write(self.lease)
         return wanted
