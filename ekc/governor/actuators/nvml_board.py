@@ -38,12 +38,15 @@ def nvml() -> Any:
 
 def uuids() -> tuple[str, ...]:
     """Of all GPUs, in NVML's order (that of nvidia-smi)."""
+    number = explained("the number of GPUs", nvml().nvmlDeviceGetCount)
+    return tuple(uuid_of(index) for index in range(number))
+
+
+def uuid_of(index: int) -> str:
+    """Of the GPU with a number of NVML's. Raises `ActuatorError` where there is none."""
     library = nvml()
-    number = explained("the number of GPUs", library.nvmlDeviceGetCount)
-    handles = [explained(f"GPU {i}", library.nvmlDeviceGetHandleByIndex, i) for i in range(number)]
-    return tuple(
-        explained(f"the UUID of GPU {i}", library.nvmlDeviceGetUUID, h) for i, h in enumerate(handles)
-    )
+    handle = explained(f"GPU {index}", library.nvmlDeviceGetHandleByIndex, index)
+    return str(explained(f"the UUID of GPU {index}", library.nvmlDeviceGetUUID, handle))
 
 
 def explained(what: str, call: Callable[..., Any], *arguments: Any) -> Any:

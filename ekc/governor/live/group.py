@@ -16,6 +16,7 @@ from ekc.governor.protocols import Actuator, Gears, Probe, Settings
 from ekc.governor.samples import Samples, Values
 
 T = TypeVar("T")
+Gear = TypeVar("Gear", int, float)
 
 
 class GroupActuator:
@@ -36,12 +37,7 @@ class GroupActuator:
 
     def gears(self) -> Gears:
         """What every one of them can be set to."""
-        all_gears = [x.gears() for x in self._members]
-        return Gears(
-            sm_mhz=_common([x.sm_mhz for x in all_gears]),
-            memory_mhz=_common([x.memory_mhz for x in all_gears]),
-            power_w=_common([x.power_w for x in all_gears]),
-        )
+        return common_gears([x.gears() for x in self._members])
 
     def settings(self) -> Settings:
         """Of the first; `apply` keeps them alike."""
@@ -125,5 +121,14 @@ def _at(times: Values, own: Values, values: Values) -> Values:
     return np.interp(times, own[good], values[good])
 
 
-def _common(gears: Sequence[tuple[T, ...]]) -> tuple[T, ...]:
+def common_gears(gears: Sequence[Gears]) -> Gears:
+    """What all of them have."""
+    return Gears(
+        sm_mhz=_common([x.sm_mhz for x in gears]),
+        memory_mhz=_common([x.memory_mhz for x in gears]),
+        power_w=_common([x.power_w for x in gears]),
+    )
+
+
+def _common(gears: Sequence[tuple[Gear, ...]]) -> tuple[Gear, ...]:
     return tuple(sorted(set(gears[0]).intersection(*gears[1:])))
