@@ -53,6 +53,8 @@ BAD_INPUT = 2
 @click.option("--card", default="rtx3090", show_default=True, help="For --simulate: rtx3090 or h200.")
 @click.option("--minutes", type=float, default=60.0, show_default=True, help="For --simulate.")
 @click.option("--seed", type=int, default=0, show_default=True, help="For --simulate.")
+@click.option("--gpus-of", type=int, hidden=True)
+@click.option("--steps", type=click.Path(path_type=Path), hidden=True)
 def govern(
     command: tuple[str, ...],
     pid: int | None,
@@ -119,12 +121,13 @@ def _real(
     request = Request(
         policy,
         gpus=named,
+        gpus_of=options["gpus_of"],
         actuator=options["actuator"],
         advise=options["advise"],
         each=options["each"],
         before=Settings(options["sm_before"], options["memory_before"]),
     )
-    return beside(job, request, lines, nvml_probe_of(job))
+    return beside(job, request, lines, nvml_probe_of(job, options["steps"]))
 
 
 def _simulated(kind: str, policy: Policy, lines: Lines, options: dict[str, Any]) -> list[Book]:

@@ -6,17 +6,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ekc.governor.governor import Governor
     from ekc.governor.loop import govern
     from ekc.governor.period import Period, detect_period
     from ekc.governor.policy import Policy
 
 _HOME = {
+    "Governor": "ekc.governor.governor",
     "Period": "ekc.governor.period",
     "Policy": "ekc.governor.policy",
     "detect_period": "ekc.governor.period",
     "govern": "ekc.governor.loop",
 }
-__all__ = ["Period", "Policy", "detect_period", "govern"]
+__all__ = ["Governor", "Period", "Policy", "detect_period", "govern"]
 
 
 def __getattr__(name: str) -> Any:

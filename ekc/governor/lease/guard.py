@@ -7,6 +7,7 @@ comes for `SILENCE_S`, the governor hangs or was stopped. Either way what is sti
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -51,7 +52,8 @@ def main(arguments: list[str]) -> int:
     except EkcError as problem:
         _say(f"ekc guard: {problem}")
         return 1
-    os.write(sys.stdout.fileno(), READY)
+    with contextlib.suppress(BrokenPipeError):  # A governor may be dead by now: all the more reason to go on.
+        os.write(sys.stdout.fileno(), READY)
     why = _watch(sys.stdin.fileno())
     return _give_back(held, why)
 

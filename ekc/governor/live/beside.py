@@ -28,6 +28,8 @@ class Request:
     policy: Policy
     gpus: tuple[str, ...] = ()
     """UUIDs; empty for those that the job uses."""
+    gpus_of: int | None = None
+    """Process whose family's GPUs these are, if not the job."""
     actuator: str = "auto"
     advise: bool = False
     each: bool = False
@@ -92,7 +94,7 @@ class _Opened:
         self, job: Job, request: Request, audience: Listener, probe_of: ProbeOf, loop: Loop | None
     ) -> None:
         """Raises what finding the GPUs, their actuators and probes raises."""
-        found = list(request.gpus) or gpus.of(job)
+        found = list(request.gpus) or gpus.of(job, request.gpus_of or job.pid)
         advise = request.advise or not self._leased(found, request, audience)
         if self.keeper is None:
             units = watched(found, probe_of, request.each)

@@ -11,6 +11,8 @@ from ekc.governor.actuators.nvml_board import NvmlBoard, explained, uuid_of, uui
 from ekc.governor.live.job import Job, family
 
 LOOK_S = 0.5
+SETTLED_S = 10.0
+"""The processes of a group do not reach their GPUs at one time: no new one for so long, and all are there."""
 PATIENCE_S = 120.0
 """A job that has not touched a GPU by then is taken for one that does not."""
 
@@ -31,8 +33,9 @@ def _named(word: str, known: tuple[str, ...]) -> str:
     return found[0]
 
 
-def of(job: Job) -> list[str]:
-    """The only GPU; else those that CUDA_VISIBLE_DEVICES names by UUID; else those that the job is seen on.
+def of(job: Job, ancestor: int) -> list[str]:
+    """The only GPU; else those that CUDA_VISIBLE_DEVICES names by UUID; else those that the family of `ancestor`
+    is seen on.
 
     Numbers in CUDA_VISIBLE_DEVICES are not used, since CUDA may count otherwise than NVML. Raises
     `ActuatorError` where the job ends, or `PATIENCE_S` pass, before it touches a GPU.
@@ -41,16 +44,19 @@ def of(job: Job) -> list[str]:
     if len(known) == 1:
         return list(known)
     visible = [word for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if word in known]
-    return visible or _seen(job, known)
+    return visible or _seen(job, ancestor, known)
 
 
-def _seen(job: Job, known: tuple[str, ...]) -> list[str]:
+def _seen(job: Job, ancestor: int, known: tuple[str, ...]) -> list[str]:
     boards = [NvmlBoard(uuid) for uuid in known]
-    latest = time.monotonic() + PATIENCE_S
-    while time.monotonic() < latest and job.running():
-        mine = family(job.pid)
-        found = [board.uuid for board in boards if mine & _processes(board)]
-        if found:
+    found: list[str] = []
+    changed = began = time.monotonic()
+    while job.running() and time.monotonic() < began + PATIENCE_S:
+        mine = family(ancestor)
+        now = [board.uuid for board in boards if mine & _processes(board)]
+        if now != found:
+            found, changed = now, time.monotonic()
+        if found and time.monotonic() > changed + SETTLED_S:
             return found
         time.sleep(LOOK_S)
     if not job.running():
