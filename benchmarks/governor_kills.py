@@ -2,11 +2,12 @@
 
     python benchmarks/governor_kills.py [--kills 20] [--seed 0] [--json FILE]
 
-Real processes and real signals under a scripted NVML (a file that all processes share, tests/governor/scripted):
-no GPU is touched. The governor is that of `ekc govern -- COMMAND` with a loop that sets random SM, memory and power
-limits every few milliseconds, so that kills come in the middle of setting. Rows: who is killed, at how many random
-moments, how often something was set just then, how long until the settings of before were back (a guard: until it
-was replaced, and after killing the governor thereafter), and whether the job was left alone.
+Real processes and real signals under a scripted NVML (a file that all processes share, see
+tests/governor/scripted): no GPU is touched. The governor is that of `ekc govern -- COMMAND` with a loop that
+sets random SM, memory and power limits every few milliseconds, so that kills come in the middle of setting.
+Rows: who is killed, at how many random moments, how often something was set just then, how long until the
+settings of before were back (a guard: until it was replaced, or after killing the governor too, whichever
+took longer), and whether the job was left alone.
 """
 
 from __future__ import annotations

@@ -67,6 +67,8 @@ class Lines:
             self._write(told)
             if self._machine not in (None, sys.stdout):
                 self._machine.close()
+            if not reports and not self._quiet:
+                self._say("ekc govern: nothing was measured, so there is no report")
             for report in [] if self._quiet else reports:
                 self._say("\n".join(("ekc govern: report", *report.lines())))
             if core_share is not None and not self._quiet:

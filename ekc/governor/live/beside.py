@@ -73,8 +73,9 @@ def beside(
         problem = str(trouble)
     except Exception as trouble:  # A bug of ours is no reason to touch the job.
         problem = f"a bug in ekc: {type(trouble).__name__}: {trouble}"
-    if problem is not None:
+    if problem is not None and job.running():
         audience.note(f"{problem}; the job runs ungoverned")
+        job.leave()
     began, cpu = time.monotonic(), time.process_time()
     status = job.wait()
     share = (time.process_time() - cpu) / max(time.monotonic() - began, 1e-3)
@@ -95,6 +96,8 @@ class _Opened:
     ) -> None:
         """Raises what finding the GPUs, their actuators and probes raises."""
         found = list(request.gpus) or gpus.of(job, request.gpus_of or job.pid)
+        if not job.running():
+            return
         advise = request.advise or not self._leased(found, request, audience)
         if self.keeper is None:
             units = watched(found, probe_of, request.each)
