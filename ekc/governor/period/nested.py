@@ -39,9 +39,9 @@ def _averaged(view: Signals, seconds: float) -> Signals:
     at = np.arange(np.ceil(half), view.values.shape[1] - half)
     known = _over(view.known[0], at, half)
     total = _over(view.values[0], at, half)
-    enough = (known >= half) * 1.0
+    enough = np.asarray(known >= half, dtype=np.float64)
     values = enough * total / np.maximum(known, 1e-9)
-    centred = values - enough * values.sum() / max(enough.sum(), 1.0)
+    centred: Values = values - enough * values.sum() / max(enough.sum(), 1.0)
     return Signals(centred[None], enough[None], view.interval_s, view.update_s)
 
 

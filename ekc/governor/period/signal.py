@@ -37,7 +37,7 @@ class Signals:
     @property
     def seconds(self) -> float:
         """How long they are."""
-        return self.values.shape[1] * self.interval_s
+        return float(self.values.shape[1] * self.interval_s)
 
     def one(self, view: int) -> Signals:
         """A view alone."""

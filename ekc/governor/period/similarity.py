@@ -75,7 +75,7 @@ def _averaged(signals: Signals, width: int, hop: int) -> tuple[Values, Values]:
         return signals.values, signals.known
     known = _moving(signals.known, width)[:, ::hop]
     total = _moving(signals.values, width)[:, ::hop]
-    enough = (known >= 0.5 * width) * 1.0
+    enough = np.asarray(known >= 0.5 * width, dtype=np.float64)
     return enough * total / np.maximum(known, 1.0), enough
 
 
