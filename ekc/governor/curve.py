@@ -1,0 +1,57 @@
+"""Smooth curves through few noisy points: time and power of a job over its SM clock.
+
+Bayesian least squares on polynomials: points weigh by their error, and what no point tells is left to a prior, which
+is what a roofline allows (`TIME`, from the fits of `jobs/facts.py`) or what a model predicts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ekc.governor.samples import Values
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Normal beliefs about the coefficients of x, x^2, ... (there is no constant: at x = 0 stands the default)."""
+
+    mean: tuple[float, ...]
+    sigma: tuple[float, ...]
+
+
+TIME = Prior((0.6, 0.3), (0.35, 0.6))
+"""Slowdown over x = default clock / clock - 1. Recorded kernels: 0.55 to 1 at the top, bending upwards."""
+POWER = Prior((-1.3, 0.4, 0.0), (0.7, 1.5, 2.0))
+"""Watts over those at the default, less 1, over x = 1 - clock / default clock."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A polynomial without constant, and how sure."""
+
+    weight: Values
+    covariance: Values
+
+    def at(self, x: Values) -> Values:
+        """Expected value."""
+        return np.asarray(_powers(x, len(self.weight)) @ self.weight)
+
+    def sigma(self, x: Values) -> Values:
+        """Standard deviation of that."""
+        rows = _powers(x, len(self.weight))
+        return np.asarray(np.sqrt(np.einsum("ij,jk,ik->i", rows, self.covariance, rows)))
+
+
+def _powers(x: Values, count: int) -> Values:
+    return np.asarray(np.asarray(x, float)[:, None] ** np.arange(1, count + 1)[None, :])
+
+
+def fitted(x: Values, y: Values, error: Values, prior: Prior) -> Curve:
+    """The curve after points (x, y) with standard errors; arrays of one length, which may be 0."""
+    rows = _powers(x, len(prior.mean)) / np.asarray(error)[:, None]
+    precision = rows.T @ rows + np.diag(1 / np.square(prior.sigma))
+    covariance = np.linalg.inv(precision)
+    told = rows.T @ (np.asarray(y) / np.asarray(error))
+    return Curve(covariance @ (told + np.array(prior.mean) / np.square(prior.sigma)), covariance)

@@ -1,0 +1,195 @@
+"""One phase of a job, learned: measured at the default, predicted, searched, and a choice made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ekc.governor import objective
+from ekc.governor.events import Chosen, CountersRead, Event, Measured, PeriodFound, Predicted
+from ekc.governor.landscape import CAUTION, Beliefs
+from ekc.governor.ledger import Ledger, Outcome
+from ekc.governor.measure import Meter, reading
+from ekc.governor.policy import Policy
+from ekc.governor.progress import Beat, beat_of, joined, pace_of
+from ekc.governor.protocols import Gears, Settings
+from ekc.governor.reading import Reading
+from ekc.governor.samples import Samples
+from ekc.governor.search import Search
+from ekc.governor.watch import longest_idle_s, signature
+
+FIRST_S = 15.0
+LONGEST_FIRST_S = 75.0
+COUNTER_S = (4.0, 25.0)
+"""Counter windows last a period, within this."""
+IDLE_S = 15.0
+"""Without a kernel for so long, and for longer than an iteration, a job is idle."""
+IDLE_PERIODS = 1.5
+MEMORY_USE = 30.0
+"""Percent of memory use above which a lower memory clock is not tried."""
+SAME_PHASE = 0.04
+"""Two defaults closer than this are of one phase."""
+
+Tell = Callable[[Event], None]
+Model = Callable[[dict[str, float], Reading, float], Beliefs]
+"""What counters and the reading at the default let expect; the last argument is the default's clock, MHz."""
+
+
+@dataclass
+class Phase:
+    """What is known of one phase."""
+
+    beat: Beat
+    ledger: Ledger
+    search: Search
+    default: np.ndarray = field(default_factory=lambda: np.zeros(3))
+    """Its signature at the default limits."""
+    choice: Settings = field(default_factory=Settings)
+
+    def most_stretch(self, settings: Settings) -> float:
+        """How much longer an iteration can be under these limits."""
+        clock = settings.sm_mhz or self.ledger.clock_mhz()
+        memory = 1.0 if settings.memory_mhz is None else 3.0
+        return max(1.0, self.ledger.clock_mhz() / clock) * memory
+
+    def idle(self, samples: Samples) -> bool:
+        """Whether a stretch stood still."""
+        longest = IDLE_S if not self.beat.period_s > 0 else max(IDLE_S, IDLE_PERIODS * self.beat.period_s)
+        return longest_idle_s(samples) > longest
+
+
+def begin(meter: Meter, policy: Policy, gears: Gears, tell: Tell) -> Phase:
+    """Measure at the driver's default and find out what tells progress."""
+    meter.set(Settings(), "the default is what everything is held against")
+    start, joules = meter.probe.now(), meter.probe.energy_j()
+    samples = meter.watch(FIRST_S)
+    beat, period = beat_of(samples, meter.probe.steps() is not None)
+    while beat.source != "steps" and period.verdict in ("too_short", "aperiodic"):
+        wanted = 3.3 * period.seconds if period.verdict == "too_short" and period.seconds > 0 else 60.0
+        lasted = meter.probe.now() - start
+        missing = min(wanted, LONGEST_FIRST_S) - lasted
+        if missing < 1.0:
+            break
+        samples = joined(samples, meter.watch(min(missing, max(15.0, lasted))))
+        beat, period = beat_of(samples, False)
+    seconds = meter.probe.now() - start
+    watts = (meter.probe.energy_j() - joules) / seconds
+    pace = pace_of(beat, samples, 1.05)
+    first = reading(Settings(), start, seconds, watts, pace, samples)
+    if beat.source == "steps":
+        first = meter.read(beat, 1.05)
+    tell(PeriodFound(meter.probe.now(), period.verdict, beat.period_s, beat.source))
+    phase = Phase(beat, Ledger([first]), Search(policy, np.array(gears.sm_mhz, float)), signature(samples))
+    tell(Measured(meter.probe.now(), first, "default", 0.0, 0.0))
+    return phase
+
+
+def count(meter: Meter, phase: Phase, model: Model | None, tell: Tell) -> None:
+    """Read counters over a period and let the model expect something of every gear."""
+    if model is None:
+        return
+    longest = phase.beat.period_s if phase.beat.period_s > 0 else 10.0
+    seconds = float(np.clip(longest, *COUNTER_S))
+    counters = meter.probe.counters(seconds)
+    if counters is None:
+        return
+    tell(CountersRead(meter.probe.now(), seconds, counters))
+    base = phase.ledger.clock_mhz()
+    beliefs = model(counters, phase.ledger.defaults[-1], base)
+    phase.search = replace(phase.search, beliefs=beliefs, modelled=True)
+    now = phase.search.landscape(phase.ledger)
+    place = now.choice(phase.search.policy, 0.0)
+    where = Settings(sm_mhz=int(now.clock_mhz[place]))
+    tell(Predicted(meter.probe.now(), where, float(now.slowdown[place]), float(now.saving[place])))
+
+
+def explore(meter: Meter, phase: Phase, gears: Gears, tell: Tell) -> None:
+    """Search SM clocks, then memory clocks where there are several, and put the choice in force."""
+    start, joules = meter.probe.now(), meter.probe.energy_j()
+    points = len(phase.ledger.others)
+    while (place := phase.search.next(phase.ledger)) is not None:
+        gear = int(phase.search.gears[place])
+        visit(meter, phase, Settings(sm_mhz=gear, memory_mhz=phase.search.memory_mhz), "candidate", tell)
+        if phase.beat.source == "throughput":
+            again(meter, phase, tell)
+    if len(phase.ledger.defaults) == 1 and phase.ledger.others:
+        again(meter, phase, tell)
+    phase.choice = chosen(phase)
+    if gears.memory_mhz and _memory_may_pay(phase):
+        _explore_memory(meter, phase, gears, tell)
+    meter.set(phase.choice, "the choice")
+    expected = expectation(phase)
+    spent = meter.probe.now() - start, meter.probe.energy_j() - joules
+    visited = len(phase.ledger.others) - points
+    tell(Chosen(meter.probe.now(), phase.choice, expected.slowdown, expected.saving, visited, *spent))
+
+
+def visit(meter: Meter, phase: Phase, settings: Settings, purpose: str, tell: Tell) -> None:
+    """Read the job under some limits; a stretch that stood still does not count."""
+    meter.set(settings, purpose)
+    seen = meter.read(phase.beat, phase.most_stretch(settings))
+    if seen.sm_util < 0.3 * 100 * phase.ledger.sm_util():
+        return
+    phase.ledger.others.append(seen)
+    outcome = phase.ledger.outcome(seen)
+    tell(Measured(meter.probe.now(), seen, purpose, outcome.slowdown, outcome.saving))
+
+
+def again(meter: Meter, phase: Phase, tell: Tell) -> None:
+    """Measure the default once more: what drifts meanwhile is then known."""
+    meter.set(Settings(), "the default again")
+    seen = meter.read(phase.beat, 1.05)
+    if seen.sm_util < 0.3 * 100 * phase.ledger.sm_util():
+        return
+    phase.ledger.defaults.append(seen)
+    tell(Measured(meter.probe.now(), seen, "default", 0.0, 0.0))
+
+
+def chosen(phase: Phase) -> Settings:
+    """The best that is known at the phase's memory clock; the default where nothing is better."""
+    now = phase.search.landscape(phase.ledger)
+    place = now.choice(phase.search.policy, CAUTION)
+    policy = phase.search.policy
+    better = objective.score(policy, now.slowdown[place], now.saving[place]) < 1
+    if policy.objective != "speed" and (not better or now.clock_mhz[place] >= phase.ledger.clock_mhz()):
+        return Settings(memory_mhz=phase.search.memory_mhz)
+    return Settings(sm_mhz=int(now.clock_mhz[place]), memory_mhz=phase.search.memory_mhz)
+
+
+def expectation(phase: Phase) -> Outcome:
+    """What the choice is believed to do."""
+    if phase.choice.sm_mhz is None:
+        return Outcome(0.0, 0.0, 1.0)
+    now = phase.search.landscape(phase.ledger)
+    place = int(np.searchsorted(now.clock_mhz, phase.choice.sm_mhz))
+    slowdown, saving = float(now.slowdown[place]), float(now.saving[place])
+    return Outcome(slowdown, float(now.sigma[place]), (1 - saving) / (1 + slowdown))
+
+
+def _memory_may_pay(phase: Phase) -> bool:
+    use = float(np.mean([r.memory_util for r in phase.ledger.defaults]))
+    return phase.beat.source in ("steps", "period") and use < MEMORY_USE
+
+
+def _explore_memory(meter: Meter, phase: Phase, gears: Gears, tell: Tell) -> None:
+    """Step down the memory clock at the chosen SM clock while that is allowed and better."""
+    policy = phase.search.policy
+    best, standing = expectation(phase), phase.choice
+    top = gears.memory_mhz[-1]
+    for memory in reversed([m for m in gears.memory_mhz if m < 0.9 * top]):
+        settings = Settings(sm_mhz=standing.sm_mhz, memory_mhz=memory)
+        visited = len(phase.ledger.others)
+        visit(meter, phase, settings, "candidate", tell)
+        if len(phase.ledger.others) == visited:
+            return
+        now = phase.ledger.outcome(phase.ledger.others[-1])
+        if not np.isfinite(now.slowdown) or objective.violation(policy, now.slowdown, now.saving) > 0:
+            return
+        if objective.score(policy, now.slowdown, now.saving) >= objective.score(
+            policy, best.slowdown, best.saving
+        ):
+            return
+        best, phase.choice = now, settings
+        phase.search = replace(phase.search, memory_mhz=memory)

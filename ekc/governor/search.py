@@ -1,0 +1,100 @@
+"""The search over SM clocks: feasibility first, then the best that a smooth curve through the readings promises.
+
+Where GPOEO brackets by steps of a tenth of the gears and closes in by golden section, a curve that is fitted anew
+after each reading says where the budget ends and where the least energy lies; a bracket around that point is then
+confirmed. Two or three readings do instead of seven to nine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ekc.governor.landscape import Beliefs, Landscape, landscape, slower
+from ekc.governor.ledger import Ledger
+from ekc.governor.policy import Policy
+from ekc.governor.samples import Values
+
+NEAR = 0.02
+"""Gears closer than this share of the clock are one point."""
+SURE = 0.007
+"""Standard deviation of the slowdown that ends the search."""
+FARTHEST = 2.2
+"""How much farther from the default the next point may be than the farthest so far."""
+MOST_POINTS = 8
+MOST_UNSURE = 12
+"""Readings where progress is so noisy that points are repeated."""
+FIRST_SLOWDOWN = 0.6
+"""Of a cycle's lengthening, expected of the first point without a model."""
+UNBOUND_X = 0.2
+"""First lengthening where no slowdown budget binds."""
+GOLDEN = 0.381966
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search in one phase at one memory clock; all it knows is in the ledger."""
+
+    policy: Policy
+    gears: Values
+    """SM clocks, ascending, MHz."""
+    beliefs: Beliefs = Beliefs()
+    memory_mhz: int | None = None
+    modelled: bool = False
+    """Whether the beliefs come from a model, which may then pick the first point."""
+
+    def landscape(self, ledger: Ledger) -> Landscape:
+        """What is believed now."""
+        return landscape(ledger, self.gears, self.beliefs, self.memory_mhz)
+
+    def next(self, ledger: Ledger) -> int | None:
+        """Place of the gear to read next; None where the search is over."""
+        tried = self.tried(ledger)
+        if not len(tried):
+            return self._first(ledger)
+        if len(tried) >= MOST_UNSURE:
+            return None
+        now = self.landscape(ledger)
+        base = ledger.clock_mhz()
+        reach = base / (1 + FARTHEST * max(slower(tried, base).max(), 0.02))
+        place = max(now.choice(self.policy, 0.0), int(np.searchsorted(self.gears, reach)))
+        near = np.abs(tried / self.gears[place] - 1) < NEAR
+        if not near.any():
+            return place if len(tried) < MOST_POINTS else None
+        if now.sigma[place] > SURE and self.policy.objective == "energy":
+            return place
+        return self._bracket(ledger, now, place, tried)
+
+    def _bracket(self, ledger: Ledger, now: Landscape, place: int, tried: Values) -> int | None:
+        """A least energy inside the budget needs a point on its low side; golden section says how far."""
+        lowest = float(tried.min())
+        inside = now.slowdown[place] + now.sigma[place] < 0.8 * self.policy.max_slowdown
+        if self.policy.objective == "energy" and not inside:
+            return None
+        if lowest < self.gears[place] * (1 - NEAR) or place == 0 or len(tried) >= MOST_POINTS:
+            return None
+        step = GOLDEN * (ledger.clock_mhz() - self.gears[place])
+        return max(
+            0, int(np.searchsorted(self.gears, self.gears[place] - max(step, 2 * NEAR * self.gears[place])))
+        )
+
+    def tried(self, ledger: Ledger) -> Values:
+        """SM clocks read so far at this memory clock."""
+        return np.array(
+            [
+                r.settings.sm_mhz
+                for r in ledger.others
+                if r.settings.memory_mhz == self.memory_mhz and r.settings.sm_mhz
+            ],
+            float,
+        )
+
+    def _first(self, ledger: Ledger) -> int:
+        base = ledger.clock_mhz()
+        if self.modelled:
+            return self.landscape(ledger).choice(self.policy, 0.0)
+        x = UNBOUND_X
+        if self.policy.objective == "energy":
+            x = self.policy.max_slowdown / (FIRST_SLOWDOWN * max(0.2, ledger.sm_util()))
+        return int(np.searchsorted(self.gears, base / (1 + min(max(x, 0.03), 0.35))))
