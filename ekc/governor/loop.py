@@ -152,6 +152,7 @@ class _Governor:
                     return level
                 continue
             watch.follow(samples)
+            phase.follow(samples)
             if self._probe.now() - checked > gap and watch.ready():
                 if self._check(phase):
                     watch = Watch()

@@ -8,6 +8,7 @@ most of the signals' power is sought directly on the readings' own times, late a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -19,6 +20,7 @@ FASTEST_HZ = 4.5
 GRID = 0.15
 """Step of the search, in cycles of the highest harmonic over the whole stretch."""
 FEWEST = 32
+BLOCKS = 5
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,8 @@ class Tempo:
     """A period near the expected one."""
 
     seconds: float
-    error: float
-    """Standard error as a share of it, told by the two halves of the stretch."""
+    wander: float
+    """How the beat strays: variance of its timing (seconds squared) gained per second; NaN where untold."""
     clarity: float
     """Share of the signals' variance that the harmonic series explains, 0 to 1."""
 
@@ -49,15 +51,24 @@ def tempo(samples: Samples, near_s: float, least: float, most: float) -> Tempo |
         return None
     rows = signals(samples)
     seconds, explained = _best(at, rows, near_s, least, most)
-    middle = len(at) // 2
-    if at[-1] - at[0] < 4 * seconds:
-        return Tempo(seconds, 0.3 * 0.1 / (at[-1] - at[0] - seconds) + 0.003, explained)
-    halves = [
-        _best(at[part], rows[:, part], seconds, 0.97, 1.03)[0]
-        for part in (slice(middle), slice(middle, None))
-    ]
-    # Halves know the frequency 2^1.5 times worse than the whole; their difference has twice that variance.
-    return Tempo(seconds, abs(halves[0] - halves[1]) / seconds / 4 + 5e-4, explained)
+    return Tempo(seconds, _wander(at, rows, seconds), explained)
+
+
+def _wander(at: Values, rows: Values, seconds: float) -> float:
+    """From the phases of blocks of whole periods: what they stray from one block to the next."""
+    periods = int((at[-1] - at[0]) / seconds)
+    length = seconds * max(1, periods // BLOCKS)
+    count = int((at[-1] - at[0]) / length)
+    if count < 3:
+        return float("nan")
+    harmonics = np.arange(1, int(min(HARMONICS, max(1, FASTEST_HZ * seconds))) + 1)
+    power = [(np.abs(rows @ np.exp(-2j * np.pi * at * m / seconds)) ** 2).sum() for m in harmonics]
+    turn = rows * np.exp(-2j * np.pi * at * harmonics[int(np.argmax(power))] / seconds)
+    edges = np.searchsorted(at, at[0] + length * np.arange(count + 1))
+    blocks = np.array([turn[:, a:b].sum(axis=1) for a, b in pairwise(edges)])
+    strayed = np.angle((blocks[1:] * blocks[:-1].conj()).sum(axis=1))
+    late = strayed / (2 * np.pi * harmonics[int(np.argmax(power))]) * seconds
+    return float(np.mean(late**2) / length)
 
 
 def _best(at: Values, rows: Values, near_s: float, least: float, most: float) -> tuple[float, float]:
