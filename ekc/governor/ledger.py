@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ekc.governor.reading import Reading
+from ekc.governor.reading import UNTOLD, Reading
 from ekc.governor.samples import Values
 
 DRIFT_PER_S = 4e-5
@@ -14,6 +14,9 @@ DRIFT_PER_S = 4e-5
 WATTS_ERROR = 0.005
 """Standard error of a mean of watts, beyond that of its pace."""
 LEAST_ERROR = 0.003
+SURPRISE = 0.08
+CONTRADICTION = 2.5
+"""Standard deviations between the two witnesses from which on they contradict each other."""
 SHARED = 0.5
 """Of the error of a pace that its watts share: where work comes in no beat, so does what it draws."""
 
@@ -50,6 +53,23 @@ class Ledger:
     def sm_util(self) -> float:
         """At the default, 0 to 1."""
         return float(np.mean([r.sm_util for r in self.defaults])) / 100
+
+    def surprising(self, reading: Reading) -> bool:
+        """Whether a reading draws quite other than the last under the same limits: something came between."""
+        same = [r for r in self.defaults + self.others if r.settings == reading.settings]
+        scatter = reading.pace.moved_error if not np.isfinite(reading.pace.beats) else 0.0
+        limit = SURPRISE + 2 * float(np.nan_to_num(scatter))
+        return bool(same) and abs(reading.watts / same[-1].watts - 1) > limit
+
+    def base_error(self, at_s: float) -> float:
+        """How well the default's pace is known at a moment: the standard error of the better witness."""
+        errors = [self._default(at_s, witness)[1] for witness in ("beats", "moved")]
+        return float(np.nanmin([*errors, 1.0]))
+
+    def distrust_beats(self) -> None:
+        """Forget what beats said: they were none."""
+        for readings in (self.defaults, self.others):
+            readings[:] = [replace(r, pace=replace(r.pace, beats=UNTOLD, beats_error=UNTOLD)) for r in readings]
 
     def outcome(self, reading: Reading) -> Outcome:
         """Against the default as it would have been measured at that moment (A/B/A)."""
@@ -95,5 +115,6 @@ def _both(values: Values, errors: Values) -> tuple[float, float]:
         return float("nan"), float("nan")
     weight = 1 / np.maximum(errors[told], LEAST_ERROR) ** 2
     mean = float((values[told] * weight).sum() / weight.sum())
-    apart = float(np.ptp(values[told])) / 4
-    return mean, float(max(1 / np.sqrt(weight.sum()), apart))
+    error = float(1 / np.sqrt(weight.sum()))
+    apart = float(np.ptp(values[told]))
+    return mean, apart / 2 if apart > CONTRADICTION * np.hypot(*errors) else error

@@ -10,12 +10,12 @@ import numpy as np
 from ekc.governor import objective
 from ekc.governor.events import Chosen, CountersRead, Event, Measured, PeriodFound, Predicted
 from ekc.governor.landscape import CAUTION, Beliefs
-from ekc.governor.ledger import Ledger, Outcome
-from ekc.governor.measure import Meter, reading
+from ekc.governor.ledger import DRIFT_PER_S, Ledger, Outcome
+from ekc.governor.measure import Meter, known, reading
 from ekc.governor.policy import Policy
 from ekc.governor.progress import CLEAR, Beat, beat_of, joined, pace_of
 from ekc.governor.protocols import Gears, Settings
-from ekc.governor.reading import Reading
+from ekc.governor.reading import UNTOLD, Reading
 from ekc.governor.samples import Samples
 from ekc.governor.search import Search
 from ekc.governor.tempo import tempo
@@ -25,11 +25,14 @@ FIRST_S = 15.0
 LONGEST_FIRST_S = 75.0
 COUNTER_S = (4.0, 25.0)
 """Counter windows last a period, within this."""
-IDLE_S = 15.0
+IDLE_S = 8.0
 """Without a kernel for so long, and for longer than an iteration, a job is idle."""
 IDLE_PERIODS = 1.5
 MEMORY_USE = 12.0
 """Percent of memory use above which a lower memory clock is not tried."""
+TRIES = 2
+OFFBEAT = 0.01
+"""How much a period may differ between two looks at the default, beyond its error and drift."""
 SAME_PHASE = 0.04
 """Two defaults closer than this are of one phase."""
 
@@ -123,7 +126,8 @@ def explore(meter: Meter, phase: Phase, gears: Gears, tell: Tell) -> None:
     while (place := phase.search.next(phase.ledger)) is not None:
         gear = int(phase.search.gears[place])
         visit(meter, phase, Settings(sm_mhz=gear, memory_mhz=phase.search.memory_mhz), "candidate", tell)
-        if phase.beat.source == "throughput":
+        last = phase.ledger.others[-1] if phase.ledger.others else None
+        if last and phase.ledger.base_error(last.at_s) > max(0.008, 0.8 * known(last.pace)):
             again(meter, phase, tell)
     if len(phase.ledger.defaults) == 1 and phase.ledger.others:
         again(meter, phase, tell)
@@ -138,11 +142,12 @@ def explore(meter: Meter, phase: Phase, gears: Gears, tell: Tell) -> None:
 
 
 def visit(meter: Meter, phase: Phase, settings: Settings, purpose: str, tell: Tell) -> None:
-    """Read the job under some limits; a stretch that stood still does not count."""
+    """Read the job under some limits; a stretch into which something came between does not count."""
     meter.set(settings, purpose)
-    seen, phase.beat = meter.read(phase.beat, phase.most_stretch(settings))
-    if seen.sm_util < 0.3 * 100 * phase.ledger.sm_util():
-        return
+    for _ in range(TRIES):
+        seen, phase.beat = meter.read(phase.beat, phase.most_stretch(settings))
+        if not _disturbed(phase, seen):
+            break
     phase.ledger.others.append(seen)
     outcome = phase.ledger.outcome(seen)
     tell(Measured(meter.probe.now(), seen, purpose, outcome.slowdown, outcome.saving))
@@ -152,12 +157,32 @@ def again(meter: Meter, phase: Phase, tell: Tell) -> None:
     """Measure the default once more: what drifts meanwhile is then known."""
     meter.set(Settings(), "the default again")
     seen, phase.beat = meter.read(phase.beat, 1.05)
+    if _disturbed(phase, seen):
+        return
+    if phase.beat.source == "period" and _offbeat(phase, seen):
+        phase.beat = Beat("throughput", verdict="aperiodic")
+        phase.ledger.distrust_beats()
+        seen = replace(seen, pace=replace(seen.pace, beats=UNTOLD, beats_error=UNTOLD, period_s=UNTOLD))
+        tell(PeriodFound(meter.probe.now(), "aperiodic", UNTOLD, "throughput"))
     if seen.pace.period_s > 0:
         phase.beat = replace(phase.beat, period_s=seen.pace.period_s)
-    if seen.sm_util < 0.3 * 100 * phase.ledger.sm_util():
-        return
     phase.ledger.defaults.append(seen)
     tell(Measured(meter.probe.now(), seen, "default", 0.0, 0.0))
+
+
+def _disturbed(phase: Phase, seen: Reading) -> bool:
+    """Whether the stretch stood still for a while, or something else ran."""
+    return seen.sm_util < 30 * phase.ledger.sm_util() or phase.ledger.surprising(seen)
+
+
+def _offbeat(phase: Phase, seen: Reading) -> bool:
+    """Whether a period that was found is not there, or another, when looked for again."""
+    last = [r for r in phase.ledger.defaults if r.pace.beats > 0]
+    if not last or not seen.pace.beats > 0:
+        return True
+    errors = float(np.hypot(last[-1].pace.beats_error, seen.pace.beats_error))
+    allowed = OFFBEAT + 3 * errors + DRIFT_PER_S * (seen.at_s - last[-1].at_s)
+    return abs(seen.pace.beats / last[-1].pace.beats - 1) > allowed
 
 
 def chosen(phase: Phase) -> Settings:

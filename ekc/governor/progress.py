@@ -22,6 +22,8 @@ BLOCK_S = 2.5
 FLOOR = 0.002
 """No pace is known better than this share."""
 FEWEST_BLOCKS = 3
+JITTER = 0.015
+"""Of one period to the next, one sigma, believed until seen."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ def beat_of(samples: Samples, hooked: bool) -> tuple[Beat, Period]:
     if period.verdict in ("periodic", "multiple"):
         found = tempo(samples, period.seconds, 0.9, 1.1)
         if found is not None and found.clarity >= CLEAR:
-            return Beat("period", found.seconds, period.verdict), period
+            usual = JITTER**2 * found.seconds
+            return Beat("period", found.seconds, period.verdict, usual, 1), period
     moving = float(np.nanmean(samples.memory_util)) if len(samples) else 0.0
     return Beat("throughput" if moving >= LEAST_MEMORY else "none", verdict=period.verdict), period
 
