@@ -16,7 +16,7 @@ STRAY = 1.5
 """Standard deviations from the curve beyond which a reading loses weight."""
 AIM = 1.0
 """Share of the slowdown budget that is aimed at."""
-CAUTION = 0.4
+CAUTION = 0.15
 """How many standard deviations a choice keeps from the budget."""
 
 
