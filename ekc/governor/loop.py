@@ -34,7 +34,7 @@ LONGEST_WAIT_S = 40.0
 FIRST_CHECK_S = 120.0
 LONGEST_CHECK_S = 900.0
 """The default is measured again after so long; the gap doubles from the first to the longest."""
-MOVE = 0.012
+MOVE = 0.006
 """A check moves the clock only if by more than this share."""
 
 
@@ -152,6 +152,7 @@ class _Governor:
                     return level
                 continue
             watch.follow(samples)
+            phase.follow(samples)
             if self._probe.now() - checked > gap and watch.ready():
                 if self._check(phase):
                     watch = Watch()

@@ -23,7 +23,7 @@ SURE = 0.007
 FARTHEST = 2.2
 """How much farther from the default the next point may be than the farthest so far."""
 MOST_POINTS = 8
-MOST_UNSURE = 12
+MOST_UNSURE = 6
 """Readings where progress is so noisy that points are repeated."""
 FIRST_SLOWDOWN = 0.6
 """Of a cycle's lengthening, expected of the first point without a model."""
@@ -51,14 +51,13 @@ class Search:
     def next(self, ledger: Ledger) -> int | None:
         """Place of the gear to read next; None where the search is over."""
         tried = self.tried(ledger)
-        if not len(tried):
+        if len(tried) == 0:
             return self._first(ledger)
         if len(tried) >= MOST_UNSURE:
             return None
         now = self.landscape(ledger)
         base = ledger.clock_mhz()
-        reach = base / (1 + FARTHEST * max(slower(tried, base).max(), 0.02))
-        place = max(now.choice(self.policy, 0.0), int(np.searchsorted(self.gears, reach)))
+        place = max(now.choice(self.policy, 0.0), self.reach(ledger, FARTHEST))
         near = np.abs(tried / self.gears[place] - 1) < NEAR
         if not near.any():
             return place if len(tried) < MOST_POINTS else None
@@ -78,6 +77,12 @@ class Search:
         return max(
             0, int(np.searchsorted(self.gears, self.gears[place] - max(step, 2 * NEAR * self.gears[place])))
         )
+
+    def reach(self, ledger: Ledger, times: float) -> int:
+        """Place of the lowest gear near enough to what was read."""
+        base = ledger.clock_mhz()
+        farthest = max(slower(self.tried(ledger), base).max(initial=0.0), 0.02)
+        return int(np.searchsorted(self.gears, base / (1 + times * farthest)))
 
     def tried(self, ledger: Ledger) -> Values:
         """SM clocks read so far at this memory clock."""

@@ -33,6 +33,14 @@ class Timeline:
         """The same as another true phase."""
         return replace(self, regime=np.full_like(self.regime, number))
 
+    def cut(self, share: float) -> tuple[Timeline, Timeline]:
+        """In two, between two iterations."""
+        place = int(np.searchsorted(self.iteration, int(share * self.iteration[-1]) or 1))
+        first, rest = slice(None, place), slice(place, None)
+        parts = [(self.stage[p], self.seconds[p], self.iteration[p], self.regime[p]) for p in (first, rest)]
+        late = parts[1][2] - parts[1][2][0]
+        return Timeline(*parts[0]), Timeline(*parts[1][:2], late, parts[1][3])
+
     @staticmethod
     def joined(parts: Sequence[Timeline]) -> Timeline:
         """One after the other."""

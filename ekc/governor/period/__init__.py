@@ -1,7 +1,7 @@
 """The iteration period of a training job, from what the sensors of its GPU show.
 
-As in GPOEO (arXiv 2201.01684) the signals are summed with chosen signs, candidates are proposed and the one wins
-whose adjacent periods are most alike; how each of these is done differs, see docs/governor.md.
+As in GPOEO (arXiv 2201.01684) the signals are summed with chosen signs, candidates are proposed and the one
+wins whose adjacent periods are most alike; how each of these is done differs, see docs/governor.md.
 """
 
 from ekc.governor.period.detect import detect_period

@@ -13,7 +13,7 @@ LOST = 0.6
 
 
 def refined(alike: Similarity, first_s: float) -> float:
-    """The period from the peaks at it and its multiples: the line through them, each as heavy as its multiple."""
+    """The period from the peaks at it and its multiples: the line from 0 through them."""
     top, height = _peak(alike, first_s, NEAR * first_s)
     seconds, tops = top, [top]
     while (at := (len(tops) + 1) * seconds) < alike.lag_s[-1]:
