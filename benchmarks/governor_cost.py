@@ -3,9 +3,9 @@
     python benchmarks/governor_cost.py [--seconds 180] [--json FILE]
 
 `ekc govern -- sleep SECONDS` as it is, over a scripted NVML (tests/governor/scripted): period detection,
-search and watching are the real ones; what a call costs in a driver is not in the figures, what it costs in the
-script is. The governor is billed from the start of its loop, imports of the loop included; the guard from its
-own start.
+search and watching are the real ones; what a call costs in a driver is not in the figures, what it costs in
+the script is. The governor is billed from the start of its loop, imports of the loop included; the guard from
+its own start.
 """
 
 from __future__ import annotations

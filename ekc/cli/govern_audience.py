@@ -8,13 +8,16 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from ekc.cli.output import log
 from ekc.errors import InvalidInput
 from ekc.governor.events import Applied, Checked, Chosen, Event
-from ekc.governor.live.book import Book, event_json
-from ekc.governor.live.report import Report
+from ekc.governor.live.jsonl import event_json
+
+if TYPE_CHECKING:
+    from ekc.governor.live.book import Book
+    from ekc.governor.live.report import Report
 
 
 class Lines:

@@ -23,6 +23,8 @@ class ScriptedBoards:
         self.folder = folder
         self.file = folder / "boards.json"
         self.leases = folder / "leases"
+        self.extra: dict[str, str] = {}
+        """More for the environment."""
         gpus = [_gpu(index) for index in range(number)]
         self.file.write_text(json.dumps({"gpus": gpus, "fail": {}, "lost": False}))
         for index in range(number):
@@ -38,6 +40,7 @@ class ScriptedBoards:
             "PYTHONPATH": path,
             "EKC_SCRIPTED_GPU": str(self.file),
             "EKC_RUN_DIR": str(self.leases),
+            **self.extra,
         }
 
     def start(self, *words: str, **options: Any) -> subprocess.Popen[str]:

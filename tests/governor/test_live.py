@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -17,8 +19,9 @@ from ekc.governor.jobs.card import CARDS
 from ekc.governor.jobs.draw import KINDS, draw
 from ekc.governor.jobs.world import SimulatedRun
 from ekc.governor.live import session
-from ekc.governor.live.book import Book, event_json, plain
+from ekc.governor.live.book import Book
 from ekc.governor.live.group import GroupActuator, GroupProbe
+from ekc.governor.live.jsonl import event_json, plain
 from ekc.governor.live.report import report
 from ekc.governor.live.session import Session, Unit
 from ekc.governor.live.simulated import simulated_unit
@@ -26,6 +29,7 @@ from ekc.governor.live.steps import StepCounter, StepReader
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
 from ekc.governor.samples import Samples
+from tests.governor.scripted_nvml import ROOT
 
 
 class Heard:
@@ -154,6 +158,14 @@ def test_json_knows_no_nan() -> None:
         "b": [None, 1.5],
         "c": {"sm_mhz": 3, "memory_mhz": None, "power_w": None},
     }
+
+
+@pytest.mark.parametrize(
+    "module", ["ekc.governor.lease", "ekc.cli.govern_audience", "ekc.governor.live.request"]
+)
+def test_what_comes_before_the_job_and_stays_beside_it_is_light(module: str) -> None:
+    program = f"import sys, {module}; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 0
 
 
 def test_steps_are_counted_across_processes(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ class Keeper:
         self._over.set()
         self._heart.join()
         problems = self._end_leases()
-        self._dismiss()
+        self._dismiss(wait=not problems)  # A guard with something left to put back goes on trying alone.
         return problems
 
     def __enter__(self) -> Keeper:
@@ -76,7 +76,9 @@ class Keeper:
             try:
                 actuator.end()
             except EkcError as problem:
-                problems.append(f"{problem}; when that is mended: ekc govern --restore")
+                problems.append(
+                    f"{problem}; its guard tries on for a minute, after that: ekc govern --restore"
+                )
         return problems
 
     def _start_guard(self) -> subprocess.Popen[bytes]:
@@ -130,8 +132,9 @@ class Keeper:
             self._dismiss()
             self._guard = self._start_guard()
 
-    def _dismiss(self) -> None:
+    def _dismiss(self, wait: bool = True) -> None:
         """A guard whose leases are over leaves when its pipe closes."""
         assert self._guard.stdin is not None
         self._guard.stdin.close()
-        self._guard.wait()
+        if wait:
+            self._guard.wait()

@@ -15,27 +15,11 @@ from ekc.governor.lease import Keeper
 from ekc.governor.live import gpus
 from ekc.governor.live.book import Book
 from ekc.governor.live.job import Job
+from ekc.governor.live.request import Request
 from ekc.governor.live.session import Audience, Loop, Session
 from ekc.governor.live.units import ProbeOf, governed, watched
 from ekc.governor.policy import Policy
-from ekc.governor.protocols import Actuator, Probe, Settings
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the user asked for."""
-
-    policy: Policy
-    gpus: tuple[str, ...] = ()
-    """UUIDs; empty for those that the job uses."""
-    gpus_of: int | None = None
-    """Process whose family's GPUs these are, if not the job."""
-    actuator: str = "auto"
-    advise: bool = False
-    each: bool = False
-    """A loop for each GPU; otherwise one for all of them together."""
-    before: Settings | None = None
-    """Clock limits that hold already, since they cannot be read."""
+from ekc.governor.protocols import Actuator, Probe
 
 
 class Listener(Audience, Protocol):

@@ -7,7 +7,8 @@ from typing import Any
 
 from ekc.governor.advise import Advised
 from ekc.governor.events import Checked, Chosen, Ended, PeriodFound, Shifted, settings_text
-from ekc.governor.live.book import Book, plain
+from ekc.governor.live.book import Book
+from ekc.governor.live.jsonl import plain
 
 
 @dataclass(frozen=True)
