@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -42,8 +43,8 @@ class Lines:
 
     def fresh(self, book: Book) -> None:
         """The status line, from the newest samples."""
-        if self._status is not None and book.trace:
-            with self._lock:
+        with self._lock, contextlib.suppress(OSError):
+            if self._status is not None and book.trace:
                 self._status.show(_now(book))
 
     def trouble(self, book: Book, line: str) -> None:
@@ -64,12 +65,11 @@ class Lines:
         """The reports; the status line goes."""
         with self._lock:
             if self._status is not None:
-                self._status.stop()
+                with contextlib.suppress(OSError):
+                    self._status.stop()
                 self._status = None
             told = {"event": "Report", "reports": [x.to_json() for x in reports], "core_share": core_share}
             self._write(told)
-            if self._machine not in (None, sys.stdout):
-                self._machine.close()
             if not reports and not self._quiet:
                 self._say("ekc govern: nothing was measured, so there is no report")
             for report in [] if self._quiet else reports:
@@ -78,15 +78,21 @@ class Lines:
                 self._say(f"  {'governor':15} {core_share:.1%} of one core")
 
     def _say(self, line: str) -> None:
-        if self._status is not None:
-            self._status.above(line)
-        else:
-            log(line)
+        """A terminal that is gone is no reason to end, or to end otherwise than the job."""
+        with contextlib.suppress(OSError):
+            if self._status is not None:
+                self._status.above(line)
+            else:
+                log(line)
 
     def _write(self, value: dict[str, Any]) -> None:
-        if self._machine is not None:
-            self._machine.write(json.dumps(value) + "\n")
-            self._machine.flush()
+        try:
+            if self._machine is not None:
+                self._machine.write(json.dumps(value) + "\n")
+                self._machine.flush()
+        except OSError as problem:
+            self._machine = None
+            self._say(f"ekc govern: --json cannot be written any more ({problem.strerror})")
 
 
 class _Status(Protocol):

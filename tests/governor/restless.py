@@ -13,9 +13,9 @@ from ekc.governor.actuators.nvml_board import uuids
 from ekc.governor.lease import Keeper
 from ekc.governor.protocols import Settings
 
-latest = time.monotonic() + float(sys.argv[1])
 told = None
 with Keeper([chosen("auto", uuid) for uuid in uuids()], tell=print) as keeper:
+    latest = time.monotonic() + float(sys.argv[1])
     while time.monotonic() < latest:
         if keeper.guard_pid != told:
             told = keeper.guard_pid

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from pathlib import Path
@@ -67,7 +68,9 @@ class ScriptedBoards:
     def put(self, index: int, **limits: Any) -> None:
         """As an administrator would, past everything."""
         for name, value in limits.items():
-            (self.folder / f"{index}.{name}").write_text(json.dumps(value))
+            fresh = self.folder / f"{index}.{name}.{threading.get_ident()}.put"
+            fresh.write_text(json.dumps(value))
+            fresh.replace(self.folder / f"{index}.{name}")
 
     def script(self, **changes: Any) -> None:
         """What fails from now on: `fail` (NVML error codes by function), `lost`."""

@@ -26,7 +26,7 @@ class Restless:
         self.boards = boards
         self.process = boards.start(RESTLESS, "60", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         self.guard = self.next_guard()
-        assert boards.wait_for(lambda b: {call[3] for call in b.calls()} == {0, 1}, 10) < 10
+        assert boards.wait_for(_clocks_were_set, 20) < 20
 
     def next_guard(self) -> int:
         """Process id of the first, or the next, guard."""
@@ -52,6 +52,11 @@ def restless(boards: ScriptedBoards) -> Iterator[Restless]:
 
 def _back(boards: ScriptedBoards) -> bool:
     return boards.limits(0) == boards.limits(1) == BEFORE
+
+
+def _clocks_were_set(boards: ScriptedBoards) -> bool:
+    """On both."""
+    return {call[3] for call in boards.calls() if "Locked" in call[2]} == {0, 1}
 
 
 def _over(boards: ScriptedBoards) -> bool:

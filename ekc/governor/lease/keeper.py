@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -17,6 +18,8 @@ from ekc.governor.protocols import Settings
 
 BEAT_S = 0.5
 """Between two signs of life; a guard waits for several times as long."""
+STARTING_S = 20.0
+"""A guard that has not opened its actuators by then never will: the driver does not answer."""
 
 
 class Keeper:
@@ -93,19 +96,23 @@ class Keeper:
         assert guard.stdin is not None
         assert guard.stdout is not None
         with guard.stdout:
-            if guard.stdout.readline() != READY:
+            answers = select.select([guard.stdout], [], [], STARTING_S)[0]
+            if not answers or guard.stdout.readline() != READY:
                 guard.kill()
-                guard.wait()
                 raise ActuatorError("the guard process did not start, so nothing may be set")
         os.set_blocking(guard.stdin.fileno(), False)
         return guard
 
     def _beat_on(self) -> None:
+        told = None
         while not self._over.wait(BEAT_S):
             try:
                 self._beat()
+                told = None
             except (EkcError, OSError) as problem:
-                self._tell(f"lease: {problem}")
+                if str(problem) != told:
+                    told = str(problem)
+                    self._tell(f"the guard is missing, and tried for again: {told}")
 
     def _beat(self) -> None:
         if not all(x.held() for x in self.actuators):
@@ -114,7 +121,10 @@ class Keeper:
             self._tell("the guard died; a new one is there")
             self._new_guard()
         assert self._guard.stdin is not None
-        os.write(self._guard.stdin.fileno(), b".")
+        try:
+            os.write(self._guard.stdin.fileno(), b".")
+        except BlockingIOError:
+            self._guard.kill()  # It has not read for hours; the next beat starts another.
 
     def _renew(self) -> None:
         """New leases, a guard for them, and only then what had been set before the old ones ended."""
