@@ -12,6 +12,7 @@ from ekc.governor.events import Chosen, CountersRead, Event, Measured, PeriodFou
 from ekc.governor.landscape import CAUTION, Beliefs
 from ekc.governor.ledger import DRIFT_PER_S, Ledger, Outcome
 from ekc.governor.measure import Meter, known, reading
+from ekc.governor.period import Period
 from ekc.governor.policy import Policy
 from ekc.governor.progress import CLEAR, Beat, beat_of, joined, pace_of
 from ekc.governor.protocols import Gears, Settings
@@ -77,27 +78,35 @@ class Phase:
 def begin(meter: Meter, policy: Policy, gears: Gears, tell: Tell) -> Phase:
     """Measure at the driver's default and find out what tells progress."""
     meter.set(Settings(), "the default is what everything is held against")
-    start, joules = meter.probe.now(), meter.probe.energy_j()
+    start, joules, steps = meter.probe.now(), meter.probe.energy_j(), meter.probe.steps()
     samples = meter.watch(FIRST_S)
-    beat, period = beat_of(samples, meter.probe.steps() is not None)
-    while beat.source != "steps" and period.verdict in ("too_short", "aperiodic"):
+    if steps is not None:
+        beat, period = beat_of(samples, (meter.probe.steps() or 0.0) - steps)
+        first, beat = meter.read(beat, 1.05)
+    else:
+        samples, beat, period = _found(meter, samples, start)
+        seconds = meter.probe.now() - start
+        pace, beat = pace_of(beat, samples, 1.05)
+        watts = (meter.probe.energy_j() - joules) / seconds
+        first = reading(Settings(), start, seconds, watts, pace, samples)
+    tell(PeriodFound(meter.probe.now(), period.verdict, beat.period_s, beat.source))
+    phase = Phase(beat, Ledger([first]), Search(policy, np.array(gears.sm_mhz, float)), signature(samples))
+    tell(Measured(meter.probe.now(), first, "default", 0.0, 0.0))
+    return phase
+
+
+def _found(meter: Meter, samples: Samples, start: float) -> tuple[Samples, Beat, Period]:
+    """Watch on until the detector is sure, or for as long as a minute and a quarter."""
+    beat, period = beat_of(samples)
+    while period.verdict in ("too_short", "aperiodic"):
         wanted = 3.3 * period.seconds if period.verdict == "too_short" and period.seconds > 0 else 60.0
         lasted = meter.probe.now() - start
         missing = min(wanted, LONGEST_FIRST_S) - lasted
         if missing < 1.0:
             break
         samples = joined(samples, meter.watch(min(missing, max(15.0, lasted))))
-        beat, period = beat_of(samples, False)
-    seconds = meter.probe.now() - start
-    watts = (meter.probe.energy_j() - joules) / seconds
-    pace, beat = pace_of(beat, samples, 1.05)
-    first = reading(Settings(), start, seconds, watts, pace, samples)
-    if beat.source == "steps":
-        first, beat = meter.read(beat, 1.05)
-    tell(PeriodFound(meter.probe.now(), period.verdict, beat.period_s, beat.source))
-    phase = Phase(beat, Ledger([first]), Search(policy, np.array(gears.sm_mhz, float)), signature(samples))
-    tell(Measured(meter.probe.now(), first, "default", 0.0, 0.0))
-    return phase
+        beat, period = beat_of(samples)
+    return samples, beat, period
 
 
 def count(meter: Meter, phase: Phase, model: Model | None, tell: Tell) -> None:

@@ -95,7 +95,9 @@ def with_evaluation(
     for begin in range(0, len(whole), every):
         part = slice(begin * per_iteration, (begin + every) * per_iteration)
         parts.append(_timeline(plain.stage[part], plain.seconds[part], per_iteration))
-        parts.append(iterations(rng, stages, lasts, length))
+        held_out = iterations(rng, stages, lasts, length)
+        # Hooks count training steps: an evaluation is none, whatever it lasts.
+        parts.append(replace(held_out, iteration=np.zeros_like(held_out.iteration)))
     return Timeline.joined(parts[:-1])
 
 

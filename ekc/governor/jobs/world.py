@@ -75,11 +75,10 @@ class SimulatedRun:
         return int(self._job.regime[min(self._place, len(self._job.regime) - 1)])
 
     def steps(self) -> float | None:
-        """Training iterations begun, where the job has hooks."""
+        """Training iterations ended, where the job has hooks."""
         if not self._hooks:
             return None
-        place = min(self._place, len(self._job.iteration) - 1)
-        return float(self._job.iteration[place])
+        return float(self._job.iteration[min(self._place, len(self._job.iteration) - 1)])
 
     def energy_j(self) -> float:
         """The board's counter: the truth, a constant share off."""
