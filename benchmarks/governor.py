@@ -217,7 +217,9 @@ def main() -> None:
     names = [name.strip().replace("; ", ", ") for name in given.only.split(",")]
     unknown = [name for name in names if name not in GOVERNORS]
     if unknown:
-        parser.error(f"--only {unknown[0]!r}: there are {', '.join(GOVERNORS)} (write ; for the comma in a name)")
+        parser.error(
+            f"--only {unknown[0]!r}: there are {', '.join(GOVERNORS)} (write ; for the comma in a name)"
+        )
 
     rows_by_device = {
         device: [

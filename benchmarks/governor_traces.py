@@ -220,7 +220,11 @@ KINDS: dict[str, Kind] = {
     "harmonics": (rich, lambda rng: Life(), _as_is),
     "sub-periods": (nested, lambda rng: Life(), _as_is),
     "missing": (plain, lambda rng: Life(), _spotty),
-    "drift": (plain, lambda rng: Life(drift=rng.uniform(-0.08, 0.08), heating=rng.uniform(0.0, 0.15)), _as_is),
+    "drift": (
+        plain,
+        lambda rng: Life(drift=rng.uniform(-0.08, 0.08), heating=rng.uniform(0.0, 0.15)),
+        _as_is,
+    ),
     "pauses": (plain, lambda rng: Life(pause_every=int(rng.integers(10, 30))), _as_is),
     "all at once": (nested, _all, lambda s, rng: _spotty(s, rng)),
 }

@@ -72,6 +72,7 @@ class _Governor:
         self._tell = on_event
         self._model = model
         self._gears = actuator.gears()
+        self._settable = bool(self._gears.sm_mhz or self._gears.power_w)
         self._actuator = actuator
         self._meter = Meter(probe, actuator, on_event)
         self._known: list[Phase] = []
@@ -126,7 +127,7 @@ class _Governor:
             phases.count(self._meter, phase, self._model, self._tell)
         first = phase.ledger.defaults[0]
         worth = payoff(self._policy, self._probe.now() - self._start, phase.beat.window_s(), first.watts)
-        if not worth.pays or not self._gears.sm_mhz:
+        if not worth.pays or not self._settable:
             self._tell(Skipped(self._probe.now(), worth.remaining_s, worth.saving_w, worth.search_s))
             return phase
         phases.explore(self._meter, phase, self._gears, self._tell)
@@ -186,7 +187,7 @@ class _Governor:
 
     def _check(self, phase: Phase) -> bool:
         """A/B/A: the choice, the default, and the choice again in what follows. Whether the choice moved."""
-        if phase.choice == Settings() or not self._gears.sm_mhz:
+        if phase.choice == Settings() or not self._settable:
             return False
         phases.visit(self._meter, phase, phase.choice, "check", self._tell)
         phases.again(self._meter, phase, self._tell)
@@ -200,8 +201,9 @@ class _Governor:
             self._tell(Checked(self._probe.now(), mean, float(1.96 / np.sqrt(weight.sum())), saving))
         before = phase.choice
         after = phases.chosen(phase)
-        clocks = [s.sm_mhz or phase.ledger.clock_mhz() for s in (before, after)]
-        moved = abs(clocks[1] / clocks[0] - 1) > MOVE
+        base = phase.search.knob.base(phase.ledger)
+        gears = [phase.search.knob.of(s) or base for s in (before, after)]
+        moved = abs(gears[1] / gears[0] - 1) > MOVE
         if moved:
             phase.choice = after
         self._meter.set(phase.choice, "the check moved the choice" if moved else "the choice after a check")

@@ -1,4 +1,4 @@
-"""The search over SM clocks: feasibility first, then the best that a smooth curve through the readings promises.
+"""The search over the gears of a knob: feasibility first, then the best that a smooth curve through the readings promises.
 
 Where GPOEO brackets by steps of a tenth of the gears and closes in by golden section, a curve that is fitted anew
 after each reading says where the budget ends and where the least energy lies; a bracket around that point is then
@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekc.governor.landscape import Beliefs, Landscape, landscape, slower
+from ekc.governor import objective
+from ekc.governor.knob import Knob
+from ekc.governor.landscape import CAUTION, Beliefs, Landscape, landscape, slower
 from ekc.governor.ledger import Ledger
 from ekc.governor.policy import Policy
 from ekc.governor.samples import Values
@@ -25,6 +27,8 @@ FARTHEST = 2.2
 MOST_POINTS = 8
 MOST_UNSURE = 6
 """Readings where progress is so noisy that points are repeated."""
+TRUSTED = 1.3
+"""The same for a choice."""
 FIRST_SLOWDOWN = 0.6
 """Of a cycle's lengthening, expected of the first point without a model."""
 UNBOUND_X = 0.2
@@ -37,16 +41,27 @@ class Search:
     """A search in one phase at one memory clock; all it knows is in the ledger."""
 
     policy: Policy
+    knob: Knob
     gears: Values
-    """SM clocks, ascending, MHz."""
-    beliefs: Beliefs = Beliefs()
+    """Where the knob can be set, ascending."""
+    beliefs: Beliefs
     memory_mhz: int | None = None
     modelled: bool = False
     """Whether the beliefs come from a model, which may then pick the first point."""
 
     def landscape(self, ledger: Ledger) -> Landscape:
         """What is believed now."""
-        return landscape(ledger, self.gears, self.beliefs, self.memory_mhz)
+        return landscape(ledger, self.knob, self.gears, self.beliefs, self.memory_mhz)
+
+    def chosen(self, ledger: Ledger) -> float | None:
+        """The best gear that is known and near enough to what was read; None where the default is best."""
+        now = self.landscape(ledger)
+        place = max(now.choice(self.policy, CAUTION), self.reach(ledger, TRUSTED))
+        better = objective.score(self.policy, now.slowdown[place], now.saving[place]) < 1
+        free = now.gears[place] >= self.knob.base(ledger)
+        if self.policy.objective != "speed" and (not better or free):
+            return None
+        return float(now.gears[place])
 
     def next(self, ledger: Ledger) -> int | None:
         """Place of the gear to read next; None where the search is over."""
@@ -56,7 +71,7 @@ class Search:
         if len(tried) >= MOST_UNSURE:
             return None
         now = self.landscape(ledger)
-        base = ledger.clock_mhz()
+        base = self.knob.base(ledger)
         place = max(now.choice(self.policy, 0.0), self.reach(ledger, FARTHEST))
         near = np.abs(tried / self.gears[place] - 1) < NEAR
         if not near.any():
@@ -73,30 +88,24 @@ class Search:
             return None
         if lowest < self.gears[place] * (1 - NEAR) or place == 0 or len(tried) >= MOST_POINTS:
             return None
-        step = GOLDEN * (ledger.clock_mhz() - self.gears[place])
+        step = GOLDEN * (self.knob.base(ledger) - self.gears[place])
         return max(
             0, int(np.searchsorted(self.gears, self.gears[place] - max(step, 2 * NEAR * self.gears[place])))
         )
 
     def reach(self, ledger: Ledger, times: float) -> int:
         """Place of the lowest gear near enough to what was read."""
-        base = ledger.clock_mhz()
+        base = self.knob.base(ledger)
         farthest = max(slower(self.tried(ledger), base).max(initial=0.0), 0.02)
         return int(np.searchsorted(self.gears, base / (1 + times * farthest)))
 
     def tried(self, ledger: Ledger) -> Values:
-        """SM clocks read so far at this memory clock."""
-        return np.array(
-            [
-                r.settings.sm_mhz
-                for r in ledger.others
-                if r.settings.memory_mhz == self.memory_mhz and r.settings.sm_mhz
-            ],
-            float,
-        )
+        """Gears read so far at this memory clock."""
+        read = [r.settings for r in ledger.others if r.settings.memory_mhz == self.memory_mhz]
+        return np.array([self.knob.of(s) for s in read if self.knob.of(s)], float)
 
     def _first(self, ledger: Ledger) -> int:
-        base = ledger.clock_mhz()
+        base = self.knob.base(ledger)
         if self.modelled:
             return self.landscape(ledger).choice(self.policy, 0.0)
         x = UNBOUND_X

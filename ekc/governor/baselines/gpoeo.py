@@ -175,7 +175,10 @@ class _Run:
             if place == start:
                 break
             now = at(place)
-            if step < 0 and (now.slowdown(default) > SLOWDOWN_LIMIT or self._rule.score(now) < 0.75 * self._rule.score(default)):
+            if step < 0 and (
+                now.slowdown(default) > SLOWDOWN_LIMIT
+                or self._rule.score(now) < 0.75 * self._rule.score(default)
+            ):
                 break
             if not self._rule.better(now, at(best), default):
                 break
@@ -206,7 +209,9 @@ class _Run:
         degree = min(3, len(places) - 1)
         inside = self._gears[places[0] : places[-1] + 1]
         curves = [
-            np.polyval(np.polyfit(clocks / 1000, [getattr(seen[p], what) for p in places], degree), inside / 1000)
+            np.polyval(
+                np.polyfit(clocks / 1000, [getattr(seen[p], what) for p in places], degree), inside / 1000
+            )
             for what in ("seconds", "joules")
         ]
         return int(places[0]) + self._rule.best_gear(inside, curves[0], curves[1], default)

@@ -31,9 +31,7 @@ def odpp(probe: Probe, actuator: Actuator) -> None:
 
 def fft_period(samples: Samples) -> float:
     """The strongest frequency of the plain mean of power, SM and memory use."""
-    mean = (
-        100 * samples.power_w / samples.power_limit_w + samples.sm_util + samples.memory_util
-    ) / 3
+    mean = (100 * samples.power_w / samples.power_limit_w + samples.sm_util + samples.memory_util) / 3
     step = float(np.median(np.diff(samples.time_s)))
     spectrum = np.abs(np.fft.rfft(np.nan_to_num(mean - np.nanmean(mean))))
     seconds = len(mean) * step / np.maximum(np.arange(len(spectrum)), 1e-9)
