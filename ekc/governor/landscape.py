@@ -50,10 +50,9 @@ class Landscape:
 
 
 def landscape(
-    ledger: Ledger, knob: Knob, gears: Values, beliefs: Beliefs, memory_mhz: int | None = None
+    ledger: Ledger, knob: Knob, gears: Values, beliefs: Beliefs, base: float, memory_mhz: int | None
 ) -> Landscape:
-    """Beliefs and readings at one memory clock, joined."""
-    base = knob.base(ledger)
+    """Beliefs and readings at one memory clock, joined; `base`: where the default stands on the knob's scale."""
     points = [r for r in ledger.others if r.settings.memory_mhz == memory_mhz and knob.of(r.settings)]
     outcomes = [ledger.outcome(r) for r in points]
     at = np.array([knob.of(r.settings) for r in points], float)

@@ -201,7 +201,7 @@ class _Governor:
             self._tell(Checked(self._probe.now(), mean, float(1.96 / np.sqrt(weight.sum())), saving))
         before = phase.choice
         after = phases.chosen(phase)
-        base = phase.search.knob.base(phase.ledger)
+        base = phase.search.base(phase.ledger)
         gears = [phase.search.knob.of(s) or base for s in (before, after)]
         moved = abs(gears[1] / gears[0] - 1) > MOVE
         if moved:

@@ -56,7 +56,7 @@ class Phase:
 
     def most_stretch(self, settings: Settings) -> float:
         """How much longer an iteration can be under these limits."""
-        base = self.search.knob.base(self.ledger)
+        base = self.search.base(self.ledger)
         memory = 1.0 if settings.memory_mhz is None else 3.0
         return max(1.0, base / (self.search.knob.of(settings) or base)) * memory
 

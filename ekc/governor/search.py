@@ -34,6 +34,8 @@ FIRST_SLOWDOWN = 0.6
 UNBOUND_X = 0.2
 """First lengthening where no slowdown budget binds."""
 GOLDEN = 0.381966
+HOPE = 1.5
+"""Standard deviations by which a gear not yet read may be better than believed."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +51,20 @@ class Search:
     modelled: bool = False
     """Whether the beliefs come from a model, which may then pick the first point."""
 
+    def base(self, ledger: Ledger) -> float:
+        """Where the default stands: no limit is felt above it."""
+        return min(self.knob.base(ledger), float(self.gears[-1]))
+
     def landscape(self, ledger: Ledger) -> Landscape:
         """What is believed now."""
-        return landscape(ledger, self.knob, self.gears, self.beliefs, self.memory_mhz)
+        return landscape(ledger, self.knob, self.gears, self.beliefs, self.base(ledger), self.memory_mhz)
 
     def chosen(self, ledger: Ledger) -> float | None:
         """The best gear that is known and near enough to what was read; None where the default is best."""
         now = self.landscape(ledger)
         place = max(now.choice(self.policy, CAUTION), self.reach(ledger, TRUSTED))
         better = objective.score(self.policy, now.slowdown[place], now.saving[place]) < 1
-        free = now.gears[place] >= self.knob.base(ledger)
+        free = now.gears[place] >= self.base(ledger)
         if self.policy.objective != "speed" and (not better or free):
             return None
         return float(now.gears[place])
@@ -71,14 +77,32 @@ class Search:
         if len(tried) >= MOST_UNSURE:
             return None
         now = self.landscape(ledger)
-        base = self.knob.base(ledger)
+        base = self.base(ledger)
         place = max(now.choice(self.policy, 0.0), self.reach(ledger, FARTHEST))
         near = np.abs(tried / self.gears[place] - 1) < NEAR
         if not near.any():
             return place if len(tried) < MOST_POINTS else None
+        if (below := self._coarse(now, place, tried)) is not None:
+            return below
         if now.sigma[place] > SURE and self.policy.objective == "energy":
             return place
         return self._bracket(ledger, now, place, tried)
+
+    def _coarse(self, now: Landscape, place: int, tried: Values) -> int | None:
+        """Where gears lie far apart, the next lower one, if it might be allowed and better after all."""
+        if place == 0 or len(tried) >= MOST_POINTS:
+            return None
+        below, here = self.gears[place - 1], self.gears[place]
+        if here / below - 1 < NEAR or (np.abs(tried / below - 1) < NEAR).any():
+            return None
+        hopeful = now.slowdown[place - 1] - HOPE * max(now.sigma[place - 1], SURE)
+        saving = now.saving[place - 1] + HOPE * max(now.sigma[place - 1], SURE)
+        allowed = objective.violation(self.policy, hopeful, saving) <= 0
+        scores = [
+            objective.score(self.policy, hopeful, saving),
+            objective.score(self.policy, now.slowdown[place], now.saving[place]),
+        ]
+        return place - 1 if allowed and scores[0] < scores[1] else None
 
     def _bracket(self, ledger: Ledger, now: Landscape, place: int, tried: Values) -> int | None:
         """A least energy inside the budget needs a point on its low side; golden section says how far."""
@@ -88,14 +112,14 @@ class Search:
             return None
         if lowest < self.gears[place] * (1 - NEAR) or place == 0 or len(tried) >= MOST_POINTS:
             return None
-        step = GOLDEN * (self.knob.base(ledger) - self.gears[place])
+        step = GOLDEN * (self.base(ledger) - self.gears[place])
         return max(
             0, int(np.searchsorted(self.gears, self.gears[place] - max(step, 2 * NEAR * self.gears[place])))
         )
 
     def reach(self, ledger: Ledger, times: float) -> int:
         """Place of the lowest gear near enough to what was read."""
-        base = self.knob.base(ledger)
+        base = self.base(ledger)
         farthest = max(slower(self.tried(ledger), base).max(initial=0.0), 0.02)
         return int(np.searchsorted(self.gears, base / (1 + times * farthest)))
 
@@ -105,10 +129,11 @@ class Search:
         return np.array([self.knob.of(s) for s in read if self.knob.of(s)], float)
 
     def _first(self, ledger: Ledger) -> int:
-        base = self.knob.base(ledger)
+        base = self.base(ledger)
         if self.modelled:
             return self.landscape(ledger).choice(self.policy, 0.0)
         x = UNBOUND_X
         if self.policy.objective == "energy":
             x = self.policy.max_slowdown / (FIRST_SLOWDOWN * max(0.2, ledger.sm_util()))
-        return int(np.searchsorted(self.gears, base / (1 + min(max(x, 0.03), 0.35))))
+        place = int(np.searchsorted(self.gears, base / (1 + min(max(x, 0.03), 0.35))))
+        return min(place, max(0, len(self.gears) - 2))
