@@ -49,7 +49,7 @@ PEAK = 1.25
 """A cap is felt before the mean comes near it: some kernels draw more than the mean (Zeus's sweeps: by a fifth)."""
 SM = Knob("sm", Prior((0.6, 0.3), (0.35, 0.6)), Prior((-1.3, 0.4, 0.0), (0.7, 1.5, 2.0)), True)
 """Recorded kernels (`jobs/facts.py`): time at the top of the clocks follows 0.55 to 1 of them, bending upwards."""
-CAP = Knob("cap", Prior((0.1, 0.4), (0.15, 0.5)), Prior((-0.5, -0.5, 0.0), (0.4, 1.0, 1.5)), False)
+CAP = Knob("cap", Prior((0.2, 0.5), (0.4, 0.8)), Prior((-0.5, -0.5, 0.0), (0.4, 1.0, 1.5)), False)
 """A watt less costs little time at first and more and more below: near the top, power follows the cube of the clock."""
 
 

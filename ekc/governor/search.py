@@ -89,20 +89,17 @@ class Search:
         return self._bracket(ledger, now, place, tried)
 
     def _coarse(self, now: Landscape, place: int, tried: Values) -> int | None:
-        """Where gears lie far apart, the next lower one, if it might be allowed and better after all."""
-        if place == 0 or len(tried) >= MOST_POINTS:
+        """Where gears lie far apart, the next lower one not read yet, if it might be allowed and better after all."""
+        lower = [p for p in range(place) if not (np.abs(tried / self.gears[p] - 1) < NEAR).any()]
+        if not lower or len(tried) >= MOST_POINTS or self.gears[place] / self.gears[place - 1] - 1 < NEAR:
             return None
-        below, here = self.gears[place - 1], self.gears[place]
-        if here / below - 1 < NEAR or (np.abs(tried / below - 1) < NEAR).any():
+        below, here = lower[-1], now.saving[place]
+        unsure = HOPE * max(float(now.sigma[below]), SURE)
+        slowdown, saving = now.slowdown[below] - unsure, now.saving[below] + unsure
+        if objective.violation(self.policy, slowdown, saving) > 0:
             return None
-        hopeful = now.slowdown[place - 1] - HOPE * max(now.sigma[place - 1], SURE)
-        saving = now.saving[place - 1] + HOPE * max(now.sigma[place - 1], SURE)
-        allowed = objective.violation(self.policy, hopeful, saving) <= 0
-        scores = [
-            objective.score(self.policy, hopeful, saving),
-            objective.score(self.policy, now.slowdown[place], now.saving[place]),
-        ]
-        return place - 1 if allowed and scores[0] < scores[1] else None
+        hoped = objective.score(self.policy, slowdown, saving)
+        return below if hoped < objective.score(self.policy, now.slowdown[place], here) else None
 
     def _bracket(self, ledger: Ledger, now: Landscape, place: int, tried: Values) -> int | None:
         """A least energy inside the budget needs a point on its low side; golden section says how far."""
