@@ -1,9 +1,9 @@
-"""Generated traces of training jobs whose period is known, as the sensors of a GPU would show them (simulated).
+"""Generated traces of training jobs whose period is known, as a GPU's sensors would show them (simulated).
 
-A job is a row of stretches of constant load; one iteration is a pattern of them. Sensors average over a window and
-may be read late, twice or not at all. The period of a trace is the mean time from the start of an iteration to the
-start of the next, pauses between two iterations left out. A pattern that the sensor would blur below its
-own noise, or beyond telling it from a fraction of itself, is drawn again: nobody could find it.
+A job is a row of stretches of constant load; one iteration is a pattern of them. Sensors average over a
+window and may be read late, twice or not at all. The period of a trace is the mean time from the start of an
+iteration to the start of the next, pauses between two iterations left out. A pattern that the sensor would
+blur below its own noise, or beyond telling it from a fraction of itself, is drawn again: none could find it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TICK_S = 0.1
 PAUSE = 0.15
 """Of an iteration: how long a pause between iterations is."""
 DISTINCT = 2.0
-"""How many times its noise a sensor must show of a pattern, and of what sets it apart from a fraction of it."""
+"""How many times its noise a sensor must show of a pattern, and of what sets it apart from its fractions."""
 
 
 @dataclass(frozen=True)
@@ -95,11 +95,14 @@ def read(load: Load, sensors: Sensors, hz: float, start_s: float, seconds: float
     """The recording of a stretch of a load."""
     count = int(seconds * hz)
     time = start_s + (np.arange(count) + sensors.late * rng.standard_normal(count).clip(-3, 3)) / hz
+    time.sort()
     shown = np.floor(time / TICK_S) * TICK_S if sensors.ticking else time
     power = load.mean(shown, sensors.power_s)[:, 0]
-    util = load.mean(np.floor(time / sensors.util_s) * sensors.util_s, sensors.util_s)[:, 1:]
+    seen = np.floor(time / sensors.util_s) * sensors.util_s
+    util = load.mean(seen, sensors.util_s)[:, 1:]
+    util += 0.5 * np.stack([_held(seen, rng), _held(seen, rng)], axis=1)
     power = power + sensors.noise * _held(shown, rng)
-    util = np.clip(np.rint(util + 0.5 * rng.standard_normal(util.shape)), 0, 100)
+    util = np.clip(np.rint(util), 0, 100)
     kept = rng.random(count) >= sensors.missing
     for _ in range(sensors.gaps):
         begin = rng.uniform(start_s, start_s + seconds)
@@ -136,7 +139,7 @@ def rich(rng: Random) -> Load:
 
 
 def nested(rng: Random) -> Load:
-    """Two to eight alike micro-steps, then something else that takes 40 % of one or more (an optimiser step)."""
+    """Two to eight alike micro-steps, then an optimiser step, 0.4 to 1.5 times as long as one."""
     steps, step, last = int(rng.integers(2, 9)), _phases(int(rng.integers(2, 4)), rng), _phases(2, rng)
     longer = rng.uniform(0.4, 1.5)
     seconds = np.concatenate([np.tile(step.seconds, steps), last.seconds * longer]) / (steps + longer)
@@ -144,7 +147,7 @@ def nested(rng: Random) -> Load:
 
 
 def visible(pattern: Load, period_s: float, sensors: Sensors, life: Life) -> bool:
-    """Whether power shows the pattern, and that it is no fraction of itself, above noise and uneven levels."""
+    """Whether power shows the pattern, and what its fractions lack, above noise and uneven levels."""
     many = _repeated(pattern, np.full(int(3 + 2 * sensors.power_s / period_s), period_s))
     fold = 240
     end = many.seconds.sum()
@@ -213,6 +216,10 @@ def _all(rng: Random) -> Life:
     )
 
 
+def _drifting(rng: Random) -> Life:
+    return Life(drift=rng.uniform(-0.08, 0.08), heating=rng.uniform(0.0, 0.15))
+
+
 KINDS: dict[str, Kind] = {
     "plain": (plain, lambda rng: Life(), _as_is),
     "noise": (plain, lambda rng: Life(), _noisy),
@@ -220,11 +227,7 @@ KINDS: dict[str, Kind] = {
     "harmonics": (rich, lambda rng: Life(), _as_is),
     "sub-periods": (nested, lambda rng: Life(), _as_is),
     "missing": (plain, lambda rng: Life(), _spotty),
-    "drift": (
-        plain,
-        lambda rng: Life(drift=rng.uniform(-0.08, 0.08), heating=rng.uniform(0.0, 0.15)),
-        _as_is,
-    ),
+    "drift": (plain, _drifting, _as_is),
     "pauses": (plain, lambda rng: Life(pause_every=int(rng.integers(10, 30))), _as_is),
     "all at once": (nested, _all, lambda s, rng: _spotty(s, rng)),
 }

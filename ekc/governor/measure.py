@@ -8,10 +8,10 @@ from functools import reduce
 import numpy as np
 
 from ekc.governor.events import Applied, Event
-from ekc.governor.progress import Beat, Steps, joined, pace_of
+from ekc.governor.progress import Beat, Steps, pace_of
 from ekc.governor.protocols import Actuator, Probe, Settings
 from ekc.governor.reading import Pace, Reading
-from ekc.governor.samples import Samples
+from ekc.governor.samples import Samples, joined
 
 SETTLE_S = 2.0
 """From setting a limit until sensors that average a second show nothing of the old one."""

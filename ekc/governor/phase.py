@@ -15,10 +15,10 @@ from ekc.governor.ledger import DRIFT_PER_S, Ledger, Outcome
 from ekc.governor.measure import Meter, known, reading
 from ekc.governor.period import Period
 from ekc.governor.policy import Policy
-from ekc.governor.progress import CLEAR, Beat, beat_of, joined, pace_of
+from ekc.governor.progress import CLEAR, Beat, beat_of, pace_of
 from ekc.governor.protocols import Gears, Settings
 from ekc.governor.reading import UNTOLD, Reading
-from ekc.governor.samples import Samples
+from ekc.governor.samples import Samples, joined
 from ekc.governor.search import Search
 from ekc.governor.tempo import tempo
 from ekc.governor.watch import longest_idle_s, signature

@@ -54,21 +54,9 @@ class Beat:
         return replace(self, wander=(self.wander * self.seen + wander) / (self.seen + 1), seen=self.seen + 1)
 
 
-def joined(first: Samples, second: Samples) -> Samples:
-    """Two stretches, one after the other."""
-    names = ("time_s", "power_w", "sm_util", "memory_util", "clock_mhz")
-    both = (np.concatenate([getattr(first, n), getattr(second, n)]) for n in names)
-    return Samples(*both, power_limit_w=first.power_limit_w, sensor_s=first.sensor_s)
-
-
-def sampling_hz(samples: Samples) -> float:
-    """Readings per second, by the median gap."""
-    return 1.0 / max(1e-3, float(np.median(np.diff(samples.time_s)))) if len(samples) > 1 else 10.0
-
-
 def beat_of(samples: Samples, steps: float | None = None) -> tuple[Beat, Period]:
     """The source of progress of a job, from a stretch at the default limits; `steps`: counted in it by hooks."""
-    period = detect_period(samples, sampling_hz(samples))
+    period = detect_period(samples, samples.sampling_hz)
     if steps is not None:
         each = float(samples.time_s[-1] - samples.time_s[0]) / max(steps, 0.5)
         return Beat("steps", each, period.verdict), period

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from ekc.governor.samples import Samples
+if TYPE_CHECKING:
+    from ekc.governor.samples import Samples  # The guard of a lease lives without NumPy.
 
 
 @dataclass(frozen=True)

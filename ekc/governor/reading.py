@@ -38,3 +38,8 @@ class Reading:
     sm_util: float
     memory_util: float
     clock_mhz: float
+
+    @property
+    def period_s(self) -> float:
+        """Seconds of an iteration, where beats are periods; NaN otherwise."""
+        return self.pace.period_s

@@ -15,7 +15,6 @@ import numpy as np
 from ekc.governor.baselines.rules import SLOWDOWN_LIMIT, Point, Rule, period_point, rate_point
 from ekc.governor.measure import JobEnded, Meter
 from ekc.governor.phase import Model
-from ekc.governor.progress import sampling_hz
 from ekc.governor.protocols import Actuator, Probe, Settings
 from ekc.governor.reading import Pace, Reading
 from ekc.governor.samples import Values
@@ -222,7 +221,7 @@ class _Run:
         lowest, highest, stable = np.inf, 0.0, 0
         while True:
             samples = self._meter.watch(period + 1.0)
-            last = samples.power_w[-max(1, int(period * sampling_hz(samples))) :]
+            last = samples.power_w[-max(1, int(period * samples.sampling_hz)) :]
             watts = float(np.nanmean(last))
             lowest, highest = min(lowest, watts), max(highest, watts)
             size = 2 * (highest - lowest) / (highest + lowest)

@@ -8,8 +8,7 @@ import numpy as np
 
 from ekc.governor.measure import Meter
 from ekc.governor.period import detect_period
-from ekc.governor.progress import joined, sampling_hz
-from ekc.governor.samples import Values
+from ekc.governor.samples import Values, joined
 
 SLOWDOWN_LIMIT = 0.045
 LONGEST_PERIOD_S = 15.0
@@ -60,7 +59,7 @@ def period_point(meter: Meter, first_s: float) -> Point | None:
     start, joules = meter.probe.now(), meter.probe.energy_j()
     samples = meter.watch(first_s)
     while True:
-        period = detect_period(samples, sampling_hz(samples))
+        period = detect_period(samples, samples.sampling_hz)
         lasted = meter.probe.now() - start
         if period.verdict in ("periodic", "multiple") and lasted >= 2.8 * period.seconds:
             watts = (meter.probe.energy_j() - joules) / lasted
