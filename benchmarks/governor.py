@@ -2,10 +2,11 @@
 
     python governor.py [--seeds 6] [--seed 100] [--seconds 3600] [--only "ekc govern,..."] [--json FILE]
 
-Each job (six kinds, two simulated cards, as many seeds of each) runs from its first to its last second under each
-governor; its joules and seconds, measuring and searching included, are held against the same job at the driver's
-default. Jobs of seeds 0 to 7 were looked at while the governor was built; models are trained on seeds from 1000.
-All of it is simulated: jobs and cards answer to clocks as recordings of real ones do (`ekc/governor/jobs/facts.py`).
+Each job (six kinds, two simulated cards, as many seeds of each) runs from its first to its last second under
+each governor; its joules and seconds, measuring and searching included, are held against the same job at the
+driver's default. Jobs of seeds 0 to 7 were looked at while the governor was built; models are trained on
+seeds from 1000. All of it is simulated: jobs and cards answer to clocks as recordings of real ones do
+(`ekc/governor/jobs/facts.py`).
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ def summed(name: str, lines: list[Line]) -> dict[str, object]:
 
 
 def verdict(rows: list[dict[str, object]]) -> None:
-    """Bars of our rows: figures and, where others ran, being ahead of all that keep their own budget or not."""
+    """Bars of our rows: figures, and being ahead of all others that keep the slowdown bars."""
     others = [float(str(r["mean_saving"])) for r in rows if r["governor"] not in OURS and keeps(r)]
     for row in rows:
         if row["governor"] not in OURS:

@@ -2,10 +2,11 @@
 
     python governor_replay.py --data DIR [--json FILE]
 
-Power-cap sweeps of training jobs on V100 and A40 (Zeus), clock sweeps of GPT-3 stages on A100 (Perseus); DIR holds
-them. The search sees a row of a sweep when it visits it: seconds and watts as recorded, nothing else. Its choice is
-visited too, and reconsidered until the one it has seen is the one it wants. Held against the best row of the sweep
-within the budget (5 % slower than without a limit); `regret` is what the choice lacks of that row's saving.
+Power-cap sweeps of training jobs on V100 and A40 (Zeus), clock sweeps of GPT-3 stages on A100 (Perseus); DIR
+holds them. The search sees a row of a sweep when it visits it: seconds and watts as recorded, nothing else.
+Its choice is visited too, and reconsidered until the one it has seen is the one it wants. Held against the
+best row of the sweep within the budget (5 % slower than without a limit); `regret` is what the choice lacks
+of that row's saving.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ from ekc.governor.samples import Values
 from ekc.governor.search import Search
 
 CAP_ERROR, CLOCK_ERROR = 0.02, 0.003
-"""Standard errors that the search is told of a recorded time: epochs of jobs that no cap touches differ by 2 to 5 %
-from one cap to the next; Perseus' means differ by less."""
+"""Standard errors that the search is told of a recorded time: epochs of jobs that no cap touches differ by 2
+to 5 % from one cap to the next; Perseus' means differ by less."""
 FEWEST_ROWS = 5
+COLUMNS = {"jobs": 5, "visited": 8, "of rows": 8, "saved": 7, "best": 7, "share": 7}
+COLUMNS |= {"regret": 7, "slower": 7, "worst": 7, "best found": 11}
 BARS = {"share_of_best": 0.9, "mean_slowdown": 0.05, "worst_slowdown": 0.07}
 
 
@@ -210,18 +213,29 @@ def main() -> None:
     done = {name: [replay(s, policy) for s in sweeps] for name, sweeps in recordings.items() if sweeps}
     rows = [summed(name, each) for name, each in done.items()]
     print(
-        f"ekc {ekc.__version__}, Python {platform.python_version()}; rows recorded on real GPUs, search replayed"
+        f"ekc {ekc.__version__}, Python {platform.python_version()}; rows of real GPUs, the search replayed"
+    )
+    columns = (
+        "jobs",
+        "visited",
+        "of rows",
+        "saved",
+        "best",
+        "share",
+        "regret",
+        "slower",
+        "worst",
+        "best found",
     )
     print(
-        f"{'recording':22s} {'jobs':>5s} {'visited':>8s} {'of rows':>8s} {'saved':>7s} {'best':>7s} {'share':>7s}"
-        f" {'worst regret':>13s} {'slower':>7s} {'worst':>7s} {'best row found':>15s}"
+        f"{'recording':22s} " + " ".join(f"{c:>{width}s}" for c, width in zip(columns, WIDTHS, strict=True))
     )
     for r in rows:
+        verdict = "pass" if r.get("pass") else "FAIL" if "pass" in r else "(noise; no bar)"
         print(
             f"{r['recording']:22s} {r['jobs']:5d} {r['points']:8.1f} {r['rows']:8.1f} {r['mean_saving']:7.1%}"
-            f" {r['best_saving']:7.1%} {r['share_of_best']:7.1%} {r['worst_regret']:13.1%}"
-            f" {r['mean_slowdown']:7.1%} {r['worst_slowdown']:7.1%} {r['found_best']:15d}"
-            + ("  pass" if r.get("pass") else "  FAIL" if "pass" in r else "  (noise; no bar)")
+            f" {r['best_saving']:7.1%} {r['share_of_best']:7.1%} {r['worst_regret']:7.1%}"
+            f" {r['mean_slowdown']:7.1%} {r['worst_slowdown']:7.1%} {r['found_best']:11d}  {verdict}"
         )
     if given.json:
         jobs = {name: [d.__dict__ for d in each] for name, each in done.items()}

@@ -1,7 +1,7 @@
 """Smooth curves through few noisy points: time and power of a job over its SM clock.
 
-Bayesian least squares on polynomials: points weigh by their error, and what no point tells is left to a prior, which
-is what recorded kernels do (`knob.py`) or what a model predicts.
+Bayesian least squares on polynomials: points weigh by their error, and what no point tells is left to a
+prior, which is what recorded kernels do (`knob.py`) or what a model predicts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ekc.governor.samples import Values
 
 @dataclass(frozen=True)
 class Prior:
-    """Normal beliefs about the coefficients of x, x^2, ... (there is no constant: at x = 0 stands the default)."""
+    """Normal beliefs about the coefficients of x, x^2, ...; at x = 0 stands the default, so no constant."""
 
     mean: tuple[float, ...]
     sigma: tuple[float, ...]
@@ -48,4 +48,5 @@ def fitted(x: Values, y: Values, error: Values, prior: Prior) -> Curve:
     precision = rows.T @ rows + np.diag(1 / np.square(prior.sigma))
     covariance = np.linalg.inv(precision)
     told = rows.T @ (np.asarray(y) / np.asarray(error))
-    return Curve(covariance @ (told + np.array(prior.mean) / np.square(prior.sigma)), covariance)
+    weight = covariance @ (told + np.array(prior.mean) / np.square(prior.sigma))
+    return Curve(np.asarray(weight, float), np.asarray(covariance, float))

@@ -16,8 +16,8 @@ from ekc.governor.samples import Values
 class Knob:
     """One limit, and what is believed of its effect before anything was read.
 
-    Beliefs are over x = default / limit - 1 for time, and over y = 1 - limit / default for power, where the default
-    is the clock at which the job runs, or the watts that its kernels draw, without the limit.
+    Beliefs are over x = default / limit - 1 for time, and over y = 1 - limit / default for power, where the
+    default is the clock at which the job runs, or the watts that its kernels draw, without the limit.
     """
 
     name: str
@@ -46,11 +46,11 @@ class Knob:
 
 
 PEAK = 1.25
-"""A cap is felt before the mean comes near it: some kernels draw more than the mean (Zeus's sweeps: by a fifth)."""
+"""A cap is felt before the mean comes near it: some kernels draw more than the mean (estimate)."""
 SM = Knob("sm", Prior((0.6, 0.3), (0.35, 0.6)), Prior((-1.3, 0.4, 0.0), (0.7, 1.5, 2.0)), True)
-"""Recorded kernels (`jobs/facts.py`): time at the top of the clocks follows 0.55 to 1 of them, bending upwards."""
+"""Recorded kernels (`jobs/facts.py`): time follows 0.55 to 1 of the clock at its top, and more below."""
 CAP = Knob("cap", Prior((0.2, 0.5), (0.4, 0.8)), Prior((-0.5, -0.5, 0.0), (0.4, 1.0, 1.5)), False)
-"""A watt less costs little time at first and more and more below: near the top, power follows the cube of the clock."""
+"""A watt less costs little time at first, and more and more: power follows about the cube of the clock."""
 
 
 def knob_of(gears: Gears) -> Knob:

@@ -52,7 +52,7 @@ class Landscape:
 def landscape(
     ledger: Ledger, knob: Knob, gears: Values, beliefs: Beliefs, base: float, memory_mhz: int | None
 ) -> Landscape:
-    """Beliefs and readings at one memory clock, joined; `base`: where the default stands on the knob's scale."""
+    """Beliefs and readings at one memory clock, joined; `base` is the default on the knob's scale."""
     points = [r for r in ledger.others if r.settings.memory_mhz == memory_mhz and knob.of(r.settings)]
     outcomes = [ledger.outcome(r) for r in points]
     at = np.array([knob.of(r.settings) for r in points], float)
@@ -77,7 +77,8 @@ def _rising(over_falling_clock: Values) -> Values:
 
 
 def _robust(x: Values, y: Values, error: Values, prior: Prior) -> Curve:
-    """A curve that a stray reading (an evaluation, a pause) moves little: what lies far off counts for less."""
+    """A curve that a stray reading (an evaluation, a pause) moves little: what lies far off counts for
+    less."""
     curve = fitted(x, y, error, prior)
     if len(x) < 3:
         return curve

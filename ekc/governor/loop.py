@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,6 @@ from ekc.governor import phase as phases
 from ekc.governor.events import (
     Checked,
     Ended,
-    Event,
     Idled,
     OnEvent,
     Resumed,
@@ -23,7 +23,6 @@ from ekc.governor.payoff import payoff
 from ekc.governor.phase import Model, Phase
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Actuator, Probe, Settings
-from ekc.governor.samples import Samples
 from ekc.governor.watch import CONFIRM_S, LARGE, Watch
 
 POLL_S = 2.0
@@ -83,10 +82,8 @@ class _Governor:
         labels = self._probe.label, self._actuator.label
         self._tell(Started(start, *labels, simulated, self._policy.objective))
         self._start = start
-        try:
+        with contextlib.suppress(JobEnded):
             self._govern()
-        except JobEnded:
-            pass
         spent = self._probe.now() - start, self._probe.energy_j() - joules
         self._tell(Ended(self._probe.now(), *spent))
         return Outcome(*spent, tuple(self._known))
@@ -215,6 +212,3 @@ def _alike(phase: Phase, known: Phase) -> bool:
     if phase.beat.source != known.beat.source:
         return False
     return not phase.beat.period_s > 0 or abs(phase.beat.period_s / known.beat.period_s - 1) < 0.05
-
-
-__all__ = ["Event", "Outcome", "Samples", "govern"]

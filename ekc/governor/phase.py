@@ -61,7 +61,8 @@ class Phase:
         return max(1.0, base / (self.search.knob.of(settings) or base)) * memory
 
     def follow(self, samples: Samples) -> None:
-        """Let the beat drift with the job: what is seen under the choice says how long the default would be."""
+        """Let the beat drift with the job: what is seen under the choice says how long the default would
+        be."""
         if self.beat.source != "period":
             return
         expected = 1 + expectation(self).slowdown

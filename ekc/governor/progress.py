@@ -55,7 +55,8 @@ class Beat:
 
 
 def beat_of(samples: Samples, steps: float | None = None) -> tuple[Beat, Period]:
-    """The source of progress of a job, from a stretch at the default limits; `steps`: counted in it by hooks."""
+    """The source of progress of a job, from a stretch at the default limits; `steps`: counted in it by
+    hooks."""
     period = detect_period(samples, samples.sampling_hz)
     if steps is not None:
         each = float(samples.time_s[-1] - samples.time_s[0]) / max(steps, 0.5)
@@ -113,7 +114,8 @@ def _stepped(rest: Pace, beat: Beat, steps: Sequence[Steps]) -> tuple[Pace, Beat
 
 
 def _moved(samples: Samples, period_s: float) -> tuple[float, float]:
-    """Memory use per busy second, and its standard error as a share: from blocks, of whole periods if there are."""
+    """Memory use per busy second, and its standard error as a share: from blocks, of whole periods if there
+    are."""
     length = BLOCK_S if not period_s > 0 else period_s * max(1.0, np.ceil(BLOCK_S / period_s))
     edges = np.searchsorted(samples.time_s, np.arange(samples.time_s[0], samples.time_s[-1] + 1e-9, length))
     spans = [slice(a, b) for a, b in pairwise(edges) if b - a > 1]

@@ -11,7 +11,8 @@ UNTOLD = float("nan")
 
 @dataclass(frozen=True)
 class Pace:
-    """Two independent witnesses of progress, each per second with its standard error as a share; NaN if untold."""
+    """Two independent witnesses of progress, each per second with its standard error as a share; NaN if
+    untold."""
 
     beats: float = UNTOLD
     """Steps or periods per second."""

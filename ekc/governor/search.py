@@ -1,8 +1,9 @@
-"""The search over the gears of a knob: feasibility first, then the best that a smooth curve through the readings promises.
+"""The search over the gears of a knob: feasibility first, then the best that a smooth curve through the
+readings promises.
 
-Where GPOEO brackets by steps of a tenth of the gears and closes in by golden section, a curve that is fitted anew
-after each reading says where the budget ends and where the least energy lies; a bracket around that point is then
-confirmed. Two or three readings do instead of seven to nine.
+Where GPOEO brackets by steps of a tenth of the gears and closes in by golden section, a curve that is fitted
+anew after each reading says where the budget ends and where the least energy lies; a bracket around that
+point is then confirmed. Two or three readings do instead of seven to nine.
 """
 
 from __future__ import annotations
@@ -24,9 +25,8 @@ SURE = 0.007
 """Standard deviation of the slowdown that ends the search."""
 FARTHEST = 2.2
 """How much farther from the default the next point may be than the farthest so far."""
-MOST_POINTS = 8
-MOST_UNSURE = 6
-"""Readings where progress is so noisy that points are repeated."""
+MOST_POINTS = 6
+"""Readings in a search; where progress is noisy, some are of one point."""
 TRUSTED = 1.3
 """The same for a choice."""
 FIRST_SLOWDOWN = 0.6
@@ -74,14 +74,13 @@ class Search:
         tried = self.tried(ledger)
         if len(tried) == 0:
             return self._first(ledger)
-        if len(tried) >= MOST_UNSURE:
+        if len(tried) >= MOST_POINTS:
             return None
         now = self.landscape(ledger)
-        base = self.base(ledger)
         place = max(now.choice(self.policy, 0.0), self.reach(ledger, FARTHEST))
         near = np.abs(tried / self.gears[place] - 1) < NEAR
         if not near.any():
-            return place if len(tried) < MOST_POINTS else None
+            return place
         if (below := self._coarse(now, place, tried)) is not None:
             return below
         if now.sigma[place] > SURE and self.policy.objective == "energy":
@@ -89,9 +88,9 @@ class Search:
         return self._bracket(ledger, now, place, tried)
 
     def _coarse(self, now: Landscape, place: int, tried: Values) -> int | None:
-        """Where gears lie far apart, the next lower one not read yet, if it might be allowed and better after all."""
+        """Where gears lie far apart, the next lower one not read yet, if it might be allowed and better."""
         lower = [p for p in range(place) if not (np.abs(tried / self.gears[p] - 1) < NEAR).any()]
-        if not lower or len(tried) >= MOST_POINTS or self.gears[place] / self.gears[place - 1] - 1 < NEAR:
+        if not lower or self.gears[place] / self.gears[place - 1] - 1 < NEAR:
             return None
         below, here = lower[-1], now.saving[place]
         unsure = HOPE * max(float(now.sigma[below]), SURE)
@@ -107,7 +106,7 @@ class Search:
         inside = now.slowdown[place] + now.sigma[place] < 0.8 * self.policy.max_slowdown
         if self.policy.objective == "energy" and not inside:
             return None
-        if lowest < self.gears[place] * (1 - NEAR) or place == 0 or len(tried) >= MOST_POINTS:
+        if lowest < self.gears[place] * (1 - NEAR) or place == 0:
             return None
         step = GOLDEN * (self.base(ledger) - self.gears[place])
         return max(

@@ -1,4 +1,4 @@
-"""What `ekc govern` is held against: other people's governors, rebuilt from their descriptions on our protocols."""
+"""What `ekc govern` is held against: other people's governors, rebuilt from their descriptions."""
 
 from ekc.governor.baselines.gpoeo import gpoeo
 from ekc.governor.baselines.odpp import odpp

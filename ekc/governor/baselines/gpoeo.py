@@ -1,9 +1,10 @@
 """GPOEO as published (arXiv 2201.01684) and coded by its authors (2021), rebuilt from a description of both.
 
-Kept: base and default measurement, counters, prediction, memory search before SM search, bracket of a tenth of the
-gears, golden section, cubic smoothing, ED2P below 4.5 % slowdown, monitoring by the range of power, back-off, settle
-times. Kinder than the original: periods come from ekc's detector and are followed by its tempo, its watcher of idle GPUs (which slows resumed work)
-is left out. Its models and their training data were never published: ours stand in, trained on other simulated jobs.
+Kept: base and default measurement, counters, prediction, memory search before SM search, bracket of a tenth
+of the gears, golden section, cubic smoothing, ED2P below 4.5 % slowdown, monitoring by the range of power,
+back-off, settle times. Kinder than the original: periods come from ekc's detector and are followed by its
+tempo, its watcher of idle GPUs (which slows resumed work) is left out. Its models and their training data
+were never published: ours stand in, trained on other simulated jobs.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class _Run:
         return self._measure()
 
     def _measure(self) -> Point:
-        """Seconds and joules of a period near the last one, or of the same instructions where none is to be seen."""
+        """Seconds and joules of a period near the last one, or per instruction where there is none."""
         if not self._periodic or self._period is None:
             return rate_point(self._meter, RATE_S)
         start, joules = self._meter.probe.now(), self._meter.probe.energy_j()
@@ -185,13 +186,13 @@ class _Run:
         return place
 
     def _golden(self, at, low: int, high: int, default: Point) -> None:  # type: ignore[no-untyped-def]
-        inner = int(round(high - (high - low) / GOLDEN))
+        inner = round(high - (high - low) / GOLDEN)
         for _ in range(TRIES):
             if high - low < 7:
                 return
             longer_up = high - inner >= inner - low
             side = (high - inner) if longer_up else (inner - low)
-            probe = inner + int(round(side / (1 + GOLDEN))) * (1 if longer_up else -1)
+            probe = inner + round(side / (1 + GOLDEN)) * (1 if longer_up else -1)
             if probe in (inner, low, high):
                 return
             if self._rule.better(at(probe), at(inner), default):

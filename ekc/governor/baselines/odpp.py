@@ -1,12 +1,13 @@
-"""ODPP (Zou, Li, Barker, Ge, CCGRID 2020), as coded by GPOEO's authors: FFT period, samples, piecewise-linear model.
+"""ODPP (Zou, Li, Barker, Ge, CCGRID 2020), as coded by GPOEO's authors: FFT period, piecewise-linear model.
 
-Simplified: the perceptron that they retrain on the three middle points is replaced by those points themselves, as
-knots of the piecewise-linear model, which can only be kinder to it.
+Simplified: the perceptron that they retrain on the three middle points is replaced by those points
+themselves, as knots of the piecewise-linear model, which can only be kinder to it.
 """
 
 from __future__ import annotations
 
 import contextlib
+from itertools import pairwise
 
 import numpy as np
 
@@ -49,7 +50,7 @@ class _Run:
         while True:
             default = self._measure(None)
             sampled = [int(np.abs(self._gears - share * self._gears[-1]).argmin()) for share in SHARES]
-            middle = [int((a + b) // 2) for a, b in zip(sampled, sampled[1:], strict=False)]
+            middle = [int((a + b) // 2) for a, b in pairwise(sampled)]
             places = np.array(sorted({*sampled, *middle}))
             points = [self._measure(int(p)) for p in places]
             inside = self._gears[places[0] : places[-1] + 1]

@@ -28,8 +28,8 @@ class Point:
 
 @dataclass(frozen=True)
 class Rule:
-    """Least E T^n below 4.5 % slowdown. Published, coded and run with n = 2, though the objective is called energy;
-    n = 0 is the line that the authors left in a comment."""
+    """Least E T^n below 4.5 % slowdown. Published, coded and run with n = 2, though the objective is called
+    energy; n = 0 is the line that the authors left in a comment."""
 
     exponent: int = 2
 
@@ -70,7 +70,7 @@ def period_point(meter: Meter, first_s: float) -> Point | None:
 
 
 def rate_point(meter: Meter, seconds: float) -> Point:
-    """Work without a beat: instructions per second from counters, in arbitrary units, and the power of that time."""
+    """Work without a beat: time and joules per instruction, by counters, in arbitrary units."""
     start, joules = meter.probe.now(), meter.probe.energy_j()
     counters = meter.probe.counters(seconds)
     watts = (meter.probe.energy_j() - joules) / max(1e-9, meter.probe.now() - start)

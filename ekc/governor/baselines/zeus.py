@@ -1,7 +1,8 @@
-"""Zeus's GlobalPowerLimitOptimizer (ml-energy/zeus): an exhaustive sweep of power caps, once, over counted steps.
+"""Zeus's GlobalPowerLimitOptimizer (ml-energy/zeus): one exhaustive sweep of power caps, over counted steps.
 
-Defaults as published: caps from the highest down in steps of 25 W, at each 10 steps of warm-up and 40 profiled; then
-the least cap that keeps `MaxSlowdownConstraint(1.05)`. It needs step hooks in the script, so the probe must have them.
+Defaults as published: caps from the highest down in steps of 25 W, at each 10 steps of warm-up and 40
+profiled; then the least cap that keeps `MaxSlowdownConstraint(1.05)`. It needs step hooks in the script, so
+the probe must have them.
 """
 
 from __future__ import annotations

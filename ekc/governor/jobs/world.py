@@ -27,7 +27,7 @@ CHUNK = 2048
 
 
 class SimulatedRun:
-    """Runs one job once. Probe and Actuator; `true_j` and `visited` are for the judge, not for the governor."""
+    """Runs one job once. Probe and Actuator; `true_j`, `counted_at` and `regime` are for the judge alone."""
 
     def __init__(self, job: Job, seed: int = 0, hooks: bool = False) -> None:
         self._job = job
