@@ -50,6 +50,10 @@ class Ledger:
         """What the job runs at by default (a power cap may keep it below the top)."""
         return float(np.median([r.clock_mhz for r in self.defaults]))
 
+    def watts(self) -> float:
+        """What the job draws by default."""
+        return float(np.mean([r.watts for r in self.defaults]))
+
     def sm_util(self) -> float:
         """At the default, 0 to 1."""
         return float(np.mean([r.sm_util for r in self.defaults])) / 100
@@ -69,7 +73,9 @@ class Ledger:
     def distrust_beats(self) -> None:
         """Forget what beats said: they were none."""
         for readings in (self.defaults, self.others):
-            readings[:] = [replace(r, pace=replace(r.pace, beats=UNTOLD, beats_error=UNTOLD)) for r in readings]
+            readings[:] = [
+                replace(r, pace=replace(r.pace, beats=UNTOLD, beats_error=UNTOLD)) for r in readings
+            ]
 
     def outcome(self, reading: Reading) -> Outcome:
         """Against the default as it would have been measured at that moment (A/B/A)."""

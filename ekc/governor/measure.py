@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 
 from ekc.governor.events import Applied, Event
-from ekc.governor.progress import Beat, joined, pace_of
+from ekc.governor.progress import Beat, Steps, pace_of
 from ekc.governor.protocols import Actuator, Probe, Settings
 from ekc.governor.reading import Pace, Reading
-from ekc.governor.samples import Samples
+from ekc.governor.samples import Samples, joined
 
 SETTLE_S = 2.0
 """From setting a limit until sensors that average a second show nothing of the old one."""
 GOOD_ERROR = 0.006
 """A reading is prolonged until its pace is known this well."""
+PIECES = 5
+"""Of a stretch whose steps are counted: how they differ tells how sure the count is."""
 PROLONGED = 2.5
 """At most, times its first length."""
 
@@ -50,27 +52,27 @@ class Meter:
 
     def read(self, beat: Beat, most_stretch: float, good: float = GOOD_ERROR) -> tuple[Reading, Beat]:
         """One reading under the limits in force, and the beat with what it taught."""
-        begin, joules, steps = self.probe.now(), self.probe.energy_j(), self.probe.steps()
-        samples = self.watch(beat.window_s())
-        longest = PROLONGED * beat.window_s()
-        pace, after = self._pace(beat, samples, most_stretch, begin, steps)
-        while known(pace) > good and self.probe.now() - begin < longest:
-            samples = joined(samples, self.watch(0.5 * beat.window_s()))
-            pace, after = self._pace(beat, samples, most_stretch, begin, steps)
+        begin, joules = self.probe.now(), self.probe.energy_j()
+        samples, steps = self._stretch(beat, beat.window_s())
+        pace, after = pace_of(beat, samples, most_stretch, steps)
+        while known(pace) > good and self.probe.now() - begin < PROLONGED * beat.window_s():
+            more, counted = self._stretch(beat, 0.5 * beat.window_s())
+            samples, steps = joined(samples, more), steps + counted
+            pace, after = pace_of(beat, samples, most_stretch, steps)
         seconds = self.probe.now() - begin
         watts = (self.probe.energy_j() - joules) / seconds
         return reading(self.actuator.settings(), begin, seconds, watts, pace, samples), after
 
-    def _pace(
-        self, beat: Beat, samples: Samples, most_stretch: float, begin: float, steps: float | None
-    ) -> tuple[Pace, Beat]:
-        pace, after = pace_of(beat, samples, most_stretch)
-        now = self.probe.steps()
-        if beat.source != "steps" or steps is None or now is None or now - steps < 1:
-            return pace, after
-        done = now - steps
-        # A step is told when it ends: part of one more or less is the error.
-        return replace(pace, beats=done / (self.probe.now() - begin), beats_error=max(0.002, 0.3 / done)), after
+    def _stretch(self, beat: Beat, seconds: float) -> tuple[Samples, list[Steps]]:
+        """Samples of a stretch and, where hooks count steps, how many each piece of it had."""
+        if beat.source != "steps":
+            return self.watch(seconds), []
+        parts, counted = [], []
+        for _ in range(PIECES):
+            begin, done = self.probe.now(), self.probe.steps() or 0.0
+            parts.append(self.watch(seconds / PIECES))
+            counted.append(Steps((self.probe.steps() or 0.0) - done, self.probe.now() - begin))
+        return reduce(joined, parts), counted
 
 
 def known(pace: Pace) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
@@ -40,6 +41,8 @@ class Beat:
 
     def window_s(self) -> float:
         """How long a reading must be, at least."""
+        if self.source == "steps":
+            return float(np.clip(6.0 * self.period_s, 10.0, 60.0))
         if self.source == "period":
             return max(10.0, min(3.2 * self.period_s, 6.0 + 2.2 * self.period_s))
         return 20.0 if self.source == "throughput" else 12.0
@@ -51,23 +54,13 @@ class Beat:
         return replace(self, wander=(self.wander * self.seen + wander) / (self.seen + 1), seen=self.seen + 1)
 
 
-def joined(first: Samples, second: Samples) -> Samples:
-    """Two stretches, one after the other."""
-    names = ("time_s", "power_w", "sm_util", "memory_util", "clock_mhz")
-    both = (np.concatenate([getattr(first, n), getattr(second, n)]) for n in names)
-    return Samples(*both, power_limit_w=first.power_limit_w, sensor_s=first.sensor_s)
-
-
-def sampling_hz(samples: Samples) -> float:
-    """Readings per second, by the median gap."""
-    return 1.0 / max(1e-3, float(np.median(np.diff(samples.time_s)))) if len(samples) > 1 else 10.0
-
-
-def beat_of(samples: Samples, hooked: bool) -> tuple[Beat, Period]:
-    """The source of progress of a job, from a stretch at the default limits."""
-    period = detect_period(samples, sampling_hz(samples))
-    if hooked:
-        return Beat("steps", verdict=period.verdict), period
+def beat_of(samples: Samples, steps: float | None = None) -> tuple[Beat, Period]:
+    """The source of progress of a job, from a stretch at the default limits; `steps`: counted in it by
+    hooks."""
+    period = detect_period(samples, samples.sampling_hz)
+    if steps is not None:
+        each = float(samples.time_s[-1] - samples.time_s[0]) / max(steps, 0.5)
+        return Beat("steps", each, period.verdict), period
     if period.verdict in ("periodic", "multiple"):
         found = tempo(samples, period.seconds, 0.9, 1.1)
         if found is not None and found.clarity >= CLEAR:
@@ -77,13 +70,25 @@ def beat_of(samples: Samples, hooked: bool) -> tuple[Beat, Period]:
     return Beat("throughput" if moving >= LEAST_MEMORY else "none", verdict=period.verdict), period
 
 
-def pace_of(beat: Beat, samples: Samples, most_stretch: float) -> tuple[Pace, Beat]:
-    """Progress per second over a stretch (steps are counted elsewhere), and the beat with its wander.
+@dataclass(frozen=True)
+class Steps:
+    """Steps that hooks counted in a piece of time."""
+
+    done: float
+    seconds: float
+
+
+def pace_of(
+    beat: Beat, samples: Samples, most_stretch: float, steps: Sequence[Steps] = ()
+) -> tuple[Pace, Beat]:
+    """Progress per second over a stretch, and the beat with its wander.
 
     `most_stretch`: how much longer than at the default an iteration can be at most.
     """
     moved, moved_error = _moved(samples, beat.period_s)
     rest = Pace(moved=moved, moved_error=moved_error)
+    if beat.source == "steps":
+        return _stepped(rest, beat, steps)
     if beat.source != "period":
         return rest, beat
     found = tempo(samples, beat.period_s, 0.95, 1.05 * most_stretch)
@@ -95,8 +100,22 @@ def pace_of(beat: Beat, samples: Samples, most_stretch: float) -> tuple[Pace, Be
     return told, beat
 
 
+def _stepped(rest: Pace, beat: Beat, steps: Sequence[Steps]) -> tuple[Pace, Beat]:
+    done = sum(s.done for s in steps)
+    seconds = sum(s.seconds for s in steps)
+    if len(steps) < 2 or done < 1:
+        return rest, beat
+    # A step is told when it ends, so that a piece may lack part of one that the next one has.
+    rates = np.array([s.done / s.seconds for s in steps])
+    off = float(np.var(rates, ddof=1) * (seconds / len(steps)) / (done / seconds) ** 2)
+    beat = beat.straying(off)
+    error = max(FLOOR, float(np.sqrt(beat.wander / seconds)))
+    return replace(rest, beats=done / seconds, beats_error=error), beat
+
+
 def _moved(samples: Samples, period_s: float) -> tuple[float, float]:
-    """Memory use per busy second, and its standard error as a share: from blocks, of whole periods if there are."""
+    """Memory use per busy second, and its standard error as a share: from blocks, of whole periods if there
+    are."""
     length = BLOCK_S if not period_s > 0 else period_s * max(1.0, np.ceil(BLOCK_S / period_s))
     edges = np.searchsorted(samples.time_s, np.arange(samples.time_s[0], samples.time_s[-1] + 1e-9, length))
     spans = [slice(a, b) for a, b in pairwise(edges) if b - a > 1]

@@ -11,7 +11,8 @@ UNTOLD = float("nan")
 
 @dataclass(frozen=True)
 class Pace:
-    """Two independent witnesses of progress, each per second with its standard error as a share; NaN if untold."""
+    """Two independent witnesses of progress, each per second with its standard error as a share; NaN if
+    untold."""
 
     beats: float = UNTOLD
     """Steps or periods per second."""
@@ -38,3 +39,8 @@ class Reading:
     sm_util: float
     memory_util: float
     clock_mhz: float
+
+    @property
+    def period_s(self) -> float:
+        """Seconds of an iteration, where beats are periods; NaN otherwise."""
+        return self.pace.period_s

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,3 +34,22 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.time_s)
+
+    @property
+    def sampling_hz(self) -> float:
+        """Readings per second, by the median time between two; 10 where there are not two."""
+        return 1.0 / max(1e-3, float(np.median(np.diff(self.time_s)))) if len(self) > 1 else 10.0
+
+    def since(self, second: float) -> Samples:
+        """What was read from then on."""
+        kept = slice(int(np.searchsorted(self.time_s, second)), None)
+        return replace(self, **{name: getattr(self, name)[kept] for name in _READINGS})
+
+
+_READINGS = ("time_s", "power_w", "sm_util", "memory_util", "clock_mhz")
+
+
+def joined(first: Samples, second: Samples) -> Samples:
+    """Two stretches of one GPU, one after the other."""
+    both = {name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in _READINGS}
+    return replace(second, **both)

@@ -1,8 +1,9 @@
 """How fast a job goes, by how its known period has stretched: precise to a fraction of a percent.
 
-`detect_period` finds a period from nothing. Once it is known, another stretch of the same job under another clock
-need only be searched near it, and its frequency can be told much finer than one bin of an FFT: the harmonic series that
-carries most of the signals' power is sought in a spectrum padded so far that all harmonics of a bin are bins.
+`detect_period` finds a period from nothing. Once it is known, another stretch of the same job under another
+clock need only be searched near it, and its frequency can be told much finer than one bin of an FFT: the
+harmonic series that carries most of the signals' power is sought in a spectrum padded so far that all
+harmonics of a bin are bins.
 """
 
 from __future__ import annotations

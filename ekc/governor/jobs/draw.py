@@ -106,8 +106,8 @@ def _stray(rng: np.random.Generator, spread: float = SPREAD) -> float:
 
 
 def _kernel(rng: np.random.Generator, name: str, bound: str, share: float, tensor: float) -> Stage:
-    """A kernel bound by arithmetic has a recorded one's answer to the clock; one bound by memory that of a job
-    whose power cap bit little."""
+    """A kernel bound by arithmetic has a recorded one's answer to the clock; one bound by memory that of a
+    job whose power cap bit little."""
     if bound == "compute":
         fact = KERNELS[rng.integers(len(KERNELS))]
         core, sharpness = fact.core, fact.sharpness

@@ -1,7 +1,8 @@
 """Boosted trees for time and energy relative to the default, over the SM clock and over the memory clock.
 
-As in GPOEO (arXiv 2201.01684) four models see counters and the ratio of a clock to the default's. They are trained
-on simulated jobs (`train.py`); whoever has recordings of a real card can train on rows of the same form.
+As in GPOEO (arXiv 2201.01684) four models see counters and the ratio of a clock to the default's. They are
+trained on simulated jobs (`train.py`); whoever has recordings of a real card can train on rows of the same
+form.
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ TARGETS = ("sm_time", "sm_energy", "memory_time", "memory_energy")
 RATIOS = np.linspace(0.6, 1.0, 17)
 """Clocks over the default's at which a prediction becomes a prior."""
 TIME_SIGMA = (0.15, 0.5)
-"""How far a prediction is trusted: coefficients of slowdown, from leave-one-job-out errors of simulated jobs."""
+"""How far a prediction is trusted: coefficients of slowdown, from leave-one-job-out errors of simulated
+jobs."""
 POWER_SIGMA = (0.3, 0.8, 1.0)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One clock of one job: features at the default, ratio of the clock, time and energy over the default's."""
+    """One clock of one job: features at the default, ratio of the clock, time and energy over the
+    default's."""
 
     job: str
     features: tuple[float, ...]
@@ -70,11 +73,12 @@ class Boosted:
         return Beliefs(Prior(slow, TIME_SIGMA), Prior(watts, POWER_SIGMA))
 
     def predict(self, inputs: tuple[float, ...], ratio: Values, knob: str) -> tuple[Values, Values]:
-        """Time and energy over the default's at each ratio of a clock (`sm` or `memory`); arrays of its length."""
+        """Time and energy over the default's at each ratio of a clock, that of `sm` or `memory`."""
         import xgboost
 
         table = xgboost.DMatrix(np.column_stack([np.tile(inputs, (len(ratio), 1)), ratio]))
-        return tuple(np.exp(self.boosters[f"{knob}_{what}"].predict(table)) for what in ("time", "energy"))  # type: ignore[return-value]
+        time, energy = (self.boosters[f"{knob}_{what}"].predict(table) for what in ("time", "energy"))
+        return np.exp(time), np.exp(energy)
 
     def save(self, file: Path) -> None:
         """Write as one JSON file."""

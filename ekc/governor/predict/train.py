@@ -67,7 +67,8 @@ def trained(card: str, rows: Sequence[Row], trained_on: str = "simulated jobs") 
 
 
 def leave_one_out(card: str, rows: Sequence[Row]) -> dict[str, list[float]]:
-    """Absolute errors of time and energy (shares) over the SM clock, each job predicted by models of the others."""
+    """Absolute errors of time and energy (shares) over the SM clock, each job predicted by models of the
+    others."""
     errors: dict[str, list[float]] = {"time": [], "energy": []}
     mine = [r for r in rows if not r.memory]
     for job in sorted({r.job for r in mine}):
