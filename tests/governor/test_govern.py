@@ -244,6 +244,24 @@ def test_a_process_that_runs_already_and_cannot_be_governed(one: ScriptedBoards)
     assert done.returncode == 2
 
 
+def test_each_gpu_by_itself(boards: ScriptedBoards) -> None:
+    process = start(boards, "--each", "--gpu", "0", "--gpu", boards.uuid(1), *python(PATIENT))
+    events = boards.folder / "events"
+    assert boards.wait_for(lambda _: events.exists() and events.read_text().count("Started") == 2, 30) < 30
+    process.terminate()
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 7
+    assert all(f"GPU {i}: governing through NVML, GPU {i} (Scripted GPU)" in err for i in range(2))
+    assert "GPUs" not in err
+    assert err.count("  governed") == 2
+
+
+def test_a_gpu_that_there_is_not(boards: ScriptedBoards) -> None:
+    done = govern(boards, "--gpu", "2", *python(JOB))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--gpu 2: there is 0 to 1" in done.stderr
+
+
 def test_restore_with_nothing_to_restore(one: ScriptedBoards) -> None:
     done = govern(one, "--restore")
     assert done.returncode == 0

@@ -27,7 +27,7 @@ from ekc.governor.live.session import Session, Unit
 from ekc.governor.live.simulated import simulated_unit
 from ekc.governor.live.steps import StepCounter, StepReader
 from ekc.governor.policy import Policy
-from ekc.governor.protocols import Settings
+from ekc.governor.protocols import Gears, Settings
 from ekc.governor.samples import Samples
 from tests.governor.scripted_nvml import ROOT
 
@@ -101,10 +101,18 @@ def test_advice_sets_nothing_and_tells_what_it_expects() -> None:
         nothing.apply(Settings(sm_mhz=1200))
 
 
-def test_no_advice_for_a_card_without_clocks() -> None:
-    from ekc.governor.protocols import Gears
+def test_advice_is_a_cap_where_clocks_cannot_be_set() -> None:
+    run = _run()
+    events: list[Event] = []
+    could = Gears(power_w=tuple(float(w) for w in range(200, 701, 25)))
+    advise(run, SetsNothing(could, simulated=True), Policy(), events.append)
+    (told,) = (e for e in events if isinstance(e, Advised))
+    assert told.settings.sm_mhz is None
+    assert told.settings.power_w is None or told.settings.power_w in could.power_w
 
-    with pytest.raises(ActuatorError, match="cannot be limited"):
+
+def test_no_advice_for_a_card_that_cannot_be_limited() -> None:
+    with pytest.raises(ActuatorError, match="can be limited"):
         advise(_run(), SetsNothing(Gears()), Policy(), lambda event: None)
 
 
