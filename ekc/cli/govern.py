@@ -164,5 +164,9 @@ def _finish(books: list[Book], lines: Lines, plot: Path | None, core_share: floa
 
         for number, book in enumerate(books):
             file = plot if number == 0 else plot.with_stem(f"{plot.stem}-{number}")
-            draw(book, file)
-            log(f"ekc govern: wrote {file}")
+            try:
+                draw(book, file)
+            except OSError as problem:
+                log(f"ekc govern: --plot {file}: cannot be written ({problem.strerror})")
+            else:
+                log(f"ekc govern: wrote {file}")

@@ -54,13 +54,12 @@ class Command:
             reason = getattr(problem, "strerror", None) or str(problem)
             raise InvalidInput(f"cannot run {words[0]!r}: {reason}") from problem
         self.pid = self._process.pid
-        self._descriptor = os.pidfd_open(self.pid)
         handlers = dict.fromkeys(FORWARDED, self._pass_on) | {signal.SIGINT: self._interrupted}
         self._before = {number: signal.signal(number, handlers[number]) for number in handlers}
 
     def running(self) -> bool:
-        """From any thread."""
-        return not _ended(self._descriptor, 0)
+        """From any thread, while the main one waits."""
+        return self._process.returncode is None
 
     def wait(self) -> int:
         """The command's own exit status; 128 and the signal where one ended it."""
@@ -103,11 +102,11 @@ class Attached:
 
     def running(self) -> bool:
         """Until it ends, or we leave; from any thread."""
-        return not self._left.is_set() and not _ended(self._descriptor, 0)
+        return not self._left.is_set() and not self._ended(0)
 
     def wait(self) -> int:
         """0: how it ended is for its parent to know."""
-        while not self._left.is_set() and not _ended(self._descriptor, LOOK_S):
+        while not self._left.is_set() and not self._ended(LOOK_S):
             pass
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -117,15 +116,14 @@ class Attached:
         """From any thread."""
         self._left.set()
 
+    def _ended(self, seconds: float) -> bool:
+        """Whether it ends within so long; its descriptor can be read from then on."""
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        return bool(poll.poll(1000 * seconds))
+
     def _told(self, number: int, frame: FrameType | None) -> None:
         self.leave()
-
-
-def _ended(descriptor: int, seconds: float) -> bool:
-    """Whether the process ends within so long; its descriptor can be read from then on."""
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(1000 * seconds))
 
 
 def family(pid: int) -> set[int]:
