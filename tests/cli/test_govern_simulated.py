@@ -53,3 +53,11 @@ def test_help_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     for word in ("--max-slowdown", "--restore", "--advise", "--simulate", "python train.py"):
         assert word in out
     assert "--gpus-of" not in out
+
+
+def test_a_job_that_is_never_periodic(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["govern", "--simulate", "aperiodic", "--minutes", "20"]) == 0
+    err = capsys.readouterr().err
+    assert "iterations: aperiodic" in err
+    assert "ekc govern: report" in err
+    assert "not to the end" not in err
