@@ -46,6 +46,12 @@ class Samples:
         return replace(self, **{name: getattr(self, name)[kept] for name in _READINGS})
 
 
+def mean(values: Values) -> float:
+    """Mean of what was read; NaN where nothing was."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
 _READINGS = ("time_s", "power_w", "sm_util", "memory_util", "clock_mhz")
 
 

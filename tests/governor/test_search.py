@@ -1,4 +1,4 @@
-"""The search by itself, on laws that are known: it keeps the budget, comes near the best, and visits few points."""
+"""The search by itself, on known laws: it keeps the budget, comes near the best, and visits few points."""
 
 from __future__ import annotations
 
