@@ -21,7 +21,7 @@ PARTS = (16.0, 6.0)
 NEARLY = 0.8
 """Of the lags that are at least this share as good as the best, the shortest is taken: of a period and its
 multiples, the period."""
-ALIKE, ALIKE_SEEN = 0.22, 1.0
+ALIKE, ALIKE_SEEN = 0.20, 1.2
 """Least score of a period, and how much more is asked of one that was seen once: chance repeats, but rarely
 often. Fitted on traces that the benchmark is not judged on (benchmarks/governor_period.py)."""
 STRIKING = 0.9
