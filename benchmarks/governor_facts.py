@@ -2,9 +2,10 @@
 
     python governor_facts.py --data DIR
 
-Kernels: how time follows the SM clock, t = (c x^p + 1 - c)^(1/p) with x = top clock / clock; c is the share that
-follows the core, p how sharp the bend is. Jobs: the share of the board's power that training draws without a cap,
-and the same c behind power caps, with the voltage curve of the simulated RTX 3090 (A40 has the same chip).
+Kernels: how time follows the SM clock, t = (c x^p + 1 - c)^(1/p) with x = top clock / clock; c is the share
+that follows the core, p how sharp the bend is. Jobs: the share of the board's power that training draws
+without a cap, and the same c behind power caps, with the voltage curve of the simulated RTX 3090 (A40 has the
+same chip).
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def voltage(clock: np.ndarray, knee: float, slope: float) -> np.ndarray:
 
 
 def clocks_behind(caps: np.ndarray, c: float, drawn: float, base: float, p: float = 4.0) -> np.ndarray:
-    """Slowdown at each cap, of a kernel that draws `drawn` W uncapped above `base` W that do not follow the clock."""
+    """Slowdown at each cap of a kernel that draws `drawn` W uncapped, on top of `base` W that stay."""
     clock = np.linspace(0.1, 1, 400)
     stretch = (c * clock**-p + 1 - c) ** (1 / p)
     squared = (voltage(clock, 0.79, 1.45) / voltage(np.ones(1), 0.79, 1.45)) ** 2

@@ -107,17 +107,14 @@ def _real(
 ) -> End:
     """The job comes first: nothing heavy is imported, and no driver asked, before it runs."""
     from ekc.governor.live.job import Attached, Command
+    from ekc.governor.live.request import Request
+    from ekc.governor.protocols import Settings
 
     named = tuple(options["gpus"])
     if named:
         from ekc.governor.live import gpus
 
         named = tuple(gpus.named(named))
-    job = Command(command) if command else Attached(pid or 0)
-    from ekc.governor.live.beside import Request, beside
-    from ekc.governor.live.probes import nvml_probe_of
-    from ekc.governor.protocols import Settings
-
     request = Request(
         policy,
         gpus=named,
@@ -127,6 +124,10 @@ def _real(
         each=options["each"],
         before=Settings(options["sm_before"], options["memory_before"]),
     )
+    job = Command(command) if command else Attached(pid or 0)
+    from ekc.governor.live.beside import beside
+    from ekc.governor.live.probes import nvml_probe_of
+
     return beside(job, request, lines, nvml_probe_of(job, options["steps"]))
 
 

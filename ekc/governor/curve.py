@@ -1,7 +1,7 @@
 """Smooth curves through few noisy points: time and power of a job over its SM clock.
 
-Bayesian least squares on polynomials: points weigh by their error, and what no point tells is left to a prior, which
-is what a roofline allows (`TIME`, from the fits of `jobs/facts.py`) or what a model predicts.
+Bayesian least squares on polynomials: points weigh by their error, and what no point tells is left to a
+prior, which is what recorded kernels do (`knob.py`) or what a model predicts.
 """
 
 from __future__ import annotations
@@ -15,16 +15,10 @@ from ekc.governor.samples import Values
 
 @dataclass(frozen=True)
 class Prior:
-    """Normal beliefs about the coefficients of x, x^2, ... (there is no constant: at x = 0 stands the default)."""
+    """Normal beliefs about the coefficients of x, x^2, ...; at x = 0 stands the default, so no constant."""
 
     mean: tuple[float, ...]
     sigma: tuple[float, ...]
-
-
-TIME = Prior((0.6, 0.3), (0.35, 0.6))
-"""Slowdown over x = default clock / clock - 1. Recorded kernels: 0.55 to 1 at the top, bending upwards."""
-POWER = Prior((-1.3, 0.4, 0.0), (0.7, 1.5, 2.0))
-"""Watts over those at the default, less 1, over x = 1 - clock / default clock."""
 
 
 @dataclass(frozen=True)
@@ -54,4 +48,5 @@ def fitted(x: Values, y: Values, error: Values, prior: Prior) -> Curve:
     precision = rows.T @ rows + np.diag(1 / np.square(prior.sigma))
     covariance = np.linalg.inv(precision)
     told = rows.T @ (np.asarray(y) / np.asarray(error))
-    return Curve(covariance @ (told + np.array(prior.mean) / np.square(prior.sigma)), covariance)
+    weight = covariance @ (told + np.array(prior.mean) / np.square(prior.sigma))
+    return Curve(np.asarray(weight, float), np.asarray(covariance, float))

@@ -21,7 +21,7 @@ def settings_text(settings: Settings) -> str:
         parts.append(f"memory {settings.memory_mhz} MHz")
     if settings.power_w is not None:
         parts.append(f"cap {settings.power_w:g} W")
-    return ", ".join(parts) or "driver's default"
+    return ", ".join(parts) or "limits as before"
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,8 @@ class Chosen(Event):
     def line(self) -> str:
         """The choice, what it promises, what it cost."""
         promise = f"{-self.saving:+.1%} energy, {self.slowdown:+.1%} time expected"
-        return f"chose {settings_text(self.settings)} after {self.points} points, {self.search_s:.0f} s: {promise}"
+        what = settings_text(self.settings)
+        return f"chose {what} after {self.points} points, {self.search_s:.0f} s: {promise}"
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,8 @@ class Checked(Event):
 
     def line(self) -> str:
         """The slowdown and how sure."""
-        return f"checked: {self.slowdown:+.1%} time (+- {self.half_width:.1%}), {-self.saving:+.1%} energy per step"
+        time = f"{self.slowdown:+.1%} time (+- {self.half_width:.1%})"
+        return f"checked: {time}, {-self.saving:+.1%} energy per step"
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,17 @@ class Governor:
             return self
         files = ["--steps", f"{self._folder.name}/steps", "--json", f"{self._folder.name}/events"]
         family = ["--gpus-of", str(os.getppid())] if "LOCAL_RANK" in os.environ else []
-        words = [sys.executable, "-m", "ekc", "govern", "--pid", str(os.getpid()), *family, *files, *self._flags]
+        words = [
+            sys.executable,
+            "-m",
+            "ekc",
+            "govern",
+            "--pid",
+            str(os.getpid()),
+            *family,
+            *files,
+            *self._flags,
+        ]
         try:
             self._process = subprocess.Popen(
                 words, env=_environment(), stdin=subprocess.DEVNULL, start_new_session=True

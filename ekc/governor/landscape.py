@@ -1,4 +1,4 @@
-"""What is believed of every SM gear after some readings: slowdown, how sure, and joules saved."""
+"""What is believed of every gear of a knob after some readings: slowdown, how sure, and joules saved."""
 
 from __future__ import annotations
 
@@ -7,32 +7,33 @@ from dataclasses import dataclass
 import numpy as np
 
 from ekc.governor import objective
-from ekc.governor.curve import POWER, TIME, Curve, Prior, fitted
+from ekc.governor.curve import Curve, Prior, fitted
+from ekc.governor.knob import Knob
 from ekc.governor.ledger import Ledger
 from ekc.governor.policy import Policy
 from ekc.governor.samples import Values
 
-WATTS_ERROR = 0.006
-"""Standard error of a power ratio of periodic work, beyond that of its pace."""
-AIM = 0.98
+STRAY = 1.5
+"""Standard deviations from the curve beyond which a reading loses weight."""
+AIM = 1.0
 """Share of the slowdown budget that is aimed at."""
-CAUTION = 0.5
+CAUTION = 0.15
 """How many standard deviations a choice keeps from the budget."""
 
 
 @dataclass(frozen=True)
 class Beliefs:
-    """What is expected before any reading of a phase: by a roofline, or by a model."""
+    """What is expected before any reading of a phase: by the knob, or by a model."""
 
-    time: Prior = TIME
-    power: Prior = POWER
+    time: Prior
+    power: Prior
 
 
 @dataclass(frozen=True)
 class Landscape:
-    """Arrays over the gears, ascending by clock."""
+    """Arrays over the gears, ascending."""
 
-    clock_mhz: Values
+    gears: Values
     slowdown: Values
     sigma: Values
     saving: Values
@@ -48,49 +49,50 @@ class Landscape:
         return int(np.where(allowed, scores, np.inf).argmin()) if allowed.any() else len(scores) - 1
 
 
-def landscape(ledger: Ledger, gears: Values, beliefs: Beliefs, memory_mhz: int | None = None) -> Landscape:
-    """Beliefs and readings at one memory clock, joined."""
-    base = ledger.clock_mhz()
-    points = [
-        r for r in ledger.others if r.settings.memory_mhz == memory_mhz and r.settings.sm_mhz is not None
-    ]
+def landscape(
+    ledger: Ledger, knob: Knob, gears: Values, beliefs: Beliefs, base: float, memory_mhz: int | None
+) -> Landscape:
+    """Beliefs and readings at one memory clock, joined; `base` is the default on the knob's scale."""
+    points = [r for r in ledger.others if r.settings.memory_mhz == memory_mhz and knob.of(r.settings)]
     outcomes = [ledger.outcome(r) for r in points]
-    at = np.array([float(r.settings.sm_mhz or base) for r in points])
-    time, power = _curves(at, base, outcomes_arrays(outcomes), beliefs)
+    at = np.array([knob.of(r.settings) for r in points], float)
+    told = np.array([np.isfinite(o.slowdown) for o in outcomes], bool)
+    slowdown = np.array([o.slowdown for o in outcomes])[told]
+    error = np.array([o.error for o in outcomes])[told]
+    time = _robust(slower(at[told], base), slowdown, error, beliefs.time)
+    power_error = np.array([o.power_error for o in outcomes])
+    power = _robust(lower(at, base), np.array([o.power for o in outcomes]) - 1, power_error, beliefs.power)
     # Kernels can take no longer than all of them following the clock: a bound that no noise can break.
-    bound = ledger.sm_util() * slower(gears, base)
-    told = not outcomes or any(np.isfinite(o.slowdown) for o in outcomes)
-    slowdown = np.clip(time.at(slower(gears, base)), 0.0, bound) if told else bound
-    sigma = time.sigma(slower(gears, base)) if told else np.zeros_like(bound)
+    x = slower(gears, base)
+    bound = ledger.sm_util() * x if knob.bounded else 3 * x
+    expected = np.minimum(_rising(time.at(x)), bound) if told.any() or not len(told) else bound
+    sigma = np.minimum(time.sigma(x), 0.5 * bound)
     watts = np.clip(1 + power.at(lower(gears, base)), 0.05, 1.2)
-    return Landscape(gears, slowdown, sigma, 1 - watts * (1 + slowdown))
+    return Landscape(gears, expected, sigma, 1 - watts * (1 + expected))
 
 
-def slower(clock_mhz: Values, base: float) -> Values:
-    """How much longer a cycle takes than at the base clock; 0 above it."""
-    return np.asarray(np.maximum(0.0, base / np.asarray(clock_mhz, float) - 1))
+def _rising(over_falling_clock: Values) -> Values:
+    """A lower clock is never faster; gears ascend."""
+    return np.asarray(np.maximum.accumulate(np.maximum(0.0, over_falling_clock[::-1]))[::-1])
 
 
-def lower(clock_mhz: Values, base: float) -> Values:
-    """By what share a clock is below the base; 0 above it."""
-    return np.asarray(np.maximum(0.0, 1 - np.asarray(clock_mhz, float) / base))
+def _robust(x: Values, y: Values, error: Values, prior: Prior) -> Curve:
+    """A curve that a stray reading (an evaluation, a pause) moves little: what lies far off counts for
+    less."""
+    curve = fitted(x, y, error, prior)
+    if len(x) < 3:
+        return curve
+    for _ in range(2):
+        far = np.abs(y - curve.at(x)) / np.hypot(error, curve.sigma(x))
+        curve = fitted(x, y, error * np.maximum(1.0, far / STRAY), prior)
+    return curve
 
 
-def outcomes_arrays(outcomes: list) -> tuple[Values, Values, Values]:  # type: ignore[type-arg]
-    """Slowdown, its error, power over default's: arrays over outcomes."""
-    return (
-        np.array([o.slowdown for o in outcomes]),
-        np.array([o.error for o in outcomes]),
-        np.array([o.power for o in outcomes]),
-    )
+def slower(limit: Values, base: float) -> Values:
+    """Default over limit, less 1: how much longer a cycle takes; 0 where the limit does not bind."""
+    return np.asarray(np.maximum(0.0, base / np.asarray(limit, float) - 1))
 
 
-def _curves(
-    at: Values, base: float, told: tuple[Values, Values, Values], beliefs: Beliefs
-) -> tuple[Curve, Curve]:
-    slowdown, error, power = told
-    known = np.isfinite(slowdown)
-    time = fitted(slower(at[known], base), slowdown[known], error[known], beliefs.time)
-    # Where work comes in no beat, what it draws varies as its pace does.
-    off = np.hypot(WATTS_ERROR, 0.5 * np.where(known, error, 0.0))
-    return time, fitted(lower(at, base), power - 1, off, beliefs.power)
+def lower(limit: Values, base: float) -> Values:
+    """By what share a limit is below the default; 0 where it does not bind."""
+    return np.asarray(np.maximum(0.0, 1 - np.asarray(limit, float) / base))

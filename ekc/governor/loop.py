@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,6 @@ from ekc.governor import phase as phases
 from ekc.governor.events import (
     Checked,
     Ended,
-    Event,
     Idled,
     OnEvent,
     Resumed,
@@ -23,7 +23,6 @@ from ekc.governor.payoff import payoff
 from ekc.governor.phase import Model, Phase
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Actuator, Probe, Settings
-from ekc.governor.samples import Samples
 from ekc.governor.watch import CONFIRM_S, LARGE, Watch
 
 POLL_S = 2.0
@@ -34,7 +33,7 @@ LONGEST_WAIT_S = 40.0
 FIRST_CHECK_S = 120.0
 LONGEST_CHECK_S = 900.0
 """The default is measured again after so long; the gap doubles from the first to the longest."""
-MOVE = 0.012
+MOVE = 0.006
 """A check moves the clock only if by more than this share."""
 
 
@@ -72,6 +71,7 @@ class _Governor:
         self._tell = on_event
         self._model = model
         self._gears = actuator.gears()
+        self._settable = bool(self._gears.sm_mhz or self._gears.power_w)
         self._actuator = actuator
         self._meter = Meter(probe, actuator, on_event)
         self._known: list[Phase] = []
@@ -82,10 +82,8 @@ class _Governor:
         labels = self._probe.label, self._actuator.label
         self._tell(Started(start, *labels, simulated, self._policy.objective))
         self._start = start
-        try:
+        with contextlib.suppress(JobEnded):
             self._govern()
-        except JobEnded:
-            pass
         spent = self._probe.now() - start, self._probe.energy_j() - joules
         self._tell(Ended(self._probe.now(), *spent))
         return Outcome(*spent, tuple(self._known))
@@ -126,7 +124,7 @@ class _Governor:
             phases.count(self._meter, phase, self._model, self._tell)
         first = phase.ledger.defaults[0]
         worth = payoff(self._policy, self._probe.now() - self._start, phase.beat.window_s(), first.watts)
-        if not worth.pays or not self._gears.sm_mhz:
+        if not worth.pays or not self._settable:
             self._tell(Skipped(self._probe.now(), worth.remaining_s, worth.saving_w, worth.search_s))
             return phase
         phases.explore(self._meter, phase, self._gears, self._tell)
@@ -152,6 +150,7 @@ class _Governor:
                     return level
                 continue
             watch.follow(samples)
+            phase.follow(samples)
             if self._probe.now() - checked > gap and watch.ready():
                 if self._check(phase):
                     watch = Watch()
@@ -185,7 +184,7 @@ class _Governor:
 
     def _check(self, phase: Phase) -> bool:
         """A/B/A: the choice, the default, and the choice again in what follows. Whether the choice moved."""
-        if phase.choice == Settings() or not self._gears.sm_mhz:
+        if phase.choice == Settings() or not self._settable:
             return False
         phases.visit(self._meter, phase, phase.choice, "check", self._tell)
         phases.again(self._meter, phase, self._tell)
@@ -199,8 +198,9 @@ class _Governor:
             self._tell(Checked(self._probe.now(), mean, float(1.96 / np.sqrt(weight.sum())), saving))
         before = phase.choice
         after = phases.chosen(phase)
-        clocks = [s.sm_mhz or phase.ledger.clock_mhz() for s in (before, after)]
-        moved = abs(clocks[1] / clocks[0] - 1) > MOVE
+        base = phase.search.base(phase.ledger)
+        gears = [phase.search.knob.of(s) or base for s in (before, after)]
+        moved = abs(gears[1] / gears[0] - 1) > MOVE
         if moved:
             phase.choice = after
         self._meter.set(phase.choice, "the check moved the choice" if moved else "the choice after a check")
@@ -212,6 +212,3 @@ def _alike(phase: Phase, known: Phase) -> bool:
     if phase.beat.source != known.beat.source:
         return False
     return not phase.beat.period_s > 0 or abs(phase.beat.period_s / known.beat.period_s - 1) < 0.05
-
-
-__all__ = ["Event", "Outcome", "Samples", "govern"]

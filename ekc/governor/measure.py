@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 
 import numpy as np
 
 from ekc.governor.events import Applied, Event
-from ekc.governor.progress import Beat, Pace, joined, pace_of
+from ekc.governor.progress import Beat, Steps, pace_of
 from ekc.governor.protocols import Actuator, Probe, Settings
-from ekc.governor.reading import Reading
-from ekc.governor.samples import Samples
+from ekc.governor.reading import Pace, Reading
+from ekc.governor.samples import Samples, joined
 
 SETTLE_S = 2.0
 """From setting a limit until sensors that average a second show nothing of the old one."""
 GOOD_ERROR = 0.006
 """A reading is prolonged until its pace is known this well."""
+PIECES = 5
+"""Of a stretch whose steps are counted: how they differ tells how sure the count is."""
 PROLONGED = 2.5
 """At most, times its first length."""
 
@@ -47,33 +50,40 @@ class Meter:
         self._tell(Applied(self.probe.now(), settings, why))
         self.watch(SETTLE_S)
 
-    def read(self, beat: Beat, most_stretch: float, good: float = GOOD_ERROR) -> Reading:
-        """One reading under the limits in force."""
-        begin, joules, steps = self.probe.now(), self.probe.energy_j(), self.probe.steps()
-        samples = self.watch(beat.window_s())
-        longest = PROLONGED * beat.window_s()
-        pace = self._pace(beat, samples, most_stretch, begin, steps)
-        while pace is not None and pace.error > good and self.probe.now() - begin < longest:
-            samples = joined(samples, self.watch(0.5 * beat.window_s()))
-            pace = self._pace(beat, samples, most_stretch, begin, steps)
+    def read(self, beat: Beat, most_stretch: float, good: float = GOOD_ERROR) -> tuple[Reading, Beat]:
+        """One reading under the limits in force, and the beat with what it taught."""
+        begin, joules = self.probe.now(), self.probe.energy_j()
+        samples, steps = self._stretch(beat, beat.window_s())
+        pace, after = pace_of(beat, samples, most_stretch, steps)
+        while known(pace) > good and self.probe.now() - begin < PROLONGED * beat.window_s():
+            more, counted = self._stretch(beat, 0.5 * beat.window_s())
+            samples, steps = joined(samples, more), steps + counted
+            pace, after = pace_of(beat, samples, most_stretch, steps)
         seconds = self.probe.now() - begin
         watts = (self.probe.energy_j() - joules) / seconds
-        return reading(self.actuator.settings(), begin, seconds, whole_w(samples, pace, watts), pace, samples)
+        return reading(self.actuator.settings(), begin, seconds, watts, pace, samples), after
 
-    def _pace(
-        self, beat: Beat, samples: Samples, most_stretch: float, begin: float, steps: float | None
-    ) -> Pace | None:
-        now = self.probe.steps()
-        if beat.source != "steps" or steps is None or now is None:
-            return pace_of(beat, samples, most_stretch)
-        done = now - steps
-        # A step is told when it ends: one more or less is the error.
-        return Pace(done / (self.probe.now() - begin), 0.3 / done) if done >= 1 else None
+    def _stretch(self, beat: Beat, seconds: float) -> tuple[Samples, list[Steps]]:
+        """Samples of a stretch and, where hooks count steps, how many each piece of it had."""
+        if beat.source != "steps":
+            return self.watch(seconds), []
+        parts, counted = [], []
+        for _ in range(PIECES):
+            begin, done = self.probe.now(), self.probe.steps() or 0.0
+            parts.append(self.watch(seconds / PIECES))
+            counted.append(Steps((self.probe.steps() or 0.0) - done, self.probe.now() - begin))
+        return reduce(joined, parts), counted
 
 
-def whole_w(samples: Samples, pace: Pace | None, counted_w: float) -> float:
+def known(pace: Pace) -> float:
+    """Standard error of the better witness; 0 where there is none, as waiting would not help."""
+    errors = [e for e in (pace.beats_error, pace.moved_error) if np.isfinite(e)]
+    return min(errors, default=0.0)
+
+
+def whole_w(samples: Samples, pace: Pace, counted_w: float) -> float:
     """Mean watts over whole periods: the counter's mean, corrected by what the rest of a period draws."""
-    if pace is None or not pace.period_s > 0 or len(samples) < 2:
+    if not pace.period_s > 0 or len(samples) < 2:
         return counted_w
     span = samples.time_s[-1] - samples.time_s[0]
     whole = np.floor(span / pace.period_s) * pace.period_s
@@ -84,19 +94,16 @@ def whole_w(samples: Samples, pace: Pace | None, counted_w: float) -> float:
 
 
 def reading(
-    settings: Settings, begin: float, seconds: float, watts: float, pace: Pace | None, samples: Samples
+    settings: Settings, begin: float, seconds: float, counted_w: float, pace: Pace, samples: Samples
 ) -> Reading:
     """The means of a stretch."""
-    told = pace or Pace(float("nan"), float("nan"))
     return Reading(
         settings=settings,
         at_s=begin + seconds / 2,
         seconds=seconds,
-        watts=watts,
-        pace=told.per_s,
-        error=told.error,
+        watts=whole_w(samples, pace, counted_w),
+        pace=pace,
         sm_util=float(np.nanmean(samples.sm_util)),
         memory_util=float(np.nanmean(samples.memory_util)),
         clock_mhz=float(np.nanmedian(samples.clock_mhz)),
-        period_s=told.period_s,
     )

@@ -7,8 +7,10 @@ import numpy as np
 from ekc.governor.policy import Policy
 from ekc.governor.samples import Values
 
+Share = Values | float
 
-def score(policy: Policy, slowdown: Values, saving: Values) -> Values:
+
+def score(policy: Policy, slowdown: Share, saving: Share) -> Values:
     """Lower is better; the default has 1. Arrays of one shape: share of time lost, share of joules saved."""
     time, energy = 1 + np.asarray(slowdown), 1 - np.asarray(saving)
     if policy.objective == "speed":
@@ -16,7 +18,7 @@ def score(policy: Policy, slowdown: Values, saving: Values) -> Values:
     return np.asarray(energy * time ** {"energy": 0, "edp": 1, "ed2p": 2}[policy.objective])
 
 
-def violation(policy: Policy, slowdown: Values, saving: Values) -> Values:
+def violation(policy: Policy, slowdown: Share, saving: Share) -> Values:
     """How far outside the budget, as a share; 0 or less is within."""
     if policy.objective == "energy":
         return np.asarray(slowdown) - policy.max_slowdown

@@ -13,8 +13,8 @@ OBJECTIVES = ("energy", "edp", "ed2p", "speed")
 class Policy:
     """The objective and its budget.
 
-    `energy`: least joules per step within `max_slowdown`. `edp`, `ed2p`: least joules times seconds, or seconds
-    squared, per step. `speed`: fewest seconds per step that still save `min_saving` of the joules.
+    `energy`: least joules per step within `max_slowdown`. `edp`, `ed2p`: least joules times seconds, or
+    seconds squared, per step. `speed`: fewest seconds per step that still save `min_saving` of the joules.
     """
 
     objective: str = "energy"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
 import numpy as np
 
 from ekc.governor.period import Period, detect_period
+from ekc.governor.reading import Pace
 from ekc.governor.samples import Samples
 from ekc.governor.tempo import tempo
 
@@ -20,6 +22,9 @@ LEAST_MEMORY = 3.0
 BLOCK_S = 2.5
 FLOOR = 0.002
 """No pace is known better than this share."""
+FEWEST_BLOCKS = 3
+JITTER = 0.015
+"""Of one period to the next, one sigma, believed until seen."""
 
 
 @dataclass(frozen=True)
@@ -30,73 +35,96 @@ class Beat:
     period_s: float = float("nan")
     """At the default limits, where the source is a period."""
     verdict: str = "aperiodic"
+    wander: float = 0.0
+    """How the beat strays (`Tempo.wander`): the mean of all that was seen so far."""
+    seen: int = 0
 
     def window_s(self) -> float:
         """How long a reading must be, at least."""
+        if self.source == "steps":
+            return float(np.clip(6.0 * self.period_s, 10.0, 60.0))
         if self.source == "period":
             return max(10.0, min(3.2 * self.period_s, 6.0 + 2.2 * self.period_s))
         return 20.0 if self.source == "throughput" else 12.0
 
-
-@dataclass(frozen=True)
-class Pace:
-    """Progress per second and its standard error as a share."""
-
-    per_s: float
-    error: float
-    period_s: float = float("nan")
+    def straying(self, wander: float) -> Beat:
+        """With one more stretch's wander."""
+        if not wander >= 0:
+            return self
+        return replace(self, wander=(self.wander * self.seen + wander) / (self.seen + 1), seen=self.seen + 1)
 
 
-def joined(first: Samples, second: Samples) -> Samples:
-    """Two stretches, one after the other."""
-    names = ("time_s", "power_w", "sm_util", "memory_util", "clock_mhz")
-    both = (np.concatenate([getattr(first, n), getattr(second, n)]) for n in names)
-    return Samples(*both, power_limit_w=first.power_limit_w, sensor_s=first.sensor_s)
-
-
-def sampling_hz(samples: Samples) -> float:
-    """Readings per second, by the median gap."""
-    return 1.0 / max(1e-3, float(np.median(np.diff(samples.time_s)))) if len(samples) > 1 else 10.0
-
-
-def beat_of(samples: Samples, hooked: bool) -> tuple[Beat, Period]:
-    """The source of progress of a job, from a stretch at the default limits."""
-    period = detect_period(samples, sampling_hz(samples))
-    if hooked:
-        return Beat("steps", verdict=period.verdict), period
+def beat_of(samples: Samples, steps: float | None = None) -> tuple[Beat, Period]:
+    """The source of progress of a job, from a stretch at the default limits; `steps`: counted in it by
+    hooks."""
+    period = detect_period(samples, samples.sampling_hz)
+    if steps is not None:
+        each = float(samples.time_s[-1] - samples.time_s[0]) / max(steps, 0.5)
+        return Beat("steps", each, period.verdict), period
     if period.verdict in ("periodic", "multiple"):
         found = tempo(samples, period.seconds, 0.9, 1.1)
         if found is not None and found.clarity >= CLEAR:
-            return Beat("period", found.seconds, period.verdict), period
+            usual = JITTER**2 * found.seconds
+            return Beat("period", found.seconds, period.verdict, usual, 1), period
     moving = float(np.nanmean(samples.memory_util)) if len(samples) else 0.0
     return Beat("throughput" if moving >= LEAST_MEMORY else "none", verdict=period.verdict), period
 
 
-def pace_of(beat: Beat, samples: Samples, most_stretch: float) -> Pace | None:
-    """Progress per second over a stretch (steps are counted elsewhere); None where it cannot be told.
+@dataclass(frozen=True)
+class Steps:
+    """Steps that hooks counted in a piece of time."""
+
+    done: float
+    seconds: float
+
+
+def pace_of(
+    beat: Beat, samples: Samples, most_stretch: float, steps: Sequence[Steps] = ()
+) -> tuple[Pace, Beat]:
+    """Progress per second over a stretch, and the beat with its wander.
 
     `most_stretch`: how much longer than at the default an iteration can be at most.
     """
-    if beat.source == "period":
-        found = tempo(samples, beat.period_s, 0.96, 1.03 * most_stretch)
-        if found is None or found.clarity < CLEAR / 2:
-            return None
-        return Pace(1 / found.seconds, max(FLOOR, found.error), found.seconds)
-    if beat.source == "throughput":
-        return _moved(samples)
-    return None
+    moved, moved_error = _moved(samples, beat.period_s)
+    rest = Pace(moved=moved, moved_error=moved_error)
+    if beat.source == "steps":
+        return _stepped(rest, beat, steps)
+    if beat.source != "period":
+        return rest, beat
+    found = tempo(samples, beat.period_s, 0.95, 1.05 * most_stretch)
+    if found is None or found.clarity < CLEAR / 2:
+        return rest, beat
+    beat = beat.straying(found.wander)
+    error = float(np.sqrt(beat.wander / (samples.time_s[-1] - samples.time_s[0])))
+    told = Pace(1 / found.seconds, max(FLOOR, error), moved, moved_error, found.seconds)
+    return told, beat
 
 
-def _moved(samples: Samples) -> Pace | None:
-    """Memory use stands for progress: at one memory clock, the same work moves the same bytes."""
-    mean = float(np.nanmean(samples.memory_util))
-    if not mean >= 1:
-        return None
-    begin, end = samples.time_s[0], samples.time_s[-1]
-    edges = np.searchsorted(samples.time_s, np.arange(begin, end, BLOCK_S))
-    blocks = [samples.memory_util[a:b] for a, b in pairwise(edges) if b > a]
-    blocks = [np.nanmean(b) for b in blocks if np.isfinite(b).any()]
-    if len(blocks) < 3:
-        return None
-    error = float(np.std(blocks, ddof=1) / np.sqrt(len(blocks)) / mean)
-    return Pace(mean, max(FLOOR, error))
+def _stepped(rest: Pace, beat: Beat, steps: Sequence[Steps]) -> tuple[Pace, Beat]:
+    done = sum(s.done for s in steps)
+    seconds = sum(s.seconds for s in steps)
+    if len(steps) < 2 or done < 1:
+        return rest, beat
+    # A step is told when it ends, so that a piece may lack part of one that the next one has.
+    rates = np.array([s.done / s.seconds for s in steps])
+    off = float(np.var(rates, ddof=1) * (seconds / len(steps)) / (done / seconds) ** 2)
+    beat = beat.straying(off)
+    error = max(FLOOR, float(np.sqrt(beat.wander / seconds)))
+    return replace(rest, beats=done / seconds, beats_error=error), beat
+
+
+def _moved(samples: Samples, period_s: float) -> tuple[float, float]:
+    """Memory use per busy second, and its standard error as a share: from blocks, of whole periods if there
+    are."""
+    length = BLOCK_S if not period_s > 0 else period_s * max(1.0, np.ceil(BLOCK_S / period_s))
+    edges = np.searchsorted(samples.time_s, np.arange(samples.time_s[0], samples.time_s[-1] + 1e-9, length))
+    spans = [slice(a, b) for a, b in pairwise(edges) if b - a > 1]
+    moving = np.array([np.nanmean(samples.memory_util[span]) for span in spans])
+    busy = np.array([np.nanmean(samples.sm_util[span]) for span in spans]) / 100
+    if len(spans) < FEWEST_BLOCKS or not np.nanmean(moving) >= LEAST_MEMORY:
+        return float("nan"), float("nan")
+    rate = float(np.nansum(moving) / np.nansum(busy))
+    # A ratio of sums: what a block moves beyond what it should for the time it was busy.
+    off = moving - rate * busy
+    error = float(np.sqrt(np.nansum(off**2) / (len(off) - 1) / len(off)) / np.nanmean(moving))
+    return rate, max(2 * FLOOR, error)

@@ -6,6 +6,24 @@ from dataclasses import dataclass
 
 from ekc.governor.protocols import Settings
 
+UNTOLD = float("nan")
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Two independent witnesses of progress, each per second with its standard error as a share; NaN if
+    untold."""
+
+    beats: float = UNTOLD
+    """Steps or periods per second."""
+    beats_error: float = UNTOLD
+    moved: float = UNTOLD
+    """Memory use per second in which a kernel ran: at one memory clock, the same kernels move the same bytes,
+    and what the host waits for has no part in it."""
+    moved_error: float = UNTOLD
+    period_s: float = UNTOLD
+    """Where beats are periods."""
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -17,17 +35,12 @@ class Reading:
     seconds: float
     watts: float
     """Of the whole board."""
-    pace: float
-    """Progress per second, in the unit of its source (steps, periods, percent of memory use); NaN if untold."""
-    error: float
-    """Standard error of the pace, as a share of it."""
+    pace: Pace
     sm_util: float
     memory_util: float
     clock_mhz: float
-    period_s: float = float("nan")
-    """Where progress is told by periods."""
 
     @property
-    def joules_per_unit(self) -> float:
-        """Joules of the board for one unit of progress."""
-        return self.watts / self.pace
+    def period_s(self) -> float:
+        """Seconds of an iteration, where beats are periods; NaN otherwise."""
+        return self.pace.period_s

@@ -1,13 +1,15 @@
 """How fast a job goes, by how its known period has stretched: precise to a fraction of a percent.
 
-`detect_period` finds a period from nothing. Once it is known, another stretch of the same job under another clock
-need only be searched near it, and frequencies can be told much finer than one bin: the harmonic series that carries
-most of the signals' power is sought directly on the readings' own times, late and missing ones included.
+`detect_period` finds a period from nothing. Once it is known, another stretch of the same job under another
+clock need only be searched near it, and its frequency can be told much finer than one bin of an FFT: the
+harmonic series that carries most of the signals' power is sought in a spectrum padded so far that all
+harmonics of a bin are bins.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -16,9 +18,12 @@ from ekc.governor.samples import Samples, Values
 HARMONICS = 8
 FASTEST_HZ = 4.5
 """Harmonics above are lost at ten readings a second."""
-GRID = 0.15
-"""Step of the search, in cycles of the highest harmonic over the whole stretch."""
+GRID = 0.2
+"""Width of a bin at most, in cycles of the highest harmonic over the whole stretch."""
+STEP_S = 0.1
+"""Readings are put on even times: the spectrum is then one FFT."""
 FEWEST = 32
+BLOCKS = 5
 
 
 @dataclass(frozen=True)
@@ -26,8 +31,8 @@ class Tempo:
     """A period near the expected one."""
 
     seconds: float
-    error: float
-    """Standard error as a share of it, told by the two halves of the stretch."""
+    wander: float
+    """How the beat strays: variance of its timing (seconds squared) gained per second; NaN where untold."""
     clarity: float
     """Share of the signals' variance that the harmonic series explains, 0 to 1."""
 
@@ -49,39 +54,49 @@ def tempo(samples: Samples, near_s: float, least: float, most: float) -> Tempo |
         return None
     rows = signals(samples)
     seconds, explained = _best(at, rows, near_s, least, most)
-    middle = len(at) // 2
-    if at[-1] - at[0] < 4 * seconds:
-        return Tempo(seconds, 0.3 * 0.1 / (at[-1] - at[0] - seconds) + 0.003, explained)
-    halves = [
-        _best(at[part], rows[:, part], seconds, 0.97, 1.03)[0]
-        for part in (slice(middle), slice(middle, None))
-    ]
-    # Halves know the frequency 2^1.5 times worse than the whole; their difference has twice that variance.
-    return Tempo(seconds, abs(halves[0] - halves[1]) / seconds / 4 + 5e-4, explained)
+    return Tempo(seconds, _wander(at, rows, seconds), explained)
+
+
+def _wander(at: Values, rows: Values, seconds: float) -> float:
+    """From the phases of blocks of whole periods: what they stray from one block to the next."""
+    periods = int((at[-1] - at[0]) / seconds)
+    length = seconds * max(1, periods // BLOCKS)
+    count = int((at[-1] - at[0]) / length)
+    if count < 3:
+        return float("nan")
+    harmonics = np.arange(1, int(min(HARMONICS, max(1, FASTEST_HZ * seconds))) + 1)
+    power = [(np.abs(rows @ np.exp(-2j * np.pi * at * m / seconds)) ** 2).sum() for m in harmonics]
+    turn = rows * np.exp(-2j * np.pi * at * harmonics[int(np.argmax(power))] / seconds)
+    edges = np.searchsorted(at, at[0] + length * np.arange(count + 1))
+    blocks = np.array([turn[:, a:b].sum(axis=1) for a, b in pairwise(edges)])
+    strayed = np.angle((blocks[1:] * blocks[:-1].conj()).sum(axis=1))
+    late = strayed / (2 * np.pi * harmonics[int(np.argmax(power))]) * seconds
+    return float(np.mean(late**2) / length)
 
 
 def _best(at: Values, rows: Values, near_s: float, least: float, most: float) -> tuple[float, float]:
-    span = at[-1] - at[0]
-    count = int(min(HARMONICS, max(1, FASTEST_HZ * near_s)))
-    fine = GRID / (span * count)
-    highest, lowest = 1 / (near_s * least), 1 / (near_s * most)
-    hertz = np.arange(lowest, highest + fine, fine)
-    power = _explained(at - at.mean(), rows, hertz, count)
-    best = int(power.argmax())
-    if 0 < best < len(power) - 1:
-        left, mid, right = power[best - 1 : best + 2]
-        shift = 0.5 * (left - right) / min(left - 2 * mid + right, -1e-12)
-        return 1 / (hertz[best] + fine * float(np.clip(shift, -0.5, 0.5))), float(power[best])
-    return 1 / float(hertz[best]), float(power[best])
+    """The period whose harmonics hold most of the variance, and how much that is."""
+    harmonics = int(min(HARMONICS, max(1, FASTEST_HZ * near_s)))
+    bin_hz, power = _spectrum(at, rows, harmonics)
+    low = max(1, int(np.floor(1 / (near_s * most) / bin_hz)))
+    high = int(np.ceil(1 / (near_s * least) / bin_hz))
+    bins = np.arange(low, min(high, (len(power) - 1) // harmonics) + 1)
+    if not len(bins):
+        return near_s, 0.0
+    explained = power[bins[None, :] * np.arange(1, harmonics + 1)[:, None]].sum(axis=0)
+    best = int(explained.argmax())
+    shift = 0.0
+    if 0 < best < len(bins) - 1:
+        left, mid, right = explained[best - 1 : best + 2]
+        shift = float(np.clip(0.5 * (left - right) / min(left - 2 * mid + right, -1e-12), -0.5, 0.5))
+    return 1 / (bin_hz * (float(bins[best]) + shift)), float(explained[best])
 
 
-def _explained(at: Values, rows: Values, hertz: Values, count: int) -> Values:
-    """Share of variance in the harmonics of each frequency."""
-    first = np.exp(-2j * np.pi * at[:, None] * hertz[None, :])
-    turn = np.ones_like(first)
-    power = np.zeros(len(hertz))
-    for _ in range(count):
-        turn = turn * first
-        power += (np.abs(rows @ turn) ** 2).sum(axis=0)
-    live = max(1, int((rows.std(axis=1) > 0).sum()))
-    return np.asarray(2 * power / (len(at) ** 2 * live))
+def _spectrum(at: Values, rows: Values, harmonics: int) -> tuple[float, Values]:
+    """Width of a bin, and the share of variance in each, so fine that a bin's harmonics are bins too."""
+    even = np.arange(at[0], at[-1], STEP_S)
+    values = np.array([np.interp(even, at, row) for row in rows])
+    size = 1 << int(np.ceil(np.log2(len(even) * harmonics / GRID)))
+    live = max(1, int((values.std(axis=1) > 0).sum()))
+    power = (np.abs(np.fft.rfft(values, size, axis=1)) ** 2).sum(axis=0)
+    return 1 / (size * STEP_S), np.asarray(2 * power / (len(even) ** 2 * live))

@@ -60,7 +60,8 @@ class Watch:
 
 
 def signature(samples: Samples) -> Values:
-    """Watts, use of SMs and memory; utilisations lifted so that small ones do not weigh as relative changes."""
+    """Watts, use of SMs and memory; utilisations lifted so that small ones do not weigh as relative
+    changes."""
     return np.array(
         [
             np.nanmean(samples.power_w),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ekc.devices import power
 from ekc.devices.specs import H200, RTX3090, Spec
 from ekc.errors import InvalidInput
 from ekc.governor.protocols import Gears
+from ekc.governor.samples import Values
 
 WARM_C = 65.0
 """The die while training; held constant, as the heat of another clock is not simulated."""
@@ -39,7 +40,7 @@ class Card:
         """As in `ekc.devices.specs`."""
         return self.spec.name
 
-    def sm_mhz(self) -> NDArray[np.float64]:
+    def sm_mhz(self) -> Values:
         """SM clocks, ascending."""
         return np.array(self.spec.clocks_mhz(), float)
 
@@ -50,20 +51,18 @@ class Card:
         memory = self.memory_mhz if len(self.memory_mhz) > 1 else ()
         return Gears(sm_mhz=self.spec.clocks_mhz(), memory_mhz=memory, power_w=caps)
 
-    def resting_w(self) -> NDArray[np.float64]:
+    def resting_w(self) -> Values:
         """Board power with a context but no kernel, by memory clock and SM clock."""
-        awake = np.array([power.idle_power(self.spec, f, WARM_C) for f in self.sm_mhz()])
         slow = 1 - np.array(self.memory_mhz) / self.memory_mhz[-1]
-        return awake[None, :] - STANDBY_SHARE * self.spec.power.constant_w * slow[:, None]
+        return _awake_w(self.name)[None, :] - STANDBY_SHARE * self.spec.power.constant_w * slow[:, None]
 
-    def working_w(self) -> NDArray[np.float64]:
+    def working_w(self) -> Values:
         """What the clock tree adds while kernels run, by SM clock."""
-        return np.array([power.active_clock_power(self.spec, f, 1.0) for f in self.sm_mhz()])
+        return _working_w(self.name)
 
-    def voltage_squared(self) -> NDArray[np.float64]:
+    def voltage_squared(self) -> Values:
         """By SM clock, relative to the top clock."""
-        volts = np.array([self.spec.voltage.at(f) for f in self.sm_mhz()])
-        return np.asarray((volts / volts[-1]) ** 2)
+        return _voltage_squared(self.name)
 
 
 CARDS = {
@@ -72,6 +71,24 @@ CARDS = {
     # NVML_FI_DEV_POWER_INSTANT; the sensor sees a quarter of the time (arXiv 2312.02741), hence more noise.
     "h200": Card(H200, (3201,), 0.1, 0.2, 0.02, 1.0),
 }
+
+
+@cache
+def _awake_w(name: str) -> Values:
+    spec = CARDS[name].spec
+    return np.array([power.idle_power(spec, f, WARM_C) for f in CARDS[name].sm_mhz()])
+
+
+@cache
+def _working_w(name: str) -> Values:
+    spec = CARDS[name].spec
+    return np.array([power.active_clock_power(spec, f, 1.0) for f in CARDS[name].sm_mhz()])
+
+
+@cache
+def _voltage_squared(name: str) -> Values:
+    volts = np.array([CARDS[name].spec.voltage.at(f) for f in CARDS[name].sm_mhz()])
+    return np.asarray((volts / volts[-1]) ** 2)
 
 
 def card(name: str) -> Card:

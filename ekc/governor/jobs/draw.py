@@ -38,7 +38,8 @@ def draw(seed: int, kind: str, device: str, seconds: float = 3600.0) -> Job:
     cut = float(rng.uniform(0.3, 0.65)) if changes else 1.0
     parts = [_regime(rng, kind, stages, cut * seconds)]
     if rng.random() < PAUSING:
-        parts.append(pause(float(rng.uniform(30.0, 120.0))))
+        before, after = parts[0].cut(float(rng.uniform(0.2, 0.8)))
+        parts = [before, pause(float(rng.uniform(30.0, 120.0))), after]
     if changes:
         parts.append(_regime(rng, _another(rng, kind), stages, (1 - cut) * seconds).of_regime(1))
     whole = Timeline.joined(parts)
@@ -105,8 +106,8 @@ def _stray(rng: np.random.Generator, spread: float = SPREAD) -> float:
 
 
 def _kernel(rng: np.random.Generator, name: str, bound: str, share: float, tensor: float) -> Stage:
-    """A kernel bound by arithmetic has a recorded one's answer to the clock; one bound by memory that of a job
-    whose power cap bit little."""
+    """A kernel bound by arithmetic has a recorded one's answer to the clock; one bound by memory that of a
+    job whose power cap bit little."""
     if bound == "compute":
         fact = KERNELS[rng.integers(len(KERNELS))]
         core, sharpness = fact.core, fact.sharpness

@@ -1,8 +1,8 @@
 """How real kernels and training jobs answer to clocks: constants fitted to recordings by others.
 
-`benchmarks/governor_facts.py --data DIR` fits and prints them. Sources: Zeus' Perseus profile of GPT-3 stages on
-A100 and Zeus' power-cap sweeps on A40 and V100 (ml-energy/zeus, Apache-2.0); CLBlast GEMM over clocks on A100
-(KernelTuner/kernel_tuner_tutorial, Apache-2.0); an FP32 kernel over clocks on A100 and RTX A4000
+`benchmarks/governor_facts.py --data DIR` fits and prints them. Sources: Zeus' Perseus profile of GPT-3 stages
+on A100 and Zeus' power-cap sweeps on A40 and V100 (ml-energy/zeus, Apache-2.0); CLBlast GEMM over clocks on
+A100 (KernelTuner/kernel_tuner_tutorial, Apache-2.0); an FP32 kernel over clocks on A100 and RTX A4000
 (KernelTuner/kernel_tuner, Apache-2.0).
 """
 
@@ -31,7 +31,7 @@ class Draw:
     share: float
     """Of the board's power limit, drawn without a cap."""
     core: float | None
-    """What its slowdown behind caps tells of `Kernel.core`; None where no cap bit or the fit was off by 5 %."""
+    """What slowdown behind caps tells of `Kernel.core`; None where no cap bit or the fit was off by 5 %."""
 
 
 KERNELS = (

@@ -51,14 +51,14 @@ def sm_places(card: Card, settings: Settings) -> tuple[int, int, float]:
 
 @dataclass(frozen=True)
 class Bill:
-    """Seconds and joules of a whole phase at every clock limit: arrays of (regime, memory clock, SM clock)."""
+    """Seconds and joules of whole phases at every limit: arrays of (regime, memory clock, SM clock)."""
 
     seconds: Values
     joules: Values
 
 
 def bill(job: Job, cap_w: float | None = None) -> Bill:
-    """What each phase of the job costs under each constant limit, exactly; `swing_w` has mean 0 and is left out."""
+    """What each phase of the job costs under each constant limit; exact, but for `swing_w`, left out."""
     table = tables(job.card, job.stages, cap_w or job.card.spec.power.tdp_w)
     work = np.zeros((job.regimes(), len(job.stages)))
     np.add.at(work, (job.regime, job.stage), job.seconds)

@@ -1,4 +1,4 @@
-"""The order of a job's stretches: iterations with jitter and drift, evaluations, pauses, and work with no beat."""
+"""The order of a job's stretches: iterations with jitter and drift, evaluations, pauses, no beat at all."""
 
 from __future__ import annotations
 
@@ -33,6 +33,14 @@ class Timeline:
         """The same as another true phase."""
         return replace(self, regime=np.full_like(self.regime, number))
 
+    def cut(self, share: float) -> tuple[Timeline, Timeline]:
+        """In two, between two iterations."""
+        place = int(np.searchsorted(self.iteration, int(share * self.iteration[-1]) or 1))
+        first, rest = slice(None, place), slice(place, None)
+        parts = [(self.stage[p], self.seconds[p], self.iteration[p], self.regime[p]) for p in (first, rest)]
+        late = parts[1][2] - parts[1][2][0]
+        return Timeline(*parts[0]), Timeline(*parts[1][:2], late, parts[1][3])
+
     @staticmethod
     def joined(parts: Sequence[Timeline]) -> Timeline:
         """One after the other."""
@@ -51,7 +59,7 @@ class Timeline:
         return Job(name, kind, card, stages, self.stage, self.seconds, self.iteration, self.regime, swing_w)
 
 
-def _timeline(stage: NDArray[np.int_], seconds: Values, per_iteration: int) -> Timeline:
+def _timeline(stage: NDArray[np.integer], seconds: Values, per_iteration: int) -> Timeline:
     iteration = np.arange(len(stage)) // per_iteration
     return Timeline(
         stage.astype(np.int32), seconds, iteration.astype(np.int32), np.zeros(len(stage), np.int16)
@@ -66,7 +74,7 @@ def pause(seconds: float) -> Timeline:
 def iterations(
     rng: np.random.Generator, stages: NDArray[np.int_], lasts: Values, seconds: float, drift: float = 0.0
 ) -> Timeline:
-    """The same stages again and again, the first of them the host; `drift`: growth of an iteration to the end."""
+    """The same stages again and again, the host first; `drift`: how much longer iterations get to the end."""
     count = max(2, round(seconds / lasts.sum()))
     jitter = np.exp(JITTER * rng.standard_normal((count, 1)) * np.ones(len(stages)))
     jitter[:, 0] = np.exp(HOST_JITTER * rng.standard_normal(count))
@@ -87,7 +95,9 @@ def with_evaluation(
     for begin in range(0, len(whole), every):
         part = slice(begin * per_iteration, (begin + every) * per_iteration)
         parts.append(_timeline(plain.stage[part], plain.seconds[part], per_iteration))
-        parts.append(iterations(rng, stages, lasts, length))
+        held_out = iterations(rng, stages, lasts, length)
+        # Hooks count training steps: an evaluation is none, whatever it lasts.
+        parts.append(replace(held_out, iteration=np.zeros_like(held_out.iteration)))
     return Timeline.joined(parts[:-1])
 
 

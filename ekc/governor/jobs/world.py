@@ -27,7 +27,7 @@ CHUNK = 2048
 
 
 class SimulatedRun:
-    """Runs one job once. Probe and Actuator; `true_j` and `visited` are for the judge, not for the governor."""
+    """Runs one job once. Probe and Actuator; `true_j`, `counted_at` and `regime` are for the judge alone."""
 
     def __init__(self, job: Job, seed: int = 0, hooks: bool = False) -> None:
         self._job = job
@@ -39,7 +39,8 @@ class SimulatedRun:
         self._left = 1.0
         self._settings = Settings()
         self._switches: list[tuple[float, Settings]] = []
-        self._column = _column(job, Settings())
+        self._columns: dict[Settings, Tables] = {}
+        self._column = self._under(Settings())
         self._recent: list[Values] = [np.zeros((0, 5))]
         self.true_j = 0.0
         self.counted_at: list[tuple[float, int]] = []
@@ -75,11 +76,10 @@ class SimulatedRun:
         return int(self._job.regime[min(self._place, len(self._job.regime) - 1)])
 
     def steps(self) -> float | None:
-        """Training iterations begun, where the job has hooks."""
+        """Training iterations ended, where the job has hooks."""
         if not self._hooks:
             return None
-        place = min(self._place, len(self._job.iteration) - 1)
-        return float(self._job.iteration[place])
+        return float(self._job.iteration[min(self._place, len(self._job.iteration) - 1)])
 
     def energy_j(self) -> float:
         """The board's counter: the truth, a constant share off."""
@@ -126,7 +126,7 @@ class SimulatedRun:
             stop = min(until, self._switches[0][0]) if self._switches else until
             self._stretch(max(stop, self._now), drag)
             if self._switches and self._now >= self._switches[0][0] - 1e-12:
-                self._column = _column(self._job, self._switches.pop(0)[1])
+                self._column = self._under(self._switches.pop(0)[1])
 
     def _stretch(self, until: float, drag: float) -> None:
         """Go on under one setting, stage after stage."""
@@ -158,6 +158,15 @@ class SimulatedRun:
         clock = self._column.clock_mhz[stage]
         self._recent.append(np.stack([taken, watts, clock, stretch[: len(taken)], stage], axis=1))
 
+    def _under(self, settings: Settings) -> Tables:
+        """Stages under one setting: arrays of (stage)."""
+        if settings not in self._columns:
+            memory, gear, cap = sm_places(self._job.card, settings)
+            table = tables(self._job.card, self._job.stages, cap)
+            column = (a[:, memory, gear] for a in (table.stretch, table.watts, table.clock_mhz))
+            self._columns[settings] = Tables(*column)
+        return self._columns[settings]
+
     def _truth(self) -> Truth:
         spans = np.concatenate(self._recent)
         self._forget()
@@ -175,10 +184,3 @@ class SimulatedRun:
         window = max(self._job.card.power_window_s, self._job.card.util_window_s)
         older = int(np.searchsorted(-age, -window, side="right"))
         self._recent = [spans[max(0, older - 1) :]]
-
-
-def _column(job: Job, settings: Settings) -> Tables:
-    """Stages under one setting: arrays of (stage)."""
-    memory, gear, cap = sm_places(job.card, settings)
-    table = tables(job.card, job.stages, cap)
-    return Tables(*(a[:, memory, gear] for a in (table.stretch, table.watts, table.clock_mhz)))
