@@ -52,6 +52,12 @@ class Samples:
         return Samples(time_s, power_w, sm, memory, clock, self.power_limit_w, self.sensor_s)
 
 
+def mean(values: Values) -> float:
+    """Mean of what was read; NaN where nothing was."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
 def joined(first: Samples, second: Samples) -> Samples:
     """Two stretches of one GPU, one after the other."""
     return second._with(*(np.concatenate(pair) for pair in zip(first._rows(), second._rows(), strict=True)))
