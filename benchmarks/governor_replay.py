@@ -212,24 +212,8 @@ def main() -> None:
     policy = Policy()
     done = {name: [replay(s, policy) for s in sweeps] for name, sweeps in recordings.items() if sweeps}
     rows = [summed(name, each) for name, each in done.items()]
-    print(
-        f"ekc {ekc.__version__}, Python {platform.python_version()}; rows of real GPUs, the search replayed"
-    )
-    columns = (
-        "jobs",
-        "visited",
-        "of rows",
-        "saved",
-        "best",
-        "share",
-        "regret",
-        "slower",
-        "worst",
-        "best found",
-    )
-    print(
-        f"{'recording':22s} " + " ".join(f"{c:>{width}s}" for c, width in zip(columns, WIDTHS, strict=True))
-    )
+    print(f"ekc {ekc.__version__}, Python {platform.python_version()}; rows of real GPUs, replayed")
+    print(f"{'recording':22s} " + " ".join(f"{name:>{width}s}" for name, width in COLUMNS.items()))
     for r in rows:
         verdict = "pass" if r.get("pass") else "FAIL" if "pass" in r else "(noise; no bar)"
         print(

@@ -37,6 +37,7 @@ class Landscape:
     slowdown: Values
     sigma: Values
     saving: Values
+    saving_sigma: Values
 
     def choice(self, policy: Policy, caution: float) -> int:
         """Place of the best gear that keeps its budget; the top one where none does."""
@@ -68,7 +69,8 @@ def landscape(
     expected = np.minimum(_rising(time.at(x)), bound) if told.any() or not len(told) else bound
     sigma = np.minimum(time.sigma(x), 0.5 * bound)
     watts = np.clip(1 + power.at(lower(gears, base)), 0.05, 1.2)
-    return Landscape(gears, expected, sigma, 1 - watts * (1 + expected))
+    unsure = np.hypot(sigma, power.sigma(lower(gears, base)))
+    return Landscape(gears, expected, sigma, 1 - watts * (1 + expected), unsure)
 
 
 def _rising(over_falling_clock: Values) -> Values:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ekc.governor.reading import UNTOLD, Reading
-from ekc.governor.samples import Values
+from ekc.governor.samples import Values, mean
 
 DRIFT_PER_S = 4e-5
 """How fast the default is expected to wander, as a share: an old reading of it says less (14 % an hour)."""
@@ -55,8 +55,8 @@ class Ledger:
         return float(np.mean([r.watts for r in self.defaults]))
 
     def sm_util(self) -> float:
-        """At the default, 0 to 1."""
-        return float(np.mean([r.sm_util for r in self.defaults])) / 100
+        """At the default, 0 to 1; 1 where the card does not tell."""
+        return float(np.nan_to_num(mean(np.array([r.sm_util for r in self.defaults])) / 100, nan=1.0))
 
     def surprising(self, reading: Reading) -> bool:
         """Whether a reading draws quite other than the last under the same limits: something came between."""

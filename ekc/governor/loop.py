@@ -23,7 +23,7 @@ from ekc.governor.payoff import payoff
 from ekc.governor.phase import Model, Phase
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Actuator, Probe, Settings
-from ekc.governor.watch import CONFIRM_S, LARGE, Watch
+from ekc.governor.watch import CONFIRM_S, LARGE, Watch, working
 
 POLL_S = 2.0
 SHORTEST_WINDOW_S = 10.0
@@ -99,14 +99,14 @@ class _Governor:
     def _wait_for_work(self) -> None:
         """Nothing is measured while nothing runs."""
         began = self._probe.now()
-        if np.nanmax(self._meter.watch(POLL_S).sm_util, initial=0.0) > 0:
+        if working(self._meter.watch(POLL_S)):
             return
         # An iteration may wait for its input for as long as this.
         for _ in range(8):
-            if np.nanmax(self._meter.watch(POLL_S).sm_util, initial=0.0) > 0:
+            if working(self._meter.watch(POLL_S)):
                 return
         self._tell(Idled(self._probe.now()))
-        while np.nanmax(self._meter.watch(POLL_S).sm_util, initial=0.0) <= 0:
+        while not working(self._meter.watch(POLL_S)):
             pass
         self._tell(Resumed(self._probe.now(), self._probe.now() - began))
 
@@ -178,7 +178,7 @@ class _Governor:
         """Limits stay as they are: the work that comes back must not be punished."""
         began = self._probe.now()
         self._tell(Idled(began))
-        while np.nanmax(self._meter.watch(POLL_S).sm_util, initial=0.0) <= 0:
+        while not working(self._meter.watch(POLL_S)):
             pass
         self._tell(Resumed(self._probe.now(), self._probe.now() - began))
 

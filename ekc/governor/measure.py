@@ -11,7 +11,7 @@ from ekc.governor.events import Applied, Event
 from ekc.governor.progress import Beat, Steps, pace_of
 from ekc.governor.protocols import Actuator, Probe, Settings
 from ekc.governor.reading import Pace, Reading
-from ekc.governor.samples import Samples, joined
+from ekc.governor.samples import Samples, joined, mean
 
 SETTLE_S = 2.0
 """From setting a limit until sensors that average a second show nothing of the old one."""
@@ -90,20 +90,21 @@ def whole_w(samples: Samples, pace: Pace, counted_w: float) -> float:
     inside = samples.time_s > samples.time_s[-1] - whole
     if whole <= 0 or inside.sum() < 2:
         return counted_w
-    return counted_w * float(np.nanmean(samples.power_w[inside]) / np.nanmean(samples.power_w))
+    return counted_w * float(np.nan_to_num(mean(samples.power_w[inside]) / mean(samples.power_w), nan=1.0))
 
 
 def reading(
     settings: Settings, begin: float, seconds: float, counted_w: float, pace: Pace, samples: Samples
 ) -> Reading:
     """The means of a stretch."""
+    clocks = samples.clock_mhz[np.isfinite(samples.clock_mhz)]
     return Reading(
         settings=settings,
         at_s=begin + seconds / 2,
         seconds=seconds,
         watts=whole_w(samples, pace, counted_w),
         pace=pace,
-        sm_util=float(np.nanmean(samples.sm_util)),
-        memory_util=float(np.nanmean(samples.memory_util)),
-        clock_mhz=float(np.nanmedian(samples.clock_mhz)),
+        sm_util=mean(samples.sm_util),
+        memory_util=mean(samples.memory_util),
+        clock_mhz=float(np.median(clocks)) if len(clocks) else float("nan"),
     )

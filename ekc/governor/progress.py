@@ -11,7 +11,7 @@ import numpy as np
 
 from ekc.governor.period import Period, detect_period
 from ekc.governor.reading import Pace
-from ekc.governor.samples import Samples
+from ekc.governor.samples import Samples, mean
 from ekc.governor.tempo import tempo
 
 Source = Literal["steps", "period", "throughput", "none"]
@@ -66,7 +66,7 @@ def beat_of(samples: Samples, steps: float | None = None) -> tuple[Beat, Period]
         if found is not None and found.clarity >= CLEAR:
             usual = JITTER**2 * found.seconds
             return Beat("period", found.seconds, period.verdict, usual, 1), period
-    moving = float(np.nanmean(samples.memory_util)) if len(samples) else 0.0
+    moving = mean(samples.memory_util)
     return Beat("throughput" if moving >= LEAST_MEMORY else "none", verdict=period.verdict), period
 
 
@@ -119,12 +119,12 @@ def _moved(samples: Samples, period_s: float) -> tuple[float, float]:
     length = BLOCK_S if not period_s > 0 else period_s * max(1.0, np.ceil(BLOCK_S / period_s))
     edges = np.searchsorted(samples.time_s, np.arange(samples.time_s[0], samples.time_s[-1] + 1e-9, length))
     spans = [slice(a, b) for a, b in pairwise(edges) if b - a > 1]
-    moving = np.array([np.nanmean(samples.memory_util[span]) for span in spans])
-    busy = np.array([np.nanmean(samples.sm_util[span]) for span in spans]) / 100
-    if len(spans) < FEWEST_BLOCKS or not np.nanmean(moving) >= LEAST_MEMORY:
+    moving = np.array([mean(samples.memory_util[span]) for span in spans])
+    busy = np.array([mean(samples.sm_util[span]) for span in spans]) / 100
+    if len(spans) < FEWEST_BLOCKS or not mean(moving) >= LEAST_MEMORY or not mean(busy) > 0:
         return float("nan"), float("nan")
     rate = float(np.nansum(moving) / np.nansum(busy))
     # A ratio of sums: what a block moves beyond what it should for the time it was busy.
     off = moving - rate * busy
-    error = float(np.sqrt(np.nansum(off**2) / (len(off) - 1) / len(off)) / np.nanmean(moving))
+    error = float(np.sqrt(np.nansum(off**2) / (len(off) - 1) / len(off)) / mean(moving))
     return rate, max(2 * FLOOR, error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,14 +42,22 @@ class Samples:
 
     def since(self, second: float) -> Samples:
         """What was read from then on."""
-        kept = slice(int(np.searchsorted(self.time_s, second)), None)
-        return replace(self, **{name: getattr(self, name)[kept] for name in _READINGS})
+        first = int(np.searchsorted(self.time_s, second))
+        return self._with(*(row[first:] for row in self._rows()))
+
+    def _rows(self) -> tuple[Values, ...]:
+        return self.time_s, self.power_w, self.sm_util, self.memory_util, self.clock_mhz
+
+    def _with(self, time_s: Values, power_w: Values, sm: Values, memory: Values, clock: Values) -> Samples:
+        return Samples(time_s, power_w, sm, memory, clock, self.power_limit_w, self.sensor_s)
 
 
-_READINGS = ("time_s", "power_w", "sm_util", "memory_util", "clock_mhz")
+def mean(values: Values) -> float:
+    """Mean of what was read; NaN where nothing was."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else float("nan")
 
 
 def joined(first: Samples, second: Samples) -> Samples:
     """Two stretches of one GPU, one after the other."""
-    both = {name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in _READINGS}
-    return replace(second, **both)
+    return second._with(*(np.concatenate(pair) for pair in zip(first._rows(), second._rows(), strict=True)))

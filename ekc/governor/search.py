@@ -79,7 +79,7 @@ class Search:
         now = self.landscape(ledger)
         place = max(now.choice(self.policy, 0.0), self.reach(ledger, FARTHEST))
         near = np.abs(tried / self.gears[place] - 1) < NEAR
-        if not near.any():
+        if not near.any() and self.gears[place] < self.base(ledger):
             return place
         if (below := self._coarse(now, place, tried)) is not None:
             return below
@@ -93,8 +93,8 @@ class Search:
         if not lower or self.gears[place] / self.gears[place - 1] - 1 < NEAR:
             return None
         below, here = lower[-1], now.saving[place]
-        unsure = HOPE * max(float(now.sigma[below]), SURE)
-        slowdown, saving = now.slowdown[below] - unsure, now.saving[below] + unsure
+        slowdown = now.slowdown[below] - HOPE * max(float(now.sigma[below]), SURE)
+        saving = now.saving[below] + HOPE * max(float(now.saving_sigma[below]), SURE)
         if objective.violation(self.policy, slowdown, saving) > 0:
             return None
         hoped = objective.score(self.policy, slowdown, saving)

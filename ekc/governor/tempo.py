@@ -39,11 +39,13 @@ class Tempo:
 
 def signals(samples: Samples) -> Values:
     """Power and utilisations, each with mean 0 and deviation 1 (0 where flat): (signals, n)."""
-    rows = np.stack([samples.power_w, samples.sm_util, samples.memory_util])
+    every = np.stack([samples.power_w, samples.sm_util, samples.memory_util])
+    told = np.isfinite(every).any(axis=1)
+    rows = every[told]
     rows = rows - np.nanmean(rows, axis=1, keepdims=True)
     scale = np.nanstd(rows, axis=1, keepdims=True)
     # A percent is the finest step of utilisation: below it there is only rounding.
-    rows = np.where(scale > np.array([[0.0], [1.0], [1.0]]), rows / np.maximum(scale, 1e-9), 0.0)
+    rows = np.where(scale > np.array([[0.0], [1.0], [1.0]])[told], rows / np.maximum(scale, 1e-9), 0.0)
     return np.nan_to_num(rows)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ekc.governor.samples import Samples, Values
+from ekc.governor.samples import Samples, Values, mean
 
 LEAST = 0.08
 """Least relative change that counts, of work with a beat; its own scatter may ask for more."""
@@ -35,6 +35,8 @@ class Watch:
 
     def distance(self, samples: Samples) -> float:
         """How far off, as a share; 0 while the reference is being made."""
+        if not np.isfinite(samples.power_w).any():
+            return 0.0
         if self._reference is None:
             self._learn(signature(samples))
             return 0.0
@@ -46,7 +48,7 @@ class Watch:
 
     def follow(self, samples: Samples) -> None:
         """A stretch that was as expected."""
-        if self._reference is not None:
+        if self._reference is not None and np.isfinite(samples.power_w).any():
             self._reference = (1 - FOLLOW) * self._reference + FOLLOW * signature(samples)
 
     def _learn(self, seen: Values) -> None:
@@ -64,16 +66,22 @@ def signature(samples: Samples) -> Values:
     changes."""
     return np.array(
         [
-            np.nanmean(samples.power_w),
-            50.0 + np.nanmean(samples.sm_util),
-            50.0 + np.nanmean(samples.memory_util),
+            mean(samples.power_w),
+            50.0 + np.nan_to_num(mean(samples.sm_util)),
+            50.0 + np.nan_to_num(mean(samples.memory_util)),
         ]
     )
 
 
+def working(samples: Samples) -> bool:
+    """Whether a kernel ran; where the card does not tell, one did."""
+    known = samples.sm_util[np.isfinite(samples.sm_util)]
+    return not len(known) or bool(known.max() > 0)
+
+
 def longest_idle_s(samples: Samples) -> float:
     """The longest stretch without a kernel."""
-    quiet = np.nan_to_num(samples.sm_util, nan=0.0) <= 0
+    quiet = samples.sm_util <= 0
     if not quiet.any():
         return 0.0
     edges = np.flatnonzero(np.diff(np.concatenate([[0], quiet.astype(int), [0]])))
