@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from ekc.errors import (
+    ActuatorError,
     CompileError,
     DeviceError,
     EkcError,
@@ -23,8 +24,9 @@ from ekc.errors import (
 from ekc.version import __version__
 
 if TYPE_CHECKING:
-    from ekc import codegen, devices, emulator
+    from ekc import codegen, devices, emulator, governor
     from ekc.devices.compiling import compile
+    from ekc.governor.governor import Governor
     from ekc.ir.expr import erf, exp, gelu, maximum, minimum, relu, rsqrt, sigmoid, silu, sqrt, tanh
     from ekc.ir.operator import Operator
     from ekc.ir.operators import (
@@ -83,17 +85,20 @@ _HOMES = {
     "ekc.ir.operator": ("Operator",),
     "ekc.ir.schedule": ("Schedule",),
     "ekc.devices.compiling": ("compile",),
+    "ekc.governor.governor": ("Governor",),
     "ekc.search.tuner": ("tune",),
     "ekc.search.best": ("best",),
     "ekc.search.result": ("Trial", "TuningResult"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-_ROOMS = ("codegen", "devices", "emulator", "ir", "search")
+_ROOMS = ("codegen", "devices", "emulator", "governor", "ir", "search")
 
 __all__ = [
+    "ActuatorError",
     "CompileError",
     "DeviceError",
     "EkcError",
+    "Governor",
     "InvalidInput",
     "KernelFault",
     "NothingLegal",
@@ -121,6 +126,7 @@ __all__ = [
     "erf",
     "exp",
     "gelu",
+    "governor",
     "layer_norm",
     "matmul",
     "matvec",

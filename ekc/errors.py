@@ -40,6 +40,10 @@ class DeviceError(EkcError):
     """A device does not exist here, or cannot do what was asked of it."""
 
 
+class ActuatorError(DeviceError):
+    """The limits of a GPU cannot be set, or the GPU is gone; the line says why and what would help."""
+
+
 class RecordError(EkcError):
     """A record file cannot be read or written."""
 

@@ -14,6 +14,7 @@ import click
 from ekc.cli.check import check
 from ekc.cli.doctor import doctor
 from ekc.cli.explain import explain
+from ekc.cli.govern import govern
 from ekc.cli.known import best, export
 from ekc.cli.output import log
 from ekc.cli.run import run
@@ -36,7 +37,7 @@ def ekc() -> None:
     """
 
 
-for command in (tune, run, check, show, explain, best, export, doctor):
+for command in (tune, run, check, show, explain, best, export, govern, doctor):
     ekc.add_command(command)
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from ekc.governor.samples import Samples
+if TYPE_CHECKING:
+    from ekc.governor.samples import Samples  # The guard of a lease lives without NumPy.
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The limits in force on one GPU; None where the driver's default holds. Clocks are upper limits."""
+    """Limits set on one GPU; None where nothing is, and what was in force before holds. Clocks are upper limits."""
 
     sm_mhz: int | None = None
     memory_mhz: int | None = None
@@ -48,7 +49,7 @@ class Actuator(Protocol):
         ...
 
     def apply(self, settings: Settings) -> None:
-        """Put all of it in force; None resets that limit to the driver's default."""
+        """Put all of it in force; None puts back what was in force before."""
         ...
 
 

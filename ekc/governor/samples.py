@@ -29,6 +29,35 @@ class Samples:
     """SM clock."""
     power_limit_w: float = float("nan")
     """The board's power cap."""
+    sensor_s: float = 0.1
+    """Each power reading is a mean over so many seconds; 1 where a card has no instantaneous reading."""
 
     def __len__(self) -> int:
         return len(self.time_s)
+
+    @property
+    def sampling_hz(self) -> float:
+        """Readings per second, by the median time between two; 10 where there are not two."""
+        return 1.0 / max(1e-3, float(np.median(np.diff(self.time_s)))) if len(self) > 1 else 10.0
+
+    def since(self, second: float) -> Samples:
+        """What was read from then on."""
+        first = int(np.searchsorted(self.time_s, second))
+        return self._with(*(row[first:] for row in self._rows()))
+
+    def _rows(self) -> tuple[Values, ...]:
+        return self.time_s, self.power_w, self.sm_util, self.memory_util, self.clock_mhz
+
+    def _with(self, time_s: Values, power_w: Values, sm: Values, memory: Values, clock: Values) -> Samples:
+        return Samples(time_s, power_w, sm, memory, clock, self.power_limit_w, self.sensor_s)
+
+
+def mean(values: Values) -> float:
+    """Mean of what was read; NaN where nothing was."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
+def joined(first: Samples, second: Samples) -> Samples:
+    """Two stretches of one GPU, one after the other."""
+    return second._with(*(np.concatenate(pair) for pair in zip(first._rows(), second._rows(), strict=True)))

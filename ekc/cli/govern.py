@@ -1,0 +1,176 @@
+"""`ekc govern`: run a training job at the clocks that cost least energy within a slowdown budget."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ekc.cli.output import log, say
+from ekc.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from ekc.cli.govern_audience import Lines
+    from ekc.governor.live.beside import End
+    from ekc.governor.live.book import Book
+    from ekc.governor.policy import Policy
+
+BAD_INPUT = 2
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
+@click.option("--pid", type=click.IntRange(min=1), help="Govern a process that runs already.")
+@click.option("--simulate", metavar="KIND", help="No GPU: a simulated job (compute, memory, starved, ...).")
+@click.option("--restore", is_flag=True, help="Put back what a killed governor has left behind, and leave.")
+@click.option("--advise", is_flag=True, help="Set nothing; say what would be set and what that should save.")
+@click.option(
+    "--max-slowdown",
+    type=float,
+    default=0.05,
+    show_default=True,
+    help="How much longer a step may take, a share.",
+)
+@click.option(
+    "--objective",
+    default="energy",
+    show_default=True,
+    help="energy, edp, ed2p, or speed within --min-saving.",
+)
+@click.option("--min-saving", type=float, default=0.05, show_default=True, help="For the objective speed.")
+@click.option("--remaining", type=float, metavar="SECONDS", help="How long the job still runs, if you know.")
+@click.option(
+    "--gpu", "gpus", multiple=True, metavar="N|UUID", help="As nvidia-smi counts. [default: the job's]"
+)
+@click.option("--each", is_flag=True, help="Each GPU by itself; otherwise all of the job's are set alike.")
+@click.option("--actuator", default="auto", show_default=True, help="auto, nvml (root) or zeusd.")
+@click.option("--sm-before", type=click.IntRange(min=1), metavar="MHZ", help="SM limit that holds already.")
+@click.option(
+    "--memory-before", type=click.IntRange(min=1), metavar="MHZ", help="Memory limit that holds already."
+)
+@click.option(
+    "--json", "machine", type=click.Path(path_type=Path), metavar="FILE", help="JSON lines; - is stdout."
+)
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw clock, power and period.")
+@click.option("--quiet", is_flag=True, help="Say only what goes wrong.")
+@click.option("--card", default="rtx3090", show_default=True, help="For --simulate: rtx3090 or h200.")
+@click.option("--minutes", type=float, default=60.0, show_default=True, help="For --simulate.")
+@click.option("--seed", type=int, default=0, show_default=True, help="For --simulate.")
+@click.option("--gpus-of", type=int, hidden=True)
+@click.option("--steps", type=click.Path(path_type=Path), hidden=True)
+def govern(
+    command: tuple[str, ...],
+    pid: int | None,
+    simulate: str | None,
+    restore: bool,
+    quiet: bool,
+    machine: Path | None,
+    plot: Path | None,
+    objective: str,
+    max_slowdown: float,
+    min_saving: float,
+    remaining: float | None,
+    **options: Any,
+) -> int:
+    """Run COMMAND, or watch a process, and set the clocks of its GPU to save energy.
+
+    Nothing in the job changes. Whatever ends the governor, the settings that were there before come back.
+    The exit status is the job's own.
+
+    \b
+      ekc govern -- python train.py
+      ekc govern --advise --pid 4711
+      ekc govern --simulate compute --card h200
+      ekc govern --restore
+    """
+    if restore:
+        return _restore()
+    asked = [x for x in (command, pid, simulate) if x]
+    if len(asked) != 1:
+        raise InvalidInput("give one thing to govern: -- COMMAND..., --pid N or --simulate KIND")
+    from ekc.cli.govern_audience import Lines
+    from ekc.governor.policy import Policy
+
+    policy = Policy(objective, max_slowdown, min_saving, remaining)
+    if plot is not None:
+        from ekc.governor.live.plot import check
+
+        check(plot)
+    lines = Lines(quiet, machine, shared=bool(command))
+    if simulate:
+        _finish(_simulated(simulate, policy, lines, options), lines, plot)
+        return 0
+    end = _real(command, pid, policy, lines, options)
+    _finish(end.books, lines, plot, end.core_share)
+    return BAD_INPUT if pid and end.problem else end.status
+
+
+def _real(
+    command: tuple[str, ...], pid: int | None, policy: Policy, lines: Lines, options: dict[str, Any]
+) -> End:
+    """The job comes first: nothing heavy is imported, and no driver asked, before it runs."""
+    from ekc.governor.live.job import Attached, Command
+    from ekc.governor.live.request import Request
+    from ekc.governor.protocols import Settings
+
+    named = tuple(options["gpus"])
+    if named:
+        from ekc.governor.live import gpus
+
+        named = tuple(gpus.named(named))
+    request = Request(
+        policy,
+        gpus=named,
+        gpus_of=options["gpus_of"],
+        actuator=options["actuator"],
+        advise=options["advise"],
+        each=options["each"],
+        before=Settings(options["sm_before"], options["memory_before"]),
+    )
+    job = Command(command) if command else Attached(pid or 0)
+    from ekc.governor.live.beside import beside
+    from ekc.governor.live.probes import nvml_probe_of
+
+    return beside(job, request, lines, nvml_probe_of(job, options["steps"]))
+
+
+def _simulated(kind: str, policy: Policy, lines: Lines, options: dict[str, Any]) -> list[Book]:
+    from ekc.governor.actuators.advise import SetsNothing
+    from ekc.governor.advise import advise
+    from ekc.governor.live.session import Session, Unit
+    from ekc.governor.live.simulated import simulated_unit
+    from ekc.governor.loop import govern as steer
+
+    unit = simulated_unit(kind, options["card"], options["seed"], options["minutes"])
+    if not options["advise"]:
+        return Session([unit], lambda p, a, hear: steer(p, a, policy, hear), lines).wait()
+    nothing = SetsNothing(unit.actuator.gears(), simulated=True)
+    watched = Unit(unit.name, unit.probe, nothing)
+    return Session([watched], lambda p, a, hear: advise(p, nothing, policy, hear), lines).wait()
+
+
+def _restore() -> int:
+    """Status 1 where something could not be put back."""
+    from ekc.governor.lease import restore_all
+
+    restored = restore_all()
+    say("\n".join(map(str, restored)) or "nothing to restore: no governor has left anything behind")
+    return 1 if any(x.problem for x in restored) else 0
+
+
+def _finish(books: list[Book], lines: Lines, plot: Path | None, core_share: float | None = None) -> None:
+    from ekc.governor.live.report import report
+
+    lines.finish([report(book) for book in books], core_share)
+    if plot is not None:
+        from ekc.governor.live.plot import draw
+
+        for number, book in enumerate(books):
+            file = plot if number == 0 else plot.with_stem(f"{plot.stem}-{number}")
+            try:
+                draw(book, file)
+            except OSError as problem:
+                log(f"ekc govern: --plot {file}: cannot be written ({problem.strerror})")
+            else:
+                log(f"ekc govern: wrote {file}")

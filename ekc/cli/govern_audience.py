@@ -1,0 +1,173 @@
+"""What `ekc govern` shows while it works: a line per event, a live status line, JSON lines in a file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Protocol
+
+from ekc.cli.output import log
+from ekc.errors import InvalidInput
+from ekc.governor.events import Applied, Checked, Chosen, Event
+from ekc.governor.live.jsonl import event_json
+
+if TYPE_CHECKING:
+    from ekc.governor.live.book import Book
+    from ekc.governor.live.report import Report
+
+
+class Lines:
+    """An audience that writes lines, each whole, so that those of the job are never cut in two."""
+
+    def __init__(self, quiet: bool, machine: Path | None, shared: bool) -> None:
+        self._quiet = quiet
+        self._lock = threading.Lock()
+        self._machine = None if machine is None else _opened(machine)
+        self._status: _Status | None = None
+        if not quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+            self._status = _Title() if shared else _Line()
+
+    def event(self, book: Book, event: Event) -> None:
+        """For people with the time since the job began; for machines all that is in it."""
+        with self._lock:
+            self._write(event_json(book.name, event))
+            if not self._quiet:
+                self._say(
+                    f"ekc govern: {_clock(event.at_s - book.events[0].at_s)} {book.name}: {event.line()}"
+                )
+
+    def fresh(self, book: Book) -> None:
+        """The status line, from the newest samples."""
+        with self._lock, contextlib.suppress(OSError):
+            if self._status is not None and book.trace:
+                self._status.show(_now(book))
+
+    def trouble(self, book: Book, line: str) -> None:
+        """Told even where all else is quiet."""
+        with self._lock:
+            self._write({"event": "Trouble", "gpu": book.name, "line": line})
+            self._say(
+                f"ekc govern: {book.name}: {line}; the job goes on ungoverned, at its previous settings"
+            )
+
+    def note(self, line: str) -> None:
+        """Of the lease: told even where all else is quiet."""
+        with self._lock:
+            self._write({"event": "Note", "line": line})
+            self._say(f"ekc govern: {line}")
+
+    def finish(self, reports: Sequence[Report], core_share: float | None) -> None:
+        """The reports; the status line goes."""
+        with self._lock:
+            if self._status is not None:
+                with contextlib.suppress(OSError):
+                    self._status.stop()
+                self._status = None
+            told = {"event": "Report", "reports": [x.to_json() for x in reports], "core_share": core_share}
+            self._write(told)
+            if not reports and not self._quiet:
+                self._say("ekc govern: nothing was measured, so there is no report")
+            for report in [] if self._quiet else reports:
+                self._say("\n".join(("ekc govern: report", *report.lines())))
+            if core_share is not None and not self._quiet:
+                self._say(f"  {'governor':15} {core_share:.1%} of one core")
+
+    def _say(self, line: str) -> None:
+        """A terminal that is gone is no reason to end, or to end otherwise than the job."""
+        with contextlib.suppress(OSError):
+            if self._status is not None:
+                self._status.above(line)
+            else:
+                log(line)
+
+    def _write(self, value: dict[str, Any]) -> None:
+        try:
+            if self._machine is not None:
+                self._machine.write(json.dumps(value) + "\n")
+                self._machine.flush()
+        except OSError as problem:
+            self._machine = None
+            self._say(f"ekc govern: --json cannot be written any more ({problem.strerror})")
+
+
+class _Status(Protocol):
+    """Shows one line that changes."""
+
+    def show(self, line: str) -> None: ...
+
+    def above(self, line: str) -> None:
+        """A line that stays."""
+        ...
+
+    def stop(self) -> None: ...
+
+
+class _Line:
+    """The last line of the terminal, where nobody else writes to it."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._live = Live(console=Console(stderr=True), transient=True, auto_refresh=False)
+        self._live.start()
+
+    def show(self, line: str) -> None:
+        from rich.text import Text
+
+        self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
+
+    def above(self, line: str) -> None:
+        self._live.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def stop(self) -> None:
+        self._live.stop()
+
+
+class _Title:
+    """The title of the terminal, where the job writes to it too: a line below would tear the job's output."""
+
+    _KEEP, _BACK = "\x1b[22;2t", "\x1b[23;2t"
+
+    def __init__(self) -> None:
+        self._write(self._KEEP)
+
+    def show(self, line: str) -> None:
+        self._write(f"\x1b]2;{line}\x07")
+
+    def above(self, line: str) -> None:
+        log(line)
+
+    def stop(self) -> None:
+        self._write(self._BACK)
+
+    def _write(self, text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def _now(book: Book) -> str:
+    at, watts, clock = book.trace[-1]
+    told = [x for x in book.events if isinstance(x, Applied | Chosen | Checked)]
+    doing = told[-1].line() if told else "measuring at the settings before"
+    return f"{book.name}: {_clock(at - book.events[0].at_s)}, {watts:.0f} W, {clock:.0f} MHz; {doing}"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(max(0.0, seconds)), 60)
+    return f"{minutes:3d}:{rest:02d}"
+
+
+def _opened(file: Path) -> IO[str]:
+    if str(file) == "-":
+        return sys.stdout
+    try:
+        return file.open("w")
+    except (OSError, ValueError) as problem:
+        reason = getattr(problem, "strerror", None) or str(problem)
+        raise InvalidInput(f"--json {file}: cannot be written ({reason})") from problem

@@ -1,0 +1,137 @@
+"""One GPU as the driver's management library (NVML) tells of it: names, gears, the power cap.
+
+No permission is needed for any of this. NVML has no call that reads a clock lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ekc.errors import ActuatorError
+from ekc.governor.protocols import Gears, Settings
+
+_VOLTA, _AMPERE = 5, 7
+"""NVML_DEVICE_ARCH: the first whose SM clock, and whose memory clock, can be limited."""
+_UNKNOWN = 0xFFFFFFFF
+_once = threading.Lock()
+_initialised = False
+
+
+def nvml() -> Any:
+    """pynvml, initialised once per process. Raises `ActuatorError` where there is no driver."""
+    global _initialised
+    import pynvml
+
+    with _once:
+        if not _initialised:
+            try:
+                pynvml.nvmlInit()
+            except pynvml.NVMLError as problem:
+                raise ActuatorError(
+                    f"no NVIDIA driver here ({problem}); ekc govern --simulate shows a simulated job"
+                ) from problem
+            _initialised = True
+    return pynvml
+
+
+def uuids() -> tuple[str, ...]:
+    """Of all GPUs, in NVML's order (that of nvidia-smi)."""
+    number = explained("the number of GPUs", nvml().nvmlDeviceGetCount)
+    return tuple(uuid_of(index) for index in range(number))
+
+
+def uuid_of(index: int) -> str:
+    """Of the GPU with a number of NVML's. Raises `ActuatorError` where there is none."""
+    library = nvml()
+    handle = explained(f"GPU {index}", library.nvmlDeviceGetHandleByIndex, index)
+    return str(explained(f"the UUID of GPU {index}", library.nvmlDeviceGetUUID, handle))
+
+
+def explained(what: str, call: Callable[..., Any], *arguments: Any) -> Any:
+    """The result of an NVML call. Raises `ActuatorError` with what was asked for and why it failed."""
+    import pynvml
+
+    try:
+        return call(*arguments)
+    except pynvml.NVMLError as problem:
+        raise ActuatorError(f"{what}: {_reason(problem)}") from problem
+
+
+def _reason(problem: Any) -> str:
+    """The driver's words, and what helps."""
+    import pynvml
+
+    help_with = {
+        pynvml.NVML_ERROR_NO_PERMISSION: "needs root or CAP_SYS_ADMIN; run zeusd, or use --advise",
+        pynvml.NVML_ERROR_GPU_IS_LOST: "it fell off the bus; reset it or restart the machine",
+        pynvml.NVML_ERROR_NOT_SUPPORTED: "this GPU or driver cannot do it",
+        pynvml.NVML_ERROR_NOT_FOUND: "see nvidia-smi -L for what there is",
+    }
+    more = help_with.get(problem.value)
+    return f"{problem} ({more})" if more else str(problem)
+
+
+class NvmlBoard:
+    """Reads one GPU, named by its UUID."""
+
+    def __init__(self, uuid: str) -> None:
+        self.library = nvml()
+        self.uuid = uuid
+        self.handle = explained(uuid, self.library.nvmlDeviceGetHandleByUUID, uuid)
+        self.index = int(self._ask("index", "nvmlDeviceGetIndex"))
+        name = self._ask("name", "nvmlDeviceGetName")
+        self.name = f"GPU {self.index} ({name})"
+
+    def gears(self) -> Gears:
+        """Of the clocks only what this architecture lets be limited; of power, steps of 5 W."""
+        arch = self._ask("architecture", "nvmlDeviceGetArchitecture")
+        known = arch != _UNKNOWN
+        memory = self._clocks("nvmlDeviceGetSupportedMemoryClocks")
+        sm = self._clocks("nvmlDeviceGetSupportedGraphicsClocks", memory[-1]) if memory else ()
+        return Gears(
+            sm_mhz=sm if known and arch >= _VOLTA else (),
+            memory_mhz=memory if known and arch >= _AMPERE else (),
+            power_w=self._caps(),
+        )
+
+    def settings(self) -> Settings:
+        """The power cap where it is not the default; clock limits cannot be read and are None."""
+        if not self._caps():
+            return Settings()
+        cap = self._ask("power limit", "nvmlDeviceGetPowerManagementLimit")
+        default = self.default_cap_mw()
+        return Settings(power_w=None if cap == default else cap / 1000)
+
+    def default_cap_mw(self) -> int:
+        """The power cap that the card comes with."""
+        return int(self._ask("default power limit", "nvmlDeviceGetPowerManagementDefaultLimit"))
+
+    def bus(self) -> str:
+        """PCI address as `lspci -D` writes it."""
+        found = self._ask("PCI address", "nvmlDeviceGetPciInfo").busId
+        text = found.decode() if isinstance(found, bytes) else str(found)
+        domain, rest = text.lower().split(":", 1)
+        return f"{domain[-4:]}:{rest}"
+
+    def _caps(self) -> tuple[float, ...]:
+        constraints = self._unless_unsupported("nvmlDeviceGetPowerManagementLimitConstraints")
+        if not constraints:
+            return ()
+        low, high = (round(mw / 1000) for mw in constraints)
+        return (*(float(w) for w in range(low, high, 5)), float(high))
+
+    def _clocks(self, function: str, *arguments: Any) -> tuple[int, ...]:
+        return tuple(sorted(self._unless_unsupported(function, *arguments) or ()))
+
+    def _unless_unsupported(self, function: str, *arguments: Any) -> Any:
+        try:
+            return getattr(self.library, function)(self.handle, *arguments)
+        except self.library.NVMLError as problem:
+            if problem.value == self.library.NVML_ERROR_NOT_SUPPORTED:
+                return None
+            raise ActuatorError(f"{self.name}, {function}: {_reason(problem)}") from problem
+
+    def _ask(self, what: str, function: str) -> Any:
+        return explained(f"the {what} of {self.uuid}", getattr(self.library, function), self.handle)

@@ -1,0 +1,156 @@
+"""Limits set by zeusd, the privileged daemon of Zeus, for processes that may not set them themselves.
+
+HTTP over a Unix socket or TCP, as its public reference has it (ml.energy/zeus/zeusd/api): writes are
+POST /gpu/NAME?gpu_ids=..&block=true, and failures per GPU come as {"errors": {"0": "..."}}.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+from typing import Any
+from urllib.parse import urlencode
+
+from ekc.errors import ActuatorError
+from ekc.governor.actuators.nvml_board import NvmlBoard
+from ekc.governor.actuators.settable import Limit, Reference
+from ekc.governor.protocols import Gears, Settings
+
+SOCKET = "/run/zeusd/zeusd.sock"
+"""Where zeusd listens unless told otherwise."""
+TIMEOUT_S = 3.0
+
+
+def address() -> str | None:
+    """Of the daemon: ZEUSD_SOCK_PATH, ZEUSD_HOST_PORT or the usual socket; None where there is none."""
+    told = os.environ.get("ZEUSD_SOCK_PATH") or os.environ.get("ZEUSD_HOST_PORT")
+    return told or (SOCKET if os.path.exists(SOCKET) else None)
+
+
+class ZeusdLimits:
+    """The limits of one GPU, set by the daemon; gears and power cap are read through NVML."""
+
+    def __init__(self, uuid: str, where: str) -> None:
+        self._where = where
+        self._board = NvmlBoard(uuid)
+        self._gears = self._board.gears()
+        self._id = self._daemons_id(_asked(where, "GET", "/discover"))
+
+    @property
+    def label(self) -> str:
+        """E.g. "zeusd at /run/zeusd/zeusd.sock, GPU 0 (NVIDIA A40)"."""
+        return f"zeusd at {self._where}, {self._board.name}"
+
+    @property
+    def reference(self) -> Reference:
+        """By UUID and the daemon's address."""
+        return Reference("zeusd", self._board.uuid, self._where)
+
+    def gears(self) -> Gears:
+        """What this card lets be limited."""
+        return self._gears
+
+    def settings(self) -> Settings:
+        """The power cap; clock limits cannot be read."""
+        return self._board.settings()
+
+    def check_permission(self) -> None:
+        """Sets the power cap to what it is. Raises `ActuatorError` where the daemon will not."""
+        if self._gears.power_w:
+            self.put("power_w", self._board.settings().power_w)
+
+    def put(self, limit: Limit, value: float | None) -> None:
+        """Waits until the daemon has done it."""
+        if limit == "power_w":
+            milliwatts = self._board.default_cap_mw() if value is None else round(value * 1000)
+            self._post("set_power_limit", power_limit_mw=milliwatts)
+            return
+        clock = {"sm_mhz": "gpu", "memory_mhz": "mem"}[limit]
+        if value is None:
+            self._post(f"reset_{clock}_locked_clocks")
+            return
+        lowest = min(getattr(self._gears, limit), default=0)
+        self._post(
+            f"set_{clock}_locked_clocks", min_clock_mhz=min(lowest, int(value)), max_clock_mhz=int(value)
+        )
+
+    def _post(self, name: str, **parameters: int) -> None:
+        query = urlencode({"gpu_ids": self._id, "block": "true"} | parameters)
+        _asked(self._where, "POST", f"/gpu/{name}?{query}")
+
+    def _daemons_id(self, discovered: Any) -> int:
+        """The daemon may number GPUs differently, in a container say: found by PCI address."""
+        if "gpu-control" not in discovered.get("enabled_api_groups", ["gpu-control"]):
+            raise ActuatorError(f"zeusd at {self._where} was started without gpu-control; use --advise")
+        bus = self._board.bus()
+        for gpu in discovered.get("gpus", ()):
+            if gpu["pci_address"].lower() == bus:
+                return int(gpu["id"])
+        if "gpus" in discovered or self._board.index not in discovered.get("gpu_ids", ()):
+            raise ActuatorError(f"zeusd at {self._where} does not know {self._board.name} at {bus}")
+        return self._board.index  # Older daemons list numbers alone.
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=TIMEOUT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        """Instead of TCP."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(TIMEOUT_S)
+        self.sock.connect(self._path)
+
+
+def _asked(where: str, method: str, path: str) -> Any:
+    """The JSON of the answer, {} where it has none. Raises `ActuatorError`."""
+    token = os.environ.get("ZEUSD_TOKEN")
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    connection = _connection(where)
+    try:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        status, body = answer.status, answer.read()
+    except (OSError, http.client.HTTPException) as problem:
+        raise ActuatorError(
+            f"zeusd at {where} does not answer ({problem or type(problem).__name__})"
+        ) from problem
+    finally:
+        connection.close()
+    if status != http.client.OK:
+        raise ActuatorError(f"zeusd at {where} refused {path.split('?')[0]}: {_refusal(status, body)}")
+    return _json(where, body) if body.strip() else {}
+
+
+def _connection(where: str) -> http.client.HTTPConnection:
+    if where.startswith("/"):
+        return _UnixConnection(where)
+    try:
+        return http.client.HTTPConnection(where, timeout=TIMEOUT_S)
+    except http.client.InvalidURL as problem:
+        raise ActuatorError(f"zeusd at {where}: {problem}; give /path/of/socket or host:port") from problem
+
+
+def _json(where: str, body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError as problem:
+        raise ActuatorError(f"zeusd at {where} answers what is no JSON; is it zeusd?") from problem
+
+
+def _refusal(status: int, body: bytes) -> str:
+    helps = {
+        401: "no valid token; set ZEUSD_TOKEN",
+        403: "not permitted to us, or to the daemon itself",
+        404: "no such endpoint; it may be disabled, or this zeusd too old",
+    }
+    try:
+        said = " ".join(str(text) for text in json.loads(body)["errors"].values())
+    except (ValueError, KeyError, TypeError, AttributeError):
+        said = body.decode(errors="replace").strip()[:200]
+    return ", ".join(text for text in (f"HTTP {status}", helps.get(status), said) if text)

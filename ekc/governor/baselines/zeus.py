@@ -1,0 +1,45 @@
+"""Zeus's GlobalPowerLimitOptimizer (ml-energy/zeus): one exhaustive sweep of power caps, over counted steps.
+
+Defaults as published: caps from the highest down in steps of 25 W, at each 10 steps of warm-up and 40
+profiled; then the least cap that keeps `MaxSlowdownConstraint(1.05)`. It needs step hooks in the script, so
+the probe must have them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from ekc.errors import InvalidInput
+from ekc.governor.measure import JobEnded, Meter
+from ekc.governor.protocols import Actuator, Probe, Settings
+
+WARM_UP = 10
+PROFILED = 40
+SLOWDOWN = 0.05
+POLL_S = 2.0
+
+
+def zeus_sweep(probe: Probe, actuator: Actuator) -> None:
+    """Steer one job until it ends."""
+    if probe.steps() is None:
+        raise InvalidInput("Zeus's sweep counts steps: this probe has no step hooks")
+    meter = Meter(probe, actuator, lambda event: None)
+    with contextlib.suppress(JobEnded):
+        seconds: dict[float, float] = {}
+        for cap in reversed(actuator.gears().power_w):
+            actuator.apply(Settings(power_w=cap))
+            _steps(meter, WARM_UP)
+            seconds[cap] = _steps(meter, PROFILED)
+        fastest = seconds[max(seconds)]
+        kept = [cap for cap, each in seconds.items() if each <= (1 + SLOWDOWN) * fastest]
+        actuator.apply(Settings(power_w=min(kept)))
+        while True:
+            meter.watch(60.0)
+
+
+def _steps(meter: Meter, count: int) -> float:
+    """Seconds that each of the next steps took."""
+    began, done = meter.probe.now(), meter.probe.steps() or 0.0
+    while (meter.probe.steps() or 0.0) < done + count:
+        meter.watch(POLL_S)
+    return (meter.probe.now() - began) / ((meter.probe.steps() or 0.0) - done)

@@ -1,0 +1,126 @@
+"""The governor of a training script's own process: `with ekc.Governor(max_slowdown=0.05): train()`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import ekc
+from ekc.governor.live.steps import StepCounter
+from ekc.governor.policy import Policy
+
+LEAVING_S = 20.0
+
+
+class Governor:
+    """Governs the GPUs of this process while the `with` block runs; the settings of before come back after it.
+
+    The work is done by `ekc govern --pid` in a process of its own, so it takes no time from the training, and
+    nothing that goes wrong with it reaches the training: it is said in one line on stderr. Under torchrun and
+    its like the first process of the machine governs all of its GPUs alike, and the others do nothing.
+
+    `max_slowdown`: share by which a step may take longer. `objective`, `min_saving`, `remaining_s`: see
+    `ekc.governor.Policy`. `gpus`: numbers as nvidia-smi counts, or UUIDs; by default those this process uses.
+    `each`: GPUs one by one instead of alike. `actuator`: "auto", "nvml" or "zeusd". `advise`: set nothing,
+    say what would be set. `quiet`: say only what goes wrong. Raises `InvalidInput` for arguments that are none.
+    """
+
+    def __init__(
+        self,
+        max_slowdown: float = 0.05,
+        objective: str = "energy",
+        *,
+        min_saving: float = 0.05,
+        remaining_s: float | None = None,
+        gpus: Sequence[int | str] = (),
+        each: bool = False,
+        actuator: str = "auto",
+        advise: bool = False,
+        quiet: bool = False,
+    ) -> None:
+        policy = Policy(objective, max_slowdown, min_saving, remaining_s)
+        self._flags = _flags(policy, gpus, each, actuator, advise, quiet)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder = tempfile.TemporaryDirectory(prefix="ekc-governor-")
+        self._counter = StepCounter(Path(self._folder.name) / "steps")
+        self.report: dict[str, Any] | None = None
+        """After the block: what `ekc govern --json` tells last; None where nothing was governed."""
+
+    def step(self) -> AbstractContextManager[None]:
+        """Around one training step; counting steps tells progress better than any sensor."""
+        return self._counter
+
+    def __enter__(self) -> Governor:
+        if os.environ.get("LOCAL_RANK", "0") != "0":
+            return self
+        files = ["--steps", f"{self._folder.name}/steps", "--json", f"{self._folder.name}/events"]
+        family = ["--gpus-of", str(os.getppid())] if "LOCAL_RANK" in os.environ else []
+        words = [
+            sys.executable,
+            "-m",
+            "ekc",
+            "govern",
+            "--pid",
+            str(os.getpid()),
+            *family,
+            *files,
+            *self._flags,
+        ]
+        try:
+            self._process = subprocess.Popen(
+                words, env=_environment(), stdin=subprocess.DEVNULL, start_new_session=True
+            )
+        except OSError as problem:
+            warnings.warn(f"ekc: no governor could be started ({problem})", stacklevel=2)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(LEAVING_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()  # Its guard puts the settings back.
+            self.report = _report(Path(self._folder.name) / "events")
+        self._process = None
+
+
+def _flags(
+    policy: Policy, gpus: Sequence[int | str], each: bool, actuator: str, advise: bool, quiet: bool
+) -> list[str]:
+    """For the command line."""
+    values = {
+        "--max-slowdown": policy.max_slowdown,
+        "--objective": policy.objective,
+        "--min-saving": policy.min_saving,
+        "--remaining": policy.remaining_s,
+        "--actuator": actuator,
+    }
+    told = [word for name, value in values.items() if value is not None for word in (name, str(value))]
+    told += [word for gpu in gpus for word in ("--gpu", str(gpu))]
+    switches = {"--each": each, "--advise": advise, "--quiet": quiet}
+    return told + [name for name, on in switches.items() if on]
+
+
+def _environment() -> dict[str, str]:
+    """Where this very ekc is found, however this script found it."""
+    home = str(Path(ekc.__file__).parents[1])
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))}
+
+
+def _report(file: Path) -> dict[str, Any] | None:
+    """The last line, if it is a report."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    last: dict[str, Any] = json.loads(lines[-1]) if lines else {}
+    return last if last.get("event") == "Report" and last["reports"] else None

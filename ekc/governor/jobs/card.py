@@ -1,0 +1,98 @@
+"""The simulated cards that jobs run on: clocks, sensors, and the power that is there whatever runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from ekc.devices import power
+from ekc.devices.specs import H200, RTX3090, Spec
+from ekc.errors import InvalidInput
+from ekc.governor.protocols import Gears
+from ekc.governor.samples import Values
+
+WARM_C = 65.0
+"""The die while training; held constant, as the heat of another clock is not simulated."""
+STANDBY_SHARE = 0.4
+"""Of the board's constant power: memory standby, which follows the memory clock (estimate)."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """One simulated GPU."""
+
+    spec: Spec
+    memory_mhz: tuple[int, ...]
+    """Ascending; the last is the driver's default."""
+    power_window_s: float
+    """What a power reading is the mean of."""
+    util_window_s: float
+    """What a utilisation reading is the mean of."""
+    power_noise: float
+    """Relative, one reading, one sigma."""
+    counting_slowdown: float
+    """What a counter window costs the job: replayed kernels where there is a profiler, nothing with GPM."""
+
+    @property
+    def name(self) -> str:
+        """As in `ekc.devices.specs`."""
+        return self.spec.name
+
+    def sm_mhz(self) -> Values:
+        """SM clocks, ascending."""
+        return np.array(self.spec.clocks_mhz(), float)
+
+    def gears(self) -> Gears:
+        """What can be set on it."""
+        cap = self.spec.power.tdp_w
+        caps = tuple(float(w) for w in range(int(0.4 * cap) // 25 * 25, int(cap) + 1, 25))
+        memory = self.memory_mhz if len(self.memory_mhz) > 1 else ()
+        return Gears(sm_mhz=self.spec.clocks_mhz(), memory_mhz=memory, power_w=caps)
+
+    def resting_w(self) -> Values:
+        """Board power with a context but no kernel, by memory clock and SM clock."""
+        slow = 1 - np.array(self.memory_mhz) / self.memory_mhz[-1]
+        return _awake_w(self.name)[None, :] - STANDBY_SHARE * self.spec.power.constant_w * slow[:, None]
+
+    def working_w(self) -> Values:
+        """What the clock tree adds while kernels run, by SM clock."""
+        return _working_w(self.name)
+
+    def voltage_squared(self) -> Values:
+        """By SM clock, relative to the top clock."""
+        return _voltage_squared(self.name)
+
+
+CARDS = {
+    # Power is a mean of 1 s on Ampere except GA100 (NVML documentation); utilisation 1/6 to 1 s (the same).
+    "rtx3090": Card(RTX3090, (405, 810, 5001, 9501, 9751), 1.0, 0.5, 0.005, 1.10),
+    # NVML_FI_DEV_POWER_INSTANT; the sensor sees a quarter of the time (arXiv 2312.02741), hence more noise.
+    "h200": Card(H200, (3201,), 0.1, 0.2, 0.02, 1.0),
+}
+
+
+@cache
+def _awake_w(name: str) -> Values:
+    spec = CARDS[name].spec
+    return np.array([power.idle_power(spec, f, WARM_C) for f in CARDS[name].sm_mhz()])
+
+
+@cache
+def _working_w(name: str) -> Values:
+    spec = CARDS[name].spec
+    return np.array([power.active_clock_power(spec, f, 1.0) for f in CARDS[name].sm_mhz()])
+
+
+@cache
+def _voltage_squared(name: str) -> Values:
+    volts = np.array([CARDS[name].spec.voltage.at(f) for f in CARDS[name].sm_mhz()])
+    return np.asarray((volts / volts[-1]) ** 2)
+
+
+def card(name: str) -> Card:
+    """The card of that name, or one line of refusal."""
+    if name not in CARDS:
+        raise InvalidInput(f"simulated card {name!r}: there are {', '.join(CARDS)}")
+    return CARDS[name]

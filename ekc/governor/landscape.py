@@ -1,0 +1,100 @@
+"""What is believed of every gear of a knob after some readings: slowdown, how sure, and joules saved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ekc.governor import objective
+from ekc.governor.curve import Curve, Prior, fitted
+from ekc.governor.knob import Knob
+from ekc.governor.ledger import Ledger
+from ekc.governor.policy import Policy
+from ekc.governor.samples import Values
+
+STRAY = 1.5
+"""Standard deviations from the curve beyond which a reading loses weight."""
+AIM = 1.0
+"""Share of the slowdown budget that is aimed at."""
+CAUTION = 0.15
+"""How many standard deviations a choice keeps from the budget."""
+
+
+@dataclass(frozen=True)
+class Beliefs:
+    """What is expected before any reading of a phase: by the knob, or by a model."""
+
+    time: Prior
+    power: Prior
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """Arrays over the gears, ascending."""
+
+    gears: Values
+    slowdown: Values
+    sigma: Values
+    saving: Values
+    saving_sigma: Values
+
+    def choice(self, policy: Policy, caution: float) -> int:
+        """Place of the best gear that keeps its budget; the top one where none does."""
+        careful = self.slowdown + caution * self.sigma
+        aimed = (
+            np.where(self.slowdown > 0, careful / AIM, 0.0) if policy.objective == "energy" else self.slowdown
+        )
+        allowed = objective.violation(policy, aimed, self.saving) <= 0
+        scores = objective.score(policy, self.slowdown, self.saving)
+        return int(np.where(allowed, scores, np.inf).argmin()) if allowed.any() else len(scores) - 1
+
+
+def landscape(
+    ledger: Ledger, knob: Knob, gears: Values, beliefs: Beliefs, base: float, memory_mhz: int | None
+) -> Landscape:
+    """Beliefs and readings at one memory clock, joined; `base` is the default on the knob's scale."""
+    points = [r for r in ledger.others if r.settings.memory_mhz == memory_mhz and knob.of(r.settings)]
+    outcomes = [ledger.outcome(r) for r in points]
+    at = np.array([knob.of(r.settings) for r in points], float)
+    told = np.array([np.isfinite(o.slowdown) for o in outcomes], bool)
+    slowdown = np.array([o.slowdown for o in outcomes])[told]
+    error = np.array([o.error for o in outcomes])[told]
+    time = _robust(slower(at[told], base), slowdown, error, beliefs.time)
+    power_error = np.array([o.power_error for o in outcomes])
+    power = _robust(lower(at, base), np.array([o.power for o in outcomes]) - 1, power_error, beliefs.power)
+    # Kernels can take no longer than all of them following the clock: a bound that no noise can break.
+    x = slower(gears, base)
+    bound = ledger.sm_util() * x if knob.bounded else 3 * x
+    expected = np.minimum(_rising(time.at(x)), bound) if told.any() or not len(told) else bound
+    sigma = np.minimum(time.sigma(x), 0.5 * bound)
+    watts = np.clip(1 + power.at(lower(gears, base)), 0.05, 1.2)
+    unsure = np.hypot(sigma, power.sigma(lower(gears, base)))
+    return Landscape(gears, expected, sigma, 1 - watts * (1 + expected), unsure)
+
+
+def _rising(over_falling_clock: Values) -> Values:
+    """A lower clock is never faster; gears ascend."""
+    return np.asarray(np.maximum.accumulate(np.maximum(0.0, over_falling_clock[::-1]))[::-1])
+
+
+def _robust(x: Values, y: Values, error: Values, prior: Prior) -> Curve:
+    """A curve that a stray reading (an evaluation, a pause) moves little: what lies far off counts for
+    less."""
+    curve = fitted(x, y, error, prior)
+    if len(x) < 3:
+        return curve
+    for _ in range(2):
+        far = np.abs(y - curve.at(x)) / np.hypot(error, curve.sigma(x))
+        curve = fitted(x, y, error * np.maximum(1.0, far / STRAY), prior)
+    return curve
+
+
+def slower(limit: Values, base: float) -> Values:
+    """Default over limit, less 1: how much longer a cycle takes; 0 where the limit does not bind."""
+    return np.asarray(np.maximum(0.0, base / np.asarray(limit, float) - 1))
+
+
+def lower(limit: Values, base: float) -> Values:
+    """By what share a limit is below the default; 0 where it does not bind."""
+    return np.asarray(np.maximum(0.0, 1 - np.asarray(limit, float) / base))

@@ -1,0 +1,150 @@
+"""Holds the leases of a governor: starts the guard, beats for it, and puts everything back at the end."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+from ekc.errors import ActuatorError, EkcError
+from ekc.governor.actuators.settable import Settable
+from ekc.governor.lease.leased import Leased
+from ekc.governor.lease.record import READY
+from ekc.governor.protocols import Settings
+
+BEAT_S = 0.5
+"""Between two signs of life; a guard waits for several times as long."""
+STARTING_S = 20.0
+"""A guard that has not opened its actuators by then never will: the driver does not answer."""
+
+
+class Keeper:
+    """Leases for all GPUs of one governor, from creation until `close` or the end of the `with` block.
+
+    Raises `ActuatorError` where a GPU has a governor already or the guard cannot be started; nothing has
+    been set then. `tell` gets one line for what happens later on.
+    """
+
+    def __init__(
+        self,
+        settables: Sequence[Settable],
+        before: Settings | None = None,
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._tell = tell
+        self._over = threading.Event()
+        self._guarding = threading.RLock()
+        self.actuators: list[Leased] = []
+        try:
+            for settable in settables:
+                self.actuators.append(Leased(settable, before or Settings(), self._renew))
+            self._guard = self._start_guard()
+        except BaseException:
+            self._end_leases()
+            raise
+        self._heart = threading.Thread(target=self._beat_on, name="ekc-lease", daemon=True)
+        self._heart.start()
+
+    @property
+    def guard_pid(self) -> int:
+        """Process id of the guard."""
+        return self._guard.pid
+
+    def close(self) -> list[str]:
+        """Put everything back; why that failed, a line per GPU where it did. A second call does nothing."""
+        if self._over.is_set():
+            return []
+        self._over.set()
+        self._heart.join()
+        problems = self._end_leases()
+        self._dismiss(wait=not problems)  # A guard with something left to put back goes on trying alone.
+        return problems
+
+    def __enter__(self) -> Keeper:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for line in self.close():
+            self._tell(line)
+
+    def _end_leases(self) -> list[str]:
+        problems = []
+        for actuator in self.actuators:
+            try:
+                actuator.end()
+            except EkcError as problem:
+                problems.append(
+                    f"{problem}; its guard tries on for a minute, after that: ekc govern --restore"
+                )
+        return problems
+
+    def _start_guard(self) -> subprocess.Popen[bytes]:
+        """Of its own session, so that what a terminal sends to us does not reach it; back when it watches."""
+        leases = [word for x in self.actuators for word in (x.lease.reference.gpu, x.lease.id)]
+        guard = subprocess.Popen(
+            [sys.executable, "-m", "ekc.governor.lease", *leases],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert guard.stdin is not None
+        assert guard.stdout is not None
+        with guard.stdout:
+            answers = select.select([guard.stdout], [], [], STARTING_S)[0]
+            if not answers or guard.stdout.readline() != READY:
+                guard.kill()
+                raise ActuatorError("the guard process did not start, so nothing may be set")
+        os.set_blocking(guard.stdin.fileno(), False)
+        return guard
+
+    def _beat_on(self) -> None:
+        told = None
+        while not self._over.wait(BEAT_S):
+            try:
+                self._beat()
+                told = None
+            except (EkcError, OSError) as problem:
+                if str(problem) != told:
+                    told = str(problem)
+                    self._tell(f"the guard is missing, and tried for again: {told}")
+
+    def _beat(self) -> None:
+        if not all(x.held() for x in self.actuators):
+            self._renew()
+        elif self._guard.poll() is not None:
+            self._tell("the guard died; a new one is there")
+            self._new_guard()
+        assert self._guard.stdin is not None
+        try:
+            os.write(self._guard.stdin.fileno(), b".")
+        except BlockingIOError:
+            self._guard.kill()  # It has not read for hours; the next beat starts another.
+
+    def _renew(self) -> None:
+        """New leases, a guard for them, and only then what had been set before the old ones ended."""
+        with self._guarding:
+            if all(x.held() for x in self.actuators):
+                return  # The other thread was faster.
+            self._tell("the governor was stopped for a while and its guard put settings back; set again")
+            wanted = [actuator.take_again() for actuator in self.actuators]
+            self._new_guard()
+            for actuator, settings in zip(self.actuators, wanted, strict=True):
+                actuator.apply(settings)
+
+    def _new_guard(self) -> None:
+        with self._guarding:
+            self._dismiss()
+            self._guard = self._start_guard()
+
+    def _dismiss(self, wait: bool = True) -> None:
+        """A guard whose leases are over leaves when its pipe closes."""
+        assert self._guard.stdin is not None
+        self._guard.stdin.close()
+        if wait:
+            self._guard.wait()

@@ -1,0 +1,122 @@
+"""The lease file of a GPU: what was in force before, and what the governor may have changed since."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ekc.errors import InvalidInput, RecordError
+from ekc.governor.actuators.settable import LIMITS, Limit, Reference
+from ekc.governor.protocols import Settings
+
+VERSION = 1
+READY = b"ready\n"
+"""What a guard says when it watches."""
+LOCK_S = 0.5
+"""Who holds the lock for longer was stopped in the middle; putting back does not wait for that."""
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Of one GPU. `touched` are the limits that may differ from `previous`; nothing else is put back."""
+
+    id: str
+    """Differs for every lease, so that nobody ends one that has taken its place."""
+    reference: Reference
+    label: str
+    previous: Settings
+    touched: tuple[Limit, ...]
+    governor: int
+    """Process id."""
+
+
+def folder() -> Path:
+    """Where leases lie: EKC_RUN_DIR, or /run/ekc for root, or a folder of this user's under /tmp.
+
+    A reboot empties all of them, and ends what was set on the GPUs too. Raises `InvalidInput` where
+    the folder cannot be trusted.
+    """
+    told = os.environ.get("EKC_RUN_DIR")
+    mine = Path(told) if told else Path("/run/ekc" if os.geteuid() == 0 else f"/tmp/ekc-{os.geteuid()}")
+    try:
+        mine.mkdir(mode=0o755 if told or os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
+        found = mine.lstat()
+    except OSError as problem:
+        raise InvalidInput(
+            f"cannot keep leases in {mine} ({problem.strerror}); set EKC_RUN_DIR to a folder of yours"
+        ) from problem
+    if found.st_uid != os.geteuid() or found.st_mode & 0o022 or mine.is_symlink():
+        raise InvalidInput(
+            f"{mine} is not safe for leases (not ours, or others may write); set EKC_RUN_DIR to one that is"
+        )
+    return mine
+
+
+def path(gpu: str) -> Path:
+    """The lease file of a GPU, there or not."""
+    return folder() / f"{gpu}.json"
+
+
+def read(file: Path) -> Lease | None:
+    """None where there is none. Raises `RecordError` where it says something else than a lease."""
+    try:
+        found = json.loads(file.read_text())
+        if found.pop("version") != VERSION:
+            raise RecordError(f"{file}: another version of ekc wrote this lease; restore with that one")
+        return Lease(
+            id=str(found["id"]),
+            reference=Reference(**found["reference"]),
+            label=str(found["label"]),
+            previous=Settings(**found["previous"]),
+            touched=tuple(limit for limit in LIMITS if limit in found["touched"]),
+            governor=int(found["governor"]),
+        )
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise RecordError(f"{file} is no lease ({problem}); delete it and reset the GPU by hand") from problem
+
+
+def write(lease: Lease) -> None:
+    """Whole or not at all, whenever the process is killed. Raises `RecordError`."""
+    file = path(lease.reference.gpu)
+    fresh = file.with_suffix(f".{os.getpid()}")
+    content: dict[str, Any] = {"version": VERSION} | asdict(lease)
+    try:
+        fresh.write_text(json.dumps(content))
+        fresh.replace(file)
+    except OSError as problem:
+        raise RecordError(f"cannot write the lease {file} ({problem.strerror}); nothing was set") from problem
+
+
+def erase(gpu: str) -> None:
+    """The lease is over."""
+    path(gpu).unlink(missing_ok=True)
+
+
+@contextmanager
+def exclusive(gpu: str) -> Iterator[None]:
+    """One process at a time changes a GPU and its lease; nobody waits longer than `LOCK_S` though."""
+    descriptor = os.open(path(gpu).with_suffix(".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+    try:
+        _wait_for(descriptor)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _wait_for(descriptor: int) -> None:
+    latest = time.monotonic() + LOCK_S
+    while time.monotonic() < latest:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            time.sleep(0.01)

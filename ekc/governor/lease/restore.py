@@ -1,0 +1,81 @@
+"""Putting back what was in force before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ekc.errors import ActuatorError, EkcError
+from ekc.governor.actuators import Settable, reopened
+from ekc.governor.lease import record
+from ekc.governor.lease.one import governing
+from ekc.governor.lease.record import Lease
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What became of one lease; `problem` is why it could not be put back."""
+
+    label: str
+    problem: str | None = None
+
+    def __str__(self) -> str:
+        if self.problem is None:
+            return f"{self.label}: previous settings are back"
+        return f"{self.label}: {self.problem}"
+
+
+def put_back(lease: Lease, settable: Settable) -> None:
+    """All that was touched, even where some of it fails. Raises `ActuatorError` with the first reason."""
+    problems: list[ActuatorError] = []
+    for limit in lease.touched:
+        try:
+            settable.put(limit, getattr(lease.previous, limit))
+        except ActuatorError as problem:
+            problems.append(problem)
+    if problems:
+        raise problems[0]
+
+
+def end(lease: Lease, settable: Settable | None = None) -> None:
+    """Put back, and erase the file; nothing where another lease has taken its place, or it ended already.
+
+    Raises `ActuatorError`; the file stays then, for a later try.
+    """
+    gpu = lease.reference.gpu
+    with record.exclusive(gpu):
+        now = record.read(record.path(gpu))
+        if now is None or now.id != lease.id:
+            return
+        if now.touched:
+            put_back(now, settable or reopened(now.reference))
+        record.erase(gpu)
+
+
+def end_stale(gpu: str) -> Restored | None:
+    """What a governor that is no more has left behind, put back. Call it holding the GPU's `OneGovernor`."""
+    stale = record.read(record.path(gpu))
+    if stale is None:
+        return None
+    end(stale)
+    return Restored(stale.label)
+
+
+def restore_all() -> list[Restored]:
+    """Every lease that no governor holds any more."""
+    return [_restored(file.stem) for file in sorted(record.folder().glob("*.json"))]
+
+
+def _restored(gpu: str) -> Restored:
+    label = gpu
+    try:
+        lease = record.read(record.path(gpu))
+        if lease is None:
+            return Restored(gpu)  # Its guard was faster.
+        label = lease.label
+        holder = governing(gpu)
+        if holder is not None:
+            return Restored(label, f"governed by process {holder}; end that one instead")
+        end(lease)
+    except EkcError as problem:
+        return Restored(label, str(problem))
+    return Restored(label)

@@ -1,0 +1,126 @@
+"""What was measured in one phase of a job, and what it means against the default, drift taken out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ekc.governor.reading import UNTOLD, Reading
+from ekc.governor.samples import Values, mean
+
+DRIFT_PER_S = 4e-5
+"""How fast the default is expected to wander, as a share: an old reading of it says less (14 % an hour)."""
+WATTS_ERROR = 0.005
+"""Standard error of a mean of watts, beyond that of its pace."""
+LEAST_ERROR = 0.003
+SURPRISE = 0.08
+CONTRADICTION = 2.5
+"""Standard deviations between the two witnesses from which on they contradict each other."""
+SHARED = 0.5
+"""Of the error of a pace that its watts share: where work comes in no beat, so does what it draws."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A reading against the default."""
+
+    slowdown: float
+    """Share of time per unit of progress; NaN where nothing tells progress."""
+    error: float
+    """Its standard error."""
+    power: float
+    """Watts over the default's."""
+    power_error: float
+
+    @property
+    def saving(self) -> float:
+        """Share of the joules per unit of progress."""
+        return 1 - self.power * (1 + self.slowdown)
+
+
+@dataclass
+class Ledger:
+    """Readings of one phase, in the order of time."""
+
+    defaults: list[Reading] = field(default_factory=list)
+    others: list[Reading] = field(default_factory=list)
+
+    def clock_mhz(self) -> float:
+        """What the job runs at by default (a power cap may keep it below the top)."""
+        return float(np.median([r.clock_mhz for r in self.defaults]))
+
+    def watts(self) -> float:
+        """What the job draws by default."""
+        return float(np.mean([r.watts for r in self.defaults]))
+
+    def sm_util(self) -> float:
+        """At the default, 0 to 1; 1 where the card does not tell."""
+        return float(np.nan_to_num(mean(np.array([r.sm_util for r in self.defaults])) / 100, nan=1.0))
+
+    def surprising(self, reading: Reading) -> bool:
+        """Whether a reading draws quite other than the last under the same limits: something came between."""
+        same = [r for r in self.defaults + self.others if r.settings == reading.settings]
+        scatter = reading.pace.moved_error if not np.isfinite(reading.pace.beats) else 0.0
+        limit = SURPRISE + 2 * float(np.nan_to_num(scatter))
+        return bool(same) and abs(reading.watts / same[-1].watts - 1) > limit
+
+    def base_error(self, at_s: float) -> float:
+        """How well the default's pace is known at a moment: the standard error of the better witness."""
+        errors = [self._default(at_s, witness)[1] for witness in ("beats", "moved")]
+        return float(np.nanmin([*errors, 1.0]))
+
+    def distrust_beats(self) -> None:
+        """Forget what beats said: they were none."""
+        for readings in (self.defaults, self.others):
+            readings[:] = [
+                replace(r, pace=replace(r.pace, beats=UNTOLD, beats_error=UNTOLD)) for r in readings
+            ]
+
+    def outcome(self, reading: Reading) -> Outcome:
+        """Against the default as it would have been measured at that moment (A/B/A)."""
+        base, base_error = self._default(reading.at_s, "beats")
+        by_beats = base / reading.pace.beats - 1
+        beats_error = float(np.hypot(base_error, reading.pace.beats_error))
+        base, base_error = self._default(reading.at_s, "moved")
+        by_bytes, bytes_error = float("nan"), float("nan")
+        if reading.settings.memory_mhz is None:
+            # Only the time in which kernels run is stretched by a clock.
+            by_bytes = self.sm_util() * (base / reading.pace.moved - 1)
+            bytes_error = self.sm_util() * float(np.hypot(base_error, reading.pace.moved_error))
+        slowdown, error = _both(np.array([by_beats, by_bytes]), np.array([beats_error, bytes_error]))
+        watts, off = self._watts(reading.at_s)
+        share = SHARED * error if np.isfinite(error) else 0.0
+        return Outcome(slowdown, error, reading.watts / watts, float(np.hypot(off, share)))
+
+    def _default(self, at_s: float, witness: str) -> tuple[float, float]:
+        """Pace of the default at a moment, and its error: recent and sure readings weigh most."""
+        paces = np.array([getattr(r.pace, witness) for r in self.defaults])
+        errors = np.array([getattr(r.pace, f"{witness}_error") for r in self.defaults])
+        return self._at(at_s, paces, errors)
+
+    def _watts(self, at_s: float) -> tuple[float, float]:
+        watts = np.array([r.watts for r in self.defaults])
+        mean, error = self._at(at_s, watts, np.full(len(watts), WATTS_ERROR))
+        return mean, error
+
+    def _at(self, at_s: float, values: Values, errors: Values) -> tuple[float, float]:
+        told = np.isfinite(values) & np.isfinite(errors)
+        if not told.any():
+            return float("nan"), float("nan")
+        away = np.array([r.at_s for r in self.defaults]) - at_s
+        weight = np.where(told, 1 / (np.where(told, errors, 1.0) ** 2 + (DRIFT_PER_S * away) ** 2), 0.0)
+        mean = float((np.where(told, values, 0.0) * weight).sum() / weight.sum())
+        return mean, float(1 / np.sqrt(weight.sum()))
+
+
+def _both(values: Values, errors: Values) -> tuple[float, float]:
+    """Two witnesses joined by their errors; where they contradict each other, neither is believed so much."""
+    told = np.isfinite(values) & np.isfinite(errors)
+    if not told.any():
+        return float("nan"), float("nan")
+    weight = 1 / np.maximum(errors[told], LEAST_ERROR) ** 2
+    mean = float((values[told] * weight).sum() / weight.sum())
+    error = float(1 / np.sqrt(weight.sum()))
+    apart = float(np.ptp(values[told]))
+    return mean, apart / 2 if apart > CONTRADICTION * np.hypot(*errors) else error

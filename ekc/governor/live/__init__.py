@@ -1,0 +1,1 @@
+"""Governing a real job on this machine: its processes, its GPUs, what is shown and reported."""

@@ -1,0 +1,148 @@
+"""The job: a command that we start, or a process that runs already. It is never changed or stopped by us."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+from ekc.errors import InvalidInput
+
+FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""What schedulers send to the process that they started, which is us."""
+LOOK_S = 0.2
+KILLED = 128
+"""And the number of the signal, as shells have it."""
+
+
+class Job(Protocol):
+    """What is governed, until it ends."""
+
+    pid: int
+
+    def running(self) -> bool:
+        """Whether it is still there."""
+        ...
+
+    def wait(self) -> int:
+        """Until it ends, or we leave it; the exit status to end with."""
+        ...
+
+    def leave(self) -> None:
+        """There is nothing to govern: a process that is not ours is not waited for any longer."""
+        ...
+
+
+class Command:
+    """A command, started by us with our own terminal, files and environment.
+
+    Signals meant for it are passed on. A Ctrl-C reaches it from the terminal without us. Raises
+    `InvalidInput` where it cannot be started. To be made, and waited for, in the main thread.
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        try:
+            # Files that were opened for the command, as a shell's <(...) does, stay open.
+            self._process = subprocess.Popen(list(words), close_fds=False)
+        except (OSError, ValueError) as problem:
+            reason = getattr(problem, "strerror", None) or str(problem)
+            raise InvalidInput(f"cannot run {words[0]!r}: {reason}") from problem
+        self.pid = self._process.pid
+        handlers = dict.fromkeys(FORWARDED, self._pass_on) | {signal.SIGINT: self._interrupted}
+        self._before = {number: signal.signal(number, handlers[number]) for number in handlers}
+
+    def running(self) -> bool:
+        """From any thread, while the main one waits."""
+        return self._process.returncode is None
+
+    def wait(self) -> int:
+        """The command's own exit status; 128 and the signal where one ended it."""
+        status = self._process.wait()
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        return KILLED - status if status < 0 else status
+
+    def leave(self) -> None:
+        """A command of ours is waited for all the same."""
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        self._process.send_signal(number)
+
+    def _interrupted(self, number: int, frame: FrameType | None) -> None:
+        """Only what did not come from a terminal has to be passed on."""
+        try:
+            shared = os.tcgetpgrp(0) == os.getpgrp()
+        except OSError:
+            shared = False
+        if not shared:
+            self._process.send_signal(number)
+
+
+class Attached:
+    """A process that runs already; we leave when it ends, or on SIGTERM or Ctrl-C, and it goes on without us.
+
+    Raises `InvalidInput` where there is no such process. To be made, and waited for, in the main thread.
+    """
+
+    def __init__(self, pid: int) -> None:
+        try:
+            self._descriptor = os.pidfd_open(pid)
+        except OSError as problem:
+            raise InvalidInput(f"--pid {pid}: {problem.strerror}; see ps for the jobs that run") from problem
+        self.pid = pid
+        self._left = threading.Event()
+        numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+        self._before = {number: signal.signal(number, self._told) for number in numbers}
+
+    def running(self) -> bool:
+        """Until it ends, or we leave; from any thread."""
+        return not self._left.is_set() and not self._ended(0)
+
+    def wait(self) -> int:
+        """0: how it ended is for its parent to know."""
+        while not self._left.is_set() and not self._ended(LOOK_S):
+            pass
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        return 0
+
+    def leave(self) -> None:
+        """From any thread."""
+        self._left.set()
+
+    def _ended(self, seconds: float) -> bool:
+        """Whether it ends within so long; its descriptor can be read from then on."""
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        return bool(poll.poll(1000 * seconds))
+
+    def _told(self, number: int, frame: FrameType | None) -> None:
+        self.leave()
+
+
+def family(pid: int) -> set[int]:
+    """A process and all that descend from it."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            children.setdefault(_parent(entry), []).append(int(entry.name))
+    found, fresh = set(), [pid]
+    while fresh:
+        one = fresh.pop()
+        found.add(one)
+        fresh += children.get(one, [])
+    return found
+
+
+def _parent(entry: Path) -> int:
+    """0 for one that has just ended."""
+    try:
+        return int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0

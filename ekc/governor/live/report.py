@@ -1,0 +1,110 @@
+"""The report at the end of a governed job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ekc.governor.advise import Advised
+from ekc.governor.events import Applied, Checked, Chosen, Ended, PeriodFound, Shifted, settings_text
+from ekc.governor.live.book import Book
+from ekc.governor.live.jsonl import plain
+from ekc.governor.protocols import Settings
+
+
+@dataclass(frozen=True)
+class Report:
+    """Of one GPU or group. Everything is the whole board's; None is what was not measured."""
+
+    name: str
+    simulated: bool
+    seconds: float | None
+    joules: float | None
+    iterations: str | None
+    choice: str | None
+    slowdown: float | None
+    """Share of the default's time per step."""
+    half_width: float | None
+    """95 % interval of the slowdown, from measuring the default again between stretches of the choice."""
+    saving: float | None
+    """Share of the default's joules per step."""
+    checks: int
+    search_s: float
+    search_j: float
+    shifts: int
+    problem: str | None
+
+    def lines(self) -> list[str]:
+        """For people."""
+        rows = [("governed", self.name), *self._bill(), *self._outcome()]
+        if self.problem:
+            rows.append(("not to the end", self.problem))
+        return [f"  {name:15} {text}" for name, text in rows]
+
+    def to_json(self) -> dict[str, Any]:
+        """For machines."""
+        found: dict[str, Any] = plain(self)
+        return found
+
+    def _bill(self) -> list[tuple[str, str]]:
+        if self.seconds is None or self.joules is None:
+            return [("energy", "not measured to the end")]
+        mean = self.joules / self.seconds if self.seconds else 0.0
+        return [("energy", f"{self.joules:,.0f} J of the board in {self.seconds:,.0f} s, {mean:.0f} W")]
+
+    def _outcome(self) -> list[tuple[str, str]]:
+        rows = [("iterations", self.iterations or "not looked for")]
+        if self.choice is None:
+            return [*rows, ("limits", "none chosen: the job ended first, or a search would not have paid")]
+        rows.append(("limits", self.choice))
+        if self.slowdown is not None and self.saving is not None:
+            rows += [
+                ("time per step", self._interval(self.slowdown)),
+                ("energy per step", f"{-self.saving:+.1%}"),
+            ]
+        if self.search_s:
+            rows.append(
+                ("search", f"{self.search_s:.0f} s, {self.search_j:,.0f} J; {self.shifts} changes of the job")
+            )
+        return rows
+
+    def _interval(self, slowdown: float) -> str:
+        if self.half_width is None:
+            return f"{slowdown:+.1%} expected; not checked against the default again"
+        low, high = slowdown - self.half_width, slowdown + self.half_width
+        return f"{slowdown:+.1%} (95 %: {low:+.1%} to {high:+.1%}, {self.checks} A/B/A checks)"
+
+
+def report(book: Book) -> Report:
+    """From what the loop told."""
+    ended, chosen = book.of(Ended), book.of(Chosen)
+    checked, advised, found = book.of(Checked), book.of(Advised), book.of(PeriodFound)
+    promise = (checked or chosen or advised or [None])[-1]
+    return Report(
+        name=book.name,
+        simulated=book.simulated,
+        seconds=ended[-1].seconds if ended else None,
+        joules=ended[-1].joules if ended else None,
+        iterations=found[-1].line().removeprefix("iterations: ") if found else None,
+        choice=_choice(book),
+        slowdown=promise.slowdown if promise else None,
+        half_width=checked[-1].half_width if checked else None,
+        saving=promise.saving if promise else None,
+        checks=len(checked),
+        search_s=sum(x.search_s for x in chosen),
+        search_j=sum(x.search_j for x in chosen),
+        shifts=len(book.of(Shifted)),
+        problem=book.problem,
+    )
+
+
+def _choice(book: Book) -> str | None:
+    """What was chosen last; a check may have moved it since."""
+    told: list[Chosen | Advised] = [*book.of(Chosen), *book.of(Advised)]
+    if not told:
+        return None
+    if isinstance(told[-1], Advised):
+        return f"advised, not set: {settings_text(told[-1].settings)}"
+    moved = [x for x in book.of(Applied) if x.at_s >= told[-1].at_s and x.why != "candidate"]
+    held = [x.settings for x in moved if x.settings != Settings()]
+    return settings_text((held or [told[-1].settings])[-1])

@@ -1,0 +1,48 @@
+"""Training steps, counted in the job and read by its governor: one number in a file that both map."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+from types import TracebackType
+
+from ekc.errors import InvalidInput
+
+_BYTES = 8
+
+
+class StepCounter:
+    """Counts in the job: `with counter: ...` around each step, which counts if it ends without an error."""
+
+    def __init__(self, file: Path) -> None:
+        file.write_bytes(bytes(_BYTES))
+        self._cell = _mapped(file, mmap.ACCESS_WRITE)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._cell[0] += 1
+
+
+class StepReader:
+    """Reads in the governor. None until the first step: a job without hooks has no steps, not 0 of them."""
+
+    def __init__(self, file: Path) -> None:
+        try:
+            self._cell = _mapped(file, mmap.ACCESS_READ)
+        except (OSError, ValueError) as problem:
+            raise InvalidInput(f"--steps {file}: no file of steps ({problem})") from problem
+
+    def __call__(self) -> float | None:
+        """Steps so far."""
+        return float(self._cell[0]) or None
+
+
+def _mapped(file: Path, access: int) -> memoryview:
+    """One signed 64-bit number; the processor writes and reads it whole."""
+    with file.open("r+b" if access == mmap.ACCESS_WRITE else "rb") as opened:
+        return memoryview(mmap.mmap(opened.fileno(), _BYTES, access=access)).cast("q")

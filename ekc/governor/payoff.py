@@ -1,0 +1,38 @@
+"""Whether a search is worth its price: what remains of the job against what searching costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ekc.governor.policy import Policy
+
+LIKELY_SAVING = 0.07
+"""Share of the watts, expected before anything is known of a job (mean of simulated jobs: 0.06 to 0.1)."""
+SEARCH_COST = 0.03
+"""Share of the watts that a search wastes while it runs: clocks that are not the best."""
+LEAST_S = 900.0
+"""Where nobody says how long a job runs, as long as it has run is expected again, at least so long."""
+
+
+@dataclass(frozen=True)
+class Payoff:
+    """The estimate."""
+
+    remaining_s: float
+    search_s: float
+    saving_w: float
+    waste_w: float
+
+    @property
+    def pays(self) -> bool:
+        """Whether more is saved after the search than it wastes."""
+        return max(0.0, self.remaining_s - self.search_s) * self.saving_w > self.search_s * self.waste_w
+
+
+def payoff(
+    policy: Policy, elapsed_s: float, window_s: float, watts: float, saving: float = LIKELY_SAVING
+) -> Payoff:
+    """`elapsed_s`: since the governor began; `window_s`: of one reading; `watts`: at the default."""
+    remaining = max(elapsed_s, LEAST_S) if policy.remaining_s is None else policy.remaining_s - elapsed_s
+    search = 5 * (window_s + 2.0)
+    return Payoff(remaining, search, saving * watts, SEARCH_COST * watts)

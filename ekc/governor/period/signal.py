@@ -1,0 +1,143 @@
+"""Even signals out of uneven readings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ekc.errors import InvalidInput
+from ekc.governor.samples import Samples, Values
+
+GAP = 3.1
+"""Readings further apart than so many intervals leave a gap, that is not bridged."""
+FASTEST_HZ = 5.0
+BLUR = 2.0
+"""Changes faster than so many per window of a sensor are blurred beyond use."""
+"""Nothing faster is looked at: most cards show a new value ten times a second."""
+FEWEST = 16
+"""Readings below which nothing can be told."""
+FEW = 0.25
+"""A sensor that told less than this share of the readings is not asked."""
+
+
+@dataclass(frozen=True)
+class Signals:
+    """Views of a job on one even grid, each of mean 0."""
+
+    values: Values
+    """(views, n); 0 where nothing is known."""
+    known: Values
+    """(views, n); 1 where something is known, else 0."""
+    interval_s: float
+    """Between two readings."""
+    update_s: Values
+    """(views,); between two readings that differ, where that is shortest."""
+
+    @property
+    def seconds(self) -> float:
+        """How long they are."""
+        return float(self.values.shape[1] * self.interval_s)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Readings at an even rate; NaN where unknown."""
+
+    values: Values
+    update_s: float
+    """Between two readings that differ, where that is shortest."""
+
+
+def even(samples: Samples | Values, sampling_hz: float) -> list[Row]:
+    """Power, SM and memory utilisation in percent, at an even rate.
+
+    An array holds one signal, (n,), or several, (signals, n), already read at that rate. Raises
+    `InvalidInput` for a rate that is not positive, and for an array of another shape.
+    """
+    if not (np.isfinite(sampling_hz) and sampling_hz > 0):
+        raise InvalidInput(f"sampling_hz is {sampling_hz}; it must be a positive number, e.g. 10")
+    if isinstance(samples, Samples):
+        return _of_samples(samples, sampling_hz)
+    array = np.atleast_2d(np.asarray(samples, dtype=np.float64))
+    if array.ndim != 2:
+        raise InvalidInput(f"samples have {array.ndim} axes; give one signal, (n,), or several, (signals, n)")
+    return [Row(row, _update(row, np.arange(len(row)) / sampling_hz)) for row in array]
+
+
+def views(told: list[Row], sampling_hz: float, sensor_s: float) -> Signals | None:
+    """What to look at: the sum of all signals, and each alone.
+
+    The sum has the signs that make it vary most, so that signals in opposite phase do not cancel (GPOEO's
+    composite). Each alone, because a utilisation that is updated once a second spoils the sum for an
+    iteration of a few seconds. Changes that a sensor of that window cannot have seen are filtered out. None
+    where too little was read.
+    """
+    several = [row for row in told if np.isfinite(row.values).sum() > max(FEW * len(row.values), FEWEST)]
+    if not several:
+        return None
+    if len(several) > 1:
+        several.insert(0, _sum(several))
+    cut_hz = min(FASTEST_HZ, BLUR / sensor_s)
+    values, known = zip(*(_smooth(row, sampling_hz, cut_hz) for row in several), strict=True)
+    update_s = np.array([row.update_s for row in several])
+    return Signals(np.stack(values), np.stack(known), 1.0 / sampling_hz, update_s)
+
+
+def _of_samples(samples: Samples, sampling_hz: float) -> list[Row]:
+    if len(samples) < 2:
+        return []
+    signals = (samples.power_w / _percent(samples), samples.sm_util, samples.memory_util)
+    span = samples.time_s[-1] - samples.time_s[0]
+    grid = samples.time_s[0] + np.arange(int(span * sampling_hz) + 1) / sampling_hz
+    return [
+        Row(_bridged(grid, samples.time_s, signal, GAP / sampling_hz), _update(signal, samples.time_s))
+        for signal in signals
+    ]
+
+
+def _update(readings: Values, time_s: Values) -> float:
+    """How long a reading stays what it is, where it does not stay long: how often the sensor is updated."""
+    ok = np.isfinite(readings)
+    changed = time_s[ok][1:][np.diff(readings[ok]) != 0]
+    return float(np.quantile(np.diff(changed), 0.1)) if len(changed) > 1 else float("inf")
+
+
+def _percent(samples: Samples) -> float:
+    """Watts of one percent of the board's cap; of the most ever drawn, where no cap is known."""
+    if np.isfinite(samples.power_limit_w):
+        return samples.power_limit_w / 100.0
+    drawn = samples.power_w[np.isfinite(samples.power_w)]
+    return float(drawn.max()) / 100.0 if drawn.size and drawn.max() > 0 else 1.0
+
+
+def _bridged(grid: Values, time_s: Values, values: Values, gap_s: float) -> Values:
+    """A signal between readings that are no further apart than `gap_s`; NaN elsewhere."""
+    ok = np.isfinite(values)
+    if ok.sum() < 2:
+        return np.full(len(grid), np.nan)
+    times, readings = time_s[ok], values[ok]
+    after = np.clip(np.searchsorted(times, grid), 1, len(times) - 1)
+    apart = times[after] - times[after - 1]
+    return np.where(apart <= gap_s, np.interp(grid, times, readings), np.nan)
+
+
+def _sum(several: list[Row]) -> Row:
+    total = several[0].values
+    for row in several[1:]:
+        total = max(total + row.values, total - row.values, key=_deviation)
+    return Row(total / len(several), max(row.update_s for row in several))
+
+
+def _deviation(row: Values) -> float:
+    seen = row[np.isfinite(row)]
+    return float(seen.std()) if seen.size else 0.0
+
+
+def _smooth(row: Row, sampling_hz: float, cut_hz: float) -> tuple[Values, Values]:
+    """(the row without its mean and what is faster than that, where it is known)."""
+    known, at = np.isfinite(row.values), np.arange(len(row.values))
+    filled = np.interp(at, at[known], row.values[known])
+    spectrum = np.fft.rfft(filled - filled.mean())
+    spectrum[np.fft.rfftfreq(len(at), 1.0 / sampling_hz) > cut_hz] = 0.0
+    return np.fft.irfft(spectrum, len(at)) * known, known * 1.0

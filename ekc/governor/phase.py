@@ -1,0 +1,243 @@
+"""One phase of a job, learned: measured at the default, predicted, searched, and a choice made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ekc.governor import objective
+from ekc.governor.events import Chosen, CountersRead, Event, Measured, PeriodFound, Predicted
+from ekc.governor.knob import SM, knob_of
+from ekc.governor.landscape import Beliefs
+from ekc.governor.ledger import DRIFT_PER_S, Ledger, Outcome
+from ekc.governor.measure import Meter, known, reading
+from ekc.governor.period import Period
+from ekc.governor.policy import Policy
+from ekc.governor.progress import CLEAR, Beat, beat_of, pace_of
+from ekc.governor.protocols import Gears, Settings
+from ekc.governor.reading import UNTOLD, Reading
+from ekc.governor.samples import Samples, joined
+from ekc.governor.search import Search
+from ekc.governor.tempo import tempo
+from ekc.governor.watch import longest_idle_s, signature
+
+FIRST_S = 15.0
+LONGEST_FIRST_S = 75.0
+COUNTER_S = (4.0, 25.0)
+"""Counter windows last a period, within this."""
+IDLE_S = 8.0
+"""Without a kernel for so long, and for longer than an iteration, a job is idle."""
+IDLE_PERIODS = 1.5
+MEMORY_USE = 12.0
+"""Percent of memory use above which a lower memory clock is not tried."""
+TRIES = 2
+OFFBEAT = 0.01
+"""How much a period may differ between two looks at the default, beyond its error and drift."""
+SAME_PHASE = 0.04
+"""Two defaults closer than this are of one phase."""
+
+Tell = Callable[[Event], None]
+Model = Callable[[dict[str, float], Reading, float], Beliefs]
+"""What counters and the reading at the default let expect; the last argument is the default's clock, MHz."""
+
+
+@dataclass
+class Phase:
+    """What is known of one phase."""
+
+    beat: Beat
+    ledger: Ledger
+    search: Search
+    default: np.ndarray = field(default_factory=lambda: np.zeros(3))
+    """Its signature at the default limits."""
+    choice: Settings = field(default_factory=Settings)
+
+    def most_stretch(self, settings: Settings) -> float:
+        """How much longer an iteration can be under these limits."""
+        base = self.search.base(self.ledger)
+        memory = 1.0 if settings.memory_mhz is None else 3.0
+        return max(1.0, base / (self.search.knob.of(settings) or base)) * memory
+
+    def follow(self, samples: Samples) -> None:
+        """Let the beat drift with the job: what is seen under the choice says how long the default would
+        be."""
+        if self.beat.source != "period":
+            return
+        expected = 1 + expectation(self).slowdown
+        found = tempo(samples, self.beat.period_s * expected, 0.97, 1.03)
+        if found is not None and found.clarity >= CLEAR:
+            drifted = found.seconds / expected
+            self.beat = replace(self.beat, period_s=0.7 * self.beat.period_s + 0.3 * drifted)
+
+    def idle(self, samples: Samples) -> bool:
+        """Whether a stretch stood still."""
+        longest = IDLE_S if not self.beat.period_s > 0 else max(IDLE_S, IDLE_PERIODS * self.beat.period_s)
+        return longest_idle_s(samples) > longest
+
+
+def begin(meter: Meter, policy: Policy, gears: Gears, tell: Tell) -> Phase:
+    """Measure at the driver's default and find out what tells progress."""
+    meter.set(Settings(), "the default is what everything is held against")
+    start, joules, steps = meter.probe.now(), meter.probe.energy_j(), meter.probe.steps()
+    samples = meter.watch(FIRST_S)
+    if steps is not None:
+        beat, period = beat_of(samples, (meter.probe.steps() or 0.0) - steps)
+        first, beat = meter.read(beat, 1.05)
+    else:
+        samples, beat, period = _found(meter, samples, start)
+        seconds = meter.probe.now() - start
+        pace, beat = pace_of(beat, samples, 1.05)
+        watts = (meter.probe.energy_j() - joules) / seconds
+        first = reading(Settings(), start, seconds, watts, pace, samples)
+    tell(PeriodFound(meter.probe.now(), period.verdict, beat.period_s, beat.source))
+    knob = knob_of(gears)
+    search = Search(policy, knob, knob.gears(gears), Beliefs(knob.time, knob.power))
+    phase = Phase(beat, Ledger([first]), search, signature(samples))
+    tell(Measured(meter.probe.now(), first, "default", 0.0, 0.0))
+    return phase
+
+
+def _found(meter: Meter, samples: Samples, start: float) -> tuple[Samples, Beat, Period]:
+    """Watch on until the detector is sure, or for as long as a minute and a quarter."""
+    beat, period = beat_of(samples)
+    while period.verdict in ("too_short", "aperiodic"):
+        wanted = 3.3 * period.seconds if period.verdict == "too_short" and period.seconds > 0 else 60.0
+        lasted = meter.probe.now() - start
+        missing = min(wanted, LONGEST_FIRST_S) - lasted
+        if missing < 1.0:
+            break
+        samples = joined(samples, meter.watch(min(missing, max(15.0, lasted))))
+        beat, period = beat_of(samples)
+    return samples, beat, period
+
+
+def count(meter: Meter, phase: Phase, model: Model | None, tell: Tell) -> None:
+    """Read counters over a period and let the model expect something of every gear."""
+    if model is None or phase.search.knob is not SM:
+        return
+    longest = phase.beat.period_s if phase.beat.period_s > 0 else 10.0
+    seconds = float(np.clip(longest, *COUNTER_S))
+    counters = meter.probe.counters(seconds)
+    if counters is None:
+        return
+    tell(CountersRead(meter.probe.now(), seconds, counters))
+    base = phase.ledger.clock_mhz()
+    beliefs = model(counters, phase.ledger.defaults[-1], base)
+    phase.search = replace(phase.search, beliefs=beliefs, modelled=True)
+    now = phase.search.landscape(phase.ledger)
+    place = now.choice(phase.search.policy, 0.0)
+    where = phase.search.knob.settings(now.gears[place])
+    tell(Predicted(meter.probe.now(), where, float(now.slowdown[place]), float(now.saving[place])))
+
+
+def explore(meter: Meter, phase: Phase, gears: Gears, tell: Tell) -> None:
+    """Search SM clocks, then memory clocks where there are several, and put the choice in force."""
+    start, joules = meter.probe.now(), meter.probe.energy_j()
+    points = len(phase.ledger.others)
+    while (place := phase.search.next(phase.ledger)) is not None:
+        settings = phase.search.knob.settings(phase.search.gears[place], phase.search.memory_mhz)
+        visit(meter, phase, settings, "candidate", tell)
+        last = phase.ledger.others[-1] if phase.ledger.others else None
+        if last and phase.ledger.base_error(last.at_s) > max(0.008, 0.8 * known(last.pace)):
+            again(meter, phase, tell)
+    if len(phase.ledger.defaults) == 1 and phase.ledger.others:
+        again(meter, phase, tell)
+    phase.choice = chosen(phase)
+    if gears.memory_mhz and _memory_may_pay(phase):
+        _explore_memory(meter, phase, gears, tell)
+    meter.set(phase.choice, "the choice")
+    expected = expectation(phase)
+    spent = meter.probe.now() - start, meter.probe.energy_j() - joules
+    visited = len(phase.ledger.others) - points
+    tell(Chosen(meter.probe.now(), phase.choice, expected.slowdown, expected.saving, visited, *spent))
+
+
+def visit(meter: Meter, phase: Phase, settings: Settings, purpose: str, tell: Tell) -> None:
+    """Read the job under some limits; a stretch into which something came between does not count."""
+    meter.set(settings, purpose)
+    for _ in range(TRIES):
+        seen, phase.beat = meter.read(phase.beat, phase.most_stretch(settings))
+        if not _disturbed(phase, seen):
+            break
+    phase.ledger.others.append(seen)
+    outcome = phase.ledger.outcome(seen)
+    tell(Measured(meter.probe.now(), seen, purpose, outcome.slowdown, outcome.saving))
+
+
+def again(meter: Meter, phase: Phase, tell: Tell) -> None:
+    """Measure the default once more: what drifts meanwhile is then known."""
+    meter.set(Settings(), "the default again")
+    seen, phase.beat = meter.read(phase.beat, 1.05)
+    if _disturbed(phase, seen):
+        return
+    if phase.beat.source == "period" and _offbeat(phase, seen):
+        phase.beat = Beat("throughput", verdict="aperiodic")
+        phase.ledger.distrust_beats()
+        seen = replace(seen, pace=replace(seen.pace, beats=UNTOLD, beats_error=UNTOLD, period_s=UNTOLD))
+        tell(PeriodFound(meter.probe.now(), "aperiodic", UNTOLD, "throughput"))
+    if seen.pace.period_s > 0:
+        phase.beat = replace(phase.beat, period_s=seen.pace.period_s)
+    phase.ledger.defaults.append(seen)
+    tell(Measured(meter.probe.now(), seen, "default", 0.0, 0.0))
+
+
+def _disturbed(phase: Phase, seen: Reading) -> bool:
+    """Whether the stretch stood still for a while, or something else ran."""
+    return seen.sm_util < 30 * phase.ledger.sm_util() or phase.ledger.surprising(seen)
+
+
+def _offbeat(phase: Phase, seen: Reading) -> bool:
+    """Whether a period that was found is not there, or another, when looked for again."""
+    last = [r for r in phase.ledger.defaults if r.pace.beats > 0]
+    if not last or not seen.pace.beats > 0:
+        return True
+    errors = float(np.hypot(last[-1].pace.beats_error, seen.pace.beats_error))
+    allowed = OFFBEAT + 3 * errors + DRIFT_PER_S * (seen.at_s - last[-1].at_s)
+    return abs(seen.pace.beats / last[-1].pace.beats - 1) > allowed
+
+
+def chosen(phase: Phase) -> Settings:
+    """The best that is known at the phase's memory clock; the default where nothing is better."""
+    gear = phase.search.chosen(phase.ledger)
+    memory = phase.search.memory_mhz
+    return Settings(memory_mhz=memory) if gear is None else phase.search.knob.settings(gear, memory)
+
+
+def expectation(phase: Phase) -> Outcome:
+    """What the choice is believed to do."""
+    gear = phase.search.knob.of(phase.choice)
+    if gear is None:
+        return Outcome(0.0, 0.0, 1.0, 0.0)
+    now = phase.search.landscape(phase.ledger)
+    place = int(np.searchsorted(now.gears, gear))
+    slowdown, saving = float(now.slowdown[place]), float(now.saving[place])
+    return Outcome(slowdown, float(now.sigma[place]), (1 - saving) / (1 + slowdown), 0.0)
+
+
+def _memory_may_pay(phase: Phase) -> bool:
+    use = float(np.mean([r.memory_util for r in phase.ledger.defaults]))
+    return phase.beat.source in ("steps", "period") and use < MEMORY_USE
+
+
+def _explore_memory(meter: Meter, phase: Phase, gears: Gears, tell: Tell) -> None:
+    """Step down the memory clock at the chosen SM clock while that is allowed and better."""
+    policy = phase.search.policy
+    best, standing = expectation(phase), phase.choice
+    top = gears.memory_mhz[-1]
+    for memory in reversed([m for m in gears.memory_mhz if m < 0.9 * top]):
+        settings = replace(standing, memory_mhz=memory)
+        visited = len(phase.ledger.others)
+        visit(meter, phase, settings, "candidate", tell)
+        if len(phase.ledger.others) == visited:
+            return
+        now = phase.ledger.outcome(phase.ledger.others[-1])
+        if not np.isfinite(now.slowdown) or objective.violation(policy, now.slowdown, now.saving) > 0:
+            return
+        if objective.score(policy, now.slowdown, now.saving) >= objective.score(
+            policy, best.slowdown, best.saving
+        ):
+            return
+        best, phase.choice = now, settings
+        phase.search = replace(phase.search, memory_mhz=memory)

@@ -1,0 +1,111 @@
+"""Boosted trees for time and energy relative to the default, over the SM clock and over the memory clock.
+
+As in GPOEO (arXiv 2201.01684) four models see counters and the ratio of a clock to the default's. They are
+trained on simulated jobs (`train.py`); whoever has recordings of a real card can train on rows of the same
+form.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ekc.errors import RecordError
+from ekc.governor.curve import Prior
+from ekc.governor.landscape import Beliefs, lower, slower
+from ekc.governor.reading import Reading
+from ekc.governor.samples import Values
+
+FEATURES = ("sm_active", "dram", "tensor", "fma", "sm_util", "memory_util", "watts")
+TARGETS = ("sm_time", "sm_energy", "memory_time", "memory_energy")
+RATIOS = np.linspace(0.6, 1.0, 17)
+"""Clocks over the default's at which a prediction becomes a prior."""
+TIME_SIGMA = (0.15, 0.5)
+"""How far a prediction is trusted: coefficients of slowdown, from leave-one-job-out errors of simulated
+jobs."""
+POWER_SIGMA = (0.3, 0.8, 1.0)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One clock of one job: features at the default, ratio of the clock, time and energy over the
+    default's."""
+
+    job: str
+    features: tuple[float, ...]
+    """In the order of `FEATURES`."""
+    memory: bool
+    """Whether the ratio is that of the memory clock."""
+    ratio: float
+    time: float
+    energy: float
+
+
+def features(counters: dict[str, float], reading: Reading) -> tuple[float, ...]:
+    """The inputs of the models; NaN for a counter that the card has not."""
+    measured = {"sm_util": reading.sm_util, "memory_util": reading.memory_util, "watts": reading.watts}
+    known = {**counters, **measured}
+    return tuple(float(known.get(name, float("nan"))) for name in FEATURES)
+
+
+@dataclass(frozen=True)
+class Boosted:
+    """The four models of one card; a call gives the beliefs that `govern` begins with."""
+
+    card: str
+    trained_on: str
+    """What the rows were; simulated ones say so."""
+    boosters: dict[str, Any]
+    """By name of target; those of memory are missing where the card has one memory clock."""
+
+    def __call__(self, counters: dict[str, float], reading: Reading, base_mhz: float) -> Beliefs:
+        """Priors of slowdown and power over the SM clock."""
+        inputs = features(counters, reading)
+        time, energy = self.predict(inputs, RATIOS, "sm")
+        clocks = RATIOS * base_mhz
+        slow = _coefficients(slower(clocks, base_mhz), time - time[-1], 2)
+        power = energy / time
+        watts = _coefficients(lower(clocks, base_mhz), power / power[-1] - 1, 3)
+        return Beliefs(Prior(slow, TIME_SIGMA), Prior(watts, POWER_SIGMA))
+
+    def predict(self, inputs: tuple[float, ...], ratio: Values, knob: str) -> tuple[Values, Values]:
+        """Time and energy over the default's at each ratio of a clock, that of `sm` or `memory`."""
+        import xgboost
+
+        table = xgboost.DMatrix(np.column_stack([np.tile(inputs, (len(ratio), 1)), ratio]))
+        time, energy = (self.boosters[f"{knob}_{what}"].predict(table) for what in ("time", "energy"))
+        return np.exp(time), np.exp(energy)
+
+    def save(self, file: Path) -> None:
+        """Write as one JSON file."""
+        models = {name: json.loads(booster.save_raw("json")) for name, booster in self.boosters.items()}
+        whole = {"format": 1, "card": self.card, "trained_on": self.trained_on, "features": FEATURES}
+        file.write_text(json.dumps(whole | {"models": models}))
+
+    @staticmethod
+    def load(file: Path) -> Boosted:
+        """Read what `save` wrote; `RecordError` for anything else."""
+        import xgboost
+
+        try:
+            whole = json.loads(file.read_text())
+            if tuple(whole["features"]) != FEATURES:
+                raise RecordError(f"{file}: trained on other features; train it again")
+            boosters = {}
+            for name, model in whole["models"].items():
+                boosters[name] = xgboost.Booster()
+                boosters[name].load_model(bytearray(json.dumps(model), "utf-8"))
+        except (OSError, ValueError, KeyError, TypeError, xgboost.core.XGBoostError) as error:
+            raise RecordError(f"{file} is no model of the governor: {error}") from None
+        return Boosted(whole["card"], whole["trained_on"], boosters)
+
+
+def _coefficients(x: Values, y: Values, count: int) -> tuple[float, ...]:
+    rows = x[:, None] ** np.arange(1, count + 1)
+    # A whiff of ridge: the highest clocks alone do not tell the bend.
+    solved = np.linalg.solve(rows.T @ rows + 1e-4 * np.eye(count), rows.T @ y)
+    return tuple(float(v) for v in solved)

@@ -1,0 +1,80 @@
+"""Rows of simulated jobs, and models trained on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ekc.governor.jobs.job import Bill, Job, bill
+from ekc.governor.jobs.world import SimulatedRun
+from ekc.governor.measure import reading
+from ekc.governor.predict.model import TARGETS, Boosted, Row, features
+from ekc.governor.protocols import Settings
+from ekc.governor.reading import Pace
+
+WATCH_S = 30.0
+COUNT_S = 20.0
+SM_RATIOS = np.linspace(0.55, 1.0, 10)
+PARAMETERS = {"max_depth": 4, "eta": 0.15, "subsample": 0.8, "min_child_weight": 4, "nthread": 1, "seed": 7}
+ROUNDS = 80
+
+
+def rows_of(job: Job, seed: int = 1) -> list[Row]:
+    """A job watched at the default, and what it costs at other clocks, exactly (its first phase)."""
+    run = SimulatedRun(job, seed)
+    start, joules = run.now(), run.energy_j()
+    samples = run.record(WATCH_S)
+    seconds = run.now() - start
+    seen = reading(Settings(), start, seconds, (run.energy_j() - joules) / seconds, Pace(), samples)
+    inputs = features(run.counters(COUNT_S) or {}, seen)
+    costs = bill(job)
+    clocks = job.card.sm_mhz()
+    rows = []
+    # A power cap holds the clock below the top: ratios are of what really runs.
+    top = int(np.searchsorted(clocks, seen.clock_mhz))
+    for ratio in SM_RATIOS:
+        place = int(np.abs(clocks - ratio * seen.clock_mhz).argmin())
+        rows.append(_row(job, inputs, costs, False, (-1, place), float(clocks[place] / clocks[top])))
+    for place, clock in enumerate(job.card.memory_mhz):
+        if len(job.card.memory_mhz) > 1:
+            rows.append(_row(job, inputs, costs, True, (place, -1), clock / job.card.memory_mhz[-1]))
+    return rows
+
+
+def _row(
+    job: Job, inputs: tuple[float, ...], costs: Bill, memory: bool, place: tuple[int, int], ratio: float
+) -> Row:
+    time = float(costs.seconds[0][place] / costs.seconds[0, -1, -1])
+    energy = float(costs.joules[0][place] / costs.joules[0, -1, -1])
+    return Row(job.name, inputs, memory, ratio, time, energy)
+
+
+def trained(card: str, rows: Sequence[Row], trained_on: str = "simulated jobs") -> Boosted:
+    """The models of one card."""
+    import xgboost
+
+    boosters = {}
+    for target in TARGETS:
+        knob, what = target.split("_")
+        mine = [r for r in rows if r.memory == (knob == "memory")]
+        if not mine:
+            continue
+        table = np.array([(*r.features, r.ratio) for r in mine])
+        logs = np.log([getattr(r, what) for r in mine])
+        boosters[target] = xgboost.train(PARAMETERS, xgboost.DMatrix(table, logs), ROUNDS)
+    return Boosted(card, trained_on, boosters)
+
+
+def leave_one_out(card: str, rows: Sequence[Row]) -> dict[str, list[float]]:
+    """Absolute errors of time and energy (shares) over the SM clock, each job predicted by models of the
+    others."""
+    errors: dict[str, list[float]] = {"time": [], "energy": []}
+    mine = [r for r in rows if not r.memory]
+    for job in sorted({r.job for r in mine}):
+        model = trained(card, [r for r in mine if r.job != job])
+        own = [r for r in mine if r.job == job]
+        time, energy = model.predict(own[0].features, np.array([r.ratio for r in own]), "sm")
+        errors["time"] += [float(abs(t / r.time - 1)) for t, r in zip(time, own, strict=True)]
+        errors["energy"] += [float(abs(e / r.energy - 1)) for e, r in zip(energy, own, strict=True)]
+    return errors

@@ -1,0 +1,130 @@
+"""How fast a job goes, from the best source there is: its steps, its period, or the memory it moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+
+from ekc.governor.period import Period, detect_period
+from ekc.governor.reading import Pace
+from ekc.governor.samples import Samples, mean
+from ekc.governor.tempo import tempo
+
+Source = Literal["steps", "period", "throughput", "none"]
+CLEAR = 0.25
+"""Least share of the signals' variance that a period must explain to be trusted as progress."""
+LEAST_MEMORY = 3.0
+"""Percent of memory use below which rounding hides progress."""
+BLOCK_S = 2.5
+FLOOR = 0.002
+"""No pace is known better than this share."""
+FEWEST_BLOCKS = 3
+JITTER = 0.015
+"""Of one period to the next, one sigma, believed until seen."""
+
+
+@dataclass(frozen=True)
+class Beat:
+    """What tells progress, settled at the default limits."""
+
+    source: Source
+    period_s: float = float("nan")
+    """At the default limits, where the source is a period."""
+    verdict: str = "aperiodic"
+    wander: float = 0.0
+    """How the beat strays (`Tempo.wander`): the mean of all that was seen so far."""
+    seen: int = 0
+
+    def window_s(self) -> float:
+        """How long a reading must be, at least."""
+        if self.source == "steps":
+            return float(np.clip(6.0 * self.period_s, 10.0, 60.0))
+        if self.source == "period":
+            return max(10.0, min(3.2 * self.period_s, 6.0 + 2.2 * self.period_s))
+        return 20.0 if self.source == "throughput" else 12.0
+
+    def straying(self, wander: float) -> Beat:
+        """With one more stretch's wander."""
+        if not wander >= 0:
+            return self
+        return replace(self, wander=(self.wander * self.seen + wander) / (self.seen + 1), seen=self.seen + 1)
+
+
+def beat_of(samples: Samples, steps: float | None = None) -> tuple[Beat, Period]:
+    """The source of progress of a job, from a stretch at the default limits; `steps`: counted in it by
+    hooks."""
+    period = detect_period(samples, samples.sampling_hz)
+    if steps is not None:
+        each = float(samples.time_s[-1] - samples.time_s[0]) / max(steps, 0.5)
+        return Beat("steps", each, period.verdict), period
+    if period.verdict in ("periodic", "multiple"):
+        found = tempo(samples, period.seconds, 0.9, 1.1)
+        if found is not None and found.clarity >= CLEAR:
+            usual = JITTER**2 * found.seconds
+            return Beat("period", found.seconds, period.verdict, usual, 1), period
+    moving = mean(samples.memory_util)
+    return Beat("throughput" if moving >= LEAST_MEMORY else "none", verdict=period.verdict), period
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Steps that hooks counted in a piece of time."""
+
+    done: float
+    seconds: float
+
+
+def pace_of(
+    beat: Beat, samples: Samples, most_stretch: float, steps: Sequence[Steps] = ()
+) -> tuple[Pace, Beat]:
+    """Progress per second over a stretch, and the beat with its wander.
+
+    `most_stretch`: how much longer than at the default an iteration can be at most.
+    """
+    moved, moved_error = _moved(samples, beat.period_s)
+    rest = Pace(moved=moved, moved_error=moved_error)
+    if beat.source == "steps":
+        return _stepped(rest, beat, steps)
+    if beat.source != "period":
+        return rest, beat
+    found = tempo(samples, beat.period_s, 0.95, 1.05 * most_stretch)
+    if found is None or found.clarity < CLEAR / 2:
+        return rest, beat
+    beat = beat.straying(found.wander)
+    error = float(np.sqrt(beat.wander / (samples.time_s[-1] - samples.time_s[0])))
+    told = Pace(1 / found.seconds, max(FLOOR, error), moved, moved_error, found.seconds)
+    return told, beat
+
+
+def _stepped(rest: Pace, beat: Beat, steps: Sequence[Steps]) -> tuple[Pace, Beat]:
+    done = sum(s.done for s in steps)
+    seconds = sum(s.seconds for s in steps)
+    if len(steps) < 2 or done < 1:
+        return rest, beat
+    # A step is told when it ends, so that a piece may lack part of one that the next one has.
+    rates = np.array([s.done / s.seconds for s in steps])
+    off = float(np.var(rates, ddof=1) * (seconds / len(steps)) / (done / seconds) ** 2)
+    beat = beat.straying(off)
+    error = max(FLOOR, float(np.sqrt(beat.wander / seconds)))
+    return replace(rest, beats=done / seconds, beats_error=error), beat
+
+
+def _moved(samples: Samples, period_s: float) -> tuple[float, float]:
+    """Memory use per busy second, and its standard error as a share: from blocks, of whole periods if there
+    are."""
+    length = BLOCK_S if not period_s > 0 else period_s * max(1.0, np.ceil(BLOCK_S / period_s))
+    edges = np.searchsorted(samples.time_s, np.arange(samples.time_s[0], samples.time_s[-1] + 1e-9, length))
+    spans = [slice(a, b) for a, b in pairwise(edges) if b - a > 1]
+    moving = np.array([mean(samples.memory_util[span]) for span in spans])
+    busy = np.array([mean(samples.sm_util[span]) for span in spans]) / 100
+    if len(spans) < FEWEST_BLOCKS or not mean(moving) >= LEAST_MEMORY or not mean(busy) > 0:
+        return float("nan"), float("nan")
+    rate = float(np.nansum(moving) / np.nansum(busy))
+    # A ratio of sums: what a block moves beyond what it should for the time it was busy.
+    off = moving - rate * busy
+    error = float(np.sqrt(np.nansum(off**2) / (len(off) - 1) / len(off)) / mean(moving))
+    return rate, max(2 * FLOOR, error)

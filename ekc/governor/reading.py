@@ -1,0 +1,46 @@
+"""One measured stretch of a job: what it drew and how fast it went."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ekc.governor.protocols import Settings
+
+UNTOLD = float("nan")
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Two independent witnesses of progress, each per second with its standard error as a share; NaN if
+    untold."""
+
+    beats: float = UNTOLD
+    """Steps or periods per second."""
+    beats_error: float = UNTOLD
+    moved: float = UNTOLD
+    """Memory use per second in which a kernel ran: at one memory clock, the same kernels move the same bytes,
+    and what the host waits for has no part in it."""
+    moved_error: float = UNTOLD
+    period_s: float = UNTOLD
+    """Where beats are periods."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Means over a stretch under settled limits."""
+
+    settings: Settings
+    at_s: float
+    """Its middle, on the probe's clock."""
+    seconds: float
+    watts: float
+    """Of the whole board."""
+    pace: Pace
+    sm_util: float
+    memory_util: float
+    clock_mhz: float
+
+    @property
+    def period_s(self) -> float:
+        """Seconds of an iteration, where beats are periods; NaN otherwise."""
+        return self.pace.period_s

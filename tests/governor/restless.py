@@ -1,0 +1,32 @@
+"""A governor that never rests: sets random limits every few milliseconds, under a real lease.
+
+`python restless.py [SECONDS]`: with it, the kill tests hit a governor in the middle of setting far more often
+than with the real loop. Prints the guard's process id whenever that changes.
+"""
+
+import random
+import sys
+import time
+
+from ekc.governor.actuators.choose import chosen
+from ekc.governor.actuators.nvml_board import uuids
+from ekc.governor.lease import Keeper
+from ekc.governor.protocols import Settings
+
+told = None
+with Keeper([chosen("auto", uuid) for uuid in uuids()], tell=print) as keeper:
+    latest = time.monotonic() + float(sys.argv[1])
+    while time.monotonic() < latest:
+        if keeper.guard_pid != told:
+            told = keeper.guard_pid
+            print("guard", told, flush=True)
+        for actuator in keeper.actuators:
+            gears = actuator.gears()
+            actuator.apply(
+                Settings(
+                    random.choice([None, *gears.sm_mhz]),
+                    random.choice([None, *gears.memory_mhz]),
+                    random.choice([None, *gears.power_w]),
+                )
+            )
+        time.sleep(random.uniform(0.0, 0.02))

@@ -1,0 +1,175 @@
+"""NVML and zeusd: what they set, what they refuse to, and in which words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ekc.errors import ActuatorError
+from ekc.governor.actuators import Settable, reopened
+from ekc.governor.actuators.choose import chosen
+from ekc.governor.actuators.nvml import NvmlLimits
+from ekc.governor.actuators.zeusd import ZeusdLimits
+from ekc.governor.protocols import Settings
+from tests.governor.scripted_nvml import GEARS, ScriptedBoards
+from tests.governor.zeusd_server import Zeusd
+
+NO_PERMISSION, NOT_SUPPORTED = 4, 3
+
+
+@pytest.fixture(params=["unix", "tcp"])
+def zeusd(request: pytest.FixtureRequest, here: ScriptedBoards, tmp_path: Path) -> Iterator[Zeusd]:
+    daemon = Zeusd(here, tmp_path / "zeusd.sock" if request.param == "unix" else None)
+    yield daemon
+    daemon.close()
+
+
+def _through_its_limits(settable: Settable, boards: ScriptedBoards) -> None:
+    settable.put("sm_mhz", 1410)
+    settable.put("memory_mhz", 5001)
+    settable.put("power_w", 200.0)
+    assert boards.limits(0) == ([300, 1410], [405, 5001], 200_000)
+    assert boards.limits(1) == (None, None, 280_000)
+    assert settable.settings() == Settings(power_w=200.0)
+    for limit in ("sm_mhz", "memory_mhz", "power_w"):
+        settable.put(limit, None)
+    assert boards.limits(0) == (None, None, 350_000)
+    assert settable.settings() == Settings()
+
+
+def test_nvml_sets_upper_limits(here: ScriptedBoards) -> None:
+    settable = NvmlLimits(here.uuid(0))
+    assert settable.label == "NVML, GPU 0 (Scripted GPU)"
+    _through_its_limits(settable, here)
+
+
+def test_zeusd_sets_upper_limits_of_the_gpu_at_the_same_pci_address(
+    here: ScriptedBoards, zeusd: Zeusd
+) -> None:
+    settable = ZeusdLimits(here.uuid(0), zeusd.address)
+    assert settable.label == f"zeusd at {zeusd.address}, GPU 0 (Scripted GPU)"
+    _through_its_limits(settable, here)
+    assert {query["gpu_ids"] for _, query in zeusd.requests} == {"1"}
+    assert {query["block"] for _, query in zeusd.requests} == {"true"}
+
+
+def test_another_process_opens_the_same(here: ScriptedBoards, zeusd: Zeusd) -> None:
+    for settable in (NvmlLimits(here.uuid(1)), ZeusdLimits(here.uuid(1), zeusd.address)):
+        again = reopened(settable.reference)
+        assert again.label == settable.label
+        again.put("sm_mhz", 900)
+        assert here.limits(1)[0] == [300, 900]
+        again.put("sm_mhz", None)
+
+
+def test_gears_are_those_that_the_card_lets_be_limited(here: ScriptedBoards) -> None:
+    gears = NvmlLimits(here.uuid()).gears()
+    assert gears.sm_mhz == tuple(GEARS)
+    assert gears.memory_mhz == (405, 5001, 9251)
+    assert gears.power_w[0] == 100.0
+    assert gears.power_w[-1] == 350.0
+    here.change(0, arch=6)
+    assert NvmlLimits(here.uuid()).gears().memory_mhz == ()
+    here.change(0, arch=4)
+    assert NvmlLimits(here.uuid()).gears().sm_mhz == ()
+
+
+def test_a_card_without_a_settable_cap_has_no_caps(here: ScriptedBoards) -> None:
+    here.script(fail={"nvmlDeviceGetPowerManagementLimitConstraints": NOT_SUPPORTED})
+    settable = NvmlLimits(here.uuid())
+    assert settable.gears().power_w == ()
+    assert settable.settings() == Settings()
+    settable.check_permission()
+
+
+@pytest.mark.parametrize(
+    ("fail", "words"),
+    [
+        ({"nvmlDeviceSetGpuLockedClocks": NO_PERMISSION}, "needs root or CAP_SYS_ADMIN"),
+        ({"nvmlDeviceSetGpuLockedClocks": NOT_SUPPORTED}, "cannot do it"),
+        ({"nvmlDeviceSetGpuLockedClocks": 15}, "fell off the bus"),
+        ({"nvmlDeviceSetGpuLockedClocks": 999}, "Unknown Error"),
+    ],
+)
+def test_what_nvml_refuses_is_said_in_a_line(here: ScriptedBoards, fail: dict[str, int], words: str) -> None:
+    settable = NvmlLimits(here.uuid())
+    here.script(fail=fail)
+    with pytest.raises(ActuatorError, match=r"setting the SM clock of GPU 0 \(Scripted GPU\)") as caught:
+        settable.put("sm_mhz", 1200)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_asking_for_permission_changes_nothing(here: ScriptedBoards) -> None:
+    assert isinstance(chosen("auto", here.uuid()), NvmlLimits)
+    assert here.limits() == (None, None, 280_000)
+
+
+def test_where_nvml_is_not_permitted_zeusd_is_taken(
+    here: ScriptedBoards, zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here.script(fail={"nvmlDeviceSetPowerManagementLimit": NO_PERMISSION})
+    with pytest.raises(ActuatorError, match=r"CAP_SYS_ADMIN.*no zeusd at /run/zeusd/zeusd\.sock"):
+        chosen("auto", here.uuid())
+    monkeypatch.setenv("ZEUSD_SOCK_PATH" if zeusd.address[0] == "/" else "ZEUSD_HOST_PORT", zeusd.address)
+    assert isinstance(chosen("auto", here.uuid()), ZeusdLimits)
+    assert here.limits() == (None, None, 280_000)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (
+            (403, {"errors": {"1": "NVML error: no permission"}}),
+            "HTTP 403, not permitted.*NVML error: no perm",
+        ),
+        ((500, {"errors": {"1": "GPU is lost"}}), "HTTP 500, GPU is lost"),
+        ((404, None), "HTTP 404, no such endpoint"),
+        ((500, "not what was agreed"), "HTTP 500"),
+    ],
+)
+def test_what_zeusd_refuses_is_said_in_a_line(
+    here: ScriptedBoards, zeusd: Zeusd, answer: tuple[int, object], words: str
+) -> None:
+    settable = ZeusdLimits(here.uuid(), zeusd.address)
+    zeusd.refuse = answer
+    with pytest.raises(ActuatorError, match=words) as caught:
+        settable.put("sm_mhz", 1200)
+    assert "/gpu/set_gpu_locked_clocks" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_token_is_sent_and_asked_for(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> None:
+    daemon = Zeusd(here, token="secret")
+    try:
+        settable = ZeusdLimits(here.uuid(), daemon.address)
+        with pytest.raises(ActuatorError, match="set ZEUSD_TOKEN"):
+            settable.put("sm_mhz", 1200)
+        monkeypatch.setenv("ZEUSD_TOKEN", "secret")
+        settable.put("sm_mhz", 1200)
+        assert here.limits()[0] == [300, 1200]
+    finally:
+        daemon.close()
+
+
+def test_zeusd_that_is_gone_or_something_else(here: ScriptedBoards, zeusd: Zeusd, tmp_path: Path) -> None:
+    for where in (str(tmp_path / "nobody.sock"), "127.0.0.1:1"):
+        with pytest.raises(ActuatorError, match="does not answer"):
+            ZeusdLimits(here.uuid(), where)
+    with pytest.raises(ActuatorError, match="host:port"):
+        ZeusdLimits(here.uuid(), "localhost:http")
+    zeusd.discovered["enabled_api_groups"] = ["gpu-read"]
+    with pytest.raises(ActuatorError, match="without gpu-control"):
+        ZeusdLimits(here.uuid(), zeusd.address)
+    zeusd.discovered |= {"enabled_api_groups": ["gpu-control"], "gpus": []}
+    with pytest.raises(ActuatorError, match="does not know GPU 0"):
+        ZeusdLimits(here.uuid(), zeusd.address)
+
+
+def test_a_daemon_that_lists_numbers_alone_is_taken_by_its_word(here: ScriptedBoards, zeusd: Zeusd) -> None:
+    del zeusd.discovered["gpus"]
+    zeusd.discovered["gpu_ids"] = [0, 1]
+    ZeusdLimits(here.uuid(1), zeusd.address).put("sm_mhz", 1200)
+    assert zeusd.requests[-1][1]["gpu_ids"] == "1"

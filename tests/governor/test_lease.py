@@ -1,0 +1,168 @@
+"""Previous settings come back, whatever ends the governor: real processes, real signals, a scripted NVML."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.governor.scripted_nvml import ROOT, ScriptedBoards
+from tests.governor.zeusd_server import Zeusd
+
+BEFORE = (None, None, 280_000)
+SECONDS = 5.0
+RESTLESS = str(ROOT / "tests" / "governor" / "restless.py")
+
+
+class Restless:
+    """A governor that sets something all the time, and its guard."""
+
+    def __init__(self, boards: ScriptedBoards) -> None:
+        self.boards = boards
+        self.process = boards.start(RESTLESS, "60", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        self.guard = self.next_guard()
+        assert boards.wait_for(_clocks_were_set, 20) < 20
+
+    def next_guard(self) -> int:
+        """Process id of the first, or the next, guard."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("guard "):
+                return int(line.split()[1])
+        raise AssertionError("the governor ended without a guard")
+
+    def kill(self, *pids: int) -> None:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def restless(boards: ScriptedBoards) -> Iterator[Restless]:
+    found = Restless(boards)
+    yield found
+    found.process.kill()
+    found.process.wait()
+    assert boards.wait_for(_over, SECONDS) < SECONDS
+
+
+def _back(boards: ScriptedBoards) -> bool:
+    return boards.limits(0) == boards.limits(1) == BEFORE
+
+
+def _clocks_were_set(boards: ScriptedBoards) -> bool:
+    """On both."""
+    return {call[3] for call in boards.calls() if "Locked" in call[2]} == {0, 1}
+
+
+def _over(boards: ScriptedBoards) -> bool:
+    return _back(boards) and not list(boards.leases.glob("*.json"))
+
+
+def _restored(boards: ScriptedBoards) -> str:
+    program = "from ekc.governor.lease import restore_all; print(*restore_all(), sep='\\n')"
+    done = boards.start("-c", program, stdout=subprocess.PIPE)
+    return done.communicate(timeout=20)[0]
+
+
+def test_settings_change_while_governed_and_come_back_after(boards: ScriptedBoards) -> None:
+    governor = boards.start(RESTLESS, "0.5", stdout=subprocess.DEVNULL)
+    assert boards.wait_for(lambda b: not _back(b), 10) < 10
+    assert governor.wait(20) == 0
+    assert _over(boards)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_governor(restless: Restless, seed: int) -> None:
+    time.sleep(0.1 * seed + 0.05)
+    restless.kill(restless.process.pid)
+    assert restless.boards.wait_for(_over, SECONDS) < SECONDS
+
+
+def test_killed_governor_that_set_through_zeusd(boards: ScriptedBoards, tmp_path: Path) -> None:
+    daemon = Zeusd(boards, tmp_path / "zeusd.sock")
+    boards.extra["ZEUSD_SOCK_PATH"] = daemon.address
+    boards.script(fail={"nvmlDeviceSetPowerManagementLimit": 4})
+    try:
+        governor = boards.start(RESTLESS, "60", stdout=subprocess.DEVNULL)
+        assert boards.wait_for(lambda b: not _back(b), 20) < 20
+        governor.kill()
+        assert boards.wait_for(_over, SECONDS) < SECONDS
+        assert not boards.calls()  # Nothing was set but by the daemon.
+        governor.wait()
+    finally:
+        daemon.close()
+
+
+def test_killed_guard_is_replaced_and_the_new_one_guards(restless: Restless) -> None:
+    restless.kill(restless.guard)
+    second = restless.next_guard()
+    assert second != restless.guard
+    restless.kill(restless.process.pid)
+    assert restless.boards.wait_for(_over, SECONDS) < SECONDS
+
+
+def test_all_killed_restores_on_demand(restless: Restless) -> None:
+    restless.kill(restless.guard, restless.process.pid)
+    restless.process.wait()
+    time.sleep(0.3)
+    assert not _back(restless.boards)
+    said = _restored(restless.boards)
+    assert said.count("previous settings are back") == 2
+    assert _over(restless.boards)
+
+
+def test_all_killed_the_next_governor_restores_first(boards: ScriptedBoards) -> None:
+    first = Restless(boards)
+    first.kill(first.guard, first.process.pid)
+    first.process.wait()
+    second = boards.start(RESTLESS, "0.2", stdout=subprocess.DEVNULL)
+    assert second.wait(20) == 0
+    assert _over(boards)
+
+
+def test_stopped_governor_loses_its_settings_and_has_them_again_when_it_goes_on(restless: Restless) -> None:
+    restless.process.send_signal(signal.SIGSTOP)
+    assert restless.boards.wait_for(_over, SECONDS) < SECONDS
+    restless.process.send_signal(signal.SIGCONT)
+    assert restless.boards.wait_for(lambda b: not _back(b), SECONDS) < SECONDS
+    assert restless.next_guard() != restless.guard
+
+
+def test_restore_leaves_a_living_governor_alone(restless: Restless) -> None:
+    said = _restored(restless.boards)
+    assert said.count(f"governed by process {restless.process.pid}") == 2
+    assert list(restless.boards.leases.glob("*.json"))
+
+
+def test_one_gpu_has_one_governor(restless: Restless) -> None:
+    second = restless.boards.start(RESTLESS, "1", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    _, error = second.communicate(timeout=20)
+    assert second.returncode != 0
+    assert f"is governed by process {restless.process.pid} already" in error
+    assert restless.process.poll() is None
+
+
+def test_a_gpu_that_cannot_be_restored_keeps_its_lease(boards: ScriptedBoards) -> None:
+    governor = Restless(boards)
+    governor.kill(governor.guard, governor.process.pid)
+    governor.process.wait()
+    boards.script(lost=True)
+    assert _restored(boards).count("GPU is lost") == 2
+    assert len(list(boards.leases.glob("*.json"))) == 2
+    boards.script(lost=False)
+    assert _restored(boards).count("previous settings are back") == 2
+    assert _over(boards)
+
+
+def test_a_guard_tries_again_until_the_gpu_answers(restless: Restless) -> None:
+    boards = restless.boards
+    boards.script(fail={"nvmlDeviceSetPowerManagementLimit": 10})
+    restless.kill(restless.process.pid)
+    time.sleep(1.0)
+    boards.script(fail={})
+    assert boards.wait_for(_over, SECONDS) < SECONDS

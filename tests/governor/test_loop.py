@@ -1,0 +1,234 @@
+"""The loop on whole simulated jobs: budget, true and seeming changes, pauses, ends, and what it does when hurt."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ekc.governor.baselines import oracle
+from ekc.governor.events import (
+    Applied,
+    Checked,
+    Chosen,
+    Ended,
+    Event,
+    Idled,
+    Measured,
+    PeriodFound,
+    Resumed,
+    Shifted,
+    Skipped,
+    Started,
+)
+from ekc.governor.jobs.card import card
+from ekc.governor.jobs.draw import KINDS, draw
+from ekc.governor.jobs.job import Job
+from ekc.governor.jobs.stage import Stage
+from ekc.governor.jobs.timeline import Timeline, iterations, pause, with_evaluation
+from ekc.governor.jobs.world import SimulatedRun
+from ekc.governor.loop import govern
+from ekc.governor.policy import Policy
+from ekc.governor.protocols import Gears, Settings
+
+HOST = Stage("host", 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+WAIT = replace(HOST, name="pause", paused=True)
+FORWARD = Stage("forward", 0.8, 4.0, 0.75, 100.0, 35.0, 80.0, 0.9)
+UPDATE = Stage("update", 0.1, 4.0, 0.6, 100.0, 85.0, 20.0, 0.0)
+GATHER = Stage("gather", 0.05, 4.0, 0.35, 100.0, 70.0, 10.0, 0.0)
+STAGES = (WAIT, HOST, FORWARD, UPDATE, GATHER)
+
+
+def plain(seconds: float, seed: int = 0, stages=(1, 2, 3), lasts=(0.05, 1.0, 0.45)) -> Timeline:
+    return iterations(np.random.default_rng(seed), np.array(stages), np.array(lasts), seconds)
+
+
+def job(parts: list[Timeline], name: str = "made", device: str = "h200") -> Job:
+    return Timeline.joined(parts).job(name, "made", card(device), STAGES, 0.0)
+
+
+def governed(made: Job, hooks: bool = False, **options: object) -> tuple[SimulatedRun, list[Event]]:
+    run = SimulatedRun(made, hooks=hooks)
+    told: list[Event] = []
+    govern(run, run, on_event=told.append, **options)  # type: ignore[arg-type]
+    return run, told
+
+
+def at_default(made: Job) -> SimulatedRun:
+    run = SimulatedRun(made)
+    while run.running():
+        run.record(60.0)
+    return run
+
+
+def of(told: list[Event], kind: type) -> list:
+    return [event for event in told if isinstance(event, kind)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_energy_goes_down_within_the_budget(kind: str) -> None:
+    made = draw(3, kind, "h200", 1500.0)
+    run, told = governed(made)
+    free = at_default(made)
+    best = oracle(made, Policy())
+    assert run.now() / free.now() - 1 < 0.06
+    assert 1 - run.true_j / free.true_j > 0.5 * best.saving
+    assert isinstance(told[0], Started)
+    assert told[0].simulated
+    assert isinstance(told[-1], Ended)
+    assert told[-1].joules == pytest.approx(run.energy_j(), rel=1e-6)
+    assert all(event.line() for event in told)
+    assert [e.at_s for e in told] == sorted(e.at_s for e in told)
+
+
+def test_hooks_are_believed_before_anything_else() -> None:
+    _, told = governed(job([plain(400)]), hooks=True)
+    assert of(told, PeriodFound)[0].progress == "steps"
+    _, told = governed(job([plain(400)]))
+    assert of(told, PeriodFound)[0].progress == "period"
+
+
+def test_a_true_change_is_found_and_searched_anew() -> None:
+    made = job([plain(900), plain(1200, 1, (1, 4), (0.3, 0.8)).of_regime(1)])
+    run = SimulatedRun(made)
+    shifts: list[tuple[Shifted, int]] = []
+    chosen: list[Chosen] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, Shifted):
+            shifts.append((event, run.regime()))
+        if isinstance(event, Chosen):
+            chosen.append(event)
+
+    govern(run, run, on_event=note)
+    ((shift, regime),) = shifts
+    assert regime == 1
+    assert shift.at_s < 1300
+    first, second = chosen
+    # What is bound by memory can be slowed further.
+    assert second.settings.sm_mhz < first.settings.sm_mhz
+
+
+def test_a_phase_seen_before_is_taken_up_without_a_search() -> None:
+    other = plain(600, 1, (1, 4), (0.3, 0.8)).of_regime(1)
+    _, told = governed(job([plain(600), other, plain(900, 2)]))
+    assert [s.level for s in of(told, Shifted)][-1] == "known"
+    assert len(of(told, Chosen)) == 2
+    assert of(told, Applied)[-1].settings.sm_mhz is not None
+
+
+def test_evaluations_are_no_change() -> None:
+    rng = np.random.default_rng(4)
+    evaluated = with_evaluation(rng, plain(1500), np.array([1, 4]), np.array([0.05, 0.4]))
+    run, told = governed(job([evaluated]))
+    assert not of(told, Shifted)
+    assert of(told, Checked)
+    assert run.now() < 1.06 * at_default(job([evaluated])).now()
+
+
+def test_a_pause_is_waited_out_and_limits_stay() -> None:
+    _, told = governed(job([plain(400), pause(90.0), plain(400, 1)]))
+    (idle,), (back,) = of(told, Idled), of(told, Resumed)
+    assert 60 < back.idle_s < 100
+    between = [e for e in of(told, Applied) if idle.at_s <= e.at_s < back.at_s]
+    assert not between
+    assert not of(told, Shifted)
+
+
+def test_a_job_that_begins_late_is_waited_for() -> None:
+    _, told = governed(job([pause(60.0), plain(300)]))
+    assert isinstance(told[1], Idled)
+    assert of(told, Chosen)
+
+
+@pytest.mark.parametrize("seconds", [1.0, 10.0, 30.0])
+def test_a_job_that_ends_at_once_ends_the_loop(seconds: float) -> None:
+    run, told = governed(job([plain(seconds)]))
+    assert isinstance(told[-1], Ended)
+    assert not run.running()
+
+
+def test_no_search_where_it_cannot_pay() -> None:
+    run, told = governed(job([plain(200)]), policy=Policy(remaining_s=60.0))
+    (skipped,) = of(told, Skipped)
+    assert skipped.remaining_s < 60
+    assert run.settings() == Settings()
+    assert not of(told, Applied)
+
+
+class Blind(SimulatedRun):
+    """An actuator that can set nothing."""
+
+    def gears(self) -> Gears:
+        return Gears()
+
+    def apply(self, settings: Settings) -> None:
+        raise AssertionError("there is nothing to set")
+
+
+def test_without_gears_nothing_is_set() -> None:
+    run = Blind(job([plain(120)]))
+    told: list[Event] = []
+    govern(run, run, on_event=told.append)
+    assert of(told, Measured)
+    assert not run.running()
+
+
+class Capped(SimulatedRun):
+    """A card whose clocks cannot be set, but its power cap."""
+
+    def gears(self) -> Gears:
+        return Gears(power_w=super().gears().power_w)
+
+
+def test_power_caps_serve_where_clocks_cannot_be_set() -> None:
+    made = job([plain(900)])
+    run = Capped(made)
+    told: list[Event] = []
+    govern(run, run, on_event=told.append)
+    (chosen,) = of(told, Chosen)
+    assert chosen.settings.power_w is not None
+    assert chosen.settings.sm_mhz is None
+    free = at_default(made)
+    assert run.true_j < free.true_j
+    assert run.now() < 1.06 * free.now()
+
+
+class Failing(SimulatedRun):
+    """A probe whose GPU is lost after some looks."""
+
+    looks = 0
+
+    def record(self, seconds: float):
+        self.looks += 1
+        if self.looks > 4:
+            raise OSError("GPU is lost")
+        return super().record(seconds)
+
+
+def test_what_the_probe_raises_is_not_swallowed() -> None:
+    run = Failing(job([plain(300)]))
+    with pytest.raises(OSError, match="GPU is lost"):
+        govern(run, run)
+
+
+class Gappy(SimulatedRun):
+    """A probe that loses a third of its readings, and all of one sensor."""
+
+    def record(self, seconds: float):
+        whole = super().record(seconds)
+        kept = np.random.default_rng(len(whole)).random(len(whole)) > 0.33
+        names = ("time_s", "power_w", "sm_util", "memory_util", "clock_mhz")
+        thin = {name: getattr(whole, name)[kept] for name in names}
+        return replace(whole, **thin | {"memory_util": np.full(int(kept.sum()), np.nan)})
+
+
+@pytest.mark.filterwarnings("error")
+def test_missing_readings_and_a_missing_sensor_are_lived_with() -> None:
+    made = job([plain(600)])
+    run = Gappy(made)
+    told: list[Event] = []
+    govern(run, run, on_event=told.append)
+    assert of(told, Chosen)
+    assert run.now() < 1.06 * at_default(made).now()

@@ -1,0 +1,56 @@
+"""The tempo of a known period: a fraction of a percent, late and missing readings or not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ekc.governor.samples import Samples
+from ekc.governor.tempo import tempo
+
+
+def trace(period_s: float, seconds: float, seed: int, jitter: float = 0.0, lost: float = 0.0) -> Samples:
+    rng = np.random.default_rng(seed)
+    at = np.arange(0.1, seconds, 0.1) + np.abs(rng.normal(0, 0.004, len(np.arange(0.1, seconds, 0.1))))
+    at = at[rng.random(len(at)) >= lost]
+    count = int(seconds / period_s) + 3
+    edges = np.concatenate([[0.0], np.cumsum(period_s * np.exp(jitter * rng.standard_normal(count)))])
+    phase = np.interp(at, edges, np.arange(len(edges))) % 1
+    busy = phase < 0.6
+    return Samples(
+        at,
+        np.where(busy, 300.0, 120.0) + rng.normal(0, 5, len(at)),
+        np.where(busy, 100.0, 20.0),
+        np.where(busy, 60.0, 5.0),
+        np.full(len(at), 1500.0),
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(0.5, 8.0), st.floats(0.94, 1.06), st.integers(0, 10**6), st.floats(0.0, 0.1))
+def test_a_period_near_the_expected_one_is_told_within_half_a_percent(period, off, seed, lost) -> None:
+    seen = tempo(trace(period, max(12.0, 6 * period), seed, lost=lost), off * period, 0.9, 1.1)
+    assert seen is not None
+    assert seen.seconds == pytest.approx(period, rel=5e-3)
+    assert seen.clarity > 0.5
+
+
+def test_a_beat_that_strays_says_so() -> None:
+    even = [tempo(trace(1.0, 60.0, seed), 1.0, 0.9, 1.1) for seed in range(8)]
+    loose = [tempo(trace(1.0, 60.0, seed, jitter=0.08), 1.0, 0.9, 1.1) for seed in range(8)]
+    wander = [np.mean([t.wander for t in some if t is not None]) for some in (even, loose)]
+    assert wander[1] > 20 * wander[0]
+    # Timing gains 0.08^2 s^2 of variance a second; blocks of several periods see it less by their edges.
+    assert 0.2 < wander[1] / 0.08**2 < 3
+
+
+def test_noise_has_no_clear_period_and_too_little_none_at_all() -> None:
+    rng = np.random.default_rng(3)
+    at = np.arange(0.1, 60, 0.1)
+    noise = Samples(at, *(rng.normal(100, 10, len(at)) for _ in range(3)), np.full(len(at), 1500.0))
+    seen = tempo(noise, 2.0, 0.9, 1.1)
+    assert seen is not None
+    assert seen.clarity < 0.25
+    assert tempo(trace(5.0, 6.0, 1), 5.0, 0.95, 1.05) is None
