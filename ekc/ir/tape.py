@@ -2,7 +2,7 @@
 
 For the members of a population the walk takes the same array operations every time; only numbers differ.
 `record` runs it once, on arrays that note what is done to them, and gives a `Tape`: straight-line NumPy
-calls, each distinct one once, none whose result nobody needs. Where the walk does look at values ("does any
+calls, each distinct one once, none whose result nobody needs or `tape_folding` knows. Where the walk does look at values ("does any
 member..."), the tape holds for columns that answer the same, and says when they do not.
 """
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ekc.errors import EkcError
 from ekc.ir.tape_code import Call, Ref, Writer, leaves, refs
+from ekc.ir.tape_folding import folded, in_order, number
 
 ROWS = 97
 """Rows to record with: a number that no array has for another reason."""
@@ -39,10 +40,16 @@ class _Taped(np.ndarray):
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         options.pop("out", None)
-        recorder = next((x.recorder for x in inputs if isinstance(x, _Taped)), None)
-        return (recorder or _recorder(inputs)).call(getattr(ufunc, method), inputs, options)
+        recorder = next((x.recorder for x in inputs if isinstance(x, _Taped)), None) or _recorder(inputs)
+        if method == "__call__" and not options:
+            return recorder.simple(ufunc, inputs)
+        return recorder.call(getattr(ufunc, method), inputs, options)
 
     def __array_function__(self, function: Any, _types: Any, args: Any, options: Any) -> Any:
+        if function is np.ndim:
+            return args[0].view(np.ndarray).ndim
+        if function is np.where and not options:
+            return _recorder(args).simple(function, args)
         return _recorder((args, options)).call(function, args, options)
 
     def __getitem__(self, key: Any) -> Any:
@@ -82,6 +89,14 @@ class _Recorder:
         else:
             self.results[ref] = self._taped(found, ref)
         return self.results[ref]
+
+    def simple(self, function: Any, operands: Any) -> Any:
+        """A call of vectors and numbers; noted only where what it gives is not known without it."""
+        operands = tuple(number(x) for x in operands)
+        operands = in_order(function, operands, tuple(self.operand(x) for x in operands))
+        found = self.call(function, operands, {})
+        known = folded(function, operands, found)
+        return found if known is None else known
 
     def cast(self, source: _Taped, dtype: Any) -> Ref | None:
         """A conversion to another type."""
