@@ -2,8 +2,9 @@
 
 For the members of a population the walk takes the same array operations every time; only numbers differ.
 `record` runs it once, on arrays that note what is done to them, and gives a `Tape`: straight-line NumPy
-calls, each distinct one once, none whose result nobody needs or `tape_folding` knows. Where the walk does look at values ("does any
-member..."), the tape holds for columns that answer the same, and says when they do not.
+calls, each distinct one once, none whose result nobody needs or `tape_folding` knows. Where the walk does
+look at values ("does any member..."), the tape holds for columns that answer the same, and says when they
+do not.
 """
 
 from __future__ import annotations
