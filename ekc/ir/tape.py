@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.errors import EkcError
-from ekc.ir.tape_code import Call, Ref, Writer, leaves, refs
+from ekc.ir.tape_code import Call, Nowhere, Ref, Writer, leaves, refs
 from ekc.ir.tape_folding import folded, in_order, number
 
 ROWS = 97
@@ -70,6 +70,8 @@ class _Recorder:
         self.calls: list[Call] = []
         self.known: dict[Any, int] = {}
         self.assumed: dict[Ref, bool] = {}
+        self.nowhere: dict[Ref, None] = {}
+        """Masks, in order, of which the walk took no row to be set."""
         self.results: dict[Ref, Any] = {}
         self.alone: set[Ref] = set()
 
@@ -108,7 +110,11 @@ class _Recorder:
     def assume(self, value: _Taped) -> bool:
         """A branch on a value: taken as it is here, and noted."""
         ref, outcome = self.operand(value), bool(_plain(value))
-        self.assumed[ref] = outcome
+        mask = self.calls[ref].args[0] if self.calls[ref].function is np.any else None
+        if isinstance(mask, Ref) and mask not in self.alone and not outcome:
+            self.nowhere[mask] = None
+        else:
+            self.assumed[ref] = outcome
         return outcome
 
     def operand(self, value: Any) -> Any:
@@ -205,9 +211,11 @@ class Tape:
     """Recorded walks: columns in, the values of each walk out."""
 
     columns: tuple[str, ...]
-    function: Callable[..., tuple[tuple[Any, ...], ...]]
+    function: Callable[..., tuple[tuple[tuple[Any, ...], ...], tuple[Any, ...]]]
     assumed: tuple[tuple[bool, ...], ...]
     """How the branches of each walk went."""
+    nowhere: tuple[Nowhere, ...]
+    """Masks, as the function gives them too, that no row may set."""
     length: int
     """Calls on the tape."""
 
@@ -219,12 +227,18 @@ class Tape:
         None where one of its branches would go another way.
         """
         with np.errstate(all="ignore"):
-            outputs = self.function(bounds, *(columns[name] for name in self.columns))
+            outputs, masks = self.function(bounds, *(columns[name] for name in self.columns))
+        astray = {
+            w
+            for m, where in zip(masks, self.nowhere, strict=True)
+            if m.any()
+            for w in where.set_in(m, bounds)
+        }
         found: list[tuple[Any, ...] | None] = []
-        for values, assumed in zip(outputs, self.assumed, strict=True):
+        for walk, (values, assumed) in enumerate(zip(outputs, self.assumed, strict=True)):
             answers = values[len(values) - len(assumed) :]
             same = all(bool(answer) == way for answer, way in zip(answers, assumed, strict=True))
-            found.append(values[: len(values) - len(assumed)] if same else None)
+            found.append(values[: len(values) - len(assumed)] if same and walk not in astray else None)
         return found
 
 
@@ -240,17 +254,20 @@ def record(walks: Sequence[Walk], columns: Mapping[str, NDArray[np.int64]]) -> t
     taped = {name: recorder.column(column) for name, column in columns.items()}
     parts: list[list[list[Any]]] = []
     ways: list[list[tuple[bool, ...]]] = []
+    masks: list[list[tuple[Ref, ...]]] = []
     with np.errstate(all="ignore"):
         for walk in walks:
-            recorder.assumed, yielded, went = {}, [], []
+            recorder.assumed, recorder.nowhere, yielded, went, clear = {}, {}, [], [], []
             for outputs in walk(taped):
                 yielded.append([*map(recorder.operand, outputs), *recorder.assumed])
                 went.append(tuple(recorder.assumed.values()))
+                clear.append(tuple(recorder.nowhere))
             parts.append(yielded)
             ways.append(went)
+            masks.append(clear)
     tapes = []
-    for results, assumed in zip(zip(*parts, strict=True), zip(*ways, strict=True), strict=True):
+    for results, assumed, nowhere in zip(*(zip(*x, strict=True) for x in (parts, ways, masks)), strict=True):
         writer = Writer(recorder.calls, len(columns), recorder.alone)
-        function, length = writer.function(results)
-        tapes.append(Tape(tuple(columns), function, assumed, length))
+        function, length, where = writer.function(results, nowhere)
+        tapes.append(Tape(tuple(columns), function, assumed, where, length))
     return tuple(tapes)

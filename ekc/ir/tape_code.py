@@ -47,6 +47,21 @@ def refs(values: Any) -> Iterator[Ref]:
 
 
 @dataclass(frozen=True)
+class Nowhere:
+    """A mask over the rows of some walks from `first` on that none of the rows of `walks` may set."""
+
+    first: int
+    walks: tuple[int, ...]
+
+    def set_in(self, mask: Any, bounds: Sequence[int]) -> Iterator[int]:
+        """The walks that have rows which set it."""
+        before = bounds[self.first]
+        for walk in self.walks:
+            if mask[bounds[walk] - before : bounds[walk + 1] - before].any():
+                yield walk
+
+
+@dataclass(frozen=True)
 class Line:
     """One statement: `target = text`."""
 
@@ -71,12 +86,16 @@ class Writer:
     cuts: set[str] = field(default_factory=set)
     bounds: dict[str, str] = field(default_factory=dict)
 
-    def function(self, results: Sequence[Sequence[Any]]) -> tuple[Callable[..., Any], int]:
-        """A function of the bounds of the walks and of the columns, and its number of calls.
+    def function(
+        self, results: Sequence[Sequence[Any]], masks: Sequence[Sequence[Ref]]
+    ) -> tuple[Callable[..., Any], int, tuple[Nowhere, ...]]:
+        """A function of the bounds of the walks and of the columns, its number of calls, and what its masks
+        are of.
 
-        It gives one tuple for each walk, of the `results` that this one asks for.
+        It gives one tuple for each walk, of the `results` that this one asks for; and the `masks` of the
+        walks, each once for walks that stand together.
         """
-        self._place(results)
+        self._place([[*asked, *own] for asked, own in zip(results, masks, strict=True)])
         for number in range(self.inputs, len(self.calls)):
             for span in self.spans.get(Ref(number), ()):
                 self._call(Ref(number), span)
@@ -85,11 +104,24 @@ class Writer:
         kept: list[str] = []
         for walk, asked in enumerate(results):
             given.append(f"({''.join(self._text(x, (walk, walk), kept) + ', ' for x in asked)}), ")
+        held, nowhere = self._masks(masks)
+        kept += held
         head = f"def tape(bounds, {', '.join(f'v{i}_0' for i in range(self.inputs))}):"
         prelude = (f"{name} = {text}" for name, text in self.bounds.items())
-        body = [*prelude, *_dropping(self.lines, kept), f"return ({''.join(given)})"]
+        outputs = f"({''.join(given)}), ({''.join(f'{mask}, ' for mask in held)})"
+        body = [*prelude, *_dropping(self.lines, kept), f"return {outputs}"]
         exec(compile("\n    ".join([head, *body]), "<tape>", "exec"), self.names)
-        return self.names["tape"], length
+        return self.names["tape"], length, nowhere
+
+    def _masks(self, masks: Sequence[Sequence[Ref]]) -> tuple[list[str], tuple[Nowhere, ...]]:
+        """The variables of masks, and which walks they are of."""
+        held: dict[str, Nowhere] = {}
+        for ref in dict.fromkeys(ref for own in masks for ref in own):
+            for low, high in self.spans[ref]:
+                walks = tuple(walk for walk in range(low, high + 1) if ref in masks[walk])
+                if walks:
+                    held[f"v{ref}_{low}"] = Nowhere(low, walks)
+        return list(held), tuple(held.values())
 
     def _place(self, results: Sequence[Sequence[Any]]) -> None:
         walks: dict[Ref, set[int]] = {}
