@@ -10,16 +10,16 @@ do not.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekc.errors import EkcError
-from ekc.ir.tape_code import Call, Nowhere, Ref, Writer, leaves, refs
+from ekc.ir.tape_code import Call, Ref, Writer, leaves, parts, refs
 from ekc.ir.tape_folding import folded, in_order, number
+from ekc.ir.tape_replay import Tape
 
 ROWS = 97
 """Rows to record with: a number that no array has for another reason."""
@@ -63,6 +63,16 @@ class _Taped(np.ndarray):
         return _recorder(self).assume(self)
 
 
+class _Section(NamedTuple):
+    """One sequence that a walk yields."""
+
+    given: list[tuple[Any, tuple[Any, ...]]]
+    assumed: dict[Ref, bool]
+    """How its branches went so far."""
+    nowhere: tuple[Ref, ...]
+    """Masks of which it took no row to be set."""
+
+
 class _Recorder:
     """Calls in order, each distinct one once."""
 
@@ -101,6 +111,13 @@ class _Recorder:
         known = folded(function, operands, found)
         return found if known is None else known
 
+    def take(self, walk: Walk, columns: Mapping[str, Any]) -> Iterator[_Section]:
+        """What a walk yields, and what it took for granted until then."""
+        self.assumed, self.nowhere = {}, {}
+        for outputs in walk(columns):
+            given = [(label, tuple(map(self.operand, values))) for label, values in outputs]
+            yield _Section(given, dict(self.assumed), tuple(self.nowhere))
+
     def cast(self, source: _Taped, dtype: Any) -> Ref | None:
         """A conversion to another type."""
         if source.ref is None or source.dtype == dtype:
@@ -126,8 +143,8 @@ class _Recorder:
         if isinstance(value, np.ndarray) and ROWS in value.shape:
             if not (value == value.flat[0]).all():
                 raise EkcError(_LOST)
-            return value.flat[0]
-        return value
+            value = value.flat[0]
+        return number(value)
 
     def _note(self, function: Any, args: Any, options: dict[str, Any]) -> Ref:
         key = _key((function, args, tuple(sorted(options.items()))))
@@ -206,68 +223,26 @@ def _key(value: Any) -> Any:
     return (kind, value)
 
 
-@dataclass(frozen=True)
-class Tape:
-    """Recorded walks: columns in, the values of each walk out."""
-
-    columns: tuple[str, ...]
-    function: Callable[..., tuple[tuple[tuple[Any, ...], ...], tuple[Any, ...]]]
-    assumed: tuple[tuple[bool, ...], ...]
-    """How the branches of each walk went."""
-    nowhere: tuple[Nowhere, ...]
-    """Masks, as the function gives them too, that no row may set."""
-    length: int
-    """Calls on the tape."""
-
-    def __call__(
-        self, columns: Mapping[str, NDArray[np.int64]], bounds: Sequence[int]
-    ) -> list[tuple[Any, ...] | None]:
-        """What each walk gives for its own rows: those from `bounds[i]` to `bounds[i + 1]` of the columns.
-
-        None where one of its branches would go another way.
-        """
-        with np.errstate(all="ignore"):
-            outputs, masks = self.function(bounds, *(columns[name] for name in self.columns))
-        astray = {
-            w
-            for m, where in zip(masks, self.nowhere, strict=True)
-            if m.any()
-            for w in where.set_in(m, bounds)
-        }
-        found: list[tuple[Any, ...] | None] = []
-        for walk, (values, assumed) in enumerate(zip(outputs, self.assumed, strict=True)):
-            answers = values[len(values) - len(assumed) :]
-            same = all(bool(answer) == way for answer, way in zip(answers, assumed, strict=True))
-            found.append(values[: len(values) - len(assumed)] if same and walk not in astray else None)
-        return found
-
-
-Walk = Callable[[Mapping[str, Any]], Iterator[Sequence[Any]]]
+Walk = Callable[[Mapping[str, Any]], Iterator[Sequence[tuple[Any, tuple[Any, ...]]]]]
+"""Yields sequences of labels and of values under these."""
 
 
 def record(walks: Sequence[Walk], columns: Mapping[str, NDArray[np.int64]]) -> tuple[Tape, ...]:
-    """Record walks on columns of ROWS rows: a tape for each sequence of values that they yield.
+    """Record walks on columns of ROWS rows: a tape for each sequence that they yield.
 
     All walks yield equally many sequences. Raises `EkcError` where a vector leaves the tape.
     """
     recorder = _Recorder()
     taped = {name: recorder.column(column) for name, column in columns.items()}
-    parts: list[list[list[Any]]] = []
-    ways: list[list[tuple[bool, ...]]] = []
-    masks: list[list[tuple[Ref, ...]]] = []
     with np.errstate(all="ignore"):
-        for walk in walks:
-            recorder.assumed, recorder.nowhere, yielded, went, clear = {}, {}, [], [], []
-            for outputs in walk(taped):
-                yielded.append([*map(recorder.operand, outputs), *recorder.assumed])
-                went.append(tuple(recorder.assumed.values()))
-                clear.append(tuple(recorder.nowhere))
-            parts.append(yielded)
-            ways.append(went)
-            masks.append(clear)
-    tapes = []
-    for results, assumed, nowhere in zip(*(zip(*x, strict=True) for x in (parts, ways, masks)), strict=True):
-        writer = Writer(recorder.calls, len(columns), recorder.alone)
-        function, length, where = writer.function(results, nowhere)
-        tapes.append(Tape(tuple(columns), function, assumed, where, length))
-    return tuple(tapes)
+        taken = [list(recorder.take(walk, taped)) for walk in walks]
+    return tuple(_tape(recorder, tuple(columns), sections) for sections in zip(*taken, strict=True))
+
+
+def _tape(recorder: _Recorder, columns: tuple[str, ...], sections: Sequence[_Section]) -> Tape:
+    given = parts([s.given for s in sections], recorder.alone)
+    writer = Writer(recorder.calls, len(columns), recorder.alone)
+    answers, masks = [tuple(s.assumed) for s in sections], [s.nowhere for s in sections]
+    function, length, nowhere = writer.function(given, answers, masks)
+    assumed = tuple(tuple(s.assumed.values()) for s in sections)
+    return Tape(columns, function, tuple(given), assumed, nowhere, length)

@@ -137,16 +137,10 @@ class Space:
         """The analysis of every genome, by quantity."""
         out: dict[str, NDArray[np.float64]] = {}
         for rows, genomes in self._sorted(population):
-            in_order: dict[str, NDArray[np.float64]] = {}
-            for part, figures in self.walks.figures(genomes):
-                for name, values in figures.items():
-                    if name not in in_order:
-                        in_order[name] = np.zeros(len(rows))
-                    in_order[name][part] = values
-            for name, column in in_order.items():
+            for name, part, values in self.walks.figures(genomes):
                 if name not in out:
                     out[name] = np.zeros(len(population))
-                out[name][rows] = column
+                out[name][rows[part]] = values
         return out
 
     def _sorted(self, population: Population) -> Iterator[tuple[NDArray[np.intp], Sorted]]:
