@@ -47,6 +47,8 @@ class Space:
         self._counts = np.maximum(self.uses.sum(axis=1), 1)
         self._used = np.argsort(~self.uses, axis=1, kind="stable")
         self._remedies: dict[str, Remedy] = {}
+        # Of sums of products with large odd numbers, all bits differ.
+        self._odd = np.random.default_rng(0).integers(0, 2**62, len(names) + 1, dtype=np.int64) * 2 + 1
         self._position = {name: i for i, name in enumerate(names)}
         self._tables = [
             (hole, column, np.ascontiguousarray(d.table[:, i]))
@@ -115,10 +117,9 @@ class Space:
         among the rules met so far (-1: none)."""
         genes, broken = population.genes.copy(), np.full(len(population), -1)
         for found in self.broken(population):
-            at, remedy = found.rows, self.remedy(found.rule)
-            number = list(self._remedies).index(found.rule)
-            broken[at] = np.where(broken[at] < 0, number, broken[at])
-            genes[at] = remedy.ease(random, genes[at], self.uses[population.structure[at]], found.excess)
+            self.remedy(found.rule).ease(random, genes, found.rows, found.excess)
+            first = found.rows[broken[found.rows] < 0]
+            broken[first] = list(self._remedies).index(found.rule)
         return genes, broken
 
     def broken(self, population: Population) -> Iterator[Broken]:
@@ -153,7 +154,8 @@ class Space:
 
     def _columns(self, genes: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
         """What genes put into the holes."""
-        return {hole: table[genes[:, column]] for hole, column, table in self._tables}
+        by_column = np.ascontiguousarray(genes.T)
+        return {hole: table.take(by_column[column]) for hole, column, table in self._tables}
 
     def values(self, population: Population, row: int) -> dict[str, int]:
         """The decisions of one genome as plain numbers, by hole name."""
@@ -180,11 +182,7 @@ class Space:
 
     def keys(self, population: Population) -> NDArray[np.int64]:
         """A number per genome, equal for equal ones: for throwing duplicates out."""
-        key: NDArray[np.int64] = population.structure.astype(np.int64)
-        with np.errstate(over="ignore"):
-            for column in range(population.genes.shape[1]):
-                key = key * np.int64(1_000_003) + population.genes[:, column] * np.int64(2_654_435_761)
-                key ^= key >> 31
+        key: NDArray[np.int64] = population.genes @ self._odd[1:] + population.structure * self._odd[0]
         return key
 
     def _canonical(self, population: Population) -> Population:

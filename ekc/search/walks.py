@@ -47,8 +47,14 @@ class Broken:
 
     rule: str
     rows: NDArray[np.intp]
-    excess: NDArray[np.float64]
-    """By how much each is beyond the limit: a ratio of at least 1; 1 where a rule has no numbers."""
+    checked: Sequence[tuple[NDArray[np.intp], Any, Any]]
+    """Of every check that failed, where in what it needed, and in the limit, these rows are, in turn."""
+
+    @cached_property
+    def excess(self) -> NDArray[np.float64]:
+        """By how much each row is beyond the limit: a ratio of at least 1; 1 where a rule has no numbers."""
+        ratios = [np.broadcast_to(_excess(need, limit, at), at.shape) for at, need, limit in self.checked]
+        return np.asarray(np.maximum(np.concatenate(ratios), 1.0))
 
 
 class Walks:
@@ -74,18 +80,18 @@ class Walks:
 
     def broken(self, genomes: Sorted) -> list[Broken]:
         """Every rule that some rows break."""
-        failed: dict[str, list[NDArray[np.intp]]] = {}
-        excess: dict[str, list[NDArray[np.float64]]] = {}
+        failed: dict[str, tuple[list[NDArray[np.intp]], list[Any]]] = {}
         found, astray = self._tapes[0](genomes.columns, genomes.bounds)
         for structure, rows in genomes.present(astray):
             direct = checks(self.program(structure, genomes.of(rows)), self.limits)
             found += [Given(c.rule, rows, _facts(c)) for c in direct]
         for rule, rows, (ok, need, limit) in found:
             if not np.logical_and.reduce(ok, axis=None):
-                at = np.logical_not(ok).nonzero()[0] if np.ndim(ok) else np.arange(rows.stop - rows.start)
-                failed.setdefault(rule, []).append(rows.start + at)
-                excess.setdefault(rule, []).append(_excess(need, limit, at))
-        return [Broken(rule, np.concatenate(at), np.concatenate(excess[rule])) for rule, at in failed.items()]
+                at = (~ok).nonzero()[0] if np.ndim(ok) else np.arange(rows.stop - rows.start)
+                broken, checked = failed.setdefault(rule, ([], []))
+                broken.append(rows.start + at)
+                checked.append((at, need, limit))
+        return [Broken(rule, np.concatenate(at), checked) for rule, (at, checked) in failed.items()]
 
     def figures(self, genomes: Sorted) -> Iterator[tuple[str, slice, Any]]:
         """The analysis: a quantity, some rows, and what it is for them; a plain number where all agree."""
@@ -120,11 +126,8 @@ def _facts(c: Check) -> tuple[Any, Any, Any]:
     return (c.ok, c.need, c.limit) if numbers else (c.ok, None, None)
 
 
-def _excess(need: Any, limit: Any, at: NDArray[np.intp]) -> NDArray[np.float64]:
-    if need is None:
-        return np.ones(len(at))
-    ratio = _of(need, at) / np.maximum(_of(limit, at), 1)
-    return np.asarray(np.maximum(ratio, np.ones(len(at))))
+def _excess(need: Any, limit: Any, at: NDArray[np.intp]) -> Any:
+    return 1.0 if need is None else _of(need, at) / np.maximum(_of(limit, at), 1)
 
 
 def _of(value: Any, at: NDArray[np.intp]) -> Any:
