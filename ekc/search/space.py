@@ -181,9 +181,9 @@ class Space:
                 yield refusal
 
     def keys(self, population: Population) -> NDArray[np.int64]:
-        """A number per genome, equal for equal ones: for throwing duplicates out."""
+        """A number per genome, equal for equal ones and not 0: for throwing duplicates out."""
         key: NDArray[np.int64] = population.genes @ self._odd[1:] + population.structure * self._odd[0]
-        return key
+        return key + 1
 
     def _canonical(self, population: Population) -> Population:
         """Genes that a structure does not use are 0, so that they make no false variety."""

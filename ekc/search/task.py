@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from ekc.ir.analysis import analyse
 from ekc.ir.schedule import Schedule
-from ekc.search import prior
+from ekc.search.analysed import Memory, analysed
 from ekc.search.belief import improvement
 from ekc.search.candidate import Candidate
-from ekc.search.features import features
 from ekc.search.learner import Learner
 from ekc.search.measuring import LABEL_WINDOW_S, Bench, Failure
 from ekc.search.method import OURS, Method
@@ -46,6 +45,7 @@ class ScheduleTask:
         self.device = bench.device
         self.method = method
         self.learner = Learner(self.device.peaks, wish.seed, wish.max_slowdown, self.method)
+        self.memory = Memory(space, self.device.peaks)
         self.candidates: list[Candidate] = []
         self.late = False
         self._tried: set[str] = set()
@@ -68,10 +68,9 @@ class ScheduleTask:
 
     def candidate(self, schedule: Schedule, structure: str, number: int) -> Candidate:
         """A schedule with what its analysis says, aimed at the device."""
-        figures = analyse(schedule.program, self.device.limits)
-        peaks = self.device.peaks
-        expected = float(prior.latency(figures, peaks)[0]), float(prior.power(figures, peaks)[0])
-        made = Candidate(schedule, structure, features(figures)[0], *expected, number)
+        seen = analysed(analyse(schedule.program, self.device.limits), self.device.peaks)
+        expected = float(seen.latency_s[0]), float(seen.power_w[0])
+        made = Candidate(schedule, structure, seen.features[0], *expected, number)
         made.aim(self.device.arch, self.device.limits)
         return made
 
@@ -79,7 +78,7 @@ class ScheduleTask:
         """By what a measurement promises of the objective, and of the latency alone."""
         if not len(population) or self.method.proposals == "drawn":
             return (np.zeros(len(population)),)
-        mean, spread, power, power_spread = self.learner.expect(self.space.figures(population))
+        mean, spread, power, power_spread = self.learner.expect(self.memory.of(population))
         working = self.working
         latency = _promise(mean, spread, [c.latency_s for c in working])
         if self.wish.objective == "latency":
@@ -91,7 +90,7 @@ class ScheduleTask:
 
     def likeness(self, population: Population) -> NDArray[np.float64]:
         """To the latency's belief."""
-        return self.learner.latency.likeness(features(self.space.figures(population)))
+        return self.learner.latency.likeness(self.memory.of(population).features)
 
     @property
     def marks(self) -> list[Candidate]:
