@@ -56,13 +56,19 @@ class Memory:
         keys = self.space.keys(population)
         places = self._places[keys & (_SLOTS - 1)]
         new = np.flatnonzero(self._keys[places] != keys)
+        if len(new) == len(keys):
+            return self._analysed(population, keys)
         found = Analysed(*(getattr(self._known, f.name)[places] for f in fields(Analysed)))
         if len(new):
-            fresh = analysed(self.space.figures(population[new]), self.peaks)
-            self._keep(keys[new], fresh)
+            fresh = self._analysed(population[new], keys[new])
             for f in fields(Analysed):
                 getattr(found, f.name)[new] = getattr(fresh, f.name)
         return found
+
+    def _analysed(self, population: Population, keys: NDArray[np.int64]) -> Analysed:
+        fresh = analysed(self.space.figures(population), self.peaks)
+        self._keep(keys, fresh)
+        return fresh
 
     def _keep(self, keys: NDArray[np.int64], fresh: Analysed) -> None:
         """In place of what was analysed longest ago."""

@@ -138,16 +138,22 @@ class Space:
         """The analysis of every genome, by quantity."""
         out: dict[str, NDArray[np.float64]] = {}
         for rows, genomes in self._sorted(population):
+            in_order: dict[str, NDArray[np.float64]] = {}
             for name, part, values in self.walks.figures(genomes):
+                if name not in in_order:
+                    in_order[name] = np.zeros(len(rows))
+                in_order[name][part] = values
+            for name, column in in_order.items():
                 if name not in out:
                     out[name] = np.zeros(len(population))
-                out[name][rows[part]] = values
+                out[name][rows] = column
         return out
 
     def _sorted(self, population: Population) -> Iterator[tuple[NDArray[np.intp], Sorted]]:
         """Chunks of genomes sorted by structure, and which rows of the population they are."""
         for start in range(0, len(population), CHUNK):
-            structure = population.structure[start : start + CHUNK]
+            # Numbers of 16 bits are sorted by counting.
+            structure = population.structure[start : start + CHUNK].astype(np.int16)
             rows = start + np.argsort(structure, kind="stable")
             counts = np.bincount(structure, minlength=len(self.structures))
             yield rows, Sorted([0, *np.cumsum(counts).tolist()], self._columns(population.genes[rows]))

@@ -80,12 +80,13 @@ class ScheduleTask:
             return (np.zeros(len(population)),)
         mean, spread, power, power_spread = self.learner.expect(self.memory.of(population))
         working = self.working
-        latency = _promise(mean, spread, [c.latency_s for c in working])
+        latency = _promise(mean, spread, np.array([c.latency_s for c in working]))
         if self.wish.objective == "latency":
             return (latency,)
         low, high = (self._score(np.exp(x), np.exp(power)) for x in (mean, mean + spread))
         dear = self._score(1.0, np.exp(power_spread))
-        seen = [self.score(c) for c in self.marks]
+        marks = self.marks
+        seen = self._score(np.array([c.latency_s for c in marks]), np.array([c.power_w for c in marks]))
         return _promise(np.log(low), np.hypot(np.log(high / low), np.log(dear)), seen), latency
 
     def likeness(self, population: Population) -> NDArray[np.float64]:
@@ -181,7 +182,7 @@ class ScheduleTask:
 
 
 def _promise(
-    mean: NDArray[np.float64], spread: NDArray[np.float64], seen: Sequence[float]
+    mean: NDArray[np.float64], spread: NDArray[np.float64], seen: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Lower is better: minus the expected improvement on the best seen; before any was, the mean."""
-    return -improvement(mean, spread, math.log(min(seen))) if seen else mean
+    return -improvement(mean, spread, math.log(seen.min())) if len(seen) else mean
