@@ -30,7 +30,7 @@ CHUNK = 8192
 SAMPLE = 97
 """Random genomes that show the walks which columns hold what."""
 REPAIR_ROUNDS = 12
-GIVEN_UP = 0.005
+GIVEN_UP = 0.01
 """Share of a population that is not worth another round of repair."""
 
 

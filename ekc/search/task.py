@@ -24,6 +24,8 @@ from ekc.search.population import Population
 from ekc.search.progress import Progress
 from ekc.search.space import Space
 
+Array = NDArray[np.float64]
+
 METERED_PER_RUN = 16
 """Metering comes about so many times in a run."""
 FEWEST_TO_METER, MOST_TO_METER = 4, 64
@@ -74,20 +76,29 @@ class ScheduleTask:
         made.aim(self.device.arch, self.device.limits)
         return made
 
-    def rankings(self, population: Population) -> tuple[NDArray[np.float64], ...]:
-        """By what a measurement promises of the objective, and of the latency alone."""
+    def promise(self, population: Population) -> NDArray[np.float64]:
+        """What a measurement promises of the objective: lower is better."""
         if not len(population) or self.method.proposals == "drawn":
-            return (np.zeros(len(population)),)
-        mean, spread, power, power_spread = self.learner.expect(self.memory.of(population))
-        working = self.working
-        latency = _promise(mean, spread, np.array([c.latency_s for c in working]))
-        if self.wish.objective == "latency":
-            return (latency,)
+            return np.zeros(len(population))
+        expected = self.learner.expect(self.memory.of(population))
+        return self._of_latency(*expected) if self.wish.objective == "latency" else self._of_both(*expected)
+
+    def rankings(self, population: Population) -> tuple[NDArray[np.float64], ...]:
+        """By the promise, and by that of the latency alone."""
+        if not len(population) or self.method.proposals == "drawn" or self.wish.objective == "latency":
+            return (self.promise(population),)
+        expected = self.learner.expect(self.memory.of(population))
+        return self._of_both(*expected), self._of_latency(*expected)
+
+    def _of_latency(self, mean: Array, spread: Array, *_: Array) -> Array:
+        return _promise(mean, spread, np.array([c.latency_s for c in self.working]))
+
+    def _of_both(self, mean: Array, spread: Array, power: Array, power_spread: Array) -> Array:
         low, high = (self._score(np.exp(x), np.exp(power)) for x in (mean, mean + spread))
         dear = self._score(1.0, np.exp(power_spread))
         marks = self.marks
         seen = self._score(np.array([c.latency_s for c in marks]), np.array([c.power_w for c in marks]))
-        return _promise(np.log(low), np.hypot(np.log(high / low), np.log(dear)), seen), latency
+        return _promise(np.log(low), np.hypot(np.log(high / low), np.log(dear)), seen)
 
     def likeness(self, population: Population) -> NDArray[np.float64]:
         """To the latency's belief."""
@@ -181,8 +192,6 @@ class ScheduleTask:
         return f"fastest {fastest * 1e6:.1f} us, {metered} metered"
 
 
-def _promise(
-    mean: NDArray[np.float64], spread: NDArray[np.float64], seen: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _promise(mean: Array, spread: Array, seen: Array) -> Array:
     """Lower is better: minus the expected improvement on the best seen; before any was, the mean."""
     return -improvement(mean, spread, math.log(seen.min())) if len(seen) else mean

@@ -210,6 +210,14 @@ def test_a_lookup_counts_each_pattern_once_and_never_forgets_a_result() -> None:
     assert sorted(asked) == sorted(set(some_numbers.tolist()))
 
 
+def test_a_pattern_of_more_numbers_is_another_whatever_they_are() -> None:
+    table = Lookup(lambda rows: np.full((len(rows), 1), float(rows.shape[1])), 1)
+    numbers = np.arange(5)
+    for width in (1, 2, 3):
+        np.testing.assert_array_equal(table(numbers, *[0] * (width - 1))[0], width)
+        np.testing.assert_array_equal(table(numbers, *[numbers * 0] * (width - 1))[0], width)
+
+
 def test_a_full_table_still_answers_right() -> None:
     table = Lookup(lambda rows: rows[:, :1] + rows[:, 1:] * 0.5, 1)
     for start in range(0, 120_000, 40_000):
