@@ -68,7 +68,7 @@ def random_best(
     task = ScheduleTask(space, bench, workers, _wish(RESCORED, seed), lambda done, text: None)
     task.learner.learn_latency(known)
     drawn = _draws(Breeder(space, np.random.default_rng(seed)), count)
-    expected, _, _, _ = task.learner.expect(space.figures(drawn))
+    expected, _, _, _ = task.learner.expect(task.memory.of(drawn))
     promising = np.argsort(expected, kind="stable")[:RESCORED]
     made = [(task.make(drawn, int(row), 1), expected[row]) for row in promising]
     fresh = [(c, float(e)) for c, e in made if c is not None]

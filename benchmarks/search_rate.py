@@ -5,8 +5,9 @@
 Over all structures of matmul 1024^3 on the simulated a100, with the tuner's own task; its beliefs have
 learned made-up figures of as many schedules as a run of 128 trials measures, for the speed of scoring
 does not depend on their truth. Trees and CUDA text are built for none of the candidates. A genome counts
-once, however often it is scored: each round scores its parents afresh, as beliefs have changed. The bar is
-held to the population of a run of 256 trials, the default; the others are those of 128, and of 512 and more.
+once, however often it is scored: each round scores its parents afresh, as beliefs have changed, by what
+analysis said of them before. The bar is held to the population of a run of 256 trials, the default; the
+others are those of 128, and of 512 and more.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class Stopwatch:
     def score(self, population: Population) -> np.ndarray:
         """What the tuner does for every genome."""
         self.scored.append(population)
-        return np.asarray(self._timed("scoring", self.task.rankings)(population)[0])
+        return np.asarray(self._timed("scoring", self.task.promise)(population))
 
 
 def measure(watch: Stopwatch, seconds: float, population: int) -> dict[str, Any]:

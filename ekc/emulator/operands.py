@@ -32,6 +32,12 @@ class Operands(Reader):
 
     def simple(self) -> Operand:
         """One operand without the `|` of pairs."""
+        if self.at < len(self.stream) and self.stream[self.at].kind == "mark":
+            return self._marked()
+        return self._named_or_number()
+
+    def _marked(self) -> Operand:
+        """One that begins with a mark."""
         if self.accept("{"):
             items = [self.simple()]
             while self.accept(","):
@@ -47,7 +53,9 @@ class Operands(Reader):
                 self.accept(",")
             return Vector(tuple(items))
         negated = bool(self.accept("!"))
-        sign = -1 if self.accept("-") else 1
+        return self._named_or_number(negated, -1 if self.accept("-") else 1)
+
+    def _named_or_number(self, negated: bool = False, sign: int = 1) -> Operand:
         token = self.stream[self.at] if self.at < len(self.stream) else None
         word = self.take()
         if token is not None and token.kind == "number":

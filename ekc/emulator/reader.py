@@ -37,8 +37,9 @@ class Reader:
 
     def accept(self, *wanted: str) -> str:
         """The next token's text if it is one of these, otherwise ""."""
-        if self.peek() in wanted and self.peek():
-            return self.take()
+        if self.at < len(self.stream) and (text := self.stream[self.at].text) in wanted:
+            self.at += 1
+            return text
         return ""
 
     def skip_past(self, end: str) -> None:

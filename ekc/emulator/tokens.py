@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ekc.errors import EkcError
 
@@ -17,8 +17,7 @@ _TOKEN = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """A piece of text, its kind (string, number, word, mark) and its line, from 1."""
 
     text: str
@@ -31,13 +30,14 @@ def tokens(text: str) -> list[Token]:
     text = text.rstrip("\0")
     found: list[Token] = []
     place, line = 0, 1
-    while place < len(text):
-        match = _TOKEN.match(text, place)
-        if match is None:
-            raise EkcError(f"PTX line {line}: cannot read {text[place : place + 20].splitlines()[0]!r}")
-        kind = match.lastgroup or "skip"
-        if kind != "skip":
-            found.append(Token(match.group(), kind, line))
-        line += match.group().count("\n")
-        place = match.end()
+    for match in _TOKEN.finditer(text):
+        if match.start() != place:
+            break
+        piece, kind, place = match.group(), match.lastgroup or "skip", match.end()
+        if kind == "skip":
+            line += piece.count("\n")
+        else:
+            found.append(Token(piece, kind, line))
+    if place < len(text):
+        raise EkcError(f"PTX line {line}: cannot read {text[place : place + 20].splitlines()[0]!r}")
     return found

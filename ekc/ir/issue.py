@@ -94,7 +94,7 @@ def merged(access: Access, written: Mapping[Atom, Written]) -> Extent:
         elif np.ndim(loop.copies) == 0 and int(loop.copies) == 1:
             apart = apart | np.where(np.asanyarray(loop.extent) == 1, 0, step)
         else:
-            copied += [step, loop.copies, loop.extent]
+            copied += _copied(np.asanyarray(step), loop)
     if not copied:
         return np.asanyarray(1)
     # Of the steps that join nothing, only what they do to alignment matters.
@@ -105,18 +105,28 @@ def merged(access: Access, written: Mapping[Atom, Written]) -> Extent:
     return _MERGED(kept, alignment, *copied)[0]
 
 
+def _copied(step: Extent, loop: Written) -> list[Extent]:
+    """What is looked up of a loop that is written out: step, and twice the copies, plus 1 where they are not
+    all of it. A step of whole widest accesses changes nothing, joined or not: it is told as none, for the
+    patterns to be few."""
+    matters = np.bitwise_and(step, max(_WIDTHS) - 1) != 0
+    copies = 2 * np.asanyarray(loop.copies) + (loop.copies < loop.extent)
+    return [np.where(matters, step, 0), np.where(matters, copies, 0)]
+
+
 def _widths(rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The width of rows of: whether something keeps the reads apart, the alignment of the rest, then step,
-    copies and extent of each loop that is written out."""
-    steps, copies, extents = (rows[:, 2 + part :: 3].T for part in range(3))
+    """The width of rows of: whether something keeps the reads apart, the alignment of the rest, and each loop
+    that is written out as `_copied`."""
+    steps, told = rows[:, 2::2].T, rows[:, 3::2].T
+    copies, partly = told >> 1, told & 1
     run, joined = np.ones(len(rows), np.int64), np.zeros(steps.shape, bool)
     for _ in steps:
         for i, step in enumerate(steps):
             joins = ~joined[i] & (step == run) & (copies[i] > 1)
             run = np.where(joins, run * copies[i], run)
             joined[i] |= joins
-    rest = np.where(copies < extents, steps * copies, 0)
-    left = np.where(joined, rest, np.where(extents == 1, 0, steps))
+    # A loop of one iteration takes no step.
+    left = np.where(joined, partly * steps * copies, np.where((copies == 1) & (partly == 0), 0, steps))
     left = np.bitwise_or.reduce(np.concatenate([rows[None, :, 1], left]))
     width = np.ones(len(rows))
     for wide in _WIDTHS:

@@ -2,22 +2,24 @@
 
 For the members of a population the walk takes the same array operations every time; only numbers differ.
 `record` runs it once, on arrays that note what is done to them, and gives a `Tape`: straight-line NumPy
-calls, each distinct one once, none whose result nobody needs. Where the walk does look at values ("does any
-member..."), the tape holds for columns that answer the same, and says when they do not.
+calls, each distinct one once, none whose result nobody needs or `tape_folding` knows. Where the walk does
+look at values ("does any member..."), the tape holds for columns that answer the same, and says when they
+do not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekc.errors import EkcError
-from ekc.ir.tape_code import Call, Ref, Writer, leaves, refs
+from ekc.ir.tape_code import Call, Ref, Writer, leaves, parts, refs
+from ekc.ir.tape_folding import folded, in_order, number
+from ekc.ir.tape_replay import Tape
 
 ROWS = 97
 """Rows to record with: a number that no array has for another reason."""
@@ -39,10 +41,16 @@ class _Taped(np.ndarray):
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         options.pop("out", None)
-        recorder = next((x.recorder for x in inputs if isinstance(x, _Taped)), None)
-        return (recorder or _recorder(inputs)).call(getattr(ufunc, method), inputs, options)
+        recorder = next((x.recorder for x in inputs if isinstance(x, _Taped)), None) or _recorder(inputs)
+        if method == "__call__" and not options:
+            return recorder.simple(ufunc, inputs)
+        return recorder.call(getattr(ufunc, method), inputs, options)
 
     def __array_function__(self, function: Any, _types: Any, args: Any, options: Any) -> Any:
+        if function is np.ndim:
+            return args[0].view(np.ndarray).ndim
+        if function is np.where and not options:
+            return _recorder(args).simple(function, args)
         return _recorder((args, options)).call(function, args, options)
 
     def __getitem__(self, key: Any) -> Any:
@@ -55,6 +63,16 @@ class _Taped(np.ndarray):
         return _recorder(self).assume(self)
 
 
+class _Section(NamedTuple):
+    """One sequence that a walk yields."""
+
+    given: list[tuple[Any, tuple[Any, ...]]]
+    assumed: dict[Ref, bool]
+    """How its branches went so far."""
+    nowhere: tuple[Ref, ...]
+    """Masks of which it took no row to be set."""
+
+
 class _Recorder:
     """Calls in order, each distinct one once."""
 
@@ -62,6 +80,8 @@ class _Recorder:
         self.calls: list[Call] = []
         self.known: dict[Any, int] = {}
         self.assumed: dict[Ref, bool] = {}
+        self.nowhere: dict[Ref, None] = {}
+        """Masks, in order, of which the walk took no row to be set."""
         self.results: dict[Ref, Any] = {}
         self.alone: set[Ref] = set()
 
@@ -83,6 +103,21 @@ class _Recorder:
             self.results[ref] = self._taped(found, ref)
         return self.results[ref]
 
+    def simple(self, function: Any, operands: Any) -> Any:
+        """A call of vectors and numbers; noted only where what it gives is not known without it."""
+        operands = tuple(number(x) for x in operands)
+        operands = in_order(function, operands, tuple(self.operand(x) for x in operands))
+        found = self.call(function, operands, {})
+        known = folded(function, operands, found)
+        return found if known is None else known
+
+    def take(self, walk: Walk, columns: Mapping[str, Any]) -> Iterator[_Section]:
+        """What a walk yields, and what it took for granted until then."""
+        self.assumed, self.nowhere = {}, {}
+        for outputs in walk(columns):
+            given = [(label, tuple(map(self.operand, values))) for label, values in outputs]
+            yield _Section(given, dict(self.assumed), tuple(self.nowhere))
+
     def cast(self, source: _Taped, dtype: Any) -> Ref | None:
         """A conversion to another type."""
         if source.ref is None or source.dtype == dtype:
@@ -92,7 +127,11 @@ class _Recorder:
     def assume(self, value: _Taped) -> bool:
         """A branch on a value: taken as it is here, and noted."""
         ref, outcome = self.operand(value), bool(_plain(value))
-        self.assumed[ref] = outcome
+        mask = self.calls[ref].args[0] if self.calls[ref].function is np.any else None
+        if isinstance(mask, Ref) and mask not in self.alone and not outcome:
+            self.nowhere[mask] = None
+        else:
+            self.assumed[ref] = outcome
         return outcome
 
     def operand(self, value: Any) -> Any:
@@ -104,8 +143,8 @@ class _Recorder:
         if isinstance(value, np.ndarray) and ROWS in value.shape:
             if not (value == value.flat[0]).all():
                 raise EkcError(_LOST)
-            return value.flat[0]
-        return value
+            value = value.flat[0]
+        return number(value)
 
     def _note(self, function: Any, args: Any, options: dict[str, Any]) -> Ref:
         key = _key((function, args, tuple(sorted(options.items()))))
@@ -184,57 +223,26 @@ def _key(value: Any) -> Any:
     return (kind, value)
 
 
-@dataclass(frozen=True)
-class Tape:
-    """Recorded walks: columns in, the values of each walk out."""
-
-    columns: tuple[str, ...]
-    function: Callable[..., tuple[tuple[Any, ...], ...]]
-    assumed: tuple[tuple[bool, ...], ...]
-    """How the branches of each walk went."""
-    length: int
-    """Calls on the tape."""
-
-    def __call__(
-        self, columns: Mapping[str, NDArray[np.int64]], bounds: Sequence[int]
-    ) -> list[tuple[Any, ...] | None]:
-        """What each walk gives for its own rows: those from `bounds[i]` to `bounds[i + 1]` of the columns.
-
-        None where one of its branches would go another way.
-        """
-        with np.errstate(all="ignore"):
-            outputs = self.function(bounds, *(columns[name] for name in self.columns))
-        found: list[tuple[Any, ...] | None] = []
-        for values, assumed in zip(outputs, self.assumed, strict=True):
-            answers = values[len(values) - len(assumed) :]
-            same = all(bool(answer) == way for answer, way in zip(answers, assumed, strict=True))
-            found.append(values[: len(values) - len(assumed)] if same else None)
-        return found
-
-
-Walk = Callable[[Mapping[str, Any]], Iterator[Sequence[Any]]]
+Walk = Callable[[Mapping[str, Any]], Iterator[Sequence[tuple[Any, tuple[Any, ...]]]]]
+"""Yields sequences of labels and of values under these."""
 
 
 def record(walks: Sequence[Walk], columns: Mapping[str, NDArray[np.int64]]) -> tuple[Tape, ...]:
-    """Record walks on columns of ROWS rows: a tape for each sequence of values that they yield.
+    """Record walks on columns of ROWS rows: a tape for each sequence that they yield.
 
     All walks yield equally many sequences. Raises `EkcError` where a vector leaves the tape.
     """
     recorder = _Recorder()
     taped = {name: recorder.column(column) for name, column in columns.items()}
-    parts: list[list[list[Any]]] = []
-    ways: list[list[tuple[bool, ...]]] = []
     with np.errstate(all="ignore"):
-        for walk in walks:
-            recorder.assumed, yielded, went = {}, [], []
-            for outputs in walk(taped):
-                yielded.append([*map(recorder.operand, outputs), *recorder.assumed])
-                went.append(tuple(recorder.assumed.values()))
-            parts.append(yielded)
-            ways.append(went)
-    tapes = []
-    for results, assumed in zip(zip(*parts, strict=True), zip(*ways, strict=True), strict=True):
-        writer = Writer(recorder.calls, len(columns), recorder.alone)
-        function, length = writer.function(results)
-        tapes.append(Tape(tuple(columns), function, assumed, length))
-    return tuple(tapes)
+        taken = [list(recorder.take(walk, taped)) for walk in walks]
+    return tuple(_tape(recorder, tuple(columns), sections) for sections in zip(*taken, strict=True))
+
+
+def _tape(recorder: _Recorder, columns: tuple[str, ...], sections: Sequence[_Section]) -> Tape:
+    given = parts([s.given for s in sections], recorder.alone)
+    writer = Writer(recorder.calls, len(columns), recorder.alone)
+    answers, masks = [tuple(s.assumed) for s in sections], [s.nowhere for s in sections]
+    function, length, nowhere = writer.function(given, answers, masks)
+    assumed = tuple(tuple(s.assumed.values()) for s in sections)
+    return Tape(columns, function, tuple(given), assumed, nowhere, length)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 Span = tuple[int, int]
 """Walks from the first to the last, both inside."""
@@ -46,6 +46,49 @@ def refs(values: Any) -> Iterator[Ref]:
     return (x for x in leaves(values) if isinstance(x, Ref))
 
 
+class Part(NamedTuple):
+    """Values that the walks from `first` to `last` give alike, under a label."""
+
+    label: Any
+    values: tuple[Any, ...]
+    first: int
+    last: int
+
+
+def parts(given: Sequence[Sequence[tuple[Any, tuple[Any, ...]]]], alone: Container[Ref]) -> list[Part]:
+    """What walks give, labels and values, told once for neighbours that give the same, but for results that
+    each must have `alone`; in order of the first of them. What a walk gives twice is told twice."""
+    found: list[Part] = []
+    running: dict[Any, int] = {}
+    for walk, own in enumerate(given):
+        before, running = running, {}
+        for label, values in own:
+            times = 0
+            while (key := (label, times, *((type(v), v) for v in values))) in running:
+                times += 1
+            shared = not any(ref in alone for ref in refs(values))
+            running[key] = number = before.get(key, len(found)) if shared else len(found)
+            if number == len(found):
+                found.append(Part(label, values, walk, walk))
+            else:
+                found[number] = found[number]._replace(last=walk)
+    return found
+
+
+class Nowhere(NamedTuple):
+    """A mask over the rows of some walks from `first` on that none of the rows of `walks` may set."""
+
+    first: int
+    walks: tuple[int, ...]
+
+    def set_in(self, mask: Any, bounds: Sequence[int]) -> Iterator[int]:
+        """The walks that have rows which set it."""
+        before = bounds[self.first]
+        for walk in self.walks:
+            if mask[bounds[walk] - before : bounds[walk + 1] - before].any():
+                yield walk
+
+
 @dataclass(frozen=True)
 class Line:
     """One statement: `target = text`."""
@@ -71,36 +114,57 @@ class Writer:
     cuts: set[str] = field(default_factory=set)
     bounds: dict[str, str] = field(default_factory=dict)
 
-    def function(self, results: Sequence[Sequence[Any]]) -> tuple[Callable[..., Any], int]:
-        """A function of the bounds of the walks and of the columns, and its number of calls.
+    def function(
+        self, given: Sequence[Part], answers: Sequence[Sequence[Ref]], masks: Sequence[Sequence[Ref]]
+    ) -> tuple[Callable[..., Any], int, tuple[Nowhere, ...]]:
+        """A function of the bounds of the walks and of the columns, its number of calls, and what its masks
+        are of.
 
-        It gives one tuple for each walk, of the `results` that this one asks for.
+        It gives the values of each part; the `answers` of each walk; and the `masks` of the walks, each once
+        for walks that stand together.
         """
-        self._place(results)
+        self._place(given, answers, masks)
         for number in range(self.inputs, len(self.calls)):
             for span in self.spans.get(Ref(number), ()):
                 self._call(Ref(number), span)
         length = sum(line.target not in self.cuts for line in self.lines)
-        given: list[str] = []
         kept: list[str] = []
-        for walk, asked in enumerate(results):
-            given.append(f"({''.join(self._text(x, (walk, walk), kept) + ', ' for x in asked)}), ")
+        outputs = [self._text(p.values, (p.first, p.last), kept) for p in given]
+        told = [self._text(tuple(own), (walk, walk), kept) for walk, own in enumerate(answers)]
+        held, nowhere = self._masks(masks)
+        kept += held
         head = f"def tape(bounds, {', '.join(f'v{i}_0' for i in range(self.inputs))}):"
         prelude = (f"{name} = {text}" for name, text in self.bounds.items())
-        body = [*prelude, *_dropping(self.lines, kept), f"return ({''.join(given)})"]
+        result = f"return {_tuple(outputs)}, {_tuple(told)}, {_tuple(held)}"
+        body = [*prelude, *_dropping(self.lines, kept), result]
         exec(compile("\n    ".join([head, *body]), "<tape>", "exec"), self.names)
-        return self.names["tape"], length
+        return self.names["tape"], length, nowhere
 
-    def _place(self, results: Sequence[Sequence[Any]]) -> None:
+    def _masks(self, masks: Sequence[Sequence[Ref]]) -> tuple[list[str], tuple[Nowhere, ...]]:
+        """The variables of masks, and which walks they are of."""
+        held: dict[str, Nowhere] = {}
+        for ref in dict.fromkeys(ref for own in masks for ref in own):
+            for low, high in self.spans[ref]:
+                walks = tuple(walk for walk in range(low, high + 1) if ref in masks[walk])
+                if walks:
+                    held[f"v{ref}_{low}"] = Nowhere(low, walks)
+        return list(held), tuple(held.values())
+
+    def _place(
+        self, given: Sequence[Part], answers: Sequence[Sequence[Ref]], masks: Sequence[Sequence[Ref]]
+    ) -> None:
         walks: dict[Ref, set[int]] = {}
-        for walk, asked in enumerate(results):
-            for ref in refs(asked):
+        for part in given:
+            for ref in refs(part.values):
+                walks.setdefault(ref, set()).update(range(part.first, part.last + 1))
+        for walk, own in enumerate(zip(answers, masks, strict=True)):
+            for ref in refs(own):
                 walks.setdefault(ref, set()).add(walk)
         for number in range(len(self.calls) - 1, self.inputs - 1, -1):
             for ref in refs((self.calls[number].args, self.calls[number].options)):
                 if Ref(number) in walks:
                     walks.setdefault(ref, set()).update(walks[Ref(number)])
-        everyone = [(0, len(results) - 1)]
+        everyone = [(0, len(answers) - 1)]
         for ref, found in walks.items():
             self.spans[ref] = everyone if ref < self.inputs else _spans(found, ref in self.alone)
 
@@ -118,8 +182,8 @@ class Writer:
             reads.append(self._variable(value, span))
             return reads[-1]
         if isinstance(value, (tuple, list)):
-            inside = "".join(self._text(one, span, reads) + ", " for one in value)
-            return f"({inside})" if isinstance(value, tuple) else f"[{inside}]"
+            inside = _tuple(self._text(one, span, reads) for one in value)
+            return inside if isinstance(value, tuple) else f"[*{inside}]"
         return repr(value) if type(value) in (bool, int) else self._name(value)
 
     def _variable(self, ref: Ref, span: Span) -> str:
@@ -147,6 +211,10 @@ class Writer:
         name = f"k{len(self.names)}"
         self.names[name] = value
         return name
+
+
+def _tuple(texts: Iterable[str]) -> str:
+    return f"({''.join(f'{text}, ' for text in texts)})"
 
 
 def _spans(walks: Iterable[int], alone: bool) -> list[Span]:

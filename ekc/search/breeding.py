@@ -75,13 +75,15 @@ class Breeder:
         current = (
             self.draw(self.size) if parents is None else self._unique(parents + self.draw(self.size // 2))
         )
-        scores = self._scored(current, score)
+        scores, keys = self._scored(current, score), self.space.keys(current)
         for _ in range(GENERATIONS if len(current) else 0):
-            children = self._legal(self._children(current, scores))
-            children = children[~np.isin(self.space.keys(children), self.space.keys(current))]
+            children = self._repaired(self._children(current, scores))
+            own = self.space.keys(children)
+            fresh = _first(np.concatenate([keys, own]), len(keys))
+            children = children[fresh]
             current, scores = current + children, np.concatenate([scores, self._scored(children, score)])
             best = np.argsort(scores, kind="stable")[: self.size]
-            current, scores = current[best], scores[best]
+            current, scores, keys = current[best], scores[best], np.concatenate([keys, own[fresh]])[best]
         return current, scores
 
     def around(self, proven: Population, count: int) -> Population:
@@ -105,18 +107,26 @@ class Breeder:
         return order[(self.random.random(count) ** 2 * len(order)).astype(np.int64)]
 
     def _legal(self, population: Population) -> Population:
+        return self._unique(self._repaired(population))
+
+    def _repaired(self, population: Population) -> Population:
         legal, dropped = self.space.repair(self.random, population)
         self.refusals.update(dropped)
         self.repaired += len(population)
-        return self._unique(legal)
+        return legal
 
     def _unique(self, population: Population) -> Population:
-        _, first = np.unique(self.space.keys(population), return_index=True)
-        return population[np.sort(first)]
+        return population[_first(self.space.keys(population))]
 
     def _scored(self, population: Population, score: Score) -> NDArray[np.float64]:
         self.bred += len(population)
         return score(population)
+
+
+def _first(keys: NDArray[np.int64], known: int = 0) -> NDArray[np.intp]:
+    """Where keys stand for the first time, in order; counted from the end of the `known` ones before them."""
+    _, first = np.unique(keys, return_index=True)
+    return np.sort(first[first >= known]) - known
 
 
 def diverse(

@@ -55,7 +55,9 @@ NAMES = (*COUNTS, *SHARES, *(name for name, _, _ in RATIOS))
 
 def features(figures: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float32]:
     """One row per schedule, one column per name in `NAMES`."""
-    columns = [np.log2(1.0 + figures[name]) for name in COUNTS]
-    columns += [figures[name] for name in SHARES]
-    columns += [np.log2(1.0 + figures[a] / np.maximum(figures[b], 1.0)) for _, a, b in RATIOS]
-    return np.stack(columns, axis=1).astype(np.float32)
+    counts = [figures[name] for name in COUNTS]
+    rates = [figures[a] / np.maximum(figures[b], 1.0) for _, a, b in RATIOS]
+    table = np.stack([*counts, *(figures[name] for name in SHARES), *rates])
+    for scaled in (table[: len(counts)], table[-len(rates) :]):
+        np.log2(np.add(scaled, 1.0, out=scaled), out=scaled)
+    return np.ascontiguousarray(table.T, dtype=np.float32)

@@ -6,17 +6,16 @@ then the models are fitted afresh. Everything that metering taught is kept as a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekc.devices.base import Peaks
-from ekc.search import prior
+from ekc.search.analysed import Analysed
 from ekc.search.belief import Belief
 from ekc.search.candidate import Candidate
-from ekc.search.features import features
 from ekc.search.foresight import Foresight, Judged
 from ekc.search.metering import BEGIN, START, WINDOW, MeteringShare, choose
 from ekc.search.method import OURS, Method
@@ -52,12 +51,11 @@ class Learner:
         self.latency = Belief(self.seed)
         self.power = PowerModel(self.seed, self.peaks, self.method.power == "constant")
 
-    def expect(self, figures: Mapping[str, Array]) -> tuple[Array, Array, Array, Array]:
+    def expect(self, seen: Analysed) -> tuple[Array, Array, Array, Array]:
         """(log seconds, spread of that, log watts, spread of that) expected of analysed genomes."""
-        rows, expected = features(figures), prior.latency(figures, self.peaks)
-        mean, spread = self.latency.expect(rows, expected)
-        pace = mean - np.log(expected)
-        return mean, spread, *self.power.expect(rows, pace, prior.power(figures, self.peaks))
+        mean, spread = self.latency.expect(seen.features, seen.latency_s)
+        pace = mean - np.log(seen.latency_s)
+        return mean, spread, *self.power.expect(seen.features, pace, seen.power_w)
 
     def learn_latency(self, timed: list[Candidate]) -> None:
         """Learn from the latencies of a round."""

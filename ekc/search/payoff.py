@@ -50,6 +50,10 @@ class WhilePaying:
             self._batch.append(population[[row]])
         return made
 
+    def promise(self, population: Population) -> NDArray[np.float64]:
+        """As the task does."""
+        return self.task.promise(population)
+
     def rankings(self, population: Population) -> tuple[NDArray[np.float64], ...]:
         """As the task does."""
         return self.task.rankings(population)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,8 @@ _MOST_HALVINGS = 6
 
 @dataclass(frozen=True, eq=False)
 class Remedy:
-    """Columns of the genome that can mend one rule."""
+    """Columns of the genome that can mend one rule. What a structure does not use stands at 0, below which
+    nothing goes."""
 
     halvings: tuple[tuple[int, NDArray[np.int64]], ...]
     """(column, row -> smaller row) for tile levels."""
@@ -42,49 +44,50 @@ class Remedy:
         self,
         random: np.random.Generator,
         genes: NDArray[np.int64],
-        uses: NDArray[np.bool_],
+        rows: NDArray[np.intp],
         excess: NDArray[np.float64],
-    ) -> NDArray[np.int64]:
-        """Genes one step closer to legal: tiles halved as often as the excess asks, choices lowered.
-
-        `uses[row, column]`: which genes mean something, each row by its structure.
-        """
-        out = genes.copy()
+    ) -> None:
+        """Bring some rows of `genes` one step closer to legal, where they stand: tiles halved as often as the
+        `excess` of each of the rows asks, choices lowered."""
         wanted = np.minimum(np.ceil(np.log2(np.maximum(excess, 1.001))), _MOST_HALVINGS)
         if self.lowered:
-            wanted[self._lower(random, out, uses)] = 0
+            wanted[self._lower(random, genes, rows)] = 0
         if self.halvings:
-            able = uses[:, [column for column, _ in self.halvings]]
             for number in range(int(wanted.max(initial=0))):
-                self._halve(random, out, able, np.flatnonzero(wanted > number))
-        return out
+                self._halve(random, genes, rows[wanted > number])
 
     def _lower(
-        self, random: np.random.Generator, genes: NDArray[np.int64], uses: NDArray[np.bool_]
+        self, random: np.random.Generator, genes: NDArray[np.int64], rows: NDArray[np.intp]
     ) -> NDArray[np.intp]:
         """Lower one choice of each row, any that can go down, by any amount; only half the rows where
-        tiles could shrink instead. The rows that were lowered."""
+        tiles could shrink instead. Which of the rows were lowered."""
         columns = np.array(self.lowered)
-        rows, column = _picked(random, (genes[:, columns] > 0) & uses[:, columns])
+        own = genes[rows[:, None], columns]
+        at, pick = _picked(random, own > 0)
         if self.halvings:
-            chosen = random.random(len(rows)) < 0.5
-            rows, column = rows[chosen], column[chosen]
-        column = columns[column]
-        genes[rows, column] = (random.random(len(rows)) * genes[rows, column]).astype(np.int64)
-        return rows
+            chosen = random.random(len(at)) < 0.5
+            at, pick = at[chosen], pick[chosen]
+        genes[rows[at], columns[pick]] = (random.random(len(at)) * own[at, pick]).astype(np.int64)
+        return at
 
-    def _halve(
-        self,
-        random: np.random.Generator,
-        genes: NDArray[np.int64],
-        able: NDArray[np.bool_],
-        rows: NDArray[np.intp],
-    ) -> None:
+    def _halve(self, random: np.random.Generator, genes: NDArray[np.int64], rows: NDArray[np.intp]) -> None:
         """Halve one tile level of each row, any of those that can still shrink."""
-        columns = np.array([column for column, _ in self.halvings])
-        halved = np.stack([smaller[genes[rows, column]] for column, smaller in self.halvings], axis=1)
-        at, pick = _picked(random, able[rows] & (halved != genes[rows[:, None], columns[None, :]]))
+        columns, begins, smaller = self._tables
+        own = genes[rows[:, None], columns]
+        halved = smaller.take(own + begins)
+        at, pick = _picked(random, halved != own)
         genes[rows[at], columns[pick]] = halved[at, pick]
+
+    @cached_property
+    def _tables(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """The columns of `halvings`, and their tables end to end: where each begins, and all of them."""
+        columns = np.array([column for column, _ in self.halvings])
+        lengths = [len(smaller) for _, smaller in self.halvings]
+        return (
+            columns,
+            np.cumsum([0, *lengths[:-1]]),
+            np.concatenate([smaller for _, smaller in self.halvings]),
+        )
 
 
 def _picked(

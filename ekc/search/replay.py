@@ -46,9 +46,13 @@ class Replay:
         """The row of the table."""
         return int(self.space.rows(population.genes[[row]])[0])
 
+    def promise(self, population: Population) -> NDArray[np.float64]:
+        """Of an improvement; before the first figures all are alike."""
+        return -self._promise[self.space.rows(population.genes)]
+
     def rankings(self, population: Population) -> tuple[NDArray[np.float64], ...]:
-        """By expected improvement; before the first figures all are alike."""
-        return (-self._promise[self.space.rows(population.genes)],)
+        """By the promise alone."""
+        return (self.promise(population),)
 
     def likeness(self, population: Population) -> NDArray[np.float64]:
         """To the process; before the first figures, only a row to itself."""

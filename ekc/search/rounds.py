@@ -53,8 +53,11 @@ class Task(Protocol[Trying]):
     def make(self, population: Population, row: int, number: int) -> Trying | None:
         """One genome, ready to be measured in round `number`; None where the same was tried before."""
 
+    def promise(self, population: Population) -> NDArray[np.float64]:
+        """What genomes are bred by: lower is better."""
+
     def rankings(self, population: Population) -> tuple[NDArray[np.float64], ...]:
-        """Ways to order genomes, lower first, that share a batch evenly; the first one also breeds."""
+        """Ways to order genomes, lower first, that share a batch evenly; the first is the promise."""
 
     def likeness(self, population: Population) -> NDArray[np.float64]:
         """How alike genomes look to the models, pair by pair: 1 for those that they cannot tell apart."""
@@ -91,7 +94,7 @@ class Rounds(Generic[Trying]):
         given = list(given[: self.trials])
         while self._done < self.trials and self.task.on_time():
             self.number += 1
-            parents, scores = self.breeder.evolve(parents, lambda p: self.task.rankings(p)[0])
+            parents, scores = self.breeder.evolve(parents, self.task.promise)
             wanted = round_size(self.number, self._done, self.trials, self.pace) - len(given)
             fresh, genomes = self._pick(parents, scores, max(wanted, 0))
             if not fresh and not given:

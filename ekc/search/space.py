@@ -31,7 +31,7 @@ CHUNK = 8192
 SAMPLE = 97
 """Random genomes that show the walks which columns hold what."""
 REPAIR_ROUNDS = 12
-GIVEN_UP = 0.005
+GIVEN_UP = 0.01
 """Share of a population that is not worth another round of repair."""
 
 
@@ -49,6 +49,8 @@ class Space:
         self._used = np.argsort(~self.uses, axis=1, kind="stable")
         self._moves = Moves([d.table for d in self.decisions])
         self._remedies: dict[str, Remedy] = {}
+        # Of sums of products with large odd numbers, all bits differ.
+        self._odd = np.random.default_rng(0).integers(0, 2**62, len(names) + 1, dtype=np.int64) * 2 + 1
         self._position = {name: i for i, name in enumerate(names)}
         self._tables = [
             (hole, column, np.ascontiguousarray(d.table[:, i]))
@@ -115,10 +117,9 @@ class Space:
         among the rules met so far (-1: none)."""
         genes, broken = population.genes.copy(), np.full(len(population), -1)
         for found in self.broken(population):
-            at, remedy = found.rows, self.remedy(found.rule)
-            number = list(self._remedies).index(found.rule)
-            broken[at] = np.where(broken[at] < 0, number, broken[at])
-            genes[at] = remedy.ease(random, genes[at], self.uses[population.structure[at]], found.excess)
+            self.remedy(found.rule).ease(random, genes, found.rows, found.excess)
+            first = found.rows[broken[found.rows] < 0]
+            broken[first] = list(self._remedies).index(found.rule)
         return genes, broken
 
     def broken(self, population: Population) -> Iterator[Broken]:
@@ -138,11 +139,10 @@ class Space:
         out: dict[str, NDArray[np.float64]] = {}
         for rows, genomes in self._sorted(population):
             in_order: dict[str, NDArray[np.float64]] = {}
-            for part, figures in self.walks.figures(genomes):
-                for name, values in figures.items():
-                    if name not in in_order:
-                        in_order[name] = np.zeros(len(rows))
-                    in_order[name][part] = values
+            for name, part, values in self.walks.figures(genomes):
+                if name not in in_order:
+                    in_order[name] = np.zeros(len(rows))
+                in_order[name][part] = values
             for name, column in in_order.items():
                 if name not in out:
                     out[name] = np.zeros(len(population))
@@ -152,14 +152,16 @@ class Space:
     def _sorted(self, population: Population) -> Iterator[tuple[NDArray[np.intp], Sorted]]:
         """Chunks of genomes sorted by structure, and which rows of the population they are."""
         for start in range(0, len(population), CHUNK):
-            structure = population.structure[start : start + CHUNK]
+            # Numbers of 16 bits are sorted by counting.
+            structure = population.structure[start : start + CHUNK].astype(np.int16)
             rows = start + np.argsort(structure, kind="stable")
             counts = np.bincount(structure, minlength=len(self.structures))
             yield rows, Sorted([0, *np.cumsum(counts).tolist()], self._columns(population.genes[rows]))
 
     def _columns(self, genes: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
         """What genes put into the holes."""
-        return {hole: table[genes[:, column]] for hole, column, table in self._tables}
+        by_column = np.ascontiguousarray(genes.T)
+        return {hole: table.take(by_column[column]) for hole, column, table in self._tables}
 
     def values(self, population: Population, row: int) -> dict[str, int]:
         """The decisions of one genome as plain numbers, by hole name."""
@@ -185,13 +187,9 @@ class Space:
                 yield refusal
 
     def keys(self, population: Population) -> NDArray[np.int64]:
-        """A number per genome, equal for equal ones: for throwing duplicates out."""
-        key: NDArray[np.int64] = population.structure.astype(np.int64)
-        with np.errstate(over="ignore"):
-            for column in range(population.genes.shape[1]):
-                key = key * np.int64(1_000_003) + population.genes[:, column] * np.int64(2_654_435_761)
-                key ^= key >> 31
-        return key
+        """A number per genome, equal for equal ones and not 0: for throwing duplicates out."""
+        key: NDArray[np.int64] = population.genes @ self._odd[1:] + population.structure * self._odd[0]
+        return key + 1
 
     def _canonical(self, population: Population) -> Population:
         """Genes that a structure does not use are 0, so that they make no false variety."""

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from ekc.ir.analysis import analyse
 from ekc.ir.schedule import Schedule
-from ekc.search import prior
+from ekc.search.analysed import Memory, analysed
 from ekc.search.belief import improvement
 from ekc.search.candidate import Candidate
-from ekc.search.features import features
 from ekc.search.learner import Learner
 from ekc.search.measuring import LABEL_WINDOW_S, Bench, Failure
 from ekc.search.method import OURS, Method
@@ -24,6 +23,8 @@ from ekc.search.options import Wish
 from ekc.search.population import Population
 from ekc.search.progress import Progress
 from ekc.search.space import Space
+
+Array = NDArray[np.float64]
 
 METERED_PER_RUN = 16
 """Metering comes about so many times in a run."""
@@ -46,6 +47,7 @@ class ScheduleTask:
         self.device = bench.device
         self.method = method
         self.learner = Learner(self.device.peaks, wish.seed, wish.max_slowdown, self.method)
+        self.memory = Memory(space, self.device.peaks)
         self.candidates: list[Candidate] = []
         self.late = False
         self._tried: set[str] = set()
@@ -68,30 +70,39 @@ class ScheduleTask:
 
     def candidate(self, schedule: Schedule, structure: str, number: int) -> Candidate:
         """A schedule with what its analysis says, aimed at the device."""
-        figures = analyse(schedule.program, self.device.limits)
-        peaks = self.device.peaks
-        expected = float(prior.latency(figures, peaks)[0]), float(prior.power(figures, peaks)[0])
-        made = Candidate(schedule, structure, features(figures)[0], *expected, number)
+        seen = analysed(analyse(schedule.program, self.device.limits), self.device.peaks)
+        expected = float(seen.latency_s[0]), float(seen.power_w[0])
+        made = Candidate(schedule, structure, seen.features[0], *expected, number)
         made.aim(self.device.arch, self.device.limits)
         return made
 
-    def rankings(self, population: Population) -> tuple[NDArray[np.float64], ...]:
-        """By what a measurement promises of the objective, and of the latency alone."""
+    def promise(self, population: Population) -> NDArray[np.float64]:
+        """What a measurement promises of the objective: lower is better."""
         if not len(population) or self.method.proposals == "drawn":
-            return (np.zeros(len(population)),)
-        mean, spread, power, power_spread = self.learner.expect(self.space.figures(population))
-        working = self.working
-        latency = _promise(mean, spread, [c.latency_s for c in working])
-        if self.wish.objective == "latency":
-            return (latency,)
+            return np.zeros(len(population))
+        expected = self.learner.expect(self.memory.of(population))
+        return self._of_latency(*expected) if self.wish.objective == "latency" else self._of_both(*expected)
+
+    def rankings(self, population: Population) -> tuple[NDArray[np.float64], ...]:
+        """By the promise, and by that of the latency alone."""
+        if not len(population) or self.method.proposals == "drawn" or self.wish.objective == "latency":
+            return (self.promise(population),)
+        expected = self.learner.expect(self.memory.of(population))
+        return self._of_both(*expected), self._of_latency(*expected)
+
+    def _of_latency(self, mean: Array, spread: Array, *_: Array) -> Array:
+        return _promise(mean, spread, np.array([c.latency_s for c in self.working]))
+
+    def _of_both(self, mean: Array, spread: Array, power: Array, power_spread: Array) -> Array:
         low, high = (self._score(np.exp(x), np.exp(power)) for x in (mean, mean + spread))
         dear = self._score(1.0, np.exp(power_spread))
-        seen = [self.score(c) for c in self.marks]
-        return _promise(np.log(low), np.hypot(np.log(high / low), np.log(dear)), seen), latency
+        marks = self.marks
+        seen = self._score(np.array([c.latency_s for c in marks]), np.array([c.power_w for c in marks]))
+        return _promise(np.log(low), np.hypot(np.log(high / low), np.log(dear)), seen)
 
     def likeness(self, population: Population) -> NDArray[np.float64]:
         """To the latency's belief."""
-        return self.learner.latency.likeness(features(self.space.figures(population)))
+        return self.learner.latency.likeness(self.memory.of(population).features)
 
     @property
     def marks(self) -> list[Candidate]:
@@ -181,8 +192,6 @@ class ScheduleTask:
         return f"fastest {fastest * 1e6:.1f} us, {metered} metered"
 
 
-def _promise(
-    mean: NDArray[np.float64], spread: NDArray[np.float64], seen: Sequence[float]
-) -> NDArray[np.float64]:
+def _promise(mean: Array, spread: Array, seen: Array) -> Array:
     """Lower is better: minus the expected improvement on the best seen; before any was, the mean."""
-    return -improvement(mean, spread, math.log(min(seen))) if seen else mean
+    return -improvement(mean, spread, math.log(seen.min())) if len(seen) else mean

@@ -3,7 +3,7 @@ population. Structures that share steps share what follows from these."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,8 @@ from ekc.ir.operator import Operator
 from ekc.ir.program import Program, initial
 from ekc.ir.refusal import Check
 from ekc.ir.rules import checks
-from ekc.ir.tape import ROWS, Tape, record
+from ekc.ir.tape import ROWS, Walk, record
+from ekc.ir.tape_replay import Given, Tape
 from ekc.search.structures import Structure
 
 
@@ -29,11 +30,11 @@ class Sorted:
     columns: Mapping[str, NDArray[np.int64]]
     """Values of every hole; a structure that does not have it does not look."""
 
-    def present(self) -> Iterator[tuple[int, slice]]:
-        """Structures that have rows, and these."""
-        for number, (low, high) in enumerate(zip(self.bounds, self.bounds[1:], strict=False)):
-            if high > low:
-                yield number, slice(low, high)
+    def present(self, some: Iterable[int]) -> Iterator[tuple[int, slice]]:
+        """Those of some structures that have rows, and these."""
+        for number in sorted(some):
+            if self.bounds[number + 1] > self.bounds[number]:
+                yield number, slice(self.bounds[number], self.bounds[number + 1])
 
     def of(self, rows: slice) -> dict[str, NDArray[np.int64]]:
         """The columns of some rows."""
@@ -46,8 +47,14 @@ class Broken:
 
     rule: str
     rows: NDArray[np.intp]
-    excess: NDArray[np.float64]
-    """By how much each is beyond the limit: a ratio of at least 1; 1 where a rule has no numbers."""
+    checked: Sequence[tuple[NDArray[np.intp], Any, Any]]
+    """Of every check that failed, where in what it needed, and in the limit, these rows are, in turn."""
+
+    @cached_property
+    def excess(self) -> NDArray[np.float64]:
+        """By how much each row is beyond the limit: a ratio of at least 1; 1 where a rule has no numbers."""
+        ratios = [np.broadcast_to(_excess(need, limit, at), at.shape) for at, need, limit in self.checked]
+        return np.asarray(np.maximum(np.concatenate(ratios), 1.0))
 
 
 class Walks:
@@ -63,8 +70,6 @@ class Walks:
         """`sample`: values of every hole to record with, such as a population has; any number of rows."""
         self.op, self.structures, self.limits = op, structures, limits
         self._sample = {hole: np.resize(column, ROWS) for hole, column in sample.items()}
-        self._rules: list[list[str]] = []
-        self._figures: list[list[str]] = []
 
     def program(self, structure: int, values: Mapping[str, Any]) -> Program:
         """The Program for numbers, or for vectors of them."""
@@ -75,45 +80,37 @@ class Walks:
 
     def broken(self, genomes: Sorted) -> list[Broken]:
         """Every rule that some rows break."""
-        failed: dict[str, list[NDArray[np.intp]]] = {}
-        excess: dict[str, list[NDArray[np.float64]]] = {}
-        found = self._tapes[0](genomes.columns, genomes.bounds)
-        for structure, rows in genomes.present():
-            facts, rules = found[structure], self._rules[structure]
-            if facts is None:
-                direct = list(checks(self.program(structure, genomes.of(rows)), self.limits))
-                facts, rules = tuple(_facts(direct)), [c.rule for c in direct]
-            count = rows.stop - rows.start
-            for rule, ok, need, limit in zip(rules, facts[0::3], facts[1::3], facts[2::3], strict=True):
-                if not np.logical_and.reduce(ok, axis=None):
-                    at = np.logical_not(ok).nonzero()[0] if np.ndim(ok) else np.arange(count)
-                    failed.setdefault(rule, []).append(rows.start + at)
-                    excess.setdefault(rule, []).append(_excess(need, limit, at))
-        return [Broken(rule, np.concatenate(at), np.concatenate(excess[rule])) for rule, at in failed.items()]
+        failed: dict[str, tuple[list[NDArray[np.intp]], list[Any]]] = {}
+        found, astray = self._tapes[0](genomes.columns, genomes.bounds)
+        for structure, rows in genomes.present(astray):
+            direct = checks(self.program(structure, genomes.of(rows)), self.limits)
+            found += [Given(c.rule, rows, _facts(c)) for c in direct]
+        for rule, rows, (ok, need, limit) in found:
+            if not np.logical_and.reduce(ok, axis=None):
+                at = (~ok).nonzero()[0] if np.ndim(ok) else np.arange(rows.stop - rows.start)
+                broken, checked = failed.setdefault(rule, ([], []))
+                broken.append(rows.start + at)
+                checked.append((at, need, limit))
+        return [Broken(rule, np.concatenate(at), checked) for rule, (at, checked) in failed.items()]
 
-    def figures(self, genomes: Sorted) -> Iterator[tuple[slice, dict[str, Any]]]:
-        """The analysis of the rows of each structure; a plain number where all agree."""
-        found = self._tapes[1](genomes.columns, genomes.bounds)
-        for structure, rows in genomes.present():
-            figures = found[structure]
-            if figures is None:
-                yield rows, quantities(self.program(structure, genomes.of(rows)), self.limits)
-            else:
-                yield rows, dict(zip(self._figures[structure], figures, strict=True))
+    def figures(self, genomes: Sorted) -> Iterator[tuple[str, slice, Any]]:
+        """The analysis: a quantity, some rows, and what it is for them; a plain number where all agree."""
+        found, astray = self._tapes[1](genomes.columns, genomes.bounds)
+        for name, rows, (values,) in found:
+            yield name, rows, values
+        for structure, rows in genomes.present(astray):
+            direct = quantities(self.program(structure, genomes.of(rows)), self.limits)
+            yield from ((name, rows, values) for name, values in direct.items())
 
     @cached_property
     def _tapes(self) -> tuple[Tape, ...]:
         return record([self._walk(i) for i in range(len(self.structures))], self._sample)
 
-    def _walk(self, structure: int) -> Callable[[Mapping[str, Any]], Iterator[Sequence[Any]]]:
-        def walk(columns: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
+    def _walk(self, structure: int) -> Walk:
+        def walk(columns: Mapping[str, Any]) -> Iterator[Sequence[tuple[str, tuple[Any, ...]]]]:
             program = self.program(structure, columns)
-            rules = [c for c in checks(program, self.limits) if not _always(c.ok)]
-            self._rules.append([c.rule for c in rules])
-            yield list(_facts(rules))
-            found = quantities(program, self.limits)
-            self._figures.append(list(found))
-            yield list(found.values())
+            yield [(c.rule, _facts(c)) for c in checks(program, self.limits) if not _always(c.ok)]
+            yield [(name, (value,)) for name, value in quantities(program, self.limits).items()]
 
         return walk
 
@@ -123,18 +120,14 @@ def _always(ok: Any) -> bool:
     return isinstance(ok, (bool, np.bool_)) and bool(ok)
 
 
-def _facts(rules: Iterable[Check]) -> Iterator[Any]:
-    """Verdict, need and limit of every rule; no need and limit where they are not numbers."""
-    for c in rules:
-        numbers = c.limit_text == "{}" and not isinstance(c.need, str) and not isinstance(c.limit, str)
-        yield from (c.ok, c.need, c.limit) if numbers else (c.ok, None, None)
+def _facts(c: Check) -> tuple[Any, Any, Any]:
+    """Verdict, need and limit of a rule; no need and limit where they are not numbers."""
+    numbers = c.limit_text == "{}" and not isinstance(c.need, str) and not isinstance(c.limit, str)
+    return (c.ok, c.need, c.limit) if numbers else (c.ok, None, None)
 
 
-def _excess(need: Any, limit: Any, at: NDArray[np.intp]) -> NDArray[np.float64]:
-    if need is None:
-        return np.ones(len(at))
-    ratio = _of(need, at) / np.maximum(_of(limit, at), 1)
-    return np.asarray(np.maximum(ratio, np.ones(len(at))))
+def _excess(need: Any, limit: Any, at: NDArray[np.intp]) -> Any:
+    return 1.0 if need is None else _of(need, at) / np.maximum(_of(limit, at), 1)
 
 
 def _of(value: Any, at: NDArray[np.intp]) -> Any:

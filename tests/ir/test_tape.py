@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,10 @@ from numpy.typing import NDArray
 
 from ekc.errors import EkcError
 from ekc.ir.lookup import Lookup
-from ekc.ir.tape import ROWS, record, some
+from ekc.ir.tape import ROWS, Walk, record, some
+from ekc.ir.tape_replay import Tape
+
+Steps = Iterator[Sequence[tuple[Any, tuple[Any, ...]]]]
 
 
 def columns(rows: int, seed: int = 0, low: int = 1) -> dict[str, NDArray[np.int64]]:
@@ -23,24 +27,42 @@ def doubled(rows: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.stack([2.0 * rows[:, 0], rows.sum(axis=1, dtype=np.float64)], axis=1)
 
 
-def walk(given: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
+def told(*values: Any) -> list[tuple[int, tuple[Any, ...]]]:
+    """Values as a walk yields them, by number."""
+    return [(number, (value,)) for number, value in enumerate(values)]
+
+
+def played(tape: Tape, given: Mapping[str, Any], bounds: Sequence[int]) -> list[list[Any] | None]:
+    """What a tape gives for each walk, by number; None for a walk astray."""
+    found, astray = tape(given, bounds)
+    out: list[Any] = [None if walk in astray else {} for walk in range(len(bounds) - 1)]
+    for label, rows, (value,) in found:
+        for walk, (low, high) in enumerate(pairwise(bounds)):
+            if rows.start <= low < high <= rows.stop:
+                part = value[low - rows.start : high - rows.start] if np.ndim(value) else value
+                assert label not in out[walk]
+                out[walk][label] = part
+    return [None if own is None else [own[label] for label in sorted(own)] for own in out]
+
+
+def walk(given: Mapping[str, Any]) -> Steps:
     a, b = given["a"], given["b"]
     share = np.where(a > b, a / b, 1.0)
     table = Lookup(doubled, 2)(a, 7, b)
-    yield [share, np.minimum(a % 8, 3), 5, np.asanyarray(a, dtype=np.float64)]
+    yield told(share, np.minimum(a % 8, 3), 5, np.asanyarray(a, dtype=np.float64))
     # Said twice, done once; said and not asked for, not done.
-    yield [table[0] + table[1], (a * b) - (a * b), np.sqrt(b) if False else b.sum()]
+    yield told(table[0] + table[1], (a * b) - (a * b), np.sqrt(b) if False else b.sum())
 
 
 def direct(given: Mapping[str, Any], of: Any = walk) -> list[list[Any]]:
-    return [list(part) for part in of(given)]
+    return [[value for _, (value,) in part] for part in of(given)]
 
 
 @pytest.mark.parametrize("rows", [1, 60, ROWS, 1000])
 def test_a_tape_gives_what_the_walk_gives(rows: int) -> None:
     tapes, given = record([walk], columns(ROWS)), columns(rows, seed=3)
     for tape, expected in zip(tapes, direct(given), strict=True):
-        (found,) = tape(given, [0, rows])
+        (found,) = played(tape, given, [0, rows])
         assert found is not None
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_array_equal(one, other)
@@ -49,21 +71,21 @@ def test_a_tape_gives_what_the_walk_gives(rows: int) -> None:
 BOUNDS = ([0, 40, 90, 170, 300], [0, 0, 1, 1, 300], [0, 300, 300, 300, 300])
 
 
-def several() -> list[Callable[[Mapping[str, Any]], Iterator[Sequence[Any]]]]:
+def several() -> list[Walk]:
     """Four walks that share some calls: all, neighbours, the outer two, and none."""
 
-    def one(number: int) -> Callable[[Mapping[str, Any]], Iterator[Sequence[Any]]]:
-        def walk(given: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
+    def one(number: int) -> Walk:
+        def walk(given: Mapping[str, Any]) -> Steps:
             a, b = given["a"], given["b"]
             everyone, pairs = a * b, a // (1 + number // 2)
             outer = np.maximum(a, b) if number in (0, 3) else a
             table = Lookup(doubled, 2)(a, number // 2, b)
-            yield [everyone + 1, a * 0 + number + pairs, outer - number]
-            yield [
+            yield told(everyone + 1, a * 0 + number + pairs, outer - number)
+            yield told(
                 table[0] + table[1],
                 np.maximum(a - a.sum(), everyone.min(initial=99)),
                 np.where(b > 9, a, number),
-            ]
+            )
 
         return walk
 
@@ -78,61 +100,87 @@ def test_walks_that_share_calls_give_what_each_gives_of_its_own_rows(bounds: lis
         low, high = bounds[number : number + 2]
         own = {name: column[low:high] for name, column in given.items()}
         for tape, expected in zip(tapes, direct(own, walk), strict=True):
-            found = tape(given, bounds)[number]
+            found = played(tape, given, bounds)[number]
             assert found is not None
+            if low == high:
+                continue
             for mine, theirs in zip(found, expected, strict=True):
                 np.testing.assert_array_equal(mine, theirs)
 
 
 def test_what_walks_share_is_done_once() -> None:
-    def shared(given: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
-        yield [given["a"] * given["b"], (given["a"] + given["b"]).sum()]
+    def shared(given: Mapping[str, Any]) -> Steps:
+        yield told(given["a"] * given["b"], (given["a"] + given["b"]).sum())
 
     (tape,) = record([shared] * 5, columns(ROWS))
     # One product and one sum of columns; the sum over rows for each walk alone.
     assert tape.length == 2 + 5
 
 
-def test_each_walk_goes_its_own_way() -> None:
-    def upward(given: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
-        yield [given["a"] if (given["a"] < 0).any() else -given["a"]]
+@pytest.mark.parametrize("said", [lambda mask: mask.any(), np.any])
+def test_each_walk_goes_its_own_way(said: Any) -> None:
+    def upward(given: Mapping[str, Any]) -> Steps:
+        yield told(given["a"] if said(given["a"] < 0) else -given["a"])
 
-    (tape,) = record([upward, upward], columns(ROWS))
-    given = columns(60, seed=1)
-    given["a"][45] = -1
-    first, second = tape(given, [0, 40, 60])
-    assert first is not None
-    assert second is None
-    np.testing.assert_array_equal(first[0], -given["a"][:40])
+    (tape,) = record([upward] * 4, columns(ROWS))
+    given = columns(90, seed=1)
+    for astray in (0, 1, 3):
+        own = dict(given) | {"a": given["a"].copy()}
+        bounds = [0, 40, 60, 60, 90]
+        own["a"][bounds[astray] + 5] = -1
+        found = played(tape, own, bounds)
+        assert [walk for walk in range(4) if found[walk] is None] == [astray]
+        for walk in {0, 1, 3} - {astray}:
+            rows = slice(bounds[walk], bounds[walk + 1])
+            np.testing.assert_array_equal(found[walk][0], -given["a"][rows])  # type: ignore[index]
+
+
+def test_what_no_row_may_be_is_asked_once_of_walks_that_stand_together() -> None:
+    def upward(given: Mapping[str, Any]) -> Steps:
+        yield told(given["a"] if np.any(given["a"] < 0) else -given["a"])
+
+    (tape,) = record([upward] * 5, columns(ROWS))
+    assert [where.walks for where in tape.nowhere] == [(0, 1, 2, 3, 4)]
+
+
+def test_what_walks_that_stand_together_give_alike_is_given_once() -> None:
+    found, astray = record(several(), columns(ROWS))[0](columns(300), BOUNDS[0])
+    assert not astray
+    given = sorted((label, rows.start, rows.stop) for label, rows, _ in found)
+    # What all have; the sums that are each one's own; what the outer two have apart.
+    everyone = [(0, 0, 300)]
+    own = [(1, low, high) for low, high in pairwise(BOUNDS[0])]
+    apart = [(2, low, high) for low, high in pairwise(BOUNDS[0])]
+    assert given == everyone + own + apart
 
 
 def test_a_call_said_twice_is_done_once_and_an_idle_one_never() -> None:
-    def lengthy(given: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
+    def lengthy(given: Mapping[str, Any]) -> Steps:
         _ = np.sqrt(given["a"])
-        yield [given["a"] * 2 + given["a"] * 2]
+        yield told(given["a"] * 2 + given["a"] * 2)
 
     (tape,) = record([lengthy], columns(ROWS))
     assert tape.length == 2
 
 
 def test_a_branch_that_would_go_another_way_is_told() -> None:
-    def branching(given: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
-        yield [given["a"] if np.any(given["a"] < 0) else -given["a"]]
+    def branching(given: Mapping[str, Any]) -> Steps:
+        yield told(given["a"] if np.any(given["a"] < 0) else -given["a"])
 
     (tape,) = record([branching], columns(ROWS))
-    assert tape(columns(9, seed=1), [0, 9]) != [None]
-    assert tape(columns(900, seed=1, low=-9), [0, 900]) == [None]
+    assert played(tape, columns(9, seed=1), [0, 9]) != [None]
+    assert played(tape, columns(900, seed=1, low=-9), [0, 900]) == [None]
 
 
 def test_some_takes_the_general_way() -> None:
-    def masked(given: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
+    def masked(given: Mapping[str, Any]) -> Steps:
         below = given["a"] < 0
-        yield [np.where(below, 0, given["a"]) if some(below) else given["a"]]
+        yield told(np.where(below, 0, given["a"]) if some(below) else given["a"])
 
     (tape,) = record([masked], columns(ROWS))
     for low in (1, -9):
         given = columns(300, seed=2, low=low)
-        (found,) = tape(given, [0, 300])
+        (found,) = played(tape, given, [0, 300])
         assert found is not None
         np.testing.assert_array_equal(found[0], np.maximum(given["a"], 0))
     assert some(np.array([False, True]))
@@ -145,7 +193,7 @@ def test_some_takes_the_general_way() -> None:
 )
 def test_a_vector_that_leaves_the_tape_is_an_error(lose: Any) -> None:
     with pytest.raises(EkcError, match="left the tape"):
-        record([lambda given: iter([[lose(given["a"])]])], columns(ROWS))
+        record([lambda given: iter([told(lose(given["a"]))])], columns(ROWS))
 
 
 def test_a_lookup_counts_each_pattern_once_and_never_forgets_a_result() -> None:
@@ -160,6 +208,14 @@ def test_a_lookup_counts_each_pattern_once_and_never_forgets_a_result() -> None:
     for _ in range(2):
         np.testing.assert_array_equal(table(some_numbers)[0], some_numbers * 3.0)
     assert sorted(asked) == sorted(set(some_numbers.tolist()))
+
+
+def test_a_pattern_of_more_numbers_is_another_whatever_they_are() -> None:
+    table = Lookup(lambda rows: np.full((len(rows), 1), float(rows.shape[1])), 1)
+    numbers = np.arange(5)
+    for width in (1, 2, 3):
+        np.testing.assert_array_equal(table(numbers, *[0] * (width - 1))[0], width)
+        np.testing.assert_array_equal(table(numbers, *[numbers * 0] * (width - 1))[0], width)
 
 
 def test_a_full_table_still_answers_right() -> None:

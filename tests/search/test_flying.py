@@ -88,7 +88,7 @@ def test_swizzle_and_depth_are_numbers_of_a_recorded_walk() -> None:
     rows, random = 80, np.random.default_rng(0)
     columns = {hole: random.choice(values, rows).astype(np.int64) for hole, values in HOLES.items()}
     walks = Walks(o.matmul(64, 64, 64), [Structure("by hand", STEPS, ())], A100, columns)
-    (figures,) = [f for _, f in walks.figures(Sorted([0, rows], columns))]
+    figures = {name: values for name, _, values in walks.figures(Sorted([0, rows], columns))}
     broken = walks.broken(Sorted([0, rows], columns))
     for row in range(rows):
         program = walks.program(0, {hole: int(column[row]) for hole, column in columns.items()})

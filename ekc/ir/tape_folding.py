@@ -1,0 +1,81 @@
+"""Calls that a tape need not make: what they give is known from an operand that is the same for all rows.
+
+Walks multiply by the 1 and add to the 0 that their products and sums begin with, everywhere. Without that,
+more of what different walks do is the same, too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+_NEUTRAL = {
+    np.add: (0, "fi"),
+    np.subtract: (0, "fi"),
+    np.multiply: (1, "fi"),
+    np.divide: (1, "f"),
+    np.floor_divide: (1, "i"),
+    np.bitwise_or: (0, "ib"),
+    np.bitwise_and: (1, "b"),
+}
+"""The operand that changes nothing (but the sign of a zero), and for which kinds of result."""
+_SWALLOWING = {
+    np.multiply: (0, 0, "i"),
+    np.bitwise_and: (0, 0, "ib"),
+    np.bitwise_or: (1, 1, "b"),
+    np.remainder: (1, 0, "i"),
+}
+"""The operand that leaves nothing of the other, what is left instead, and for which kinds of result."""
+_ONE_WAY = {np.subtract, np.divide, np.floor_divide, np.remainder}
+"""Of these, what must have that operand on the right."""
+_EITHER_WAY = {np.add, np.multiply, np.minimum, np.maximum, np.equal, np.not_equal}
+_EITHER_WAY |= {np.bitwise_and, np.bitwise_or}
+_OF_TWINS = {np.minimum, np.maximum, np.bitwise_and, np.bitwise_or}
+"""What gives an operand that stands on both sides."""
+
+
+def number(value: Any) -> Any:
+    """A Python number for a plain NumPy one; anything else as it is."""
+    plain = isinstance(value, np.generic) or (type(value) is np.ndarray and not value.ndim)
+    return value.item() if plain and value.dtype in (np.bool_, np.int64, np.float64) else value
+
+
+def in_order(function: Any, operands: tuple[Any, ...], refs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Operands that may change places in one order, whatever the walk's: numbers last."""
+    if function not in _EITHER_WAY or _is_number(operands[1]):
+        return operands
+    return operands[::-1] if _is_number(operands[0]) or refs[1] < refs[0] else operands
+
+
+def folded(function: Any, operands: tuple[Any, ...], found: Any) -> Any:
+    """What a call gives of any rows: one of its operands, or a number; None where that depends on the rows.
+
+    `found`: what it gave of some, for its type and shape.
+    """
+    if function is np.where and len(operands) == 3:
+        return _same(operands[1], found) if operands[0] is True or operands[1] is operands[2] else None
+    if len(operands) != 2:
+        return None
+    a, b = operands
+    if a is b and function in _OF_TWINS:
+        return a
+    for constant, other in ((b, a),) if function in _ONE_WAY else ((b, a), (a, b)):
+        if _is_number(constant):
+            neutral, kinds = _NEUTRAL.get(function, (None, ""))
+            if constant == neutral and found.dtype.kind in kinds:
+                return _same(other, found)
+            swallowing, left, kinds = _SWALLOWING.get(function, (None, None, ""))
+            if constant == swallowing and found.dtype.kind in kinds:
+                return found.dtype.type(left).item()
+    return None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (bool, int, float))
+
+
+def _same(operand: Any, found: Any) -> Any:
+    """An operand, if the call leaves it as it is."""
+    same = isinstance(operand, np.ndarray) and (operand.dtype, operand.shape) == (found.dtype, found.shape)
+    return operand if same else None

@@ -1,0 +1,77 @@
+"""A recorded tape, played over the columns of a population."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.ir.tape_code import Nowhere, Part
+
+
+class Given(NamedTuple):
+    """Values that a walk gives under a label, for some rows; a number is the same for all of them."""
+
+    label: Any
+    rows: slice
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Tape:
+    """Recorded walks: columns in, what the walks give out."""
+
+    columns: tuple[str, ...]
+    function: Callable[..., tuple[tuple[Any, ...], ...]]
+    """Values of every part, answers of every walk, and masks."""
+    parts: tuple[Part, ...]
+    assumed: tuple[tuple[bool, ...], ...]
+    """How the branches of each walk went."""
+    nowhere: tuple[Nowhere, ...]
+    """Masks, as the function gives them, that no row may set."""
+    length: int
+    """Calls on the tape."""
+
+    def __call__(
+        self, columns: Mapping[str, NDArray[np.int64]], bounds: Sequence[int]
+    ) -> tuple[list[Given], set[int]]:
+        """What each walk gives for its own rows: those from `bounds[i]` to `bounds[i + 1]` of the columns.
+
+        And the walks of which nothing is given, as one of their branches would go another way. What walks
+        that stand together give alike is given once.
+        """
+        with np.errstate(all="ignore"):
+            outputs, answers, masks = self.function(bounds, *(columns[name] for name in self.columns))
+        astray = {walk for walk, own in enumerate(answers) if tuple(map(bool, own)) != self.assumed[walk]}
+        for mask, where in zip(masks, self.nowhere, strict=True):
+            if mask.any():
+                astray.update(where.set_in(mask, bounds))
+        found: list[Given] = []
+        for part, values in zip(self.parts, outputs, strict=True):
+            before = bounds[part.first]
+            for low, high in _runs(part, astray):
+                rows = slice(bounds[low], bounds[high + 1])
+                if rows.start < rows.stop:
+                    whole = (low, high) == (part.first, part.last)
+                    own = values if whole else _cut(values, rows.start - before, rows.stop - before)
+                    found.append(Given(part.label, rows, own))
+        return found, astray
+
+
+def _runs(part: Part, astray: Container[int]) -> Iterator[tuple[int, int]]:
+    """The walks of a part, from first to last, without those astray."""
+    low = part.first
+    for walk in range(part.first, part.last + 1):
+        if walk in astray:
+            if low < walk:
+                yield low, walk - 1
+            low = walk + 1
+    if low <= part.last:
+        yield low, part.last
+
+
+def _cut(values: Iterable[Any], low: int, high: int) -> tuple[Any, ...]:
+    return tuple(v[..., low:high] if np.ndim(v) else v for v in values)
