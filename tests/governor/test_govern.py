@@ -22,9 +22,9 @@ DENIED = {"nvmlDeviceSetPowerManagementLimit": NO_PERMISSION}
 JOB = "import sys; print('to stdout'); print('to stderr', file=sys.stderr); sys.exit(7)"
 PATIENT = (
     "import signal, sys, time; signal.signal(15, lambda n, f: (print('to its end'), sys.exit(7)));"
-    "time.sleep(60)"
+    "print('ready', flush=True); time.sleep(60)"
 )
-"""Until it is told to end."""
+"""Until it is told to end, which it is ready for once it says so."""
 SLEEP = "import time; time.sleep({})"
 
 
@@ -62,8 +62,10 @@ def lines_of(text: str) -> list[str]:
 
 def first_line(process: subprocess.Popen[str]) -> str:
     """What we said first, of a PATIENT job; it is the only trouble, and the job comes to its own end."""
+    assert process.stdout is not None
     assert process.stderr is not None
     line = process.stderr.readline()
+    assert process.stdout.readline() == "ready\n"
     process.terminate()
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (7, "to its end\n")
