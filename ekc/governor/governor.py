@@ -22,7 +22,7 @@ LEAVING_S = 20.0
 
 
 class Governor:
-    """Governs the GPUs of this process while the `with` block runs; the settings of before come back after it.
+    """Governs the GPUs of this process while the `with` block runs; then the settings of before come back.
 
     The work is done by `ekc govern --pid` in a process of its own, so it takes no time from the training,
     and nothing that goes wrong with it reaches the training: it is said in one line on stderr. Under torchrun
