@@ -2,13 +2,13 @@
 
     python benchmarks/governor_period.py [--json FILE] [--rounds N] [--seed N]
 
-Traces: `governor_traces.py`, `--rounds` of each kind for a power sensor that averages over 0.1 s (read 20
-times a second) and one that averages over 1 s (10 times). Graded: traces with a period of at least twice that
-window, 0.2 or 2 s to 20 s. A trace is off where the verdict is not `periodic`, or the period more than 10 %
-from the true one. Beside it the highest peak of the power's spectrum (FFT). Below twice the window only a
-multiple can be told: those rows say how often that was said, and are not graded. The detector was developed
-on the seeds
-in `DEVELOPED`; judge it on others. There are no recorded traces of GPU power in the repository.
+Traces: `governor_traces.py` and `governor_aperiodic.py`, `--rounds` of each kind for a power sensor that
+averages over 0.1 s (read 20 times a second) and one that averages over 1 s (10 times). Graded: traces with a
+period of at least twice that window, up to 20 s. A trace is off where the verdict is not `periodic`, or
+the period more than 10 % from the true one. Beside it the highest peak of the power's spectrum (FFT). Below
+twice the window only a multiple can be told: those rows say how often that was said, and are not graded. The
+detector was developed on the seeds in `DEVELOPED`; judge it on others. There are no recorded traces of GPU
+power in the repository.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from governor_traces import APERIODIC, KINDS, Trace, aperiodic, periodic
+from governor_aperiodic import APERIODIC, aperiodic
+from governor_traces import KINDS, Trace, periodic
 from tune_table import table
 
 from ekc.governor import Period, detect_period
