@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +44,8 @@ class Samples:
     def since(self, second: float) -> Samples:
         """What was read from then on."""
         kept = slice(int(np.searchsorted(self.time_s, second)), None)
-        return replace(self, **{name: getattr(self, name)[kept] for name in _READINGS})
+        parts: dict[str, Any] = {name: getattr(self, name)[kept] for name in _READINGS}
+        return replace(self, **parts)
 
 
 def mean(values: Values) -> float:
@@ -57,5 +59,7 @@ _READINGS = ("time_s", "power_w", "sm_util", "memory_util", "clock_mhz")
 
 def joined(first: Samples, second: Samples) -> Samples:
     """Two stretches of one GPU, one after the other."""
-    both = {name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in _READINGS}
+    both: dict[str, Any] = {
+        name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in _READINGS
+    }
     return replace(second, **both)
