@@ -2,11 +2,12 @@
 
     python benchmarks/governor_kills.py [--kills 20] [--seed 0] [--json FILE]
 
-Real processes and real signals under a scripted NVML (a file that all processes share, tests/governor/scripted):
-no GPU is touched. The governor is that of `ekc govern -- COMMAND` with a loop that sets random SM, memory and power
-limits every few milliseconds, so that kills come in the middle of setting. Rows: who is killed, at how many random
-moments, how often something was set just then, how long until the settings of before were back (a guard: until it
-was replaced, and after killing the governor thereafter), and whether the job was left alone.
+Real processes and real signals under a scripted NVML (a file that all processes share, see
+tests/governor/scripted): no GPU is touched. The governor is that of `ekc govern -- COMMAND` with a loop that
+sets random SM, memory and power limits every few milliseconds, so that kills come in the middle of setting.
+Rows: who is killed, at how many random moments, how often something was set just then, how long until the
+settings of before were back (a guard: until it was replaced, or after killing the governor too, whichever
+took longer), and whether the job was left alone.
 """
 
 from __future__ import annotations
@@ -165,7 +166,9 @@ def _row(name: str, kills: int, rng: random.Random) -> dict[str, object]:
             finally:
                 governed.process.kill()
     back = [case.back_s for case in cases]
-    good = max(back) <= BAR_S and all(case.job_unharmed for case in cases)
+    # Where nobody is left alive, when they come back is for whoever restores; that they do is the bar.
+    bar_s = float("inf") if name == "all" else BAR_S
+    good = all(x.back_s <= bar_s and x.back_s < float("inf") and x.job_unharmed for x in cases)
     touched, unharmed = sum(c.touched for c in cases), sum(c.job_unharmed for c in cases)
     print(
         f"{name:10}{kills:6}{touched:11}{statistics.median(back):12.2f} s{max(back):7.2f} s"
@@ -173,7 +176,12 @@ def _row(name: str, kills: int, rng: random.Random) -> dict[str, object]:
         f"{'  (by ekc govern --restore)' if name == 'all' else ''}",
         flush=True,
     )
-    return {"killed": name, "bar": {"back_s": BAR_S}, "pass": good, "cases": [asdict(x) for x in cases]}
+    return {
+        "killed": name,
+        "bar": {"back_s": None if name == "all" else BAR_S},
+        "pass": good,
+        "cases": [asdict(x) for x in cases],
+    }
 
 
 def _command(pid: int) -> str:

@@ -26,7 +26,11 @@ BAD_INPUT = 2
 @click.option("--restore", is_flag=True, help="Put back what a killed governor has left behind, and leave.")
 @click.option("--advise", is_flag=True, help="Set nothing; say what would be set and what that should save.")
 @click.option(
-    "--max-slowdown", type=float, default=0.05, show_default=True, help="Longest a step may take, as a share."
+    "--max-slowdown",
+    type=float,
+    default=0.05,
+    show_default=True,
+    help="How much longer a step may take, a share.",
 )
 @click.option(
     "--objective",
@@ -107,17 +111,14 @@ def _real(
 ) -> End:
     """The job comes first: nothing heavy is imported, and no driver asked, before it runs."""
     from ekc.governor.live.job import Attached, Command
+    from ekc.governor.live.request import Request
+    from ekc.governor.protocols import Settings
 
     named = tuple(options["gpus"])
     if named:
         from ekc.governor.live import gpus
 
         named = tuple(gpus.named(named))
-    job = Command(command) if command else Attached(pid or 0)
-    from ekc.governor.live.beside import Request, beside
-    from ekc.governor.live.probes import nvml_probe_of
-    from ekc.governor.protocols import Settings
-
     request = Request(
         policy,
         gpus=named,
@@ -127,6 +128,10 @@ def _real(
         each=options["each"],
         before=Settings(options["sm_before"], options["memory_before"]),
     )
+    job = Command(command) if command else Attached(pid or 0)
+    from ekc.governor.live.beside import beside
+    from ekc.governor.live.probes import nvml_probe_of
+
     return beside(job, request, lines, nvml_probe_of(job, options["steps"]))
 
 
@@ -163,5 +168,9 @@ def _finish(books: list[Book], lines: Lines, plot: Path | None, core_share: floa
 
         for number, book in enumerate(books):
             file = plot if number == 0 else plot.with_stem(f"{plot.stem}-{number}")
-            draw(book, file)
-            log(f"ekc govern: wrote {file}")
+            try:
+                draw(book, file)
+            except OSError as problem:
+                log(f"ekc govern: --plot {file}: cannot be written ({problem.strerror})")
+            else:
+                log(f"ekc govern: wrote {file}")

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from ekc.cli.output import log
 from ekc.errors import InvalidInput
 from ekc.governor.events import Applied, Checked, Chosen, Event
-from ekc.governor.live.book import Book, event_json
-from ekc.governor.live.report import Report
+from ekc.governor.live.jsonl import event_json
+
+if TYPE_CHECKING:
+    from ekc.governor.live.book import Book
+    from ekc.governor.live.report import Report
 
 
 class Lines:
@@ -39,8 +43,8 @@ class Lines:
 
     def fresh(self, book: Book) -> None:
         """The status line, from the newest samples."""
-        if self._status is not None and book.trace:
-            with self._lock:
+        with self._lock, contextlib.suppress(OSError):
+            if self._status is not None and book.trace:
                 self._status.show(_now(book))
 
     def trouble(self, book: Book, line: str) -> None:
@@ -61,27 +65,34 @@ class Lines:
         """The reports; the status line goes."""
         with self._lock:
             if self._status is not None:
-                self._status.stop()
+                with contextlib.suppress(OSError):
+                    self._status.stop()
                 self._status = None
             told = {"event": "Report", "reports": [x.to_json() for x in reports], "core_share": core_share}
             self._write(told)
-            if self._machine not in (None, sys.stdout):
-                self._machine.close()
+            if not reports and not self._quiet:
+                self._say("ekc govern: nothing was measured, so there is no report")
             for report in [] if self._quiet else reports:
                 self._say("\n".join(("ekc govern: report", *report.lines())))
             if core_share is not None and not self._quiet:
                 self._say(f"  {'governor':15} {core_share:.1%} of one core")
 
     def _say(self, line: str) -> None:
-        if self._status is not None:
-            self._status.above(line)
-        else:
-            log(line)
+        """A terminal that is gone is no reason to end, or to end otherwise than the job."""
+        with contextlib.suppress(OSError):
+            if self._status is not None:
+                self._status.above(line)
+            else:
+                log(line)
 
     def _write(self, value: dict[str, Any]) -> None:
-        if self._machine is not None:
-            self._machine.write(json.dumps(value) + "\n")
-            self._machine.flush()
+        try:
+            if self._machine is not None:
+                self._machine.write(json.dumps(value) + "\n")
+                self._machine.flush()
+        except OSError as problem:
+            self._machine = None
+            self._say(f"ekc govern: --json cannot be written any more ({problem.strerror})")
 
 
 class _Status(Protocol):

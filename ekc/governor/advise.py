@@ -42,10 +42,10 @@ def advise(
 ) -> None:
     """Measure, advise, and go on measuring until the job ends.
 
-    Raises `ActuatorError` for a card without SM clocks to choose from, and what the probe raises.
+    Raises `ActuatorError` for a card with neither clocks nor caps to choose from, and what the probe raises.
     """
-    if not actuator.could.sm_mhz:
-        raise ActuatorError("no advice: the SM clock of this GPU cannot be limited")
+    if not actuator.could.sm_mhz and not actuator.could.power_w:
+        raise ActuatorError("no advice: neither clocks nor power of this GPU can be limited")
     start, joules = probe.now(), probe.energy_j()
     on_event(Started(start, probe.label, actuator.label, probe.simulated, policy.objective))
     meter = Meter(probe, actuator, on_event)

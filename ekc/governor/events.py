@@ -21,7 +21,7 @@ def settings_text(settings: Settings) -> str:
         parts.append(f"memory {settings.memory_mhz} MHz")
     if settings.power_w is not None:
         parts.append(f"cap {settings.power_w:g} W")
-    return ", ".join(parts) or "driver's default"
+    return ", ".join(parts) or "limits as before"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Settings:
-    """The limits in force on one GPU; None where the driver's default holds. Clocks are upper limits."""
+    """Limits set on one GPU; None where nothing is, and what was in force before holds. Clocks are upper limits."""
 
     sm_mhz: int | None = None
     memory_mhz: int | None = None
@@ -49,7 +49,7 @@ class Actuator(Protocol):
         ...
 
     def apply(self, settings: Settings) -> None:
-        """Put all of it in force; None resets that limit to the driver's default."""
+        """Put all of it in force; None puts back what was in force before."""
         ...
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,9 +42,14 @@ class Samples:
 
     def since(self, second: float) -> Samples:
         """What was read from then on."""
-        kept = slice(int(np.searchsorted(self.time_s, second)), None)
-        parts: dict[str, Any] = {name: getattr(self, name)[kept] for name in _READINGS}
-        return replace(self, **parts)
+        first = int(np.searchsorted(self.time_s, second))
+        return self._with(*(row[first:] for row in self._rows()))
+
+    def _rows(self) -> tuple[Values, ...]:
+        return self.time_s, self.power_w, self.sm_util, self.memory_util, self.clock_mhz
+
+    def _with(self, time_s: Values, power_w: Values, sm: Values, memory: Values, clock: Values) -> Samples:
+        return Samples(time_s, power_w, sm, memory, clock, self.power_limit_w, self.sensor_s)
 
 
 def mean(values: Values) -> float:
@@ -54,12 +58,6 @@ def mean(values: Values) -> float:
     return float(known.mean()) if len(known) else float("nan")
 
 
-_READINGS = ("time_s", "power_w", "sm_util", "memory_util", "clock_mhz")
-
-
 def joined(first: Samples, second: Samples) -> Samples:
     """Two stretches of one GPU, one after the other."""
-    both: dict[str, Any] = {
-        name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in _READINGS
-    }
-    return replace(second, **both)
+    return second._with(*(np.concatenate(pair) for pair in zip(first._rows(), second._rows(), strict=True)))

@@ -8,14 +8,14 @@ import random
 import sys
 import time
 
-from ekc.governor.actuators.nvml import NvmlLimits
+from ekc.governor.actuators.choose import chosen
 from ekc.governor.actuators.nvml_board import uuids
 from ekc.governor.lease import Keeper
 from ekc.governor.protocols import Settings
 
-latest = time.monotonic() + float(sys.argv[1])
 told = None
-with Keeper([NvmlLimits(uuid) for uuid in uuids()], tell=print) as keeper:
+with Keeper([chosen("auto", uuid) for uuid in uuids()], tell=print) as keeper:
+    latest = time.monotonic() + float(sys.argv[1])
     while time.monotonic() < latest:
         if keeper.guard_pid != told:
             told = keeper.guard_pid

@@ -10,8 +10,9 @@ import time
 
 import numpy as np
 
-from ekc.governor.live.beside import Request, beside
+from ekc.governor.live.beside import beside
 from ekc.governor.live.job import Command
+from ekc.governor.live.request import Request
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
 from ekc.governor.samples import Samples

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from pathlib import Path
@@ -23,6 +24,8 @@ class ScriptedBoards:
         self.folder = folder
         self.file = folder / "boards.json"
         self.leases = folder / "leases"
+        self.extra: dict[str, str] = {}
+        """More for the environment."""
         gpus = [_gpu(index) for index in range(number)]
         self.file.write_text(json.dumps({"gpus": gpus, "fail": {}, "lost": False}))
         for index in range(number):
@@ -38,6 +41,7 @@ class ScriptedBoards:
             "PYTHONPATH": path,
             "EKC_SCRIPTED_GPU": str(self.file),
             "EKC_RUN_DIR": str(self.leases),
+            **self.extra,
         }
 
     def start(self, *words: str, **options: Any) -> subprocess.Popen[str]:
@@ -64,7 +68,9 @@ class ScriptedBoards:
     def put(self, index: int, **limits: Any) -> None:
         """As an administrator would, past everything."""
         for name, value in limits.items():
-            (self.folder / f"{index}.{name}").write_text(json.dumps(value))
+            fresh = self.folder / f"{index}.{name}.{threading.get_ident()}.put"
+            fresh.write_text(json.dumps(value))
+            fresh.replace(self.folder / f"{index}.{name}")
 
     def script(self, **changes: Any) -> None:
         """What fails from now on: `fail` (NVML error codes by function), `lost`."""

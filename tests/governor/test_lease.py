@@ -7,10 +7,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.governor.scripted_nvml import ROOT, ScriptedBoards
+from tests.governor.zeusd_server import Zeusd
 
 BEFORE = (None, None, 280_000)
 SECONDS = 5.0
@@ -24,7 +26,7 @@ class Restless:
         self.boards = boards
         self.process = boards.start(RESTLESS, "60", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         self.guard = self.next_guard()
-        assert boards.wait_for(lambda b: {call[3] for call in b.calls()} == {0, 1}, 10) < 10
+        assert boards.wait_for(_clocks_were_set, 20) < 20
 
     def next_guard(self) -> int:
         """Process id of the first, or the next, guard."""
@@ -52,6 +54,11 @@ def _back(boards: ScriptedBoards) -> bool:
     return boards.limits(0) == boards.limits(1) == BEFORE
 
 
+def _clocks_were_set(boards: ScriptedBoards) -> bool:
+    """On both."""
+    return {call[3] for call in boards.calls() if "Locked" in call[2]} == {0, 1}
+
+
 def _over(boards: ScriptedBoards) -> bool:
     return _back(boards) and not list(boards.leases.glob("*.json"))
 
@@ -74,6 +81,21 @@ def test_killed_governor(restless: Restless, seed: int) -> None:
     time.sleep(0.1 * seed + 0.05)
     restless.kill(restless.process.pid)
     assert restless.boards.wait_for(_over, SECONDS) < SECONDS
+
+
+def test_killed_governor_that_set_through_zeusd(boards: ScriptedBoards, tmp_path: Path) -> None:
+    daemon = Zeusd(boards, tmp_path / "zeusd.sock")
+    boards.extra["ZEUSD_SOCK_PATH"] = daemon.address
+    boards.script(fail={"nvmlDeviceSetPowerManagementLimit": 4})
+    try:
+        governor = boards.start(RESTLESS, "60", stdout=subprocess.DEVNULL)
+        assert boards.wait_for(lambda b: not _back(b), 20) < 20
+        governor.kill()
+        assert boards.wait_for(_over, SECONDS) < SECONDS
+        assert not boards.calls()  # Nothing was set but by the daemon.
+        governor.wait()
+    finally:
+        daemon.close()
 
 
 def test_killed_guard_is_replaced_and_the_new_one_guards(restless: Restless) -> None:

@@ -5,6 +5,7 @@ Writes need every parameter, as in the reference; a GPU that fails is named in {
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socketserver
 import threading
@@ -91,10 +92,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, value: Any) -> None:
         body = b"" if value is None else json.dumps(value).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        with contextlib.suppress(BrokenPipeError):  # Who asked was killed.
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
         """Not on the terminal of the tests."""

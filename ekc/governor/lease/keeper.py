@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -17,6 +18,8 @@ from ekc.governor.protocols import Settings
 
 BEAT_S = 0.5
 """Between two signs of life; a guard waits for several times as long."""
+STARTING_S = 20.0
+"""A guard that has not opened its actuators by then never will: the driver does not answer."""
 
 
 class Keeper:
@@ -58,7 +61,7 @@ class Keeper:
         self._over.set()
         self._heart.join()
         problems = self._end_leases()
-        self._dismiss()
+        self._dismiss(wait=not problems)  # A guard with something left to put back goes on trying alone.
         return problems
 
     def __enter__(self) -> Keeper:
@@ -76,7 +79,9 @@ class Keeper:
             try:
                 actuator.end()
             except EkcError as problem:
-                problems.append(f"{problem}; when that is mended: ekc govern --restore")
+                problems.append(
+                    f"{problem}; its guard tries on for a minute, after that: ekc govern --restore"
+                )
         return problems
 
     def _start_guard(self) -> subprocess.Popen[bytes]:
@@ -91,19 +96,23 @@ class Keeper:
         assert guard.stdin is not None
         assert guard.stdout is not None
         with guard.stdout:
-            if guard.stdout.readline() != READY:
+            answers = select.select([guard.stdout], [], [], STARTING_S)[0]
+            if not answers or guard.stdout.readline() != READY:
                 guard.kill()
-                guard.wait()
                 raise ActuatorError("the guard process did not start, so nothing may be set")
         os.set_blocking(guard.stdin.fileno(), False)
         return guard
 
     def _beat_on(self) -> None:
+        told = None
         while not self._over.wait(BEAT_S):
             try:
                 self._beat()
+                told = None
             except (EkcError, OSError) as problem:
-                self._tell(f"lease: {problem}")
+                if str(problem) != told:
+                    told = str(problem)
+                    self._tell(f"the guard is missing, and tried for again: {told}")
 
     def _beat(self) -> None:
         if not all(x.held() for x in self.actuators):
@@ -112,7 +121,10 @@ class Keeper:
             self._tell("the guard died; a new one is there")
             self._new_guard()
         assert self._guard.stdin is not None
-        os.write(self._guard.stdin.fileno(), b".")
+        try:
+            os.write(self._guard.stdin.fileno(), b".")
+        except BlockingIOError:
+            self._guard.kill()  # It has not read for hours; the next beat starts another.
 
     def _renew(self) -> None:
         """New leases, a guard for them, and only then what had been set before the old ones ended."""
@@ -130,8 +142,9 @@ class Keeper:
             self._dismiss()
             self._guard = self._start_guard()
 
-    def _dismiss(self) -> None:
+    def _dismiss(self, wait: bool = True) -> None:
         """A guard whose leases are over leaves when its pipe closes."""
         assert self._guard.stdin is not None
         self._guard.stdin.close()
-        self._guard.wait()
+        if wait:
+            self._guard.wait()

@@ -35,6 +35,7 @@ class Leased:
             self.lease = _first_lease(settable, before)
             self._in_force = self.lease.previous
             self._asked = Settings()
+            self._unsure: set[Limit] = set()
             record.write(self.lease)
         except BaseException:
             self._one.close()
@@ -60,7 +61,8 @@ class Leased:
         if not self.held():
             self._renew()
         self._asked = settings
-        changed = [x for x in LIMITS if getattr(wanted, x) != getattr(self._in_force, x)]
+        known = {x: getattr(self._in_force, x) for x in LIMITS if x not in self._unsure}
+        changed = [x for x in LIMITS if x not in known or getattr(wanted, x) != known[x]]
         if not changed:
             return
         with record.exclusive(self.lease.reference.gpu):
@@ -68,6 +70,7 @@ class Leased:
             for limit in changed:
                 self._settable.put(limit, getattr(wanted, limit))
                 self._in_force = replace(self._in_force, **{limit: getattr(wanted, limit)})
+                self._unsure.discard(limit)
 
     def held(self) -> bool:
         """Whether the lease is still ours; a guard ends that of a governor that was stopped or hung."""
@@ -75,11 +78,15 @@ class Leased:
         return now is not None and now.id == self.lease.id
 
     def take_again(self) -> Settings:
-        """Lease once more, with nothing set yet; what had been asked for when the lease was lost."""
-        wanted, self._asked, self._in_force = self._asked, Settings(), self.lease.previous
-        self.lease = replace(self.lease, id=uuid.uuid4().hex, touched=())
+        """Lease once more; what had been asked for when the lease was lost.
+
+        The guard has put everything back, but we may have been stopped in the middle of setting: what was
+        touched is touched still, and set again whatever it seems to be.
+        """
+        self.lease = replace(self.lease, id=uuid.uuid4().hex)
         record.write(self.lease)
-        return wanted
+        self._unsure = set(self.lease.touched)
+        return self._asked
 
     def end(self) -> None:
         """Previous settings back, lease over. Raises `ActuatorError`; the lease file stays then."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,27 +16,11 @@ from ekc.governor.lease import Keeper
 from ekc.governor.live import gpus
 from ekc.governor.live.book import Book
 from ekc.governor.live.job import Job
-from ekc.governor.live.session import Audience, Loop, Session
+from ekc.governor.live.request import Request
+from ekc.governor.live.session import LEAVING_S, Audience, Loop, Session
 from ekc.governor.live.units import ProbeOf, governed, watched
 from ekc.governor.policy import Policy
-from ekc.governor.protocols import Actuator, Probe, Settings
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the user asked for."""
-
-    policy: Policy
-    gpus: tuple[str, ...] = ()
-    """UUIDs; empty for those that the job uses."""
-    gpus_of: int | None = None
-    """Process whose family's GPUs these are, if not the job."""
-    actuator: str = "auto"
-    advise: bool = False
-    each: bool = False
-    """A loop for each GPU; otherwise one for all of them together."""
-    before: Settings | None = None
-    """Clock limits that hold already, since they cannot be read."""
+from ekc.governor.protocols import Actuator, Probe
 
 
 class Listener(Audience, Protocol):
@@ -54,7 +39,7 @@ class End:
     books: list[Book]
     problem: str | None
     """Why nothing was governed."""
-    core_share: float
+    core_share: float | None
     """Of one core, that sampling and control took, guard not included."""
 
 
@@ -63,25 +48,20 @@ def beside(
 ) -> End:
     """Govern, or advise, until the job ends; previous settings are back when this returns.
 
-    Raises nothing for what goes wrong with the GPU: that is one line for the audience.
+    Raises nothing for what goes wrong with the GPU: that is one line for the audience. The job is waited for
+    in this thread, which asks nothing of a driver until then.
     """
-    opened = _Opened()
-    problem = None
-    try:
-        opened.open(job, request, audience, probe_of, loop)
-    except EkcError as trouble:
-        problem = str(trouble)
-    except Exception as trouble:  # A bug of ours is no reason to touch the job.
-        problem = f"a bug in ekc: {type(trouble).__name__}: {trouble}"
-    if problem is not None:
-        audience.note(f"{problem}; the job runs ungoverned")
-    began, cpu = time.monotonic(), time.process_time()
+    opened = _Opened(job, request, audience, probe_of, loop)
+    opener = threading.Thread(target=opened.open, name="ekc-open", daemon=True)
+    opener.start()
     status = job.wait()
-    share = (time.process_time() - cpu) / max(time.monotonic() - began, 1e-3)
+    opener.join(LEAVING_S)
+    if opener.is_alive():
+        audience.note("the governor was not ready when the job had ended; nothing was set")
+    share = opened.core_share()
     books = opened.session.finish() if opened.session else []
-    for line in opened.keeper.close() if opened.keeper else []:
-        audience.note(line)
-    return End(status, books, problem, share)
+    opened.close()
+    return End(status, books, opened.problem, share)
 
 
 class _Opened:
@@ -89,21 +69,69 @@ class _Opened:
 
     keeper: Keeper | None = None
     session: Session | None = None
+    problem: str | None = None
 
-    def open(
+    def __init__(
         self, job: Job, request: Request, audience: Listener, probe_of: ProbeOf, loop: Loop | None
     ) -> None:
-        """Raises what finding the GPUs, their actuators and probes raises."""
-        found = list(request.gpus) or gpus.of(job, request.gpus_of or job.pid)
-        advise = request.advise or not self._leased(found, request, audience)
-        if self.keeper is None:
-            units = watched(found, probe_of, request.each)
-        else:
-            units = governed(self.keeper, probe_of, request.each)
-        self.session = Session(units, loop or _loop(request.policy, advise), audience)
+        self._job = job
+        self._request = request
+        self._audience = audience
+        self._probe_of = probe_of
+        self._loop = loop
+        self._began = self._core_s = 0.0
 
-    def _leased(self, found: Sequence[str], request: Request, audience: Listener) -> bool:
+    def open(self) -> None:
+        """Tells why nothing is governed, where that is so."""
+        try:
+            self._open()
+        except EkcError as trouble:
+            self.problem = str(trouble)
+        except Exception as trouble:  # A bug of ours is no reason to touch the job.
+            self.problem = f"a bug in ekc: {type(trouble).__name__}: {trouble}"
+        if self.problem is not None and self._job.running():
+            self._audience.note(f"{self.problem}; the job runs ungoverned")
+            self._job.leave()
+
+    def close(self) -> None:
+        """Previous settings back; a driver that does not answer is left to the guard."""
+        keeper = self.keeper
+        if keeper is None:
+            return
+        problems: list[str] = []
+        closer = threading.Thread(target=lambda: problems.extend(keeper.close()), daemon=True)
+        closer.start()
+        closer.join(LEAVING_S)
+        if closer.is_alive():
+            problems.append(
+                "the driver does not answer; the guard tries on, after that: ekc govern --restore"
+            )
+        for line in problems:
+            self._audience.note(line)
+
+    def core_share(self) -> float | None:
+        """Since the loops began."""
+        if self.session is None:
+            return None
+        return (time.process_time() - self._core_s) / max(time.monotonic() - self._began, 1e-3)
+
+    def _open(self) -> None:
+        """Raises what finding the GPUs, their actuators and probes raises."""
+        request = self._request
+        found = list(request.gpus) or gpus.of(self._job, request.gpus_of or self._job.pid)
+        if not self._job.running():
+            return
+        advise = request.advise or not self._leased(found)
+        if self.keeper is None:
+            units = watched(found, self._probe_of, request.each)
+        else:
+            units = governed(self.keeper, self._probe_of, request.each)
+        self._began, self._core_s = time.monotonic(), time.process_time()
+        self.session = Session(units, self._loop or _loop(request.policy, advise), self._audience)
+
+    def _leased(self, found: Sequence[str]) -> bool:
         """False where "auto" finds no way to set anything: advice is better than nothing."""
+        request, audience = self._request, self._audience
         try:
             settables = [chosen(request.actuator, gpu) for gpu in found]
         except ActuatorError as problem:

@@ -34,11 +34,11 @@ def _named(word: str, known: tuple[str, ...]) -> str:
 
 
 def of(job: Job, ancestor: int) -> list[str]:
-    """The only GPU; else those that CUDA_VISIBLE_DEVICES names by UUID; else those that the family of `ancestor`
-    is seen on.
+    """The only GPU; else those that CUDA_VISIBLE_DEVICES names by UUID; else those where NVML sees a process
+    of the family of `ancestor`.
 
-    Numbers in CUDA_VISIBLE_DEVICES are not used, since CUDA may count otherwise than NVML. Raises
-    `ActuatorError` where the job ends, or `PATIENCE_S` pass, before it touches a GPU.
+    Numbers in CUDA_VISIBLE_DEVICES are not used, since CUDA may count otherwise than NVML. None where the job
+    ends before it touches one. Raises `ActuatorError` where `PATIENCE_S` pass instead.
     """
     known = uuids()
     if len(known) == 1:
@@ -60,7 +60,7 @@ def _seen(job: Job, ancestor: int, known: tuple[str, ...]) -> list[str]:
             return found
         time.sleep(LOOK_S)
     if not job.running():
-        raise ActuatorError("the job ended before it used any GPU, so nothing was governed")
+        return []
     raise ActuatorError(
         f"the job was not seen on any of {len(known)} GPUs for {PATIENCE_S:.0f} s; name its GPU with --gpu"
     )

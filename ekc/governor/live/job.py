@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import subprocess
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
@@ -15,6 +16,7 @@ from ekc.errors import InvalidInput
 
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """What schedulers send to the process that they started, which is us."""
+LOOK_S = 0.2
 KILLED = 128
 """And the number of the signal, as shells have it."""
 
@@ -29,7 +31,11 @@ class Job(Protocol):
         ...
 
     def wait(self) -> int:
-        """Until it ends, or we are told to leave it alone; the exit status to end with."""
+        """Until it ends, or we leave it; the exit status to end with."""
+        ...
+
+    def leave(self) -> None:
+        """There is nothing to govern: a process that is not ours is not waited for any longer."""
         ...
 
 
@@ -37,37 +43,33 @@ class Command:
     """A command, started by us with our own terminal, files and environment.
 
     Signals meant for it are passed on. A Ctrl-C reaches it from the terminal without us. Raises
-    `InvalidInput` where it cannot be started. To be made in the main thread.
+    `InvalidInput` where it cannot be started. To be made, and waited for, in the main thread.
     """
 
-    def __init__(self, words: Sequence[str], environment: dict[str, str] | None = None) -> None:
+    def __init__(self, words: Sequence[str]) -> None:
         try:
             # Files that were opened for the command, as a shell's <(...) does, stay open.
-            self._process = subprocess.Popen(
-                list(words), close_fds=False, env=os.environ | (environment or {})
-            )
+            self._process = subprocess.Popen(list(words), close_fds=False)
         except (OSError, ValueError) as problem:
             reason = getattr(problem, "strerror", None) or str(problem)
             raise InvalidInput(f"cannot run {words[0]!r}: {reason}") from problem
         self.pid = self._process.pid
-        for number in FORWARDED:
-            signal.signal(number, self._pass_on)
-        signal.signal(signal.SIGINT, self._interrupted)
+        handlers = dict.fromkeys(FORWARDED, self._pass_on) | {signal.SIGINT: self._interrupted}
+        self._before = {number: signal.signal(number, handlers[number]) for number in handlers}
 
     def running(self) -> bool:
-        """Asked of the kernel; the process stays until `wait`."""
-        found = (
-            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) if self._unwaited() else None
-        )
-        return self._unwaited() and found is None
+        """From any thread, while the main one waits."""
+        return self._process.returncode is None
 
     def wait(self) -> int:
         """The command's own exit status; 128 and the signal where one ended it."""
         status = self._process.wait()
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
         return KILLED - status if status < 0 else status
 
-    def _unwaited(self) -> bool:
-        return self._process.returncode is None
+    def leave(self) -> None:
+        """A command of ours is waited for all the same."""
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         self._process.send_signal(number)
@@ -85,7 +87,7 @@ class Command:
 class Attached:
     """A process that runs already; we leave when it ends, or on SIGTERM or Ctrl-C, and it goes on without us.
 
-    Raises `InvalidInput` where there is no such process. To be made in the main thread.
+    Raises `InvalidInput` where there is no such process. To be made, and waited for, in the main thread.
     """
 
     def __init__(self, pid: int) -> None:
@@ -94,23 +96,34 @@ class Attached:
         except OSError as problem:
             raise InvalidInput(f"--pid {pid}: {problem.strerror}; see ps for the jobs that run") from problem
         self.pid = pid
-        self._told, self._tell = os.pipe()
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            signal.signal(number, self._leave)
-        self._left = False
+        self._left = threading.Event()
+        numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+        self._before = {number: signal.signal(number, self._told) for number in numbers}
 
     def running(self) -> bool:
-        """Until it ends, or we leave."""
-        return not self._left and not select.select([self._descriptor], [], [], 0)[0]
+        """Until it ends, or we leave; from any thread."""
+        return not self._left.is_set() and not self._ended(0)
 
     def wait(self) -> int:
         """0: how it ended is for its parent to know."""
-        select.select([self._descriptor, self._told], [], [])
+        while not self._left.is_set() and not self._ended(LOOK_S):
+            pass
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
         return 0
 
-    def _leave(self, number: int, frame: FrameType | None) -> None:
-        self._left = True
-        os.write(self._tell, b".")
+    def leave(self) -> None:
+        """From any thread."""
+        self._left.set()
+
+    def _ended(self, seconds: float) -> bool:
+        """Whether it ends within so long; its descriptor can be read from then on."""
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        return bool(poll.poll(1000 * seconds))
+
+    def _told(self, number: int, frame: FrameType | None) -> None:
+        self.leave()
 
 
 def family(pid: int) -> set[int]:

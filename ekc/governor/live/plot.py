@@ -24,7 +24,7 @@ def draw(book: Book, file: Path) -> None:
     clock.plot(minutes, trace[:, 2], linewidth=0.8, label="SM clock")
     _limits(clock, book, trace[0, 0], minutes[-1])
     power.plot(minutes, trace[:, 1], linewidth=0.8)
-    seen = [(x.reading.at_s, x.reading.period_s) for x in book.of(Measured)]
+    seen = [(x.reading.at_s, 1 / x.reading.pace.beats) for x in book.of(Measured) if x.reading.pace.beats > 0]
     at, seconds = np.array(seen or [(np.nan, np.nan)]).T
     period.plot((at - trace[0, 0]) / 60, seconds, "o", markersize=3)
     for shift in book.of(Shifted):

@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from ekc.governor.live.job import Job
+from ekc.governor.live.nvml_probe import NvmlProbe
+from ekc.governor.live.steps import StepReader
 from ekc.governor.live.units import ProbeOf
-from ekc.governor.protocols import Probe
 
 
 def nvml_probe_of(job: Job, steps: Path | None) -> ProbeOf:
-    """Probes that watch as long as the job runs."""
+    """Probes that watch as long as the job runs. Raises `InvalidInput` for a file that counts no steps."""
+    counted = StepReader(steps) if steps else _uncounted
+    return lambda gpu: NvmlProbe(gpu, job.running, counted)
 
-    def probe_of(gpu: str) -> Probe:
-        raise NotImplementedError(gpu)
 
-    return probe_of
+def _uncounted() -> None:
+    return None

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ekc.governor.advise import Advised
-from ekc.governor.events import Checked, Chosen, Ended, PeriodFound, Shifted, settings_text
-from ekc.governor.live.book import Book, plain
+from ekc.governor.events import Applied, Checked, Chosen, Ended, PeriodFound, Shifted, settings_text
+from ekc.governor.live.book import Book
+from ekc.governor.live.jsonl import plain
+from ekc.governor.protocols import Settings
 
 
 @dataclass(frozen=True)
@@ -78,14 +80,13 @@ def report(book: Book) -> Report:
     ended, chosen = book.of(Ended), book.of(Chosen)
     checked, advised, found = book.of(Checked), book.of(Advised), book.of(PeriodFound)
     promise = (checked or chosen or advised or [None])[-1]
-    settings = (chosen or advised or [None])[-1]
     return Report(
         name=book.name,
         simulated=book.simulated,
         seconds=ended[-1].seconds if ended else None,
         joules=ended[-1].joules if ended else None,
         iterations=found[-1].line().removeprefix("iterations: ") if found else None,
-        choice=settings_text(settings.settings) if settings else None,
+        choice=_choice(book),
         slowdown=promise.slowdown if promise else None,
         half_width=checked[-1].half_width if checked else None,
         saving=promise.saving if promise else None,
@@ -95,3 +96,15 @@ def report(book: Book) -> Report:
         shifts=len(book.of(Shifted)),
         problem=book.problem,
     )
+
+
+def _choice(book: Book) -> str | None:
+    """What was chosen last; a check may have moved it since."""
+    told: list[Chosen | Advised] = [*book.of(Chosen), *book.of(Advised)]
+    if not told:
+        return None
+    if isinstance(told[-1], Advised):
+        return f"advised, not set: {settings_text(told[-1].settings)}"
+    moved = [x for x in book.of(Applied) if x.at_s >= told[-1].at_s and x.why != "candidate"]
+    held = [x.settings for x in moved if x.settings != Settings()]
+    return settings_text((held or [told[-1].settings])[-1])

@@ -15,34 +15,44 @@ SHARE, SHARE_UPDATE = 0.01, 0.6
 """Least share of the variance that is left after averaging over the part, and how much more is asked where a
 part is as short as the sensor's update: there, beats between both look like a longer period."""
 PARTS = 8.0
-ALIKE, ALIKE_SEEN = 0.25, 0.8
+QUICK = 6.0
+"""Beside the view that showed the part, those are asked that are updated so many times in it."""
+ALIKE, ALIKE_SEEN = 0.25, 1.2
 """Least score of the longer period, and how much more is asked of one that was seen once."""
 
 
-def whole(view: Signals, part_s: float, longest_s: float) -> float:
-    """The longer period in what is left of a view averaged over `part_s`; `part_s` where there is none."""
-    if view.seconds < 2.0 * part_s:
-        return part_s
-    slow = _averaged(view, part_s)
-    least = max(SHARE, SHARE_UPDATE * (float(view.update_s[0]) / part_s) ** 2)
-    if slow.values.var() < least * view.values.var():
-        return part_s
-    ((alike,),) = similarities(slow, (PARTS,))
-    found = candidates(alike, 1.5 * part_s, min(longest_s, MOST * part_s))
-    good = found.score >= ALIKE + ALIKE_SEEN * found.lag_s / view.seconds
-    return float(found.lag_s[good][np.argmax(found.score[good])]) if good.any() else part_s
+def whole(views: Signals, view: int, part_s: float, longest_s: float) -> tuple[float, int] | None:
+    """(the longer period in what is left of a view averaged over `part_s`, which view); None without one.
+
+    `view`: the one that showed the part.
+    """
+    if views.seconds < 2.0 * part_s:
+        return None
+    slow = _averaged(views, part_s)
+    share = slow.values.var(axis=1) / np.maximum(views.values.var(axis=1), 1e-300)
+    enough = share >= np.maximum(SHARE, SHARE_UPDATE * (views.update_s / part_s) ** 2)
+    enough &= (views.update_s * QUICK < part_s) | (np.arange(len(share)) == view)
+    (alike,) = similarities(slow, (PARTS,))
+    best, answer = 0.0, None
+    for other in np.flatnonzero(enough):
+        found = candidates(alike[other], 1.5 * part_s, min(longest_s, MOST * part_s))
+        good = found.score >= ALIKE + ALIKE_SEEN * found.lag_s / views.seconds
+        if good.any() and (top := float(found.score[good].max())) > best:
+            best, answer = top, (float(found.lag_s[good][np.argmax(found.score[good])]), int(other))
+    return answer
 
 
-def _averaged(view: Signals, seconds: float) -> Signals:
-    """The mean over so long around each reading; of what is known."""
-    half = 0.5 * seconds / view.interval_s
-    at = np.arange(np.ceil(half), view.values.shape[1] - half)
-    known = _over(view.known[0], at, half)
-    total = _over(view.values[0], at, half)
+def _averaged(views: Signals, seconds: float) -> Signals:
+    """The means over so long around each reading; of what is known."""
+    half = 0.5 * seconds / views.interval_s
+    at = np.arange(np.ceil(half), views.values.shape[1] - half)
+    known = np.stack([_over(row, at, half) for row in views.known])
+    total = np.stack([_over(row, at, half) for row in views.values])
     enough = np.asarray(known >= half, dtype=np.float64)
     values = enough * total / np.maximum(known, 1e-9)
-    centred: Values = values - enough * values.sum() / max(enough.sum(), 1.0)
-    return Signals(centred[None], enough[None], view.interval_s, view.update_s)
+    means = values.sum(axis=1, keepdims=True) / np.maximum(enough.sum(axis=1, keepdims=True), 1.0)
+    centred: Values = values - enough * means
+    return Signals(centred, enough, views.interval_s, views.update_s)
 
 
 def _over(row: Values, at: Values, half: float) -> Values:

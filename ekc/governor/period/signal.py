@@ -39,11 +39,6 @@ class Signals:
         """How long they are."""
         return float(self.values.shape[1] * self.interval_s)
 
-    def one(self, view: int) -> Signals:
-        """A view alone."""
-        pick = slice(view, view + 1)
-        return Signals(self.values[pick], self.known[pick], self.interval_s, self.update_s[pick])
-
 
 @dataclass(frozen=True)
 class Row:
@@ -54,7 +49,7 @@ class Row:
     """Between two readings that differ, where that is shortest."""
 
 
-def rows(samples: Samples | Values, sampling_hz: float) -> list[Row]:
+def even(samples: Samples | Values, sampling_hz: float) -> list[Row]:
     """Power, SM and memory utilisation in percent, at an even rate.
 
     An array holds one signal, (n,), or several, (signals, n), already read at that rate. Raises
@@ -63,7 +58,7 @@ def rows(samples: Samples | Values, sampling_hz: float) -> list[Row]:
     if not (np.isfinite(sampling_hz) and sampling_hz > 0):
         raise InvalidInput(f"sampling_hz is {sampling_hz}; it must be a positive number, e.g. 10")
     if isinstance(samples, Samples):
-        return _even(samples, sampling_hz)
+        return _of_samples(samples, sampling_hz)
     array = np.atleast_2d(np.asarray(samples, dtype=np.float64))
     if array.ndim != 2:
         raise InvalidInput(f"samples have {array.ndim} axes; give one signal, (n,), or several, (signals, n)")
@@ -89,7 +84,7 @@ def views(told: list[Row], sampling_hz: float, sensor_s: float) -> Signals | Non
     return Signals(np.stack(values), np.stack(known), 1.0 / sampling_hz, update_s)
 
 
-def _even(samples: Samples, sampling_hz: float) -> list[Row]:
+def _of_samples(samples: Samples, sampling_hz: float) -> list[Row]:
     if len(samples) < 2:
         return []
     signals = (samples.power_w / _percent(samples), samples.sm_util, samples.memory_util)

@@ -184,7 +184,15 @@ _reads("nvmlDeviceGetTotalEnergyConsumption", lambda index: int(_energy(index)))
 
 @_answers
 def nvmlDeviceGetFieldValues(handle, fields):
-    raise _real.NVMLError(_real.NVML_ERROR_NOT_SUPPORTED)
+    """Instantaneous power alone, where the board has it."""
+    if not _board()["gpus"][handle].get("instant"):
+        raise _real.NVMLError(_real.NVML_ERROR_NOT_SUPPORTED)
+    values = (_real.c_nvmlFieldValue_t * len(fields))()
+    for slot, wanted in enumerate(fields):
+        known = wanted == _real.NVML_FI_DEV_POWER_INSTANT
+        values[slot].nvmlReturn = _real.NVML_SUCCESS if known else _real.NVML_ERROR_NOT_SUPPORTED
+        values[slot].value.uiVal = int(1000 * _power(handle, _wave(handle)))
+    return values
 
 
 @_answers

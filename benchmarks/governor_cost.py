@@ -1,0 +1,105 @@
+"""What sampling and control cost: processor time of a governor and its guard, as shares of one core.
+
+    python benchmarks/governor_cost.py [--seconds 180] [--json FILE]
+
+`ekc govern -- sleep SECONDS` as it is, over a scripted NVML (tests/governor/scripted): period detection,
+search and watching are the real ones; what a call costs in a driver is not in the figures, what it costs in
+the script is. The governor is billed from the start of its loop, imports of the loop included; the guard from
+its own start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from ekc.governor.live.job import family
+from ekc.version import __version__
+from tests.governor.scripted_nvml import ScriptedBoards
+
+BAR = 0.01
+"""Of one core."""
+CARDS = {"power is a mean of 1 s": False, "power is instantaneous": True}
+
+
+def measured(instant: bool, seconds: float) -> dict[str, Any]:
+    """Shares of one core over one governed job."""
+    with tempfile.TemporaryDirectory() as folder:
+        boards = ScriptedBoards(Path(folder))
+        boards.change(0, instant=instant)
+        words = ("-m", "ekc", "govern", "--quiet", "--json", "events", "--", "sleep", str(seconds))
+        process = boards.start(*words, stderr=subprocess.DEVNULL)
+        assert boards.wait_for(lambda b: _guards(process.pid), 60) < 60, "no guard came"
+        (guard,) = _guards(process.pid)
+        guard_s = 0.0
+        while process.poll() is None:
+            guard_s = max(guard_s, _core_s(guard))
+            time.sleep(0.5)
+        last = json.loads((boards.folder / "events").read_text().splitlines()[-1])
+        points = sum("Measured" in line for line in (boards.folder / "events").read_text().splitlines())
+    governor, guards = last["core_share"], guard_s / seconds
+    return {
+        "governor": governor,
+        "guard": guards,
+        "measured": points,
+        "bar": {"share": BAR},
+        "pass": governor + guards <= BAR,
+    }
+
+
+def main() -> int:
+    """Status 1 where the bar is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=180.0)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    print(f"ekc {__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}")
+    print(f"scripted NVML, a job of {options.seconds:g} s; bar: {BAR:.0%} of one core for both\n")
+    print(f"{'card':26}{'governor':>10}{'guard':>9}{'both':>9}{'measured':>10}")
+    rows = []
+    for name, instant in CARDS.items():
+        row = {"card": name} | measured(instant, options.seconds)
+        rows.append(row)
+        both = row["governor"] + row["guard"]
+        verdict = "pass" if row["pass"] else "FAIL"
+        print(
+            f"{name:26}{row['governor']:10.2%}{row['guard']:9.2%}{both:9.2%}{row['measured']:10}  {verdict}",
+            flush=True,
+        )
+    if options.json:
+        options.json.write_text(json.dumps({"rows": rows, "pass": all(row["pass"] for row in rows)}))
+    return 0 if all(row["pass"] for row in rows) else 1
+
+
+def _guards(governor: int) -> list[int]:
+    return [pid for pid in family(governor) - {governor} if "ekc.governor.lease" in _command(pid)]
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode()
+    except OSError:
+        return ""
+
+
+def _core_s(pid: int) -> float:
+    """Processor time of a process so far; 0 for one that has ended."""
+    try:
+        told = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(told[11]) + int(told[12])) / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""What the user asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ekc.errors import InvalidInput
+from ekc.governor.policy import Policy
+from ekc.governor.protocols import Settings
+
+ACTUATORS = ("auto", "nvml", "zeusd")
+
+
+@dataclass(frozen=True)
+class Request:
+    """How a real job is to be governed. Raises `InvalidInput` for an actuator that there is not."""
+
+    policy: Policy
+    gpus: tuple[str, ...] = ()
+    """UUIDs; empty for those that the job uses."""
+    gpus_of: int | None = None
+    """Process whose family's GPUs these are, if not the job."""
+    actuator: str = "auto"
+    advise: bool = False
+    each: bool = False
+    """A loop for each GPU; otherwise one for all of them together."""
+    before: Settings | None = None
+    """Clock limits that hold already, since they cannot be read."""
+
+    def __post_init__(self) -> None:
+        if self.actuator not in ACTUATORS:
+            raise InvalidInput(f"--actuator {self.actuator}: it must be one of {', '.join(ACTUATORS)}")

@@ -1,0 +1,298 @@
+"""`ekc govern` beside real jobs, under a scripted NVML: no job is harmed, and each trouble is one line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.governor.scripted_nvml import ROOT, ScriptedBoards
+
+BEFORE = (None, None, 280_000)
+NO_PERMISSION, UNKNOWN = 4, 999
+DENIED = {"nvmlDeviceSetPowerManagementLimit": NO_PERMISSION}
+JOB = "import sys; print('to stdout'); print('to stderr', file=sys.stderr); sys.exit(7)"
+PATIENT = (
+    "import signal, sys, time; signal.signal(15, lambda n, f: (print('to its end'), sys.exit(7)));"
+    "time.sleep(60)"
+)
+"""Until it is told to end."""
+SLEEP = "import time; time.sleep({})"
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> ScriptedBoards:
+    """One GPU, so that nothing has to find out which."""
+    return ScriptedBoards(tmp_path)
+
+
+def govern(boards: ScriptedBoards, *words: str) -> subprocess.CompletedProcess[str]:
+    """`ekc govern` to its end."""
+    process = start(boards, *words)
+    out, err = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+
+def start(boards: ScriptedBoards, *words: str) -> subprocess.Popen[str]:
+    """`ekc govern`, at work."""
+    json_lines = ("--json", str(boards.folder / "events"))
+    return boards.start(
+        "-m", "ekc", "govern", *json_lines, *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def python(code: str) -> tuple[str, ...]:
+    """A job."""
+    return "--", sys.executable, "-c", code
+
+
+def lines_of(text: str) -> list[str]:
+    """What we said, but for the report."""
+    said = text.partition("ekc govern: report")[0]
+    return [line for line in said.splitlines() if line.startswith("ekc")]
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    """What we said first, of a PATIENT job; it is the only trouble, and the job comes to its own end."""
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    process.terminate()
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (7, "to its end\n")
+    assert "Traceback" not in err
+    assert "ungoverned" not in err
+    return line
+
+
+def calm(boards: ScriptedBoards) -> bool:
+    """Everything as before, and no lease left."""
+    return boards.limits() == BEFORE and not list(boards.leases.glob("*.json"))
+
+
+def governed(boards: ScriptedBoards, process: subprocess.Popen[str]) -> None:
+    """Wait until the loop is at work."""
+    events = boards.folder / "events"
+    assert boards.wait_for(lambda _: events.exists() and "Started" in events.read_text(), 20) < 20
+    assert process.poll() is None
+
+
+def test_a_job_that_ends_at_once_keeps_its_output_and_status(one: ScriptedBoards) -> None:
+    done = govern(one, *python(JOB))
+    assert (done.returncode, done.stdout) == (7, "to stdout\n")
+    assert "to stderr\n" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert calm(one)
+
+
+def test_quiet_says_nothing_at_all(one: ScriptedBoards) -> None:
+    done = govern(one, "--quiet", *python(JOB))
+    assert (done.returncode, done.stdout, done.stderr) == (7, "to stdout\n", "to stderr\n")
+
+
+def test_json_lines_hold_events_and_a_report(one: ScriptedBoards) -> None:
+    process = start(one, "--quiet", *python(SLEEP.format(60)))
+    governed(one, process)
+    time.sleep(1.5)
+    process.terminate()
+    process.communicate(timeout=30)
+    events = [json.loads(line) for line in (one.folder / "events").read_text().splitlines()]
+    assert [e["event"] for e in events][:1] == ["Started"]
+    assert events[-1]["event"] == "Report"
+    (report,) = events[-1]["reports"]
+    assert report["simulated"] is False
+    assert report["problem"] is None
+    assert report["joules"] == pytest.approx(report["seconds"] * 240, rel=0.3)
+
+
+def test_without_permission_it_is_advice(one: ScriptedBoards) -> None:
+    one.script(fail=DENIED)
+    line = first_line(start(one, *python(PATIENT)))
+    assert "may not set clocks here, so this is advice only" in line
+    assert "CAP_SYS_ADMIN" in line
+    assert calm(one)
+
+
+def test_an_actuator_that_is_asked_for_but_not_permitted(one: ScriptedBoards) -> None:
+    one.script(fail=DENIED)
+    line = first_line(start(one, "--actuator", "nvml", *python(PATIENT)))
+    assert "CAP_SYS_ADMIN" in line
+    assert line.endswith("the job runs ungoverned\n")
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ({"lost": True}, "GPU is lost"),
+        ({"fail": {"nvmlInit": 9}}, "no NVIDIA driver here"),
+        ({"fail": {"nvmlDeviceGetSupportedMemoryClocks": UNKNOWN}}, "Unknown Error"),
+    ],
+)
+def test_no_gpu_to_govern(one: ScriptedBoards, script: dict[str, object], words: str) -> None:
+    one.script(**script)
+    line = first_line(start(one, "--actuator", "nvml", *python(PATIENT)))
+    assert words in line
+    assert line.endswith("the job runs ungoverned\n")
+
+
+def test_a_gpu_that_is_lost_on_the_way(one: ScriptedBoards) -> None:
+    process = start(one, *python(SLEEP.format(5) + "; print('done')"))
+    governed(one, process)
+    one.script(lost=True)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "done\n")
+    assert sum("GPU is lost" in line and "goes on ungoverned" in line for line in lines_of(err)) == 1
+    assert "Traceback" not in err
+
+
+def test_two_governors_on_one_gpu(one: ScriptedBoards) -> None:
+    first = start(one, *python(SLEEP.format(30)))
+    governed(one, first)
+    line = first_line(start(one, "--json", "others", *python(PATIENT)))
+    assert f"governed by process {first.pid} already" in line
+    assert line.endswith("the job runs ungoverned\n")
+    first.terminate()
+    first.communicate(timeout=30)
+    assert calm(one)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_signals_reach_the_job(one: ScriptedBoards, number: signal.Signals) -> None:
+    code = (
+        f"import signal, sys, time; signal.signal({number:d}, lambda n, f: (print('got it'), sys.exit(5)));"
+        "print('ready', flush=True); time.sleep(30)"
+    )
+    process = start(one, *python(code))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.5)
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=30)
+    assert (process.returncode, out) == (5, "got it\n")
+    assert calm(one)
+
+
+def test_a_killed_job_is_reported_as_shells_do(one: ScriptedBoards) -> None:
+    process = start(one, *python("import os, time; print(os.getpid(), flush=True); time.sleep(30)"))
+    assert process.stdout is not None
+    job = int(process.stdout.readline())
+    governed(one, process)
+    os.kill(job, signal.SIGKILL)
+    process.communicate(timeout=30)
+    assert process.returncode == 137
+    assert calm(one)
+
+
+def test_ctrl_c_on_a_terminal_reaches_the_job_once(one: ScriptedBoards) -> None:
+    code = (
+        "import signal, time; got = []; signal.signal(2, lambda n, f: got.append(n))\n"
+        "print('ready', flush=True)\n"
+        "while not got: time.sleep(0.05)\n"
+        "time.sleep(0.5); print('interrupts', len(got), flush=True)"
+    )
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(one.folder)
+        words = [sys.executable, "-m", "ekc", "govern", *python(code)]
+        os.execve(sys.executable, words, one.environment)
+    _until(terminal, "ready")
+    os.write(terminal, b"\x03")
+    _until(terminal, "interrupts 1")
+    os.waitpid(pid, 0)
+
+
+def test_a_terminal_of_our_own_gets_a_status_line(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "ekc", "govern", "--simulate", "compute", "--minutes", "3"]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, words, os.environ | {"TERM": "xterm", "PYTHONPATH": str(ROOT)})
+    seen = ""
+    with contextlib.suppress(OSError):  # The end of a terminal.
+        while text := os.read(terminal, 4096).decode(errors="replace"):
+            seen += text
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert " MHz; " in seen
+    assert "ekc govern: report" in seen
+
+
+def _until(terminal: int, words: str) -> None:
+    """Raises `OSError` where the terminal is closed before."""
+    seen = ""
+    while words not in seen:
+        seen += os.read(terminal, 1024).decode(errors="replace")
+
+
+def test_stdin_and_open_files_are_the_jobs(one: ScriptedBoards) -> None:
+    job = "import os, sys; print(sys.stdin.read(), os.read({}, 5).decode())"
+    readable, writable = os.pipe()
+    os.write(writable, b"a pipe")
+    words = ("-m", "ekc", "govern", "--quiet", *python(job.format(readable)))
+    process = one.start(*words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(readable,))
+    out, _ = process.communicate("typed", timeout=30)
+    assert out == "typed a pip\n"
+
+
+def test_a_process_that_runs_already(one: ScriptedBoards) -> None:
+    job = subprocess.Popen([sys.executable, "-c", SLEEP.format(30)])
+    process = start(one, "--pid", str(job.pid))
+    governed(one, process)
+    process.terminate()
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "ekc govern: report" in err
+    assert job.poll() is None
+    job.kill()
+    job.wait()
+    assert calm(one)
+
+
+def test_a_process_that_runs_already_and_cannot_be_governed(one: ScriptedBoards) -> None:
+    one.script(lost=True)
+    done = govern(one, "--pid", str(os.getpid()), "--actuator", "nvml")
+    assert done.returncode == 2
+
+
+def test_each_gpu_by_itself(boards: ScriptedBoards) -> None:
+    process = start(boards, "--each", "--gpu", "0", "--gpu", boards.uuid(1), *python(PATIENT))
+    events = boards.folder / "events"
+    assert boards.wait_for(lambda _: events.exists() and events.read_text().count("Started") == 2, 30) < 30
+    process.terminate()
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 7
+    assert all(f"GPU {i}: governing through NVML, GPU {i} (Scripted GPU)" in err for i in range(2))
+    assert "GPUs" not in err
+    assert err.count("  governed") == 2
+
+
+def test_a_gpu_that_there_is_not(boards: ScriptedBoards) -> None:
+    done = govern(boards, "--gpu", "2", *python(JOB))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--gpu 2: there is 0 to 1" in done.stderr
+
+
+def test_restore_with_nothing_to_restore(one: ScriptedBoards) -> None:
+    done = govern(one, "--restore")
+    assert done.returncode == 0
+    assert done.stdout.startswith("nothing to restore")
+
+
+def test_the_job_of_several_gpus_is_found_and_set_alike(boards: ScriptedBoards) -> None:
+    program = str(ROOT / "tests" / "governor" / "settled_soon.py")
+    words = ("govern", "--json", "events", *python(SLEEP.format(6)))
+    process = boards.start(program, *words, stderr=subprocess.PIPE)
+    from ekc.governor.live.job import family
+
+    boards.wait_for(lambda b: len(family(process.pid)) > 1, 20)
+    child = max(family(process.pid) - {process.pid})
+    boards.change(0, pids=[child])
+    boards.change(1, pids=[child])
+    _, err = process.communicate(timeout=60)
+    assert "GPUs 0, 1: governing through 2 GPUs alike" in err
+    assert process.returncode == 0

@@ -1,0 +1,66 @@
+"""`ekc.Governor` in a training script: the script never notices what goes wrong, and steps are counted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import ekc
+from ekc.errors import InvalidInput
+from tests.governor.scripted_nvml import ScriptedBoards
+
+SCRIPT = """
+import json, os, time
+import ekc
+with ekc.Governor(max_slowdown=0.03, quiet=True) as governor:
+    ends = time.monotonic() + {seconds}
+    while time.monotonic() < ends:
+        with governor.step():
+            time.sleep(0.05)
+print(json.dumps(governor.report))
+"""
+
+
+def _printed(boards: ScriptedBoards, seconds: float) -> tuple[str, str]:
+    (boards.folder / "train.py").write_text(SCRIPT.format(seconds=seconds))
+    process = boards.start("train.py", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    return out, err
+
+
+def test_a_script_is_governed_while_the_block_runs(tmp_path: Path) -> None:
+    boards = ScriptedBoards(tmp_path)
+    out, err = _printed(boards, 6.0)
+    report = json.loads(out)
+    assert err == ""
+    assert report["reports"][0]["problem"] is None
+    assert report["reports"][0]["simulated"] is False
+    assert boards.limits() == (None, None, 280_000)
+    assert not list(boards.leases.glob("*.json"))
+
+
+def test_a_script_without_a_gpu_runs_on(tmp_path: Path) -> None:
+    boards = ScriptedBoards(tmp_path)
+    boards.script(fail={"nvmlInit": 9})
+    out, err = _printed(boards, 4.0)
+    assert out == "null\n"
+    assert err.count("no NVIDIA driver here") == 1
+    assert "Traceback" not in err
+
+
+def test_only_the_first_process_of_a_machine_governs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with ekc.Governor() as governor, governor.step():
+        pass
+    assert governor.report is None
+
+
+def test_arguments_are_checked_at_once() -> None:
+    with pytest.raises(InvalidInput, match="max_slowdown"):
+        ekc.Governor(max_slowdown=-1)
+    with pytest.raises(InvalidInput, match="objective"):
+        ekc.Governor(objective="fame")

@@ -1,0 +1,136 @@
+"""The actuator under lease: bounds, what is written before it is set, and what is put back."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from ekc.errors import ActuatorError, InvalidInput, RecordError
+from ekc.governor.actuators.nvml import NvmlLimits
+from ekc.governor.lease import Keeper, record, restore_all
+from ekc.governor.protocols import Settings
+from tests.governor.scripted_nvml import ScriptedBoards
+
+
+def _keeper(boards: ScriptedBoards, before: Settings | None = None, tell: list[str] | None = None) -> Keeper:
+    return Keeper([NvmlLimits(boards.uuid())], before, (tell if tell is not None else []).append)
+
+
+def test_none_means_as_before_and_nothing_gets_looser(here: ScriptedBoards) -> None:
+    here.put(0, sm_lock=[300, 1500])
+    with _keeper(here, Settings(sm_mhz=1500)) as keeper:
+        (actuator,) = keeper.actuators
+        gears = actuator.gears()
+        assert gears.sm_mhz[-1] == 1500
+        assert gears.power_w[-1] == 280.0
+        assert gears.memory_mhz == (405, 5001, 9251)
+        actuator.apply(Settings(sm_mhz=1800, power_w=350.0))
+        assert here.limits() == ([300, 1500], None, 280_000)
+        actuator.apply(Settings(sm_mhz=900, memory_mhz=5001))
+        assert here.limits() == ([300, 900], [405, 5001], 280_000)
+        assert actuator.settings() == Settings(sm_mhz=900, memory_mhz=5001)
+        actuator.apply(Settings())
+        assert here.limits() == ([300, 1500], None, 280_000)
+        actuator.apply(Settings(sm_mhz=600))
+    assert here.limits() == ([300, 1500], None, 280_000)
+
+
+def test_only_what_was_touched_is_put_back(here: ScriptedBoards) -> None:
+    with _keeper(here) as keeper:
+        keeper.actuators[0].apply(Settings(sm_mhz=900))
+        here.put(0, memory_lock=[405, 5001], limit_mw=200_000)  # An administrator, meanwhile.
+    assert here.limits() == (None, [405, 5001], 200_000)
+
+
+def test_the_lease_is_written_before_anything_is_set(here: ScriptedBoards) -> None:
+    with _keeper(here) as keeper:
+        (actuator,) = keeper.actuators
+        found = record.read(record.path(here.uuid()))
+        assert found == actuator.lease
+        assert found.touched == ()
+        here.script(fail={"nvmlDeviceSetGpuLockedClocks": 999})
+        with pytest.raises(ActuatorError, match="the SM clock"):
+            actuator.apply(Settings(sm_mhz=900))
+        found = record.read(record.path(here.uuid()))
+        assert found is not None
+        assert found.touched == ("sm_mhz",)
+        assert found.previous == Settings(power_w=280.0)
+    assert not record.path(here.uuid()).exists()
+
+
+def test_what_is_in_force_already_is_not_set_again(here: ScriptedBoards) -> None:
+    with _keeper(here) as keeper:
+        (actuator,) = keeper.actuators
+        actuator.apply(Settings())
+        assert not here.calls()
+        actuator.apply(Settings(sm_mhz=900))
+        actuator.apply(Settings(sm_mhz=900))
+        assert len(here.calls()) == 1
+
+
+def test_closing_twice_is_closing_once(here: ScriptedBoards) -> None:
+    keeper = _keeper(here)
+    keeper.actuators[0].apply(Settings(sm_mhz=900))
+    assert keeper.close() == []
+    calls = len(here.calls())
+    assert keeper.close() == []
+    assert len(here.calls()) == calls
+
+
+def test_what_cannot_be_put_back_is_told_and_stays_leased(here: ScriptedBoards) -> None:
+    told: list[str] = []
+    began = time.monotonic()
+    with _keeper(here, tell=told) as keeper:
+        keeper.actuators[0].apply(Settings(sm_mhz=900, memory_mhz=5001))
+        here.script(fail={"nvmlDeviceResetGpuLockedClocks": 999})
+    assert time.monotonic() - began < 10  # A job's own end is not kept waiting.
+    assert len(told) == 1
+    assert "ekc govern --restore" in told[0]
+    assert here.limits() == ([300, 900], None, 280_000)
+    here.script(fail={})
+    assert here.wait_for(lambda b: not list(b.leases.glob("*.json")), 10) < 10  # The guard went on trying.
+    assert here.limits() == (None, None, 280_000)
+
+
+def test_a_guard_that_cannot_work_means_nothing_is_set(
+    here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "")  # It sees no scripted GPU, and no real one.
+    with pytest.raises(ActuatorError, match="guard process did not start"):
+        _keeper(here)
+    assert not list(here.leases.glob("*.json"))
+    assert not here.calls()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1, "id": 3}', "no json"])
+def test_a_file_that_is_no_lease(here: ScriptedBoards, text: str) -> None:
+    record.path(here.uuid()).write_text(text)
+    with pytest.raises(RecordError, match="is no lease"):
+        record.read(record.path(here.uuid()))
+    (restored,) = restore_all()
+    assert restored.problem is not None
+    with pytest.raises(RecordError):
+        _keeper(here)
+
+
+def test_a_lease_of_another_version(here: ScriptedBoards) -> None:
+    record.path(here.uuid()).write_text(json.dumps({"version": 99}))
+    with pytest.raises(RecordError, match="another version"):
+        record.read(record.path(here.uuid()))
+
+
+def test_a_folder_that_others_may_write_to_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EKC_RUN_DIR", str(tmp_path / "open"))
+    (tmp_path / "open").mkdir(mode=0o777)
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(InvalidInput, match="not safe"):
+        record.folder()
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("EKC_RUN_DIR", str(tmp_path / "file"))
+    with pytest.raises(InvalidInput, match="EKC_RUN_DIR"):
+        record.folder()

@@ -1,0 +1,219 @@
+"""Sessions, groups, advice and plots, over simulated jobs and over loops that fail."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ekc.errors import ActuatorError, InvalidInput
+from ekc.governor.actuators.advise import SetsNothing
+from ekc.governor.advise import Advised, advise
+from ekc.governor.events import Ended, Event
+from ekc.governor.jobs.card import CARDS
+from ekc.governor.jobs.draw import KINDS, draw
+from ekc.governor.jobs.world import SimulatedRun
+from ekc.governor.live import session
+from ekc.governor.live.book import Book
+from ekc.governor.live.group import GroupActuator, GroupProbe
+from ekc.governor.live.jsonl import event_json, plain
+from ekc.governor.live.report import report
+from ekc.governor.live.session import Session, Unit
+from ekc.governor.live.simulated import simulated_unit
+from ekc.governor.live.steps import StepCounter, StepReader
+from ekc.governor.policy import Policy
+from ekc.governor.protocols import Gears, Settings
+from ekc.governor.samples import Samples
+from tests.governor.scripted_nvml import ROOT
+
+
+class Heard:
+    """An audience that remembers."""
+
+    def __init__(self) -> None:
+        self.troubles: list[str] = []
+        self.samples = 0
+
+    def event(self, book: Book, event: Event) -> None:
+        assert event_json(book.name, event)["event"] == type(event).__name__
+
+    def fresh(self, book: Book) -> None:
+        self.samples = len(book.trace)
+
+    def trouble(self, book: Book, line: str) -> None:
+        self.troubles.append(line)
+
+
+def _run(seconds: float = 600.0, seed: int = 0) -> SimulatedRun:
+    return SimulatedRun(draw(seed, "compute", "h200", seconds), seed)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ActuatorError("the driver said no"), "the driver said no"),
+        (ZeroDivisionError("oh"), "a bug in ekc: ZeroDiv"),
+    ],
+)
+def test_a_loop_that_fails_puts_back_what_was_there(error: Exception, words: str) -> None:
+    run, heard = _run(), Heard()
+
+    def fails(probe: object, actuator: SimulatedRun, hear: object) -> None:
+        actuator.apply(Settings(sm_mhz=1200))
+        raise error
+
+    (book,) = Session([Unit("GPU 0", run, run)], fails, heard).wait()  # type: ignore[arg-type]
+    assert run.settings() == Settings()
+    assert len(heard.troubles) == 1
+    assert words in heard.troubles[0]
+    assert book.problem == heard.troubles[0]
+    assert "not to the end" in "\n".join(report(book).lines())
+
+
+def test_a_loop_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "LEAVING_S", 0.05)
+    run, heard, forever = _run(), Heard(), threading.Event()
+    began = time.monotonic()
+    (book,) = Session([Unit("GPU 0", run, run)], lambda *_: forever.wait(), heard).finish()
+    assert time.monotonic() - began < 5
+    assert book.problem is not None
+    assert "has not answered" in book.problem
+    forever.set()
+
+
+def test_advice_sets_nothing_and_tells_what_it_expects() -> None:
+    run = _run()
+    events: list[Event] = []
+    nothing = SetsNothing(run.gears(), simulated=True)
+    advise(run, nothing, Policy(), events.append)
+    assert run.settings() == Settings()
+    (told,) = (e for e in events if isinstance(e, Advised))
+    assert told.settings.sm_mhz in run.gears().sm_mhz
+    assert told.slowdown <= 0.05
+    assert "not tried" in told.line()
+    assert isinstance(events[-1], Ended)
+    with pytest.raises(ActuatorError, match="advice only"):
+        nothing.apply(Settings(sm_mhz=1200))
+
+
+def test_advice_is_a_cap_where_clocks_cannot_be_set() -> None:
+    run = _run()
+    events: list[Event] = []
+    could = Gears(power_w=tuple(float(w) for w in range(200, 701, 25)))
+    advise(run, SetsNothing(could, simulated=True), Policy(), events.append)
+    (told,) = (e for e in events if isinstance(e, Advised))
+    assert told.settings.sm_mhz is None
+    assert told.settings.power_w is None or told.settings.power_w in could.power_w
+
+
+def test_no_advice_for_a_card_that_cannot_be_limited() -> None:
+    with pytest.raises(ActuatorError, match="can be limited"):
+        advise(_run(), SetsNothing(Gears()), Policy(), lambda event: None)
+
+
+def test_a_group_is_set_alike_and_its_power_added_up() -> None:
+    runs = [_run(seed=0), _run(seed=0)]
+    actuator, probe = GroupActuator(runs), GroupProbe(runs)
+    actuator.apply(Settings(sm_mhz=1500))
+    assert [run.settings() for run in runs] == [Settings(sm_mhz=1500)] * 2
+    assert actuator.settings() == Settings(sm_mhz=1500)
+    assert actuator.gears() == runs[0].gears()
+    joules = probe.energy_j()
+    samples = probe.record(20.0)
+    assert isinstance(samples, Samples)
+    alone = _run(seed=0)
+    alone.apply(Settings(sm_mhz=1500))
+    one = alone.record(20.0)
+    assert np.nanmean(samples.power_w) == pytest.approx(2 * np.nanmean(one.power_w), rel=0.02)
+    assert np.nanmean(samples.sm_util) == pytest.approx(np.nanmean(one.sm_util), rel=0.05)
+    assert samples.power_limit_w == pytest.approx(2 * one.power_limit_w, nan_ok=True)
+    assert probe.energy_j() - joules == pytest.approx(2 * alone.energy_j(), rel=0.05)
+    counted = probe.counters(5.0)
+    assert counted is not None
+    assert set(counted) == set(alone.counters(5.0) or ())
+    assert actuator.simulated
+    assert probe.simulated
+    assert probe.running()
+
+
+def test_a_group_has_the_gears_that_all_have() -> None:
+    other = SimulatedRun(draw(0, "compute", "rtx3090", 60.0), 0)
+    gears = GroupActuator([_run(60.0), other]).gears()
+    assert set(gears.sm_mhz) == set(_run(60.0).gears().sm_mhz) & set(other.gears().sm_mhz)
+    assert list(gears.sm_mhz) == sorted(gears.sm_mhz)
+
+
+def test_a_book_keeps_a_mean_a_second() -> None:
+    book = Book("GPU 0", False)
+    at = np.arange(0.0, 3.0, 0.1)
+    watts = np.where(at < 1, 100.0, 200.0)
+    watts[3] = np.nan
+    clock = np.full(30, np.nan)
+    book.note(Samples(time_s=at, power_w=watts, sm_util=watts, memory_util=watts, clock_mhz=clock))
+    book.note(Samples(*np.zeros((5, 0))))
+    assert [round(w) for _, w, _ in book.trace] == [100, 200, 200]
+    assert all(np.isnan(mhz) for _, _, mhz in book.trace)
+
+
+def test_json_knows_no_nan() -> None:
+    assert plain({"a": float("nan"), "b": [float("inf"), 1.5], "c": Settings(sm_mhz=3)}) == {
+        "a": None,
+        "b": [None, 1.5],
+        "c": {"sm_mhz": 3, "memory_mhz": None, "power_w": None},
+    }
+
+
+@pytest.mark.parametrize(
+    "module", ["ekc.governor.lease", "ekc.cli.govern_audience", "ekc.governor.live.request"]
+)
+def test_what_comes_before_the_job_and_stays_beside_it_is_light(module: str) -> None:
+    program = f"import sys, {module}; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 0
+
+
+def test_steps_are_counted_across_processes(tmp_path: Path) -> None:
+    counter = StepCounter(tmp_path / "steps")
+    reader = StepReader(tmp_path / "steps")
+    assert reader() is None
+    for _ in range(3):
+        with counter:
+            pass
+    with pytest.raises(KeyError), counter:
+        raise KeyError
+    assert reader() == 3.0
+    with pytest.raises(InvalidInput, match="no file of steps"):
+        StepReader(tmp_path / "nothing")
+
+
+def test_every_simulated_job_can_be_asked_for() -> None:
+    for kind in KINDS:
+        for card in CARDS:
+            unit = simulated_unit(kind, card, 0, 1.0)
+            assert "(simulated)" in unit.name
+            assert unit.probe.running()
+    for kind, card, minutes in (("no", "h200", 1.0), ("compute", "no", 1.0), ("compute", "h200", 0.0)):
+        with pytest.raises(InvalidInput):
+            simulated_unit(kind, card, 0, minutes)
+
+
+def test_a_plot_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from ekc.governor.live.plot import check
+    from ekc.governor.live.plot import draw as drawn
+    from ekc.governor.loop import govern
+
+    run, heard = _run(), Heard()
+    loop = lambda probe, actuator, hear: govern(probe, actuator, Policy(), hear)  # noqa: E731
+    (book,) = Session([Unit("a job (simulated)", run, run)], loop, heard).wait()
+    assert heard.samples > 300
+    drawn(book, tmp_path / "job.svg")
+    assert "a job (simulated)" in (tmp_path / "job.svg").read_text()
+    with pytest.raises(InvalidInput, match="must end in one of"):
+        check(tmp_path / "job.txt")
+    with pytest.raises(InvalidInput, match="no folder"):
+        check(tmp_path / "nowhere" / "job.svg")
