@@ -168,7 +168,7 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rounds", type=int, default=40, help="traces of each kind and sensor")
-    parser.add_argument("--seed", type=int, default=10_000, help="of the first round")
+    parser.add_argument("--seed", type=int, default=20_000, help="of the first round")
     asked = parser.parse_args()
     if asked.rounds < 1:
         parser.error(f"--rounds is {asked.rounds}; at least 1")

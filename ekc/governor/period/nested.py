@@ -11,9 +11,9 @@ from ekc.governor.samples import Values
 
 MOST = 9.7
 """So many parts at most; what comes more rarely (a log line) does not make an iteration."""
-SHARE, SHARE_UPDATE = 0.01, 0.6
-"""Least share of the variance that is left after averaging over the part, and how much more is asked where a
-part is as short as the sensor's update: there, beats between both look like a longer period."""
+SHARE, SHARE_UPDATE = 0.01, 1.5
+"""Least share of the variance that is left after averaging over the part; and that as a multiple of the
+square of update over part, since beats of both leave about so much, and look like a longer period."""
 PARTS = 8.0
 QUICK = 6.0
 """Beside the view that showed the part, those are asked that are updated so many times in it."""
