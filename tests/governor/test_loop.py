@@ -1,4 +1,4 @@
-"""The loop on whole simulated jobs: budget, true and seeming changes, pauses, ends, and what it does when hurt."""
+"""The loop on whole simulated jobs: budget, true and seeming changes, pauses, ends, faults."""
 
 from __future__ import annotations
 
