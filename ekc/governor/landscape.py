@@ -16,6 +16,11 @@ from ekc.governor.samples import Values
 STRAY = 1.5
 """Standard deviations from the curve beyond which a reading loses weight."""
 
+SURE = 0.007
+"""Standard deviation of a slowdown up to which it counts as known."""
+CAUTION = 0.7
+"""Of what it is beyond that, added to the slowdown."""
+
 
 @dataclass(frozen=True)
 class Beliefs:
@@ -36,8 +41,12 @@ class Landscape:
     saving_sigma: Values
 
     def choice(self, policy: Policy) -> int:
-        """Place of the best gear that is believed to keep its budget; the top one where none does."""
-        best = objective.best(policy, self.slowdown, self.saving)
+        """Place of the best gear that is believed to keep its budget; the top one where none does.
+
+        What is known well is taken at its word; where progress is hard to tell, a choice keeps its distance.
+        """
+        careful = self.slowdown + CAUTION * np.maximum(0.0, self.sigma - SURE)
+        best = objective.best(policy, careful, self.saving)
         return len(self.gears) - 1 if best is None else best
 
 

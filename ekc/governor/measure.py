@@ -19,6 +19,8 @@ GOOD_ERROR = 0.006
 """A reading is prolonged until its pace is known this well."""
 PROLONGED = 2.5
 """At most, times its first length."""
+LONGEST_S = 60.0
+"""And no reading is prolonged beyond this."""
 
 
 class JobEnded(Exception):
@@ -53,7 +55,8 @@ class Meter:
         begin, joules = self.probe.now(), self.probe.energy_j()
         samples, steps = self._stretch(beat, beat.window_s())
         pace, after = pace_of(beat, samples, most_stretch, steps)
-        while known(pace) > good and self.probe.now() - begin < PROLONGED * beat.window_s():
+        longest = min(PROLONGED * beat.window_s(), LONGEST_S)
+        while known(pace) > good and self.probe.now() - begin < longest:
             more, counted = self._stretch(beat, 0.5 * beat.window_s())
             samples, steps = joined(samples, more), steps + counted
             pace, after = pace_of(beat, samples, most_stretch, steps)

@@ -45,7 +45,7 @@ class Beat:
     def window_s(self) -> float:
         """How long a reading must be, at least."""
         if self.source == "steps":
-            return float(np.clip(6.0 * self.period_s, 10.0, 60.0))
+            return float(np.clip(6.0 + 3.2 * self.period_s, 12.0, 60.0))
         if self.source == "period":
             return max(10.0, min(3.2 * self.period_s, 6.0 + 2.2 * self.period_s))
         return 20.0 if self.source == "throughput" else 12.0

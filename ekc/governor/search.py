@@ -14,15 +14,13 @@ import numpy as np
 
 from ekc.governor import objective
 from ekc.governor.knob import Knob
-from ekc.governor.landscape import Beliefs, Landscape, landscape, slower
+from ekc.governor.landscape import SURE, Beliefs, Landscape, landscape, slower
 from ekc.governor.ledger import Ledger
 from ekc.governor.policy import Policy
 from ekc.governor.samples import Values
 
 NEAR = 0.02
 """Gears closer than this share of the clock are one point."""
-SURE = 0.007
-"""Standard deviation of the slowdown that ends the search."""
 FARTHEST = 2.2
 """How much farther from the default the next point may be than the farthest so far."""
 MOST_POINTS = 6

@@ -16,6 +16,7 @@ import numpy as np
 from ekc.governor.baselines.rules import SLOWDOWN_LIMIT, Point, Rule, period_point, rate_point
 from ekc.governor.measure import JobEnded, Meter
 from ekc.governor.phase import Model
+from ekc.governor.predict.model import RATIOS
 from ekc.governor.protocols import Actuator, Probe, Settings
 from ekc.governor.reading import Pace, Reading
 from ekc.governor.samples import Values
@@ -141,7 +142,10 @@ class _Run:
         x, y = seen.clock_mhz / self._gears - 1, 1 - self._gears / seen.clock_mhz
         time = 1 + _polynomial(np.maximum(0, x), beliefs.time.mean)
         energy = time * (1 + _polynomial(np.maximum(0, y), beliefs.power.mean))
-        return self._rule.best_gear(self._gears, time, energy, Point(1.0, 1.0))
+        # The models were trained down to there.
+        lowest = int(np.searchsorted(self._gears, RATIOS[0] * seen.clock_mhz))
+        above = (a[lowest:] for a in (self._gears, time, energy))
+        return lowest + self._rule.best_gear(*above, Point(1.0, 1.0))
 
     def _search_memory(self, start: int, default: Point) -> None:
         """Neighbours of the top memory clock, at the predicted SM gear."""
