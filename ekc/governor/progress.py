@@ -26,6 +26,7 @@ FEWEST_BLOCKS = 3
 POLL_S = 0.5
 """How often the count of steps is looked at."""
 FEWEST_STEPS = 3
+STEP_BLOCKS = 8
 JITTER = 0.015
 """Of one period to the next, one sigma, believed until seen."""
 
@@ -108,10 +109,13 @@ def _stepped(rest: Pace, beat: Beat, steps: Sequence[Steps]) -> tuple[Pace, Beat
     if len(steps) < FEWEST_STEPS:
         return rest, beat
     seconds, done = steps[-1].at_s - steps[0].at_s, steps[-1].count - steps[0].count
-    each = np.array([(b.at_s - a.at_s) / (b.count - a.count) for a, b in pairwise(steps)])
     late = POLL_S**2 / 12
+    blocks = steps[:: max(1, len(steps) // STEP_BLOCKS)]
+    lasted = np.array([b.at_s - a.at_s for a, b in pairwise(blocks)])
+    usual = np.array([b.count - a.count for a, b in pairwise(blocks)]) * seconds / done
     # Polls see a step end up to one poll late, which is no straying of the step.
-    beat = beat.straying(max(0.0, float(np.var(each, ddof=1)) - 2 * late) / float(each.mean()))
+    strayed = float(((lasted - usual) ** 2).sum() / max(1, len(lasted) - 1)) - 2 * late
+    beat = beat.straying(max(0.0, strayed) / float(lasted.mean()))
     error = float(np.sqrt(beat.wander / seconds + 2 * late / seconds**2))
     return replace(rest, beats=done / seconds, beats_error=max(FLOOR, error)), beat
 
