@@ -26,7 +26,11 @@ BAD_INPUT = 2
 @click.option("--restore", is_flag=True, help="Put back what a killed governor has left behind, and leave.")
 @click.option("--advise", is_flag=True, help="Set nothing; say what would be set and what that should save.")
 @click.option(
-    "--max-slowdown", type=float, default=0.05, show_default=True, help="Longest a step may take, as a share."
+    "--max-slowdown",
+    type=float,
+    default=0.05,
+    show_default=True,
+    help="How much longer a step may take, a share.",
 )
 @click.option(
     "--objective",
@@ -164,5 +168,9 @@ def _finish(books: list[Book], lines: Lines, plot: Path | None, core_share: floa
 
         for number, book in enumerate(books):
             file = plot if number == 0 else plot.with_stem(f"{plot.stem}-{number}")
-            draw(book, file)
-            log(f"ekc govern: wrote {file}")
+            try:
+                draw(book, file)
+            except OSError as problem:
+                log(f"ekc govern: --plot {file}: cannot be written ({problem.strerror})")
+            else:
+                log(f"ekc govern: wrote {file}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -205,6 +206,20 @@ def test_ctrl_c_on_a_terminal_reaches_the_job_once(one: ScriptedBoards) -> None:
     os.write(terminal, b"\x03")
     _until(terminal, "interrupts 1")
     os.waitpid(pid, 0)
+
+
+def test_a_terminal_of_our_own_gets_a_status_line(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "ekc", "govern", "--simulate", "compute", "--minutes", "3"]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, words, os.environ | {"TERM": "xterm", "PYTHONPATH": str(ROOT)})
+    seen = ""
+    with contextlib.suppress(OSError):  # The end of a terminal.
+        while text := os.read(terminal, 4096).decode(errors="replace"):
+            seen += text
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert " MHz; " in seen
+    assert "ekc govern: report" in seen
 
 
 def _until(terminal: int, words: str) -> None:

@@ -57,7 +57,7 @@ def beside(
     status = job.wait()
     opener.join(LEAVING_S)
     if opener.is_alive():
-        audience.note(f"the driver has not answered for {LEAVING_S:.0f} s; nothing was set")
+        audience.note("the governor was not ready when the job had ended; nothing was set")
     share = opened.core_share()
     books = opened.session.finish() if opened.session else []
     opened.close()

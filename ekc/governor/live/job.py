@@ -54,20 +54,31 @@ class Command:
             reason = getattr(problem, "strerror", None) or str(problem)
             raise InvalidInput(f"cannot run {words[0]!r}: {reason}") from problem
         self.pid = self._process.pid
-        self._descriptor = os.pidfd_open(self.pid)
         handlers = dict.fromkeys(FORWARDED, self._pass_on) | {signal.SIGINT: self._interrupted}
         self._before = {number: signal.signal(number, handlers[number]) for number in handlers}
 
     def running(self) -> bool:
-        """From any thread."""
-        return not _ended(self._descriptor, 0)
+        """From any thread, while the main one waits."""
+        return self._process.returncode is None
 
     def wait(self) -> int:
         """The command's own exit status; 128 and the signal where one ended it."""
-        status = self._process.wait()
+        while (status := self._status()) is None:
+            pass
         for number, handler in self._before.items():
             signal.signal(number, handler)
         return KILLED - status if status < 0 else status
+
+    def _status(self) -> int | None:
+        """None where it still runs after a moment.
+
+        Python handles a signal between two steps of its own, so one that comes just before a wait without end
+        would be passed on when the command has ended.
+        """
+        try:
+            return self._process.wait(LOOK_S)
+        except subprocess.TimeoutExpired:
+            return None
 
     def leave(self) -> None:
         """A command of ours is waited for all the same."""
@@ -103,11 +114,11 @@ class Attached:
 
     def running(self) -> bool:
         """Until it ends, or we leave; from any thread."""
-        return not self._left.is_set() and not _ended(self._descriptor, 0)
+        return not self._left.is_set() and not self._ended(0)
 
     def wait(self) -> int:
         """0: how it ended is for its parent to know."""
-        while not self._left.is_set() and not _ended(self._descriptor, LOOK_S):
+        while not self._left.is_set() and not self._ended(LOOK_S):
             pass
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -117,15 +128,14 @@ class Attached:
         """From any thread."""
         self._left.set()
 
+    def _ended(self, seconds: float) -> bool:
+        """Whether it ends within so long; its descriptor can be read from then on."""
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        return bool(poll.poll(1000 * seconds))
+
     def _told(self, number: int, frame: FrameType | None) -> None:
         self.leave()
-
-
-def _ended(descriptor: int, seconds: float) -> bool:
-    """Whether the process ends within so long; its descriptor can be read from then on."""
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(1000 * seconds))
 
 
 def family(pid: int) -> set[int]:

@@ -103,6 +103,8 @@ def _choice(book: Book) -> str | None:
     told: list[Chosen | Advised] = [*book.of(Chosen), *book.of(Advised)]
     if not told:
         return None
+    if isinstance(told[-1], Advised):
+        return f"advised, not set: {settings_text(told[-1].settings)}"
     moved = [x for x in book.of(Applied) if x.at_s >= told[-1].at_s and x.why != "candidate"]
     held = [x.settings for x in moved if x.settings != Settings()]
     return settings_text((held or [told[-1].settings])[-1])

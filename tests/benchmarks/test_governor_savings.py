@@ -1,0 +1,155 @@
+"""The governor's benchmarks in a tiny form, and that their verdicts can fail."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+
+
+def run(script: str, tmp_path: Path, *options: str) -> tuple[str, dict[str, Any]]:
+    file = tmp_path / "figures.json"
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / script), "--json", str(file), *options],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"PYTHONPATH": str(FOLDER.parent), "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, json.loads(file.read_text())
+
+
+def test_governor(tmp_path: Path) -> None:
+    text, figures = run("governor.py", tmp_path, "--seeds", "1", "--seconds", "600")
+    assert "simulated" in text
+    rows = {row["governor"]: row for row in figures["rows"]}
+    assert set(rows) == {
+        "ekc govern",
+        "ekc govern, model",
+        "ekc govern, step hooks",
+        "GPOEO as published",
+        "GPOEO, plain energy",
+        "ODPP",
+        "Zeus caps, step hooks",
+    }
+    assert figures["simulated"]
+    for name, row in rows.items():
+        lines = figures["jobs"][name]
+        assert row["jobs"] == len(lines) == 12
+        assert row["mean_saving"] == pytest.approx(sum(x["saving"] for x in lines) / 12)
+        assert row["worst_slowdown"] == max(x["slowdown"] for x in lines)
+        assert ("pass" in row) == name.startswith("ekc")
+        assert row["regret"] == pytest.approx(figures["oracle"]["mean_saving"] - row["mean_saving"])
+    assert rows["ekc govern"]["counter_windows"] == 0
+    assert rows["ekc govern, model"]["counter_windows"] >= 12
+    assert set(figures["models"]) == {"rtx3090", "h200"}
+    assert figures["pass"] == all(row["pass"] for name, row in rows.items() if name.startswith("ekc"))
+
+
+def test_the_verdict_fails_where_a_bar_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import governor
+
+    good = {
+        "governor": "ekc govern",
+        "mean_saving": 0.09,
+        "share_of_oracle": 0.95,
+        "mean_slowdown": 0.04,
+        "worst_slowdown": 0.06,
+        "extra_windows": 0,
+    }
+    worse = (
+        {"share_of_oracle": 0.89},
+        {"mean_slowdown": 0.051},
+        {"worst_slowdown": 0.071},
+        {"extra_windows": 1},
+    )
+    for change in ({}, *worse):
+        rows = [good | change]
+        governor.verdict(rows)
+        assert rows[0]["pass"] == (not change)
+    rival = good | {"governor": "ODPP", "mean_saving": 0.1}
+    rows = [dict(good), rival]
+    governor.verdict(rows)
+    assert not rows[0]["pass"]
+    rows = [dict(good), rival | {"worst_slowdown": 0.3}]
+    governor.verdict(rows)
+    assert rows[0]["pass"]
+
+
+def test_shifts_are_judged_by_the_true_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import governor
+
+    from ekc.governor.events import Shifted
+    from ekc.governor.jobs.draw import draw
+    from ekc.governor.jobs.world import SimulatedRun
+
+    watcher = governor.Watcher(SimulatedRun(draw(0, "compute", "h200", 60.0)))
+    assert watcher.shifts(2) == (0, 1)
+    watcher.told = [(Shifted(1.0, "large", 0.5), 0), (Shifted(9.0, "small", 0.2), 1)]
+    assert watcher.shifts(2) == (1, 0)
+    watcher.told.append((Shifted(9.0, "known", 0.0), 1))
+    assert watcher.shifts(2) == (1, 0)
+
+
+def sweeps(folder: Path) -> None:
+    """Made-up sweeps in the form of the recordings: power follows the cube of the clock, time the clock."""
+    for board, caps in (("v100", range(100, 251, 25)), ("a40", range(100, 301, 25))):
+        with (folder / f"zeus_power_caps_{board}.csv").open("w", newline="") as file:
+            columns = "dataset network batch_size optimizer power_limit time_per_epoch average_power"
+            writer = csv.writer(file)
+            writer.writerow(columns.split())
+            for network, drawn in (("busy", 0.9 * caps[-1]), ("idle", 0.2 * caps[-1])):
+                for cap in caps:
+                    held = min(drawn, cap)
+                    writer.writerow(["made", network, 8, "none", cap, 100 * (drawn / held) ** 0.4, held])
+    with (folder / "perseus_gpt3_a100_clocks.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["stage", "instruction", "frequency", "time", "energy", "power_w"])
+        for clock in range(855, 1411, 15):
+            for instruction, share in (("forward", 1.0), ("backward", 2.0)):
+                seconds = share * (0.4 * 1410 / clock + 0.6)
+                writer.writerow(
+                    [0, instruction, clock, seconds, seconds * (100 + 300 * (clock / 1410) ** 3), 0]
+                )
+
+
+def test_governor_replay(tmp_path: Path) -> None:
+    sweeps(tmp_path)
+    text, figures = run("governor_replay.py", tmp_path, "--data", str(tmp_path))
+    assert "rows of real GPUs" in text
+    rows = {row["recording"]: row for row in figures["rows"]}
+    assert set(rows) == {
+        "Zeus caps, V100",
+        "V100, no cap felt",
+        "Zeus caps, A40",
+        "A40, no cap felt",
+        "Perseus clocks, A100",
+    }
+    for name, row in rows.items():
+        assert ("bar" in row) == (not name.endswith("felt"))
+        assert row["points"] <= row["most_points"] < row["rows"]
+        assert row["worst_slowdown"] <= 0.05
+        if "bar" in row:
+            assert row["share_of_best"] >= 0.9
+            assert row["pass"]
+
+
+def test_a_replay_without_its_recordings_says_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import governor_replay
+
+    from ekc.errors import InvalidInput
+
+    with pytest.raises(InvalidInput, match=r"zeus_power_caps_a40\.csv"):
+        governor_replay.zeus(tmp_path, "a40")

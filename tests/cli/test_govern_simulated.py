@@ -1,0 +1,63 @@
+"""`ekc govern --simulate`: a job that is nowhere, and says so."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ekc.cli import main
+
+SHORT = ("govern", "--simulate", "compute", "--card", "h200", "--minutes", "10")
+
+
+def test_text_tells_every_event_and_a_report(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SHORT]) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "chose " in err
+    assert "compute job on h200 (simulated)" in err
+    assert err.index("ekc govern: report") > err.index("job ended")
+
+
+def test_json_lines_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SHORT, "--quiet", "--json", "-", "--seed", "1"]) == 0
+    out, err = capsys.readouterr()
+    events = [json.loads(line) for line in out.splitlines()]
+    assert err == ""
+    assert events[0]["simulated"] is True
+    (report,) = events[-1]["reports"]
+    assert report["simulated"] is True
+    assert report["seconds"] == pytest.approx(600, rel=0.2)
+
+
+def test_the_same_seed_tells_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    told = []
+    for _ in range(2):
+        assert main([*SHORT, "--seed", "2"]) == 0
+        told.append(capsys.readouterr().err)
+    assert told[0] == told[1]
+
+
+def test_advice_sets_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SHORT, "--advise"]) == 0
+    err = capsys.readouterr().err
+    assert "advice: " in err
+    assert "(simulated): set " not in err
+    assert "advised, not set: " in err
+
+
+def test_help_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["govern", "--help"]) == 0
+    out = capsys.readouterr().out
+    for word in ("--max-slowdown", "--restore", "--advise", "--simulate", "python train.py"):
+        assert word in out
+    assert "--gpus-of" not in out
+
+
+def test_a_job_that_is_never_periodic(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["govern", "--simulate", "aperiodic", "--minutes", "20"]) == 0
+    err = capsys.readouterr().err
+    assert "iterations: aperiodic" in err
+    assert "ekc govern: report" in err
+    assert "not to the end" not in err

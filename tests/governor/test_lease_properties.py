@@ -1,0 +1,96 @@
+"""Whatever a loop asks for, whenever the guard steps in: nothing gets looser than before, all comes back."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings, strategies
+from hypothesis.strategies import SearchStrategy
+
+from ekc.errors import ActuatorError
+from ekc.governor.actuators.settable import LIMITS, Limit, Reference
+from ekc.governor.lease import record
+from ekc.governor.lease.leased import Leased
+from ekc.governor.lease.restore import end
+from ekc.governor.protocols import Gears, Settings
+
+GEARS = Gears((600, 900, 1200, 1500), (405, 5001, 9251), (100.0, 200.0, 300.0))
+
+
+class Card:
+    """Limits in memory, with a driver that refuses now and then."""
+
+    label = "a card in memory"
+
+    def __init__(self, before: Settings) -> None:
+        self.reference = Reference("memory", f"GPU-{uuid.uuid4()}")
+        self.limits = before
+        self.refuses = False
+        self.seen: list[Settings] = []
+
+    def gears(self) -> Gears:
+        return GEARS
+
+    def settings(self) -> Settings:
+        return Settings(power_w=self.limits.power_w)
+
+    def check_permission(self) -> None: ...
+
+    def put(self, limit: Limit, value: float | None) -> None:
+        if self.refuses:
+            raise ActuatorError("refused")
+        self.limits = replace(self.limits, **{limit: value})
+        self.seen.append(self.limits)
+
+
+def _limits() -> SearchStrategy[Settings]:
+    choices = (strategies.sampled_from([None, *getattr(GEARS, limit)]) for limit in LIMITS)
+    return strategies.builds(Settings, *choices)
+
+
+def _moves() -> SearchStrategy[list[tuple[str, Settings]]]:
+    kinds = strategies.sampled_from(["apply", "refused", "guard steps in"])
+    return strategies.lists(strategies.tuples(kinds, _limits()), max_size=12)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _folder(tmp_path_factory: pytest.TempPathFactory) -> object:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EKC_RUN_DIR", str(tmp_path_factory.mktemp("leases")))
+        yield
+
+
+@given(before=_limits(), moves=_moves())
+@settings(max_examples=150, deadline=None)
+def test_all_comes_back(before: Settings, moves: list[tuple[str, Settings]]) -> None:
+    card = Card(before)
+
+    def renew() -> None:
+        wanted = leased.take_again()
+        leased.apply(wanted)
+
+    leased = Leased(card, before, renew)
+    for kind, wanted in moves:
+        card.refuses = kind == "refused"
+        if kind == "guard steps in":
+            end(leased.lease, card)
+            assert card.limits == before
+        try:
+            leased.apply(wanted)
+        except ActuatorError:
+            continue
+        assert leased.settings() == wanted
+        for limit in LIMITS:
+            asked, was = getattr(wanted, limit), getattr(before, limit)
+            in_force = getattr(card.limits, limit)
+            assert in_force == (was if asked is None else asked if was is None else min(asked, was))
+    card.refuses = False
+    leased.end()
+    assert card.limits == before
+    assert not record.path(card.reference.gpu).exists()
+    for limits in card.seen:
+        for limit in LIMITS:
+            was = getattr(before, limit)
+            assert was is None or getattr(limits, limit) <= was
