@@ -15,10 +15,11 @@ from ekc.governor.samples import Values
 
 STRAY = 1.5
 """Standard deviations from the curve beyond which a reading loses weight."""
-AIM = 1.0
-"""Share of the slowdown budget that is aimed at."""
-CAUTION = 0.15
-"""How many standard deviations a choice keeps from the budget."""
+
+SURE = 0.007
+"""Standard deviation of a slowdown up to which it counts as known."""
+CAUTION = 0.7
+"""Of what it is beyond that, added to the slowdown."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +40,14 @@ class Landscape:
     saving: Values
     saving_sigma: Values
 
-    def choice(self, policy: Policy, caution: float) -> int:
-        """Place of the best gear that keeps its budget; the top one where none does."""
-        careful = self.slowdown + caution * self.sigma
-        aimed = (
-            np.where(self.slowdown > 0, careful / AIM, 0.0) if policy.objective == "energy" else self.slowdown
-        )
-        allowed = objective.violation(policy, aimed, self.saving) <= 0
-        scores = objective.score(policy, self.slowdown, self.saving)
-        return int(np.where(allowed, scores, np.inf).argmin()) if allowed.any() else len(scores) - 1
+    def choice(self, policy: Policy) -> int:
+        """Place of the best gear that is believed to keep its budget; the top one where none does.
+
+        What is known well is taken at its word; where progress is hard to tell, a choice keeps its distance.
+        """
+        careful = self.slowdown + CAUTION * np.maximum(0.0, self.sigma - SURE)
+        best = objective.best(policy, careful, self.saving)
+        return len(self.gears) - 1 if best is None else best
 
 
 def landscape(

@@ -81,13 +81,15 @@ class Ledger:
         """Against the default as it would have been measured at that moment (A/B/A)."""
         base, base_error = self._default(reading.at_s, "beats")
         by_beats = base / reading.pace.beats - 1
-        beats_error = float(np.hypot(base_error, reading.pace.beats_error))
+        # All that was read is held against the same defaults: their error does not average out.
+        shared = float(np.sqrt(max(1, len(self.others))))
+        beats_error = float(np.hypot(shared * base_error, reading.pace.beats_error))
         base, base_error = self._default(reading.at_s, "moved")
         by_bytes, bytes_error = float("nan"), float("nan")
         if reading.settings.memory_mhz is None:
             # Only the time in which kernels run is stretched by a clock.
             by_bytes = self.sm_util() * (base / reading.pace.moved - 1)
-            bytes_error = self.sm_util() * float(np.hypot(base_error, reading.pace.moved_error))
+            bytes_error = self.sm_util() * float(np.hypot(shared * base_error, reading.pace.moved_error))
         slowdown, error = _both(np.array([by_beats, by_bytes]), np.array([beats_error, bytes_error]))
         watts, off = self._watts(reading.at_s)
         share = SHARED * error if np.isfinite(error) else 0.0

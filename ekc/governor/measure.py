@@ -8,7 +8,7 @@ from functools import reduce
 import numpy as np
 
 from ekc.governor.events import Applied, Event
-from ekc.governor.progress import Beat, Steps, pace_of
+from ekc.governor.progress import POLL_S, Beat, Steps, pace_of
 from ekc.governor.protocols import Actuator, Probe, Settings
 from ekc.governor.reading import Pace, Reading
 from ekc.governor.samples import Samples, joined, mean
@@ -17,10 +17,10 @@ SETTLE_S = 2.0
 """From setting a limit until sensors that average a second show nothing of the old one."""
 GOOD_ERROR = 0.006
 """A reading is prolonged until its pace is known this well."""
-PIECES = 5
-"""Of a stretch whose steps are counted: how they differ tells how sure the count is."""
 PROLONGED = 2.5
 """At most, times its first length."""
+LONGEST_S = 60.0
+"""And no reading is prolonged beyond this."""
 
 
 class JobEnded(Exception):
@@ -55,7 +55,8 @@ class Meter:
         begin, joules = self.probe.now(), self.probe.energy_j()
         samples, steps = self._stretch(beat, beat.window_s())
         pace, after = pace_of(beat, samples, most_stretch, steps)
-        while known(pace) > good and self.probe.now() - begin < PROLONGED * beat.window_s():
+        longest = min(PROLONGED * beat.window_s(), LONGEST_S)
+        while known(pace) > good and self.probe.now() - begin < longest:
             more, counted = self._stretch(beat, 0.5 * beat.window_s())
             samples, steps = joined(samples, more), steps + counted
             pace, after = pace_of(beat, samples, most_stretch, steps)
@@ -64,15 +65,17 @@ class Meter:
         return reading(self.actuator.settings(), begin, seconds, watts, pace, samples), after
 
     def _stretch(self, beat: Beat, seconds: float) -> tuple[Samples, list[Steps]]:
-        """Samples of a stretch and, where hooks count steps, how many each piece of it had."""
+        """Samples of a stretch and, where hooks count steps, when the count was seen to move."""
         if beat.source != "steps":
             return self.watch(seconds), []
-        parts, counted = [], []
-        for _ in range(PIECES):
-            begin, done = self.probe.now(), self.probe.steps() or 0.0
-            parts.append(self.watch(seconds / PIECES))
-            counted.append(Steps((self.probe.steps() or 0.0) - done, self.probe.now() - begin))
-        return reduce(joined, parts), counted
+        parts, seen = [], [Steps(self.probe.now(), self.probe.steps() or 0.0)]
+        for _ in range(max(1, round(seconds / POLL_S))):
+            parts.append(self.watch(POLL_S))
+            count = self.probe.steps() or 0.0
+            if count != seen[-1].count:
+                seen.append(Steps(self.probe.now(), count))
+        # When the step that was under way at the start began is not known.
+        return reduce(joined, parts), seen[1:]
 
 
 def known(pace: Pace) -> float:

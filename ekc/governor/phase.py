@@ -127,7 +127,7 @@ def count(meter: Meter, phase: Phase, model: Model | None, tell: Tell) -> None:
     beliefs = model(counters, phase.ledger.defaults[-1], base)
     phase.search = replace(phase.search, beliefs=beliefs, modelled=True)
     now = phase.search.landscape(phase.ledger)
-    place = now.choice(phase.search.policy, 0.0)
+    place = now.choice(phase.search.policy)
     where = phase.search.knob.settings(now.gears[place])
     tell(Predicted(meter.probe.now(), where, float(now.slowdown[place]), float(now.saving[place])))
 

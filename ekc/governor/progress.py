@@ -23,6 +23,10 @@ BLOCK_S = 2.5
 FLOOR = 0.002
 """No pace is known better than this share."""
 FEWEST_BLOCKS = 3
+POLL_S = 0.5
+"""How often the count of steps is looked at."""
+FEWEST_STEPS = 3
+STEP_BLOCKS = 8
 JITTER = 0.015
 """Of one period to the next, one sigma, believed until seen."""
 
@@ -42,7 +46,7 @@ class Beat:
     def window_s(self) -> float:
         """How long a reading must be, at least."""
         if self.source == "steps":
-            return float(np.clip(6.0 * self.period_s, 10.0, 60.0))
+            return float(np.clip(6.0 + 3.2 * self.period_s, 12.0, 60.0))
         if self.source == "period":
             return max(10.0, min(3.2 * self.period_s, 6.0 + 2.2 * self.period_s))
         return 20.0 if self.source == "throughput" else 12.0
@@ -72,10 +76,10 @@ def beat_of(samples: Samples, steps: float | None = None) -> tuple[Beat, Period]
 
 @dataclass(frozen=True)
 class Steps:
-    """Steps that hooks counted in a piece of time."""
+    """A moment at which the count of the hooks was seen to have moved, and the count."""
 
-    done: float
-    seconds: float
+    at_s: float
+    count: float
 
 
 def pace_of(
@@ -101,16 +105,19 @@ def pace_of(
 
 
 def _stepped(rest: Pace, beat: Beat, steps: Sequence[Steps]) -> tuple[Pace, Beat]:
-    done = sum(s.done for s in steps)
-    seconds = sum(s.seconds for s in steps)
-    if len(steps) < 2 or done < 1:
+    """From the first step that was seen to end to the last one."""
+    if len(steps) < FEWEST_STEPS:
         return rest, beat
-    # A step is told when it ends, so that a piece may lack part of one that the next one has.
-    rates = np.array([s.done / s.seconds for s in steps])
-    off = float(np.var(rates, ddof=1) * (seconds / len(steps)) / (done / seconds) ** 2)
-    beat = beat.straying(off)
-    error = max(FLOOR, float(np.sqrt(beat.wander / seconds)))
-    return replace(rest, beats=done / seconds, beats_error=error), beat
+    seconds, done = steps[-1].at_s - steps[0].at_s, steps[-1].count - steps[0].count
+    late = POLL_S**2 / 12
+    blocks = steps[:: max(1, len(steps) // STEP_BLOCKS)]
+    lasted = np.array([b.at_s - a.at_s for a, b in pairwise(blocks)])
+    usual = np.array([b.count - a.count for a, b in pairwise(blocks)]) * seconds / done
+    # Polls see a step end up to one poll late, which is no straying of the step.
+    strayed = float(((lasted - usual) ** 2).sum() / max(1, len(lasted) - 1)) - 2 * late
+    beat = beat.straying(max(0.0, strayed) / float(lasted.mean()))
+    error = float(np.sqrt(beat.wander / seconds + 2 * late / seconds**2))
+    return replace(rest, beats=done / seconds, beats_error=max(FLOOR, error)), beat
 
 
 def _moved(samples: Samples, period_s: float) -> tuple[float, float]:

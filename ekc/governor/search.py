@@ -14,15 +14,13 @@ import numpy as np
 
 from ekc.governor import objective
 from ekc.governor.knob import Knob
-from ekc.governor.landscape import CAUTION, Beliefs, Landscape, landscape, slower
+from ekc.governor.landscape import SURE, Beliefs, Landscape, landscape, slower
 from ekc.governor.ledger import Ledger
 from ekc.governor.policy import Policy
 from ekc.governor.samples import Values
 
 NEAR = 0.02
 """Gears closer than this share of the clock are one point."""
-SURE = 0.007
-"""Standard deviation of the slowdown that ends the search."""
 FARTHEST = 2.2
 """How much farther from the default the next point may be than the farthest so far."""
 MOST_POINTS = 6
@@ -62,7 +60,7 @@ class Search:
     def chosen(self, ledger: Ledger) -> float | None:
         """The best gear that is known and near enough to what was read; None where the default is best."""
         now = self.landscape(ledger)
-        place = max(now.choice(self.policy, CAUTION), self.reach(ledger, TRUSTED))
+        place = max(now.choice(self.policy), self.reach(ledger, TRUSTED))
         better = objective.score(self.policy, now.slowdown[place], now.saving[place]) < 1
         free = now.gears[place] >= self.base(ledger)
         if self.policy.objective != "speed" and (not better or free):
@@ -77,7 +75,7 @@ class Search:
         if len(tried) >= MOST_POINTS:
             return None
         now = self.landscape(ledger)
-        place = max(now.choice(self.policy, 0.0), self.reach(ledger, FARTHEST))
+        place = max(now.choice(self.policy), self.reach(ledger, FARTHEST))
         near = np.abs(tried / self.gears[place] - 1) < NEAR
         if not near.any() and self.gears[place] < self.base(ledger):
             return place
@@ -127,7 +125,7 @@ class Search:
     def _first(self, ledger: Ledger) -> int:
         base = self.base(ledger)
         if self.modelled:
-            return self.landscape(ledger).choice(self.policy, 0.0)
+            return self.landscape(ledger).choice(self.policy)
         x = UNBOUND_X
         if self.policy.objective == "energy":
             x = self.policy.max_slowdown / (FIRST_SLOWDOWN * max(0.2, ledger.sm_util()))

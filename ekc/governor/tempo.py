@@ -98,7 +98,10 @@ def _spectrum(at: Values, rows: Values, harmonics: int) -> tuple[float, Values]:
     """Width of a bin, and the share of variance in each, so fine that a bin's harmonics are bins too."""
     even = np.arange(at[0], at[-1], STEP_S)
     values = np.array([np.interp(even, at, row) for row in rows])
-    size = 1 << int(np.ceil(np.log2(len(even) * harmonics / GRID)))
     live = max(1, int((values.std(axis=1) > 0).sum()))
+    # A stretch is no whole number of periods: tapered, its ends do not lean on the frequency.
+    taper = np.sin(np.pi * (np.arange(len(even)) + 0.5) / len(even))
+    values = values * taper / taper.mean()
+    size = 1 << int(np.ceil(np.log2(len(even) * harmonics / GRID)))
     power = (np.abs(np.fft.rfft(values, size, axis=1)) ** 2).sum(axis=0)
     return 1 / (size * STEP_S), np.asarray(2 * power / (len(even) ** 2 * live))

@@ -1,4 +1,4 @@
-"""What readings mean: drift taken out, two witnesses joined, disturbances and changes seen."""
+"""What readings mean: drift taken out, two witnesses joined, disturbances seen, changes told."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ekc.governor.samples import Samples
 from ekc.governor.watch import REFERENCES, Watch, longest_idle_s
 
 LOW = Settings(sm_mhz=1500)
-DEFAULT = Settings()
+FREE = Settings()
 
 
-def reading(at_s: float, pace: Pace, settings: Settings = DEFAULT, watts: float = 300.0) -> Reading:
+def reading(at_s: float, pace: Pace, settings: Settings = FREE, watts: float = 300.0) -> Reading:
     return Reading(settings, at_s, 10.0, watts, pace, 90.0, 40.0, 1980.0)
 
 

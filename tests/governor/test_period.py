@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ekc.errors import InvalidInput
 from ekc.governor import detect_period
@@ -75,3 +77,74 @@ def test_a_rate_that_is_none(hz: float) -> None:
 def test_a_shape_that_is_none() -> None:
     with pytest.raises(InvalidInput, match="3 axes"):
         detect_period(np.zeros((2, 2, 2)), HZ)
+
+
+PERIODS = st.floats(0.6, 12.0)
+
+
+@settings(max_examples=30, deadline=None)
+@given(PERIODS, st.floats(0.5, 40.0), st.floats(-200.0, 200.0), st.integers(0, 30), st.integers(0, 99))
+def test_units_offset_and_sign_do_not_matter(
+    period: float, scale: float, offset: float, later: int, seed: int
+) -> None:
+    signal = wave(100.0, period, seed, noise=4.0)[later:]
+    one, two = detect_period(signal, HZ), detect_period(offset - scale * signal, HZ)
+    assert one.verdict == two.verdict == "periodic"
+    assert one.seconds == pytest.approx(two.seconds, rel=1e-6)
+    assert one.seconds == pytest.approx(period, rel=0.02)
+
+
+@settings(max_examples=20, deadline=None)
+@given(PERIODS, st.floats(2.0, 20.0))
+def test_seconds_scale_with_the_rate(period: float, hz: float) -> None:
+    """The same readings at another rate, where the filters of the sensor's window do not differ."""
+    signal = wave(90.0, period, 1, noise=2.0)
+    known = detect_period(signal, HZ, sensor_s=2.0 / HZ)
+    other = detect_period(signal, hz, sensor_s=2.0 / hz) if hz <= HZ else known
+    assert other.seconds * (hz if hz <= HZ else HZ) == pytest.approx(known.seconds * HZ, rel=1e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.floats(-1e6, 1e6) | st.just(float("nan")) | st.sampled_from([0.0, 1.0]), min_size=0, max_size=120
+    ),
+    st.floats(0.1, 100.0),
+)
+def test_any_signal_gets_a_verdict(values: list[float], hz: float) -> None:
+    found = detect_period(np.array(values), hz)
+    assert found.verdict in ("periodic", "multiple", "aperiodic", "too_short")
+    assert 0.0 <= found.error <= 1.0
+    assert np.isnan(found.seconds) or found.seconds > 0
+    if found.verdict in ("periodic", "multiple"):
+        assert found.seconds <= max(len(values) / hz / 2.7, 0.4)
+
+
+def test_micro_steps_make_one_iteration() -> None:
+    """Four alike micro-steps of a second each and an optimiser step of another load."""
+    rng = np.random.default_rng(3)
+    micro = np.concatenate([np.full(6, 85.0), np.full(4, 60.0)])
+    one = np.concatenate([np.tile(micro, 4), np.full(7, 30.0)])
+    signal = np.tile(one, 20) + 2.0 * rng.standard_normal(20 * len(one))
+    assert detect_period(signal, HZ).seconds == pytest.approx(4.7, rel=0.01)
+    alike = np.tile(micro, 80) + 2.0 * rng.standard_normal(80 * len(micro))
+    assert detect_period(alike, HZ).seconds == pytest.approx(1.0, rel=0.01)
+
+
+def test_a_slow_utilisation_does_not_spoil_power() -> None:
+    """Updated once a second, it beats with an iteration of 2.4 s."""
+    at = np.arange(600) / HZ
+    power = np.where(at % 2.4 < 1.5, 80.0, 30.0)
+    coarse = power[(np.floor(at) * HZ).astype(int)]
+    assert detect_period(np.stack([power, coarse, coarse]), HZ).seconds == pytest.approx(2.4, rel=0.01)
+
+
+def test_missing_signals_are_not_asked() -> None:
+    rng = np.random.default_rng(0)
+    nothing = np.full(600, np.nan)
+    found = detect_period(np.stack([nothing, wave(60.0, 3.0, noise=2.0), nothing]), HZ)
+    assert found.seconds == pytest.approx(3.0, rel=0.01)
+    assert detect_period(np.stack([nothing, nothing]), HZ).verdict == "too_short"
+    holes = wave(60.0, 3.0, noise=2.0)
+    holes[rng.random(600) < 0.3] = np.nan
+    assert detect_period(holes, HZ).seconds == pytest.approx(3.0, rel=0.01)

@@ -1,4 +1,4 @@
-"""Models of simulated jobs: better than knowing nothing, the same after a trip to disk."""
+"""Models of simulated jobs: better than knowing nothing, the same after a trip to disk, only a start."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_rows_are_relative_to_the_default(rows) -> None:
     assert {row.memory for row in rows} == {False, True}
     for row in rows:
         if row.ratio == 1.0:
-            # Where a cap holds the clock of some kernels, the typical clock is a little below the others'.
+            # Where a cap holds the clock of some kernels, others run a little above the typical one.
             assert row.time == pytest.approx(1.0, abs=0.01)
             assert row.energy == pytest.approx(1.0, abs=0.02)
         # A lower memory clock leaves more of the power cap to the kernels: a little faster, sometimes.

@@ -16,6 +16,7 @@ import numpy as np
 from ekc.governor.baselines.rules import SLOWDOWN_LIMIT, Point, Rule, period_point, rate_point
 from ekc.governor.measure import JobEnded, Meter
 from ekc.governor.phase import Model
+from ekc.governor.predict.model import RATIOS
 from ekc.governor.protocols import Actuator, Probe, Settings
 from ekc.governor.reading import Pace, Reading
 from ekc.governor.samples import Values
@@ -60,6 +61,7 @@ class _Run:
         self._chosen_memory: int | None = None
         self._period: float | None = None
         self._periodic = True
+        self._slower_memory = 1.0
         self._window = FIRST_WINDOW_S
 
     def forever(self) -> None:
@@ -76,6 +78,9 @@ class _Run:
     def _round(self, start: int | None) -> int:
         """Measure, predict where the job is new, search, and put the choice in force."""
         counters = self._full() if start is None else {}
+        if start is not None and self._periodic:
+            self._set(None)
+            self._found(period_point(self._meter, FIRST_WINDOW_S))
         default = self._simple(Settings())
         if start is None:
             start = self._predicted(counters, default)
@@ -96,13 +101,16 @@ class _Run:
         self._chosen_memory = None
         self._set(base, START_SETTLE_S)
         point = period_point(self._meter, FIRST_WINDOW_S)
-        self._periodic = point is not None
-        self._period = point.seconds if point else None
-        self._window = max(10.0, 3 * point.seconds) if point else FIRST_WINDOW_S
+        self._found(point)
         each = 1.1 * point.seconds if point else RATE_S
         read = [self._meter.probe.counters(each) for _ in range(GROUPS)]
         known = [r for r in read if r]
         return {name: float(np.mean([r[name] for r in known])) for name in known[0]} if known else {}
+
+    def _found(self, point: Point | None) -> None:
+        self._periodic = point is not None
+        self._period = point.seconds if point else None
+        self._window = max(10.0, 3 * point.seconds) if point else FIRST_WINDOW_S
 
     def _simple(self, settings: Settings) -> Point:
         self._actuator.apply(settings)
@@ -115,7 +123,8 @@ class _Run:
             return rate_point(self._meter, RATE_S)
         start, joules = self._meter.probe.now(), self._meter.probe.energy_j()
         samples = self._meter.watch(max(self._window, 2.5 * self._period))
-        found = tempo(samples, self._period, *NEXT_PERIOD)
+        least, most = NEXT_PERIOD
+        found = tempo(samples, self._period, least / self._slower_memory, most * self._slower_memory)
         if found is None or found.clarity < LEAST_CLARITY:
             raise _NoBeat
         self._period = found.seconds
@@ -133,21 +142,30 @@ class _Run:
         x, y = seen.clock_mhz / self._gears - 1, 1 - self._gears / seen.clock_mhz
         time = 1 + _polynomial(np.maximum(0, x), beliefs.time.mean)
         energy = time * (1 + _polynomial(np.maximum(0, y), beliefs.power.mean))
-        return self._rule.best_gear(self._gears, time, energy, Point(1.0, 1.0))
+        # The models were trained down to there.
+        lowest = int(np.searchsorted(self._gears, RATIOS[0] * seen.clock_mhz))
+        above = (a[lowest:] for a in (self._gears, time, energy))
+        return lowest + self._rule.best_gear(*above, Point(1.0, 1.0))
 
     def _search_memory(self, start: int, default: Point) -> None:
         """Neighbours of the top memory clock, at the predicted SM gear."""
         if len(self._memory) < 2:
             return
         best: tuple[Point, int | None] | None = None
+        before = self._memory[-1]
         for clock in (self._memory[-1], self._memory[-2], self._memory[-3]):
+            # Their bounds on the next period hold for small steps of the clock alone.
+            self._slower_memory, before = before / clock, clock
             self._set(start, memory=clock)
             point = self._measure()
+            self._slower_memory = 1.0
             if best is None or self._rule.better(point, best[0], default):
                 best = point, clock
             if 0.9 * (1 + point.slowdown(default)) - 1 > SLOWDOWN_LIMIT:
                 break
         self._chosen_memory = best[1] if best else None
+        if self._periodic and best is not None:
+            self._period = best[0].seconds
 
     def _search(self, start: int, default: Point) -> int:
         seen: dict[int, Point] = {}

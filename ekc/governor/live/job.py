@@ -63,10 +63,22 @@ class Command:
 
     def wait(self) -> int:
         """The command's own exit status; 128 and the signal where one ended it."""
-        status = self._process.wait()
+        while (status := self._status()) is None:
+            pass
         for number, handler in self._before.items():
             signal.signal(number, handler)
         return KILLED - status if status < 0 else status
+
+    def _status(self) -> int | None:
+        """None where it still runs after a moment.
+
+        Python handles a signal between two steps of its own, so one that comes just before a wait without end
+        would be passed on when the command has ended.
+        """
+        try:
+            return self._process.wait(LOOK_S)
+        except subprocess.TimeoutExpired:
+            return None
 
     def leave(self) -> None:
         """A command of ours is waited for all the same."""
