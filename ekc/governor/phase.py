@@ -25,6 +25,8 @@ from ekc.governor.watch import longest_idle_s, signature
 
 FIRST_S = 15.0
 LONGEST_FIRST_S = 75.0
+FEW_STEPS = 3
+"""So many must have ended before it is said how long one takes."""
 COUNTER_S = (4.0, 25.0)
 """Counter windows last a period, within this."""
 IDLE_S = 8.0
@@ -83,7 +85,11 @@ def begin(meter: Meter, policy: Policy, gears: Gears, tell: Tell) -> Phase:
     start, joules, steps = meter.probe.now(), meter.probe.energy_j(), meter.probe.steps()
     samples = meter.watch(FIRST_S)
     if steps is not None:
-        beat, period = beat_of(samples, (meter.probe.steps() or 0.0) - steps)
+        while (done := (meter.probe.steps() or 0.0) - steps) < FEW_STEPS:
+            if meter.probe.now() - start > LONGEST_FIRST_S:
+                break
+            samples = joined(samples, meter.watch(FIRST_S / 3))
+        beat, period = beat_of(samples, done)
         first, beat = meter.read(beat, 1.05)
     else:
         samples, beat, period = _found(meter, samples, start)
