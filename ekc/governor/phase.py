@@ -18,7 +18,7 @@ from ekc.governor.policy import Policy
 from ekc.governor.progress import CLEAR, Beat, beat_of, pace_of
 from ekc.governor.protocols import Gears, Settings
 from ekc.governor.reading import UNTOLD, Reading
-from ekc.governor.samples import Samples, joined
+from ekc.governor.samples import Samples, joined, mean
 from ekc.governor.search import Search
 from ekc.governor.tempo import tempo
 from ekc.governor.watch import longest_idle_s, signature
@@ -55,11 +55,16 @@ class Phase:
     default: np.ndarray = field(default_factory=lambda: np.zeros(3))
     """Its signature at the default limits."""
     choice: Settings = field(default_factory=Settings)
+    top_memory_mhz: int = 0
 
     def most_stretch(self, settings: Settings) -> float:
         """How much longer an iteration can be under these limits."""
         base = self.search.base(self.ledger)
-        memory = 1.0 if settings.memory_mhz is None else 3.0
+        memory = 1.0
+        if settings.memory_mhz is not None and self.top_memory_mhz:
+            # What does not wait for memory is not stretched by it.
+            use = mean(np.array([r.memory_util for r in self.ledger.defaults])) / 100
+            memory += use * (self.top_memory_mhz / settings.memory_mhz - 1)
         return max(1.0, base / (self.search.knob.of(settings) or base)) * memory
 
     def follow(self, samples: Samples) -> None:
@@ -100,7 +105,8 @@ def begin(meter: Meter, policy: Policy, gears: Gears, tell: Tell) -> Phase:
     tell(PeriodFound(meter.probe.now(), period.verdict, beat.period_s, beat.source))
     knob = knob_of(gears)
     search = Search(policy, knob, knob.gears(gears), Beliefs(knob.time, knob.power))
-    phase = Phase(beat, Ledger([first]), search, signature(samples))
+    top = max(gears.memory_mhz, default=0)
+    phase = Phase(beat, Ledger([first]), search, signature(samples), top_memory_mhz=top)
     tell(Measured(meter.probe.now(), first, "default", 0.0, 0.0))
     return phase
 
