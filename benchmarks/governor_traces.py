@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ekc.governor.samples import Samples
 
 Values = NDArray[np.float64]
+Random = np.random.Generator
 CAP_W = 300.0
 TICK_S = 0.1
 """The sensors of most cards show a new value so often."""
@@ -112,16 +113,13 @@ def read(load: Load, sensors: Sensors, hz: float, start_s: float, seconds: float
     return Samples(time, power, util[:, 0], util[:, 1], clock, CAP_W, sensors.power_s)
 
 
-Random = np.random.Generator
-
-
 def _held(shown: Values, rng: Random) -> Values:
     """Noise that is the same for the same value shown."""
     _, which = np.unique(shown, return_inverse=True)
     return rng.standard_normal(which.max() + 1)[which]
 
 
-def _phases(count: int, rng: Random) -> Load:
+def phases(count: int, rng: Random) -> Load:
     """A pattern of stretches in one second."""
     shares = rng.dirichlet(np.full(count, 2.0))
     sm = rng.uniform(20.0, 100.0, count) * (rng.random(count) > 0.15)
@@ -131,16 +129,16 @@ def _phases(count: int, rng: Random) -> Load:
 
 
 def plain(rng: Random) -> Load:
-    return _phases(int(rng.integers(2, 6)), rng)
+    return phases(int(rng.integers(2, 6)), rng)
 
 
 def rich(rng: Random) -> Load:
-    return _phases(int(rng.integers(7, 16)), rng)
+    return phases(int(rng.integers(7, 16)), rng)
 
 
 def nested(rng: Random) -> Load:
     """Two to eight alike micro-steps, then an optimiser step, 0.4 to 1.5 times as long as one."""
-    steps, step, last = int(rng.integers(2, 9)), _phases(int(rng.integers(2, 4)), rng), _phases(2, rng)
+    steps, step, last = int(rng.integers(2, 9)), phases(int(rng.integers(2, 4)), rng), phases(2, rng)
     longer = rng.uniform(0.4, 1.5)
     seconds = np.concatenate([np.tile(step.seconds, steps), last.seconds * longer]) / (steps + longer)
     return Load(seconds, np.vstack([np.tile(step.levels, (steps, 1)), last.levels]))
@@ -148,7 +146,7 @@ def nested(rng: Random) -> Load:
 
 def visible(pattern: Load, period_s: float, sensors: Sensors, life: Life) -> bool:
     """Whether power shows the pattern, and what its fractions lack, above noise and uneven levels."""
-    many = _repeated(pattern, np.full(int(3 + 2 * sensors.power_s / period_s), period_s))
+    many = repeated(pattern, np.full(int(3 + 2 * sensors.power_s / period_s), period_s))
     fold = 240
     end = many.seconds.sum()
     seen = many.mean(end - period_s + (np.arange(fold) + 0.5) / fold * period_s, sensors.power_s)[:, 0]
@@ -159,13 +157,13 @@ def visible(pattern: Load, period_s: float, sensors: Sensors, life: Life) -> boo
     return min(apart) >= DISTINCT * float(np.hypot(sensors.noise, life.level * seen.mean()))
 
 
-def _repeated(pattern: Load, lengths: Values) -> Load:
+def repeated(pattern: Load, lengths: Values) -> Load:
     seconds = (lengths[:, None] * pattern.seconds).ravel()
     return Load(seconds, np.tile(pattern.levels, (len(lengths), 1)))
 
 
 def lived(pattern: Load, period_s: float, seconds: float, life: Life, rng: Random) -> tuple[Load, Values]:
-    """(a job that runs the pattern for that long, when each iteration began and the last ended)."""
+    """(a job that runs the pattern for that long, [when each iteration began, how long it was])."""
     count = int(np.ceil(seconds / period_s * 1.1)) + 2
     along = np.minimum(np.arange(count) * period_s / seconds, 1.0)
     lengths = period_s * (1.0 + life.drift * (along - 0.5)) * np.exp(life.jitter * rng.standard_normal(count))
@@ -182,7 +180,7 @@ def lived(pattern: Load, period_s: float, seconds: float, life: Life, rng: Rando
     return Load(stretches.ravel(), levels.reshape(-1, 3)), np.stack([ends[:-1], lengths])
 
 
-def _sensors(window_s: float, rng: Random) -> Sensors:
+def drawn_sensors(window_s: float, rng: Random) -> Sensors:
     if window_s >= 1.0:
         return Sensors(1.0, float(rng.choice([1 / 6, 1.0])), True, noise=0.5)
     return Sensors(window_s, 1 / 6, bool(rng.random() < 0.5), noise=float(rng.uniform(0.3, 1.5)))
@@ -241,7 +239,7 @@ def periodic(kind: str, seed: int, window_s: float, below: bool = False) -> Trac
     hz = 10.0 if window_s >= 1.0 else 20.0
     while True:
         period = float(np.exp(rng.uniform(np.log(low), np.log(high))))
-        sensors, life, pattern = see(_sensors(window_s, rng), rng), live(rng), draw(rng)
+        sensors, life, pattern = see(drawn_sensors(window_s, rng), rng), live(rng), draw(rng)
         if below or visible(pattern, period, sensors, life):
             break
     seconds = float(np.clip(period * rng.uniform(6.0, 20.0), 25.0, 200.0))
@@ -251,61 +249,3 @@ def periodic(kind: str, seed: int, window_s: float, below: bool = False) -> Trac
     begun, lengths = iterations
     inside = (begun + lengths > start) & (begun < start + seconds)
     return Trace(samples, hz, kind, float(lengths[inside].mean()))
-
-
-def _telegraph(rng: Random, seconds: float) -> Load:
-    mean, count = float(np.exp(rng.uniform(np.log(0.4), np.log(8.0)))), 2000
-    return Load(mean * rng.gamma(rng.uniform(0.8, 2.0), 1.0, count), _phases(count, rng).levels)
-
-
-def _bursts(rng: Random, seconds: float) -> Load:
-    """Requests that come when they come."""
-    mean, count, one = float(np.exp(rng.uniform(np.log(0.5), np.log(8.0)))), 1000, _phases(2, rng)
-    lengths = np.stack([np.full(count, 0.4 * mean), rng.exponential(mean, count)], axis=1).ravel()
-    return Load(lengths, np.tile(one.levels, (count, 1)))
-
-
-def _uneven(rng: Random, seconds: float) -> Load:
-    """The same pattern, each time of another length: as jobs on texts of any length."""
-    mean, pattern = float(np.exp(rng.uniform(np.log(0.5), np.log(10.0)))), plain(rng)
-    return _repeated(pattern, mean * np.exp(rng.uniform(0.5, 0.9) * rng.standard_normal(1000)))
-
-
-def _wander(rng: Random, seconds: float) -> Load:
-    """Load that strays: a first-order autoregression."""
-    step, memory = 0.05, float(np.exp(rng.uniform(np.log(0.1), np.log(20.0))))
-    keep, count = np.exp(-step / memory), int(3 * seconds / step)
-    noise, at = rng.standard_normal(count) * np.sqrt(1 - keep**2), np.empty(count)
-    value = 0.0
-    for n in range(count):
-        value = keep * value + noise[n]
-        at[n] = value
-    sm = np.clip(55.0 + 18.0 * at, 0.0, 100.0)
-    return Load(np.full(count, step), np.stack([15.0 + 0.7 * sm, sm, 0.4 * sm], axis=1))
-
-
-def _flat(rng: Random, seconds: float) -> Load:
-    return Load(np.array([10.0 * seconds]), rng.uniform(40.0, 95.0, (1, 3)))
-
-
-def _once(rng: Random, seconds: float) -> Load:
-    """A few changes that never come again."""
-    return Load(rng.uniform(0.2, 0.5, 12) * seconds, _phases(12, rng).levels)
-
-
-APERIODIC: dict[str, Callable[[Random, float], Load]] = {
-    "telegraph": _telegraph,
-    "bursts": _bursts,
-    "uneven": _uneven,
-    "wander": _wander,
-    "flat": _flat,
-    "once": _once,
-}
-
-
-def aperiodic(kind: str, seed: int, window_s: float) -> Trace:
-    """A trace without a period."""
-    rng = np.random.default_rng([seed, 100 + list(APERIODIC).index(kind), int(10 * window_s)])
-    seconds, hz = float(rng.uniform(30.0, 120.0)), 10.0 if window_s >= 1.0 else 20.0
-    load = APERIODIC[kind](rng, seconds)
-    return Trace(read(load, _sensors(window_s, rng), hz, 5.0, seconds, rng), hz, kind, None)

@@ -22,7 +22,7 @@ LEAVING_S = 20.0
 
 
 class Governor:
-    """Governs the GPUs of this process while the `with` block runs; the settings of before come back after it.
+    """Governs the GPUs of this process while the `with` block runs; the settings of before come back then.
 
     The work is done by `ekc govern --pid` in a process of its own, so it takes no time from the training, and
     nothing that goes wrong with it reaches the training: it is said in one line on stderr. Under torchrun and
@@ -31,7 +31,7 @@ class Governor:
     `max_slowdown`: share by which a step may take longer. `objective`, `min_saving`, `remaining_s`: see
     `ekc.governor.Policy`. `gpus`: numbers as nvidia-smi counts, or UUIDs; by default those this process uses.
     `each`: GPUs one by one instead of alike. `actuator`: "auto", "nvml" or "zeusd". `advise`: set nothing,
-    say what would be set. `quiet`: say only what goes wrong. Raises `InvalidInput` for arguments that are none.
+    say what would be set. `quiet`: say only what goes wrong. Raises `InvalidInput` for bad arguments.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Settings:
-    """Limits set on one GPU; None where nothing is, and what was in force before holds. Clocks are upper limits."""
+    """Limits set on one GPU, clocks as upper ones; None where nothing is set, and what was before holds."""
 
     sm_mhz: int | None = None
     memory_mhz: int | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ekc.governor.period.similarity import Similarity
 from ekc.governor.samples import Values
@@ -30,8 +31,17 @@ def candidates(alike: Similarity, shortest_s: float, longest_s: float) -> Candid
     at = alike.likeness
     peak = np.flatnonzero((at[1:-1] >= at[:-2]) & (at[1:-1] > at[2:])) + 1
     peak = peak[(at[peak] > 0.0) & (alike.lag_s[peak] >= shortest_s) & (alike.lag_s[peak] <= longest_s)]
-    lags = alike.lag_s[peak]
+    lags = _between(alike, peak)
     return Candidates(lags, scores(alike, lags))
+
+
+def _between(alike: Similarity, peak: NDArray[np.intp]) -> Values:
+    """Where a parabola through each peak and its neighbours is highest."""
+    left, top, right = (alike.likeness[peak + step] for step in (-1, 0, 1))
+    bend = np.minimum(left - 2.0 * top + right, -1e-12)
+    step = 0.5 * (alike.lag_s[peak + 1] - alike.lag_s[peak - 1])
+    lags: Values = alike.lag_s[peak] + step * np.clip(0.5 * (left - right) / bend, -0.5, 0.5)
+    return lags
 
 
 def scores(alike: Similarity, lags: Values) -> Values:

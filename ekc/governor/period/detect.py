@@ -18,16 +18,21 @@ CYCLES = 3.0
 """A period is told after so many of it."""
 PARTS = (16.0, 6.0)
 """Likeness is looked at finely, and in a way that forgives iterations of uneven length."""
-NEARLY = 0.8
+NEARLY, NEARLY_UPDATE = 0.85, 0.5
 """Of the lags that are at least this share as good as the best, the shortest is taken: of a period and its
-multiples, the period."""
+multiples, the period. Less by so much of update over lag: what lasts few updates falls between two."""
 ALIKE, ALIKE_SEEN = 0.20, 1.2
 """Least score of a period, and how much more is asked of one that was seen once: chance repeats, but rarely
 often. Fitted on traces that the benchmark is not judged on (benchmarks/governor_period.py)."""
 STRIKING = 0.9
 """Likeness at a lag too long to judge that is enough to ask for a longer trace."""
-SLOW = 1.9
-"""A view is not asked for periods shorter than so many of its updates."""
+SLOW, BEATS = 1.9, 4.0
+"""A view is asked for no period shorter than so many of its updates; and for none at all where the views that
+are updated most often show one that is shorter than so many: it beats with that."""
+OFTEN = 1.2
+"""Times the shortest update, up to which a view is one of those."""
+CLEAR = 0.5
+"""What those show must be at least this share as good as what any view shows."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,8 @@ class _Look:
 
     view: int
     way: int
+    update_s: float
+    """Of the view."""
     alike: Similarity
     found: Candidates
 
@@ -60,7 +67,7 @@ def _looked_at(signals: Signals) -> list[_Look]:
     longest = signals.seconds / CYCLES
     shortest = SLOW * signals.update_s
     return [
-        _Look(view, way, alike, candidates(alike, shortest[view], longest))
+        _Look(view, way, float(signals.update_s[view]), alike, candidates(alike, shortest[view], longest))
         for way, rows in enumerate(similarities(signals, PARTS))
         for view, alike in enumerate(rows)
     ]
@@ -68,13 +75,14 @@ def _looked_at(signals: Signals) -> list[_Look]:
 
 def _told(signals: Signals, looks: list[_Look]) -> Period:
     seconds = signals.seconds
-    best = max((float(look.found.score.max()) for look in looks if len(look.found.score)), default=0.0)
+    looks = _quick_enough(looks, seconds)
+    best = _best(looks)
     if best <= 0.0:
         return _beyond(looks, seconds) or Period(float("nan"), 1.0, "aperiodic")
     period_s, look = _shortest(looks, NEARLY * best)
     period_s = refined(look.alike, period_s)
     sure = _sure(look, period_s, seconds)
-    if longer := whole(signals, look.view, period_s, seconds / CYCLES):
+    if longer := whole(signals, period_s, seconds / CYCLES):
         look = next(x for x in looks if (x.view, x.way) == (longer[1], look.way))
         period_s = refined(look.alike, longer[0])
     verdict: Verdict = "periodic" if sure else "aperiodic"
@@ -83,15 +91,36 @@ def _told(signals: Signals, looks: list[_Look]) -> Period:
     return Period(period_s, _error(float(look.alike.at(np.array(period_s)))), verdict)
 
 
+def _best(looks: list[_Look]) -> float:
+    return max((float(look.found.score.max()) for look in looks if len(look.found.score)), default=0.0)
+
+
+def _quick_enough(looks: list[_Look], seconds: float) -> list[_Look]:
+    """Without the views that are updated too seldom for the period that others show."""
+    often_s = OFTEN * min(look.update_s for look in looks)
+    often = [look for look in looks if look.update_s <= often_s]
+    best = _best(often)
+    if best <= 0.0 or best < CLEAR * _best(looks):
+        return looks
+    period_s, look = _shortest(often, NEARLY * best)
+    if not _sure(look, period_s, seconds):
+        return looks
+    return [look for look in looks if look.update_s <= often_s or BEATS * look.update_s <= period_s]
+
+
 def _sure(look: _Look, period_s: float, seconds: float) -> bool:
     score = float(scores(look.alike, np.array([period_s]))[0])
     return score >= ALIKE + ALIKE_SEEN * period_s / seconds
 
 
 def _shortest(looks: list[_Look], least: float) -> tuple[float, _Look]:
-    """The shortest lag with at least that score, and where it was seen."""
-    firsts = [(look.found.lag_s[look.found.score >= least], look) for look in looks]
-    return min(((float(lags[0]), look) for lags, look in firsts if len(lags)), key=lambda pair: pair[0])
+    """The shortest lag with about that score, and where it was seen."""
+    firsts = []
+    for look in looks:
+        lags = look.found.lag_s
+        good = lags[look.found.score >= least * (1.0 - NEARLY_UPDATE * look.update_s / lags)]
+        firsts += [(float(lag), look) for lag in good[:1]]
+    return min(firsts, key=lambda pair: pair[0])
 
 
 def _beyond(looks: list[_Look], seconds: float) -> Period | None:

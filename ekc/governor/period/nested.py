@@ -15,30 +15,27 @@ SHARE, SHARE_UPDATE = 0.01, 1.5
 """Least share of the variance that is left after averaging over the part; and that as a multiple of the
 square of update over part, since beats of both leave about so much, and look like a longer period."""
 PARTS = 8.0
-QUICK = 6.0
-"""Beside the view that showed the part, those are asked that are updated so many times in it."""
+OFTEN = 1.2
+"""Asked are the views that are updated most often, or nearly so: micro-steps beat with the others."""
 ALIKE, ALIKE_SEEN = 0.25, 1.2
 """Least score of the longer period, and how much more is asked of one that was seen once."""
 
 
-def whole(views: Signals, view: int, part_s: float, longest_s: float) -> tuple[float, int] | None:
-    """(the longer period in what is left of a view averaged over `part_s`, which view); None without one.
-
-    `view`: the one that showed the part.
-    """
+def whole(views: Signals, part_s: float, longest_s: float) -> tuple[float, int] | None:
+    """(the longer period in what is left of a view averaged over `part_s`, which view); None without one."""
     if views.seconds < 2.0 * part_s:
         return None
     slow = _averaged(views, part_s)
     share = slow.values.var(axis=1) / np.maximum(views.values.var(axis=1), 1e-300)
     enough = share >= np.maximum(SHARE, SHARE_UPDATE * (views.update_s / part_s) ** 2)
-    enough &= (views.update_s * QUICK < part_s) | (np.arange(len(share)) == view)
+    enough &= views.update_s <= OFTEN * views.update_s.min()
     (alike,) = similarities(slow, (PARTS,))
     best, answer = 0.0, None
-    for other in np.flatnonzero(enough):
-        found = candidates(alike[other], 1.5 * part_s, min(longest_s, MOST * part_s))
+    for view in np.flatnonzero(enough):
+        found = candidates(alike[view], 1.5 * part_s, min(longest_s, MOST * part_s))
         good = found.score >= ALIKE + ALIKE_SEEN * found.lag_s / views.seconds
         if good.any() and (top := float(found.score[good].max())) > best:
-            best, answer = top, (float(found.lag_s[good][np.argmax(found.score[good])]), int(other))
+            best, answer = top, (float(found.lag_s[good][np.argmax(found.score[good])]), int(view))
     return answer
 
 

@@ -99,8 +99,8 @@ def _of_samples(samples: Samples, sampling_hz: float) -> list[Row]:
 def _update(readings: Values, time_s: Values) -> float:
     """How long a reading stays what it is, where it does not stay long: how often the sensor is updated."""
     ok = np.isfinite(readings)
-    changed = time_s[ok][1:][np.diff(readings[ok]) != 0]
-    return float(np.quantile(np.diff(changed), 0.1)) if len(changed) > 1 else float("inf")
+    held = np.diff(time_s[ok][1:][np.diff(readings[ok]) != 0])
+    return float(held[held <= 2.0 * np.quantile(held, 0.1)].mean()) if len(held) else float("inf")
 
 
 def _percent(samples: Samples) -> float:
