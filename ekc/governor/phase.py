@@ -178,12 +178,12 @@ def visit(meter: Meter, phase: Phase, settings: Settings, purpose: str, tell: Te
     tell(Measured(meter.probe.now(), seen, purpose, outcome.slowdown, outcome.saving))
 
 
-def again(meter: Meter, phase: Phase, tell: Tell) -> None:
-    """Measure the default once more: what drifts meanwhile is then known."""
+def again(meter: Meter, phase: Phase, tell: Tell) -> bool:
+    """Measure the default once more: what drifts meanwhile is then known. False where it was disturbed."""
     meter.set(Settings(), "the default again")
     seen, phase.beat = meter.read(phase.beat, 1.05)
     if _disturbed(phase, seen):
-        return
+        return False
     if phase.beat.source == "period" and _offbeat(phase, seen):
         phase.beat = Beat("throughput", verdict="aperiodic")
         phase.ledger.distrust_beats()
@@ -193,6 +193,7 @@ def again(meter: Meter, phase: Phase, tell: Tell) -> None:
         phase.beat = replace(phase.beat, period_s=seen.pace.period_s)
     phase.ledger.defaults.append(seen)
     tell(Measured(meter.probe.now(), seen, "default", 0.0, 0.0))
+    return True
 
 
 def _disturbed(phase: Phase, seen: Reading) -> bool:
