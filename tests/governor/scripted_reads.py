@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from typing import Any
 
@@ -13,15 +14,15 @@ def _real() -> Any:
 
 
 def instant_power(monkeypatch: pytest.MonkeyPatch, watts: float) -> None:
-    """Field 186 answers."""
-    real = _real()
+    """Field 186 answers, each time with 1 W more."""
+    real, count = _real(), itertools.count()
 
     def fields(handle: int, wanted: list[int]) -> Any:
         values = (real.c_nvmlFieldValue_t * len(wanted))()
         for slot, field in enumerate(wanted):
             values[slot].fieldId = field
             values[slot].nvmlReturn = real.NVML_SUCCESS
-            values[slot].value.uiVal = int(1000 * watts)
+            values[slot].value.uiVal = int(1000 * (watts + next(count)))
         return values
 
     monkeypatch.setattr(sys.modules["pynvml"], "nvmlDeviceGetFieldValues", fields)

@@ -7,6 +7,7 @@ documentation of that call), and instantaneous before.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -40,7 +41,7 @@ class NvmlSensors:
         self.name = self._board.name
         self.problem = ""
         """Why the last reading that failed did."""
-        self._instant = self._instant_w() == self._instant_w()
+        self._instant = not math.isnan(self._instant_w())
         self.sensor_s = INSTANT_S if self._instant or not self._averages() else MEAN_S
 
     def read(self) -> Reading:
