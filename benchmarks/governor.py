@@ -157,8 +157,8 @@ def summed(name: str, lines: list[Line]) -> dict[str, object]:
 
 
 def verdict(rows: list[dict[str, object]]) -> None:
-    """Bars of our rows: figures, and being ahead of all others that keep the slowdown bars."""
-    others = [float(str(r["mean_saving"])) for r in rows if r["governor"] not in OURS and keeps(r)]
+    """Bars of our rows: figures, and being ahead of all others, even of those that buy joules with time."""
+    others = [float(str(r["mean_saving"])) for r in rows if r["governor"] not in OURS]
     for row in rows:
         if row["governor"] not in OURS:
             continue
@@ -169,7 +169,7 @@ def verdict(rows: list[dict[str, object]]) -> None:
 
 
 def keeps(row: dict[str, object]) -> bool:
-    """Whether a governor keeps the slowdown bars; one that does not buys its joules with time."""
+    """Whether a governor keeps the slowdown bars."""
     return all(float(str(row[name])) <= BARS[name] for name in ("mean_slowdown", "worst_slowdown"))
 
 

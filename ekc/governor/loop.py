@@ -18,6 +18,7 @@ from ekc.governor.events import (
     Skipped,
     Started,
 )
+from ekc.governor.ledger import SURPRISE
 from ekc.governor.measure import JobEnded, Meter
 from ekc.governor.payoff import payoff
 from ekc.governor.phase import Model, Phase
@@ -33,6 +34,8 @@ LONGEST_WAIT_S = 40.0
 FIRST_CHECK_S = 120.0
 LONGEST_CHECK_S = 900.0
 """The default is measured again after so long; the gap doubles from the first to the longest."""
+DOUBTS = 2
+"""So many checks in a row that find another default are a change that the watch has missed."""
 MOVE = 0.006
 """A check moves the clock only if by more than this share."""
 
@@ -133,7 +136,7 @@ class _Governor:
     def _watch(self, phase: Phase) -> str:
         """Until the job is another; returns the level of the change."""
         watch = Watch()
-        wait, gap, checked = 0.0, FIRST_CHECK_S, self._probe.now()
+        wait, gap, checked, doubts = 0.0, FIRST_CHECK_S, self._probe.now(), 0
         period = phase.beat.period_s if phase.beat.period_s > 0 else 8.0
         window = float(np.clip(3 * period, SHORTEST_WINDOW_S, LONGEST_WINDOW_S))
         while True:
@@ -152,9 +155,15 @@ class _Governor:
             watch.follow(samples)
             phase.follow(samples)
             if self._probe.now() - checked > gap and watch.ready():
-                if self._check(phase):
+                sound, moved = self._check(phase)
+                doubts = 0 if sound else doubts + 1
+                if doubts >= DOUBTS:
+                    self._tell(Shifted(self._probe.now(), "small", SURPRISE))
+                    return "small"
+                if moved:
                     watch = Watch()
-                checked, gap, wait = self._probe.now(), min(2 * gap, LONGEST_CHECK_S), 0.0
+                gap, wait = min(2 * gap, LONGEST_CHECK_S), 0.0
+                checked = self._probe.now() if sound else self._probe.now() - gap + CONFIRM_S
             elif watch.ready():
                 wait = min(max(window, 2 * wait), LONGEST_WAIT_S)
                 self._meter.watch(wait)
@@ -182,12 +191,15 @@ class _Governor:
             pass
         self._tell(Resumed(self._probe.now(), self._probe.now() - began))
 
-    def _check(self, phase: Phase) -> bool:
-        """A/B/A: the choice, the default, and the choice again in what follows. Whether the choice moved."""
+    def _check(self, phase: Phase) -> tuple[bool, bool]:
+        """A/B/A: the choice, the default, and the choice again in what follows.
+
+        Whether the default was as it used to be, and whether the choice moved.
+        """
         if phase.choice == Settings() or not self._settable:
-            return False
+            return True, False
         phases.visit(self._meter, phase, phase.choice, "check", self._tell)
-        phases.again(self._meter, phase, self._tell)
+        sound = phases.again(self._meter, phase, self._tell)
         outcomes = [phase.ledger.outcome(r) for r in phase.ledger.others if r.settings == phase.choice]
         told = np.array([o.slowdown for o in outcomes if np.isfinite(o.slowdown)])
         error = np.array([o.error for o in outcomes if np.isfinite(o.slowdown)])
@@ -204,7 +216,7 @@ class _Governor:
         if moved:
             phase.choice = after
         self._meter.set(phase.choice, "the check moved the choice" if moved else "the choice after a check")
-        return moved
+        return sound, moved
 
 
 def _alike(phase: Phase, known: Phase) -> bool:

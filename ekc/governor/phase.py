@@ -18,13 +18,15 @@ from ekc.governor.policy import Policy
 from ekc.governor.progress import CLEAR, Beat, beat_of, pace_of
 from ekc.governor.protocols import Gears, Settings
 from ekc.governor.reading import UNTOLD, Reading
-from ekc.governor.samples import Samples, joined
+from ekc.governor.samples import Samples, joined, mean
 from ekc.governor.search import Search
 from ekc.governor.tempo import tempo
 from ekc.governor.watch import longest_idle_s, signature
 
 FIRST_S = 15.0
 LONGEST_FIRST_S = 75.0
+FEW_STEPS = 3
+"""So many must have ended before it is said how long one takes."""
 COUNTER_S = (4.0, 25.0)
 """Counter windows last a period, within this."""
 IDLE_S = 8.0
@@ -53,11 +55,16 @@ class Phase:
     default: np.ndarray = field(default_factory=lambda: np.zeros(3))
     """Its signature at the default limits."""
     choice: Settings = field(default_factory=Settings)
+    top_memory_mhz: int = 0
 
     def most_stretch(self, settings: Settings) -> float:
         """How much longer an iteration can be under these limits."""
         base = self.search.base(self.ledger)
-        memory = 1.0 if settings.memory_mhz is None else 3.0
+        memory = 1.0
+        if settings.memory_mhz is not None and self.top_memory_mhz:
+            # What does not wait for memory is not stretched by it.
+            use = mean(np.array([r.memory_util for r in self.ledger.defaults])) / 100
+            memory += use * (self.top_memory_mhz / settings.memory_mhz - 1)
         return max(1.0, base / (self.search.knob.of(settings) or base)) * memory
 
     def follow(self, samples: Samples) -> None:
@@ -83,7 +90,11 @@ def begin(meter: Meter, policy: Policy, gears: Gears, tell: Tell) -> Phase:
     start, joules, steps = meter.probe.now(), meter.probe.energy_j(), meter.probe.steps()
     samples = meter.watch(FIRST_S)
     if steps is not None:
-        beat, period = beat_of(samples, (meter.probe.steps() or 0.0) - steps)
+        while (done := (meter.probe.steps() or 0.0) - steps) < FEW_STEPS:
+            if meter.probe.now() - start > LONGEST_FIRST_S:
+                break
+            samples = joined(samples, meter.watch(FIRST_S / 3))
+        beat, period = beat_of(samples, done)
         first, beat = meter.read(beat, 1.05)
     else:
         samples, beat, period = _found(meter, samples, start)
@@ -94,7 +105,8 @@ def begin(meter: Meter, policy: Policy, gears: Gears, tell: Tell) -> Phase:
     tell(PeriodFound(meter.probe.now(), period.verdict, beat.period_s, beat.source))
     knob = knob_of(gears)
     search = Search(policy, knob, knob.gears(gears), Beliefs(knob.time, knob.power))
-    phase = Phase(beat, Ledger([first]), search, signature(samples))
+    top = max(gears.memory_mhz, default=0)
+    phase = Phase(beat, Ledger([first]), search, signature(samples), top_memory_mhz=top)
     tell(Measured(meter.probe.now(), first, "default", 0.0, 0.0))
     return phase
 
@@ -166,12 +178,12 @@ def visit(meter: Meter, phase: Phase, settings: Settings, purpose: str, tell: Te
     tell(Measured(meter.probe.now(), seen, purpose, outcome.slowdown, outcome.saving))
 
 
-def again(meter: Meter, phase: Phase, tell: Tell) -> None:
-    """Measure the default once more: what drifts meanwhile is then known."""
+def again(meter: Meter, phase: Phase, tell: Tell) -> bool:
+    """Measure the default once more: what drifts meanwhile is then known. False where it was disturbed."""
     meter.set(Settings(), "the default again")
     seen, phase.beat = meter.read(phase.beat, 1.05)
     if _disturbed(phase, seen):
-        return
+        return False
     if phase.beat.source == "period" and _offbeat(phase, seen):
         phase.beat = Beat("throughput", verdict="aperiodic")
         phase.ledger.distrust_beats()
@@ -181,6 +193,7 @@ def again(meter: Meter, phase: Phase, tell: Tell) -> None:
         phase.beat = replace(phase.beat, period_s=seen.pace.period_s)
     phase.ledger.defaults.append(seen)
     tell(Measured(meter.probe.now(), seen, "default", 0.0, 0.0))
+    return True
 
 
 def _disturbed(phase: Phase, seen: Reading) -> bool:

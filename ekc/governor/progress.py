@@ -23,7 +23,7 @@ BLOCK_S = 2.5
 FLOOR = 0.002
 """No pace is known better than this share."""
 FEWEST_BLOCKS = 3
-POLL_S = 0.5
+POLL_S = 0.2
 """How often the count of steps is looked at."""
 FEWEST_STEPS = 3
 STEP_BLOCKS = 8

@@ -144,8 +144,9 @@ class _Run:
         energy = time * (1 + _polynomial(np.maximum(0, y), beliefs.power.mean))
         # The models were trained down to there.
         lowest = int(np.searchsorted(self._gears, RATIOS[0] * seen.clock_mhz))
-        above = (a[lowest:] for a in (self._gears, time, energy))
-        return lowest + self._rule.best_gear(*above, Point(1.0, 1.0))
+        default = Point(1.0, 1.0)
+        gears, seconds, joules = self._gears[lowest:], time[lowest:], energy[lowest:]
+        return lowest + self._rule.best_gear(gears, seconds, joules, default)
 
     def _search_memory(self, start: int, default: Point) -> None:
         """Neighbours of the top memory clock, at the predicted SM gear."""

@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
@@ -63,22 +64,24 @@ class Command:
 
     def wait(self) -> int:
         """The command's own exit status; 128 and the signal where one ended it."""
-        while (status := self._status()) is None:
-            pass
+        self._until_ended()
+        status = self._process.wait()
         for number, handler in self._before.items():
             signal.signal(number, handler)
         return KILLED - status if status < 0 else status
 
-    def _status(self) -> int | None:
-        """None where it still runs after a moment.
-
-        Python handles a signal between two steps of its own, so one that comes just before a wait without end
-        would be passed on when the command has ended.
-        """
+    def _until_ended(self) -> None:
+        """In short waits: Python handles a signal between two steps of its own, so one that comes just before
+        a wait without end would be passed on when the command has ended."""
         try:
-            return self._process.wait(LOOK_S)
-        except subprocess.TimeoutExpired:
-            return None
+            descriptor = os.pidfd_open(self.pid)
+        except OSError:  # A sandbox that does not know the call; asking again and again costs more.
+            while self._process.poll() is None:
+                time.sleep(LOOK_S)
+            return
+        while not _ended(descriptor, LOOK_S):
+            pass
+        os.close(descriptor)
 
     def leave(self) -> None:
         """A command of ours is waited for all the same."""
@@ -114,11 +117,11 @@ class Attached:
 
     def running(self) -> bool:
         """Until it ends, or we leave; from any thread."""
-        return not self._left.is_set() and not self._ended(0)
+        return not self._left.is_set() and not _ended(self._descriptor, 0)
 
     def wait(self) -> int:
         """0: how it ended is for its parent to know."""
-        while not self._left.is_set() and not self._ended(LOOK_S):
+        while not self._left.is_set() and not _ended(self._descriptor, LOOK_S):
             pass
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -128,14 +131,15 @@ class Attached:
         """From any thread."""
         self._left.set()
 
-    def _ended(self, seconds: float) -> bool:
-        """Whether it ends within so long; its descriptor can be read from then on."""
-        poll = select.poll()
-        poll.register(self._descriptor, select.POLLIN)
-        return bool(poll.poll(1000 * seconds))
-
     def _told(self, number: int, frame: FrameType | None) -> None:
         self.leave()
+
+
+def _ended(descriptor: int, seconds: float) -> bool:
+    """Whether a process ends within so long; its descriptor can be read from then on."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(1000 * seconds))
 
 
 def family(pid: int) -> set[int]:
