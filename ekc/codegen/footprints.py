@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ekc.codegen.compiled import Footprint
 from ekc.ir.footprint import block_elements, global_reads, global_writes
-from ekc.ir.tree import Kernel
+from ekc.ir.nodes import Kernel
 
 
 def footprints(kernel: Kernel) -> tuple[Footprint, ...]:

@@ -12,14 +12,17 @@ from ekc.codegen.footprints import footprints
 from ekc.codegen.indices import index_lines
 from ekc.codegen.nvrtc import NvrtcOutput
 from ekc.codegen.render import render
+from ekc.codegen.tensor_views import lane_lines, needed
 from ekc.codegen.types import helpers
 from ekc.codegen.views import Views, declaration
 from ekc.ir.async_copy import COMMIT, COPIES, WAIT, has_async_copies
 from ekc.ir.footprint import global_reads
 from ekc.ir.limits import Limits
+from ekc.ir.nodes import Kernel, StageNode, walk
 from ekc.ir.rules import enforce
 from ekc.ir.schedule import Schedule
-from ekc.ir.tree import Kernel, StageNode, kernels, walk
+from ekc.ir.tensor_core import has_products
+from ekc.ir.tree import kernels
 from ekc.version import __version__
 
 
@@ -47,6 +50,7 @@ def generate(schedule: Schedule, limits: Limits | None = None) -> Generated:
         "copies": copies,
         "commit": COMMIT,
         "wait": WAIT,
+        **needed([*trees]),
         "swizzled": any(int(b.swizzle) > 1 for tree in trees for b in tree.buffers),
     }
     return Generated(render("kernel.cu.j2", kernels=blocks, **values), tuple(launches))
@@ -61,7 +65,8 @@ def _copied_bytes(kernel: Kernel) -> Iterator[int]:
 
 def compile_schedule(schedule: Schedule, arch: str = "sm_80", limits: Limits | None = None) -> CompiledKernel:
     """Generate and compile; CUBIN and PTX come from one NVRTC run, or from the cache."""
-    limits = replace(limits or Limits(), async_copies=has_async_copies(arch))
+    has = {"async_copies": has_async_copies(arch), "tensor_cores": has_products(arch)}
+    limits = replace(limits or Limits(), **has)
     made = generate(schedule, limits)
     return assemble(schedule, made, cached_compile(made.source, arch))
 
@@ -131,6 +136,6 @@ def _kernel_text(kernel: Kernel, launch: Launch) -> dict[str, object]:
         "threads": int(kernel.threads),
         "parameters": parameters,
         "declarations": [declaration(b, names) for b in up_front],
-        "indices": index_lines(kernel, names),
+        "indices": [*index_lines(kernel, names), *lane_lines(kernel)],
         "body": views.nodes(kernel.body),
     }

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ekc.codegen.names import Names
+from ekc.ir.nodes import Kernel
 from ekc.ir.program import THREAD_LEVELS
-from ekc.ir.tree import Kernel
 
 HARDWARE = {"block": "blockIdx", "thread": "threadIdx"}
 
@@ -20,7 +20,7 @@ def index_lines(kernel: Kernel, names: Names) -> list[str]:
             for inner in loops[position + 1 :]:
                 below *= int(inner.extent)
             lines.append(
-                f"const int {names[loop.name]} = {_digit(where, below, int(loop.extent), position == 0)};"
+                f"const int {names[loop.name]} = {digit(where, below, int(loop.extent), position == 0)};"
             )
     x, y = int(kernel.extent("thread.x")), int(kernel.extent("thread.y"))
     terms = ["threadIdx.x"]
@@ -33,6 +33,7 @@ def index_lines(kernel: Kernel, names: Names) -> list[str]:
     return lines
 
 
-def _digit(where: str, below: int, extent: int, slowest: bool) -> str:
+def digit(where: str, below: int, extent: int, slowest: bool) -> str:
+    """One digit of an index that several loops share, `below` values of faster ones to each of it."""
     text = where if below == 1 else f"{where} / {below}"
     return text if slowest else f"{text} % {extent}"

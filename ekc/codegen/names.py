@@ -9,9 +9,9 @@ from ekc.codegen.types import Arithmetic
 from ekc.ir import expr as ex
 from ekc.ir.access import Access, Buffer, Guard
 from ekc.ir.linear import Atom, Linear
+from ekc.ir.nodes import Kernel
 from ekc.ir.region import Region
 from ekc.ir.swizzle import CHUNK_BYTES
-from ekc.ir.tree import Kernel
 
 _INT_MAX = 2**31 - 1
 _INT_SAFE = 2**30
@@ -27,6 +27,8 @@ nullptr or_eq reinterpret_cast requires static_assert static_cast thread_local t
 xor xor_eq NULL NAN INFINITY EOF linux unix dim3 float2 float4 uint2 uint4 to_float to_half expf sqrtf
 rsqrtf tanhf erff fabsf fmaxf fminf floorf bf16_t to_bf16 to_tf32 to_int8 abs
 copy_async_4 copy_async_8 copy_async_16 commit_copies wait_copies swizzled
+matrix_row matrix_low matrix_high load_matrices_2 load_matrices_4 load_matrices_2_transposed
+load_matrices_4_transposed mma_m16n8k16_float16 mma_m16n8k16_bfloat16 mma_m16n8k8_tf32 mma_m16n8k32_int8
 """
 RESERVED = frozenset(_WORDS.split())
 """Words that operators may use but C++, CUDA or the generated code has taken."""

@@ -1,38 +1,41 @@
 """What the templates print: one small record of C text per node of the tree.
 
-Templates know node kinds (loop, stage, init, compute, combine, write, barrier) and nothing of
-operators; everything that needs arithmetic is worked out here.
+Templates know node kinds (loop, stage, fragment, init, compute, product, combine, write, barrier) and
+nothing of operators; everything that needs arithmetic is worked out here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ekc.codegen.names import Names
 from ekc.codegen.rounds import steady
+from ekc.codegen.tensor_views import fragment_text, product_text
 from ekc.codegen.types import Arithmetic, converted, move_type, zero
-from ekc.ir.access import Access, Buffer
+from ekc.ir.access import Access, Buffer, moved
 from ekc.ir.async_copy import groups_left, tiles_ahead
 from ekc.ir.dtypes import DType, start_value
 from ekc.ir.footprint import placed
 from ekc.ir.issue import fetched
 from ekc.ir.linear import Linear, variable
-from ekc.ir.region import Region, segment_cell
-from ekc.ir.tree import (
+from ekc.ir.nodes import (
     BarrierNode,
     CombineNode,
     ComputeNode,
+    FragmentNode,
     InitNode,
     Kernel,
     LoopNode,
+    MmaNode,
     Node,
     ReduceNode,
     StageNode,
     WaitNode,
     WriteNode,
 )
+from ekc.ir.region import Region, segment_cell
 from ekc.ir.warp import WARP
 
 _COPIES_WRITTEN_OUT = 8
@@ -79,6 +82,11 @@ class Views:
                 return View("shared_stage", self._cooperative(node))
             case StageNode():
                 return View("register_stage", self._private(node))
+            case FragmentNode():
+                copy = self.parity.get(node.stage.staging.source, "")
+                return View("fragment", fragment_text(node, self.names, copy))
+            case MmaNode():
+                return View("product", product_text(node, self.names))
             case ReduceNode():
                 return self._reduce(node)
             case InitNode():
@@ -394,16 +402,6 @@ class Views:
             "move": move_type(dtype, width),
             "parts": [(f"{near}[{i * width}]", names.element(start)) for i, start in enumerate(starts)],
         }
-
-
-def moved(access: Access, move: Mapping[str, Linear]) -> Access:
-    """An access with segment coordinates replaced."""
-    return replace(
-        access,
-        index=tuple(form.substitute(move) for form in access.index),
-        cell=tuple(form.substitute(move) for form in access.cell),
-        guards=tuple(replace(g, form=g.form.substitute(move)) for g in access.guards),
-    )
 
 
 def _shared_stages(node: LoopNode) -> list[StageNode]:

@@ -7,13 +7,14 @@ the reuse in L2.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ekc.codegen.compiled import Launch, Resources
 from ekc.devices.accesses import Executed
 from ekc.devices.occupancy import WARP, Occupancy
 from ekc.devices.ptx.counts import Counts
-from ekc.devices.specs import Spec
+from ekc.devices.specs import DATA_CENTER, Spec
 from ekc.devices.traffic import LINE, Resident, Traffic, traffic
 
 UNROLL = 4.0
@@ -35,6 +36,10 @@ class Events:
     fp32: float
     fp16: float
     tensor: float
+    tensor_half_flops: float
+    """The operations of matrix instructions, as so many of float16 that take the tensor cores as long."""
+    tensor_j_flops: float
+    """The same, as so many of float16 that take as much energy."""
     sfu: float
     int_ops: float
     convert: float
@@ -101,6 +106,8 @@ def events(spec: Spec, launch: Launch, resources: Resources, ran: Executed, occu
         fp32=warps * counts.fp32,
         fp16=warps * counts.fp16,
         tensor=warps * counts.tensor,
+        tensor_half_flops=warps * _half_flops(counts, spec.tensor_rates),
+        tensor_j_flops=warps * _half_flops(counts, DATA_CENTER),
         sfu=warps * counts.sfu,
         int_ops=warps * counts.int_ops,
         convert=warps * counts.convert,
@@ -119,6 +126,12 @@ def events(spec: Spec, launch: Launch, resources: Resources, ran: Executed, occu
         tiles_ahead=_tiles_ahead(counts),
         barriers=counts.barrier,
     )
+
+
+def _half_flops(counts: Counts, rates: Mapping[str, float]) -> float:
+    """Operations of matrix instructions over the rates of their types; a type of no rate cannot run here."""
+    done = {"float16": counts.tensor_half, "tf32": counts.tensor_tf32, "int8": counts.tensor_int8}
+    return sum(flops / rates[name] for name, flops in done.items() if flops)
 
 
 def _cycles(spec: Spec, wavefronts: float) -> float:

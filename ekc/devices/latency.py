@@ -28,9 +28,10 @@ LAUNCH_S = 2.5e-6
 BLOCK_START_CYCLES = 300.0
 SFU_LANES = 16
 SHUFFLE_LANES = 32
-MMA_FLOPS = 4096.0
-"""One warp-level mma.m16n8k16."""
 DEPENDENT_CYCLES = 4.5
+TENSOR_CYCLES = 33.0
+"""From one matrix instruction to the next that adds to its sums (estimate after Sun et al., "Dissecting
+Tensor Cores via Microbenchmarks", 2022, of A100)."""
 SHARED_CYCLES = 29.0
 L1_CYCLES = 33.0
 L2_CYCLES = 220.0
@@ -110,7 +111,9 @@ def least_seconds(spec: Spec, events: Events, clock_mhz: float) -> float:
     """What no kernel can beat: its arithmetic and its DRAM bytes at the best rates ever sustained."""
     lanes = FP32_SHARE * spec.sms * spec.fp32_lanes_per_sm * clock_mhz * 1e6
     arithmetic = (events.fma32 + events.fp32 + events.fp16) * WARP / lanes
-    return max(arithmetic, events.traffic.dram_bytes / (DRAM_SHARE * spec.memory_bytes_per_s))
+    tensor_rate = spec.mma_share * spec.sms * spec.tensor_fp16_flops_per_sm_clock * clock_mhz * 1e6
+    matrices = events.tensor_half_flops / tensor_rate
+    return max(arithmetic, matrices, events.traffic.dram_bytes / (DRAM_SHARE * spec.memory_bytes_per_s))
 
 
 def smooth_max(values: Iterable[float], norm: float) -> float:
@@ -153,7 +156,7 @@ def _pipes(spec: Spec, events: Events, rates: Rates) -> dict[str, float]:
         "fp32": (events.fma32 + events.fp32 + events.fp16) * WARP / (FP32_SHARE * spec.fp32_lanes_per_sm),
         "int": events.int_ops * WARP / spec.int_lanes_per_sm,
         "sfu": (events.sfu + events.convert) * WARP / SFU_LANES,
-        "tensor": events.tensor * MMA_FLOPS / spec.tensor_fp16_flops_per_sm_clock,
+        "tensor": events.tensor_half_flops / (spec.mma_share * spec.tensor_fp16_flops_per_sm_clock),
         "lsu": lsu,
         "fill": moved.l2_bytes / FILL_BYTES_PER_CLOCK,
         "issue": events.issued / SCHEDULERS,
@@ -165,6 +168,7 @@ def _waits(events: Events, clock_mhz: float) -> tuple[float, float]:
     """Cycles along one warp that other warps of the block can fill, and those that stop the block."""
     parallel = _parallelism(events.registers)
     path = events.arithmetic / events.warps * max(1.0, DEPENDENT_CYCLES / parallel)
+    path += events.tensor / events.warps * TENSOR_CYCLES / parallel
     path += events.shared_requests / events.warps * SHARED_CYCLES / parallel
     path += events.local_requests / events.warps * L1_CYCLES / parallel
     each = _load_cycles(events, clock_mhz)

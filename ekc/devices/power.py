@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ekc.devices.events import Events
-from ekc.devices.latency import MMA_FLOPS
 from ekc.devices.occupancy import WARP
 from ekc.devices.specs import Spec
 
@@ -26,6 +25,8 @@ SFU_PJ = 12.0
 CONVERT_PJ = 6.0
 SHUFFLE_PJ = 5.0
 TENSOR_PJ_PER_FLOP = 0.36
+"""Of float16; of tf32 twice, of int8 half as much: as with the rates of data centers, the power of busy
+tensor cores is taken to be that of float16 (estimate)."""
 ISSUE_PJ = 25.0
 """Fetch, decode and scheduling of one warp instruction."""
 SHARED_PJ_PER_WAVEFRONT = 256.0
@@ -85,7 +86,7 @@ def dynamic_parts(spec: Spec, events: Events) -> tuple[Part, ...]:
         ("shuffle", events.shuffle, SHUFFLE_PJ),
     )
     others = (
-        ("tensor core", events.tensor, "warp instr.", MMA_FLOPS * TENSOR_PJ_PER_FLOP),
+        ("tensor core", events.tensor_j_flops, "flops of float16", TENSOR_PJ_PER_FLOP),
         ("instruction issue", events.issued, "warp instr.", ISSUE_PJ),
         ("shared wavefronts", events.shared_wavefronts, "wavefronts", SHARED_PJ_PER_WAVEFRONT),
         ("shared data", events.shared_lane_bytes * lanes / WARP, "B", SHARED_PJ_PER_LANE_BYTE),

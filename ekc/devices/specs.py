@@ -20,6 +20,7 @@ from types import MappingProxyType
 from ekc.devices.base import Peaks
 from ekc.ir.async_copy import has_async_copies
 from ekc.ir.limits import Limits
+from ekc.ir.tensor_core import has_products
 
 KIB = 1024
 MIB = 1024 * 1024
@@ -99,6 +100,12 @@ GEFORCE = MappingProxyType({**DATA_CENTER, "int8": 4.0})
 GEFORCE_TURING = MappingProxyType({"float16": 1.0, "int8": 4.0})
 """Source: Turing, 53.8 and 215.2 TOP/s of RTX 2080 Ti; neither bfloat16 nor tf32."""
 
+MMA_SHARE = 0.95
+"""As of fp32: operand fetches take the rest (estimate; cuBLAS and CUTLASS end a few percent below peak)."""
+HOPPER_MMA_SHARE = 0.62
+"""Only `wgmma` feeds Hopper's tensor cores in full; `mma.sync` gets 62 to 63 % of the published rate
+(estimate after Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", 2024)."""
+
 
 @dataclass(frozen=True)
 class Spec:
@@ -119,6 +126,8 @@ class Spec:
     """Dense, fp16 in, fp32 accumulate."""
     tensor_rates: Mapping[str, float]
     """Rates of the tensor cores over that, by element type; what they do not take is left out."""
+    mma_share: float
+    """Share of those rates that `mma.sync` can sustain."""
     published_fp32_flops: float
     published_tensor_flops: float
     """Dense fp16 at `tensor_boost_mhz`."""
@@ -166,6 +175,7 @@ class Spec:
             blocks_per_sm=c.blocks_per_sm,
             sms=self.sms,
             async_copies=has_async_copies(c.arch),
+            tensor_cores=has_products(c.arch),
         )
 
 
@@ -199,6 +209,7 @@ A100 = Spec(
     int_lanes_per_sm=64,
     tensor_fp16_flops_per_sm_clock=2048,
     tensor_rates=DATA_CENTER,
+    mma_share=MMA_SHARE,
     published_fp32_flops=19.5e12,
     published_tensor_flops=312e12,
     tensor_boost_mhz=1410,
@@ -235,6 +246,7 @@ H100 = Spec(
     int_lanes_per_sm=64,
     tensor_fp16_flops_per_sm_clock=4096,
     tensor_rates=DATA_CENTER,
+    mma_share=HOPPER_MMA_SHARE,
     published_fp32_flops=66.9e12,
     published_tensor_flops=989.4e12,
     tensor_boost_mhz=1830,
@@ -272,6 +284,7 @@ H200 = Spec(
     int_lanes_per_sm=64,
     tensor_fp16_flops_per_sm_clock=4096,
     tensor_rates=DATA_CENTER,
+    mma_share=HOPPER_MMA_SHARE,
     published_fp32_flops=66.9e12,
     published_tensor_flops=989.4e12,
     tensor_boost_mhz=1830,
@@ -309,6 +322,7 @@ RTX4090 = Spec(
     int_lanes_per_sm=64,
     tensor_fp16_flops_per_sm_clock=512,
     tensor_rates=GEFORCE,
+    mma_share=MMA_SHARE,
     published_fp32_flops=82.6e12,
     published_tensor_flops=165.2e12,
     tensor_boost_mhz=2520,
@@ -346,6 +360,7 @@ RTX3090 = Spec(
     int_lanes_per_sm=64,
     tensor_fp16_flops_per_sm_clock=512,
     tensor_rates=GEFORCE,
+    mma_share=MMA_SHARE,
     published_fp32_flops=35.6e12,
     published_tensor_flops=71e12,
     tensor_boost_mhz=1695,
@@ -383,6 +398,7 @@ RTX2080TI = Spec(
     int_lanes_per_sm=64,
     tensor_fp16_flops_per_sm_clock=512,
     tensor_rates=GEFORCE_TURING,
+    mma_share=MMA_SHARE,
     published_fp32_flops=13.45e12,
     published_tensor_flops=53.8e12,
     tensor_boost_mhz=1545,

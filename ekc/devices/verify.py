@@ -17,8 +17,9 @@ from ekc.emulator import Finding, Report
 from ekc.ir.agreement import Agreement, compare
 from ekc.ir.evaluate import sample_blocks
 from ekc.ir.expected import Expected
+from ekc.ir.nodes import Kernel
 from ekc.ir.schedule import Schedule
-from ekc.ir.tree import Kernel, kernels
+from ekc.ir.tree import kernels
 
 WRONG, UNSAFE = "wrong result", "unsafe kernel"
 

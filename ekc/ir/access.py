@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from ekc.ir.dtypes import DType
 from ekc.ir.linear import Extent, Linear, span
 from ekc.ir.operator import TensorSpec
+from ekc.ir.refusal import refuse
 from ekc.ir.region import Region
 from ekc.ir.swizzle import swizzled
 from ekc.ir.tape import some
@@ -167,3 +168,32 @@ def guards_of(
         if some(below) or some(above):
             guards.append(Guard(form, extent, below, above))
     return tuple(guards)
+
+
+def moved(access: Access, move: Mapping[str, Linear]) -> Access:
+    """An access with loop variables or segment coordinates replaced."""
+    return replace(
+        access,
+        index=tuple(form.substitute(move) for form in access.index),
+        address=access.address.substitute(move),
+        cell=tuple(form.substitute(move) for form in access.cell),
+        guards=tuple(replace(g, form=g.form.substitute(move)) for g in access.guards),
+    )
+
+
+def cell_of(buffer: Buffer, coordinates: tuple[Linear, ...]) -> tuple[Linear, ...]:
+    """Segment coordinates in `buffer` of a tensor element given by its tensor coordinates."""
+    region = buffer.region
+    dims = [s.dim for s in region.segments]
+    if len(set(dims)) != len(dims):
+        raise refuse(
+            "cache_read",
+            f"{buffer.name} without gaps",
+            "a serial loop outside it cuts its tile in slices",
+            "reorder that loop inside, or copy from global memory",
+        )
+    forms = []
+    for s in region.segments:
+        offset = coordinates[s.dim] - region.base[s.dim]
+        forms.append(Linear(tuple((a, c // s.stride) for a, c in offset.terms), offset.const // s.stride))
+    return tuple(forms)

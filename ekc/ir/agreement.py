@@ -16,8 +16,8 @@ from ekc.ir.dtypes import INT8, DType
 from ekc.ir.expected import Expected, everything
 from ekc.ir.footprint import stored
 from ekc.ir.linear import value
+from ekc.ir.nodes import Kernel
 from ekc.ir.operator import Compute, Operator
-from ekc.ir.tree import Kernel
 
 DATA_SEED = 0
 _INT32_INPUT = 1000

@@ -15,9 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir import expr as ex
-from ekc.ir.access import Access, Guard
+from ekc.ir.access import Access, Guard, moved
+from ekc.ir.dtypes import TF32
 from ekc.ir.footprint import block_elements, global_reads, global_writes
-from ekc.ir.guards import joint, shares
+from ekc.ir.fragment_loads import fit, held, pointed, turns, ways
+from ekc.ir.guards import Lanes, joint, shares
 from ekc.ir.issue import (
     conversions,
     converted_share,
@@ -30,31 +32,35 @@ from ekc.ir.issue import (
     written_out,
 )
 from ekc.ir.limits import Limits
-from ekc.ir.operator import arithmetic
-from ekc.ir.program import Program
-from ekc.ir.region import Region
-from ekc.ir.rules import RESERVED_REGISTERS, prefetched, registers_needed, statements
-from ekc.ir.traffic import Traffic, known
-from ekc.ir.tree import (
+from ekc.ir.nodes import (
     BarrierNode,
     CombineNode,
     ComputeNode,
+    FragmentNode,
     InitNode,
     Kernel,
     LoopNode,
+    MmaNode,
     Node,
     ReduceNode,
     StageNode,
     WaitNode,
     WriteNode,
-    kernels,
 )
+from ekc.ir.operator import arithmetic
+from ekc.ir.program import Program
+from ekc.ir.region import Region
+from ekc.ir.rules import RESERVED_REGISTERS, prefetched, registers_needed, statements
+from ekc.ir.tape import some
+from ekc.ir.traffic import Traffic, known
+from ekc.ir.tree import kernels
 from ekc.ir.warp import WARP
 
 Array = Any
 """A float, or a float64 vector over a population."""
 SUMMED = (
     "fma",
+    "tensor_products",
     "operations",
     "loop_steps",
     "barriers",
@@ -124,10 +130,16 @@ class _Walk:
                     self._loop(node, trips)
                 case StageNode():
                     self._copies(node, trips)
+                case FragmentNode():
+                    self._fragment(node, trips)
                 case ReduceNode():
                     self._reduce(node, trips)
                 case ComputeNode():
                     self._compute(node, trips)
+                case MmaNode():
+                    each = _product(x.extent for x in node.tile.inner)
+                    self._add("fma", trips * each * self.threads)
+                    self._add("tensor_products", trips * self.warps)
                 case CombineNode():
                     lanes = _product(x.extent for x in node.lanes)
                     self._add(
@@ -199,6 +211,24 @@ class _Walk:
         if cost:
             self._add("conversions", trips * _f(node.buffer.region.size) * self.warps * cost)
         self.traffic.touch(node.source, "load", joined, count, node.source.guards, node.buffer.region)
+
+    def _fragment(self, node: FragmentNode, trips: Array) -> None:
+        """Fragments that each warp takes for itself, matrix by matrix or element by element."""
+        count = trips * _f(node.fragments)
+        cost = conversions(node.source.dtype, self.kernel.nest.compute.acc_dtype)
+        if node.source.dtype is TF32:
+            self._add("conversions", count * node.registers * self.warps * cost)
+        for across, pair, share in ways(node):
+            if some(share):
+                width = 1 + pair
+                row = moved(node.source, pointed(node, across, pair))
+                together: Lanes = {node.tiles[-1].name: 2} if pair else {}
+                self.traffic.matrices(row, node.registers * width, count / width * share, together)
+        alone = ~fit(node).any
+        if some(alone):
+            element = moved(node.source, held(node, 0, 0))
+            loads = count * node.registers * node.tile.product.each
+            self.traffic.touch(element, "load", 1, loads * alone, (), turns=turns(node))
 
     def _compute(self, node: ComputeNode, trips: Array) -> None:
         compute = node.nest.compute

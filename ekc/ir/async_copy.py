@@ -7,12 +7,12 @@ compute capability 8.0 and later.)
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ekc.ir.limits import from_arch
 from ekc.ir.linear import Extent
 
 MOST_STAGES = 6
@@ -47,8 +47,7 @@ COPIES = {
 
 def has_async_copies(arch: str) -> bool:
     """Whether a target ("sm_80") has the instructions; NVRTC refuses what is no target at all."""
-    number = re.search(r"\d+", arch)
-    return number is None or int(number[0]) >= LEAST_ARCH
+    return from_arch(arch, LEAST_ARCH)
 
 
 def tiles_ahead(stages: Extent) -> Extent:

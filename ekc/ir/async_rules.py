@@ -8,8 +8,8 @@ import numpy as np
 
 from ekc.ir.async_copy import COPIES, LEAST_ARCH
 from ekc.ir.limits import Limits
+from ekc.ir.nodes import Kernel, StageNode, walk
 from ekc.ir.refusal import Check
-from ekc.ir.tree import Kernel, StageNode, walk
 
 THROUGH_REGISTERS = 'pipeline(..., copy="register")'
 

@@ -21,21 +21,23 @@ from ekc.ir.async_copy import groups_left, tiles_ahead
 from ekc.ir.dtypes import converted, start_value, unset
 from ekc.ir.flight import Flight
 from ekc.ir.linear import value
-from ekc.ir.program import Program
-from ekc.ir.tree import (
+from ekc.ir.nodes import (
     BarrierNode,
     CombineNode,
     ComputeNode,
+    FragmentNode,
     InitNode,
     Kernel,
     LoopNode,
+    MmaNode,
     Node,
     ReduceNode,
     StageNode,
     WaitNode,
     WriteNode,
-    kernels,
 )
+from ekc.ir.program import Program
+from ekc.ir.tree import kernels
 
 _POINTS_AT_ONCE = 1 << 20
 _COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
@@ -98,15 +100,20 @@ def _tile(kernel: Kernel) -> int:
 
 
 def _pure_loops(nodes: Sequence[Node]) -> Iterator[LoopNode]:
-    for node in nodes:
+    for node in map(_spelled_out, nodes):
         if isinstance(node, LoopNode):
             if _is_pure(node):
                 yield node
             yield from _pure_loops(node.body)
 
 
+def _spelled_out(node: Node) -> Node:
+    """A product of a warp as the loops that it stands for."""
+    return node.loops if isinstance(node, MmaNode) else node
+
+
 def _is_pure(node: Node) -> bool:
-    return isinstance(node, ComputeNode) or (
+    return isinstance(node, (ComputeNode, MmaNode)) or (
         isinstance(node, LoopNode) and all(_is_pure(n) for n in node.body)
     )
 
@@ -130,12 +137,12 @@ class _Blocks:
             number = number // loop.extent
 
     def _empty(self, b: Buffer) -> NDArray[Any]:
-        width = self.threads if b.scope == "register" else 1
+        width = 1 if b.scope == "shared" else self.threads
         return np.full((self.count, width, int(b.elements)), unset(b.dtype), b.dtype.numpy)
 
     def run(self, nodes: Sequence[Node]) -> None:
         """Carry out nodes in order."""
-        for node in nodes:
+        for node in map(_spelled_out, nodes):
             match node:
                 case LoopNode() if _is_pure(node):
                     self._arithmetic(node)
@@ -149,6 +156,9 @@ class _Blocks:
                     self._compute(node, [], self.env)
                 case StageNode():
                     self._stage(node)
+                case FragmentNode():
+                    # What a warp holds together, every lane has a copy of here.
+                    self._stage(node.stage)
                 case ReduceNode():
                     self._reduce(node)
                 case InitNode():
@@ -187,7 +197,7 @@ class _Blocks:
         chain, inner = [], node
         while isinstance(inner, LoopNode):
             chain.append(inner.loop)
-            inner = inner.body[0]  # type: ignore[assignment]
+            inner = _spelled_out(inner.body[0])  # type: ignore[assignment]
         assert isinstance(inner, ComputeNode)
         points, axes = self.count * self.threads, []
         for loop in reversed(chain):
@@ -267,7 +277,7 @@ class _Blocks:
     def _copied(self, node: StageNode) -> tuple[NDArray[Any], NDArray[Any]]:
         """Where the elements of a region go in its buffer, and what they are."""
         segments = node.buffer.region.segments
-        grid = self._with_segments(segments, threads=node.buffer.scope == "register")
+        grid = self._with_segments(segments, threads=node.buffer.scope != "shared")
         if node.produced is not None:
             picked = self._produce(node, grid, len(segments))
         else:

@@ -18,8 +18,8 @@ from ekc.ir.dtypes import BFLOAT16, FLOAT16, TF32, DType
 from ekc.ir.guards import needed
 from ekc.ir.linear import Atom, Extent, atom_variables, smaller
 from ekc.ir.lookup import Lookup
+from ekc.ir.nodes import ComputeNode, InitNode, LoopNode, Node, ReduceNode, StageNode, WriteNode
 from ekc.ir.program import Nest
-from ekc.ir.tree import ComputeNode, InitNode, LoopNode, Node, ReduceNode, StageNode, WriteNode
 
 _APART = (FLOAT16, TF32)
 """Element types that pass through inline assembly when they are read: neighbouring reads stay apart."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 
@@ -21,5 +22,14 @@ class Limits:
     sms: int = 108
     async_copies: bool = True
     """Whether the target copies from global to shared memory by itself (compute capability 8.0 and later)."""
+    tensor_cores: bool = True
+    """Whether the target has the products of a warp that `ekc.ir.tensor_core` holds (8.0 and later)."""
     grid_x: int = 2**31 - 1
     grid_yz: int = 65535
+
+
+def from_arch(arch: str, least: int) -> bool:
+    """Whether a target ("sm_80") is of that compute capability (80) or a later one; NVRTC refuses what is no
+    target at all."""
+    number = re.search(r"\d+", arch)
+    return number is None or int(number[0]) >= least

@@ -11,27 +11,30 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ekc.ir import expr as ex
-from ekc.ir.access import Access, Buffer, Guard
+from ekc.ir.access import Access, Buffer, Guard, moved
 from ekc.ir.async_copy import groups_left, tiles_ahead
 from ekc.ir.dtypes import DType, start_value
+from ekc.ir.fragment_loads import fit, pairs
 from ekc.ir.linear import Atom, Extent, Linear
-from ekc.ir.operator import Compute
-from ekc.ir.program import Loop, Program
-from ekc.ir.region import Region, Segment
-from ekc.ir.tree import (
+from ekc.ir.nodes import (
     BarrierNode,
     CombineNode,
     ComputeNode,
+    FragmentNode,
     InitNode,
     Kernel,
     LoopNode,
+    MmaNode,
     Node,
     ReduceNode,
     StageNode,
     WaitNode,
     WriteNode,
-    kernels,
 )
+from ekc.ir.operator import Compute
+from ekc.ir.program import Loop, Program
+from ekc.ir.region import Region, Segment
+from ekc.ir.tree import kernels
 
 _WIDEST = 68
 """A line longer than this has its remark right behind it and does not push the column."""
@@ -98,6 +101,10 @@ def _node(kernel: Kernel, node: Node) -> Iterator[_Line]:
                 yield line.inside()
         case StageNode():
             yield _stage(kernel, node)
+        case FragmentNode():
+            yield _fragment(kernel, node)
+        case MmaNode():
+            yield _mma(node)
         case ReduceNode():
             yield _reduce(node)
         case InitNode():
@@ -148,6 +155,25 @@ def _stage(kernel: Kernel, node: StageNode) -> _Line:
     return _Line(text, _remarks(_stage_remarks(kernel, node)))
 
 
+def _fragment(kernel: Kernel, node: FragmentNode) -> _Line:
+    fits, pair = fit(node), int(pairs(node))
+    if not fits.any:
+        how = f"{node.registers * node.fragments} x {node.tile.product.each} {node.source.dtype}"
+    else:
+        trans = "" if fits.along else ".trans"
+        how = f"{node.fragments // pair} x ldmatrix.x{node.registers * pair}{trans}"
+    return _Line(_stage(kernel, node.stage).text, how)
+
+
+def _mma(node: MmaNode) -> _Line:
+    """A product of a warp, told by the first element of its sums and factors."""
+    tile = node.tile
+    start = {x.name: Linear() for x in (*tile.inner, tile.groups, tile.places)}
+    a, b = (_access(moved(node.compute.reads[load], start)) for load in (tile.a, tile.b))
+    sums = _access(moved(node.compute.target, start))
+    return _Line(f"multiply {sums} += {a} * {b}", f"{tile.product.name} {tile.product.dtype}")
+
+
 def _reduce(node: ReduceNode) -> _Line:
     region, compute = node.buffer.region, node.compute
     over = ", ".join(f"{a.name} < {a.extent}" for a in compute.reduction)
@@ -174,7 +200,9 @@ def _read_from(e: ex.Expr, node: ReduceNode) -> ex.Expr:
 
 def _stage_remarks(kernel: Kernel, node: StageNode) -> Iterator[str]:
     buffer, width = node.buffer, node.staging.vector
-    if buffer.scope == "shared":
+    if buffer.scope == "fragment":
+        yield "by the lanes of a warp together"
+    elif buffer.scope == "shared":
         yield f"{_counted(kernel.threads, 'thread')} x {_vector(node.source.dtype, width)}"
     else:
         yield f"{-(-buffer.region.size // width)} x {_vector(node.source.dtype, width)}"
@@ -290,8 +318,7 @@ def _access(access: Access) -> str:
     if access.buffer is None:
         return f"{access.spec.name}[{', '.join(map(_form, access.index))}]"
     places: dict[int, Linear] = {}
-    located = access.buffer.region.locate(access.index)
-    for s, form in zip(access.buffer.region.segments, located, strict=True):
+    for s, form in zip(access.buffer.region.segments, access.cell, strict=True):
         places[s.dim] = places.get(s.dim, Linear()).scaled(s.extent) + form
     stored = [_form(places[dim]) for dim in access.buffer.order if dim in places]
     return f"{access.buffer.name}[{', '.join(stored)}]"

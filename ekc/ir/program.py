@@ -66,7 +66,8 @@ class Staging:
     source: str
     """The tensor itself, or the name of the staging it is copied from."""
     scope: str
-    """"shared" or "register"."""
+    """"shared", "register" or "fragment": held by the lanes of a warp together, as an instruction deals it
+    out."""
     at: str | None
     vector: Extent = 1
     order: tuple[int, ...] = ()
@@ -97,6 +98,8 @@ class Nest:
     accumulate: bool = False
     """Whether the output is held in registers until complete (cache_write)."""
     store_vector: Extent = 1
+    instruction: str = ""
+    """The product of a warp that does the three innermost loops (tensorize)."""
     epilogue: Compute | None = None
     """Computes put behind this one (compute_inline), as one body over its axes: it reads the finished
     element of `compute` and makes the element that is written."""
@@ -115,7 +118,7 @@ class Nest:
     def is_plain(self) -> bool:
         """Whether its loops are still the axes of its compute, nothing bound, staged, held or put behind."""
         loops = [(x.name, x.level) for x in self.loops if np.ndim(x.unroll) == 0 and x.unroll == 1]
-        touched = self.stagings or self.accumulate or self.epilogue
+        touched = self.stagings or self.accumulate or self.epilogue or self.instruction
         return not touched and loops == [(a.name, "serial") for a in self.compute.axes]
 
     @cached_property

@@ -16,10 +16,13 @@ from ekc.ir.access import Access
 from ekc.ir.async_rules import copies_fly
 from ekc.ir.limits import Limits
 from ekc.ir.linear import Extent, Linear, larger, smaller
+from ekc.ir.nodes import FragmentNode, Kernel, LoopNode, Node, ReduceNode, StageNode, WriteNode, walk
 from ekc.ir.program import Program, Staging
 from ekc.ir.refusal import Check
 from ekc.ir.swizzle import LINE_BYTES
-from ekc.ir.tree import Kernel, LoopNode, Node, ReduceNode, StageNode, WriteNode, kernels, walk
+from ekc.ir.tensor_rules import products_fit
+from ekc.ir.tree import kernels
+from ekc.ir.warp import WARP
 
 MAX_STATEMENTS = 8192
 """Statements that one kernel may write out; beyond, compiling takes long and the code leaves its cache."""
@@ -88,8 +91,9 @@ def registers_needed(kernel: Kernel) -> Extent:
     """32-bit registers that the tiles of one thread take, prefetched shared tiles included."""
     total = prefetched(kernel)
     for b in kernel.buffers:
-        if b.scope == "register":
-            total = total + -(-b.elements * b.dtype.bytes // 4)
+        if b.scope != "shared":
+            lanes = WARP if b.scope == "fragment" else 1
+            total = total + -(-b.elements * b.dtype.bytes // (4 * lanes))
     return total
 
 
@@ -123,6 +127,8 @@ def statements(nodes: tuple[Node, ...]) -> Extent:
         if isinstance(node, LoopNode):
             copies = node.loop.extent if node.written_out else node.loop.unroll
             total = total + copies * statements(node.body)
+        elif isinstance(node, FragmentNode):
+            total = total + node.fragments
         else:
             total = total + 1
     return total
@@ -310,4 +316,5 @@ RULES: tuple[Rule, ...] = (
     warps_share,
     copies_fly,
     lines_whole,
+    products_fit,
 )

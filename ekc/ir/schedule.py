@@ -23,6 +23,7 @@ from ekc.ir.steps import (
     Reorder,
     Split,
     Step,
+    Tensorize,
     Unroll,
     Vectorize,
     step_from_json,
@@ -118,6 +119,10 @@ class Schedule:
     def pipeline(self, loop: str, stages: int = 2, copy: str = "register") -> Schedule:
         """Fetch the next shared tiles while one is used. See `ekc.ir.steps.Pipeline`."""
         return self.do(Pipeline(loop, stages, copy))
+
+    def tensorize(self, loop: str, instruction: str) -> Schedule:
+        """Do the innermost loops as a product of a warp on tensor cores. See `ekc.ir.steps.Tensorize`."""
+        return self.do(Tensorize(loop, instruction))
 
     def to_json(self) -> str:
         """The operator and the steps as JSON text."""

@@ -10,12 +10,14 @@ import numpy as np
 
 from ekc.ir import swizzled_warp
 from ekc.ir.access import Access, Guard
+from ekc.ir.fragment_loads import HIGH, LANES
 from ekc.ir.guards import Lanes, reaches, shares
 from ekc.ir.linear import Extent, Linear, atom_range, ceil_div
+from ekc.ir.nodes import Kernel, StageNode
 from ekc.ir.operator import Axis
 from ekc.ir.program import Loop, Nest
 from ekc.ir.region import Region
-from ekc.ir.tree import Kernel, StageNode
+from ekc.ir.tensor_core import GROUPS, ROW_BYTES
 from ekc.ir.warp import WARP, Pattern, sectors, wavefronts
 
 Array = Any
@@ -71,13 +73,25 @@ class Traffic:
         count: Array,
         guards: Sequence[Guard],
         region: Region | None = None,
+        turns: Sequence[tuple[Any, Any, Any]] = (),
     ) -> None:
-        """An access that every thread makes `count` times for itself; `region` where it runs over a tile."""
+        """An access that every thread makes `count` times for itself; `region` where it runs over a tile,
+        `turns` where over elements that its address does not tell."""
         digits = [d for x in self.kernel.thread_loops for d in _digits(access.address, x)]
-        issue = Issue(
-            access, kind, vector, ((count, self.threads),), [d[0] for d in digits], [d[1] for d in digits]
-        )
-        self._count(issue, guards, region, self.lanes)
+        extents, steps = [d[0] for d in digits], [d[1] for d in digits]
+        issue = Issue(access, kind, vector, ((count, self.threads),), extents, steps, turns)
+        self._count(issue, guards, known(self.kernel.nest, region), self.lanes)
+
+    def matrices(self, row: Access, number: int, count: Array, together: Lanes) -> None:
+        """Matrices that every warp loads `count` times, `number` at once: rows of 16 bytes, each pointed at
+        by a lane; `row` in terms of `fragment_loads.LANES`, and of loops, of which some take iterations
+        `together`."""
+        steps = dict(row.address.terms)
+        lanes: dict[Any, int] = {**LANES, HIGH: 1} if number == 2 else dict(LANES)
+        rounds = ((count * np.ceil(self.threads / WARP), _f(GROUPS * number)),)
+        vector = ROW_BYTES // row.dtype.bytes
+        issue = Issue(row, "load", vector, rounds, list(lanes.values()), [steps.get(p, 0) for p in lanes])
+        self._count(issue, (), known(self.kernel.nest, None) | lanes, {**lanes, **together})
 
     def copy(self, node: StageNode, trips: Array) -> None:
         """A copy by all threads, round by round: what it reads, and what it puts into shared memory."""
@@ -88,28 +102,29 @@ class Traffic:
         order = list(reversed(range(len(region.segments))))
         extents = [region.segments[i].extent for i in order]
         extents[0] = np.maximum(np.asanyarray(extents[0]) // vector, 1)
-        lanes = segment_reaches(region, vector)
+        lanes, extents_of = segment_reaches(region, vector), known(self.kernel.nest, region)
         for access in [node.source] if node.produced is None else list(node.produced.values()):
             steps = _segment_steps(access.address, order, vector)
             issue = Issue(access, "load", vector, rounds, extents, steps)
-            self._count(issue, access.guards, region, lanes)
+            self._count(issue, access.guards, extents_of, lanes)
         steps = _segment_steps(node.address, order, vector)
         whole = node.buffer.fastest == node.vector_segment
         into = Access(node.source.spec, node.buffer, (), node.address, ())
         width, times = (vector, 1.0) if whole else (1, _f(vector))
         times_each = tuple((count * times, number) for count, number in rounds)
         turns = () if whole else ((dict(node.address.terms).get(f"#{order[0]}", 0), 1, vector),)
-        self._count(Issue(into, "store", width, times_each, extents, steps, turns), (), region, lanes)
+        self._count(Issue(into, "store", width, times_each, extents, steps, turns), (), extents_of, lanes)
 
     def walk(self, access: Access, axis: Axis, count: Array, region: Region) -> None:
         """A read that whole warps make `count` times, their lanes side by side along an axis."""
         step = dict(access.address.terms).get(axis.name, 0)
         issue = Issue(access, "load", 1, ((count, _f(WARP)),), [WARP], [step])
-        self._count(issue, access.guards, region, {axis.name: WARP})
+        self._count(issue, access.guards, known(self.kernel.nest, region), {axis.name: WARP})
 
-    def _count(self, issue: Issue, guards: Sequence[Guard], region: Region | None, lanes: Lanes) -> None:
+    def _count(
+        self, issue: Issue, guards: Sequence[Guard], extents: Mapping[str, Extent], lanes: Lanes
+    ) -> None:
         """A warp that a guard stops asks for nothing; a lane that it stops, for no sector of its own."""
-        extents = known(self.kernel.nest, region)
         passed = shares(guards, extents, lanes)
         pattern = issue.pattern(extents, lanes)
         of = f"{'global' if issue.access.buffer is None else 'shared'}_{issue.kind}_"

@@ -8,213 +8,37 @@ analysis and the code generator all read this one tree. Extents may be vectors (
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
 from ekc.ir import expr as ex
-from ekc.ir.access import Access, Buffer, Guard, buffer_access, global_access, guards_of, make_buffer
+from ekc.ir.access import Access, Buffer, buffer_access, cell_of, global_access, make_buffer
 from ekc.ir.footprint import index_of, placed
 from ekc.ir.inline import reads_at_write
 from ekc.ir.linear import Extent, Linear
+from ekc.ir.nodes import (
+    BarrierNode,
+    CombineNode,
+    ComputeNode,
+    FragmentNode,
+    InitNode,
+    Kernel,
+    LoopNode,
+    MmaNode,
+    Node,
+    ReduceNode,
+    StageNode,
+    WaitNode,
+    WriteNode,
+    product,
+)
 from ekc.ir.on_the_spot import feeds, reads_on_the_spot, serves, sources_first
-from ekc.ir.operator import Compute, TensorSpec
-from ekc.ir.program import BLOCK_LEVELS, THREAD_LEVELS, Loop, Nest, Program, Staging
+from ekc.ir.program import THREAD_LEVELS, Loop, Nest, Program, Staging
+from ekc.ir.reduction_guards import reduction_guards
 from ekc.ir.refusal import refuse
 from ekc.ir.region import Region, region_of, segment_cell
-
-
-@dataclass(frozen=True, eq=False)
-class LoopNode:
-    """A serial loop and what it repeats."""
-
-    loop: Loop
-    body: tuple[Node, ...]
-    written_out: bool
-    """Whether it must be unrolled because its variable picks registers."""
-
-    @property
-    def asynchronous(self) -> bool:
-        """Whether its tiles are copied ahead by asynchronous copies."""
-        return any(isinstance(n, WaitNode) for n in self.body)
-
-
-@dataclass(frozen=True, eq=False)
-class StageNode:
-    """A copy of a region into a buffer, by all threads of the block or by each thread for itself."""
-
-    staging: Staging
-    buffer: Buffer
-    source: Access
-    """Where the element with segment coordinates `#0, #1, ...` comes from."""
-    address: Linear
-    """Where it goes in the buffer."""
-    vector_segment: int | None
-    """The segment whose neighbours are neighbours in the source."""
-    produced: dict[ex.Load, Access] | None = None
-    """The reads of the producer's body, when the region is computed and not copied."""
-    asynchronous: bool = False
-    """Whether the copy is issued iterations ahead and lands by itself; a `WaitNode` stands before its use."""
-
-
-@dataclass(frozen=True, eq=False)
-class ReduceNode:
-    """A reduction on the spot: the warps of a block share out the elements of a region (some warps each),
-    their lanes walk along the last reduction axis side by side and combine what they have."""
-
-    staging: Staging
-    buffer: Buffer
-    """One copy for each of the warps that share an element; the first holds the result."""
-    source: Access
-    """The element of the output with segment coordinates `#0, #1, ...`."""
-    address: Linear
-    """Where it goes in the buffer."""
-    reads: dict[ex.Load, Access]
-    """The reads of the body, in segment coordinates and reduction axes."""
-
-    @property
-    def compute(self) -> Compute:
-        """What is reduced."""
-        assert self.staging.produced_by is not None
-        return self.staging.produced_by
-
-
-@dataclass(frozen=True, eq=False)
-class InitNode:
-    """Start values for an accumulator (or, without one, for the output elements themselves)."""
-
-    buffer: Buffer | None
-    region: Region
-    target: Access
-
-
-@dataclass(frozen=True, eq=False)
-class ComputeNode:
-    """The statement: combine the body into the accumulator or the output."""
-
-    nest: Nest
-    reads: dict[ex.Load, Access]
-    target: Access
-    guards: tuple[Guard, ...]
-    """Conditions on reduction indices that no zero-filled read covers, and on a direct store."""
-
-
-@dataclass(frozen=True, eq=False)
-class CombineNode:
-    """Sum an accumulator across the lanes that share a reduction."""
-
-    buffer: Buffer
-    lanes: tuple[Loop, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class WriteNode:
-    """Copy an accumulator to the output, through the epilogue if there is one."""
-
-    buffer: Buffer
-    region: Region
-    target: Access
-    """The output element with segment coordinates `#0, #1, ...`."""
-    vector: Extent
-    vector_segment: int | None
-    lanes: tuple[Loop, ...]
-    """Only lane 0 of these writes."""
-    value: ex.Expr
-    """What is written; the accumulated element itself where no compute was put behind the sum."""
-    reads: dict[ex.Load, Access]
-    """The reads of `value`, at segment coordinates too."""
-
-
-@dataclass(frozen=True)
-class BarrierNode:
-    """All threads of the block wait for each other."""
-
-
-@dataclass(frozen=True, eq=False)
-class WaitNode:
-    """Each thread waits for its copies of this iteration's tiles, then all threads for each other.
-
-    After it the tiles of this iteration are whole, and nobody reads those of the last one any more.
-    """
-
-    loop: Loop
-
-
-Node = (
-    LoopNode
-    | StageNode
-    | ReduceNode
-    | InitNode
-    | ComputeNode
-    | CombineNode
-    | WriteNode
-    | BarrierNode
-    | WaitNode
-)
-
-
-def walk(nodes: tuple[Node, ...]) -> Iterator[Node]:
-    """Every node, outer ones first."""
-    for node in nodes:
-        yield node
-        if isinstance(node, LoopNode):
-            yield from walk(node.body)
-
-
-@dataclass(frozen=True, eq=False)
-class Kernel:
-    """One launch: the loops spread over the hardware and the body that each thread runs."""
-
-    nest: Nest
-    body: tuple[Node, ...]
-    buffers: tuple[Buffer, ...]
-    tensors: dict[str, TensorSpec]
-
-    def bound(self, level: str) -> tuple[Loop, ...]:
-        """The loops on one hardware index, slowest first."""
-        return tuple(x for x in self.nest.loops if x.level == level)
-
-    def extent(self, level: str) -> Extent:
-        """How many values a hardware index takes."""
-        return _product(x.extent for x in self.bound(level))
-
-    @property
-    def thread_loops(self) -> tuple[Loop, ...]:
-        """Every thread loop, fastest first, as the linear thread number counts them."""
-        return tuple(x for level in THREAD_LEVELS for x in reversed(self.bound(level)))
-
-    @property
-    def block_loops(self) -> tuple[Loop, ...]:
-        """Every block loop, fastest first, in the order the hardware starts blocks."""
-        return tuple(x for level in BLOCK_LEVELS for x in reversed(self.bound(level)))
-
-    @property
-    def threads(self) -> Extent:
-        """Threads in a block."""
-        return _product(x.extent for x in self.thread_loops)
-
-    @property
-    def blocks(self) -> Extent:
-        """Blocks in the grid."""
-        return _product(x.extent for x in self.block_loops)
-
-    @property
-    def shared_bytes(self) -> Extent:
-        """Static shared memory of a block."""
-        total: Extent = 0
-        for b in self.buffers:
-            if b.scope == "shared":
-                total = total + b.bytes
-        return total
-
-
-def _product(values: Any) -> Extent:
-    total: Extent = 1
-    for v in values:
-        total = total * v
-    return total
+from ekc.ir.tensor_tile import TensorTile, tensor_tile
 
 
 def kernels(program: Program) -> tuple[Kernel, ...]:
@@ -234,6 +58,8 @@ class _Derivation:
         self.store = index_of(self.compute.store, nest.index)
         self.serial = [x for x in nest.loops if x.is_serial]
         self.lanes = tuple(x for x in nest.loops if x.is_thread and x.reduction)
+        self.tile = tensor_tile(nest, self.tensors) if nest.instruction else None
+        self.fragments: dict[str, FragmentNode] = {}
         self.start = self._start()
         self.buffers: dict[str, Buffer] = {s.name: self._buffer(s) for s in nest.stagings}
         self.accumulator = self._accumulator()
@@ -248,17 +74,27 @@ class _Derivation:
 
     def _start(self) -> int:
         """Which serial loop the accumulator starts just outside of: the first reduction, else the vector."""
+        if self.tile:
+            # A product of a warp sums whole tiles, so its sums start outside it.
+            outside = [i for i, x in enumerate(self.serial) if x.reduction and x not in self.tile.inner]
+            return min([*outside, self._first_inner()])
         reductions = [i for i, x in enumerate(self.serial) if x.reduction]
         if reductions or self.compute.reduction:
             return reductions[0] if reductions else 0
         vectors = [i for i, x in enumerate(self.serial) if x.level == "vector"]
         return vectors[0] if vectors else 0
 
+    def _first_inner(self) -> int:
+        """The serial loop at which a product of a warp takes over."""
+        return len(self.serial) - 3 if self.tile else len(self.serial)
+
     def _inside(self, at: str | None, scope: str) -> frozenset[str]:
-        """The loops that run while a staging at `at` stays: deeper serial ones, for a block all threads."""
+        """The loops that run while a staging at `at` stays: deeper serial ones, for a block all threads, for
+        a warp those on thread.x."""
         names = [x.name for x in self.serial]
         deeper = names if at is None else names[names.index(at) + 1 :]
-        threads = [x.name for x in self.nest.loops if x.is_thread] if scope == "shared" else []
+        levels = {"shared": THREAD_LEVELS, "fragment": THREAD_LEVELS[:1]}.get(scope, ())
+        threads = [x.name for x in self.nest.loops if x.level in levels]
         return frozenset((*deeper, *threads))
 
     def _buffer(self, s: Staging) -> Buffer:
@@ -290,7 +126,7 @@ class _Derivation:
     def _output_region(self) -> Region:
         inner = frozenset(x.name for x in self.serial[self.start :])
         region = region_of([self.store], inner, self.nest.extents, self.axis_of)
-        points = _product(x.extent for x in self.serial[self.start :] if not x.reduction)
+        points = product(x.extent for x in self.serial[self.start :] if not x.reduction)
         if np.any(np.asanyarray(region.size != points)):
             # A hull would also write elements that other threads own.
             raise refuse(
@@ -303,11 +139,36 @@ class _Derivation:
 
     def _nodes(self, position: int) -> tuple[Node, ...]:
         """The nodes from serial loop `position` inwards."""
-        inside = self._loop(position) if position < len(self.serial) else (self._statement(),)
+        if self.tile and position == self._first_inner():
+            inside: tuple[Node, ...] = (self._mma(self.tile),)
+        else:
+            inside = self._loop(position) if position < len(self.serial) else (self._statement(),)
         if position != self.start:
             return inside
         before: tuple[Node, ...] = (self._init(),) if self.compute.reduction else ()
         return (*before, *inside, *self._finish())
+
+    def _mma(self, tile: TensorTile) -> MmaNode:
+        """The product of a warp, and the loops it stands for."""
+        body: Node = self._statement()
+        assert isinstance(body, ComputeNode)
+        compute = body
+        for loop in reversed(self.serial[self._first_inner() :]):
+            body = LoopNode(loop, (body,), written_out=True)
+        assert isinstance(body, LoopNode)
+        return MmaNode(tile, body, compute, self.fragments[tile.a.tensor], self.fragments[tile.b.tensor])
+
+    def _fragment(self, stage: StageNode, tile: TensorTile) -> FragmentNode:
+        """What each lane takes of a shared tile, by the loops that the product of a warp runs."""
+        staging = stage.staging
+        load = tile.a if staging.tensor == tile.a.tensor else tile.b
+        forms, source = self.reads[load], self.buffers[staging.source]
+        access = buffer_access(self.tensors[staging.tensor], source, forms, source.region.locate(forms))
+        used = {name for form in forms for name in form.variables()}
+        inside = self._inside(staging.at, "register") - {x.name for x in tile.inner}
+        tiles = tuple(x for x in self.serial if x.name in inside & used)
+        self.fragments[staging.tensor] = FragmentNode(stage, tile, access, tiles)
+        return self.fragments[staging.tensor]
 
     def _loop(self, position: int) -> tuple[Node, ...]:
         loop = self.serial[position]
@@ -321,7 +182,7 @@ class _Derivation:
 
     def _picks_registers(self, loop: Loop) -> bool:
         buffers = [
-            b for b in (*self.buffers.values(), self.accumulator) if b is not None and b.scope == "register"
+            b for b in (*self.buffers.values(), self.accumulator) if b is not None and b.scope != "shared"
         ]
         reads = [f for forms in (*self.reads.values(), self.store) for f in forms]
         used = any(loop.name in f.variables() for f in reads)
@@ -339,7 +200,7 @@ class _Derivation:
                 fresh = []
             shared.append(self._stage(s))
             fresh.append(s)
-        private = [self._stage(s) for s in stagings if s.scope == "register"]
+        private = [self._own(s) for s in stagings if s.scope != "shared"]
         return (*shared, *(self._arrival(n) for n in shared[-1:]), *private)
 
     def _arrival(self, last: Node) -> Node:
@@ -347,6 +208,13 @@ class _Derivation:
         if isinstance(last, StageNode) and last.asynchronous and last.staging.at is not None:
             return WaitNode(self.nest.loop(last.staging.at))
         return BarrierNode()
+
+    def _own(self, s: Staging) -> Node:
+        """A copy that a thread, or a warp, makes for itself."""
+        stage = self._stage(s)
+        if s.scope == "fragment" and self.tile and isinstance(stage, StageNode):
+            return self._fragment(stage, self.tile)
+        return stage
 
     def _stage(self, s: Staging) -> StageNode | ReduceNode:
         buffer = self.buffers[s.name]
@@ -356,7 +224,7 @@ class _Derivation:
         extents = self._with_segments(buffer.region)
         if s.source != s.tensor:
             source_buffer = self.buffers[s.source]
-            source = buffer_access(spec, source_buffer, coordinates, _inside(source_buffer, coordinates))
+            source = buffer_access(spec, source_buffer, coordinates, cell_of(source_buffer, coordinates))
             return StageNode(s, buffer, source, address, buffer.segment_of(source_buffer.order[-1]))
         source = global_access(spec, coordinates, extents)
         produced = None
@@ -378,7 +246,7 @@ class _Derivation:
         if not copies:
             return global_access(self.tensors[tensor], index, extents)
         buffer = self.buffers[copies[0].name]
-        return buffer_access(self.tensors[tensor], buffer, index, _inside(buffer, index))
+        return buffer_access(self.tensors[tensor], buffer, index, cell_of(buffer, index))
 
     def _with_segments(self, region: Region) -> Mapping[str, Extent]:
         """Extents of the loops and of a region's segment coordinates."""
@@ -387,7 +255,7 @@ class _Derivation:
     def _statement(self) -> ComputeNode:
         reads = {load: self._read(load, forms) for load, forms in self.reads.items()}
         target = self._target()
-        guards = self._reduction_guards()
+        guards = reduction_guards(self.nest, self.tensors)
         if self.accumulator is None:
             guards += target.guards
         return ComputeNode(self.nest, reads, target, guards)
@@ -432,50 +300,3 @@ class _Derivation:
             reads,
         )
         return (*([CombineNode(self.accumulator, self.lanes)] if self.lanes else []), write)
-
-    def _reduction_guards(self) -> tuple[Guard, ...]:
-        """Conditions for reduction tails. A product of reads that are all 0 beyond the tail needs none."""
-        guards: list[Guard] = []
-        for axis in self.compute.reduction:
-            if not self._covered(axis.name):
-                guards += guards_of((self.nest.index[axis.name],), (axis.extent,), self.nest.extents)
-        return tuple(guards)
-
-    def _covered(self, axis: str) -> bool:
-        extent = self.compute.axis(axis).extent
-        if extent == 1:
-            # A tile holds its one point once: beyond it nothing was read, and so nothing is 0.
-            return False
-        parts = ex.factors(self.compute.body)
-        reads = [p for p in parts if isinstance(p, ex.Load)]
-        if (
-            self.compute.combine != "sum"
-            or not reads
-            or any(not isinstance(p, (ex.Load, ex.Const)) for p in parts)
-        ):
-            return False
-        return all(
-            any(
-                i == ex.Var(axis) and e == extent
-                for i, e in zip(r.index, self.tensors[r.tensor].shape, strict=True)
-            )
-            for r in reads
-        )
-
-
-def _inside(buffer: Buffer, coordinates: tuple[Linear, ...]) -> tuple[Linear, ...]:
-    """Segment coordinates in `buffer` of a tensor element given by its tensor coordinates."""
-    region = buffer.region
-    dims = [s.dim for s in region.segments]
-    if len(set(dims)) != len(dims):
-        raise refuse(
-            "cache_read",
-            f"{buffer.name} without gaps",
-            "a serial loop outside it cuts its tile in slices",
-            "reorder that loop inside, or copy from global memory",
-        )
-    forms = []
-    for s in region.segments:
-        offset = coordinates[s.dim] - region.base[s.dim]
-        forms.append(Linear(tuple((a, c // s.stride) for a, c in offset.terms), offset.const // s.stride))
-    return tuple(forms)

@@ -21,6 +21,11 @@ FLOAT_PJ, INTEGER_PJ = 15.0, 11.0
 """Of one lane; these and the next as others fitted them on a GTX 1080 Ti. Newer processes take less, which
 is for the line over the prior to learn. The simulated devices started from the same source: they flatter
 this."""
+PRODUCT_FLOPS = 4096.0
+"""Operations of float16 that take tensor cores as long as any product of a warp: those of narrower and wider
+types are deeper and shallower."""
+PRODUCT_PJ = PRODUCT_FLOPS * FLOAT_PJ / 2 / 10
+"""A tenth of what as many operations of float32 take (estimate)."""
 SHARED_PJ, L2_PJ, DRAM_PJ = 6.0, 54.0, 51.0
 """Of one byte."""
 _WAYS = (("global", "load"), ("global", "store"), ("shared", "load"), ("shared", "store"))
@@ -55,8 +60,9 @@ def _joules(figures: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
     sectors = figures["total_global_load_sectors"] + figures["total_global_store_sectors"]
     waves = figures["total_shared_load_wavefronts"] + figures["total_shared_store_wavefronts"]
     lanes = FLOAT_PJ * figures["total_operations"] + INTEGER_PJ * (requests + steps)
+    products = PRODUCT_PJ * figures["total_tensor_products"]
     moved = SHARED_PJ * 128 * waves + L2_PJ * 32 * sectors + DRAM_PJ * figures["dram_bytes"]
-    return np.asarray(1e-12 * (32 * lanes + moved))
+    return np.asarray(1e-12 * (32 * lanes + products + moved))
 
 
 def _parts(figures: Mapping[str, NDArray[np.float64]], peaks: Peaks) -> dict[str, NDArray[np.float64]]:
@@ -73,8 +79,10 @@ def _parts(figures: Mapping[str, NDArray[np.float64]], peaks: Peaks) -> dict[str
     bytes_in_flight = np.minimum(figures["balance"] * warps / _WARPS_TO_HIDE, 1.0)
     sectors = 32 * (figures["total_global_load_sectors"] + figures["total_global_store_sectors"])
     waves = figures["total_shared_load_wavefronts"] + figures["total_shared_store_wavefronts"]
+    products = figures["total_tensor_products"] * PRODUCT_FLOPS / peaks.flops_by_type["float16"]
     return {
         "arithmetic": instructions / lanes / use,
+        "tensor": products / use,
         "shared": waves * 128 / (lanes * 2) / use,
         "l2": sectors / (3 * peaks.dram_bytes_per_s) / use**0.5,
         "dram": figures["dram_bytes"] / peaks.dram_bytes_per_s / np.maximum(bytes_in_flight, 0.05),

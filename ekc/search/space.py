@@ -19,11 +19,12 @@ from ekc.ir.operator import Operator
 from ekc.ir.refusal import Refusal
 from ekc.ir.rules import checks
 from ekc.ir.schedule import Schedule
+from ekc.search.builder import Structure
 from ekc.search.decisions import Decision
 from ekc.search.neighbours import Moves
 from ekc.search.population import Population
 from ekc.search.remedies import Remedy, remedy_for
-from ekc.search.structures import Structure, structures
+from ekc.search.structures import structures
 from ekc.search.walks import Broken, Sorted, Walks
 
 CHUNK = 8192

@@ -17,7 +17,10 @@ The rules, in the order they apply:
    order, narrower ones side by side.
 7. *fuse*: where the last compute goes over rows that all computes before it reduce, those may be computed
    on the spot, in the same launch; a tensor that both read then goes through shared memory, or not.
-8. *leave out*: a structure whose stagings no size makes legal (a region along a fused index, reads of
+8. *multiply*: a sum of products of two tensors, of a type that tensor cores take, may be done by products of
+   a warp: rows and columns cut into warps, tiles, and the instruction's lanes and registers, both factors
+   through shared memory into fragments (`tensorized.py`).
+9. *leave out*: a structure whose stagings no size makes legal (a region along a fused index, reads of
    one tensor that move apart) is dropped; where none is left, everything is read where it lies.
 """
 
@@ -26,47 +29,19 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from ekc.errors import ScheduleError
 from ekc.ir import expr as ex
 from ekc.ir.inline import chains
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Axis, Compute, Operator
-from ekc.ir.program import initial
-from ekc.ir.steps import (
-    Bind,
-    CacheRead,
-    CacheWrite,
-    ComputeAt,
-    ComputeInline,
-    Hole,
-    Pipeline,
-    Reorder,
-    Split,
-    Step,
-    Unroll,
-    Vectorize,
-)
-from ekc.ir.tree import kernels
-from ekc.search.decisions import Decision, Level, choice, level, tiling
+from ekc.ir.steps import CacheRead, ComputeAt, Hole, Pipeline, Unroll, Vectorize
+from ekc.search.builder import LANES, Builder, Chain, Structure, builds, widths
 from ekc.search.flying import DEPTHS, grain, grains, movable
+from ekc.search.tensorized import tensorized
 
-VTHREADS, THREADS, TILE, REDUCE, LANES = 8, 256, 16, 64, 32
-"""Largest factor at each tile level. Ours, not the paper's."""
 MOST_ROW_BYTES = 36 * 1024
 """A row that goes through shared memory: 48 KiB with what a tile may round up."""
 MOST_ROUTINGS = 32
 """Ways of staging the tensors of one compute that become structures."""
-Chain = tuple[Compute, ...]
-"""What one launch makes: a compute, and those put behind it."""
-
-
-@dataclass(frozen=True, eq=False)
-class Structure:
-    """A step list with holes, and the decisions that fill them."""
-
-    name: str
-    steps: tuple[Step, ...]
-    decisions: tuple[Decision, ...]
 
 
 @dataclass(frozen=True)
@@ -115,7 +90,9 @@ def _of_launch(op: Operator, chain: Chain, prefix: str, limits: Limits) -> list[
             lanes = [_over_lanes(op, chain, lane_axis, r, prefix) for r in ((), tuple(reads))]
             found = [*reversed(lanes), *found] if _streams(compute, reads, lane_axis) else [*found, *lanes]
     in_place = tuple(Route(t, False) for t in reads)
-    return [s for s in found if _builds(op, s)] or [_tiled(op, chain, in_place, prefix)]
+    if limits.tensor_cores:
+        found = [*tensorized(op, chain, prefix, limits), *found]
+    return [s for s in found if builds(op, s)] or [_tiled(op, chain, in_place, prefix)]
 
 
 def _streams(compute: Compute, reads: dict[str, ex.Load], axis: Axis) -> bool:
@@ -124,19 +101,6 @@ def _streams(compute: Compute, reads: dict[str, ex.Load], axis: Axis) -> bool:
     return any(axis.name in ex.variables(x.index[-1]) for x in along) and all(
         a.name in ex.variables(x) for x in along for a in compute.spatial if a.extent > 1
     )
-
-
-def _builds(op: Operator, structure: Structure) -> bool:
-    """Whether the steps make a Program at all; what their numbers may be is for the rules."""
-    program = initial(op)
-    values = {hole: d.table[:1, i] for d in structure.decisions for i, hole in enumerate(d.holes)}
-    try:
-        for step in structure.steps:
-            program = step.filled(values).apply(program)
-        kernels(program)
-    except ScheduleError:
-        return False
-    return True
 
 
 def _contiguous(axis: Axis, reads: dict[str, ex.Load]) -> int:
@@ -183,132 +147,26 @@ def _spatial_last(compute: Compute, load: ex.Load) -> tuple[int, ...]:
     return (*(d for d in range(len(touches)) if d != last), last)
 
 
-class _Builder:
-    """Collects steps, decisions and loop names for one launch."""
-
-    def __init__(self, op: Operator, chain: Chain, prefix: str) -> None:
-        self.op, self.chain, self.compute, self.prefix = op, chain, chain[0], prefix
-        self.steps: list[Step] = []
-        self.decisions: list[Decision] = []
-        self.blocks: list[str] = []
-        self.vthreads: list[str] = []
-        self.threads: list[str] = []
-        self.outer: list[str] = []
-        self.inner: list[str] = []
-        self.tiles: list[str] = []
-        self.grains: dict[str, int] = {}
-        """Elements that the tiles of an axis are a multiple of, where not 1."""
-
-    def tile(self, axis: Axis, levels: dict[str, int], name: str = "tile") -> list[str]:
-        """Split an axis by a new decision; the loop names from outer to inner."""
-        columns = tuple(level(kind, axis.extent, most) for kind, most in levels.items())
-        grain = self.grains.get(axis.name, 1)
-        name = f"{name}.{axis.name}" + (f".by{grain}" if grain > 1 else "")
-        return self._split(axis, tiling(name, axis.extent, columns, grain))
-
-    def lanes(self, axis: Axis) -> list[str]:
-        """Split a reduction axis over the lanes of a warp, a vector in each."""
-        columns = (Level("lane", (LANES,)), level("reduce", axis.extent, 8))
-        return self._split(axis, tiling(f"tile.lanes.{axis.name}", axis.extent, columns))
-
-    def row(self, axis: Axis, widths: tuple[int, ...]) -> list[str]:
-        """Split an axis that stays within a block: iterations, whole warps, vectors where any width fits."""
-        top = max(LANES, min(1024, axis.extent))
-        threads = Level("thread", tuple(n for n in (32, 64, 128, 256, 512, 1024) if n <= top))
-        columns = (threads, Level("vector", widths)) if widths else (threads,)
-        return self._split(axis, tiling(f"tile.row.{axis.name}", axis.extent, columns))
-
-    def _split(self, axis: Axis, decision: Decision) -> list[str]:
-        self.decisions.append(decision)
-        self.steps.append(Split(axis.name, tuple(Hole(h) for h in decision.holes)))
-        return [f"{axis.name}.{i}" for i in range(len(decision.holes) + 1)]
-
-    def place(self, **loops: str) -> None:
-        """Note which role each new loop plays."""
-        roles = {
-            "block": self.blocks,
-            "vthread": self.vthreads,
-            "thread": self.threads,
-            "outer": self.outer,
-            "inner": self.inner,
-            "tile": self.tiles,
-        }
-        for role, loop in loops.items():
-            roles[role].append(loop)
-
-    def hole(self, name: str, values: tuple[int, ...]) -> Hole:
-        """A new single-number decision."""
-        decision = choice(self.prefix + name, values)
-        self.decisions.append(decision)
-        return Hole(decision.name)
-
-    def reader(self, tensor: str, at: str | None) -> str:
-        """The output to name where no loop tells which of several computes reads a tensor."""
-        reading = [c for c in self.op.computes if tensor in {x.tensor for x in ex.loads(c.body)}]
-        return self.compute.output.name if at is None and len(reading) > 1 else ""
-
-    def spatial(self, axis: Axis, reused: bool, last: bool) -> None:
-        """Cut a spatial axis (rule 1)."""
-        if axis.extent == 1:
-            self.blocks.append(axis.name)
-        elif reused:
-            many = sum(a.extent > 1 for a in self.compute.spatial) > 2
-            own = (
-                {"vthread": VTHREADS // 4, "tile": TILE // 2} if many else {"vthread": VTHREADS, "tile": TILE}
-            )
-            b, v, t, n = self.tile(axis, {"vthread": own["vthread"], "thread": THREADS, "tile": own["tile"]})
-            self.place(block=b, vthread=v, thread=t, tile=n)
-        elif last:
-            b, t, n = self.tile(axis, {"thread": THREADS, "tile": 8})
-            self.place(block=b, thread=t, tile=n)
-        else:
-            b, t = self.tile(axis, {"thread": THREADS})
-            self.place(block=b, thread=t)
-
-    def reduce(self, axis: Axis) -> None:
-        """Cut a reduction axis (rule 2)."""
-        if axis.extent == 1:
-            self.outer.append(axis.name)
-            return
-        outer, inner = self.tile(axis, {"reduce": REDUCE})
-        self.place(outer=outer, inner=inner)
-
-    def bind(self, last: tuple[str, ...] = ()) -> None:
-        """Order the loops and spread them; `last` are lanes, fastest of all threads."""
-        self.steps.append(
-            Reorder(
-                (*self.blocks, *self.threads, *last, *self.outer, *self.inner, *self.vthreads, *self.tiles)
-            )
-        )
-        self.steps += [Bind(x, "block.x") for x in self.blocks]
-        self.steps += [Bind(x, "thread.x") for x in (*self.threads, *last)]
-        self.steps += [Bind(x, "vthread") for x in self.vthreads]
-
-    def finish(self, name: str) -> Structure:
-        """The structure."""
-        return Structure(self.prefix + name, tuple(self.steps), tuple(self.decisions))
-
-
 def _tiled(
     op: Operator, chain: Chain, routes: tuple[Route, ...], prefix: str, flying: bool = False
 ) -> Structure:
-    b = _Builder(op, chain, prefix)
+    b = Builder(op, chain, prefix)
     if flying:
         b.grains = grains(op, chain[0])
     _cut(b)
     b.bind()
-    _hold(b)
+    b.hold()
     at = b.outer[-1] if b.outer else None
     # Without an inner loop a register tile is filled once an outer iteration.
     close = b.inner[-1] if b.inner else at
     for r in routes:
         if r.shared:
-            vector = _flight(b, r) if flying else b.hole(f"vector.{r.tensor}", _widths(op, r.tensor))
+            vector = _flight(b, r) if flying else b.hole(f"vector.{r.tensor}", widths(op, r.tensor))
             pad = b.hole(f"pad.{r.tensor}", (0, 1, 2, 4, 8))
             b.steps.append(CacheRead(r.tensor, "shared", at, vector, r.order, pad))
     for r in routes:
         if r.register:
-            vector = b.hole(f"move.{r.tensor}", _widths(op, r.tensor))
+            vector = b.hole(f"move.{r.tensor}", widths(op, r.tensor))
             source = f"{r.tensor}.shared" if r.shared else r.tensor
             b.steps.append(CacheRead(source, "register", close, vector, reader=b.reader(r.tensor, close)))
     if flying and at is not None:
@@ -319,21 +177,21 @@ def _tiled(
     return b.finish(" ".join(map(str, routes)) + (" flying" if flying else ""))
 
 
-def _flight(b: _Builder, route: Route) -> Hole | int:
+def _flight(b: Builder, route: Route) -> Hole | int:
     """Elements that one asynchronous copy moves: one where the order changes."""
-    least, widths = grain(b.op, route.tensor), _widths(b.op, route.tensor)
+    least, wide = grain(b.op, route.tensor), widths(b.op, route.tensor)
     if route.order:
         return 1
     if least == 1:
-        return b.hole(f"vector.{route.tensor}", widths)
-    return b.hole(f"flight.{route.tensor}", tuple(v for v in widths if v >= least))
+        return b.hole(f"vector.{route.tensor}", wide)
+    return b.hole(f"flight.{route.tensor}", tuple(v for v in wide if v >= least))
 
 
 def _over_lanes(
     op: Operator, chain: Chain, lane_axis: Axis, registers: tuple[str, ...], prefix: str
 ) -> Structure:
     """Rule 4: the innermost part of one reduction axis over lanes, a vector of it in each."""
-    b = _Builder(op, chain, prefix)
+    b = Builder(op, chain, prefix)
     for axis in b.compute.spatial:
         if axis.extent == 1:
             b.blocks.append(axis.name)
@@ -347,9 +205,9 @@ def _over_lanes(
     b.outer.append(outer)
     b.inner.append(vector)
     b.bind((lane,))
-    _hold(b)
+    b.hold()
     for tensor in registers:
-        width = b.hole(f"move.{tensor}", _widths(op, tensor))
+        width = b.hole(f"move.{tensor}", widths(op, tensor))
         b.steps.append(CacheRead(tensor, "register", outer, width))
     if not registers:
         b.steps.append(Unroll(vector))
@@ -370,7 +228,7 @@ def _fused(op: Operator) -> list[Structure]:
     read = {x.tensor for x in ex.loads(last.body)} - made
     copied = tuple(t for t in again if t in read and _row_bytes(op, t) <= MOST_ROW_BYTES)
     found = [_on_the_spot(op, rows, tensors) for tensors in dict.fromkeys((copied, ()))]
-    return [s for s in found if _builds(op, s)]
+    return [s for s in found if builds(op, s)]
 
 
 def _reduces_rows(compute: Compute) -> bool:
@@ -386,8 +244,8 @@ def _row_bytes(op: Operator, tensor: str) -> int:
 def _on_the_spot(op: Operator, rows: set[str], copied: tuple[str, ...]) -> Structure:
     """One launch: rows over blocks and threads, each row within a block, `copied` in shared memory."""
     last = op.computes[-1]
-    b = _Builder(op, (last,), f"{last.output.name}/")
-    widths: tuple[int, ...] = ()
+    b = Builder(op, (last,), f"{last.output.name}/")
+    vectors: tuple[int, ...] = ()
     for axis in last.spatial:
         if axis.extent == 1:
             b.blocks.append(axis.name)
@@ -395,27 +253,27 @@ def _on_the_spot(op: Operator, rows: set[str], copied: tuple[str, ...]) -> Struc
             block, thread = b.tile(axis, {"thread": LANES}, "tile.rows")
             b.place(block=block, thread=thread)
         elif axis is last.spatial[-1]:
-            widths = tuple(v for v in _widths(op, last.output.name) if v > 1 and axis.extent % v == 0)
-            outer, thread, *tile = b.row(axis, widths)
+            vectors = tuple(v for v in widths(op, last.output.name) if v > 1 and axis.extent % v == 0)
+            outer, thread, *tile = b.row(axis, vectors)
             b.place(outer=outer, thread=thread)
             b.tiles += tile
         else:
             b.outer.append(axis.name)
     b.bind()
-    width = Hole(b.decisions[-1].holes[-1]) if widths else 1
+    width = Hole(b.decisions[-1].holes[-1]) if vectors else 1
     for tensor in copied:
-        vector = b.hole(f"vector.{tensor}", _widths(op, tensor))
+        vector = b.hole(f"vector.{tensor}", widths(op, tensor))
         b.steps.append(CacheRead(tensor, "shared", None, vector, reader=last.output.name))
     warps = b.hole("warps", (1, 2, 4, 8, 16, 32))
     b.steps += [ComputeAt(c.output.name, None, warps) for c in reversed(op.computes[:-1])]
-    if widths:
+    if vectors:
         at = b.outer[-1]
         b.steps += [CacheRead(f"{tensor}.shared", "register", at, width) for tensor in copied]
         b.steps.append(Vectorize(b.tiles[-1]))
     return b.finish("one launch" + "".join(f" {t}:shared" for t in copied))
 
 
-def _cut(b: _Builder) -> None:
+def _cut(b: Builder) -> None:
     reads = ex.loads(b.compute.body)
     wide = [a for a in b.compute.spatial if a.extent > 1]
     for axis in b.compute.spatial:
@@ -425,18 +283,6 @@ def _cut(b: _Builder) -> None:
         b.reduce(axis)
 
 
-def _hold(b: _Builder) -> None:
-    written = b.chain[-1].output.name
-    vector = b.hole(f"vector.{written}", _widths(b.op, written))
-    b.steps.append(CacheWrite(b.compute.output.name, "register", vector))
-    b.steps += [ComputeInline(done.output.name) for done in b.chain[:-1]]
-
-
-def _unroll(b: _Builder) -> None:
+def _unroll(b: Builder) -> None:
     for loop in b.inner[-1:]:
         b.steps.append(Unroll(loop, b.hole("unroll", (1, 2, 4, 8, 16))))
-
-
-def _widths(op: Operator, tensor: str) -> tuple[int, ...]:
-    """Vector widths up to 16 bytes."""
-    return tuple(v for v in (1, 2, 4, 8, 16) if v * op.tensors[tensor].dtype.bytes <= 16)

@@ -19,7 +19,7 @@ from ekc.ir.refusal import Check
 from ekc.ir.rules import checks
 from ekc.ir.tape import ROWS, Walk, record
 from ekc.ir.tape_replay import Given, Tape
-from ekc.search.structures import Structure
+from ekc.search.builder import Structure
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,12 +12,14 @@ from ekc.codegen.generate import generate
 from ekc.ir.schedule import Schedule
 from tests.codegen import samples
 from tests.ir.async_examples import async_matmul
+from tests.ir.tensor_examples import half_matmul
 
 FOLDER = Path(__file__).with_name("golden")
 KERNELS: dict[str, Callable[[], Schedule]] = {
     "matmul": lambda: samples.matmul(4096, 4096, 4096),
     "matmul_async": lambda: async_matmul(33, 44, 36, turned=True),
     "matmul_swizzled": lambda: async_matmul(32, 64, 32, dtype="float16", vector=8, swizzle=8),
+    "matmul_tensor": half_matmul,
     "conv2d": samples.conv2d,
     "matvec_float16": lambda: samples.matvec(4096, 4096, dtype="float16", lanes=32, rows=8),
     "softmax": lambda: samples.softmax(1000, 1000, dtype="float16"),

@@ -10,7 +10,7 @@ import pytest
 from ekc.codegen import nvrtc
 from tests.docs.blocks import ROOT, blocks, printed, with_outputs
 
-PAGES = ("tutorial", "schedule-space")
+PAGES = ("tutorial", "schedule-space", "tensor-cores")
 
 
 def _run(page: str) -> list[str]:

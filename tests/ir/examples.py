@@ -7,6 +7,7 @@ import ekc.ir.operators as o
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from tests.ir.async_examples import async_conv2d, async_matmul
+from tests.ir.tensor_examples import half_matmul
 
 
 def tiled_matmul(m: int, n: int, k: int, dtype: str = "float32") -> Schedule:
@@ -147,6 +148,7 @@ EXAMPLES = {
     "matmul_tails": lambda: tiled_matmul(200, 130, 33, "float16"),
     "matmul_async": lambda: async_matmul(33, 44, 36),
     "matmul_swizzled": lambda: async_matmul(32, 64, 32, dtype="float16", vector=8, swizzle=8),
+    "matmul_tensor": half_matmul,
     "conv2d_async": lambda: async_conv2d(4),
     "conv2d": tiled_conv2d,
     "matvec_lanes": lanes_matvec,

@@ -17,9 +17,10 @@ from ekc.errors import ScheduleError
 from ekc.ir import evaluate as evaluator
 from ekc.ir.analysis import analyse
 from ekc.ir.limits import Limits
+from ekc.ir.nodes import LoopNode, WaitNode, walk
 from ekc.ir.rules import enforce, registers_needed
 from ekc.ir.schedule import Schedule
-from ekc.ir.tree import LoopNode, WaitNode, kernels, walk
+from ekc.ir.tree import kernels
 from tests.ir.async_examples import async_conv2d, async_matmul, async_twice, draw_async
 from tests.ir.test_schedules import arrays_for, assert_same
 

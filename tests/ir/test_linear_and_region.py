@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from ekc.errors import ScheduleError
 from ekc.ir.access import Access
 from ekc.ir.linear import Linear, Quasi, span, value, variable
+from ekc.ir.nodes import ComputeNode, LoopNode, Node
 from ekc.ir.region import Region, region_of
-from ekc.ir.tree import ComputeNode, LoopNode, Node, kernels
+from ekc.ir.tree import kernels
 from tests.ir.strategies import seeded_schedule
 
 EXTENTS = {"a": 3, "b": 4, "c": 2}

@@ -15,9 +15,10 @@ from ekc.ir.tree import kernels
 from tests.ir.mistakes_in_inlining import INLINING_MISTAKES
 from tests.ir.mistakes_in_loops import LOOP_MISTAKES
 from tests.ir.mistakes_in_stagings import STAGING_MISTAKES
+from tests.ir.mistakes_in_tensorize import TENSOR_MISTAKES, asked
 from tests.ir.starts import chain, product, staged
 
-CASES = LOOP_MISTAKES | STAGING_MISTAKES | INLINING_MISTAKES
+CASES = LOOP_MISTAKES | STAGING_MISTAKES | INLINING_MISTAKES | TENSOR_MISTAKES
 
 
 def refused(mistake: Callable[[], Schedule]) -> ScheduleError:
@@ -84,6 +85,8 @@ FOLLOWED: dict[str, Callable[[str], Schedule]] = {
     "compute_at inwards": lambda near: staged().compute_at("A.shared", near),
     "compute_inline unknown": lambda near: chain().compute_inline(near),
     "compute_at outwards": lambda near: staged().compute_at("A.register", near),
+    "tensorize instruction": lambda near: asked("k.2", near),
+    "tensorize outer loop": lambda near: asked(near, "mma.m16n8k16"),
 }
 
 

@@ -19,7 +19,7 @@ from tests.search.spaces import legal, space
 
 CAP_W = 300.0
 MS = 1e-3
-PEAKS, LARGE = (Peaks(1e13, {}, 1e12, watts) for watts in (CAP_W, 1000.0))
+PEAKS, LARGE = (Peaks(1e13, {"float16": 1e14}, 1e12, watts) for watts in (CAP_W, 1000.0))
 
 
 def kernels(watts: Any, prior_w: Any, rows: NDArray[np.float32], capped: Any = None) -> list[Candidate]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -13,6 +14,11 @@ from ekc.devices.ptx.text import Instruction, blocks
 
 _BITS = re.compile(r"(?:[subf]|bf|tf)(\d+)(x2)?")
 _INTEGER = re.compile(r"[sub](?:8|16|32|64)|pred")
+_SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
+_FACTORS = {
+    **dict.fromkeys(("f16", "bf16"), "tensor_half"), "tf32": "tensor_tf32",
+    **dict.fromkeys(("s8", "u8"), "tensor_int8"),
+}  # fmt: skip
 _VECTOR = re.compile(r"v(\d)")
 _MATRIX_ACCESSES = ("ldmatrix", "stmatrix", "wmma.load", "wmma.store")
 _SFU = frozenset({"ex2", "lg2", "rcp", "sqrt", "rsqrt", "sin", "cos", "tanh", "div"})
@@ -40,7 +46,12 @@ class Counts:
     fp16: float = 0.0
     """Arithmetic on f16, bf16 and their pairs; a pair counts one."""
     tensor: float = 0.0
-    """Matrix instructions (`mma`, `wmma.mma`, `wgmma`), one per warp-wide instruction."""
+    """Matrix instructions (`mma`, `wmma.mma`, `wgmma`), one per warp-wide instruction. Their operations
+    follow, those of a whole warp, by the type of the factors: ..."""
+    tensor_half: float = 0.0
+    """... float16 and bfloat16, ..."""
+    tensor_tf32: float = 0.0
+    tensor_int8: float = 0.0
     sfu: float = 0.0
     """ex2, lg2, rcp, sqrt, rsqrt, sin, cos, tanh and float division, of any precision."""
     int_ops: float = 0.0
@@ -119,7 +130,18 @@ def _kinds(instruction: Instruction) -> Iterator[tuple[str, float]]:
     elif name == "cvt":
         yield _conversion(opcode), 1.0
     else:
-        yield _arithmetic(opcode), 2.0 if kind == "f32x2" else 1.0
+        field = _arithmetic(opcode)
+        yield field, 2.0 if kind == "f32x2" else 1.0
+        if field == "tensor":
+            yield from _multiplied(opcode)
+
+
+def _multiplied(opcode: tuple[str, ...]) -> Iterator[tuple[str, float]]:
+    """Operations of a matrix instruction, told from its shape and the types of its factors."""
+    shape = next((match for part in opcode if (match := _SHAPE.fullmatch(part))), None)
+    field = next((_FACTORS[part] for part in opcode[1:] if part in _FACTORS), None)
+    if shape and field:
+        yield field, 2.0 * math.prod(int(extent) for extent in shape.groups())
 
 
 def _asynchronous(instruction: Instruction) -> Iterator[tuple[str, float]]:

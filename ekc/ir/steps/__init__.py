@@ -5,6 +5,7 @@ from ekc.ir.steps.inline import ComputeInline
 from ekc.ir.steps.loops import Fuse, Reorder, Split
 from ekc.ir.steps.marks import Bind, Pipeline, Unroll, Vectorize
 from ekc.ir.steps.staging import CacheRead, CacheWrite, ComputeAt
+from ekc.ir.steps.tensorize import Tensorize
 
 __all__ = [
     "REGISTRY",
@@ -19,6 +20,7 @@ __all__ = [
     "Reorder",
     "Split",
     "Step",
+    "Tensorize",
     "Unroll",
     "Vectorize",
     "step_from_json",

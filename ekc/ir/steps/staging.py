@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from ekc.ir.program import Nest, Program, Staging
 from ekc.ir.refusal import Check, refuse
 from ekc.ir.steps.base import Step, is_vector_width
 
-SCOPES = ("shared", "register")
+SCOPES = ("shared", "register", "fragment")
 
 
 def _check_at(rule: str, nest: Nest, at: str | None) -> None:
@@ -46,11 +46,13 @@ class CacheRead(Step):
     first; `pad` adds elements to each stored row, against bank conflicts. So does `swizzle=8` (4, 2):
     chunks of 16 bytes change places within each line of 128, by the line's number. That takes no space, but
     integer instructions for each read, few only where a lane reads whole chunks.
+    A "fragment" is held by the lanes of a warp together, for `tensorize`: it is filled from a shared copy,
+    and the instruction says how it lies.
     Where several computes read the tensor, the loop tells which is meant; `reader`, the name of its output,
     tells it without a loop.
     Halide and TVM call it cache_read too, Exo stage_mem.
     Refuses: an unknown tensor, scope, loop or reader; a copy that exists; shared memory filled from
-    registers.
+    registers; a fragment filled from anything but shared memory, or with a layout of its own.
     """
 
     kind: ClassVar[str] = "cache_read"
@@ -101,9 +103,23 @@ class CacheRead(Step):
         nearest = "8" if self.scope == "shared" else "1"
         return Check(f"cache_read {name}", legal, self.swizzle, limit, nearest, "chunks to swizzle")
 
+    def _fragment_fits(self, nest: Nest, new: Staging) -> None:
+        """The instruction deals a fragment out, from a tile that all lanes of the warp see."""
+        source = nest.staging(new.source)
+        if source is None or source.scope != "shared":
+            first = f'cache_read("{new.tensor}", "shared") first, then "{new.tensor}.shared"'
+            raise refuse("cache_read", f"{new.name} filled from shared memory", f"{new.source} is not", first)
+        usual: dict[str, Any] = {"vector": 1, "order": (), "pad": 0, "swizzle": 1}
+        told = [name for name, value in usual.items() if not np.array_equal(getattr(self, name), value)]
+        if told:
+            limit = "the instruction says how a fragment lies"
+            raise refuse("cache_read", f"{new.name} without {told[0]}", limit, f"{told[0]} of {new.source}")
+
     def _fits(self, nest: Nest, new: Staging) -> None:
         if nest.staging(new.name):
             raise refuse("cache_read", f"a new {new.name}", "it exists already", "compute_at to move it")
+        if new.scope == "fragment":
+            self._fragment_fits(nest, new)
         if new.source == new.tensor:
             if any(s.source == new.tensor for s in nest.stagings):
                 other = next(s for s in nest.stagings if s.source == new.tensor)
@@ -116,11 +132,11 @@ class CacheRead(Step):
             return
         source = nest.staging(new.source)
         assert source is not None
-        if source.scope == "register":
+        if source.scope != "shared":
             raise refuse(
                 "cache_read",
                 f"{new.source} to be shared",
-                "it is in registers of one thread",
+                f"it is in registers of one {'thread' if source.scope == 'register' else 'warp'}",
                 f'cache_read("{new.tensor}", ...)',
             )
         if new.scope == "shared":

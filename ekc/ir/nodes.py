@@ -1,0 +1,254 @@
+"""What the tree of a launch is made of: loops, stages, computes and barriers, and the launch that holds them.
+
+`ekc.ir.tree` derives them from a Program. Extents may be vectors (a population).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ekc.ir import expr as ex
+from ekc.ir.access import Access, Buffer, Guard
+from ekc.ir.linear import Extent, Linear
+from ekc.ir.operator import Compute, TensorSpec
+from ekc.ir.program import BLOCK_LEVELS, THREAD_LEVELS, Loop, Nest, Staging
+from ekc.ir.region import Region
+from ekc.ir.tensor_tile import TensorTile
+
+
+@dataclass(frozen=True, eq=False)
+class LoopNode:
+    """A serial loop and what it repeats."""
+
+    loop: Loop
+    body: tuple[Node, ...]
+    written_out: bool
+    """Whether it must be unrolled because its variable picks registers."""
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether its tiles are copied ahead by asynchronous copies."""
+        return any(isinstance(n, WaitNode) for n in self.body)
+
+
+@dataclass(frozen=True, eq=False)
+class StageNode:
+    """A copy of a region into a buffer, by all threads of the block or by each thread for itself."""
+
+    staging: Staging
+    buffer: Buffer
+    source: Access
+    """Where the element with segment coordinates `#0, #1, ...` comes from."""
+    address: Linear
+    """Where it goes in the buffer."""
+    vector_segment: int | None
+    """The segment whose neighbours are neighbours in the source."""
+    produced: dict[ex.Load, Access] | None = None
+    """The reads of the producer's body, when the region is computed and not copied."""
+    asynchronous: bool = False
+    """Whether the copy is issued iterations ahead and lands by itself; a `WaitNode` stands before its use."""
+
+
+@dataclass(frozen=True, eq=False)
+class FragmentNode:
+    """A copy of a shared region into the registers of a warp, as the product in `tile` wants a factor."""
+
+    stage: StageNode
+    """What it means: every lane may read the whole region."""
+    tile: TensorTile
+    source: Access
+    """Where an element lies in shared memory, in terms of loops."""
+    tiles: tuple[Loop, ...]
+    """The loops inside that pick one of the fragments it holds, outermost first."""
+
+    @property
+    def is_a(self) -> bool:
+        """Whether it is the left factor, which has the rows."""
+        return self.stage.staging.tensor == self.tile.a.tensor
+
+    @property
+    def registers(self) -> int:
+        """Of each lane, for one fragment."""
+        product = self.tile.product
+        return product.a_registers if self.is_a else product.b_registers
+
+    @property
+    def fragments(self) -> Extent:
+        """How many it holds."""
+        return product(x.extent for x in self.tiles)
+
+
+@dataclass(frozen=True, eq=False)
+class ReduceNode:
+    """A reduction on the spot: the warps of a block share out the elements of a region (some warps each),
+    their lanes walk along the last reduction axis side by side and combine what they have."""
+
+    staging: Staging
+    buffer: Buffer
+    """One copy for each of the warps that share an element; the first holds the result."""
+    source: Access
+    """The element of the output with segment coordinates `#0, #1, ...`."""
+    address: Linear
+    """Where it goes in the buffer."""
+    reads: dict[ex.Load, Access]
+    """The reads of the body, in segment coordinates and reduction axes."""
+
+    @property
+    def compute(self) -> Compute:
+        """What is reduced."""
+        assert self.staging.produced_by is not None
+        return self.staging.produced_by
+
+
+@dataclass(frozen=True, eq=False)
+class InitNode:
+    """Start values for an accumulator (or, without one, for the output elements themselves)."""
+
+    buffer: Buffer | None
+    region: Region
+    target: Access
+
+
+@dataclass(frozen=True, eq=False)
+class ComputeNode:
+    """The statement: combine the body into the accumulator or the output."""
+
+    nest: Nest
+    reads: dict[ex.Load, Access]
+    target: Access
+    guards: tuple[Guard, ...]
+    """Conditions on reduction indices that no zero-filled read covers, and on a direct store."""
+
+
+@dataclass(frozen=True, eq=False)
+class MmaNode:
+    """A product of a warp on tensor cores, in place of the innermost loops."""
+
+    tile: TensorTile
+    loops: LoopNode
+    """What it means: the loops and the statement that it stands for."""
+    compute: ComputeNode
+    """That statement."""
+    a: FragmentNode
+    b: FragmentNode
+
+
+@dataclass(frozen=True, eq=False)
+class CombineNode:
+    """Sum an accumulator across the lanes that share a reduction."""
+
+    buffer: Buffer
+    lanes: tuple[Loop, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class WriteNode:
+    """Copy an accumulator to the output, through the epilogue if there is one."""
+
+    buffer: Buffer
+    region: Region
+    target: Access
+    """The output element with segment coordinates `#0, #1, ...`."""
+    vector: Extent
+    vector_segment: int | None
+    lanes: tuple[Loop, ...]
+    """Only lane 0 of these writes."""
+    value: ex.Expr
+    """What is written; the accumulated element itself where no compute was put behind the sum."""
+    reads: dict[ex.Load, Access]
+    """The reads of `value`, at segment coordinates too."""
+
+
+@dataclass(frozen=True)
+class BarrierNode:
+    """All threads of the block wait for each other."""
+
+
+@dataclass(frozen=True, eq=False)
+class WaitNode:
+    """Each thread waits for its copies of this iteration's tiles, then all threads for each other.
+
+    After it the tiles of this iteration are whole, and nobody reads those of the last one any more.
+    """
+
+    loop: Loop
+
+
+Node = (
+    LoopNode
+    | StageNode
+    | FragmentNode
+    | ReduceNode
+    | InitNode
+    | ComputeNode
+    | MmaNode
+    | CombineNode
+    | WriteNode
+    | BarrierNode
+    | WaitNode
+)
+
+
+def walk(nodes: tuple[Node, ...]) -> Iterator[Node]:
+    """Every node, outer ones first."""
+    for node in nodes:
+        yield node
+        if isinstance(node, LoopNode):
+            yield from walk(node.body)
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """One launch: the loops spread over the hardware and the body that each thread runs."""
+
+    nest: Nest
+    body: tuple[Node, ...]
+    buffers: tuple[Buffer, ...]
+    tensors: dict[str, TensorSpec]
+
+    def bound(self, level: str) -> tuple[Loop, ...]:
+        """The loops on one hardware index, slowest first."""
+        return tuple(x for x in self.nest.loops if x.level == level)
+
+    def extent(self, level: str) -> Extent:
+        """How many values a hardware index takes."""
+        return product(x.extent for x in self.bound(level))
+
+    @property
+    def thread_loops(self) -> tuple[Loop, ...]:
+        """Every thread loop, fastest first, as the linear thread number counts them."""
+        return tuple(x for level in THREAD_LEVELS for x in reversed(self.bound(level)))
+
+    @property
+    def block_loops(self) -> tuple[Loop, ...]:
+        """Every block loop, fastest first, in the order the hardware starts blocks."""
+        return tuple(x for level in BLOCK_LEVELS for x in reversed(self.bound(level)))
+
+    @property
+    def threads(self) -> Extent:
+        """Threads in a block."""
+        return product(x.extent for x in self.thread_loops)
+
+    @property
+    def blocks(self) -> Extent:
+        """Blocks in the grid."""
+        return product(x.extent for x in self.block_loops)
+
+    @property
+    def shared_bytes(self) -> Extent:
+        """Static shared memory of a block."""
+        total: Extent = 0
+        for b in self.buffers:
+            if b.scope == "shared":
+                total = total + b.bytes
+        return total
+
+
+def product(values: Any) -> Extent:
+    """Of extents; 1 where there are none."""
+    total: Extent = 1
+    for v in values:
+        total = total * v
+    return total

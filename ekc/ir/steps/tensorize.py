@@ -1,0 +1,57 @@
+"""The step that hands the innermost loops of a nest to the tensor cores."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from ekc.ir.program import Program
+from ekc.ir.refusal import refuse
+from ekc.ir.steps.base import Step
+from ekc.ir.tensor_core import PRODUCTS
+from ekc.ir.tensor_tile import extents_fit, tensor_tile
+
+
+@dataclass(frozen=True)
+class Tensorize(Step):
+    """Do the three innermost loops as one product of a warp on tensor cores.
+
+    `tensorize("k.2", "mma.m16n8k16")`::
+
+        thread.x i.4 in 8, j.3 in 4         ->   thread.x i.4 in 8, j.3 in 4
+        for i.3 in 2                             mma C.acc[..] += A.fragment * B.fragment
+          for j.4 in 2
+            for k.2 in 16
+              C.acc[..] += A.fragment[..] * B.fragment[..]
+
+    The loop named is the reduced one of the three. What is computed stays what the loops say, so epilogue,
+    edges and write are as before; a warp does 16 rows by 8 columns at once, and its lanes hold the sums as
+    rows cut (2, 8) and columns cut (4, 2), the 8 and the 4 on thread.x. Both factors come from a copy in
+    "fragment" scope, filled from shared memory. Instructions: mma.m16n8k16 (float16, bfloat16), mma.m16n8k8
+    (tf32), mma.m16n8k32 (int8), on targets from sm_80 on.
+    TVM calls it tensorize too, Exo replace.
+    Refuses: an unknown loop or instruction, a body that is no sum of products of two tensors, types that the
+    instruction does not take, loops or lanes that do not lie as it deals them out, no accumulator, factors
+    that are not in fragments.
+    """
+
+    kind: ClassVar[str] = "tensorize"
+    loop: str
+    instruction: str
+
+    def apply(self, program: Program) -> Program:
+        """See the class."""
+        nest = program.nest_of(self.loop, "tensorize")
+        names = list(dict.fromkeys(p.name for p in PRODUCTS))
+        if self.instruction not in names:
+            near = difflib.get_close_matches(str(self.instruction), names, n=1, cutoff=0.0)[0]
+            limit = f"the instructions {', '.join(names)}"
+            raise refuse("tensorize", f"instruction {self.instruction!r}", limit, repr(near))
+        new = replace(nest, instruction=self.instruction)
+        tile = tensor_tile(new, program.op.tensors)
+        if self.loop != tile.depth.name:
+            raise refuse(
+                "tensorize", f"loop {self.loop!r}", "the reduced one innermost", repr(tile.depth.name)
+            )
+        return program.with_nest(nest, new, *extents_fit(new, tile))

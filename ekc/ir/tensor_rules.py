@@ -1,0 +1,30 @@
+"""What a product of a warp asks of a whole launch: the target, the loops' lengths, no edge that cuts it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ekc.ir.guards import needed
+from ekc.ir.limits import Limits
+from ekc.ir.nodes import Kernel, MmaNode, walk
+from ekc.ir.refusal import Check
+from ekc.ir.tensor_core import LEAST_ARCH
+from ekc.ir.tensor_tile import RULE, extents_fit
+
+
+def products_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
+    """Every product of a launch, and no fragment without one."""
+    products = [node for node in walk(kernel.body) if isinstance(node, MmaNode)]
+    for node in products:
+        name = node.tile.product.name
+        targets = f"targets from sm_{LEAST_ARCH} on"
+        yield Check(f"{RULE} {name}", limits.tensor_cores, name, targets, "leave tensorize out")
+        yield from extents_fit(kernel.nest, node.tile)
+        whole = ~np.asanyarray(needed(node.compute.guards))
+        edge = "a depth that its zero-filled tiles cover"
+        yield Check(f"{RULE} {name}", whole, "a guard on the depth", edge, "a depth that its pieces divide")
+    for staging in kernel.nest.stagings:
+        if staging.scope == "fragment" and not products:
+            yield Check(RULE, False, f"a product that reads {staging.name}", "none", "tensorize(...)")

@@ -1,0 +1,152 @@
+"""Structures for tensor cores: how a contraction is cut for products of a warp, told from what it reads.
+
+Rows are an axis that only one factor has, columns one that only the other has (the one written side by
+side, where it is such), the depth is summed and in both. Other outputs run over blocks, other sums outside.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+
+from ekc.ir import expr as ex
+from ekc.ir.limits import Limits
+from ekc.ir.operator import Axis, Compute, Operator
+from ekc.ir.steps import Bind, CacheRead, Hole, Pipeline, Reorder, Tensorize, Unroll
+from ekc.ir.swizzle import CHUNKS
+from ekc.ir.tensor_core import COLUMNS, GROUPS, PLACES, ROW_BYTES, ROWS, Product, product_of
+from ekc.search.builder import Builder, Chain, Structure, widths
+from ekc.search.decisions import Decision, Level, tiling
+from ekc.search.flying import DEPTHS, grain, movable
+
+WARPS, TILES, DEEP = (1, 2, 4, 8), (1, 2, 3, 4, 6, 8), (1, 2, 4, 8)
+"""Warps along an axis, instructions along it for each, instructions deep a shared tile. Ours."""
+
+
+@dataclass(frozen=True)
+class _Roles:
+    """Which axis is what, and which read which factor."""
+
+    product: Product
+    rows: Axis
+    columns: Axis
+    depth: Axis
+    a: ex.Load
+    b: ex.Load
+
+
+def tensorized(op: Operator, chain: Chain, prefix: str, limits: Limits) -> list[Structure]:
+    """Every structure for tensor cores of one launch; none where its compute is no such contraction."""
+    roles = _roles(op, chain[0])
+    if roles is None:
+        return []
+    found = []
+    for orders in itertools.product(*(_orders(op, load, roles) for load in (roles.a, roles.b))):
+        flies = all(movable(op, x, order) for x, order in zip((roles.a, roles.b), orders, strict=True))
+        for flying in (True, False):
+            if not flying or (limits.async_copies and flies):
+                found.append(_structure(op, chain, roles, orders, prefix, flying))
+    return found
+
+
+def _roles(op: Operator, compute: Compute) -> _Roles | None:
+    factors = ex.factors(compute.body)
+    loads = [x for x in factors if isinstance(x, ex.Load)]
+    if compute.combine != "sum" or len(loads) != 2 or len(factors) != 2 or loads[0].tensor == loads[1].tensor:
+        return None
+    types = [op.tensors[x.tensor].dtype for x in loads]
+    product = product_of(types[0])
+    if product is None or types[0] is not types[1] or compute.acc_dtype.name != types[0].accumulator:
+        return None
+    used = [ex.variables(x) for x in loads]
+    own = [[x for x in compute.spatial if x.name in used[i] - used[1 - i]] for i in (0, 1)]
+    depths = [x for x in compute.reduction if x.name in used[0] & used[1]]
+    if not (own[0] and own[1] and depths):
+        return None
+    last = compute.spatial[-1]
+    b = 0 if last in own[0] else 1
+    columns = last if last in own[b] else max(own[b], key=lambda x: x.extent)
+    rows, depth = (max(axes, key=lambda x: x.extent) for axes in (own[1 - b], depths))
+    return _Roles(product, rows, columns, depth, loads[1 - b], loads[b])
+
+
+def _orders(op: Operator, load: ex.Load, roles: _Roles) -> list[tuple[int, ...]]:
+    """Orders of a shared tile: the tensor's own, and where `ldmatrix` cannot load that, the depth last."""
+    last = load.index[-1]
+    wide = op.tensors[load.tensor].dtype.bytes == 2
+    sides = {x.name for x in (roles.rows, roles.columns, roles.depth)} if wide else {roles.depth.name}
+    whole = isinstance(last, ex.Var) and last.name in sides
+    deep = [d for d, form in enumerate(load.index) if roles.depth.name in ex.variables(form)]
+    if whole or deep[-1] == len(load.index) - 1:
+        return [()]
+    return [(), (*(d for d in range(len(load.index)) if d != deep[-1]), deep[-1])]
+
+
+def _structure(
+    op: Operator,
+    chain: Chain,
+    roles: _Roles,
+    orders: tuple[tuple[int, ...], ...],
+    prefix: str,
+    flying: bool,
+) -> Structure:
+    b = Builder(op, chain, prefix)
+    compute, product = chain[0], roles.product
+    i = _cut(b, roles.rows, (ROWS // GROUPS, GROUPS))
+    j = _cut(b, roles.columns, (PLACES, COLUMNS // PLACES))
+    deep = (Level("reduce", DEEP), Level("lane", (product.depth,)))
+    k = b.split(roles.depth, tiling(f"tile.tensor.{roles.depth.name}", roles.depth.extent, deep))
+    cut = (roles.rows, roles.columns, roles.depth)
+    others = [x.name for x in compute.spatial if x not in cut]
+    blocks = [*others, i[0], j[0]]
+    outer = [*(x.name for x in compute.reduction if x not in cut), k[0]]
+    inner = (i[2], j[2], i[3], j[4], k[2])
+    b.steps.append(Reorder((*blocks, i[1], j[1], i[4], j[3], *outer, k[1], *inner)))
+    b.steps += [Bind(x, "block.x") for x in blocks]
+    b.steps += [Bind(x, "thread.y") for x in (i[1], j[1])]
+    b.steps += [Bind(x, "thread.x") for x in (i[4], j[3])]
+    b.hold(_pairs(chain, roles))
+    for load, order in zip((roles.a, roles.b), orders, strict=True):
+        vector = _vector(b, load.tensor, order, flying)
+        pad, swizzle = _banks(b, load.tensor)
+        b.steps.append(CacheRead(load.tensor, "shared", k[0], vector, order, pad, swizzle))
+    for load in (roles.a, roles.b):
+        b.steps.append(CacheRead(f"{load.tensor}.shared", "fragment", k[1]))
+    stages = b.hole("depth", DEPTHS) if flying else b.hole("stages", (1, 2))
+    b.steps.append(Pipeline(k[0], stages, "async" if flying else "register"))
+    b.steps.append(Unroll(k[1], b.hole("unroll", (1, 2, 4, 8, 16))))
+    b.steps.append(Tensorize(k[2], product.name))
+    turned = "".join(f" {x.tensor}'" for x, order in zip((roles.a, roles.b), orders, strict=True) if order)
+    return b.finish("tensor" + turned + (" flying" if flying else ""))
+
+
+def _cut(b: Builder, axis: Axis, instruction: tuple[int, int]) -> list[str]:
+    """Blocks, warps, tiles of the instruction, and what it deals out to lanes and registers."""
+    own = tuple(Level("lane", (extent,)) for extent in instruction)
+    columns = (Level("thread", WARPS), Level("tile", TILES), *own)
+    return b.split(axis, tiling(f"tile.tensor.{axis.name}", axis.extent, columns))
+
+
+def _pairs(chain: Chain, roles: _Roles) -> int:
+    """Elements written at once: the two neighbours that a lane has, where they are such in the output."""
+    last = chain[0].spatial[-1]
+    return 2 if last is roles.columns and chain[-1].output.shape[-1] % 2 == 0 else 1
+
+
+def _vector(b: Builder, tensor: str, order: tuple[int, ...], flying: bool) -> Hole | int:
+    """Elements that one copy into shared memory moves."""
+    if order and flying:
+        return 1
+    if not flying or grain(b.op, tensor) == 1:
+        return b.hole(f"vector.{tensor}", widths(b.op, tensor))
+    return b.hole(f"flight.{tensor}", tuple(v for v in widths(b.op, tensor) if v >= grain(b.op, tensor)))
+
+
+def _banks(b: Builder, tensor: str) -> tuple[Hole, Hole]:
+    """Against bank conflicts: nothing, a pad of 16 bytes a row, or a swizzle."""
+    name, row = f"{b.prefix}banks.{tensor}", ROW_BYTES // b.op.tensors[tensor].dtype.bytes
+    table = np.array([(0, 1), (0, CHUNKS[-1]), (row, 1)], dtype=np.int64)
+    b.decisions.append(Decision(name, (f"{name}.pad", f"{name}.swizzle"), table))
+    return Hole(f"{name}.pad"), Hole(f"{name}.swizzle")

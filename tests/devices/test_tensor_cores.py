@@ -1,0 +1,65 @@
+"""What simulated devices count of products of a warp, and what they make of it."""
+
+from __future__ import annotations
+
+import pytest
+
+import ekc
+import ekc.ir.operators as o
+from ekc.codegen.compiled import CompiledKernel
+from ekc.codegen.generate import compile_schedule
+from ekc.devices.accesses import executed
+from ekc.devices.specs import A100, H100
+from ekc.errors import ScheduleError
+from ekc.ir.schedule import Schedule
+from tests.ir.tensor_examples import INSTRUCTIONS, ROW, Cut, half_matmul, tensor_matmul
+
+FIELDS = {"float16": "tensor_half", "bfloat16": "tensor_half", "tf32": "tensor_tf32", "int8": "tensor_int8"}
+
+
+def product(dtype: str, m: int = 128, n: int = 128, k: int = 256) -> Schedule:
+    op = o.matmul(m, n, k, dtype=dtype, transpose_b=True)
+    return tensor_matmul(op, Cut((2, 2), (2, 4), 2, 2, pad=ROW[dtype]))
+
+
+def compiled(schedule: Schedule) -> CompiledKernel:
+    return compile_schedule(schedule, "sm_80")
+
+
+@pytest.mark.parametrize("dtype", INSTRUCTIONS)
+def test_operations_are_counted_by_type(dtype: str) -> None:
+    counts = executed(compiled(product(dtype)))[0].counts
+    # 4 blocks of 4 warps; an instruction is counted once a warp.
+    assert counts.tensor == 128 * 128 * 256 / (16 * 8 * INSTRUCTIONS[dtype][1]) / 16
+    found = {name: getattr(counts, name) for name in sorted(set(FIELDS.values()))}
+    expected = dict.fromkeys(found, 0.0) | {FIELDS[dtype]: 2 * 128 * 128 * 256 / 16}
+    assert found == expected
+    assert counts.fma32 == 0
+
+
+def test_matrices_are_accesses_of_shared_memory() -> None:
+    ran = executed(compiled(half_matmul()))[0]
+    loads = [a for a in ran.accesses if a.space == "shared" and a.kind == "load"]
+    # 2 iterations of 2 steps in each of 4 warps: 2 loads of A and 2 of B, four matrices each.
+    assert sum(a.requests for a in loads) == 2 * 2 * 4 * 4
+    assert all(a.bytes_per_lane == 16 and a.wavefronts == 4 for a in loads)
+
+
+def test_a_time_keeps_to_the_rate_of_the_tensor_cores() -> None:
+    """Far beyond float32's rate, and never beyond what mma.sync can sustain; narrower types go faster."""
+    large = {d: compiled(product(d, 2048, 2048, 2048)) for d in ("float16", "tf32", "int8")}
+    device = ekc.devices.open("a100")
+    flops = 2 * 2048.0**3
+    rates = {d: flops / device.time(kernel).latency_s for d, kernel in large.items()}
+    assert rates["tf32"] < rates["float16"] < rates["int8"]
+    assert rates["float16"] > 3 * device.peaks.fp32_flops
+    for dtype, rate in rates.items():
+        assert rate < 1.02 * A100.mma_share * device.peaks.flops_by_type[dtype]
+    assert H100.mma_share < A100.mma_share
+
+
+def test_no_earlier_target_takes_them() -> None:
+    schedule = tensor_matmul(o.matmul(64, 64, 64, dtype="float16"), Cut(stages=1, pad=8))
+    with pytest.raises(ScheduleError, match=r"tensorize mma\.m16n8k16: needs mma.* sm_80"):
+        ekc.compile(schedule, arch="sm_75")
+    assert not ekc.devices.open("rtx2080ti").limits.tensor_cores

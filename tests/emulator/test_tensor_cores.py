@@ -1,0 +1,188 @@
+"""Products of a warp in the PTX machine: right, clean, and with the traffic that the analysis foretells."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+import ekc.ir.operators as o
+from ekc.emulator import fragments
+from ekc.errors import ScheduleError
+from ekc.ir.dtypes import BFLOAT16, FLOAT16, INT8, DType, converted, dtype_of
+from ekc.ir.evaluate import evaluate
+from ekc.ir.limits import Limits
+from ekc.ir.rules import enforce
+from ekc.ir.schedule import Schedule
+from ekc.ir.steps import Bind, CacheWrite, Reorder, Split
+from ekc.ir.tensor_core import COLUMNS, GROUPS, PLACES, PRODUCTS, ROWS, SUMS, Product
+from tests.emulator.generated import TOLERANCE, Ran, run
+from tests.emulator.predicted import executed, predicted
+from tests.ir.tensor_examples import Cut, draw_tensor, half_matmul, tensor_matmul
+
+PTX_TYPES = {FLOAT16: "f16", BFLOAT16: "bf16", INT8: "s8"}
+COUNTED = (
+    "shared_load_requests", "shared_load_wavefronts", "shared_store_requests", "shared_store_wavefronts",
+    "global_load_requests", "global_load_sectors", "global_store_requests", "global_store_sectors",
+)  # fmt: skip
+
+
+def ptx_type(dtype: DType) -> str:
+    return PTX_TYPES.get(dtype, "tf32")
+
+
+@pytest.mark.parametrize("product", PRODUCTS, ids=lambda p: str(p.dtype))
+def test_the_maps_are_those_of_the_isa(product: Product) -> None:
+    """Which lane and register holds which element: ours beside the PTX machine's."""
+    kind, depth = ptx_type(product.dtype), product.depth
+    group, place = np.divmod(np.arange(GROUPS * PLACES), PLACES)
+    a, b, c = (fragments.fragment(x, depth, t) for x, t in (("a", kind), ("b", kind), ("c", "f32")))
+    for element in range(SUMS):
+        half, column = product.sum_place(element)
+        assert np.array_equal(c.row[:, element], group + GROUPS * half)
+        assert np.array_equal(c.column[:, element], 2 * place + column)
+    slots = [(r, s) for r in range(product.a_registers) for s in range(product.each)]
+    assert a.row.shape == (32, len(slots))
+    for element, (register, slot) in enumerate(slots):
+        half, beyond = product.a_place(register, slot)
+        assert np.array_equal(a.row[:, element], group + GROUPS * half)
+        assert np.array_equal(a.column[:, element], product.each * place + beyond)
+    slots = [(r, s) for r in range(product.b_registers) for s in range(product.each)]
+    assert b.row.shape == (32, len(slots))
+    for element, (register, slot) in enumerate(slots):
+        assert np.array_equal(b.row[:, element], product.each * place + product.b_place(register, slot))
+        assert np.array_equal(b.column[:, element], group)
+
+
+@pytest.mark.parametrize("product", PRODUCTS, ids=lambda p: str(p.dtype))
+def test_it_computes_what_the_machine_computes(product: Product) -> None:
+    rng, kind = np.random.default_rng(7), ptx_type(product.dtype)
+    acc = dtype_of(product.dtype.accumulator)
+
+    def drawn(*shape: int) -> np.ndarray:
+        if product.dtype.integer:
+            return rng.integers(-128, 128, shape).astype(np.int8)
+        return rng.standard_normal(shape).astype(product.dtype.numpy)
+
+    a, b = drawn(3, ROWS, product.depth), drawn(3, product.depth, COLUMNS)
+    c = rng.integers(-9, 9, (3, ROWS, COLUMNS)).astype(acc.numpy)
+    meant = product.multiplied(a, b, c)
+    # A kernel rounds a factor of tf32 before the instruction, which cuts.
+    left, right = (converted(x, product.dtype, acc) if kind == "tf32" else x for x in (a, b))
+    held = [
+        fragments.gather(x.astype(np.int64 if product.dtype.integer else np.float64), n, product.depth, t)
+        for x, n, t in ((left, "a", kind), (right, "b", kind), (c, "c", "s32" if kind == "s8" else "f32"))
+    ]
+    shape, sums = product.name.removeprefix("mma."), "s32" if kind == "s8" else "f32"
+    found = fragments.mma(*held, shape, (sums, kind, kind, sums))
+    machine = fragments.scatter(found, "d", product.depth, sums)
+    np.testing.assert_allclose(meant, machine, rtol=1e-5, atol=1e-5)
+    assert f".{shape}." in product.ptx
+    assert product.ptx.split()[0].endswith(f"{sums}.{kind}.{kind}.{sums}")
+
+
+def test_the_worked_example_runs() -> None:
+    """float16, 128 x 128 x 64: compiled, executed under the sanitizer, and right."""
+    schedule = half_matmul()
+    ran = run(schedule)
+    ran.check()
+    evaluated(schedule)
+    products = 128 * 128 * 64 // (16 * 8 * 16)
+    assert sum(r.counters.warp_instructions["mma"] for r in ran.reports) == products
+    assert executed(ran)["fma"] == 0
+    foretold = predicted(schedule)
+    for name in COUNTED:
+        assert executed(ran)[name] == pytest.approx(foretold[name]), name
+
+
+def evaluated(schedule: Schedule) -> None:
+    """What the tree means: the loops that the instruction stands for, in NumPy."""
+    rng, op = np.random.default_rng(5), schedule.op
+    low, high = (-128, 128) if op.inputs[0].dtype.integer else (-1, 1)
+    arrays = [rng.uniform(low, high, t.shape).astype(t.dtype.numpy) for t in op.inputs]
+    found, expected = evaluate(schedule.program, arrays), op.reference(*arrays)
+    assert found.written.all()
+    tolerance = TOLERANCE[found.output.dtype.name]
+    np.testing.assert_allclose(found.output.astype(float), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_the_three_innermost_may_stand_in_any_order() -> None:
+    schedule = half_matmul(32, 32, 32).reorder("k.2", "j.4", "i.3")
+    evaluated(schedule)
+    run(schedule).check()
+
+
+def test_the_factors_may_change_places() -> None:
+    """Rows of the instruction along j, columns along i: then B is the left factor."""
+    swap = {"i": "j", "j": "i"}
+    steps = [
+        replace(s, loop=swap[s.loop]) if isinstance(s, Split) and s.loop in swap
+        else replace(s, loop=swap.get(s.loop[0], s.loop[0]) + s.loop[1:]) if isinstance(s, Bind)
+        else replace(s, loops=tuple(swap.get(x[0], x[0]) + x[1:] for x in s.loops)) if isinstance(s, Reorder)
+        else replace(s, vector=1) if isinstance(s, CacheWrite) else s
+        for s in half_matmul().steps
+    ]  # fmt: skip
+    schedule = Schedule(o.matmul(64, 128, 64, dtype="float16")).do(*steps)
+    evaluated(schedule)
+    run(schedule).check()
+
+
+@st.composite
+def products(draw: st.DrawFn) -> Schedule:
+    def choose(options: Any) -> Any:
+        return draw(st.sampled_from(options))
+
+    return draw_tensor(choose)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(products())
+def test_a_drawn_product_is_right_and_its_traffic_foretold(schedule: Schedule) -> None:
+    try:
+        enforce(schedule.program, Limits())
+    except ScheduleError:
+        assume(False)
+    evaluated(schedule)
+    assert Schedule.from_json(schedule.to_json()) == schedule
+    ran = run(schedule)
+    ran.check()
+    found, foretold = executed(ran), predicted(schedule)
+    for name in ("shared_load_requests", "shared_load_wavefronts"):
+        assert found[name] == pytest.approx(foretold[name], rel=1e-9), f"{name}\n{schedule.to_python()}"
+
+
+def matrix_loads(ran: Ran) -> list[tuple[str, float]]:
+    """(text, wavefronts a request) of every ldmatrix that ran."""
+    sites = [s for r in ran.reports for s in r.counters.instructions.values()]
+    return [(s.instruction, s.wavefronts / s.requests) for s in sites if "ldmatrix" in s.instruction]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "depth", "layout"),
+    [
+        ("float16", 4, {"swizzle": 8}),
+        ("float16", 2, {"swizzle": 8}),
+        ("float16", 2, {"pad": 8}),
+        ("bfloat16", 4, {"swizzle": 8}),
+        ("tf32", 4, {"swizzle": 8}),
+        ("tf32", 4, {"pad": 4}),
+        ("int8", 4, {"swizzle": 8}),
+    ],
+)
+def test_no_load_of_matrices_meets_a_conflict(dtype: str, depth: int, layout: Any, turned: bool) -> None:
+    """Each takes ceil(bytes / 128) wavefronts, and no more."""
+    # Only elements of two bytes can be turned on their way.
+    op = o.matmul(64, 64, 128, dtype=dtype, transpose_a=turned and dtype[-2:] == "16", transpose_b=turned)
+    ran = run(tensor_matmul(op, Cut((1, 1), (4, 8), depth, **layout)))
+    ran.check()
+    loads = matrix_loads(ran)
+    assert loads
+    for text, wavefronts in loads:
+        count = int(text.split(".x")[1][0])
+        assert wavefronts == math.ceil(count * 8 * 16 / 128), text

@@ -1,0 +1,101 @@
+"""Matrix products by hand on tensor cores, from small choices: what a test draws and what it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ekc.ir.operators as o
+from ekc.ir.operator import Operator
+from ekc.ir.schedule import Schedule
+
+INSTRUCTIONS = {
+    "float16": ("mma.m16n8k16", 16), "bfloat16": ("mma.m16n8k16", 16),
+    "tf32": ("mma.m16n8k8", 8), "int8": ("mma.m16n8k32", 32),
+}  # fmt: skip
+"""By element type: the instruction and its depth."""
+ROW = {"float16": 8, "bfloat16": 8, "tf32": 4, "int8": 16}
+"""Elements in 16 bytes."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a product is cut: warps of a block, tiles of a warp, instructions deep, and how its tiles come."""
+
+    warps: tuple[int, int] = (2, 2)
+    tiles: tuple[int, int] = (2, 4)
+    depth: int = 2
+    stages: int = 2
+    copy: str = "async"
+    vector: int = 0
+    """Elements at once; 0 for 16 bytes."""
+    pad: int = 0
+    swizzle: int = 1
+    order: tuple[int, ...] = ()
+    """Of both shared tiles."""
+    fragments_at: str = "k.1"
+    """With "k.0" a warp holds those of the whole tile at once."""
+    write: int = 2
+
+
+def tensor_matmul(op: Operator, cut: Cut | None = None) -> Schedule:
+    """A matmul operator on tensor cores."""
+    cut = cut or Cut()
+    dtype = op.inputs[0].dtype.name
+    instruction, depth = INSTRUCTIONS[dtype]
+    shared = {"at": "k.0", "vector": cut.vector or ROW[dtype], "pad": cut.pad, "swizzle": cut.swizzle}
+    schedule = (
+        Schedule(op)
+        .split("i", (cut.warps[0], cut.tiles[0], 2, 8))
+        .split("j", (cut.warps[1], cut.tiles[1], 4, 2))
+        .split("k", (cut.depth, depth))
+        .reorder("i.0", "j.0", "i.1", "j.1", "i.4", "j.3", "k.0", "k.1", "i.2", "j.2", "i.3", "j.4", "k.2")
+        .bind("i.0", "block.y")
+        .bind("j.0", "block.x")
+        .bind("i.1", "thread.y")
+        .bind("j.1", "thread.y")
+        .bind("i.4", "thread.x")
+        .bind("j.3", "thread.x")
+        .cache_write("C", "register", vector=cut.write)
+        .cache_read("A", "shared", order=cut.order, **shared)  # type: ignore[arg-type]
+        .cache_read("B", "shared", order=cut.order, **shared)  # type: ignore[arg-type]
+        .cache_read("A.shared", "fragment", at=cut.fragments_at)
+        .cache_read("B.shared", "fragment", at=cut.fragments_at)
+    )
+    if cut.stages > 1:
+        schedule = schedule.pipeline("k.0", stages=cut.stages, copy=cut.copy)
+    return schedule.tensorize("k.2", instruction)
+
+
+def half_matmul(m: int = 128, n: int = 128, k: int = 64, **cut: Any) -> Schedule:
+    """The worked example: float16, padded rows, tiles copied ahead."""
+    return tensor_matmul(o.matmul(m, n, k, dtype="float16"), Cut(pad=8, **cut))
+
+
+def draw_tensor(choose: Callable[[Sequence[Any]], Any]) -> Schedule:
+    """A small product of any type, cut in any way; ragged where its tiles may be."""
+    dtype = choose(tuple(INSTRUCTIONS))
+    row = ROW[dtype]
+    warps, tiles = (choose((1, 2)), choose((1, 2))), (choose((1, 2)), choose((1, 2, 3, 4)))
+    depth = choose((1, 2))
+    # An edge may cut a tile anywhere, but vectors whole; a single element is no asynchronous copy of its own.
+    vector = choose((row, row, 1))
+    flies = vector * (16 // row) >= 4
+    stages, copy = choose(((1, "register"), (2, "register"), *(((2, "async"), (3, "async")) * 2 * flies)))
+    m, n, k = (choose((1, 2, 3)) * 16 + choose((0, 0, 8)) for _ in range(3))
+    if vector == 1:
+        m, n, k = (extent - choose((0, 1, 3)) for extent in (m, n, k))
+    else:
+        m, n, k = (max(extent // row, 1) * row for extent in (m, n, k))
+    turned = {f"transpose_{x}": choose((False, True)) for x in "ab"}
+    pad, swizzle = choose(((0, 1), (row, 1), (row, 1), (0, 8), (0, 4), (1, 1)))
+    if vector > 1 and pad == 1:
+        pad = row
+    cut = Cut(
+        warps, tiles, depth, stages, copy, vector, pad, swizzle,
+        order=choose(((), (), (1, 0))) if vector == 1 and copy == "register" else (),
+        fragments_at=choose(("k.1", "k.1", "k.0")),
+        write=2 if n % 2 == 0 else 1,
+    )  # fmt: skip
+    return tensor_matmul(o.matmul(m, n, k, dtype=dtype, **turned), cut)

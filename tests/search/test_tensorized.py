@@ -1,0 +1,94 @@
+"""Structures for tensor cores: where they are drawn, that they are legal once mended, and right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import ekc.ir.operators as o
+from ekc import devices
+from ekc.ir import expr as ex
+from ekc.ir.analysis import analyse
+from ekc.ir.operator import Operator
+from ekc.search.population import Population
+from ekc.search.space import Space
+from ekc.search.structures import structures
+from tests.emulator.generated import run
+
+A100, TURING = devices.open("a100").limits, devices.open("rtx2080ti").limits
+HALF = {"dtype": "float16"}
+DRAWN: dict[str, tuple[Operator, tuple[str, ...]]] = {
+    "as they lie": (o.matmul(64, 64, 64, **HALF), ("tensor flying", "tensor")),
+    "float32": (o.matmul(64, 64, 64), ()),
+    "tf32": (
+        o.matmul(64, 64, 64, dtype="tf32"), ("tensor flying", "tensor", "tensor B' flying", "tensor B'"),
+    ),
+    "int8, rows along the depth": (
+        o.matmul(64, 64, 64, dtype="int8", transpose_b=True), ("tensor flying", "tensor"),
+    ),
+    "no columns": (o.matvec(64, 64, **HALF), ()),
+    "a batch": (o.batch_matmul(3, 32, 32, 32, **HALF), ("tensor flying", "tensor")),
+    "a window": (
+        o.conv2d(1, 32, 12, 12, out_channels=32, padding=1, **HALF),
+        ("tensor", "tensor X'", "tensor W'", "tensor W' X'"),
+    ),
+    "a tensor times itself": (o.compute(
+        "gram", axes={"i": 32, "j": 32}, reduce={"k": 32}, inputs={"A": (32, 32)}, output="C", **HALF,
+        body=lambda A, i, j, k: A[i, k] * A[j, k],
+    ), ()),
+    "rows of an odd length": (o.matmul(33, 35, 37, **HALF), ("tensor",)),
+}  # fmt: skip
+RUN: dict[str, Operator] = {
+    name: op for name, (op, structures) in DRAWN.items() if structures
+} | {
+    "an epilogue": o.matmul(48, 40, 32, **HALF).epilogue(lambda c, bias: ex.relu(c + bias), bias=(40,)),
+    "columns first": o.einsum("ik,jk->ji", (48, 32), (40, 32), **HALF),
+    "sums over two axes": o.einsum("ikl,kjl->ij", (32, 16, 3), (16, 24, 3), **HALF),
+    "channels last": o.conv2d(1, 32, 9, 9, out_channels=32, padding=1, layout="NHWC", **HALF),
+}  # fmt: skip
+
+
+def tensor_rows(space: Space) -> list[int]:
+    return [i for i, s in enumerate(space.structures) if "tensor" in s.name]
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_they_are_drawn_where_tensor_cores_can_multiply(name: str) -> None:
+    op, expected = DRAWN[name]
+    assert sorted(s.name for s in structures(op, A100) if "tensor" in s.name) == sorted(expected)
+    assert not [s.name for s in structures(op, TURING) if "tensor" in s.name]
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_a_mended_draw_is_right(name: str) -> None:
+    """Two of each, compiled and executed under the sanitizer."""
+    space, random = Space(RUN[name], A100), np.random.default_rng(4)
+    mine = tensor_rows(space)
+    assert mine
+    drawn = space.draw(random, 3000)
+    kept = np.isin(drawn.structure, mine)
+    legal, dropped = space.repair(random, Population(drawn.structure[kept], drawn.genes[kept]))
+    assert len(legal) >= 0.95 * kept.sum(), dropped
+    for row in random.choice(len(legal), 2, replace=False):
+        run(space.schedule(legal, int(row))).check()
+
+
+def test_a_population_counts_like_each_of_its_members() -> None:
+    space, random = (
+        Space(o.matmul(100, 72, 90, dtype="tf32", transpose_b=True), A100),
+        np.random.default_rng(0),
+    )
+    drawn = space.draw(random, 600)
+    kept = np.isin(drawn.structure, tensor_rows(space))
+    some = Population(drawn.structure[kept][:40], drawn.genes[kept][:40])
+    figures = space.figures(some)
+    for row in range(len(some)):
+        alone = analyse(space.schedule(some, row).program, A100) if _legal(space, some, row) else None
+        for name, values in figures.items():
+            if alone is not None:
+                assert values[row] == pytest.approx(alone[name][0], rel=1e-9), name
+    assert figures["total_tensor_products"].min() > 0
+
+
+def _legal(space: Space, some: Population, row: int) -> bool:
+    return next(iter(space.refusals(some, row)), None) is None
