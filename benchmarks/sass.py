@@ -33,6 +33,8 @@ INTEGER = {
     "SEL",
 }
 """Opcodes of address and index arithmetic. Moves that ptxas writes as IMAD.MOV count too."""
+NEVER = "@!PT"
+"""The predicate of an instruction that never runs."""
 _REGISTER = re.compile(r"\bR(\d+)(?:\.(64))?")
 
 
@@ -144,8 +146,8 @@ class Account:
 
 
 def account(code: Sequence[Instruction]) -> Account:
-    """Count a kernel's main loop."""
-    loop = main_loop(code)
+    """Count a kernel's main loop, without what never runs: ptxas puts some of it before asynchronous copies."""
+    loop = [x for x in main_loop(code) if x.predicate != NEVER]
     return Account(
         instructions=len(loop),
         names=Counter(x.name for x in loop),

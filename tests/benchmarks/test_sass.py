@@ -61,6 +61,11 @@ def test_the_main_loop_is_an_innermost_one() -> None:
     assert found.spills == 0
 
 
+def test_what_never_runs_does_not_count() -> None:
+    idle = sass.Instruction("LDS", "RZ,[RZ]", "@!PT")
+    assert sass.account((*NESTED[:3], idle, *NESTED[3:5], *NESTED[6:])).shared_loads == {16: 1}
+
+
 def test_without_a_loop_all_code_counts() -> None:
     straight = code("LDG.E.64 R2,[R4.64]", "FFMA R6,R2,R3,RZ", "STL [R1],R6", "EXIT ")
     assert sass.main_loop(straight) == straight
