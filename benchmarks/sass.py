@@ -146,7 +146,7 @@ class Account:
 
 
 def account(code: Sequence[Instruction]) -> Account:
-    """Count a kernel's main loop, without what never runs: ptxas puts some of it before asynchronous copies."""
+    """Count a kernel's main loop, without what never runs: ptxas puts that before asynchronous copies."""
     loop = [x for x in main_loop(code) if x.predicate != NEVER]
     return Account(
         instructions=len(loop),
