@@ -89,7 +89,8 @@ def test_json_and_python_text_bring_the_same_schedule_back(schedule: Schedule) -
 def test_every_step_kind_and_the_rarer_shapes_are_drawn() -> None:
     sample = [seeded_schedule(seed) for seed in range(600)]
     kinds = Counter(step.kind for schedule in sample for step in schedule.steps)
-    assert set(kinds) == set(REGISTRY)
+    # Lanes must lie as an instruction deals them out: `tensor_examples` draws those.
+    assert set(kinds) == set(REGISTRY) - {"tensorize"}
     assert min(kinds.values()) >= 5, kinds
     assert max(len(s.steps) for s in sample) == 20
     nests = [kernel for s in sample for kernel in kernels(s.program)]
