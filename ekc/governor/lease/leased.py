@@ -68,6 +68,7 @@ class Leased:
         with record.exclusive(self.lease.reference.gpu):
             self._touch(changed)
             for limit in changed:
+                self._unsure.add(limit)  # What fails (a late answer, say) may have been done all the same.
                 self._settable.put(limit, getattr(wanted, limit))
                 self._in_force = replace(self._in_force, **{limit: getattr(wanted, limit)})
                 self._unsure.discard(limit)
@@ -99,8 +100,9 @@ class Leased:
         """Written down before it is done."""
         touched = tuple(x for x in LIMITS if x in self.lease.touched or x in limits)
         if touched != self.lease.touched:
-            self.lease = replace(self.lease, touched=touched)
-            record.write(self.lease)
+            fresh = replace(self.lease, touched=touched)
+            record.write(fresh)
+            self.lease = fresh
 
     def _allowed(self, limit: Limit) -> tuple[int | float, ...]:
         bound = getattr(self.lease.previous, limit)
