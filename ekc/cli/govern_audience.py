@@ -51,9 +51,7 @@ class Lines:
         """Told even where all else is quiet."""
         with self._lock:
             self._write({"event": "Trouble", "gpu": book.name, "line": line})
-            self._say(
-                f"ekc govern: {book.name}: {line}; the job goes on ungoverned, at its previous settings"
-            )
+            self._say(f"ekc govern: {book.name}: {line}")
 
     def note(self, line: str) -> None:
         """Of the lease: told even where all else is quiet."""

@@ -70,9 +70,46 @@ def test_a_loop_that_fails_puts_back_what_was_there(error: Exception, words: str
     (book,) = Session([Unit("GPU 0", run, run)], fails, heard).wait()  # type: ignore[arg-type]
     assert run.settings() == Settings()
     assert len(heard.troubles) == 1
+    assert "ungoverned, at its previous settings" in heard.troubles[0]
     assert words in heard.troubles[0]
     assert book.problem == heard.troubles[0]
     assert "not to the end" in "\n".join(report(book).lines())
+
+
+class Refuses(SimulatedRun):
+    """Sets one limit, and then no more."""
+
+    refusal: Exception = ActuatorError("the driver said no")
+
+    def apply(self, settings: Settings) -> None:
+        if self.settings() != Settings():
+            raise self.refusal
+        super().apply(settings)
+
+
+@pytest.mark.parametrize("refusal", [ActuatorError("the driver said no"), OSError("no lock")])
+def test_what_could_not_be_put_back_is_not_said_to_be(refusal: Exception) -> None:
+    run, heard = Refuses(draw(0, "compute", "h200", 600.0), 0), Heard()
+    run.refusal = refusal
+
+    def fails(probe: object, actuator: SimulatedRun, hear: object) -> None:
+        for mhz in (1500, 1200):
+            actuator.apply(Settings(sm_mhz=mhz))
+
+    Session([Unit("GPU 0", run, run)], fails, heard).wait()  # type: ignore[arg-type]
+    (line,) = heard.troubles
+    assert line.count(str(refusal)) == 1
+    assert "may stay until it ends" in line
+    assert "at its previous settings" not in line
+
+
+def test_one_lost_gpu_does_not_keep_the_others_of_its_group_slow() -> None:
+    lost, others = Refuses(draw(0, "compute", "h200", 600.0), 0), [_run(), _run()]
+    actuator = GroupActuator([lost, *others])
+    actuator.apply(Settings(sm_mhz=1200))
+    with pytest.raises(ActuatorError, match="said no"):
+        actuator.apply(Settings())
+    assert [x.settings() for x in others] == [Settings()] * 2
 
 
 def test_a_loop_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,8 +103,15 @@ def erase(gpu: str) -> None:
 
 @contextmanager
 def exclusive(gpu: str) -> Iterator[None]:
-    """One process at a time changes a GPU and its lease; nobody waits longer than `LOCK_S` though."""
-    descriptor = os.open(path(gpu).with_suffix(".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+    """One process at a time changes a GPU and its lease; nobody waits longer than `LOCK_S` though.
+
+    Raises `RecordError` where there can be no lock file.
+    """
+    file = path(gpu).with_suffix(".lock")
+    try:
+        descriptor = os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+    except OSError as problem:
+        raise RecordError(f"cannot open the lock {file} ({problem.strerror})") from problem
     try:
         _wait_for(descriptor)
         yield

@@ -93,9 +93,12 @@ class Session:
             return  # What fails while the job is ending is of no interest any more.
         try:
             unit.actuator.apply(Settings())
-        except EkcError as problem:
-            line += f" (and settings stay until the end: {problem})" if str(problem) not in line else ""
-        self._give_up(book, line)
+        except Exception as problem:  # Whatever it is, it must be told.
+            why = "" if str(problem) in line else f": {problem}"
+            becomes = f"and what was set may stay until it ends{why}"
+        else:
+            becomes = "at its previous settings"
+        self._give_up(book, f"{line}; the job goes on ungoverned, {becomes}")
 
     def _give_up(self, book: Book, line: str) -> None:
         book.problem = line
