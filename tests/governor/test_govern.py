@@ -42,11 +42,10 @@ def govern(boards: ScriptedBoards, *words: str) -> subprocess.CompletedProcess[s
 
 
 def start(boards: ScriptedBoards, *words: str) -> subprocess.Popen[str]:
-    """`ekc govern`, at work."""
+    """`ekc govern`, at work, and away from the terminal of whoever runs the tests."""
     json_lines = ("--json", str(boards.folder / "events"))
-    return boards.start(
-        "-m", "ekc", "govern", *json_lines, *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return boards.start("-m", "ekc", "govern", *json_lines, *words, **pipes, start_new_session=True)
 
 
 def python(code: str) -> tuple[str, ...]:
@@ -192,7 +191,8 @@ def test_a_killed_job_is_reported_as_shells_do(one: ScriptedBoards) -> None:
     assert calm(one)
 
 
-def test_ctrl_c_on_a_terminal_reaches_the_job_once(one: ScriptedBoards) -> None:
+@pytest.mark.parametrize("stdin", ["/dev/tty", "/dev/null"])
+def test_ctrl_c_on_a_terminal_reaches_the_job_once(one: ScriptedBoards, stdin: str) -> None:
     code = (
         "import signal, time; got = []; signal.signal(2, lambda n, f: got.append(n))\n"
         "print('ready', flush=True)\n"
@@ -202,6 +202,7 @@ def test_ctrl_c_on_a_terminal_reaches_the_job_once(one: ScriptedBoards) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(one.folder)
+        os.dup2(os.open(stdin, os.O_RDWR), 0)
         words = [sys.executable, "-m", "ekc", "govern", *python(code)]
         os.execve(sys.executable, words, one.environment)
     _until(terminal, "ready")

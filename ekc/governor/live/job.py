@@ -91,11 +91,7 @@ class Command:
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
         """Only what did not come from a terminal has to be passed on."""
-        try:
-            shared = os.tcgetpgrp(0) == os.getpgrp()
-        except OSError:
-            shared = False
-        if not shared:
+        if not _in_foreground():
             self._process.send_signal(number)
 
 
@@ -133,6 +129,20 @@ class Attached:
 
     def _told(self, number: int, frame: FrameType | None) -> None:
         self.leave()
+
+
+def _in_foreground() -> bool:
+    """Whether our terminal sends its Ctrl-C to us, and so to a command of ours; stdin may be something else."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
 
 
 def _ended(descriptor: int, seconds: float) -> bool:
