@@ -256,6 +256,23 @@ def test_a_process_that_runs_already(one: ScriptedBoards) -> None:
     assert calm(one)
 
 
+def test_nohup_is_respected(one: ScriptedBoards) -> None:
+    job = subprocess.Popen([sys.executable, "-c", SLEEP.format(30)])
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    process = start(one, "--pid", str(job.pid))
+    signal.signal(signal.SIGHUP, before)
+    governed(one, process)
+    process.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1.5)
+    process.terminate()
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    job.kill()
+    job.wait()
+    assert calm(one)
+
+
 def test_a_process_that_runs_already_and_cannot_be_governed(one: ScriptedBoards) -> None:
     one.script(lost=True)
     done = govern(one, "--pid", str(os.getpid()), "--actuator", "nvml")

@@ -108,7 +108,8 @@ class Attached:
             raise InvalidInput(f"--pid {pid}: {problem.strerror}; see ps for the jobs that run") from problem
         self.pid = pid
         self._left = threading.Event()
-        numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+        told = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+        numbers = [n for n in told if signal.getsignal(n) != signal.SIG_IGN]  # As nohup has it, so it stays.
         self._before = {number: signal.signal(number, self._told) for number in numbers}
 
     def running(self) -> bool:
