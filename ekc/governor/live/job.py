@@ -133,7 +133,7 @@ class Attached:
 
 
 def _in_foreground() -> bool:
-    """Whether our terminal sends its Ctrl-C to us, and so to a command of ours; stdin may be something else."""
+    """Whether a Ctrl-C of our terminal, which stdin need not be, reaches us and so a command of ours."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:
