@@ -120,7 +120,9 @@ def _environment() -> dict[str, str]:
 
 
 def _report(file: Path) -> dict[str, Any] | None:
-    """The last line, if it is a report."""
-    lines = file.read_text().splitlines() if file.exists() else []
-    last: dict[str, Any] = json.loads(lines[-1]) if lines else {}
-    return last if last.get("event") == "Report" and last["reports"] else None
+    """The last line, if it is a report; a governor that was killed, or a full disk, leaves half a line."""
+    try:
+        last: dict[str, Any] = json.loads(file.read_text().splitlines()[-1])
+        return last if last["event"] == "Report" and last["reports"] else None
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
