@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ekc.cli.output import log, say
-from ekc.errors import InvalidInput
+from ekc.errors import ActuatorError, InvalidInput
 
 if TYPE_CHECKING:
     from ekc.cli.govern_audience import Lines
@@ -118,7 +119,9 @@ def _real(
     if named:
         from ekc.governor.live import gpus
 
-        named = tuple(gpus.named(named))
+        # A driver that fails is no reason not to run the job: that is told when it runs.
+        with suppress(ActuatorError):
+            named = tuple(gpus.named(named))
     request = Request(
         policy,
         gpus=named,

@@ -143,6 +143,22 @@ def test_no_gpu_to_govern(one: ScriptedBoards, script: dict[str, object], words:
     assert line.endswith("the job runs ungoverned\n")
 
 
+@pytest.mark.parametrize("words", [(), ("--actuator", "nvml")])
+def test_a_named_gpu_without_a_driver_is_no_reason_not_to_run(
+    one: ScriptedBoards, words: tuple[str, ...]
+) -> None:
+    one.script(fail={"nvmlInit": 9})
+    process = start(one, "--gpu", "0", *words, *python(PATIENT))
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == "ready\n"
+    said = next(line for line in process.stderr if "the job runs ungoverned" in line)
+    assert "no NVIDIA driver here" in said
+    process.terminate()
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (7, "to its end\n")
+
+
 def test_a_gpu_that_is_lost_on_the_way(one: ScriptedBoards) -> None:
     process = start(one, *python(SLEEP.format(5) + "; print('done')"))
     governed(one, process)
