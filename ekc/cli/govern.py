@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,13 +98,13 @@ def govern(
         from ekc.governor.live.plot import check
 
         check(plot)
-    lines = Lines(quiet, machine, shared=bool(command))
-    if simulate:
-        _finish(_simulated(simulate, policy, lines, options), lines, plot)
-        return 0
-    end = _real(command, pid, policy, lines, options)
-    _finish(end.books, lines, plot, end.core_share)
-    return BAD_INPUT if pid and end.problem else end.status
+    with closing(Lines(quiet, machine, shared=bool(command))) as lines:
+        if simulate:
+            _finish(_simulated(simulate, policy, lines, options), lines, plot)
+            return 0
+        end = _real(command, pid, policy, lines, options)
+        _finish(end.books, lines, plot, end.core_share)
+        return BAD_INPUT if pid and end.problem else end.status
 
 
 def _real(

@@ -241,6 +241,32 @@ def test_a_terminal_of_our_own_gets_a_status_line(tmp_path: Path) -> None:
     assert "ekc govern: report" in seen
 
 
+@pytest.mark.parametrize(
+    ("words", "key", "hidden", "shown"),
+    [
+        (("--simulate", "no"), b"", b"\x1b[?25l", b"\x1b[?25h"),
+        (("--simulate", "compute", "--minutes", "1440"), b"\x03", b"\x1b[?25l", b"\x1b[?25h"),
+        (("--", "/no/such/command"), b"", b"\x1b[22;2t", b"\x1b[23;2t"),
+    ],
+)
+def test_the_terminal_is_left_as_it_was(
+    words: tuple[str, ...], key: bytes, hidden: bytes, shown: bytes
+) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        command = [sys.executable, "-m", "ekc", "govern", *words]
+        os.execve(sys.executable, command, os.environ | {"TERM": "xterm", "PYTHONPATH": str(ROOT)})
+    seen = b""
+    with contextlib.suppress(OSError):  # The end of a terminal.
+        while text := os.read(terminal, 4096):
+            seen += text
+            if key and b" MHz; " in seen:
+                os.write(terminal, key)
+                key = b""
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) in (2, 130)
+    assert seen.count(hidden) == seen.count(shown) == 1
+
+
 def _until(terminal: int, words: str) -> None:
     """Raises `OSError` where the terminal is closed before."""
     seen = ""
