@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +147,19 @@ def test_advice_is_a_cap_where_clocks_cannot_be_set() -> None:
     (told,) = (e for e in events if isinstance(e, Advised))
     assert told.settings.sm_mhz is None
     assert told.settings.power_w is None or told.settings.power_w in could.power_w
+
+
+def test_advice_for_a_card_that_does_not_tell_its_use() -> None:
+    class Silent(SimulatedRun):
+        def record(self, seconds: float) -> Samples:
+            told = super().record(seconds)
+            untold = np.full(len(told), np.nan)
+            return replace(told, sm_util=untold, memory_util=untold)
+
+    run = Silent(draw(0, "compute", "h200", 600.0), 0)
+    events: list[Event] = []
+    advise(run, SetsNothing(run.gears(), simulated=True), Policy(), events.append)
+    assert any(isinstance(e, Advised) for e in events)
 
 
 def test_no_advice_for_a_card_that_cannot_be_limited() -> None:
