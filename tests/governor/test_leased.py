@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -161,6 +162,19 @@ def test_a_lease_of_another_version(here: ScriptedBoards) -> None:
     record.path(here.uuid()).write_text(json.dumps({"version": 99}))
     with pytest.raises(RecordError, match="another version"):
         record.read(record.path(here.uuid()))
+
+
+def test_a_lease_from_before_a_reboot_is_only_erased(here: ScriptedBoards) -> None:
+    with _keeper(here) as keeper:
+        keeper.actuators[0].apply(Settings(sm_mhz=900, power_w=200.0))
+        left = keeper.actuators[0].lease
+    assert not left.outlived
+    calls = len(here.calls())
+    here.put(0, limit_mw=150_000)  # An administrator, after the reboot.
+    record.write(replace(left, boot="another"))
+    assert [x.problem for x in restore_all()] == [None]
+    assert not record.path(here.uuid()).exists()
+    assert len(here.calls()) == calls
 
 
 def test_a_folder_that_others_may_write_to_is_refused(

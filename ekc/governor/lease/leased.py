@@ -120,7 +120,8 @@ def _first_lease(settable: Settable, before: Settings) -> Lease:
     """What was told of before counts where it can not be read."""
     read = settable.settings()
     previous = _settings({limit: _first(getattr(before, limit), getattr(read, limit)) for limit in LIMITS})
-    return Lease(uuid.uuid4().hex, settable.reference, settable.label, previous, (), os.getpid())
+    fresh, boot = uuid.uuid4().hex, record.boot()
+    return Lease(fresh, settable.reference, settable.label, previous, (), os.getpid(), boot)
 
 
 def _settings(values: dict[Limit, Any]) -> Settings:
