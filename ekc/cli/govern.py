@@ -31,7 +31,7 @@ BAD_INPUT = 2
     type=float,
     default=0.05,
     show_default=True,
-    help="How much longer a step may take, a share.",
+    help="How much longer a step may take, a share; for the objective energy.",
 )
 @click.option(
     "--objective",
