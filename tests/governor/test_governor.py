@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -66,6 +67,19 @@ def test_arguments_are_checked_at_once() -> None:
         ekc.Governor(max_slowdown=-1)
     with pytest.raises(InvalidInput, match="objective"):
         ekc.Governor(objective="fame")
+    with pytest.raises(InvalidInput, match="actuator fame"):
+        ekc.Governor(actuator="fame")
+
+
+def test_a_disk_that_is_full_does_not_reach_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    with pytest.warns(UserWarning, match="no governor"):
+        governor = ekc.Governor()
+    with governor, governor.step():
+        pass
+    assert governor.report is None
 
 
 @pytest.mark.parametrize("left", ["", '{"event": "Started"}\n{"event": "Rep', "[]"])
