@@ -104,6 +104,27 @@ def test_what_could_not_be_put_back_is_not_said_to_be(refusal: Exception) -> Non
     assert "at its previous settings" not in line
 
 
+def test_going_back_is_tried_again_while_the_job_runs() -> None:
+    """A daemon that is restarted, say."""
+
+    class Away(SimulatedRun):
+        def apply(self, settings: Settings) -> None:
+            if self.now() < 100.0 and self.settings() != Settings():
+                raise ActuatorError("zeusd does not answer")
+            super().apply(settings)
+
+    run, heard = Away(draw(0, "compute", "h200", 600.0), 0), Heard()
+
+    def fails(probe: object, actuator: SimulatedRun, hear: object) -> None:
+        for mhz in (1500, 1200):
+            actuator.apply(Settings(sm_mhz=mhz))
+
+    (book,) = Session([Unit("GPU 0", run, run)], fails, heard).wait()  # type: ignore[arg-type]
+    assert run.settings() == Settings()
+    assert 100.0 <= run.now() < 110.0
+    assert heard.troubles == [book.problem, "previous settings are back"]
+
+
 def test_one_lost_gpu_does_not_keep_the_others_of_its_group_slow() -> None:
     lost, others = Refuses(draw(0, "compute", "h200", 600.0), 0), [_run(), _run()]
     actuator = GroupActuator([lost, *others])
