@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ekc.cli.output import log, say
-from ekc.errors import InvalidInput
+from ekc.errors import ActuatorError, InvalidInput
 
 if TYPE_CHECKING:
     from ekc.cli.govern_audience import Lines
@@ -30,7 +31,7 @@ BAD_INPUT = 2
     type=float,
     default=0.05,
     show_default=True,
-    help="How much longer a step may take, a share.",
+    help="How much longer a step may take, a share; for the objective energy.",
 )
 @click.option(
     "--objective",
@@ -97,13 +98,13 @@ def govern(
         from ekc.governor.live.plot import check
 
         check(plot)
-    lines = Lines(quiet, machine, shared=bool(command))
-    if simulate:
-        _finish(_simulated(simulate, policy, lines, options), lines, plot)
-        return 0
-    end = _real(command, pid, policy, lines, options)
-    _finish(end.books, lines, plot, end.core_share)
-    return BAD_INPUT if pid and end.problem else end.status
+    with closing(Lines(quiet, machine, shared=bool(command))) as lines:
+        if simulate:
+            _finish(_simulated(simulate, policy, lines, options), lines, plot)
+            return 0
+        end = _real(command, pid, policy, lines, options)
+        _finish(end.books, lines, plot, end.core_share)
+        return BAD_INPUT if pid and end.problem else end.status
 
 
 def _real(
@@ -118,7 +119,9 @@ def _real(
     if named:
         from ekc.governor.live import gpus
 
-        named = tuple(gpus.named(named))
+        # A driver that fails is no reason not to run the job: that is told when it runs.
+        with suppress(ActuatorError):
+            named = tuple(gpus.named(named))
     request = Request(
         policy,
         gpus=named,

@@ -51,9 +51,7 @@ class Lines:
         """Told even where all else is quiet."""
         with self._lock:
             self._write({"event": "Trouble", "gpu": book.name, "line": line})
-            self._say(
-                f"ekc govern: {book.name}: {line}; the job goes on ungoverned, at its previous settings"
-            )
+            self._say(f"ekc govern: {book.name}: {line}")
 
     def note(self, line: str) -> None:
         """Of the lease: told even where all else is quiet."""
@@ -64,10 +62,7 @@ class Lines:
     def finish(self, reports: Sequence[Report], core_share: float | None) -> None:
         """The reports; the status line goes."""
         with self._lock:
-            if self._status is not None:
-                with contextlib.suppress(OSError):
-                    self._status.stop()
-                self._status = None
+            self._stop()
             told = {"event": "Report", "reports": [x.to_json() for x in reports], "core_share": core_share}
             self._write(told)
             if not reports and not self._quiet:
@@ -76,6 +71,17 @@ class Lines:
                 self._say("\n".join(("ekc govern: report", *report.lines())))
             if core_share is not None and not self._quiet:
                 self._say(f"  {'governor':15} {core_share:.1%} of one core")
+
+    def close(self) -> None:
+        """The terminal as it was, however it ends."""
+        with self._lock:
+            self._stop()
+
+    def _stop(self) -> None:
+        if self._status is not None:
+            with contextlib.suppress(OSError):
+                self._status.stop()
+            self._status = None
 
     def _say(self, line: str) -> None:
         """A terminal that is gone is no reason to end, or to end otherwise than the job."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from ekc.errors import ActuatorError
 from ekc.governor import phase as phases
 from ekc.governor.actuators.advise import SetsNothing
@@ -14,6 +12,7 @@ from ekc.governor.measure import JobEnded, Meter
 from ekc.governor.phase import Model
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Gears, Probe, Settings
+from ekc.governor.watch import working
 
 LOOK_S = 2.0
 REST_S = 10.0
@@ -50,7 +49,7 @@ def advise(
     on_event(Started(start, probe.label, actuator.label, probe.simulated, policy.objective))
     meter = Meter(probe, actuator, on_event)
     try:
-        while np.nanmax(meter.watch(LOOK_S).sm_util, initial=0.0) <= 0:
+        while not working(meter.watch(LOOK_S)):
             pass
         _advise_once(meter, actuator.could, policy, on_event, model)
         while True:

@@ -9,12 +9,13 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import ekc
+from ekc.governor.live.request import Request
 from ekc.governor.live.steps import StepCounter
 from ekc.governor.policy import Policy
 
@@ -48,10 +49,17 @@ class Governor:
         quiet: bool = False,
     ) -> None:
         policy = Policy(objective, max_slowdown, min_saving, remaining_s)
+        Request(policy, actuator=actuator)
         self._flags = _flags(policy, gpus, each, actuator, advise, quiet)
         self._process: subprocess.Popen[bytes] | None = None
-        self._folder = tempfile.TemporaryDirectory(prefix="ekc-governor-")
-        self._counter = StepCounter(Path(self._folder.name) / "steps")
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._counter: AbstractContextManager[None] = nullcontext()
+        try:
+            folder = tempfile.TemporaryDirectory(prefix="ekc-governor-")
+            self._counter = StepCounter(Path(folder.name) / "steps")
+            self._folder = folder
+        except OSError as problem:  # A full disk is no reason not to train.
+            warnings.warn(f"ekc: no governor, since no file can be written for it ({problem})", stacklevel=2)
         self.report: dict[str, Any] | None = None
         """After the block: what `ekc govern --json` tells last; None where nothing was governed."""
 
@@ -60,7 +68,7 @@ class Governor:
         return self._counter
 
     def __enter__(self) -> Governor:
-        if os.environ.get("LOCAL_RANK", "0") != "0":
+        if self._folder is None or os.environ.get("LOCAL_RANK", "0") != "0":
             return self
         files = ["--steps", f"{self._folder.name}/steps", "--json", f"{self._folder.name}/events"]
         family = ["--gpus-of", str(os.getppid())] if "LOCAL_RANK" in os.environ else []
@@ -86,7 +94,7 @@ class Governor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._process is not None:
+        if self._process is not None and self._folder is not None:
             self._process.terminate()
             try:
                 self._process.wait(LEAVING_S)
@@ -120,7 +128,9 @@ def _environment() -> dict[str, str]:
 
 
 def _report(file: Path) -> dict[str, Any] | None:
-    """The last line, if it is a report."""
-    lines = file.read_text().splitlines() if file.exists() else []
-    last: dict[str, Any] = json.loads(lines[-1]) if lines else {}
-    return last if last.get("event") == "Report" and last["reports"] else None
+    """The last line, if it is a report; a governor that was killed, or a full disk, leaves half a line."""
+    try:
+        last: dict[str, Any] = json.loads(file.read_text().splitlines()[-1])
+        return last if last["event"] == "Report" and last["reports"] else None
+    except (OSError, ValueError, LookupError, TypeError):
+        return None

@@ -47,8 +47,9 @@ class Ledger:
     others: list[Reading] = field(default_factory=list)
 
     def clock_mhz(self) -> float:
-        """What the job runs at by default (a power cap may keep it below the top)."""
-        return float(np.median([r.clock_mhz for r in self.defaults]))
+        """What the job runs at by default (a power cap may keep it below the top); NaN if no card tells."""
+        told = [r.clock_mhz for r in self.defaults if np.isfinite(r.clock_mhz)]
+        return float(np.median(told)) if told else float("nan")
 
     def watts(self) -> float:
         """What the job draws by default."""

@@ -33,6 +33,7 @@ def payoff(
     policy: Policy, elapsed_s: float, window_s: float, watts: float, saving: float = LIKELY_SAVING
 ) -> Payoff:
     """`elapsed_s`: since the governor began; `window_s`: of one reading; `watts`: at the default."""
-    remaining = max(elapsed_s, LEAST_S) if policy.remaining_s is None else policy.remaining_s - elapsed_s
+    told = policy.remaining_s
+    remaining = max(elapsed_s, LEAST_S) if told is None else max(0.0, told - elapsed_s)
     search = 5 * (window_s + 2.0)
     return Payoff(remaining, search, saving * watts, SEARCH_COST * watts)

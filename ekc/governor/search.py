@@ -50,8 +50,8 @@ class Search:
     """Whether the beliefs come from a model, which may then pick the first point."""
 
     def base(self, ledger: Ledger) -> float:
-        """Where the default stands: no limit is felt above it."""
-        return min(self.knob.base(ledger), float(self.gears[-1]))
+        """Where the default stands: no limit is felt above it. The top gear where the card does not tell."""
+        return float(np.fmin(self.knob.base(ledger), self.gears[-1]))
 
     def landscape(self, ledger: Ledger) -> Landscape:
         """What is believed now."""

@@ -173,3 +173,11 @@ def test_a_daemon_that_lists_numbers_alone_is_taken_by_its_word(here: ScriptedBo
     zeusd.discovered["gpu_ids"] = [0, 1]
     ZeusdLimits(here.uuid(1), zeusd.address).put("sm_mhz", 1200)
     assert zeusd.requests[-1][1]["gpu_ids"] == "1"
+
+
+@pytest.mark.parametrize(("now_mw", "top"), [(250_000, 300.0), (300_000, 300.0), (320_000, 320.0)])
+def test_no_cap_is_offered_above_the_default(here: ScriptedBoards, now_mw: int, top: float) -> None:
+    """Many cards may be let draw more; and a search takes the top gear for "as before"."""
+    here.change(0, default_mw=300_000)
+    here.put(0, limit_mw=now_mw)
+    assert NvmlLimits(here.uuid()).gears().power_w[-1] == top

@@ -42,11 +42,10 @@ def govern(boards: ScriptedBoards, *words: str) -> subprocess.CompletedProcess[s
 
 
 def start(boards: ScriptedBoards, *words: str) -> subprocess.Popen[str]:
-    """`ekc govern`, at work."""
+    """`ekc govern`, at work, and away from the terminal of whoever runs the tests."""
     json_lines = ("--json", str(boards.folder / "events"))
-    return boards.start(
-        "-m", "ekc", "govern", *json_lines, *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return boards.start("-m", "ekc", "govern", *json_lines, *words, **pipes, start_new_session=True)
 
 
 def python(code: str) -> tuple[str, ...]:
@@ -144,6 +143,22 @@ def test_no_gpu_to_govern(one: ScriptedBoards, script: dict[str, object], words:
     assert line.endswith("the job runs ungoverned\n")
 
 
+@pytest.mark.parametrize("words", [(), ("--actuator", "nvml")])
+def test_a_named_gpu_without_a_driver_is_no_reason_not_to_run(
+    one: ScriptedBoards, words: tuple[str, ...]
+) -> None:
+    one.script(fail={"nvmlInit": 9})
+    process = start(one, "--gpu", "0", *words, *python(PATIENT))
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == "ready\n"
+    said = next(line for line in process.stderr if "the job runs ungoverned" in line)
+    assert "no NVIDIA driver here" in said
+    process.terminate()
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (7, "to its end\n")
+
+
 def test_a_gpu_that_is_lost_on_the_way(one: ScriptedBoards) -> None:
     process = start(one, *python(SLEEP.format(5) + "; print('done')"))
     governed(one, process)
@@ -192,7 +207,8 @@ def test_a_killed_job_is_reported_as_shells_do(one: ScriptedBoards) -> None:
     assert calm(one)
 
 
-def test_ctrl_c_on_a_terminal_reaches_the_job_once(one: ScriptedBoards) -> None:
+@pytest.mark.parametrize("stdin", ["/dev/tty", "/dev/null"])
+def test_ctrl_c_on_a_terminal_reaches_the_job_once(one: ScriptedBoards, stdin: str) -> None:
     code = (
         "import signal, time; got = []; signal.signal(2, lambda n, f: got.append(n))\n"
         "print('ready', flush=True)\n"
@@ -202,6 +218,7 @@ def test_ctrl_c_on_a_terminal_reaches_the_job_once(one: ScriptedBoards) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(one.folder)
+        os.dup2(os.open(stdin, os.O_RDWR), 0)
         words = [sys.executable, "-m", "ekc", "govern", *python(code)]
         os.execve(sys.executable, words, one.environment)
     _until(terminal, "ready")
@@ -222,6 +239,32 @@ def test_a_terminal_of_our_own_gets_a_status_line(tmp_path: Path) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert " MHz; " in seen
     assert "ekc govern: report" in seen
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "hidden", "shown"),
+    [
+        (("--simulate", "no"), b"", b"\x1b[?25l", b"\x1b[?25h"),
+        (("--simulate", "compute", "--minutes", "1440"), b"\x03", b"\x1b[?25l", b"\x1b[?25h"),
+        (("--", "/no/such/command"), b"", b"\x1b[22;2t", b"\x1b[23;2t"),
+    ],
+)
+def test_the_terminal_is_left_as_it_was(
+    words: tuple[str, ...], key: bytes, hidden: bytes, shown: bytes
+) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        command = [sys.executable, "-m", "ekc", "govern", *words]
+        os.execve(sys.executable, command, os.environ | {"TERM": "xterm", "PYTHONPATH": str(ROOT)})
+    seen = b""
+    with contextlib.suppress(OSError):  # The end of a terminal.
+        while text := os.read(terminal, 4096):
+            seen += text
+            if key and b" MHz; " in seen:
+                os.write(terminal, key)
+                key = b""
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) in (2, 130)
+    assert seen.count(hidden) == seen.count(shown) == 1
 
 
 def _until(terminal: int, words: str) -> None:
@@ -250,6 +293,23 @@ def test_a_process_that_runs_already(one: ScriptedBoards) -> None:
     assert process.returncode == 0
     assert "ekc govern: report" in err
     assert job.poll() is None
+    job.kill()
+    job.wait()
+    assert calm(one)
+
+
+def test_nohup_is_respected(one: ScriptedBoards) -> None:
+    job = subprocess.Popen([sys.executable, "-c", SLEEP.format(30)])
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    process = start(one, "--pid", str(job.pid))
+    signal.signal(signal.SIGHUP, before)
+    governed(one, process)
+    process.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1.5)
+    process.terminate()
+    process.communicate(timeout=30)
+    assert process.returncode == 0
     job.kill()
     job.wait()
     assert calm(one)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
+import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -64,3 +67,35 @@ def test_arguments_are_checked_at_once() -> None:
         ekc.Governor(max_slowdown=-1)
     with pytest.raises(InvalidInput, match="objective"):
         ekc.Governor(objective="fame")
+    with pytest.raises(InvalidInput, match="actuator fame"):
+        ekc.Governor(actuator="fame")
+
+
+def test_a_disk_that_is_full_does_not_reach_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    with pytest.warns(UserWarning, match="no governor"):
+        governor = ekc.Governor()
+    with governor, governor.step():
+        pass
+    assert governor.report is None
+
+
+@pytest.mark.parametrize("left", ["", '{"event": "Started"}\n{"event": "Rep', "[]"])
+def test_half_a_line_of_a_killed_governor_does_not_reach_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    """Stands in for `ekc govern`: it leaves that in its file of events."""
+    fake = tmp_path / "python"
+    fake.write_text(
+        "#!/bin/sh\n"
+        'while [ "$1" != --json ]; do shift; done\n'
+        f"printf '%s' '{left}' > \"$2\"\n"
+        "exec sleep 30\n"
+    )
+    fake.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(fake))
+    with ekc.Governor() as governor:
+        time.sleep(0.5)
+    assert governor.report is None

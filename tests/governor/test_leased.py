@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ekc.errors import ActuatorError, InvalidInput, RecordError
+from ekc.governor.actuators import Limit
 from ekc.governor.actuators.nvml import NvmlLimits
 from ekc.governor.lease import Keeper, record, restore_all
 from ekc.governor.protocols import Settings
@@ -71,6 +73,46 @@ def test_what_is_in_force_already_is_not_set_again(here: ScriptedBoards) -> None
         assert len(here.calls()) == 1
 
 
+def test_what_failed_may_have_been_done_and_is_put_back(
+    here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with _keeper(here) as keeper:
+        (actuator,) = keeper.actuators
+        put = NvmlLimits.put
+
+        def late(self: NvmlLimits, limit: Limit, value: float | None) -> None:
+            put(self, limit, value)
+            raise ActuatorError("zeusd does not answer (timed out)")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(NvmlLimits, "put", late)
+            with pytest.raises(ActuatorError, match="timed out"):
+                actuator.apply(Settings(sm_mhz=900))
+        actuator.apply(Settings())
+        assert here.limits() == (None, None, 280_000)
+
+
+def test_nothing_is_set_while_the_lease_cannot_be_written(
+    here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with _keeper(here) as keeper:
+        (actuator,) = keeper.actuators
+
+        def full(lease: object) -> None:
+            raise RecordError("no space left")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(record, "write", full)
+            for _ in range(2):
+                with pytest.raises(RecordError):
+                    actuator.apply(Settings(sm_mhz=900))
+        assert not here.calls()
+        actuator.apply(Settings(sm_mhz=900))
+        found = record.read(record.path(here.uuid()))
+        assert found is not None
+        assert found.touched == ("sm_mhz",)
+
+
 def test_closing_twice_is_closing_once(here: ScriptedBoards) -> None:
     keeper = _keeper(here)
     keeper.actuators[0].apply(Settings(sm_mhz=900))
@@ -120,6 +162,19 @@ def test_a_lease_of_another_version(here: ScriptedBoards) -> None:
     record.path(here.uuid()).write_text(json.dumps({"version": 99}))
     with pytest.raises(RecordError, match="another version"):
         record.read(record.path(here.uuid()))
+
+
+def test_a_lease_from_before_a_reboot_is_only_erased(here: ScriptedBoards) -> None:
+    with _keeper(here) as keeper:
+        keeper.actuators[0].apply(Settings(sm_mhz=900, power_w=200.0))
+        left = keeper.actuators[0].lease
+    assert not left.outlived
+    calls = len(here.calls())
+    here.put(0, limit_mw=150_000)  # An administrator, after the reboot.
+    record.write(replace(left, boot="another"))
+    assert [x.problem for x in restore_all()] == [None]
+    assert not record.path(here.uuid()).exists()
+    assert len(here.calls()) == calls
 
 
 def test_a_folder_that_others_may_write_to_is_refused(

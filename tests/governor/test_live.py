@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 from ekc.errors import ActuatorError, InvalidInput
 from ekc.governor.actuators.advise import SetsNothing
 from ekc.governor.advise import Advised, advise
-from ekc.governor.events import Ended, Event
+from ekc.governor.events import Applied, Checked, Chosen, Ended, Event, Shifted
 from ekc.governor.jobs.card import CARDS
 from ekc.governor.jobs.draw import KINDS, draw
 from ekc.governor.jobs.world import SimulatedRun
@@ -70,9 +71,67 @@ def test_a_loop_that_fails_puts_back_what_was_there(error: Exception, words: str
     (book,) = Session([Unit("GPU 0", run, run)], fails, heard).wait()  # type: ignore[arg-type]
     assert run.settings() == Settings()
     assert len(heard.troubles) == 1
+    assert "ungoverned, at its previous settings" in heard.troubles[0]
     assert words in heard.troubles[0]
     assert book.problem == heard.troubles[0]
     assert "not to the end" in "\n".join(report(book).lines())
+
+
+class Refuses(SimulatedRun):
+    """Sets one limit, and then no more."""
+
+    refusal: Exception = ActuatorError("the driver said no")
+
+    def apply(self, settings: Settings) -> None:
+        if self.settings() != Settings():
+            raise self.refusal
+        super().apply(settings)
+
+
+@pytest.mark.parametrize("refusal", [ActuatorError("the driver said no"), OSError("no lock")])
+def test_what_could_not_be_put_back_is_not_said_to_be(refusal: Exception) -> None:
+    run, heard = Refuses(draw(0, "compute", "h200", 600.0), 0), Heard()
+    run.refusal = refusal
+
+    def fails(probe: object, actuator: SimulatedRun, hear: object) -> None:
+        for mhz in (1500, 1200):
+            actuator.apply(Settings(sm_mhz=mhz))
+
+    Session([Unit("GPU 0", run, run)], fails, heard).wait()  # type: ignore[arg-type]
+    (line,) = heard.troubles
+    assert line.count(str(refusal)) == 1
+    assert "may stay until it ends" in line
+    assert "at its previous settings" not in line
+
+
+def test_going_back_is_tried_again_while_the_job_runs() -> None:
+    """A daemon that is restarted, say."""
+
+    class Away(SimulatedRun):
+        def apply(self, settings: Settings) -> None:
+            if self.now() < 100.0 and self.settings() != Settings():
+                raise ActuatorError("zeusd does not answer")
+            super().apply(settings)
+
+    run, heard = Away(draw(0, "compute", "h200", 600.0), 0), Heard()
+
+    def fails(probe: object, actuator: SimulatedRun, hear: object) -> None:
+        for mhz in (1500, 1200):
+            actuator.apply(Settings(sm_mhz=mhz))
+
+    (book,) = Session([Unit("GPU 0", run, run)], fails, heard).wait()  # type: ignore[arg-type]
+    assert run.settings() == Settings()
+    assert 100.0 <= run.now() < 110.0
+    assert heard.troubles == [book.problem, "previous settings are back"]
+
+
+def test_one_lost_gpu_does_not_keep_the_others_of_its_group_slow() -> None:
+    lost, others = Refuses(draw(0, "compute", "h200", 600.0), 0), [_run(), _run()]
+    actuator = GroupActuator([lost, *others])
+    actuator.apply(Settings(sm_mhz=1200))
+    with pytest.raises(ActuatorError, match="said no"):
+        actuator.apply(Settings())
+    assert [x.settings() for x in others] == [Settings()] * 2
 
 
 def test_a_loop_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,6 +168,19 @@ def test_advice_is_a_cap_where_clocks_cannot_be_set() -> None:
     (told,) = (e for e in events if isinstance(e, Advised))
     assert told.settings.sm_mhz is None
     assert told.settings.power_w is None or told.settings.power_w in could.power_w
+
+
+def test_advice_for_a_card_that_does_not_tell_its_use() -> None:
+    class Silent(SimulatedRun):
+        def record(self, seconds: float) -> Samples:
+            told = super().record(seconds)
+            untold = np.full(len(told), np.nan)
+            return replace(told, sm_util=untold, memory_util=untold)
+
+    run = Silent(draw(0, "compute", "h200", 600.0), 0)
+    events: list[Event] = []
+    advise(run, SetsNothing(run.gears(), simulated=True), Policy(), events.append)
+    assert any(isinstance(e, Advised) for e in events)
 
 
 def test_no_advice_for_a_card_that_cannot_be_limited() -> None:
@@ -158,6 +230,31 @@ def test_a_book_keeps_a_mean_a_second() -> None:
     book.note(Samples(*np.zeros((5, 0))))
     assert [round(w) for _, w, _ in book.trace] == [100, 200, 200]
     assert all(np.isnan(mhz) for _, _, mhz in book.trace)
+
+
+def test_a_report_does_not_mix_phases() -> None:
+    first, second = Settings(sm_mhz=1500), Settings(sm_mhz=1200)
+    book = Book("GPU 0", False)
+    book.events += [
+        Applied(10.0, first, "the choice"),
+        Chosen(12.0, first, 0.04, 0.10, 3, 60.0, 9e3),
+        Checked(200.0, 0.03, 0.01, 0.11),
+        Shifted(300.0, "large", 0.5),
+    ]
+    assert (report(book).slowdown, report(book).checks) == (0.03, 1)
+    book.events += [Applied(380.0, second, "the choice"), Chosen(382.0, second, 0.02, 0.2, 3, 60.0, 9e3)]
+    found = report(book)
+    assert (found.slowdown, found.saving, found.half_width, found.checks) == (0.02, 0.2, None, 0)
+    book.events += [
+        Checked(500.0, 0.01, 0.01, 0.21),
+        Shifted(600.0, "known", 0.0),
+        Applied(600.0, first, "the choice for a phase seen before"),
+    ]
+    found = report(book)
+    assert found.choice == "SM up to 1500 MHz"
+    assert (found.slowdown, found.saving, found.checks) == (0.04, 0.10, 0)
+    book.events.append(Checked(700.0, 0.035, 0.01, 0.09))
+    assert (report(book).slowdown, report(book).checks) == (0.035, 1)
 
 
 def test_json_knows_no_nan() -> None:

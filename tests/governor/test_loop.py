@@ -29,8 +29,10 @@ from ekc.governor.jobs.stage import Stage
 from ekc.governor.jobs.timeline import Timeline, iterations, pause, with_evaluation
 from ekc.governor.jobs.world import SimulatedRun
 from ekc.governor.loop import govern
+from ekc.governor.payoff import payoff
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Gears, Settings
+from ekc.governor.samples import Samples
 
 HOST = Stage("host", 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 WAIT = replace(HOST, name="pause", paused=True)
@@ -232,6 +234,29 @@ def test_missing_readings_and_a_missing_sensor_are_lived_with() -> None:
     govern(run, run, on_event=told.append)
     assert of(told, Chosen)
     assert run.now() < 1.06 * at_default(made).now()
+
+
+def test_nothing_remains_of_a_job_that_lasts_longer_than_told() -> None:
+    assert payoff(Policy(remaining_s=60.0), 100.0, 10.0, 300.0).remaining_s == 0.0
+
+
+@pytest.mark.parametrize("untold", [1, 2])
+def test_a_card_that_does_not_tell_its_clock_is_governed(untold: int) -> None:
+    """Never, or not in every second stretch."""
+
+    class Untold(SimulatedRun):
+        times = 0
+
+        def record(self, seconds: float) -> Samples:
+            told = super().record(seconds)
+            self.times += 1
+            nothing = np.full(len(told), np.nan)
+            return told if self.times % untold else replace(told, clock_mhz=nothing)
+
+    run, told = Untold(draw(0, "compute", "h200", 900.0)), []
+    govern(run, run, on_event=told.append)
+    assert of(told, Chosen)[0].settings.sm_mhz is not None
+    assert isinstance(told[-1], Ended)
 
 
 def test_the_memory_clock_goes_down_where_memory_is_hardly_used() -> None:

@@ -108,6 +108,15 @@ def test_a_lost_gpu_ends_the_recording_with_one_line(here: ScriptedBoards) -> No
     assert "\n" not in str(caught.value)
 
 
+def test_a_driver_that_hangs_is_named(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> None:
+    hang = threading.Event()
+    watching = probe(here)
+    monkeypatch.setattr(watching._sensors, "read", hang.wait)
+    with pytest.raises(ActuatorError, match="has not answered for 1 s"):
+        watching.record(1.0)
+    hang.set()
+
+
 def test_no_such_gpu(here: ScriptedBoards) -> None:
     with pytest.raises(ActuatorError, match="GPU-none"):
         NvmlProbe("GPU-none", lambda: True, lambda: None)

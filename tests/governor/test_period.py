@@ -79,6 +79,25 @@ def test_a_shape_that_is_none() -> None:
         detect_period(np.zeros((2, 2, 2)), HZ)
 
 
+@pytest.mark.parametrize("samples", [["a", "b"], [[1.0, 2.0], [1.0]], {"power": 1.0}])
+def test_samples_that_are_no_numbers(samples: object) -> None:
+    with pytest.raises(InvalidInput, match="samples are not numbers"):
+        detect_period(samples, HZ)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("window", [0.0, -1.0, float("nan")])
+def test_a_window_that_is_none(window: float) -> None:
+    with pytest.raises(InvalidInput, match="sensor_s"):
+        detect_period(wave(40.0, 2.3), HZ, window)
+
+
+def test_a_cap_of_nothing_is_none() -> None:
+    signal = wave(40.0, 2.3)
+    flat = np.full(len(signal), np.nan)
+    samples = Samples(np.arange(len(signal)) / HZ, signal, flat, flat, flat, power_limit_w=0.0)
+    assert detect_period(samples, HZ).seconds == pytest.approx(2.3, rel=0.01)
+
+
 PERIODS = st.floats(0.6, 12.0)
 
 

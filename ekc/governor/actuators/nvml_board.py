@@ -116,10 +116,13 @@ class NvmlBoard:
         return f"{domain[-4:]}:{rest}"
 
     def _caps(self) -> tuple[float, ...]:
+        """Up to the default, or to what somebody has set beyond it: no card is let draw more than it did."""
         constraints = self._unless_unsupported("nvmlDeviceGetPowerManagementLimitConstraints")
         if not constraints:
             return ()
-        low, high = (round(mw / 1000) for mw in constraints)
+        now = self._ask("power limit", "nvmlDeviceGetPowerManagementLimit")
+        most = max(now, self.default_cap_mw())
+        low, high = (round(min(mw, most) / 1000) for mw in constraints)
         return (*(float(w) for w in range(low, high, 5)), float(high))
 
     def _clocks(self, function: str, *arguments: Any) -> tuple[int, ...]:

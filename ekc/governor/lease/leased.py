@@ -68,6 +68,7 @@ class Leased:
         with record.exclusive(self.lease.reference.gpu):
             self._touch(changed)
             for limit in changed:
+                self._unsure.add(limit)  # What fails (a late answer, say) may have been done all the same.
                 self._settable.put(limit, getattr(wanted, limit))
                 self._in_force = replace(self._in_force, **{limit: getattr(wanted, limit)})
                 self._unsure.discard(limit)
@@ -99,8 +100,9 @@ class Leased:
         """Written down before it is done."""
         touched = tuple(x for x in LIMITS if x in self.lease.touched or x in limits)
         if touched != self.lease.touched:
-            self.lease = replace(self.lease, touched=touched)
-            record.write(self.lease)
+            fresh = replace(self.lease, touched=touched)
+            record.write(fresh)
+            self.lease = fresh
 
     def _allowed(self, limit: Limit) -> tuple[int | float, ...]:
         bound = getattr(self.lease.previous, limit)
@@ -118,7 +120,8 @@ def _first_lease(settable: Settable, before: Settings) -> Lease:
     """What was told of before counts where it can not be read."""
     read = settable.settings()
     previous = _settings({limit: _first(getattr(before, limit), getattr(read, limit)) for limit in LIMITS})
-    return Lease(uuid.uuid4().hex, settable.reference, settable.label, previous, (), os.getpid())
+    fresh, boot = uuid.uuid4().hex, record.boot()
+    return Lease(fresh, settable.reference, settable.label, previous, (), os.getpid(), boot)
 
 
 def _settings(values: dict[Limit, Any]) -> Settings:

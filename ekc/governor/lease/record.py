@@ -35,13 +35,27 @@ class Lease:
     touched: tuple[Limit, ...]
     governor: int
     """Process id."""
+    boot: str = ""
+    """Of the machine, from when the lease is; a reboot ends what was set on the GPUs."""
+
+    @property
+    def outlived(self) -> bool:
+        """Whether the machine has been started since: there is nothing to put back."""
+        return bool(self.boot) and self.boot != boot()
+
+
+def boot() -> str:
+    """Differs after every start of the machine; empty where the kernel does not tell."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 def folder() -> Path:
     """Where leases lie: EKC_RUN_DIR, or /run/ekc for root, or a folder of this user's under /tmp.
 
-    A reboot empties all of them, and ends what was set on the GPUs too. Raises `InvalidInput` where
-    the folder cannot be trusted.
+    Raises `InvalidInput` where the folder cannot be trusted.
     """
     told = os.environ.get("EKC_RUN_DIR")
     mine = Path(told) if told else Path("/run/ekc" if os.geteuid() == 0 else f"/tmp/ekc-{os.geteuid()}")
@@ -77,6 +91,7 @@ def read(file: Path) -> Lease | None:
             previous=Settings(**found["previous"]),
             touched=tuple(limit for limit in LIMITS if limit in found["touched"]),
             governor=int(found["governor"]),
+            boot=str(found.get("boot", "")),
         )
     except FileNotFoundError:
         return None
@@ -103,8 +118,15 @@ def erase(gpu: str) -> None:
 
 @contextmanager
 def exclusive(gpu: str) -> Iterator[None]:
-    """One process at a time changes a GPU and its lease; nobody waits longer than `LOCK_S` though."""
-    descriptor = os.open(path(gpu).with_suffix(".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+    """One process at a time changes a GPU and its lease; nobody waits longer than `LOCK_S` though.
+
+    Raises `RecordError` where there can be no lock file.
+    """
+    file = path(gpu).with_suffix(".lock")
+    try:
+        descriptor = os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+    except OSError as problem:
+        raise RecordError(f"cannot open the lock {file} ({problem.strerror})") from problem
     try:
         _wait_for(descriptor)
         yield

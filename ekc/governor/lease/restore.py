@@ -39,6 +39,8 @@ def put_back(lease: Lease, settable: Settable) -> None:
 def end(lease: Lease, settable: Settable | None = None) -> None:
     """Put back, and erase the file; nothing where another lease has taken its place, or it ended already.
 
+    Of a lease from before a reboot only the file is erased: an administrator may have set limits since.
+
     Raises `ActuatorError`; the file stays then, for a later try.
     """
     gpu = lease.reference.gpu
@@ -46,7 +48,7 @@ def end(lease: Lease, settable: Settable | None = None) -> None:
         now = record.read(record.path(gpu))
         if now is None or now.id != lease.id:
             return
-        if now.touched:
+        if now.touched and not now.outlived:
             put_back(now, settable or reopened(now.reference))
         record.erase(gpu)
 

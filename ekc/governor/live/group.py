@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from ekc.errors import EkcError
 from ekc.governor.protocols import Actuator, Gears, Probe, Settings
 from ekc.governor.samples import Samples, Values
 
@@ -44,9 +45,18 @@ class GroupActuator:
         return self._members[0].settings()
 
     def apply(self, settings: Settings) -> None:
-        """One after the other. Raises `ActuatorError` at the first that fails."""
+        """One after the other, also beyond one that fails: the others shall not stay as they were for it.
+
+        Raises the first `EkcError` at the end.
+        """
+        problems: list[EkcError] = []
         for member in self._members:
-            member.apply(settings)
+            try:
+                member.apply(settings)
+            except EkcError as problem:
+                problems.append(problem)
+        if problems:
+            raise problems[0]
 
 
 class GroupProbe:

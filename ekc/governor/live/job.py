@@ -91,11 +91,7 @@ class Command:
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
         """Only what did not come from a terminal has to be passed on."""
-        try:
-            shared = os.tcgetpgrp(0) == os.getpgrp()
-        except OSError:
-            shared = False
-        if not shared:
+        if not _in_foreground():
             self._process.send_signal(number)
 
 
@@ -112,7 +108,8 @@ class Attached:
             raise InvalidInput(f"--pid {pid}: {problem.strerror}; see ps for the jobs that run") from problem
         self.pid = pid
         self._left = threading.Event()
-        numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+        told = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+        numbers = [n for n in told if signal.getsignal(n) != signal.SIG_IGN]  # As nohup has it, so it stays.
         self._before = {number: signal.signal(number, self._told) for number in numbers}
 
     def running(self) -> bool:
@@ -133,6 +130,20 @@ class Attached:
 
     def _told(self, number: int, frame: FrameType | None) -> None:
         self.leave()
+
+
+def _in_foreground() -> bool:
+    """Whether a Ctrl-C of our terminal, which stdin need not be, reaches us and so a command of ours."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
 
 
 def _ended(descriptor: int, seconds: float) -> bool:

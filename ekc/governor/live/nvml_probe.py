@@ -16,13 +16,16 @@ FAST_S, SLOW_S = 0.05, 0.1
 """Between readings of a power sensor that is instantaneous, and of one that averages."""
 LOOK_S = 0.1
 """How often is looked whether the job is still there."""
+SILENT_S = 1.0
+"""A recording of so long without one reading is a driver that hangs."""
 
 
 class NvmlProbe:
     """Watches one GPU, named by UUID, through NVML, while a job is `running`. Needs no permission.
 
     `steps` tells how many training steps the job has done, None where nothing counts them. Readings that fail
-    are NaN. Raises `ActuatorError` where there is no such GPU, when it is lost, and when it tells no power.
+    are NaN. Raises `ActuatorError` where there is no such GPU, when it is lost, and when it tells no power or
+    nothing at all.
     """
 
     simulated = False
@@ -55,6 +58,8 @@ class NvmlProbe:
         if sampler.failure is not None:
             raise sampler.failure
         rows = np.array([(at, *reading) for at, reading in list(sampler.rows)]).reshape(-1, 5)
+        if not len(rows) and seconds >= SILENT_S and self.running():
+            raise ActuatorError(f"{self.label}: the driver has not answered for {seconds:.0f} s")
         if len(rows) and np.isnan(rows[:, 1]).all():
             raise ActuatorError(f"{self.label} tells no power: {self._sensors.problem}")
         time_s, power_w, sm_util, memory_util, clock_mhz = rows.T

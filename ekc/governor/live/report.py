@@ -77,9 +77,9 @@ class Report:
 
 def report(book: Book) -> Report:
     """From what the loop told."""
-    ended, chosen = book.of(Ended), book.of(Chosen)
-    checked, advised, found = book.of(Checked), book.of(Advised), book.of(PeriodFound)
-    promise = (checked or chosen or advised or [None])[-1]
+    ended, chosen, found = book.of(Ended), book.of(Chosen), book.of(PeriodFound)
+    checked = _checks(book)
+    promise = checked[-1] if checked else _expected(book)
     return Report(
         name=book.name,
         simulated=book.simulated,
@@ -96,6 +96,29 @@ def report(book: Book) -> Report:
         shifts=len(book.of(Shifted)),
         problem=book.problem,
     )
+
+
+def _settled(book: Book) -> Chosen | Advised | Shifted | None:
+    """What limits were decided by last: a search, advice, or a phase seen before."""
+    for event in reversed(book.events):
+        if isinstance(event, Chosen | Advised) or (isinstance(event, Shifted) and event.level == "known"):
+            return event
+    return None
+
+
+def _checks(book: Book) -> list[Checked]:
+    """Of what was decided last: those of an earlier phase say nothing of it."""
+    settled = _settled(book)
+    return [x for x in book.of(Checked) if settled is None or x.at_s >= settled.at_s]
+
+
+def _expected(book: Book) -> Chosen | Advised | None:
+    """Where nothing was checked; of a phase seen before, what its own search had promised."""
+    settled = _settled(book)
+    if not isinstance(settled, Shifted):
+        return settled
+    same = [x for x in book.of(Chosen) if settings_text(x.settings) == _choice(book)]
+    return same[-1] if same else None
 
 
 def _choice(book: Book) -> str | None:

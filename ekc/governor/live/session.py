@@ -16,6 +16,8 @@ from ekc.governor.protocols import Actuator, Probe, Settings
 
 LEAVING_S = 5.0
 """How long a loop may take to notice that its job has ended."""
+RETRY_S = 5.0
+"""Between two tries to go back."""
 
 Loop = Callable[[Probe, Actuator, OnEvent], object]
 """Steers one job until it ends: `govern` or `advise` with a policy, or a test's own."""
@@ -88,15 +90,39 @@ class Session:
             self._abandon(unit, book, line)
 
     def _abandon(self, unit: Unit, book: Book, line: str) -> None:
-        """Previous settings at once; the lease puts them back once more when the job has ended."""
+        """Previous settings at once, or as soon as may be; the lease puts them back once more at the end."""
         if not unit.probe.running():
             return  # What fails while the job is ending is of no interest any more.
-        try:
-            unit.actuator.apply(Settings())
-        except EkcError as problem:
-            line += f" (and settings stay until the end: {problem})" if str(problem) not in line else ""
-        self._give_up(book, line)
+        line += "; the job goes on ungoverned, "
+        why = _gone_back(unit.actuator)
+        if why is None:
+            self._give_up(book, line + "at its previous settings")
+            return
+        again = "" if why in line else f": {why}"
+        self._give_up(book, f"{line}and what was set may stay until it ends; it is tried to go back{again}")
+        while _later(unit.probe):
+            if _gone_back(unit.actuator) is None:
+                self._audience.trouble(book, "previous settings are back")
+                return
 
     def _give_up(self, book: Book, line: str) -> None:
         book.problem = line
         self._audience.trouble(book, line)
+
+
+def _gone_back(actuator: Actuator) -> str | None:
+    """To the previous settings; why that failed, whatever it was."""
+    try:
+        actuator.apply(Settings())
+    except Exception as problem:
+        return str(problem)
+    return None
+
+
+def _later(probe: Probe) -> bool:
+    """Let some time pass; False where the job has ended, or the card is gone."""
+    try:
+        probe.record(RETRY_S)
+    except Exception:
+        return False
+    return probe.running()

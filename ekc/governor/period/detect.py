@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ekc.errors import InvalidInput
 from ekc.governor.period.candidates import Candidates, candidates, scores
 from ekc.governor.period.nested import whole
 from ekc.governor.period.refine import refined
@@ -52,11 +53,13 @@ def detect_period(samples: Samples | Values, sampling_hz: float, sensor_s: float
 
     `samples`: what a probe recorded, or an array of one signal, (n,), or several, (signals, n), read at
     `sampling_hz` with NaN where a reading is missing. `sensor_s`: over how many seconds each reading is a
-    mean; by default what the samples say, 0.1 for an array. Raises `InvalidInput` for a rate or a shape that
-    is none.
+    mean; by default what the samples say, 0.1 for an array. Raises `InvalidInput` for a rate, a window or a
+    shape that is none, and for what is no number.
     """
     if sensor_s is None:
         sensor_s = samples.sensor_s if isinstance(samples, Samples) else 0.1
+    if not (np.isfinite(sensor_s) and sensor_s > 0):
+        raise InvalidInput(f"sensor_s is {sensor_s}; it must be a positive number of seconds, e.g. 0.1")
     signals = views(even(samples, sampling_hz), sampling_hz, sensor_s)
     if signals is None:
         return Period(float("nan"), 1.0, "too_short")

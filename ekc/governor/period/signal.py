@@ -59,7 +59,10 @@ def even(samples: Samples | Values, sampling_hz: float) -> list[Row]:
         raise InvalidInput(f"sampling_hz is {sampling_hz}; it must be a positive number, e.g. 10")
     if isinstance(samples, Samples):
         return _of_samples(samples, sampling_hz)
-    array = np.atleast_2d(np.asarray(samples, dtype=np.float64))
+    try:
+        array = np.atleast_2d(np.asarray(samples, dtype=np.float64))
+    except (TypeError, ValueError) as problem:
+        raise InvalidInput(f"samples are not numbers in rows of one length ({problem})") from problem
     if array.ndim != 2:
         raise InvalidInput(f"samples have {array.ndim} axes; give one signal, (n,), or several, (signals, n)")
     return [Row(row, _update(row, np.arange(len(row)) / sampling_hz)) for row in array]
@@ -105,7 +108,7 @@ def _update(readings: Values, time_s: Values) -> float:
 
 def _percent(samples: Samples) -> float:
     """Watts of one percent of the board's cap; of the most ever drawn, where no cap is known."""
-    if np.isfinite(samples.power_limit_w):
+    if 0.0 < samples.power_limit_w < float("inf"):
         return samples.power_limit_w / 100.0
     drawn = samples.power_w[np.isfinite(samples.power_w)]
     return float(drawn.max()) / 100.0 if drawn.size and drawn.max() > 0 else 1.0
