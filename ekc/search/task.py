@@ -29,6 +29,8 @@ Array = NDArray[np.float64]
 METERED_PER_RUN = 16
 """Metering comes about so many times in a run."""
 FEWEST_TO_METER, MOST_TO_METER = 4, 64
+TOO_SLOW = 2
+"""Power of how much slower than allowed a kernel is, by which its objective counts as larger."""
 
 
 class ScheduleTask:
@@ -53,6 +55,7 @@ class ScheduleTask:
         self._tried: set[str] = set()
         self._began = time.monotonic()
         self._unjudged = 0
+        self._fastest_s = math.inf
 
     def given(self, start: Sequence[Schedule]) -> list[Candidate]:
         """Schedules of the caller's own, each once."""
@@ -95,10 +98,9 @@ class ScheduleTask:
 
     def _of_both(self, mean: Array, spread: Array, power: Array, power_spread: Array) -> Array:
         low, high = (self._score(np.exp(x), np.exp(power)) for x in (mean, mean + spread))
-        dear = self._score(1.0, np.exp(power_spread))
         marks = self.marks
         seen = self._score(np.array([c.latency_s for c in marks]), np.array([c.power_w for c in marks]))
-        return _promise(np.log(low), np.hypot(np.log(high / low), np.log(dear)), seen)
+        return _promise(np.log(low), np.hypot(np.log(high / low), power_spread), seen)
 
     def likeness(self, population: Population) -> NDArray[np.float64]:
         """To the latency's belief."""
@@ -117,8 +119,10 @@ class ScheduleTask:
     def _score(
         self, latency_s: NDArray[np.float64] | float, watts: NDArray[np.float64] | float
     ) -> NDArray[np.float64]:
-        """Latency counts beside the objective: only the fast may win."""
-        return np.asarray(np.sqrt(latency_s * merit(self.wish.objective, latency_s, latency_s * watts)))
+        """The objective, and dearer by `TOO_SLOW` for what is too slow to win."""
+        asked = merit(self.wish.objective, latency_s, latency_s * watts)
+        limit = (1 + self.wish.max_slowdown) * self._fastest_s
+        return np.asarray(asked * np.maximum(latency_s / limit, 1.0) ** TOO_SLOW)
 
     @property
     def working(self) -> list[Candidate]:
@@ -162,6 +166,7 @@ class ScheduleTask:
             c.status = outcome.status
         else:
             c.timings.append(outcome)
+            self._fastest_s = min(self._fastest_s, outcome.latency_s)
 
     def _meter(self, c: Candidate) -> bool:
         outcome = self.bench.meter(c.schedule, lambda: c.kernel, LABEL_WINDOW_S)
