@@ -65,3 +65,9 @@ def test_a_mistake_is_one_clear_line(text: str) -> None:
         OP.epilogue(body_of(text, {"bias": (4,)}), bias=(4,))
     assert MISTAKES[text] in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["self", "body"])
+def test_an_input_may_have_the_name_of_a_parameter_of_python(name: str) -> None:
+    written = OP.epilogue(body_of(f"c + {name}", {name: (4,)}), **{name: (4,)})
+    assert [t.name for t in written.inputs] == ["A", "B", name]
