@@ -39,6 +39,10 @@ def body_of(text: str, inputs: Mapping[str, object]) -> Callable[..., ex.Operand
     except (SyntaxError, ValueError) as problem:
         raise InvalidInput(f"epilogue: {text!r} is no expression ({problem.args[0]})") from problem
     own = [name for name in dict.fromkeys(_names(tree)) if name not in inputs]
+    if own and own[0] in FUNCTIONS:
+        # Else "relu" alone would be a name for the result, and leave it as it is.
+        takes = "c, 0" if own[0] in ("maximum", "minimum") else "c"
+        raise InvalidInput(f"epilogue: {own[0]} is a function; write {own[0]}({takes}), c being the result")
     if len(own) != 1:
         found = f"it names {' and '.join(own)}" if own else "it names none"
         raise InvalidInput(

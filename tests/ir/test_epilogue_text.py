@@ -47,6 +47,8 @@ MISTAKES = {
     "frobnicate(c)": "there is no function 'frobnicate'; there are erf, exp, gelu",
     "maximum(c)": "maximum takes 2 values, got 1",
     "relu(c, bias)": "relu takes 1 value, got 2",
+    "relu": "relu is a function; write relu(c)",
+    "bias + gelu": "gelu is a function; write gelu(c)",
     "c ** 2": "'c ** 2' cannot be used; write + - * /",
     "c if bias else c": "'c if bias else c' cannot be used",
     "c.real": "'c.real' cannot be used",
