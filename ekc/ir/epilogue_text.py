@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
+import keyword
 import operator
 from collections.abc import Callable, Mapping
 
@@ -38,6 +39,9 @@ def body_of(text: str, inputs: Mapping[str, object]) -> Callable[..., ex.Operand
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError) as problem:
         raise InvalidInput(f"epilogue: {text!r} is no expression ({problem.args[0]})") from problem
+    for name in inputs:
+        if not name.isidentifier() or keyword.iskeyword(name):
+            raise InvalidInput(f"epilogue: an input cannot be called {name!r}; write bias, say")
     own = [name for name in dict.fromkeys(_names(tree)) if name not in inputs]
     if own and own[0] in FUNCTIONS:
         # Else "relu" alone would be a name for the result, and leave it as it is.

@@ -73,3 +73,9 @@ def test_a_mistake_is_one_clear_line(text: str) -> None:
 def test_an_input_may_have_the_name_of_a_parameter_of_python(name: str) -> None:
     written = OP.epilogue(body_of(f"c + {name}", {name: (4,)}), **{name: (4,)})
     assert [t.name for t in written.inputs] == ["A", "B", name]
+
+
+@pytest.mark.parametrize("name", ["", "my-bias", "2d", "lambda"])
+def test_an_input_that_no_text_could_name_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match="an input cannot be called"):
+        body_of("c * 2", {name: (4,)})
