@@ -126,6 +126,8 @@ def _epilogue(text: str | None, inputs: tuple[str, ...]) -> dict[str, object]:
         name, equals, shape = one.partition("=")
         if not equals:
             raise InvalidInput(f"--input: {one!r} is not written as bias=768")
+        if name in shapes:
+            raise InvalidInput(f"--input: {name} is given twice")
         shapes[name] = _shape(shape)
     return given | ({"inputs": shapes} if shapes else {})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
+import keyword
 import operator
 from collections.abc import Callable, Mapping
 
@@ -38,7 +39,14 @@ def body_of(text: str, inputs: Mapping[str, object]) -> Callable[..., ex.Operand
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError) as problem:
         raise InvalidInput(f"epilogue: {text!r} is no expression ({problem.args[0]})") from problem
+    for name in inputs:
+        if not name.isidentifier() or keyword.iskeyword(name):
+            raise InvalidInput(f"epilogue: an input cannot be called {name!r}; write bias, say")
     own = [name for name in dict.fromkeys(_names(tree)) if name not in inputs]
+    if own and own[0] in FUNCTIONS:
+        # Else "relu" alone would be a name for the result, and leave it as it is.
+        takes = "c, 0" if own[0] in ("maximum", "minimum") else "c"
+        raise InvalidInput(f"epilogue: {own[0]} is a function; write {own[0]}({takes}), c being the result")
     if len(own) != 1:
         found = f"it names {' and '.join(own)}" if own else "it names none"
         raise InvalidInput(

@@ -199,7 +199,7 @@ class Operator:
         return append_compute(self, output, body, axes, reduce or {}, inputs or {}, combine, *types)
 
     def epilogue(
-        self, body: Callable[..., ex.Operand], *, out_dtype: str | None = None, **inputs: tuple[int, ...]
+        self, body: Callable[..., ex.Operand], /, *, out_dtype: str | None = None, **inputs: tuple[int, ...]
     ) -> Operator:
         """This operator with an elementwise function of its result: bias, activation, residual, scale.
 

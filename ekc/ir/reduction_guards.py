@@ -14,12 +14,13 @@ def reduction_guards(nest: Nest, tensors: Mapping[str, TensorSpec]) -> tuple[Gua
     """Conditions for reduction tails. A product of reads that are all 0 beyond the tail needs none."""
     guards: list[Guard] = []
     for axis in nest.compute.reduction:
-        if not _covered(nest.compute, axis, tensors):
+        if not covered(nest.compute, axis, tensors):
             guards += guards_of((nest.index[axis.name],), (axis.extent,), nest.extents)
     return tuple(guards)
 
 
-def _covered(compute: Compute, axis: Axis, tensors: Mapping[str, TensorSpec]) -> bool:
+def covered(compute: Compute, axis: Axis, tensors: Mapping[str, TensorSpec]) -> bool:
+    """Whether every factor is 0 beyond a reduced axis."""
     if axis.extent == 1:
         # A tile holds its one point once: beyond it nothing was read, and so nothing is 0.
         return False

@@ -115,7 +115,7 @@ class _Recorder:
         """What a walk yields, and what it took for granted until then."""
         self.assumed, self.nowhere = {}, {}
         for outputs in walk(columns):
-            given = [(label, tuple(map(self.operand, values))) for label, values in outputs]
+            given = [(label, tuple(self.operand(_alone(v)) for v in values)) for label, values in outputs]
             yield _Section(given, dict(self.assumed), tuple(self.nowhere))
 
     def cast(self, source: _Taped, dtype: Any) -> Ref | None:
@@ -196,6 +196,11 @@ def _item(array: Any, key: Any) -> Any:
 
 def _cast(array: Any, dtype: Any) -> Any:
     return array.astype(dtype)
+
+
+def _alone(value: Any) -> Any:
+    """A number for a vector of one: a count of nothing that differs between rows, the same for all."""
+    return value[0] if type(value) is np.ndarray and value.shape == (1,) else value
 
 
 def _plain(value: Any) -> Any:

@@ -18,13 +18,19 @@ def products_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
     """Every product of a launch, and no fragment without one."""
     products = [node for node in walk(kernel.body) if isinstance(node, MmaNode)]
     for node in products:
-        name = node.tile.product.name
-        targets = f"targets from sm_{LEAST_ARCH} on"
-        yield Check(f"{RULE} {name}", limits.tensor_cores, name, targets, "leave tensorize out")
+        product = node.tile.product
+        rule, targets = f"{RULE} {product.name}", f"targets from sm_{LEAST_ARCH} on"
+        yield Check(rule, limits.tensor_cores, product.name, targets, "leave tensorize out")
         yield from extents_fit(kernel.nest, node.tile)
+        for factor in (node.a, node.b):
+            # A sum made on the spot lies there as it is summed, not as the tensor would be stored.
+            staging, held = factor.stage.staging, factor.source.dtype
+            need = f"{staging.source} of {product.dtype}"
+            alone = f"leave {staging.tensor} a launch of its own"
+            yield Check(rule, held is product.dtype, need, f"{held}, as it is summed", alone)
         whole = ~np.asanyarray(needed(node.compute.guards))
         edge = "a depth that its zero-filled tiles cover"
-        yield Check(f"{RULE} {name}", whole, "a guard on the depth", edge, "a depth that its pieces divide")
+        yield Check(rule, whole, "a guard on the depth", edge, "a depth that its pieces divide")
     for staging in kernel.nest.stagings:
         if staging.scope == "fragment" and not products:
             yield Check(RULE, False, f"a product that reads {staging.name}", "none", "tensorize(...)")

@@ -14,6 +14,7 @@ import numpy as np
 from ekc.ir import expr as ex
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Axis, Compute, Operator
+from ekc.ir.reduction_guards import covered
 from ekc.ir.steps import Bind, CacheRead, Hole, Pipeline, Reorder, Tensorize, Unroll
 from ekc.ir.swizzle import CHUNKS
 from ekc.ir.tensor_core import COLUMNS, GROUPS, PLACES, ROW_BYTES, ROWS, Product, product_of
@@ -62,7 +63,7 @@ def _roles(op: Operator, compute: Compute) -> _Roles | None:
         return None
     used = [ex.variables(x) for x in loads]
     own = [[x for x in compute.spatial if x.name in used[i] - used[1 - i]] for i in (0, 1)]
-    depths = [x for x in compute.reduction if x.name in used[0] & used[1]]
+    depths = [x for x in compute.reduction if x.name in used[0] & used[1] and _whole(op, compute, x, product)]
     if not (own[0] and own[1] and depths):
         return None
     last = compute.spatial[-1]
@@ -70,6 +71,11 @@ def _roles(op: Operator, compute: Compute) -> _Roles | None:
     columns = last if last in own[b] else max(own[b], key=lambda x: x.extent)
     rows, depth = (max(axes, key=lambda x: x.extent) for axes in (own[1 - b], depths))
     return _Roles(product, rows, columns, depth, loads[1 - b], loads[b])
+
+
+def _whole(op: Operator, compute: Compute, depth: Axis, product: Product) -> bool:
+    """Whether no guard cuts the instruction: what lies beyond the depth is 0, or nothing does."""
+    return covered(compute, depth, op.tensors) or depth.extent % product.depth == 0
 
 
 def _orders(op: Operator, load: ex.Load, roles: _Roles) -> list[tuple[int, ...]]:

@@ -89,6 +89,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("matmul 4 4 4 --epilogue 'relu(c +'", "is no expression"),
         ("matmul 4 4 4 --epilogue 'relu(c + bias)'", "it names c and bias; the inputs are none"),
         ("matmul 4 4 4 --epilogue 'c + bias' --input bias:4", "is not written as bias=768"),
+        ("matmul 4 4 4 --epilogue 'c + bias' --input bias=4 --input bias=1", "bias is given twice"),
         ("matmul 4 4 4 --epilogue 'c + bias' --input bias=5", "does not broadcast"),
         ("matmul 4 4 4 --input bias=4", "inputs are those of an epilogue"),
         ("matmux 4 4 4", "did you mean 'matmul'"),

@@ -11,7 +11,18 @@ from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.rules import enforce
 from ekc.ir.schedule import Schedule
-from ekc.ir.steps import Bind, CacheRead, CacheWrite, Reorder, Split, Step, Tensorize, step_from_json
+from ekc.ir.steps import (
+    Bind,
+    CacheRead,
+    CacheWrite,
+    ComputeAt,
+    Pipeline,
+    Reorder,
+    Split,
+    Step,
+    Tensorize,
+    step_from_json,
+)
 from tests.ir.mistakes_in_loops import Case
 from tests.ir.tensor_examples import Cut, half_matmul, tensor_matmul
 
@@ -54,6 +65,27 @@ def fragment(**layout: int) -> Schedule:
     """With a layout of its own for a fragment."""
     return changed(
         lambda s: replace(s, **layout) if isinstance(s, CacheRead) and s.source == "B.shared" else s
+    )
+
+
+def summed_on_the_spot() -> Schedule:
+    """The left factor is a sum of its own, made in shared memory."""
+    own = o.compute(
+        "chain", axes={"a": 64, "b": 64}, reduce={"r": 16}, inputs={"X": (64, 16), "Y": (16, 64)}, output="A",
+        body=lambda X, Y, a, b, r: X[a, r] * Y[r, b], dtype="float16",
+    ).then(
+        "C", axes={"i": 64, "j": 64}, reduce={"k": 64}, inputs={"B": (64, 64)},
+        body=lambda A, B, i, j, k: A[i, k] * B[k, j],
+    )  # fmt: skip
+    return changed(
+        lambda s: (
+            None
+            if isinstance(s, Pipeline)
+            else ComputeAt("A", "k.0")
+            if isinstance(s, CacheRead) and s.source == "A"
+            else s
+        ),
+        own,
     )
 
 
@@ -300,5 +332,12 @@ TENSOR_MISTAKES: dict[str, Case] = {
         "guard",
         "zero-filled",
         "divide",
+    ),
+    "tensorize a factor summed on the spot": (
+        lambda: enforced(summed_on_the_spot()),
+        "tensorize mma.m16n8k16",
+        "A.shared of float16",
+        "float32, as it is summed",
+        "A a launch of its own",
     ),
 }

@@ -47,6 +47,8 @@ MISTAKES = {
     "frobnicate(c)": "there is no function 'frobnicate'; there are erf, exp, gelu",
     "maximum(c)": "maximum takes 2 values, got 1",
     "relu(c, bias)": "relu takes 1 value, got 2",
+    "relu": "relu is a function; write relu(c)",
+    "bias + gelu": "gelu is a function; write gelu(c)",
     "c ** 2": "'c ** 2' cannot be used; write + - * /",
     "c if bias else c": "'c if bias else c' cannot be used",
     "c.real": "'c.real' cannot be used",
@@ -65,3 +67,15 @@ def test_a_mistake_is_one_clear_line(text: str) -> None:
         OP.epilogue(body_of(text, {"bias": (4,)}), bias=(4,))
     assert MISTAKES[text] in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["self", "body"])
+def test_an_input_may_have_the_name_of_a_parameter_of_python(name: str) -> None:
+    written = OP.epilogue(body_of(f"c + {name}", {name: (4,)}), **{name: (4,)})
+    assert [t.name for t in written.inputs] == ["A", "B", name]
+
+
+@pytest.mark.parametrize("name", ["", "my-bias", "2d", "lambda"])
+def test_an_input_that_no_text_could_name_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match="an input cannot be called"):
+        body_of("c * 2", {name: (4,)})

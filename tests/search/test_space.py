@@ -224,3 +224,14 @@ def test_a_row_as_a_schedule_holds_the_values_of_its_genes() -> None:
             prefix = f"tile.{axis}." if f"tile.{axis}.1" in values else None
             if prefix:
                 assert steps[axis].factors == tuple(v for h, v in values.items() if h.startswith(prefix))
+
+
+def test_an_operator_of_single_elements_has_figures() -> None:
+    """Nothing of its patterns is a vector."""
+    one, random = Space(o.matmul(1, 1, 1), LIMITS), np.random.default_rng(0)
+    some, _ = one.repair(random, one.draw(random, 200))
+    figures = one.figures(some)
+    for row in range(len(some))[:: len(some) // 20]:
+        alone = analyse(one.schedule(some, row).program, LIMITS)
+        for name, values in figures.items():
+            assert values[row] == pytest.approx(alone[name][0], rel=1e-9), name

@@ -48,6 +48,20 @@ RUN: dict[str, Operator] = {
 }  # fmt: skip
 
 
+def test_a_depth_that_no_instruction_fits_is_left_to_others() -> None:
+    """Every launch but the largest has one structure: an illegal one would leave no legal schedule at all."""
+    window = o.conv2d(1, 1, 8, 8, out_channels=8, kernel=7, padding=3, **HALF)
+    outer = o.matmul(32, 32, 1, **HALF)
+    for first in (window, outer):
+        assert not [s for s in structures(first, A100) if "tensor" in s.name]
+    op = outer.then(
+        "D", axes={"u": 32, "v": 32}, reduce={"w": 32}, inputs={"E": (32, 32)},
+        body=lambda C, E, u, v, w: C[u, w] * E[w, v],
+    )  # fmt: skip
+    space, random = Space(op, A100), np.random.default_rng(0)
+    assert len(space.repair(random, space.draw(random, 200))[0])
+
+
 def tensor_rows(space: Space) -> list[int]:
     return [i for i, s in enumerate(space.structures) if "tensor" in s.name]
 
