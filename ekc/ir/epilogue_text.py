@@ -55,7 +55,10 @@ def body_of(text: str, inputs: Mapping[str, object]) -> Callable[..., ex.Operand
         )
 
     def body(*elements: ex.Expr, **more: ex.Expr) -> ex.Operand:
-        return _value(tree, dict(zip(own, elements, strict=True)) | more, text)
+        try:
+            return _value(tree, dict(zip(own, elements, strict=True)) | more, text)
+        except (RecursionError, OverflowError) as problem:
+            raise InvalidInput(f"epilogue: a text that goes too far ({problem})") from problem
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     parameters = [inspect.Parameter(name, kind) for name in (*own, *inputs)]

@@ -57,6 +57,8 @@ MISTAKES = {
     "c + __import__('os')": "\"'os'\" cannot be used",
     "c + open(c)": "there is no function 'open'",
     "relu(x=c)": "'relu(x=c)' cannot be used",
+    "c" + " + 1" * 2000: "a text that goes too far",
+    "c + 1" + "0" * 400: "a text that goes too far",
     "c + 'a'": "\"'a'\" cannot be used",
 }
 
