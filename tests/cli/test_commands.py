@@ -109,7 +109,13 @@ def test_time_budget_ends_with_the_best_so_far(capsys: pytest.CaptureFixture[str
 def test_ctrl_c_ends_with_the_best_so_far(tmp_path: Path) -> None:
     command = [*EKC, "tune", *SIZE, "--trials", "400", "--records", "t.db", "--quiet"]
     with subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Tests that run in the background may have inherited that Ctrl-C is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as run:
         deadline = time.monotonic() + 60
         while not _rows(tmp_path / "t.db") and time.monotonic() < deadline:

@@ -254,6 +254,7 @@ def test_the_terminal_is_left_as_it_was(
 ) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # What runs in the background may have inherited none.
         command = [sys.executable, "-m", "ekc", "govern", *words]
         os.execve(sys.executable, command, os.environ | {"TERM": "xterm", "PYTHONPATH": str(ROOT)})
     seen = b""
