@@ -55,7 +55,6 @@ class ScheduleTask:
         self._tried: set[str] = set()
         self._began = time.monotonic()
         self._unjudged = 0
-        self._fastest_s = math.inf
 
     def given(self, start: Sequence[Schedule]) -> list[Candidate]:
         """Schedules of the caller's own, each once."""
@@ -121,7 +120,9 @@ class ScheduleTask:
     ) -> NDArray[np.float64]:
         """The objective, and dearer by `TOO_SLOW` for what is too slow to win."""
         asked = merit(self.wish.objective, latency_s, latency_s * watts)
-        limit = (1 + self.wish.max_slowdown) * self._fastest_s
+        # What failed after it was timed is no longer the fastest.
+        fastest = min((c.latency_s for c in self.working), default=math.inf)
+        limit = (1 + self.wish.max_slowdown) * fastest
         return np.asarray(asked * np.maximum(latency_s / limit, 1.0) ** TOO_SLOW)
 
     @property
@@ -166,7 +167,6 @@ class ScheduleTask:
             c.status = outcome.status
         else:
             c.timings.append(outcome)
-            self._fastest_s = min(self._fastest_s, outcome.latency_s)
 
     def _meter(self, c: Candidate) -> bool:
         outcome = self.bench.meter(c.schedule, lambda: c.kernel, LABEL_WINDOW_S)

@@ -3,33 +3,15 @@
 from __future__ import annotations
 
 import csv
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
-
-
-def run(script: str, tmp_path: Path, *options: str) -> tuple[str, dict[str, Any]]:
-    file = tmp_path / "figures.json"
-    done = subprocess.run(
-        [sys.executable, str(FOLDER / script), "--json", str(file), *options],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | {"PYTHONPATH": str(FOLDER.parent), "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout, json.loads(file.read_text())
+from tests.benchmarks.running import FOLDER, run
 
 
 def test_governor(tmp_path: Path) -> None:
-    text, figures = run("governor.py", tmp_path, "--seeds", "1", "--seconds", "600")
+    text, figures = run("governor.py", tmp_path, "--seeds", "1", "--seconds", "600", OMP_NUM_THREADS="1")
     assert "simulated" in text
     rows = {row["governor"]: row for row in figures["rows"]}
     assert set(rows) == {
@@ -126,7 +108,7 @@ def sweeps(folder: Path) -> None:
 
 def test_governor_replay(tmp_path: Path) -> None:
     sweeps(tmp_path)
-    text, figures = run("governor_replay.py", tmp_path, "--data", str(tmp_path))
+    text, figures = run("governor_replay.py", tmp_path, "--data", str(tmp_path), OMP_NUM_THREADS="1")
     assert "rows of real GPUs" in text
     rows = {row["recording"]: row for row in figures["rows"]}
     assert set(rows) == {

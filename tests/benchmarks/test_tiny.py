@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import itertools
-import json
 import os
 import subprocess
 import sys
@@ -15,21 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
-
-
-def run(script: str, tmp_path: Path, *options: str) -> tuple[str, dict[str, Any]]:
-    """What a benchmark printed, and its JSON."""
-    file = tmp_path / "figures.json"
-    done = subprocess.run(
-        [sys.executable, str(FOLDER / script), "--json", str(file), *options],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | {"EKC_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(FOLDER.parent)},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout, json.loads(file.read_text())
+from tests.benchmarks.running import FOLDER, run
 
 
 @pytest.mark.parametrize("script", sorted(p.name for p in FOLDER.glob("*.py") if "argparse" in p.read_text()))
