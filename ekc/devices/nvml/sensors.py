@@ -37,8 +37,8 @@ they throttle nothing."""
 class Sensors:
     """The sensors of one GPU, named by its UUID, as NVML or CUDA tells it.
 
-    A reading that fails is NaN or None, and `problem` says why. Raises `ActuatorError` (a `DeviceError`) where
-    there is no such GPU, and from any reading once it is lost.
+    A reading that fails is NaN or None, and `problem` says why. Raises `ActuatorError` (a `DeviceError`)
+    where there is no such GPU, and from any reading once it is lost.
     """
 
     def __init__(self, uuid: str, library: Any = None) -> None:
