@@ -198,4 +198,4 @@ def read_metering(data: Mapping[str, Any]) -> Metering:
     known = dict(data) | {"conditions": _conditions(data["conditions"])}
     for name in ("power_interval_w", "energy_interval_j"):
         known[name] = Interval(**data[name])
-    return Metering(**known)
+    return Metering(**known | {"notes": tuple(data.get("notes", ()))})

@@ -12,13 +12,13 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.base import Timing
 from ekc.devices.cuda.driver import Driver
-from ekc.devices.cuda.opening import open_cuda
 from ekc.ir.schedule import Schedule
 from ekc.search.candidate import Candidate
 from ekc.search.finals import Finals
 from ekc.search.measuring import Bench
 from ekc.search.records import Kind, RecordStore
 from tests.devices.cuda.faulty import REASONS, Plan, faulty_hand
+from tests.devices.cuda.scripted import ScriptedNode
 
 OP = ekc.matmul(4, 8, 4)
 ROWS = Schedule(OP).bind("i", "block.x").bind("j", "thread.x").cache_write("C")
@@ -26,7 +26,7 @@ COLUMNS = Schedule(OP).bind("j", "block.x").bind("i", "thread.x").cache_write("C
 SCHEDULES = (ROWS, COLUMNS, ROWS.unroll("k"))
 IN_PROCESS = {"borrow", "give_back"}
 """Used by calls on the caller's own stream, not by a worker; see test_calls.py."""
-DESCRIBING = {"version", "count", "name", "uuid", "pci_bus", "memory_bytes", "attribute"}
+DESCRIBING = {"version", "count", "name", "uuid", "memory_bytes", "attribute"}
 AT_START = DESCRIBING | {"open", "stream", "event"}
 """Called when a worker starts: these tests let one start."""
 METHODS = sorted(n for n in vars(Driver) if not n.startswith("_") and n not in IN_PROCESS)
@@ -44,10 +44,8 @@ def run(plan: Plan, kernels: dict[str, CompiledKernel], store: RecordStore) -> l
     """A small run: every schedule timed, then checked. The second one meets the fault."""
     short = plan.method in ("begin_capture", "end_capture", "replay", "drop")
     script = {"launch_s": 1e-5 if short else 5e-3}
-    device = open_cuda(
-        "cuda:0@cold" if plan.method == "fill" else "cuda:0",
-        lambda index: faulty_hand(plan, index, **script),
-    )
+    target = "cuda:0@cold" if plan.method == "fill" else "cuda:0"
+    device = ScriptedNode().open(target, lambda index: faulty_hand(plan, index, **script))
     bench = Bench(device, store)
     finals = Finals(OP, bench, "latency", 0.05)
     done = []
