@@ -7,8 +7,6 @@ Formats: <https://dmlc.github.io/dlpack/latest/python_spec.html> and
 from __future__ import annotations
 
 import ctypes
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +14,9 @@ from ekc.errors import InvalidInput
 from ekc.ir.operator import TensorSpec
 
 LEGACY_STREAM = 1
-"""How both formats call CUDA's default stream, whose handle is 0; 2 is that of each thread, 2 for the driver
-too."""
-_CUDA, _CUDA_MANAGED = 2, 13
-"""DLPack's kinds of device whose memory a kernel can use."""
+"""How both formats call CUDA's default stream, whose handle is 0. Other streams are told by their handles."""
+_CUDA = (2, 13)
+"""DLPack's kinds of device whose memory a kernel can use: CUDA's own and managed."""
 _KINDS = {(2, 32): "float32", (2, 16): "float16", (4, 16): "bfloat16", (0, 8): "int8", (0, 32): "int32"}
 """DLPack's (code, bits)."""
 _TYPESTRS = {"<f4": "float32", "<f2": "float16", "|i1": "int8", "<i4": "int32"}
@@ -32,8 +29,10 @@ class DeviceArray:
     address: int
     shape: tuple[int, ...]
     dtype: str
-    device: int | None
-    """CUDA's number of the GPU; None where the format does not tell."""
+    strides: tuple[int, ...] | None
+    """In elements; None for row-major without gaps."""
+    stream: int | None
+    """Who uses the array must follow this stream; None where its owner saw to that."""
     read_only: bool
     owner: Any
 
@@ -60,42 +59,73 @@ class _Tensor(ctypes.Structure):
 def on_gpu(array: Any) -> bool:
     """Whether an object says that it lies in the memory of a CUDA GPU."""
     if hasattr(array, "__dlpack_device__"):
-        return int(array.__dlpack_device__()[0]) in (_CUDA, _CUDA_MANAGED)
-    # A property that may raise: PyTorch's does for tensors on the CPU.
+        return int(array.__dlpack_device__()[0]) in _CUDA
     return hasattr(array, "__cuda_array_interface__")
 
 
-def device_of(array: Any) -> int | None:
-    """CUDA's number of the GPU an array lies on, where it tells."""
-    return int(array.__dlpack_device__()[1]) if hasattr(array, "__dlpack_device__") else None
-
-
 def taken(array: Any, spec: TensorSpec, stream: int) -> DeviceArray:
-    """An array of a tensor's shape and type, ready to be used on a stream (by the driver's handle).
+    """An array of a tensor's shape and type, for use on a stream.
 
-    Raises `InvalidInput` for another shape or type, or elements that do not follow each other in row-major order.
+    Raises `InvalidInput` for another shape or type, for gaps between elements, and where the owner refuses.
     """
-    found = _dlpack(array, stream) if hasattr(array, "__dlpack__") else _interface(array, spec.name)
+    try:
+        found = _dlpack(array, stream) if hasattr(array, "__dlpack__") else _interface(array)
+    except (BufferError, RuntimeError, TypeError, AttributeError) as problem:
+        raise InvalidInput(f"{spec.name} cannot be taken: {str(problem).splitlines()[0]}") from problem
+    needed = spec.dtype.numpy.name
     if found.shape != spec.shape:
         raise InvalidInput(f"{spec.name} has shape {found.shape}, needed {spec.shape}")
-    if found.dtype != spec.dtype.cuda_array:
-        raise InvalidInput(f"{spec.name} is {found.dtype}, needed {spec.dtype}")
+    if found.dtype != needed:
+        raise InvalidInput(f"{spec.name} is {found.dtype}, needed {needed}")
+    if found.strides is not None and not _dense(found.strides, spec):
+        raise InvalidInput(
+            f"{spec.name} has strides {found.strides}, needed {spec.strides}: make it contiguous"
+        )
     return found
 
 
+def _dense(strides: tuple[int, ...], spec: TensorSpec) -> bool:
+    """Row-major without gaps; what a dimension of one element has for a stride says nothing."""
+    told = zip(strides, spec.strides, spec.shape, strict=True)
+    return all(stride == needed for stride, needed, extent in told if extent > 1)
+
+
 def _dlpack(array: Any, stream: int) -> DeviceArray:
-    """By DLPack. The capsule is not consumed: dropping it lets go of the array, as its own destructor says."""
+    """By DLPack. The capsule is not consumed: its own destructor lets go of the array."""
     capsule = array.__dlpack__(stream=stream or LEGACY_STREAM)
-    tensor = ctypes.cast(_capsule_pointer(capsule, b"dltensor"), ctypes.POINTER(_Tensor)).contents
-    shape = tuple(tensor.shape[: tensor.ndim])
+    tensor = _Tensor.from_address(_pointer(capsule))
     kind = (tensor.dtype.code, tensor.dtype.bits)
-    if tensor.strides:
-        _check_dense(shape, tuple(tensor.strides[: tensor.ndim]))
     return DeviceArray(
         address=(tensor.data or 0) + tensor.byte_offset,
-        shape=shape,
-        dtype=_KINDS.get(kind, f"of DLPack's type {kind}"),
-        device=tensor.device_id,
+        shape=tuple(tensor.shape[: tensor.ndim]),
+        dtype=_KINDS.get(kind, f"of DLPack's kind {kind}"),
+        strides=tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None,
+        stream=None,
         read_only=False,
         owner=capsule,
+    )
+
+
+def _pointer(capsule: Any) -> int:
+    """What a capsule holds."""
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    return int(get(capsule, b"dltensor"))
+
+
+def _interface(array: Any) -> DeviceArray:
+    """By `__cuda_array_interface__`, whose strides are bytes."""
+    told = array.__cuda_array_interface__
+    address, read_only = told["data"]
+    kind = _TYPESTRS.get(told["typestr"], f"of type {told['typestr']}")
+    size, strides = int(told["typestr"][2:]), told.get("strides")
+    stream = told.get("stream")
+    return DeviceArray(
+        address=address,
+        shape=tuple(told["shape"]),
+        dtype=kind,
+        strides=None if strides is None else tuple(s // size for s in strides),
+        stream=0 if stream == LEGACY_STREAM else stream,
+        read_only=read_only,
+        owner=array,
     )

@@ -24,7 +24,7 @@ OP = ekc.matmul(4, 8, 4)
 ROWS = Schedule(OP).bind("i", "block.x").bind("j", "thread.x").cache_write("C")
 COLUMNS = Schedule(OP).bind("j", "block.x").bind("i", "thread.x").cache_write("C")
 SCHEDULES = (ROWS, COLUMNS, ROWS.unroll("k"))
-IN_PROCESS = {"borrow", "give_back"}
+IN_PROCESS = {"borrow", "give_back", "follow", "holder", "leave"}
 """Used by calls on the caller's own stream, not by a worker; see test_calls.py."""
 DESCRIBING = {"version", "count", "name", "uuid", "memory_bytes", "attribute"}
 AT_START = DESCRIBING | {"open", "stream", "event"}
