@@ -67,7 +67,8 @@ def test_trials_are_spread_over_gpus_and_filed_in_order(
     schedules, gpus = zip(*order(files[0]), strict=True)
     # The naive schedule is timed before the search, on the first.
     assert gpus[1:5] == ("0", "1", "0", "1")
-    assert order(files[1])[:8] == order(files[0])[:8]
+    # What is bred later follows what was measured, which is never the same twice.
+    assert order(files[1])[:5] == order(files[0])[:5]
     assert len(set(schedules)) == len(schedules)
 
 
