@@ -51,7 +51,7 @@ def test_one_that_never_starts_says_its_last_words() -> None:
     remote = Remote("cuda:0", partial(Child, 0, "ekc.no_such_module"))
     for _ in range(2):
         with pytest.raises(
-            DeviceError, match="ended with status 1; its last words: .*No module named ekc.no"
+            DeviceError, match=r"ended with status 1; its last words: .*No module named ekc.no"
         ):
             remote.ask(Describe())
 
