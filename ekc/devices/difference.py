@@ -53,9 +53,7 @@ def difference(one: Sequence[Measured], other: Sequence[Measured]) -> Difference
     windows alone, and it does not count. Raises `InvalidInput` where there are not as many of both, or none.
     """
     if len(one) != len(other) or not one:
-        raise InvalidInput(
-            f"a difference needs pairs of measurements: {len(one)} of one and {len(other)} of the other are none"
-        )
+        raise InvalidInput(f"a difference needs pairs of measurements: there are {len(one)} and {len(other)}")
     ratios = np.log([a.value / b.value for a, b in zip(one, other, strict=True)])
     within = sum(_relative(a) ** 2 + _relative(b) ** 2 for a, b in zip(one, other, strict=True))
     half = NORMAL_95 * math.sqrt(within) / len(ratios)
