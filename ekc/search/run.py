@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ekc.errors import NothingLegal
+from ekc.errors import DeviceError, NothingLegal
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from ekc.search.candidate import Candidate
@@ -118,7 +118,11 @@ class Run:
 
     def _at_clock(self, best: Candidate, mhz: int) -> Trial | None:
         """None where the device failed; why is on file, and the first time in the summary."""
-        bench = Bench(self.device.at_clock(mhz), self.bench.store, self.bench.spent)
+        try:
+            bench = Bench(self.device.at_clock(mhz), self.bench.store, self.bench.spent)
+        except DeviceError as problem:
+            self.clocks_note = self.clocks_note or f"at {mhz} MHz: device: {problem}"
+            return None
         c = self.task.candidate(best.schedule, best.structure, best.round)
         timing = bench.time(c.schedule, lambda: best.kernel)
         metering = bench.meter(c.schedule, lambda: best.kernel, FINAL_WINDOW_S)
