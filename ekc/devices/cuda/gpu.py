@@ -1,0 +1,81 @@
+"""One real GPU: its worker, what it says of itself, and what can be read of it meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ekc.codegen.compiled import CompiledKernel
+from ekc.devices.cuda.caller import Caller, RemoteCaller
+from ekc.devices.cuda.driver import version_text
+from ekc.devices.cuda.facts import Facts
+from ekc.devices.cuda.messages import Describe
+from ekc.devices.cuda.remote import Remote
+from ekc.devices.meter import Board, Window, meter
+from ekc.devices.nvml.board import NvmlBoard
+from ekc.devices.nvml.sensors import Sensors
+from ekc.errors import DeviceError
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Clock, temperature and throttle reasons around a measurement."""
+
+    clock_mhz: float
+    """The lower of before and after."""
+    temperature_c: float
+    """After it."""
+    throttle: tuple[str, ...]
+    power_cap_w: float | None
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU to be used by one thread at a time: hold `lock` from a question to its answer."""
+
+    index: int
+    remote: Remote
+    facts: Facts
+    sensors: Sensors
+    board: Callable[[Sensors, Caller], Board] = NvmlBoard
+    lock: Any = field(default_factory=threading.RLock)
+
+    @classmethod
+    def opened(cls, index: int, remote: Remote, sensors: Callable[[str], Sensors], nvrtc: str) -> Gpu:
+        """Ask the worker what the GPU is, and find its sensors by its UUID.
+
+        Raises `DeviceError` where there is none, or its driver is too old."""
+        facts: Facts = remote.ask(Describe())
+        check_driver(facts, nvrtc)
+        return cls(index, remote, facts, sensors(facts.uuid))
+
+    def ask(self, request: Any) -> tuple[Any, Seen]:
+        """The worker's answer, and what the sensors said before and after."""
+        with self.lock:
+            before = self._look()
+            answer = self.remote.ask(request)
+            after = self._look()
+        throttle = tuple(sorted({*before.throttle, *after.throttle}))
+        clock_mhz = min(before.clock_mhz, after.clock_mhz)
+        return answer, replace(after, clock_mhz=clock_mhz, throttle=throttle)
+
+    def meter(self, kernel: CompiledKernel, call_s: float, seconds: float) -> Window:
+        """Power of back-to-back calls; see `ekc.devices.meter`."""
+        with self.lock:
+            return meter(self.board(self.sensors, RemoteCaller(self.remote)), kernel, call_s, seconds)
+
+    def _look(self) -> Seen:
+        s = self.sensors
+        return Seen(s.clock_mhz(), s.temperature_c(), s.throttle(), s.power_cap_w())
+
+
+def check_driver(facts: Facts, nvrtc: str) -> None:
+    """Machine code of one CUDA major version runs on every driver of that version or a later one."""
+    needed = int(nvrtc.split(".")[0])
+    if facts.driver_version < 1000 * needed:
+        raise DeviceError(
+            f"{facts.name}: its driver is for CUDA {version_text(facts.driver_version)}, too old for the "
+            f"machine code of NVRTC {nvrtc}: update the driver to one for CUDA {needed}.0 or later"
+        )
