@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ekc.governor.actuators.nvml_board import NvmlBoard, explained
-from ekc.governor.actuators.settable import Limit, Reference
-from ekc.governor.protocols import Gears, Settings
+from ekc.devices.limits.nvml_board import NvmlBoard
+from ekc.devices.limits.settable import Gears, Limit, Reference, Settings
+from ekc.devices.nvml.library import explained
 
 
 class NvmlLimits:
