@@ -34,11 +34,22 @@ _EITHER_WAY |= {np.bitwise_and, np.bitwise_or}
 _OF_TWINS = {np.minimum, np.maximum, np.bitwise_and, np.bitwise_or}
 """What gives an operand that stands on both sides."""
 
+_EXACT = 1 << 53
+"""Integers up to here are floats, too."""
+
 
 def number(value: Any) -> Any:
     """A Python number for a plain NumPy one; anything else as it is."""
     plain = isinstance(value, np.generic) or (type(value) is np.ndarray and not value.ndim)
     return value.item() if plain and value.dtype in (np.bool_, np.int64, np.float64) else value
+
+
+def alike(function: Any, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Operands with integers beside vectors of floats as floats, which NumPy would make of them each time."""
+    floats = any(isinstance(x, np.ndarray) and x.dtype == np.float64 for x in operands)
+    if not floats or not isinstance(function, np.ufunc):
+        return operands
+    return tuple(float(x) if type(x) is int and abs(x) < _EXACT else x for x in operands)
 
 
 def in_order(function: Any, operands: tuple[Any, ...], refs: tuple[Any, ...]) -> tuple[Any, ...]:
