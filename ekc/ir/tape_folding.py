@@ -34,6 +34,8 @@ _EITHER_WAY |= {np.bitwise_and, np.bitwise_or}
 _OF_TWINS = {np.minimum, np.maximum, np.bitwise_and, np.bitwise_or}
 """What gives an operand that stands on both sides."""
 
+_PLAIN = (np.bool_, np.int64, np.float64)
+"""Types that a Python number becomes again: not the int8 of a remainder of booleans."""
 _EXACT = 1 << 53
 """Integers up to here are floats, too."""
 
@@ -41,7 +43,7 @@ _EXACT = 1 << 53
 def number(value: Any) -> Any:
     """A Python number for a plain NumPy one; anything else as it is."""
     plain = isinstance(value, np.generic) or (type(value) is np.ndarray and not value.ndim)
-    return value.item() if plain and value.dtype in (np.bool_, np.int64, np.float64) else value
+    return value.item() if plain and value.dtype in _PLAIN else value
 
 
 def alike(function: Any, operands: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -77,7 +79,7 @@ def folded(function: Any, operands: tuple[Any, ...], found: Any) -> Any:
             if constant == neutral and found.dtype.kind in kinds:
                 return _same(other, found)
             swallowing, left, kinds = _SWALLOWING.get(function, (None, None, ""))
-            if constant == swallowing and found.dtype.kind in kinds:
+            if constant == swallowing and found.dtype.kind in kinds and found.dtype in _PLAIN:
                 return found.dtype.type(left).item()
     return None
 
