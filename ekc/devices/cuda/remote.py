@@ -111,10 +111,15 @@ class Remote:
             self._hands.append(self._hire())
             limit += self.patience.start
         hand = self._hands[0]
-        # A worker that ended since can still be read: what it said last is the reason.
-        with suppress(OSError):
-            hand.connection.send(request)
-        return self._reply(hand, limit)
+        try:
+            # A worker that ended since can still be read: what it said last is the reason.
+            with suppress(OSError):
+                hand.connection.send(request)
+            return self._reply(hand, limit)
+        except BaseException:
+            # Its answer, if one comes after Ctrl-C, must not be taken for that to the next question.
+            _dismiss(self._hands)
+            raise
 
     def close(self) -> None:
         """End the worker."""
@@ -123,17 +128,14 @@ class Remote:
     def _reply(self, hand: Hand, limit: float) -> Any:
         try:
             if not hand.connection.poll(limit):
-                _dismiss(self._hands)
                 raise DeviceError(f"{self.name} hung: no answer within {limit:g} s; its worker was killed")
             reply = hand.connection.recv()
         except (EOFError, OSError):
             status = hand.ended(GRACE_S)
             words = hand.last_words()
-            _dismiss(self._hands)
             told = f"; its last words: {words}" if words else ""
             raise DeviceError(f"{self.name}: the worker {_ending(status)}{told}") from None
         if isinstance(reply, Fault):
-            _dismiss(self._hands)
             raise DeviceError(f"{self.name}: {reply.reason}")
         return reply
 

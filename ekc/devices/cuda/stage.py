@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import Launch
@@ -90,7 +91,7 @@ class Stage:
 
     def _put(self, specs: Sequence[TensorSpec], arrays: Sequence[NDArray[Any]]) -> None:
         for spec, array in zip(specs, arrays, strict=True):
-            self.driver.upload(self._space(spec.name, spec.bytes), array)
+            self.driver.upload(self._space(spec.name, spec.bytes), np.ascontiguousarray(array))
 
     def _space(self, tensor: str, size: int) -> int:
         """Room for a tensor: what it had, if that is of this size."""

@@ -132,6 +132,7 @@ class ScriptedDriver:
         self.free(address)
 
     def upload(self, address: int, array: np.ndarray) -> None:
+        assert array.flags.c_contiguous, "the driver copies bytes as they lie"
         memory = self.memory[address]
         memory.data[: array.nbytes] = array.reshape(-1).view(np.uint8)
         memory.version += 1

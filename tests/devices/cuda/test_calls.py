@@ -170,6 +170,8 @@ def test_numpy_goes_to_the_gpu_that_was_named_and_it_is_said(driver: ScriptedDri
     near(kernel(*random_inputs(OP)), OP)
     assert kernel.executed_by == device.executed_by == "Scripted A100 (cuda:0): the machine code itself"
     assert kernel.arch == "sm_80"
+    a, b = random_inputs(OP)
+    near(kernel(np.asfortranarray(a), b), OP)
     with pytest.raises(InvalidInput, match="a device has its own"):
         ekc.compile(naive(OP), "sm_80", device=device)
     with pytest.raises(InvalidInput, match="A has shape"):

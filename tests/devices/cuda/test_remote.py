@@ -9,6 +9,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,3 +83,31 @@ def test_a_worker_ends_when_nobody_holds_its_remote() -> None:
     remote._hands.append(hire())
     del remote
     assert hired[0].ended(0) is not None
+
+
+def test_after_ctrl_c_no_late_answer_is_taken_for_another() -> None:
+    class Interrupted:
+        """A connection during whose wait somebody presses Ctrl-C."""
+
+        def __init__(self, connection: Any) -> None:
+            self._connection = connection
+
+        def poll(self, seconds: float) -> bool:
+            raise KeyboardInterrupt
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._connection, name)
+
+    hired: list[Child] = []
+
+    def hire() -> Child:
+        hired.append(Child(0, HUNG))
+        hired[-1].connection = Interrupted(hired[-1].connection)  # type: ignore[assignment]
+        return hired[-1]
+
+    remote = Remote("cuda:0", hire)
+    for number in (1, 2):
+        with pytest.raises(KeyboardInterrupt):
+            remote.ask(Describe())
+        assert len(hired) == number
+        assert hired[-1].ended(0) is not None
