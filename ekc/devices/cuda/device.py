@@ -19,9 +19,10 @@ from ekc.codegen import nvrtc
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.base import Clocks, Conditions, Metering, Timing
 from ekc.devices.cuda.driver import version_text
-from ekc.devices.cuda.gpu import Gpu, Seen
+from ekc.devices.cuda.gpu import Gpu
 from ekc.devices.cuda.median import interval, median
 from ekc.devices.cuda.messages import Execute, Outputs, Rules, Samples, Time, Work
+from ekc.devices.cuda.watch import Seen
 from ekc.devices.digest import digest
 from ekc.errors import DeviceError, InvalidInput
 from ekc.ir.agreement import DATA_SEED

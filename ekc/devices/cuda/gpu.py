@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from ekc.codegen.compiled import CompiledKernel
@@ -15,22 +15,11 @@ from ekc.devices.cuda.driver import version_text
 from ekc.devices.cuda.facts import Facts
 from ekc.devices.cuda.messages import Describe
 from ekc.devices.cuda.remote import Remote
+from ekc.devices.cuda.watch import Seen, Watch
 from ekc.devices.meter import Board, Window, meter
 from ekc.devices.nvml.board import NvmlBoard
 from ekc.devices.nvml.sensors import Sensors
 from ekc.errors import DeviceError
-
-
-@dataclass(frozen=True)
-class Seen:
-    """Clock, temperature and throttle reasons around a measurement."""
-
-    clock_mhz: float
-    """Right after the measurement, while the GPU still holds it."""
-    temperature_c: float
-    """After it."""
-    throttle: tuple[str, ...]
-    power_cap_w: float | None
 
 
 @dataclass(frozen=True)
@@ -56,14 +45,11 @@ class Gpu:
         return cls(index, remote, facts, found, SmClocks(found))
 
     def ask(self, request: Any, mhz: int | None = None) -> tuple[Any, Seen]:
-        """The worker's answer, and what the sensors said; at a clock, or as the driver chooses. The clock is
-        that right after: before, an idle GPU shows one that no kernel ran at."""
+        """The worker's answer, and what the sensors said meanwhile; at a clock, or as the driver chooses."""
         with self.lock, self._at(mhz):
-            before = self._look()
-            answer = self.remote.ask(request)
-            after = self._look()
-        throttle = tuple(sorted({*before.throttle, *after.throttle}))
-        return answer, replace(after, throttle=throttle)
+            with Watch(self.sensors) as watch:
+                answer = self.remote.ask(request)
+            return answer, watch.seen()
 
     def meter(self, kernel: CompiledKernel, call_s: float, seconds: float, mhz: int | None = None) -> Window:
         """Power of back-to-back calls; see `ekc.devices.meter`."""
@@ -72,10 +58,6 @@ class Gpu:
 
     def _at(self, mhz: int | None) -> AbstractContextManager[None]:
         return nullcontext() if mhz is None else self.clocks.held(mhz)
-
-    def _look(self) -> Seen:
-        s = self.sensors
-        return Seen(s.clock_mhz(), s.temperature_c(), s.throttle(), s.power_cap_w())
 
 
 def check_driver(facts: Facts, nvrtc: str) -> None:

@@ -1,0 +1,68 @@
+"""What is noted of a GPU while it works."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pynvml
+import pytest
+
+from ekc.devices.cuda.watch import LOOK_S, Watch
+from ekc.devices.nvml.sensors import Sensors
+from ekc.errors import DeviceError
+from tests.devices.cuda.scripted import ScriptedNode
+
+
+class Busy(Sensors):
+    """A clock that is low before and after, and high while something is done."""
+
+    working = False
+    looked = threading.Event()
+    reasons: tuple[str, ...] = ()
+
+    def clock_mhz(self) -> float:
+        self.looked.set()
+        return 1410.0 if self.working else 210.0
+
+    def throttle(self) -> tuple[str, ...]:
+        return self.reasons
+
+
+def sensors_of(node: ScriptedNode, kind: Any = Sensors) -> Any:
+    return kind("0", node.library)
+
+
+def test_the_clock_is_that_of_the_work_and_no_reason_is_lost() -> None:
+    sensors = sensors_of(ScriptedNode(), Busy)
+    with Watch(sensors) as watch:
+        sensors.working, sensors.reasons = True, ("power cap",)
+        for reasons in (("hardware slowdown",), ()):
+            sensors.looked.clear()
+            assert sensors.looked.wait()
+            sensors.reasons = reasons
+        sensors.looked.clear()
+        assert sensors.looked.wait()
+    sensors.working = False
+    seen = watch.seen()
+    assert seen.clock_mhz == 1410.0
+    assert "power cap" in seen.throttle
+    assert seen.power_cap_w == 400.0
+
+
+def test_a_short_measurement_is_followed_by_a_look() -> None:
+    with Watch(sensors_of(ScriptedNode())) as watch:
+        pass
+    assert watch.seen().clock_mhz == 1410.0
+
+
+def test_a_gpu_that_is_lost_ends_the_watch_and_is_told() -> None:
+    node = ScriptedNode()
+    sensors = sensors_of(node)
+    node.library.fails = dict.fromkeys(
+        ("nvmlDeviceGetClockInfo", "nvmlDeviceGetCurrentClocksEventReasons"), pynvml.NVML_ERROR_GPU_IS_LOST
+    )
+    with Watch(sensors) as watch:
+        watch._thread.join(20 * LOOK_S)
+    with pytest.raises(DeviceError, match="lost"):
+        watch.seen()
