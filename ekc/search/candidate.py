@@ -109,6 +109,7 @@ class Candidate:
             energy_interval_j=_mean_interval([m.energy_interval_j for m in self.meterings]),
             energies_j=tuple(Measured(m.energy_j, m.energy_interval_j) for m in self.meterings),
             metered=self.metered,
+            notes=tuple(dict.fromkeys(note for m in self.meterings for note in m.notes)),
             clock_mhz=last.clock_mhz if last else None,
             throttle=last.throttle if last else (),
             round=self.round,

@@ -35,6 +35,8 @@ class Trial:
     energies_j: tuple[Measured, ...] = ()
     """Each metering, in the order in which finalists were metered in turn."""
     metered: bool = False
+    notes: tuple[str, ...] = ()
+    """What the meter had to say of its figures, each once."""
     clock_mhz: float | None = None
     throttle: tuple[str, ...] = ()
     round: int = 0
@@ -60,6 +62,7 @@ class Trial:
             "energy_interval_j": _pair(self.energy_interval_j),
             "energies_j": [[m.value, m.interval.low, m.interval.high] for m in self.energies_j],
             "metered": self.metered,
+            "notes": list(self.notes),
             "clock_mhz": self.clock_mhz,
             "throttle": list(self.throttle),
             "round": self.round,

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from ekc.devices.base import Interval
+from ekc.devices.difference import Measured
 from ekc.search.model_card import MOST_LINES, model_card
 from ekc.search.result import ModelCard, TuningResult
 from ekc.search.spent import Spent, calls_to_break_even
@@ -99,3 +101,33 @@ def test_a_run_counts_what_its_measurements_took(result: TuningResult) -> None:
     assert spent.timing_s > timings
     idle, cap = spent.metering_s * 30, spent.metering_s * 500
     assert idle < spent.joules < cap
+
+
+def in_turn(*joules: float) -> tuple[Measured, ...]:
+    return tuple(Measured(x, Interval(0.998 * x, 1.002 * x)) for x in joules)
+
+
+@pytest.mark.parametrize(
+    ("best", "fastest", "words"),
+    [
+        (in_turn(0.95, 0.951, 0.949), in_turn(1.0, 1.001, 0.999), "a difference: -5.0 % (-5"),
+        (in_turn(0.99, 1.02, 0.97), in_turn(1.0, 1.0, 1.0), "no difference is shown: -0.7 % ("),
+        (in_turn(0.9), in_turn(1.0), "no difference is shown: -10.0 % ("),
+        (in_turn(0.9, 0.9), in_turn(1.0), "not metered in turn, so no difference is shown"),
+    ],
+)
+def test_a_saving_counts_by_what_was_metered_in_turn(
+    result: TuningResult, best: tuple[Measured, ...], fastest: tuple[Measured, ...], words: str
+) -> None:
+    told = replace(
+        result,
+        best=replace(result.best, energies_j=best),
+        fastest=replace(result.fastest, schedule=result.baseline.schedule, energies_j=fastest),
+    )
+    assert words in " ".join(told.summary().split())
+
+
+def test_what_the_meter_had_to_say_is_in_the_summary(result: TuningResult) -> None:
+    assert "\nmetering " not in result.summary()
+    told = replace(result, best=replace(result.best, notes=("the clock moved from 900 to 1410 MHz",)))
+    assert "\nmetering   the clock moved from 900 to 1410 MHz\n" in told.summary()
