@@ -49,6 +49,8 @@ class Timing:
     interval_s: Interval
     samples: int
     conditions: Conditions
+    samples_s: tuple[float, ...] = ()
+    """Every sample that the latency is made of, in the order they were taken."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ class Metering:
     window_s: float
     samples: int
     conditions: Conditions
+    samples_w: tuple[float, ...] = ()
+    """Every sample: mean power from each tick of the counter to the next, in order."""
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,8 @@ class Window:
     temperature_c: float
     clock_mhz: float
     throttle: tuple[str, ...]
+    samples_w: tuple[float, ...] = ()
+    """Mean power from each tick to the next."""
 
     def energy_interval_j(self) -> Interval:
         """Interval of the energy of one call."""
@@ -112,6 +114,11 @@ class _Log:
         """From the first tick to the last."""
         return self.ticks[-1].now_s - self.ticks[0].now_s
 
+    def samples_w(self) -> tuple[float, ...]:
+        """Mean power from each tick to the next."""
+        joules = np.diff([tick.counter_mj for tick in self.ticks]) / 1000.0
+        return tuple((joules / np.diff([tick.now_s for tick in self.ticks])).tolist())
+
 
 def meter(board: Board, kernel: CompiledKernel, call_s: float, seconds: float) -> Window:
     """Meter calls of about `call_s` each over a window of about `seconds` or a little more."""
@@ -136,6 +143,7 @@ def meter(board: Board, kernel: CompiledKernel, call_s: float, seconds: float) -
         temperature_c=temperature,
         clock_mhz=clock,
         throttle=tuple(sorted(log.throttle)),
+        samples_w=log.samples_w(),
     )
 
 

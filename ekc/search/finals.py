@@ -48,7 +48,7 @@ class Finals:
                 break
             for c in finalists:
                 self._again(c, FIRST_DRAW + repeat, fresh=repeat == 0)
-        return [c for c in finalists if c.ok and c.metered]
+        return [c for c in finalists if c.ok and (c.metered or self.objective == "latency")]
 
     def pick(self, candidates: list[Candidate]) -> list[Candidate]:
         """The fastest that are right, and among those near them the best by the objective."""
@@ -96,7 +96,9 @@ class Finals:
     def _again(self, candidate: Candidate, draw: int, fresh: bool) -> None:
         timing = self.bench.time(candidate.schedule, lambda: candidate.kernel, draw)
         metering = self.bench.meter(candidate.schedule, lambda: candidate.kernel, FINAL_WINDOW_S, draw)
-        for outcome in (timing, metering):
+        # Where only the latency is asked for, a kernel that cannot be metered may win all the same.
+        spared = self.objective == "latency" and isinstance(metering, Failure)
+        for outcome in (timing,) if spared else (timing, metering):
             if isinstance(outcome, Failure):
                 # A repeat that fails is on file; what was measured before it stands.
                 candidate.status = outcome.status if fresh else candidate.status
@@ -104,7 +106,8 @@ class Finals:
         if fresh:
             candidate.timings, candidate.meterings = [], []
         candidate.timings.append(timing)  # type: ignore[arg-type]
-        candidate.meterings.append(metering)  # type: ignore[arg-type]
+        if not spared:
+            candidate.meterings.append(metering)  # type: ignore[arg-type]
 
     def _merit(self, c: Candidate) -> tuple[float, float, str]:
         """What to make small; an energy that is not even predicted (a run cut short) comes last."""
