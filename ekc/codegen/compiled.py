@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ekc.ir.operator import TensorSpec
+
 
 @dataclass(frozen=True)
 class Resources:
@@ -66,3 +68,5 @@ class CompiledKernel:
     """Useful floating-point operations of the operator (a multiply-add counts two)."""
     min_bytes: float
     """Compulsory traffic: every input read once, every output written once."""
+    inputs: tuple[TensorSpec, ...] = ()
+    """Shapes and types of the operator's inputs; a device that really runs the kernel fills them."""

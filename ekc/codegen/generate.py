@@ -88,6 +88,7 @@ def assemble(schedule: Schedule, made: Generated, output: NvrtcOutput) -> Compil
         workspace_bytes=sum(op.tensors[name].bytes for name in left),
         flops=op.flops,
         min_bytes=op.min_bytes,
+        inputs=op.inputs,
     )
 
 

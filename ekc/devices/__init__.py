@@ -17,10 +17,11 @@ DEFAULT = "a100"
 
 
 def open(target: str = "auto") -> Device:
-    """A device: "auto", "cuda:N", the name of a simulated GPU such as "a100", or "recorded:FILE".
+    """A device: "auto", "cuda:N" (all forms: `cuda/target.py`), a simulated GPU such as "a100", or
+    "recorded:FILE".
 
-    Raises `DeviceError` when there is no such device here; the message names the nearest choice. Raises
-    `RecordError` for a file that is no recording.
+    "auto" is the first GPU, where there is one. Raises `DeviceError` when there is no such device here; the
+    message names the nearest choice. Raises `RecordError` for a file that is no recording.
     """
     from ekc.devices import specs
     from ekc.devices.simulated import SimulatedDevice
@@ -31,29 +32,34 @@ def open(target: str = "auto") -> Device:
         from ekc.devices.recording import RecordedDevice
 
         return RecordedDevice.open(target)
-    if target == "cuda" or target.startswith("cuda:"):
-        raise DeviceError(_no_cuda(target))
-    # This version drives no real GPU yet, so "auto" means the simulated default everywhere.
+    if target == "cuda" or target.startswith(("cuda:", "cuda@")):
+        return _cuda(target)
+    if target == "auto":
+        from ekc.devices import nvml
+
+        if not isinstance(nvml.gpus(), nvml.Absent):
+            return _cuda("cuda:0")
     spec = specs.get(DEFAULT if target == "auto" else target)
     if spec is None:
         raise DeviceError(_unknown(target, specs.names()))
     return SimulatedDevice(spec)
 
 
-def _no_cuda(target: str) -> str:
-    """Why a CUDA device cannot be opened, in one line."""
+def _cuda(target: str) -> Device:
+    """A real GPU; where it cannot be had, the line says why and what can be had."""
     from ekc.devices import nvml
+    from ekc.devices.cuda.opening import open_cuda
+    from ekc.devices.cuda.target import parse
 
-    index = target.removeprefix("cuda").removeprefix(":") or "0"
-    choice = f"use a simulated device, such as --target {DEFAULT}"
-    if not index.isdecimal():
-        return f"no device {target!r}: the index must be a number, as in cuda:0; or {choice}"
-    found = nvml.gpus()
-    if isinstance(found, nvml.Absent):
-        return f"no device {target!r} here: {found.reason}; {choice}"
-    if int(index) >= found:
-        return f"no device {target!r} here: there are {found} GPU(s), cuda:0 to cuda:{found - 1}; {choice}"
-    return f"{target!r} exists, but cuda:N devices arrive in a later version of ekc; {choice}"
+    choice = f"or use a simulated device, such as --target {DEFAULT}"
+    try:
+        wanted, found = parse(target), nvml.gpus()
+        if isinstance(found, nvml.Absent):
+            raise DeviceError(f"no device {target!r} here: {found.reason}")
+        wanted.of(found, target)
+        return open_cuda(target)
+    except DeviceError as problem:
+        raise DeviceError(f"{problem}; {choice}") from problem
 
 
 def _unknown(target: str, names: tuple[str, ...]) -> str:

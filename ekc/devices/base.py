@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
+
+from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel
 from ekc.ir.limits import Limits
@@ -39,6 +42,10 @@ class Conditions:
     data_policy: str
     """How the inputs were filled, e.g. "normal(0,1) seed 0"."""
     ekc_version: str
+    l2: str = ""
+    """"warm" (calls follow each other, as metered ones do) or "cold" (the L2 is overwritten before)."""
+    gpu: str = ""
+    """Which of several GPUs, by its UUID."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,8 @@ class Timing:
     interval_s: Interval
     samples: int
     conditions: Conditions
+    method: str = ""
+    """"events" or "graph replay" on a real GPU."""
     samples_s: tuple[float, ...] = ()
     """Every sample that the latency is made of, in the order they were taken."""
 
@@ -113,6 +122,33 @@ class Device(Protocol):
 
     def at_clock(self, mhz: int) -> Device:
         """The same device with its SM clock fixed at one of `clocks().mhz`; `DeviceError` otherwise."""
+
+
+@runtime_checkable
+class Executes(Protocol):
+    """What a device can do that really runs kernels: give their results."""
+
+    executed_by: str
+    """Who computes, wherever a result is shown."""
+
+    @property
+    def label(self) -> str:
+        """As of `Device`."""
+
+    def execute(
+        self, kernel: CompiledKernel, arrays: Sequence[NDArray[Any]], blanks: Sequence[NDArray[Any]]
+    ) -> tuple[NDArray[Any], ...]:
+        """What each launch leaves in its output, which begins as its blank; inputs as the operator's."""
+
+
+@runtime_checkable
+class Spreads(Protocol):
+    """What a device can do that has several GPUs: time kernels side by side."""
+
+    workers: int
+
+    def submit(self, kernel: Callable[[], CompiledKernel], number: int) -> Future[Timing]:
+        """Time a kernel in the background; a running number says on which GPU."""
 
 
 @dataclass(frozen=True)

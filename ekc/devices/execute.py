@@ -17,11 +17,16 @@ from ekc.ir.operator import Operator, TensorSpec
 EXECUTED_BY = "ekc.emulator: the compiled PTX, on the CPU"
 """Who computes a result, wherever a result is shown."""
 
-_NANS = {"float32": 0x7FC0E4C5, "float16": 0x7E4C, "bfloat16": 0x7FE5}
-"""By float type: a NaN that no arithmetic makes, to tell what was never written."""
-_NUMBERS = {"int32": (0x9BADF00D, 0x80C0FFEE), "int8": (0x95, 0x6A)}
-"""Every integer can be a result: what holds the first of these after one run and the second after another was
-never written."""
+BLANKS: dict[str, tuple[int, ...]] = {
+    "float32": (0x7FC0E4C5,),
+    "float16": (0x7E4C,),
+    "bfloat16": (0x7FE5,),
+    "int32": (0x9BADF00D, 0x80C0FFEE),
+    "int8": (0x95, 0x6A),
+}
+"""By type, the words that an output starts as, to tell what was never written. Of a float type a NaN that no
+arithmetic makes. Every integer can be a result: what holds the first of two after one run and the second
+after another was never written."""
 _PER_OPERATION = 100
 """Instructions that an honest kernel may need for an operation or a byte: addresses, guards, copies."""
 
@@ -72,10 +77,8 @@ def _run(
     spec: TensorSpec,
     blocks: NDArray[np.int64] | None,
 ) -> LaunchRun:
-    if spec.dtype.name in _NANS:
-        return _filled(compiled, one, memory, spec, blocks, _NANS[spec.dtype.name])
-    first, second = (_filled(compiled, one, memory, spec, blocks, n) for n in _NUMBERS[spec.dtype.name])
-    return replace(first, written=first.written | second.written)
+    first, *others = (_filled(compiled, one, memory, spec, blocks, n) for n in BLANKS[spec.dtype.name])
+    return replace(first, written=np.logical_or.reduce([first.written, *(x.written for x in others)]))
 
 
 def _filled(
@@ -84,11 +87,10 @@ def _filled(
     memory: Mapping[str, NDArray[Any]],
     spec: TensorSpec,
     blocks: NDArray[np.int64] | None,
-    blank: int,
+    word: int,
 ) -> LaunchRun:
-    """A launch whose output starts as the word `blank`; an element that keeps it counts as not written."""
-    word = np.dtype(f"u{spec.dtype.bytes}")
-    output = np.full(spec.shape, blank, word).view(spec.dtype.numpy)
+    """A launch whose output starts as a word; an element that keeps it counts as not written."""
+    output = blank(spec, word)
     report = launch(
         compiled.ptx,
         one.name,
@@ -99,7 +101,13 @@ def _filled(
         blocks=blocks,
         max_instructions=_most_instructions(compiled, one),
     )
-    return LaunchRun(output, output.view(word) != word.type(blank), report)
+    bits = output.view(f"u{spec.dtype.bytes}")
+    return LaunchRun(output, bits != bits.dtype.type(word), report)
+
+
+def blank(spec: TensorSpec, word: int) -> NDArray[Any]:
+    """An array of a tensor's shape and type whose elements all hold the bits of a word."""
+    return np.full(spec.shape, word, f"u{spec.dtype.bytes}").view(spec.dtype.numpy)
 
 
 def _constant(array: NDArray[Any]) -> NDArray[Any]:

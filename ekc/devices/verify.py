@@ -88,7 +88,7 @@ def verify(schedule: Schedule, compiled: CompiledKernel, expected: Expected, see
     Raises `EkcError` when the machine cannot run the PTX.
     """
     trees = kernels(schedule.program)
-    blocks = [_blocks(tree, seed) for tree in trees]
+    blocks = [sampled(tree, seed) for tree in trees]
     between = {tree.nest.output.name: expected.tensor(tree.nest.output.name).value for tree in trees[:-1]}
     runs = execute(schedule.op, compiled, expected.arrays, blocks, between)
     return Verdict(
@@ -99,8 +99,8 @@ def verify(schedule: Schedule, compiled: CompiledKernel, expected: Expected, see
     )
 
 
-def _blocks(kernel: Kernel, seed: int) -> NDArray[np.int64]:
-    """All blocks of a small launch, some of a large one."""
+def sampled(kernel: Kernel, seed: int) -> NDArray[np.int64]:
+    """The linear numbers of all blocks of a small launch, of some of a large one."""
     compute = kernel.nest.compute
     total = int(kernel.blocks)
     work = compute.flops + _PER_STORE * compute.output.elements

@@ -5,7 +5,7 @@ What is expected comes from the operator alone; which elements a block owns from
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from ekc.ir.expected import Expected, everything
 from ekc.ir.footprint import stored
 from ekc.ir.linear import value
 from ekc.ir.nodes import Kernel
-from ekc.ir.operator import Compute, Operator
+from ekc.ir.operator import Compute, Operator, TensorSpec
 
 DATA_SEED = 0
 _INT32_INPUT = 1000
@@ -59,8 +59,13 @@ def random_inputs(op: Operator, seed: int = DATA_SEED) -> tuple[NDArray[Any], ..
     Floats are standard normal; int8 is uniform over its whole range, int32 over +-1000, so that sums stay
     within int32.
     """
+    return random_arrays(op.inputs, seed)
+
+
+def random_arrays(specs: Sequence[TensorSpec], seed: int = DATA_SEED) -> tuple[NDArray[Any], ...]:
+    """The same for tensors without their operator."""
     random = np.random.default_rng(seed)
-    return tuple(_drawn(random, t.shape, t.dtype) for t in op.inputs)
+    return tuple(_drawn(random, t.shape, t.dtype) for t in specs)
 
 
 def input_policy(op: Operator) -> str:

@@ -9,8 +9,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ekc.devices.gate import judged
 from ekc.devices.verify import UNSAFE, WRONG, verify
-from ekc.errors import EkcError
+from ekc.errors import DeviceError, EkcError
 from ekc.ir.agreement import random_inputs
 from ekc.ir.expected import Expected
 from ekc.ir.operator import Operator
@@ -78,6 +79,10 @@ class Finals:
         if verdict is None:
             try:
                 verdict = self._execute(candidate)
+            except DeviceError as problem:
+                # It faulted or hung where it would run.
+                candidate.status = self.bench.fail(candidate.schedule, f"device: {problem}").status
+                return False
             except EkcError as problem:
                 # Says nothing of the kernel, so nothing is filed: another ekc may be able to.
                 candidate.status = f"{UNCHECKED}: {problem}"
@@ -91,7 +96,18 @@ class Finals:
     def _execute(self, candidate: Candidate) -> str:
         if self._expected is None:
             self._expected = Expected(self.op, random_inputs(self.op))
-        return str(verify(candidate.schedule, candidate.kernel, self._expected))
+        what = candidate.schedule, candidate.kernel, self._expected
+        here = judged(self.bench.device, *what)
+        if here is None:
+            return str(verify(*what))
+        if here.fault:
+            return str(here)
+        try:
+            machine = verify(*what)
+        except EkcError as problem:
+            # Right on the device, and that is where it will run; what nobody could look for is told.
+            return f"{here}; the PTX machine could not look for races and stray accesses: {problem}"
+        return f"{machine}; {here}" if machine.fault else f"{here}; {machine}"
 
     def _again(self, candidate: Candidate, draw: int, fresh: bool) -> None:
         timing = self.bench.time(candidate.schedule, lambda: candidate.kernel, draw)

@@ -7,13 +7,15 @@ questions in the same order and finds the answers on file.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from ekc.codegen import nvrtc
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.base import Device, Metering, Timing
+from ekc.devices.base import Device, Executes, Metering, Spreads, Timing
 from ekc.devices.execute import EXECUTED_BY
 from ekc.devices.plain import plain, read_metering, read_timing
 from ekc.errors import CompileError, EkcError, ScheduleError
@@ -44,6 +46,23 @@ class Bench:
     device: Device
     store: RecordStore
     spent: Spent = field(default_factory=Spent)
+    _ahead: dict[str, Future[Timing]] = field(default_factory=dict)
+    """By schedule: first timings under way on a device that has several GPUs."""
+
+    @contextmanager
+    def ahead(self, jobs: Sequence[tuple[Schedule, Callable[[], CompiledKernel]]]) -> Iterator[None]:
+        """Within the block these schedules are timed side by side, where the device can. They are asked for
+        and filed one by one, in the caller's order, all the same; what nobody asked for is given up."""
+        device = self.device
+        if isinstance(device, Spreads) and device.workers > 1:
+            new = [job for job in jobs if self.known(job[0]) is None]
+            self._ahead = {s.digest: device.submit(kernel, n) for n, (s, kernel) in enumerate(new)}
+        try:
+            yield
+        finally:
+            for job in self._ahead.values():
+                job.cancel()
+            self._ahead = {}
 
     def known(self, schedule: Schedule) -> Timing | Failure | None:
         """What is on file of a schedule's first timing: no need to compile it again."""
@@ -79,7 +98,8 @@ class Bench:
         if refused is not None:
             return refused
         try:
-            timing = self.device.time(kernel(), draw=draw)
+            begun = self._ahead.pop(schedule.digest, None)
+            timing = begun.result() if begun is not None else self.device.time(kernel(), draw=draw)
         except (CompileError, ScheduleError) as problem:
             return self.fail(schedule, f"{COMPILE}{problem}")
         except EkcError as problem:
@@ -123,8 +143,9 @@ class Bench:
         return row.status if row is not None and counts else None
 
     def file_check(self, schedule: Schedule, verdict: str) -> None:
-        """File the verdict of an execution of the kernel's PTX."""
-        self._file("check", self._key(schedule), schedule, {"executed_by": EXECUTED_BY}, verdict)
+        """File the verdict of an execution of the kernel."""
+        by = f"{self.device.executed_by}; {EXECUTED_BY}" if isinstance(self.device, Executes) else EXECUTED_BY
+        self._file("check", self._key(schedule), schedule, {"executed_by": by}, verdict)
 
     def _key(self, schedule: Schedule, draw: int = 0, window_s: float | None = None) -> Key:
         device = self.device

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,13 +137,14 @@ class ScheduleTask:
             if self.bench.known(c.schedule) is None:
                 c.submit(self.workers, self.device.arch, self.device.limits)
         timed = []
-        for c in fresh:
-            if not self.on_time():
-                break
-            self.candidates.append(c)
-            timed.append(c)
-            self._time(c)
-            self.tell(len(self.candidates), self._best_so_far())
+        with self.bench.ahead([(c.schedule, partial(getattr, c, "kernel")) for c in fresh]):
+            for c in fresh:
+                if not self.on_time():
+                    break
+                self.candidates.append(c)
+                timed.append(c)
+                self._time(c)
+                self.tell(len(self.candidates), self._best_so_far())
         self.learner.learn_latency([c for c in timed if c.ok])
         self._unjudged += len(timed)
         if self._due():

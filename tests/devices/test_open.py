@@ -15,7 +15,8 @@ def test_every_simulated_gpu_opens(name: str) -> None:
     assert device.limits.sms > 0
 
 
-def test_auto_is_a_simulated_a100() -> None:
+def test_auto_is_a_simulated_a100_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml, "gpus", lambda: nvml.Absent("no NVIDIA driver"))
     assert devices.open("auto").label == "a100 (simulated)"
 
 
@@ -25,7 +26,6 @@ def test_auto_is_a_simulated_a100() -> None:
         ("cuda:0", nvml.Absent("no NVIDIA driver (not found)"), "no NVIDIA driver"),
         ("cuda", nvml.Absent("no NVIDIA driver (not found)"), "--target a100"),
         ("cuda:3", 2, "cuda:0 to cuda:1"),
-        ("cuda:1", 2, "later version"),
         ("cuda:one", 2, "must be a number"),
     ],
 )

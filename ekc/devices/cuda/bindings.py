@@ -1,0 +1,182 @@
+"""The driver protocol over `cuda.bindings.driver`, which is imported when the first is made."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from numpy.typing import NDArray
+
+from ekc.devices.cuda.driver import DriverError, Shape
+
+_FREE_SHARED = 48 * 1024
+"""Dynamic shared memory beyond this needs asking (CUDA C++ Programming Guide)."""
+
+
+class Bindings:
+    """The real driver, initialised. Raises `DriverError` where there is none."""
+
+    def __init__(self) -> None:
+        try:
+            from cuda.bindings import driver
+        except ImportError as error:
+            raise DriverError("cuda.bindings", str(error), "pip install cuda-python") from error
+        self._cuda = driver
+        self._call("cuInit", 0)
+
+    def version(self) -> int:
+        """See `Driver`."""
+        return int(self._call("cuDriverGetVersion"))
+
+    def count(self) -> int:
+        """See `Driver`."""
+        return int(self._call("cuDeviceGetCount"))
+
+    def name(self, index: int) -> str:
+        """See `Driver`."""
+        said: bytes = self._call("cuDeviceGetName", 256, self._device(index))
+        return said.split(b"\0")[0].decode(errors="replace")
+
+    def uuid(self, index: int) -> str:
+        """See `Driver`."""
+        return str(UUID(bytes=bytes(self._call("cuDeviceGetUuid", self._device(index)).bytes)))
+
+    def pci_bus(self, index: int) -> str:
+        """See `Driver`."""
+        said: bytes = self._call("cuDeviceGetPCIBusId", 32, self._device(index))
+        return said.split(b"\0")[0].decode()
+
+    def memory_bytes(self, index: int) -> int:
+        """See `Driver`."""
+        return int(self._call("cuDeviceTotalMem", self._device(index)))
+
+    def attribute(self, index: int, name: str) -> int:
+        """See `Driver`."""
+        which = getattr(self._cuda.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(self._call("cuDeviceGetAttribute", which, self._device(index)))
+
+    def open(self, index: int) -> None:
+        """See `Driver`."""
+        self._call("cuCtxSetCurrent", self._call("cuDevicePrimaryCtxRetain", self._device(index)))
+
+    def load(self, cubin: bytes) -> int:
+        """See `Driver`."""
+        return int(self._call("cuModuleLoadData", cubin))
+
+    def unload(self, module: int) -> None:
+        """See `Driver`."""
+        self._call("cuModuleUnload", self._cuda.CUmodule(module))
+
+    def function(self, module: int, name: str, shared_bytes: int) -> int:
+        """See `Driver`."""
+        found = self._call("cuModuleGetFunction", self._cuda.CUmodule(module), name.encode())
+        if shared_bytes > _FREE_SHARED:
+            which = self._cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            self._call("cuFuncSetAttribute", found, which, shared_bytes)
+        return int(found)
+
+    def launch(
+        self, function: int, grid: Shape, block: Shape, shared: int, stream: int, pointers: Sequence[int]
+    ) -> None:
+        """See `Driver`. The driver copies the parameters before it returns."""
+        number = len(pointers)
+        values = (ctypes.c_uint64 * number)(*pointers)
+        first = ctypes.addressof(values)
+        places = (ctypes.c_void_p * number)(*range(first, first + 8 * number, 8))
+        queue = self._cuda.CUstream(stream)
+        start = self._cuda.CUfunction(function)
+        self._call("cuLaunchKernel", start, *grid, *block, shared, queue, ctypes.addressof(places), 0)
+
+    def allocate(self, size: int) -> int:
+        """See `Driver`."""
+        return int(self._call("cuMemAlloc", size))
+
+    def free(self, address: int) -> None:
+        """See `Driver`."""
+        self._call("cuMemFree", address)
+
+    def borrow(self, size: int, stream: int) -> int:
+        """See `Driver`."""
+        return int(self._call("cuMemAllocAsync", size, self._cuda.CUstream(stream)))
+
+    def give_back(self, address: int, stream: int) -> None:
+        """See `Driver`."""
+        self._call("cuMemFreeAsync", address, self._cuda.CUstream(stream))
+
+    def upload(self, address: int, array: NDArray[Any]) -> None:
+        """See `Driver`."""
+        self._call("cuMemcpyHtoD", address, array.ctypes.data, array.nbytes)
+
+    def download(self, array: NDArray[Any], address: int) -> None:
+        """See `Driver`; streams of ours do not wait for the default one, so it is waited for all."""
+        self._call("cuCtxSynchronize")
+        self._call("cuMemcpyDtoH", array.ctypes.data, address, array.nbytes)
+
+    def fill(self, address: int, byte: int, size: int, stream: int) -> None:
+        """See `Driver`."""
+        self._call("cuMemsetD8Async", address, byte, size, self._cuda.CUstream(stream))
+
+    def stream(self) -> int:
+        """See `Driver`."""
+        return int(self._call("cuStreamCreate", self._cuda.CUstream_flags.CU_STREAM_NON_BLOCKING))
+
+    def event(self) -> int:
+        """See `Driver`. Who waits for it sleeps: a spinning core would heat the machine it measures on."""
+        return int(self._call("cuEventCreate", self._cuda.CUevent_flags.CU_EVENT_BLOCKING_SYNC))
+
+    def record(self, event: int, stream: int) -> None:
+        """See `Driver`."""
+        self._call("cuEventRecord", self._cuda.CUevent(event), self._cuda.CUstream(stream))
+
+    def wait(self, event: int) -> None:
+        """See `Driver`."""
+        self._call("cuEventSynchronize", self._cuda.CUevent(event))
+
+    def elapsed_s(self, start: int, end: int) -> float:
+        """See `Driver`; CUDA counts in milliseconds."""
+        milliseconds = self._call("cuEventElapsedTime", self._cuda.CUevent(start), self._cuda.CUevent(end))
+        return float(milliseconds) / 1000.0
+
+    def begin_capture(self, stream: int) -> None:
+        """See `Driver`."""
+        mode = self._cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        self._call("cuStreamBeginCapture", self._cuda.CUstream(stream), mode)
+
+    def end_capture(self, stream: int) -> int:
+        """See `Driver`. The template is let go; what can be replayed stays."""
+        template = self._call("cuStreamEndCapture", self._cuda.CUstream(stream))
+        graph = self._call("cuGraphInstantiate", template, 0)
+        self._call("cuGraphDestroy", template)
+        return int(graph)
+
+    def replay(self, graph: int, stream: int) -> None:
+        """See `Driver`."""
+        self._call("cuGraphLaunch", self._cuda.CUgraphExec(graph), self._cuda.CUstream(stream))
+
+    def drop(self, graph: int) -> None:
+        """See `Driver`."""
+        self._call("cuGraphExecDestroy", self._cuda.CUgraphExec(graph))
+
+    def _device(self, index: int) -> Any:
+        return self._call("cuDeviceGet", index)
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        """A function of the driver: what it returns beside its status."""
+        try:
+            status, *results = getattr(self._cuda, name)(*arguments)
+        except RuntimeError as missing:
+            # The shared library, or this function of it, is not there.
+            raise DriverError(name, "not available", str(missing).splitlines()[0]) from missing
+        if status != self._cuda.CUresult.CUDA_SUCCESS:
+            raise DriverError(name, self._named(status), self._meaning(status))
+        return results[0] if results else None
+
+    def _named(self, status: Any) -> str:
+        """CUDA's name; a driver newer than the bindings may have an error that these do not name."""
+        return str(getattr(status, "name", f"CUresult {int(status)}"))
+
+    def _meaning(self, status: Any) -> str:
+        said: bytes | None = self._cuda.cuGetErrorString(status)[1]
+        return said.decode(errors="replace") if said else ""

@@ -1,0 +1,35 @@
+"""Keeps a kernel running in the worker while somebody in the parent reads sensors."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ekc.codegen.compiled import CompiledKernel
+from ekc.devices.cuda.messages import Call, Calls, Stop, Work
+from ekc.devices.cuda.remote import Remote
+
+
+class Caller(Protocol):
+    """Calls a kernel back to back."""
+
+    def start(self, kernel: CompiledKernel) -> None:
+        """Begin; back when the kernel runs. `DeviceError` when it faults."""
+
+    def stop(self) -> Calls:
+        """End; how many calls there were and the GPU's seconds. `DeviceError` if it faulted meanwhile."""
+
+
+class RemoteCaller:
+    """A caller that lives in the worker of one GPU."""
+
+    def __init__(self, remote: Remote) -> None:
+        self._remote = remote
+
+    def start(self, kernel: CompiledKernel) -> None:
+        """See `Caller`."""
+        self._remote.ask(Call(Work.of(kernel)))
+
+    def stop(self) -> Calls:
+        """See `Caller`."""
+        calls: Calls = self._remote.ask(Stop(), self._remote.patience.stop)
+        return calls

@@ -1,0 +1,163 @@
+"""Real GPUs as a device: kernels are timed, executed and metered in the worker of each.
+
+Of several GPUs, which must be alike, trials are spread over all; what is compared closely (finals, metering,
+execution) stays on the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ekc.codegen import nvrtc
+from ekc.codegen.compiled import CompiledKernel
+from ekc.devices.base import Clocks, Conditions, Metering, Timing
+from ekc.devices.cuda.driver import version_text
+from ekc.devices.cuda.gpu import Gpu, Seen
+from ekc.devices.cuda.interval import interval, median
+from ekc.devices.cuda.messages import Execute, Outputs, Rules, Samples, Time, Work
+from ekc.errors import DeviceError
+from ekc.ir.agreement import DATA_SEED
+from ekc.version import __version__
+
+UNKNOWN_POWER_W = 300.0
+"""Assumed as a board's power cap where nobody tells it: a ceiling for predictions, no measurement uses it."""
+
+
+class CudaDevice:
+    """One real GPU, or several of one product."""
+
+    def __init__(self, gpus: Sequence[Gpu], rules: Rules | None = None) -> None:
+        check_alike(gpus)
+        self._gpus, self._rules = tuple(gpus), rules or Rules()
+        self._threads: tuple[ThreadPoolExecutor, ...] = ()
+        self.workers = len(gpus)
+        first = gpus[0].facts
+        self.name = first.name
+        self.simulated = False
+        self.arch = arch_for(first.capability)
+        self.limits = first.limits()
+        self.peaks = first.peaks(first.clock_mhz, UNKNOWN_POWER_W)
+        self.driver = f"CUDA {version_text(first.driver_version)}"
+        self.clock_regime = "free"
+        self.l2 = "cold" if self._rules.cold else "warm"
+        self.data_policy = f"random (floats normal, integers uniform), seed {DATA_SEED}; L2 {self.l2}"
+        self.executed_by = f"{self.label}: the machine code itself"
+
+    @property
+    def label(self) -> str:
+        """The product name, and which of them."""
+        return f"{self.name} (cuda:{','.join(str(gpu.index) for gpu in self._gpus)})"
+
+    def time(self, kernel: CompiledKernel, *, draw: int = 0) -> Timing:
+        """Median seconds of one call, with a 95 % interval; every measurement is fresh, whatever its `draw`.
+
+        Raises `DeviceError` when the kernel faults or hangs, which costs its worker and nothing else.
+        """
+        return self._time(self._gpus[0], kernel)
+
+    def submit(self, kernel: Callable[[], CompiledKernel], number: int) -> Future[Timing]:
+        """Time a kernel in the background, on the GPU whose turn it is by a running number: which GPU times
+        what does not depend on how fast each is."""
+        if not self._threads:
+            self._threads = tuple(ThreadPoolExecutor(1, f"ekc-cuda-{gpu.index}") for gpu in self._gpus)
+        turn = number % len(self._gpus)
+        return self._threads[turn].submit(lambda: self._time(self._gpus[turn], kernel()))
+
+    def execute(
+        self, kernel: CompiledKernel, arrays: Sequence[NDArray[Any]], blanks: Sequence[NDArray[Any]]
+    ) -> tuple[NDArray[Any], ...]:
+        """What each launch leaves in its output, which begins as its blank. Raises `DeviceError`."""
+        self._check_arch(kernel)
+        outputs: Outputs = self._gpus[0].ask(Execute(Work.of(kernel), tuple(arrays), tuple(blanks)))[0]
+        return outputs.arrays
+
+    def meter(self, kernel: CompiledKernel, *, seconds: float = 1.0, draw: int = 0) -> Metering:
+        """Power and energy over a window of about `seconds`."""
+        raise DeviceError(f"{self.label}: energy cannot be read here")
+
+    def clocks(self) -> Clocks:
+        """The clocks that can be set."""
+        return Clocks(reason=f"{self.label} runs at the clocks that its driver chooses")
+
+    def at_clock(self, mhz: int) -> CudaDevice:
+        """The same device at another clock."""
+        raise DeviceError(f"{self.label} cannot be set to {mhz} MHz: {self.clocks().reason}")
+
+    def close(self) -> None:
+        """End the workers; they also end with this object."""
+        for thread in self._threads:
+            thread.shutdown(cancel_futures=True)
+        for gpu in self._gpus:
+            gpu.remote.close()
+
+    def _time(self, gpu: Gpu, kernel: CompiledKernel) -> Timing:
+        self._check_arch(kernel)
+        answer, seen = gpu.ask(Time(Work.of(kernel), self._rules))
+        samples: Samples = answer
+        return Timing(
+            latency_s=median(samples.seconds),
+            interval_s=interval(samples.seconds),
+            samples=len(samples.seconds),
+            conditions=self._conditions(gpu, kernel, seen),
+            method=f"{samples.method}, {samples.calls} calls a sample",
+            samples_s=tuple(float(x) for x in samples.seconds),
+        )
+
+    def _check_arch(self, kernel: CompiledKernel) -> None:
+        if not kernel.inputs:
+            raise DeviceError(f"{kernel.name} does not say what its inputs are: compile it from a schedule")
+        theirs, ours = number_of(kernel.arch), number_of(self.arch)
+        # Machine code runs on later GPUs of its own major version only.
+        if theirs // 10 != ours // 10 or theirs > ours:
+            raise DeviceError(
+                f"{kernel.name} is compiled for {kernel.arch}, {self.label} is {self.arch}: "
+                f"compile it for {self.arch}"
+            )
+
+    def _conditions(self, gpu: Gpu, kernel: CompiledKernel, seen: Seen) -> Conditions:
+        return Conditions(
+            device=self.name,
+            simulated=False,
+            driver=self.driver,
+            nvrtc=kernel.nvrtc_version,
+            clock_regime=self.clock_regime,
+            clock_mhz=seen.clock_mhz,
+            temperature_c=seen.temperature_c,
+            throttle=seen.throttle,
+            data_policy=self.data_policy,
+            ekc_version=__version__,
+            l2=self.l2,
+            gpu=gpu.facts.uuid,
+        )
+
+
+def check_alike(gpus: Sequence[Gpu]) -> None:
+    """Figures of unlike GPUs are not figures of one device."""
+    first = gpus[0]
+    for other in gpus[1:]:
+        if other.facts.attributes != first.facts.attributes or other.facts.name != first.facts.name:
+            raise DeviceError(
+                f"cuda:{first.index} is a {first.facts.name} and cuda:{other.index} a {other.facts.name}: "
+                f"trials can be spread over GPUs of one kind only; choose one, such as cuda:{first.index}"
+            )
+
+
+def arch_for(capability: int) -> str:
+    """The target to compile for: its own, or the nearest earlier one of its major version in NVRTC."""
+    known = [number_of(arch) for arch in nvrtc.supported_archs()]
+    fitting = [n for n in known if n // 10 == capability // 10 and n <= capability]
+    if not fitting:
+        raise DeviceError(
+            f"NVRTC {nvrtc.version()} makes no machine code for compute capability {capability / 10:.1f}: "
+            f"it knows sm_{min(known)} to sm_{max(known)}"
+        )
+    return f"sm_{max(fitting)}"
+
+
+def number_of(arch: str) -> int:
+    """80 of "sm_80", 90 of "sm_90a"."""
+    return int("".join(character for character in arch if character.isdigit()))

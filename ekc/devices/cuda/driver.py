@@ -1,0 +1,119 @@
+"""What ekc asks of the CUDA driver: a small protocol, so that tests can script one.
+
+Handles (modules, functions, streams, events, graphs) and device addresses are plain integers, as the
+driver has them. Every method that fails raises `DriverError` with CUDA's own name of the error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from ekc.errors import DeviceError
+
+Shape = tuple[int, int, int]
+
+
+class DriverError(DeviceError):
+    """A call of the driver failed. `call` is the driver's function, `name` CUDA's name of the error."""
+
+    def __init__(self, call: str, name: str, meaning: str = "") -> None:
+        super().__init__(f"{call}: {name}{f' ({meaning})' if meaning else ''}")
+        self.call, self.name, self.meaning = call, name, meaning
+
+
+class Driver(Protocol):
+    """One GPU at a time; `open` chooses it. Work is queued on streams and fails where it is waited for."""
+
+    def version(self) -> int:
+        """Highest CUDA version that this driver knows: 13000 is 13.0."""
+
+    def count(self) -> int:
+        """Number of GPUs."""
+
+    def name(self, index: int) -> str:
+        """Product name."""
+
+    def uuid(self, index: int) -> str:
+        """Hexadecimal digits in five groups; NVML writes "GPU-" or "MIG-" before them."""
+
+    def pci_bus(self, index: int) -> str:
+        """Where the GPU sits, such as "0000:65:00.0": so NVML finds it, whatever CUDA_VISIBLE_DEVICES."""
+
+    def memory_bytes(self, index: int) -> int:
+        """Memory of the device."""
+
+    def attribute(self, index: int, name: str) -> int:
+        """An attribute by CUDA's name without its prefix, such as "MULTIPROCESSOR_COUNT"."""
+
+    def open(self, index: int) -> None:
+        """Make the primary context of a GPU current in this thread."""
+
+    def load(self, cubin: bytes) -> int:
+        """A module out of machine code."""
+
+    def unload(self, module: int) -> None:
+        """Let go of a module."""
+
+    def function(self, module: int, name: str, shared_bytes: int) -> int:
+        """A kernel of a module, allowed so much dynamic shared memory."""
+
+    def launch(
+        self, function: int, grid: Shape, block: Shape, shared: int, stream: int, pointers: Sequence[int]
+    ) -> None:
+        """Queue a kernel whose parameters are all device addresses."""
+
+    def allocate(self, size: int) -> int:
+        """Device memory of `size` bytes."""
+
+    def free(self, address: int) -> None:
+        """Let go of it."""
+
+    def borrow(self, size: int, stream: int) -> int:
+        """Device memory in the order of a stream: there for what is queued after."""
+
+    def give_back(self, address: int, stream: int) -> None:
+        """Let go of what was borrowed, after what is queued before."""
+
+    def upload(self, address: int, array: NDArray[Any]) -> None:
+        """Copy a contiguous array to the device, and wait."""
+
+    def download(self, array: NDArray[Any], address: int) -> None:
+        """Copy from the device into a contiguous array, and wait for all that was queued."""
+
+    def fill(self, address: int, byte: int, size: int, stream: int) -> None:
+        """Queue the filling of memory with one byte."""
+
+    def stream(self) -> int:
+        """A new stream that does not wait for the default one."""
+
+    def event(self) -> int:
+        """A new event that keeps the time."""
+
+    def record(self, event: int, stream: int) -> None:
+        """Queue the event."""
+
+    def wait(self, event: int) -> None:
+        """Wait until the event has happened; the errors of what was queued before it come here."""
+
+    def elapsed_s(self, start: int, end: int) -> float:
+        """Seconds between two events that have happened, to about half a microsecond."""
+
+    def begin_capture(self, stream: int) -> None:
+        """From here on what is queued on the stream is written down, not run."""
+
+    def end_capture(self, stream: int) -> int:
+        """What was written down, as a graph that can be replayed."""
+
+    def replay(self, graph: int, stream: int) -> None:
+        """Queue a graph."""
+
+    def drop(self, graph: int) -> None:
+        """Let go of a graph."""
+
+
+def version_text(version: int) -> str:
+    """ "13.0" of 13000."""
+    return f"{version // 1000}.{version % 1000 // 10}"

@@ -1,0 +1,131 @@
+"""What a GPU says of itself, and the limits and ceilings that follow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ekc.devices.base import Peaks
+from ekc.devices.cuda.driver import Driver
+from ekc.devices.specs import HOPPER_MMA_SHARE
+from ekc.ir.async_copy import has_async_copies
+from ekc.ir.limits import Limits
+from ekc.ir.tensor_core import has_products
+
+ATTRIBUTES = (
+    "COMPUTE_CAPABILITY_MAJOR",
+    "COMPUTE_CAPABILITY_MINOR",
+    "MULTIPROCESSOR_COUNT",
+    "MAX_THREADS_PER_BLOCK",
+    "MAX_BLOCK_DIM_Z",
+    "MAX_REGISTERS_PER_MULTIPROCESSOR",
+    "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR",
+    "MAX_THREADS_PER_MULTIPROCESSOR",
+    "MAX_BLOCKS_PER_MULTIPROCESSOR",
+    "MAX_GRID_DIM_X",
+    "MAX_GRID_DIM_Y",
+    "L2_CACHE_SIZE",
+    "CLOCK_RATE",
+    "MEMORY_CLOCK_RATE",
+    "GLOBAL_MEMORY_BUS_WIDTH",
+)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Operations of one SM in a clock, by compute capability."""
+
+    fp32_lanes: int
+    int_lanes: int
+    tensor_fp16: int
+    """Dense, fp16 in, fp32 accumulate, on `mma.sync`."""
+    by_type: tuple[tuple[str, float], ...] = (("bfloat16", 1.0), ("tf32", 0.5), ("int8", 2.0))
+    """What else the tensor cores take, relative to fp16."""
+
+
+_RATES = {
+    75: Rates(64, 64, 512, (("int8", 4.0),)),
+    80: Rates(64, 64, 2048),
+    86: Rates(128, 64, 512, (("bfloat16", 1.0), ("tf32", 0.5), ("int8", 4.0))),
+    89: Rates(128, 64, 512, (("bfloat16", 1.0), ("tf32", 0.5), ("int8", 4.0))),
+    90: Rates(128, 64, round(4096 * HOPPER_MMA_SHARE)),
+    100: Rates(128, 64, round(8192 * HOPPER_MMA_SHARE)),
+    120: Rates(128, 64, 512, (("bfloat16", 1.0), ("tf32", 0.5), ("int8", 4.0))),
+}
+"""Lanes: CUDA C++ Programming Guide, throughput of native arithmetic. Tensor cores: the whitepapers that
+`ekc.devices.specs` names; 10.0 from the B200 data sheet (2.25 PFLOP/s dense fp16), with Hopper's share of
+`mma.sync` (estimate). 8.6, 8.9 and 12.0 as on GeForce boards, where fp32 sums run at half rate. They are
+ceilings of the roofline and of the prior; no measurement uses them."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One GPU as its driver describes it."""
+
+    name: str
+    count: int
+    """How many GPUs its driver shows here."""
+    uuid: str
+    pci_bus: str
+    memory_bytes: int
+    driver_version: int
+    attributes: dict[str, int]
+
+    @classmethod
+    def of(cls, driver: Driver, index: int) -> Facts:
+        """Ask the driver."""
+        return cls(
+            name=driver.name(index),
+            count=driver.count(),
+            uuid=driver.uuid(index),
+            pci_bus=driver.pci_bus(index),
+            memory_bytes=driver.memory_bytes(index),
+            driver_version=driver.version(),
+            attributes={name: driver.attribute(index, name) for name in ATTRIBUTES},
+        )
+
+    @property
+    def capability(self) -> int:
+        """Compute capability: 80 is 8.0."""
+        return 10 * self.attributes["COMPUTE_CAPABILITY_MAJOR"] + self.attributes["COMPUTE_CAPABILITY_MINOR"]
+
+    @property
+    def l2_bytes(self) -> int:
+        """Size of the L2."""
+        return self.attributes["L2_CACHE_SIZE"]
+
+    @property
+    def clock_mhz(self) -> float:
+        """The highest SM clock."""
+        return self.attributes["CLOCK_RATE"] / 1000.0
+
+    def limits(self) -> Limits:
+        """What a schedule may use here."""
+        a, arch = self.attributes, f"sm_{self.capability}"
+        return Limits(
+            threads_per_block=a["MAX_THREADS_PER_BLOCK"],
+            threads_per_block_z=a["MAX_BLOCK_DIM_Z"],
+            registers_per_sm=a["MAX_REGISTERS_PER_MULTIPROCESSOR"],
+            shared_bytes_per_sm=a["MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"],
+            threads_per_sm=a["MAX_THREADS_PER_MULTIPROCESSOR"],
+            blocks_per_sm=a["MAX_BLOCKS_PER_MULTIPROCESSOR"],
+            sms=a["MULTIPROCESSOR_COUNT"],
+            async_copies=has_async_copies(arch),
+            tensor_cores=has_products(arch),
+            grid_x=a["MAX_GRID_DIM_X"],
+            grid_yz=a["MAX_GRID_DIM_Y"],
+        )
+
+    def peaks(self, clock_mhz: float, board_power_w: float) -> Peaks:
+        """Ceilings at a clock. Memory moves two words a clock, as all of GPUs do by the driver's count."""
+        rates = _RATES[max((c for c in _RATES if c <= self.capability), default=min(_RATES))]
+        cycles = self.attributes["MULTIPROCESSOR_COUNT"] * clock_mhz * 1e6
+        fp32, tensor = cycles * rates.fp32_lanes * 2, cycles * rates.tensor_fp16
+        plain = dict.fromkeys(("float32", "tf32", "bfloat16"), fp32)
+        plain |= dict.fromkeys(("int8", "int32"), cycles * rates.int_lanes * 2)
+        word = self.attributes["GLOBAL_MEMORY_BUS_WIDTH"] / 8
+        return Peaks(
+            fp32_flops=fp32,
+            flops_by_type=plain | {"float16": tensor} | {t: rate * tensor for t, rate in rates.by_type},
+            dram_bytes_per_s=2.0 * self.attributes["MEMORY_CLOCK_RATE"] * 1e3 * word,
+            board_power_w=board_power_w,
+        )

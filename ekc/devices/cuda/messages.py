@@ -1,0 +1,116 @@
+"""What parent and worker say to each other: plain frozen values that pickle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ekc.codegen.compiled import CompiledKernel, Launch
+from ekc.devices.residual import digest
+from ekc.ir.operator import TensorSpec
+
+
+@dataclass(frozen=True)
+class Work:
+    """Of a compiled kernel what a GPU needs."""
+
+    digest: str
+    name: str
+    cubin: bytes
+    launches: tuple[Launch, ...]
+    inputs: tuple[TensorSpec, ...]
+
+    @classmethod
+    def of(cls, kernel: CompiledKernel) -> Work:
+        """The part of a kernel that travels."""
+        return cls(digest(kernel), kernel.name, kernel.cubin, kernel.launches, kernel.inputs)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a kernel is timed, and when that is enough."""
+
+    cold: bool = False
+    """Whether the L2 is overwritten before each call; otherwise calls follow each other."""
+    width: float = 0.01
+    """Enough when the 95 % interval of the median is this narrow, relative to the median."""
+    fewest: int = 6
+    """Samples at least: with fewer no two of them hold the median with 95 %."""
+    most: int = 192
+    seconds: float = 0.5
+    """No further round of samples begins after this."""
+
+
+@dataclass(frozen=True)
+class Describe:
+    """Asks for the `Facts`."""
+
+
+@dataclass(frozen=True)
+class Time:
+    """Asks for `Samples`."""
+
+    work: Work
+    rules: Rules
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Seconds of one call each, and how they were taken."""
+
+    seconds: tuple[float, ...]
+    method: str
+    """"events" or "graph replay"."""
+    calls: int
+    """Calls between two events; each sample is their mean."""
+
+
+@dataclass(frozen=True)
+class Execute:
+    """Asks for `Outputs` of the launches on these inputs, whose output buffers start as `blanks`."""
+
+    work: Work
+    arrays: tuple[NDArray[Any], ...]
+    blanks: tuple[NDArray[Any], ...]
+    """One per launch, of its output's shape and type."""
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What each launch left in its output."""
+
+    arrays: tuple[NDArray[Any], ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """Asks to call a kernel back to back; answered by `Started`, ended by `Stop`."""
+
+    work: Work
+
+
+@dataclass(frozen=True)
+class Started:
+    """The kernel runs."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Ends `Call`; answered by `Calls`."""
+
+
+@dataclass(frozen=True)
+class Calls:
+    """How often a kernel was called, and the seconds by the GPU's own events."""
+
+    number: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The driver refused; the worker ends, as its context may be lost."""
+
+    reason: str

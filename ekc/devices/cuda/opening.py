@@ -1,0 +1,27 @@
+"""Opens "cuda:N": a worker for each GPU, asked what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from ekc.codegen import nvrtc
+from ekc.devices.cuda.device import CudaDevice
+from ekc.devices.cuda.gpu import Gpu
+from ekc.devices.cuda.messages import Rules
+from ekc.devices.cuda.remote import Child, Hand, Remote
+from ekc.devices.cuda.target import parse
+
+
+def open_cuda(text: str, hire: Callable[[int], Hand] = Child) -> CudaDevice:
+    """The device of a target such as "cuda:0"; `hire` starts the worker of a GPU. Raises `DeviceError`."""
+    target = parse(text)
+    first = _gpu(target.indices[0] if target.indices else 0, hire)
+    chosen = target.of(first.facts.count, text)
+    gpus = [first, *(_gpu(index, hire) for index in chosen[1:])]
+    return CudaDevice(gpus, Rules(cold=target.cold))
+
+
+def _gpu(index: int, hire: Callable[[int], Hand]) -> Gpu:
+    remote = Remote(f"cuda:{index}", partial(hire, index))
+    return Gpu.opened(index, remote, None, nvrtc.version())

@@ -1,0 +1,154 @@
+"""The parent's end of a worker: asks with a time limit, buries the dead, hires anew.
+
+What goes wrong is one `DeviceError` for the request that met it: the driver's own words, "hung", or how the
+process ended. The next request gets a fresh worker.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+from ekc.devices.cuda.messages import Fault
+from ekc.errors import DeviceError
+
+GRACE_S = 10.0
+"""For a killed worker to end: the driver first takes the context down."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Seconds to wait for an answer before the worker counts as hung."""
+
+    start: float = 60.0
+    """To import, load the driver and make the context; added to the first request."""
+    answer: float = 60.0
+    """Filling inputs, loading, and timing of a kernel; the slowest kernel worth a trial takes a second."""
+    stop: float = 20.0
+    """From `Stop` to the answer: two batches, each at least one call."""
+
+
+class Hand(Protocol):
+    """A worker process."""
+
+    connection: Connection
+
+    def kill(self) -> None:
+        """End it by force."""
+
+    def ended(self, seconds: float) -> int | None:
+        """Its exit status (minus the signal that killed it), or None if it runs on after so long."""
+
+    def last_words(self) -> str:
+        """The last line it wrote to stderr."""
+
+
+class Child:
+    """`python -m` in a session of its own: neither Ctrl-C nor the caller's `__main__` reaches it."""
+
+    def __init__(self, index: int, module: str = "ekc.devices.cuda.worker") -> None:
+        self.connection, theirs = Pipe()
+        far, self._lifeline = os.pipe()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        descriptors = (theirs.fileno(), far)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, str(index), *map(str, descriptors)],
+            pass_fds=descriptors,
+            stdin=subprocess.DEVNULL,
+            stdout=self._errors,
+            stderr=self._errors,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            start_new_session=True,
+        )
+        theirs.close()
+        os.close(far)
+
+    def kill(self) -> None:
+        """See `Hand`."""
+        self._process.kill()
+
+    def ended(self, seconds: float) -> int | None:
+        """See `Hand`; what belongs to an ended process is let go."""
+        try:
+            status = self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+        return status
+
+    def last_words(self) -> str:
+        """See `Hand`."""
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else ""
+
+
+class Remote:
+    """One GPU's worker, hired when first asked."""
+
+    def __init__(self, name: str, hire: Callable[[], Hand], patience: Patience | None = None) -> None:
+        self.name, self._hire, self.patience = name, hire, patience or Patience()
+        self._hands: list[Hand] = []
+        # Not a method: that would keep this object alive, and the worker with it.
+        self._finalizer = weakref.finalize(self, _dismiss, self._hands)
+
+    def ask(self, request: Any, seconds: float | None = None) -> Any:
+        """The reply. Raises `DeviceError` when the driver refuses, the worker hangs or dies."""
+        limit = self.patience.answer if seconds is None else seconds
+        if not self._hands:
+            self._hands.append(self._hire())
+            limit += self.patience.start
+        hand = self._hands[0]
+        # A worker that ended since can still be read: what it said last is the reason.
+        with suppress(OSError):
+            hand.connection.send(request)
+        return self._reply(hand, limit)
+
+    def close(self) -> None:
+        """End the worker."""
+        _dismiss(self._hands)
+
+    def _reply(self, hand: Hand, limit: float) -> Any:
+        try:
+            if not hand.connection.poll(limit):
+                _dismiss(self._hands)
+                raise DeviceError(f"{self.name} hung: no answer within {limit:g} s; its worker was killed")
+            reply = hand.connection.recv()
+        except (EOFError, OSError):
+            status = hand.ended(GRACE_S)
+            words = hand.last_words()
+            _dismiss(self._hands)
+            told = f"; its last words: {words}" if words else ""
+            raise DeviceError(f"{self.name}: the worker {_ending(status)}{told}") from None
+        if isinstance(reply, Fault):
+            _dismiss(self._hands)
+            raise DeviceError(f"{self.name}: {reply.reason}")
+        return reply
+
+
+def _dismiss(hands: list[Hand]) -> None:
+    while hands:
+        hand = hands.pop()
+        hand.connection.close()
+        hand.kill()
+        hand.ended(GRACE_S)
+
+
+def _ending(status: int | None) -> str:
+    if status is None:
+        return "went silent"
+    if status < 0:
+        return f"was killed by {signal.Signals(-status).name}"
+    return f"ended with status {status}"

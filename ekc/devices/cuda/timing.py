@@ -1,0 +1,129 @@
+"""Seconds of one call, by events on the GPU: what runs in the worker.
+
+Several samples are queued before the first is waited for, so that no sample begins on an idle GPU whose
+host is still launching. Between two events lie enough calls to be long beside the events' resolution, and
+calls shorter than a launch takes the host are replayed from a graph.
+
+Cold: before each call a buffer larger than the L2 is written, outside the events; each sample is one call.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ekc.devices.cuda.interval import relative_width
+from ekc.devices.cuda.messages import Rules, Samples
+from ekc.devices.cuda.stage import Stage
+
+SHORT_S = 20e-6
+"""Calls below this are replayed from a graph: the host needs about 5 us to launch one."""
+GRAPH_S = 200e-6
+"""A graph holds about so much work."""
+GRAPH_CALLS = 100
+"""And never more calls."""
+SAMPLE_S = 2e-3
+"""Time between two events: a thousand times their resolution."""
+WARM_UP_S = 0.05
+"""Back-to-back calls before the first sample; an idle GPU takes tens of milliseconds to raise its clock."""
+ROUND_S = 0.1
+"""Queued at once at most, unless fewer than `Rules.fewest` samples take longer."""
+FLUSH = 2
+"""How many times the L2 is overwritten: it may be cut in halves that each hold a copy."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What is queued between two events, as often as `repeats`."""
+
+    queue: Callable[[], None]
+    calls: int
+    call_s: float
+    """A first estimate."""
+    method: str
+
+    def repeats(self, seconds: float) -> int:
+        """How often it fits into a time, at least once."""
+        return max(1, round(seconds / (self.calls * self.call_s)))
+
+
+class Timer:
+    """Times what stands on a stage."""
+
+    def __init__(self, stage: Stage, l2_bytes: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._stage, self._driver, self._now = stage, stage.driver, now
+        self._flush_bytes = FLUSH * l2_bytes
+        self._flush_room: int | None = None
+        self._events: list[tuple[int, int]] = []
+
+    def time(self, rules: Rules) -> Samples:
+        """Rounds of samples, each as long as all before, until the interval of the median is narrow."""
+        began = self._now()
+        with self.unit(rules.cold) as unit:
+            repeats = 1 if rules.cold else unit.repeats(SAMPLE_S)
+            self._warm_up(unit)
+            samples: list[float] = []
+            wanted = rules.fewest
+            while True:
+                samples += self._round(unit, repeats, wanted - len(samples), rules)
+                done = len(samples) >= rules.most or self._now() - began >= rules.seconds
+                if done or relative_width(samples) <= rules.width:
+                    break
+                wanted = min(2 * len(samples), rules.most)
+        return Samples(tuple(samples), unit.method, repeats * unit.calls)
+
+    @contextmanager
+    def unit(self, alone: bool = False) -> Iterator[Unit]:
+        """What to queue: the launches of one call, or a graph of many calls that are short (of one, if
+        `alone`)."""
+        self._stage.call()
+        once = self._one(self._stage.call)
+        if once >= SHORT_S:
+            yield Unit(self._stage.call, 1, once, "events")
+            return
+        calls = 1 if alone else min(GRAPH_CALLS, max(1, round(GRAPH_S / max(once, 1e-9))))
+        with self._stage.captured(calls) as replay:
+            each = max(self._one(replay) / calls, 1e-9)
+            yield Unit(replay, calls, each, "graph replay")
+
+    def _one(self, queue: Callable[[], None]) -> float:
+        start, end = self._pairs(1)[0]
+        self._driver.record(start, self._stage.stream)
+        queue()
+        self._driver.record(end, self._stage.stream)
+        self._driver.wait(end)
+        return self._driver.elapsed_s(start, end)
+
+    def _warm_up(self, unit: Unit) -> None:
+        end = self._pairs(1)[0][1]
+        for _ in range(unit.repeats(WARM_UP_S)):
+            unit.queue()
+        self._driver.record(end, self._stage.stream)
+        self._driver.wait(end)
+
+    def _round(self, unit: Unit, repeats: int, most: int, rules: Rules) -> list[float]:
+        """Up to `most` samples, queued together."""
+        number = max(1, min(most, round(ROUND_S / (repeats * unit.calls * unit.call_s))))
+        pairs = self._pairs(max(number, min(most, rules.fewest)))
+        for start, end in pairs:
+            if rules.cold:
+                self._flush()
+            self._driver.record(start, self._stage.stream)
+            for _ in range(repeats):
+                unit.queue()
+            self._driver.record(end, self._stage.stream)
+        self._driver.wait(pairs[-1][1])
+        return [self._driver.elapsed_s(*pair) / (repeats * unit.calls) for pair in pairs]
+
+    def _flush(self) -> None:
+        if self._flush_room is None:
+            self._flush_room = self._driver.allocate(self._flush_bytes)
+        self._driver.fill(self._flush_room, 0, self._flush_bytes, self._stage.stream)
+
+    def _pairs(self, number: int) -> list[tuple[int, int]]:
+        """Pairs of events; made once, used again and again."""
+        while len(self._events) < number:
+            self._events.append((self._driver.event(), self._driver.event()))
+        return self._events[:number]

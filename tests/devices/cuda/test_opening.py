@@ -1,0 +1,97 @@
+"""What "cuda:..." opens, over scripted drivers in worker processes."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from ekc import devices
+from ekc.devices import nvml
+from ekc.devices.cuda import opening
+from ekc.devices.cuda.target import Target, parse
+from ekc.errors import DeviceError
+from tests.devices.cuda.hands import Forked
+from tests.devices.cuda.scripted_driver import FACTS, ScriptedDriver
+
+
+def opened(text: str, **script: object):  # type: ignore[no-untyped-def]
+    return opening.open_cuda(text, partial(Forked, partial(ScriptedDriver, **script)))
+
+
+@pytest.mark.parametrize(
+    ("text", "target"),
+    [
+        ("cuda", Target((0,), False)),
+        ("cuda:3", Target((3,), False)),
+        ("cuda:2,0,2", Target((2, 0), False)),
+        ("cuda:all@cold", Target(None, True)),
+        ("cuda@warm", Target((0,), False)),
+    ],
+)
+def test_a_target_in_parts(text: str, target: Target) -> None:
+    assert parse(text) == target
+
+
+@pytest.mark.parametrize("text", ["cuda:one", "cuda:", "cuda:-1", "cuda:0@hot", "cuda:0,", "cuda:all,1"])
+def test_other_forms_are_refused(text: str) -> None:
+    with pytest.raises(DeviceError, match="the index must be a number"):
+        parse(text)
+
+
+def test_a_gpu_as_its_driver_describes_it() -> None:
+    device = opened("cuda:0")
+    assert (device.name, device.simulated, device.arch) == ("Scripted A100", False, "sm_80")
+    assert device.label == "Scripted A100 (cuda:0)"
+    assert device.driver == "CUDA 13.0"
+    assert device.limits.sms == 108
+    assert device.limits.shared_bytes_per_sm == 164 * 1024
+    assert device.peaks.fp32_flops == pytest.approx(19.5e12, rel=1e-3)
+    assert device.peaks.flops_by_type["float16"] == pytest.approx(312e12, rel=1e-3)
+    assert device.peaks.dram_bytes_per_s == pytest.approx(1555e9, rel=1e-3)
+
+
+def test_all_gpus_and_those_that_are_not_there() -> None:
+    assert opened("cuda:all", gpus=3).label == "Scripted A100 (cuda:0,1,2)"
+    with pytest.raises(DeviceError, match=r"there are 2 GPU\(s\), cuda:0 to cuda:1"):
+        opened("cuda:0,2", gpus=2)
+    with pytest.raises(DeviceError, match="cuda:1: cuDeviceGetName: CUDA_ERROR_INVALID_DEVICE"):
+        opened("cuda:1")
+
+
+def test_figures_of_unlike_gpus_are_not_mixed() -> None:
+    def make(index: int) -> Forked:
+        return Forked(partial(ScriptedDriver, gpus=2, product=f"GPU {index}"), index)
+
+    with pytest.raises(DeviceError, match="GPUs of one kind only"):
+        opening.open_cuda("cuda:all", make)
+
+
+def test_a_driver_that_is_too_old_says_so_in_one_line() -> None:
+    with pytest.raises(
+        DeviceError, match=r"its driver is for CUDA 12\.4, too old.* CUDA 13\.0 or later"
+    ) as no:
+        opened("cuda:0", cuda=12040)
+    assert "\n" not in str(no.value)
+
+
+def test_a_newer_driver_and_an_unknown_gpu() -> None:
+    assert opened("cuda:0", cuda=14010).driver == "CUDA 14.1"
+    later = FACTS | {"COMPUTE_CAPABILITY_MINOR": 5}
+    assert (
+        opened("cuda:0", facts=later).arch == "sm_80" if "sm_85" not in opening.nvrtc.supported_archs() else 1
+    )
+    with pytest.raises(DeviceError, match=r"no machine code for compute capability 3\.0"):
+        opened("cuda:0", facts=FACTS | {"COMPUTE_CAPABILITY_MAJOR": 3})
+
+
+def test_the_real_worker_process_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No script here: `python -m`, cuda.bindings, and a machine whose GPUs are hidden or absent."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(nvml, "gpus", lambda: 1)
+    with pytest.raises(DeviceError) as refused:
+        devices.open("cuda:0")
+    message = str(refused.value)
+    assert message.startswith("cuda:0: cuInit: ")
+    assert message.endswith("--target a100")
+    assert "\n" not in message
