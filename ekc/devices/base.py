@@ -14,6 +14,8 @@ from ekc.ir.limits import Limits
 
 POWER_CAP = "power cap"
 """The throttle reason of a board that draws all it may."""
+COUNTER, READINGS = "energy counter", "power readings"
+"""The two estimators of energy."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class Conditions:
     """"warm" (calls follow each other, as metered ones do) or "cold" (the L2 is overwritten before)."""
     gpu: str = ""
     """Which of several GPUs, by its UUID."""
+    power_cap_w: float | None = None
+    """What the board may draw; None where it has no cap or did not tell."""
 
 
 @dataclass(frozen=True)
@@ -71,15 +75,20 @@ class Metering:
     energy_j: float
     energy_interval_j: Interval
     counter_energy_j: float
-    """First estimator: difference of the total-energy counter between two of its ticks."""
+    """First estimator: difference of the total-energy counter between two of its ticks; NaN where none
+    moved."""
     sampled_energy_j: float
-    """Second estimator: mean instantaneous power times time."""
+    """Second estimator: mean of the power readings times time."""
     idle_power_w: float
     window_s: float
     samples: int
     conditions: Conditions
+    estimator: str = COUNTER
+    """Which of the two `energy_j` is: `COUNTER`, or `READINGS` where no counter moved."""
+    notes: tuple[str, ...] = ()
+    """What else a reader of the figures must know, in words."""
     samples_w: tuple[float, ...] = ()
-    """Every sample: mean power from each tick of the counter to the next, in order."""
+    """Every sample that the power is made of, in order: its mean from tick to tick of the counter."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import numpy as np
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices import power
 from ekc.devices.counter import EnergyCounter
+from ekc.devices.meter import Calls
 from ekc.devices.specs import Spec
 from ekc.devices.steady import Steady
 
@@ -39,6 +40,8 @@ class VirtualBoard:
         idle = power.idle_power(spec, clock_mhz, spec.power.ambient_c)
         self._temperature_c = spec.power.ambient_c + spec.power.kelvin_per_w * idle
         self._temperature_c += WARM_START_K * float(rng.uniform(0.5, 1.5))
+
+    averaging_s = 0.0
 
     def now_s(self) -> float:
         """Seconds of virtual time."""
@@ -75,13 +78,17 @@ class VirtualBoard:
         for _ in range(steps):
             self._step(seconds / steps)
 
-    def stop(self) -> int:
-        """Finish the call under way; how many calls there were since `start`."""
+    def power_cap_w(self) -> float:
+        """What the board may draw."""
+        return self._spec.power.tdp_w
+
+    def stop(self) -> Calls:
+        """Finish the call under way."""
         passed = self._now_s - self._started_s
         calls = max(1, math.ceil(passed / self._state.latency_s))
         self.wait(max(0.0, calls * self._state.latency_s - passed))
         self._running = False
-        return calls
+        return Calls(calls, self._now_s - self._started_s)
 
     def true_energy_j(self) -> float:
         """What really went into the board since it was made; a meter cannot see it."""

@@ -2,67 +2,66 @@
 
 It idles, warms up until power stands still, then keeps the kernel running back to back and looks at
 the total-energy counter every millisecond. The window opens and closes on a tick of the counter.
-Every tick inside is one sample of power, and their spread gives the interval: it holds the sensor's
+Every tick inside is one sample of power, and their scatter gives the interval: it holds the sensor's
 noise, the rounding of the counter and the millisecond by which a tick may be seen late.
+
+Readings of the power sensor are the second estimator. Where no counter moves they are the only one,
+and the window says so.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.base import Interval
+from ekc.devices.base import COUNTER, READINGS, Conditions, Interval, Metering
+from ekc.devices.interval import FEWEST, mean_rate
+from ekc.devices.looks import READING_S, Gauges, Log, Reading, record
+from ekc.errors import DeviceError, EkcError
 
-LOOK_S = 0.001
-"""Between two looks at the counter."""
-READING_S = 0.02
-"""Between two readings of instantaneous power; sensors refresh no faster."""
 IDLE_S = 0.5
 WARM_UP_S = 0.5
 """One stretch of warming up."""
 WARM_UP_STRETCHES = 10
 STEADY = 0.01
 """Warm when two stretches agree in power to this."""
-FEWEST_TICKS = 8
 FEWEST_CALLS = 5
 """Calls in a window at least: power may change within a call."""
-NORMAL_95 = 1.959964
-"""97.5 % quantile of the normal distribution."""
+APART = 0.05
+"""Estimators that differ by more are told of: a counter that lost ticks, or a sensor that lags."""
+CLOCK_APART = 0.02
+"""The same of the clock within a window."""
+
+Array = NDArray[np.float64]
 
 
-class Board(Protocol):
-    """What the meter needs from a GPU, real or virtual. Power and energy are the whole board's."""
+@dataclass(frozen=True)
+class Calls:
+    """What was called back to back since `start`."""
 
-    def now_s(self) -> float:
-        """A steady clock."""
+    number: int
+    seconds: float
+    """From the beginning of the first to the end of the last."""
 
-    def counter_mj(self) -> int:
-        """Total energy; moves only on its own ticks."""
 
-    def power_w(self) -> float:
-        """Instantaneous power."""
+class Board(Gauges, Protocol):
+    """What the meter needs from a GPU, real or virtual: gauges, and a kernel that runs."""
 
-    def temperature_c(self) -> float:
-        """Die temperature."""
-
-    def clock_mhz(self) -> float:
-        """SM clock now."""
-
-    def throttle(self) -> tuple[str, ...]:
-        """Reasons why the clock is lower than asked, if any."""
+    def power_cap_w(self) -> float | None:
+        """What the board may draw; None where it has no cap or does not tell."""
 
     def start(self, kernel: CompiledKernel) -> None:
         """Begin to call the kernel back to back, and keep at it during `wait`."""
 
-    def wait(self, seconds: float) -> None:
-        """Let time pass; idle, unless a kernel was started."""
-
-    def stop(self) -> int:
-        """Finish the call under way and go idle. How many calls there were since `start`."""
+    def stop(self) -> Calls:
+        """Finish the call under way and go idle."""
 
 
 @dataclass(frozen=True)
@@ -71,134 +70,173 @@ class Window:
 
     power_w: float
     power_interval_w: Interval
+    estimator: str
+    """Which of the two estimators `power_w` is: `COUNTER` or `READINGS`."""
+    counter_power_w: float
+    """NaN where no counter moved."""
     sampled_power_w: float
-    """Mean of the instantaneous readings."""
+    """Mean of the power readings."""
     call_s: float
     """Wall time per call, back to back, over the window and its margins."""
     idle_power_w: float
+    began_s: float
+    """On the board's clock."""
     seconds: float
     samples: int
-    """Counter ticks inside the window."""
+    """Counter ticks inside the window, or values of the power sensor where no counter moved."""
     temperature_c: float
     clock_mhz: float
     throttle: tuple[str, ...]
-    samples_w: tuple[float, ...] = ()
-    """Mean power from each tick to the next."""
+    power_cap_w: float | None
+    notes: tuple[str, ...]
+    samples_w: tuple[float, ...]
+    """Mean power over each sample."""
 
-    def energy_interval_j(self) -> Interval:
-        """Interval of the energy of one call."""
-        return Interval(self.power_interval_w.low * self.call_s, self.power_interval_w.high * self.call_s)
+    def metering(self, conditions: Conditions) -> Metering:
+        """The same per call, as a row keeps it."""
+        low, high = self.power_interval_w.low, self.power_interval_w.high
+        return Metering(
+            power_w=self.power_w,
+            power_interval_w=self.power_interval_w,
+            energy_j=self.power_w * self.call_s,
+            energy_interval_j=Interval(low * self.call_s, high * self.call_s),
+            counter_energy_j=self.counter_power_w * self.call_s,
+            sampled_energy_j=self.sampled_power_w * self.call_s,
+            idle_power_w=self.idle_power_w,
+            window_s=self.seconds,
+            samples=self.samples,
+            conditions=conditions,
+            estimator=self.estimator,
+            notes=self.notes,
+            samples_w=self.samples_w,
+        )
 
 
 @dataclass(frozen=True)
-class _Tick:
-    """The first look at the board after a tick of its counter."""
+class _Estimate:
+    """Mean power by one estimator, and the span it is of."""
 
-    now_s: float
-    counter_mj: int
-
-
-@dataclass
-class _Log:
-    """What the looks of one window found."""
-
-    ticks: list[_Tick] = field(default_factory=list)
-    readings_w: list[float] = field(default_factory=list)
-    throttle: set[str] = field(default_factory=set)
-
-    def complete(self, length_s: float) -> bool:
-        """Are there enough ticks, over a span that is long enough?"""
-        return len(self.ticks) > FEWEST_TICKS and self.span_s() >= length_s
-
-    def span_s(self) -> float:
-        """From the first tick to the last."""
-        return self.ticks[-1].now_s - self.ticks[0].now_s
-
-    def samples_w(self) -> tuple[float, ...]:
-        """Mean power from each tick to the next."""
-        joules = np.diff([tick.counter_mj for tick in self.ticks]) / 1000.0
-        return tuple((joules / np.diff([tick.now_s for tick in self.ticks])).tolist())
+    watts: float
+    interval: Interval
+    began_s: float
+    seconds: float
+    samples_w: tuple[float, ...]
 
 
 def meter(board: Board, kernel: CompiledKernel, call_s: float, seconds: float) -> Window:
-    """Meter calls of about `call_s` each over a window of about `seconds` or a little more."""
+    """Meter calls of about `call_s` each over a window of about `seconds` or a little more.
+
+    Raises `DeviceError` where the board tells neither energy nor power, or one of them stands still alone.
+    """
+    board.wait(board.averaging_s)
     idle = _mean_power(board, IDLE_S)
-    board.start(kernel)
-    _warm_up(board)
-    board.stop()
-    began = board.now_s()
-    board.start(kernel)
-    log = _record(board, max(seconds, FEWEST_CALLS * call_s))
-    temperature, clock = board.temperature_c(), board.clock_mhz()
-    calls = board.stop()
-    mean = (log.ticks[-1].counter_mj - log.ticks[0].counter_mj) / 1000.0 / log.span_s()
+    if math.isnan(idle):
+        raise DeviceError("the board tells no power, so nothing can be metered")
+    notes: list[str] = []
+    try:
+        board.start(kernel)
+        if not _warm_up(board):
+            notes.append(f"power still moved after {WARM_UP_S * WARM_UP_STRETCHES:.0f} s of warming up")
+        board.stop()
+        board.start(kernel)
+        board.wait(board.averaging_s)
+        log = record(board, max(seconds, FEWEST_CALLS * call_s))
+        temperature = board.temperature_c()
+        calls = board.stop()
+    except BaseException:
+        with suppress(EkcError):  # What went wrong first is what is told.
+            board.stop()
+        raise
+    return _window(board, log, calls, idle, temperature, notes)
+
+
+def _window(
+    board: Board, log: Log, calls: Calls, idle: float, temperature: float, notes: list[str]
+) -> Window:
+    counted = None if log.uncounted else _counted(log)
+    readings = [reading for reading in log.readings if not math.isnan(reading.watts)]
+    sampled = float(np.mean([reading.watts for reading in readings])) if readings else math.nan
+    best = counted or _from_readings(readings, board.averaging_s, log.uncounted)
+    clocks = [reading.clock_mhz for reading in log.readings]
     return Window(
-        power_w=mean,
-        power_interval_w=_interval(log.ticks, mean),
-        sampled_power_w=float(np.mean(log.readings_w)),
-        call_s=(board.now_s() - began) / calls,
+        power_w=best.watts,
+        power_interval_w=best.interval,
+        estimator=COUNTER if counted else READINGS,
+        counter_power_w=counted.watts if counted else math.nan,
+        sampled_power_w=sampled,
+        call_s=calls.seconds / calls.number,
         idle_power_w=idle,
-        seconds=log.span_s(),
-        samples=len(log.ticks) - 1,
+        began_s=best.began_s,
+        seconds=best.seconds,
+        samples=len(best.samples_w),
         temperature_c=temperature,
-        clock_mhz=clock,
+        clock_mhz=float(np.mean(clocks)),
         throttle=tuple(sorted(log.throttle)),
-        samples_w=log.samples_w(),
+        power_cap_w=board.power_cap_w(),
+        notes=(*notes, *_notes(log, best.watts, sampled, clocks)),
+        samples_w=best.samples_w,
     )
 
 
 def _mean_power(board: Board, seconds: float) -> float:
+    """Of the readings that did not fail; NaN where all did."""
     readings = []
     for _ in range(round(seconds / READING_S)):
         board.wait(READING_S)
         readings.append(board.power_w())
-    return float(np.mean(readings))
+    told = [watts for watts in readings if not math.isnan(watts)]
+    return float(np.mean(told)) if told else math.nan
 
 
-def _warm_up(board: Board) -> None:
+def _warm_up(board: Board) -> bool:
+    """Whether power came to stand still."""
     before = 0.0
     for _ in range(WARM_UP_STRETCHES):
         now = _mean_power(board, WARM_UP_S)
         if abs(now - before) <= STEADY * now:
-            return
+            return True
         before = now
+    return False
 
 
-def _record(board: Board, length_s: float) -> _Log:
-    """Look from the first tick that is seen to the first one after `length_s`."""
-    log = _Log()
-    shown = board.counter_mj()
-    next_reading = board.now_s()
-    while not log.complete(length_s):
-        board.wait(LOOK_S)
-        now, counter = board.now_s(), board.counter_mj()
-        if counter != shown:
-            log.ticks.append(_Tick(now, counter))
-            shown = counter
-        if log.ticks and now >= next_reading:
-            log.readings_w.append(board.power_w())
-            log.throttle.update(board.throttle())
-            next_reading = now + READING_S
-    return log
+def _counted(log: Log) -> _Estimate:
+    """By the counter, tick by tick."""
+    at = np.array([tick.at_s for tick in log.ticks])
+    joules = np.diff(np.array([tick.counter_mj for tick in log.ticks])) / 1000.0
+    spans = np.diff(at)
+    watts, interval = mean_rate(joules, spans)
+    return _Estimate(watts, interval, float(at[0]), float(at[-1] - at[0]), tuple((joules / spans).tolist()))
 
 
-def _interval(ticks: list[_Tick], mean: float) -> Interval:
-    """Student's t over what each tick's energy differs from the mean power times its span."""
-    spans = np.diff([tick.now_s for tick in ticks])
-    joules = np.diff([tick.counter_mj for tick in ticks]) / 1000.0
-    samples = len(spans)
-    variance = float(np.sum((joules - mean * spans) ** 2)) / (samples - 1)
-    half = student_t(samples - 1) * math.sqrt(variance * samples) / float(np.sum(spans))
-    return Interval(mean - half, mean + half)
+def _from_readings(readings: Sequence[Reading], averaging_s: float, why: str) -> _Estimate:
+    """By the power sensor. A value that stands over several readings is one sample, and of averaged ones a
+    length of averaging is."""
+    at, watts = np.array([(reading.at_s, reading.watts) for reading in readings]).reshape(-1, 2).T
+    if len(at) <= FEWEST:
+        raise DeviceError(f"{why}, and it tells no power")
+    spans = np.diff(at)
+    starts = _starts(at[:-1], watts[:-1], averaging_s)
+    if len(starts) < FEWEST:
+        raise DeviceError(f"{why}, and the power sensor stands still at {watts[0]:.1f} W")
+    joules = np.add.reduceat(watts[:-1] * spans, starts)
+    lengths = np.add.reduceat(spans, starts)
+    mean, interval = mean_rate(joules, lengths)
+    return _Estimate(mean, interval, float(at[0]), float(at[-1] - at[0]), tuple((joules / lengths).tolist()))
 
 
-def student_t(freedom: int) -> float:
-    """97.5 % quantile of Student's t: Cornish-Fisher series about the normal one, four digits from 5
-    degrees of freedom on (Abramowitz and Stegun 26.7.5)."""
-    z = NORMAL_95
-    return (
-        z
-        + (z**3 + z) / (4 * freedom)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
-    )
+def _starts(at: Array, watts: Array, averaging_s: float) -> NDArray[np.intp]:
+    """Where each sample begins."""
+    fresh = np.flatnonzero(np.diff(watts, prepend=np.nan))
+    if not averaging_s or len(fresh) < FEWEST:
+        return fresh
+    return np.unique((at - at[0]) // averaging_s, return_index=True)[1]
+
+
+def _notes(log: Log, watts: float, sampled: float, clocks: Sequence[float]) -> list[str]:
+    notes = [f"{log.uncounted}; energy is from readings of power"] if log.uncounted else []
+    if abs(sampled / watts - 1) > APART:
+        notes.append(f"readings of power say {100 * (sampled / watts - 1):+.0f} % beside the energy counter")
+    low, high = min(clocks), max(clocks)
+    if high - low > CLOCK_APART * high:
+        notes.append(f"the clock moved from {low:.0f} to {high:.0f} MHz")
+    return notes

@@ -11,6 +11,7 @@ from ekc.devices import meter
 from ekc.devices.accesses import executed
 from ekc.devices.base import Clocks, Conditions, Interval, Metering, Timing
 from ekc.devices.board import VirtualBoard
+from ekc.devices.interval import student_t
 from ekc.devices.residual import digest, generator
 from ekc.devices.specs import Spec
 from ekc.devices.steady import Steady, Work, steady, work
@@ -70,11 +71,11 @@ class SimulatedDevice:
         noise = self._noise(kernel, "time", draw).standard_normal(TIME_SAMPLES)
         samples = state.latency_s * (1.0 + TIME_NOISE * noise)
         mean = float(np.mean(samples))
-        half = meter.student_t(TIME_SAMPLES - 1) * float(np.std(samples, ddof=1)) / math.sqrt(TIME_SAMPLES)
+        half = student_t(TIME_SAMPLES - 1) * float(np.std(samples, ddof=1)) / math.sqrt(TIME_SAMPLES)
         warm = self._board(kernel, state, "time", draw).temperature_c()
         conditions = self._conditions(kernel, state.clock_mhz, warm, state.throttle)
         spread = Interval(mean - half, mean + half)
-        return Timing(mean, spread, TIME_SAMPLES, conditions, tuple(samples.tolist()))
+        return Timing(mean, spread, TIME_SAMPLES, conditions, samples_s=tuple(samples.tolist()))
 
     def meter(self, kernel: CompiledKernel, *, seconds: float = 1.0, draw: int = 0) -> Metering:
         """Watts and joules per call on a board made for this call alone, over a virtual window."""
@@ -83,19 +84,8 @@ class SimulatedDevice:
         state = self._steady(kernel)
         board = self._board(kernel, state, "meter", draw)
         window = meter.meter(board, kernel, state.latency_s, seconds)
-        return Metering(
-            power_w=window.power_w,
-            power_interval_w=window.power_interval_w,
-            energy_j=window.power_w * window.call_s,
-            energy_interval_j=window.energy_interval_j(),
-            counter_energy_j=window.power_w * window.call_s,
-            sampled_energy_j=window.sampled_power_w * window.call_s,
-            idle_power_w=window.idle_power_w,
-            window_s=window.seconds,
-            samples=window.samples,
-            conditions=self._conditions(kernel, window.clock_mhz, window.temperature_c, window.throttle),
-            samples_w=window.samples_w,
-        )
+        conditions = self._conditions(kernel, window.clock_mhz, window.temperature_c, window.throttle)
+        return window.metering(conditions)
 
     def _steady(self, kernel: CompiledKernel) -> Steady:
         self._check_arch(kernel)
@@ -131,6 +121,7 @@ class SimulatedDevice:
             throttle=throttle,
             data_policy=self.data_policy,
             ekc_version=__version__,
+            power_cap_w=self._spec.power.tdp_w,
         )
 
 

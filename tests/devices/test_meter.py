@@ -3,7 +3,8 @@ import pytest
 
 from ekc.devices.board import VirtualBoard
 from ekc.devices.counter import TICK_S, EnergyCounter
-from ekc.devices.meter import Window, meter, student_t
+from ekc.devices.interval import student_t
+from ekc.devices.meter import Window, meter
 from ekc.devices.residual import generator
 from ekc.devices.specs import A100
 from ekc.devices.steady import Steady

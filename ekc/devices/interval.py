@@ -1,0 +1,67 @@
+"""How sure a mean over time is: the 95 % interval of a rate from amounts and the spans they fell in.
+
+The amounts are what a sensor gave tick by tick. Their scatter about a straight line over time says how sure
+their mean is; the line itself (a board that warms up) is no doubt about the mean of the window. Neighbours
+that err alike, or one against the other (a tick that was seen late), are allowed for as in W. Newey and
+K. West, Econometrica 55 (1987), 703.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.devices.base import Interval
+
+Array = NDArray[np.float64]
+
+FEWEST = 4
+"""Amounts, below which nothing can be said."""
+NORMAL_95 = 1.959964
+"""97.5 % quantile of the normal distribution."""
+
+
+def mean_rate(amounts: Array, spans: Array) -> tuple[float, Interval]:
+    """Sum of the amounts over the sum of the spans, and its interval. At least `FEWEST` of them."""
+    total = float(spans.sum())
+    mean = float(amounts.sum()) / total
+    errors = _about_a_line(amounts, spans, mean)
+    lags = _weights(len(errors))
+    together = float(np.sum(errors**2))
+    together += 2 * sum(w * float(np.sum(errors[k:] * errors[:-k])) for k, w in enumerate(lags, 1))
+    # What the fit of mean and slope took out of the sums above.
+    taken = 1 + 2 * float(lags.sum())
+    variance = max(together, 0.0) * len(errors) / max(len(errors) - 1 - taken, 1.0)
+    freedom = max(2, math.floor((len(errors) - 2) / (1 + 2 * float(np.sum(lags**2)))))
+    half = student_t(freedom) * math.sqrt(variance) / total
+    return mean, Interval(mean - half, mean + half)
+
+
+def _about_a_line(amounts: Array, spans: Array, mean: float) -> Array:
+    """What each amount differs from a rate that changes steadily."""
+    at = np.cumsum(spans) - spans / 2
+    at -= np.average(at, weights=spans)
+    slope = float(np.sum(at * (amounts - mean * spans)) / np.sum(spans * at**2))
+    return np.asarray(amounts - spans * (mean + slope * at))
+
+
+def _weights(number: int) -> Array:
+    """Bartlett's, of lags 1, 2, ...; none for the fewest amounts."""
+    lags = min(round(number ** (1 / 3)), number // 4) if number >= 2 * FEWEST else 0
+    return 1.0 - np.arange(1, lags + 1) / (lags + 1.0)
+
+
+def student_t(freedom: int) -> float:
+    """97.5 % quantile of Student's t: exact for 1 and 2 degrees of freedom, else the Cornish-Fisher series
+    about the normal one (Abramowitz and Stegun 26.7.5): three digits at 3, four from 5 on."""
+    if freedom <= 2:
+        return (12.7062, 4.30265)[freedom - 1]
+    z = NORMAL_95
+    return (
+        z
+        + (z**3 + z) / (4 * freedom)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
+    )
