@@ -101,7 +101,7 @@ def recorded_schedules(op: Operator, device: RecordedDevice, objective: str) -> 
     """What a run may try: rows with a latency, and with an energy where the objective asks for one; failures
     too, and the baseline left out. Raises `RecordError` where there is none."""
     rows, baseline = device.recording.of(op), naive(op).digest
-    asked = [r for r in rows if r.failure or (r.timings and (r.meterings or objective == "latency"))]
+    asked = [r for r in rows if (r.meterings or objective == "latency" if r.timings else r.failure)]
     usable = [r for r in asked if r.digest != baseline]
     if not any(r.timings for r in usable):
         raise RecordError(
