@@ -2,8 +2,8 @@
 
 The amounts are what a sensor gave tick by tick. Their scatter about a straight line over time says how sure
 their mean is; the line itself (a board that warms up) is no doubt about the mean of the window. Neighbours
-that err alike, or one against the other (a tick that was seen late), are allowed for as in W. Newey and
-K. West, Econometrica 55 (1987), 703.
+that err alike, or one against the other, are allowed for as in W. Newey and K. West, Econometrica 55 (1987),
+703.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ NORMAL_95 = 1.959964
 
 
 def mean_rate(amounts: Array, spans: Array) -> tuple[float, Interval]:
-    """Sum of the amounts over the sum of the spans, and its interval. At least `FEWEST` of them."""
+    """Sum of the amounts over the sum of the spans, and its interval. At least `FEWEST` of them.
+
+    Where the amounts are steadier than the spans explain, the ticks came regularly and were seen late: then
+    only the lateness of the first and the last counts.
+    """
     total = float(spans.sum())
     mean = float(amounts.sum()) / total
-    errors = _about_a_line(amounts, spans, mean)
-    lags = _weights(len(errors))
-    together = float(np.sum(errors**2))
-    together += 2 * sum(w * float(np.sum(errors[k:] * errors[:-k])) for k, w in enumerate(lags, 1))
-    # What the fit of mean and slope took out of the sums above.
-    taken = 1 + 2 * float(lags.sum())
-    variance = max(together, 0.0) * len(errors) / max(len(errors) - 1 - taken, 1.0)
-    freedom = max(2, math.floor((len(errors) - 2) / (1 + 2 * float(np.sum(lags**2)))))
-    half = student_t(freedom) * math.sqrt(variance) / total
+    errors, late = _about_a_line(amounts, spans, mean), 0.0
+    regular = _about_a_line(amounts, np.full(len(spans), total / len(spans)), mean)
+    if float(np.sum(regular**2)) < float(np.sum(errors**2)):
+        errors, late = regular, mean**2 * float(np.var(spans, ddof=1))
+    variance, freedom = _of_the_sum(errors)
+    half = student_t(freedom) * math.sqrt(variance + late) / total
     return mean, Interval(mean - half, mean + half)
 
 
@@ -45,6 +46,17 @@ def _about_a_line(amounts: Array, spans: Array, mean: float) -> Array:
     at -= np.average(at, weights=spans)
     slope = float(np.sum(at * (amounts - mean * spans)) / np.sum(spans * at**2))
     return np.asarray(amounts - spans * (mean + slope * at))
+
+
+def _of_the_sum(errors: Array) -> tuple[float, int]:
+    """Variance of the sum of some errors, and the degrees of freedom that it is known with."""
+    number, lags = len(errors), _weights(len(errors))
+    together = float(np.sum(errors**2))
+    together += 2 * sum(w * float(np.sum(errors[k:] * errors[:-k])) for k, w in enumerate(lags, 1))
+    # What the fit of mean and slope took out of the sums above.
+    taken = 2 + 2 * float(lags.sum())
+    freedom = max(2, math.floor((number - 2) / (1 + 2 * float(np.sum(lags**2)))))
+    return max(together, 0.0) * number / (number - taken), freedom
 
 
 def _weights(number: int) -> Array:

@@ -43,11 +43,6 @@ class Bindings:
         """See `Driver`."""
         return str(UUID(bytes=bytes(self._call("cuDeviceGetUuid", self._device(index)).bytes)))
 
-    def pci_bus(self, index: int) -> str:
-        """See `Driver`."""
-        said: bytes = self._call("cuDeviceGetPCIBusId", 32, self._device(index))
-        return said.split(b"\0")[0].decode()
-
     def memory_bytes(self, index: int) -> int:
         """See `Driver`."""
         return int(self._call("cuDeviceTotalMem", self._device(index)))

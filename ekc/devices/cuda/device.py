@@ -6,8 +6,10 @@ execution) stays on the first.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -17,9 +19,10 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.base import Clocks, Conditions, Metering, Timing
 from ekc.devices.cuda.driver import version_text
 from ekc.devices.cuda.gpu import Gpu, Seen
-from ekc.devices.cuda.interval import interval, median
+from ekc.devices.cuda.median import interval, median
 from ekc.devices.cuda.messages import Execute, Outputs, Rules, Samples, Time, Work
-from ekc.errors import DeviceError
+from ekc.devices.residual import digest
+from ekc.errors import DeviceError, InvalidInput
 from ekc.ir.agreement import DATA_SEED
 from ekc.version import __version__
 
@@ -34,14 +37,17 @@ class CudaDevice:
         check_alike(gpus)
         self._gpus, self._rules = tuple(gpus), rules or Rules()
         self._threads: tuple[ThreadPoolExecutor, ...] = ()
+        self._latencies: dict[str, float] = {}
+        """Of kernels timed before, by digest: a meter must know about how long a call takes."""
         self.workers = len(gpus)
         first = gpus[0].facts
         self.name = first.name
         self.simulated = False
         self.arch = arch_for(first.capability)
         self.limits = first.limits()
-        self.peaks = first.peaks(first.clock_mhz, UNKNOWN_POWER_W)
-        self.driver = f"CUDA {version_text(first.driver_version)}"
+        sensors = gpus[0].sensors
+        self.peaks = first.peaks(first.clock_mhz, sensors.power_cap_w() or UNKNOWN_POWER_W)
+        self.driver = f"{sensors.driver()}, CUDA {version_text(first.driver_version)}"
         self.clock_regime = "free"
         self.l2 = "cold" if self._rules.cold else "warm"
         self.data_policy = f"random (floats normal, integers uniform), seed {DATA_SEED}; L2 {self.l2}"
@@ -76,8 +82,16 @@ class CudaDevice:
         return outputs.arrays
 
     def meter(self, kernel: CompiledKernel, *, seconds: float = 1.0, draw: int = 0) -> Metering:
-        """Power and energy over a window of about `seconds`."""
-        raise DeviceError(f"{self.label}: energy cannot be read here")
+        """Power and energy of back-to-back calls over a window of about `seconds`, warm.
+
+        Raises `DeviceError` as `time` does, and where neither can be read."""
+        if not (math.isfinite(seconds) and seconds > 0):
+            raise InvalidInput(f"a metering window of {seconds} s cannot be: give a positive number")
+        gpu = self._gpus[0]
+        call_s = self._latencies.get(digest(kernel)) or self._time(gpu, kernel).latency_s
+        window = gpu.meter(kernel, call_s, seconds)
+        seen = Seen(window.clock_mhz, window.temperature_c, window.throttle, window.power_cap_w)
+        return window.metering(replace(self._conditions(gpu, kernel, seen), l2="warm"))
 
     def clocks(self) -> Clocks:
         """The clocks that can be set."""
@@ -98,6 +112,7 @@ class CudaDevice:
         self._check_arch(kernel)
         answer, seen = gpu.ask(Time(Work.of(kernel), self._rules))
         samples: Samples = answer
+        self._latencies[digest(kernel)] = median(samples.seconds)
         return Timing(
             latency_s=median(samples.seconds),
             interval_s=interval(samples.seconds),
@@ -132,6 +147,7 @@ class CudaDevice:
             ekc_version=__version__,
             l2=self.l2,
             gpu=gpu.facts.uuid,
+            power_cap_w=seen.power_cap_w,
         )
 
 

@@ -39,9 +39,6 @@ class Driver(Protocol):
     def uuid(self, index: int) -> str:
         """Hexadecimal digits in five groups; NVML writes "GPU-" or "MIG-" before them."""
 
-    def pci_bus(self, index: int) -> str:
-        """Where the GPU sits, such as "0000:65:00.0": so NVML finds it, whatever CUDA_VISIBLE_DEVICES."""
-
     def memory_bytes(self, index: int) -> int:
         """Memory of the device."""
 

@@ -65,7 +65,6 @@ class Facts:
     count: int
     """How many GPUs its driver shows here."""
     uuid: str
-    pci_bus: str
     memory_bytes: int
     driver_version: int
     attributes: dict[str, int]
@@ -77,7 +76,6 @@ class Facts:
             name=driver.name(index),
             count=driver.count(),
             uuid=driver.uuid(index),
-            pci_bus=driver.pci_bus(index),
             memory_bytes=driver.memory_bytes(index),
             driver_version=driver.version(),
             attributes={name: driver.attribute(index, name) for name in ATTRIBUTES},

@@ -3,37 +3,32 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from ekc.codegen.compiled import CompiledKernel
+from ekc.devices.cuda.caller import Caller, RemoteCaller
 from ekc.devices.cuda.driver import version_text
 from ekc.devices.cuda.facts import Facts
 from ekc.devices.cuda.messages import Describe
 from ekc.devices.cuda.remote import Remote
+from ekc.devices.meter import Board, Window, meter
+from ekc.devices.nvml.board import NvmlBoard
+from ekc.devices.nvml.sensors import Sensors
 from ekc.errors import DeviceError
-
-
-class Sensors(Protocol):
-    """What a measurement notes of a GPU."""
-
-    def temperature_c(self) -> float:
-        """Die temperature."""
-
-    def clock_mhz(self) -> float:
-        """SM clock now."""
-
-    def throttle(self) -> tuple[str, ...]:
-        """Reasons why the clock is lower than asked, if any."""
 
 
 @dataclass(frozen=True)
 class Seen:
     """Clock, temperature and throttle reasons around a measurement."""
 
-    clock_mhz: float = 0.0
-    """The lower of before and after; 0 where nothing can be read."""
-    temperature_c: float = 0.0
-    throttle: tuple[str, ...] = ()
+    clock_mhz: float
+    """The lower of before and after."""
+    temperature_c: float
+    """After it."""
+    throttle: tuple[str, ...]
+    power_cap_w: float | None
 
 
 @dataclass(frozen=True)
@@ -43,15 +38,18 @@ class Gpu:
     index: int
     remote: Remote
     facts: Facts
-    sensors: Sensors | None
+    sensors: Sensors
+    board: Callable[[Sensors, Caller], Board] = NvmlBoard
     lock: Any = field(default_factory=threading.RLock)
 
     @classmethod
-    def opened(cls, index: int, remote: Remote, sensors: Sensors | None, nvrtc: str) -> Gpu:
-        """Ask the worker what the GPU is. `DeviceError` where there is none, or its driver is too old."""
+    def opened(cls, index: int, remote: Remote, sensors: Callable[[str], Sensors], nvrtc: str) -> Gpu:
+        """Ask the worker what the GPU is, and find its sensors by its UUID.
+
+        Raises `DeviceError` where there is none, or its driver is too old."""
         facts: Facts = remote.ask(Describe())
         check_driver(facts, nvrtc)
-        return cls(index, remote, facts, sensors)
+        return cls(index, remote, facts, sensors(facts.uuid))
 
     def ask(self, request: Any) -> tuple[Any, Seen]:
         """The worker's answer, and what the sensors said before and after."""
@@ -60,12 +58,17 @@ class Gpu:
             answer = self.remote.ask(request)
             after = self._look()
         throttle = tuple(sorted({*before.throttle, *after.throttle}))
-        return answer, Seen(min(before.clock_mhz, after.clock_mhz), after.temperature_c, throttle)
+        clock_mhz = min(before.clock_mhz, after.clock_mhz)
+        return answer, replace(after, clock_mhz=clock_mhz, throttle=throttle)
+
+    def meter(self, kernel: CompiledKernel, call_s: float, seconds: float) -> Window:
+        """Power of back-to-back calls; see `ekc.devices.meter`."""
+        with self.lock:
+            return meter(self.board(self.sensors, RemoteCaller(self.remote)), kernel, call_s, seconds)
 
     def _look(self) -> Seen:
-        if self.sensors is None:
-            return Seen()
-        return Seen(self.sensors.clock_mhz(), self.sensors.temperature_c(), self.sensors.throttle())
+        s = self.sensors
+        return Seen(s.clock_mhz(), s.temperature_c(), s.throttle(), s.power_cap_w())
 
 
 def check_driver(facts: Facts, nvrtc: str) -> None:

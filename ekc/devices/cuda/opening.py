@@ -11,17 +11,21 @@ from ekc.devices.cuda.gpu import Gpu
 from ekc.devices.cuda.messages import Rules
 from ekc.devices.cuda.remote import Child, Hand, Remote
 from ekc.devices.cuda.target import parse
+from ekc.devices.nvml.sensors import Sensors
 
 
-def open_cuda(text: str, hire: Callable[[int], Hand] = Child) -> CudaDevice:
-    """The device of a target such as "cuda:0"; `hire` starts the worker of a GPU. Raises `DeviceError`."""
+def open_cuda(
+    text: str, hire: Callable[[int], Hand] = Child, sensors: Callable[[str], Sensors] = Sensors
+) -> CudaDevice:
+    """The device of a target such as "cuda:0". `hire` starts the worker of a GPU, `sensors` finds those of a
+    UUID. Raises `DeviceError`."""
     target = parse(text)
-    first = _gpu(target.indices[0] if target.indices else 0, hire)
+    first = _gpu(target.indices[0] if target.indices else 0, hire, sensors)
     chosen = target.of(first.facts.count, text)
-    gpus = [first, *(_gpu(index, hire) for index in chosen[1:])]
+    gpus = [first, *(_gpu(index, hire, sensors) for index in chosen[1:])]
     return CudaDevice(gpus, Rules(cold=target.cold))
 
 
-def _gpu(index: int, hire: Callable[[int], Hand]) -> Gpu:
+def _gpu(index: int, hire: Callable[[int], Hand], sensors: Callable[[str], Sensors]) -> Gpu:
     remote = Remote(f"cuda:{index}", partial(hire, index))
-    return Gpu.opened(index, remote, None, nvrtc.version())
+    return Gpu.opened(index, remote, sensors, nvrtc.version())

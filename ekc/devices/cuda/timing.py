@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ekc.devices.cuda.interval import relative_width
+from ekc.devices.cuda.median import relative_width
 from ekc.devices.cuda.messages import Rules, Samples
 from ekc.devices.cuda.stage import Stage
 

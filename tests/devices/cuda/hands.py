@@ -22,6 +22,10 @@ class Forked:
         self._process.start()
         theirs.close()
 
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid
+
     def kill(self) -> None:
         self._process.kill()
 

@@ -70,10 +70,6 @@ class ScriptedDriver:
         self._gpu("cuDeviceGetUuid", index)
         return f"00000000-0000-0000-0000-{index:012d}"
 
-    def pci_bus(self, index: int) -> str:
-        self._gpu("cuDeviceGetPCIBusId", index)
-        return f"0000:{index:02x}:00.0"
-
     def memory_bytes(self, index: int) -> int:
         self._gpu("cuDeviceTotalMem", index)
         return 40 * 2**30

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 
 from ekc import devices
 from ekc.devices import nvml
-from ekc.devices.cuda import opening
+from ekc.devices.cuda.device import CudaDevice
 from ekc.devices.cuda.target import Target, parse
 from ekc.errors import DeviceError
 from tests.devices.cuda.hands import Forked
+from tests.devices.cuda.scripted import ScriptedNode, forked
 from tests.devices.cuda.scripted_driver import FACTS, ScriptedDriver
 
 
-def opened(text: str, **script: object):  # type: ignore[no-untyped-def]
-    return opening.open_cuda(text, partial(Forked, partial(ScriptedDriver, **script)))
+def opened(text: str, **script: Any) -> CudaDevice:
+    return ScriptedNode(script.get("gpus", 1)).open(text, forked(**script))
 
 
 @pytest.mark.parametrize(
@@ -43,11 +45,12 @@ def test_a_gpu_as_its_driver_describes_it() -> None:
     device = opened("cuda:0")
     assert (device.name, device.simulated, device.arch) == ("Scripted A100", False, "sm_80")
     assert device.label == "Scripted A100 (cuda:0)"
-    assert device.driver == "CUDA 13.0"
+    assert device.driver == "570.86.15, CUDA 13.0"
     assert device.limits.sms == 108
     assert device.limits.shared_bytes_per_sm == 164 * 1024
     assert device.peaks.fp32_flops == pytest.approx(19.5e12, rel=1e-3)
     assert device.peaks.flops_by_type["float16"] == pytest.approx(312e12, rel=1e-3)
+    assert device.peaks.board_power_w == 400.0
     assert device.peaks.dram_bytes_per_s == pytest.approx(1555e9, rel=1e-3)
 
 
@@ -64,7 +67,7 @@ def test_figures_of_unlike_gpus_are_not_mixed() -> None:
         return Forked(partial(ScriptedDriver, gpus=2, product=f"GPU {index}"), index)
 
     with pytest.raises(DeviceError, match="GPUs of one kind only"):
-        opening.open_cuda("cuda:all", make)
+        ScriptedNode(2).open("cuda:all", make)
 
 
 def test_a_driver_that_is_too_old_says_so_in_one_line() -> None:
@@ -76,11 +79,8 @@ def test_a_driver_that_is_too_old_says_so_in_one_line() -> None:
 
 
 def test_a_newer_driver_and_an_unknown_gpu() -> None:
-    assert opened("cuda:0", cuda=14010).driver == "CUDA 14.1"
-    later = FACTS | {"COMPUTE_CAPABILITY_MINOR": 5}
-    assert (
-        opened("cuda:0", facts=later).arch == "sm_80" if "sm_85" not in opening.nvrtc.supported_archs() else 1
-    )
+    assert opened("cuda:0", cuda=14010).driver == "570.86.15, CUDA 14.1"
+    assert opened("cuda:0", facts=FACTS | {"COMPUTE_CAPABILITY_MINOR": 5}).arch == "sm_80"
     with pytest.raises(DeviceError, match=r"no machine code for compute capability 3\.0"):
         opened("cuda:0", facts=FACTS | {"COMPUTE_CAPABILITY_MAJOR": 3})
 

@@ -1,0 +1,65 @@
+"""A real GPU as the meter wants it: sensors read here, a kernel kept running in a worker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from ekc.codegen.compiled import CompiledKernel
+from ekc.devices.meter import Calls
+from ekc.devices.nvml.sensors import Sensors
+from ekc.errors import DeviceError
+
+
+class Called(Protocol):
+    """How often a kernel was called, and how long that took."""
+
+    @property
+    def number(self) -> int:
+        """Calls."""
+
+    @property
+    def seconds(self) -> float:
+        """From the beginning of the first to the end of the last."""
+
+
+class Caller(Protocol):
+    """Calls a kernel back to back, so that the GPU never idles in between, until told to stop."""
+
+    def start(self, kernel: CompiledKernel) -> None:
+        """Begin; back when the kernel runs."""
+
+    def stop(self) -> Called:
+        """End, promptly."""
+
+
+class NvmlBoard:
+    """A `Board` of the meter. Raises `DeviceError` where the board's energy is not the kernel's (MIG)."""
+
+    def __init__(
+        self,
+        sensors: Sensors,
+        caller: Caller,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        if shared := sensors.shared():
+            raise DeviceError(f"{shared}; nothing can be metered, latency can be timed")
+        self._sensors, self._caller = sensors, caller
+        self.now_s, self.wait = now, sleep
+        self.averaging_s = sensors.averaging_s
+        self.counter_mj = sensors.counter_mj
+        self.power_w = sensors.power_w
+        self.temperature_c = sensors.temperature_c
+        self.clock_mhz = sensors.clock_mhz
+        self.throttle = sensors.throttle
+        self.power_cap_w = sensors.power_cap_w
+        self.start = caller.start
+
+    def stop(self) -> Calls:
+        """End, promptly."""
+        called = self._caller.stop()
+        if called.number < 1:
+            raise DeviceError(f"{self._sensors.name}: the kernel was not called once while it was metered")
+        return Calls(called.number, called.seconds)

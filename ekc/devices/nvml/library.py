@@ -1,0 +1,76 @@
+"""The library itself: loaded and initialised once, its errors told in one line."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ekc.errors import ActuatorError
+
+_once = threading.Lock()
+_initialised = False
+_KINDS = ("", "GPU-", "MIG-")
+"""What a UUID may begin with; CUDA tells it without."""
+
+
+def nvml() -> Any:
+    """pynvml, initialised once per process. Raises `ActuatorError` where there is no driver."""
+    global _initialised
+    import pynvml
+
+    with _once:
+        if not _initialised:
+            try:
+                pynvml.nvmlInit()
+            except pynvml.NVMLError as problem:
+                raise ActuatorError(f"no NVIDIA driver here ({problem})") from problem
+            _initialised = True
+    return pynvml
+
+
+def uuids() -> tuple[str, ...]:
+    """Of all GPUs, in NVML's order (that of nvidia-smi)."""
+    number = explained("the number of GPUs", nvml().nvmlDeviceGetCount)
+    return tuple(uuid_of(index) for index in range(number))
+
+
+def uuid_of(index: int) -> str:
+    """Of the GPU with a number of NVML's. Raises `ActuatorError` where there is none."""
+    library = nvml()
+    handle = explained(f"GPU {index}", library.nvmlDeviceGetHandleByIndex, index)
+    return str(explained(f"the UUID of GPU {index}", library.nvmlDeviceGetUUID, handle))
+
+
+def handle_of(library: Any, uuid: str) -> Any:
+    """By a UUID of NVML's, or of CUDA's, which has no kind in front. Raises `ActuatorError`."""
+    for kind in _KINDS[:-1]:
+        try:
+            return library.nvmlDeviceGetHandleByUUID(kind + uuid)
+        except library.NVMLError:
+            continue
+    return explained(uuid, library.nvmlDeviceGetHandleByUUID, _KINDS[-1] + uuid)
+
+
+def explained(what: str, call: Callable[..., Any], *arguments: Any) -> Any:
+    """The result of an NVML call. Raises `ActuatorError` with what was asked for and why it failed."""
+    import pynvml
+
+    try:
+        return call(*arguments)
+    except pynvml.NVMLError as problem:
+        raise ActuatorError(f"{what}: {reason(problem)}") from problem
+
+
+def reason(problem: Any) -> str:
+    """The driver's words, and what helps."""
+    import pynvml
+
+    help_with = {
+        pynvml.NVML_ERROR_NO_PERMISSION: "needs root or CAP_SYS_ADMIN; run zeusd, or use --advise",
+        pynvml.NVML_ERROR_GPU_IS_LOST: "it fell off the bus; reset it or restart the machine",
+        pynvml.NVML_ERROR_NOT_SUPPORTED: "this GPU or driver cannot do it",
+        pynvml.NVML_ERROR_NOT_FOUND: "see nvidia-smi -L for what there is",
+    }
+    more = help_with.get(problem.value)
+    return f"{problem} ({more})" if more else str(problem)

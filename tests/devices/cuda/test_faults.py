@@ -1,0 +1,93 @@
+"""A fault at every call of the driver in turn, in every way: it costs its own row, which says why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+import ekc
+from ekc.codegen.compiled import CompiledKernel
+from ekc.codegen.generate import compile_schedule
+from ekc.devices.base import Timing
+from ekc.devices.cuda.driver import Driver
+from ekc.ir.schedule import Schedule
+from ekc.search.candidate import Candidate
+from ekc.search.finals import Finals
+from ekc.search.measuring import Bench
+from ekc.search.records import Kind, RecordStore
+from tests.devices.cuda.faulty import REASONS, Plan, faulty_hand
+from tests.devices.cuda.scripted import ScriptedNode
+
+OP = ekc.matmul(4, 8, 4)
+ROWS = Schedule(OP).bind("i", "block.x").bind("j", "thread.x").cache_write("C")
+COLUMNS = Schedule(OP).bind("j", "block.x").bind("i", "thread.x").cache_write("C")
+SCHEDULES = (ROWS, COLUMNS, ROWS.unroll("k"))
+IN_PROCESS = {"borrow", "give_back"}
+"""Used by calls on the caller's own stream, not by a worker; see test_calls.py."""
+DESCRIBING = {"version", "count", "name", "uuid", "memory_bytes", "attribute"}
+AT_START = DESCRIBING | {"open", "stream", "event"}
+"""Called when a worker starts: these tests let one start."""
+METHODS = sorted(n for n in vars(Driver) if not n.startswith("_") and n not in IN_PROCESS)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, CompiledKernel]]:
+    """The kernels of the test, in a compile cache of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EKC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield {s.digest: compile_schedule(s) for s in SCHEDULES}
+
+
+def run(plan: Plan, kernels: dict[str, CompiledKernel], store: RecordStore) -> list[Candidate]:
+    """A small run: every schedule timed, then checked. The second one meets the fault."""
+    short = plan.method in ("begin_capture", "end_capture", "replay", "drop")
+    script = {"launch_s": 1e-5 if short else 5e-3}
+    target = "cuda:0@cold" if plan.method == "fill" else "cuda:0"
+    device = ScriptedNode().open(target, lambda index: faulty_hand(plan, index, **script))
+    bench = Bench(device, store)
+    finals = Finals(OP, bench, "latency", 0.05)
+    done = []
+    for number, schedule in enumerate(SCHEDULES):
+        if number == 1:
+            if plan.method in AT_START:
+                device.close()
+            plan.armed.value = 1
+        c = Candidate(schedule, "test", None, 1.0, 1.0, 0)  # type: ignore[arg-type]
+        c.__dict__["kernel"] = kernels[schedule.digest]
+        outcome = bench.time(schedule, partial(kernels.__getitem__, schedule.digest))
+        if isinstance(outcome, Timing):
+            c.timings.append(outcome)
+            finals.check(c)
+        else:
+            c.status = outcome.status
+        plan.armed.value = 0
+        done.append(c)
+    device.close()
+    return done
+
+
+@pytest.mark.parametrize("kind", REASONS)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_fault_costs_its_own_row(method: str, kind: str, kernels: dict[str, CompiledKernel]) -> None:
+    plan = Plan(method, kind)
+    with RecordStore(None) as store:
+        before, hit, after = run(plan, kernels, store)
+        kinds: tuple[Kind, ...] = ("timing", "failure", "check")
+        rows = {k: {r.key.schedule_digest: r for r in store.rows(kind=k)} for k in kinds}
+    assert plan.fired.value, f"{method} was never called"
+    for healthy in (before, after):
+        assert healthy.ok
+        assert healthy.checked.startswith("executed on Scripted A100")
+        assert healthy.schedule.digest in rows["timing"]
+        assert healthy.schedule.digest in rows["check"]
+    assert hit.status.startswith("device: ")
+    assert REASONS[kind] in hit.status
+    assert rows["failure"].keys() == {hit.schedule.digest}
+    assert rows["failure"][hit.schedule.digest].status == hit.status
+    assert "\n" not in hit.status
+
+
+def test_there_are_enough_kinds_and_places() -> None:
+    assert len(METHODS) * len(REASONS) >= 30
