@@ -12,12 +12,13 @@ from ekc.codegen.footprints import footprints
 from ekc.codegen.indices import index_lines
 from ekc.codegen.nvrtc import NvrtcOutput
 from ekc.codegen.render import render
+from ekc.codegen.shared_memory import asked_for, shared_declarations
 from ekc.codegen.tensor_views import lane_lines, needed
 from ekc.codegen.types import helpers
 from ekc.codegen.views import Views, declaration
 from ekc.ir.async_copy import COMMIT, COPIES, WAIT, has_async_copies
 from ekc.ir.footprint import global_reads
-from ekc.ir.limits import Limits
+from ekc.ir.limits import Limits, shared_bytes
 from ekc.ir.nodes import Kernel, StageNode, walk
 from ekc.ir.rules import enforce
 from ekc.ir.schedule import Schedule
@@ -65,8 +66,8 @@ def _copied_bytes(kernel: Kernel) -> Iterator[int]:
 
 def compile_schedule(schedule: Schedule, arch: str = "sm_80", limits: Limits | None = None) -> CompiledKernel:
     """Generate and compile; CUBIN and PTX come from one NVRTC run, or from the cache."""
-    has = {"async_copies": has_async_copies(arch), "tensor_cores": has_products(arch)}
-    limits = replace(limits or Limits(), **has)
+    limits = limits or Limits(shared_bytes_per_block=shared_bytes(arch))
+    limits = replace(limits, async_copies=has_async_copies(arch), tensor_cores=has_products(arch))
     made = generate(schedule, limits)
     return assemble(schedule, made, cached_compile(made.source, arch))
 
@@ -108,7 +109,7 @@ def _launch(kernel: Kernel, name: str) -> Launch:
         name=name,
         grid=(grid[0], grid[1], grid[2]),
         block=(block[0], block[1], block[2]),
-        shared_bytes=0,
+        shared_bytes=asked_for(kernel),
         arguments=arguments,
         argument_bytes=tuple(kernel.tensors[name].bytes for name in arguments),
         footprints=footprints(kernel),
@@ -129,14 +130,14 @@ def _kernel_text(kernel: Kernel, launch: Launch) -> dict[str, object]:
         for t in launch.arguments
     ]
     held = f"{kernel.nest.compute.output.name}.acc"
-    up_front = [b for b in kernel.buffers if b.scope == "shared" or b.name == held]
+    own = [declaration(b, names) for b in kernel.buffers if b.name == held]
     return {
         "name": launch.name,
         "grid": launch.grid,
         "block": launch.block,
         "threads": int(kernel.threads),
         "parameters": parameters,
-        "declarations": [declaration(b, names) for b in up_front],
+        "declarations": [*shared_declarations(kernel, names), *own],
         "indices": [*index_lines(kernel, names), *lane_lines(kernel)],
         "body": views.nodes(kernel.body),
     }

@@ -26,7 +26,7 @@ const_cast consteval constexpr constinit decltype dynamic_cast explicit friend m
 nullptr or_eq reinterpret_cast requires static_assert static_cast thread_local typeid typename wchar_t
 xor xor_eq NULL NAN INFINITY EOF linux unix dim3 float2 float4 uint2 uint4 to_float to_half expf sqrtf
 rsqrtf tanhf erff fabsf fmaxf fminf floorf bf16_t to_bf16 to_tf32 to_int8 abs
-copy_async_4 copy_async_8 copy_async_16 commit_copies wait_copies swizzled
+copy_async_4 copy_async_8 copy_async_16 commit_copies wait_copies swizzled shared_memory
 matrix_row matrix_low matrix_high load_matrices_2 load_matrices_4 load_matrices_2_transposed
 load_matrices_4_transposed mma_m16n8k16_float16 mma_m16n8k16_bfloat16 mma_m16n8k8_tf32 mma_m16n8k32_int8
 """

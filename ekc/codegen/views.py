@@ -12,6 +12,7 @@ from typing import Any
 
 from ekc.codegen.names import Names
 from ekc.codegen.rounds import steady
+from ekc.codegen.shared_memory import array_sizes
 from ekc.codegen.tensor_views import fragment_text, product_text
 from ekc.codegen.types import Arithmetic, converted, move_type, zero
 from ekc.ir.access import Access, Buffer, moved
@@ -410,13 +411,5 @@ def _shared_stages(node: LoopNode) -> list[StageNode]:
 
 
 def declaration(buffer: Buffer, names: Names) -> str:
-    """`__shared__ __align__(16) float A_shared[2][8][132];`."""
-    extents = [int(s) for s in buffer.sizes] if int(buffer.swizzle) == 1 else [int(buffer.elements)]
-    if buffer.scope == "shared" and len(extents) == 1:
-        # A row by itself: the next copy must start where a vector may, and of 12 bytes the compiler reads 16.
-        extents[0] = int(buffer.bytes) // int(buffer.copies) // buffer.dtype.bytes
-    if int(buffer.copies) > 1:
-        extents.insert(0, int(buffer.copies))
-    sizes = "".join(f"[{s}]" for s in extents)
-    prefix = "__shared__ __align__(16)" if buffer.scope == "shared" else "alignas(16)"
-    return f"{prefix} {buffer.dtype.cuda} {names[buffer.name]}{sizes};"
+    """`alignas(16) float C_acc[2][4];`: what each thread has for itself."""
+    return f"alignas(16) {buffer.dtype.cuda} {names[buffer.name]}{array_sizes(buffer)};"

@@ -35,7 +35,7 @@ class Capability:
     blocks_per_sm: int
     shared_bytes_per_sm: int
     shared_bytes_per_block: int
-    """With opt-in; without it 48 KiB."""
+    """Asked for at launch; 48 KiB of it may be declared."""
     reserved_shared_per_block: int
     """Taken by the driver for every block."""
     l1_bytes_per_sm: int
@@ -170,6 +170,7 @@ class Spec:
         c = self.capability
         return Limits(
             registers_per_sm=c.registers_per_sm,
+            shared_bytes_per_block=c.shared_bytes_per_block,
             shared_bytes_per_sm=c.shared_bytes_per_sm,
             threads_per_sm=c.warps_per_sm * 32,
             blocks_per_sm=c.blocks_per_sm,

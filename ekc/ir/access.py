@@ -67,6 +67,11 @@ class Buffer:
         return one * self.copies
 
     @property
+    def room(self) -> Extent:
+        """Bytes up to where the next shared tile may begin."""
+        return -(-self.bytes // MOST_BYTES) * MOST_BYTES
+
+    @property
     def strides(self) -> tuple[Extent, ...]:
         """Elements between neighbours, for each segment of the region."""
         strides: dict[int, Extent] = {}

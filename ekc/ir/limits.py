@@ -5,6 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+STATIC_SHARED = 48 * 1024
+"""Shared memory that a kernel may declare; more is asked for at its launch, where the target has it."""
+_MOST_SHARED_KIB = {70: 96, 72: 96, 75: 64, 80: 163, 86: 99, 87: 163, 89: 99}
+_MOST_SHARED_KIB |= {90: 227, 100: 227, 103: 227, 110: 227, 120: 99, 121: 99}
+"""By compute capability (source: CUDA C++ Programming Guide, compute capabilities)."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -12,8 +18,8 @@ class Limits:
 
     threads_per_block: int = 1024
     threads_per_block_z: int = 64
-    shared_bytes_per_block: int = 48 * 1024
-    """Static shared memory only: 48 KiB on every architecture without opt-in."""
+    shared_bytes_per_block: int = STATIC_SHARED
+    """By default what every target has; `shared_bytes` tells what one target has."""
     registers_per_thread: int = 255
     registers_per_sm: int = 65536
     shared_bytes_per_sm: int = 164 * 1024
@@ -31,5 +37,15 @@ class Limits:
 def from_arch(arch: str, least: int) -> bool:
     """Whether a target ("sm_80") is of that compute capability (80) or a later one; NVRTC refuses what is no
     target at all."""
+    number = _capability(arch)
+    return number is None or number >= least
+
+
+def shared_bytes(arch: str) -> int:
+    """Most shared memory of one block on a target ("sm_80"); of one that is not known, what all have."""
+    return _MOST_SHARED_KIB.get(_capability(arch) or 0, STATIC_SHARED // 1024) * 1024
+
+
+def _capability(arch: str) -> int | None:
     number = re.search(r"\d+", arch)
-    return number is None or int(number[0]) >= least
+    return int(number[0]) if number else None

@@ -238,11 +238,11 @@ class Kernel:
 
     @property
     def shared_bytes(self) -> Extent:
-        """Static shared memory of a block."""
+        """Shared memory of a block."""
         total: Extent = 0
         for b in self.buffers:
             if b.scope == "shared":
-                total = total + b.bytes
+                total = total + b.room
         return total
 
 

@@ -17,7 +17,7 @@ from ekc.search.analysed import Analysed
 from ekc.search.belief import Belief
 from ekc.search.candidate import Candidate
 from ekc.search.foresight import Foresight, Judged
-from ekc.search.metering import BEGIN, START, WINDOW, MeteringShare, choose
+from ekc.search.metering import BEGIN, NEW_IN_FINALS, START, WINDOW, MeteringShare, choose
 from ekc.search.method import OURS, Method
 from ekc.search.model import spearman
 from ekc.search.power import PowerModel
@@ -47,7 +47,8 @@ class Learner:
 
     def __post_init__(self) -> None:
         fixed = self.method.metered
-        self.share = MeteringShare(START if fixed is None else fixed, adapts=fixed is None)
+        share = START if fixed is None else fixed
+        self.share = MeteringShare(share, fixed is None, reserved=NEW_IN_FINALS * (1 - share))
         self.latency = Belief(self.seed)
         self.power = PowerModel(self.seed, self.peaks, self.method.power == "constant")
 

@@ -1,16 +1,16 @@
 """How many of the timed kernels to meter, and which.
 
-The share is of all kernels timed, and is spent on the low-latency set. It shrinks while predictions made
-beforehand agree with what the meter then says, and grows when they do not: the dynamic update of arXiv
-2411.18873, with constants of our own. Agreement is judged on the last predictions, in whatever round they
-were made: rank correlation, and a signal-to-noise ratio whose mean is removed (a raw one flatters a
-model that predicts the mean). Between faithful and not lies a gap where the share stays.
+The share is of all kernels timed, pays for the finals too, and is spent on the low-latency set. It
+shrinks while predictions made beforehand agree with what the meter then says, and grows when they do not: the
+dynamic update of arXiv 2411.18873, with constants of our own. Agreement is judged on the last predictions,
+in whatever round they were made: rank correlation, and a signal-to-noise ratio whose mean is removed (a raw
+one flatters a model that predicts the mean). Between faithful and not lies a gap where the share stays.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,10 @@ from ekc.search.model import spearman
 
 Array = NDArray[np.float64]
 
-FLOOR, START, CEILING = 0.05, 0.12, 1.0
+FLOOR, START, CEILING = 0.05, 0.13, 1.0
 """Of the timed kernels. At the ceiling there is one to meter for each that was timed."""
+NEW_IN_FINALS = 2.0
+"""About so many finalists are metered there for the first time where little was metered before."""
 BEGIN = 4
 """Kernels of the first round that are metered, ahead of the share: without them nothing is known."""
 SHRINK, GROW = 0.7, 2.5
@@ -46,9 +48,14 @@ class MeteringShare:
 
     share: float = START
     adapts: bool = True
+    reserved: float = 0.0
+    """Kernels that the share pays for and others meter: those of the finals."""
     _fresh: int = 0
-    _owed: float = 0.0
+    _owed: float = field(init=False)
     _owed_curious: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._owed = -self.reserved
 
     def wanted(self, timed: int, most: int, fewest: int = 0) -> tuple[int, int]:
         """(how many to meter, how many of those to learn from), `timed` more kernels having been timed

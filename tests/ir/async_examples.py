@@ -17,15 +17,17 @@ def async_matmul(
     vector: int = 4,
     turned: bool = False,
     swizzle: int = 1,
+    depth: int = 8,
 ) -> Schedule:
-    """Both tiles in shared memory, the first transposed where asked for (an element at a time then)."""
+    """Both tiles in shared memory, `depth` deep, the first transposed where asked for (an element at a
+    time then)."""
     order, alone = ((1, 0), 1) if turned else ((), vector)
     pad = max(alone, 4) if swizzle == 1 else 0
     return (
         Schedule(o.matmul(m, n, k, dtype=dtype))
         .split("i", (2, 4, 2))
         .split("j", (2, 8, 2))
-        .split("k", (8,))
+        .split("k", (depth,))
         .reorder("i.0", "j.0", "k.0", "i.2", "j.2", "k.1", "i.1", "i.3", "j.1", "j.3")
         .bind("i.0", "block.y")
         .bind("j.0", "block.x")

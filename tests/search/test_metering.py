@@ -40,6 +40,11 @@ def _moved(share: MeteringShare, *rounds: tuple[NDArray[np.float64], NDArray[np.
     return shares
 
 
+def test_what_the_finals_meter_is_part_of_the_share() -> None:
+    share = MeteringShare(0.25, adapts=False, reserved=2.0)
+    assert sum(share.wanted(4, most=4)[0] for _ in range(16)) == 16 - 2
+
+
 def test_the_share_shrinks_to_its_floor_on_faithful_predictions() -> None:
     shares = _moved(MeteringShare(), *((_figures(s) * 1.01, _figures(s)) for s in range(8)))
     assert shares == sorted(shares, reverse=True)
