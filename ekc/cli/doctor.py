@@ -27,27 +27,42 @@ _PACKAGES = (
 @click.command()
 @json_option
 def doctor(as_json: bool) -> int:
-    """Print versions, NVRTC, GPU, compile cache and simulated devices. Status 1 without NVRTC."""
+    """Print versions, NVRTC, GPUs and what can be measured on them, compile cache, simulated devices.
+
+    Changes nothing. Status 1 without NVRTC.
+    """
     facts = _facts()
     if as_json:
         say_json(facts)
     else:
-        say("\n".join(f"{name:12}{_text(value)}" for name, value in facts.items()))
+        say("\n".join(f"{name:12}{_text(value)}" for name, value in _flat(facts).items()))
     return 0 if facts["nvrtc"]["version"] else 1
 
 
 def _facts() -> dict[str, Any]:
+    from ekc.cli.doctor_gpus import gpus
     from ekc.devices import specs
 
+    nvrtc = _nvrtc()
     return {
         "ekc": __version__,
         "python": f"{platform.python_version()} on {platform.platform(terse=True)}",
-        "nvrtc": _nvrtc(),
-        "gpu": _gpu(),
+        "nvrtc": nvrtc,
+        "gpu": gpus(nvrtc["version"], nvrtc.get("archs", [])),
         "cache": _cache(),
         "packages": {name: _version(name) for name in _PACKAGES},
         "simulated": {name: _spec(name) for name in specs.names()},
     }
+
+
+def _flat(facts: dict[str, Any]) -> dict[str, Any]:
+    """The same for people: every GPU as a part of its own, after what is true of all."""
+    flat: dict[str, Any] = {}
+    for name, value in facts.items():
+        each = value.get("each", []) if isinstance(value, dict) else []
+        flat[name] = {k: v for k, v in value.items() if k != "each"} if each else value
+        flat |= {f"gpu {index}": one for index, one in enumerate(each)}
+    return flat
 
 
 def _nvrtc() -> dict[str, Any]:
@@ -57,13 +72,6 @@ def _nvrtc() -> dict[str, Any]:
         return {"version": nvrtc.version(), "archs": list(nvrtc.supported_archs())}
     except EkcError as problem:
         return {"version": None, "reason": str(problem)}
-
-
-def _gpu() -> dict[str, Any]:
-    from ekc.devices import nvml
-
-    found = nvml.gpus()
-    return {"count": 0, "reason": found.reason} if isinstance(found, nvml.Absent) else {"count": found}
 
 
 def _cache() -> dict[str, Any]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.base import Interval, Metering, Timing
+from ekc.devices.difference import Measured
 from ekc.ir.limits import Limits
 from ekc.ir.schedule import Schedule
 from ekc.search.result import Trial
@@ -106,6 +107,7 @@ class Candidate:
             power_w=_finite(self.power_w),
             energy_j=_finite(self.energy_j) if self.timings else None,
             energy_interval_j=_mean_interval([m.energy_interval_j for m in self.meterings]),
+            energies_j=tuple(Measured(m.energy_j, m.energy_interval_j) for m in self.meterings),
             metered=self.metered,
             clock_mhz=last.clock_mhz if last else None,
             throttle=last.throttle if last else (),

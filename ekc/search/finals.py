@@ -1,6 +1,7 @@
 """The end of a run: finalists executed and compared with the reference, then measured again in turn.
 
-Turn by turn (A B C A B C), so that drift falls on all alike and the winner is not just the luckiest.
+Turn by turn, there and back (A B C C B A), so that drift falls on all alike and the winner is not just the
+luckiest.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Finals:
         for repeat in range(REPEATS):
             if repeat and not measure():
                 break
-            for c in finalists:
+            for c in finalists[:: -1 if repeat % 2 else 1]:
                 self._again(c, FIRST_DRAW + repeat, fresh=repeat == 0)
         return [c for c in finalists if c.ok and (c.metered or self.objective == "latency")]
 

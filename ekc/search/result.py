@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ekc.devices.base import Interval
+from ekc.devices.difference import Measured
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from ekc.search.spent import Spent, calls_to_break_even
@@ -31,6 +32,8 @@ class Trial:
     energy_j: float | None = None
     """Measured where `metered`, predicted otherwise."""
     energy_interval_j: Interval | None = None
+    energies_j: tuple[Measured, ...] = ()
+    """Each metering, in the order in which finalists were metered in turn."""
     metered: bool = False
     clock_mhz: float | None = None
     throttle: tuple[str, ...] = ()
@@ -55,6 +58,7 @@ class Trial:
             "power_w": self.power_w,
             "energy_j": self.energy_j,
             "energy_interval_j": _pair(self.energy_interval_j),
+            "energies_j": [[m.value, m.interval.low, m.interval.high] for m in self.energies_j],
             "metered": self.metered,
             "clock_mhz": self.clock_mhz,
             "throttle": list(self.throttle),

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from ekc.devices.base import Interval
+from ekc.devices.difference import Difference, difference
 from ekc.search.model_card import model_card
 from ekc.search.result import Trial, TuningResult
 from ekc.search.text_table import WIDTH, text_table
@@ -214,19 +215,23 @@ def _slower(best: Trial, fastest: Trial) -> str:
 def _evidence(best: Trial, fastest: Trial) -> str:
     if not (best.metered and fastest.metered):
         return "not both were metered, so this is a prediction"
-    return (
-        "the 95 % intervals do not overlap"
-        if _told_apart(best, fastest)
-        else "within the measurement interval: no difference is shown"
-    )
+    found = _difference(best, fastest)
+    if found is None:
+        return "not metered in turn, so no difference is shown"
+    words = "a difference" if found.counts else "no difference is shown"
+    return f"{words}: {found}, metered {found.pairs} times in turn"
+
+
+def _difference(one: Trial, other: Trial) -> Difference | None:
+    """From meterings in turn; None where they were not."""
+    if not one.energies_j or len(one.energies_j) != len(other.energies_j):
+        return None
+    return difference(one.energies_j, other.energies_j)
 
 
 def _told_apart(one: Trial, other: Trial) -> bool:
-    """Whether both were metered and their intervals do not overlap."""
-    a, b = one.energy_interval_j, other.energy_interval_j
-    if not (one.metered and other.metered) or a is None or b is None:
-        return False
-    return a.low > b.high or b.low > a.high
+    found = _difference(one, other)
+    return found is not None and found.counts
 
 
 def _clock_table(result: TuningResult) -> str:

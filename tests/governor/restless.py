@@ -8,8 +8,8 @@ import random
 import sys
 import time
 
+from ekc.devices.nvml.library import uuids
 from ekc.governor.actuators.choose import chosen
-from ekc.governor.actuators.nvml_board import uuids
 from ekc.governor.lease import Keeper
 from ekc.governor.protocols import Settings
 

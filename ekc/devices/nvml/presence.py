@@ -22,6 +22,7 @@ def gpus() -> int | Absent:
         return Absent(f"no NVIDIA driver ({error})")
     try:
         number = int(pynvml.nvmlDeviceGetCount())
-    finally:
         pynvml.nvmlShutdown()
+    except pynvml.NVMLError as error:
+        return Absent(f"the NVIDIA driver does not tell of its GPUs ({error})")
     return number or Absent("the NVIDIA driver sees no GPU")

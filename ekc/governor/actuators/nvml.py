@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ekc.governor.actuators.nvml_board import NvmlBoard, explained
+from ekc.devices.nvml.library import explained
+from ekc.governor.actuators.nvml_board import NvmlBoard
 from ekc.governor.actuators.settable import Limit, Reference
 from ekc.governor.protocols import Gears, Settings
 

@@ -5,72 +5,15 @@ No permission is needed for any of this. NVML has no call that reads a clock loc
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from typing import Any
 
+from ekc.devices.nvml.library import explained, nvml, reason
 from ekc.errors import ActuatorError
 from ekc.governor.protocols import Gears, Settings
 
 _VOLTA, _AMPERE = 5, 7
 """NVML_DEVICE_ARCH: the first whose SM clock, and whose memory clock, can be limited."""
 _UNKNOWN = 0xFFFFFFFF
-_once = threading.Lock()
-_initialised = False
-
-
-def nvml() -> Any:
-    """pynvml, initialised once per process. Raises `ActuatorError` where there is no driver."""
-    global _initialised
-    import pynvml
-
-    with _once:
-        if not _initialised:
-            try:
-                pynvml.nvmlInit()
-            except pynvml.NVMLError as problem:
-                raise ActuatorError(
-                    f"no NVIDIA driver here ({problem}); ekc govern --simulate shows a simulated job"
-                ) from problem
-            _initialised = True
-    return pynvml
-
-
-def uuids() -> tuple[str, ...]:
-    """Of all GPUs, in NVML's order (that of nvidia-smi)."""
-    number = explained("the number of GPUs", nvml().nvmlDeviceGetCount)
-    return tuple(uuid_of(index) for index in range(number))
-
-
-def uuid_of(index: int) -> str:
-    """Of the GPU with a number of NVML's. Raises `ActuatorError` where there is none."""
-    library = nvml()
-    handle = explained(f"GPU {index}", library.nvmlDeviceGetHandleByIndex, index)
-    return str(explained(f"the UUID of GPU {index}", library.nvmlDeviceGetUUID, handle))
-
-
-def explained(what: str, call: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of an NVML call. Raises `ActuatorError` with what was asked for and why it failed."""
-    import pynvml
-
-    try:
-        return call(*arguments)
-    except pynvml.NVMLError as problem:
-        raise ActuatorError(f"{what}: {_reason(problem)}") from problem
-
-
-def _reason(problem: Any) -> str:
-    """The driver's words, and what helps."""
-    import pynvml
-
-    help_with = {
-        pynvml.NVML_ERROR_NO_PERMISSION: "needs root or CAP_SYS_ADMIN; run zeusd, or use --advise",
-        pynvml.NVML_ERROR_GPU_IS_LOST: "it fell off the bus; reset it or restart the machine",
-        pynvml.NVML_ERROR_NOT_SUPPORTED: "this GPU or driver cannot do it",
-        pynvml.NVML_ERROR_NOT_FOUND: "see nvidia-smi -L for what there is",
-    }
-    more = help_with.get(problem.value)
-    return f"{problem} ({more})" if more else str(problem)
 
 
 class NvmlBoard:
@@ -134,7 +77,7 @@ class NvmlBoard:
         except self.library.NVMLError as problem:
             if problem.value == self.library.NVML_ERROR_NOT_SUPPORTED:
                 return None
-            raise ActuatorError(f"{self.name}, {function}: {_reason(problem)}") from problem
+            raise ActuatorError(f"{self.name}, {function}: {reason(problem)}") from problem
 
     def _ask(self, what: str, function: str) -> Any:
         return explained(f"the {what} of {self.uuid}", getattr(self.library, function), self.handle)

@@ -60,6 +60,7 @@ class Card:
     """Whether the energy of a stall is lost."""
     name: str = "Scripted GPU"
     arch: int = 9
+    capability: tuple[int, int] = (9, 0)
     mig: bool = False
     cap_mw: int | None = 400_000
     reasons: int = 0

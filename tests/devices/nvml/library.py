@@ -20,6 +20,7 @@ class ScriptedNvml:
     def __init__(self, *gpus: ScriptedGpu) -> None:
         self.gpus = gpus
         self.fails: dict[str, int] = {}
+        self.cuda = 13000
         self.lost_from_s = float("inf")
         """On the GPUs' clock."""
 
@@ -35,6 +36,27 @@ class ScriptedNvml:
         if self.gpus[0].clock.seconds >= self.lost_from_s:
             return _failing(pynvml.NVML_ERROR_GPU_IS_LOST)
         return _failing(self.fails[name]) if name in self.fails else found
+
+    def nvmlInit(self) -> None:
+        return None
+
+    def nvmlShutdown(self) -> None:
+        return None
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self.gpus)
+
+    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:
+        return self.cuda
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetUUID(self, handle: int) -> str:
+        return f"GPU-{handle}"
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle: int) -> tuple[int, int]:
+        return self.gpus[handle].card.capability
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
         known = [f"GPU-{index}" for index in range(len(self.gpus))]

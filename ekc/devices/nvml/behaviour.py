@@ -1,0 +1,73 @@
+"""How the sensors of a GPU behave, found by watching them for a moment. Nothing is run or set."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ekc.devices.looks import LOOK_S, STALL_S
+from ekc.devices.nvml.sensors import Sensors
+
+WATCHED_S = 1.5
+_PART_TIME = re.compile(r"\b(A100|H100)\b")
+PART_TIME = "looks at 25 of every 100 ms (arXiv 2312.02741)"
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """What was seen in `WATCHED_S`."""
+
+    counter: bool
+    """Whether there is an energy counter."""
+    tick_s: float | None
+    """Between two movements of it; None where it did not move twice."""
+    instantaneous: bool
+    """Whether there is a reading of power now, and not only a mean."""
+    averaging_s: float
+    """Over which the power reading is a mean; 0 for none."""
+    refresh_s: float | None
+    """Between two values of the power reading; None where it did not change twice."""
+    part_time: str
+    """What is known of a sensor that does not look always; "" where nothing is."""
+
+
+def observe(
+    sensors: Sensors,
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Behaviour:
+    """Watch for `WATCHED_S`. Raises `ActuatorError` if the GPU is lost."""
+    ends = now() + WATCHED_S
+    counted, told = sensors.counter_mj(), sensors.power_w()
+    has_counter = counted is not None
+    ticks: list[float] = []
+    changes: list[float] = []
+    while (at := now()) < ends:
+        counter, watts = sensors.counter_mj(), sensors.power_w()
+        if counter != counted:
+            ticks.append(at)
+        if watts != told and watts == watts:
+            changes.append(at)
+        counted, told = counter, watts
+        sleep(LOOK_S)
+    known = _PART_TIME.search(sensors.name)
+    return Behaviour(
+        counter=has_counter,
+        tick_s=_between(ticks) if has_counter else None,
+        instantaneous=sensors.instantaneous,
+        averaging_s=sensors.averaging_s,
+        refresh_s=_between(changes),
+        part_time=PART_TIME if known else "",
+    )
+
+
+def _between(moments: list[float]) -> float | None:
+    """Median distance; None where there is none, or one that the meter would not wait for."""
+    if len(moments) < 2:
+        return None
+    found = statistics.median(b - a for a, b in pairwise(moments))
+    return found if found < STALL_S else None

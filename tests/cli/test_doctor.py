@@ -1,0 +1,155 @@
+"""`ekc doctor` on scripted GPUs: one line each on what can be measured, and why not what cannot."""
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pynvml
+import pytest
+
+from ekc.cli import doctor_gpus, main
+from ekc.devices.nvml import behaviour
+from ekc.devices.nvml.permission import refusal
+from tests.devices.nvml.card import Card, Clock, ScriptedGpu
+from tests.devices.nvml.library import ScriptedNvml
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes a machine of scripted cards; they keep the time of one virtual clock."""
+
+    def machine(*cards: Card) -> ScriptedNvml:
+        clock = Clock()
+        library = ScriptedNvml(*(ScriptedGpu(card, np.random.default_rng(0), clock) for card in cards))
+        monkeypatch.setitem(sys.modules, "pynvml", library)
+        monkeypatch.setattr("ekc.devices.nvml.library._initialised", False)
+        monkeypatch.setattr(
+            doctor_gpus, "observe", partial(behaviour.observe, now=clock.now, sleep=clock.sleep)
+        )
+        monkeypatch.setattr(doctor_gpus, "refusal", lambda: "")
+        return library
+
+    return machine
+
+
+def gpu(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert main(["doctor", "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)["gpu"]
+    return found
+
+
+def test_a_card_with_everything(scripted: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    scripted(Card(name="NVIDIA H100 80GB HBM3"))
+    found = gpu(capsys)
+    assert (found["count"], found["driver"], found["cuda"]) == (1, "570.86.15", "13.0")
+    assert found["cubins"].startswith("loads those of NVRTC")
+    one = found["each"][0]
+    assert one["name"] == "GPU 0 (NVIDIA H100 80GB HBM3)"
+    assert one["arch"] == "sm_90"
+    assert one["counter"] == "moves every 100 ms"
+    assert "instantaneous (field 186), new every 100 ms, looks at 25 of every 100 ms" in one["power"]
+    assert (one["cap"], one["mig"]) == ("400 W", "off")
+    assert one["clocks"] == "1410 MHz now; this process may set them"
+    assert one["measured"] == "latency; energy by the counter, 10 ticks a second"
+
+
+def test_each_gpu_is_a_part_of_the_text(scripted: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    scripted(Card(), Card(tick_s=0.02))
+    assert main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[:6] for line in lines if line.startswith("gpu ")] == ["gpu   ", "gpu 0 ", "gpu 1 "]
+    assert any("moves every 20 ms" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("card", "key", "words"),
+    [
+        (Card(counts=False), "counter", "none (nvmlDeviceGetTotalEnergyConsumption: Not Supported)"),
+        (Card(counts=False), "measured", "latency; energy by readings of power alone"),
+        (Card(noise=0.0, counts=False), "measured", "latency; no energy: neither counter nor power moves"),
+        (Card(instantaneous=False), "power", "a mean over 1 s (no field 186)"),
+        (Card(instantaneous=False, arch=5), "power", "instantaneous (no field 186)"),
+        (Card(mig=True), "measured", "latency; no energy: GPU 0 (Scripted GPU) is split by MIG"),
+        (Card(reasons=0x20), "cap", "400 W; throttled now: software thermal slowdown"),
+        (Card(cap_mw=None), "cap", "none told"),
+        (Card(capability=(9, 9)), "arch", "sm_99, which NVRTC does not know; sm_90 is compiled for"),
+    ],
+)
+def test_what_a_card_lacks_is_told(
+    scripted: Any, capsys: pytest.CaptureFixture[str], card: Card, key: str, words: str
+) -> None:
+    scripted(card)
+    assert words in gpu(capsys)["each"][0][key]
+
+
+def test_a_driver_that_is_too_old(scripted: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    scripted(Card()).cuda = 12040
+    assert "update the driver to one for CUDA 13.0" in gpu(capsys)["cubins"]
+
+
+@pytest.mark.parametrize("function", [name for name in dir(ScriptedNvml) if name.startswith("nvml")])
+def test_a_call_that_fails_costs_its_own_lines(
+    scripted: Any, capsys: pytest.CaptureFixture[str], function: str
+) -> None:
+    scripted(Card()).fails[function] = pynvml.NVML_ERROR_UNKNOWN
+    assert gpu(capsys)
+
+
+def test_a_lost_gpu_does_not_hide_the_others(scripted: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    library = scripted(Card(), Card())
+    first, get = library.gpus[0], library.nvmlDeviceGetTotalEnergyConsumption
+
+    def lost(handle: int) -> int:
+        if library.gpus[handle] is first:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return int(get(handle))
+
+    library.nvmlDeviceGetTotalEnergyConsumption = lost
+    broken, well = gpu(capsys)["each"]
+    assert broken["measured"].startswith("nothing: GPU 0 (Scripted GPU), nvmlDeviceGetTotal")
+    assert well["measured"].startswith("latency; energy")
+
+
+def test_who_may_set_clocks(
+    scripted: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    scripted(Card())
+    monkeypatch.setattr(doctor_gpus, "refusal", lambda: "this process is neither root nor has CAP_SYS_ADMIN")
+    monkeypatch.delenv("ZEUSD_HOST_PORT", raising=False)
+    monkeypatch.setenv("ZEUSD_SOCK_PATH", str(tmp_path / "zeusd.sock"))
+    monkeypatch.setattr("ekc.governor.actuators.zeusd.address", lambda: None)
+    clocks = gpu(capsys)["each"][0]["clocks"]
+    assert clocks.endswith(
+        "cannot be set: this process is neither root nor has CAP_SYS_ADMIN, and no zeusd runs"
+    )
+    monkeypatch.setattr("ekc.governor.actuators.zeusd.address", lambda: "/run/zeusd/zeusd.sock")
+    assert "but zeusd at /run/zeusd/zeusd.sock may set them" in gpu(capsys)["each"][0]["clocks"]
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "may"), [("000001ffffffffff", True), ("0000000000000000", False), ("200000", True)]
+)
+def test_rights_are_read_and_not_tried(tmp_path: Path, capabilities: str, may: bool) -> None:
+    status = tmp_path / "status"
+    status.write_text(f"Name:\tpython\nCapEff:\t{capabilities}\n")
+    assert (refusal(status) == "") is may
+
+
+def test_a_system_that_tells_no_rights(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "nothing")
+
+
+def test_no_gpu_is_told_in_a_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", refuse)
+    found = gpu(capsys)
+    assert found["count"] == 0
+    assert "no NVIDIA driver" in found["reason"]
+    assert found["measured"].startswith("no latency and no energy: simulated devices answer")

@@ -1,0 +1,91 @@
+"""Whether a difference counts, from figures whose truth is known."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ekc.devices.base import Interval
+from ekc.devices.difference import Difference, Measured, difference
+from ekc.errors import InvalidInput
+
+NOISE = 0.003
+"""Of one window, relative, as its interval says."""
+
+
+def figure(value: float, noise: float = NOISE) -> Measured:
+    return Measured(value, Interval(value * (1 - 1.96 * noise), value * (1 + 1.96 * noise)))
+
+
+def in_turn(
+    random: np.random.Generator, ratio: float, rounds: int, drift: float = 0.0, between: float = 0.0
+) -> Difference:
+    """A B, B A, ... on a board that drifts, and differs from one measurement to the next."""
+    level, taken = 1.0, ([], [])
+    for number in range(rounds):
+        for kernel in (0, 1) if number % 2 == 0 else (1, 0):
+            true = level * (ratio if kernel == 0 else 1.0)
+            spread = float(np.hypot(NOISE, between))
+            taken[kernel].append(figure(true * (1 + spread * random.standard_normal())))
+            level += drift
+    return difference(*taken)
+
+
+@pytest.mark.parametrize("rounds", [2, 3, 4, 8])
+@pytest.mark.parametrize(("drift", "between"), [(0.0, 0.0), (0.002, 0.0), (0.002, 0.006)])
+def test_equal_kernels_are_seldom_told_apart(rounds: int, drift: float, between: float) -> None:
+    random = np.random.default_rng(4)
+    wrong = [in_turn(random, 1.0, rounds, drift, between).counts for _ in range(1000)]
+    assert np.mean(wrong) < 0.065  # 5 %, and what 1000 draws may show of it.
+
+
+@pytest.mark.parametrize("rounds", [3, 8])
+def test_the_interval_holds_the_true_ratio(rounds: int) -> None:
+    random = np.random.default_rng(5)
+    found = [in_turn(random, 0.97, rounds, 0.001, 0.003) for _ in range(1000)]
+    assert np.mean([one.interval.low <= 0.97 <= one.interval.high for one in found]) > 0.935
+
+
+def test_a_real_difference_of_three_percent_counts_from_three_rounds() -> None:
+    random = np.random.default_rng(6)
+    found = [in_turn(random, 0.97, 3, drift=0.001) for _ in range(500)]
+    assert np.mean([one.counts for one in found]) > 0.9
+
+
+def test_a_single_pair_never_counts() -> None:
+    found = difference([figure(1.0)], [figure(2.0)])
+    assert found.ratio == pytest.approx(0.5)
+    assert not found.counts
+
+
+def test_ratios_that_agree_by_luck_are_no_surer_than_their_windows() -> None:
+    found = difference([figure(1.003)] * 3, [figure(1.0)] * 3)
+    assert found.interval.high / found.interval.low > 1 + 2 * 1.9 * NOISE * np.sqrt(2 / 3)
+    assert not found.counts
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.1, 10), st.floats(0.1, 10)), min_size=1, max_size=8),
+    st.floats(1e-3, 1e3),
+)
+def test_exchanged_kernels_give_the_inverse_and_units_do_not_matter(
+    pairs: list[tuple[float, float]], unit: float
+) -> None:
+    one, other = ([figure(pair[i]) for pair in pairs] for i in (0, 1))
+    there, back = difference(one, other), difference(other, one)
+    assert there.ratio * back.ratio == pytest.approx(1.0)
+    assert there.interval.low * back.interval.high == pytest.approx(1.0)
+    assert there.counts == back.counts
+    scaled = difference([figure(unit * m.value) for m in one], [figure(unit * m.value) for m in other])
+    assert scaled.ratio == pytest.approx(there.ratio)
+    assert scaled.interval.low == pytest.approx(there.interval.low, rel=1e-6)
+
+
+def test_it_prints_as_percent() -> None:
+    assert str(Difference(0.969, Interval(0.961, 0.977), 3)) == "-3.1 % (-3.9 to -2.3)"
+
+
+@pytest.mark.parametrize(("one", "other"), [([], []), ([figure(1.0)], [])])
+def test_measurements_come_in_pairs(one: list[Measured], other: list[Measured]) -> None:
+    with pytest.raises(InvalidInput, match="needs pairs"):
+        difference(one, other)
