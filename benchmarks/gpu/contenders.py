@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.base import Device, Metering, Timing
-from ekc.devices.interval import student_t
+from ekc.devices.base import Device, Interval, Metering, Timing
+from ekc.devices.difference import Difference, Measured, difference
 from ekc.errors import EkcError
 
 
@@ -43,42 +42,32 @@ class Ours:
         return self.device.meter(self.kernel, seconds=seconds, draw=turn)
 
 
-@dataclass(frozen=True)
-class Ratio:
-    """Geometric mean of a ratio over turns, and its 95 % interval; no interval of fewer than three turns."""
-
-    mean: float
-    low: float
-    high: float
-
-    @property
-    def counts(self) -> bool:
-        """Whether there is a difference beyond what the turns scatter."""
-        return not self.low <= 1.0 <= self.high
-
-
-def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio | None:
-    """theirs / ours, turn by turn: above 1, ours is the better one. None where a turn is missing."""
+def ratio(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> Difference | None:
+    """theirs / ours: above 1, ours is the better one. None where a measurement is missing."""
     if not ours or len(ours) != len(theirs):
         return None
-    logs = [math.log(b / a) for a, b in zip(ours, theirs, strict=True)]
-    mean = statistics.fmean(logs)
-    if len(logs) < 3:
-        return Ratio(math.exp(mean), 0.0, math.inf)
-    half = student_t(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
-    return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+    return difference([_measured(x) for x in theirs], [_measured(x) for x in ours])
+
+
+def _measured(figure: Sequence[float]) -> Measured:
+    value, low, high = figure
+    return Measured(value, Interval(low, high))
+
+
+def middle(figures: Sequence[Sequence[float]], scale: float) -> str:
+    """The median of the turns, as text."""
+    return f"{scale * statistics.median(value for value, _, _ in figures):.4g}" if figures else "-"
 
 
 def interleaved(contenders: Sequence[Contender], turns: int, windows: int, window_s: float) -> dict[str, Any]:
-    """A B A B: first latencies, then energies. By contender: figures turn by turn, and what went wrong."""
-    found: dict[str, Any] = {
-        one.name: {"latency_s": [], "energy_j": [], "power_w": [], "problem": ""} for one in contenders
-    }
+    """A B, B A, and so on: first latencies, then energies. By contender: figures turn by turn, each with its
+    95 % interval as [value, low, high], and what went wrong."""
+    found: dict[str, Any] = {one.name: {"latency_s": [], "energy_j": [], "problem": ""} for one in contenders}
     for turn in range(turns):
-        for one in contenders:
+        for one in contenders[:: -1 if turn % 2 else 1]:
             _note(found[one.name], lambda one=one, turn=turn: _timed(one.time(turn)))
     for turn in range(windows):
-        for one in contenders:
+        for one in contenders[:: -1 if turn % 2 else 1]:
             _note(found[one.name], lambda one=one, turn=turn: _metered(one.meter(turn, window_s)))
     return found
 
@@ -96,14 +85,15 @@ def _note(into: dict[str, Any], measure: Any) -> None:
 
 
 def _timed(timing: Timing) -> dict[str, Any]:
-    told = timing.conditions
-    return {"latency_s": timing.latency_s, "clock_mhz": told.clock_mhz, "method": timing.method}
+    told, span = timing.conditions, timing.interval_s
+    figure = (timing.latency_s, span.low, span.high)
+    return {"latency_s": figure, "clock_mhz": told.clock_mhz, "method": timing.method}
 
 
 def _metered(metering: Metering) -> dict[str, Any]:
-    told = metering.conditions
+    told, span = metering.conditions, metering.energy_interval_j
     return {
-        "energy_j": metering.energy_j,
+        "energy_j": (metering.energy_j, span.low, span.high),
         "power_w": metering.power_w,
         "metered_clock_mhz": told.clock_mhz,
         "throttle": ", ".join(told.throttle),

@@ -18,7 +18,7 @@ from benchmarks.gpu.items import Item
 from ekc.codegen import nvrtc
 from ekc.devices import meter
 from ekc.devices.base import Conditions, Device, Metering, Timing
-from ekc.devices.cuda.interval import interval, median
+from ekc.devices.cuda.median import interval, median
 from ekc.devices.meter import Calls
 from ekc.errors import DeviceError
 from ekc.ir.expected import Expected

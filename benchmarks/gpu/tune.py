@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from typing import Any
 
 from benchmarks.gpu.budget import Budget
-from benchmarks.gpu.contenders import Ours, interleaved, ratio
+from benchmarks.gpu.contenders import Ours, interleaved, middle, ratio
 from benchmarks.gpu.folder import TUNING
 from benchmarks.gpu.items import Item, small_items, tuned_items
 from benchmarks.gpu.kit import Kit
@@ -78,10 +77,10 @@ def table(kit: Kit) -> str:
         rows.append(
             (
                 row["item"],
-                _median(fast["latency_s"], 1e6),
-                _median(lean["latency_s"], 1e6),
-                _median(fast["energy_j"], 1e3),
-                _median(lean["energy_j"], 1e3),
+                middle(fast["latency_s"], 1e6),
+                middle(lean["latency_s"], 1e6),
+                middle(fast["energy_j"], 1e3),
+                middle(lean["energy_j"], 1e3),
                 "same kernel" if same else _saving(fast["energy_j"], lean["energy_j"]),
             )
         )
@@ -93,12 +92,8 @@ def table(kit: Kit) -> str:
     return "\n".join([text_table(heads, rows, title), *notes])
 
 
-def _median(values: list[float], scale: float) -> str:
-    return f"{scale * statistics.median(values):.4g}" if values else "-"
-
-
-def _saving(fast: list[float], lean: list[float]) -> str:
-    found = ratio(lean, fast)
+def _saving(fast: list[list[float]], lean: list[list[float]]) -> str:
+    found = ratio(fast, lean)
     if found is None:
         return "-"
-    return f"{1 - 1 / found.mean:.1%}{'' if found.counts else ' ~ does not count'}"
+    return f"{1 - found.ratio:.1%}{'' if found.counts else ' ~ does not count'}"

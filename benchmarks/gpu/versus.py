@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.gpu import plan, pytorch
 from benchmarks.gpu.budget import Budget
-from benchmarks.gpu.contenders import Contender, Ours, interleaved, ratio
+from benchmarks.gpu.contenders import Contender, Ours, interleaved, middle, ratio
 from benchmarks.gpu.items import Item, small_items, versus_items
 from benchmarks.gpu.kit import Kit
 from ekc.codegen.compiled import CompiledKernel
@@ -19,6 +17,8 @@ from ekc.ir.schedule import Schedule
 from ekc.search.naive import naive
 from ekc.search.text_table import text_table
 
+Figures = list[list[float]]
+"""Of each turn: value, low, high."""
 MINUTES = 6.0
 TURNS, WINDOWS, WINDOW_S = 5, 3, 1.0
 TRIED = 12
@@ -120,20 +120,16 @@ def _line(row: dict[str, Any], name: str, own: dict[str, Any], other: dict[str, 
     return (
         row["item"],
         name,
-        _figure(own["latency_s"], 1e6),
-        _figure(other["latency_s"], 1e6),
+        middle(own["latency_s"], 1e6),
+        middle(other["latency_s"], 1e6),
         _ratio(own["latency_s"], other["latency_s"]),
-        _figure(own["energy_j"], 1e3),
-        _figure(other["energy_j"], 1e3),
+        middle(own["energy_j"], 1e3),
+        middle(other["energy_j"], 1e3),
         _ratio(own["energy_j"], other["energy_j"]),
     )
 
 
-def _figure(values: Sequence[float], scale: float) -> str:
-    return f"{scale * statistics.median(values):.4g}" if values else "-"
-
-
-def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> str:
+def _ratio(ours: Figures, theirs: Figures) -> str:
     """ "~" where the difference does not count."""
     found = ratio(ours, theirs)
-    return "-" if found is None else f"{found.mean:.3f}{'' if found.counts else '~'}"
+    return "-" if found is None else f"{found.ratio:.3f}{'' if found.counts else '~'}"
