@@ -36,9 +36,7 @@ def to_t4(recording: Recording, op: Operator | None = None) -> dict[str, Any]:
     if op is None:
         if len(recording.operators) != 1:
             names = "; ".join(str(one).splitlines()[0] for one in recording.operators)
-            raise InvalidInput(
-                f"{recording.path} holds {len(recording.operators)} operators, name one: {names}"
-            )
+            raise InvalidInput(f"{recording.path} holds several operators, name one of {names}")
         op = recording.operators[0]
     # Not part of the schema, which allows more: where the figures come from.
     origin = {"device": recording.origin.told, "simulated": recording.origin.simulated}
@@ -98,6 +96,8 @@ def from_t4(text: str, figure: str = "time") -> Table:
     what is not T4 of a version 1, or has no such measurement.
     """
     results = _results(text)
+    if not results:
+        raise InvalidInput("T4: the file holds no result")
     settings = [{k: v for k, v in one["configuration"].items() if k != "schedule"} for one in results]
     names = list(dict.fromkeys(name for one in settings for name in one))
     columns = {name: _column([one.get(name) for one in settings]) for name in names}
