@@ -71,7 +71,7 @@ def test_one_measurement_does_not_count_as_several(recorded: Path) -> None:
         ([1, 2], "line 1 is no JSON object"),
         (
             {"format": "ekc recording", "version": 1, "ekc_version": "0", "created": ""},
-            "does not describe a device",
+            "not describe a device",
         ),
     ],
 )
