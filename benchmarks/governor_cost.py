@@ -82,7 +82,7 @@ def main() -> int:
 
 
 def _guards(governor: int) -> list[int]:
-    return [pid for pid in family(governor) - {governor} if "ekc.governor.lease" in _command(pid)]
+    return [pid for pid in family(governor) - {governor} if "ekc.devices.lease" in _command(pid)]
 
 
 def _command(pid: int) -> str:

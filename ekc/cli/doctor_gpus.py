@@ -105,7 +105,7 @@ def _cap(sensors: Sensors) -> str:
 
 def _clocks(sensors: Sensors) -> str:
     """By what clocks can be set; nothing is tried."""
-    from ekc.governor.actuators import zeusd
+    from ekc.devices.limits import zeusd
 
     now = f"{sensors.clock_mhz():.0f} MHz now"
     refused = refusal()

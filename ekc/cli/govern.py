@@ -139,11 +139,11 @@ def _real(
 
 
 def _simulated(kind: str, policy: Policy, lines: Lines, options: dict[str, Any]) -> list[Book]:
-    from ekc.governor.actuators.advise import SetsNothing
     from ekc.governor.advise import advise
     from ekc.governor.live.session import Session, Unit
     from ekc.governor.live.simulated import simulated_unit
     from ekc.governor.loop import govern as steer
+    from ekc.governor.sets_nothing import SetsNothing
 
     unit = simulated_unit(kind, options["card"], options["seed"], options["minutes"])
     if not options["advise"]:
@@ -155,7 +155,7 @@ def _simulated(kind: str, policy: Policy, lines: Lines, options: dict[str, Any])
 
 def _restore() -> int:
     """Status 1 where something could not be put back."""
-    from ekc.governor.lease import restore_all
+    from ekc.devices.lease import restore_all
 
     restored = restore_all()
     say("\n".join(map(str, restored)) or "nothing to restore: no governor has left anything behind")

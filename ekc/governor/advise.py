@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from ekc.errors import ActuatorError
 from ekc.governor import phase as phases
-from ekc.governor.actuators.advise import SetsNothing
 from ekc.governor.events import Ended, Event, OnEvent, Started, settings_text
 from ekc.governor.measure import JobEnded, Meter
 from ekc.governor.phase import Model
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Gears, Probe, Settings
+from ekc.governor.sets_nothing import SetsNothing
 from ekc.governor.watch import working
 
 LOOK_S = 2.0

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from ekc.devices.limits.settable import Gears, Settings
+
 if TYPE_CHECKING:
-    from ekc.governor.samples import Samples  # The guard of a lease lives without NumPy.
+    from ekc.governor.samples import Samples
 
-
-@dataclass(frozen=True)
-class Settings:
-    """Limits set on one GPU, clocks as upper ones; None where nothing is set, and what was before holds."""
-
-    sm_mhz: int | None = None
-    memory_mhz: int | None = None
-    power_w: float | None = None
-
-
-@dataclass(frozen=True)
-class Gears:
-    """What an actuator can set, each ascending; empty where it cannot set that at all."""
-
-    sm_mhz: tuple[int, ...] = ()
-    memory_mhz: tuple[int, ...] = ()
-    power_w: tuple[float, ...] = ()
+__all__ = ["Actuator", "Gears", "Probe", "Settings"]
 
 
 class Actuator(Protocol):

@@ -133,6 +133,8 @@ class TuningResult:
     """Genomes that went through repair: those that `refusals` are a part of."""
     clock_front: tuple[Trial, ...] = ()
     """With clocks="search": the best schedule metered at other clocks. Not comparable with `best`."""
+    clocks_note: str = ""
+    """Why clocks were not searched, or what failed at one, where they were asked for."""
     stopped: str = ""
     """"" when all trials were used; otherwise why the run ended early."""
     spent: Spent = field(default_factory=Spent)
@@ -228,6 +230,7 @@ class TuningResult:
             "refusals": dict(self.refusals),
             "bred": self.bred,
             "clock_front": [t.to_json() for t in self.clock_front],
+            "clocks_note": self.clocks_note,
             "seconds": self.seconds,
             "stopped": self.stopped,
             "spent": vars(self.spent),

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ekc.errors import NothingLegal
+from ekc.errors import DeviceError, NothingLegal
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from ekc.search.candidate import Candidate
@@ -54,6 +54,7 @@ class Run:
         self.paying = None if wish.calls is None else WhilePaying(self.task, wish.calls)
         self.rounds = Rounds(self.breeder, self.paying or self.task, wish.trials)
         self.interrupted = False
+        self.clocks_note = ""
 
     def run(self, start: Sequence[Schedule]) -> TuningResult:
         """Baseline, rounds, finals."""
@@ -100,23 +101,37 @@ class Run:
         return self.rounds.stopped or (self.paying.stopped if self.paying else "")
 
     def _over_clocks(self, best: Candidate) -> tuple[Trial, ...]:
-        """The best schedule metered at other clocks: the front over clocks, a line of its own."""
-        offered = self.device.clocks().mhz
-        if not offered:
+        """The best schedule metered at other clocks: the front over clocks, a line of its own. That a device
+        lets nobody set them is an ordinary answer, told in the summary."""
+        clocks = self.device.clocks()
+        if not clocks.mhz:
+            self.clocks_note = f"not searched: {clocks.reason}"
             return ()
-        picks = sorted({offered[int(i)] for i in np.linspace(0, len(offered) - 1, CLOCKS_TRIED)})
+        picks = sorted({clocks.mhz[int(i)] for i in np.linspace(0, len(clocks.mhz) - 1, CLOCKS_TRIED)})
         trials = []
         for mhz in picks:
             if not self.task.on_time():
                 break
-            bench = Bench(self.device.at_clock(mhz), self.bench.store, self.bench.spent)
-            c = self.task.candidate(best.schedule, best.structure, best.round)
-            timing = bench.time(c.schedule, lambda: best.kernel)
-            metering = bench.meter(c.schedule, lambda: best.kernel, FINAL_WINDOW_S)
-            if not isinstance(timing, Failure) and not isinstance(metering, Failure):
-                c.timings, c.meterings = [timing], [metering]
-                trials.append(c.trial())
+            trial = self._at_clock(best, mhz)
+            trials += [trial] if trial is not None else []
         return tuple(trials)
+
+    def _at_clock(self, best: Candidate, mhz: int) -> Trial | None:
+        """None where the device failed; why is on file, and the first time in the summary."""
+        try:
+            bench = Bench(self.device.at_clock(mhz), self.bench.store, self.bench.spent)
+        except DeviceError as problem:
+            self.clocks_note = self.clocks_note or f"at {mhz} MHz: device: {problem}"
+            return None
+        c = self.task.candidate(best.schedule, best.structure, best.round)
+        timing = bench.time(c.schedule, lambda: best.kernel)
+        metering = bench.meter(c.schedule, lambda: best.kernel, FINAL_WINDOW_S)
+        for outcome in (timing, metering):
+            if isinstance(outcome, Failure):
+                self.clocks_note = self.clocks_note or f"at {mhz} MHz: {outcome.status}"
+                return None
+        c.timings, c.meterings = [timing], [metering]  # type: ignore[list-item]
+        return c.trial()
 
     def _result(
         self, best: Candidate, fastest: Candidate, baseline: Candidate, clock_front: tuple[Trial, ...]
@@ -141,6 +156,7 @@ class Run:
             refusals=dict(self.breeder.refusals),
             bred=self.breeder.repaired,
             clock_front=clock_front,
+            clocks_note=self.clocks_note,
             stopped=self._stopped,
             spent=replace(self.bench.spent),
         )

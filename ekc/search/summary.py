@@ -125,6 +125,7 @@ def _notes(result: TuningResult) -> Iterator[str]:
     yield from note("bound", f"the least time on the roofline is set by {_bound(result)}")
     yield from note("checked", result.best.checked or "not executed")
     yield from note("throttled", ", ".join(result.best.throttle))
+    yield from note("clocks", result.clocks_note)
     yield from note("stopped", result.stopped)
 
 

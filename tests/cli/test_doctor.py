@@ -120,12 +120,12 @@ def test_who_may_set_clocks(
     monkeypatch.setattr(doctor_gpus, "refusal", lambda: "this process is neither root nor has CAP_SYS_ADMIN")
     monkeypatch.delenv("ZEUSD_HOST_PORT", raising=False)
     monkeypatch.setenv("ZEUSD_SOCK_PATH", str(tmp_path / "zeusd.sock"))
-    monkeypatch.setattr("ekc.governor.actuators.zeusd.address", lambda: None)
+    monkeypatch.setattr("ekc.devices.limits.zeusd.address", lambda: None)
     clocks = gpu(capsys)["each"][0]["clocks"]
     assert clocks.endswith(
         "cannot be set: this process is neither root nor has CAP_SYS_ADMIN, and no zeusd runs"
     )
-    monkeypatch.setattr("ekc.governor.actuators.zeusd.address", lambda: "/run/zeusd/zeusd.sock")
+    monkeypatch.setattr("ekc.devices.limits.zeusd.address", lambda: "/run/zeusd/zeusd.sock")
     assert "but zeusd at /run/zeusd/zeusd.sock may set them" in gpu(capsys)["each"][0]["clocks"]
 
 

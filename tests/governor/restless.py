@@ -8,9 +8,9 @@ import random
 import sys
 import time
 
+from ekc.devices.lease import Keeper
+from ekc.devices.limits.choose import chosen
 from ekc.devices.nvml.library import uuids
-from ekc.governor.actuators.choose import chosen
-from ekc.governor.lease import Keeper
 from ekc.governor.protocols import Settings
 
 told = None

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from ekc.devices.limits import Settable, reopened
+from ekc.devices.limits.choose import chosen
+from ekc.devices.limits.nvml import NvmlLimits
+from ekc.devices.limits.zeusd import ZeusdLimits
 from ekc.errors import ActuatorError
-from ekc.governor.actuators import Settable, reopened
-from ekc.governor.actuators.choose import chosen
-from ekc.governor.actuators.nvml import NvmlLimits
-from ekc.governor.actuators.zeusd import ZeusdLimits
 from ekc.governor.protocols import Settings
 from tests.governor.scripted_nvml import GEARS, ScriptedBoards
 from tests.governor.zeusd_server import Zeusd

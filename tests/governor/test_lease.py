@@ -64,7 +64,7 @@ def _over(boards: ScriptedBoards) -> bool:
 
 
 def _restored(boards: ScriptedBoards) -> str:
-    program = "from ekc.governor.lease import restore_all; print(*restore_all(), sep='\\n')"
+    program = "from ekc.devices.lease import restore_all; print(*restore_all(), sep='\\n')"
     done = boards.start("-c", program, stdout=subprocess.PIPE)
     return done.communicate(timeout=20)[0]
 

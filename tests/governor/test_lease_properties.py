@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings, strategies
 from hypothesis.strategies import SearchStrategy
 
+from ekc.devices.lease import record
+from ekc.devices.lease.leased import Leased
+from ekc.devices.lease.restore import end
+from ekc.devices.limits.settable import LIMITS, Limit, Reference
 from ekc.errors import ActuatorError
-from ekc.governor.actuators.settable import LIMITS, Limit, Reference
-from ekc.governor.lease import record
-from ekc.governor.lease.leased import Leased
-from ekc.governor.lease.restore import end
 from ekc.governor.protocols import Gears, Settings
 
 GEARS = Gears((600, 900, 1200, 1500), (405, 5001, 9251), (100.0, 200.0, 300.0))

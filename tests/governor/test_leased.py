@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from ekc.devices.lease import Keeper, record, restore_all
+from ekc.devices.limits import Limit
+from ekc.devices.limits.nvml import NvmlLimits
 from ekc.errors import ActuatorError, InvalidInput, RecordError
-from ekc.governor.actuators import Limit
-from ekc.governor.actuators.nvml import NvmlLimits
-from ekc.governor.lease import Keeper, record, restore_all
 from ekc.governor.protocols import Settings
 from tests.governor.scripted_nvml import ScriptedBoards
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from ekc.errors import ActuatorError, InvalidInput
-from ekc.governor.actuators.advise import SetsNothing
 from ekc.governor.advise import Advised, advise
 from ekc.governor.events import Applied, Checked, Chosen, Ended, Event, Shifted
 from ekc.governor.jobs.card import CARDS
@@ -30,6 +29,7 @@ from ekc.governor.live.steps import StepCounter, StepReader
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Gears, Settings
 from ekc.governor.samples import Samples
+from ekc.governor.sets_nothing import SetsNothing
 from tests.governor.scripted_nvml import ROOT
 
 
@@ -266,7 +266,7 @@ def test_json_knows_no_nan() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["ekc.governor.lease", "ekc.cli.govern_audience", "ekc.governor.live.request"]
+    "module", ["ekc.devices.lease", "ekc.cli.govern_audience", "ekc.governor.live.request"]
 )
 def test_what_comes_before_the_job_and_stays_beside_it_is_light(module: str) -> None:
     program = f"import sys, {module}; sys.exit('numpy' in sys.modules)"

@@ -48,6 +48,8 @@ class Sensors:
         self.problem = ""
         """Why the last reading that failed did."""
         self._part = self._mig_parent()
+        self.uuid = str(explained(f"the UUID of {uuid}", self.library.nvmlDeviceGetUUID, self.handle))
+        """As NVML tells it, of the whole GPU."""
         index = explained(f"the index of {uuid}", self.library.nvmlDeviceGetIndex, self.handle)
         model = explained(f"the name of {uuid}", self.library.nvmlDeviceGetName, self.handle)
         self.name = f"GPU {index} ({model})"

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ekc.devices.lease import Keeper
+from ekc.devices.limits.choose import chosen
 from ekc.errors import ActuatorError, EkcError
-from ekc.governor.actuators.advise import SetsNothing
-from ekc.governor.actuators.choose import chosen
 from ekc.governor.events import OnEvent
-from ekc.governor.lease import Keeper
 from ekc.governor.live import gpus
 from ekc.governor.live.book import Book
 from ekc.governor.live.job import Job
@@ -21,6 +20,7 @@ from ekc.governor.live.session import LEAVING_S, Audience, Loop, Session
 from ekc.governor.live.units import ProbeOf, governed, watched
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Actuator, Probe
+from ekc.governor.sets_nothing import SetsNothing
 
 
 class Listener(Audience, Protocol):

@@ -6,9 +6,9 @@ import os
 import time
 from collections.abc import Sequence
 
+from ekc.devices.limits.nvml_board import NvmlBoard
 from ekc.devices.nvml.library import explained, uuid_of, uuids
 from ekc.errors import ActuatorError, InvalidInput
-from ekc.governor.actuators.nvml_board import NvmlBoard
 from ekc.governor.live.job import Job, family
 
 LOOK_S = 0.5

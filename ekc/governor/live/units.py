@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ekc.governor.actuators.advise import SetsNothing
-from ekc.governor.actuators.nvml_board import NvmlBoard
-from ekc.governor.lease import Keeper
+from ekc.devices.lease import Keeper
+from ekc.devices.limits.nvml_board import NvmlBoard
 from ekc.governor.live.group import GroupActuator, GroupProbe, common_gears
 from ekc.governor.live.session import Unit
 from ekc.governor.protocols import Probe
+from ekc.governor.sets_nothing import SetsNothing
 
 ProbeOf = Callable[[str], Probe]
 """Makes the probe of a GPU, named by UUID."""

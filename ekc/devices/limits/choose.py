@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ekc.devices.limits import zeusd
+from ekc.devices.limits.nvml import NvmlLimits
+from ekc.devices.limits.settable import Settable
 from ekc.errors import ActuatorError
-from ekc.governor.actuators import zeusd
-from ekc.governor.actuators.nvml import NvmlLimits
-from ekc.governor.actuators.settable import Settable
 
 
 def chosen(kind: str, gpu: str) -> Settable:

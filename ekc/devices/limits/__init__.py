@@ -1,9 +1,9 @@
-"""How limits reach a GPU: NVML, zeusd, or not at all (advise)."""
+"""How limits reach a GPU: through NVML, or zeusd. Nothing is set but under a lease (`ekc.devices.lease`)."""
 
 from __future__ import annotations
 
+from ekc.devices.limits.settable import LIMITS, Limit, Reference, Settable
 from ekc.errors import ActuatorError
-from ekc.governor.actuators.settable import LIMITS, Limit, Reference, Settable
 
 __all__ = ["LIMITS", "Limit", "Reference", "Settable", "reopened"]
 
@@ -11,11 +11,11 @@ __all__ = ["LIMITS", "Limit", "Reference", "Settable", "reopened"]
 def reopened(reference: Reference) -> Settable:
     """The actuator that another process spoke of. Raises `ActuatorError`."""
     if reference.kind == "nvml":
-        from ekc.governor.actuators.nvml import NvmlLimits
+        from ekc.devices.limits.nvml import NvmlLimits
 
         return NvmlLimits(reference.gpu)
     if reference.kind == "zeusd":
-        from ekc.governor.actuators.zeusd import ZeusdLimits
+        from ekc.devices.limits.zeusd import ZeusdLimits
 
         return ZeusdLimits(reference.gpu, reference.address)
     raise ActuatorError(f"no actuator is called {reference.kind!r}; there are nvml and zeusd")

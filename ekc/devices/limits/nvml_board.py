@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ekc.devices.limits.settable import Gears, Settings
 from ekc.devices.nvml.library import explained, nvml, reason
 from ekc.errors import ActuatorError
-from ekc.governor.protocols import Gears, Settings
 
 _VOLTA, _AMPERE = 5, 7
 """NVML_DEVICE_ARCH: the first whose SM clock, and whose memory clock, can be limited."""

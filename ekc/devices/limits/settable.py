@@ -5,11 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
-from ekc.governor.protocols import Gears, Settings
-
 Limit = Literal["sm_mhz", "memory_mhz", "power_w"]
 LIMITS: Final[tuple[Limit, ...]] = ("sm_mhz", "memory_mhz", "power_w")
 """The fields of `Settings`, in the order in which they are set."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Limits set on one GPU, clocks as upper ones; None where nothing is set, and what was before holds."""
+
+    sm_mhz: int | None = None
+    memory_mhz: int | None = None
+    power_w: float | None = None
+
+
+@dataclass(frozen=True)
+class Gears:
+    """What an actuator can set, each ascending; empty where it cannot set that at all."""
+
+    sm_mhz: tuple[int, ...] = ()
+    memory_mhz: tuple[int, ...] = ()
+    power_w: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -25,7 +41,7 @@ class Reference:
 
 
 class Settable(Protocol):
-    """The limits of one GPU. Nothing but a lease (`ekc.governor.lease`) may call `put`."""
+    """The limits of one GPU. Nothing but a lease (`ekc.devices.lease`) may call `put`."""
 
     @property
     def label(self) -> str:

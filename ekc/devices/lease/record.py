@@ -12,9 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ekc.devices.limits.settable import LIMITS, Limit, Reference, Settings
 from ekc.errors import InvalidInput, RecordError
-from ekc.governor.actuators.settable import LIMITS, Limit, Reference
-from ekc.governor.protocols import Settings
 
 VERSION = 1
 READY = b"ready\n"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ekc.devices.lease import record
+from ekc.devices.lease.one import governing
+from ekc.devices.lease.record import Lease
+from ekc.devices.limits import Settable, reopened
 from ekc.errors import ActuatorError, EkcError
-from ekc.governor.actuators import Settable, reopened
-from ekc.governor.lease import record
-from ekc.governor.lease.one import governing
-from ekc.governor.lease.record import Lease
 
 
 @dataclass(frozen=True)

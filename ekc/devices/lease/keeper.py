@@ -10,11 +10,10 @@ import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
+from ekc.devices.lease.leased import Leased
+from ekc.devices.lease.record import READY
+from ekc.devices.limits.settable import Settable, Settings
 from ekc.errors import ActuatorError, EkcError
-from ekc.governor.actuators.settable import Settable
-from ekc.governor.lease.leased import Leased
-from ekc.governor.lease.record import READY
-from ekc.governor.protocols import Settings
 
 BEAT_S = 0.5
 """Between two signs of life; a guard waits for several times as long."""
@@ -88,7 +87,7 @@ class Keeper:
         """Of its own session, so that what a terminal sends to us does not reach it; back when it watches."""
         leases = [word for x in self.actuators for word in (x.lease.reference.gpu, x.lease.id)]
         guard = subprocess.Popen(
-            [sys.executable, "-m", "ekc.governor.lease", *leases],
+            [sys.executable, "-m", "ekc.devices.lease", *leases],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,

@@ -1,6 +1,6 @@
 """The guard: a small process that puts settings back when its governor dies or hangs.
 
-`python -m ekc.governor.lease GPU ID [GPU ID ...]`. The governor writes a byte to our stdin every
+`python -m ekc.devices.lease GPU ID [GPU ID ...]`. The governor writes a byte to our stdin every
 now and then. The kernel closes that pipe when the governor ends, however it ends; and where no byte
 comes for `SILENCE_S`, the governor hangs or was stopped. Either way what is still leased is put back.
 """
@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ekc.devices.lease import record
+from ekc.devices.lease.record import READY, Lease
+from ekc.devices.lease.restore import end, put_back
+from ekc.devices.limits import Settable, reopened
 from ekc.errors import EkcError, RecordError
-from ekc.governor.actuators import Settable, reopened
-from ekc.governor.lease import record
-from ekc.governor.lease.record import READY, Lease
-from ekc.governor.lease.restore import end, put_back
 
 SILENCE_S = 2.5
 RETRY_S = 1.0

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from ekc.devices.limits.nvml_board import NvmlBoard
+from ekc.devices.limits.settable import Gears, Limit, Reference, Settings
 from ekc.devices.nvml.library import explained
-from ekc.governor.actuators.nvml_board import NvmlBoard
-from ekc.governor.actuators.settable import Limit, Reference
-from ekc.governor.protocols import Gears, Settings
 
 
 class NvmlLimits:

@@ -8,12 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ekc.governor.actuators.settable import LIMITS, Limit, Settable
-from ekc.governor.lease import record
-from ekc.governor.lease.one import OneGovernor
-from ekc.governor.lease.record import Lease
-from ekc.governor.lease.restore import Restored, end, end_stale
-from ekc.governor.protocols import Gears, Settings
+from ekc.devices.lease import record
+from ekc.devices.lease.one import OneGovernor
+from ekc.devices.lease.record import Lease
+from ekc.devices.lease.restore import Restored, end, end_stale
+from ekc.devices.limits.settable import LIMITS, Gears, Limit, Settable, Settings
 
 
 class Leased:

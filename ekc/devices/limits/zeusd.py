@@ -13,10 +13,9 @@ import socket
 from typing import Any
 from urllib.parse import urlencode
 
+from ekc.devices.limits.nvml_board import NvmlBoard
+from ekc.devices.limits.settable import Gears, Limit, Reference, Settings
 from ekc.errors import ActuatorError
-from ekc.governor.actuators.nvml_board import NvmlBoard
-from ekc.governor.actuators.settable import Limit, Reference
-from ekc.governor.protocols import Gears, Settings
 
 SOCKET = "/run/zeusd/zeusd.sock"
 """Where zeusd listens unless told otherwise."""

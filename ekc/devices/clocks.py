@@ -1,0 +1,77 @@
+"""The SM clock of a real GPU, held for the length of a measurement."""
+
+from __future__ import annotations
+
+import atexit
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ekc.devices.base import Clocks
+from ekc.devices.lease import Keeper
+from ekc.devices.limits import zeusd
+from ekc.devices.limits.choose import chosen
+from ekc.devices.limits.nvml_board import NvmlBoard
+from ekc.devices.limits.settable import Settings
+from ekc.devices.nvml.permission import refusal
+from ekc.devices.nvml.sensors import Sensors
+from ekc.errors import DeviceError
+
+
+class SmClocks:
+    """Sets the SM clock as an upper limit; a busy GPU runs at it unless its power cap or heat throttles it.
+
+    Under a lease: what was in force before comes back after each measurement, and also when this process is
+    killed. The lease, and the guard process that keeps the promise, begin with the first clock that is set.
+    """
+
+    def __init__(self, sensors: Sensors) -> None:
+        self._sensors = sensors
+        self._keeper: Keeper | None = None
+
+    def offered(self) -> Clocks:
+        """What can be set, ascending, or why nothing can. Nothing is tried: a driver may still refuse."""
+        current = self._sensors.clock_mhz()
+        if self._sensors.shared():
+            return Clocks(reason=f"{self._sensors.name} is split by MIG", current_mhz=current)
+        refused = refusal()
+        if refused and zeusd.address() is None:
+            return Clocks(reason=f"{refused}, and no zeusd runs", current_mhz=current)
+        mhz = NvmlBoard(self._sensors.uuid).gears().sm_mhz
+        reason = "" if mhz else f"{self._sensors.name} lets nobody limit its SM clock"
+        return Clocks(mhz, reason, current)
+
+    @contextmanager
+    def held(self, mhz: int) -> Iterator[None]:
+        """Within the block the clock is `mhz` at most; afterwards it is what it was.
+
+        Raises `ActuatorError` (a `DeviceError`) where the driver refuses or the GPU is governed by another
+        process, and `DeviceError` for a clock that is not offered.
+        """
+        if self._keeper is None:
+            self._keeper = Keeper([chosen("auto", self._sensors.uuid)], tell=warnings.warn)
+            atexit.register(self.close)
+        actuator = self._keeper.actuators[0]
+        gears = actuator.gears().sm_mhz
+        if mhz not in gears:
+            raise DeviceError(f"{self._sensors.name} cannot be set to {mhz} MHz: {_nearest(gears, mhz)}")
+        try:
+            actuator.apply(Settings(sm_mhz=mhz))
+            yield
+        finally:
+            actuator.apply(Settings())
+
+    def close(self) -> None:
+        """End the lease. What could not be put back is warned of; the guard goes on trying."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            atexit.unregister(self.close)
+            for line in keeper.close():
+                warnings.warn(line, stacklevel=2)
+
+
+def _nearest(gears: tuple[int, ...], mhz: int) -> str:
+    if not gears:
+        return "it lets nobody limit its SM clock"
+    nearest = min(gears, key=lambda gear: abs(gear - mhz))
+    return f"it offers {gears[0]} to {gears[-1]} MHz; nearest: {nearest}"

@@ -1,0 +1,5 @@
+"""Scripted boards that other processes see too, as for the governor."""
+
+from tests.governor.conftest import boards, here
+
+__all__ = ["boards", "here"]
