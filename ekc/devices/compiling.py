@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from ekc.codegen.generate import compile_schedule
+from ekc.devices.base import Device, Executes
 from ekc.devices.kernel import Kernel
 from ekc.errors import InvalidInput
 from ekc.ir.limits import Limits
 from ekc.ir.schedule import Schedule
 
+ARCH = "sm_80"
+"""What is compiled for where nothing is said."""
 
-def compile(schedule: Schedule, arch: str = "sm_80", limits: Limits | None = None) -> Kernel:
-    """The kernel of a schedule for `arch`; needs no GPU. `limits` default to an A100's.
+
+def compile(
+    schedule: Schedule, arch: str | None = None, limits: Limits | None = None, device: Device | None = None
+) -> Kernel:
+    """The kernel of a schedule for `arch` ("sm_80" if nothing is said); needs no GPU. `limits` default to an
+    A100's. With a `device`, such as `ekc.devices.open("cuda:0")`, both are the device's, and one that really
+    runs kernels runs this one when it is called with NumPy arrays.
 
     Raises `ScheduleError` for a schedule that breaks a rule or a limit, `InvalidInput` for an arch that
-    NVRTC does not know.
+    NVRTC does not know, or an arch beside a device.
     """
     if not isinstance(schedule, Schedule):
         raise InvalidInput(f"schedule: {schedule!r} is not an ekc.Schedule; ekc.Schedule(op) starts one")
-    return Kernel(schedule, compile_schedule(schedule, arch, limits))
+    if device is None:
+        return Kernel(schedule, compile_schedule(schedule, arch or ARCH, limits))
+    if arch is not None or limits is not None:
+        raise InvalidInput("device and arch or limits: give one; a device has its own")
+    compiled = compile_schedule(schedule, device.arch, device.limits)
+    return Kernel(schedule, compiled, device if isinstance(device, Executes) else None)

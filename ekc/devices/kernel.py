@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel, Launch, Resources
+from ekc.devices.base import Executes
+from ekc.devices.cuda.arrays import on_gpu
 from ekc.devices.execute import EXECUTED_BY, execute
-from ekc.errors import KernelFault
+from ekc.errors import InvalidInput, KernelFault
 from ekc.ir.schedule import Schedule
 
 
 @dataclass(frozen=True, repr=False)
 class Kernel:
-    """A schedule, and the CUDA, PTX and CUBIN made of it. Call it: NumPy in, NumPy out.
+    """A schedule, and the CUDA, PTX and CUBIN made of it. Call it: arrays in, an array out.
 
-    A call executes the compiled PTX in a machine made of NumPy, under a sanitizer: every launch, every
-    thread, and no GPU. That shows what the kernel computes, not how fast it is.
+    NumPy in, NumPy out: the call executes the compiled PTX in a machine made of NumPy, under a sanitizer:
+    every launch, every thread, and no GPU. That shows what the kernel computes, not how fast it is. If it was
+    compiled for a real device (`ekc.compile(schedule, device=ekc.devices.open("cuda:0"))`) it runs there, in
+    a worker, so that a fault costs no more than the call. `executed_by` says which of the two.
+
+    Arrays on a GPU (PyTorch, CuPy, Numba: anything with DLPack or `__cuda_array_interface__`) stay there. The
+    kernel is queued on the library's current stream, or on `stream`, a CUDA handle; nothing is copied or
+    waited for. The result is a new array of the same library, or `out`.
     """
 
     schedule: Schedule
     compiled: CompiledKernel
-    executed_by: ClassVar[str] = EXECUTED_BY
+    device: Executes | None = field(default=None, compare=False)
+    """The GPU that NumPy arrays are sent to, if one was named."""
+
+    @property
+    def executed_by(self) -> str:
+        """Who computes the result for NumPy arrays."""
+        return EXECUTED_BY if self.device is None else self.device.executed_by
 
     @property
     def cuda_source(self) -> str:
@@ -55,13 +70,31 @@ class Kernel:
         """The target it was compiled for, such as "sm_80"."""
         return self.compiled.arch
 
-    def __call__(self, *arrays: NDArray[Any]) -> NDArray[Any]:
+    def __call__(self, *arrays: Any, out: Any = None, stream: int | None = None) -> Any:
         """The result for input arrays in the operator's order; see the class.
 
         Raises `InvalidInput` for an array of another shape or dtype than declared, `KernelFault` when the
-        sanitizer sees a stray access, a race or the like, or when an element is never written, and
-        `EkcError` for an instruction that the machine does not know.
+        sanitizer sees a stray access, a race or the like, or when an element is never written,
+        `DeviceError` where a GPU's driver refuses, and `EkcError` for an instruction that the machine does
+        not know.
         """
+        if any(on_gpu(array) for array in arrays):
+            from ekc.devices.cuda.calls import call
+
+            return call(self.schedule.op, self.compiled, arrays, out, stream)
+        if out is not None or stream is not None:
+            raise InvalidInput("out and stream are for arrays on a GPU; these are not")
+        return self._emulated(arrays) if self.device is None else self._sent(self.device, arrays)
+
+    def _sent(self, device: Executes, arrays: tuple[Any, ...]) -> NDArray[Any]:
+        """Run on the GPU of `device`, by way of its worker."""
+        op = self.schedule.op
+        specs = [op.tensors[one.arguments[-1]] for one in self.launches]
+        blanks = [np.empty(spec.shape, spec.dtype.numpy) for spec in specs]
+        return device.execute(self.compiled, op.check_arrays(arrays), blanks)[-1]
+
+    def _emulated(self, arrays: tuple[Any, ...]) -> NDArray[Any]:
+        """Run by the machine made of NumPy."""
         runs = execute(self.schedule.op, self.compiled, arrays)
         for run in runs:
             if run.report.findings:

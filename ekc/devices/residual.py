@@ -9,21 +9,11 @@ Draws are keyed by SHA-256 of what was compiled, so that they are the same in ev
 from __future__ import annotations
 
 import hashlib
-import re
 
 import numpy as np
 
-from ekc.codegen.compiled import CompiledKernel
-
 TIME_RESIDUAL = 0.04
 POWER_RESIDUAL = 0.03
-_HEADER = re.compile(r"\A(?:\s+|//[^\n]*(?:\n|\Z)|/\*.*?\*/)*", re.DOTALL)
-
-
-def digest(kernel: CompiledKernel) -> str:
-    """SHA-256 of the CUDA text without its leading comments, or of the cubin if there is no text."""
-    text = _HEADER.sub("", kernel.cuda_source, count=1)
-    return hashlib.sha256(text.encode() or kernel.cubin).hexdigest()
 
 
 def generator(*key: str | int) -> np.random.Generator:

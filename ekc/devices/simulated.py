@@ -11,8 +11,9 @@ from ekc.devices import meter
 from ekc.devices.accesses import executed
 from ekc.devices.base import Clocks, Conditions, Interval, Metering, Timing
 from ekc.devices.board import VirtualBoard
+from ekc.devices.digest import digest
 from ekc.devices.interval import student_t
-from ekc.devices.residual import digest, generator
+from ekc.devices.residual import generator
 from ekc.devices.specs import Spec
 from ekc.devices.steady import Steady, Work, steady, work
 from ekc.errors import DeviceError, InvalidInput

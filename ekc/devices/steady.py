@@ -8,10 +8,11 @@ from ekc.codegen.compiled import CompiledKernel, Launch, Resources
 from ekc.devices import power
 from ekc.devices.accesses import Executed
 from ekc.devices.base import POWER_CAP
+from ekc.devices.digest import digest
 from ekc.devices.events import Events, events
 from ekc.devices.latency import latency, least_seconds
 from ekc.devices.occupancy import Occupancy, occupancy
-from ekc.devices.residual import digest, power_residual, time_residual
+from ekc.devices.residual import power_residual, time_residual
 from ekc.devices.specs import Spec
 from ekc.errors import DeviceError
 

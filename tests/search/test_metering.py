@@ -15,7 +15,8 @@ import ekc
 from ekc import devices
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.base import Device, Interval, Metering
-from ekc.devices.residual import digest, generator
+from ekc.devices.digest import digest
+from ekc.devices.residual import generator
 from ekc.search.measuring import Bench
 from ekc.search.metering import BEGIN, CEILING, FLOOR, START, MeteringShare, choose, faithful, signal_to_noise
 from ekc.search.method import OURS, Method

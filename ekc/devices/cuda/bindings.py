@@ -24,6 +24,7 @@ class Bindings:
         except ImportError as error:
             raise DriverError("cuda.bindings", str(error), "pip install cuda-python") from error
         self._cuda = driver
+        self._contexts: dict[int, Any] = {}
         self._call("cuInit", 0)
 
     def version(self) -> int:
@@ -54,7 +55,18 @@ class Bindings:
 
     def open(self, index: int) -> None:
         """See `Driver`."""
-        self._call("cuCtxSetCurrent", self._call("cuDevicePrimaryCtxRetain", self._device(index)))
+        if index not in self._contexts:
+            self._contexts[index] = self._call("cuDevicePrimaryCtxRetain", self._device(index))
+        self._call("cuCtxPushCurrent", self._contexts[index])
+
+    def leave(self) -> None:
+        """See `Driver`."""
+        self._call("cuCtxPopCurrent")
+
+    def holder(self, address: int) -> int:
+        """See `Driver`."""
+        which = self._cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        return int(self._call("cuPointerGetAttribute", which, address))
 
     def load(self, cubin: bytes) -> int:
         """See `Driver`."""
@@ -116,6 +128,13 @@ class Bindings:
     def stream(self) -> int:
         """See `Driver`."""
         return int(self._call("cuStreamCreate", self._cuda.CUstream_flags.CU_STREAM_NON_BLOCKING))
+
+    def follow(self, stream: int, other: int) -> None:
+        """See `Driver`."""
+        event = self._call("cuEventCreate", self._cuda.CUevent_flags.CU_EVENT_DISABLE_TIMING)
+        self._call("cuEventRecord", event, self._cuda.CUstream(other))
+        self._call("cuStreamWaitEvent", self._cuda.CUstream(stream), event, 0)
+        self._call("cuEventDestroy", event)
 
     def event(self) -> int:
         """See `Driver`. Who waits for it sleeps: a spinning core would heat the machine it measures on."""

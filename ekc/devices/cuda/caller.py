@@ -7,6 +7,7 @@ from typing import Protocol
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.cuda.messages import Call, Calls, Stop, Work
 from ekc.devices.cuda.remote import Remote
+from ekc.errors import DeviceError
 
 
 class Caller(Protocol):
@@ -24,12 +25,17 @@ class RemoteCaller:
 
     def __init__(self, remote: Remote) -> None:
         self._remote = remote
+        self._running = False
 
     def start(self, kernel: CompiledKernel) -> None:
         """See `Caller`."""
         self._remote.ask(Call(Work.of(kernel)))
+        self._running = True
 
     def stop(self) -> Calls:
-        """See `Caller`."""
+        """See `Caller`; also `DeviceError` where nothing was started."""
+        if not self._running:
+            raise DeviceError(f"{self._remote.name}: no kernel is being called")
+        self._running = False
         calls: Calls = self._remote.ask(Stop(), self._remote.patience.stop)
         return calls

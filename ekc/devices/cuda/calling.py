@@ -20,7 +20,7 @@ def call_until(stage: Stage, unit: Unit, told: Callable[[], bool]) -> Calls:
     """Queue batches until `told()`; how many calls there were, and the GPU's time from first to last."""
     driver, stream = stage.driver, stage.stream
     repeats = unit.repeats(BATCH_S)
-    begin, before, after = (driver.event() for _ in range(3))
+    begin, before, after = stage.events(3)
     driver.record(begin, stream)
     batches = 0
 

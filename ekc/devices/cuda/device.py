@@ -21,7 +21,7 @@ from ekc.devices.cuda.driver import version_text
 from ekc.devices.cuda.gpu import Gpu, Seen
 from ekc.devices.cuda.median import interval, median
 from ekc.devices.cuda.messages import Execute, Outputs, Rules, Samples, Time, Work
-from ekc.devices.residual import digest
+from ekc.devices.digest import digest
 from ekc.errors import DeviceError, InvalidInput
 from ekc.ir.agreement import DATA_SEED
 from ekc.version import __version__
@@ -125,13 +125,7 @@ class CudaDevice:
     def _check_arch(self, kernel: CompiledKernel) -> None:
         if not kernel.inputs:
             raise DeviceError(f"{kernel.name} does not say what its inputs are: compile it from a schedule")
-        theirs, ours = number_of(kernel.arch), number_of(self.arch)
-        # Machine code runs on later GPUs of its own major version only.
-        if theirs // 10 != ours // 10 or theirs > ours:
-            raise DeviceError(
-                f"{kernel.name} is compiled for {kernel.arch}, {self.label} is {self.arch}: "
-                f"compile it for {self.arch}"
-            )
+        check_runs(kernel, self._gpus[0].facts.capability, self.label)
 
     def _conditions(self, gpu: Gpu, kernel: CompiledKernel, seen: Seen) -> Conditions:
         return Conditions(
@@ -160,6 +154,16 @@ def check_alike(gpus: Sequence[Gpu]) -> None:
                 f"cuda:{first.index} is a {first.facts.name} and cuda:{other.index} a {other.facts.name}: "
                 f"trials can be spread over GPUs of one kind only; choose one, such as cuda:{first.index}"
             )
+
+
+def check_runs(kernel: CompiledKernel, capability: int, label: str) -> None:
+    """Machine code runs on GPUs of its own major version from its own on. `DeviceError` for others."""
+    needed = number_of(kernel.arch)
+    if needed // 10 != capability // 10 or needed > capability:
+        raise DeviceError(
+            f"{kernel.name} is compiled for {kernel.arch}, {label} is sm_{capability}: "
+            f"compile it for {arch_for(capability)}"
+        )
 
 
 def arch_for(capability: int) -> str:

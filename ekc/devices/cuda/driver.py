@@ -46,7 +46,13 @@ class Driver(Protocol):
         """An attribute by CUDA's name without its prefix, such as "MULTIPROCESSOR_COUNT"."""
 
     def open(self, index: int) -> None:
-        """Make the primary context of a GPU current in this thread."""
+        """Make the primary context of a GPU current in this thread, over what was current."""
+
+    def leave(self) -> None:
+        """Undo the last `open`."""
+
+    def holder(self, address: int) -> int:
+        """The GPU in whose memory an address lies."""
 
     def load(self, cubin: bytes) -> int:
         """A module out of machine code."""
@@ -85,6 +91,9 @@ class Driver(Protocol):
 
     def stream(self) -> int:
         """A new stream that does not wait for the default one."""
+
+    def follow(self, stream: int, other: int) -> None:
+        """What is queued on a stream from here on waits for what another stream holds now."""
 
     def event(self) -> int:
         """A new event that keeps the time."""

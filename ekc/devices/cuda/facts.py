@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from ekc.devices.base import Peaks
 from ekc.devices.cuda.driver import Driver
-from ekc.devices.specs import HOPPER_MMA_SHARE
 from ekc.ir.async_copy import has_async_copies
 from ekc.ir.limits import Limits
 from ekc.ir.tensor_core import has_products
@@ -42,13 +41,15 @@ class Rates:
     """What else the tensor cores take, relative to fp16."""
 
 
+_MMA_SHARE = 0.62
+"""Of Hopper's tensor cores what `mma.sync` can feed; see `ekc.devices.specs` for the source."""
 _RATES = {
     75: Rates(64, 64, 512, (("int8", 4.0),)),
     80: Rates(64, 64, 2048),
     86: Rates(128, 64, 512, (("bfloat16", 1.0), ("tf32", 0.5), ("int8", 4.0))),
     89: Rates(128, 64, 512, (("bfloat16", 1.0), ("tf32", 0.5), ("int8", 4.0))),
-    90: Rates(128, 64, round(4096 * HOPPER_MMA_SHARE)),
-    100: Rates(128, 64, round(8192 * HOPPER_MMA_SHARE)),
+    90: Rates(128, 64, round(4096 * _MMA_SHARE)),
+    100: Rates(128, 64, round(8192 * _MMA_SHARE)),
     120: Rates(128, 64, 512, (("bfloat16", 1.0), ("tf32", 0.5), ("int8", 4.0))),
 }
 """Lanes: CUDA C++ Programming Guide, throughput of native arithmetic. Tensor cores: the whitepapers that

@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel, Launch
-from ekc.devices.residual import digest
+from ekc.devices.digest import digest
 from ekc.ir.operator import TensorSpec
 
 

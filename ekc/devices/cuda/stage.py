@@ -39,6 +39,13 @@ class Stage:
         self._digest = ""
         self._module: int | None = None
         self._starts: tuple[_Start, ...] = ()
+        self._events: list[int] = []
+
+    def events(self, number: int) -> list[int]:
+        """So many events; made once, used again and again."""
+        while len(self._events) < number:
+            self._events.append(self.driver.event())
+        return self._events[:number]
 
     def load(self, work: Work) -> None:
         """Make a kernel ready on the random inputs of its operator."""

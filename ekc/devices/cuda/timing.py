@@ -56,7 +56,6 @@ class Timer:
         self._stage, self._driver, self._now = stage, stage.driver, now
         self._flush_bytes = FLUSH * l2_bytes
         self._flush_room: int | None = None
-        self._events: list[tuple[int, int]] = []
 
     def time(self, rules: Rules) -> Samples:
         """Rounds of samples, each as long as all before, until the interval of the median is narrow."""
@@ -123,7 +122,5 @@ class Timer:
         self._driver.fill(self._flush_room, 0, self._flush_bytes, self._stage.stream)
 
     def _pairs(self, number: int) -> list[tuple[int, int]]:
-        """Pairs of events; made once, used again and again."""
-        while len(self._events) < number:
-            self._events.append((self._driver.event(), self._driver.event()))
-        return self._events[:number]
+        events = self._stage.events(2 * number)
+        return list(zip(events[::2], events[1::2], strict=True))

@@ -31,6 +31,8 @@ class Plan:
 
     method: str
     kind: str
+    place: str = "time"
+    """When it is armed: before the kernel is timed, checked or metered."""
     armed: Any = field(default_factory=lambda: get_context("fork").Value("b", 0))
     fired: Any = field(default_factory=lambda: get_context("fork").Value("b", 0))
     hanging: Any = field(default_factory=lambda: get_context("fork").Value("i", 0))

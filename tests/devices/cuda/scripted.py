@@ -39,8 +39,9 @@ class Both:
 
     def stop(self) -> Calls:
         # The card goes idle even if the worker is dead.
-        calls = self._gpu.stop()
+        calls = self._gpu.stop() if self._gpu.running else None
         assert self._worker.stop().number >= 1
+        assert calls is not None
         return calls
 
 

@@ -55,6 +55,9 @@ class ScriptedDriver:
     launch_s: float = 3e-6
     noise: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     last: int = 0x1000
+    streams: list[int] = field(default_factory=list)
+    """Of the launches, in order."""
+    followed: list[tuple[int, int]] = field(default_factory=list)
 
     def version(self) -> int:
         return self.cuda
@@ -82,6 +85,15 @@ class ScriptedDriver:
         self._gpu("cuDevicePrimaryCtxRetain", index)
         self.opened = True
 
+    def leave(self) -> None:
+        assert self.opened
+        self.opened = False
+
+    def holder(self, address: int) -> int:
+        if address not in self.memory:
+            raise DriverError("cuPointerGetAttribute", "CUDA_ERROR_INVALID_VALUE", "invalid argument")
+        return 0
+
     def load(self, cubin: bytes) -> int:
         for entry in cache.folder().glob("*/*.nvrtc"):
             found = entry.read_bytes()
@@ -101,6 +113,7 @@ class ScriptedDriver:
     def launch(
         self, function: int, grid: Shape, block: Shape, shared: int, stream: int, pointers: Sequence[int]
     ) -> None:
+        self.streams.append(stream)
         self._queue(lambda: self._run(function, grid, block, shared, tuple(pointers)))
 
     def allocate(self, size: int) -> int:
@@ -133,6 +146,9 @@ class ScriptedDriver:
 
     def stream(self) -> int:
         return self._handle("stream")
+
+    def follow(self, stream: int, other: int) -> None:
+        self.followed.append((stream, other))
 
     def event(self) -> int:
         return self._handle(None)

@@ -10,12 +10,12 @@ import pytest
 import ekc
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.base import Timing
+from ekc.devices.base import Metering, Timing
 from ekc.devices.cuda.driver import Driver
 from ekc.ir.schedule import Schedule
 from ekc.search.candidate import Candidate
 from ekc.search.finals import Finals
-from ekc.search.measuring import Bench
+from ekc.search.measuring import Bench, Failure
 from ekc.search.records import Kind, RecordStore
 from tests.devices.cuda.faulty import REASONS, Plan, faulty_hand
 from tests.devices.cuda.scripted import ScriptedNode
@@ -24,7 +24,7 @@ OP = ekc.matmul(4, 8, 4)
 ROWS = Schedule(OP).bind("i", "block.x").bind("j", "thread.x").cache_write("C")
 COLUMNS = Schedule(OP).bind("j", "block.x").bind("i", "thread.x").cache_write("C")
 SCHEDULES = (ROWS, COLUMNS, ROWS.unroll("k"))
-IN_PROCESS = {"borrow", "give_back"}
+IN_PROCESS = {"borrow", "give_back", "follow", "holder", "leave"}
 """Used by calls on the caller's own stream, not by a worker; see test_calls.py."""
 DESCRIBING = {"version", "count", "name", "uuid", "memory_bytes", "attribute"}
 AT_START = DESCRIBING | {"open", "stream", "event"}
@@ -41,7 +41,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Comp
 
 
 def run(plan: Plan, kernels: dict[str, CompiledKernel], store: RecordStore) -> list[Candidate]:
-    """A small run: every schedule timed, then checked. The second one meets the fault."""
+    """A small run: every schedule timed, checked, metered. The second one meets the fault."""
     short = plan.method in ("begin_capture", "end_capture", "replay", "drop")
     script = {"launch_s": 1e-5 if short else 5e-3}
     target = "cuda:0@cold" if plan.method == "fill" else "cuda:0"
@@ -53,14 +53,19 @@ def run(plan: Plan, kernels: dict[str, CompiledKernel], store: RecordStore) -> l
         if number == 1:
             if plan.method in AT_START:
                 device.close()
-            plan.armed.value = 1
+            plan.armed.value = plan.place == "time"
         c = Candidate(schedule, "test", None, 1.0, 1.0, 0)  # type: ignore[arg-type]
+        kernel = partial(kernels.__getitem__, schedule.digest)
         c.__dict__["kernel"] = kernels[schedule.digest]
-        outcome = bench.time(schedule, partial(kernels.__getitem__, schedule.digest))
+        outcome: Timing | Metering | Failure = bench.time(schedule, kernel)
         if isinstance(outcome, Timing):
             c.timings.append(outcome)
+            plan.armed.value |= number == 1 and plan.place == "check"
             finals.check(c)
-        else:
+        if c.ok:
+            plan.armed.value |= number == 1 and plan.place == "meter"
+            outcome = bench.meter(schedule, kernel, 0.2)
+        if isinstance(outcome, Failure):
             c.status = outcome.status
         plan.armed.value = 0
         done.append(c)
@@ -71,19 +76,36 @@ def run(plan: Plan, kernels: dict[str, CompiledKernel], store: RecordStore) -> l
 @pytest.mark.parametrize("kind", REASONS)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_fault_costs_its_own_row(method: str, kind: str, kernels: dict[str, CompiledKernel]) -> None:
-    plan = Plan(method, kind)
+    struck(Plan(method, kind), kernels)
+
+
+@pytest.mark.parametrize("kind", REASONS)
+@pytest.mark.parametrize("method", ["launch", "record", "wait", "elapsed_s"])
+def test_also_where_it_is_metered(method: str, kind: str, kernels: dict[str, CompiledKernel]) -> None:
+    struck(Plan(method, kind, "meter"), kernels)
+
+
+@pytest.mark.parametrize("kind", REASONS)
+@pytest.mark.parametrize("method", ["allocate", "upload", "launch", "download", "free"])
+def test_also_where_it_is_checked(method: str, kind: str, kernels: dict[str, CompiledKernel]) -> None:
+    struck(Plan(method, kind, "check"), kernels)
+
+
+def struck(plan: Plan, kernels: dict[str, CompiledKernel]) -> None:
+    """Run, and see that the fault cost what it may."""
     with RecordStore(None) as store:
         before, hit, after = run(plan, kernels, store)
-        kinds: tuple[Kind, ...] = ("timing", "failure", "check")
+        kinds: tuple[Kind, ...] = ("timing", "failure", "check", "metering")
         rows = {k: {r.key.schedule_digest: r for r in store.rows(kind=k)} for k in kinds}
-    assert plan.fired.value, f"{method} was never called"
+    assert plan.fired.value, f"{plan.method} was never called"
     for healthy in (before, after):
         assert healthy.ok
         assert healthy.checked.startswith("executed on Scripted A100")
         assert healthy.schedule.digest in rows["timing"]
         assert healthy.schedule.digest in rows["check"]
+        assert healthy.schedule.digest in rows["metering"]
     assert hit.status.startswith("device: ")
-    assert REASONS[kind] in hit.status
+    assert REASONS[plan.kind] in hit.status
     assert rows["failure"].keys() == {hit.schedule.digest}
     assert rows["failure"][hit.schedule.digest].status == hit.status
     assert "\n" not in hit.status

@@ -1,0 +1,131 @@
+"""Arrays on a GPU as their owners hand them out, without a copy: DLPack and `__cuda_array_interface__`.
+
+Formats: <https://dmlc.github.io/dlpack/latest/python_spec.html> and
+<https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html>.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+from ekc.errors import InvalidInput
+from ekc.ir.operator import TensorSpec
+
+LEGACY_STREAM = 1
+"""How both formats call CUDA's default stream, whose handle is 0. Other streams are told by their handles."""
+_CUDA = (2, 13)
+"""DLPack's kinds of device whose memory a kernel can use: CUDA's own and managed."""
+_KINDS = {(2, 32): "float32", (2, 16): "float16", (4, 16): "bfloat16", (0, 8): "int8", (0, 32): "int32"}
+"""DLPack's (code, bits)."""
+_TYPESTRS = {"<f4": "float32", "<f2": "float16", "|i1": "int8", "<i4": "int32"}
+
+
+@dataclass(frozen=True)
+class DeviceArray:
+    """Where an array lies. `owner` keeps it there for as long as this lives."""
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: str
+    strides: tuple[int, ...] | None
+    """In elements; None for row-major without gaps."""
+    stream: int | None
+    """Who uses the array must follow this stream; None where its owner saw to that."""
+    read_only: bool
+    owner: Any
+
+
+class _Type(ctypes.Structure):
+    _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
+
+
+class _Tensor(ctypes.Structure):
+    """DLTensor."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("dtype", _Type),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+def on_gpu(array: Any) -> bool:
+    """Whether an object says that it lies in the memory of a CUDA GPU."""
+    if hasattr(array, "__dlpack_device__"):
+        return int(array.__dlpack_device__()[0]) in _CUDA
+    return hasattr(array, "__cuda_array_interface__")
+
+
+def taken(array: Any, spec: TensorSpec, stream: int) -> DeviceArray:
+    """An array of a tensor's shape and type, for use on a stream.
+
+    Raises `InvalidInput` for another shape or type, for gaps between elements, and where the owner refuses.
+    """
+    try:
+        found = _dlpack(array, stream) if hasattr(array, "__dlpack__") else _interface(array)
+    except (BufferError, RuntimeError, TypeError, AttributeError) as problem:
+        raise InvalidInput(f"{spec.name} cannot be taken: {str(problem).splitlines()[0]}") from problem
+    needed = spec.dtype.numpy.name
+    if found.shape != spec.shape:
+        raise InvalidInput(f"{spec.name} has shape {found.shape}, needed {spec.shape}")
+    if found.dtype != needed:
+        raise InvalidInput(f"{spec.name} is {found.dtype}, needed {needed}")
+    if found.strides is not None and not _dense(found.strides, spec):
+        raise InvalidInput(
+            f"{spec.name} has strides {found.strides}, needed {spec.strides}: make it contiguous"
+        )
+    return found
+
+
+def _dense(strides: tuple[int, ...], spec: TensorSpec) -> bool:
+    """Row-major without gaps; what a dimension of one element has for a stride says nothing."""
+    told = zip(strides, spec.strides, spec.shape, strict=True)
+    return all(stride == needed for stride, needed, extent in told if extent > 1)
+
+
+def _dlpack(array: Any, stream: int) -> DeviceArray:
+    """By DLPack. The capsule is not consumed: its own destructor lets go of the array."""
+    capsule = array.__dlpack__(stream=stream or LEGACY_STREAM)
+    tensor = _Tensor.from_address(_pointer(capsule))
+    kind = (tensor.dtype.code, tensor.dtype.bits)
+    return DeviceArray(
+        address=(tensor.data or 0) + tensor.byte_offset,
+        shape=tuple(tensor.shape[: tensor.ndim]),
+        dtype=_KINDS.get(kind, f"of DLPack's kind {kind}"),
+        strides=tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None,
+        stream=None,
+        read_only=False,
+        owner=capsule,
+    )
+
+
+def _pointer(capsule: Any) -> int:
+    """What a capsule holds."""
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    return int(get(capsule, b"dltensor"))
+
+
+def _interface(array: Any) -> DeviceArray:
+    """By `__cuda_array_interface__`, whose strides are bytes."""
+    told = array.__cuda_array_interface__
+    address, read_only = told["data"]
+    kind = _TYPESTRS.get(told["typestr"], f"of type {told['typestr']}")
+    size, strides = int(told["typestr"][2:]), told.get("strides")
+    stream = told.get("stream")
+    return DeviceArray(
+        address=address,
+        shape=tuple(told["shape"]),
+        dtype=kind,
+        strides=None if strides is None else tuple(s // size for s in strides),
+        stream=0 if stream == LEGACY_STREAM else stream,
+        read_only=read_only,
+        owner=array,
+    )

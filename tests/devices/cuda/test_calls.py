@@ -1,0 +1,166 @@
+"""Kernels called on arrays of other libraries, without a copy, over a scripted driver in this process."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import ekc
+from ekc.devices.cuda import calls
+from ekc.devices.kernel import Kernel
+from ekc.errors import DeviceError, InvalidInput
+from ekc.ir.agreement import random_inputs
+from ekc.search.naive import naive
+from tests.devices.cuda.gpu_arrays import ByDlpack, OnGpu
+from tests.devices.cuda.scripted import ScriptedNode
+from tests.devices.cuda.scripted_driver import FACTS, ScriptedDriver
+
+OP = ekc.matmul(8, 12, 4)
+
+
+@pytest.fixture(autouse=True)
+def driver(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> ScriptedDriver:
+    monkeypatch.setenv("EKC_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cuda-cache"))
+    made = ScriptedDriver()
+    monkeypatch.setattr(calls, "driver", lambda: made)
+    monkeypatch.setattr(calls, "_LOADED", calls.Loaded())
+    return made
+
+
+def kernel_of(op: ekc.Operator) -> Kernel:
+    return ekc.compile(naive(op))
+
+
+def on_gpu(driver: ScriptedDriver, op: ekc.Operator, **kind: Any) -> tuple[list[OnGpu], OnGpu]:
+    out = op.outputs[0]
+    arrays = [OnGpu(driver, a, **kind) for a in random_inputs(op)]
+    return arrays, OnGpu(driver, np.zeros(out.shape, out.dtype.numpy))
+
+
+def near(found: np.ndarray, op: ekc.Operator) -> None:
+    np.testing.assert_allclose(found, op.reference(*random_inputs(op)), rtol=1e-5, atol=1e-5)
+
+
+def test_by_interface_into_out_on_the_stream_named(driver: ScriptedDriver) -> None:
+    arrays, out = on_gpu(driver, OP)
+    before = len(driver.memory)
+    assert kernel_of(OP)(*arrays, out=out, stream=7) is out
+    near(out.numpy(), OP)
+    assert driver.streams == [7]
+    assert len(driver.memory) == before, "nothing was copied"
+    assert not driver.opened, "the caller's context is current again"
+
+
+def test_by_dlpack_the_owner_is_told_the_stream(driver: ScriptedDriver) -> None:
+    arrays, out = on_gpu(driver, OP)
+    wrapped = [ByDlpack(a) for a in (*arrays, out)]
+    kernel = kernel_of(OP)
+    kernel(*wrapped[:2], out=wrapped[2], stream=9)
+    near(out.numpy(), OP)
+    kernel(*wrapped[:2], out=wrapped[2])
+    assert [w.asked for w in wrapped] == [[9, 1]] * 3, "the default stream is called 1 there"
+    assert driver.streams == [9, 0]
+
+
+def test_a_stream_that_an_array_names_is_followed(driver: ScriptedDriver) -> None:
+    arrays, out = on_gpu(driver, OP, stream=5)
+    kernel_of(OP)(*arrays, out=out)
+    assert (driver.streams, driver.followed) == ([5], [])
+    kernel_of(OP)(*arrays, out=out, stream=6)
+    assert driver.followed == [(6, 5), (6, 5)]
+
+
+def test_tensors_between_launches_are_borrowed(driver: ScriptedDriver) -> None:
+    op = ekc.softmax((4, 16))
+    arrays, out = on_gpu(driver, op)
+    kernel = kernel_of(op)
+    assert len(kernel.launches) > 1
+    before = set(driver.memory)
+    kernel(*arrays, out=out)
+    np.testing.assert_allclose(out.numpy(), op.reference(*random_inputs(op)), rtol=1e-3, atol=1e-3)
+    assert set(driver.memory) == before
+
+
+def test_half_precision_and_bfloat16(driver: ScriptedDriver) -> None:
+    for name in ("float16", "bfloat16"):
+        op = ekc.matmul(8, 8, 8, dtype=name)
+        arrays, out = on_gpu(driver, op)
+        wrapped = [ByDlpack(a) for a in (*arrays, out)]
+        kernel_of(op)(*wrapped[:2], out=wrapped[2])
+        right = op.reference(*random_inputs(op)).astype(np.float32)
+        np.testing.assert_allclose(out.numpy().astype(np.float32), right, rtol=1e-2, atol=1e-2)
+    assert out.host.dtype == ml_dtypes.bfloat16
+
+
+def test_what_does_not_fit_is_refused_in_one_line(driver: ScriptedDriver) -> None:
+    kernel = kernel_of(OP)
+    (a, b), out = on_gpu(driver, OP)
+    wide = OnGpu(driver, np.zeros((4, 12), np.float64))
+    with pytest.raises(InvalidInput, match="takes 2 arrays"):
+        kernel(a)
+    with pytest.raises(InvalidInput, match="B is not on a GPU, others are"):
+        kernel(a, b.host, out=out)
+    with pytest.raises(InvalidInput, match=r"A has shape \(4, 12\), needed \(8, 4\)"):
+        kernel(b, b, out=out)
+    with pytest.raises(InvalidInput, match="B is of type <f8, needed float32"):
+        kernel(a, wide, out=out)
+    with pytest.raises(InvalidInput, match=r"B has strides \(1, 4\), needed \(12, 1\): make it contiguous"):
+        kernel(a, OnGpu(driver, b.host, strides=(4, 16)), out=out)
+    with pytest.raises(InvalidInput, match="C is read-only"):
+        kernel(a, b, out=OnGpu(driver, out.host, read_only=True))
+    with pytest.raises(InvalidInput, match="ekc cannot make an array of tests"):
+        kernel(a, b)
+    with pytest.raises(InvalidInput, match="A cannot be taken: it requires grad"):
+        kernel(ByDlpack(a, refuses="it requires grad\nand so on"), b, out=out)
+    with pytest.raises(InvalidInput, match="out and stream are for arrays on a GPU"):
+        kernel(a.host, b.host, stream=3)
+
+
+def test_machine_code_for_another_gpu_is_refused(driver: ScriptedDriver) -> None:
+    driver.facts = FACTS | {"COMPUTE_CAPABILITY_MAJOR": 9}
+    arrays, out = on_gpu(driver, OP)
+    with pytest.raises(DeviceError, match=r"compiled for sm_80, .* is sm_90: compile it for sm_90"):
+        kernel_of(OP)(*arrays, out=out)
+    assert not driver.opened
+
+
+def library(monkeypatch: pytest.MonkeyPatch, name: str, **content: Any) -> type[OnGpu]:
+    """A stand-in for a library that ekc knows, and its array type."""
+    module = ModuleType(name)
+    vars(module).update(content)
+    monkeypatch.setitem(sys.modules, name, module)
+    return type("Array", (OnGpu,), {"__module__": f"{name}.core", "device": "cuda:0"})
+
+
+def test_the_current_stream_and_new_arrays_of_pytorch(
+    driver: ScriptedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[Any, ...]] = []
+
+    def empty(shape: tuple[int, ...], dtype: str, device: str) -> OnGpu:
+        made.append((shape, dtype, device))
+        return kind(driver, np.zeros(shape, dtype))
+
+    current = SimpleNamespace(current_stream=lambda device: SimpleNamespace(cuda_stream=77))
+    kind = library(monkeypatch, "torch", cuda=current, empty=empty, float32="float32")
+    result = kernel_of(OP)(*(kind(driver, a) for a in random_inputs(OP)))
+    assert made == [((8, 12), "float32", "cuda:0")]
+    assert driver.streams == [77]
+    near(result.numpy(), OP)
+
+
+def test_numpy_goes_to_the_gpu_that_was_named_and_it_is_said(driver: ScriptedDriver) -> None:
+    device = ScriptedNode().open()
+    kernel = ekc.compile(naive(OP), device=device)
+    near(kernel(*random_inputs(OP)), OP)
+    assert kernel.executed_by == device.executed_by == "Scripted A100 (cuda:0): the machine code itself"
+    assert kernel.arch == "sm_80"
+    with pytest.raises(InvalidInput, match="a device has its own"):
+        ekc.compile(naive(OP), "sm_80", device=device)
+    with pytest.raises(InvalidInput, match="A has shape"):
+        kernel(*reversed(random_inputs(OP)))
