@@ -19,7 +19,7 @@ class Level:
     """One column of a tile decision: what it sizes, and the largest value it takes."""
 
     kind: str
-    """"vthread", "thread", "tile", "reduce" or "lane"."""
+    """"raster", "vthread", "thread", "tile", "reduce" or "lane"."""
     values: tuple[int, ...]
 
 

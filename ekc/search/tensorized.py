@@ -24,6 +24,9 @@ from ekc.search.flying import DEPTHS, grain, movable
 
 WARPS, TILES, DEEP = (1, 2, 4, 8), (1, 2, 3, 4, 6, 8), (1, 2, 4, 8)
 """Warps along an axis, instructions along it for each, instructions deep a shared tile. Ours."""
+RASTER = (1, 2, 4, 8)
+"""Neighbouring blocks along the rows that run one after the other, on the same columns, so that what is
+resident shares rows and columns alike in L2."""
 
 
 @dataclass(frozen=True)
@@ -100,19 +103,19 @@ def _structure(
 ) -> Structure:
     b = Builder(op, chain, prefix)
     compute, product = chain[0], roles.product
-    i = _cut(b, roles.rows, (ROWS // GROUPS, GROUPS))
+    i = _cut(b, roles.rows, (ROWS // GROUPS, GROUPS), (Level("raster", RASTER),))
     j = _cut(b, roles.columns, (PLACES, COLUMNS // PLACES))
     deep = (Level("reduce", DEEP), Level("lane", (product.depth,)))
     k = b.split(roles.depth, tiling(f"tile.tensor.{roles.depth.name}", roles.depth.extent, deep))
     cut = (roles.rows, roles.columns, roles.depth)
     others = [x.name for x in compute.spatial if x not in cut]
-    blocks = [*others, i[0], j[0]]
+    blocks = [*others, i[0], j[0], i[1]]
     outer = [*(x.name for x in compute.reduction if x not in cut), k[0]]
-    inner = (i[2], j[2], i[3], j[4], k[2])
-    b.steps.append(Reorder((*blocks, i[1], j[1], i[4], j[3], *outer, k[1], *inner)))
+    inner = (i[3], j[2], i[4], j[4], k[2])
+    b.steps.append(Reorder((*blocks, i[2], j[1], i[5], j[3], *outer, k[1], *inner)))
     b.steps += [Bind(x, "block.x") for x in blocks]
-    b.steps += [Bind(x, "thread.y") for x in (i[1], j[1])]
-    b.steps += [Bind(x, "thread.x") for x in (i[4], j[3])]
+    b.steps += [Bind(x, "thread.y") for x in (i[2], j[1])]
+    b.steps += [Bind(x, "thread.x") for x in (i[5], j[3])]
     b.hold(_pairs(chain, roles))
     for load, order in zip((roles.a, roles.b), orders, strict=True):
         vector = _vector(b, load.tensor, order, flying)
@@ -128,10 +131,10 @@ def _structure(
     return b.finish("tensor" + turned + (" flying" if flying else ""))
 
 
-def _cut(b: Builder, axis: Axis, instruction: tuple[int, int]) -> list[str]:
+def _cut(b: Builder, axis: Axis, instruction: tuple[int, int], blocks: tuple[Level, ...] = ()) -> list[str]:
     """Blocks, warps, tiles of the instruction, and what it deals out to lanes and registers."""
     own = tuple(Level("lane", (extent,)) for extent in instruction)
-    columns = (Level("thread", WARPS), Level("tile", TILES), *own)
+    columns = (*blocks, Level("thread", WARPS), Level("tile", TILES), *own)
     return b.split(axis, tiling(f"tile.tensor.{axis.name}", axis.extent, columns))
 
 
