@@ -19,6 +19,7 @@ from ekc.codegen import nvrtc
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.base import Device
+from ekc.devices.cuda.target import parse
 from ekc.devices.gate import judged
 from ekc.devices.verify import verify
 from ekc.errors import EkcError
@@ -51,6 +52,11 @@ class Kit:
         if set_clocks:
             device = _fixed(device)
         return cls(target, device, Folder(out, conditions(device, dry, seed)), dry, seed, set_clocks)
+
+    @property
+    def gpu(self) -> int:
+        """The number of the GPU, as the driver counts."""
+        return (parse(self.target).indices or (0,))[0]
 
     def kernel(self, schedule: Schedule) -> CompiledKernel:
         """Compiled for the device. Raises what the compiler raises."""

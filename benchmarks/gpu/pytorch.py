@@ -15,6 +15,7 @@ import numpy as np
 
 from benchmarks.gpu.contenders import Contender
 from benchmarks.gpu.items import Item
+from benchmarks.gpu.kit import Kit
 from ekc.codegen import nvrtc
 from ekc.devices import meter
 from ekc.devices.base import Conditions, Device, Metering, Timing
@@ -31,8 +32,9 @@ COMPILED = frozenset({"float16", "bfloat16", "tf32", "float32"})
 Call = Callable[[], object]
 
 
-def rivals(device: Device, item: Item, expected: Expected) -> tuple[list[Contender], dict[str, str]]:
+def rivals(kit: Kit, item: Item, expected: Expected) -> tuple[list[Contender], dict[str, str]]:
     """What PyTorch can hold against an item here, and why the rest cannot be had."""
+    device = kit.device
     library = "cuDNN" if item.kind == "conv2d" else "cuBLAS"
     if importlib.util.find_spec("torch") is None:
         return [], dict.fromkeys((library, "Triton"), "PyTorch is not installed")
@@ -40,9 +42,11 @@ def rivals(device: Device, item: Item, expected: Expected) -> tuple[list[Contend
 
     if not torch.cuda.is_available():
         return [], dict.fromkeys((library, "Triton"), f"PyTorch {torch.__version__} sees no GPU")
-    if torch.cuda.get_device_name(0) != device.name:
-        why = f"PyTorch's first GPU is a {torch.cuda.get_device_name(0)}: set CUDA_VISIBLE_DEVICES"
+    index = kit.gpu
+    if torch.cuda.get_device_name(index) != device.name:
+        why = f"PyTorch's GPU {index} is a {torch.cuda.get_device_name(index)}, not a {device.name}"
         return [], dict.fromkeys((library, "Triton"), why)
+    torch.cuda.set_device(index)
     if item.op.inputs[0].dtype.name not in COMPILED:
         return [], {library: f"PyTorch has no {item.kind} of {item.op.inputs[0].dtype} on a GPU"}
     lab = Lab(torch, device, item, expected)
@@ -67,9 +71,7 @@ class Lab:
     def __init__(self, torch: Any, device: Device, item: Item, expected: Expected) -> None:
         self._torch, self._device, self._item, self._expected = torch, device, item, expected
         dtype = item.op.inputs[0].dtype.name
-        # Exact float32 unless tf32 is what is compared; both ways of saying it are those of PyTorch.
-        torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
-        torch.backends.cudnn.allow_tf32 = dtype == "tf32"
+        _allow_tf32(torch.backends, dtype == "tf32")
         torch.backends.cudnn.benchmark = True
         self._inputs = [self._tensor(array) for array in expected.arrays]
 
@@ -113,6 +115,24 @@ class Lab:
         return self._torch.from_numpy(np.ascontiguousarray(array)).cuda()
 
 
+def _allow_tf32(backends: Any, allowed: bool) -> None:
+    """Exact float32, unless tf32 is compared. PyTorch says it in one way up to 2.8 and in another from
+    2.9 on, and some of it fails where both are used."""
+    if hasattr(backends.cuda.matmul, "fp32_precision"):
+        mode = "tf32" if allowed else "ieee"
+        backends.cuda.matmul.fp32_precision = mode
+        backends.cudnn.conv.fp32_precision = mode
+    else:
+        backends.cuda.matmul.allow_tf32 = allowed
+        backends.cudnn.allow_tf32 = allowed
+
+
+def gpu_uuid(torch: Any) -> str:
+    """NVML's name of the GPU that PyTorch uses."""
+    said = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+    return said if said.startswith("GPU-") else f"GPU-{said}"
+
+
 class TorchContender:
     """A call of PyTorch's, captured as a graph of many."""
 
@@ -147,15 +167,15 @@ class TorchContender:
         from ekc.devices.nvml.board import NvmlBoard
         from ekc.devices.nvml.sensors import Sensors
 
-        uuid = str(self._torch.cuda.get_device_properties(0).uuid)
-        board = NvmlBoard(Sensors(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"), self)
+        board = NvmlBoard(Sensors(gpu_uuid(self._torch)), self)
         window = meter.meter(board, None, self._replayed() / self._calls, seconds)
         return window.metering(self._conditions())
 
     def start(self, kernel: object) -> None:
         """Keep two graphs queued until `stop`."""
         self._told, self._done = threading.Event(), Calls(0, 0.0)
-        self._thread = threading.Thread(target=self._keep, daemon=True)
+        index = self._torch.cuda.current_device()
+        self._thread = threading.Thread(target=self._keep, args=(index,), daemon=True)
         self._thread.start()
 
     def stop(self) -> Calls:
@@ -164,7 +184,8 @@ class TorchContender:
         self._thread.join()
         return self._done
 
-    def _keep(self) -> None:
+    def _keep(self, index: int) -> None:
+        self._torch.cuda.set_device(index)  # A thread begins with the first GPU.
         event = self._torch.cuda.Event
         begin, *ends = (event(enable_timing=True) for _ in range(3))
         begin.record()

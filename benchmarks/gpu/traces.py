@@ -16,6 +16,7 @@ from benchmarks.gpu import loops, trace_file
 from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.folder import TRACES
 from benchmarks.gpu.kit import Kit
+from benchmarks.gpu.pytorch import gpu_uuid
 from benchmarks.gpu.trace_file import Trace
 from ekc.errors import EkcError
 from ekc.governor import detect_period
@@ -52,15 +53,15 @@ def run(kit: Kit, budget: Budget) -> None:
         kit.folder.add("traces", name, "ok", samples=len(samples), steps=len(steps))
 
 
-def _trained(make: Callable[..., Callable[[], None]], seconds: float) -> Recorded:
+def _trained(kit: Kit, make: Callable[..., Callable[[], None]], seconds: float) -> Recorded:
     """Train until time is up; a thread reads the sensors meanwhile. Raises `EkcError` where none tells."""
     import torch
 
     from ekc.governor.live.nvml_probe import NvmlProbe
 
-    uuid = str(torch.cuda.get_device_properties(0).uuid)
+    torch.cuda.set_device(kit.gpu)
     end = time.monotonic() + seconds
-    probe = NvmlProbe(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}", lambda: True, lambda: None)
+    probe = NvmlProbe(gpu_uuid(torch), lambda: True, lambda: None)
     step = make(torch)
     found: list[Samples | EkcError] = []
 
@@ -87,7 +88,7 @@ def _jobs(kit: Kit) -> dict[str, Callable[[float], Recorded]]:
     """By name, each recorded for so many seconds. A dry run has simulated jobs, which say so."""
     if kit.dry:
         return {f"{kind} job on {DRY_CARD} (simulated)": partial(_simulated, kit, kind) for kind in DRY_JOBS}
-    return {name: partial(_trained, make) for name, make in loops.LOOPS.items()}
+    return {name: partial(_trained, kit, make) for name, make in loops.LOOPS.items()}
 
 
 def _simulated(kit: Kit, kind: str, seconds: float) -> Recorded:

@@ -90,7 +90,7 @@ def _rivals(kit: Kit, item: Item, expected: Expected) -> tuple[list[Contender], 
         schedule = naive(item.op)
         rival = Ours("naive schedule", kit.device, kit.kernel(schedule))
         return [rival], dict.fromkeys(pytorch.LIBRARIES, "a dry run has no GPU")
-    return pytorch.rivals(kit.device, item, expected)
+    return pytorch.rivals(kit, item, expected)
 
 
 def table(kit: Kit) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ COUNT = 12
 TARGET = "a100"
 
 
+@cache
 def schedules() -> list[tuple[ekc.Schedule, str]]:
     """The naive one, and legal ones that were drawn."""
     space = Space(OP, devices.open(TARGET).limits)
