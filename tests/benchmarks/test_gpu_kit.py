@@ -28,11 +28,11 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of one dry run of everything."""
     folder = tmp_path_factory.mktemp("kit") / "out"
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu", "all", "--dry-run", "--out", str(folder)],
+        [sys.executable, "-m", "benchmarks.gpu", "all", "--dry-run", "--minutes", "20", "--out", str(folder)],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=900,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 0, done.stderr

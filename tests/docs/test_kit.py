@@ -27,7 +27,7 @@ def test_commands(name: str, tmp_path: Path) -> None:
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=400,
+            timeout=900,
             env=os.environ | {"PYTHONPATH": str(ROOT)},
         )
         assert done.returncode == 0, (line, done.stderr)
