@@ -22,7 +22,7 @@ INVALID = ("timeout", "compile", "runtime", "correctness", "constraints", "corre
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
-    return read(record(tmp_path_factory.mktemp("t4") / "small.jsonl.gz"))
+    return read(record(tmp_path_factory.mktemp("t4") / "small.jsonl.gz", count=6))
 
 
 def test_the_schema_is_kept(recording: Recording) -> None:

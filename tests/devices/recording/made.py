@@ -34,13 +34,13 @@ def schedules() -> list[tuple[ekc.Schedule, str]]:
     return list(found.values())[:COUNT]
 
 
-def record(path: Path) -> Path:
-    """All timed, every second one metered, one twice, and one that failed; then one of another operator."""
+def record(path: Path, count: int = COUNT) -> Path:
+    """All timed, every second one metered, one twice, the last failed; then one of another operator."""
     device = devices.open(TARGET)
     with Writer(path, device) as writer:
-        for number, (schedule, structure) in enumerate(schedules()):
+        for number, (schedule, structure) in enumerate(schedules()[:count]):
             figures = analyse(schedule.program, device.limits)
-            if number == COUNT - 1:
+            if number == count - 1:
                 writer.schedule(schedule, structure, figures, None)
                 writer.failure(schedule, "compile: made up for the test")
                 continue

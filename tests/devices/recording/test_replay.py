@@ -109,4 +109,4 @@ def test_the_command_line(recorded: Path, tmp_path: Path, capsys: pytest.Capture
     assert main(["recording", "show", str(recorded)]) == 0
     assert "a100 (simulated), recorded" in capsys.readouterr().out
     assert main(["tune", "matmul", "8", "8", "8", "--target", f"recorded:{recorded}"]) == 2
-    assert capsys.readouterr().err.count("\n") == 2
+    assert capsys.readouterr().err.count("\n") == 1
