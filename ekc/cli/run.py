@@ -1,4 +1,4 @@
-"""`ekc run`: is a kernel right? Its compiled PTX on random inputs, against the float64 reference."""
+"""`ekc run`: is a kernel right? Executed on random inputs, against the float64 reference."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ekc.cli.output import json_option, say, say_json
 from ekc.cli.sources import Source, schedule_source
 
 if TYPE_CHECKING:
+    from ekc.devices.gate import DeviceVerdict
     from ekc.devices.verify import Verdict
 
 
@@ -22,11 +23,12 @@ if TYPE_CHECKING:
 def run(source: Source, seed: int, as_json: bool) -> int:
     """Compile a schedule, execute its PTX on random inputs and compare with a float64 reference.
 
-    It runs on the CPU, under a sanitizer; of a large grid some blocks run. Status 1 when the result is wrong
-    or the sanitizer finds something.
+    It runs on the CPU, under a sanitizer; of a large grid some blocks run. With a real GPU as --target the
+    machine code runs there too, in whole. Status 1 when a result is wrong or the sanitizer finds something.
     """
     import ekc
     from ekc import devices
+    from ekc.devices.gate import judged
     from ekc.devices.verify import verify
     from ekc.ir.agreement import input_policy, random_inputs
     from ekc.ir.expected import Expected
@@ -34,7 +36,10 @@ def run(source: Source, seed: int, as_json: bool) -> int:
     found, device = source.find(), devices.open(source.target)
     schedule = found.schedule
     kernel = ekc.compile(schedule, arch=device.arch, limits=device.limits)
-    verdict = verify(schedule, kernel.compiled, Expected(schedule.op, random_inputs(schedule.op, seed)), seed)
+    expected = Expected(schedule.op, random_inputs(schedule.op, seed))
+    here = judged(device, schedule, kernel.compiled, expected)
+    verdict = verify(schedule, kernel.compiled, expected, seed)
+    ok = verdict.ok and (here is None or not here.fault)
     facts = {
         "operator": schedule.op.to_json(),
         "digest": schedule.digest,
@@ -49,17 +54,20 @@ def run(source: Source, seed: int, as_json: bool) -> int:
         "blocks": sum(x.agreement.blocks for x in verdict.launches),
         "total_blocks": sum(x.agreement.total_blocks for x in verdict.launches),
         "launches": [execution_facts(x) for x in verdict.launches],
-        "ok": verdict.ok,
+        "on_device": None if here is None else str(here),
+        "ok": ok,
     }
     if as_json:
         say_json(facts)
     else:
         origin = f"{str(schedule.op).splitlines()[0]}: {found.origin}, compiled for {kernel.arch}"
-        say(f"{origin}\n{_text(verdict, input_policy(schedule.op), seed, kernel.executed_by)}")
-    return 0 if verdict.ok else 1
+        say(f"{origin}\n{_text(verdict, here, input_policy(schedule.op), seed, kernel.executed_by)}")
+    return 0 if ok else 1
 
 
-def _text(verdict: Verdict, inputs: str, seed: int, executed_by: str) -> str:
+def _text(verdict: Verdict, here: DeviceVerdict | None, inputs: str, seed: int, executed_by: str) -> str:
+    from ekc.devices.verify import WRONG
+
     complete = all(x.agreement.complete for x in verdict.launches)
     strays = sum(x.agreement.strays for x in verdict.launches)
     written = "every element that these blocks own" if complete else "NOT every element"
@@ -72,6 +80,9 @@ def _text(verdict: Verdict, inputs: str, seed: int, executed_by: str) -> str:
         "written": written + (f", and {strays} that other blocks own" if strays else ""),
         "sanitizer": "\n           ".join(map(str, verdict.findings)) or "found nothing",
     }
+    if here is not None:
+        lines["on the GPU"] = str(here)
     told = [f"{name:11}{text}" for name, text in lines.items()]
-    ends = {"": "agrees with the reference", "wrong result": "DOES NOT AGREE with the reference"}
-    return "\n".join([*told, ends.get(verdict.fault, "NOT SAFE: see what the sanitizer found")])
+    ends = {"": "agrees with the reference", WRONG: "DOES NOT AGREE with the reference"}
+    fault = verdict.fault or (here.fault if here else "")
+    return "\n".join([*told, ends.get(fault, "NOT SAFE: see what the sanitizer found")])

@@ -17,6 +17,7 @@ ATTRIBUTES = (
     "MAX_THREADS_PER_BLOCK",
     "MAX_BLOCK_DIM_Z",
     "MAX_REGISTERS_PER_MULTIPROCESSOR",
+    "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN",
     "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR",
     "MAX_THREADS_PER_MULTIPROCESSOR",
     "MAX_BLOCKS_PER_MULTIPROCESSOR",
@@ -103,6 +104,7 @@ class Facts:
         return Limits(
             threads_per_block=a["MAX_THREADS_PER_BLOCK"],
             threads_per_block_z=a["MAX_BLOCK_DIM_Z"],
+            shared_bytes_per_block=a["MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"],
             registers_per_sm=a["MAX_REGISTERS_PER_MULTIPROCESSOR"],
             shared_bytes_per_sm=a["MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"],
             threads_per_sm=a["MAX_THREADS_PER_MULTIPROCESSOR"],

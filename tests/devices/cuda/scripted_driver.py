@@ -19,7 +19,7 @@ from ekc.emulator import launch
 from ekc.emulator.launch import _module
 
 FACTS = dict(
-    zip(ATTRIBUTES, (8, 0, 108, 1024, 64, 65536, 167936, 2048, 32, 2**31 - 1, 65535), strict=False),
+    zip(ATTRIBUTES, (8, 0, 108, 1024, 64, 65536, 166912, 167936, 2048, 32, 2**31 - 1, 65535), strict=False),
     L2_CACHE_SIZE=40 * 2**20,
     CLOCK_RATE=1410000,
     MEMORY_CLOCK_RATE=1215000,

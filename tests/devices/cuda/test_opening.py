@@ -48,6 +48,7 @@ def test_a_gpu_as_its_driver_describes_it() -> None:
     assert device.driver == "570.86.15, CUDA 13.0"
     assert device.limits.sms == 108
     assert device.limits.shared_bytes_per_sm == 164 * 1024
+    assert device.limits == devices.open("a100").limits
     assert device.peaks.fp32_flops == pytest.approx(19.5e12, rel=1e-3)
     assert device.peaks.flops_by_type["float16"] == pytest.approx(312e12, rel=1e-3)
     assert device.peaks.board_power_w == 400.0
