@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.gpu import plan, pytorch
+from benchmarks.gpu import cublas, plan, pytorch
 from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.contenders import Contender, Ours, interleaved, middle, ratio
 from benchmarks.gpu.items import Item, small_items, versus_items
@@ -20,6 +20,7 @@ from ekc.search.text_table import text_table
 Figures = list[list[float]]
 """Of each turn: value, low, high."""
 MINUTES = 6.0
+LIBRARIES = ("cuBLAS", "cuDNN", "Triton")
 TURNS, WINDOWS, WINDOW_S = 5, 3, 1.0
 TRIED = 12
 """Schedules of an item that are timed, to choose ours."""
@@ -89,8 +90,8 @@ def _rivals(kit: Kit, item: Item, expected: Expected) -> tuple[list[Contender], 
         # The naive schedule, under its own name, so that the comparison itself is gone through.
         schedule = naive(item.op)
         rival = Ours("naive schedule", kit.device, kit.kernel(schedule))
-        return [rival], dict.fromkeys(pytorch.LIBRARIES, "a dry run has no GPU")
-    return pytorch.rivals(kit, item, expected)
+        return [rival], dict.fromkeys(LIBRARIES, "a dry run has no GPU")
+    return (pytorch if pytorch.present() else cublas).rivals(kit, item, expected)
 
 
 def table(kit: Kit) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import pytorch
+from benchmarks.gpu import graphs, pytorch
 from benchmarks.gpu.items import conv, matmul
 from ekc import devices
 from ekc.ir.agreement import random_inputs
@@ -32,12 +32,12 @@ def _rivals(
 @pytest.mark.parametrize("dtype", ["float32", "tf32", "float16", "bfloat16"])
 def test_a_library_is_timed_by_events_around_a_graph(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch, (cublas,), absent = _rivals(monkeypatch, dtype)
-    assert cublas.name == "cuBLAS 0.0, PyTorch 0.scripted"
+    assert cublas.name == "cuBLAS of CUDA 0.0, PyTorch 0.scripted"
     assert absent == {"Triton": "DeviceError: Triton is not installed"}
     timing = cublas.time(0)
     assert timing.latency_s == pytest.approx(CALL_S)
-    assert timing.samples == len(timing.samples_s) == pytorch.SAMPLES
-    assert timing.method == f"graph replay, {int(pytorch.BATCH_S / CALL_S)} calls a sample"
+    assert timing.samples == len(timing.samples_s) == graphs.SAMPLES
+    assert timing.method == f"graph replay, {round(graphs.BATCH_S / CALL_S)} calls a sample"
     assert not timing.conditions.simulated
     asked = "tf32" if dtype == "tf32" else "ieee"
     assert torch.backends.cuda.matmul.fp32_precision == torch.backends.cudnn.conv.fp32_precision == asked
@@ -54,14 +54,14 @@ def test_it_is_kept_running_while_it_is_metered(monkeypatch: pytest.MonkeyPatch)
     cublas.start(None)
     time.sleep(0.05)
     calls = cublas.stop()
-    assert calls.number % int(pytorch.BATCH_S / CALL_S) == 0
+    assert calls.number % round(graphs.BATCH_S / CALL_S) == 0
     assert calls.number > 0
     assert calls.seconds == pytest.approx(calls.number * CALL_S)
 
 
 def test_an_older_pytorch_is_told_in_its_own_words() -> None:
     matmul_, cudnn = SimpleNamespace(allow_tf32=True), SimpleNamespace(allow_tf32=True)
-    pytorch._allow_tf32(SimpleNamespace(cuda=SimpleNamespace(matmul=matmul_), cudnn=cudnn), False)
+    pytorch.allow_tf32(SimpleNamespace(cuda=SimpleNamespace(matmul=matmul_), cudnn=cudnn), False)
     assert matmul_.allow_tf32 is cudnn.allow_tf32 is False
 
 
@@ -80,16 +80,3 @@ def test_what_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         dict.fromkeys(("cuDNN", "Triton"), "PyTorch 0.scripted sees no GPU"),
     )
     assert pytorch.gpu_uuid(torch) == f"GPU-{UUID}"
-
-
-@pytest.mark.skipif("torch" in sys.modules, reason="PyTorch is there")
-def test_without_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = pytorch.importlib.util.find_spec
-    monkeypatch.setattr(
-        pytorch.importlib.util, "find_spec", lambda name: None if name == "torch" else real(name)
-    )
-    item = matmul(64, 48, 80, "float32")
-    kit: Any = SimpleNamespace(device=devices.open("a100"), gpu=0)
-    found, absent = pytorch.rivals(kit, item, Expected(item.op, random_inputs(item.op)))
-    assert not found
-    assert absent == dict.fromkeys(("cuBLAS", "Triton"), "PyTorch is not installed")
