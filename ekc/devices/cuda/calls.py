@@ -14,7 +14,7 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.cuda.arrays import DeviceArray, on_gpu, taken
 from ekc.devices.cuda.device import check_runs
 from ekc.devices.cuda.driver import Driver
-from ekc.devices.cuda.frameworks import current_stream, new_like
+from ekc.devices.cuda.frameworks import at_home, current_stream, new_like
 from ekc.devices.digest import digest
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator, TensorSpec
@@ -67,9 +67,10 @@ def call(
         if not on_gpu(array):
             raise InvalidInput(f"{spec.name} is not on a GPU, others are: move it there")
     queue = current_stream(arrays[0]) if stream is None else stream
-    result = new_like(arrays[0], op.outputs[0]) if out is None else out
     specs: tuple[TensorSpec, ...] = (*op_inputs, op.outputs[0])
-    held = {s.name: taken(a, s, queue) for s, a in zip(specs, (*arrays, result), strict=True)}
+    with at_home(arrays[0]):
+        result = new_like(arrays[0], op.outputs[0]) if out is None else out
+        held = {s.name: taken(a, s, queue) for s, a in zip(specs, (*arrays, result), strict=True)}
     if held[op.outputs[0].name].read_only:
         raise InvalidInput(f"{op.outputs[0].name} is read-only, and the result goes there")
     _queue(driver(), compiled, held, queue)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ekc.errors import InvalidInput
@@ -20,6 +21,13 @@ def current_stream(array: Any) -> int:
             return int(library.cuda.get_current_stream().ptr)  # type: ignore[union-attr]
     told = getattr(array, "__cuda_array_interface__", {}).get("stream")
     return 0 if told in (None, 1) else int(told)
+
+
+def at_home(array: Any) -> AbstractContextManager[Any]:
+    """Within the block the array's GPU is its library's current one: PyTorch hands out no others."""
+    if _library(array) == "torch":
+        return sys.modules["torch"].cuda.device(array.device)  # type: ignore[no-any-return]
+    return nullcontext()
 
 
 def new_like(array: Any, spec: TensorSpec) -> Any:

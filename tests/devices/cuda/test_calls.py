@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -146,11 +148,19 @@ def test_the_current_stream_and_new_arrays_of_pytorch(
         made.append((shape, dtype, device))
         return kind(driver, np.zeros(shape, dtype))
 
-    current = SimpleNamespace(current_stream=lambda device: SimpleNamespace(cuda_stream=77))
+    entered: list[str] = []
+
+    @contextmanager
+    def home(device: str) -> Iterator[None]:
+        entered.append(device)
+        yield
+
+    current = SimpleNamespace(current_stream=lambda _: SimpleNamespace(cuda_stream=77), device=home)
     kind = library(monkeypatch, "torch", cuda=current, empty=empty, float32="float32")
     result = kernel_of(OP)(*(kind(driver, a) for a in random_inputs(OP)))
     assert made == [((8, 12), "float32", "cuda:0")]
     assert driver.streams == [77]
+    assert entered == ["cuda:0"]
     near(result.numpy(), OP)
 
 

@@ -10,6 +10,8 @@ import pytest
 import ekc
 from ekc import devices
 from ekc.search.records import RecordStore
+from tests.devices.cuda.faulty import Plan, faulty_hand
+from tests.devices.cuda.hands import Forked
 from tests.devices.cuda.scripted import ScriptedNode
 
 OP = ekc.matmul(16, 16, 16)
@@ -22,7 +24,7 @@ def _cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 
 def tune(node: ScriptedNode, monkeypatch: pytest.MonkeyPatch, **options: Any) -> ekc.TuningResult:
     monkeypatch.setattr(devices, "open", lambda target: node.open(target, launch_s=5e-3))
-    options = {"target": "cuda:0", "trials": 12, "progress": False} | options
+    options = {"target": "cuda:0", "trials": 8, "progress": False} | options
     return ekc.tune(OP, **options)
 
 
@@ -38,7 +40,7 @@ def test_a_run_ends_with_a_kernel_that_was_checked_and_metered_on_the_gpu(
     assert "simulated" not in result.summary()
     with RecordStore(tmp_path / "r.db", create=False) as store:
         timings, meterings = list(store.rows(kind="timing")), list(store.rows(kind="metering"))
-        assert len(timings) > 12
+        assert len(timings) > 8
         conditions = [row.payload["conditions"] for row in (*timings, *meterings)]
         (check, *_) = store.rows(kind="check")
     for found in conditions:
@@ -48,3 +50,39 @@ def test_a_run_ends_with_a_kernel_that_was_checked_and_metered_on_the_gpu(
         assert found["power_cap_w"] == 400.0
         assert found["gpu"] == "00000000-0000-0000-0000-000000000000"
     assert check.payload["executed_by"].startswith("Scripted A100 (cuda:0)")
+
+
+def test_trials_are_spread_over_gpus_and_filed_in_order(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def order(path: Path) -> list[tuple[str, str]]:
+        with RecordStore(path, create=False) as store:
+            first = [row for row in store.rows(kind="timing") if row.key.draw == 0]
+        return [(row.key.schedule_digest, row.payload["conditions"]["gpu"][-1]) for row in first]
+
+    files = tmp_path / "two.db", tmp_path / "again.db"
+    for file in files:
+        result = tune(ScriptedNode(2), monkeypatch, target="cuda:all", records=file, objective="latency")
+    assert result.device.label == "Scripted A100 (cuda:0,1)"
+    schedules, gpus = zip(*order(files[0]), strict=True)
+    # The naive schedule is timed before the search, on the first.
+    assert gpus[1:5] == ("0", "1", "0", "1")
+    assert order(files[1])[:8] == order(files[0])[:8]
+    assert len(set(schedules)) == len(schedules)
+
+
+def test_a_gpu_that_dies_costs_its_own_trials_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of two GPUs the second refuses everything: its rows say so, the others make a winner."""
+
+    def hire(index: int) -> Forked:
+        plan = Plan("launch", "error")
+        plan.armed.value = index
+        return faulty_hand(plan, index, gpus=2, launch_s=5e-3)
+
+    node = ScriptedNode(2)
+    monkeypatch.setattr(devices, "open", lambda target: node.open(target, hire))
+    result = ekc.tune(OP, target="cuda:all", trials=8, progress=False, objective="latency")
+    failed = [t for t in result.trials if t.status != "ok"]
+    assert failed
+    assert all(t.status.startswith("device: cuda:1: launch: CUDA_ERROR_UNKNOWN") for t in failed)
+    assert result.best.status == "ok"

@@ -1,0 +1,164 @@
+"""Timing on a scripted driver whose clock is virtual: what lies between two events, and when it is enough."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ekc
+from ekc.codegen.compiled import CompiledKernel
+from ekc.devices.cuda.calling import call_until
+from ekc.devices.cuda.median import interval, relative_width
+from ekc.devices.cuda.messages import Rules, Samples, Work
+from ekc.devices.cuda.stage import Stage
+from ekc.devices.cuda.timing import Timer
+from ekc.ir.agreement import random_inputs
+from ekc.search.naive import naive
+from tests.devices.cuda.scripted_driver import ScriptedDriver
+
+OP = ekc.matmul(4, 8, 4)
+L2_BYTES = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CompiledKernel]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EKC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield ekc.compile(naive(OP)).compiled
+
+
+class Spy(ScriptedDriver):
+    """Notes the order of what is queued, and may make each launch last as long as a test wants."""
+
+    def __init__(self, durations: Iterator[float] | None = None, **script: object) -> None:
+        super().__init__(**script)  # type: ignore[arg-type]
+        self.order: list[str] = []
+        self.durations = durations
+
+    def record(self, event: int, stream: int) -> None:
+        self.order.append("record")
+        super().record(event, stream)
+
+    def fill(self, address: int, byte: int, size: int, stream: int) -> None:
+        self.order.append(f"fill {size}")
+        super().fill(address, byte, size, stream)
+
+    def replay(self, graph: int, stream: int) -> None:
+        self.order.append("replay")
+        super().replay(graph, stream)
+
+    def _run(self, *arguments: object) -> None:
+        self.order.append("launch")
+        if self.durations is not None:
+            self.launch_s = next(self.durations)
+        super()._run(*arguments)  # type: ignore[arg-type]
+
+
+def timed(driver: Spy, kernel: CompiledKernel, rules: Rules) -> Samples:
+    driver.open(0)
+    stage = Stage(driver)
+    stage.load(Work.of(kernel))
+    return Timer(stage, L2_BYTES, lambda: driver.now_s).time(rules)
+
+
+def test_long_calls_are_timed_one_by_one(kernel: CompiledKernel) -> None:
+    driver = Spy(launch_s=4e-3)
+    found = timed(driver, kernel, Rules())
+    assert (found.method, found.calls) == ("events", 1)
+    assert np.median(found.seconds) == pytest.approx(4e-3, rel=0.01)
+    assert "replay" not in driver.order
+
+
+def test_short_calls_are_replayed_so_that_the_host_does_not_count(kernel: CompiledKernel) -> None:
+    driver = Spy(launch_s=5e-6)
+    found = timed(driver, kernel, Rules())
+    assert found.method == "graph replay"
+    assert found.calls * 5e-6 == pytest.approx(2e-3, rel=0.1)
+    assert np.median(found.seconds) == pytest.approx(5e-6, rel=0.03)
+
+
+@pytest.mark.parametrize("launch_s", [5e-6, 1e-3])
+def test_a_cold_call_stands_alone_after_the_l2_was_overwritten(
+    launch_s: float, kernel: CompiledKernel
+) -> None:
+    driver = Spy(launch_s=launch_s)
+    found = timed(driver, kernel, Rules(cold=True))
+    assert found.calls == 1
+    assert np.median(found.seconds) == pytest.approx(launch_s, rel=0.03), "the time to overwrite is not in it"
+    first = driver.order.index(f"fill {2 * L2_BYTES}")
+    one = [
+        f"fill {2 * L2_BYTES}",
+        "record",
+        *(["replay", "launch"] if launch_s < 2e-5 else ["launch"]),
+        "record",
+    ]
+    assert driver.order[first : first + 2 * len(one)] == one * 2
+
+
+def test_steady_calls_are_soon_enough_and_restless_ones_are_not(kernel: CompiledKernel) -> None:
+    steady = timed(Spy(launch_s=4e-3), kernel, Rules(seconds=1e9))
+    assert len(steady.seconds) == Rules().fewest
+    random = np.random.default_rng(1)
+    restless = Spy(iter(lambda: 4e-3 * math.exp(0.3 * random.standard_normal()), None))
+    found = timed(restless, kernel, Rules(seconds=1e9))
+    assert len(found.seconds) == Rules().most
+    assert relative_width(found.seconds) > Rules().width
+
+
+def test_it_ends_when_its_seconds_are_over(kernel: CompiledKernel) -> None:
+    random = np.random.default_rng(1)
+    driver = Spy(iter(lambda: 0.02 * math.exp(0.3 * random.standard_normal()), None))
+    found = timed(driver, kernel, Rules(seconds=0.5))
+    assert Rules().fewest < len(found.seconds) < 60
+    slow = timed(Spy(launch_s=3.0), kernel, Rules())
+    assert len(slow.seconds) == Rules().fewest
+
+
+def test_inputs_are_filled_once_for_an_operator(kernel: CompiledKernel) -> None:
+    driver = Spy(launch_s=4e-3)
+    driver.open(0)
+    stage = Stage(driver)
+    stage.load(Work.of(kernel))
+    version = {address: memory.version for address, memory in driver.memory.items()}
+    stage.load(Work.of(kernel))
+    assert {address: memory.version for address, memory in driver.memory.items()} == version
+    held = [memory.data.view(np.float32) for memory in driver.memory.values()]
+    for wanted in random_inputs(OP):
+        assert any(np.array_equal(found, wanted.reshape(-1)) for found in held)
+
+
+@pytest.mark.parametrize("launch_s", [5e-6, 1e-3, 0.5])
+def test_back_to_back_calls_are_all_counted_and_end_soon(launch_s: float, kernel: CompiledKernel) -> None:
+    driver = Spy(launch_s=launch_s)
+    driver.open(0)
+    stage = Stage(driver)
+    stage.load(Work.of(kernel))
+    with Timer(stage, L2_BYTES).unit() as unit:
+        driver.order.clear()
+        told = iter([False, False, False, True])
+        calls = call_until(stage, unit, partial(next, told))
+    assert calls.number == driver.order.count("launch")
+    assert calls.seconds == pytest.approx(calls.number * launch_s, rel=0.03)
+    assert calls.seconds == pytest.approx(max(5 * 0.01, 5 * launch_s), rel=0.1)
+
+
+@given(st.integers(6, 200), st.integers(0, 2**32 - 1))
+def test_the_interval_holds_the_samples_median(number: int, seed: int) -> None:
+    samples = np.random.default_rng(seed).lognormal(size=number).tolist()
+    found = interval(samples)
+    assert min(samples) <= found.low <= np.median(samples) <= found.high <= max(samples)
+
+
+@pytest.mark.parametrize("number", [6, 12, 24, 96])
+def test_the_interval_covers_the_true_median_as_often_as_it_says(number: int) -> None:
+    """Of 4000 draws from a skewed distribution: 95 % at least, and not much more."""
+    draws = np.random.default_rng(number).exponential(size=(4000, number))
+    found = [interval(row) for row in draws.tolist()]
+    held = np.mean([x.low <= math.log(2) <= x.high for x in found])
+    assert 0.945 <= held <= 0.985
