@@ -34,8 +34,9 @@ def schedules() -> list[tuple[ekc.Schedule, str]]:
     return list(found.values())[:COUNT]
 
 
-def record(path: Path, count: int = COUNT) -> Path:
-    """All timed, every second one metered, one twice, the last failed; then one of another operator."""
+def record(path: Path, count: int = COUNT, every: int = 2) -> Path:
+    """All timed, of `every` so many one metered, one timed twice, the last failed; then one of another
+    operator."""
     device = devices.open(TARGET)
     with Writer(path, device) as writer:
         for number, (schedule, structure) in enumerate(schedules()[:count]):
@@ -47,7 +48,7 @@ def record(path: Path, count: int = COUNT) -> Path:
             kernel = compile_schedule(schedule, device.arch, device.limits)
             writer.schedule(schedule, structure, figures, kernel)
             writer.timing(schedule, device.time(kernel))
-            if number % 2 == 0:
+            if number % every == 0:
                 writer.metering(schedule, device.meter(kernel))
             if number == 2:
                 writer.timing(schedule, device.time(kernel, draw=2), repeat=2)
