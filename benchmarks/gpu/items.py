@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import ekc
 from ekc.ir.operator import Operator
@@ -21,6 +21,8 @@ class Item:
     """"matmul", "matvec" or "conv2d": which call of a library computes it."""
     padding: int = 0
     stride: int = 1
+    triton: bool = False
+    """Whether PyTorch's Triton is compared too: it takes half a minute to tune."""
 
 
 def matmul(m: int, n: int, k: int, dtype: str, where: str = "") -> Item:
@@ -47,8 +49,8 @@ def conv(n: int, c: int, side: int, out: int, kernel: int, stride: int, dtype: s
 def versus_items() -> Iterator[Item]:
     """Everything that is held against a library, most valuable first. Made one by one: an operator is cheap,
     its reference is not."""
-    yield matmul(4096, 4096, 4096, "float32")
-    yield matmul(4096, 4096, 4096, "float16")
+    yield replace(matmul(4096, 4096, 4096, "float32"), triton=True)
+    yield replace(matmul(4096, 4096, 4096, "float16"), triton=True)
     yield matvec(4096, 4096, "float32")
     yield conv(1, 64, 56, 64, 3, 1, "float32")
     yield matmul(1024, 1024, 1024, "float32")

@@ -29,6 +29,12 @@ class Sampler:
         self._space = Space(op, limits)
         self._breeder = Breeder(self._space, np.random.default_rng(seed), size)
 
+    def drawn(self, count: int) -> list[Named]:
+        """The naive schedule and legal ones drawn at random."""
+        legal = self._breeder.draw(self._breeder.size)
+        found = [(naive(self._op), "naive"), *(self._named(legal, row) for row in range(len(legal)))]
+        return list(_once(found))[:count]
+
     def stratified(self, count: int) -> list[Named]:
         """The naive schedule; then half of the rest out of equal slices of random ones in order of their
         expected latency, and half likewise out of bred ones, which are good. Shuffled, so that any beginning

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +25,7 @@ def _rivals(
     monkeypatch.setitem(sys.modules, "torch", torch)
     device = devices.open("a100")
     monkeypatch.setattr(device, "name", NAME)
-    item = matmul(64, 48, 80, dtype)
+    item = replace(matmul(64, 48, 80, dtype), triton=True)
     expected = Expected(item.op, random_inputs(item.op))
     return torch, *pytorch.rivals(SimpleNamespace(device=device, gpu=0), item, expected)  # type: ignore[arg-type]
 
