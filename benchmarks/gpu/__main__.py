@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -56,11 +57,11 @@ def main(words: Sequence[str] | None = None) -> int:
         return BAD_INPUT
     finally:
         kit.close()
-    report = "\n\n".join([_head(kit), *(_part(name).table(kit) for name in names)])
+    report = "\n\n".join([_head(kit), *(_told(kit, name) for name in names)])
     (kit.folder.path / REPORT).write_text(report + "\n")
     print(report)
-    failed = any(row.get("status") == "FAIL" for row in kit.folder.rows)
-    return INTERRUPTED if interrupted else int(failed)
+    told = [row for name in names for row in (*kit.folder.of(name), *kit.folder.notes(name))]
+    return INTERRUPTED if interrupted else int(any(row["status"] == "FAIL" for row in told))
 
 
 def _run(kit: Kit, names: Sequence[str], minutes: float) -> None:
@@ -72,10 +73,23 @@ def _run(kit: Kit, names: Sequence[str], minutes: float) -> None:
     for name in names:
         seconds = min(60 * asked[name], end - time.monotonic())
         if seconds <= 0:
-            kit.folder.add(name, "all", "not run", reason=f"the {minutes:g} minutes are used")
+            kit.folder.note(name, "not run", f"the {minutes:g} minutes are used")
             continue
         print(f"{name}: {seconds:.0f} s on {kit.device.label}", file=sys.stderr)
-        _part(name).run(kit, Budget(seconds))
+        try:
+            _part(name).run(kit, Budget(seconds))
+        except RecordError:
+            raise
+        except Exception as problem:
+            # A mistake in one part must not cost the minutes of those after it.
+            traceback.print_exc()
+            kit.folder.note(name, "FAIL", f"{type(problem).__name__}: {problem}")
+
+
+def _told(kit: Kit, name: str) -> str:
+    """The table of a part, and what is to be said of it."""
+    notes = [f"  {row['status']}: {row['reason']}" for row in kit.folder.notes(name)]
+    return "\n".join([_part(name).table(kit), *notes])
 
 
 def _part(name: str) -> ModuleType:

@@ -26,14 +26,14 @@ def run(kit: Kit, budget: Budget) -> None:
     """A row for each recorded schedule that was metered, then for those only timed."""
     file = kit.folder.path / RECORDING
     if not file.exists():
-        kit.folder.add("fidelity", "all", "not run", reason="nothing is recorded yet: run the part record")
+        kit.folder.note("fidelity", "not run", "nothing is recorded yet: run the part record")
         return
     recording = read(file)
     model = model_of(recording.origin.name)
     if model is None:
         names = ", ".join(specs.names())
         why = f"there is no simulated model of {recording.origin.name}, only of {names}"
-        kit.folder.add("fidelity", "all", "not run", reason=why)
+        kit.folder.note("fidelity", "not run", why)
         return
     timed = sorted((r for r in recording.rows if r.timings), key=lambda r: not r.meterings)
     todo = (r for r in timed if kit.folder.find("fidelity", r.digest) is None)
@@ -71,18 +71,18 @@ def table(kit: Kit) -> str:
     """Rank correlations and errors by operator; beside the model stands the prior, which knows the analysis
     only, and a constant power."""
     rows = [r for r in kit.folder.of("fidelity") if r["status"] == "ok"]
-    missing = [f"  not run: {r['reason']}" for r in kit.folder.of("fidelity") if r["status"] == "not run"]
     if not rows:
-        return "\n".join(["fidelity: nothing to compare", *missing])
+        return "fidelity: nothing to compare"
     lines = [
         _line(op, [r for r in rows if r["operator"] == op])
         for op in dict.fromkeys(r["operator"] for r in rows)
     ]
-    if read(kit.folder.path / RECORDING).origin.simulated:
-        missing.append("  the recording is of the simulated model itself, so nothing is learned of a GPU")
     heads = ("operator", "rows", "latency: rank", "error", "prior: rank", "power: error", "constant: error")
     title = f"fidelity: {rows[0]['model']} against {kit.device.label}"
-    return "\n".join([text_table(heads, lines, title), *missing])
+    told = text_table(heads, lines, title)
+    if read(kit.folder.path / RECORDING).origin.simulated:
+        told += "\n  the recording is of the simulated model itself, so nothing is learned of a GPU"
+    return told
 
 
 def _line(operator: str, rows: list[dict[str, Any]]) -> tuple[str, ...]:

@@ -49,7 +49,8 @@ class Folder:
 
     def of(self, part: str) -> list[Row]:
         """The last row of each item of a part, oldest item first."""
-        return list({row["item"]: row for row in self.rows if row["part"] == part}.values())
+        found = [row for row in self.rows if row["part"] == part and row["item"]]
+        return list({row["item"]: row for row in found}.values())
 
     def runs(self) -> list[Row]:
         """The conditions of every run into this folder, the present one last."""
@@ -63,6 +64,15 @@ class Folder:
     def add(self, part: str, item: str, status: str, **facts: Any) -> Row:
         """Write a row: status "ok", "FAIL", "not run", or what went wrong."""
         return self._add({"part": part, "item": item, "status": status, **facts})
+
+    def note(self, part: str, status: str, reason: str) -> Row:
+        """Write what is to be said of a whole part in this run."""
+        return self.add(part, "", status, reason=reason)
+
+    def notes(self, part: str) -> list[Row]:
+        """What was said of it in this run."""
+        begun = max(n for n, row in enumerate(self.rows) if row["part"] == "run")
+        return [row for row in self.rows[begun:] if row["part"] == part and not row["item"]]
 
     def _add(self, row: Row) -> Row:
         with (self.path / ROWS).open("a") as file:

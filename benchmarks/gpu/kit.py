@@ -22,7 +22,7 @@ from ekc.devices.base import Device
 from ekc.devices.cuda.target import parse
 from ekc.devices.gate import judged
 from ekc.devices.verify import verify
-from ekc.errors import EkcError
+from ekc.errors import DeviceError
 from ekc.ir.expected import Expected
 from ekc.ir.schedule import Schedule
 from ekc.version import __version__
@@ -95,7 +95,7 @@ def _fixed(device: Device) -> Device:
     """At the highest clock that the device can be set to. Raises `DeviceError` where it cannot."""
     offered = device.clocks()
     if not offered.mhz:
-        raise EkcError(f"--set-clocks: {offered.reason}")
+        raise DeviceError(f"--set-clocks: {offered.reason}")
     return device.at_clock(offered.mhz[-1])
 
 

@@ -3,6 +3,7 @@ prior alone on the spot. Minutes on a GPU are not for searching what a simulatio
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -25,6 +26,9 @@ VERSION = 1
 
 def run(kit: Kit, budget: Budget) -> None:
     """Tune every item of `versus` on the device, which should be a simulated one; keep the fastest."""
+    if importlib.util.find_spec("xgboost") is None:
+        kit.folder.note("prepare", "not run", "xgboost is not installed")
+        return
     items = small_items() if kit.dry else versus_items()
     file = kit.folder.path / PLAN
     known = read(file)

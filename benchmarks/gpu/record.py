@@ -48,7 +48,7 @@ def run(kit: Kit, budget: Budget) -> None:
     rows = read(file).rows
     kit.folder.add(
         "record",
-        "all",
+        "recording",
         "ok",
         timed=sum(bool(r.timings) for r in rows),
         metered=sum(bool(r.meterings) for r in rows),

@@ -38,7 +38,7 @@ def run(kit: Kit, budget: Budget) -> None:
     names = {trace.name for trace in known}
     todo = {name: record for name, record in _jobs(kit).items() if name not in names}
     if not kit.dry and importlib.util.find_spec("torch") is None:
-        kit.folder.add("traces", "all", "not run", reason="PyTorch is not installed")
+        kit.folder.note("traces", "not run", "PyTorch is not installed")
         return
     for n, (name, record) in enumerate(budget.affordable(todo.items())):
         seconds = min(LONGEST_S, budget.left() / (len(todo) - n) - 2.0)

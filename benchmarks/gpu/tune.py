@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 from benchmarks.gpu.budget import Budget
@@ -24,6 +25,9 @@ OBJECTIVES = ("latency", "energy")
 
 def run(kit: Kit, budget: Budget) -> None:
     """A row for each operator."""
+    if importlib.util.find_spec("xgboost") is None:
+        kit.folder.note("tune", "not run", "xgboost is not installed")
+        return
     items = list(small_items()) if kit.dry else list(tuned_items())
     todo = [item for item in items if kit.folder.find("tune", item.name) is None]
     for n, item in enumerate(budget.affordable(todo)):

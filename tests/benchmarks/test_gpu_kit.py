@@ -120,6 +120,20 @@ def test_a_row_cut_short_is_dropped(tmp_path: Path) -> None:
         Folder(tmp_path, {"device": "x"})
 
 
+def test_a_mistake_in_one_part_does_not_cost_the_others(
+    out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("made up")
+
+    monkeypatch.setattr(PARTS["check"], "run", broken)
+    assert main(["check", "traces", "--dry-run", "--out", str(out)]) == 1
+    told = capsys.readouterr()
+    assert "FAIL: ZeroDivisionError: made up" in told.out
+    assert "\ntraces: " in told.out
+    assert "Traceback" in told.err
+
+
 def test_what_was_not_run_is_tried_again(tmp_path: Path) -> None:
     folder = Folder(tmp_path, {"device": "x"})
     folder.add("versus", "a", "not run", reason="no time")
