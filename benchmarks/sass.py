@@ -33,6 +33,8 @@ INTEGER = {
     "SEL",
 }
 """Opcodes of address and index arithmetic. Moves that ptxas writes as IMAD.MOV count too."""
+FETCHES = ("LDG", "LDGSTS")
+"""Opcodes that read global memory."""
 NEVER = "@!PT"
 """The predicate of an instruction that never runs."""
 _REGISTER = re.compile(r"\bR(\d+)(?:\.(64))?")
@@ -94,12 +96,26 @@ def disassembled(cubin: bytes) -> dict[str, tuple[Instruction, ...]]:
 
 def main_loop(code: Sequence[Instruction]) -> Sequence[Instruction]:
     """The loop, with none inside it, that has most multiply-adds; all code where nothing loops."""
+    first, last = _main_span(code)
+    return code[first : last + 1]
+
+
+def fetching_loop(code: Sequence[Instruction]) -> Sequence[Instruction]:
+    """The main loop, or where that reads no global memory the nearest around it that does."""
+    main = _main_span(code)
+    around = [(a, b) for a, b in _loops(code) if a <= main[0] and main[1] <= b]
+    for first, last in sorted({main, *around}, key=lambda span: span[1] - span[0]):
+        if any(x.name in FETCHES and x.predicate != NEVER for x in code[first : last + 1]):
+            return code[first : last + 1]
+    return main_loop(code)
+
+
+def _main_span(code: Sequence[Instruction]) -> tuple[int, int]:
+    """First and last instruction of the main loop."""
     spans = sorted(set(_loops(code)))
     inner = [(a, b) for a, b in spans if not any((a, b) != (c, d) and a <= c and d <= b for c, d in spans)]
-    if not inner:
-        return code
-    first, last = max(inner, key=lambda span: sum(_works(x) for x in code[span[0] : span[1] + 1]))
-    return code[first : last + 1]
+    whole = (0, len(code) - 1)
+    return max(inner, key=lambda span: sum(_works(x) for x in code[span[0] : span[1] + 1]), default=whole)
 
 
 def _loops(code: Sequence[Instruction]) -> list[tuple[int, int]]:
@@ -119,7 +135,7 @@ def _works(x: Instruction) -> int:
 
 @dataclass(frozen=True)
 class Account:
-    """What a main loop consists of."""
+    """What a main loop consists of, and what the loop that brings its tiles loads from global memory."""
 
     instructions: int
     names: Counter[str]
@@ -147,17 +163,19 @@ class Account:
 
 def account(code: Sequence[Instruction]) -> Account:
     """Count a kernel's main loop, without what never runs: ptxas puts that before asynchronous copies."""
-    loop = [x for x in main_loop(code) if x.predicate != NEVER]
+    loop, fetching = (
+        [x for x in found if x.predicate != NEVER] for found in (main_loop(code), fetching_loop(code))
+    )
     return Account(
         instructions=len(loop),
         names=Counter(x.name for x in loop),
         shared_loads=Counter(x.bytes for x in loop if x.name == "LDS"),
-        global_loads=Counter(x.bytes for x in loop if x.name == "LDG"),
-        async_copies=Counter(x.bytes for x in loop if x.name == "LDGSTS"),
+        global_loads=Counter(x.bytes for x in fetching if x.name == "LDG"),
+        async_copies=Counter(x.bytes for x in fetching if x.name == "LDGSTS"),
         matrix_loads=sum(x.name == "LDSM" for x in loop),
         integer=sum(x.name in INTEGER for x in loop),
         spills=sum(x.name in ("LDL", "STL") for x in code),
-        bytes_in_flight=_in_flight(loop),
+        bytes_in_flight=_in_flight(fetching),
     )
 
 

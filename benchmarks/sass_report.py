@@ -6,8 +6,9 @@
 Tunes four operators for speed on the simulated a100 and h200 and disassembles the fastest schedule of each;
 with --schedule, reports on those schedules instead (files as `ekc export` writes them). Needs nvdisasm
 (pip install nvidia-cuda-nvdisasm). The machine code is real; only which schedule is fastest was
-found on a simulated device. "in flight" is bytes loaded from global memory before the first of them is used,
-times the threads that are resident on an SM.
+found on a simulated device. LDG, LDGSTS and "in flight" are of the loop that brings the tiles, where that
+is another one around the main loop. "in flight" is bytes loaded from global memory before the first of them
+is used, times the threads that are resident on an SM.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from ekc.devices.limits.nvml_board import NvmlBoard
 from ekc.devices.limits.settable import Settings
 from ekc.devices.nvml.permission import refusal
 from ekc.devices.nvml.sensors import Sensors
-from ekc.errors import DeviceError
+from ekc.errors import ActuatorError, DeviceError
 
 
 class SmClocks:
@@ -37,7 +37,10 @@ class SmClocks:
         refused = refusal()
         if refused and zeusd.address() is None:
             return Clocks(reason=f"{refused}, and no zeusd runs", current_mhz=current)
-        mhz = NvmlBoard(self._sensors.uuid).gears().sm_mhz
+        try:
+            mhz = NvmlBoard(self._sensors.uuid).gears().sm_mhz
+        except ActuatorError as problem:
+            return Clocks(reason=str(problem), current_mhz=current)
         reason = "" if mhz else f"{self._sensors.name} lets nobody limit its SM clock"
         return Clocks(mhz, reason, current)
 

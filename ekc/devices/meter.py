@@ -38,6 +38,10 @@ APART = 0.05
 """Estimators that differ by more are told of: a counter that lost ticks, or a sensor that lags."""
 CLOCK_APART = 0.02
 """The same of the clock within a window."""
+LONG_CALL_S = 0.005
+"""A sensor that looks for 25 ms at a time averages over at least five calls that are shorter."""
+UNSEEN = 0.25
+"""Part of a call in which no look of the sensor begins, from which on calls keep step with it."""
 
 Array = NDArray[np.float64]
 
@@ -173,7 +177,7 @@ def _window(
         clock_mhz=float(np.mean(clocks)),
         throttle=tuple(sorted(log.throttle)),
         power_cap_w=board.power_cap_w(),
-        notes=(*notes, *_notes(log, best.watts, sampled, clocks)),
+        notes=(*notes, *_notes(log, best.watts, sampled, clocks), *_in_step(best, calls)),
         samples_w=best.samples_w,
     )
 
@@ -240,3 +244,17 @@ def _notes(log: Log, watts: float, sampled: float, clocks: Sequence[float]) -> l
     if high - low > CLOCK_APART * high:
         notes.append(f"the clock moved from {low:.0f} to {high:.0f} MHz")
     return notes
+
+
+def _in_step(best: _Estimate, calls: Calls) -> list[str]:
+    """Long calls whose rhythm is the sensor's: one that looks part of the time sees the same part of each."""
+    call_s, tick_s = calls.seconds / calls.number, best.seconds / best.samples
+    if call_s < LONG_CALL_S:
+        return []
+    begun = np.sort(np.arange(best.samples) * tick_s / call_s % 1.0)
+    if float(np.max(np.diff(begun, append=begun[0] + 1.0))) < UNSEEN:
+        return []
+    return [
+        f"calls of {1000 * call_s:.1f} ms keep step with the sensor ({1000 * tick_s:.0f} ms): one that looks "
+        "part of the time sees the same part of each, which the interval does not hold"
+    ]

@@ -10,10 +10,14 @@ from numpy.typing import NDArray
 
 from ekc.ir.tape import recorded
 
-_SLOTS, _PROBES = 1 << 17, 6
-_SHIFT = np.int64(40)
-"""Slots are told by high bits of a key: those that every column has moved."""
-_ODD = (np.random.default_rng(20241118).integers(1, 2**62, 256, dtype=np.int64) * 2 + 1).tolist()
+_SLOT_BITS, _PROBES = 17, 6
+_SLOTS = 1 << _SLOT_BITS
+_SHIFT = np.array(64 - _SLOT_BITS, dtype=np.uint64)
+"""Slots are told by the highest bits of a key: those that every column has moved."""
+_NUMBERS = (np.random.default_rng(20241118).integers(1, 2**62, 256, dtype=np.int64) * 2 + 1).tolist()
+_ODD = tuple(np.array(number) for number in _NUMBERS)
+"""The same as arrays: NumPy takes longer to look at a Python number than to multiply a column by it."""
+_ODD_BIT = np.array(1)
 _WRAP = 1 << 64
 
 
@@ -27,25 +31,23 @@ class Lookup:
     def __init__(self, count: Callable[[NDArray[np.int64]], NDArray[np.float64]], figures: int) -> None:
         self.count = count
         self.keys = np.zeros(_SLOTS + _PROBES, dtype=np.int64)
-        self.figures = np.zeros((figures, _SLOTS + _PROBES))
+        self.figures = np.zeros((_SLOTS + _PROBES, figures))
 
     def __call__(self, *columns: Any) -> NDArray[np.float64]:
         """The figures (first axis) of patterns, given by integers or vectors of them."""
         found: NDArray[np.float64] = _looked_up(self, *columns)
         return found
 
-    def find(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The slot of each key, -1 for one that is not known."""
+    def find(self, keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+        """The slot of each key, and which of the keys are not known: their slots mean nothing."""
         slot = _home(keys)
-        here = self.keys.take(slot) == keys
-        if here.all():
-            return slot
-        away = np.flatnonzero(~here)
+        away = np.flatnonzero(self.keys.take(slot) != keys)
         for _ in range(_PROBES):
+            if not away.size:
+                break
             slot[away] += 1
             away = away[self.keys[slot[away]] != keys[away]]
-        slot[away] = -1
-        return slot
+        return slot, away
 
     def learn(self, keys: NDArray[np.int64], figures: NDArray[np.float64]) -> None:
         """Remember the figures (as rows) of new keys, each given once."""
@@ -62,11 +64,11 @@ class Lookup:
         self._put(_home(keys[left]) + keys[left] % (_PROBES + 1), keys[left], figures[left])
 
     def _put(self, slots: NDArray[np.int64], keys: NDArray[np.int64], figures: NDArray[np.float64]) -> None:
-        self.keys[slots], self.figures[:, slots] = keys, figures.T
+        self.keys[slots], self.figures[slots] = keys, figures
 
 
 def _home(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    return (keys >> _SHIFT) & (_SLOTS - 1)
+    return np.right_shift(keys.view(np.uint64), _SHIFT).view(np.int64)
 
 
 @recorded
@@ -74,9 +76,8 @@ def _looked_up(table: Lookup, *columns: Any) -> NDArray[np.float64]:
     """One call on a tape, whatever is new in it."""
     arrays = [np.asarray(c) for c in columns]
     keys = _keys(arrays)
-    slot = table.find(keys)
-    found = table.figures.take(slot, axis=1)
-    missing = np.flatnonzero(slot < 0)
+    slot, missing = table.find(keys)
+    found = table.figures.take(slot, axis=0)
     if missing.size:
         new, first, inverse = np.unique(keys[missing], return_index=True, return_inverse=True)
         rows, at = np.empty((len(new), len(arrays)), dtype=np.int64), missing[first]
@@ -84,26 +85,23 @@ def _looked_up(table: Lookup, *columns: Any) -> NDArray[np.float64]:
             rows[:, number] = array[at] if array.size != 1 else array
         figures = table.count(rows)
         table.learn(new, figures)
-        found[:, missing] = figures[inverse].T
-    return found
+        found[missing] = figures[inverse]
+    return found.T
 
 
 def _keys(columns: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
-    """A 64-bit key per pattern, never 0: columns times odd constants, summed, and the bits mixed."""
-    same, varying = len(columns), []
-    for array, odd in zip(columns, _ODD[: len(columns)], strict=True):
+    """A 64-bit key per pattern, never 0: columns times odd constants, summed."""
+    same, varying = len(columns) * _NUMBERS[-1], []
+    for position, array in enumerate(columns):
         if array.size != 1:
-            varying.append((array, odd))
+            whole = array if array.dtype == np.int64 else array.astype(np.int64)
+            varying.append((whole, _ODD[position]))
         else:
-            same += int(array.item()) * odd
-    key = np.full(
-        max((len(array) for array, _ in varying), default=1), (same + _WRAP // 2) % _WRAP - _WRAP // 2
-    )
+            same += int(array.item()) * _NUMBERS[position]
+    key = np.empty(max((len(array) for array, _ in varying), default=1), dtype=np.int64)
+    key.fill((same + _WRAP // 2) % _WRAP - _WRAP // 2)
     product = np.empty_like(key)
     for array, odd in varying:
-        key += np.multiply(array, odd, out=product, dtype=np.int64, casting="unsafe")
-    key ^= key >> 31
-    key *= _ODD[-1]
-    key ^= key >> 29
-    key |= 1
+        np.add(key, np.multiply(array, odd, product), key)
+    key |= _ODD_BIT
     return key

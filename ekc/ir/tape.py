@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ekc.errors import EkcError
 from ekc.ir.tape_code import Call, Ref, Writer, leaves, parts, refs
-from ekc.ir.tape_folding import folded, in_order, number
+from ekc.ir.tape_folding import alike, folded, in_order, number
 from ekc.ir.tape_replay import Tape
 
 ROWS = 97
@@ -105,7 +105,7 @@ class _Recorder:
 
     def simple(self, function: Any, operands: Any) -> Any:
         """A call of vectors and numbers; noted only where what it gives is not known without it."""
-        operands = tuple(number(x) for x in operands)
+        operands = alike(function, tuple(number(x) for x in operands))
         operands = in_order(function, operands, tuple(self.operand(x) for x in operands))
         found = self.call(function, operands, {})
         known = folded(function, operands, found)

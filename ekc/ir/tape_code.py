@@ -11,6 +11,8 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 Span = tuple[int, int]
 """Walks from the first to the last, both inside."""
 _GAP = 4
@@ -171,7 +173,8 @@ class Writer:
     def _call(self, ref: Ref, span: Span) -> None:
         call = self.calls[ref]
         reads: list[str] = []
-        parts = [self._text(a, span, reads) for a in call.args]
+        args = map(_array, call.args) if isinstance(call.function, np.ufunc) else call.args
+        parts = [self._text(a, span, reads) for a in args]
         parts += [f"{k}={self._text(v, span, reads)}" for k, v in call.options.items()]
         self.lines.append(
             Line(f"v{ref}_{span[0]}", f"{self._name(call.function)}({', '.join(parts)})", tuple(reads))
@@ -211,6 +214,11 @@ class Writer:
         name = f"k{len(self.names)}"
         self.names[name] = value
         return name
+
+
+def _array(value: Any) -> Any:
+    """An array for a number: NumPy takes longer to look at a Python number than to work on a short vector."""
+    return np.array(value) if type(value) in (bool, int, float) else value
 
 
 def _tuple(texts: Iterable[str]) -> str:

@@ -34,11 +34,24 @@ _EITHER_WAY |= {np.bitwise_and, np.bitwise_or}
 _OF_TWINS = {np.minimum, np.maximum, np.bitwise_and, np.bitwise_or}
 """What gives an operand that stands on both sides."""
 
+_PLAIN = (np.bool_, np.int64, np.float64)
+"""Types that a Python number becomes again: not the int8 of a remainder of booleans."""
+_EXACT = 1 << 53
+"""Integers up to here are floats, too."""
+
 
 def number(value: Any) -> Any:
     """A Python number for a plain NumPy one; anything else as it is."""
     plain = isinstance(value, np.generic) or (type(value) is np.ndarray and not value.ndim)
-    return value.item() if plain and value.dtype in (np.bool_, np.int64, np.float64) else value
+    return value.item() if plain and value.dtype in _PLAIN else value
+
+
+def alike(function: Any, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Operands with integers beside vectors of floats as floats, which NumPy would make of them each time."""
+    floats = any(isinstance(x, np.ndarray) and x.dtype == np.float64 for x in operands)
+    if not floats or not isinstance(function, np.ufunc):
+        return operands
+    return tuple(float(x) if type(x) is int and abs(x) < _EXACT else x for x in operands)
 
 
 def in_order(function: Any, operands: tuple[Any, ...], refs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -66,7 +79,7 @@ def folded(function: Any, operands: tuple[Any, ...], found: Any) -> Any:
             if constant == neutral and found.dtype.kind in kinds:
                 return _same(other, found)
             swallowing, left, kinds = _SWALLOWING.get(function, (None, None, ""))
-            if constant == swallowing and found.dtype.kind in kinds:
+            if constant == swallowing and found.dtype.kind in kinds and found.dtype in _PLAIN:
                 return found.dtype.type(left).item()
     return None
 

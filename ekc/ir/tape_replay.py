@@ -50,27 +50,30 @@ class Tape:
             if mask.any():
                 astray.update(where.set_in(mask, bounds))
         found: list[Given] = []
-        for part, values in zip(self.parts, outputs, strict=True):
-            before = bounds[part.first]
-            for low, high in _runs(part, astray):
+        for (label, _, first, last), values in zip(self.parts, outputs, strict=True):
+            begin, end = bounds[first], bounds[last + 1]
+            if begin == end:
+                continue
+            if not astray:
+                found.append(Given(label, slice(begin, end), values))
+                continue
+            for low, high in _runs(first, last, astray):
                 rows = slice(bounds[low], bounds[high + 1])
                 if rows.start < rows.stop:
-                    whole = (low, high) == (part.first, part.last)
-                    own = values if whole else _cut(values, rows.start - before, rows.stop - before)
-                    found.append(Given(part.label, rows, own))
+                    found.append(Given(label, rows, _cut(values, rows.start - begin, rows.stop - begin)))
         return found, astray
 
 
-def _runs(part: Part, astray: Container[int]) -> Iterator[tuple[int, int]]:
-    """The walks of a part, from first to last, without those astray."""
-    low = part.first
-    for walk in range(part.first, part.last + 1):
+def _runs(first: int, last: int, astray: Container[int]) -> Iterator[tuple[int, int]]:
+    """The walks from first to last, without those astray."""
+    low = first
+    for walk in range(first, last + 1):
         if walk in astray:
             if low < walk:
                 yield low, walk - 1
             low = walk + 1
-    if low <= part.last:
-        yield low, part.last
+    if low <= last:
+        yield low, last
 
 
 def _cut(values: Iterable[Any], low: int, high: int) -> tuple[Any, ...]:

@@ -19,7 +19,8 @@ from ekc.search.schedules import Schedules
 
 REMEMBERED = 1 << 16
 """Genomes: all that the largest population breeds in a round."""
-_SLOTS = 1 << 17
+_SLOTS = 1 << 20
+"""Many more: with twice as many, a fifth of what is remembered would be hidden by what came later."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +32,16 @@ class Analysed:
     """What the prior expects, ..."""
     power_w: NDArray[np.float64]
     """... and of board watts."""
+
+    def put(self, rows: NDArray[np.intp], own: Analysed) -> None:
+        """What is seen of some rows, into their places."""
+        for f in fields(Analysed):
+            getattr(self, f.name)[rows] = getattr(own, f.name)
+
+
+def _room(rows: int) -> Analysed:
+    """For so many rows, of which nothing is said yet."""
+    return Analysed(np.empty((rows, len(NAMES)), np.float32), np.empty(rows), np.empty(rows))
 
 
 def analysed(figures: Mapping[str, NDArray[np.float64]], peaks: Peaks) -> Analysed:
@@ -44,10 +55,8 @@ class Memory:
     def __init__(self, space: Schedules, peaks: Peaks) -> None:
         self.space, self.peaks = space, peaks
         self._keys = np.zeros(REMEMBERED, dtype=np.int64)
-        self._known = Analysed(
-            np.empty((REMEMBERED, len(NAMES)), np.float32), np.empty(REMEMBERED), np.empty(REMEMBERED)
-        )
-        self._places = np.zeros(_SLOTS, dtype=np.int64)
+        self._known = _room(REMEMBERED)
+        self._places = np.zeros(_SLOTS, dtype=np.int32)
         """Where a genome is kept, by the low bits of its key; of two with the same, the last."""
         self._next = 0
 
@@ -60,13 +69,13 @@ class Memory:
             return self._analysed(population, keys)
         found = Analysed(*(getattr(self._known, f.name)[places] for f in fields(Analysed)))
         if len(new):
-            fresh = self._analysed(population[new], keys[new])
-            for f in fields(Analysed):
-                getattr(found, f.name)[new] = getattr(fresh, f.name)
+            found.put(new, self._analysed(population[new], keys[new]))
         return found
 
     def _analysed(self, population: Population, keys: NDArray[np.int64]) -> Analysed:
-        fresh = analysed(self.space.figures(population), self.peaks)
+        fresh = _room(len(population))
+        for rows, figures in self.space.analyses(population):
+            fresh.put(rows, analysed(figures, self.peaks))
         self._keep(keys, fresh)
         return fresh
 

@@ -26,6 +26,7 @@ would make the process unsure of everything."""
 _FAR = -6.0
 """Below this many spreads the exact formula of the improvement loses its digits."""
 _ERFC = np.frompyfunc(math.erfc, 1, 1)
+_BELOW_FAR = 0.5 * math.erfc(-_FAR / math.sqrt(2))
 
 
 @dataclass
@@ -105,9 +106,11 @@ def improvement(mean: Array, spread: Array, best: float) -> Array:
     """
     z = (best - mean) / spread
     near = np.maximum(z, _FAR)
-    below = 0.5 * np.asarray(_ERFC(-near / math.sqrt(2)), dtype=np.float64)
+    below = np.full(z.shape, _BELOW_FAR)
+    at = z > _FAR
+    below[at] = 0.5 * np.asarray(_ERFC(-z[at] / math.sqrt(2)), dtype=np.float64)
     gain = near * below + np.exp(-near * near / 2) / math.sqrt(2 * math.pi)
     # Far out, two terms of the tail: density / z^2 x (1 - 3 / z^2).
     far = np.minimum(z, _FAR)
     tail = -z * z / 2 - 0.5 * math.log(2 * math.pi) - 2 * np.log(-far) + np.log1p(-3 / far**2)
-    return np.asarray(np.log(spread) + np.where(z > _FAR, np.log(gain), tail))
+    return np.asarray(np.log(spread) + np.where(at, np.log(gain), tail))

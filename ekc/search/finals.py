@@ -50,7 +50,12 @@ class Finals:
                 break
             for c in finalists[:: -1 if repeat % 2 else 1]:
                 self._again(c, FIRST_DRAW + repeat, fresh=repeat == 0)
-        return [c for c in finalists if c.ok and (c.metered or self.objective == "latency")]
+        return [c for c in finalists if c.ok and (c.metered or not self._needs_energy)]
+
+    @property
+    def _needs_energy(self) -> bool:
+        """A GPU that cannot be metered (a part of one, by MIG) can still be tuned for latency."""
+        return self.objective != "latency"
 
     def pick(self, candidates: list[Candidate]) -> list[Candidate]:
         """The fastest that are right, and among those near them the best by the objective."""
@@ -113,9 +118,7 @@ class Finals:
     def _again(self, candidate: Candidate, draw: int, fresh: bool) -> None:
         timing = self.bench.time(candidate.schedule, lambda: candidate.kernel, draw)
         metering = self.bench.meter(candidate.schedule, lambda: candidate.kernel, FINAL_WINDOW_S, draw)
-        # Where only the latency is asked for, a kernel that cannot be metered may win all the same.
-        spared = self.objective == "latency" and isinstance(metering, Failure)
-        for outcome in (timing,) if spared else (timing, metering):
+        for outcome in (timing, metering) if self._needs_energy else (timing,):
             if isinstance(outcome, Failure):
                 # A repeat that fails is on file; what was measured before it stands.
                 candidate.status = outcome.status if fresh else candidate.status
@@ -123,8 +126,8 @@ class Finals:
         if fresh:
             candidate.timings, candidate.meterings = [], []
         candidate.timings.append(timing)  # type: ignore[arg-type]
-        if not spared:
-            candidate.meterings.append(metering)  # type: ignore[arg-type]
+        if not isinstance(metering, Failure):
+            candidate.meterings.append(metering)
 
     def _merit(self, c: Candidate) -> tuple[float, float, str]:
         """What to make small; an energy that is not even predicted (a run cut short) comes last."""

@@ -138,17 +138,24 @@ class Space:
     def figures(self, population: Population) -> dict[str, NDArray[np.float64]]:
         """The analysis of every genome, by quantity."""
         out: dict[str, NDArray[np.float64]] = {}
+        for rows, in_order in self.analyses(population):
+            for name, column in in_order.items():
+                if name not in out:
+                    out[name] = np.zeros(len(population))
+                out[name][rows] = column
+        return out
+
+    def analyses(
+        self, population: Population
+    ) -> Iterator[tuple[NDArray[np.intp], dict[str, NDArray[np.float64]]]]:
+        """The analysis of genomes as it comes: which rows, in no order, and every quantity of these."""
         for rows, genomes in self._sorted(population):
             in_order: dict[str, NDArray[np.float64]] = {}
             for name, part, values in self.walks.figures(genomes):
                 if name not in in_order:
                     in_order[name] = np.zeros(len(rows))
                 in_order[name][part] = values
-            for name, column in in_order.items():
-                if name not in out:
-                    out[name] = np.zeros(len(population))
-                out[name][rows] = column
-        return out
+            yield rows, in_order
 
     def _sorted(self, population: Population) -> Iterator[tuple[NDArray[np.intp], Sorted]]:
         """Chunks of genomes sorted by structure, and which rows of the population they are."""

@@ -53,8 +53,11 @@ class Broken:
     @cached_property
     def excess(self) -> NDArray[np.float64]:
         """By how much each row is beyond the limit: a ratio of at least 1; 1 where a rule has no numbers."""
-        ratios = [np.broadcast_to(_excess(need, limit, at), at.shape) for at, need, limit in self.checked]
-        return np.asarray(np.maximum(np.concatenate(ratios), 1.0))
+        ratios, done = np.empty(len(self.rows)), 0
+        for at, need, limit in self.checked:
+            ratios[done : done + len(at)] = _excess(need, limit, at)
+            done += len(at)
+        return np.maximum(ratios, 1.0)
 
 
 class Walks:
@@ -127,8 +130,11 @@ def _facts(c: Check) -> tuple[Any, Any, Any]:
 
 
 def _excess(need: Any, limit: Any, at: NDArray[np.intp]) -> Any:
-    return 1.0 if need is None else _of(need, at) / np.maximum(_of(limit, at), 1)
+    if need is None:
+        return 1.0
+    most = _of(limit, at)
+    return _of(need, at) / (np.maximum(most, 1) if isinstance(most, np.ndarray) else max(most, 1))
 
 
 def _of(value: Any, at: NDArray[np.intp]) -> Any:
-    return value[at] if np.ndim(value) else value
+    return value[at] if isinstance(value, np.ndarray) and value.ndim else value

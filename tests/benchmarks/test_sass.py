@@ -61,6 +61,20 @@ def test_the_main_loop_is_an_innermost_one() -> None:
     assert found.spills == 0
 
 
+def test_tiles_may_be_brought_by_a_loop_around_the_main_one() -> None:
+    """What lies outside the loop that brings them is none of it, nor what never runs."""
+    copies = code("LDGSTS.E.128 [R9],[R6.64]", "LDGSTS.E.128 [R9+0x10],[R6.64]")
+    idle = sass.Instruction("LDG", "RZ,[R6.64]", sass.NEVER)
+    before = code("LDG.E.64 R2,[R4.64]")
+    tiled = (*before, idle, *NESTED[1:2], *copies, *code("LDS.128 R4,[R1]"), *NESTED[3:6])
+    tiled = (*tiled, *code("BRA 0x50", "STG.E [R8.64],R2", "BRA 0x20", "EXIT "))
+    assert sass.main_loop(tiled) == tiled[5:10]
+    assert sass.fetching_loop(tiled) == tiled[2:12]
+    found = sass.account(tiled)
+    assert (found.async_copies, found.global_loads) == ({16: 2}, {})
+    assert found.instructions == 5
+
+
 def test_what_never_runs_does_not_count() -> None:
     idle = sass.Instruction("LDS", "RZ,[RZ]", "@!PT")
     assert sass.account((*NESTED[:3], idle, *NESTED[3:5], *NESTED[6:])).shared_loads == {16: 1}

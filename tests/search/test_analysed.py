@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import fields
 
 import numpy as np
@@ -17,13 +18,13 @@ from tests.search.test_power import PEAKS
 def _asked(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many genomes are analysed, call by call."""
     counts: list[int] = []
-    figures = memory.space.figures
+    analyses = memory.space.analyses
 
-    def counting(population: Population) -> dict[str, np.ndarray]:
+    def counting(population: Population) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
         counts.append(len(population))
-        return figures(population)
+        return analyses(population)
 
-    monkeypatch.setattr(memory.space, "figures", counting)
+    monkeypatch.setattr(memory.space, "analyses", counting)
     return counts
 
 

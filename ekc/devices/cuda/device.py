@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +37,7 @@ class CudaDevice:
     def __init__(self, gpus: Sequence[Gpu], rules: Rules | None = None) -> None:
         check_alike(gpus)
         self._gpus, self._rules = tuple(gpus), rules or Rules()
+        self._mhz: int | None = None
         self._threads: tuple[ThreadPoolExecutor, ...] = ()
         self._latencies: dict[str, float] = {}
         """Of kernels timed before, by digest: a meter must know about how long a call takes."""
@@ -89,28 +91,37 @@ class CudaDevice:
             raise InvalidInput(f"a metering window of {seconds} s cannot be: give a positive number")
         gpu = self._gpus[0]
         call_s = self._latencies.get(digest(kernel)) or self._time(gpu, kernel).latency_s
-        window = gpu.meter(kernel, call_s, seconds)
+        window = gpu.meter(kernel, call_s, seconds, self._mhz)
         seen = Seen(window.clock_mhz, window.temperature_c, window.throttle, window.power_cap_w)
         return window.metering(replace(self._conditions(gpu, kernel, seen), l2="warm"))
 
     def clocks(self) -> Clocks:
-        """The clocks that can be set."""
-        return Clocks(reason=f"{self.label} runs at the clocks that its driver chooses")
+        """The clocks that can be set here, or why none can; nothing is tried."""
+        return self._gpus[0].clocks.offered()
 
     def at_clock(self, mhz: int) -> CudaDevice:
-        """The same device at another clock."""
-        raise DeviceError(f"{self.label} cannot be set to {mhz} MHz: {self.clocks().reason}")
+        """The same device, its clock held at `mhz` during each measurement and put back after it."""
+        offered = self.clocks()
+        if mhz not in offered.mhz:
+            reason = offered.reason or f"it offers {offered.mhz[0]} to {offered.mhz[-1]} MHz"
+            raise DeviceError(f"{self.label} cannot be set to {mhz} MHz: {reason}")
+        device = copy(self)
+        device._mhz, device._latencies, device._threads = mhz, {}, ()
+        device.clock_regime = f"fixed {mhz} MHz"
+        device.peaks = self._gpus[0].facts.peaks(mhz, self.peaks.board_power_w)
+        return device
 
     def close(self) -> None:
         """End the workers; they also end with this object."""
         for thread in self._threads:
             thread.shutdown(cancel_futures=True)
         for gpu in self._gpus:
+            gpu.clocks.close()
             gpu.remote.close()
 
     def _time(self, gpu: Gpu, kernel: CompiledKernel) -> Timing:
         self._check_arch(kernel)
-        answer, seen = gpu.ask(Time(Work.of(kernel), self._rules))
+        answer, seen = gpu.ask(Time(Work.of(kernel), self._rules), self._mhz)
         samples: Samples = answer
         self._latencies[digest(kernel)] = median(samples.seconds)
         return Timing(

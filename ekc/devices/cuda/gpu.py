@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ekc.codegen.compiled import CompiledKernel
+from ekc.devices.clocks import SmClocks
 from ekc.devices.cuda.caller import Caller, RemoteCaller
 from ekc.devices.cuda.driver import version_text
 from ekc.devices.cuda.facts import Facts
@@ -39,6 +41,7 @@ class Gpu:
     remote: Remote
     facts: Facts
     sensors: Sensors
+    clocks: SmClocks
     board: Callable[[Sensors, Caller], Board] = NvmlBoard
     lock: Any = field(default_factory=threading.RLock)
 
@@ -49,11 +52,13 @@ class Gpu:
         Raises `DeviceError` where there is none, or its driver is too old."""
         facts: Facts = remote.ask(Describe())
         check_driver(facts, nvrtc)
-        return cls(index, remote, facts, sensors(facts.uuid))
+        found = sensors(facts.uuid)
+        return cls(index, remote, facts, found, SmClocks(found))
 
-    def ask(self, request: Any) -> tuple[Any, Seen]:
-        """The worker's answer, and what the sensors said before and after."""
-        with self.lock:
+    def ask(self, request: Any, mhz: int | None = None) -> tuple[Any, Seen]:
+        """The worker's answer, and what the sensors said before and after; at a clock, or as the driver
+        chooses."""
+        with self.lock, self._at(mhz):
             before = self._look()
             answer = self.remote.ask(request)
             after = self._look()
@@ -61,10 +66,13 @@ class Gpu:
         clock_mhz = min(before.clock_mhz, after.clock_mhz)
         return answer, replace(after, clock_mhz=clock_mhz, throttle=throttle)
 
-    def meter(self, kernel: CompiledKernel, call_s: float, seconds: float) -> Window:
+    def meter(self, kernel: CompiledKernel, call_s: float, seconds: float, mhz: int | None = None) -> Window:
         """Power of back-to-back calls; see `ekc.devices.meter`."""
-        with self.lock:
+        with self.lock, self._at(mhz):
             return meter(self.board(self.sensors, RemoteCaller(self.remote)), kernel, call_s, seconds)
+
+    def _at(self, mhz: int | None) -> AbstractContextManager[None]:
+        return nullcontext() if mhz is None else self.clocks.held(mhz)
 
     def _look(self) -> Seen:
         s = self.sensors

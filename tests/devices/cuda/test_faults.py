@@ -43,7 +43,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Comp
 def run(plan: Plan, kernels: dict[str, CompiledKernel], store: RecordStore) -> list[Candidate]:
     """A small run: every schedule timed, checked, metered. The second one meets the fault."""
     short = plan.method in ("begin_capture", "end_capture", "replay", "drop")
-    script = {"launch_s": 1e-5 if short else 5e-3}
+    script = {"launch_s": 1.9e-5 if short else 5e-3}
     target = "cuda:0@cold" if plan.method == "fill" else "cuda:0"
     device = ScriptedNode().open(target, lambda index: faulty_hand(plan, index, **script))
     bench = Bench(device, store)

@@ -66,6 +66,21 @@ class Card:
     reasons: int = 0
 
 
+def any_card(random: np.random.Generator) -> Card:
+    """Of all the kinds there are: ticks of 20 to 100 ms, seen late or not, a sensor that looks always or a
+    quarter of the time, power that swings within a call, leakage that grows while the window is open."""
+    return Card(
+        busy_w=random.uniform(90.0, 600.0),
+        warming_w=random.uniform(0.0, 15.0),
+        call_s=10 ** random.uniform(-5, -3),
+        swing_w=random.uniform(0.0, 60.0),
+        tick_s=random.choice([0.02, 0.05, 0.1]),
+        late_s=random.choice([0.0, 0.004]),
+        share=random.choice([0.25, 1.0]),
+        noise=random.uniform(0.002, 0.012),
+    )
+
+
 @dataclass(frozen=True)
 class _Stretch:
     """Time in which nothing is started or stopped. `warmth_w` is the leakage at its beginning."""

@@ -10,25 +10,10 @@ from ekc.devices.base import COUNTER, POWER_CAP, READINGS
 from ekc.devices.meter import meter
 from ekc.errors import DeviceError
 from tests.devices import samples
-from tests.devices.nvml.card import Card
+from tests.devices.nvml.card import Card, any_card
 from tests.devices.nvml.metered import board_of, metered, scripted
 
 DRAWS = 500
-
-
-def any_card(random: np.random.Generator) -> Card:
-    """Of all the kinds there are: ticks of 20 to 100 ms, seen late or not, a sensor that looks always or a
-    quarter of the time, power that swings within a call, leakage that grows while the window is open."""
-    return Card(
-        busy_w=random.uniform(90.0, 600.0),
-        warming_w=random.uniform(0.0, 15.0),
-        call_s=10 ** random.uniform(-5, -3),
-        swing_w=random.uniform(0.0, 60.0),
-        tick_s=random.choice([0.02, 0.05, 0.1]),
-        late_s=random.choice([0.0, 0.004]),
-        share=random.choice([0.25, 1.0]),
-        noise=random.uniform(0.002, 0.012),
-    )
 
 
 def test_three_seconds_give_the_true_energy_within_a_percent_and_the_interval_is_honest() -> None:
@@ -192,3 +177,9 @@ def test_a_part_of_a_gpu_is_not_metered() -> None:
 def test_without_field_186_readings_are_means_on_most_cards(name: str, arch: int, averaging_s: float) -> None:
     gpu, library = scripted(Card(name=name, arch=arch, instantaneous=False))
     assert board_of(gpu, library).averaging_s == averaging_s
+
+
+@pytest.mark.parametrize(("call_s", "told"), [(0.05, True), (0.1, True), (0.0371, False), (0.0001, False)])
+def test_calls_in_step_with_the_sensor_are_told(call_s: float, told: bool) -> None:
+    notes = metered(Card(call_s=call_s, swing_w=40.0, share=0.25)).window.notes
+    assert any("keep step with the sensor (100 ms)" in note for note in notes) is told

@@ -113,6 +113,11 @@ def nvmlShutdown():
 
 
 @_answers
+def nvmlSystemGetDriverVersion():
+    return "570.86.15"
+
+
+@_answers
 def nvmlDeviceGetCount():
     return len(_board()["gpus"])
 

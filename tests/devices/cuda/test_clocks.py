@@ -1,0 +1,62 @@
+"""A real GPU at other clocks: held while it is measured, put back after, refused in a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pynvml
+import pytest
+
+import ekc
+from ekc.codegen.generate import compile_schedule
+from ekc.devices import clocks
+from ekc.devices.cuda.device import CudaDevice
+from ekc.devices.cuda.opening import open_cuda
+from ekc.devices.nvml.sensors import Sensors
+from ekc.errors import ActuatorError, DeviceError
+from ekc.search.naive import naive
+from tests.devices.cuda.scripted import forked
+from tests.governor.scripted_nvml import GEARS, ScriptedBoards
+
+KERNEL = compile_schedule(naive(ekc.matmul(16, 16, 16)), "sm_80")
+
+
+@pytest.fixture
+def device(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> Iterator[CudaDevice]:
+    monkeypatch.setattr(clocks, "refusal", lambda: "")
+    found = open_cuda("cuda:0", forked(launch_s=5e-3), lambda uuid: Sensors(here.uuid()))
+    yield found
+    found.close()
+
+
+def test_a_clock_is_held_while_a_kernel_is_timed(device: CudaDevice, here: ScriptedBoards) -> None:
+    before = here.limits()
+    assert device.clocks().mhz == tuple(GEARS)
+    slow = device.at_clock(900)
+    found = slow.time(KERNEL).conditions
+    assert (found.clock_regime, found.clock_mhz) == ("fixed 900 MHz", 900.0)
+    assert here.limits() == before
+    free = device.time(KERNEL).conditions
+    assert (free.clock_regime, free.clock_mhz) == ("free", 1995.0)
+    assert slow.peaks.fp32_flops < device.peaks.fp32_flops
+
+
+def test_a_clock_that_is_not_offered(device: CudaDevice) -> None:
+    with pytest.raises(DeviceError, match="cannot be set to 901 MHz: it offers 300 to 1995 MHz"):
+        device.at_clock(901)
+
+
+def test_a_driver_that_refuses(device: CudaDevice, here: ScriptedBoards) -> None:
+    here.script(fail={"nvmlDeviceSetPowerManagementLimit": pynvml.NVML_ERROR_NO_PERMISSION})
+    with pytest.raises(ActuatorError, match="root or CAP_SYS_ADMIN"):
+        device.at_clock(900).time(KERNEL)
+    assert here.calls() == []
+    assert device.time(KERNEL).latency_s > 0
+
+
+def test_no_right_is_a_reason(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clocks, "refusal", lambda: "this process is neither root nor has CAP_SYS_ADMIN")
+    monkeypatch.setattr(clocks.zeusd, "address", lambda: None)
+    assert device.clocks().mhz == ()
+    with pytest.raises(DeviceError, match="cannot be set to 900 MHz: this process is neither root"):
+        device.at_clock(900)

@@ -1,0 +1,84 @@
+"""Real worker processes: what becomes of those that hang, die, or lose their parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from ekc.devices.cuda.messages import Describe
+from ekc.devices.cuda.remote import Child, Patience, Remote
+from ekc.errors import DeviceError
+
+HUNG = "tests.devices.cuda.hung_worker"
+PARENT = f"""
+import time
+from ekc.devices.cuda.remote import Child
+child = Child(0, "{HUNG}")
+print(child._process.pid, flush=True)
+time.sleep(3600)
+"""
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs: not gone, and not a zombie that nobody here can bury."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_one_that_hangs_is_killed_and_the_line_says_so() -> None:
+    hired: list[Child] = []
+
+    def hire() -> Child:
+        hired.append(Child(0, HUNG))
+        return hired[-1]
+
+    remote = Remote("cuda:0", hire, Patience(start=0.2, answer=0.1))
+    with pytest.raises(DeviceError, match=r"cuda:0 hung: no answer within 0\.3 s; its worker was killed"):
+        remote.ask(Describe())
+    assert hired[0].ended(0) == -signal.SIGKILL
+
+
+def test_one_that_never_starts_says_its_last_words() -> None:
+    remote = Remote("cuda:0", partial(Child, 0, "ekc.no_such_module"))
+    for _ in range(2):
+        with pytest.raises(
+            DeviceError, match=r"ended with status 1; its last words: .*No module named ekc.no"
+        ):
+            remote.ask(Describe())
+
+
+def test_a_worker_that_hangs_ends_with_its_parent() -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert parent.stdout is not None
+    worker = int(parent.stdout.readline())
+    assert alive(worker)
+    parent.kill()
+    parent.wait()
+    while alive(worker):
+        # No limit of ours: a worker that stays would hang this test, which is a failure too.
+        time.sleep(0.01)
+
+
+def test_a_worker_ends_when_nobody_holds_its_remote() -> None:
+    hired: list[Child] = []
+
+    def hire() -> Child:
+        hired.append(Child(0))
+        return hired[-1]
+
+    remote = Remote("cuda:0", hire)
+    remote._hands.append(hire())
+    del remote
+    assert hired[0].ended(0) is not None
