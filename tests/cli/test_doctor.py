@@ -117,13 +117,13 @@ def test_who_may_set_clocks(
     scripted: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     scripted(Card())
-    monkeypatch.setattr(doctor_gpus, "refusal", lambda: "this process is neither root nor has CAP_SYS_ADMIN")
+    monkeypatch.setattr(doctor_gpus, "refusal", lambda: "this process lacks CAP_SYS_ADMIN, which root has")
     monkeypatch.delenv("ZEUSD_HOST_PORT", raising=False)
     monkeypatch.setenv("ZEUSD_SOCK_PATH", str(tmp_path / "zeusd.sock"))
     monkeypatch.setattr("ekc.devices.limits.zeusd.address", lambda: None)
     clocks = gpu(capsys)["each"][0]["clocks"]
     assert clocks.endswith(
-        "cannot be set: this process is neither root nor has CAP_SYS_ADMIN, and no zeusd runs"
+        "cannot be set: this process lacks CAP_SYS_ADMIN, which root has, and no zeusd runs"
     )
     monkeypatch.setattr("ekc.devices.limits.zeusd.address", lambda: "/run/zeusd/zeusd.sock")
     assert "but zeusd at /run/zeusd/zeusd.sock may set them" in gpu(capsys)["each"][0]["clocks"]

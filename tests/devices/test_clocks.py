@@ -65,11 +65,11 @@ def test_no_right_is_told_and_not_tried(
     here: ScriptedBoards,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(clocks, "refusal", lambda: "this process is neither root nor has CAP_SYS_ADMIN")
+    monkeypatch.setattr(clocks, "refusal", lambda: "this process lacks CAP_SYS_ADMIN, which root has")
     monkeypatch.setattr(clocks.zeusd, "address", lambda: None)
     offered = held.offered()
     assert offered.mhz == ()
-    assert offered.reason == "this process is neither root nor has CAP_SYS_ADMIN, and no zeusd runs"
+    assert offered.reason == "this process lacks CAP_SYS_ADMIN, which root has, and no zeusd runs"
     assert offered.current_mhz == 1995
     assert here.calls() == []
 

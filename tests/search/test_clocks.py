@@ -24,7 +24,7 @@ class NotOurs(SimulatedDevice):
         super().__init__(get("a100"))
 
     def clocks(self) -> Clocks:
-        return Clocks(reason="this process is neither root nor has CAP_SYS_ADMIN, and no zeusd runs")
+        return Clocks(reason="this process lacks CAP_SYS_ADMIN, which root has, and no zeusd runs")
 
 
 class Refuses(SimulatedDevice):
@@ -58,7 +58,7 @@ def test_clocks_that_nobody_lets_us_set(monkeypatch: pytest.MonkeyPatch) -> None
     result = tune(clocks="search")
     assert result.best.ok
     assert result.clock_front == ()
-    assert result.clocks_note.startswith("not searched: this process is neither root")
+    assert result.clocks_note.startswith("not searched: this process lacks CAP_SYS_ADMIN")
     assert "\nclocks     not searched: this process" in result.summary()
     assert result.to_json()["clocks_note"] == result.clocks_note
 

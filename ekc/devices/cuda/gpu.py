@@ -26,7 +26,7 @@ class Seen:
     """Clock, temperature and throttle reasons around a measurement."""
 
     clock_mhz: float
-    """The lower of before and after."""
+    """Right after the measurement, while the GPU still holds it."""
     temperature_c: float
     """After it."""
     throttle: tuple[str, ...]
@@ -56,15 +56,14 @@ class Gpu:
         return cls(index, remote, facts, found, SmClocks(found))
 
     def ask(self, request: Any, mhz: int | None = None) -> tuple[Any, Seen]:
-        """The worker's answer, and what the sensors said before and after; at a clock, or as the driver
-        chooses."""
+        """The worker's answer, and what the sensors said; at a clock, or as the driver chooses. The clock is
+        that right after: before, an idle GPU shows one that no kernel ran at."""
         with self.lock, self._at(mhz):
             before = self._look()
             answer = self.remote.ask(request)
             after = self._look()
         throttle = tuple(sorted({*before.throttle, *after.throttle}))
-        clock_mhz = min(before.clock_mhz, after.clock_mhz)
-        return answer, replace(after, clock_mhz=clock_mhz, throttle=throttle)
+        return answer, replace(after, throttle=throttle)
 
     def meter(self, kernel: CompiledKernel, call_s: float, seconds: float, mhz: int | None = None) -> Window:
         """Power of back-to-back calls; see `ekc.devices.meter`."""

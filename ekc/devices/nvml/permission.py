@@ -15,4 +15,4 @@ def refusal(status: Path = Path("/proc/self/status")) -> str:
     except OSError:
         return "this system does not tell which rights a process has"
     held = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)
-    return "" if held & _ADMIN else "this process is neither root nor has CAP_SYS_ADMIN"
+    return "" if held & _ADMIN else "this process lacks CAP_SYS_ADMIN, which root has"

@@ -55,8 +55,8 @@ def test_a_driver_that_refuses(device: CudaDevice, here: ScriptedBoards) -> None
 
 
 def test_no_right_is_a_reason(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clocks, "refusal", lambda: "this process is neither root nor has CAP_SYS_ADMIN")
+    monkeypatch.setattr(clocks, "refusal", lambda: "this process lacks CAP_SYS_ADMIN, which root has")
     monkeypatch.setattr(clocks.zeusd, "address", lambda: None)
     assert device.clocks().mhz == ()
-    with pytest.raises(DeviceError, match="cannot be set to 900 MHz: this process is neither root"):
+    with pytest.raises(DeviceError, match="cannot be set to 900 MHz: this process lacks CAP_SYS_ADMIN"):
         device.at_clock(900)
