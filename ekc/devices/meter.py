@@ -248,10 +248,10 @@ def _notes(log: Log, watts: float, sampled: float, clocks: Sequence[float]) -> l
 
 def _in_step(best: _Estimate, calls: Calls) -> list[str]:
     """Long calls whose rhythm is the sensor's: one that looks part of the time sees the same part of each."""
-    call_s, tick_s = calls.seconds / calls.number, best.seconds / best.samples
+    call_s, tick_s = calls.seconds / calls.number, best.seconds / len(best.samples_w)
     if call_s < LONG_CALL_S:
         return []
-    begun = np.sort(np.arange(best.samples) * tick_s / call_s % 1.0)
+    begun = np.sort(np.arange(len(best.samples_w)) * tick_s / call_s % 1.0)
     if float(np.max(np.diff(begun, append=begun[0] + 1.0))) < UNSEEN:
         return []
     return [

@@ -7,7 +7,7 @@ breeding still moves by small and by large steps; the models rank the whole tabl
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -73,9 +73,12 @@ class RecordedSchedules:
         """As it was recorded."""
         return self._row(population, row).structure
 
-    def figures(self, population: Population) -> dict[str, NDArray[np.float64]]:
+    def analyses(
+        self, population: Population
+    ) -> Iterator[tuple[NDArray[np.intp], dict[str, NDArray[np.float64]]]]:
         """What the analysis of this ekc says of the rows."""
-        return {name: values[population.genes[:, 0]] for name, values in self._figures.items()}
+        found = {name: values[population.genes[:, 0]] for name, values in self._figures.items()}
+        yield np.arange(len(population)), found
 
     def _row(self, population: Population, row: int) -> Recorded:
         return self.rows[int(population.genes[row, 0])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
@@ -24,5 +25,7 @@ class Schedules(Genetics, Protocol):
     def structure_name(self, population: Population, row: int) -> str:
         """Which structure it has, in words."""
 
-    def figures(self, population: Population) -> dict[str, NDArray[np.float64]]:
-        """The analysis of every genome, by quantity."""
+    def analyses(
+        self, population: Population
+    ) -> Iterator[tuple[NDArray[np.intp], dict[str, NDArray[np.float64]]]]:
+        """The analysis of genomes as it comes: which rows, in no order, and every quantity of these."""
