@@ -1,6 +1,9 @@
 """Is the period of a training job found? On generated traces whose period is known (simulated sensors).
 
-    python benchmarks/governor_period.py [--json FILE] [--rounds N] [--seed N]
+    python benchmarks/governor_period.py [--json FILE] [--rounds N] [--seed N] [--traces FILE]
+
+--traces takes recorded ones as well, as `python -m benchmarks.gpu traces` leaves them (docs/kit.md): a line
+each, beside the generated ones and not graded with them.
 
 Traces: `governor_traces.py` and `governor_aperiodic.py`, `--rounds` of each kind for a power sensor that
 averages over 0.1 s (read 20 times a second) and one that averages over 1 s (10 times). Graded: traces with a
@@ -26,8 +29,10 @@ from typing import Any
 import numpy as np
 from governor_aperiodic import APERIODIC, aperiodic
 from governor_traces import KINDS, Trace, periodic
+from gpu.trace_file import read as read_traces
 from tune_table import table
 
+from ekc.errors import EkcError
 from ekc.governor import Period, detect_period
 from ekc.version import __version__
 
@@ -163,6 +168,35 @@ def _line(x: dict[str, Any], verdict: str) -> tuple[str, ...]:
     return (x["kind"], str(x["traces"]), *(f"{share:.1%}" for share in shares), verdict)
 
 
+def recorded(file: Path) -> tuple[str, list[dict[str, Any]]]:
+    """(whose traces, a line for each): the step that was trained and what is found of it."""
+    told, found = read_traces(file)
+    lines = []
+    for one in found:
+        period = detect_period(one.samples, one.samples.sampling_hz)
+        known = len(one.step_s) > 1
+        lines.append(
+            {
+                "trace": one.name,
+                "step_s": one.period_s if known else None,
+                "found_s": period.seconds,
+                "verdict": period.verdict,
+                "error": abs(period.seconds / one.period_s - 1.0) if known else None,
+            }
+        )
+    return told["device"], lines
+
+
+def show_recorded(device: str, lines: list[dict[str, Any]]) -> str:
+    """Their table."""
+    rows = [("recorded trace", "step [s]", "found [s]", "error", "verdict")]
+    for line in lines:
+        known = line["step_s"] is not None
+        step, error = (f"{line['step_s']:.4g}", f"{line['error']:.1%}") if known else ("-", "-")
+        rows.append((line["trace"], step, f"{line['found_s']:.4g}", error, line["verdict"]))
+    return f"sensors of {device}\n{table(rows)}"
+
+
 def main() -> None:
     """Print the table; write it as JSON where asked."""
     parser = argparse.ArgumentParser(
@@ -171,10 +205,15 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rounds", type=int, default=40, help="traces of each kind and sensor")
     parser.add_argument("--seed", type=int, default=30_000, help="of the first round")
+    parser.add_argument("--traces", type=Path, help="recorded traces as well")
     asked = parser.parse_args()
     if asked.rounds < 1:
         parser.error(f"--rounds is {asked.rounds}; at least 1")
-    figures = run(asked)
+    try:
+        device, known = ("", []) if asked.traces is None else recorded(asked.traces)
+    except EkcError as problem:
+        parser.error(str(problem))
+    figures = run(asked) | {"recorded": {"device": device, "rows": known}}
     first, last = figures["seeds"]
     held_out = "held out" if figures["held_out"] else "NOT held out: developed on some of them"
     print(
@@ -184,6 +223,8 @@ def main() -> None:
         f"{figures['milliseconds']:.1f} ms a detection on this machine"
     )
     print(show(figures))
+    if known:
+        print(show_recorded(device, known))
     if asked.json:
         asked.json.write_text(json.dumps(figures, indent=1))
 

@@ -17,6 +17,7 @@ from ekc.cli.explain import explain
 from ekc.cli.govern import govern
 from ekc.cli.known import best, export
 from ekc.cli.output import log
+from ekc.cli.recording import recording
 from ekc.cli.run import run
 from ekc.cli.show import show
 from ekc.cli.tune import tune
@@ -37,7 +38,7 @@ def ekc() -> None:
     """
 
 
-for command in (tune, run, check, show, explain, best, export, govern, doctor):
+for command in (tune, run, check, show, explain, best, export, recording, govern, doctor):
     ekc.add_command(command)
 
 

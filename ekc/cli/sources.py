@@ -77,7 +77,10 @@ def schedule_source(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 target_option: Callable[[Any], Any] = click.option(
-    "--target", default="auto", show_default=True, help="auto, cuda:N, or a simulated device such as a100."
+    "--target",
+    default="auto",
+    show_default=True,
+    help="auto, cuda:N, recorded:FILE, or a simulated device such as a100.",
 )
 
 

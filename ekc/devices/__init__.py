@@ -17,16 +17,21 @@ DEFAULT = "a100"
 
 
 def open(target: str = "auto") -> Device:
-    """A device: "auto", "cuda:N" (all forms: `cuda/target.py`), or a simulated GPU such as "a100".
+    """A device: "auto", "cuda:N" (all forms: `cuda/target.py`), a simulated GPU such as "a100", or
+    "recorded:FILE".
 
     "auto" is the first GPU, where there is one. Raises `DeviceError` when there is no such device here; the
-    message names the nearest choice.
+    message names the nearest choice. Raises `RecordError` for a file that is no recording.
     """
     from ekc.devices import specs
     from ekc.devices.simulated import SimulatedDevice
 
     if not isinstance(target, str):
         raise DeviceError(f"target {target!r} is not a name; choose auto, cuda:N or a simulated device")
+    if target.startswith("recorded:"):
+        from ekc.devices.recording import RecordedDevice
+
+        return RecordedDevice.open(target)
     if target == "cuda" or target.startswith(("cuda:", "cuda@")):
         return _cuda(target)
     if target == "auto":
@@ -60,4 +65,5 @@ def _cuda(target: str) -> Device:
 def _unknown(target: str, names: tuple[str, ...]) -> str:
     close = difflib.get_close_matches(target.lower(), ("auto", "cuda:0", *names), n=1, cutoff=0.5)
     hint = f"; did you mean {close[0]!r}?" if close else ""
-    return f"unknown device {target!r}: choose auto, cuda:N, or simulated {', '.join(names)}{hint}"
+    choices = f"auto, cuda:N, recorded:FILE, or simulated {', '.join(names)}"
+    return f"unknown device {target!r}: choose {choices}{hint}"

@@ -62,6 +62,8 @@ class Timing:
     conditions: Conditions
     method: str = ""
     """"events" or "graph replay" on a real GPU."""
+    samples_s: tuple[float, ...] = ()
+    """Every sample that the latency is made of, in the order they were taken."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,8 @@ class Metering:
     """Which of the two `energy_j` is: `COUNTER`, or `READINGS` where no counter moved."""
     notes: tuple[str, ...] = ()
     """What else a reader of the figures must know, in words."""
+    samples_w: tuple[float, ...] = ()
+    """Every sample that the power is made of, in order: its mean from tick to tick of the counter."""
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,8 @@ class Window:
     throttle: tuple[str, ...]
     power_cap_w: float | None
     notes: tuple[str, ...]
+    samples_w: tuple[float, ...]
+    """Mean power over each sample."""
 
     def metering(self, conditions: Conditions) -> Metering:
         """The same per call, as a row keeps it."""
@@ -110,6 +112,7 @@ class Window:
             conditions=conditions,
             estimator=self.estimator,
             notes=self.notes,
+            samples_w=self.samples_w,
         )
 
 
@@ -121,7 +124,7 @@ class _Estimate:
     interval: Interval
     began_s: float
     seconds: float
-    samples: int
+    samples_w: tuple[float, ...]
 
 
 def meter(board: Board, kernel: CompiledKernel, call_s: float, seconds: float) -> Window:
@@ -169,12 +172,13 @@ def _window(
         idle_power_w=idle,
         began_s=best.began_s,
         seconds=best.seconds,
-        samples=best.samples,
+        samples=len(best.samples_w),
         temperature_c=temperature,
         clock_mhz=float(np.mean(clocks)),
         throttle=tuple(sorted(log.throttle)),
         power_cap_w=board.power_cap_w(),
         notes=(*notes, *_notes(log, best.watts, sampled, clocks), *_in_step(best, calls)),
+        samples_w=best.samples_w,
     )
 
 
@@ -203,8 +207,9 @@ def _counted(log: Log) -> _Estimate:
     """By the counter, tick by tick."""
     at = np.array([tick.at_s for tick in log.ticks])
     joules = np.diff(np.array([tick.counter_mj for tick in log.ticks])) / 1000.0
-    watts, interval = mean_rate(joules, np.diff(at))
-    return _Estimate(watts, interval, float(at[0]), float(at[-1] - at[0]), len(joules))
+    spans = np.diff(at)
+    watts, interval = mean_rate(joules, spans)
+    return _Estimate(watts, interval, float(at[0]), float(at[-1] - at[0]), tuple((joules / spans).tolist()))
 
 
 def _from_readings(readings: Sequence[Reading], averaging_s: float, why: str) -> _Estimate:
@@ -218,8 +223,9 @@ def _from_readings(readings: Sequence[Reading], averaging_s: float, why: str) ->
     if len(starts) < FEWEST:
         raise DeviceError(f"{why}, and the power sensor stands still at {watts[0]:.1f} W")
     joules = np.add.reduceat(watts[:-1] * spans, starts)
-    mean, interval = mean_rate(joules, np.add.reduceat(spans, starts))
-    return _Estimate(mean, interval, float(at[0]), float(at[-1] - at[0]), len(starts))
+    lengths = np.add.reduceat(spans, starts)
+    mean, interval = mean_rate(joules, lengths)
+    return _Estimate(mean, interval, float(at[0]), float(at[-1] - at[0]), tuple((joules / lengths).tolist()))
 
 
 def _starts(at: Array, watts: Array, averaging_s: float) -> NDArray[np.intp]:
@@ -242,10 +248,10 @@ def _notes(log: Log, watts: float, sampled: float, clocks: Sequence[float]) -> l
 
 def _in_step(best: _Estimate, calls: Calls) -> list[str]:
     """Long calls whose rhythm is the sensor's: one that looks part of the time sees the same part of each."""
-    call_s, tick_s = calls.seconds / calls.number, best.seconds / best.samples
+    call_s, tick_s = calls.seconds / calls.number, best.seconds / len(best.samples_w)
     if call_s < LONG_CALL_S:
         return []
-    begun = np.sort(np.arange(best.samples) * tick_s / call_s % 1.0)
+    begun = np.sort(np.arange(len(best.samples_w)) * tick_s / call_s % 1.0)
     if float(np.max(np.diff(begun, append=begun[0] + 1.0))) < UNSEEN:
         return []
     return [

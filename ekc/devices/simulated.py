@@ -75,7 +75,8 @@ class SimulatedDevice:
         half = student_t(TIME_SAMPLES - 1) * float(np.std(samples, ddof=1)) / math.sqrt(TIME_SAMPLES)
         warm = self._board(kernel, state, "time", draw).temperature_c()
         conditions = self._conditions(kernel, state.clock_mhz, warm, state.throttle)
-        return Timing(mean, Interval(mean - half, mean + half), TIME_SAMPLES, conditions)
+        spread = Interval(mean - half, mean + half)
+        return Timing(mean, spread, TIME_SAMPLES, conditions, samples_s=tuple(samples.tolist()))
 
     def meter(self, kernel: CompiledKernel, *, seconds: float = 1.0, draw: int = 0) -> Metering:
         """Watts and joules per call on a board made for this call alone, over a virtual window."""

@@ -15,7 +15,7 @@ from ekc.devices.base import Peaks
 from ekc.search import prior
 from ekc.search.features import NAMES, features
 from ekc.search.population import Population
-from ekc.search.space import Space
+from ekc.search.schedules import Schedules
 
 REMEMBERED = 1 << 16
 """Genomes: all that the largest population breeds in a round."""
@@ -52,7 +52,7 @@ def analysed(figures: Mapping[str, NDArray[np.float64]], peaks: Peaks) -> Analys
 class Memory:
     """The analysis of genomes of a space; of those analysed last, without doing it again."""
 
-    def __init__(self, space: Space, peaks: Peaks) -> None:
+    def __init__(self, space: Schedules, peaks: Peaks) -> None:
         self.space, self.peaks = space, peaks
         self._keys = np.zeros(REMEMBERED, dtype=np.int64)
         self._known = _room(REMEMBERED)

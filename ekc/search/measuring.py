@@ -7,9 +7,7 @@ questions in the same order and finds the answers on file.
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,8 +15,9 @@ from typing import Any
 
 from ekc.codegen import nvrtc
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.base import Conditions, Device, Executes, Interval, Metering, Spreads, Timing
+from ekc.devices.base import Device, Executes, Metering, Spreads, Timing
 from ekc.devices.execute import EXECUTED_BY
+from ekc.devices.plain import plain, read_metering, read_timing
 from ekc.errors import CompileError, EkcError, ScheduleError
 from ekc.ir.schedule import Schedule
 from ekc.search.records import Key, Kind, RecordStore, Row, canonical_json
@@ -105,7 +104,7 @@ class Bench:
             return self.fail(schedule, f"{COMPILE}{problem}")
         except EkcError as problem:
             return self.fail(schedule, f"device: {problem}")
-        self._file("timing", key, schedule, dataclasses.asdict(timing))
+        self._file("timing", key, schedule, plain(timing))
         return timing
 
     def meter(
@@ -128,7 +127,7 @@ class Bench:
             metering = self.device.meter(kernel(), seconds=seconds, draw=draw)
         except EkcError as problem:
             return self.fail(schedule, f"device: {problem}")
-        self._file("metering", key, schedule, dataclasses.asdict(metering))
+        self._file("metering", key, schedule, plain(metering))
         return metering
 
     def fail(self, schedule: Schedule, status: str) -> Failure:
@@ -171,31 +170,9 @@ class Bench:
         payload: dict[str, Any],
         status: str = "ok",
     ) -> None:
-        plain = json.loads(json.dumps(payload))
-        self.store.add(Row(kind, key, schedule.to_json(), status, plain))
+        self.store.add(Row(kind, key, schedule.to_json(), status, payload))
 
 
 def is_executed(row: Row) -> bool:
     """Whether the verdict of a row comes from executing the kernel, and not from its schedule alone."""
     return bool(row.payload.get("executed_by"))
-
-
-def _conditions(data: dict[str, Any]) -> Conditions:
-    return Conditions(**{**data, "throttle": tuple(data["throttle"])})
-
-
-def read_timing(data: Mapping[str, Any]) -> Timing:
-    """A Timing out of the payload of a row."""
-    known = dict(data) | {
-        "interval_s": Interval(**data["interval_s"]),
-        "conditions": _conditions(data["conditions"]),
-    }
-    return Timing(**known)
-
-
-def read_metering(data: Mapping[str, Any]) -> Metering:
-    """A Metering out of the payload of a row."""
-    known = dict(data) | {"conditions": _conditions(data["conditions"])}
-    for name in ("power_interval_w", "energy_interval_j"):
-        known[name] = Interval(**data[name])
-    return Metering(**known | {"notes": tuple(data.get("notes", ()))})

@@ -22,7 +22,7 @@ from ekc.search.payoff import WhilePaying
 from ekc.search.progress import Progress
 from ekc.search.result import DeviceNote, Trial, TuningResult
 from ekc.search.rounds import Rounds, population_size
-from ekc.search.space import Space
+from ekc.search.schedules import Schedules
 from ekc.search.task import ScheduleTask
 
 CLOCKS_TRIED = 8
@@ -40,7 +40,7 @@ class Run:
 
     def __init__(
         self,
-        space: Space,
+        space: Schedules,
         bench: Bench,
         workers: Executor,
         wish: Wish,

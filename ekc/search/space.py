@@ -186,6 +186,10 @@ class Space:
             *(s.filled(values) for s in self.structures[population.structure[row]].steps)
         )
 
+    def structure_name(self, population: Population, row: int) -> str:
+        """Which structure a genome has, in words."""
+        return self.structures[int(population.structure[row])].name
+
     def refusals(self, population: Population, row: int) -> Iterator[Refusal]:
         """Why one genome is not legal."""
         program = self.walks.program(int(population.structure[row]), self.values(population, row))

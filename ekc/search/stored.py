@@ -7,11 +7,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from ekc.devices.plain import read_metering, read_timing
 from ekc.errors import InvalidInput
 from ekc.ir.schedule import Schedule
 from ekc.search.candidate import Candidate
 from ekc.search.finals import REFUSED
-from ekc.search.measuring import is_executed, read_metering, read_timing
+from ekc.search.measuring import is_executed
 from ekc.search.result import Trial
 from ekc.search.rows import Row
 

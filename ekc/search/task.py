@@ -23,7 +23,7 @@ from ekc.search.objective import merit
 from ekc.search.options import Wish
 from ekc.search.population import Population
 from ekc.search.progress import Progress
-from ekc.search.space import Space
+from ekc.search.schedules import Schedules
 
 Array = NDArray[np.float64]
 
@@ -39,7 +39,7 @@ class ScheduleTask:
 
     def __init__(
         self,
-        space: Space,
+        space: Schedules,
         bench: Bench,
         workers: Executor,
         wish: Wish,
@@ -69,7 +69,7 @@ class ScheduleTask:
         if schedule.digest in self._tried:
             return None
         self._tried.add(schedule.digest)
-        return self.candidate(schedule, self.space.structures[population.structure[row]].name, number)
+        return self.candidate(schedule, self.space.structure_name(population, row), number)
 
     def candidate(self, schedule: Schedule, structure: str, number: int) -> Candidate:
         """A schedule with what its analysis says, aimed at the device."""

@@ -7,12 +7,14 @@ model so that few are metered, and a share of metering that follows the model's 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
 from ekc import devices
+from ekc.devices.base import Device
+from ekc.devices.recording import RecordedDevice
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
@@ -22,9 +24,11 @@ from ekc.search.measuring import Bench
 from ekc.search.objective import checked_objective
 from ekc.search.options import Wish, check_options, check_start
 from ekc.search.progress import announce, progress_bar
+from ekc.search.recorded_schedules import RecordedBench, recorded_schedules
 from ekc.search.records import RecordStore
 from ekc.search.result import TuningResult
 from ekc.search.run import Run
+from ekc.search.schedules import Schedules
 from ekc.search.space import Space
 
 
@@ -45,7 +49,8 @@ def tune(
 ) -> TuningResult:
     """Search the schedules of `op` for the one that costs least at the speed of the fastest.
 
-    target: "auto", "cuda:N" or a simulated device such as "a100". trials: schedules to compile and
+    target: "auto", "cuda:N", a simulated device such as "a100", or "recorded:FILE", which replays what was
+    measured and tries nothing else. trials: schedules to compile and
     time, all of them (256 if nothing is said). effort: instead of trials, "quick", "standard" or "full":
     at most 64, 256 or 1024, fewer where another round would not pay (`payoff.py` has the rule).
     objective: "energy" (least joules among kernels at most `max_slowdown` slower than the fastest),
@@ -68,14 +73,27 @@ def tune(
     trials = asked.trials if trials is None else trials
     wish = Wish(trials, objective, max_slowdown, clocks == "search", seed, time_budget_s, calls)
     device = devices.open(target)
-    space = Space(op, device.limits)
     with ExitStack() as stack:
-        store = stack.enter_context(RecordStore(records))
+        space, bench, outlook = _prepared(stack, op, device, wish, records)
         if progress:
-            announce(str(forecast(space, device, wish)))
+            announce(outlook())
         workers = executor or _threads(stack)
         tell = stack.enter_context(progress_bar(trials, f"{op.name} on {device.label}", progress))
-        return Run(space, Bench(device, store), workers, wish, tell).run(start)
+        return Run(space, bench, workers, wish, tell).run(start)
+
+
+def _prepared(
+    stack: ExitStack, op: Operator, device: Device, wish: Wish, records: str | Path | None
+) -> tuple[Schedules, Bench, Callable[[], str]]:
+    """What is searched, where its figures come from, and what to tell beforehand."""
+    if isinstance(device, RecordedDevice):
+        if records is not None:
+            raise InvalidInput(f"records: {device.label} is replayed, so nothing is measured; leave them out")
+        recorded = recorded_schedules(op, device, wish.objective)
+        return recorded, RecordedBench(device), lambda: f"replay of {len(recorded.rows)} recorded schedules"
+    space = Space(op, device.limits)
+    store = stack.enter_context(RecordStore(records))
+    return space, Bench(device, store), lambda: str(forecast(space, device, wish))
 
 
 def _threads(stack: ExitStack) -> Executor:

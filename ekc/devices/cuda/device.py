@@ -131,6 +131,7 @@ class CudaDevice:
             samples=len(samples.seconds),
             conditions=self._conditions(gpu, kernel, seen),
             method=f"{samples.method}, {samples.calls} calls a sample",
+            samples_s=tuple(float(x) for x in samples.seconds),
         )
 
     def _check_arch(self, kernel: CompiledKernel) -> None:

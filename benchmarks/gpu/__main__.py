@@ -1,0 +1,130 @@
+"""One visit to a GPU: checked, compared, recorded, tuned, within the minutes that there are.
+
+    python -m benchmarks.gpu PART... [--minutes N] [--out DIR] [--device cuda:0] [--dry-run] [--set-clocks]
+
+PART: check, versus, record, tune, fidelity, traces; all (what fits into the minutes, most valuable first); or
+prepare (beforehand, on a machine without a GPU: --device h200 chooses the schedules of versus there). A run
+into a folder that is there goes on where the last one stopped. See docs/kit.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+from benchmarks.gpu import check, fidelity, plan, record, traces, tune, versus
+from benchmarks.gpu.budget import Budget
+from benchmarks.gpu.folder import REPORT
+from benchmarks.gpu.kit import Kit
+from ekc.errors import EkcError, RecordError
+
+PARTS: dict[str, ModuleType] = {
+    "check": check,
+    "versus": versus,
+    "record": record,
+    "fidelity": fidelity,
+    "tune": tune,
+    "traces": traces,
+}
+"""Most valuable first."""
+OTHERS = {"prepare": plan}
+DRY_MINUTES = 1.8
+INTERRUPTED, BAD_INPUT = 130, 2
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the parts; the tables, printed and in the folder."""
+    asked = _asked(words)
+    names = list(PARTS) if "all" in asked.parts else list(dict.fromkeys(asked.parts))
+    try:
+        kit = Kit.opened(asked.device, asked.out, asked.dry_run, asked.seed, asked.set_clocks)
+    except EkcError as problem:
+        print(f"benchmarks.gpu: {problem}", file=sys.stderr)
+        return BAD_INPUT
+    minutes = asked.minutes or (DRY_MINUTES if kit.dry else sum(_part(name).MINUTES for name in names))
+    interrupted = False
+    try:
+        _run(kit, names, minutes)
+    except KeyboardInterrupt:
+        interrupted = True
+    except RecordError as problem:
+        print(f"benchmarks.gpu: {problem}", file=sys.stderr)
+        return BAD_INPUT
+    finally:
+        kit.close()
+    report = "\n\n".join([_head(kit), *(_told(kit, name) for name in names)])
+    (kit.folder.path / REPORT).write_text(report + "\n")
+    print(report)
+    told = [row for name in names for row in (*kit.folder.of(name), *kit.folder.notes(name))]
+    return INTERRUPTED if interrupted else int(any(row["status"] == "FAIL" for row in told))
+
+
+def _run(kit: Kit, names: Sequence[str], minutes: float) -> None:
+    """Each part gets what it asks for, as long as there are minutes; in a dry run, its share of them."""
+    end = time.monotonic() + 60 * minutes
+    asked = {name: _part(name).MINUTES for name in names}
+    if kit.dry or len(names) == 1:
+        asked = dict.fromkeys(names, minutes / len(names))
+    for name in names:
+        seconds = min(60 * asked[name], end - time.monotonic())
+        if seconds <= 0:
+            kit.folder.note(name, "not run", f"the {minutes:g} minutes are used")
+            continue
+        print(f"{name}: {seconds:.0f} s on {kit.device.label}", file=sys.stderr)
+        try:
+            _part(name).run(kit, Budget(seconds))
+        except RecordError:
+            raise
+        except Exception as problem:
+            # A mistake in one part must not cost the minutes of those after it.
+            traceback.print_exc()
+            kit.folder.note(name, "FAIL", f"{type(problem).__name__}: {problem}")
+
+
+def _told(kit: Kit, name: str) -> str:
+    """The table of a part, and what is to be said of it."""
+    notes = [f"  {row['status']}: {row['reason']}" for row in kit.folder.notes(name)]
+    return "\n".join([_part(name).table(kit), *notes])
+
+
+def _part(name: str) -> ModuleType:
+    return (PARTS | OTHERS)[name]
+
+
+def _head(kit: Kit) -> str:
+    told = kit.folder.runs()[-1]
+    facts = ("driver", "nvrtc", "arch", "clock_regime", "data_policy", "ekc", "python", "numpy", "machine")
+    lines = [f"{told['device']}, {told['created']}", ", ".join(f"{fact} {told[fact]}" for fact in facts)]
+    if told["dry_run"]:
+        lines.append("DRY RUN: every figure is simulated. Nothing ran on a GPU.")
+    elif told["simulated"]:
+        lines.append("Every figure is simulated. Nothing ran on a GPU.")
+    return "\n".join(lines)
+
+
+def _asked(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("parts", nargs="+", metavar="PART", choices=(*PARTS, *OTHERS, "all"))
+    parser.add_argument("--minutes", type=float, help="for all parts together; default: what they ask for")
+    parser.add_argument("--out", type=Path, default=Path("gpu-out"), help="folder; default: gpu-out")
+    parser.add_argument("--device", default="cuda:0", help="default: cuda:0")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--dry-run", action="store_true", help="everything on a simulated device, in minutes")
+    parser.add_argument("--set-clocks", action="store_true", help="allow setting the clock, put back after")
+    asked = parser.parse_args(words)
+    if asked.minutes is not None and not asked.minutes > 0:
+        parser.error(f"--minutes {asked.minutes:g}: above 0")
+    return asked
+
+
+if __name__ == "__main__":
+    sys.exit(main())

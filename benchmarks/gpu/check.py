@@ -1,0 +1,85 @@
+"""Every operator and element type, executed on the device and held against float64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from benchmarks.gpu.budget import Budget
+from benchmarks.gpu.items import CHECKED, DTYPES
+from benchmarks.gpu.kit import Kit
+from benchmarks.gpu.sampling import Sampler
+from ekc.errors import EkcError, InvalidInput
+from ekc.ir.agreement import random_inputs
+from ekc.ir.expected import Expected
+from ekc.ir.operator import Operator
+from ekc.ir.schedule import Schedule
+from ekc.search.text_table import text_table
+
+MINUTES = 2.0
+DRAWN = 3
+"""Schedules of each operator beside the naive one."""
+POPULATION = 48
+"""Genomes drawn for them: breeding would cost more than it shows here."""
+DRY = 9
+"""A dry run takes each so many-th of the operators and types."""
+
+
+def run(kit: Kit, budget: Budget) -> None:
+    """A row for each operator and type that exists."""
+    todo = list(_operators())[:: DRY if kit.dry else 1]
+    known = [item for item, _ in todo if kit.folder.find("check", item)]
+    for item, op in budget.affordable([one for one in todo if one[0] not in known]):
+        _check(kit, item, op)
+
+
+def _operators() -> Iterator[tuple[str, Operator]]:
+    """Types in turn, so that a part cut short has seen each of them."""
+    for name, make in CHECKED.items():
+        for dtype in DTYPES:
+            try:
+                yield f"{name}, {dtype}", make(dtype)
+            except InvalidInput:
+                # Not every operator takes every type: int8 has no softmax.
+                continue
+
+
+def _check(kit: Kit, item: str, op: Operator) -> None:
+    expected = Expected(op, random_inputs(op))
+    count = 2 if kit.dry else 1 + DRAWN
+    sampler = Sampler(op, kit.device.limits, kit.device.peaks, kit.seed, POPULATION)
+    schedules = [schedule for schedule, _ in sampler.drawn(count)]
+    said: list[dict[str, str]] = []
+    for schedule, kernel in kit.kernels(schedules):
+        try:
+            fault, verdict = kit.verdict(schedule, kernel(), expected)
+        except EkcError as problem:
+            fault, verdict = _kind(schedule, problem), str(problem)
+        said.append({"digest": schedule.digest, "fault": fault, "verdict": verdict})
+    bad = [one for one in said if one["fault"]]
+    kit.folder.add("check", item, "FAIL" if bad else "ok", kernels=said, right=len(said) - len(bad))
+
+
+def _kind(schedule: Schedule, problem: EkcError) -> str:
+    return f"{type(problem).__name__} of {schedule.digest}"
+
+
+def table(kit: Kit) -> str:
+    """Operators down, one line each; what is wrong is told below."""
+    rows = kit.folder.of("check")
+    by_name: dict[str, list[str]] = {}
+    for row in rows:
+        name, dtype = row["item"].rsplit(", ", 1)
+        kernels = len(row["kernels"])
+        told = dtype if row["status"] == "ok" else f"{dtype} {kernels - row['right']} of {kernels} WRONG"
+        by_name.setdefault(name, []).append(told)
+    lines = [(name, ", ".join(told)) for name, told in by_name.items()]
+    wrong = [
+        f"  {row['item']}: {one['fault']}: {one['verdict']}"
+        for row in rows
+        for one in row["kernels"]
+        if one["fault"]
+    ]
+    kernels = sum(len(row["kernels"]) for row in rows)
+    right = sum(row["right"] for row in rows)
+    title = f"check: {right} of {kernels} kernels right, of {len(rows)} operators and types"
+    return "\n".join([text_table(("operator", "types that are right"), lines, title, labels=2), *wrong])

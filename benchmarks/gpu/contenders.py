@@ -1,0 +1,101 @@
+"""What is compared: things that can be timed and metered, in turn, under the same rules."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ekc.codegen.compiled import CompiledKernel
+from ekc.devices.base import Device, Interval, Metering, Timing
+from ekc.devices.difference import Difference, Measured, difference
+from ekc.errors import EkcError
+
+
+class Contender(Protocol):
+    """One way to compute an operator."""
+
+    name: str
+
+    def time(self, turn: int) -> Timing:
+        """Latency of a call, warm."""
+
+    def meter(self, turn: int, seconds: float) -> Metering:
+        """Energy of a call, back to back."""
+
+
+@dataclass
+class Ours:
+    """A kernel of ekc on the device."""
+
+    name: str
+    device: Device
+    kernel: CompiledKernel
+
+    def time(self, turn: int) -> Timing:
+        """See `Contender`."""
+        return self.device.time(self.kernel, draw=turn)
+
+    def meter(self, turn: int, seconds: float) -> Metering:
+        """See `Contender`."""
+        return self.device.meter(self.kernel, seconds=seconds, draw=turn)
+
+
+def ratio(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> Difference | None:
+    """theirs / ours: above 1, ours is the better one. None where a measurement is missing."""
+    if not ours or len(ours) != len(theirs):
+        return None
+    return difference([_measured(x) for x in theirs], [_measured(x) for x in ours])
+
+
+def _measured(figure: Sequence[float]) -> Measured:
+    value, low, high = figure
+    return Measured(value, Interval(low, high))
+
+
+def middle(figures: Sequence[Sequence[float]], scale: float) -> str:
+    """The median of the turns, as text."""
+    return f"{scale * statistics.median(value for value, _, _ in figures):.4g}" if figures else "-"
+
+
+def interleaved(contenders: Sequence[Contender], turns: int, windows: int, window_s: float) -> dict[str, Any]:
+    """A B, B A, and so on: first latencies, then energies. By contender: figures turn by turn, each with its
+    95 % interval as [value, low, high], and what went wrong."""
+    found: dict[str, Any] = {one.name: {"latency_s": [], "energy_j": [], "problem": ""} for one in contenders}
+    for turn in range(turns):
+        for one in contenders[:: -1 if turn % 2 else 1]:
+            _note(found[one.name], lambda one=one, turn=turn: _timed(one.time(turn)))
+    for turn in range(windows):
+        for one in contenders[:: -1 if turn % 2 else 1]:
+            _note(found[one.name], lambda one=one, turn=turn: _metered(one.meter(turn, window_s)))
+    return found
+
+
+def _note(into: dict[str, Any], measure: Any) -> None:
+    if into["problem"]:
+        return
+    try:
+        figures = measure()
+    except EkcError as problem:
+        into["problem"] = str(problem)
+        return
+    for name, value in figures.items():
+        into[name] = [*into[name], value] if isinstance(into.get(name), list) else value
+
+
+def _timed(timing: Timing) -> dict[str, Any]:
+    told, span = timing.conditions, timing.interval_s
+    figure = (timing.latency_s, span.low, span.high)
+    return {"latency_s": figure, "clock_mhz": told.clock_mhz, "method": timing.method}
+
+
+def _metered(metering: Metering) -> dict[str, Any]:
+    told, span = metering.conditions, metering.energy_interval_j
+    return {
+        "energy_j": (metering.energy_j, span.low, span.high),
+        "power_w": metering.power_w,
+        "metered_clock_mhz": told.clock_mhz,
+        "throttle": ", ".join(told.throttle),
+        "temperature_c": told.temperature_c,
+    }

@@ -1,0 +1,105 @@
+"""The simulated model of this GPU against what was measured on it: the rows of the recording, one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.gpu.budget import Budget
+from benchmarks.gpu.folder import RECORDING
+from benchmarks.gpu.kit import Kit
+from ekc import devices
+from ekc.devices import specs
+from ekc.devices.base import Device
+from ekc.devices.recording import Recorded, read
+from ekc.errors import EkcError
+from ekc.search import prior
+from ekc.search.model import spearman
+from ekc.search.text_table import text_table
+
+MINUTES = 2.0
+
+
+def run(kit: Kit, budget: Budget) -> None:
+    """A row for each recorded schedule that was metered, then for those only timed."""
+    file = kit.folder.path / RECORDING
+    if not file.exists():
+        kit.folder.note("fidelity", "not run", "nothing is recorded yet: run the part record")
+        return
+    recording = read(file)
+    model = model_of(recording.origin.name)
+    if model is None:
+        names = ", ".join(specs.names())
+        why = f"there is no simulated model of {recording.origin.name}, only of {names}"
+        kit.folder.note("fidelity", "not run", why)
+        return
+    timed = sorted((r for r in recording.rows if r.timings), key=lambda r: not r.meterings)
+    todo = (r for r in timed if kit.folder.find("fidelity", r.digest) is None)
+    for row in budget.affordable(todo):
+        _simulate(kit, model, row, str(recording.operators[row.operator]).splitlines()[0])
+
+
+def model_of(name: str) -> Device | None:
+    """The simulated device whose name is in the product name: rtx4090 in NVIDIA GeForce RTX 4090."""
+    plain = "".join(filter(str.isalnum, name.lower()))
+    found = [known for known in specs.names() if known in plain]
+    return devices.open(max(found, key=len)) if found else None
+
+
+def _simulate(kit: Kit, model: Device, row: Recorded, operator: str) -> None:
+    figures = {name: np.array([value]) for name, value in row.figures.items()}
+    facts: dict[str, Any] = {
+        "operator": operator,
+        "latency_s": row.timing().latency_s,
+        "prior_s": float(prior.latency(figures, model.peaks)[0]),
+    }
+    try:
+        kernel = kit.kernel(row.schedule)
+        facts["simulated_s"] = model.time(kernel).latency_s
+        if row.meterings:
+            metering = row.metering()
+            facts |= {"power_w": metering.power_w, "simulated_w": model.meter(kernel).power_w}
+    except EkcError as problem:
+        kit.folder.add("fidelity", row.digest, str(problem), **facts)
+        return
+    kit.folder.add("fidelity", row.digest, "ok", model=model.label, **facts)
+
+
+def table(kit: Kit) -> str:
+    """Rank correlations and errors by operator; beside the model stands the prior, which knows the analysis
+    only, and a constant power."""
+    rows = [r for r in kit.folder.of("fidelity") if r["status"] == "ok"]
+    if not rows:
+        return "fidelity: nothing to compare"
+    lines = [
+        _line(op, [r for r in rows if r["operator"] == op])
+        for op in dict.fromkeys(r["operator"] for r in rows)
+    ]
+    heads = ("operator", "rows", "latency: rank", "error", "prior: rank", "power: error", "constant: error")
+    title = f"fidelity: {rows[0]['model']} against {kit.device.label}"
+    told = text_table(heads, lines, title)
+    if read(kit.folder.path / RECORDING).origin.simulated:
+        told += "\n  the recording is of the simulated model itself, so nothing is learned of a GPU"
+    return told
+
+
+def _line(operator: str, rows: list[dict[str, Any]]) -> tuple[str, ...]:
+    real, simulated, expected = (
+        np.array([r[k] for r in rows]) for k in ("latency_s", "simulated_s", "prior_s")
+    )
+    metered = [r for r in rows if "power_w" in r]
+    watts, said = (np.array([r[k] for r in metered]) for k in ("power_w", "simulated_w"))
+    constant = np.full(len(watts), np.median(watts)) if len(watts) else watts
+    ranks = (_rank(simulated, real), _error(simulated, real), _rank(expected, real))
+    return operator, str(len(rows)), *ranks, _error(said, watts), _error(constant, watts)
+
+
+def _rank(a: NDArray[np.float64], b: NDArray[np.float64]) -> str:
+    found = spearman(a, b)
+    return "-" if found is None else f"{found:.2f}"
+
+
+def _error(said: NDArray[np.float64], true: NDArray[np.float64]) -> str:
+    return f"{np.median(np.abs(said / true - 1)):.1%}" if len(true) else "-"

@@ -1,0 +1,100 @@
+"""What a run leaves behind: few files, small ones, and every row in them before the next is measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ekc.errors import RecordError
+
+ROWS = "rows.jsonl"
+RECORDING = "recording.jsonl.gz"
+TUNING = "tuning.db"
+TRACES = "traces.json.gz"
+PLAN = "plan.json"
+REPORT = "report.txt"
+FILES = (ROWS, RECORDING, TUNING, TRACES, PLAN, REPORT)
+"""At most these six."""
+MOST_BYTES = 16_000_000
+"""Of each."""
+VERSION = 1
+
+Row = dict[str, Any]
+
+
+class Folder:
+    """The folder of a run, with the rows that are in it. A run into the same folder goes on where the last
+    one stopped. Raises `RecordError` for one of another device, or that cannot be written."""
+
+    def __init__(self, path: Path, conditions: Mapping[str, Any]) -> None:
+        self.path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self.rows = _read(path / ROWS)
+            self._check(conditions)
+            self._add({"part": "run", "version": VERSION, **conditions})
+        except OSError as problem:
+            raise RecordError(f"{path} cannot be used: {problem.strerror}; name another --out") from None
+
+    def _check(self, conditions: Mapping[str, Any]) -> None:
+        for then in self.runs():
+            if then["version"] != VERSION:
+                raise RecordError(f"{self.path} has rows of version {then['version']}; name another --out")
+            if then["device"] != conditions["device"]:
+                raise RecordError(
+                    f"{self.path} is of {then['device']}, this is {conditions['device']}: name another --out"
+                )
+
+    def of(self, part: str) -> list[Row]:
+        """The last row of each item of a part, oldest item first."""
+        found = [row for row in self.rows if row["part"] == part and row["item"]]
+        return list({row["item"]: row for row in found}.values())
+
+    def runs(self) -> list[Row]:
+        """The conditions of every run into this folder, the present one last."""
+        return [row for row in self.rows if row["part"] == "run"]
+
+    def find(self, part: str, item: str) -> Row | None:
+        """The last row of an item, if it is on file and tells a figure: what was not run is tried again."""
+        found = [row for row in self.of(part) if row["item"] == item and row["status"] != "not run"]
+        return found[0] if found else None
+
+    def add(self, part: str, item: str, status: str, **facts: Any) -> Row:
+        """Write a row: status "ok", "FAIL", "not run", or what went wrong."""
+        return self._add({"part": part, "item": item, "status": status, **facts})
+
+    def note(self, part: str, status: str, reason: str) -> Row:
+        """Write what is to be said of a whole part in this run."""
+        return self.add(part, "", status, reason=reason)
+
+    def notes(self, part: str) -> list[Row]:
+        """What was said of it in this run."""
+        begun = max(n for n, row in enumerate(self.rows) if row["part"] == "run")
+        return [row for row in self.rows[begun:] if row["part"] == part and not row["item"]]
+
+    def _add(self, row: Row) -> Row:
+        with (self.path / ROWS).open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        self.rows.append(row)
+        return row
+
+    def full(self, name: str) -> bool:
+        """Whether a file is near its limit: nothing more goes into it."""
+        file = self.path / name
+        return file.exists() and file.stat().st_size > 0.9 * MOST_BYTES
+
+
+def _read(path: Path) -> list[Row]:
+    """All rows; a last line that was cut short by a kill is dropped, from the file too."""
+    if not path.exists():
+        return []
+    text = path.read_text()
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        path.write_text(whole)
+    try:
+        return [json.loads(line) for line in whole.splitlines()]
+    except ValueError as problem:
+        raise RecordError(f"{path} is damaged ({problem}); name another --out") from None

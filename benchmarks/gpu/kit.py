@@ -1,0 +1,119 @@
+"""What the parts share: the device, the folder, and whether all of it is a dry run."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.gpu.folder import Folder
+from ekc import devices
+from ekc.codegen import nvrtc
+from ekc.codegen.compiled import CompiledKernel
+from ekc.codegen.generate import compile_schedule
+from ekc.devices.base import Device
+from ekc.devices.cuda.target import parse
+from ekc.devices.gate import judged
+from ekc.devices.verify import verify
+from ekc.errors import DeviceError
+from ekc.ir.expected import Expected
+from ekc.ir.schedule import Schedule
+from ekc.version import __version__
+
+DRY_TARGET = "a100"
+AHEAD = 2
+"""Kernels compiled ahead of those measured, for each core."""
+
+
+@dataclass
+class Kit:
+    """One run."""
+
+    target: str
+    device: Device
+    folder: Folder
+    dry: bool
+    seed: int
+    set_clocks: bool
+    workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(os.cpu_count() or 1))
+
+    @classmethod
+    def opened(cls, target: str, out: Path, dry: bool, seed: int, set_clocks: bool) -> Kit:
+        """Opens the device; a dry run has a simulated one. Raises `EkcError`."""
+        target = DRY_TARGET if dry else target
+        device = devices.open(target)
+        if set_clocks:
+            device = _fixed(device)
+        return cls(target, device, Folder(out, conditions(device, dry, seed)), dry, seed, set_clocks)
+
+    @property
+    def gpu(self) -> int:
+        """The number of the GPU, as the driver counts."""
+        return (parse(self.target).indices or (0,))[0]
+
+    def kernel(self, schedule: Schedule) -> CompiledKernel:
+        """Compiled for the device. Raises what the compiler raises."""
+        return compile_schedule(schedule, self.device.arch, self.device.limits)
+
+    def kernels(
+        self, schedules: Iterable[Schedule]
+    ) -> Iterator[tuple[Schedule, Callable[[], CompiledKernel]]]:
+        """Schedules in order, each with its kernel, compiled a few ahead in the background."""
+        waiting: list[tuple[Schedule, Future[CompiledKernel]]] = []
+        ahead = AHEAD * (os.cpu_count() or 1)
+        for schedule in schedules:
+            waiting.append((schedule, self.workers.submit(self.kernel, schedule)))
+            if len(waiting) > ahead:
+                first, job = waiting.pop(0)
+                yield first, job.result
+        for first, job in waiting:
+            yield first, job.result
+
+    def verdict(self, schedule: Schedule, kernel: CompiledKernel, expected: Expected) -> tuple[str, str]:
+        """(fault or "", all that is said): executed on the device where it can, else by the PTX machine.
+
+        Raises `EkcError` where neither can execute it."""
+        found = judged(self.device, schedule, kernel, expected) or verify(schedule, kernel, expected)
+        return found.fault, str(found)
+
+    def close(self) -> None:
+        """End what runs in the background, and the device's worker."""
+        self.workers.shutdown(cancel_futures=True)
+        end = getattr(self.device, "close", None)
+        if end is not None:
+            end()
+
+
+def _fixed(device: Device) -> Device:
+    """At the highest clock that the device can be set to. Raises `DeviceError` where it cannot."""
+    offered = device.clocks()
+    if not offered.mhz:
+        raise DeviceError(f"--set-clocks: {offered.reason}")
+    return device.at_clock(offered.mhz[-1])
+
+
+def conditions(device: Device, dry: bool, seed: int) -> dict[str, Any]:
+    """What the rows of a run are evidence about."""
+    return {
+        "device": device.label,
+        "simulated": device.simulated,
+        "dry_run": dry,
+        "arch": device.arch,
+        "driver": device.driver,
+        "nvrtc": nvrtc.version(),
+        "clock_regime": device.clock_regime,
+        "data_policy": device.data_policy,
+        "ekc": __version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "seed": seed,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }

@@ -1,0 +1,71 @@
+"""Small training loops in PyTorch, with data made on the spot: a step each, to be called again and again."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+Step = Callable[[], None]
+
+
+def perceptron(torch: Any) -> Step:
+    """Four wide layers: products of matrices."""
+    layers = [torch.nn.Linear(4096, 4096), torch.nn.ReLU()]
+    model = torch.nn.Sequential(*layers, *_again(torch, 3), torch.nn.Linear(4096, 1000)).cuda()
+    return _step(torch, model, lambda: torch.randn(4096, 4096, device="cuda"), 1000, batches=8)
+
+
+def _again(torch: Any, times: int) -> list[Any]:
+    return [layer for _ in range(times) for layer in (torch.nn.Linear(4096, 4096), torch.nn.ReLU())]
+
+
+def convolutional(torch: Any) -> Step:
+    """Convolutions and norms, as in a ResNet's first stages."""
+    nn = torch.nn
+    widths = (3, 64, 128, 256)
+    layers: list[Any] = []
+    for inside, outside in itertools.pairwise(widths):
+        layers += [nn.Conv2d(inside, outside, 3, stride=2, padding=1), nn.BatchNorm2d(outside), nn.ReLU()]
+        layers += [nn.Conv2d(outside, outside, 3, padding=1), nn.BatchNorm2d(outside), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 100)).cuda()
+    return _step(torch, model, lambda: torch.randn(128, 3, 112, 112, device="cuda"), 100, batches=8)
+
+
+def transformer(torch: Any) -> Step:
+    """Attention and feed-forward layers, in bfloat16."""
+    nn = torch.nn
+    layer = nn.TransformerEncoderLayer(768, 12, 3072, batch_first=True)
+    body = nn.TransformerEncoder(layer, 6)
+    model = nn.Sequential(body, nn.Flatten(), nn.Linear(128 * 768, 100)).cuda()
+    return _step(torch, model, lambda: torch.randn(32, 128, 768, device="cuda"), 100, batches=8, half=True)
+
+
+LOOPS: dict[str, Callable[[Any], Step]] = {
+    "perceptron": perceptron,
+    "convolutional": convolutional,
+    "transformer": transformer,
+}
+
+
+def _step(
+    torch: Any, model: Any, draw: Callable[[], Any], classes: int, batches: int, half: bool = False
+) -> Step:
+    """A training step of several batches with an optimiser at its end, then new data from the host, which
+    leaves the GPU waiting: so that a step shows."""
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    loss_of = torch.nn.CrossEntropyLoss()
+
+    def step() -> None:
+        inputs = draw()
+        labels = torch.randint(0, classes, (inputs.shape[0],)).cuda()
+        for _ in range(batches):
+            with torch.autocast("cuda", dtype=torch.bfloat16, enabled=half):
+                loss = loss_of(model(inputs), labels)
+            loss.backward()
+        optimiser.step()
+        optimiser.zero_grad()
+        float(loss)
+        inputs.cpu()
+
+    return step

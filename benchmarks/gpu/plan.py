@@ -1,0 +1,82 @@
+"""Which schedules are tried: chosen beforehand on the simulated model of a GPU, or, without a plan, by the
+prior alone on the spot. Minutes on a GPU are not for searching what a simulation can rule out."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+from benchmarks.gpu.budget import Budget
+from benchmarks.gpu.folder import PLAN
+from benchmarks.gpu.items import Item, small_items, versus_items
+from benchmarks.gpu.kit import Kit
+from benchmarks.gpu.sampling import Sampler
+from ekc.errors import EkcError, RecordError
+from ekc.ir.schedule import Schedule
+from ekc.search.text_table import text_table
+from ekc.search.tuner import tune
+
+MINUTES = 60.0
+TRIALS, DRY_TRIALS = 96, 4
+KEPT = 12
+POPULATION = 2048
+VERSION = 1
+
+
+def run(kit: Kit, budget: Budget) -> None:
+    """Tune every item of `versus` on the device, which should be a simulated one; keep the fastest."""
+    if importlib.util.find_spec("xgboost") is None:
+        kit.folder.note("prepare", "not run", "xgboost is not installed")
+        return
+    items = small_items() if kit.dry else versus_items()
+    file = kit.folder.path / PLAN
+    known = read(file)
+    for item in budget.affordable(one for one in items if one.name not in known):
+        try:
+            known[item.name] = _kept(kit, item)
+            kit.folder.add("prepare", item.name, "ok", kept=len(known[item.name]))
+        except EkcError as problem:
+            kit.folder.add("prepare", item.name, str(problem))
+        text = {"version": VERSION, "chosen_on": kit.device.label, "schedules": known}
+        file.write_text(json.dumps(text))
+
+
+def _kept(kit: Kit, item: Item) -> list[str]:
+    trials = DRY_TRIALS if kit.dry else TRIALS
+    result = tune(
+        item.op, target=kit.target, objective="latency", trials=trials, seed=kit.seed, progress=False
+    )
+    timed = [t for t in result.trials if t.ok and t.latency_s]
+    ranked = sorted(timed, key=lambda t: (t.latency_s or 0.0, t.schedule.digest))
+    return [trial.schedule.to_json() for trial in ranked[:KEPT]]
+
+
+def read(file: Path) -> dict[str, list[str]]:
+    """Schedules by item; none where there is no file. Raises `RecordError` for another version."""
+    if not file.exists():
+        return {}
+    try:
+        data = json.loads(file.read_text())
+        if data["version"] != VERSION:
+            raise RecordError(f"{file} is of version {data['version']}, this reads {VERSION}: prepare again")
+        return dict(data["schedules"])
+    except (ValueError, KeyError, TypeError) as problem:
+        raise RecordError(f"{file} is no plan ({problem}); remove it or prepare again") from None
+
+
+def schedules(kit: Kit, item: Item, count: int) -> list[Schedule]:
+    """What to try of an item, most promising first."""
+    planned = read(kit.folder.path / PLAN).get(item.name)
+    if planned:
+        return [Schedule.from_json(text) for text in planned[:count]]
+    size = 256 if kit.dry else POPULATION
+    sampler = Sampler(item.op, kit.device.limits, kit.device.peaks, kit.seed, size)
+    return [schedule for schedule, _ in sampler.best(count)]
+
+
+def table(kit: Kit) -> str:
+    """What was chosen."""
+    rows = [(r["item"], str(r.get("kept", r["status"]))) for r in kit.folder.of("prepare")]
+    title = f"prepare: schedules chosen on {kit.device.label}"
+    return text_table(("item", "schedules kept"), rows, title)

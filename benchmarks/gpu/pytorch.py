@@ -1,0 +1,187 @@
+"""cuBLAS and cuDNN, and what PyTorch writes in Triton, called through PyTorch on the same numbers as ours."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from benchmarks.gpu.contenders import Contender
+from benchmarks.gpu.graphs import GraphContender, calls_for, check
+from benchmarks.gpu.items import Item
+from benchmarks.gpu.kit import Kit
+from ekc.errors import DeviceError
+from ekc.ir.expected import Expected
+
+WARM_UP_CALLS = 3
+DTYPES = ("float32", "tf32", "float16", "bfloat16")
+Call = Callable[[], Any]
+
+
+def present() -> bool:
+    """Whether PyTorch is installed."""
+    return importlib.util.find_spec("torch") is not None
+
+
+def rivals(kit: Kit, item: Item, expected: Expected) -> tuple[list[Contender], dict[str, str]]:
+    """What PyTorch can hold against an item here, and why the rest cannot be had."""
+    import torch
+
+    library = "cuDNN" if item.kind == "conv2d" else "cuBLAS"
+    why = _unusable(torch, kit, item)
+    if why:
+        return [], dict.fromkeys((library, "Triton"), why)
+    torch.cuda.set_device(kit.gpu)
+    lab = Lab(torch, kit, item, expected)
+    found: list[Contender] = []
+    absent: dict[str, str] = {}
+    for name, make in ((library, lab.library), ("Triton", lab.triton)):
+        try:
+            found.append(make())
+        except Exception as problem:
+            # Whatever a library raises, the others are compared all the same.
+            absent[name] = f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0]}"
+    return found, absent
+
+
+def _unusable(torch: Any, kit: Kit, item: Item) -> str:
+    """Why nothing can be compared, or ""."""
+    if not torch.cuda.is_available():
+        return f"PyTorch {torch.__version__} sees no GPU"
+    theirs = torch.cuda.get_device_name(kit.gpu)
+    if theirs != kit.device.name:
+        return f"PyTorch's GPU {kit.gpu} is a {theirs}, not a {kit.device.name}"
+    dtype = item.op.inputs[0].dtype.name
+    return "" if dtype in DTYPES else f"PyTorch has no {item.kind} of {dtype} on a GPU"
+
+
+class Lab:
+    """The tensors of one item, and calls on them."""
+
+    def __init__(self, torch: Any, kit: Kit, item: Item, expected: Expected) -> None:
+        self._torch, self._kit, self._item, self._expected = torch, kit, item, expected
+        allow_tf32(torch.backends, item.op.inputs[0].dtype.name == "tf32")
+        torch.backends.cudnn.benchmark = True
+        self._inputs = [self._tensor(array) for array in expected.arrays]
+
+    def library(self) -> Contender:
+        """cuBLAS or cuDNN."""
+        torch, inputs, function = self._torch, self._inputs, self._function()
+        conv = self._item.kind == "conv2d"
+        name = f"cuDNN {torch.backends.cudnn.version()}" if conv else f"cuBLAS of CUDA {torch.version.cuda}"
+        return self._contender(name, lambda: function(*inputs))
+
+    def triton(self) -> Contender:
+        """A kernel that PyTorch writes in Triton and tunes."""
+        if not self._item.triton:
+            raise DeviceError("compared on the first two products only, as it takes half a minute to tune")
+        if importlib.util.find_spec("triton") is None:
+            raise DeviceError("Triton is not installed")
+        import triton
+
+        options = {"max_autotune": True, "max_autotune_gemm_backends": "TRITON"}
+        function, inputs = self._torch.compile(self._function(), options=options), self._inputs
+        return self._contender(f"Triton {triton.__version__}", lambda: function(*inputs))
+
+    def _contender(self, name: str, call: Call) -> Contender:
+        name = f"{name}, PyTorch {self._torch.__version__}"
+        result = _warm(self._torch, call)
+        check(name, result.float().cpu().numpy(), self._item, self._expected)
+        return GraphContender(name, self._kit.device, TorchGraph(self._torch, call))
+
+    def _function(self) -> Callable[..., Any]:
+        torch, item = self._torch, self._item
+        if item.kind != "conv2d":
+            matmul: Callable[..., Any] = torch.matmul
+            return matmul
+        return lambda x, w: torch.nn.functional.conv2d(x, w, stride=item.stride, padding=item.padding)
+
+    def _tensor(self, array: Any) -> Any:
+        if array.dtype.name == "bfloat16":
+            return self._torch.from_numpy(array.view(np.int16)).cuda().view(self._torch.bfloat16)
+        return self._torch.from_numpy(np.ascontiguousarray(array)).cuda()
+
+
+def allow_tf32(backends: Any, allowed: bool) -> None:
+    """Exact float32, unless tf32 is compared. PyTorch says it in one way up to 2.8 and in another from 2.9
+    on, and some of it fails where both are used."""
+    if hasattr(backends.cuda.matmul, "fp32_precision"):
+        mode = "tf32" if allowed else "ieee"
+        backends.cuda.matmul.fp32_precision = mode
+        backends.cudnn.conv.fp32_precision = mode
+    else:
+        backends.cuda.matmul.allow_tf32 = allowed
+        backends.cudnn.allow_tf32 = allowed
+
+
+def gpu_uuid(torch: Any) -> str:
+    """NVML's name of the GPU that PyTorch uses."""
+    said = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+    return said if said.startswith("GPU-") else f"GPU-{said}"
+
+
+def _warm(torch: Any, call: Call) -> Any:
+    """The result of a call, after a few on a stream of their own: libraries allocate and choose in their
+    first ones, which no graph can hold."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(WARM_UP_CALLS):
+            result = call()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    return result
+
+
+class TorchGraph:
+    """A `graphs.Machine`."""
+
+    def __init__(self, torch: Any, call: Call) -> None:
+        self._torch = torch
+        self._index = torch.cuda.current_device()
+        self.uuid = gpu_uuid(torch)
+        self.calls, self._graph = 1, self._captured(call, 1)
+        self.calls = calls_for(self._one_s())
+        self._graph = self._captured(call, self.calls)
+
+    def use(self) -> None:
+        """See `Machine`: a thread begins with the first GPU."""
+        self._torch.cuda.set_device(self._index)
+
+    def replay(self) -> None:
+        """See `Machine`."""
+        self._graph.replay()
+
+    def event(self) -> Any:
+        """See `Machine`."""
+        return self._torch.cuda.Event(enable_timing=True)
+
+    def record(self, event: Any) -> None:
+        """See `Machine`."""
+        event.record()
+
+    def wait(self, event: Any) -> None:
+        """See `Machine`."""
+        event.synchronize()
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        """See `Machine`; CUDA counts in milliseconds."""
+        return float(begin.elapsed_time(end)) / 1e3
+
+    def _captured(self, call: Call, calls: int) -> Any:
+        graph = self._torch.cuda.CUDAGraph()
+        with self._torch.cuda.graph(graph):
+            for _ in range(calls):
+                call()
+        return graph
+
+    def _one_s(self) -> float:
+        """Of a call, roughly."""
+        events = [self.event() for _ in range(2 * WARM_UP_CALLS)]
+        for event in events:
+            self.record(event)
+            self.replay()
+        self.wait(events[-1])
+        return self.seconds(events[WARM_UP_CALLS], events[-1]) / (WARM_UP_CALLS - 1)

@@ -1,0 +1,128 @@
+"""A stratified sample of schedules for each operator, timed and metered, good and bad, into a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from benchmarks.gpu.budget import Budget
+from benchmarks.gpu.folder import RECORDING
+from benchmarks.gpu.items import Item, recorded_items, small_items
+from benchmarks.gpu.kit import Kit
+from benchmarks.gpu.sampling import Named, Sampler
+from ekc.codegen.compiled import CompiledKernel
+from ekc.devices.recording import Writer, read
+from ekc.errors import CompileError, EkcError, ScheduleError
+from ekc.ir.agreement import random_inputs
+from ekc.ir.analysis import analyse
+from ekc.ir.expected import Expected
+from ekc.ir.schedule import Schedule
+from ekc.search.measuring import COMPILE, LABEL_WINDOW_S
+from ekc.search.text_table import text_table
+
+MINUTES = 10.0
+TIMED = 75
+"""Schedules of each operator: 300 of four."""
+METERED = (0, 2)
+"""Of every five timed: 120 of 300."""
+POPULATION = 2048
+DRY_TIMED = 6
+
+
+def run(kit: Kit, budget: Budget) -> None:
+    """Operators take turns, so that a part cut short has some of each."""
+    file = kit.folder.path / RECORDING
+    known = read(file).by_digest.keys() if file.exists() else set()
+    items = tuple(small_items()) if kit.dry else recorded_items()
+    lists = [_sample(kit, item) for item in items]
+    gates = [_Gate(kit, item) for item in items]
+    turns = [
+        (gate, n, *named)
+        for n, row in enumerate(zip(*lists, strict=True))
+        for gate, named in zip(gates, row, strict=True)
+        if named[0].digest not in known
+    ]
+    with Writer(file, kit.device) as writer:
+        for turn, kernel in budget.affordable(_compiled(kit, turns)):
+            if not kit.folder.full(RECORDING):
+                _record(kit, writer, turn, kernel)
+    rows = read(file).rows
+    kit.folder.add(
+        "record",
+        "recording",
+        "ok",
+        timed=sum(bool(r.timings) for r in rows),
+        metered=sum(bool(r.meterings) for r in rows),
+        failed=sum(bool(r.failure) for r in rows),
+        operators=len(items),
+        asked=sum(map(len, lists)),
+    )
+
+
+class _Gate:
+    """The reference of one operator, worked out when it is first asked for."""
+
+    def __init__(self, kit: Kit, item: Item) -> None:
+        self._kit, self._item = kit, item
+        self._expected: Expected | None = None
+
+    def verdict(self, schedule: Schedule, kernel: CompiledKernel) -> tuple[str, str]:
+        """(fault or "", all that is said)."""
+        if self._expected is None:
+            self._expected = Expected(self._item.op, random_inputs(self._item.op))
+        return self._kit.verdict(schedule, kernel, self._expected)
+
+
+Turn = tuple[_Gate, int, Schedule, str]
+Made = Callable[[], CompiledKernel]
+
+
+def _sample(kit: Kit, item: Item) -> list[Named]:
+    size, count = (256, DRY_TIMED) if kit.dry else (POPULATION, TIMED)
+    return Sampler(item.op, kit.device.limits, kit.device.peaks, kit.seed, size).stratified(count)
+
+
+def _compiled(kit: Kit, turns: list[Turn]) -> Iterator[tuple[Turn, Made]]:
+    kernels = kit.kernels(turn[2] for turn in turns)
+    for turn, (_, kernel) in zip(turns, kernels, strict=True):
+        yield turn, kernel
+
+
+def _record(kit: Kit, writer: Writer, turn: Turn, make: Made) -> None:
+    """One schedule: timed, and if it is its turn executed and metered; what fails is told in its row."""
+    gate, number, schedule, structure = turn
+    figures = analyse(schedule.program, kit.device.limits)
+    try:
+        kernel = make()
+    except (CompileError, ScheduleError) as problem:
+        writer.schedule(schedule, structure, figures, None)
+        writer.failure(schedule, f"{COMPILE}{problem}")
+        return
+    writer.schedule(schedule, structure, figures, kernel)
+    try:
+        writer.timing(schedule, kit.device.time(kernel))
+        if number % 5 not in METERED:
+            return
+        fault, verdict = gate.verdict(schedule, kernel)
+        writer.check(schedule, verdict)
+        if not fault:
+            writer.metering(schedule, kit.device.meter(kernel, seconds=LABEL_WINDOW_S))
+    except EkcError as problem:
+        writer.failure(schedule, f"device: {problem}")
+
+
+def table(kit: Kit) -> str:
+    """What is in the recording, operator by operator."""
+    file = kit.folder.path / RECORDING
+    if not file.exists():
+        return "record: nothing was recorded"
+    recording = read(file)
+    rows = []
+    for number, op in enumerate(recording.operators):
+        mine = [r for r in recording.rows if r.operator == number]
+        times = sorted(1e6 * r.timing().latency_s for r in mine if r.timings)
+        span = f"{times[0]:.4g} to {times[-1]:.4g}" if times else "-"
+        metered, failed = sum(bool(r.meterings) for r in mine), sum(bool(r.failure) for r in mine)
+        rows.append((str(op).splitlines()[0], str(len(times)), str(metered), str(failed), span))
+    heads = ("operator", "timed", "metered", "failed", "latency [us]")
+    size = file.stat().st_size / 1e6
+    return text_table(heads, rows, f"record: {recording.origin.told}; {size:.2f} MB")

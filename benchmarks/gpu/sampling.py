@@ -1,0 +1,83 @@
+"""Schedules to measure: some of every quality, or the few that look best before anything was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.devices.base import Peaks
+from ekc.ir.limits import Limits
+from ekc.ir.operator import Operator
+from ekc.ir.schedule import Schedule
+from ekc.search import prior
+from ekc.search.breeding import Breeder
+from ekc.search.naive import naive
+from ekc.search.population import Population
+from ekc.search.space import Space
+
+Named = tuple[Schedule, str]
+"""A schedule and its structure in words."""
+
+
+class Sampler:
+    """Draws schedules of one operator; the same for the same seed."""
+
+    def __init__(self, op: Operator, limits: Limits, peaks: Peaks, seed: int, size: int) -> None:
+        self._op, self._peaks = op, peaks
+        self._space = Space(op, limits)
+        self._breeder = Breeder(self._space, np.random.default_rng(seed), size)
+
+    def drawn(self, count: int) -> list[Named]:
+        """The naive schedule and legal ones drawn at random."""
+        legal = self._breeder.draw(self._breeder.size)
+        found = [(naive(self._op), "naive"), *(self._named(legal, row) for row in range(len(legal)))]
+        return list(_once(found))[:count]
+
+    def stratified(self, count: int) -> list[Named]:
+        """The naive schedule; then half of the rest out of equal slices of random ones in order of their
+        expected latency, and half likewise out of bred ones, which are good. Shuffled, so that any beginning
+        of the list is a stratified sample too."""
+        random, rest = self._breeder.random, count - 1
+        drawn = self._breeder.draw(self._breeder.size)
+        bred, _ = self._breeder.evolve(None, self._expected)
+        found = [*self._slices(drawn, rest // 2), *self._slices(bred, rest - rest // 2)]
+        order = [found[i] for i in random.permutation(len(found))]
+        return [(naive(self._op), "naive"), *_once(order)][:count]
+
+    def best(self, count: int) -> list[Named]:
+        """What the prior alone expects to be fastest, structures taking turns."""
+        bred, scores = self._breeder.evolve(None, self._expected)
+        order = np.argsort(scores, kind="stable")
+        turn: dict[int, int] = {}
+        ranked = []
+        for row in order.tolist():
+            structure = int(bred.structure[row])
+            turn[structure] = turn.get(structure, 0) + 1
+            ranked.append((turn[structure], row))
+        rows = [row for _, row in sorted(ranked, key=lambda pair: (pair[0] // 2, scores[pair[1]]))]
+        return list(_once(self._named(bred, row) for row in rows[: 4 * count]))[:count]
+
+    def _expected(self, population: Population) -> NDArray[np.float64]:
+        if not len(population):
+            return np.zeros(0)
+        return prior.latency(self._space.figures(population), self._peaks)
+
+    def _slices(self, population: Population, count: int) -> list[Named]:
+        if not count or not len(population):
+            return []
+        order = np.argsort(self._expected(population), kind="stable")
+        parts = np.array_split(order, min(count, len(order)))
+        return [self._named(population, int(self._breeder.random.choice(part))) for part in parts]
+
+    def _named(self, population: Population, row: int) -> Named:
+        return self._space.schedule(population, row), self._space.structure_name(population, row)
+
+
+def _once(found: Iterator[Named] | list[Named]) -> Iterator[Named]:
+    seen: set[str] = set()
+    for schedule, name in found:
+        if schedule.digest not in seen:
+            seen.add(schedule.digest)
+            yield schedule, name

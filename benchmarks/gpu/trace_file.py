@@ -1,0 +1,87 @@
+"""Traces of a GPU's sensors under training jobs whose steps are known: gzip of one JSON object.
+
+`format` and `version`; `device`, `simulated`, `created`; `traces`, a list of objects: `name`, `step_s` (when
+each step began, on the clock of `time_s`), `sensor_s` (each power reading is a mean over so many seconds),
+`power_limit_w`, and by sample `time_s`, `power_w`, `sm_util`, `memory_util` (percent), `clock_mhz`. What a
+card did not tell is NaN.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.errors import RecordError
+from ekc.governor.samples import Samples
+
+KIND, VERSION = "ekc traces", 1
+COLUMNS = ("time_s", "power_w", "sm_util", "memory_util", "clock_mhz")
+DIGITS = 4
+"""After the point: a tenth of a millisecond, and more than any sensor tells."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One job."""
+
+    name: str
+    samples: Samples
+    step_s: NDArray[np.float64]
+
+    @property
+    def period_s(self) -> float:
+        """Mean time of a step: from the first to the last."""
+        return float(np.diff(self.step_s).mean())
+
+
+def write(path: Path, device: str, simulated: bool, created: str, traces: Sequence[Trace]) -> None:
+    """The whole file, in one step."""
+    data = {
+        "format": KIND,
+        "version": VERSION,
+        **{"device": device, "simulated": simulated, "created": created},
+        "traces": [_plain(trace) for trace in traces],
+    }
+    aside = path.with_name(f".{path.name}")
+    aside.write_bytes(gzip.compress(json.dumps(data).encode(), mtime=0))
+    aside.replace(path)
+
+
+def read(path: Path) -> tuple[dict[str, Any], list[Trace]]:
+    """(what the file says of itself, its traces). Raises `RecordError`."""
+    try:
+        data = json.loads(gzip.decompress(path.read_bytes()))
+    except OSError as problem:
+        raise RecordError(f"{path} cannot be read: {problem.strerror or problem}") from None
+    except (ValueError, EOFError) as problem:
+        raise RecordError(f"{path} is no file of traces: {problem}") from None
+    if not isinstance(data, dict) or data.get("format") != KIND:
+        raise RecordError(f"{path} is no file of traces: it does not say {KIND!r}")
+    if data["version"] != VERSION:
+        raise RecordError(f"{path} holds traces of version {data['version']}; this reads {VERSION}")
+    return data, [_trace(one) for one in data.pop("traces")]
+
+
+def _plain(trace: Trace) -> dict[str, Any]:
+    samples = trace.samples
+    columns = {name: np.round(getattr(samples, name), DIGITS).tolist() for name in COLUMNS}
+    return {
+        "name": trace.name,
+        "step_s": np.round(trace.step_s, DIGITS).tolist(),
+        "sensor_s": samples.sensor_s,
+        "power_limit_w": samples.power_limit_w,
+        **columns,
+    }
+
+
+def _trace(data: dict[str, Any]) -> Trace:
+    columns = (np.array(data[name], dtype=np.float64) for name in COLUMNS)
+    samples = Samples(*columns, data["power_limit_w"], data["sensor_s"])
+    return Trace(data["name"], samples, np.array(data["step_s"], dtype=np.float64))

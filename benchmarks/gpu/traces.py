@@ -1,0 +1,133 @@
+"""What the sensors show of small training loops, 20 times a second, and when their steps really began."""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.gpu import loops, trace_file
+from benchmarks.gpu.budget import Budget
+from benchmarks.gpu.folder import TRACES
+from benchmarks.gpu.kit import Kit
+from benchmarks.gpu.pytorch import gpu_uuid
+from benchmarks.gpu.trace_file import Trace
+from ekc.errors import EkcError
+from ekc.governor import detect_period
+from ekc.governor.samples import Samples
+from ekc.search.text_table import text_table
+
+MINUTES = 3.0
+Recorded = tuple[Samples, NDArray[np.float64]]
+"""What was sampled, and when each step began."""
+LONGEST_S, SHORTEST_S = 50.0, 8.0
+DRY_S, LOOK_S = 20.0, 0.01
+DRY_JOBS, DRY_CARD = ("compute", "memory"), "h200"
+
+
+def run(kit: Kit, budget: Budget) -> None:
+    """A trace for each loop."""
+    file = kit.folder.path / TRACES
+    known = trace_file.read(file)[1] if file.exists() else []
+    names = {trace.name for trace in known}
+    todo = {name: record for name, record in _jobs(kit).items() if name not in names}
+    if not kit.dry and importlib.util.find_spec("torch") is None:
+        kit.folder.note("traces", "not run", "PyTorch is not installed")
+        return
+    for n, (name, record) in enumerate(budget.affordable(todo.items())):
+        seconds = min(LONGEST_S, budget.left() / (len(todo) - n) - 2.0)
+        try:
+            samples, steps = record(max(seconds, SHORTEST_S))
+        except EkcError as problem:
+            kit.folder.add("traces", name, "not run", reason=str(problem))
+            continue
+        known.append(Trace(name, samples, steps))
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        trace_file.write(file, kit.device.label, kit.device.simulated, now, known)
+        kit.folder.add("traces", name, "ok", samples=len(samples), steps=len(steps))
+
+
+def _trained(kit: Kit, make: Callable[..., Callable[[], None]], seconds: float) -> Recorded:
+    """Train until time is up; a thread reads the sensors meanwhile. Raises `EkcError` where none tells."""
+    import torch
+
+    from ekc.governor.live.nvml_probe import NvmlProbe
+
+    torch.cuda.set_device(kit.gpu)
+    end = time.monotonic() + seconds
+    probe = NvmlProbe(gpu_uuid(torch), lambda: True, lambda: None)
+    step = make(torch)
+    found: list[Samples | EkcError] = []
+
+    def watch() -> None:
+        try:
+            found.append(probe.record(end - time.monotonic()))
+        except EkcError as problem:
+            found.append(problem)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    steps = []
+    while time.monotonic() < end:
+        steps.append(time.monotonic())
+        step()
+        torch.cuda.synchronize()
+    watcher.join()
+    if isinstance(found[0], EkcError):
+        raise found[0]
+    return found[0], np.array(steps)
+
+
+def _jobs(kit: Kit) -> dict[str, Callable[[float], Recorded]]:
+    """By name, each recorded for so many seconds. A dry run has simulated jobs, which say so."""
+    if kit.dry:
+        return {f"{kind} job on {DRY_CARD} (simulated)": partial(_simulated, kit, kind) for kind in DRY_JOBS}
+    return {name: partial(_trained, kit, make) for name, make in loops.LOOPS.items()}
+
+
+def _simulated(kit: Kit, kind: str, seconds: float) -> Recorded:
+    """Of virtual time, however many are asked for."""
+    from ekc.governor.jobs.draw import draw
+    from ekc.governor.jobs.world import SimulatedRun
+
+    job = draw(kit.seed, kind, DRY_CARD, 4 * DRY_S)
+    counted = SimulatedRun(job, kit.seed, hooks=True)
+    steps, number = [], -1.0
+    while counted.now() < DRY_S:
+        now = counted.steps()
+        if now is not None and now != number:
+            steps.append(counted.now())
+            number = now
+        counted.record(LOOK_S)
+    return SimulatedRun(job, kit.seed).record(DRY_S), np.array(steps)
+
+
+def table(kit: Kit) -> str:
+    """The true step beside what the detector of `ekc govern` finds in the trace."""
+    file = kit.folder.path / TRACES
+    known = trace_file.read(file)[1] if file.exists() else []
+    rows = []
+    for trace in known:
+        found = detect_period(trace.samples, trace.samples.sampling_hz)
+        watts = trace.samples.power_w
+        rows.append(
+            (
+                trace.name,
+                str(len(trace.samples)),
+                f"{np.nanmean(watts):.0f}",
+                f"{trace.period_s:.4g}" if len(trace.step_s) > 1 else "-",
+                f"{found.seconds:.4g}",
+                found.verdict,
+            )
+        )
+    missing = [
+        f"  {r['item']}: not run: {r['reason']}" for r in kit.folder.of("traces") if r["status"] == "not run"
+    ]
+    heads = ("training loop", "samples", "mean W", "true step [s]", "period found [s]", "verdict")
+    return "\n".join([text_table(heads, rows, f"traces: sensors of {kit.device.label}"), *missing])

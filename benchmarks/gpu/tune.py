@@ -1,0 +1,103 @@
+"""Tuned for latency, tuned for energy: what the second costs and saves, the two winners measured in turn."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+from benchmarks.gpu.budget import Budget
+from benchmarks.gpu.contenders import Ours, interleaved, middle, ratio
+from benchmarks.gpu.folder import TUNING
+from benchmarks.gpu.items import Item, small_items, tuned_items
+from benchmarks.gpu.kit import Kit
+from ekc.errors import EkcError
+from ekc.search.result import Trial
+from ekc.search.text_table import text_table
+from ekc.search.tuner import tune
+
+MINUTES = 6.0
+TRIALS, DRY_TRIALS = 128, 4
+TURNS, WINDOWS, WINDOW_S = 5, 3, 3.0
+FINALS_S = 60.0
+"""Kept of an item's time for the winners, measured in turn."""
+OBJECTIVES = ("latency", "energy")
+
+
+def run(kit: Kit, budget: Budget) -> None:
+    """A row for each operator."""
+    if importlib.util.find_spec("xgboost") is None:
+        kit.folder.note("tune", "not run", "xgboost is not installed")
+        return
+    items = list(small_items()) if kit.dry else list(tuned_items())
+    todo = [item for item in items if kit.folder.find("tune", item.name) is None]
+    for n, item in enumerate(budget.affordable(todo)):
+        share = budget.left() / (len(todo) - n)
+        try:
+            _tune(kit, item, max(share - FINALS_S, share / 3) / len(OBJECTIVES))
+        except EkcError as problem:
+            kit.folder.add("tune", item.name, str(problem))
+
+
+def _tune(kit: Kit, item: Item, seconds: float) -> None:
+    winners: dict[str, Trial] = {}
+    searched: dict[str, Any] = {}
+    for objective in OBJECTIVES:
+        result = tune(
+            item.op,
+            target=kit.target,
+            objective=objective,
+            trials=DRY_TRIALS if kit.dry else TRIALS,
+            seed=kit.seed,
+            records=kit.folder.path / TUNING,
+            time_budget_s=seconds,
+            progress=False,
+        )
+        winners[objective] = result.best
+        searched[objective] = {
+            "digest": result.best.schedule.digest,
+            "schedule": result.best.schedule.to_json(),
+            "checked": result.best.checked,
+            "trials": result.trial_count,
+            "metered": result.metered_count,
+            "seconds": result.seconds,
+            "stopped": result.stopped,
+        }
+    found = interleaved(
+        [Ours(name, kit.device, kit.kernel(trial.schedule)) for name, trial in winners.items()],
+        *(TURNS, WINDOWS, WINDOW_S),
+    )
+    kit.folder.add("tune", item.name, "ok", searched=searched, figures=found)
+
+
+def table(kit: Kit) -> str:
+    """One line for each operator."""
+    rows, notes = [], []
+    for row in kit.folder.of("tune"):
+        if "figures" not in row:
+            notes.append(f"  {row['item']}: {row['status']}")
+            continue
+        fast, lean = (row["figures"][name] for name in OBJECTIVES)
+        same = row["searched"]["latency"]["digest"] == row["searched"]["energy"]["digest"]
+        rows.append(
+            (
+                row["item"],
+                middle(fast["latency_s"], 1e6),
+                middle(lean["latency_s"], 1e6),
+                middle(fast["energy_j"], 1e3),
+                middle(lean["energy_j"], 1e3),
+                "same kernel" if same else _saving(fast["energy_j"], lean["energy_j"]),
+            )
+        )
+        notes += [f"  {row['item']}, {n}: {x['problem']}" for n, x in row["figures"].items() if x["problem"]]
+    heads = ("operator", "latency: us", "energy: us", "latency: mJ", "energy: mJ", "energy saved")
+    title = (
+        f"tune: on {kit.device.label}; winner of the latency objective beside that of the energy objective"
+    )
+    return "\n".join([text_table(heads, rows, title), *notes])
+
+
+def _saving(fast: list[list[float]], lean: list[list[float]]) -> str:
+    found = ratio(fast, lean)
+    if found is None:
+        return "-"
+    return f"{1 - found.ratio:.1%}{'' if found.counts else ' ~ does not count'}"

@@ -1,0 +1,136 @@
+"""Latency and energy beside cuBLAS, cuDNN and Triton: same inputs, in turn, right results only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.gpu import cublas, plan, pytorch
+from benchmarks.gpu.budget import Budget
+from benchmarks.gpu.contenders import Contender, Ours, interleaved, middle, ratio
+from benchmarks.gpu.items import Item, small_items, versus_items
+from benchmarks.gpu.kit import Kit
+from ekc.codegen.compiled import CompiledKernel
+from ekc.errors import EkcError
+from ekc.ir.agreement import random_inputs
+from ekc.ir.expected import Expected
+from ekc.ir.schedule import Schedule
+from ekc.search.naive import naive
+from ekc.search.text_table import text_table
+
+Figures = list[list[float]]
+"""Of each turn: value, low, high."""
+MINUTES = 6.0
+LIBRARIES = ("cuBLAS", "cuDNN", "Triton")
+TURNS, WINDOWS, WINDOW_S = 5, 3, 1.0
+TRIED = 12
+"""Schedules of an item that are timed, to choose ours."""
+
+
+def run(kit: Kit, budget: Budget) -> None:
+    """A row for each item and library."""
+    items = small_items() if kit.dry else versus_items()
+    todo = (item for item in items if kit.folder.find("versus", item.name) is None)
+    for item in budget.affordable(todo):
+        try:
+            _compare(kit, item)
+        except EkcError as problem:
+            kit.folder.add("versus", item.name, str(problem))
+
+
+def _compare(kit: Kit, item: Item) -> None:
+    tried = _tried(kit, item)
+    expected = Expected(item.op, random_inputs(item.op))
+    chosen, wrong = None, []
+    for schedule, kernel, _ in tried:
+        fault, verdict = kit.verdict(schedule, kernel, expected)
+        if not fault:
+            chosen = (schedule, kernel, verdict)
+            break
+        wrong.append(f"{schedule.digest}: {verdict}")
+    if chosen is None:
+        kit.folder.add("versus", item.name, "FAIL", wrong=wrong)
+        return
+    schedule, kernel, verdict = chosen
+    rivals, absent = _rivals(kit, item, expected)
+    found = interleaved([Ours("ekc", kit.device, kernel), *rivals], TURNS, WINDOWS, WINDOW_S)
+    facts = {"digest": schedule.digest, "schedule": schedule.to_json(), "verdict": verdict}
+    own = found["ekc"]["problem"]
+    status = own if own and not found["ekc"]["latency_s"] else "ok"
+    kit.folder.add(
+        "versus",
+        item.name,
+        status,
+        figures=found,
+        absent=absent,
+        wrong=wrong,
+        tried=len(tried),
+        flops=item.op.flops,
+        **facts,
+    )
+
+
+def _tried(kit: Kit, item: Item) -> list[tuple[Schedule, CompiledKernel, float]]:
+    """Schedules that run, fastest first. Raises the last problem where none does."""
+    found: list[tuple[Schedule, CompiledKernel, float]] = []
+    problem: EkcError | None = None
+    for schedule, kernel in kit.kernels(plan.schedules(kit, item, 2 if kit.dry else TRIED)):
+        try:
+            made = kernel()
+            found.append((schedule, made, kit.device.time(made).latency_s))
+        except EkcError as why:
+            problem = why
+    if not found:
+        raise problem or EkcError(f"{item.name}: no schedule to try")
+    return sorted(found, key=lambda one: (one[2], one[0].digest))
+
+
+def _rivals(kit: Kit, item: Item, expected: Expected) -> tuple[list[Contender], dict[str, str]]:
+    """What can be compared with here, and why the rest cannot."""
+    if kit.dry:
+        # The naive schedule, under its own name, so that the comparison itself is gone through.
+        schedule = naive(item.op)
+        rival = Ours("naive schedule", kit.device, kit.kernel(schedule))
+        return [rival], dict.fromkeys(LIBRARIES, "a dry run has no GPU")
+    return (pytorch if pytorch.present() else cublas).rivals(kit, item, expected)
+
+
+def table(kit: Kit) -> str:
+    """One line for each item and rival."""
+    rows, notes = [], {}
+    for row in kit.folder.of("versus"):
+        if "figures" not in row:
+            notes[row["item"]] = row["status"] + "".join(f"; {text}" for text in row.get("wrong", ()))
+            continue
+        own = row["figures"]["ekc"]
+        for name, other in row["figures"].items():
+            if name != "ekc":
+                rows.append(_line(row, name, own, other))
+            if other["problem"]:
+                notes[f"{row['item']}, {name}"] = other["problem"]
+        if len(row["figures"]) == 1:
+            rows.append(_line(row, "-", own, own | {"latency_s": [], "energy_j": []}))
+        for library, why in row["absent"].items():
+            notes.setdefault(library, f"not run: {why}")
+    heads = ("item", "beside", "ekc [us]", "theirs [us]", "speed", "ekc [mJ]", "theirs [mJ]", "energy")
+    title = f"versus: on {kit.device.label}; speed and energy: theirs over ours, above 1 ours is better"
+    told = [f"  {name}: {text}" for name, text in notes.items()]
+    return "\n".join([text_table(heads, rows, title, labels=2), *told])
+
+
+def _line(row: dict[str, Any], name: str, own: dict[str, Any], other: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        row["item"],
+        name,
+        middle(own["latency_s"], 1e6),
+        middle(other["latency_s"], 1e6),
+        _ratio(own["latency_s"], other["latency_s"]),
+        middle(own["energy_j"], 1e3),
+        middle(other["energy_j"], 1e3),
+        _ratio(own["energy_j"], other["energy_j"]),
+    )
+
+
+def _ratio(ours: Figures, theirs: Figures) -> str:
+    """ "~" where the difference does not count."""
+    found = ratio(ours, theirs)
+    return "-" if found is None else f"{found.ratio:.3f}{'' if found.counts else '~'}"

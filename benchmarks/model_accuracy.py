@@ -1,0 +1,178 @@
+"""The energy model of ekc on a recording: every schedule predicted from the others, beside simpler rules.
+
+    python benchmarks/model_accuracy.py FILE [--json FILE] [--seed N] [--folds K]
+
+FILE is a recording (`docs/recordings.md`). Of each operator the metered schedules are dealt into K folds, no
+schedule in two; the model learns from K - 1 of them and predicts the energy of the rest, whose latency it is
+told, as in a tuning run. "latency x constant power" takes the median power of the same rows; "the prior
+alone" is counted work times constants that are fitted to nothing, scaled to the median of the same rows.
+Errors are absolute and relative, of energies. The model is right to exist where its mean error is below
+that of latency x constant power: that is the bar, and rows that miss it say so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from ranking import spearman
+from tune_table import table
+
+import ekc
+from ekc.devices.base import Peaks
+from ekc.devices.recording import Recorded, Recording, read
+from ekc.errors import EkcError
+from ekc.search import prior
+from ekc.search.analysed import analysed
+from ekc.search.candidate import Candidate
+from ekc.search.power import PowerModel
+
+Array = NDArray[np.float64]
+Predict = Callable[[Sequence[Candidate], Sequence[Candidate], Peaks, int], Array]
+"""(known, asked, peaks, seed) -> joules of the asked."""
+
+FOLDS = 5
+FEWEST = 10
+"""Metered schedules of an operator, below which nothing is said of it."""
+MODEL, RULE, PRIOR = "ekc's model", "latency x constant power", "the prior alone"
+HEADERS = ("operator", "rows", "prediction", "mean", "median", "RMS", "Spearman", "")
+
+
+def modelled(known: Sequence[Candidate], asked: Sequence[Candidate], peaks: Peaks, seed: int) -> Array:
+    """What a tuning run would believe."""
+    model = PowerModel(seed, peaks)
+    model.learn(known)
+    return _latencies(asked) * np.exp(model.expect_of(asked)[0])
+
+
+def constant(known: Sequence[Candidate], asked: Sequence[Candidate], peaks: Peaks, seed: int) -> Array:
+    """The trivial predictor."""
+    return _latencies(asked) * np.median([c.power_w for c in known])
+
+
+def by_prior(known: Sequence[Candidate], asked: Sequence[Candidate], peaks: Peaks, seed: int) -> Array:
+    """Physics, and one factor."""
+    scale = np.median(np.array([c.power_w for c in known]) / _paced(known, peaks))
+    return _latencies(asked) * scale * _paced(asked, peaks)
+
+
+PREDICTIONS: dict[str, Predict] = {MODEL: modelled, RULE: constant, PRIOR: by_prior}
+
+
+def _paced(candidates: Sequence[Candidate], peaks: Peaks) -> Array:
+    """Watts that the prior expects of kernels that take as long as these do."""
+    pace = np.log([c.latency_s / c.prior_latency_s for c in candidates])
+    return prior.paced(np.array([c.prior_power_w for c in candidates]), pace, peaks)
+
+
+def _latencies(candidates: Sequence[Candidate]) -> Array:
+    return np.array([c.latency_s for c in candidates])
+
+
+def candidates(recording: Recording, number: int) -> list[Candidate]:
+    """The metered rows of an operator, as a tuning run would hold them."""
+    peaks = recording.origin.peaks
+    mine = [r for r in recording.rows if r.operator == number and r.timings and r.meterings]
+    return [_candidate(row, peaks) for row in mine]
+
+
+def _candidate(row: Recorded, peaks: Peaks) -> Candidate:
+    seen = analysed({name: np.array([value]) for name, value in row.figures.items()}, peaks)
+    made = Candidate(
+        row.schedule, row.structure, seen.features[0], float(seen.latency_s[0]), float(seen.power_w[0]), 0
+    )
+    made.timings, made.meterings = [row.timing()], [row.metering()]
+    return made
+
+
+def folded(whole: list[Candidate], predict: Predict, peaks: Peaks, folds: int, seed: int) -> Array:
+    """Every schedule predicted from the folds that do not hold it."""
+    fold = np.random.default_rng(seed).permutation(len(whole)) % folds
+    found = np.full(len(whole), np.nan)
+    for n in range(folds):
+        known = [c for c, f in zip(whole, fold, strict=True) if f != n]
+        asked = [c for c, f in zip(whole, fold, strict=True) if f == n]
+        found[fold == n] = predict(known, asked, peaks, seed)
+    return found
+
+
+def scores(predicted: Array, measured: Array) -> dict[str, float | None]:
+    error = np.abs(predicted / measured - 1)
+    return {
+        "mean": float(error.mean()),
+        "median": float(np.median(error)),
+        "rms": float(np.sqrt(np.mean(error**2))),
+        "spearman": spearman(predicted, measured),
+    }
+
+
+def measure(recording: Recording, number: int, folds: int, seed: int) -> list[dict[str, Any]]:
+    """All lines of one operator; one that says why not, where too little was metered."""
+    name = str(recording.operators[number]).splitlines()[0]
+    whole = candidates(recording, number)
+    if len(whole) < max(FEWEST, folds):
+        why = f"not judged: at least {max(FEWEST, folds)} metered schedules are needed"
+        return [{"operator": name, "rows": len(whole), "prediction": why}]
+    measured = np.array([c.energy_j for c in whole])
+    peaks = recording.origin.peaks
+    lines: list[dict[str, Any]] = [
+        {"operator": name, "rows": len(whole), "prediction": how}
+        | scores(folded(whole, predict, peaks, folds, seed), measured)
+        for how, predict in PREDICTIONS.items()
+    ]
+    bar = next(line["mean"] for line in lines if line["prediction"] == RULE)
+    lines[0] |= {"bar": {"mean": bar}, "pass": lines[0]["mean"] < bar}
+    return lines
+
+
+def row_text(line: dict[str, Any]) -> tuple[str, ...]:
+    errors = [f"{line[k]:.2%}" if k in line else "-" for k in ("mean", "median", "rms")]
+    rank = "-" if line.get("spearman") is None else f"{line['spearman']:.4f}"
+    verdict = "" if "pass" not in line else "pass" if line["pass"] else "FAIL"
+    return line["operator"], str(line["rows"]), line["prediction"], *errors, rank, verdict
+
+
+def main() -> None:
+    """Print the table; write it as JSON where asked."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("file", type=Path, help="a recording")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--seed", type=int, default=0, help="of the folds and the models")
+    parser.add_argument("--folds", type=int, default=FOLDS)
+    asked = parser.parse_args()
+    if asked.folds < 2:
+        parser.error(f"--folds is {asked.folds}; at least 2")
+    try:
+        recording = read(asked.file)
+        numbers = range(len(recording.operators))
+        lines = [x for n in numbers for x in measure(recording, n, asked.folds, asked.seed)]
+    except EkcError as problem:
+        parser.error(str(problem))
+    judged = [line["pass"] for line in lines if "pass" in line]
+    origin = recording.origin
+    print(
+        f"ekc {ekc.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
+        f"{os.cpu_count()} cores; {origin.told}, {origin.driver}, {origin.clock_regime}"
+    )
+    if origin.simulated:
+        print("Simulated: the energies are those of a model, not of a GPU.")
+    print(f"Relative errors of energies; {asked.folds} folds by schedule, seed {asked.seed}")
+    print(table([HEADERS, *map(row_text, lines)]))
+    print("nothing to judge" if not judged else "pass" if all(judged) else "FAIL")
+    if asked.json:
+        told = {"device": origin.told, "simulated": origin.simulated}
+        result = {**told, "lines": lines, "pass": bool(judged) and all(judged)}
+        asked.json.write_text(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

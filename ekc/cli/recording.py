@@ -1,0 +1,102 @@
+"""`ekc recording`: what a recording holds, and the JSON in which other tuners take it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ekc.cli.operators import NEGATIVES, Request, operator_arguments
+from ekc.cli.output import json_option, say, say_json
+from ekc.errors import InvalidInput
+
+FILE = click.argument("file", type=click.Path(path_type=Path))
+
+
+@click.group()
+def recording() -> None:
+    """Files of measured schedules, which --target recorded:FILE replays."""
+
+
+@recording.command()
+@FILE
+@json_option
+def show(file: Path, as_json: bool) -> None:
+    """What is in a recording: the device, when, and for each operator how much was measured."""
+    from ekc.devices.recording import read
+    from ekc.search.text_table import text_table
+
+    found = read(file)
+    facts = [_facts(found, number) for number in range(len(found.operators))]
+    if as_json:
+        origin = found.origin
+        device = {"name": origin.name, "simulated": origin.simulated, "label": origin.told}
+        say_json({"device": device, "driver": origin.driver, "operators": facts})
+        return
+    heads = ("operator", "schedules", "timed", "metered", "failed", "fastest [us]")
+    rows = [tuple("-" if value is None else str(value) for value in one.values()) for one in facts]
+    say(text_table(heads, rows, f"{found.origin.told}, {found.origin.driver}, {found.origin.clock_regime}"))
+
+
+def _facts(found: Any, number: int) -> dict[str, Any]:
+    mine = [row for row in found.rows if row.operator == number]
+    times = [row.timing().latency_s for row in mine if row.timings]
+    return {
+        "operator": str(found.operators[number]).splitlines()[0],
+        "schedules": len(mine),
+        "timed": len(times),
+        "metered": sum(bool(row.meterings) for row in mine),
+        "failed": sum(bool(row.failure) for row in mine),
+        "fastest_us": float(f"{1e6 * min(times):.4g}") if times else None,
+    }
+
+
+@recording.command(context_settings=NEGATIVES)
+@FILE
+@operator_arguments
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The JSON file to write.")
+def t4(file: Path, request: Request, out: Path) -> None:
+    """Write the rows of an operator as T4 JSON, which Kernel Tuner and its peers read.
+
+    OPERATOR may be left out where the recording holds one only.
+    """
+    from ekc.devices.recording import read
+    from ekc.search.t4 import to_t4
+
+    data = to_t4(read(file), None if request.empty else request.operator())
+    try:
+        out.write_text(json.dumps(data))
+    except OSError as problem:
+        raise InvalidInput(f"--out: {out} cannot be written ({problem.strerror})") from problem
+    say(f"wrote {out}: {len(data['results'])} configurations, {data['ekc']['device']}")
+
+
+@recording.command()
+@FILE
+@click.option("--figure", default="time", show_default=True, help="The measurement to make small.")
+@click.option("--trials", type=click.IntRange(2, 10_000), default=100, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True)
+@json_option
+def search(file: Path, figure: str, trials: int, seed: int, as_json: bool) -> None:
+    """Replay the search on the T4 JSON of any tuner: what it would have found there, in how many trials."""
+    import numpy as np
+
+    from ekc.search.recorded import RecordedSpace
+    from ekc.search.replay import replay
+    from ekc.search.t4 import from_t4
+
+    try:
+        table = from_t4(file.read_text(encoding="utf-8"), figure)
+    except (OSError, UnicodeDecodeError) as problem:
+        reason = getattr(problem, "strerror", None) or "not UTF-8 text"
+        raise InvalidInput(f"{file} cannot be read ({reason})") from problem
+    rows = replay(table, RecordedSpace(table), min(trials, len(table.figures)), seed)
+    found = float(np.nanmin(table.figures[rows]))
+    facts = {"rows": len(table.figures), "trials": len(rows), "found": found, "best": table.best}
+    if as_json:
+        say_json({"figure": figure, **facts})
+    else:
+        told = f"{figure} {found:.6g} after {len(rows)} of {len(table.figures)} rows of {file}"
+        say(f"{told}; the best of all is {table.best:.6g} ({found / table.best:.3f} times)")

@@ -1,0 +1,64 @@
+"""A recording as a device: it answers for the schedules that were measured, with what was measured."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ekc.codegen.compiled import CompiledKernel
+from ekc.devices.base import Clocks, Metering, Timing
+from ekc.devices.recording.reader import read
+from ekc.devices.recording.rows import Recorded, Recording
+from ekc.errors import DeviceError, RecordError
+
+PREFIX = "recorded:"
+_DIGEST = re.compile(r"^// *digest ([0-9a-f]{16})$", re.MULTILINE)
+
+
+class RecordedDevice:
+    """The device of a recording. Nothing is measured, so every answer is the same every time."""
+
+    def __init__(self, recording: Recording) -> None:
+        origin = recording.origin
+        self.recording = recording
+        self.name, self.simulated, self.arch = origin.name, origin.simulated, origin.arch
+        self.limits, self.peaks, self.driver = origin.limits, origin.peaks, origin.driver
+        self.clock_regime, self.data_policy = origin.clock_regime, origin.data_policy
+        self.label = origin.told
+
+    @classmethod
+    def open(cls, target: str) -> RecordedDevice:
+        """The device "recorded:FILE". Raises `RecordError` for the file."""
+        file = target.removeprefix(PREFIX)
+        if not file:
+            raise RecordError(f"target {target!r} names no file; write {PREFIX}FILE")
+        return cls(read(Path(file)))
+
+    def time(self, kernel: CompiledKernel, *, draw: int = 0) -> Timing:
+        """What was recorded of the kernel's schedule. Raises `DeviceError` where that is nothing."""
+        return self._row(kernel).timing(draw)
+
+    def meter(self, kernel: CompiledKernel, *, seconds: float = 1.0, draw: int = 0) -> Metering:
+        """The same of its energy; over the window that was recorded, whatever `seconds`."""
+        return self._row(kernel).metering(draw)
+
+    def clocks(self) -> Clocks:
+        """None: a recording was made at one clock."""
+        return Clocks(reason=f"{self.label} was recorded at {self.clock_regime} only")
+
+    def at_clock(self, mhz: int) -> RecordedDevice:
+        """Raises `DeviceError`."""
+        raise DeviceError(
+            f"{self.label} cannot be set to {mhz} MHz: it was recorded at {self.clock_regime} only"
+        )
+
+    def _row(self, kernel: CompiledKernel) -> Recorded:
+        found = _DIGEST.search(kernel.cuda_source)
+        row = self.recording.by_digest.get(found[1]) if found else None
+        if row is None:
+            told = f"schedule {found[1]}" if found else f"{kernel.name}, which names no schedule,"
+            raise DeviceError(
+                f"{self.label}: {told} was not recorded; {self.recording.path} holds "
+                f"{len(self.recording.rows)} schedules"
+            )
+        return row

@@ -1,0 +1,150 @@
+"""Reading a recording: gzip of JSON lines. `docs/recordings.md` describes every field.
+
+The first line says what the file is; each further line is one event (operator, schedule, timing, metering,
+failure, check), in the order they happened.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ekc.codegen.compiled import Resources
+from ekc.devices.base import Metering, Peaks, Timing
+from ekc.devices.plain import read_metering, read_timing
+from ekc.devices.recording.members import unpack
+from ekc.devices.recording.rows import Origin, Recorded, Recording
+from ekc.errors import RecordError
+from ekc.ir.limits import Limits
+from ekc.version import __version__
+
+KIND = "ekc recording"
+VERSION = 1
+"""Of the format. Raise it when a reader of today could not make sense of the file."""
+
+
+def read(path: str | Path) -> Recording:
+    """The whole file. A last event that was cut short (a run that was killed) is left out, with a warning.
+
+    Raises `RecordError`, one line, for a file that is absent, no recording, of another format version, or
+    damaged.
+    """
+    path = Path(path)
+    data = content(path)
+    lines = _lines(path, data)
+    origin = origin_of(path, next(lines, {}))
+    return _Reading(path, origin).take(lines)
+
+
+def content(path: Path) -> bytes:
+    """The bytes of the file. Raises `RecordError`."""
+    try:
+        return path.read_bytes()
+    except OSError as problem:
+        raise RecordError(f"recording {path} cannot be read: {problem.strerror}{_near(path)}") from None
+
+
+def _near(path: Path) -> str:
+    import difflib
+
+    names = [p.name for p in path.parent.glob("*.gz")] if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, names, n=1)
+    return f"; did you mean {path.with_name(near[0])}?" if near else ""
+
+
+def _lines(path: Path, data: bytes) -> Iterator[dict[str, Any]]:
+    try:
+        found = unpack(data)
+        if found.good < len(data) and found.text:
+            warnings.warn(f"{path}: the last event was cut short and is left out", stacklevel=3)
+        for number, line in enumerate(found.text.splitlines(), 1):
+            event = json.loads(line)
+            if not isinstance(event, dict):
+                raise ValueError(f"line {number} is no JSON object")
+            yield event
+    except ValueError as problem:
+        raise RecordError(f"{path} is not a recording of ekc, or is damaged: {problem}") from None
+
+
+def origin_of(path: Path, head: Mapping[str, Any]) -> Origin:
+    """Where the recording was made, from its first line. Raises `RecordError` for another format."""
+    if head.get("format") != KIND:
+        raise RecordError(f"{path} is not a recording of ekc: its first line does not say {KIND!r}")
+    if head.get("version") != VERSION:
+        raise RecordError(
+            f"{path} is a recording of format {head.get('version')}; this is ekc {__version__}, which reads "
+            f"format {VERSION}: record again, or use the ekc that wrote it ({head.get('ekc_version')})"
+        )
+    try:
+        known = dict(head["device"])
+        known |= {"limits": Limits(**known["limits"]), "peaks": Peaks(**known["peaks"])}
+        return Origin(**known, ekc_version=head["ekc_version"], created=head["created"])
+    except (KeyError, TypeError) as problem:
+        raise RecordError(
+            f"{path} is damaged: its first line does not describe a device ({problem})"
+        ) from None
+
+
+class _Reading:
+    """Events put together into rows."""
+
+    def __init__(self, path: Path, origin: Origin) -> None:
+        self._path, self._origin = path, origin
+        self._operators: list[str] = []
+        self._rows: dict[str, dict[str, Any]] = {}
+        self._timings: dict[str, dict[int, Timing]] = {}
+        self._meterings: dict[str, dict[int, Metering]] = {}
+
+    def take(self, events: Iterator[dict[str, Any]]) -> Recording:
+        for number, event in enumerate(events, 2):
+            try:
+                self._event(event)
+            except (KeyError, TypeError, ValueError, IndexError) as problem:
+                told = f"{type(problem).__name__}: {problem}"
+                raise RecordError(
+                    f"{self._path}, line {number}: not an event of a recording ({told})"
+                ) from None
+        rows = tuple(self._row(digest, facts) for digest, facts in self._rows.items())
+        return Recording(str(self._path), self._origin, tuple(self._operators), rows)
+
+    def _event(self, event: dict[str, Any]) -> None:
+        match event["event"]:
+            case "operator":
+                self._operators.append(json.dumps(event["operator"], sort_keys=True, separators=(",", ":")))
+            case "schedule":
+                self._schedule(event)
+            case "timing":
+                self._timings[event["digest"]][event["repeat"]] = read_timing(event["timing"])
+            case "metering":
+                self._meterings[event["digest"]][event["repeat"]] = read_metering(event["metering"])
+            case "failure":
+                self._rows[event["digest"]]["failure"] = event["status"]
+            case "check":
+                self._rows[event["digest"]]["checked"] = event["verdict"]
+            case other:
+                raise ValueError(f"there is no event {other!r}")
+
+    def _schedule(self, event: dict[str, Any]) -> None:
+        digest, number = event["digest"], event["operator"]
+        schedule = event["schedule"] | {"operator": json.loads(self._operators[number])}
+        # In the order in which a schedule writes itself: its digest is that of the text.
+        text = json.dumps({name: schedule[name] for name in ("format", "operator", "steps")})
+        self._rows[digest] = {
+            "operator": number,
+            "structure": event["structure"],
+            "schedule_json": text,
+            "figures": event["figures"],
+            "resources": tuple(Resources(**r) for r in event["resources"]),
+            "launches": tuple(event["launches"]),
+            "failure": "",
+            "checked": "",
+        }
+        self._timings[digest], self._meterings[digest] = {}, {}
+
+    def _row(self, digest: str, facts: dict[str, Any]) -> Recorded:
+        return Recorded(
+            digest=digest, timings=self._timings[digest], meterings=self._meterings[digest], **facts
+        )

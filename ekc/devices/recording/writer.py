@@ -1,0 +1,175 @@
+"""Writing a recording, event by event: each is in the file before the next measurement begins."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from ekc.codegen.compiled import CompiledKernel
+from ekc.devices.base import Device, Metering, Timing
+from ekc.devices.plain import plain
+from ekc.devices.recording.members import pack, unpack
+from ekc.devices.recording.reader import KIND, VERSION, content, read
+from ekc.devices.recording.rows import Origin, Recording
+from ekc.errors import RecordError
+from ekc.ir.schedule import Schedule
+from ekc.version import __version__
+
+DIGITS = 7
+"""Significant digits of a sample: more than any timer or meter has."""
+
+
+class Writer:
+    """Appends to a recording of `device`; a file that is there already is continued.
+
+    Raises `RecordError` for a file of another device, driver or clock, and for one that cannot be written.
+    """
+
+    def __init__(self, path: str | Path, device: Device) -> None:
+        self._path = Path(path)
+        known = self._continued(device) if self._path.exists() else None
+        self._operators = list(known.operator_texts) if known else []
+        self._written = set(known.by_digest) if known else set()
+        try:
+            self._file = self._path.open("ab", buffering=0)
+        except OSError as problem:
+            raise RecordError(f"recording {path} cannot be written: {problem.strerror}") from None
+        if known is None:
+            self._add(_head(device))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file. What was added is already in it."""
+        self._file.close()
+
+    def schedule(
+        self,
+        schedule: Schedule,
+        structure: str,
+        figures: Mapping[str, Any],
+        kernel: CompiledKernel | None,
+    ) -> None:
+        """A schedule before it is measured, once; `kernel` is None where it could not be compiled, and
+        `figures` is what `ekc.ir.analysis.analyse` returns."""
+        if schedule.digest in self._written:
+            return
+        data = json.loads(schedule.to_json())
+        self._add(
+            {
+                "event": "schedule",
+                "digest": schedule.digest,
+                "operator": self._operator(data.pop("operator")),
+                "structure": structure,
+                "schedule": data,
+                "figures": {name: float(value[0]) for name, value in figures.items()},
+                "resources": [asdict(r) for r in kernel.resources] if kernel else [],
+                "launches": _launches(kernel) if kernel else [],
+            }
+        )
+        self._written.add(schedule.digest)
+
+    def timing(self, schedule: Schedule, timing: Timing, repeat: int = 0) -> None:
+        """A timing of a schedule that was added."""
+        self._measured("timing", schedule, timing, "samples_s", repeat)
+
+    def metering(self, schedule: Schedule, metering: Metering, repeat: int = 0) -> None:
+        """A metering of a schedule that was added."""
+        self._measured("metering", schedule, metering, "samples_w", repeat)
+
+    def failure(self, schedule: Schedule, status: str) -> None:
+        """Why a schedule has no figures."""
+        self._add({"event": "failure", "digest": schedule.digest, "status": status})
+
+    def check(self, schedule: Schedule, verdict: str) -> None:
+        """The verdict of the correctness gate."""
+        self._add({"event": "check", "digest": schedule.digest, "verdict": verdict})
+
+    def _measured(
+        self, event: str, schedule: Schedule, what: Timing | Metering, samples: str, repeat: int
+    ) -> None:
+        values = plain(what)
+        values[samples] = [float(f"{x:.{DIGITS}g}") for x in values[samples]]
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self._add(
+            {"event": event, "digest": schedule.digest, "repeat": repeat, "created": now, event: values}
+        )
+
+    def _operator(self, data: Any) -> int:
+        text = json.dumps(data, sort_keys=True, separators=(",", ":"))
+        if text not in self._operators:
+            self._operators.append(text)
+            self._add({"event": "operator", "operator": data})
+        return self._operators.index(text)
+
+    def _add(self, event: Mapping[str, Any]) -> None:
+        try:
+            self._file.write(pack(json.dumps(event, separators=(",", ":")).encode() + b"\n"))
+        except OSError as problem:
+            raise RecordError(f"recording {self._path} cannot be written: {problem.strerror}") from None
+
+    def _continued(self, device: Device) -> Recording:
+        """What is in the file, an event that was cut short taken off."""
+        data = content(self._path)
+        try:
+            good = unpack(data).good
+        except ValueError:
+            good = len(data)
+        if good < len(data):
+            os.truncate(self._path, good)
+        known = read(self._path)
+        for name in ("name", "driver", "clock_regime", "data_policy", "arch"):
+            then, now = getattr(known.origin, name), getattr(device, name)
+            if then != now:
+                raise RecordError(
+                    f"recording {self._path} is of {name} {then!r}, {device.label} has {now!r}: "
+                    f"begin another file"
+                )
+        return known
+
+
+def origin_now(device: Device) -> Origin:
+    """Where a recording that begins now is made."""
+    return Origin(
+        name=device.name,
+        simulated=device.simulated,
+        label=device.label,
+        arch=device.arch,
+        driver=device.driver,
+        clock_regime=device.clock_regime,
+        data_policy=device.data_policy,
+        limits=device.limits,
+        peaks=device.peaks,
+        ekc_version=__version__,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _head(device: Device) -> dict[str, Any]:
+    return head_of(origin_now(device))
+
+
+def head_of(origin: Origin) -> dict[str, Any]:
+    """The first line of a file."""
+    facts = {name: value for name, value in vars(origin).items() if name not in ("ekc_version", "created")}
+    facts["limits"] = asdict(origin.limits)
+    facts["peaks"] = vars(origin.peaks) | {"flops_by_type": dict(origin.peaks.flops_by_type)}
+    told = {"ekc_version": origin.ekc_version, "created": origin.created}
+    return {"format": KIND, "version": VERSION, **told, "device": facts}
+
+
+def _launches(kernel: CompiledKernel) -> list[dict[str, Any]]:
+    facts = ("name", "grid", "block", "shared_bytes")
+    return [{fact: getattr(launch, fact) for fact in facts} for launch in kernel.launches]

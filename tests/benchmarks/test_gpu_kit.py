@@ -1,0 +1,178 @@
+"""The kit: a dry run goes through every part, a run goes on where one stopped, no part outlives its time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu import trace_file
+from benchmarks.gpu.__main__ import PARTS, main
+from benchmarks.gpu.budget import RESERVE, Budget
+from benchmarks.gpu.contenders import ratio
+from benchmarks.gpu.folder import FILES, MOST_BYTES, Folder
+from benchmarks.gpu.items import recorded_items, tuned_items, versus_items
+from ekc import devices
+from ekc.devices.recording import read
+from ekc.errors import RecordError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of one dry run of everything."""
+    folder = tmp_path_factory.mktemp("kit") / "out"
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu", "all", "--dry-run", "--minutes", "20", "--out", str(folder)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "DRY RUN: every figure is simulated. Nothing ran on a GPU." in done.stdout
+    for part in PARTS:
+        assert f"\n{part}: " in done.stdout
+    return folder
+
+
+def _rows(folder: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+
+
+def test_a_dry_run_goes_through_every_part(out: Path) -> None:
+    rows = _rows(out)
+    assert rows[0]["part"] == "run"
+    assert rows[0]["simulated"] is rows[0]["dry_run"] is True
+    assert {r["part"] for r in rows} == {"run", *PARTS}
+    assert all(r["status"] == "ok" for r in rows[1:]), rows
+    assert "(simulated)" in (out / "report.txt").read_text()
+
+
+def test_few_and_small_files_come_out(out: Path) -> None:
+    files = [p for p in out.iterdir() if not p.name.endswith(("-wal", "-shm"))]
+    assert {p.name for p in files} <= set(FILES)
+    assert len(FILES) <= 6
+    assert all(p.stat().st_size < MOST_BYTES for p in files)
+
+
+def test_what_was_recorded_can_be_replayed(out: Path) -> None:
+    recording = read(out / "recording.jsonl.gz")
+    assert recording.origin.simulated
+    metered = [r for r in recording.rows if r.meterings]
+    assert metered
+    assert all(r.checked for r in metered)
+    assert devices.open(f"recorded:{out / 'recording.jsonl.gz'}").simulated
+
+
+def test_libraries_are_not_imitated(out: Path) -> None:
+    (row, *_) = [r for r in _rows(out) if r["part"] == "versus"]
+    assert set(row["figures"]) == {"ekc", "naive schedule"}  # type: ignore[arg-type]
+    assert set(row["absent"]) == {"cuBLAS", "cuDNN", "Triton"}  # type: ignore[arg-type]
+
+
+def test_traces_say_that_they_are_simulated(out: Path) -> None:
+    told, traces = trace_file.read(out / "traces.json.gz")
+    assert told["simulated"]
+    for trace in traces:
+        assert "(simulated)" in trace.name
+        assert trace.samples.sampling_hz > 5
+        assert len(trace.step_s) > 2
+
+
+def test_a_second_run_repeats_nothing(out: Path) -> None:
+    before = _rows(out)
+    assert main(["check", "versus", "tune", "traces", "--dry-run", "--out", str(out)]) == 0
+    new = _rows(out)[len(before) :]
+    done = {(r["part"], r.get("item")) for r in before}
+    assert new[0]["part"] == "run"
+    assert not [r for r in new[1:] if (r["part"], r["item"]) in done]
+
+
+def test_another_device_needs_another_folder(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--device", "h100", "--out", str(out)]) == 2
+    assert "is of a100 (simulated), this is h100 (simulated): name another --out" in capsys.readouterr().err
+
+
+def test_without_a_gpu_the_kit_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if not isinstance(devices.open("auto").simulated, bool) or not devices.open("auto").simulated:
+        pytest.skip("there is a GPU here")
+    assert main(["all", "--out", str(tmp_path)]) == 2
+    assert "no device 'cuda:0' here" in capsys.readouterr().err
+
+
+def test_a_row_cut_short_is_dropped(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, {"device": "x"})
+    folder.add("check", "a", "ok")
+    file = tmp_path / "rows.jsonl"
+    file.write_text(file.read_text() + '{"part": "che')
+    again = Folder(tmp_path, {"device": "x"})
+    assert again.find("check", "a") is not None
+    assert len(_rows(tmp_path)) == 3
+    file.write_text("{]\n")
+    with pytest.raises(RecordError, match="is damaged"):
+        Folder(tmp_path, {"device": "x"})
+
+
+def test_a_mistake_in_one_part_does_not_cost_the_others(
+    out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("made up")
+
+    monkeypatch.setattr(PARTS["check"], "run", broken)
+    assert main(["check", "traces", "--dry-run", "--out", str(out)]) == 1
+    told = capsys.readouterr()
+    assert "FAIL: ZeroDivisionError: made up" in told.out
+    assert "\ntraces: " in told.out
+    assert "Traceback" in told.err
+
+
+def test_what_was_not_run_is_tried_again(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, {"device": "x"})
+    folder.add("versus", "a", "not run", reason="no time")
+    assert folder.find("versus", "a") is None
+    folder.add("versus", "a", "ok")
+    assert folder.find("versus", "a") is not None
+    assert [r["status"] for r in folder.of("versus")] == ["ok"]
+
+
+def test_no_item_is_begun_that_would_not_fit() -> None:
+    clock = [0.0]
+    budget = Budget(100.0, lambda: clock[0])
+    taken = []
+    for item in budget.affordable(range(10)):
+        taken.append(item)
+        clock[0] += 30.0
+    assert taken == [0, 1, 2]
+    assert budget.cut
+    assert clock[0] <= 100.0 * (1 - RESERVE)
+
+
+def test_a_ratio_counts_only_beyond_its_scatter() -> None:
+    even = [[1.0, 0.99, 1.01]] * 5
+    found = ratio(even, [[v, v * 0.99, v * 1.01] for v in (1.1, 1.2, 1.15, 1.12, 1.18)])
+    assert found is not None
+    assert found.counts
+    assert found.ratio == pytest.approx(1.15, abs=0.01)
+    near = ratio(even, [[v, v * 0.99, v * 1.01] for v in (0.9, 1.1, 1.0, 0.95, 1.06)])
+    assert near is not None
+    assert not near.counts
+    assert ratio(even, []) is None
+
+
+def test_the_lists_are_what_they_promise() -> None:
+    names = [item.name for item in versus_items()]
+    assert len(names) == len(set(names))
+    for side in (512, 1024, 2048, 4096, 8192):
+        for dtype in ("float32", "tf32", "float16", "bfloat16"):
+            assert f"MM {side}^3 {dtype}" in names
+    assert names[0] == "MM 4096^3 float32"
+    assert {item.kind for item in recorded_items()} == {"matmul", "matvec", "conv2d"}
+    assert len(tuned_items()) == 3

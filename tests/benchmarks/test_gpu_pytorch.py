@@ -1,0 +1,83 @@
+"""The rivals: called through a scripted PyTorch, right or refused, timed without the host's time."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu import graphs, pytorch
+from benchmarks.gpu.items import conv, matmul
+from ekc import devices
+from ekc.ir.agreement import random_inputs
+from ekc.ir.expected import Expected
+from tests.benchmarks.scripted_torch import CALL_S, NAME, UUID, module
+
+
+def _rivals(
+    monkeypatch: pytest.MonkeyPatch, dtype: str = "float32", off: float = 0.0
+) -> tuple[Any, Any, Any]:
+    torch = module(off)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    device = devices.open("a100")
+    monkeypatch.setattr(device, "name", NAME)
+    item = replace(matmul(64, 48, 80, dtype), triton=True)
+    expected = Expected(item.op, random_inputs(item.op))
+    return torch, *pytorch.rivals(SimpleNamespace(device=device, gpu=0), item, expected)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "tf32", "float16", "bfloat16"])
+def test_a_library_is_timed_by_events_around_a_graph(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch, (cublas,), absent = _rivals(monkeypatch, dtype)
+    assert cublas.name == "cuBLAS of CUDA 0.0, PyTorch 0.scripted"
+    assert absent == {"Triton": "DeviceError: Triton is not installed"}
+    timing = cublas.time(0)
+    assert timing.latency_s == pytest.approx(CALL_S)
+    assert timing.samples == len(timing.samples_s) == graphs.SAMPLES
+    assert timing.method == f"graph replay, {round(graphs.BATCH_S / CALL_S)} calls a sample"
+    assert not timing.conditions.simulated
+    asked = "tf32" if dtype == "tf32" else "ieee"
+    assert torch.backends.cuda.matmul.fp32_precision == torch.backends.cudnn.conv.fp32_precision == asked
+
+
+def test_a_rival_must_be_right_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, found, absent = _rivals(monkeypatch, off=0.5)
+    assert not found
+    assert "is off by 0.5" in absent["cuBLAS"]
+
+
+def test_it_is_kept_running_while_it_is_metered(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, (cublas,), _ = _rivals(monkeypatch)
+    cublas.start(None)
+    time.sleep(0.05)
+    calls = cublas.stop()
+    assert calls.number % round(graphs.BATCH_S / CALL_S) == 0
+    assert calls.number > 0
+    assert calls.seconds == pytest.approx(calls.number * CALL_S)
+
+
+def test_an_older_pytorch_is_told_in_its_own_words() -> None:
+    matmul_, cudnn = SimpleNamespace(allow_tf32=True), SimpleNamespace(allow_tf32=True)
+    pytorch.allow_tf32(SimpleNamespace(cuda=SimpleNamespace(matmul=matmul_), cudnn=cudnn), False)
+    assert matmul_.allow_tf32 is cudnn.allow_tf32 is False
+
+
+def test_what_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = devices.open("a100")
+    kit: Any = SimpleNamespace(device=device, gpu=0)
+    item = conv(1, 4, 8, 4, 3, 1, "float32")
+    expected = Expected(item.op, random_inputs(item.op))
+    torch = module()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    _, absent = pytorch.rivals(kit, item, expected)
+    assert absent["cuDNN"] == "PyTorch's GPU 0 is a Scripted GPU, not a a100"
+    torch.cuda.is_available = lambda: False  # type: ignore[attr-defined]
+    assert pytorch.rivals(kit, item, expected) == (
+        [],
+        dict.fromkeys(("cuDNN", "Triton"), "PyTorch 0.scripted sees no GPU"),
+    )
+    assert pytorch.gpu_uuid(torch) == f"GPU-{UUID}"

@@ -1,0 +1,151 @@
+"""The file: everything comes back, a cut costs the last event only, and what is no recording is refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ekc import devices
+from ekc.codegen.generate import compile_schedule
+from ekc.devices.recording import Writer, read
+from ekc.devices.recording.members import pack, unpack
+from ekc.errors import DeviceError, RecordError
+from tests.devices.recording.made import COUNT, OP, OTHER, TARGET, schedules
+
+
+def test_everything_comes_back(recorded: Path) -> None:
+    device, found = devices.open(TARGET), read(recorded)
+    assert found.operators == (OP, OTHER)
+    assert [r.digest for r in found.of(OP)] == [s.digest for s, _ in schedules()]
+    for row, (schedule, structure) in list(zip(found.of(OP), schedules(), strict=True))[:3]:
+        kernel = compile_schedule(schedule, device.arch, device.limits)
+        assert row.schedule == schedule
+        assert row.structure == structure
+        assert row.resources == kernel.resources
+        assert [tuple(x["grid"]) for x in row.launches] == [x.grid for x in kernel.launches]
+        timing = device.time(kernel)
+        assert row.timing().latency_s == timing.latency_s
+        assert row.timing().conditions == timing.conditions
+        assert row.timing().samples_s == pytest.approx(timing.samples_s, rel=1e-6)
+        assert len(row.timing().samples_s) == timing.samples
+    metered = found.of(OP)[0]
+    assert metered.metering().samples == len(metered.metering().samples_w)
+    assert found.of(OP)[-1].failure == "compile: made up for the test"
+
+
+def test_a_recording_of_a_simulation_says_so(recorded: Path) -> None:
+    device = devices.open(f"recorded:{recorded}")
+    assert device.simulated
+    assert device.label.startswith("a100 (simulated), recorded 20")
+    assert (device.name, device.driver) == ("a100", devices.open(TARGET).driver)
+
+
+def test_rows_are_small(recorded: Path) -> None:
+    # 400 rows with their samples stay far under 16 MB.
+    assert recorded.stat().st_size / COUNT < 10_000
+
+
+def test_one_measurement_does_not_count_as_several(recorded: Path) -> None:
+    once, twice = read(recorded).of(OP)[0], read(recorded).of(OP)[2]
+    assert once.timing(0) == once.timing(1)
+    with pytest.raises(DeviceError, match="was not timed so often"):
+        once.timing(2)
+    assert twice.timing(2) != twice.timing(1)
+    with pytest.raises(DeviceError, match="was not timed so often"):
+        twice.timing(3)
+    with pytest.raises(DeviceError, match="was not metered when"):
+        read(recorded).of(OP)[1].metering()
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ({"format": "ekc recording", "version": 2, "ekc_version": "9.9"}, "format 2; this is ekc .* reads"),
+        ({"format": "other", "version": 1}, "does not say 'ekc recording'"),
+        ([1, 2], "line 1 is no JSON object"),
+        (
+            {"format": "ekc recording", "version": 1, "ekc_version": "0", "created": ""},
+            "not describe a device",
+        ),
+    ],
+)
+def test_other_files_are_refused_in_one_line(tmp_path: Path, line: object, told: str) -> None:
+    file = tmp_path / "x.jsonl.gz"
+    file.write_bytes(gzip.compress(json.dumps(line).encode()))
+    with pytest.raises(RecordError, match=told) as problem:
+        read(file)
+    assert "\n" not in str(problem.value)
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path, recorded: Path) -> None:
+    with pytest.raises(RecordError, match=r"cannot be read: No such file.*did you mean .*small\.jsonl\.gz"):
+        read(recorded.with_name("smal.jsonl.gz"))
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(RecordError, match="is not a recording of ekc, or is damaged"):
+        read(tmp_path / "text")
+    with pytest.raises(RecordError, match="names no file"):
+        devices.open("recorded:")
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(share=st.floats(0.0, 1.0))
+def test_a_cut_costs_the_last_event_only(recorded: Path, tmp_path: Path, share: float) -> None:
+    data = recorded.read_bytes()
+    cut = tmp_path / "cut.jsonl.gz"
+    cut.write_bytes(data[: int(share * len(data))])
+    whole = unpack(data).text.splitlines()
+    kept = unpack(cut.read_bytes()).text.splitlines()
+    assert kept == whole[: len(kept)]
+    if not kept:
+        with pytest.raises(RecordError):
+            read(cut)
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert len(read(cut).rows) <= len(read(recorded).rows)
+    with Writer(cut, devices.open(TARGET)) as writer:
+        writer.schedule(schedules()[0][0], "again", {}, None)
+    read(cut)
+
+
+def test_a_cut_is_told(recorded: Path, tmp_path: Path) -> None:
+    (tmp_path / "cut").write_bytes(recorded.read_bytes()[:-7])
+    with pytest.warns(UserWarning, match="the last event was cut short"):
+        read(tmp_path / "cut")
+
+
+@given(st.lists(st.binary(max_size=200), max_size=20))
+def test_members_are_packed_and_unpacked(lines: list[bytes]) -> None:
+    data = b"".join(pack(line) for line in lines)
+    assert unpack(data).text == b"".join(lines) == (gzip.decompress(data) if data else b"")
+    assert unpack(data).good == len(data)
+
+
+def test_damage_is_refused(recorded: Path, tmp_path: Path) -> None:
+    data = bytearray(recorded.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    (tmp_path / "bad").write_bytes(data)
+    with pytest.raises(RecordError, match="damaged"):
+        read(tmp_path / "bad")
+
+
+def test_a_file_is_continued_by_the_same_device_only(recorded: Path, tmp_path: Path) -> None:
+    file = tmp_path / "more.jsonl.gz"
+    file.write_bytes(recorded.read_bytes())
+    device = devices.open(TARGET)
+    first = schedules()[0][0]
+    with Writer(file, device) as writer:
+        writer.schedule(first, "naive", {}, None)  # is there already
+        writer.check(first, "looked right")
+    assert len(read(file).rows) == len(read(recorded).rows)
+    assert read(file).rows[0].checked == "looked right"
+    with pytest.raises(RecordError, match=r"is of name 'a100', h100 \(simulated\) has 'h100'"):
+        Writer(file, devices.open("h100"))
+    with pytest.raises(RecordError, match="cannot be written"):
+        Writer(tmp_path / "no" / "where", device)
