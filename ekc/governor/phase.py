@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -12,12 +13,12 @@ from ekc.governor.events import Chosen, CountersRead, Event, Measured, PeriodFou
 from ekc.governor.knob import SM, knob_of
 from ekc.governor.landscape import Beliefs
 from ekc.governor.ledger import DRIFT_PER_S, Ledger, Outcome
-from ekc.governor.measure import Meter, known, reading
+from ekc.governor.measure import Meter, reading
 from ekc.governor.period import Period
 from ekc.governor.policy import Policy
 from ekc.governor.progress import CLEAR, Beat, beat_of, pace_of
 from ekc.governor.protocols import Gears, Settings
-from ekc.governor.reading import UNTOLD, Reading
+from ekc.governor.reading import UNTOLD, Reading, known
 from ekc.governor.samples import Samples, joined, mean
 from ekc.governor.search import Search
 from ekc.governor.tempo import tempo
@@ -41,8 +42,19 @@ SAME_PHASE = 0.04
 """Two defaults closer than this are of one phase."""
 
 Tell = Callable[[Event], None]
-Model = Callable[[dict[str, float], Reading, float], Beliefs]
-"""What counters and the reading at the default let expect; the last argument is the default's clock, MHz."""
+
+
+class Model(Protocol):
+    """Says what to expect before any clock was tried."""
+
+    @property
+    def trained_on(self) -> str:
+        """For people; what is simulated says so."""
+        ...
+
+    def __call__(self, counters: Mapping[str, float], reading: Reading) -> Beliefs:
+        """From counters, if there are any, and the reading at the default."""
+        ...
 
 
 @dataclass
@@ -126,22 +138,21 @@ def _found(meter: Meter, samples: Samples, start: float) -> tuple[Samples, Beat,
 
 
 def count(meter: Meter, phase: Phase, model: Model | None, tell: Tell) -> None:
-    """Read counters over a period and let the model expect something of every gear."""
+    """Read counters over a period, where that is permitted, and let the model say what to expect."""
     if model is None or phase.search.knob is not SM:
         return
     longest = phase.beat.period_s if phase.beat.period_s > 0 else 10.0
     seconds = float(np.clip(longest, *COUNTER_S))
     counters = meter.probe.counters(seconds)
-    if counters is None:
-        return
-    tell(CountersRead(meter.probe.now(), seconds, counters))
-    base = phase.ledger.clock_mhz()
-    beliefs = model(counters, phase.ledger.defaults[-1], base)
+    if counters is not None:
+        tell(CountersRead(meter.probe.now(), seconds, counters))
+    beliefs = model(counters or {}, phase.ledger.defaults[-1])
     phase.search = replace(phase.search, beliefs=beliefs, modelled=True)
     now = phase.search.landscape(phase.ledger)
     place = now.choice(phase.search.policy)
     where = phase.search.knob.settings(now.gears[place])
-    tell(Predicted(meter.probe.now(), where, float(now.slowdown[place]), float(now.saving[place])))
+    expected = float(now.slowdown[place]), float(now.saving[place])
+    tell(Predicted(meter.probe.now(), where, *expected, model.trained_on))
 
 
 def explore(meter: Meter, phase: Phase, gears: Gears, tell: Tell) -> None:
@@ -173,15 +184,23 @@ def visit(meter: Meter, phase: Phase, settings: Settings, purpose: str, tell: Te
         seen, phase.beat = meter.read(phase.beat, phase.most_stretch(settings))
         if not _disturbed(phase, seen):
             break
+    note(phase, seen, purpose, tell)
+
+
+def note(phase: Phase, seen: Reading, purpose: str, tell: Tell) -> None:
+    """Keep a reading."""
     phase.ledger.others.append(seen)
     outcome = phase.ledger.outcome(seen)
-    tell(Measured(meter.probe.now(), seen, purpose, outcome.slowdown, outcome.saving))
+    tell(Measured(seen.at_s + seen.seconds / 2, seen, purpose, outcome.slowdown, outcome.saving))
 
 
-def again(meter: Meter, phase: Phase, tell: Tell) -> bool:
-    """Measure the default once more: what drifts meanwhile is then known. False where it was disturbed."""
+def again(meter: Meter, phase: Phase, tell: Tell, worth_s: float = 0.0) -> bool:
+    """Measure the default once more: what drifts meanwhile is then known. False where it was disturbed.
+
+    `worth_s`: so much longer than usual is worth it where progress is hard to tell.
+    """
     meter.set(Settings(), "the default again")
-    seen, phase.beat = meter.read(phase.beat, 1.05)
+    seen, phase.beat = meter.read(phase.beat, 1.05, worth_s)
     if _disturbed(phase, seen):
         return False
     if phase.beat.source == "period" and _offbeat(phase, seen):
@@ -222,11 +241,11 @@ def expectation(phase: Phase) -> Outcome:
     """What the choice is believed to do."""
     gear = phase.search.knob.of(phase.choice)
     if gear is None:
-        return Outcome(0.0, 0.0, 1.0, 0.0)
+        return Outcome(0.0, 0.0, 0.0, 1.0, 0.0)
     now = phase.search.landscape(phase.ledger)
     place = int(np.searchsorted(now.gears, gear))
     slowdown, saving = float(now.slowdown[place]), float(now.saving[place])
-    return Outcome(slowdown, float(now.sigma[place]), (1 - saving) / (1 + slowdown), 0.0)
+    return Outcome(slowdown, float(now.sigma[place]), 0.0, (1 - saving) / (1 + slowdown), 0.0)
 
 
 def _memory_may_pay(phase: Phase) -> bool:

@@ -25,6 +25,9 @@ FARTHEST = 2.2
 """How much farther from the default the next point may be than the farthest so far."""
 MOST_POINTS = 6
 """Readings in a search; where progress is noisy, some are of one point."""
+MOST_COARSE = 3
+"""Where no reading of a minute knows its pace: what is watched under the choice then says more, and costs
+less."""
 TRUSTED = 1.3
 """The same for a choice."""
 FIRST_SLOWDOWN = 0.6
@@ -72,7 +75,7 @@ class Search:
         tried = self.tried(ledger)
         if len(tried) == 0:
             return self._first(ledger)
-        if len(tried) >= MOST_POINTS:
+        if len(tried) >= (MOST_COARSE if ledger.coarse() else MOST_POINTS):
             return None
         now = self.landscape(ledger)
         place = max(now.choice(self.policy), self.reach(ledger, FARTHEST))
@@ -125,7 +128,10 @@ class Search:
     def _first(self, ledger: Ledger) -> int:
         base = self.base(ledger)
         if self.modelled:
-            return self.landscape(ledger).choice(self.policy)
+            # To try is no choice: the likeliest best, without the distance that a choice keeps.
+            now = self.landscape(ledger)
+            likely = objective.best(self.policy, now.slowdown, now.saving)
+            return len(self.gears) - 2 if likely is None else min(likely, len(self.gears) - 2)
         x = UNBOUND_X
         if self.policy.objective == "energy":
             x = self.policy.max_slowdown / (FIRST_SLOWDOWN * max(0.2, ledger.sm_util()))

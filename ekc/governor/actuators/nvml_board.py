@@ -81,8 +81,8 @@ class NvmlBoard:
         self.uuid = uuid
         self.handle = explained(uuid, self.library.nvmlDeviceGetHandleByUUID, uuid)
         self.index = int(self._ask("index", "nvmlDeviceGetIndex"))
-        name = self._ask("name", "nvmlDeviceGetName")
-        self.name = f"GPU {self.index} ({name})"
+        self.card = str(self._ask("name", "nvmlDeviceGetName"))
+        self.name = f"GPU {self.index} ({self.card})"
 
     def gears(self) -> Gears:
         """Of the clocks only what this architecture lets be limited; of power, steps of 5 W."""

@@ -138,7 +138,7 @@ class _Run:
             Settings(), 0.0, 2.0, default.joules / default.seconds, Pace(),
             *(float(np.nanmean(v)) for v in (samples.sm_util, samples.memory_util, samples.clock_mhz)),
         )  # fmt: skip
-        beliefs = self._model(counters, seen, seen.clock_mhz)
+        beliefs = self._model(counters, seen)
         x, y = seen.clock_mhz / self._gears - 1, 1 - self._gears / seen.clock_mhz
         time = 1 + _polynomial(np.maximum(0, x), beliefs.time.mean)
         energy = time * (1 + _polynomial(np.maximum(0, y), beliefs.power.mean))
