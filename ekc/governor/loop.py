@@ -21,12 +21,11 @@ from ekc.governor.events import (
 from ekc.governor.ledger import SURPRISE
 from ekc.governor.measure import Held, JobEnded, Meter
 from ekc.governor.payoff import payoff
-from ekc.governor.phase import Model, Phase
+from ekc.governor.phase import POLL_S, Model, Phase
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Actuator, Probe, Settings
 from ekc.governor.watch import CONFIRM_S, LARGE, Watch, working
 
-POLL_S = 2.0
 SHORTEST_WINDOW_S = 10.0
 LONGEST_WINDOW_S = 40.0
 LONGEST_WAIT_S = 40.0
@@ -104,14 +103,14 @@ class _Governor:
     def _wait_for_work(self) -> None:
         """Nothing is measured while nothing runs."""
         began = self._probe.now()
-        if working(self._meter.watch(POLL_S)):
+        if working(self._meter.record(POLL_S)):
             return
         # An iteration may wait for its input for as long as this.
         for _ in range(8):
-            if working(self._meter.watch(POLL_S)):
+            if working(self._meter.record(POLL_S)):
                 return
         self._tell(Idled(self._probe.now()))
-        while not working(self._meter.watch(POLL_S)):
+        while not working(self._meter.record(POLL_S)):
             pass
         self._tell(Resumed(self._probe.now(), self._probe.now() - began))
 
@@ -142,7 +141,7 @@ class _Governor:
         period = phase.beat.period_s if phase.beat.period_s > 0 else 8.0
         window = float(np.clip(3 * period, SHORTEST_WINDOW_S, LONGEST_WINDOW_S))
         while True:
-            samples = self._meter.watch(window)
+            samples = self._meter.record(window)
             if phase.idle(samples):
                 self._idle()
                 held = Held(self._probe)
@@ -172,14 +171,14 @@ class _Governor:
                 checked = self._probe.now() if sound else self._probe.now() - gap + CONFIRM_S
             elif watch.ready():
                 wait = min(max(window, 2 * wait), LONGEST_WAIT_S)
-                held.add(self._meter.watch(wait))
+                held.add(self._meter.record(wait))
 
     def _confirmed(self, phase: Phase, watch: Watch, window: float) -> float | None:
         """How far the job is off, if it stays so; an evaluation comes and goes."""
         least = float("inf")
         until = self._probe.now() + max(CONFIRM_S, 3 * window)
         while self._probe.now() < until:
-            samples = self._meter.watch(window)
+            samples = self._meter.record(window)
             if phase.idle(samples):
                 self._idle()
                 return None
@@ -193,7 +192,7 @@ class _Governor:
         """Limits stay as they are: the work that comes back must not be punished."""
         began = self._probe.now()
         self._tell(Idled(began))
-        while not working(self._meter.watch(POLL_S)):
+        while not working(self._meter.record(POLL_S)):
             pass
         self._tell(Resumed(self._probe.now(), self._probe.now() - began))
 
@@ -205,10 +204,10 @@ class _Governor:
         if phase.choice == Settings() or not self._settable:
             return True, False
         seen = held.reading(phase.beat, phase.choice) if phase.ledger.coarse() else None
-        if seen is None:
-            phases.visit(self._meter, phase, phase.choice, "check", self._tell)
-        else:
-            phases.note(phase, seen, "check", self._tell)
+        if seen is not None:
+            phases.note(self._meter, phase, seen, "check", self._tell)
+        elif not phases.visit(self._meter, phase, phase.choice, "check", self._tell):
+            return False, False
         sound = phases.again(self._meter, phase, self._tell, worth_s)
         outcomes = [phase.ledger.outcome(r) for r in phase.ledger.others if r.settings == phase.choice]
         outcomes = [o for o in outcomes if np.isfinite(o.slowdown)]

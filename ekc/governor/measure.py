@@ -34,7 +34,11 @@ class Meter:
         self.actuator = actuator
         self._tell = on_event
 
-    def watch(self, seconds: float) -> Samples:
+    def running(self) -> bool:
+        """So long as nothing raises `JobEnded`."""
+        return True
+
+    def record(self, seconds: float) -> Samples:
         """Let time pass; `JobEnded` where the job does."""
         samples = self.probe.record(seconds)
         if not self.probe.running():
@@ -47,7 +51,7 @@ class Meter:
             return
         self.actuator.apply(settings)
         self._tell(Applied(self.probe.now(), settings, why))
-        self.watch(SETTLE_S)
+        self.record(SETTLE_S)
 
     def read(self, beat: Beat, most_stretch: float, worth_s: float = 0.0) -> tuple[Reading, Beat]:
         """One reading under the limits in force, and the beat with what it taught.
@@ -69,10 +73,10 @@ class Meter:
     def _stretch(self, beat: Beat, seconds: float) -> tuple[Samples, list[Steps]]:
         """Samples of a stretch and, where hooks count steps, when the count was seen to move."""
         if beat.source != "steps":
-            return self.watch(seconds), []
+            return self.record(seconds), []
         parts, seen = [], [Steps(self.probe.now(), self.probe.steps() or 0.0)]
         for _ in range(max(1, round(seconds / POLL_S))):
-            parts.append(self.watch(POLL_S))
+            parts.append(self.record(POLL_S))
             count = self.probe.steps() or 0.0
             if count != seen[-1].count:
                 seen.append(Steps(self.probe.now(), count))

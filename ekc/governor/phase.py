@@ -14,15 +14,15 @@ from ekc.governor.knob import SM, knob_of
 from ekc.governor.landscape import Beliefs
 from ekc.governor.ledger import DRIFT_PER_S, Ledger, Outcome
 from ekc.governor.measure import Meter, reading
-from ekc.governor.period import Period
+from ekc.governor.period import find_period
 from ekc.governor.policy import Policy
-from ekc.governor.progress import CLEAR, Beat, beat_of, pace_of
+from ekc.governor.progress import CLEAR, Beat, beat_of, pace_of, stepping
 from ekc.governor.protocols import Gears, Settings
 from ekc.governor.reading import UNTOLD, Reading, known
 from ekc.governor.samples import Samples, joined, mean
 from ekc.governor.search import Search
 from ekc.governor.tempo import tempo
-from ekc.governor.watch import longest_idle_s, signature
+from ekc.governor.watch import longest_idle_s, signature, working
 
 FIRST_S = 15.0
 LONGEST_FIRST_S = 75.0
@@ -36,6 +36,8 @@ IDLE_PERIODS = 1.5
 MEMORY_USE = 12.0
 """Percent of memory use above which a lower memory clock is not tried."""
 TRIES = 2
+POLL_S = 2.0
+"""Between two looks whether work has come back."""
 OFFBEAT = 0.01
 """How much a period may differ between two looks at the default, beyond its error and drift."""
 SAME_PHASE = 0.04
@@ -100,41 +102,28 @@ def begin(meter: Meter, policy: Policy, gears: Gears, tell: Tell) -> Phase:
     """Measure at the driver's default and find out what tells progress."""
     meter.set(Settings(), "the default is what everything is held against")
     start, joules, steps = meter.probe.now(), meter.probe.energy_j(), meter.probe.steps()
-    samples = meter.watch(FIRST_S)
     if steps is not None:
+        samples = meter.record(FIRST_S)
         while (done := (meter.probe.steps() or 0.0) - steps) < FEW_STEPS:
             if meter.probe.now() - start > LONGEST_FIRST_S:
                 break
-            samples = joined(samples, meter.watch(FIRST_S / 3))
-        beat, period = beat_of(samples, done)
+            samples = joined(samples, meter.record(FIRST_S / 3))
+        beat = stepping(samples, done)
         first, beat = meter.read(beat, 1.05)
     else:
-        samples, beat, period = _found(meter, samples, start)
+        found = find_period(meter)
+        samples, beat = found.samples, beat_of(found)
         seconds = meter.probe.now() - start
         pace, beat = pace_of(beat, samples, 1.05)
         watts = (meter.probe.energy_j() - joules) / seconds
         first = reading(Settings(), start, seconds, watts, pace, samples)
-    tell(PeriodFound(meter.probe.now(), period.verdict, beat.period_s, beat.source))
+    tell(PeriodFound(meter.probe.now(), beat.verdict, beat.period_s, beat.source))
     knob = knob_of(gears)
     search = Search(policy, knob, knob.gears(gears), Beliefs(knob.time, knob.power))
     top = max(gears.memory_mhz, default=0)
     phase = Phase(beat, Ledger([first]), search, signature(samples), top_memory_mhz=top)
     tell(Measured(meter.probe.now(), first, "default", 0.0, 0.0))
     return phase
-
-
-def _found(meter: Meter, samples: Samples, start: float) -> tuple[Samples, Beat, Period]:
-    """Watch on until the detector is sure, or for as long as a minute and a quarter."""
-    beat, period = beat_of(samples)
-    while period.verdict in ("too_short", "aperiodic"):
-        wanted = 3.3 * period.seconds if period.verdict == "too_short" and period.seconds > 0 else 60.0
-        lasted = meter.probe.now() - start
-        missing = min(wanted, LONGEST_FIRST_S) - lasted
-        if missing < 1.0:
-            break
-        samples = joined(samples, meter.watch(min(missing, max(15.0, lasted))))
-        beat, period = beat_of(samples)
-    return samples, beat, period
 
 
 def count(meter: Meter, phase: Phase, model: Model | None, tell: Tell) -> None:
@@ -161,9 +150,10 @@ def explore(meter: Meter, phase: Phase, gears: Gears, tell: Tell) -> None:
     points = len(phase.ledger.others)
     while (place := phase.search.next(phase.ledger)) is not None:
         settings = phase.search.knob.settings(phase.search.gears[place], phase.search.memory_mhz)
-        visit(meter, phase, settings, "candidate", tell)
-        last = phase.ledger.others[-1] if phase.ledger.others else None
-        if last and phase.ledger.base_error(last.at_s) > max(0.008, 0.8 * known(last.pace)):
+        if not visit(meter, phase, settings, "candidate", tell):
+            break
+        last = phase.ledger.others[-1]
+        if phase.ledger.base_error(last.at_s) > max(0.008, 0.8 * known(last.pace)):
             again(meter, phase, tell)
     if len(phase.ledger.defaults) == 1 and phase.ledger.others:
         again(meter, phase, tell)
@@ -177,21 +167,25 @@ def explore(meter: Meter, phase: Phase, gears: Gears, tell: Tell) -> None:
     tell(Chosen(meter.probe.now(), phase.choice, expected.slowdown, expected.saving, visited, *spent))
 
 
-def visit(meter: Meter, phase: Phase, settings: Settings, purpose: str, tell: Tell) -> None:
-    """Read the job under some limits; a stretch into which something came between does not count."""
+def visit(meter: Meter, phase: Phase, settings: Settings, purpose: str, tell: Tell) -> bool:
+    """Read the job under some limits. A stretch into which something came between does not count; False where
+    it was so each time."""
     meter.set(settings, purpose)
     for _ in range(TRIES):
         seen, phase.beat = meter.read(phase.beat, phase.most_stretch(settings))
         if not _disturbed(phase, seen):
-            break
-    note(phase, seen, purpose, tell)
+            note(meter, phase, seen, purpose, tell)
+            return True
+        while not working(meter.record(POLL_S)):
+            pass
+    return False
 
 
-def note(phase: Phase, seen: Reading, purpose: str, tell: Tell) -> None:
+def note(meter: Meter, phase: Phase, seen: Reading, purpose: str, tell: Tell) -> None:
     """Keep a reading."""
     phase.ledger.others.append(seen)
     outcome = phase.ledger.outcome(seen)
-    tell(Measured(seen.at_s + seen.seconds / 2, seen, purpose, outcome.slowdown, outcome.saving))
+    tell(Measured(meter.probe.now(), seen, purpose, outcome.slowdown, outcome.saving))
 
 
 def again(meter: Meter, phase: Phase, tell: Tell, worth_s: float = 0.0) -> bool:
@@ -260,9 +254,7 @@ def _explore_memory(meter: Meter, phase: Phase, gears: Gears, tell: Tell) -> Non
     top = gears.memory_mhz[-1]
     for memory in reversed([m for m in gears.memory_mhz if m < 0.9 * top]):
         settings = replace(standing, memory_mhz=memory)
-        visited = len(phase.ledger.others)
-        visit(meter, phase, settings, "candidate", tell)
-        if len(phase.ledger.others) == visited:
+        if not visit(meter, phase, settings, "candidate", tell):
             return
         now = phase.ledger.outcome(phase.ledger.others[-1])
         if not np.isfinite(now.slowdown) or objective.violation(policy, now.slowdown, now.saving) > 0:

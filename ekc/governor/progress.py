@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from ekc.governor.period import Period, detect_period
+from ekc.governor.period import Found, detect_period
 from ekc.governor.reading import UNTOLD, Pace
 from ekc.governor.samples import Samples, mean
 from ekc.governor.tempo import tempo
@@ -75,20 +75,22 @@ class Beat:
         return 20.0 if self.source == "throughput" else 12.0
 
 
-def beat_of(samples: Samples, steps: float | None = None) -> tuple[Beat, Period]:
-    """The source of progress of a job, from a stretch at the default limits; `steps`: counted in it by
-    hooks."""
-    period = detect_period(samples, samples.sampling_hz)
-    if steps is not None:
-        each = float(samples.time_s[-1] - samples.time_s[0]) / max(steps, 0.5)
-        return Beat("steps", each, period.verdict), period
+def stepping(samples: Samples, steps: float) -> Beat:
+    """Of a job whose hooks counted so many steps in a stretch at the default limits."""
+    each = float(samples.time_s[-1] - samples.time_s[0]) / max(steps, 0.5)
+    return Beat("steps", each, detect_period(samples, samples.sampling_hz).verdict)
+
+
+def beat_of(found: Found) -> Beat:
+    """The source of progress of a job without hooks, recorded at the default limits."""
+    period, samples = found.period, found.samples
     if period.verdict in ("periodic", "multiple"):
-        found = tempo(samples, period.seconds, 0.9, 1.1)
-        if found is not None and found.clarity >= CLEAR:
-            usual = Straying(JITTER**2 * found.seconds, 1)
-            return Beat("period", found.seconds, period.verdict, usual), period
+        seen = tempo(samples, period.seconds, 0.9, 1.1)
+        if seen is not None and seen.clarity >= CLEAR:
+            usual = Straying(JITTER**2 * seen.seconds, 1)
+            return Beat("period", seen.seconds, period.verdict, usual)
     moving = mean(samples.memory_util)
-    return Beat("throughput" if moving >= LEAST_MEMORY else "none", verdict=period.verdict), period
+    return Beat("throughput" if moving >= LEAST_MEMORY else "none", verdict=period.verdict)
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,13 @@ def _reason(problem: Any) -> str:
     return f"{problem} ({more})" if more else str(problem)
 
 
+def pci_address(text: str) -> str:
+    """As `lspci -D` writes it: four digits of the domain, which some leave out and NVML doubles."""
+    parts = text.strip().lower().split(":")
+    domain = parts[0] if len(parts) > 2 else ""
+    return ":".join((domain[-4:].zfill(4), *parts[-2:]))
+
+
 class NvmlBoard:
     """Reads one GPU, named by its UUID."""
 
@@ -111,9 +118,7 @@ class NvmlBoard:
     def bus(self) -> str:
         """PCI address as `lspci -D` writes it."""
         found = self._ask("PCI address", "nvmlDeviceGetPciInfo").busId
-        text = found.decode() if isinstance(found, bytes) else str(found)
-        domain, rest = text.lower().split(":", 1)
-        return f"{domain[-4:]}:{rest}"
+        return pci_address(found.decode() if isinstance(found, bytes) else str(found))
 
     def _caps(self) -> tuple[float, ...]:
         """Up to the default, or to what somebody has set beyond it: no card is let draw more than it did."""

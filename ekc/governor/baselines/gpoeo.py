@@ -66,7 +66,7 @@ class _Run:
 
     def forever(self) -> None:
         start: int | None = None
-        self._meter.watch(3.0)
+        self._meter.record(3.0)
         while True:
             try:
                 start = self._round(start)
@@ -93,7 +93,7 @@ class _Run:
         clock = None if place is None else int(self._gears[place])
         settings = Settings(sm_mhz=clock, memory_mhz=memory or self._chosen_memory)
         self._actuator.apply(settings)
-        self._meter.watch(settle)
+        self._meter.record(settle)
 
     def _full(self) -> dict[str, float]:
         """Period and counters at the base clocks, a group after the other."""
@@ -114,7 +114,7 @@ class _Run:
 
     def _simple(self, settings: Settings) -> Point:
         self._actuator.apply(settings)
-        self._meter.watch(STEP_SETTLE_S)
+        self._meter.record(STEP_SETTLE_S)
         return self._measure()
 
     def _measure(self) -> Point:
@@ -122,7 +122,7 @@ class _Run:
         if not self._periodic or self._period is None:
             return rate_point(self._meter, RATE_S)
         start, joules = self._meter.probe.now(), self._meter.probe.energy_j()
-        samples = self._meter.watch(max(self._window, 2.5 * self._period))
+        samples = self._meter.record(max(self._window, 2.5 * self._period))
         least, most = NEXT_PERIOD
         found = tempo(samples, self._period, least / self._slower_memory, most * self._slower_memory)
         if found is None or found.clarity < LEAST_CLARITY:
@@ -133,7 +133,7 @@ class _Run:
 
     def _predicted(self, counters: dict[str, float], default: Point) -> int:
         """The gear that the models favour."""
-        samples = self._meter.watch(2.0)
+        samples = self._meter.record(2.0)
         seen = Reading(
             Settings(), 0.0, 2.0, default.joules / default.seconds, Pace(),
             *(float(np.nanmean(v)) for v in (samples.sm_util, samples.memory_util, samples.clock_mhz)),
@@ -240,7 +240,7 @@ class _Run:
         period = self._period if self._periodic and self._period else RATE_S
         lowest, highest, stable = np.inf, 0.0, 0
         while True:
-            samples = self._meter.watch(period + 1.0)
+            samples = self._meter.record(period + 1.0)
             last = samples.power_w[-max(1, int(period * samples.sampling_hz)) :]
             watts = float(np.nanmean(last))
             lowest, highest = min(lowest, watts), max(highest, watts)
@@ -249,7 +249,7 @@ class _Run:
                 return size
             stable += 1
             if stable >= 3:
-                self._meter.watch(min(2 ** (stable - 1), 32) * period)
+                self._meter.record(min(2 ** (stable - 1), 32) * period)
 
 
 def _polynomial(x: Values, weights: tuple[float, ...]) -> Values:

@@ -57,7 +57,7 @@ class Rule:
 def period_point(meter: Meter, first_s: float) -> Point | None:
     """Seconds and joules of a period, watched until one is found; None after three times the longest one."""
     start, joules = meter.probe.now(), meter.probe.energy_j()
-    samples = meter.watch(first_s)
+    samples = meter.record(first_s)
     while True:
         period = detect_period(samples, samples.sampling_hz)
         lasted = meter.probe.now() - start
@@ -66,7 +66,7 @@ def period_point(meter: Meter, first_s: float) -> Point | None:
             return Point(period.seconds, watts * period.seconds)
         if lasted >= 3 * LONGEST_PERIOD_S:
             return None
-        samples = joined(samples, meter.watch(max(5.0, 0.3 * lasted)))
+        samples = joined(samples, meter.record(max(5.0, 0.3 * lasted)))
 
 
 def rate_point(meter: Meter, seconds: float) -> Point:
@@ -74,7 +74,7 @@ def rate_point(meter: Meter, seconds: float) -> Point:
     start, joules = meter.probe.now(), meter.probe.energy_j()
     counters = meter.probe.counters(seconds)
     watts = (meter.probe.energy_j() - joules) / max(1e-9, meter.probe.now() - start)
-    samples = meter.watch(1.0)
+    samples = meter.record(1.0)
     if not counters:
         return Point(1.0, watts)
     clock = float(np.nanmedian(samples.clock_mhz))
