@@ -72,7 +72,7 @@ class Ledger:
         limit = SURPRISE + 2 * float(np.nan_to_num(scatter))
         return bool(same) and abs(reading.watts / same[-1].watts - 1) > limit
 
-    def coarse(self) -> bool:
+    def vague(self) -> bool:
         """Whether no reading so far knew its pace well: work without a beat."""
         return min(known(r.pace) for r in self.defaults + self.others) > GOOD_ERROR
 

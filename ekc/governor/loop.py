@@ -203,7 +203,7 @@ class _Governor:
         """
         if phase.choice == Settings() or not self._settable:
             return True, False
-        seen = held.reading(phase.beat, phase.choice) if phase.ledger.coarse() else None
+        seen = held.reading(phase.beat, phase.choice) if phase.ledger.vague() else None
         if seen is not None:
             phases.note(self._meter, phase, seen, "check", self._tell)
         elif not phases.visit(self._meter, phase, phase.choice, "check", self._tell):

@@ -25,9 +25,9 @@ FARTHEST = 2.2
 """How much farther from the default the next point may be than the farthest so far."""
 MOST_POINTS = 6
 """Readings in a search; where progress is noisy, some are of one point."""
-MOST_COARSE = 3
-"""Where no reading of a minute knows its pace: what is watched under the choice then says more, and costs
-less."""
+MOST_VAGUE = 3
+"""The same where no reading of a minute knows its pace: what is watched under the choice then says more, and
+costs less. Gears that lie far apart still have to be tried."""
 TRUSTED = 1.3
 """The same for a choice."""
 FIRST_SLOWDOWN = 0.6
@@ -35,7 +35,7 @@ FIRST_SLOWDOWN = 0.6
 UNBOUND_X = 0.2
 """First lengthening where no slowdown budget binds."""
 GOLDEN = 0.381966
-HOPE = 1.5
+HOPE = 2.0
 """Standard deviations by which a gear not yet read may be better than believed."""
 
 
@@ -75,7 +75,7 @@ class Search:
         tried = self.tried(ledger)
         if len(tried) == 0:
             return self._first(ledger)
-        if len(tried) >= (MOST_COARSE if ledger.coarse() else MOST_POINTS):
+        if len(tried) >= self._most(ledger):
             return None
         now = self.landscape(ledger)
         place = max(now.choice(self.policy), self.reach(ledger, FARTHEST))
@@ -87,6 +87,10 @@ class Search:
         if now.sigma[place] > SURE and self.policy.objective == "energy":
             return place
         return self._bracket(ledger, now, place, tried)
+
+    def _most(self, ledger: Ledger) -> int:
+        fine = len(self.gears) > 1 and float(np.median(self.gears[1:] / self.gears[:-1])) < 1 + NEAR
+        return MOST_VAGUE if fine and ledger.vague() else MOST_POINTS
 
     def _coarse(self, now: Landscape, place: int, tried: Values) -> int | None:
         """Where gears lie far apart, the next lower one not read yet, if it might be allowed and better."""

@@ -13,6 +13,7 @@ import contextlib
 
 import numpy as np
 
+from ekc.governor.baselines.bracketing import Bracketing
 from ekc.governor.baselines.rules import SLOWDOWN_LIMIT, Point, Rule, period_point, rate_point
 from ekc.governor.measure import JobEnded, Meter
 from ekc.governor.phase import Model
@@ -30,8 +31,6 @@ STEP_SETTLE_S = 4.0
 FIRST_WINDOW_S = 25.0
 RATE_S = 4.0
 GROUPS = 4
-GOLDEN = (1 + 5**0.5) / 2
-TRIES = 5
 UNSTABLE = {True: 0.18, False: 0.30}
 LARGE = 0.5
 NEXT_PERIOD = (0.66, 1.5)
@@ -169,71 +168,11 @@ class _Run:
             self._period = best[0].seconds
 
     def _search(self, start: int, default: Point) -> int:
-        seen: dict[int, Point] = {}
-
         def at(place: int) -> Point:
-            if place not in seen:
-                self._set(place)
-                seen[place] = self._measure()
-            return seen[place]
+            self._set(place)
+            return self._measure()
 
-        slow = at(start).slowdown(default)
-        radius = max(1, len(self._gears) // 10)
-        low, high = start, start
-        if slow <= 1.2 * SLOWDOWN_LIMIT:
-            low = self._bracket(at, start, -radius, default)
-        if slow >= 0.8 * SLOWDOWN_LIMIT:
-            high = self._bracket(at, start, radius, default)
-        self._golden(at, low, high, default)
-        return self._smoothed(seen, default)
-
-    def _bracket(self, at, start: int, step: int, default: Point) -> int:  # type: ignore[no-untyped-def]
-        best, place = start, start
-        while 0 < place < len(self._gears) - 1 or place == start:
-            place = int(np.clip(place + step, 0, len(self._gears) - 1))
-            if place == start:
-                break
-            now = at(place)
-            if step < 0 and (
-                now.slowdown(default) > SLOWDOWN_LIMIT
-                or self._rule.score(now) < 0.75 * self._rule.score(default)
-            ):
-                break
-            if not self._rule.better(now, at(best), default):
-                break
-            best = place
-        return place
-
-    def _golden(self, at, low: int, high: int, default: Point) -> None:  # type: ignore[no-untyped-def]
-        inner = round(high - (high - low) / GOLDEN)
-        for _ in range(TRIES):
-            if high - low < 7:
-                return
-            longer_up = high - inner >= inner - low
-            side = (high - inner) if longer_up else (inner - low)
-            probe = inner + round(side / (1 + GOLDEN)) * (1 if longer_up else -1)
-            if probe in (inner, low, high):
-                return
-            if self._rule.better(at(probe), at(inner), default):
-                low, high = (inner, high) if longer_up else (low, inner)
-                inner = probe
-            elif longer_up:
-                high = probe
-            else:
-                low = probe
-
-    def _smoothed(self, seen: dict[int, Point], default: Point) -> int:
-        places = np.array(sorted(seen))
-        clocks = self._gears[places]
-        degree = min(3, len(places) - 1)
-        inside = self._gears[places[0] : places[-1] + 1]
-        curves = [
-            np.polyval(
-                np.polyfit(clocks / 1000, [getattr(seen[p], what) for p in places], degree), inside / 1000
-            )
-            for what in ("seconds", "joules")
-        ]
-        return int(places[0]) + self._rule.best_gear(inside, curves[0], curves[1], default)
+        return Bracketing(self._gears, self._rule, default, at).search(start)
 
     def _monitor(self) -> float:
         """Until the range of power says that the job changed; how much."""

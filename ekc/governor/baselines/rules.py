@@ -32,6 +32,7 @@ class Rule:
     energy; n = 0 is the line that the authors left in a comment."""
 
     exponent: int = 2
+    limit: float = SLOWDOWN_LIMIT
 
     def score(self, point: Point) -> float:
         """Lower is better."""
@@ -39,7 +40,7 @@ class Rule:
 
     def better(self, one: Point, other: Point, default: Point) -> bool:
         """Their comparison: feasible before infeasible, lower score, smaller violation."""
-        feasible = [p.slowdown(default) <= SLOWDOWN_LIMIT for p in (one, other)]
+        feasible = [p.slowdown(default) <= self.limit for p in (one, other)]
         if all(feasible):
             return self.score(one) < self.score(other)
         if any(feasible):
@@ -48,7 +49,7 @@ class Rule:
 
     def best_gear(self, gears: Values, seconds: Values, joules: Values, default: Point) -> int:
         """Place of the choice on smoothed curves; the highest gear where nothing is feasible."""
-        feasible = seconds / default.seconds - 1 <= SLOWDOWN_LIMIT
+        feasible = seconds / default.seconds - 1 <= self.limit
         if not feasible.any():
             return len(gears) - 1
         return int(np.where(feasible, joules * seconds**self.exponent, np.inf).argmin())

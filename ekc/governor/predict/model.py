@@ -21,10 +21,13 @@ from ekc.governor.landscape import Beliefs, lower, slower
 from ekc.governor.reading import Reading
 from ekc.governor.samples import Values
 
-FEATURES = ("sm_active", "dram", "tensor", "fma", "sm_util", "memory_util", "watts")
+COUNTERS = ("sm_active", "dram", "tensor", "fma")
+FEATURES = (*COUNTERS, "sm_util", "memory_util", "watts")
 TARGETS = ("sm_time", "sm_energy", "memory_time", "memory_energy")
 RATIOS = np.linspace(0.6, 1.0, 17)
 """Clocks over the default's at which a prediction becomes a prior."""
+COUNTED, BLIND = "", "blind_"
+"""Before the name of a target: predicted from counters and signals, or from signals alone."""
 FORMAT = 2
 
 
@@ -80,8 +83,10 @@ class Boosted:
         """Time and energy over the default's at each ratio of a clock, that of `sm` or `memory`."""
         import xgboost
 
+        blind = bool(np.isnan(inputs[: len(COUNTERS)]).all())
+        inputs, kind = (inputs[len(COUNTERS) :], BLIND) if blind else (inputs, COUNTED)
         table = xgboost.DMatrix(np.column_stack([np.tile(inputs, (len(ratio), 1)), ratio]))
-        time, energy = (self.boosters[f"{knob}_{what}"].predict(table) for what in ("time", "energy"))
+        time, energy = (self.boosters[f"{kind}{knob}_{what}"].predict(table) for what in ("time", "energy"))
         return np.exp(time), np.exp(energy)
 
     def save(self, file: Path) -> None:

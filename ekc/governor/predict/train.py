@@ -12,7 +12,17 @@ from ekc.governor.jobs.draw import KINDS, draw
 from ekc.governor.jobs.job import Bill, Job, bill
 from ekc.governor.jobs.world import SimulatedRun
 from ekc.governor.measure import reading
-from ekc.governor.predict.model import FEATURES, TARGETS, Boosted, Row, Trust, coefficients, features
+from ekc.governor.predict.model import (
+    BLIND,
+    COUNTED,
+    COUNTERS,
+    TARGETS,
+    Boosted,
+    Row,
+    Trust,
+    coefficients,
+    features,
+)
 from ekc.governor.protocols import Settings
 from ekc.governor.reading import Pace
 from ekc.governor.samples import Values
@@ -25,7 +35,6 @@ ROUNDS = 80
 FOLDS = 8
 SEEDS = range(1000, 1006)
 LASTING_S = 600.0
-COUNTERS = FEATURES[:4]
 NO_TRUST = Trust((1.0, 1.0), (1.0, 1.0, 1.0))
 LEAST_TRUST = 0.02**2
 
@@ -80,29 +89,32 @@ def leave_one_out(card: str, rows: Sequence[Row], counted: bool = True) -> dict[
     """Absolute errors of time and energy (shares) over the SM clock, each job predicted by models of the
     others; without counters if not `counted`."""
     errors: dict[str, list[float]] = {"time": [], "energy": []}
-    for job in sorted({r.job for r in rows if not r.memory}):
-        model = Boosted(card, "", _boosters([r for r in rows if r.job != job]), NO_TRUST)
-        own = [r if counted else _uncounted(r) for r in rows if r.job == job and not r.memory]
+    mine = [r for r in rows if not r.memory]
+    for job in sorted({r.job for r in mine}):
+        others = _boosters([r for r in mine if r.job != job], (COUNTED if counted else BLIND,))
+        model = Boosted(card, "", others, NO_TRUST)
+        own = [r if counted else _uncounted(r) for r in mine if r.job == job]
         time, energy = model.predict(own[0].features, np.array([r.ratio for r in own]), "sm")
         errors["time"] += [float(abs(t / r.time - 1)) for t, r in zip(time, own, strict=True)]
         errors["energy"] += [float(abs(e / r.energy - 1)) for e, r in zip(energy, own, strict=True)]
     return errors
 
 
-def _boosters(rows: Sequence[Row]) -> dict[str, Any]:
-    """By name of target. Every row is learnt once more without its counters: not every card has them."""
+def _boosters(rows: Sequence[Row], kinds: Sequence[str] = (COUNTED, BLIND)) -> dict[str, Any]:
+    """By name of target; once more from signals alone, as not every card lets its counters be read."""
     import xgboost
 
     boosters = {}
     for target in TARGETS:
         knob, what = target.split("_")
         mine = [r for r in rows if r.memory == (knob == "memory")]
-        mine += [_uncounted(r) for r in mine]
         if not mine:
             continue
-        table = np.array([(*r.features, r.ratio) for r in mine])
         logs = np.log([getattr(r, what) for r in mine])
-        boosters[target] = xgboost.train(PARAMETERS, xgboost.DMatrix(table, logs), ROUNDS)
+        table = np.array([(*r.features, r.ratio) for r in mine])
+        for kind in kinds:
+            columns = table[:, len(COUNTERS) :] if kind == BLIND else table
+            boosters[kind + target] = xgboost.train(PARAMETERS, xgboost.DMatrix(columns, logs), ROUNDS)
     return boosters
 
 
@@ -122,10 +134,12 @@ class _Missed:
 
 
 def _missed(rows: Sequence[Row], left_out: set[str]) -> list[_Missed]:
-    others = Boosted("", "", _boosters([r for r in rows if r.job not in left_out]), NO_TRUST)
+    mine = [r for r in rows if not r.memory]
+    boosters = _boosters([r for r in mine if r.job not in left_out], (COUNTED,))
+    others = Boosted("", "", boosters, NO_TRUST)
     missed = []
     for job in sorted(left_out):
-        own = sorted((r for r in rows if r.job == job and not r.memory), key=lambda r: r.ratio)
+        own = sorted((r for r in mine if r.job == job), key=lambda r: r.ratio)
         ratio, time, energy = np.array([(r.ratio, r.time, r.energy) for r in own]).T
         told = coefficients(ratio, *others.predict(own[0].features, ratio, "sm"))
         slow, watts = (_polynomial(x, c) for x, c in zip((1 / ratio - 1, 1 - ratio), told, strict=True))
