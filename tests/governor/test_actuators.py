@@ -173,7 +173,6 @@ def test_zeusd_that_is_gone_or_something_else(here: ScriptedBoards, zeusd: Zeusd
     [
         ["0"],
         "zeusd",
-        None,
         {"gpus": {"0": "17:00.0"}},
         {"gpus": [{"id": 0}]},
         {"gpus": [{"id": "first", "pci_address": "0000:01:00.0"}]},
