@@ -135,8 +135,8 @@ def count(meter: Meter, phase: Phase, model: Model | None, tell: Tell) -> None:
     counters = meter.probe.counters(seconds)
     if counters is not None:
         tell(CountersRead(meter.probe.now(), seconds, counters))
-    beliefs = model(counters or {}, phase.ledger.defaults[-1])
-    phase.search = replace(phase.search, beliefs=beliefs, modelled=True)
+    foreseen = model(counters or {}, phase.ledger.defaults[-1])
+    phase.search = replace(phase.search, foreseen=foreseen)
     now = phase.search.landscape(phase.ledger)
     place = now.choice(phase.search.policy)
     where = phase.search.knob.settings(now.gears[place])

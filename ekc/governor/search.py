@@ -49,8 +49,9 @@ class Search:
     """Where the knob can be set, ascending."""
     beliefs: Beliefs
     memory_mhz: int | None = None
-    modelled: bool = False
-    """Whether the beliefs come from a model, which may then pick the first point."""
+    foreseen: Beliefs | None = None
+    """What a model expects: it picks the first point, and has no say once something was read. Even weighed by
+    its error on other jobs it would pull what was read towards the mean of them."""
 
     def base(self, ledger: Ledger) -> float:
         """Where the default stands: no limit is felt above it. The top gear where the card does not tell."""
@@ -58,7 +59,8 @@ class Search:
 
     def landscape(self, ledger: Ledger) -> Landscape:
         """What is believed now."""
-        return landscape(ledger, self.knob, self.gears, self.beliefs, self.base(ledger), self.memory_mhz)
+        beliefs = self.beliefs if len(self.tried(ledger)) else self.foreseen or self.beliefs
+        return landscape(ledger, self.knob, self.gears, beliefs, self.base(ledger), self.memory_mhz)
 
     def chosen(self, ledger: Ledger) -> float | None:
         """The best gear that is known and near enough to what was read; None where the default is best."""
@@ -131,7 +133,7 @@ class Search:
 
     def _first(self, ledger: Ledger) -> int:
         base = self.base(ledger)
-        if self.modelled:
+        if self.foreseen is not None:
             # To try is no choice: the likeliest best, without the distance that a choice keeps.
             now = self.landscape(ledger)
             likely = objective.best(self.policy, now.slowdown, now.saving)

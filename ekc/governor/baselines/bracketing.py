@@ -88,10 +88,12 @@ class Bracketing:
         clocks = self._gears[places] / 1000
         degree = min(3, len(places) - 1)
         inside = self._gears[places[0] : places[-1] + 1]
-        curves = [
-            np.polyval(
-                np.polyfit(clocks, [getattr(self.seen[p], what) for p in places], degree), inside / 1000
-            )
+        seconds, joules = (
+            self._curve(clocks, [getattr(self.seen[p], what) for p in places], inside, degree)
             for what in ("seconds", "joules")
-        ]
-        return int(places[0]) + self._rule.best_gear(inside, curves[0], curves[1], self._default)
+        )
+        return int(places[0]) + self._rule.best_gear(inside, seconds, joules, self._default)
+
+    @staticmethod
+    def _curve(clocks: Values, told: list[float], inside: Values, degree: int) -> Values:
+        return np.asarray(np.polyval(np.polyfit(clocks, told, degree), inside / 1000), float)
