@@ -29,11 +29,9 @@ from ekc.governor.jobs.job import Job
 from ekc.governor.jobs.world import SimulatedRun
 from ekc.governor.loop import govern
 from ekc.governor.policy import Policy
-from ekc.governor.predict import Boosted, leave_one_out, rows_of, trained
+from ekc.governor.predict import Boosted, simulated
 
 DEVICES = ("rtx3090", "h200")
-TRAINED_ON = 1000
-TRAINING_SEEDS = 6
 BARS = {"share_of_oracle": 0.9, "mean_slowdown": 0.05, "worst_slowdown": 0.07}
 
 
@@ -222,16 +220,7 @@ def main() -> None:
             f"--only {unknown[0]!r}: there are {', '.join(GOVERNORS)} (write ; for the comma in a name)"
         )
 
-    rows_by_device = {
-        device: [
-            row
-            for kind in KINDS
-            for seed in range(TRAINED_ON, TRAINED_ON + min(TRAINING_SEEDS, given.seeds))
-            for row in rows_of(draw(seed, kind, device, given.seconds))
-        ]
-        for device in DEVICES
-    }
-    models = {device: trained(device, rows) for device, rows in rows_by_device.items()}
+    models = {device: simulated(device) for device in DEVICES}
     lines: dict[str, list[Line]] = {name: [] for name in names}
     best: list[Best] = []
     for job in jobs(given.seed, given.seeds, given.seconds):
@@ -248,19 +237,12 @@ def main() -> None:
     print(f"{len(best)} jobs of {given.seconds:.0f} s, seeds {first} to {last}, on {', '.join(DEVICES)}")
     print(table(rows, saving, slowdown))
     print(by_kind(lines))
-    foreseen = {}
-    for device, known in rows_by_device.items() if "ekc govern, model" in names else ():
-        errors = leave_one_out(device, known)
-        foreseen[device] = {k: [float(np.median(v)), float(np.percentile(v, 90))] for k, v in errors.items()}
-        told = ", ".join(f"{k} {m:.1%} (p90 {p:.1%})" for k, (m, p) in foreseen[device].items())
-        print(f"models, leave one job out, {device} (simulated): median error of {told}")
     if given.json:
         whole = {
             "version": ekc.__version__,
             "simulated": True,
             "rows": rows,
             "oracle": {"mean_saving": saving, "mean_slowdown": slowdown},
-            "models": foreseen,
             "jobs": {name: [asdict(line) for line in lines[name]] for name in names},
             "pass": all(bool(r.get("pass", True)) for r in rows),
         }

@@ -46,6 +46,13 @@ BAD_INPUT = 2
 )
 @click.option("--each", is_flag=True, help="Each GPU by itself; otherwise all of the job's are set alike.")
 @click.option("--actuator", default="auto", show_default=True, help="auto, nvml (root) or zeusd.")
+@click.option(
+    "--model",
+    default="none",
+    show_default=True,
+    metavar="FILE|simulated|none",
+    help="What is expected before a clock is tried: a trained model.",
+)
 @click.option("--sm-before", type=click.IntRange(min=1), metavar="MHZ", help="SM limit that holds already.")
 @click.option(
     "--memory-before", type=click.IntRange(min=1), metavar="MHZ", help="Memory limit that holds already."
@@ -129,6 +136,7 @@ def _real(
         actuator=options["actuator"],
         advise=options["advise"],
         each=options["each"],
+        model=options["model"],
         before=Settings(options["sm_before"], options["memory_before"]),
     )
     job = Command(command) if command else Attached(pid or 0)
@@ -140,17 +148,20 @@ def _real(
 
 def _simulated(kind: str, policy: Policy, lines: Lines, options: dict[str, Any]) -> list[Book]:
     from ekc.governor.advise import advise
+    from ekc.governor.live import models
     from ekc.governor.live.session import Session, Unit
     from ekc.governor.live.simulated import simulated_unit
     from ekc.governor.loop import govern as steer
     from ekc.governor.sets_nothing import SetsNothing
 
+    models.check(options["model"])
     unit = simulated_unit(kind, options["card"], options["seed"], options["minutes"])
+    model = models.opened(options["model"], options["card"])
     if not options["advise"]:
-        return Session([unit], lambda p, a, hear: steer(p, a, policy, hear), lines).wait()
+        return Session([unit], lambda p, a, hear: steer(p, a, policy, hear, model), lines).wait()
     nothing = SetsNothing(unit.actuator.gears(), simulated=True)
     watched = Unit(unit.name, unit.probe, nothing)
-    return Session([watched], lambda p, a, hear: advise(p, nothing, policy, hear), lines).wait()
+    return Session([watched], lambda p, a, hear: advise(p, nothing, policy, hear, model), lines).wait()
 
 
 def _restore() -> int:

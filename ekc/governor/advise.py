@@ -49,11 +49,11 @@ def advise(
     on_event(Started(start, probe.label, actuator.label, probe.simulated, policy.objective))
     meter = Meter(probe, actuator, on_event)
     try:
-        while not working(meter.watch(LOOK_S)):
+        while not working(meter.record(LOOK_S)):
             pass
         _advise_once(meter, actuator.could, policy, on_event, model)
         while True:
-            meter.watch(REST_S)
+            meter.record(REST_S)
     except JobEnded:
         on_event(Ended(probe.now(), probe.now() - start, probe.energy_j() - joules))
 

@@ -12,6 +12,9 @@ import numpy as np
 
 from ekc.governor.samples import Values
 
+LEAST_SHARED = 1e-4
+"""No zero is known better."""
+
 
 @dataclass(frozen=True)
 class Prior:
@@ -42,11 +45,16 @@ def _powers(x: Values, count: int) -> Values:
     return np.asarray(np.asarray(x, float)[:, None] ** np.arange(1, count + 1)[None, :])
 
 
-def fitted(x: Values, y: Values, error: Values, prior: Prior) -> Curve:
-    """The curve after points (x, y) with standard errors; arrays of one length, which may be 0."""
-    rows = _powers(x, len(prior.mean)) / np.asarray(error)[:, None]
-    precision = rows.T @ rows + np.diag(1 / np.square(prior.sigma))
-    covariance = np.linalg.inv(precision)
+def fitted(x: Values, y: Values, error: Values, prior: Prior, shared: float = LEAST_SHARED) -> Curve:
+    """The curve after points (x, y) with standard errors; arrays of one length, which may be 0.
+
+    `shared`: standard error of the zero that all points are held against. It is found along with the curve,
+    so that it makes all of them unsure together.
+    """
+    count = len(prior.mean)
+    rows = np.column_stack([_powers(x, count), np.ones(len(x))]) / np.asarray(error)[:, None]
+    sigma = np.array([*prior.sigma, max(shared, LEAST_SHARED)])
+    covariance = np.linalg.inv(rows.T @ rows + np.diag(1 / sigma**2))
     told = rows.T @ (np.asarray(y) / np.asarray(error))
-    weight = covariance @ (told + np.array(prior.mean) / np.square(prior.sigma))
-    return Curve(np.asarray(weight, float), np.asarray(covariance, float))
+    weight = covariance @ (told + np.array([*prior.mean, 0.0]) / sigma**2)
+    return Curve(np.asarray(weight[:count], float), np.asarray(covariance[:count, :count], float))

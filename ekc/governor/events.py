@@ -113,11 +113,13 @@ class Predicted(Event):
     settings: Settings
     slowdown: float
     saving: float
+    trained_on: str
 
     def line(self) -> str:
-        """Where the search will begin."""
+        """Near where the search will begin."""
         where = settings_text(self.settings)
-        return f"model expects {self.slowdown:+.1%} time, {-self.saving:+.1%} energy at {where}"
+        told = f"{self.slowdown:+.1%} time, {-self.saving:+.1%} energy at {where}"
+        return f"a model of {self.trained_on} expects {told}"
 
 
 @dataclass(frozen=True)

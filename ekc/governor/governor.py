@@ -31,7 +31,8 @@ class Governor:
 
     `max_slowdown`: share by which a step may take longer. `objective`, `min_saving`, `remaining_s`: see
     `ekc.governor.Policy`. `gpus`: numbers as nvidia-smi counts, or UUIDs; by default those this process uses.
-    `each`: GPUs one by one instead of alike. `actuator`: "auto", "nvml" or "zeusd". `advise`: set nothing,
+    `each`: GPUs one by one instead of alike. `actuator`: "auto", "nvml" or "zeusd". `model`: what is
+    expected before a clock is tried: a file of a trained one, "simulated" or "none". `advise`: set nothing,
     say what would be set. `quiet`: say only what goes wrong. Raises `InvalidInput` for bad arguments.
     """
 
@@ -45,12 +46,13 @@ class Governor:
         gpus: Sequence[int | str] = (),
         each: bool = False,
         actuator: str = "auto",
+        model: str | Path = "none",
         advise: bool = False,
         quiet: bool = False,
     ) -> None:
         policy = Policy(objective, max_slowdown, min_saving, remaining_s)
-        Request(policy, actuator=actuator)
-        self._flags = _flags(policy, gpus, each, actuator, advise, quiet)
+        Request(policy, actuator=actuator, model=str(model))
+        self._flags = [*_flags(policy, gpus, each, actuator, advise, quiet), "--model", str(model)]
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._counter: AbstractContextManager[None] = nullcontext()

@@ -18,7 +18,7 @@ STRAY = 1.5
 
 SURE = 0.007
 """Standard deviation of a slowdown up to which it counts as known."""
-CAUTION = 0.7
+CAUTION = 0.5
 """Of what it is beyond that, added to the slowdown."""
 
 
@@ -60,9 +60,12 @@ def landscape(
     told = np.array([np.isfinite(o.slowdown) for o in outcomes], bool)
     slowdown = np.array([o.slowdown for o in outcomes])[told]
     error = np.array([o.error for o in outcomes])[told]
-    time = _robust(slower(at[told], base), slowdown, error, beliefs.time)
+    shared = float(np.median([o.shared for o in outcomes if np.isfinite(o.slowdown)] or [0.0]))
+    time = _robust(slower(at[told], base), slowdown, error, beliefs.time, shared)
     power_error = np.array([o.power_error for o in outcomes])
-    power = _robust(lower(at, base), np.array([o.power for o in outcomes]) - 1, power_error, beliefs.power)
+    power = _robust(
+        lower(at, base), np.array([o.power for o in outcomes]) - 1, power_error, beliefs.power, 0.0
+    )
     # Kernels can take no longer than all of them following the clock: a bound that no noise can break.
     x = slower(gears, base)
     bound = ledger.sm_util() * x if knob.bounded else 3 * x
@@ -78,15 +81,15 @@ def _rising(over_falling_clock: Values) -> Values:
     return np.asarray(np.maximum.accumulate(np.maximum(0.0, over_falling_clock[::-1]))[::-1])
 
 
-def _robust(x: Values, y: Values, error: Values, prior: Prior) -> Curve:
+def _robust(x: Values, y: Values, error: Values, prior: Prior, shared: float) -> Curve:
     """A curve that a stray reading (an evaluation, a pause) moves little: what lies far off counts for
     less."""
-    curve = fitted(x, y, error, prior)
+    curve = fitted(x, y, error, prior, shared)
     if len(x) < 3:
         return curve
     for _ in range(2):
-        far = np.abs(y - curve.at(x)) / np.hypot(error, curve.sigma(x))
-        curve = fitted(x, y, error * np.maximum(1.0, far / STRAY), prior)
+        far = np.abs(y - curve.at(x)) / np.sqrt(error**2 + shared**2 + curve.sigma(x) ** 2)
+        curve = fitted(x, y, error * np.maximum(1.0, far / STRAY), prior, shared)
     return curve
 
 

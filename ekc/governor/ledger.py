@@ -6,11 +6,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ekc.governor.reading import UNTOLD, Reading
+from ekc.governor.reading import GOOD_ERROR, UNTOLD, Reading, known
 from ekc.governor.samples import Values, mean
 
 DRIFT_PER_S = 4e-5
 """How fast the default is expected to wander, as a share: an old reading of it says less (14 % an hour)."""
+MIX_DRIFT_PER_S = 1e-5
+"""The same of the bytes per busy second: iterations grow and shrink, what kernels they are made of hardly
+(estimate)."""
 WATTS_ERROR = 0.005
 """Standard error of a mean of watts, beyond that of its pace."""
 LEAST_ERROR = 0.003
@@ -28,7 +31,10 @@ class Outcome:
     slowdown: float
     """Share of time per unit of progress; NaN where nothing tells progress."""
     error: float
-    """Its standard error."""
+    """Its standard error, but for what it shares."""
+    shared: float
+    """Standard error of the default that it was held against: the same in all that is held against it, so it
+    does not average out."""
     power: float
     """Watts over the default's."""
     power_error: float
@@ -66,6 +72,10 @@ class Ledger:
         limit = SURPRISE + 2 * float(np.nan_to_num(scatter))
         return bool(same) and abs(reading.watts / same[-1].watts - 1) > limit
 
+    def vague(self) -> bool:
+        """Whether no reading so far knew its pace well: work without a beat."""
+        return min(known(r.pace) for r in self.defaults + self.others) > GOOD_ERROR
+
     def base_error(self, at_s: float) -> float:
         """How well the default's pace is known at a moment: the standard error of the better witness."""
         errors = [self._default(at_s, witness)[1] for witness in ("beats", "moved")]
@@ -80,50 +90,51 @@ class Ledger:
 
     def outcome(self, reading: Reading) -> Outcome:
         """Against the default as it would have been measured at that moment (A/B/A)."""
-        base, base_error = self._default(reading.at_s, "beats")
-        by_beats = base / reading.pace.beats - 1
-        # All that was read is held against the same defaults: their error does not average out.
-        shared = float(np.sqrt(max(1, len(self.others))))
-        beats_error = float(np.hypot(shared * base_error, reading.pace.beats_error))
-        base, base_error = self._default(reading.at_s, "moved")
-        by_bytes, bytes_error = float("nan"), float("nan")
-        if reading.settings.memory_mhz is None:
-            # Only the time in which kernels run is stretched by a clock.
-            by_bytes = self.sm_util() * (base / reading.pace.moved - 1)
-            bytes_error = self.sm_util() * float(np.hypot(shared * base_error, reading.pace.moved_error))
-        slowdown, error = _both(np.array([by_beats, by_bytes]), np.array([beats_error, bytes_error]))
+        beats = self._by(reading, "beats")
+        # Only the time in which kernels run is stretched by a clock; bytes tell of one memory clock alone.
+        bytes_ = self.sm_util() * self._by(reading, "moved")
+        told = beats[None, :] if reading.settings.memory_mhz is not None else np.stack([beats, bytes_])
+        slowdown, error, shared = _joined(told)
         watts, off = self._watts(reading.at_s)
         share = SHARED * error if np.isfinite(error) else 0.0
-        return Outcome(slowdown, error, reading.watts / watts, float(np.hypot(off, share)))
+        return Outcome(slowdown, error, shared, reading.watts / watts, float(np.hypot(off, share)))
+
+    def _by(self, reading: Reading, witness: str) -> Values:
+        """What one witness says: slowdown, its own error, and that of the default."""
+        base, shared = self._default(reading.at_s, witness)
+        pace, error = (getattr(reading.pace, name) for name in (witness, f"{witness}_error"))
+        return np.array([base / pace - 1, error, shared])
 
     def _default(self, at_s: float, witness: str) -> tuple[float, float]:
         """Pace of the default at a moment, and its error: recent and sure readings weigh most."""
         paces = np.array([getattr(r.pace, witness) for r in self.defaults])
         errors = np.array([getattr(r.pace, f"{witness}_error") for r in self.defaults])
-        return self._at(at_s, paces, errors)
+        return self._at(at_s, paces, errors, DRIFT_PER_S if witness == "beats" else MIX_DRIFT_PER_S)
 
     def _watts(self, at_s: float) -> tuple[float, float]:
         watts = np.array([r.watts for r in self.defaults])
-        mean, error = self._at(at_s, watts, np.full(len(watts), WATTS_ERROR))
-        return mean, error
+        return self._at(at_s, watts, np.full(len(watts), WATTS_ERROR), DRIFT_PER_S)
 
-    def _at(self, at_s: float, values: Values, errors: Values) -> tuple[float, float]:
+    def _at(self, at_s: float, values: Values, errors: Values, drift_per_s: float) -> tuple[float, float]:
         told = np.isfinite(values) & np.isfinite(errors)
         if not told.any():
             return float("nan"), float("nan")
         away = np.array([r.at_s for r in self.defaults]) - at_s
-        weight = np.where(told, 1 / (np.where(told, errors, 1.0) ** 2 + (DRIFT_PER_S * away) ** 2), 0.0)
+        weight = np.where(told, 1 / (np.where(told, errors, 1.0) ** 2 + (drift_per_s * away) ** 2), 0.0)
         mean = float((np.where(told, values, 0.0) * weight).sum() / weight.sum())
         return mean, float(1 / np.sqrt(weight.sum()))
 
 
-def _both(values: Values, errors: Values) -> tuple[float, float]:
-    """Two witnesses joined by their errors; where they contradict each other, neither is believed so much."""
-    told = np.isfinite(values) & np.isfinite(errors)
-    if not told.any():
-        return float("nan"), float("nan")
-    weight = 1 / np.maximum(errors[told], LEAST_ERROR) ** 2
-    mean = float((values[told] * weight).sum() / weight.sum())
-    error = float(1 / np.sqrt(weight.sum()))
-    apart = float(np.ptp(values[told]))
-    return mean, apart / 2 if apart > CONTRADICTION * np.hypot(*errors) else error
+def _joined(told: Values) -> tuple[float, float, float]:
+    """Witnesses, rows of (slowdown, own error, shared error), joined by their errors; where they contradict
+    each other, none is believed so much."""
+    told = told[np.isfinite(told).all(axis=1)]
+    if not len(told):
+        return UNTOLD, UNTOLD, UNTOLD
+    errors = np.hypot(told[:, 1], told[:, 2])
+    weight = 1 / np.maximum(errors, LEAST_ERROR) ** 2
+    weight /= weight.sum()
+    own, shared = (float(np.sqrt(weight**2 @ np.maximum(told[:, n], LEAST_ERROR / 2) ** 2)) for n in (1, 2))
+    apart = float(np.ptp(told[:, 0]))
+    torn = apart > CONTRADICTION * float(np.sqrt((errors**2).sum()))
+    return float(weight @ told[:, 0]), apart / 2 if torn else own, shared

@@ -19,14 +19,13 @@ from ekc.governor.events import (
     Started,
 )
 from ekc.governor.ledger import SURPRISE
-from ekc.governor.measure import JobEnded, Meter
+from ekc.governor.measure import Held, JobEnded, Meter
 from ekc.governor.payoff import payoff
-from ekc.governor.phase import Model, Phase
+from ekc.governor.phase import POLL_S, Model, Phase
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Actuator, Probe, Settings
 from ekc.governor.watch import CONFIRM_S, LARGE, Watch, working
 
-POLL_S = 2.0
 SHORTEST_WINDOW_S = 10.0
 LONGEST_WINDOW_S = 40.0
 LONGEST_WAIT_S = 40.0
@@ -34,6 +33,8 @@ LONGEST_WAIT_S = 40.0
 FIRST_CHECK_S = 120.0
 LONGEST_CHECK_S = 900.0
 """The default is measured again after so long; the gap doubles from the first to the longest."""
+WORTH = 0.12
+"""Of that gap, what the default may be watched for where it is hard to tell."""
 DOUBTS = 2
 """So many checks in a row that find another default are a change that the watch has missed."""
 MOVE = 0.006
@@ -102,14 +103,14 @@ class _Governor:
     def _wait_for_work(self) -> None:
         """Nothing is measured while nothing runs."""
         began = self._probe.now()
-        if working(self._meter.watch(POLL_S)):
+        if working(self._meter.record(POLL_S)):
             return
         # An iteration may wait for its input for as long as this.
         for _ in range(8):
-            if working(self._meter.watch(POLL_S)):
+            if working(self._meter.record(POLL_S)):
                 return
         self._tell(Idled(self._probe.now()))
-        while not working(self._meter.watch(POLL_S)):
+        while not working(self._meter.record(POLL_S)):
             pass
         self._tell(Resumed(self._probe.now(), self._probe.now() - began))
 
@@ -135,18 +136,20 @@ class _Governor:
 
     def _watch(self, phase: Phase) -> str:
         """Until the job is another; returns the level of the change."""
-        watch = Watch()
+        watch, held = Watch(), Held(self._probe)
         wait, gap, checked, doubts = 0.0, FIRST_CHECK_S, self._probe.now(), 0
         period = phase.beat.period_s if phase.beat.period_s > 0 else 8.0
         window = float(np.clip(3 * period, SHORTEST_WINDOW_S, LONGEST_WINDOW_S))
         while True:
-            samples = self._meter.watch(window)
+            samples = self._meter.record(window)
             if phase.idle(samples):
                 self._idle()
+                held = Held(self._probe)
                 continue
             distance = watch.distance(samples)
             if watch.deviates(distance):
                 lasting = self._confirmed(phase, watch, window)
+                held = Held(self._probe)
                 if lasting is not None:
                     level = "large" if lasting >= LARGE else "small"
                     self._tell(Shifted(self._probe.now(), level, lasting))
@@ -154,8 +157,10 @@ class _Governor:
                 continue
             watch.follow(samples)
             phase.follow(samples)
+            held.add(samples)
             if self._probe.now() - checked > gap and watch.ready():
-                sound, moved = self._check(phase)
+                sound, moved = self._check(phase, held, WORTH * gap)
+                held = Held(self._probe)
                 doubts = 0 if sound else doubts + 1
                 if doubts >= DOUBTS:
                     self._tell(Shifted(self._probe.now(), "small", SURPRISE))
@@ -166,14 +171,14 @@ class _Governor:
                 checked = self._probe.now() if sound else self._probe.now() - gap + CONFIRM_S
             elif watch.ready():
                 wait = min(max(window, 2 * wait), LONGEST_WAIT_S)
-                self._meter.watch(wait)
+                held.add(self._meter.record(wait))
 
     def _confirmed(self, phase: Phase, watch: Watch, window: float) -> float | None:
         """How far the job is off, if it stays so; an evaluation comes and goes."""
         least = float("inf")
         until = self._probe.now() + max(CONFIRM_S, 3 * window)
         while self._probe.now() < until:
-            samples = self._meter.watch(window)
+            samples = self._meter.record(window)
             if phase.idle(samples):
                 self._idle()
                 return None
@@ -187,27 +192,31 @@ class _Governor:
         """Limits stay as they are: the work that comes back must not be punished."""
         began = self._probe.now()
         self._tell(Idled(began))
-        while not working(self._meter.watch(POLL_S)):
+        while not working(self._meter.record(POLL_S)):
             pass
         self._tell(Resumed(self._probe.now(), self._probe.now() - began))
 
-    def _check(self, phase: Phase) -> tuple[bool, bool]:
+    def _check(self, phase: Phase, held: Held, worth_s: float) -> tuple[bool, bool]:
         """A/B/A: the choice, the default, and the choice again in what follows.
 
         Whether the default was as it used to be, and whether the choice moved.
         """
         if phase.choice == Settings() or not self._settable:
             return True, False
-        phases.visit(self._meter, phase, phase.choice, "check", self._tell)
-        sound = phases.again(self._meter, phase, self._tell)
+        seen = held.reading(phase.beat, phase.choice) if phase.ledger.vague() else None
+        if seen is not None:
+            phases.note(self._meter, phase, seen, "check", self._tell)
+        elif not phases.visit(self._meter, phase, phase.choice, "check", self._tell):
+            return False, False
+        sound = phases.again(self._meter, phase, self._tell, worth_s)
         outcomes = [phase.ledger.outcome(r) for r in phase.ledger.others if r.settings == phase.choice]
-        told = np.array([o.slowdown for o in outcomes if np.isfinite(o.slowdown)])
-        error = np.array([o.error for o in outcomes if np.isfinite(o.slowdown)])
-        if len(told):
-            weight = 1 / error**2
-            mean = float((told * weight).sum() / weight.sum())
-            saving = float(np.mean([o.saving for o in outcomes if np.isfinite(o.slowdown)]))
-            self._tell(Checked(self._probe.now(), mean, float(1.96 / np.sqrt(weight.sum())), saving))
+        outcomes = [o for o in outcomes if np.isfinite(o.slowdown)]
+        if outcomes:
+            weight = np.array([1 / o.error**2 for o in outcomes])
+            mean = float(weight @ [o.slowdown for o in outcomes] / weight.sum())
+            unsure = np.hypot(1 / np.sqrt(weight.sum()), np.median([o.shared for o in outcomes]))
+            saving = float(np.mean([o.saving for o in outcomes]))
+            self._tell(Checked(self._probe.now(), mean, float(1.96 * unsure), saving))
         before = phase.choice
         after = phases.chosen(phase)
         base = phase.search.base(phase.ledger)

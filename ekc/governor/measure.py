@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import reduce
 
 import numpy as np
@@ -10,13 +11,11 @@ import numpy as np
 from ekc.governor.events import Applied, Event
 from ekc.governor.progress import POLL_S, Beat, Steps, pace_of
 from ekc.governor.protocols import Actuator, Probe, Settings
-from ekc.governor.reading import Pace, Reading
+from ekc.governor.reading import GOOD_ERROR, Pace, Reading, known
 from ekc.governor.samples import Samples, joined, mean
 
 SETTLE_S = 2.0
 """From setting a limit until sensors that average a second show nothing of the old one."""
-GOOD_ERROR = 0.006
-"""A reading is prolonged until its pace is known this well."""
 PROLONGED = 2.5
 """At most, times its first length."""
 LONGEST_S = 60.0
@@ -35,7 +34,11 @@ class Meter:
         self.actuator = actuator
         self._tell = on_event
 
-    def watch(self, seconds: float) -> Samples:
+    def running(self) -> bool:
+        """So long as nothing raises `JobEnded`."""
+        return True
+
+    def record(self, seconds: float) -> Samples:
         """Let time pass; `JobEnded` where the job does."""
         samples = self.probe.record(seconds)
         if not self.probe.running():
@@ -48,15 +51,18 @@ class Meter:
             return
         self.actuator.apply(settings)
         self._tell(Applied(self.probe.now(), settings, why))
-        self.watch(SETTLE_S)
+        self.record(SETTLE_S)
 
-    def read(self, beat: Beat, most_stretch: float, good: float = GOOD_ERROR) -> tuple[Reading, Beat]:
-        """One reading under the limits in force, and the beat with what it taught."""
+    def read(self, beat: Beat, most_stretch: float, worth_s: float = 0.0) -> tuple[Reading, Beat]:
+        """One reading under the limits in force, and the beat with what it taught.
+
+        It is prolonged until its pace is known to `GOOD_ERROR`, but not beyond `LONGEST_S` or `worth_s`.
+        """
         begin, joules = self.probe.now(), self.probe.energy_j()
         samples, steps = self._stretch(beat, beat.window_s())
         pace, after = pace_of(beat, samples, most_stretch, steps)
-        longest = min(PROLONGED * beat.window_s(), LONGEST_S)
-        while known(pace) > good and self.probe.now() - begin < longest:
+        longest = max(worth_s, min(PROLONGED * beat.window_s(), LONGEST_S))
+        while known(pace) > GOOD_ERROR and self.probe.now() - begin < longest:
             more, counted = self._stretch(beat, 0.5 * beat.window_s())
             samples, steps = joined(samples, more), steps + counted
             pace, after = pace_of(beat, samples, most_stretch, steps)
@@ -67,10 +73,10 @@ class Meter:
     def _stretch(self, beat: Beat, seconds: float) -> tuple[Samples, list[Steps]]:
         """Samples of a stretch and, where hooks count steps, when the count was seen to move."""
         if beat.source != "steps":
-            return self.watch(seconds), []
+            return self.record(seconds), []
         parts, seen = [], [Steps(self.probe.now(), self.probe.steps() or 0.0)]
         for _ in range(max(1, round(seconds / POLL_S))):
-            parts.append(self.watch(POLL_S))
+            parts.append(self.record(POLL_S))
             count = self.probe.steps() or 0.0
             if count != seen[-1].count:
                 seen.append(Steps(self.probe.now(), count))
@@ -78,10 +84,31 @@ class Meter:
         return reduce(joined, parts), seen[1:]
 
 
-def known(pace: Pace) -> float:
-    """Standard error of the better witness; 0 where there is none, as waiting would not help."""
-    errors = [e for e in (pace.beats_error, pace.moved_error) if np.isfinite(e)]
-    return min(errors, default=0.0)
+class Held:
+    """What was watched under one choice while nothing came between: a free reading, as long as it went on.
+
+    Where work comes in no beat a reading of a minute says little, and this says more; of bytes alone, as a
+    beat that is followed over a quarter of an hour may drift.
+    """
+
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+        self._begin, self._joules = probe.now(), probe.energy_j()
+        self._parts: list[Samples] = []
+
+    def add(self, samples: Samples) -> None:
+        """The next stretch, right after the last one."""
+        self._parts.append(samples)
+
+    def reading(self, beat: Beat, settings: Settings) -> Reading | None:
+        """All of it as one; None where that is no longer than a common reading."""
+        seconds = self._probe.now() - self._begin
+        if seconds < PROLONGED * beat.window_s() or not self._parts:
+            return None
+        samples = reduce(joined, self._parts)
+        watts = (self._probe.energy_j() - self._joules) / seconds
+        pace, _ = pace_of(replace(beat, source="throughput"), samples, 1.0)
+        return reading(settings, self._begin, seconds, watts, pace, samples)
 
 
 def whole_w(samples: Samples, pace: Pace, counted_w: float) -> float:

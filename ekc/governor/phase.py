@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -12,16 +13,16 @@ from ekc.governor.events import Chosen, CountersRead, Event, Measured, PeriodFou
 from ekc.governor.knob import SM, knob_of
 from ekc.governor.landscape import Beliefs
 from ekc.governor.ledger import DRIFT_PER_S, Ledger, Outcome
-from ekc.governor.measure import Meter, known, reading
-from ekc.governor.period import Period
+from ekc.governor.measure import Meter, reading
+from ekc.governor.period import find_period
 from ekc.governor.policy import Policy
-from ekc.governor.progress import CLEAR, Beat, beat_of, pace_of
+from ekc.governor.progress import CLEAR, Beat, beat_of, pace_of, stepping
 from ekc.governor.protocols import Gears, Settings
-from ekc.governor.reading import UNTOLD, Reading
+from ekc.governor.reading import UNTOLD, Reading, known
 from ekc.governor.samples import Samples, joined, mean
 from ekc.governor.search import Search
 from ekc.governor.tempo import tempo
-from ekc.governor.watch import longest_idle_s, signature
+from ekc.governor.watch import longest_idle_s, signature, working
 
 FIRST_S = 15.0
 LONGEST_FIRST_S = 75.0
@@ -35,14 +36,27 @@ IDLE_PERIODS = 1.5
 MEMORY_USE = 12.0
 """Percent of memory use above which a lower memory clock is not tried."""
 TRIES = 2
+POLL_S = 2.0
+"""Between two looks whether work has come back."""
 OFFBEAT = 0.01
 """How much a period may differ between two looks at the default, beyond its error and drift."""
 SAME_PHASE = 0.04
 """Two defaults closer than this are of one phase."""
 
 Tell = Callable[[Event], None]
-Model = Callable[[dict[str, float], Reading, float], Beliefs]
-"""What counters and the reading at the default let expect; the last argument is the default's clock, MHz."""
+
+
+class Model(Protocol):
+    """Says what to expect before any clock was tried."""
+
+    @property
+    def trained_on(self) -> str:
+        """For people; what is simulated says so."""
+        ...
+
+    def __call__(self, counters: Mapping[str, float], reading: Reading) -> Beliefs:
+        """From counters, if there are any, and the reading at the default."""
+        ...
 
 
 @dataclass
@@ -88,21 +102,22 @@ def begin(meter: Meter, policy: Policy, gears: Gears, tell: Tell) -> Phase:
     """Measure at the driver's default and find out what tells progress."""
     meter.set(Settings(), "the default is what everything is held against")
     start, joules, steps = meter.probe.now(), meter.probe.energy_j(), meter.probe.steps()
-    samples = meter.watch(FIRST_S)
     if steps is not None:
+        samples = meter.record(FIRST_S)
         while (done := (meter.probe.steps() or 0.0) - steps) < FEW_STEPS:
             if meter.probe.now() - start > LONGEST_FIRST_S:
                 break
-            samples = joined(samples, meter.watch(FIRST_S / 3))
-        beat, period = beat_of(samples, done)
+            samples = joined(samples, meter.record(FIRST_S / 3))
+        beat = stepping(samples, done)
         first, beat = meter.read(beat, 1.05)
     else:
-        samples, beat, period = _found(meter, samples, start)
+        found = find_period(meter)
+        samples, beat = found.samples, beat_of(found)
         seconds = meter.probe.now() - start
         pace, beat = pace_of(beat, samples, 1.05)
         watts = (meter.probe.energy_j() - joules) / seconds
         first = reading(Settings(), start, seconds, watts, pace, samples)
-    tell(PeriodFound(meter.probe.now(), period.verdict, beat.period_s, beat.source))
+    tell(PeriodFound(meter.probe.now(), beat.verdict, beat.period_s, beat.source))
     knob = knob_of(gears)
     search = Search(policy, knob, knob.gears(gears), Beliefs(knob.time, knob.power))
     top = max(gears.memory_mhz, default=0)
@@ -111,37 +126,22 @@ def begin(meter: Meter, policy: Policy, gears: Gears, tell: Tell) -> Phase:
     return phase
 
 
-def _found(meter: Meter, samples: Samples, start: float) -> tuple[Samples, Beat, Period]:
-    """Watch on until the detector is sure, or for as long as a minute and a quarter."""
-    beat, period = beat_of(samples)
-    while period.verdict in ("too_short", "aperiodic"):
-        wanted = 3.3 * period.seconds if period.verdict == "too_short" and period.seconds > 0 else 60.0
-        lasted = meter.probe.now() - start
-        missing = min(wanted, LONGEST_FIRST_S) - lasted
-        if missing < 1.0:
-            break
-        samples = joined(samples, meter.watch(min(missing, max(15.0, lasted))))
-        beat, period = beat_of(samples)
-    return samples, beat, period
-
-
 def count(meter: Meter, phase: Phase, model: Model | None, tell: Tell) -> None:
-    """Read counters over a period and let the model expect something of every gear."""
+    """Read counters over a period, where that is permitted, and let the model say what to expect."""
     if model is None or phase.search.knob is not SM:
         return
     longest = phase.beat.period_s if phase.beat.period_s > 0 else 10.0
     seconds = float(np.clip(longest, *COUNTER_S))
     counters = meter.probe.counters(seconds)
-    if counters is None:
-        return
-    tell(CountersRead(meter.probe.now(), seconds, counters))
-    base = phase.ledger.clock_mhz()
-    beliefs = model(counters, phase.ledger.defaults[-1], base)
-    phase.search = replace(phase.search, beliefs=beliefs, modelled=True)
+    if counters is not None:
+        tell(CountersRead(meter.probe.now(), seconds, counters))
+    foreseen = model(counters or {}, phase.ledger.defaults[-1])
+    phase.search = replace(phase.search, foreseen=foreseen)
     now = phase.search.landscape(phase.ledger)
     place = now.choice(phase.search.policy)
     where = phase.search.knob.settings(now.gears[place])
-    tell(Predicted(meter.probe.now(), where, float(now.slowdown[place]), float(now.saving[place])))
+    expected = float(now.slowdown[place]), float(now.saving[place])
+    tell(Predicted(meter.probe.now(), where, *expected, model.trained_on))
 
 
 def explore(meter: Meter, phase: Phase, gears: Gears, tell: Tell) -> None:
@@ -150,9 +150,10 @@ def explore(meter: Meter, phase: Phase, gears: Gears, tell: Tell) -> None:
     points = len(phase.ledger.others)
     while (place := phase.search.next(phase.ledger)) is not None:
         settings = phase.search.knob.settings(phase.search.gears[place], phase.search.memory_mhz)
-        visit(meter, phase, settings, "candidate", tell)
-        last = phase.ledger.others[-1] if phase.ledger.others else None
-        if last and phase.ledger.base_error(last.at_s) > max(0.008, 0.8 * known(last.pace)):
+        if not visit(meter, phase, settings, "candidate", tell):
+            break
+        last = phase.ledger.others[-1]
+        if phase.ledger.base_error(last.at_s) > max(0.008, 0.8 * known(last.pace)):
             again(meter, phase, tell)
     if len(phase.ledger.defaults) == 1 and phase.ledger.others:
         again(meter, phase, tell)
@@ -166,22 +167,34 @@ def explore(meter: Meter, phase: Phase, gears: Gears, tell: Tell) -> None:
     tell(Chosen(meter.probe.now(), phase.choice, expected.slowdown, expected.saving, visited, *spent))
 
 
-def visit(meter: Meter, phase: Phase, settings: Settings, purpose: str, tell: Tell) -> None:
-    """Read the job under some limits; a stretch into which something came between does not count."""
+def visit(meter: Meter, phase: Phase, settings: Settings, purpose: str, tell: Tell) -> bool:
+    """Read the job under some limits. A stretch into which something came between does not count; False where
+    it was so each time."""
     meter.set(settings, purpose)
     for _ in range(TRIES):
         seen, phase.beat = meter.read(phase.beat, phase.most_stretch(settings))
         if not _disturbed(phase, seen):
-            break
+            note(meter, phase, seen, purpose, tell)
+            return True
+        while not working(meter.record(POLL_S)):
+            pass
+    return False
+
+
+def note(meter: Meter, phase: Phase, seen: Reading, purpose: str, tell: Tell) -> None:
+    """Keep a reading."""
     phase.ledger.others.append(seen)
     outcome = phase.ledger.outcome(seen)
     tell(Measured(meter.probe.now(), seen, purpose, outcome.slowdown, outcome.saving))
 
 
-def again(meter: Meter, phase: Phase, tell: Tell) -> bool:
-    """Measure the default once more: what drifts meanwhile is then known. False where it was disturbed."""
+def again(meter: Meter, phase: Phase, tell: Tell, worth_s: float = 0.0) -> bool:
+    """Measure the default once more: what drifts meanwhile is then known. False where it was disturbed.
+
+    `worth_s`: so much longer than usual is worth it where progress is hard to tell.
+    """
     meter.set(Settings(), "the default again")
-    seen, phase.beat = meter.read(phase.beat, 1.05)
+    seen, phase.beat = meter.read(phase.beat, 1.05, worth_s)
     if _disturbed(phase, seen):
         return False
     if phase.beat.source == "period" and _offbeat(phase, seen):
@@ -222,11 +235,11 @@ def expectation(phase: Phase) -> Outcome:
     """What the choice is believed to do."""
     gear = phase.search.knob.of(phase.choice)
     if gear is None:
-        return Outcome(0.0, 0.0, 1.0, 0.0)
+        return Outcome(0.0, 0.0, 0.0, 1.0, 0.0)
     now = phase.search.landscape(phase.ledger)
     place = int(np.searchsorted(now.gears, gear))
     slowdown, saving = float(now.slowdown[place]), float(now.saving[place])
-    return Outcome(slowdown, float(now.sigma[place]), (1 - saving) / (1 + slowdown), 0.0)
+    return Outcome(slowdown, float(now.sigma[place]), 0.0, (1 - saving) / (1 + slowdown), 0.0)
 
 
 def _memory_may_pay(phase: Phase) -> bool:
@@ -241,9 +254,7 @@ def _explore_memory(meter: Meter, phase: Phase, gears: Gears, tell: Tell) -> Non
     top = gears.memory_mhz[-1]
     for memory in reversed([m for m in gears.memory_mhz if m < 0.9 * top]):
         settings = replace(standing, memory_mhz=memory)
-        visited = len(phase.ledger.others)
-        visit(meter, phase, settings, "candidate", tell)
-        if len(phase.ledger.others) == visited:
+        if not visit(meter, phase, settings, "candidate", tell):
             return
         now = phase.ledger.outcome(phase.ledger.others[-1])
         if not np.isfinite(now.slowdown) or objective.violation(policy, now.slowdown, now.saving) > 0:

@@ -9,8 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from ekc.governor.period import Period, detect_period
-from ekc.governor.reading import Pace
+from ekc.governor.period import Found, detect_period
+from ekc.governor.reading import UNTOLD, Pace
 from ekc.governor.samples import Samples, mean
 from ekc.governor.tempo import tempo
 
@@ -32,6 +32,28 @@ JITTER = 0.015
 
 
 @dataclass(frozen=True)
+class Straying:
+    """Variance that a witness gains per second, the mean of all stretches that were seen.
+
+    One stretch alone tells its own error badly: its few blocks may agree by chance, and what looks surest
+    would then weigh most.
+    """
+
+    per_s: float = 0.0
+    seen: int = 0
+
+    def after(self, per_s: float) -> Straying:
+        """With one more stretch; one that tells nothing (NaN) changes nothing."""
+        if not per_s >= 0:
+            return self
+        return Straying((self.per_s * self.seen + per_s) / (self.seen + 1), self.seen + 1)
+
+    def error(self, seconds: float) -> float:
+        """Standard error of a mean over so long; of timing, in the unit of `per_s` over seconds."""
+        return float(np.sqrt(self.per_s / seconds))
+
+
+@dataclass(frozen=True)
 class Beat:
     """What tells progress, settled at the default limits."""
 
@@ -39,9 +61,10 @@ class Beat:
     period_s: float = float("nan")
     """At the default limits, where the source is a period."""
     verdict: str = "aperiodic"
-    wander: float = 0.0
-    """How the beat strays (`Tempo.wander`): the mean of all that was seen so far."""
-    seen: int = 0
+    wander: Straying = Straying()
+    """How the beat strays (`Tempo.wander`)."""
+    uneven: Straying = Straying()
+    """The same of the bytes that are moved."""
 
     def window_s(self) -> float:
         """How long a reading must be, at least."""
@@ -51,27 +74,23 @@ class Beat:
             return max(10.0, min(3.2 * self.period_s, 6.0 + 2.2 * self.period_s))
         return 20.0 if self.source == "throughput" else 12.0
 
-    def straying(self, wander: float) -> Beat:
-        """With one more stretch's wander."""
-        if not wander >= 0:
-            return self
-        return replace(self, wander=(self.wander * self.seen + wander) / (self.seen + 1), seen=self.seen + 1)
+
+def stepping(samples: Samples, steps: float) -> Beat:
+    """Of a job whose hooks counted so many steps in a stretch at the default limits."""
+    each = float(samples.time_s[-1] - samples.time_s[0]) / max(steps, 0.5)
+    return Beat("steps", each, detect_period(samples, samples.sampling_hz).verdict)
 
 
-def beat_of(samples: Samples, steps: float | None = None) -> tuple[Beat, Period]:
-    """The source of progress of a job, from a stretch at the default limits; `steps`: counted in it by
-    hooks."""
-    period = detect_period(samples, samples.sampling_hz)
-    if steps is not None:
-        each = float(samples.time_s[-1] - samples.time_s[0]) / max(steps, 0.5)
-        return Beat("steps", each, period.verdict), period
+def beat_of(found: Found) -> Beat:
+    """The source of progress of a job without hooks, recorded at the default limits."""
+    period, samples = found.period, found.samples
     if period.verdict in ("periodic", "multiple"):
-        found = tempo(samples, period.seconds, 0.9, 1.1)
-        if found is not None and found.clarity >= CLEAR:
-            usual = JITTER**2 * found.seconds
-            return Beat("period", found.seconds, period.verdict, usual, 1), period
+        seen = tempo(samples, period.seconds, 0.9, 1.1)
+        if seen is not None and seen.clarity >= CLEAR:
+            usual = Straying(JITTER**2 * seen.seconds, 1)
+            return Beat("period", seen.seconds, period.verdict, usual)
     moving = mean(samples.memory_util)
-    return Beat("throughput" if moving >= LEAST_MEMORY else "none", verdict=period.verdict), period
+    return Beat("throughput" if moving >= LEAST_MEMORY else "none", verdict=period.verdict)
 
 
 @dataclass(frozen=True)
@@ -85,11 +104,14 @@ class Steps:
 def pace_of(
     beat: Beat, samples: Samples, most_stretch: float, steps: Sequence[Steps] = ()
 ) -> tuple[Pace, Beat]:
-    """Progress per second over a stretch, and the beat with its wander.
+    """Progress per second over a stretch, and the beat with what that taught of its errors.
 
     `most_stretch`: how much longer than at the default an iteration can be at most.
     """
-    moved, moved_error = _moved(samples, beat.period_s)
+    lasted = float(samples.time_s[-1] - samples.time_s[0])
+    moved, uneven = _moved(samples, beat.period_s)
+    beat = replace(beat, uneven=beat.uneven.after(uneven))
+    moved_error = max(2 * FLOOR, beat.uneven.error(lasted)) if np.isfinite(moved) else UNTOLD
     rest = Pace(moved=moved, moved_error=moved_error)
     if beat.source == "steps":
         return _stepped(rest, beat, steps)
@@ -98,10 +120,9 @@ def pace_of(
     found = tempo(samples, beat.period_s, 0.95, 1.05 * most_stretch)
     if found is None or found.clarity < CLEAR / 2:
         return rest, beat
-    beat = beat.straying(found.wander)
-    error = float(np.sqrt(beat.wander / (samples.time_s[-1] - samples.time_s[0])))
-    told = Pace(1 / found.seconds, max(FLOOR, error), moved, moved_error, found.seconds)
-    return told, beat
+    beat = replace(beat, wander=beat.wander.after(found.wander))
+    error = max(FLOOR, beat.wander.error(lasted))
+    return replace(rest, beats=1 / found.seconds, beats_error=error, period_s=found.seconds), beat
 
 
 def _stepped(rest: Pace, beat: Beat, steps: Sequence[Steps]) -> tuple[Pace, Beat]:
@@ -115,13 +136,13 @@ def _stepped(rest: Pace, beat: Beat, steps: Sequence[Steps]) -> tuple[Pace, Beat
     usual = np.array([b.count - a.count for a, b in pairwise(blocks)]) * seconds / done
     # Polls see a step end up to one poll late, which is no straying of the step.
     strayed = float(((lasted - usual) ** 2).sum() / max(1, len(lasted) - 1)) - 2 * late
-    beat = beat.straying(max(0.0, strayed) / float(lasted.mean()))
-    error = float(np.sqrt(beat.wander / seconds + 2 * late / seconds**2))
+    beat = replace(beat, wander=beat.wander.after(max(0.0, strayed) / float(lasted.mean())))
+    error = float(np.hypot(beat.wander.error(seconds), np.sqrt(2 * late) / seconds))
     return replace(rest, beats=done / seconds, beats_error=max(FLOOR, error)), beat
 
 
 def _moved(samples: Samples, period_s: float) -> tuple[float, float]:
-    """Memory use per busy second, and its standard error as a share: from blocks, of whole periods if there
+    """Memory use per busy second, and how that strays, as a share: from blocks, of whole periods if there
     are."""
     length = BLOCK_S if not period_s > 0 else period_s * max(1.0, np.ceil(BLOCK_S / period_s))
     edges = np.searchsorted(samples.time_s, np.arange(samples.time_s[0], samples.time_s[-1] + 1e-9, length))
@@ -129,9 +150,8 @@ def _moved(samples: Samples, period_s: float) -> tuple[float, float]:
     moving = np.array([mean(samples.memory_util[span]) for span in spans])
     busy = np.array([mean(samples.sm_util[span]) for span in spans]) / 100
     if len(spans) < FEWEST_BLOCKS or not mean(moving) >= LEAST_MEMORY or not mean(busy) > 0:
-        return float("nan"), float("nan")
+        return UNTOLD, UNTOLD
     rate = float(np.nansum(moving) / np.nansum(busy))
     # A ratio of sums: what a block moves beyond what it should for the time it was busy.
     off = moving - rate * busy
-    error = float(np.sqrt(np.nansum(off**2) / (len(off) - 1) / len(off)) / mean(moving))
-    return rate, max(2 * FLOOR, error)
+    return rate, float(np.nansum(off**2) / (len(off) - 1)) / mean(moving) ** 2 * length

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ekc.governor.protocols import Settings
 
 UNTOLD = float("nan")
+GOOD_ERROR = 0.006
+"""A pace that is known this well needs no longer look."""
 
 
 @dataclass(frozen=True)
@@ -44,3 +47,9 @@ class Reading:
     def period_s(self) -> float:
         """Seconds of an iteration, where beats are periods; NaN otherwise."""
         return self.pace.period_s
+
+
+def known(pace: Pace) -> float:
+    """Standard error of the better witness; 0 where there is none, as waiting would not help."""
+    errors = [e for e in (pace.beats_error, pace.moved_error) if math.isfinite(e)]
+    return min(errors, default=0.0)

@@ -25,6 +25,9 @@ FARTHEST = 2.2
 """How much farther from the default the next point may be than the farthest so far."""
 MOST_POINTS = 6
 """Readings in a search; where progress is noisy, some are of one point."""
+MOST_VAGUE = 3
+"""The same where no reading of a minute knows its pace: what is watched under the choice then says more, and
+costs less. Gears that lie far apart still have to be tried."""
 TRUSTED = 1.3
 """The same for a choice."""
 FIRST_SLOWDOWN = 0.6
@@ -32,7 +35,7 @@ FIRST_SLOWDOWN = 0.6
 UNBOUND_X = 0.2
 """First lengthening where no slowdown budget binds."""
 GOLDEN = 0.381966
-HOPE = 1.5
+HOPE = 2.0
 """Standard deviations by which a gear not yet read may be better than believed."""
 
 
@@ -46,8 +49,9 @@ class Search:
     """Where the knob can be set, ascending."""
     beliefs: Beliefs
     memory_mhz: int | None = None
-    modelled: bool = False
-    """Whether the beliefs come from a model, which may then pick the first point."""
+    foreseen: Beliefs | None = None
+    """What a model expects: it picks the first point, and has no say once something was read. Even weighed by
+    its error on other jobs it would pull what was read towards the mean of them."""
 
     def base(self, ledger: Ledger) -> float:
         """Where the default stands: no limit is felt above it. The top gear where the card does not tell."""
@@ -55,7 +59,8 @@ class Search:
 
     def landscape(self, ledger: Ledger) -> Landscape:
         """What is believed now."""
-        return landscape(ledger, self.knob, self.gears, self.beliefs, self.base(ledger), self.memory_mhz)
+        beliefs = self.beliefs if len(self.tried(ledger)) else self.foreseen or self.beliefs
+        return landscape(ledger, self.knob, self.gears, beliefs, self.base(ledger), self.memory_mhz)
 
     def chosen(self, ledger: Ledger) -> float | None:
         """The best gear that is known and near enough to what was read; None where the default is best."""
@@ -72,7 +77,7 @@ class Search:
         tried = self.tried(ledger)
         if len(tried) == 0:
             return self._first(ledger)
-        if len(tried) >= MOST_POINTS:
+        if len(tried) >= self._most(ledger):
             return None
         now = self.landscape(ledger)
         place = max(now.choice(self.policy), self.reach(ledger, FARTHEST))
@@ -84,6 +89,10 @@ class Search:
         if now.sigma[place] > SURE and self.policy.objective == "energy":
             return place
         return self._bracket(ledger, now, place, tried)
+
+    def _most(self, ledger: Ledger) -> int:
+        fine = len(self.gears) > 1 and float(np.median(self.gears[1:] / self.gears[:-1])) < 1 + NEAR
+        return MOST_VAGUE if fine and ledger.vague() else MOST_POINTS
 
     def _coarse(self, now: Landscape, place: int, tried: Values) -> int | None:
         """Where gears lie far apart, the next lower one not read yet, if it might be allowed and better."""
@@ -124,8 +133,11 @@ class Search:
 
     def _first(self, ledger: Ledger) -> int:
         base = self.base(ledger)
-        if self.modelled:
-            return self.landscape(ledger).choice(self.policy)
+        if self.foreseen is not None:
+            # To try is no choice: the likeliest best, without the distance that a choice keeps.
+            now = self.landscape(ledger)
+            likely = objective.best(self.policy, now.slowdown, now.saving)
+            return len(self.gears) - 2 if likely is None else min(likely, len(self.gears) - 2)
         x = UNBOUND_X
         if self.policy.objective == "energy":
             x = self.policy.max_slowdown / (FIRST_SLOWDOWN * max(0.2, ledger.sm_util()))

@@ -26,6 +26,8 @@ TOUCH = ("--", sys.executable, "-c", "open('started', 'w')")
         (("--actuator", "magic", *TOUCH), "auto, nvml, zeusd"),
         (("--json", "no/such/folder/events", *TOUCH), "--json"),
         (("--plot", "job.txt", *TOUCH), "--plot"),
+        (("--model", "no/such/model.json", *TOUCH), "--model no/such/model.json"),
+        (("--simulate", "compute", "--model", "magic"), "--model magic"),
         (("--simulate", "nothing"), "compute"),
         (("--simulate", "compute", "--card", "abacus"), "rtx3090"),
         (("--simulate", "compute", "--minutes", "0"), "--minutes"),

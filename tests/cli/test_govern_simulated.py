@@ -61,3 +61,8 @@ def test_a_job_that_is_never_periodic(capsys: pytest.CaptureFixture[str]) -> Non
     assert "iterations: aperiodic" in err
     assert "ekc govern: report" in err
     assert "not to the end" not in err
+
+
+def test_a_model_of_simulated_jobs_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SHORT, "--model", "simulated"]) == 0
+    assert "a model of 6 simulated jobs of each kind expects" in capsys.readouterr().err

@@ -168,6 +168,34 @@ def test_zeusd_that_is_gone_or_something_else(here: ScriptedBoards, zeusd: Zeusd
         ZeusdLimits(here.uuid(), zeusd.address)
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        ["0"],
+        "zeusd",
+        {"gpus": {"0": "17:00.0"}},
+        {"gpus": [{"id": 0}]},
+        {"gpus": [{"id": "first", "pci_address": "0000:01:00.0"}]},
+        {"gpus": [{"id": 0, "pci_address": None}]},
+        {"gpu_ids": 2},
+    ],
+)
+def test_an_odd_answer_of_the_daemon_is_one_line(here: ScriptedBoards, zeusd: Zeusd, odd: object) -> None:
+    zeusd.discovered = odd  # type: ignore[assignment]
+    with pytest.raises(ActuatorError, match="in a way that is not known here") as told:
+        ZeusdLimits(here.uuid(), zeusd.address)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("address", ["0000:02:00.0", "00000000:02:00.0", "02:00.0", "0000:02:00.0".upper()])
+def test_a_daemon_may_write_pci_addresses_its_own_way(
+    here: ScriptedBoards, zeusd: Zeusd, address: str
+) -> None:
+    zeusd.discovered["gpus"] = [{"id": 7, "pci_address": address}]
+    ZeusdLimits(here.uuid(1), zeusd.address).put("sm_mhz", 1200)
+    assert zeusd.requests[-1][1]["gpu_ids"] == "7"
+
+
 def test_a_daemon_that_lists_numbers_alone_is_taken_by_its_word(here: ScriptedBoards, zeusd: Zeusd) -> None:
     del zeusd.discovered["gpus"]
     zeusd.discovered["gpu_ids"] = [0, 1]

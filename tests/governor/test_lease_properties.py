@@ -68,8 +68,8 @@ def test_all_comes_back(before: Settings, moves: list[tuple[str, Settings]]) -> 
     card = Card(before)
 
     def renew() -> None:
-        wanted = leased.take_again()
-        leased.apply(wanted)
+        leased.take_again()
+        leased.repeat()
 
     leased = Leased(card, before, renew)
     for kind, wanted in moves:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from ekc.devices.lease import Keeper, record, restore_all
+from ekc.devices.lease.keeper import BEAT_S
+from ekc.devices.lease.restore import end
 from ekc.devices.limits import Limit
 from ekc.devices.limits.nvml import NvmlLimits
 from ekc.errors import ActuatorError, InvalidInput, RecordError
@@ -120,6 +122,27 @@ def test_closing_twice_is_closing_once(here: ScriptedBoards) -> None:
     calls = len(here.calls())
     assert keeper.close() == []
     assert len(here.calls()) == calls
+
+
+def test_a_lost_lease_is_renewed_with_what_was_asked_for_last(
+    here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The heart takes the lease again while the loop asks for something else."""
+    with _keeper(here) as keeper:
+        (actuator,) = keeper.actuators
+        actuator.apply(Settings(sm_mhz=900))
+        new_guard = keeper._new_guard
+
+        def meanwhile() -> None:
+            new_guard()
+            actuator.apply(Settings(sm_mhz=1200))
+
+        monkeypatch.setattr(keeper, "_new_guard", meanwhile)
+        end(actuator.lease, NvmlLimits(here.uuid()))
+        assert here.wait_for(lambda b: b.limits()[0] == [300, 1200], 10) < 10
+        time.sleep(2 * BEAT_S)
+        assert here.limits()[0] == [300, 1200]
+        assert actuator.settings() == Settings(sm_mhz=1200)
 
 
 def test_what_cannot_be_put_back_is_told_and_stays_leased(here: ScriptedBoards) -> None:

@@ -39,6 +39,14 @@ def test_a_flat_signal_has_none() -> None:
     assert np.isnan(found.seconds)
 
 
+@pytest.mark.parametrize("noise", [0.0, 1e-3, 0.3])
+@pytest.mark.parametrize("shape", [lambda t: 2 * t, lambda t: t**2, lambda t: 90 * np.exp(-t / 10)])
+def test_what_only_rises_or_falls_has_none(shape, noise: float) -> None:
+    seconds = np.arange(0, 60, 0.1)
+    load = shape(seconds) + noise * np.random.default_rng(0).standard_normal(len(seconds))
+    assert detect_period(load, 10.0).verdict == "aperiodic"
+
+
 def test_signals_in_opposite_phase_do_not_cancel() -> None:
     one = wave(60.0, 3.1)
     assert detect_period(np.stack([one, 110.0 - one]), HZ).seconds == pytest.approx(3.1, rel=0.01)

@@ -60,13 +60,7 @@ def test_a_short_period_needs_one_look(period: float) -> None:
     assert found.period.verdict == "periodic"
     assert found.period.seconds == pytest.approx(period, rel=0.01)
     assert found.spread < 0.02
-    assert probe.clock == 25.0
-
-
-def test_an_expected_period_needs_less() -> None:
-    probe = Played(square(2.0))
-    assert find_period(probe, expected_s=2.1).stable
-    assert probe.clock == 10.0
+    assert probe.clock <= max(20.0, 6 * period)
 
 
 def test_a_long_period_is_waited_for() -> None:

@@ -145,6 +145,7 @@ def test_clocks_before_caps() -> None:
     assert CAP.settings(150.0) == Settings(power_w=150.0)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0.01, 0.5), min_size=2, max_size=8, unique=True), st.floats(0.0, 1.0))
 def test_points_without_error_are_met_and_more_points_are_surer(x, slope) -> None:
     prior = Prior((0.5, 0.0), (1.0, 1.0))

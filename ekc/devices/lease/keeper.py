@@ -131,10 +131,11 @@ class Keeper:
             if all(x.held() for x in self.actuators):
                 return  # The other thread was faster.
             self._tell("the governor was stopped for a while and its guard put settings back; set again")
-            wanted = [actuator.take_again() for actuator in self.actuators]
+            for actuator in self.actuators:
+                actuator.take_again()
             self._new_guard()
-            for actuator, settings in zip(self.actuators, wanted, strict=True):
-                actuator.apply(settings)
+            for actuator in self.actuators:
+                actuator.repeat()
 
     def _new_guard(self) -> None:
         with self._guarding:

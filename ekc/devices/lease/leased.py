@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,6 +28,8 @@ class Leased:
     def __init__(self, settable: Settable, before: Settings, renew: Callable[[], None]) -> None:
         self._settable = settable
         self._renew = renew
+        self._turn = threading.Lock()
+        """Loop and heart both set limits: one after the other, and last what was asked for last."""
         self._one = OneGovernor(settable.reference.gpu, settable.label)
         try:
             self.found: Restored | None = end_stale(settable.reference.gpu)
@@ -56,10 +59,22 @@ class Leased:
 
     def apply(self, settings: Settings) -> None:
         """Set what differs from now. Raises `ActuatorError`; what was set until then stays leased."""
-        wanted = _settings({limit: self._bounded(limit, getattr(settings, limit)) for limit in LIMITS})
+        wanted = self._within(settings)
         if not self.held():
             self._renew()
-        self._asked = settings
+        with self._turn:
+            self._asked = settings
+            self._put(wanted)
+
+    def repeat(self) -> None:
+        """Put in force once more what was asked for last, whoever asks for what meanwhile."""
+        with self._turn:
+            self._put(self._within(self._asked))
+
+    def _within(self, settings: Settings) -> Settings:
+        return _settings({limit: self._bounded(limit, getattr(settings, limit)) for limit in LIMITS})
+
+    def _put(self, wanted: Settings) -> None:
         known = {x: getattr(self._in_force, x) for x in LIMITS if x not in self._unsure}
         changed = [x for x in LIMITS if x not in known or getattr(wanted, x) != known[x]]
         if not changed:
@@ -77,16 +92,16 @@ class Leased:
         now = record.read(record.path(self.lease.reference.gpu))
         return now is not None and now.id == self.lease.id
 
-    def take_again(self) -> Settings:
-        """Lease once more; what had been asked for when the lease was lost.
+    def take_again(self) -> None:
+        """Lease once more.
 
         The guard has put everything back, but we may have been stopped in the middle of setting: what was
         touched is touched still, and set again whatever it seems to be.
         """
-        self.lease = replace(self.lease, id=uuid.uuid4().hex)
-        record.write(self.lease)
-        self._unsure = set(self.lease.touched)
-        return self._asked
+        with self._turn:
+            self.lease = replace(self.lease, id=uuid.uuid4().hex)
+            record.write(self.lease)
+            self._unsure = set(self.lease.touched)
 
     def end(self) -> None:
         """Previous settings back, lease over. Raises `ActuatorError`; the lease file stays then."""

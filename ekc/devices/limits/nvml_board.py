@@ -16,6 +16,13 @@ _VOLTA, _AMPERE = 5, 7
 _UNKNOWN = 0xFFFFFFFF
 
 
+def pci_address(text: str) -> str:
+    """As `lspci -D` writes it: four digits of the domain, which some leave out and NVML doubles."""
+    parts = text.strip().lower().split(":")
+    domain = parts[0] if len(parts) > 2 else ""
+    return ":".join((domain[-4:].zfill(4), *parts[-2:]))
+
+
 class NvmlBoard:
     """Reads one GPU, named by its UUID."""
 
@@ -24,8 +31,8 @@ class NvmlBoard:
         self.uuid = uuid
         self.handle = explained(uuid, self.library.nvmlDeviceGetHandleByUUID, uuid)
         self.index = int(self._ask("index", "nvmlDeviceGetIndex"))
-        name = self._ask("name", "nvmlDeviceGetName")
-        self.name = f"GPU {self.index} ({name})"
+        self.card = str(self._ask("name", "nvmlDeviceGetName"))
+        self.name = f"GPU {self.index} ({self.card})"
 
     def gears(self) -> Gears:
         """Of the clocks only what this architecture lets be limited; of power, steps of 5 W."""
@@ -54,9 +61,7 @@ class NvmlBoard:
     def bus(self) -> str:
         """PCI address as `lspci -D` writes it."""
         found = self._ask("PCI address", "nvmlDeviceGetPciInfo").busId
-        text = found.decode() if isinstance(found, bytes) else str(found)
-        domain, rest = text.lower().split(":", 1)
-        return f"{domain[-4:]}:{rest}"
+        return pci_address(found.decode() if isinstance(found, bytes) else str(found))
 
     def _caps(self) -> tuple[float, ...]:
         """Up to the default, or to what somebody has set beyond it: no card is let draw more than it did."""

@@ -13,7 +13,7 @@ import socket
 from typing import Any
 from urllib.parse import urlencode
 
-from ekc.devices.limits.nvml_board import NvmlBoard
+from ekc.devices.limits.nvml_board import NvmlBoard, pci_address
 from ekc.devices.limits.settable import Gears, Limit, Reference, Settings
 from ekc.errors import ActuatorError
 
@@ -81,13 +81,21 @@ class ZeusdLimits:
 
     def _daemons_id(self, discovered: Any) -> int:
         """The daemon may number GPUs differently, in a container say: found by PCI address."""
-        if "gpu-control" not in discovered.get("enabled_api_groups", ["gpu-control"]):
+        try:
+            groups = discovered.get("enabled_api_groups") or ["gpu-control"]
+            known = {pci_address(gpu["pci_address"]): int(gpu["id"]) for gpu in discovered.get("gpus") or ()}
+            numbers = [int(number) for number in discovered.get("gpu_ids") or ()]
+        except (AttributeError, KeyError, TypeError, ValueError) as problem:
+            told = f"{type(problem).__name__}: {problem}"
+            raise ActuatorError(
+                f"zeusd at {self._where} tells of its GPUs in a way that is not known here ({told})"
+            ) from problem
+        if "gpu-control" not in groups:
             raise ActuatorError(f"zeusd at {self._where} was started without gpu-control; use --advise")
         bus = self._board.bus()
-        for gpu in discovered.get("gpus", ()):
-            if gpu["pci_address"].lower() == bus:
-                return int(gpu["id"])
-        if "gpus" in discovered or self._board.index not in discovered.get("gpu_ids", ()):
+        if bus in known:
+            return known[bus]
+        if known or self._board.index not in numbers:
             raise ActuatorError(f"zeusd at {self._where} does not know {self._board.name} at {bus}")
         return self._board.index  # Older daemons list numbers alone.
 

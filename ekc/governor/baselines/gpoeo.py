@@ -13,6 +13,7 @@ import contextlib
 
 import numpy as np
 
+from ekc.governor.baselines.bracketing import Bracketing
 from ekc.governor.baselines.rules import SLOWDOWN_LIMIT, Point, Rule, period_point, rate_point
 from ekc.governor.measure import JobEnded, Meter
 from ekc.governor.phase import Model
@@ -30,8 +31,6 @@ STEP_SETTLE_S = 4.0
 FIRST_WINDOW_S = 25.0
 RATE_S = 4.0
 GROUPS = 4
-GOLDEN = (1 + 5**0.5) / 2
-TRIES = 5
 UNSTABLE = {True: 0.18, False: 0.30}
 LARGE = 0.5
 NEXT_PERIOD = (0.66, 1.5)
@@ -66,7 +65,7 @@ class _Run:
 
     def forever(self) -> None:
         start: int | None = None
-        self._meter.watch(3.0)
+        self._meter.record(3.0)
         while True:
             try:
                 start = self._round(start)
@@ -93,7 +92,7 @@ class _Run:
         clock = None if place is None else int(self._gears[place])
         settings = Settings(sm_mhz=clock, memory_mhz=memory or self._chosen_memory)
         self._actuator.apply(settings)
-        self._meter.watch(settle)
+        self._meter.record(settle)
 
     def _full(self) -> dict[str, float]:
         """Period and counters at the base clocks, a group after the other."""
@@ -114,7 +113,7 @@ class _Run:
 
     def _simple(self, settings: Settings) -> Point:
         self._actuator.apply(settings)
-        self._meter.watch(STEP_SETTLE_S)
+        self._meter.record(STEP_SETTLE_S)
         return self._measure()
 
     def _measure(self) -> Point:
@@ -122,7 +121,7 @@ class _Run:
         if not self._periodic or self._period is None:
             return rate_point(self._meter, RATE_S)
         start, joules = self._meter.probe.now(), self._meter.probe.energy_j()
-        samples = self._meter.watch(max(self._window, 2.5 * self._period))
+        samples = self._meter.record(max(self._window, 2.5 * self._period))
         least, most = NEXT_PERIOD
         found = tempo(samples, self._period, least / self._slower_memory, most * self._slower_memory)
         if found is None or found.clarity < LEAST_CLARITY:
@@ -133,12 +132,12 @@ class _Run:
 
     def _predicted(self, counters: dict[str, float], default: Point) -> int:
         """The gear that the models favour."""
-        samples = self._meter.watch(2.0)
+        samples = self._meter.record(2.0)
         seen = Reading(
             Settings(), 0.0, 2.0, default.joules / default.seconds, Pace(),
             *(float(np.nanmean(v)) for v in (samples.sm_util, samples.memory_util, samples.clock_mhz)),
         )  # fmt: skip
-        beliefs = self._model(counters, seen, seen.clock_mhz)
+        beliefs = self._model(counters, seen)
         x, y = seen.clock_mhz / self._gears - 1, 1 - self._gears / seen.clock_mhz
         time = 1 + _polynomial(np.maximum(0, x), beliefs.time.mean)
         energy = time * (1 + _polynomial(np.maximum(0, y), beliefs.power.mean))
@@ -169,78 +168,18 @@ class _Run:
             self._period = best[0].seconds
 
     def _search(self, start: int, default: Point) -> int:
-        seen: dict[int, Point] = {}
-
         def at(place: int) -> Point:
-            if place not in seen:
-                self._set(place)
-                seen[place] = self._measure()
-            return seen[place]
+            self._set(place)
+            return self._measure()
 
-        slow = at(start).slowdown(default)
-        radius = max(1, len(self._gears) // 10)
-        low, high = start, start
-        if slow <= 1.2 * SLOWDOWN_LIMIT:
-            low = self._bracket(at, start, -radius, default)
-        if slow >= 0.8 * SLOWDOWN_LIMIT:
-            high = self._bracket(at, start, radius, default)
-        self._golden(at, low, high, default)
-        return self._smoothed(seen, default)
-
-    def _bracket(self, at, start: int, step: int, default: Point) -> int:  # type: ignore[no-untyped-def]
-        best, place = start, start
-        while 0 < place < len(self._gears) - 1 or place == start:
-            place = int(np.clip(place + step, 0, len(self._gears) - 1))
-            if place == start:
-                break
-            now = at(place)
-            if step < 0 and (
-                now.slowdown(default) > SLOWDOWN_LIMIT
-                or self._rule.score(now) < 0.75 * self._rule.score(default)
-            ):
-                break
-            if not self._rule.better(now, at(best), default):
-                break
-            best = place
-        return place
-
-    def _golden(self, at, low: int, high: int, default: Point) -> None:  # type: ignore[no-untyped-def]
-        inner = round(high - (high - low) / GOLDEN)
-        for _ in range(TRIES):
-            if high - low < 7:
-                return
-            longer_up = high - inner >= inner - low
-            side = (high - inner) if longer_up else (inner - low)
-            probe = inner + round(side / (1 + GOLDEN)) * (1 if longer_up else -1)
-            if probe in (inner, low, high):
-                return
-            if self._rule.better(at(probe), at(inner), default):
-                low, high = (inner, high) if longer_up else (low, inner)
-                inner = probe
-            elif longer_up:
-                high = probe
-            else:
-                low = probe
-
-    def _smoothed(self, seen: dict[int, Point], default: Point) -> int:
-        places = np.array(sorted(seen))
-        clocks = self._gears[places]
-        degree = min(3, len(places) - 1)
-        inside = self._gears[places[0] : places[-1] + 1]
-        curves = [
-            np.polyval(
-                np.polyfit(clocks / 1000, [getattr(seen[p], what) for p in places], degree), inside / 1000
-            )
-            for what in ("seconds", "joules")
-        ]
-        return int(places[0]) + self._rule.best_gear(inside, curves[0], curves[1], default)
+        return Bracketing(self._gears, self._rule, default, at).search(start)
 
     def _monitor(self) -> float:
         """Until the range of power says that the job changed; how much."""
         period = self._period if self._periodic and self._period else RATE_S
         lowest, highest, stable = np.inf, 0.0, 0
         while True:
-            samples = self._meter.watch(period + 1.0)
+            samples = self._meter.record(period + 1.0)
             last = samples.power_w[-max(1, int(period * samples.sampling_hz)) :]
             watts = float(np.nanmean(last))
             lowest, highest = min(lowest, watts), max(highest, watts)
@@ -249,7 +188,7 @@ class _Run:
                 return size
             stable += 1
             if stable >= 3:
-                self._meter.watch(min(2 ** (stable - 1), 32) * period)
+                self._meter.record(min(2 ** (stable - 1), 32) * period)
 
 
 def _polynomial(x: Values, weights: tuple[float, ...]) -> Values:

@@ -62,15 +62,15 @@ class _Run:
 
     def _apply(self, place: int | None) -> None:
         self._actuator.apply(Settings() if place is None else Settings(sm_mhz=int(self._gears[place])))
-        self._meter.watch(SETTLE_S)
+        self._meter.record(SETTLE_S)
 
     def _measure(self, place: int | None) -> Point:
         self._apply(place)
         start, joules = self._meter.probe.now(), self._meter.probe.energy_j()
-        samples = self._meter.watch(FIRST_WINDOW_S)
+        samples = self._meter.record(FIRST_WINDOW_S)
         period = fft_period(samples)
         if period > FIRST_WINDOW_S / 3:
-            self._meter.watch(min(3 * period, 3 * LONGEST_S) - FIRST_WINDOW_S + 0.1)
+            self._meter.record(min(3 * period, 3 * LONGEST_S) - FIRST_WINDOW_S + 0.1)
         watts = (self._meter.probe.energy_j() - joules) / (self._meter.probe.now() - start)
         return Point(period, watts * period)
 
@@ -81,5 +81,5 @@ class _Run:
 
     def _watts(self) -> float:
         joules, start = self._meter.probe.energy_j(), self._meter.probe.now()
-        self._meter.watch(FIRST_WINDOW_S)
+        self._meter.record(FIRST_WINDOW_S)
         return (self._meter.probe.energy_j() - joules) / (self._meter.probe.now() - start)

@@ -32,6 +32,7 @@ class Rule:
     energy; n = 0 is the line that the authors left in a comment."""
 
     exponent: int = 2
+    limit: float = SLOWDOWN_LIMIT
 
     def score(self, point: Point) -> float:
         """Lower is better."""
@@ -39,7 +40,7 @@ class Rule:
 
     def better(self, one: Point, other: Point, default: Point) -> bool:
         """Their comparison: feasible before infeasible, lower score, smaller violation."""
-        feasible = [p.slowdown(default) <= SLOWDOWN_LIMIT for p in (one, other)]
+        feasible = [p.slowdown(default) <= self.limit for p in (one, other)]
         if all(feasible):
             return self.score(one) < self.score(other)
         if any(feasible):
@@ -48,7 +49,7 @@ class Rule:
 
     def best_gear(self, gears: Values, seconds: Values, joules: Values, default: Point) -> int:
         """Place of the choice on smoothed curves; the highest gear where nothing is feasible."""
-        feasible = seconds / default.seconds - 1 <= SLOWDOWN_LIMIT
+        feasible = seconds / default.seconds - 1 <= self.limit
         if not feasible.any():
             return len(gears) - 1
         return int(np.where(feasible, joules * seconds**self.exponent, np.inf).argmin())
@@ -57,7 +58,7 @@ class Rule:
 def period_point(meter: Meter, first_s: float) -> Point | None:
     """Seconds and joules of a period, watched until one is found; None after three times the longest one."""
     start, joules = meter.probe.now(), meter.probe.energy_j()
-    samples = meter.watch(first_s)
+    samples = meter.record(first_s)
     while True:
         period = detect_period(samples, samples.sampling_hz)
         lasted = meter.probe.now() - start
@@ -66,7 +67,7 @@ def period_point(meter: Meter, first_s: float) -> Point | None:
             return Point(period.seconds, watts * period.seconds)
         if lasted >= 3 * LONGEST_PERIOD_S:
             return None
-        samples = joined(samples, meter.watch(max(5.0, 0.3 * lasted)))
+        samples = joined(samples, meter.record(max(5.0, 0.3 * lasted)))
 
 
 def rate_point(meter: Meter, seconds: float) -> Point:
@@ -74,7 +75,7 @@ def rate_point(meter: Meter, seconds: float) -> Point:
     start, joules = meter.probe.now(), meter.probe.energy_j()
     counters = meter.probe.counters(seconds)
     watts = (meter.probe.energy_j() - joules) / max(1e-9, meter.probe.now() - start)
-    samples = meter.watch(1.0)
+    samples = meter.record(1.0)
     if not counters:
         return Point(1.0, watts)
     clock = float(np.nanmedian(samples.clock_mhz))

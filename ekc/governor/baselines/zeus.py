@@ -34,12 +34,12 @@ def zeus_sweep(probe: Probe, actuator: Actuator) -> None:
         kept = [cap for cap, each in seconds.items() if each <= (1 + SLOWDOWN) * fastest]
         actuator.apply(Settings(power_w=min(kept)))
         while True:
-            meter.watch(60.0)
+            meter.record(60.0)
 
 
 def _steps(meter: Meter, count: int) -> float:
     """Seconds that each of the next steps took."""
     began, done = meter.probe.now(), meter.probe.steps() or 0.0
     while (meter.probe.steps() or 0.0) < done + count:
-        meter.watch(POLL_S)
+        meter.record(POLL_S)
     return (meter.probe.now() - began) / ((meter.probe.steps() or 0.0) - done)

@@ -6,13 +6,14 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ekc.devices.lease import Keeper
 from ekc.devices.limits.choose import chosen
+from ekc.devices.limits.nvml_board import NvmlBoard
 from ekc.errors import ActuatorError, EkcError
 from ekc.governor.events import OnEvent
-from ekc.governor.live import gpus
+from ekc.governor.live import gpus, models
 from ekc.governor.live.book import Book
 from ekc.governor.live.job import Job
 from ekc.governor.live.request import Request
@@ -21,6 +22,9 @@ from ekc.governor.live.units import ProbeOf, governed, watched
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Actuator, Probe
 from ekc.governor.sets_nothing import SetsNothing
+
+if TYPE_CHECKING:
+    from ekc.governor.phase import Model
 
 
 class Listener(Audience, Protocol):
@@ -127,7 +131,16 @@ class _Opened:
         else:
             units = governed(self.keeper, self._probe_of, request.each)
         self._began, self._core_s = time.monotonic(), time.process_time()
-        self.session = Session(units, self._loop or _loop(request.policy, advise), self._audience)
+        loop = self._loop or _loop(request.policy, advise, self._model(found[0]))
+        self.session = Session(units, loop, self._audience)
+
+    def _model(self, gpu: str) -> Model | None:
+        """None where there is none for this card: it is no condition for governing."""
+        try:
+            return models.opened(self._request.model, NvmlBoard(gpu).card)
+        except EkcError as problem:
+            self._audience.note(f"{problem}; governed without a model")
+            return None
 
     def _leased(self, found: Sequence[str]) -> bool:
         """False where "auto" finds no way to set anything: advice is better than nothing."""
@@ -146,18 +159,18 @@ class _Opened:
         return True
 
 
-def _loop(policy: Policy, advise: bool) -> Loop:
+def _loop(policy: Policy, advise: bool, model: Model | None) -> Loop:
     """The heavy part is imported when it is needed."""
 
     def steer(probe: Probe, actuator: Actuator, hear: OnEvent) -> object:
         from ekc.governor.loop import govern
 
-        return govern(probe, actuator, policy, hear)
+        return govern(probe, actuator, policy, hear, model)
 
     def watch(probe: Probe, actuator: Actuator, hear: OnEvent) -> None:
         from ekc.governor.advise import advise as advised
 
         assert isinstance(actuator, SetsNothing)
-        advised(probe, actuator, policy, hear)
+        advised(probe, actuator, policy, hear, model)
 
     return watch if advise else steer

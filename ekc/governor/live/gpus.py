@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 
@@ -35,8 +34,8 @@ def _named(word: str, known: tuple[str, ...]) -> str:
 
 
 def of(job: Job, ancestor: int) -> list[str]:
-    """The only GPU; else those that CUDA_VISIBLE_DEVICES names by UUID; else those where NVML sees a process
-    of the family of `ancestor`.
+    """The only GPU; else those that the job's CUDA_VISIBLE_DEVICES names by UUID; else those where NVML sees
+    a process of the family of `ancestor`.
 
     Numbers in CUDA_VISIBLE_DEVICES are not used, since CUDA may count otherwise than NVML. None where the job
     ends before it touches one. Raises `ActuatorError` where `PATIENCE_S` pass instead.
@@ -44,7 +43,7 @@ def of(job: Job, ancestor: int) -> list[str]:
     known = uuids()
     if len(known) == 1:
         return list(known)
-    visible = [word for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if word in known]
+    visible = [word for word in job.variable("CUDA_VISIBLE_DEVICES").split(",") if word in known]
     return visible or _seen(job, ancestor, known)
 
 

@@ -27,6 +27,10 @@ class Job(Protocol):
 
     pid: int
 
+    def variable(self, name: str) -> str:
+        """Of its environment; empty where there is none, or it may not be read."""
+        ...
+
     def running(self) -> bool:
         """Whether it is still there."""
         ...
@@ -57,6 +61,10 @@ class Command:
         self.pid = self._process.pid
         handlers = dict.fromkeys(FORWARDED, self._pass_on) | {signal.SIGINT: self._interrupted}
         self._before = {number: signal.signal(number, handlers[number]) for number in handlers}
+
+    def variable(self, name: str) -> str:
+        """It was given ours."""
+        return os.environ.get(name, "")
 
     def running(self) -> bool:
         """From any thread, while the main one waits."""
@@ -111,6 +119,17 @@ class Attached:
         told = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
         numbers = [n for n in told if signal.getsignal(n) != signal.SIG_IGN]  # As nohup has it, so it stays.
         self._before = {number: signal.signal(number, self._told) for number in numbers}
+
+    def variable(self, name: str) -> str:
+        """As the process began with it; our parent may have set it since, and gave it to us so."""
+        if self.pid == os.getppid():
+            return os.environ.get(name, "")
+        try:
+            whole = Path(f"/proc/{self.pid}/environ").read_bytes()
+        except OSError:
+            return ""
+        found = [x for x in whole.split(b"\0") if x.startswith(f"{name}=".encode())]
+        return os.fsdecode(found[0].partition(b"=")[2]) if found else ""
 
     def running(self) -> bool:
         """Until it ends, or we leave; from any thread."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ekc.errors import InvalidInput
+from ekc.governor.live.models import NONE, check
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
 
@@ -13,7 +14,7 @@ ACTUATORS = ("auto", "nvml", "zeusd")
 
 @dataclass(frozen=True)
 class Request:
-    """How a real job is to be governed. Raises `InvalidInput` for an actuator that there is not."""
+    """How a real job is to be governed. Raises `InvalidInput` where there is no such actuator or model."""
 
     policy: Policy
     gpus: tuple[str, ...] = ()
@@ -24,9 +25,12 @@ class Request:
     advise: bool = False
     each: bool = False
     """A loop for each GPU; otherwise one for all of them together."""
+    model: str = NONE
+    """"none", "simulated", or a file that holds one."""
     before: Settings | None = None
     """Clock limits that hold already, since they cannot be read."""
 
     def __post_init__(self) -> None:
         if self.actuator not in ACTUATORS:
             raise InvalidInput(f"--actuator {self.actuator}: it must be one of {', '.join(ACTUATORS)}")
+        check(self.model)

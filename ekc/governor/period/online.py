@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from ekc.governor.period.detect import CYCLES, detect_period
 from ekc.governor.period.verdict import Period
-from ekc.governor.protocols import Probe
 from ekc.governor.samples import Samples, joined
 
-FIRST_S = 25.0
-FIRST_EXPECTED_S = 10.0
-"""Recorded before anything is said; where a period is expected, so much or three of it (as GPOEO)."""
+FIRST_S = 15.0
+"""Recorded before anything is said (GPOEO: 25)."""
 ENOUGH = 5.3
 """Periods that are wanted, and at most so many seconds more at once (GPOEO)."""
 LEAST_MORE_S, MOST_MORE_S = 5.0, 30.0
@@ -23,6 +22,18 @@ PARTS = (0.75, 0.5)
 """Of the recording, the last: a stable period is found there too."""
 STRICT, NORMAL, RELAXED = 0.10, 0.15, 0.30
 """Largest spread of a stable period, as a share (GPOEO)."""
+
+
+class Recorder(Protocol):
+    """What is asked of a probe, or of whatever watches through one."""
+
+    def record(self, seconds: float) -> Samples:
+        """Wait that long and return what was sampled."""
+        ...
+
+    def running(self) -> bool:
+        """Whether the job is still there."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -38,21 +49,20 @@ class Found:
     """The whole recording."""
 
 
-def find_period(
-    probe: Probe, spread: float = NORMAL, longest_s: float = LONGEST_S, expected_s: float | None = None
-) -> Found:
-    """Record until the period is stable, or nothing repeats in three times `longest_s`, or the job ends.
+def find_period(probe: Recorder, spread: float = NORMAL) -> Found:
+    """Record until the period is stable, or nothing repeats in three times `LONGEST_S`, or the job ends.
 
-    `spread`: what is still stable. `expected_s`: a period found earlier, perhaps under other clocks.
+    `spread`: what is still stable.
     """
-    first_s = FIRST_S if expected_s is None else max(FIRST_EXPECTED_S, CYCLES * expected_s)
-    samples = probe.record(first_s)
+    samples = probe.record(FIRST_S)
     while True:
         found = judged(samples, spread)
-        missing_s = _missing(found, longest_s)
+        missing_s = _missing(found)
         if missing_s <= 0.0 or not probe.running():
             return found
-        samples = joined(samples, probe.record(float(np.clip(missing_s, LEAST_MORE_S, MOST_MORE_S))))
+        # Twice as long is often enough.
+        more_s = float(np.clip(missing_s, LEAST_MORE_S, min(MOST_MORE_S, max(FIRST_S, _span(samples)))))
+        samples = joined(samples, probe.record(more_s))
 
 
 def judged(samples: Samples, spread: float = NORMAL) -> Found:
@@ -74,16 +84,16 @@ def _parts(samples: Samples, least_s: float) -> list[Samples]:
     return [samples.since(samples.time_s[-1] - part * span) for part in PARTS if part * span > least_s]
 
 
-def _missing(found: Found, longest_s: float) -> float:
+def _missing(found: Found) -> float:
     """Seconds that are still to be recorded: 0 where more would not help."""
     span, period = _span(found.samples), found.period
     if found.stable:
         return 0.0
     if period.verdict in ("periodic", "multiple"):
         # What its parts do not share may be chance: the most is recorded before it is given up.
-        wanted = ENOUGH * period.seconds if span < ENOUGH * period.seconds else CYCLES * longest_s
+        wanted = ENOUGH * period.seconds if span < ENOUGH * period.seconds else CYCLES * LONGEST_S
     else:
-        wanted = CYCLES * longest_s
+        wanted = CYCLES * LONGEST_S
     return wanted - span
 
 

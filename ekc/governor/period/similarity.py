@@ -12,6 +12,8 @@ from ekc.governor.samples import Values
 
 FINE = 4
 """Points per lag, or averages per width."""
+FAINT = 1e-3
+"""Of a signal's energy: to differ by less is no likeness (else a ramp would repeat)."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def _unlike(signals: Signals, width: int, lags: Values, step: float) -> Values:
     energy = np.stack([np.interp(lags / hop, np.arange(size), row) for row in energies])
     apart = 1.0 - 2.0 * product / np.maximum(energy, 1e-9 * energies[:, :1] + 1e-300)
     mean = np.cumsum(apart, axis=1) / np.arange(1, len(lags) + 1)
-    unlike: Values = apart / np.maximum(mean, 1e-12)
+    unlike: Values = (apart + FAINT) / (np.maximum(mean, 0.0) + FAINT)
     return unlike
 
 

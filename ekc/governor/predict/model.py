@@ -8,6 +8,7 @@ form.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,14 @@ from ekc.governor.landscape import Beliefs, lower, slower
 from ekc.governor.reading import Reading
 from ekc.governor.samples import Values
 
-FEATURES = ("sm_active", "dram", "tensor", "fma", "sm_util", "memory_util", "watts")
+COUNTERS = ("sm_active", "dram", "tensor", "fma")
+FEATURES = (*COUNTERS, "sm_util", "memory_util", "watts")
 TARGETS = ("sm_time", "sm_energy", "memory_time", "memory_energy")
 RATIOS = np.linspace(0.6, 1.0, 17)
 """Clocks over the default's at which a prediction becomes a prior."""
-TIME_SIGMA = (0.15, 0.5)
-"""How far a prediction is trusted: coefficients of slowdown, from leave-one-job-out errors of simulated
-jobs."""
-POWER_SIGMA = (0.3, 0.8, 1.0)
+COUNTED, BLIND = "", "blind_"
+"""Before the name of a target: predicted from counters and signals, or from signals alone."""
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,17 @@ class Row:
     energy: float
 
 
-def features(counters: dict[str, float], reading: Reading) -> tuple[float, ...]:
-    """The inputs of the models; NaN for a counter that the card has not."""
+@dataclass(frozen=True)
+class Trust:
+    """How far predictions are off: standard deviations of the coefficients of slowdown and of power, as jobs
+    showed that a model was not trained on."""
+
+    time: tuple[float, ...]
+    power: tuple[float, ...]
+
+
+def features(counters: Mapping[str, float], reading: Reading) -> tuple[float, ...]:
+    """The inputs of the models; NaN for a counter that is not there, or not permitted."""
     measured = {"sm_util": reading.sm_util, "memory_util": reading.memory_util, "watts": reading.watts}
     known = {**counters, **measured}
     return tuple(float(known.get(name, float("nan"))) for name in FEATURES)
@@ -61,29 +71,29 @@ class Boosted:
     """What the rows were; simulated ones say so."""
     boosters: dict[str, Any]
     """By name of target; those of memory are missing where the card has one memory clock."""
+    trust: Trust
 
-    def __call__(self, counters: dict[str, float], reading: Reading, base_mhz: float) -> Beliefs:
+    def __call__(self, counters: Mapping[str, float], reading: Reading) -> Beliefs:
         """Priors of slowdown and power over the SM clock."""
         inputs = features(counters, reading)
-        time, energy = self.predict(inputs, RATIOS, "sm")
-        clocks = RATIOS * base_mhz
-        slow = _coefficients(slower(clocks, base_mhz), time - time[-1], 2)
-        power = energy / time
-        watts = _coefficients(lower(clocks, base_mhz), power / power[-1] - 1, 3)
-        return Beliefs(Prior(slow, TIME_SIGMA), Prior(watts, POWER_SIGMA))
+        slow, watts = coefficients(RATIOS, *self.predict(inputs, RATIOS, "sm"))
+        return Beliefs(Prior(slow, self.trust.time), Prior(watts, self.trust.power))
 
     def predict(self, inputs: tuple[float, ...], ratio: Values, knob: str) -> tuple[Values, Values]:
         """Time and energy over the default's at each ratio of a clock, that of `sm` or `memory`."""
         import xgboost
 
+        blind = bool(np.isnan(inputs[: len(COUNTERS)]).all())
+        inputs, kind = (inputs[len(COUNTERS) :], BLIND) if blind else (inputs, COUNTED)
         table = xgboost.DMatrix(np.column_stack([np.tile(inputs, (len(ratio), 1)), ratio]))
-        time, energy = (self.boosters[f"{knob}_{what}"].predict(table) for what in ("time", "energy"))
+        time, energy = (self.boosters[f"{kind}{knob}_{what}"].predict(table) for what in ("time", "energy"))
         return np.exp(time), np.exp(energy)
 
     def save(self, file: Path) -> None:
         """Write as one JSON file."""
         models = {name: json.loads(booster.save_raw("json")) for name, booster in self.boosters.items()}
-        whole = {"format": 1, "card": self.card, "trained_on": self.trained_on, "features": FEATURES}
+        whole = {"format": FORMAT, "card": self.card, "trained_on": self.trained_on, "features": FEATURES}
+        whole |= {"trust": {"time": self.trust.time, "power": self.trust.power}}
         file.write_text(json.dumps(whole | {"models": models}))
 
     @staticmethod
@@ -93,15 +103,24 @@ class Boosted:
 
         try:
             whole = json.loads(file.read_text())
-            if tuple(whole["features"]) != FEATURES:
-                raise RecordError(f"{file}: trained on other features; train it again")
+            if whole["format"] != FORMAT or tuple(whole["features"]) != FEATURES:
+                raise RecordError(f"{file}: trained for another version of ekc; train it again")
+            trust = Trust(tuple(whole["trust"]["time"]), tuple(whole["trust"]["power"]))
             boosters = {}
             for name, model in whole["models"].items():
                 boosters[name] = xgboost.Booster()
                 boosters[name].load_model(bytearray(json.dumps(model), "utf-8"))
         except (OSError, ValueError, KeyError, TypeError, xgboost.core.XGBoostError) as error:
             raise RecordError(f"{file} is no model of the governor: {error}") from None
-        return Boosted(whole["card"], whole["trained_on"], boosters)
+        return Boosted(whole["card"], whole["trained_on"], boosters, trust)
+
+
+def coefficients(ratio: Values, time: Values, energy: Values) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Those of slowdown and of power, as in a `Prior`, of a job whose time and energy are known at ratios of
+    the clock, ascending to 1."""
+    power = energy / time
+    slow = _coefficients(slower(ratio, 1.0), time / time[-1] - 1, 2)
+    return slow, _coefficients(lower(ratio, 1.0), power / power[-1] - 1, 3)
 
 
 def _coefficients(x: Values, y: Values, count: int) -> tuple[float, ...]:

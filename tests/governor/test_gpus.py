@@ -1,0 +1,38 @@
+"""Which GPUs a job runs on: its own environment tells, not ours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ekc.governor.live import gpus
+from ekc.governor.live.job import Attached
+from tests.governor.scripted_nvml import ScriptedBoards
+
+
+@pytest.mark.parametrize("named", [0, 1])
+def test_a_process_is_asked_what_it_sees(
+    here: ScriptedBoards, named: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", here.uuid(1 - named))
+    theirs = os.environ | {"CUDA_VISIBLE_DEVICES": here.uuid(named)}
+    with subprocess.Popen([sys.executable, "-c", "input()"], env=theirs, stdin=subprocess.PIPE) as process:
+        job = Attached(process.pid)
+        assert gpus.of(job, process.pid) == [here.uuid(named)]
+        assert job.variable("NO_SUCH_VARIABLE") == ""
+        job.leave()
+        assert job.wait() == 0
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def test_a_process_that_is_gone_tells_nothing(here: ScriptedBoards) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        job = Attached(process.pid)
+        process.kill()
+        process.wait()
+        assert job.variable("CUDA_VISIBLE_DEVICES") == ""
+        assert job.wait() == 0
