@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pynvml
 import pytest
 
 import ekc
+from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.devices import clocks
 from ekc.devices.cuda.device import CudaDevice
@@ -18,25 +20,34 @@ from ekc.search.naive import naive
 from tests.devices.cuda.scripted import forked
 from tests.governor.scripted_nvml import GEARS, ScriptedBoards
 
-KERNEL = compile_schedule(naive(ekc.matmul(16, 16, 16)), "sm_80")
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CompiledKernel:
+    """In a cache of its own, which the scripted driver looks through."""
+    monkeypatch.setenv("EKC_CACHE_DIR", str(tmp_path / "cache"))
+    return compile_schedule(naive(ekc.matmul(16, 16, 16)), "sm_80")
 
 
 @pytest.fixture
-def device(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> Iterator[CudaDevice]:
+def device(
+    here: ScriptedBoards, kernel: CompiledKernel, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[CudaDevice]:
     monkeypatch.setattr(clocks, "refusal", lambda: "")
     found = open_cuda("cuda:0", forked(launch_s=5e-3), lambda uuid: Sensors(here.uuid()))
     yield found
     found.close()
 
 
-def test_a_clock_is_held_while_a_kernel_is_timed(device: CudaDevice, here: ScriptedBoards) -> None:
+def test_a_clock_is_held_while_a_kernel_is_timed(
+    device: CudaDevice, here: ScriptedBoards, kernel: CompiledKernel
+) -> None:
     before = here.limits()
     assert device.clocks().mhz == tuple(GEARS)
     slow = device.at_clock(900)
-    found = slow.time(KERNEL).conditions
+    found = slow.time(kernel).conditions
     assert (found.clock_regime, found.clock_mhz) == ("fixed 900 MHz", 900.0)
     assert here.limits() == before
-    free = device.time(KERNEL).conditions
+    free = device.time(kernel).conditions
     assert (free.clock_regime, free.clock_mhz) == ("free", 1995.0)
     assert slow.peaks.fp32_flops < device.peaks.fp32_flops
 
@@ -46,12 +57,12 @@ def test_a_clock_that_is_not_offered(device: CudaDevice) -> None:
         device.at_clock(901)
 
 
-def test_a_driver_that_refuses(device: CudaDevice, here: ScriptedBoards) -> None:
+def test_a_driver_that_refuses(device: CudaDevice, here: ScriptedBoards, kernel: CompiledKernel) -> None:
     here.script(fail={"nvmlDeviceSetPowerManagementLimit": pynvml.NVML_ERROR_NO_PERMISSION})
     with pytest.raises(ActuatorError, match="root or CAP_SYS_ADMIN"):
-        device.at_clock(900).time(KERNEL)
+        device.at_clock(900).time(kernel)
     assert here.calls() == []
-    assert device.time(KERNEL).latency_s > 0
+    assert device.time(kernel).latency_s > 0
 
 
 def test_no_right_is_a_reason(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
