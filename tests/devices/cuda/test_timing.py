@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ekc
@@ -148,6 +148,7 @@ def test_back_to_back_calls_are_all_counted_and_end_soon(launch_s: float, kernel
     assert calls.seconds == pytest.approx(max(5 * 0.01, 5 * launch_s), rel=0.1)
 
 
+@settings(deadline=None)
 @given(st.integers(6, 200), st.integers(0, 2**32 - 1))
 def test_the_interval_holds_the_samples_median(number: int, seed: int) -> None:
     samples = np.random.default_rng(seed).lognormal(size=number).tolist()
