@@ -6,6 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("ekc", deadline=None)
+settings.load_profile("ekc")
+# No test may fail for being slow: the machine may be busy with others.
 
 Golden = Callable[[Path, str], None]
 """Holds text against a golden file."""
