@@ -147,7 +147,7 @@ def test_a_time_budget_ends_the_run_with_the_best_so_far() -> None:
     assert result.stopped.startswith("time budget of 0.7 s")
     assert 0 < result.trial_count < 1000
     assert result.best.metered
-    assert result.seconds < 10
+    assert result.seconds < 60
 
 
 def test_however_short_the_time_one_schedule_is_tried() -> None:
