@@ -113,8 +113,10 @@ class Bindings:
         self._call("cuMemFreeAsync", address, self._cuda.CUstream(stream))
 
     def upload(self, address: int, array: NDArray[Any]) -> None:
-        """See `Driver`."""
+        """See `Driver`. The driver returns once it has staged pageable memory: the rest goes over the default
+        stream, which streams of ours do not wait for."""
         self._call("cuMemcpyHtoD", address, array.ctypes.data, array.nbytes)
+        self._call("cuStreamSynchronize", self._cuda.CUstream(0))
 
     def download(self, array: NDArray[Any], address: int) -> None:
         """See `Driver`; streams of ours do not wait for the default one, so it is waited for all."""

@@ -61,11 +61,12 @@ R cuMemAlloc_v2(P *a, size_t n) { *a = (P)calloc(1, n); return 0; }
 R cuMemFree_v2(P a) { free((void *)a); return 0; }
 R cuMemAllocAsync(P *a, size_t n, void *s) { say("borrow", n, (P)s, 0); *a = (P)calloc(1, n); return 0; }
 R cuMemFreeAsync(P a, void *s) { say("give back", (P)s, 0, 0); free((void *)a); return 0; }
-R cuMemcpyHtoD_v2(P to, const void *from, size_t n) { memcpy((void *)to, from, n); return 0; }
+R cuMemcpyHtoD_v2(P to, const void *from, size_t n) { say("upload", n, 0, 0); memcpy((void *)to, from, n); return 0; }
 R cuMemcpyDtoH_v2(void *to, P from, size_t n) { memcpy(to, (void *)from, n); return 0; }
 R cuMemsetD8Async(P a, unsigned char byte, size_t n, void *s) { (void)s; memset((void *)a, byte, n); return 0; }
 R cuPointerGetAttribute(void *to, int which, P a) { *(int *)to = 3; return which != 9 || !a; }
 R cuStreamCreate(void **s, unsigned flags) { say("stream", flags, 0, 0); *s = (void *)0x4000; return 0; }
+R cuStreamSynchronize(void *s) { say("stream synchronize", (P)s, 0, 0); return 0; }
 R cuStreamWaitEvent(void *s, void *e, unsigned flags) { say("wait event", (P)s, (P)e, flags); return 0; }
 R cuEventCreate(void **e, unsigned flags) { say("event", flags, 0, 0); *e = (void *)0x5000; return 0; }
 R cuEventRecord(void *e, void *s) { say("record", (P)e, (P)s, 0); return 0; }

@@ -67,6 +67,10 @@ function 8192 0 0
 attribute 12288 8 65536
 cuModuleGetFunction: CUDA_ERROR_NOT_FOUND (some error)
 stream 1 0 0
+upload 4 0 0
+stream synchronize 0 0 0
+upload 4 0 0
+stream synchronize 0 0 0
 launch 12288 65536 16384
 grid 1 2 3
 block 4 5 6
