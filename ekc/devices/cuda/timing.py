@@ -18,9 +18,11 @@ from ekc.devices.cuda.median import relative_width
 from ekc.devices.cuda.messages import Rules, Samples
 from ekc.devices.cuda.stage import Stage
 
-SHORT_S = 20e-6
-"""Calls below this are replayed from a graph: the host needs about 5 us to launch one."""
-GRAPH_S = 200e-6
+SHORT_S = 200e-6
+"""Calls that look shorter are replayed from a graph. A first look holds what the host needs (about 5 us for
+each launch) and an idle GPU's clock, which may be a sixth of its highest: only what looks far longer than
+both is sure to be longer than the host takes."""
+GRAPH_S = 1e-3
 """A graph holds about so much work."""
 GRAPH_CALLS = 100
 """And never more calls."""
