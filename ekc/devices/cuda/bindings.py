@@ -185,13 +185,12 @@ class Bindings:
         except RuntimeError as missing:
             # The shared library, or this function of it, is not there.
             raise DriverError(name, "not available", str(missing).splitlines()[0]) from missing
+        except ValueError as unknown:
+            # A driver newer than the bindings may have an error that these cannot name.
+            raise DriverError(name, "unknown error", str(unknown)) from unknown
         if status != self._cuda.CUresult.CUDA_SUCCESS:
-            raise DriverError(name, self._named(status), self._meaning(status))
+            raise DriverError(name, status.name, self._meaning(status))
         return results[0] if results else None
-
-    def _named(self, status: Any) -> str:
-        """CUDA's name; a driver newer than the bindings may have an error that these do not name."""
-        return str(getattr(status, "name", f"CUresult {int(status)}"))
 
     def _meaning(self, status: Any) -> str:
         said: bytes | None = self._cuda.cuGetErrorString(status)[1]

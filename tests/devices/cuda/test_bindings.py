@@ -41,6 +41,7 @@ out = np.empty(1, np.float32)
 driver.download(out, places[2])
 print("sum", out[0], flush=True)
 refused(driver.launch, add, (13, 1, 1), (1, 1, 1), 0, stream, places)
+refused(driver.launch, add, (14, 1, 1), (1, 1, 1), 0, stream, places)
 driver.fill(places[2], 255, 4, stream)
 driver.download(out, places[2])
 print("filled", out[0], "on", driver.holder(places[0]), flush=True)
@@ -80,6 +81,10 @@ launch 12288 0 16384
 grid 13 1 1
 block 1 1 1
 cuLaunchKernel: CUDA_ERROR_ILLEGAL_ADDRESS (an illegal access)
+launch 12288 0 16384
+grid 14 1 1
+block 1 1 1
+cuLaunchKernel: unknown error (4242 is not a valid CUresult)
 synchronize 0 0 0
 filled nan on 3
 borrow 64 16384 0
