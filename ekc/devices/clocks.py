@@ -23,6 +23,7 @@ class SmClocks:
 
     Under a lease: what was in force before comes back after each measurement, and also when this process is
     killed. The lease, and the guard process that keeps the promise, begin with the first clock that is set.
+    A clock limit that was there before cannot be read, so it is not put back: afterwards there is none.
     """
 
     def __init__(self, sensors: Sensors) -> None:
@@ -46,7 +47,7 @@ class SmClocks:
 
     @contextmanager
     def held(self, mhz: int) -> Iterator[None]:
-        """Within the block the clock is `mhz` at most; afterwards it is what it was.
+        """Within the block the clock is `mhz` at most; afterwards it has no limit.
 
         Raises `ActuatorError` (a `DeviceError`) where the driver refuses or the GPU is governed by another
         process, and `DeviceError` for a clock that is not offered.
