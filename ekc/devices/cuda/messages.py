@@ -27,6 +27,11 @@ class Work:
         """The part of a kernel that travels."""
         return cls(digest(kernel), kernel.name, kernel.cubin, kernel.launches, kernel.inputs)
 
+    @property
+    def input_bytes(self) -> int:
+        """Of all inputs together."""
+        return sum(spec.bytes for spec in self.inputs)
+
 
 @dataclass(frozen=True)
 class Rules:

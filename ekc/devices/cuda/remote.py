@@ -19,7 +19,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
-from ekc.devices.cuda.messages import Fault
+from ekc.devices.cuda.messages import Fault, Work
 from ekc.errors import DeviceError
 
 GRACE_S = 10.0
@@ -31,11 +31,18 @@ class Patience:
     """Seconds to wait for an answer before the worker counts as hung."""
 
     start: float = 60.0
-    """To import, load the driver and make the context; added to the first request."""
+    """To import and to load the driver; added to the first request."""
     answer: float = 60.0
-    """Filling inputs, loading, and timing of a kernel; the slowest kernel worth a trial takes a second."""
+    """Making the context, loading and timing of a kernel; the slowest kernel worth a trial takes a second."""
+    filled_bytes_per_s: float = 50e6
+    """Of inputs drawn and sent up, on a host that compiles on all its cores: time for them comes on top."""
     stop: float = 20.0
     """From `Stop` to the answer: two batches, each at least one call."""
+
+    def of(self, request: Any) -> float:
+        """For the answer to a request."""
+        work: Work | None = getattr(request, "work", None)
+        return self.answer + (work.input_bytes / self.filled_bytes_per_s if work is not None else 0.0)
 
 
 class Hand(Protocol):
@@ -106,7 +113,7 @@ class Remote:
 
     def ask(self, request: Any, seconds: float | None = None) -> Any:
         """The reply. Raises `DeviceError` when the driver refuses, the worker hangs or dies."""
-        limit = self.patience.answer if seconds is None else seconds
+        limit = self.patience.of(request) if seconds is None else seconds
         if not self._hands:
             self._hands.append(self._hire())
             limit += self.patience.start
@@ -128,7 +135,7 @@ class Remote:
     def _reply(self, hand: Hand, limit: float) -> Any:
         try:
             if not hand.connection.poll(limit):
-                raise DeviceError(f"{self.name} hung: no answer within {limit:g} s; its worker was killed")
+                raise DeviceError(f"{self.name} hung: no answer within {limit:.4g} s; its worker was killed")
             reply = hand.connection.recv()
         except (EOFError, OSError):
             status = hand.ended(GRACE_S)

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from ekc.devices.cuda.messages import Describe
+import ekc
+from ekc.devices.cuda.messages import Describe, Rules, Time, Work
 from ekc.devices.cuda.remote import Child, Patience, Remote
 from ekc.errors import DeviceError
 
@@ -46,6 +47,15 @@ def test_one_that_hangs_is_killed_and_the_line_says_so() -> None:
     with pytest.raises(DeviceError, match=r"cuda:0 hung: no answer within 0\.3 s; its worker was killed"):
         remote.ask(Describe())
     assert hired[0].ended(0) == -signal.SIGKILL
+
+
+def test_large_inputs_are_given_the_time_to_be_filled() -> None:
+    """Two inputs of 4 GiB take a busy host minutes; else every trial would count as hung."""
+    large, small = ekc.matmul(2**15, 2**15, 2**15), ekc.matmul(64, 64, 64)
+    asked = [Time(Work("", "k", b"", (), op.inputs), Rules()) for op in (large, small)]
+    limits = [Patience(answer=60.0, filled_bytes_per_s=50e6).of(request) for request in asked]
+    assert limits == pytest.approx([60.0 + 2**33 / 50e6, 60.0], abs=0.01)
+    assert Patience(answer=60.0).of(Describe()) == 60.0
 
 
 def test_one_that_never_starts_says_its_last_words() -> None:
