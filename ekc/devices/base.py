@@ -64,6 +64,8 @@ class Timing:
     """"events" or "graph replay" on a real GPU."""
     samples_s: tuple[float, ...] = ()
     """Every sample that the latency is made of, in the order they were taken."""
+    calls: int = 1
+    """So many calls each sample is the mean of."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ class Spent:
 
     def timed(self, timing: Timing, watts: float) -> None:
         """One timing; its power is not known, so the caller gives what it is at most."""
-        seconds = timing.samples * timing.latency_s
+        seconds = timing.samples * timing.calls * timing.latency_s
         self.timing_s += seconds
         self.joules += seconds * watts
 

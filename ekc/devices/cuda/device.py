@@ -132,6 +132,7 @@ class CudaDevice:
             conditions=self._conditions(gpu, kernel, seen),
             method=f"{samples.method}, {samples.calls} calls a sample",
             samples_s=tuple(float(x) for x in samples.seconds),
+            calls=samples.calls,
         )
 
     def _check_arch(self, kernel: CompiledKernel) -> None:

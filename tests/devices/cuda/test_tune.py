@@ -12,7 +12,9 @@ import ekc
 from ekc import devices
 from ekc.cli import main
 from ekc.errors import NothingLegal
+from ekc.search.naive import naive
 from ekc.search.records import RecordStore
+from ekc.search.spent import Spent
 from tests.devices.cuda.faulty import Plan, faulty_hand
 from tests.devices.cuda.hands import Forked
 from tests.devices.cuda.scripted import ScriptedNode
@@ -101,6 +103,16 @@ def test_a_gpu_that_cannot_be_metered_can_be_tuned_for_latency(monkeypatch: pyte
     assert result.summary()
     with pytest.raises(NothingLegal, match="split by MIG"):
         tune(split, monkeypatch, objective="energy", trials=4)
+
+
+def test_what_timing_took_counts_every_call_of_a_sample() -> None:
+    """The meter of the search: a sample of a short kernel is the mean of hundreds of calls."""
+    timing = ScriptedNode().open(launch_s=5e-6).time(ekc.compile(naive(OP)).compiled)
+    spent = Spent()
+    spent.timed(timing, 100.0)
+    assert timing.calls > 100
+    assert spent.timing_s == pytest.approx(timing.samples * 2e-3, rel=0.2)
+    assert spent.joules == pytest.approx(100.0 * spent.timing_s)
 
 
 def test_the_command_line_takes_a_gpu(
