@@ -15,6 +15,7 @@ from ekc import devices
 from ekc.devices.base import Metering
 from ekc.devices.simulated import SimulatedDevice
 from ekc.errors import DeviceError, InvalidInput
+from ekc.search import forecast as forecasts
 from ekc.search.effort import EFFORTS, Effort
 from ekc.search.forecast import forecast
 from ekc.search.options import Wish
@@ -102,6 +103,15 @@ def test_a_forecast_counts_rounds_and_windows() -> None:
     assert "allowed" not in text
     assert "about 90 s here, of which 30 s are allowed; " in str(replace(told, seconds=90, budget_s=30))
     assert "allowed" not in str(replace(told, seconds=90, budget_s=100))
+
+
+def test_what_a_gpu_needs_to_start_is_not_counted_for_every_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    took = iter([(0.1, 20.0), (0.1, 0.2), (0.1, 0.2), (0.1, 0.2)])
+    monkeypatch.setattr(forecasts, "_probe", lambda schedule, device: next(took))
+    device = devices.open("a100")
+    wish = Wish(100_000, "latency", 0.05, False, 0, None)
+    told = forecast(Space(MV, device.limits), device, wish)
+    assert told.seconds < 100_000 * 2.0, "breeding included; 5 s a trial by their mean"
 
 
 def test_the_forecast_is_told_on_stderr_before_the_bar(capsys: pytest.CaptureFixture[str]) -> None:
