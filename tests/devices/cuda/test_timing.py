@@ -23,7 +23,7 @@ from ekc.search.naive import naive
 from tests.devices.cuda.scripted_driver import ScriptedDriver
 
 OP = ekc.matmul(4, 8, 4)
-L2_BYTES = 1 << 20
+L2_BYTES = 40 << 20
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +113,16 @@ def test_a_cold_call_stands_alone_after_the_l2_was_overwritten(
         "record",
     ]
     assert driver.order[first : first + 2 * len(one)] == one * 2
+
+
+def test_a_small_l2_is_overwritten_for_as_long_as_the_host_needs_to_queue(kernel: CompiledKernel) -> None:
+    driver = Spy(launch_s=5e-6)
+    driver.open(0)
+    stage = Stage(driver)
+    stage.load(Work.of(kernel))
+    Timer(stage, 6 << 20, lambda: driver.now_s).time(Rules(cold=True))
+    (size,) = {int(step.split()[1]) for step in driver.order if step.startswith("fill")}
+    assert size / 1e12 > 50e-6, "of the fastest boards with an L2 as small"
 
 
 def test_steady_calls_are_soon_enough_and_restless_ones_are_not(kernel: CompiledKernel) -> None:
