@@ -61,6 +61,7 @@ def advise(
 def _advise_once(meter: Meter, gears: Gears, policy: Policy, tell: OnEvent, model: Model | None) -> None:
     phase = phases.begin(meter, policy, gears, tell)
     phases.count(meter, phase, model, tell)
-    phase.choice = phases.chosen(phase)
+    gear = phase.search.advised(phase.ledger)
+    phase.choice = Settings() if gear is None else phase.search.knob.settings(gear)
     expected = phases.expectation(phase)
     tell(Advised(meter.probe.now(), phase.choice, expected.slowdown, expected.error, expected.saving))

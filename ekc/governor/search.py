@@ -65,7 +65,16 @@ class Search:
     def chosen(self, ledger: Ledger) -> float | None:
         """The best gear that is known and near enough to what was read; None where the default is best."""
         now = self.landscape(ledger)
-        place = max(now.choice(self.policy), self.reach(ledger, TRUSTED))
+        return self._worth(ledger, now, max(now.choice(self.policy), self.reach(ledger, TRUSTED)))
+
+    def advised(self, ledger: Ledger) -> float | None:
+        """The best gear that is believed to keep its budget, however far from what was read; None where that
+        is the default."""
+        now = self.landscape(ledger)
+        return self._worth(ledger, now, now.choice(self.policy))
+
+    def _worth(self, ledger: Ledger, now: Landscape, place: int) -> float | None:
+        """The gear there; None where the default is as good."""
         better = objective.score(self.policy, now.slowdown[place], now.saving[place]) < 1
         free = now.gears[place] >= self.base(ledger)
         if self.policy.objective != "speed" and (not better or free):

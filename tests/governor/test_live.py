@@ -160,6 +160,17 @@ def test_advice_sets_nothing_and_tells_what_it_expects() -> None:
         nothing.apply(Settings(sm_mhz=1200))
 
 
+def test_advice_is_as_bold_as_what_is_expected_allows() -> None:
+    """What a search may not do before it has read something, set a clock far off, advice may name."""
+    run = SimulatedRun(draw(0, "compute", "h200", 120.0), 0)
+    events: list[Event] = []
+    advise(run, SetsNothing(run.gears(), simulated=True), Policy(), events.append)
+    (told,) = (e for e in events if isinstance(e, Advised))
+    assert told.settings.sm_mhz is not None
+    assert told.settings.sm_mhz < 0.96 * run.gears().sm_mhz[-1]
+    assert 0.03 < told.slowdown <= 0.05
+
+
 def test_advice_is_a_cap_where_clocks_cannot_be_set() -> None:
     run = _run()
     events: list[Event] = []
