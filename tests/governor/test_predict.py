@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -81,6 +82,40 @@ def test_what_is_no_model_is_refused_in_one_line(text: str, tmp_path: Path) -> N
     (tmp_path / "model.json").write_text(text)
     with pytest.raises(RecordError, match=r"model\.json"):
         Boosted.load(tmp_path / "model.json")
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "said"),
+    [
+        ("models", [], "items"),
+        ("models", {}, "sm_time"),
+        ("models", {"sm_time": {}}, "no model"),
+        ("card", None, "card"),
+        ("card", "", "card"),
+        ("trust", {"time": [1], "power": [1, 1, 1]}, "trust"),
+        ("trust", {"time": [0, 0], "power": [1, 1, 1]}, "trust"),
+        ("trust", {"time": ["a", "b"], "power": [1, 1, 1]}, "float"),
+    ],
+)
+def test_a_model_with_a_part_spoiled_is_refused_in_one_line(
+    model: Boosted, part: str, value: object, said: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "model.json"
+    model.save(file)
+    file.write_text(json.dumps(json.loads(file.read_text()) | {part: value}))
+    with pytest.raises(RecordError, match=rf"model\.json.*{said}") as refused:
+        Boosted.load(file)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_model_of_other_inputs_is_refused(model: Boosted, tmp_path: Path) -> None:
+    file = tmp_path / "model.json"
+    model.save(file)
+    whole = json.loads(file.read_text())
+    whole["models"]["sm_time"] = whole["models"]["blind_sm_time"]
+    file.write_text(json.dumps(whole))
+    with pytest.raises(RecordError, match="sm_time takes 4 inputs, not 8"):
+        Boosted.load(file)
 
 
 def test_beliefs_follow_the_counters(model: Boosted) -> None:

@@ -99,20 +99,49 @@ class Boosted:
     @staticmethod
     def load(file: Path) -> Boosted:
         """Read what `save` wrote; `RecordError` for anything else."""
-        import xgboost
-
         try:
             whole = json.loads(file.read_text())
             if whole["format"] != FORMAT or tuple(whole["features"]) != FEATURES:
                 raise RecordError(f"{file}: trained for another version of ekc; train it again")
-            trust = Trust(tuple(whole["trust"]["time"]), tuple(whole["trust"]["power"]))
-            boosters = {}
-            for name, model in whole["models"].items():
-                boosters[name] = xgboost.Booster()
-                boosters[name].load_model(bytearray(json.dumps(model), "utf-8"))
-        except (OSError, ValueError, KeyError, TypeError, xgboost.core.XGBoostError) as error:
-            raise RecordError(f"{file} is no model of the governor: {error}") from None
-        return Boosted(whole["card"], whole["trained_on"], boosters, trust)
+            trust = _trust(whole["trust"])
+            boosters = {name: _booster(name, model) for name, model in whole["models"].items()}
+            _complete(whole["card"], boosters)
+            return Boosted(whole["card"], str(whole["trained_on"]), boosters, trust)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            told = str(error).splitlines() or [type(error).__name__]
+            raise RecordError(f"{file} is no model of the governor: {told[0]}") from None
+
+
+def _trust(told: Mapping[str, Any]) -> Trust:
+    """As the file has it: two and three deviations, all above 0."""
+    trust = Trust(tuple(map(float, told["time"])), tuple(map(float, told["power"])))
+    if (len(trust.time), len(trust.power)) != (2, 3):
+        raise ValueError("its trust has another number of coefficients")
+    if not all(0 < sigma < float("inf") for sigma in (*trust.time, *trust.power)):
+        raise ValueError("its trust must be above 0")
+    return trust
+
+
+def _booster(name: str, model: Any) -> Any:
+    """One of the models, with as many inputs as it will be given."""
+    import xgboost
+
+    booster = xgboost.Booster()
+    booster.load_model(bytearray(json.dumps(model), "utf-8"))
+    wanted = 1 + len(FEATURES) - (len(COUNTERS) if name.startswith(BLIND) else 0)
+    if booster.num_features() != wanted:
+        raise ValueError(f"{name} takes {booster.num_features()} inputs, not {wanted}")
+    return booster
+
+
+def _complete(card: Any, boosters: Mapping[str, Any]) -> None:
+    """Nothing is missing that a prediction needs."""
+    if not isinstance(card, str) or not card:
+        raise ValueError("it names no card")
+    needed = [f"{kind}{target}" for kind in (COUNTED, BLIND) for target in TARGETS if target.startswith("sm")]
+    missing = [name for name in needed if name not in boosters]
+    if missing:
+        raise ValueError(f"{', '.join(missing)} missing")
 
 
 def coefficients(ratio: Values, time: Values, energy: Values) -> tuple[tuple[float, ...], tuple[float, ...]]:
