@@ -61,7 +61,7 @@ def govern(
 
     Only `actuator.apply` is called to set limits, and nothing is restored at the end: that is the business of
     whoever made the actuator. Raises what probe and actuator raise. Without gears (an actuator that sets
-    nothing) the job is only measured, and the model, if any, says what it expects.
+    nothing) the job is only measured.
     """
     return _Governor(probe, actuator, policy or Policy(), on_event, model).run()
 

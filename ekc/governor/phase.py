@@ -128,7 +128,7 @@ def begin(meter: Meter, policy: Policy, gears: Gears, tell: Tell) -> Phase:
 
 def count(meter: Meter, phase: Phase, model: Model | None, tell: Tell) -> None:
     """Read counters over a period, where that is permitted, and let the model say what to expect."""
-    if model is None or phase.search.knob is not SM:
+    if model is None or phase.search.knob is not SM or not len(phase.search.gears):
         return
     longest = phase.beat.period_s if phase.beat.period_s > 0 else 10.0
     seconds = float(np.clip(longest, *COUNTER_S))

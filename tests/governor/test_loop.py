@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -28,8 +29,10 @@ from ekc.governor.jobs.job import Job
 from ekc.governor.jobs.stage import Stage
 from ekc.governor.jobs.timeline import Timeline, iterations, pause, with_evaluation
 from ekc.governor.jobs.world import SimulatedRun
+from ekc.governor.landscape import Beliefs
 from ekc.governor.loop import govern
 from ekc.governor.payoff import payoff
+from ekc.governor.phase import Model
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Gears, Settings
 from ekc.governor.samples import Samples
@@ -206,6 +209,17 @@ def test_without_gears_nothing_is_set() -> None:
     run = Blind(job([plain(120)]))
     told: list[Event] = []
     govern(run, run, on_event=told.append)
+    assert of(told, Measured)
+    assert not run.running()
+
+
+def test_without_gears_a_model_is_not_asked() -> None:
+    def asked(counters: object, reading: object) -> Beliefs:
+        raise AssertionError("there is nothing to expect")
+
+    run = Blind(job([plain(120)]))
+    told: list[Event] = []
+    govern(run, run, on_event=told.append, model=cast(Model, asked))
     assert of(told, Measured)
     assert not run.running()
 
