@@ -92,9 +92,11 @@ def govern(
       ekc govern --simulate compute --card h200
       ekc govern --restore
     """
+    asked = [x for x in (command, pid, simulate) if x]
+    if restore and asked:
+        raise InvalidInput("--restore: it goes alone; govern with a second command, after it")
     if restore:
         return _restore()
-    asked = [x for x in (command, pid, simulate) if x]
     if len(asked) != 1:
         raise InvalidInput("give one thing to govern: -- COMMAND..., --pid N or --simulate KIND")
     from ekc.cli.govern_audience import Lines

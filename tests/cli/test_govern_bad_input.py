@@ -17,6 +17,8 @@ TOUCH = ("--", sys.executable, "-c", "open('started', 'w')")
     [
         ((), "one thing to govern"),
         (("--pid", "1", *TOUCH), "one thing to govern"),
+        (("--restore", *TOUCH), "--restore"),
+        (("--restore", "--pid", "1"), "--restore"),
         (("--pid", "0"), "--pid"),
         (("--pid", "999999999"), "--pid 999999999"),
         (("--max-slowdown", "-0.1", *TOUCH), "max_slowdown"),
