@@ -208,7 +208,11 @@ class _Governor:
             phases.note(self._meter, phase, seen, "check", self._tell)
         elif not phases.visit(self._meter, phase, phase.choice, "check", self._tell):
             return False, False
-        sound = phases.again(self._meter, phase, self._tell, worth_s)
+        if not phases.again(self._meter, phase, self._tell, worth_s):
+            # What disturbed the default may have begun before it.
+            phase.ledger.others.pop()
+            self._meter.set(phase.choice, "the choice after a check")
+            return False, False
         outcomes = [phase.ledger.outcome(r) for r in phase.ledger.others if r.settings == phase.choice]
         outcomes = [o for o in outcomes if np.isfinite(o.slowdown)]
         if outcomes:
@@ -225,7 +229,7 @@ class _Governor:
         if moved:
             phase.choice = after
         self._meter.set(phase.choice, "the check moved the choice" if moved else "the choice after a check")
-        return sound, moved
+        return True, moved
 
 
 def _alike(phase: Phase, known: Phase) -> bool:

@@ -40,6 +40,8 @@ POLL_S = 2.0
 """Between two looks whether work has come back."""
 OFFBEAT = 0.01
 """How much a period may differ between two looks at the default, beyond its error and drift."""
+OTHER_WORK = 0.05
+"""How much the bytes per busy second of one work may differ between two looks, beyond their errors."""
 SAME_PHASE = 0.04
 """Two defaults closer than this are of one phase."""
 
@@ -198,6 +200,8 @@ def again(meter: Meter, phase: Phase, tell: Tell, worth_s: float = 0.0) -> bool:
     if _disturbed(phase, seen):
         return False
     if phase.beat.source == "period" and _offbeat(phase, seen):
+        if _other_work(phase, seen):
+            return False
         phase.beat = Beat("throughput", verdict="aperiodic")
         phase.ledger.distrust_beats()
         seen = replace(seen, pace=replace(seen.pace, beats=UNTOLD, beats_error=UNTOLD, period_s=UNTOLD))
@@ -222,6 +226,16 @@ def _offbeat(phase: Phase, seen: Reading) -> bool:
     errors = float(np.hypot(last[-1].pace.beats_error, seen.pace.beats_error))
     allowed = OFFBEAT + 3 * errors + DRIFT_PER_S * (seen.at_s - last[-1].at_s)
     return abs(seen.pace.beats / last[-1].pace.beats - 1) > allowed
+
+
+def _other_work(phase: Phase, seen: Reading) -> bool:
+    """Whether the bytes differ as well as the period: an evaluation, say, and no proof that there is no
+    period."""
+    last = [r.pace for r in phase.ledger.defaults if np.isfinite(r.pace.moved)]
+    if not last or not np.isfinite(seen.pace.moved):
+        return False
+    errors = float(np.hypot(last[-1].moved_error, seen.pace.moved_error))
+    return abs(seen.pace.moved / last[-1].moved - 1) > OTHER_WORK + 3 * errors
 
 
 def chosen(phase: Phase) -> Settings:

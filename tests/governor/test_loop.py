@@ -8,6 +8,7 @@ from typing import cast
 import numpy as np
 import pytest
 
+from ekc.governor import phase as phases
 from ekc.governor.baselines import oracle
 from ekc.governor.events import (
     Applied,
@@ -31,6 +32,7 @@ from ekc.governor.jobs.timeline import Timeline, iterations, pause, with_evaluat
 from ekc.governor.jobs.world import SimulatedRun
 from ekc.governor.landscape import Beliefs
 from ekc.governor.loop import govern
+from ekc.governor.measure import Meter
 from ekc.governor.payoff import payoff
 from ekc.governor.phase import Model
 from ekc.governor.policy import Policy
@@ -163,6 +165,37 @@ def test_evaluations_are_no_change() -> None:
     assert not of(told, Shifted)
     assert of(told, Checked)
     assert run.now() < 1.06 * at_default(job([evaluated])).now()
+
+
+def test_a_default_read_in_an_evaluation_is_no_proof_that_there_is_no_beat() -> None:
+    """Taken for one, it held a job 6.4 % slower than its default where 5 % were allowed."""
+    other = iterations(np.random.default_rng(2), np.array([1, 2]), np.array([0.05, 0.37]), 60.0)
+    run = SimulatedRun(job([plain(60), other, plain(60, 1)]))
+    meter = Meter(run, run, lambda event: None)
+    phase = phases.begin(meter, Policy(), run.gears(), lambda event: None)
+    run.record(75 - run.now())
+    assert not phases.again(meter, phase, lambda event: None)
+    run.record(125 - run.now())
+    assert phases.again(meter, phase, lambda event: None)
+    assert phase.beat.source == "period"
+    assert len(phase.ledger.defaults) == 2
+
+
+def test_what_was_read_before_a_disturbed_default_is_not_kept() -> None:
+    class Visited(Disturbed):
+        """Disturbed just where the default is read for the first check."""
+
+        idle_s = (0.0, 0.0)
+
+        def apply(self, settings: Settings) -> None:
+            super().apply(settings)
+            if settings == Settings() and self.now() > 150 and not self.idle_s[1]:
+                self.idle_s = (self.now(), self.now() + 30)
+
+    run, told = Visited(job([plain(900)])), []
+    govern(run, run, on_event=told.append)
+    read = [e for e in told if isinstance(e, Checked) or (isinstance(e, Measured) and e.purpose == "check")]
+    assert [type(e) for e in read[:3]] == [Measured, Measured, Checked]
 
 
 def test_a_pause_is_waited_out_and_limits_stay() -> None:
