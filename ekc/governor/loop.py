@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -123,7 +123,8 @@ class _Governor:
                 return known
         self._known.append(phase)
         if level == "small" and last is not None:
-            phase.search = last.search
+            # The memory clock that suited the old work is no ground to search the new one on.
+            phase.search = replace(last.search, memory_mhz=None)
         else:
             phases.count(self._meter, phase, self._model, self._tell)
         first = phase.ledger.defaults[0]

@@ -352,6 +352,22 @@ def test_the_memory_clock_goes_down_where_memory_is_hardly_used() -> None:
     assert all(e.settings.memory_mhz is None for e in of(told, Applied))
 
 
+def test_a_small_change_is_searched_at_the_memory_clock_of_the_default() -> None:
+    """At the one that suited the old work the new one once ran 20 % slower until it ended."""
+    lonely = Stage("arithmetic", 0.995, 1.0, 0.6, 100.0, 6.0, 90.0, 0.0)
+    mixed = Stage("some memory", 0.75, 1.0, 0.62, 100.0, 16.0, 80.0, 0.0)
+    parts = [plain(400, 0, (1, 5), (0.3, 1.5)), plain(500, 1, (1, 6), (0.3, 1.2)).of_regime(1)]
+    whole = Timeline.joined(parts)
+    made = whole.job("memory matters later", "made", card("rtx3090"), (*STAGES, lonely, mixed), 0.0)
+    run, told = governed(made, hooks=True)
+    first, second = of(told, Chosen)
+    assert first.settings.memory_mhz == 5001
+    (shift,) = of(told, Shifted)
+    assert shift.level == "small"
+    assert second.settings.memory_mhz is None
+    assert run.now() < 1.08 * at_default(made).now()
+
+
 def test_a_change_that_the_watch_misses_shows_when_the_default_is_checked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
