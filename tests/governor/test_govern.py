@@ -169,6 +169,24 @@ def test_a_gpu_that_is_lost_on_the_way(one: ScriptedBoards) -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (("NVIDIA A40", "NVIDIA A40"), "and this is NVIDIA A40"),
+        # The model of the first once served the second as well.
+        (("NVIDIA GeForce RTX 3090", "NVIDIA H200"), "here are NVIDIA GeForce RTX 3090, NVIDIA H200"),
+    ],
+)
+def test_a_model_that_is_not_of_these_cards(names: tuple[str, str], words: str, tmp_path: Path) -> None:
+    boards = ScriptedBoards(tmp_path, 2)
+    for index, name in enumerate(names):
+        boards.change(index, name=name)
+    both = ("--gpu", "0", "--gpu", "1", "--each")
+    line = first_line(start(boards, *both, "--model", "simulated", *python(PATIENT)))
+    assert line.startswith("ekc govern: --model simulated: ")
+    assert line.endswith(f"{words}; governed without a model\n")
+
+
 def test_two_governors_on_one_gpu(one: ScriptedBoards) -> None:
     first = start(one, *python(SLEEP.format(30)))
     governed(one, first)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from ekc.devices.lease import Keeper
 from ekc.devices.limits.choose import chosen
 from ekc.devices.limits.nvml_board import NvmlBoard
-from ekc.errors import ActuatorError, EkcError
+from ekc.errors import ActuatorError, EkcError, InvalidInput
 from ekc.governor.events import OnEvent
 from ekc.governor.live import gpus, models
 from ekc.governor.live.book import Book
@@ -131,13 +131,17 @@ class _Opened:
         else:
             units = governed(self.keeper, self._probe_of, request.each)
         self._began, self._core_s = time.monotonic(), time.process_time()
-        loop = self._loop or _loop(request.policy, advise, self._model(found[0]))
+        loop = self._loop or _loop(request.policy, advise, self._model(found))
         self.session = Session(units, loop, self._audience)
 
-    def _model(self, gpu: str) -> Model | None:
-        """None where there is none for this card: it is no condition for governing."""
+    def _model(self, found: Sequence[str]) -> Model | None:
+        """None where there is none for these cards: it is no condition for governing."""
+        word = self._request.model
         try:
-            return models.opened(self._request.model, NvmlBoard(gpu).card)
+            cards = sorted({NvmlBoard(gpu).card for gpu in found})
+            if len(cards) > 1 and word != models.NONE:
+                raise InvalidInput(f"--model {word}: a model is of one card, and here are {', '.join(cards)}")
+            return models.opened(word, cards[0])
         except EkcError as problem:
             self._audience.note(f"{problem}; governed without a model")
             return None
