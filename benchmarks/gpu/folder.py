@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +77,16 @@ class Folder:
         return [row for row in self.rows[begun:] if row["part"] == part and not row["item"]]
 
     def _add(self, row: Row) -> Row:
-        with (self.path / ROWS).open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        """Raises `RecordError` where there is no room, and leaves no half line that the next one would join."""
+        path = self.path / ROWS
+        before = path.stat().st_size if path.exists() else 0
+        try:
+            with path.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+        except OSError as problem:
+            with suppress(OSError):
+                os.truncate(path, before)
+            raise RecordError(f"{path} cannot be written: {problem.strerror}") from None
         self.rows.append(row)
         return row
 
@@ -93,7 +103,8 @@ def _read(path: Path) -> list[Row]:
     text = path.read_text()
     whole = text[: text.rfind("\n") + 1]
     if whole != text:
-        path.write_text(whole)
+        # Not written anew: a kill or a full disk then would cost every row.
+        os.truncate(path, len(whole.encode()))
     try:
         return [json.loads(line) for line in whole.splitlines()]
     except ValueError as problem:

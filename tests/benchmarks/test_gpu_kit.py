@@ -19,6 +19,7 @@ from benchmarks.gpu.items import recorded_items, tuned_items, versus_items
 from ekc import devices
 from ekc.devices.recording import read
 from ekc.errors import RecordError
+from tests.devices.recording.full_disk import no_room_beyond
 
 ROOT = Path(__file__).parents[2]
 
@@ -118,6 +119,17 @@ def test_a_row_cut_short_is_dropped(tmp_path: Path) -> None:
     file.write_text("{]\n")
     with pytest.raises(RecordError, match="is damaged"):
         Folder(tmp_path, {"device": "x"})
+
+
+def test_a_full_disk_leaves_no_half_row(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, {"device": "x"})
+    folder.add("check", "a", "ok")
+    size = (tmp_path / "rows.jsonl").stat().st_size
+    with no_room_beyond(size + 10), pytest.raises(RecordError, match="cannot be written"):
+        folder.add("check", "b", "ok")
+    folder.add("check", "c", "ok")
+    again = Folder(tmp_path, {"device": "x"})
+    assert [row["item"] for row in again.of("check")] == ["a", "c"]
 
 
 def test_a_mistake_in_one_part_does_not_cost_the_others(
