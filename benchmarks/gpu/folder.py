@@ -77,7 +77,7 @@ class Folder:
         return [row for row in self.rows[begun:] if row["part"] == part and not row["item"]]
 
     def _add(self, row: Row) -> Row:
-        """Raises `RecordError` where there is no room, and leaves no half line that the next one would join."""
+        """Raises `RecordError` where there is no room, and leaves no half line for the next to join."""
         path = self.path / ROWS
         before = path.stat().st_size if path.exists() else 0
         try:

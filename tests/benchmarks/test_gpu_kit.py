@@ -18,6 +18,7 @@ from benchmarks.gpu.folder import FILES, MOST_BYTES, Folder
 from benchmarks.gpu.items import recorded_items, tuned_items, versus_items
 from ekc import devices
 from ekc.devices.recording import read
+from ekc.devices.recording.members import pack, unpack
 from ekc.errors import RecordError
 from tests.devices.recording.full_disk import no_room_beyond
 
@@ -94,6 +95,17 @@ def test_a_second_run_repeats_nothing(out: Path) -> None:
     done = {(r["part"], r.get("item")) for r in before}
     assert new[0]["part"] == "run"
     assert not [r for r in new[1:] if (r["part"], r["item"]) in done]
+
+
+def test_what_was_being_recorded_when_a_run_was_killed_is_recorded_again(out: Path, tmp_path: Path) -> None:
+    whole = unpack((out / "recording.jsonl.gz").read_bytes()).text.splitlines(keepends=True)
+    last = max(n for n, line in enumerate(whole) if json.loads(line).get("event") == "metering")
+    digest = json.loads(whole[last])["digest"]
+    (tmp_path / "recording.jsonl.gz").write_bytes(b"".join(map(pack, whole[:last])))
+    assert main(["record", "--dry-run", "--minutes", "20", "--out", str(tmp_path)]) == 0
+    found = read(tmp_path / "recording.jsonl.gz")
+    assert found.by_digest[digest].meterings
+    assert found.by_digest.keys() == read(out / "recording.jsonl.gz").by_digest.keys()
 
 
 def test_another_device_needs_another_folder(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
