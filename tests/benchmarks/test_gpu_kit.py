@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from benchmarks.gpu.budget import RESERVE, Budget
 from benchmarks.gpu.contenders import ratio
 from benchmarks.gpu.folder import FILES, MOST_BYTES, Folder
 from benchmarks.gpu.items import recorded_items, tuned_items, versus_items
+from benchmarks.gpu.kit import Kit
 from ekc import devices
 from ekc.devices.recording import read
 from ekc.devices.recording.members import pack, unpack
@@ -156,6 +158,62 @@ def test_a_mistake_in_one_part_does_not_cost_the_others(
     assert "FAIL: ZeroDivisionError: made up" in told.out
     assert "\ntraces: " in told.out
     assert "Traceback" in told.err
+
+
+def _instead(monkeypatch: pytest.MonkeyPatch, part: str, run: Callable[[Kit, Budget], None]) -> None:
+    monkeypatch.setattr(PARTS[part], "run", run)
+
+
+def test_a_file_that_cannot_be_used_does_not_cost_the_other_parts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recording.jsonl.gz").write_text("no recording")
+    assert main(["record", "traces", "--dry-run", "--minutes", "9", "--out", str(tmp_path)]) == 1
+    told = capsys.readouterr()
+    assert "FAIL: " in told.out
+    assert "is not a recording of ekc, or is damaged" in told.out
+    assert "compute job on h200 (simulated)" in told.out
+
+
+def test_a_full_disk_is_told_beside_the_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def filled(kit: Kit, budget: Budget) -> None:
+        kit.folder.add("check", "matmul, float32", "ok", kernels=[], right=0)
+        with no_room_beyond((tmp_path / "rows.jsonl").stat().st_size):
+            kit.folder.note("check", "more", "than there is room for")
+
+    _instead(monkeypatch, "check", filled)
+    (tmp_path / "report.txt").mkdir()
+    assert main(["check", "--dry-run", "--out", str(tmp_path)]) == 2
+    told = capsys.readouterr()
+    assert "\nmatmul" in told.out
+    assert "rows.jsonl cannot be written: File too large" in told.out
+    assert "report.txt cannot be written" in told.err
+
+
+def test_the_report_says_that_a_part_was_cut_short(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(kit: Kit, budget: Budget) -> None:
+        budget.cut = True
+
+    _instead(monkeypatch, "check", cut)
+    assert main(["check", "--dry-run", "--out", str(tmp_path)]) == 0
+    assert "cut short: there was no time for the rest" in capsys.readouterr().out
+
+
+def test_no_part_is_begun_for_which_too_little_is_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+    for part in PARTS:
+        _instead(monkeypatch, part, lambda kit, budget, part=part: begun.append(part))
+    assert main(["all", "--device", "a100", "--minutes", "1", "--out", str(tmp_path)]) == 0
+    assert "versus" not in begun
+    assert "tune" not in begun
+    assert begun[0] == "check"
+    assert "not run: the 1 minutes are used" in capsys.readouterr().out
 
 
 def test_what_was_not_run_is_tried_again(tmp_path: Path) -> None:
