@@ -37,6 +37,9 @@ def run(kit: Kit, budget: Budget) -> None:
     known = trace_file.read(file)[1] if file.exists() else []
     names = {trace.name for trace in known}
     todo = {name: record for name, record in _jobs(kit).items() if name not in names}
+    if kit.device.simulated and not kit.dry:
+        kit.folder.note("traces", "not run", f"{kit.device.label} has no sensors to train beside")
+        return
     if not kit.dry and importlib.util.find_spec("torch") is None:
         kit.folder.note("traces", "not run", "PyTorch is not installed")
         return

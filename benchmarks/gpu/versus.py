@@ -10,6 +10,7 @@ from benchmarks.gpu.contenders import Contender, Ours, interleaved, middle, rati
 from benchmarks.gpu.items import Item, small_items, versus_items
 from benchmarks.gpu.kit import Kit
 from ekc.codegen.compiled import CompiledKernel
+from ekc.devices.cuda.target import parse
 from ekc.errors import EkcError
 from ekc.ir.agreement import random_inputs
 from ekc.ir.expected import Expected
@@ -51,8 +52,8 @@ def _compare(kit: Kit, item: Item) -> None:
         kit.folder.add("versus", item.name, "FAIL", wrong=wrong)
         return
     schedule, kernel, verdict = chosen
-    rivals, absent = _rivals(kit, item, expected)
-    found = interleaved([Ours("ekc", kit.device, kernel), *rivals], TURNS, WINDOWS, WINDOW_S)
+    others, absent = rivals(kit, item, expected)
+    found = interleaved([Ours("ekc", kit.device, kernel), *others], TURNS, WINDOWS, WINDOW_S)
     facts = {"digest": schedule.digest, "schedule": schedule.to_json(), "verdict": verdict}
     own = found["ekc"]["problem"]
     status = own if own and not found["ekc"]["latency_s"] else "ok"
@@ -84,14 +85,27 @@ def _tried(kit: Kit, item: Item) -> list[tuple[Schedule, CompiledKernel, float]]
     return sorted(found, key=lambda one: (one[2], one[0].digest))
 
 
-def _rivals(kit: Kit, item: Item, expected: Expected) -> tuple[list[Contender], dict[str, str]]:
+def rivals(kit: Kit, item: Item, expected: Expected) -> tuple[list[Contender], dict[str, str]]:
     """What can be compared with here, and why the rest cannot."""
     if kit.dry:
         # The naive schedule, under its own name, so that the comparison itself is gone through.
         schedule = naive(item.op)
         rival = Ours("naive schedule", kit.device, kit.kernel(schedule))
         return [rival], dict.fromkeys(LIBRARIES, "a dry run has no GPU")
+    why = _unlike(kit)
+    if why:
+        return [], dict.fromkeys(LIBRARIES, why)
     return (pytorch if pytorch.present() else cublas).rivals(kit, item, expected)
+
+
+def _unlike(kit: Kit) -> str:
+    """Why a library would not be measured as ours is, or "": it runs at a free clock, with a warm L2."""
+    device = kit.device
+    if device.simulated:
+        return f"{device.label} has no GPU"
+    if kit.set_clocks:
+        return f"ours runs at a {device.clock_regime}, and a library would at a free clock"
+    return "ours finds a cold L2, and a library a warm one" if parse(kit.target).cold else ""
 
 
 def table(kit: Kit) -> str:
