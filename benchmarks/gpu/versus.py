@@ -11,7 +11,7 @@ from benchmarks.gpu.items import Item, small_items, versus_items
 from benchmarks.gpu.kit import Kit
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.cuda.target import parse
-from ekc.errors import EkcError
+from ekc.errors import EkcError, RecordError
 from ekc.ir.agreement import random_inputs
 from ekc.ir.expected import Expected
 from ekc.ir.schedule import Schedule
@@ -34,6 +34,9 @@ def run(kit: Kit, budget: Budget) -> None:
     for item in budget.affordable(todo):
         try:
             _compare(kit, item)
+        except RecordError:
+            # A bad plan is no figure of this item: it is tried again when the plan is good.
+            raise
         except EkcError as problem:
             kit.folder.add("versus", item.name, str(problem))
 

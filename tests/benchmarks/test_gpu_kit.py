@@ -175,6 +175,15 @@ def test_a_file_that_cannot_be_used_does_not_cost_the_other_parts(
     assert "compute job on h200 (simulated)" in told.out
 
 
+def test_a_bad_plan_is_told_once_and_no_item_is_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "plan.json").write_text('{"version": 1, "sch')
+    assert main(["versus", "--dry-run", "--minutes", "9", "--out", str(tmp_path)]) == 1
+    assert capsys.readouterr().out.count("is no plan") == 1
+    assert not [row for row in _rows(tmp_path) if row["part"] == "versus" and row["item"]]
+
+
 def test_a_full_disk_is_told_beside_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
