@@ -22,6 +22,8 @@ FILES = (ROWS, RECORDING, TUNING, TRACES, PLAN, REPORT)
 MOST_BYTES = 16_000_000
 """Of each."""
 VERSION = 1
+SAME = ("device", "driver", "clock_regime", "data_policy")
+"""What a report says once of all its rows: a folder holds rows of one kind. A recording asks for the same."""
 
 Row = dict[str, Any]
 
@@ -44,10 +46,10 @@ class Folder:
         for then in self.runs():
             if then["version"] != VERSION:
                 raise RecordError(f"{self.path} has rows of version {then['version']}; name another --out")
-            if then["device"] != conditions["device"]:
-                raise RecordError(
-                    f"{self.path} is of {then['device']}, this is {conditions['device']}: name another --out"
-                )
+            for fact in SAME:
+                if then.get(fact) != conditions.get(fact):
+                    told = f"{then.get(fact)}, this is {conditions.get(fact)}"
+                    raise RecordError(f"{self.path} is of {told}: name another --out")
 
     def of(self, part: str) -> list[Row]:
         """The last row of each item of a part, oldest item first."""

@@ -115,6 +115,15 @@ def test_another_device_needs_another_folder(out: Path, capsys: pytest.CaptureFi
     assert "is of a100 (simulated), this is h100 (simulated): name another --out" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("fact", ["device", "driver", "clock_regime", "data_policy"])
+def test_rows_of_other_conditions_do_not_come_under_one_head(fact: str, tmp_path: Path) -> None:
+    told = dict.fromkeys(("device", "driver", "clock_regime", "data_policy"), "a")
+    Folder(tmp_path, told)
+    Folder(tmp_path, told)
+    with pytest.raises(RecordError, match="is of a, this is b: name another --out"):
+        Folder(tmp_path, told | {fact: "b"})
+
+
 def test_without_a_gpu_the_kit_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if not isinstance(devices.open("auto").simulated, bool) or not devices.open("auto").simulated:
         pytest.skip("there is a GPU here")
