@@ -7,6 +7,7 @@ from typing import Any
 from benchmarks.gpu import cublas, plan, pytorch
 from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.contenders import Contender, Ours, interleaved, middle, ratio
+from benchmarks.gpu.folder import Row
 from benchmarks.gpu.items import Item, small_items, versus_items
 from benchmarks.gpu.kit import Kit
 from ekc.codegen.compiled import CompiledKernel
@@ -29,9 +30,12 @@ TRIED = 12
 
 def run(kit: Kit, budget: Budget) -> None:
     """A row for each item and library."""
-    items = small_items() if kit.dry else versus_items()
-    todo = (item for item in items if kit.folder.find("versus", item.name) is None)
-    for item in budget.affordable(todo):
+    items = list(small_items() if kit.dry else versus_items())
+    known = {item.name: kit.folder.find("versus", item.name) for item in items}
+    fresh = [item for item in items if known[item.name] is None]
+    # Those beside which there was no library come last: there may be one now.
+    again = [] if kit.dry or _unlike(kit) else [item for item in items if _alone(known[item.name])]
+    for item in budget.affordable([*fresh, *again]):
         try:
             _compare(kit, item)
         except RecordError:
@@ -39,6 +43,11 @@ def run(kit: Kit, budget: Budget) -> None:
             raise
         except EkcError as problem:
             kit.folder.add("versus", item.name, str(problem))
+
+
+def _alone(row: Row | None) -> bool:
+    """Whether only ours was measured."""
+    return row is not None and len(row.get("figures", ())) == 1
 
 
 def _compare(kit: Kit, item: Item) -> None:

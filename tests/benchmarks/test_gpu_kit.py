@@ -8,15 +8,17 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from benchmarks.gpu import trace_file
+from benchmarks.gpu import trace_file, versus
 from benchmarks.gpu.__main__ import PARTS, main
 from benchmarks.gpu.budget import RESERVE, Budget
 from benchmarks.gpu.contenders import ratio
 from benchmarks.gpu.folder import FILES, MOST_BYTES, Folder
-from benchmarks.gpu.items import recorded_items, tuned_items, versus_items
+from benchmarks.gpu.items import recorded_items, small_items, tuned_items, versus_items
 from benchmarks.gpu.kit import Kit
 from ekc import devices
 from ekc.devices.recording import read
@@ -241,6 +243,22 @@ def test_what_was_not_run_is_tried_again(tmp_path: Path) -> None:
     folder.add("versus", "a", "ok")
     assert folder.find("versus", "a") is not None
     assert [r["status"] for r in folder.of("versus")] == ["ok"]
+
+
+def test_ours_alone_is_compared_again_once_there_may_be_a_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = list(small_items())
+    device = SimpleNamespace(simulated=False, clock_regime="free")
+    folder = Folder(tmp_path, {"device": "x"})
+    folder.add("versus", first.name, "ok", figures={"ekc": {}})
+    folder.add("versus", second.name, "ok", figures={"ekc": {}, "cuBLAS": {}})
+    kit: Any = SimpleNamespace(folder=folder, device=device, dry=False, set_clocks=False, target="cuda:0")
+    compared: list[str] = []
+    monkeypatch.setattr(versus, "versus_items", small_items)
+    monkeypatch.setattr(versus, "_compare", lambda kit, item: compared.append(item.name))
+    versus.run(kit, Budget(60.0))
+    assert compared == [first.name]
 
 
 def test_no_item_is_begun_that_would_not_fit() -> None:

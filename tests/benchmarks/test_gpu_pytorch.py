@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.gpu import graphs, pytorch, versus
+from benchmarks.gpu.contenders import interleaved
 from benchmarks.gpu.items import conv, matmul
 from ekc import devices
 from ekc.devices.base import POWER_CAP
@@ -96,6 +97,30 @@ def test_nothing_is_compared_under_other_conditions(
     found, absent = versus.rivals(kit, item, Expected(item.op, random_inputs(item.op)))
     assert not found
     assert set(absent.values()) == {told}
+
+
+def test_a_pytorch_that_cannot_be_imported_costs_its_own_figures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    kit: Any = SimpleNamespace(device=devices.open("a100"), gpu=0)
+    item = matmul(8, 8, 8, "float32")
+    found, absent = pytorch.rivals(kit, item, Expected(item.op, random_inputs(item.op)))
+    assert not found
+    assert absent["cuBLAS"].startswith("PyTorch is installed and does not work (import of torch halted")
+
+
+def test_a_library_that_fails_in_its_own_words_costs_its_own_figures_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_memory(turn: int) -> Any:
+        raise RuntimeError("CUDA out of memory")
+
+    _, (cublas,), _ = _rivals(monkeypatch)
+    other = SimpleNamespace(name="other", time=no_memory, meter=no_memory)
+    found = interleaved([cublas, other], 3, 0, 1.0)
+    assert len(found[cublas.name]["latency_s"]) == 3
+    assert found["other"] == {"latency_s": [], "energy_j": [], "problem": "RuntimeError: CUDA out of memory"}
 
 
 def test_an_older_pytorch_is_told_in_its_own_words() -> None:
