@@ -32,6 +32,8 @@ PARTS: dict[str, ModuleType] = {
     "traces": traces,
 }
 """Most valuable first."""
+FIRST_S = {"check": 5.0, "versus": 90.0, "record": 20.0, "fidelity": 5.0, "tune": 90.0, "traces": 30.0}
+"""Guessed, on the long side: what the first item of a part takes, all that comes before it included."""
 OTHERS = {"prepare": plan}
 DRY_MINUTES = 1.8
 INTERRUPTED, BAD_INPUT = 130, 2
@@ -47,39 +49,49 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"benchmarks.gpu: {problem}", file=sys.stderr)
         return BAD_INPUT
     minutes = asked.minutes or (DRY_MINUTES if kit.dry else sum(_part(name).MINUTES for name in names))
-    interrupted = False
+    status = 0
     try:
         _run(kit, names, minutes)
     except KeyboardInterrupt:
-        interrupted = True
+        status = INTERRUPTED
     except RecordError as problem:
         print(f"benchmarks.gpu: {problem}", file=sys.stderr)
-        return BAD_INPUT
+        status = BAD_INPUT
     finally:
         kit.close()
     report = "\n\n".join([_head(kit), *(_told(kit, name) for name in names)])
-    (kit.folder.path / REPORT).write_text(report + "\n")
     print(report)
+    try:
+        (kit.folder.path / REPORT).write_text(report + "\n")
+    except OSError as problem:
+        print(f"benchmarks.gpu: {REPORT} cannot be written: {problem.strerror}", file=sys.stderr)
+        status = status or BAD_INPUT
     told = [row for name in names for row in (*kit.folder.of(name), *kit.folder.notes(name))]
-    return INTERRUPTED if interrupted else int(any(row["status"] == "FAIL" for row in told))
+    return status or int(any(row["status"] == "FAIL" for row in told))
 
 
 def _run(kit: Kit, names: Sequence[str], minutes: float) -> None:
-    """Each part gets what it asks for, as long as there are minutes; in a dry run, its share of them."""
+    """Each part gets what it asks for, as long as there are minutes; in a dry run, its share of them.
+
+    A part begins its first item in any case, so one for which too little is left is not begun."""
     end = time.monotonic() + 60 * minutes
     asked = {name: _part(name).MINUTES for name in names}
     if kit.dry or len(names) == 1:
         asked = dict.fromkeys(names, minutes / len(names))
     for name in names:
         seconds = min(60 * asked[name], end - time.monotonic())
-        if seconds <= 0:
+        if seconds <= (0 if kit.dry or len(names) == 1 else FIRST_S.get(name, 0.0)):
             kit.folder.note(name, "not run", f"the {minutes:g} minutes are used")
             continue
         print(f"{name}: {seconds:.0f} s on {kit.device.label}", file=sys.stderr)
         try:
-            _part(name).run(kit, Budget(seconds))
-        except RecordError:
-            raise
+            budget = Budget(seconds)
+            _part(name).run(kit, budget)
+            if budget.cut:
+                kit.folder.note(name, "cut short", "there was no time for the rest; a further run goes on")
+        except RecordError as problem:
+            # The others do not need this part's file; where nothing can be written, the note says so.
+            kit.folder.note(name, "FAIL", str(problem))
         except Exception as problem:
             # A mistake in one part must not cost the minutes of those after it.
             traceback.print_exc()
@@ -89,7 +101,11 @@ def _run(kit: Kit, names: Sequence[str], minutes: float) -> None:
 def _told(kit: Kit, name: str) -> str:
     """The table of a part, and what is to be said of it."""
     notes = [f"  {row['status']}: {row['reason']}" for row in kit.folder.notes(name)]
-    return "\n".join([_part(name).table(kit), *notes])
+    try:
+        table = _part(name).table(kit)
+    except RecordError as problem:
+        table = f"{name}: {problem}"
+    return "\n".join([table, *notes])
 
 
 def _part(name: str) -> ModuleType:

@@ -80,6 +80,10 @@ def _note(into: dict[str, Any], measure: Any) -> None:
     except EkcError as problem:
         into["problem"] = str(problem)
         return
+    except Exception as problem:
+        # Whatever a library raises (no memory, a lost GPU), the others are compared all the same.
+        into["problem"] = f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0]}"
+        return
     for name, value in figures.items():
         into[name] = [*into[name], value] if isinstance(into.get(name), list) else value
 

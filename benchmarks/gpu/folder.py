@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ FILES = (ROWS, RECORDING, TUNING, TRACES, PLAN, REPORT)
 MOST_BYTES = 16_000_000
 """Of each."""
 VERSION = 1
+SAME = ("device", "driver", "clock_regime", "data_policy")
+"""What a report says once of all its rows: a folder holds rows of one kind. A recording asks for the same."""
 
 Row = dict[str, Any]
 
@@ -42,10 +46,10 @@ class Folder:
         for then in self.runs():
             if then["version"] != VERSION:
                 raise RecordError(f"{self.path} has rows of version {then['version']}; name another --out")
-            if then["device"] != conditions["device"]:
-                raise RecordError(
-                    f"{self.path} is of {then['device']}, this is {conditions['device']}: name another --out"
-                )
+            for fact in SAME:
+                if then.get(fact) != conditions.get(fact):
+                    told = f"{then.get(fact)}, this is {conditions.get(fact)}"
+                    raise RecordError(f"{self.path} is of {told}: name another --out")
 
     def of(self, part: str) -> list[Row]:
         """The last row of each item of a part, oldest item first."""
@@ -75,8 +79,16 @@ class Folder:
         return [row for row in self.rows[begun:] if row["part"] == part and not row["item"]]
 
     def _add(self, row: Row) -> Row:
-        with (self.path / ROWS).open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        """Raises `RecordError` where there is no room, and leaves no half line for the next to join."""
+        path = self.path / ROWS
+        before = path.stat().st_size if path.exists() else 0
+        try:
+            with path.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+        except OSError as problem:
+            with suppress(OSError):
+                os.truncate(path, before)
+            raise RecordError(f"{path} cannot be written: {problem.strerror}") from None
         self.rows.append(row)
         return row
 
@@ -93,7 +105,8 @@ def _read(path: Path) -> list[Row]:
     text = path.read_text()
     whole = text[: text.rfind("\n") + 1]
     if whole != text:
-        path.write_text(whole)
+        # Not written anew: a kill or a full disk then would cost every row.
+        os.truncate(path, len(whole.encode()))
     try:
         return [json.loads(line) for line in whole.splitlines()]
     except ValueError as problem:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,6 +30,8 @@ BATCH_S, MOST_CALLS = 0.01, 1000
 """A graph holds about so much work, and never more calls."""
 SAMPLES, WARM_UP = 20, 10
 """Graphs that are timed, and those before them."""
+SEEN = ("clock_mhz", "temperature_c", "throttle", "power_cap_w")
+"""What the meter tells of its window: a library is throttled as ours is."""
 
 
 class Machine(Protocol):
@@ -87,7 +90,8 @@ class GraphContender:
         board = NvmlBoard(Sensors(self._machine.uuid), self)
         # What runs is told to `start` by this object, not by a kernel.
         window = meter.meter(board, None, call_s, seconds)  # type: ignore[arg-type]
-        return window.metering(self._conditions())
+        seen = {name: getattr(window, name) for name in SEEN}
+        return window.metering(replace(self._conditions(), **seen))
 
     def start(self, kernel: object) -> None:
         """Keep two graphs queued until `stop`."""

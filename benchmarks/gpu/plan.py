@@ -39,7 +39,9 @@ def run(kit: Kit, budget: Budget) -> None:
         except EkcError as problem:
             kit.folder.add("prepare", item.name, str(problem))
         text = {"version": VERSION, "chosen_on": kit.device.label, "schedules": known}
-        file.write_text(json.dumps(text))
+        aside = file.with_name(f".{file.name}")
+        aside.write_text(json.dumps(text))
+        aside.replace(file)
 
 
 def _kept(kit: Kit, item: Item) -> list[str]:

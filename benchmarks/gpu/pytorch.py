@@ -27,10 +27,13 @@ def present() -> bool:
 
 def rivals(kit: Kit, item: Item, expected: Expected) -> tuple[list[Contender], dict[str, str]]:
     """What PyTorch can hold against an item here, and why the rest cannot be had."""
-    import torch
-
     library = "cuDNN" if item.kind == "conv2d" else "cuBLAS"
-    why = _unusable(torch, kit, item)
+    try:
+        import torch
+
+        why = _unusable(torch, kit, item)
+    except (ImportError, OSError, RuntimeError) as problem:
+        why = f"PyTorch is installed and does not work ({(str(problem).splitlines() or [''])[0]})"
     if why:
         return [], dict.fromkeys((library, "Triton"), why)
     torch.cuda.set_device(kit.gpu)

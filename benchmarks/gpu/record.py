@@ -10,7 +10,8 @@ from benchmarks.gpu.items import Item, recorded_items, small_items
 from benchmarks.gpu.kit import Kit
 from benchmarks.gpu.sampling import Named, Sampler
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.recording import Writer, read
+from ekc.devices.recording import Recorded, Writer, read
+from ekc.devices.verify import UNSAFE, WRONG
 from ekc.errors import CompileError, EkcError, ScheduleError
 from ekc.ir.agreement import random_inputs
 from ekc.ir.analysis import analyse
@@ -31,17 +32,17 @@ DRY_TIMED = 6
 def run(kit: Kit, budget: Budget) -> None:
     """Operators take turns, so that a part cut short has some of each."""
     file = kit.folder.path / RECORDING
-    known = read(file).by_digest.keys() if file.exists() else set()
     items = tuple(small_items()) if kit.dry else recorded_items()
     lists = [_sample(kit, item) for item in items]
     gates = [_Gate(kit, item) for item in items]
-    turns = [
-        (gate, n, *named)
-        for n, row in enumerate(zip(*lists, strict=True))
-        for gate, named in zip(gates, row, strict=True)
-        if named[0].digest not in known
-    ]
     with Writer(file, kit.device) as writer:
+        known = read(file).by_digest
+        turns = [
+            (gate, n, *named)
+            for n, row in enumerate(zip(*lists, strict=True))
+            for gate, named in zip(gates, row, strict=True)
+            if not _complete(known.get(named[0].digest), n)
+        ]
         for turn, kernel in budget.affordable(_compiled(kit, turns)):
             if not kit.folder.full(RECORDING):
                 _record(kit, writer, turn, kernel)
@@ -70,6 +71,14 @@ class _Gate:
         if self._expected is None:
             self._expected = Expected(self._item.op, random_inputs(self._item.op))
         return self._kit.verdict(schedule, kernel, self._expected)
+
+
+def _complete(row: Recorded | None, number: int) -> bool:
+    """Whether a schedule needs no further measurement: a run may be killed in the middle of one."""
+    if row is None or row.failure:
+        return row is not None
+    judged = row.checked.startswith((WRONG, UNSAFE)) or bool(row.meterings)
+    return bool(row.timings) and (judged or number % 5 not in METERED)
 
 
 Turn = tuple[_Gate, int, Schedule, str]

@@ -37,6 +37,9 @@ def run(kit: Kit, budget: Budget) -> None:
     known = trace_file.read(file)[1] if file.exists() else []
     names = {trace.name for trace in known}
     todo = {name: record for name, record in _jobs(kit).items() if name not in names}
+    if kit.device.simulated and not kit.dry:
+        kit.folder.note("traces", "not run", f"{kit.device.label} has no sensors to train beside")
+        return
     if not kit.dry and importlib.util.find_spec("torch") is None:
         kit.folder.note("traces", "not run", "PyTorch is not installed")
         return
@@ -44,8 +47,10 @@ def run(kit: Kit, budget: Budget) -> None:
         seconds = min(LONGEST_S, budget.left() / (len(todo) - n) - 2.0)
         try:
             samples, steps = record(max(seconds, SHORTEST_S))
-        except EkcError as problem:
-            kit.folder.add("traces", name, "not run", reason=str(problem))
+        except Exception as problem:
+            # Whatever PyTorch raises (no memory, no driver), the other loops are traced all the same.
+            told = f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0]}"
+            kit.folder.add("traces", name, "not run", reason=told)
             continue
         known.append(Trace(name, samples, steps))
         now = datetime.now(UTC).isoformat(timespec="seconds")

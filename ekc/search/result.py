@@ -85,6 +85,8 @@ class DeviceNote:
     clock_regime: str = ""
     arch: str = "sm_80"
     """What kernels are compiled for."""
+    replayed: bool = False
+    """Whether the figures were recorded before, and nothing was measured."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,8 @@ class TuningResult:
     stopped: str = ""
     """"" when all trials were used; otherwise why the run ended early."""
     spent: Spent = field(default_factory=Spent)
-    """What the run cost on the device; on a simulated one what it would cost. The host is not counted."""
+    """What the run cost on the device; on a simulated one what it would cost, of a recording what it did cost
+    when that was made. The host is not counted."""
 
     @property
     def trial_count(self) -> int:
@@ -216,7 +219,12 @@ class TuningResult:
         """One JSON object under the attribute names."""
         return {
             "operator": self.op.to_json(),
-            "device": {"name": self.device.name, "simulated": self.device.simulated},
+            "device": {
+                "name": self.device.name,
+                "simulated": self.device.simulated,
+                # Says of a replay that it is one.
+                "label": self.device.label,
+            },
             "clock_regime": self.device.clock_regime,
             "objective": self.objective,
             "max_slowdown": self.max_slowdown,

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ekc.devices.recording import RecordedDevice
 from ekc.errors import DeviceError, NothingLegal
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
@@ -142,7 +143,10 @@ class Run:
         device = self.device
         return TuningResult(
             op=self.op,
-            device=DeviceNote(device.name, device.simulated, device.label, device.clock_regime, device.arch),
+            device=DeviceNote(
+                *(device.name, device.simulated, device.label, device.clock_regime, device.arch),
+                replayed=isinstance(device, RecordedDevice),
+            ),
             objective=self.wish.objective,
             max_slowdown=self.wish.max_slowdown,
             best=best.trial(),

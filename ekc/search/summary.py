@@ -184,7 +184,11 @@ def _cost(result: TuningResult) -> str:
         f"{figure(spent.joules)} J on the device: {spent.metering_s:.0f} s of metering, "
         f"{spent.timing_s:.2g} s of timing; the host is not counted"
     )
-    return f"simulated, a real one would take {words}" if result.device.simulated else words
+    if result.device.simulated:
+        return f"simulated, a real one would take {words}"
+    if result.device.replayed:
+        return f"nothing now, this is a replay; when it was recorded {words}"
+    return words
 
 
 def _pays(result: TuningResult) -> str:

@@ -41,7 +41,9 @@ def to_t4(recording: Recording, op: Operator | None = None) -> dict[str, Any]:
     # Not part of the schema, which allows more: where the figures come from.
     origin = {"device": recording.origin.told, "simulated": recording.origin.simulated}
     told = origin | {"operator": op.to_json(), "written_by": f"ekc {recording.origin.ekc_version}"}
-    return {"schema_version": VERSION, "results": [_result(row) for row in recording.of(op)], "ekc": told}
+    # A run that was killed may leave a schedule of which nothing is known: that is no failure of it.
+    results = [_result(row) for row in recording.of(op) if row.timings or row.failure]
+    return {"schema_version": VERSION, "results": results, "ekc": told}
 
 
 def _result(row: Recorded) -> dict[str, Any]:

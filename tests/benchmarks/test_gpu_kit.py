@@ -6,19 +6,25 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from benchmarks.gpu import trace_file
+from benchmarks.gpu import trace_file, versus
 from benchmarks.gpu.__main__ import PARTS, main
 from benchmarks.gpu.budget import RESERVE, Budget
 from benchmarks.gpu.contenders import ratio
 from benchmarks.gpu.folder import FILES, MOST_BYTES, Folder
-from benchmarks.gpu.items import recorded_items, tuned_items, versus_items
+from benchmarks.gpu.items import recorded_items, small_items, tuned_items, versus_items
+from benchmarks.gpu.kit import Kit
 from ekc import devices
 from ekc.devices.recording import read
+from ekc.devices.recording.members import pack, unpack
 from ekc.errors import RecordError
+from tests.devices.recording.full_disk import no_room_beyond
 
 ROOT = Path(__file__).parents[2]
 
@@ -95,9 +101,29 @@ def test_a_second_run_repeats_nothing(out: Path) -> None:
     assert not [r for r in new[1:] if (r["part"], r["item"]) in done]
 
 
+def test_what_was_being_recorded_when_a_run_was_killed_is_recorded_again(out: Path, tmp_path: Path) -> None:
+    whole = unpack((out / "recording.jsonl.gz").read_bytes()).text.splitlines(keepends=True)
+    last = max(n for n, line in enumerate(whole) if json.loads(line).get("event") == "metering")
+    digest = json.loads(whole[last])["digest"]
+    (tmp_path / "recording.jsonl.gz").write_bytes(b"".join(map(pack, whole[:last])))
+    assert main(["record", "--dry-run", "--minutes", "20", "--out", str(tmp_path)]) == 0
+    found = read(tmp_path / "recording.jsonl.gz")
+    assert found.by_digest[digest].meterings
+    assert found.by_digest.keys() == read(out / "recording.jsonl.gz").by_digest.keys()
+
+
 def test_another_device_needs_another_folder(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--device", "h100", "--out", str(out)]) == 2
     assert "is of a100 (simulated), this is h100 (simulated): name another --out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("fact", ["device", "driver", "clock_regime", "data_policy"])
+def test_rows_of_other_conditions_do_not_come_under_one_head(fact: str, tmp_path: Path) -> None:
+    told = dict.fromkeys(("device", "driver", "clock_regime", "data_policy"), "a")
+    Folder(tmp_path, told)
+    Folder(tmp_path, told)
+    with pytest.raises(RecordError, match="is of a, this is b: name another --out"):
+        Folder(tmp_path, told | {fact: "b"})
 
 
 def test_without_a_gpu_the_kit_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,6 +146,17 @@ def test_a_row_cut_short_is_dropped(tmp_path: Path) -> None:
         Folder(tmp_path, {"device": "x"})
 
 
+def test_a_full_disk_leaves_no_half_row(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, {"device": "x"})
+    folder.add("check", "a", "ok")
+    size = (tmp_path / "rows.jsonl").stat().st_size
+    with no_room_beyond(size + 10), pytest.raises(RecordError, match="cannot be written"):
+        folder.add("check", "b", "ok")
+    folder.add("check", "c", "ok")
+    again = Folder(tmp_path, {"device": "x"})
+    assert [row["item"] for row in again.of("check")] == ["a", "c"]
+
+
 def test_a_mistake_in_one_part_does_not_cost_the_others(
     out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +171,71 @@ def test_a_mistake_in_one_part_does_not_cost_the_others(
     assert "Traceback" in told.err
 
 
+def _instead(monkeypatch: pytest.MonkeyPatch, part: str, run: Callable[[Kit, Budget], None]) -> None:
+    monkeypatch.setattr(PARTS[part], "run", run)
+
+
+def test_a_file_that_cannot_be_used_does_not_cost_the_other_parts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recording.jsonl.gz").write_text("no recording")
+    assert main(["record", "traces", "--dry-run", "--minutes", "9", "--out", str(tmp_path)]) == 1
+    told = capsys.readouterr()
+    assert "FAIL: " in told.out
+    assert "is not a recording of ekc, or is damaged" in told.out
+    assert "compute job on h200 (simulated)" in told.out
+
+
+def test_a_bad_plan_is_told_once_and_no_item_is_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "plan.json").write_text('{"version": 1, "sch')
+    assert main(["versus", "--dry-run", "--minutes", "9", "--out", str(tmp_path)]) == 1
+    assert capsys.readouterr().out.count("is no plan") == 1
+    assert not [row for row in _rows(tmp_path) if row["part"] == "versus" and row["item"]]
+
+
+def test_a_full_disk_is_told_beside_the_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def filled(kit: Kit, budget: Budget) -> None:
+        kit.folder.add("check", "matmul, float32", "ok", kernels=[], right=0)
+        with no_room_beyond((tmp_path / "rows.jsonl").stat().st_size):
+            kit.folder.note("check", "more", "than there is room for")
+
+    _instead(monkeypatch, "check", filled)
+    (tmp_path / "report.txt").mkdir()
+    assert main(["check", "--dry-run", "--out", str(tmp_path)]) == 2
+    told = capsys.readouterr()
+    assert "\nmatmul" in told.out
+    assert "rows.jsonl cannot be written: File too large" in told.out
+    assert "report.txt cannot be written" in told.err
+
+
+def test_the_report_says_that_a_part_was_cut_short(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(kit: Kit, budget: Budget) -> None:
+        budget.cut = True
+
+    _instead(monkeypatch, "check", cut)
+    assert main(["check", "--dry-run", "--out", str(tmp_path)]) == 0
+    assert "cut short: there was no time for the rest" in capsys.readouterr().out
+
+
+def test_no_part_is_begun_for_which_too_little_is_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+    for part in PARTS:
+        _instead(monkeypatch, part, lambda kit, budget, part=part: begun.append(part))
+    assert main(["all", "--device", "a100", "--minutes", "1", "--out", str(tmp_path)]) == 0
+    assert "versus" not in begun
+    assert "tune" not in begun
+    assert begun[0] == "check"
+    assert "not run: the 1 minutes are used" in capsys.readouterr().out
+
+
 def test_what_was_not_run_is_tried_again(tmp_path: Path) -> None:
     folder = Folder(tmp_path, {"device": "x"})
     folder.add("versus", "a", "not run", reason="no time")
@@ -141,6 +243,22 @@ def test_what_was_not_run_is_tried_again(tmp_path: Path) -> None:
     folder.add("versus", "a", "ok")
     assert folder.find("versus", "a") is not None
     assert [r["status"] for r in folder.of("versus")] == ["ok"]
+
+
+def test_ours_alone_is_compared_again_once_there_may_be_a_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = list(small_items())
+    device = SimpleNamespace(simulated=False, clock_regime="free")
+    folder = Folder(tmp_path, {"device": "x"})
+    folder.add("versus", first.name, "ok", figures={"ekc": {}})
+    folder.add("versus", second.name, "ok", figures={"ekc": {}, "cuBLAS": {}})
+    kit: Any = SimpleNamespace(folder=folder, device=device, dry=False, set_clocks=False, target="cuda:0")
+    compared: list[str] = []
+    monkeypatch.setattr(versus, "versus_items", small_items)
+    monkeypatch.setattr(versus, "_compare", lambda kit, item: compared.append(item.name))
+    versus.run(kit, Budget(60.0))
+    assert compared == [first.name]
 
 
 def test_no_item_is_begun_that_would_not_fit() -> None:

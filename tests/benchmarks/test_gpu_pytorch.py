@@ -8,11 +8,17 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from benchmarks.gpu import graphs, pytorch
+from benchmarks.gpu import graphs, pytorch, versus
+from benchmarks.gpu.contenders import interleaved
 from benchmarks.gpu.items import conv, matmul
 from ekc import devices
+from ekc.devices.base import POWER_CAP
+from ekc.devices.board import VirtualBoard
+from ekc.devices.specs import A100
+from ekc.devices.steady import Steady
 from ekc.ir.agreement import random_inputs
 from ekc.ir.expected import Expected
 from tests.benchmarks.scripted_torch import CALL_S, NAME, UUID, module
@@ -58,6 +64,63 @@ def test_it_is_kept_running_while_it_is_metered(monkeypatch: pytest.MonkeyPatch)
     assert calls.number % round(graphs.BATCH_S / CALL_S) == 0
     assert calls.number > 0
     assert calls.seconds == pytest.approx(calls.number * CALL_S)
+
+
+def test_what_the_meter_saw_is_told_of_a_library_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, (cublas,), _ = _rivals(monkeypatch)
+    capped = Steady(CALL_S, 1275.0, 150.0, (POWER_CAP,))
+    rng = np.random.default_rng(0)
+    monkeypatch.setattr(graphs, "Sensors", lambda uuid: None)
+    monkeypatch.setattr(graphs, "NvmlBoard", lambda sensors, caller: VirtualBoard(A100, 1275.0, capped, rng))
+    told = cublas.meter(0, 1.0).conditions
+    assert told.throttle == (POWER_CAP,)
+    assert told.clock_mhz == pytest.approx(1275.0)
+    assert told.temperature_c > 0
+
+
+@pytest.mark.parametrize(
+    ("simulated", "set_clocks", "target", "told"),
+    [
+        (True, False, "h200", "a100 (simulated) has no GPU"),
+        (False, True, "cuda:0", "ours runs at a fixed 1275 MHz, and a library would at a free clock"),
+        (False, False, "cuda:0@cold", "ours finds a cold L2, and a library a warm one"),
+    ],
+)
+def test_nothing_is_compared_under_other_conditions(
+    simulated: bool, set_clocks: bool, target: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", module())
+    device = devices.open("a100")
+    monkeypatch.setattr(device, "simulated", simulated)
+    kit: Any = SimpleNamespace(device=device, gpu=0, dry=False, set_clocks=set_clocks, target=target)
+    item = matmul(64, 48, 80, "float32")
+    found, absent = versus.rivals(kit, item, Expected(item.op, random_inputs(item.op)))
+    assert not found
+    assert set(absent.values()) == {told}
+
+
+def test_a_pytorch_that_cannot_be_imported_costs_its_own_figures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    kit: Any = SimpleNamespace(device=devices.open("a100"), gpu=0)
+    item = matmul(8, 8, 8, "float32")
+    found, absent = pytorch.rivals(kit, item, Expected(item.op, random_inputs(item.op)))
+    assert not found
+    assert absent["cuBLAS"].startswith("PyTorch is installed and does not work (import of torch halted")
+
+
+def test_a_library_that_fails_in_its_own_words_costs_its_own_figures_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_memory(turn: int) -> Any:
+        raise RuntimeError("CUDA out of memory")
+
+    _, (cublas,), _ = _rivals(monkeypatch)
+    other = SimpleNamespace(name="other", time=no_memory, meter=no_memory)
+    found = interleaved([cublas, other], 3, 0, 1.0)
+    assert len(found[cublas.name]["latency_s"]) == 3
+    assert found["other"] == {"latency_s": [], "energy_j": [], "problem": "RuntimeError: CUDA out of memory"}
 
 
 def test_an_older_pytorch_is_told_in_its_own_words() -> None:

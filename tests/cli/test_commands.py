@@ -63,7 +63,7 @@ def test_tune_prints_one_table_and_leaves_a_kernel(capsys: pytest.CaptureFixture
 
 def test_tune_json_has_the_attribute_names(capsys: pytest.CaptureFixture[str]) -> None:
     got = json_of(capsys, "tune", *SIZE, "--trials", "4", "--target", "a100", "--out", "deep/build")
-    assert got["device"] == {"name": "a100", "simulated": True}
+    assert got["device"] == {"name": "a100", "simulated": True, "label": "a100 (simulated)"}
     assert {"pareto", "trials", "trial_count", "metered_count", "roofline_share", "seconds"} <= set(got)
     for name in ("best", "fastest", "baseline"):
         assert {"schedule", "latency_s", "power_w", "energy_j", "clock_mhz", "metered", "status"} <= set(

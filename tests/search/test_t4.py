@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ekc import devices
 from ekc.cli import main
-from ekc.devices.recording import Recording, read
+from ekc.devices.recording import Recording, Writer, read
 from ekc.errors import InvalidInput
 from ekc.search.recorded import RecordedSpace
 from ekc.search.replay import replay
 from ekc.search.t4 import from_t4, to_t4
-from tests.devices.recording.made import OP, record
+from tests.devices.recording.made import OP, record, schedules
 
 INVALID = ("timeout", "compile", "runtime", "correctness", "constraints", "correct")
 
@@ -72,6 +73,13 @@ def _theirs(**changes: Any) -> str:
         for method in ("fast", "slow")
     ]
     return json.dumps({"schema_version": "1.0.0", "results": results} | changes)
+
+
+def test_a_schedule_that_was_never_measured_did_not_fail(tmp_path: Path) -> None:
+    file, (schedule, structure) = tmp_path / "killed.jsonl.gz", schedules()[0]
+    with Writer(file, devices.open("a100")) as writer:
+        writer.schedule(schedule, structure, {}, None)
+    assert to_t4(read(file))["results"] == []
 
 
 def test_a_file_of_another_tuner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

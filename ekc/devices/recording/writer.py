@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,7 +35,7 @@ class Writer:
 
     def __init__(self, path: str | Path, device: Device) -> None:
         self._path = Path(path)
-        known = self._continued(device) if self._path.exists() else None
+        known = self._continued(device)
         self._operators = list(known.operator_texts) if known else []
         self._written = set(known.by_digest) if known else set()
         try:
@@ -110,18 +112,27 @@ class Writer:
     def _operator(self, data: Any) -> int:
         text = json.dumps(data, sort_keys=True, separators=(",", ":"))
         if text not in self._operators:
-            self._operators.append(text)
             self._add({"event": "operator", "operator": data})
+            self._operators.append(text)
         return self._operators.index(text)
 
     def _add(self, event: Mapping[str, Any]) -> None:
+        member = pack(json.dumps(event, separators=(",", ":")).encode() + b"\n")
+        before = self._path.stat().st_size
         try:
-            self._file.write(pack(json.dumps(event, separators=(",", ":")).encode() + b"\n"))
+            if self._file.write(member) != len(member):
+                # A disk that fills up takes a part and says nothing.
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as problem:
+            with suppress(OSError):
+                os.truncate(self._path, before)
             raise RecordError(f"recording {self._path} cannot be written: {problem.strerror}") from None
 
-    def _continued(self, device: Device) -> Recording:
-        """What is in the file, an event that was cut short taken off."""
+    def _continued(self, device: Device) -> Recording | None:
+        """What is in the file, an event that was cut short taken off; None where not even the first line
+        came into it."""
+        if not self._path.exists():
+            return None
         data = content(self._path)
         try:
             good = unpack(data).good
@@ -129,6 +140,8 @@ class Writer:
             good = len(data)
         if good < len(data):
             os.truncate(self._path, good)
+        if not good:
+            return None
         known = read(self._path)
         for name in ("name", "driver", "clock_regime", "data_policy", "arch"):
             then, now = getattr(known.origin, name), getattr(device, name)

@@ -16,6 +16,7 @@ from ekc.codegen.generate import compile_schedule
 from ekc.devices.recording import Writer, read
 from ekc.devices.recording.members import pack, unpack
 from ekc.errors import DeviceError, RecordError
+from tests.devices.recording.full_disk import no_room_beyond
 from tests.devices.recording.made import COUNT, OP, OTHER, TARGET, schedules
 
 
@@ -105,6 +106,8 @@ def test_a_cut_costs_the_last_event_only(recorded: Path, tmp_path: Path, share: 
     if not kept:
         with pytest.raises(RecordError):
             read(cut)
+        Writer(cut, devices.open(TARGET)).close()
+        assert read(cut).rows == ()
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -112,6 +115,19 @@ def test_a_cut_costs_the_last_event_only(recorded: Path, tmp_path: Path, share: 
     with Writer(cut, devices.open(TARGET)) as writer:
         writer.schedule(schedules()[0][0], "again", {}, None)
     read(cut)
+
+
+def test_a_disk_that_fills_up_costs_the_last_event_only(tmp_path: Path) -> None:
+    file, (schedule, structure) = tmp_path / "full.jsonl.gz", schedules()[0]
+    with no_room_beyond(20), pytest.raises(RecordError, match="cannot be written"):
+        Writer(file, devices.open(TARGET))
+    with Writer(file, devices.open(TARGET)) as writer:
+        writer.schedule(schedule, structure, {}, None)
+        with no_room_beyond(file.stat().st_size + 20), pytest.raises(RecordError, match="cannot be written"):
+            writer.check(schedule, "not kept")
+        writer.check(schedule, "kept")
+    (row,) = read(file).rows
+    assert row.checked == "kept"
 
 
 def test_a_cut_is_told(recorded: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from ekc import devices
 from ekc.cli import main
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.recording import read
+from ekc.devices.recording.members import pack, unpack
 from ekc.errors import DeviceError, InvalidInput, RecordError
 from ekc.search import candidate
 from ekc.search.result import TuningResult
@@ -27,6 +29,17 @@ def test_the_same_recording_and_seed_give_the_same_run(recorded: Path) -> None:
     assert one.best == two.best
     assert one.device.label == f"a100 (simulated), recorded {read(recorded).origin.created[:10]}"
     assert "Simulated" in one.summary()
+
+
+def test_a_replay_of_a_real_gpu_does_not_pass_for_a_measurement(recorded: Path, tmp_path: Path) -> None:
+    head, *events = unpack(recorded.read_bytes()).text.splitlines(keepends=True)
+    told = json.loads(head)
+    told["device"] |= {"simulated": False, "label": "Real GPU (cuda:0)"}
+    file = tmp_path / "real.jsonl.gz"
+    file.write_bytes(b"".join(map(pack, [json.dumps(told).encode() + b"\n", *events])))
+    found = _tuned(file)
+    assert found.to_json()["device"]["label"] == f"Real GPU (cuda:0), recorded {told['created'][:10]}"
+    assert "nothing now, this is a replay; when it was recorded" in " ".join(found.summary().split())
 
 
 def test_only_what_was_recorded_is_tried_and_the_best_of_it_wins(recorded: Path) -> None:
