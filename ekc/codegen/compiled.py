@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ekc.ir.operator import TensorSpec
+if TYPE_CHECKING:
+    from ekc.ir.operator import TensorSpec
 
 
 @dataclass(frozen=True)

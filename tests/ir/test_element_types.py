@@ -12,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -40,7 +40,13 @@ def test_a_drawn_schedule_of_any_types_computes_what_the_operator_says(drawn: Sc
     op = retyped(drawn.op, types)
     schedule = rescheduled(drawn, op)
     arrays = _inputs(op)
-    found, expected = evaluate(schedule.program, arrays), op.reference(*arrays)
+    try:
+        expected = op.reference(*arrays)
+    except InvalidInput as beyond:
+        # A chain of products may leave int32, and the reference says so.
+        assert "int32 holds up to" in str(beyond)
+        reject()
+    found = evaluate(schedule.program, arrays)
     assert found.written.all()
     np.testing.assert_allclose(
         found.output.astype(float),

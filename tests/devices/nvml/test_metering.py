@@ -127,7 +127,7 @@ def test_a_lost_gpu_is_one_line_and_its_kernel_is_stopped(at_s: float) -> None:
 FUNCTIONS = [name for name in dir(scripted(Card())[1]) if name.startswith("nvmlDeviceGet")]
 
 
-NEEDED = ("nvmlDeviceGetHandleByUUID", "nvmlDeviceGetIndex", "nvmlDeviceGetName")
+NEEDED = ("nvmlDeviceGetHandleByUUID", "nvmlDeviceGetUUID", "nvmlDeviceGetIndex", "nvmlDeviceGetName")
 CODES = [pynvml.NVML_ERROR_NO_PERMISSION, pynvml.NVML_ERROR_UNKNOWN]
 
 
