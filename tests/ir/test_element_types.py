@@ -44,7 +44,8 @@ def test_a_drawn_schedule_of_any_types_computes_what_the_operator_says(drawn: Sc
         expected = op.reference(*arrays)
     except InvalidInput as beyond:
         # A chain of products may leave int32, and the reference says so.
-        assert "int32 holds up to" in str(beyond)
+        if "int32 holds up to" not in str(beyond):
+            raise
         reject()
     found = evaluate(schedule.program, arrays)
     assert found.written.all()
