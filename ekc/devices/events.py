@@ -14,7 +14,8 @@ from ekc.codegen.compiled import Launch, Resources
 from ekc.devices.accesses import Executed
 from ekc.devices.occupancy import WARP, Occupancy
 from ekc.devices.ptx.counts import Counts
-from ekc.devices.specs import DATA_CENTER, Spec
+from ekc.devices.specs import Spec
+from ekc.devices.tensor_rates import DATA_CENTER
 from ekc.devices.traffic import LINE, Resident, Traffic, traffic
 
 UNROLL = 4.0

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ekc.devices.base import Peaks
+from ekc.devices.tensor_rates import DATA_CENTER, GEFORCE, GEFORCE_TURING, HOPPER_MMA_SHARE, MMA_SHARE
 from ekc.ir.async_copy import has_async_copies
-from ekc.ir.limits import Limits
+from ekc.ir.limits import Limits, shared_bytes
 from ekc.ir.tensor_core import has_products
 
 KIB = 1024
@@ -34,8 +35,6 @@ class Capability:
     warps_per_sm: int
     blocks_per_sm: int
     shared_bytes_per_sm: int
-    shared_bytes_per_block: int
-    """Asked for at launch; 48 KiB of it may be declared."""
     reserved_shared_per_block: int
     """Taken by the driver for every block."""
     l1_bytes_per_sm: int
@@ -50,14 +49,17 @@ class Capability:
     load_store_units: int = 32
     """Lanes of one SM that make an address each clock (source: the SM diagrams of the whitepapers)."""
 
+    @property
+    def shared_bytes_per_block(self) -> int:
+        """Asked for at launch; 48 KiB of it may be declared."""
+        return shared_bytes(self.arch)
 
-SM_75 = Capability(
-    "sm_75", 32, 16, 64 * KIB, 64 * KIB, 0, 96 * KIB, 256, l1_bytes_per_clock=64, load_store_units=16
-)
-SM_80 = Capability("sm_80", 64, 32, 164 * KIB, 163 * KIB, KIB, 192 * KIB, 128)
-SM_86 = Capability("sm_86", 48, 16, 100 * KIB, 99 * KIB, KIB, 128 * KIB, 128, load_store_units=16)
-SM_89 = Capability("sm_89", 48, 24, 100 * KIB, 99 * KIB, KIB, 128 * KIB, 128, load_store_units=16)
-SM_90 = Capability("sm_90", 64, 32, 228 * KIB, 227 * KIB, KIB, 256 * KIB, 128)
+
+SM_75 = Capability("sm_75", 32, 16, 64 * KIB, 0, 96 * KIB, 256, l1_bytes_per_clock=64, load_store_units=16)
+SM_80 = Capability("sm_80", 64, 32, 164 * KIB, KIB, 192 * KIB, 128)
+SM_86 = Capability("sm_86", 48, 16, 100 * KIB, KIB, 128 * KIB, 128, load_store_units=16)
+SM_89 = Capability("sm_89", 48, 24, 100 * KIB, KIB, 128 * KIB, 128, load_store_units=16)
+SM_90 = Capability("sm_90", 64, 32, 228 * KIB, KIB, 256 * KIB, 128)
 
 
 @dataclass(frozen=True)
@@ -91,20 +93,6 @@ class BoardPower:
     """DRAM with its interface, one byte."""
     ambient_c: float = 30.0
     kelvin_per_w: float = 0.16
-
-
-DATA_CENTER = MappingProxyType({"float16": 1.0, "bfloat16": 1.0, "tf32": 0.5, "int8": 2.0})
-"""Rates of tensor cores (source: A100, H100: 312, 312, 156 and 624 TOP/s of A100)."""
-GEFORCE = MappingProxyType({**DATA_CENTER, "int8": 4.0})
-"""fp32 sums at half the rate of fp16 sums (source: GA102, Ada: 71, 71, 35.6 and 284 TOP/s of RTX 3090)."""
-GEFORCE_TURING = MappingProxyType({"float16": 1.0, "int8": 4.0})
-"""Source: Turing, 53.8 and 215.2 TOP/s of RTX 2080 Ti; neither bfloat16 nor tf32."""
-
-MMA_SHARE = 0.95
-"""As of fp32: operand fetches take the rest (estimate; cuBLAS and CUTLASS end a few percent below peak)."""
-HOPPER_MMA_SHARE = 0.62
-"""Only `wgmma` feeds Hopper's tensor cores in full; `mma.sync` gets 62 to 63 % of the published rate
-(estimate after Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", 2024)."""
 
 
 @dataclass(frozen=True)

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.cuda.messages import Call, Calls, Stop, Work
+from ekc.devices.cuda.messages import Call, Stop, Work
 from ekc.devices.cuda.remote import Remote
+from ekc.devices.meter import Calls
 from ekc.errors import DeviceError
-
-
-class Caller(Protocol):
-    """Calls a kernel back to back."""
-
-    def start(self, kernel: CompiledKernel) -> None:
-        """Begin; back when the kernel runs. `DeviceError` when it faults."""
-
-    def stop(self) -> Calls:
-        """End; how many calls there were and the GPU's seconds. `DeviceError` if it faulted meanwhile."""
 
 
 class RemoteCaller:
@@ -28,12 +17,12 @@ class RemoteCaller:
         self._running = False
 
     def start(self, kernel: CompiledKernel) -> None:
-        """See `Caller`."""
+        """Begin; back when the kernel runs. `DeviceError` when it faults."""
         self._remote.ask(Call(Work.of(kernel)))
         self._running = True
 
     def stop(self) -> Calls:
-        """See `Caller`; also `DeviceError` where nothing was started."""
+        """End. `DeviceError` if the kernel faulted meanwhile, or nothing was started."""
         if not self._running:
             raise DeviceError(f"{self._remote.name}: no kernel is being called")
         self._running = False

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ekc.devices.cuda.messages import Calls
 from ekc.devices.cuda.stage import Stage
 from ekc.devices.cuda.timing import Unit
+from ekc.devices.meter import Calls
 
 BATCH_S = 0.01
 """A hundredth of the interval at which energy counters move."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ekc.devices.base import Peaks
 from ekc.devices.cuda.driver import Driver
+from ekc.devices.tensor_rates import DATA_CENTER, GEFORCE, GEFORCE_TURING, HOPPER_MMA_SHARE
 from ekc.ir.async_copy import has_async_copies
 from ekc.ir.limits import Limits
 from ekc.ir.tensor_core import has_products
@@ -38,20 +40,18 @@ class Rates:
     int_lanes: int
     tensor_fp16: int
     """Dense, fp16 in, fp32 accumulate, on `mma.sync`."""
-    by_type: tuple[tuple[str, float], ...] = (("bfloat16", 1.0), ("tf32", 0.5), ("int8", 2.0))
-    """What else the tensor cores take, relative to fp16."""
+    by_type: Mapping[str, float]
+    """What the tensor cores take, relative to fp16."""
 
 
-_MMA_SHARE = 0.62
-"""Of Hopper's tensor cores what `mma.sync` can feed; see `ekc.devices.specs` for the source."""
 _RATES = {
-    75: Rates(64, 64, 512, (("int8", 4.0),)),
-    80: Rates(64, 64, 2048),
-    86: Rates(128, 64, 512, (("bfloat16", 1.0), ("tf32", 0.5), ("int8", 4.0))),
-    89: Rates(128, 64, 512, (("bfloat16", 1.0), ("tf32", 0.5), ("int8", 4.0))),
-    90: Rates(128, 64, round(4096 * _MMA_SHARE)),
-    100: Rates(128, 64, round(8192 * _MMA_SHARE)),
-    120: Rates(128, 64, 512, (("bfloat16", 1.0), ("tf32", 0.5), ("int8", 4.0))),
+    75: Rates(64, 64, 512, GEFORCE_TURING),
+    80: Rates(64, 64, 2048, DATA_CENTER),
+    86: Rates(128, 64, 512, GEFORCE),
+    89: Rates(128, 64, 512, GEFORCE),
+    90: Rates(128, 64, round(4096 * HOPPER_MMA_SHARE), DATA_CENTER),
+    100: Rates(128, 64, round(8192 * HOPPER_MMA_SHARE), DATA_CENTER),
+    120: Rates(128, 64, 512, GEFORCE),
 }
 """Lanes: CUDA C++ Programming Guide, throughput of native arithmetic. Tensor cores: the whitepapers that
 `ekc.devices.specs` names; 10.0 from the B200 data sheet (2.25 PFLOP/s dense fp16), with Hopper's share of
@@ -126,7 +126,7 @@ class Facts:
         word = self.attributes["GLOBAL_MEMORY_BUS_WIDTH"] / 8
         return Peaks(
             fp32_flops=fp32,
-            flops_by_type=plain | {"float16": tensor} | {t: rate * tensor for t, rate in rates.by_type},
+            flops_by_type=plain | {t: rate * tensor for t, rate in rates.by_type.items()},
             dram_bytes_per_s=2.0 * self.attributes["MEMORY_CLOCK_RATE"] * 1e3 * word,
             board_power_w=board_power_w,
         )

@@ -10,14 +10,14 @@ from typing import Any
 
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.clocks import SmClocks
-from ekc.devices.cuda.caller import Caller, RemoteCaller
+from ekc.devices.cuda.caller import RemoteCaller
 from ekc.devices.cuda.driver import version_text
 from ekc.devices.cuda.facts import Facts
 from ekc.devices.cuda.messages import Describe
 from ekc.devices.cuda.remote import Remote
 from ekc.devices.cuda.watch import Seen, Watch
 from ekc.devices.meter import Board, Window, meter
-from ekc.devices.nvml.board import NvmlBoard
+from ekc.devices.nvml.board import Caller, NvmlBoard
 from ekc.devices.nvml.sensors import Sensors
 from ekc.errors import DeviceError
 

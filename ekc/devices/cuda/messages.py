@@ -103,15 +103,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Stop:
-    """Ends `Call`; answered by `Calls`."""
-
-
-@dataclass(frozen=True)
-class Calls:
-    """How often a kernel was called, and the seconds by the GPU's own events."""
-
-    number: int
-    seconds: float
+    """Ends `Call`; answered by the meter's `Calls`, its seconds by the GPU's own events."""
 
 
 @dataclass(frozen=True)

@@ -12,25 +12,13 @@ from ekc.devices.nvml.sensors import Sensors
 from ekc.errors import DeviceError
 
 
-class Called(Protocol):
-    """How often a kernel was called, and how long that took."""
-
-    @property
-    def number(self) -> int:
-        """Calls."""
-
-    @property
-    def seconds(self) -> float:
-        """From the beginning of the first to the end of the last."""
-
-
 class Caller(Protocol):
     """Calls a kernel back to back, so that the GPU never idles in between, until told to stop."""
 
     def start(self, kernel: CompiledKernel) -> None:
         """Begin; back when the kernel runs."""
 
-    def stop(self) -> Called:
+    def stop(self) -> Calls:
         """End, promptly."""
 
 
@@ -62,4 +50,4 @@ class NvmlBoard:
         called = self._caller.stop()
         if called.number < 1:
             raise DeviceError(f"{self._sensors.name}: the kernel was not called once while it was metered")
-        return Calls(called.number, called.seconds)
+        return called
