@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from ekc.codegen import nvrtc
 from ekc.codegen.compiled import CompiledKernel
@@ -43,6 +43,8 @@ class Failure:
 class Bench:
     """One operator on one device with one record store."""
 
+    replays: ClassVar[bool] = False
+    """Whether the figures were all measured before."""
     device: Device
     store: RecordStore
     spent: Spent = field(default_factory=Spent)

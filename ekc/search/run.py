@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from ekc.devices.recording import RecordedDevice
 from ekc.errors import DeviceError, NothingLegal
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
@@ -145,7 +144,7 @@ class Run:
             op=self.op,
             device=DeviceNote(
                 *(device.name, device.simulated, device.label, device.clock_regime, device.arch),
-                replayed=isinstance(device, RecordedDevice),
+                replayed=self.bench.replays,
             ),
             objective=self.wish.objective,
             max_slowdown=self.wish.max_slowdown,
