@@ -107,7 +107,7 @@ def run(spec: Spec, work: Work, clock_mhz: float, activity: float = 1.0) -> Stea
     of events, 1 for random data."""
     energy = power.dynamic_energy(spec, work.events)
     dynamic = power.DynamicEnergy(activity * energy.core_j, energy.memory_j)
-    return steady(spec, Todo(((work.events, work.resident),), dynamic, 1.0), clock_mhz)
+    return steady(spec, Todo(((work.events, work.resident),), dynamic, (1.0,)), clock_mhz)
 
 
 def watts(spec: Spec, state: Steady) -> float:

@@ -5,7 +5,8 @@
 Each job (six kinds, two simulated cards, as many seeds of each) runs from its first to its last second under
 each governor; its joules and seconds, measuring and searching included, are held against the same job at the
 driver's default. Jobs of seeds 0 to 7 were looked at while the governor was built; models are trained on
-seeds from 1000. All of it is simulated: jobs and cards answer to clocks as recordings of real ones do
+seeds 1000 to 1011. What the oracle saved and a governor did not is told by what it was doing meanwhile
+(`governor_regret.py`). All of it is simulated: jobs and cards answer to clocks as recordings of real ones do
 (`ekc/governor/jobs/facts.py`).
 """
 
@@ -17,8 +18,10 @@ import platform
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from governor_regret import CAUSES, Regret
 
 import ekc
 from ekc.governor.baselines import Best, gpoeo, odpp, oracle, zeus_sweep
@@ -52,17 +55,21 @@ class Line:
     false_shifts: int = 0
     missed_shifts: int = 0
     true_shifts: int = 0
+    regret_by_cause: dict[str, float] | None = None
 
 
 class Watcher:
     """Notes what the governor told, and in which true phase the job was then."""
 
-    def __init__(self, run: SimulatedRun) -> None:
+    def __init__(self, run: SimulatedRun, regret: Regret | None = None) -> None:
         self.run = run
+        self.regret = regret
         self.told: list[tuple[Event, int]] = []
 
     def __call__(self, event: Event) -> None:
         self.told.append((event, self.run.regime()))
+        if self.regret is not None:
+            self.regret(event)
 
     def shifts(self, regimes: int) -> tuple[int, int]:
         """False and missed ones."""
@@ -108,7 +115,8 @@ def judged(job: Job, best: Best, bill: tuple[float, float], name: str, model: Bo
     """One job under one governor."""
     act, hooked = GOVERNORS[name]
     run = SimulatedRun(job, hooks=hooked)
-    watcher = Watcher(run)
+    regret = Regret(run, job, best) if name in OURS else None
+    watcher = Watcher(run, regret)
     act(run, model, watcher)
     chosen = [event for event, _ in watcher.told if isinstance(event, Chosen)]
     false, missed = watcher.shifts(job.regimes()) if name in OURS else (0, 0)
@@ -125,6 +133,7 @@ def judged(job: Job, best: Best, bill: tuple[float, float], name: str, model: Bo
         false_shifts=false,
         missed_shifts=missed,
         true_shifts=job.regimes() - 1,
+        regret_by_cause=regret.shares() if regret else None,
     )
 
 
@@ -151,6 +160,8 @@ def summed(name: str, lines: list[Line]) -> dict[str, object]:
         row["true_shifts"] = sum(x.true_shifts for x in lines)
         row["false_shifts"] = sum(x.false_shifts for x in lines)
         row["missed_shifts"] = sum(x.missed_shifts for x in lines)
+        causes = [x.regret_by_cause or {} for x in lines]
+        row["regret_by_cause"] = {c: float(np.mean([one.get(c, 0.0) for one in causes])) for c in CAUSES}
     return row
 
 
@@ -188,6 +199,16 @@ def table(rows: list[dict[str, object]], oracle_saving: float, oracle_slowdown: 
         if "pass" in r:
             line += f"  {'pass' if r['pass'] else 'FAIL'}"
         out.append(line)
+    return "\n".join(out)
+
+
+def by_cause(rows: list[dict[str, Any]], oracle_saving: float) -> str:
+    """Where the oracle's saving went, as shares of it."""
+    out = [f"{'lost, of the oracle':24s} " + " ".join(f"{cause:>10s}" for cause in CAUSES)]
+    for row in rows:
+        if "regret_by_cause" in row:
+            cells = (f"{row['regret_by_cause'][cause] / oracle_saving:10.1%}" for cause in CAUSES)
+            out.append(f"{row['governor']:24s} " + " ".join(cells))
     return "\n".join(out)
 
 
@@ -236,6 +257,7 @@ def main() -> None:
     first, last = given.seed, given.seed + given.seeds - 1
     print(f"{len(best)} jobs of {given.seconds:.0f} s, seeds {first} to {last}, on {', '.join(DEVICES)}")
     print(table(rows, saving, slowdown))
+    print(by_cause(rows, saving))
     print(by_kind(lines))
     if given.json:
         whole = {

@@ -2,7 +2,7 @@
 
     python governor_model.py [--card rtx3090] [--write FILE] [--json FILE]
 
-Trained on simulated jobs of simulated cards (seeds 1000 to 1005 of each kind), judged by leaving one job out:
+Trained on simulated jobs of simulated cards (seeds 1000 to 1011 of each kind), judged by leaving one job out:
 time and energy over the SM clock as models of the other jobs predict them, from counters and signals, and
 from signals alone, as on a card whose counters are not permitted. Held against knowing nothing of the job:
 the mean of the other jobs at that clock. `--write` saves the model of `--card`, for `--model FILE`.

@@ -8,7 +8,10 @@ with --schedule, reports on those schedules instead (files as `ekc export` write
 (pip install nvidia-cuda-nvdisasm). The machine code is real; only which schedule is fastest was
 found on a simulated device. LDG, LDGSTS and "in flight" are of the loop that brings the tiles, where that
 is another one around the main loop. "in flight" is bytes loaded from global memory before the first of them
-is used, times the threads that are resident on an SM.
+is used, times the threads that are resident on an SM. "spare" is what the PTX machine counts in loops beyond
+what the distinct bytes of a request fill: passes of 128 bytes through shared memory, and sectors of 32 bytes
+of global memory, of the worst instruction. "of peak" is arithmetic over simulated time, as a share of what
+the fastest unit that takes the inputs' type could do at the device's clock.
 """
 
 from __future__ import annotations
@@ -32,12 +35,15 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.devices import specs
 from ekc.devices.occupancy import occupancy
+from ekc.devices.ptx.counts import runs
+from ekc.emulator.fullness import fullness
 
 TARGETS = ("a100", "h200")
 WIDE = 16
 """Bytes of the widest access of a lane: 128 bits."""
 Bars = dict[str, tuple[str, float]]
 """By figure: "least" or "most", and the bar."""
+FULL: Bars = {"spare_passes": ("most", 0), "spare_sectors": ("most", 0)}
 CASES: dict[str, tuple[Callable[[], ekc.Operator], Bars]] = {
     "fp32 MM 4096^3": (
         lambda: ekc.matmul(4096, 4096, 4096),
@@ -46,6 +52,7 @@ CASES: dict[str, tuple[Callable[[], ekc.Operator], Bars]] = {
             "narrow_shared": ("most", 0),
             "narrow_global": ("most", 0),
             "spills": ("most", 0),
+            **FULL,
         },
     ),
     "fp16 MM 4096^3": (
@@ -57,17 +64,28 @@ CASES: dict[str, tuple[Callable[[], ekc.Operator], Bars]] = {
             "async_wide": ("least", 1),
             "narrow_async": ("most", 0),
             "stages": ("least", 3),
+            **FULL,
         },
     ),
     "fp32 MV 8192x8192": (
         lambda: ekc.matvec(8192, 8192),
-        {"narrow_global": ("most", 0), "in_flight_bytes": ("least", 32 * 1024)},
+        {"narrow_global": ("most", 0), "in_flight_bytes": ("least", 32 * 1024), **FULL},
     ),
     "fp16 conv 16x256x14x14 3x3 -> 256": (
-        lambda: ekc.conv2d(16, 256, 14, 14, out_channels=256, kernel=3, padding=1, dtype="float16"),
+        lambda: _convolution("NCHW"),
+        {"integer_per_multiply_add": ("most", 0.25)},
+    ),
+    "fp16 conv 16x256x14x14 3x3 -> 256, NHWC": (
+        lambda: _convolution("NHWC"),
         {"integer_per_multiply_add": ("most", 0.25)},
     ),
 }
+
+
+def _convolution(layout: str) -> ekc.Operator:
+    """Channels last is how users of tensor cores store images (cuDNN's own layout for them): a tile comes 16
+    bytes at a time. In NCHW the edge of the image cuts rows of pixels, and they come one by one."""
+    return ekc.conv2d(16, 256, 14, 14, out_channels=256, kernel=3, padding=1, layout=layout, dtype="float16")
 
 
 def figures_of(schedule: ekc.Schedule, target: str) -> dict[str, Any]:
@@ -78,7 +96,11 @@ def figures_of(schedule: ekc.Schedule, target: str) -> dict[str, Any]:
     accounts = [account(functions[launch.name]) for launch in kernel.launches]
     number = max(range(len(accounts)), key=lambda i: sum(accounts[i].names.values()))
     found = accounts[number]
+    latency = device.time(kernel).latency_s
+    peak = device.peaks.flops_by_type[schedule.op.inputs[0].dtype.name]
     return {
+        "latency_us": latency * 1e6,
+        "share_of_peak": schedule.op.flops / latency / peak,
         "instructions": found.instructions,
         "ffma": found.share("FFMA"),
         "hmma": found.share("HMMA") + found.share("IMMA"),
@@ -94,7 +116,24 @@ def figures_of(schedule: ekc.Schedule, target: str) -> dict[str, Any]:
         "integer_per_multiply_add": found.integer_per_multiply_add,
         "in_flight_bytes": _in_flight(found, kernel, number, target),
         "stages": max((int(s.stages) for s in schedule.steps if s.kind == "pipeline"), default=1),
+        "spare_passes": _spare(kernel, number, "shared"),
+        "spare_sectors": _spare(kernel, number, "global"),
     }
+
+
+def _spare(kernel: CompiledKernel, number: int, space: str) -> float:
+    """Per request of the worst instruction in a loop."""
+    launch = kernel.launches[number]
+    often = {one.line: times for one, times in runs(kernel.ptx, launch.name)}
+    found = fullness(
+        kernel.ptx,
+        launch.name,
+        grid=launch.grid,
+        block=launch.block,
+        sizes=launch.argument_bytes,
+        dynamic_shared=launch.shared_bytes,
+    )
+    return max((x.taken - x.needed for x in found if x.space == space and often[x.line] > 1), default=0.0)
 
 
 def _narrow(loads: Counter[int]) -> int:
@@ -152,6 +191,9 @@ def show(lines: list[dict[str, Any]]) -> str:
             "integer",
             "in flight",
             "stages",
+            "spare",
+            "simulated",
+            "of peak",
             "",
         )
     ]
@@ -169,6 +211,9 @@ def show(lines: list[dict[str, Any]]) -> str:
                 f"{x['integer_per_multiply_add']:.2f}",
                 f"{x['in_flight_bytes'] / 1024:.0f} KiB",
                 str(x["stages"]),
+                f"{x['spare_passes']:.3g}, {x['spare_sectors']:.3g}",
+                f"{x['latency_us']:.1f} us",
+                f"{x['share_of_peak']:.0%}",
                 "" if not x["bar"] else "pass" if x["pass"] else "FAIL " + ", ".join(x["missed"]),
             )
         )

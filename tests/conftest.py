@@ -9,9 +9,10 @@ import pytest
 from hypothesis import settings
 
 # No test may fail for being slow, the machine may be busy with others; and the same code gets the same
-# verdict. `pytest --hypothesis-profile=fresh` draws other examples.
+# verdict. `pytest --hypothesis-profile=fresh` draws other examples, `many` other and more.
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.register_profile("fresh", deadline=None)
+settings.register_profile("many", deadline=None, max_examples=2000)
 settings.load_profile("same")
 
 Golden = Callable[[Path, str], None]

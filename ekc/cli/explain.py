@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,34 +26,53 @@ if TYPE_CHECKING:
 @target_option
 @json_option
 def explain(a: str, b: str, request: Request, records: Path | None, target: str, as_json: bool) -> None:
-    """Where the energy of two schedules differs, cause by cause. Simulated devices only.
+    """Where the energy of two schedules differs: cause by cause, or feature by feature.
 
-    A and B are schedule files (.json), or with --records a digest (its first digits will do) or best or
-    fastest. OPERATOR is needed with best and fastest where the file holds several, and for naive.
+    A simulated device gives its own account, which is exact. A GPU does not tell: there, and for a recording,
+    the energy model learns from what was measured, and says how good it is.
+
+    A and B are schedule files (.json), or with --records or a recording a digest (its first digits will do)
+    or best or fastest. OPERATOR is needed with best and fastest where the file holds several, and for naive.
 
     \b
       ekc explain a.json b.json --target a100
       ekc explain fastest best --records tuning.db
       ekc explain naive best matmul 512 512 512 --records tuning.db
+      ekc explain fastest best --records tuning.db --target cuda:0
+      ekc explain fastest best --target recorded:recording.jsonl.gz
     """
     from ekc import devices
     from ekc.search.explain import explain as account
+    from ekc.search.explain import tells
 
     device = devices.open(target)
     one, other = (_schedule(word, request, records, device) for word in (a, b))
-    found = account(one, other, device)
-    if as_json:
-        heads = {"operator": one.op.to_json(), "device": {"name": device.name, "simulated": device.simulated}}
-        digests = {"digest_a": one.digest, "digest_b": other.digest}
-        say_json(heads | digests | found.to_json())
-    else:
-        say(_text(found, one, (a, b)))
+    if tells(device):
+        exact = account(one, other, device)
+        _say(exact.to_json() if as_json else _text(exact, one, (a, b)), one, other, device)
+        return
+    from ekc.cli import explain_learned as learned
+    from ekc.search.explain_learned import explain_learned
+
+    found = explain_learned(one, other, device, records)
+    told = found.to_json() if as_json else learned.text(found, one, (a, b), device.simulated)
+    _say(told, one, other, device)
+
+
+def _say(told: dict[str, Any] | str, one: Schedule, other: Schedule, device: Device) -> None:
+    if isinstance(told, str):
+        say(told)
+        return
+    heads = {"operator": one.op.to_json(), "device": {"name": device.name, "simulated": device.simulated}}
+    digests = {"digest_a": one.digest, "digest_b": other.digest}
+    say_json(heads | digests | told)
 
 
 def _schedule(word: str, request: Request, records: Path | None, device: Device) -> Schedule:
     """The schedule that a word on the command line stands for."""
+    from ekc.devices.recording import RecordedDevice
     from ekc.search.naive import naive
-    from ekc.search.named import named
+    from ekc.search.named import named, named_in_recording
 
     if word == "naive":
         if request.empty:
@@ -61,9 +80,12 @@ def _schedule(word: str, request: Request, records: Path | None, device: Device)
         return naive(request.operator())
     if word.endswith(".json") or Path(word).is_file():
         return read_schedule(Path(word), "")
+    op = None if request.empty else request.operator()
+    if isinstance(device, RecordedDevice):
+        return named_in_recording(word, device, op)
     if records is None:
         raise InvalidInput(f"{word!r} is no schedule file (.json); to name a schedule on file, add --records")
-    return named(word, records, device, None if request.empty else request.operator())
+    return named(word, records, device, op)
 
 
 def _text(found: Explanation, one: Schedule, words: tuple[str, str]) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +31,7 @@ class Options:
     clocks: str
     seed: int
     records: Path | None
+    warm_start: Path | None
     time_budget_s: float | None
     workers: int | None
     quiet: bool
@@ -50,12 +49,22 @@ class Options:
         checked_objective(self.objective)
         devices.open(self.target)
         RecordStore(self.records).close()
+        if self.warm_start is not None:
+            RecordStore(self.warm_start, create=False).close()
 
     def tune(self, op: Operator) -> TuningResult:
         """One run of `ekc.tune`."""
         import ekc
+        from ekc import devices
+        from ekc.search.effort import checked_effort
+        from ekc.search.workers import hired
 
-        with _workers(self.workers) as executor:
+        trials = self.trials or checked_effort(self.effort).trials
+        # Left to `ekc.tune` where nobody gave a number.
+        ours = (
+            nullcontext() if self.workers is None else hired(devices.open(self.target), trials, self.workers)
+        )
+        with ours as executor:
             return ekc.tune(
                 op,
                 target=self.target,
@@ -66,23 +75,11 @@ class Options:
                 clocks=self.clocks,
                 seed=self.seed,
                 records=self.records,
+                warm_start=self.warm_start,
                 time_budget_s=self.time_budget_s,
                 executor=executor,
                 progress=not self.quiet,
             )
-
-
-@contextmanager
-def _workers(number: int | None) -> Iterator[Executor | None]:
-    """Threads that compile, or None to leave their number to `ekc.tune`."""
-    if number is None:
-        yield None
-        return
-    pool = ThreadPoolExecutor(number, "ekc-compile")
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 @click.command(context_settings=NEGATIVES)
@@ -106,6 +103,11 @@ def _workers(number: int | None) -> Iterator[Executor | None]:
     "--records", type=click.Path(path_type=Path), help="Keep every measurement in this SQLite file."
 )
 @click.option(
+    "--warm-start",
+    type=click.Path(path_type=Path),
+    help="Learn first from the records of other operators and devices in this file.",
+)
+@click.option(
     "--time-budget",
     "time_budget_s",
     type=float,
@@ -113,7 +115,9 @@ def _workers(number: int | None) -> Iterator[Executor | None]:
     help="End with the best so far (per layer).",
 )
 @click.option(
-    "--workers", type=click.IntRange(1, 1024), help="Threads that compile; the winner is the same for any."
+    "--workers",
+    type=click.IntRange(1, 1024),
+    help="How many compile at a time (one per core if nothing is said); the winner is the same for any.",
 )
 @click.option(
     "--out", type=click.Path(path_type=Path), default=OUT, show_default=True, help="Folder for the kernel."

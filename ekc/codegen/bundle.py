@@ -61,7 +61,7 @@ def export(
 
 def _facts(compiled: CompiledKernel, schedule: Schedule, told: Mapping[str, str]) -> dict[str, Any]:
     """What the templates print."""
-    op = schedule.op
+    op = schedule.program.op
     output = op.outputs[0]
     given = {t.name for t in (*op.inputs, output)}
     kept = [op.tensors[x] for x in dict.fromkeys(a for launch in compiled.launches for a in launch.arguments)]
@@ -74,6 +74,7 @@ def _facts(compiled: CompiledKernel, schedule: Schedule, told: Mapping[str, str]
         "arch": compiled.arch,
         "inputs": [_tensor(t) for t in op.inputs],
         "output": _tensor(output),
+        "unordered": ", ".join(schedule.program.unordered),
         "workspace": [_tensor(op.tensors[x]) | {"offset": offset} for x, offset in offsets.items()],
         "workspace_bytes": total,
         "launches": [

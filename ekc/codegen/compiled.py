@@ -27,7 +27,7 @@ class Footprint:
 
     tensor: str
     kind: str
-    """"load" or "store"."""
+    """"load", "store" or "atomic"."""
     tensor_bytes: int
     block_bytes: float
     """Distinct bytes one block touches."""

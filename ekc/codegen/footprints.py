@@ -12,7 +12,8 @@ def footprints(kernel: Kernel) -> tuple[Footprint, ...]:
     nest = kernel.nest
     reads = [(tensor, "load", forms) for tensor, forms in global_reads(nest).items()]
     found = []
-    for tensor, kind, forms in (*reads, (nest.output.name, "store", global_writes(nest))):
+    how = "atomic" if nest.atomic else "store"
+    for tensor, kind, forms in (*reads, (nest.output.name, how, global_writes(nest))):
         spec = kernel.tensors[tensor]
         block_bytes = min(float(block_elements(forms, nest)) * spec.dtype.bytes, float(spec.bytes))
         used = {name for read in forms for form in read for name in form.variables()}

@@ -8,14 +8,17 @@ from dataclasses import dataclass, replace
 
 from ekc.codegen.cache import cached_compile
 from ekc.codegen.compiled import CompiledKernel, Launch
+from ekc.codegen.copy_views import declaration
 from ekc.codegen.footprints import footprints
 from ekc.codegen.indices import index_lines
 from ekc.codegen.nvrtc import NvrtcOutput
 from ekc.codegen.render import render
+from ekc.codegen.scope import Scope
 from ekc.codegen.shared_memory import asked_for, shared_declarations
 from ekc.codegen.tensor_views import lane_lines, needed
 from ekc.codegen.types import helpers
-from ekc.codegen.views import Views, declaration
+from ekc.codegen.views import views
+from ekc.codegen.walks import walks
 from ekc.ir.async_copy import COMMIT, COPIES, WAIT, has_async_copies
 from ekc.ir.footprint import global_reads
 from ekc.ir.limits import Limits, shared_bytes
@@ -47,11 +50,12 @@ def generate(schedule: Schedule, limits: Limits | None = None) -> Generated:
     copies = [COPIES[n] for n in sorted({n for tree in trees for n in _copied_bytes(tree)})]
     values = {
         "header": header(schedule),
-        "types": helpers(schedule.op),
+        "types": helpers(schedule.program.op),
         "copies": copies,
         "commit": COMMIT,
         "wait": WAIT,
         **needed([*trees]),
+        "walking": any(walks(tree) for tree in trees),
         "swizzled": any(int(b.swizzle) > 1 for tree in trees for b in tree.buffers),
     }
     return Generated(render("kernel.cu.j2", kernels=blocks, **values), tuple(launches))
@@ -74,8 +78,8 @@ def compile_schedule(schedule: Schedule, arch: str = "sm_80", limits: Limits | N
 
 def assemble(schedule: Schedule, made: Generated, output: NvrtcOutput) -> CompiledKernel:
     """Generated text and what NVRTC made of it, as one value."""
-    op = schedule.op
-    left = {n.output.name for n in schedule.program.nests} - {t.name for t in op.outputs}
+    op, program = schedule.op, schedule.program
+    left = {n.output.name for n in program.nests} - {t.name for t in op.outputs}
     return CompiledKernel(
         name=op.name,
         cuda_source=made.source,
@@ -86,7 +90,7 @@ def assemble(schedule: Schedule, made: Generated, output: NvrtcOutput) -> Compil
         nvrtc_version=output.nvrtc_version,
         launches=made.launches,
         resources=tuple(output.resources[x.name] for x in made.launches),
-        workspace_bytes=sum(op.tensors[name].bytes for name in left),
+        workspace_bytes=sum(program.op.tensors[name].bytes for name in left),
         flops=op.flops,
         min_bytes=op.min_bytes,
         inputs=op.inputs,
@@ -122,8 +126,8 @@ def _arguments(kernel: Kernel) -> tuple[str, ...]:
 
 
 def _kernel_text(kernel: Kernel, launch: Launch) -> dict[str, object]:
-    views = Views(kernel)
-    names = views.names
+    scope = Scope.of(kernel)
+    names = scope.names
     out = launch.arguments[-1]
     parameters = [
         f"{'' if t == out else 'const '}{kernel.tensors[t].dtype.cuda}* __restrict__ {names[t]}"
@@ -139,5 +143,5 @@ def _kernel_text(kernel: Kernel, launch: Launch) -> dict[str, object]:
         "parameters": parameters,
         "declarations": [*shared_declarations(kernel, names), *own],
         "indices": [*index_lines(kernel, names), *lane_lines(kernel)],
-        "body": views.nodes(kernel.body),
+        "body": views(scope, kernel.body),
     }

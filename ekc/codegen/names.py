@@ -25,8 +25,9 @@ alignof and_eq asm bitand bitor char16_t char32_t char8_t co_await co_return co_
 const_cast consteval constexpr constinit decltype dynamic_cast explicit friend mutable noexcept not_eq
 nullptr or_eq reinterpret_cast requires static_assert static_cast thread_local typeid typename wchar_t
 xor xor_eq NULL NAN INFINITY EOF linux unix dim3 float2 float4 uint2 uint4 to_float to_half expf sqrtf
-rsqrtf tanhf erff fabsf fmaxf fminf floorf bf16_t to_bf16 to_tf32 to_int8 abs
+rsqrtf tanhf erff fabsf fmaxf fminf floorf bf16_t atomicAdd to_bf16 to_tf32 to_int8 abs
 copy_async_4 copy_async_8 copy_async_16 commit_copies wait_copies swizzled shared_memory
+kept shared_place shared_at
 matrix_row matrix_low matrix_high load_matrices_2 load_matrices_4 load_matrices_2_transposed
 load_matrices_4_transposed mma_m16n8k16_float16 mma_m16n8k16_bfloat16 mma_m16n8k8_tf32 mma_m16n8k32_int8
 """
@@ -36,7 +37,7 @@ RESERVED = frozenset(_WORDS.split())
 
 def _derived(c_name: str) -> tuple[str, ...]:
     """Names that a pipeline makes: of the loop counter, of the fetched tile, and of copies of a tile."""
-    return f"{c_name}_now", f"{c_name}_next", f"{c_name}_copy", f"{c_name}_slot"
+    return f"{c_name}_now", f"{c_name}_next", f"{c_name}_copy", f"{c_name}_slot", f"{c_name}_spent"
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ class Names:
         for i, s in enumerate(region.segments):
             axes = {axis_of.get(a, "") if isinstance(a, str) else "" for a, _ in s.terms}
             axis = axes.pop() if len(axes) == 1 else ""
+            axis = axis.replace("+", "_") if s.joint else axis
             free = axis.isidentifier() and axis not in _LOCALS | RESERVED and not self._takes(axis)
             names.append(axis if free else f"d{i}")
         return names
@@ -137,7 +139,7 @@ class Names:
         """`A[(i_0 * 128 + d0) * 4096 + d1]` or `A_shared[d1][d0]`."""
         if access.buffer is not None:
             return self.cell(access.buffer, access.cell)
-        return f"{self[access.spec.name]}[{self._offset(access)}]"
+        return f"{self[access.spec.name]}[{self.offset(access)}]"
 
     def cell(self, buffer: Buffer, cell: tuple[Linear, ...], copy: str = "") -> str:
         """An element of a buffer; `copy` picks the copy of a pipelined one."""
@@ -148,7 +150,8 @@ class Names:
         which = f"[{copy}]" if copy else ""
         return f"{self[buffer.name]}{which}{inside}"
 
-    def _offset(self, access: Access) -> str:
+    def offset(self, access: Access) -> str:
+        """Elements from the start of a tensor, `(i_0 * 128 + d0) * 4096 + d1`."""
         wide = access.spec.elements > _INT_MAX
         parts = []
         for form, stride, extent in zip(access.index, access.spec.strides, access.spec.shape, strict=True):

@@ -24,4 +24,4 @@ def steady(text: dict[str, Any], region: Region) -> dict[str, Any]:
     parts = [line.removesuffix(";").split(" = ") for line in text["coordinates"]]
     lines = [f"{name} = {value.replace('element', at)}" for name, value in parts]
     lines[0] += f" + round * {step // below}"
-    return text | {"coordinates": [f"{line};" for line in lines]}
+    return text | {"coordinates": [f"{line};" for line in lines], "slowest": step // below}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ekc.codegen.names import Names
 from ekc.ir.access import Buffer
 from ekc.ir.limits import STATIC_SHARED
@@ -35,10 +37,21 @@ def shared_declarations(kernel: Kernel, names: Names) -> list[str]:
 
 def array_sizes(buffer: Buffer) -> str:
     """`[2][8][132]`: its copies and the extents as stored; a swizzled tile has one extent."""
+    extents = _extents(buffer)
+    if int(buffer.copies) > 1:
+        extents.insert(0, int(buffer.copies))
+    return "".join(f"[{s}]" for s in extents)
+
+
+def copy_elements(buffer: Buffer) -> int:
+    """Elements from one copy of a tile to the next."""
+    return math.prod(_extents(buffer))
+
+
+def _extents(buffer: Buffer) -> list[int]:
+    """Of one copy."""
     extents = [int(s) for s in buffer.sizes] if int(buffer.swizzle) == 1 else [int(buffer.elements)]
     if buffer.scope == "shared" and len(extents) == 1:
         # A row by itself: the next copy must start where a vector may, and of 12 bytes the compiler reads 16.
         extents[0] = int(buffer.bytes) // int(buffer.copies) // buffer.dtype.bytes
-    if int(buffer.copies) > 1:
-        extents.insert(0, int(buffer.copies))
-    return "".join(f"[{s}]" for s in extents)
+    return extents

@@ -7,7 +7,7 @@ from typing import Any
 
 from ekc.codegen.indices import digit
 from ekc.codegen.names import Names
-from ekc.ir.access import moved
+from ekc.ir.access import Access, moved
 from ekc.ir.dtypes import BFLOAT16, FLOAT16, TF32, DType, dtype_of
 from ekc.ir.fragment_loads import HIGH, LANES, LOW, ROW, fit, held, pairs, pointed
 from ekc.ir.linear import Linear
@@ -45,7 +45,8 @@ def _load_text(load: MatrixLoad) -> dict[str, str]:
     registers = [f"r{i}" for i in range(load.count)]
     return {
         "name": _load_name(load),
-        "parameters": ", ".join([*(f"unsigned int& {r}" for r in registers), "const void* row"]),
+        "parameters": ", ".join(f"unsigned int& {r}" for r in registers),
+        "registers": ", ".join(registers),
         "ptx": load.ptx,
         "outputs": ", ".join(f'"=r"({r})' for r in registers),
     }
@@ -80,10 +81,22 @@ def _matrix_load(node: FragmentNode) -> MatrixLoad | None:
     return MatrixLoad(node.registers * int(pairs(node)), not found.along) if found.any else None
 
 
-def fragment_text(node: FragmentNode, names: Names, copy: str) -> dict[str, Any]:
-    """A fragment's registers and how they are filled; `copy` picks the copy of a pipelined tile."""
+def rows_of(node: FragmentNode) -> Access | None:
+    """The row that a lane points at, in terms of its number's parts; None where no instruction fits."""
+    load = _matrix_load(node)
+    return moved(node.source, pointed(node, load.transposed, filled(node) > 1)) if load else None
+
+
+def with_lane_parts(names: Names) -> Names:
+    """Names that know the parts of a lane's number."""
+    return names.also(_PARTS)
+
+
+def fragment_text(node: FragmentNode, names: Names, copy: str, source: str) -> dict[str, Any]:
+    """A fragment's registers and how they are filled: from `source`, where that says where a lane's rows lie,
+    else from the copy of a pipelined tile that `copy` picks."""
     name, load = names[node.stage.buffer.name], _matrix_load(node)
-    pair = int(pairs(node)) if load else 1
+    pair = filled(node)
     extents = [int(x.extent) for x in node.tiles]
     steps = [1] * len(extents)
     if pair > 1:
@@ -97,16 +110,20 @@ def fragment_text(node: FragmentNode, names: Names, copy: str) -> dict[str, Any]
         "declare": f"unsigned int {name}{''.join(f'[{n}]' for n in extents)}[{node.registers}];",
         "loops": loops,
     }
-    if load is None:
+    row = rows_of(node)
+    if load is None or row is None:
         return text | {"function": "", "words": list(_words(node, names, copy))}
-    inside = names.also(_PARTS)
-    row = moved(node.source, pointed(node, load.transposed, pair > 1))
     targets = [
         f"{_cell(node, names, fragment)}[{r}]" for fragment in range(pair) for r in range(node.registers)
     ]
     rounded = targets if node.source.dtype is TF32 else []
-    source = inside.cell(_shared(node), row.cell, copy)
+    source = source or f"&{with_lane_parts(names).cell(_shared(node), row.cell, copy)}"
     return text | {"function": _load_name(load), "targets": targets, "source": source, "rounded": rounded}
+
+
+def filled(node: FragmentNode) -> int:
+    """Fragments that one load fills."""
+    return int(pairs(node)) if _matrix_load(node) else 1
 
 
 def _shared(node: FragmentNode) -> Any:

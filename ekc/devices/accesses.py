@@ -32,7 +32,7 @@ class Access:
     space: str
     """"global" or "shared"."""
     kind: str
-    """"load" or "store"."""
+    """"load", "store" or "atomic"."""
     bytes_per_lane: int
     requests: float
     """Warp-level requests of one block over its whole life."""
@@ -91,9 +91,16 @@ def _accesses(launch: Launch, seen: Survey, times: dict[int, float], copies: set
     groups: dict[tuple[object, ...], list[tuple[Touch, float]]] = {}
     for touch in seen.touches:
         if touch.space in ("global", "shared"):
-            key = (touch.space, touch.writes, touch.argument, touch.bytes_per_lane, touch.line in copies)
+            kind = _kind(touch)
+            key = (touch.space, kind, touch.argument, touch.bytes_per_lane, touch.line in copies)
             groups.setdefault((*key, touch.sectors, touch.wavefronts), []).append((touch, times[touch.line]))
     return tuple(_access(launch, group, warps, copies) for group in groups.values())
+
+
+def _kind(touch: Touch) -> str:
+    if touch.atomic:
+        return "atomic"
+    return "store" if touch.writes else "load"
 
 
 def _access(launch: Launch, group: list[tuple[Touch, float]], warps: int, copies: set[int]) -> Access:
@@ -101,7 +108,7 @@ def _access(launch: Launch, group: list[tuple[Touch, float]], warps: int, copies
     return Access(
         tensor=launch.arguments[one.argument] if one.argument is not None else "",
         space=one.space,
-        kind="store" if one.writes else "load",
+        kind=_kind(one),
         bytes_per_lane=one.bytes_per_lane,
         requests=sum(often * touch.share * touch.requests for touch, often in group) * warps,
         sectors=one.sectors,

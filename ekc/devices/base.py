@@ -162,6 +162,18 @@ class Spreads(Protocol):
         """Time a kernel in the background; a running number says on which GPU."""
 
 
+@runtime_checkable
+class Counts(Protocol):
+    """What a device can do whose figures rest on counts of what a kernel executes: leave the counting, which
+    asks nothing of the device, to whoever compiles the kernel, in another process perhaps."""
+
+    count: Callable[[CompiledKernel], Any]
+    """A function of a module, so that it can be named to that process. Raises `EkcError`."""
+
+    def learn(self, kernel: CompiledKernel, counted: Any) -> None:
+        """Take what was counted; a kernel of which nothing was told is counted when it is timed."""
+
+
 @dataclass(frozen=True)
 class Clocks:
     """Settable SM clocks in MHz, or an empty tuple and the reason."""

@@ -62,7 +62,7 @@ def _temperature(spec: Spec, state: Steady) -> float:
 
 
 def _dynamic(spec: Spec, todo: Work, clock_mhz: float) -> tuple[Cause, ...]:
-    """By kind of event, all launches together; and what the seeded residual adds, which no event explains."""
+    """By kind of event, all launches together; and what the seeded residuals add, which no event explains."""
     voltage = spec.voltage.at(clock_mhz)
     launches = [power.dynamic_parts(spec, counted) for counted, _ in todo.launches]
     causes = []

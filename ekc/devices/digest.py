@@ -11,6 +11,19 @@ _HEADER = re.compile(r"\A(?:\s+|//[^\n]*(?:\n|\Z)|/\*.*?\*/)*", re.DOTALL)
 
 
 def digest(kernel: CompiledKernel) -> str:
-    """SHA-256 of the CUDA text without its leading comments, or of the cubin if there is no text."""
-    text = _HEADER.sub("", kernel.cuda_source, count=1)
-    return hashlib.sha256(text.encode() or kernel.cubin).hexdigest()
+    """SHA-256 of the CUDA text without its leading comments, or of the cubin if there is no more text."""
+    text = _bare(kernel.cuda_source)
+    return _sha256(text) if text else _sha256(kernel.cubin)
+
+
+def digest_of_text(cuda_source: str) -> str:
+    """The digest of the kernel that a CUDA text, more than comments, compiles to."""
+    return _sha256(_bare(cuda_source))
+
+
+def _bare(cuda_source: str) -> bytes:
+    return _HEADER.sub("", cuda_source, count=1).encode()
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ekc.codegen.compiled import Launch, Resources
-from ekc.devices.accesses import Executed
+from ekc.devices.accesses import Access, Executed
 from ekc.devices.occupancy import WARP, Occupancy
 from ekc.devices.ptx.counts import Counts
 from ekc.devices.specs import Spec
 from ekc.devices.tensor_rates import DATA_CENTER
 from ekc.devices.traffic import LINE, Resident, Traffic, traffic
+from ekc.ir.async_copy import COPIES
 
 UNROLL = 4.0
 """Loop trips whose loads ptxas issues together (estimate)."""
@@ -119,7 +120,7 @@ def events(spec: Spec, launch: Launch, resources: Resources, ran: Executed, occu
         shared_wavefronts=blocks * sum(one.requests * one.wavefronts for one in on_chip),
         shared_lane_bytes=blocks * sum(one.requests * one.bytes_per_lane * WARP for one in by_hand),
         local_requests=local,
-        lsu_cycles=blocks * sum(one.requests * _cycles(spec, one.wavefronts) for one in ran.accesses)
+        lsu_cycles=blocks * sum(one.requests * _cycles(spec, _passes(one)) for one in ran.accesses)
         + local * _cycles(spec, 1.0),
         traffic=traffic(spec, launch, ran, local, resident),
         rounds=rounds,
@@ -133,6 +134,13 @@ def _half_flops(counts: Counts, rates: Mapping[str, float]) -> float:
     """Operations of matrix instructions over the rates of their types; a type of no rate cannot run here."""
     done = {"float16": counts.tensor_half, "tf32": counts.tensor_tf32, "int8": counts.tensor_int8}
     return sum(flops / rates[name] for name, flops in done.items() if flops)
+
+
+def _passes(one: Access) -> float:
+    """Of a request through the banks that shared memory and L1 share. What a copy brings past L1 passes them
+    once, into its tile (PTX ISA, `cp.async.cg`; NVIDIA A100 whitepaper, "Asynchronous Copy")."""
+    past = one.asynchronous and one.space == "global" and one.bytes_per_lane == max(COPIES)
+    return 0.0 if past else one.wavefronts
 
 
 def _cycles(spec: Spec, wavefronts: float) -> float:

@@ -46,13 +46,14 @@ def execute(
     compiled: CompiledKernel,
     arrays: Sequence[NDArray[Any]],
     blocks: Sequence[NDArray[np.int64]] | None = None,
-    stand_ins: Mapping[str, NDArray[Any]] | None = None,
+    stand_ins: Sequence[NDArray[Any]] = (),
 ) -> tuple[LaunchRun, ...]:
     """Run all launches in order on inputs in the operator's order, under the sanitizer.
 
     `blocks` holds the linear block numbers to run of each launch (default: whole grids). What they leave
-    unwritten of a tensor between two launches is taken from `stand_ins`. Output buffers start as NaN;
-    launches that write integers run twice, as no integer says that it was never written.
+    unwritten of a tensor between two launches is taken from `stand_ins`, one for each launch but the last.
+    Output buffers start as NaN; launches that write integers run twice, as no integer says that it was never
+    written. A launch that adds to what an earlier one wrote starts from that.
     Raises `InvalidInput` for arrays of another shape or dtype than declared, `EkcError` for PTX that the
     machine cannot run.
     """
@@ -63,10 +64,9 @@ def execute(
         run = _run(compiled, one, memory, spec, None if blocks is None else blocks[number])
         runs.append(run)
         memory[spec.name] = run.output
-        if stand_ins is not None and spec.name in stand_ins:
-            memory[spec.name] = np.where(
-                run.written, run.output, stand_ins[spec.name].astype(spec.dtype.numpy)
-            )
+        if number < len(stand_ins):
+            meant = stand_ins[number].reshape(spec.shape).astype(spec.dtype.numpy)
+            memory[spec.name] = np.where(run.written, run.output, meant)
     return tuple(runs)
 
 
@@ -77,20 +77,22 @@ def _run(
     spec: TensorSpec,
     blocks: NDArray[np.int64] | None,
 ) -> LaunchRun:
-    first, *others = (_filled(compiled, one, memory, spec, blocks, n) for n in BLANKS[spec.dtype.name])
+    if spec.name in memory:
+        return _started(compiled, one, memory, memory[spec.name], blocks)
+    blanks = (blank(spec, word) for word in BLANKS[spec.dtype.name])
+    first, *others = (_started(compiled, one, memory, start, blocks) for start in blanks)
     return replace(first, written=np.logical_or.reduce([first.written, *(x.written for x in others)]))
 
 
-def _filled(
+def _started(
     compiled: CompiledKernel,
     one: Launch,
     memory: Mapping[str, NDArray[Any]],
-    spec: TensorSpec,
+    start: NDArray[Any],
     blocks: NDArray[np.int64] | None,
-    word: int,
 ) -> LaunchRun:
-    """A launch whose output starts as a word; an element that keeps it counts as not written."""
-    output = blank(spec, word)
+    """A launch whose output starts as given; an element that stays as it was counts as not written."""
+    output = start.copy()
     report = launch(
         compiled.ptx,
         one.name,
@@ -101,8 +103,8 @@ def _filled(
         blocks=blocks,
         max_instructions=_most_instructions(compiled, one),
     )
-    bits = output.view(f"u{spec.dtype.bytes}")
-    return LaunchRun(output, bits != bits.dtype.type(word), report)
+    bits = f"u{start.itemsize}"
+    return LaunchRun(output, output.view(bits) != start.view(bits), report)
 
 
 def blank(spec: TensorSpec, word: int) -> NDArray[Any]:

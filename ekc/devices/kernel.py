@@ -88,19 +88,23 @@ class Kernel:
 
     def _sent(self, device: Executes, arrays: tuple[Any, ...]) -> NDArray[Any]:
         """Run on the GPU of `device`, by way of its worker."""
-        op = self.schedule.op
+        op = self.schedule.program.op
         specs = [op.tensors[one.arguments[-1]] for one in self.launches]
         blanks = [np.empty(spec.shape, spec.dtype.numpy) for spec in specs]
         return device.execute(self.compiled, op.check_arrays(arrays), blanks)[-1]
 
     def _emulated(self, arrays: tuple[Any, ...]) -> NDArray[Any]:
         """Run by the machine made of NumPy."""
-        runs = execute(self.schedule.op, self.compiled, arrays)
-        for run in runs:
+        runs = execute(self.schedule.program.op, self.compiled, arrays)
+        written: dict[str, NDArray[np.bool_]] = {}
+        for one, run in zip(self.launches, runs, strict=True):
             if run.report.findings:
                 raise KernelFault(f"{len(run.report.findings)} findings; the first: {run.report.findings[0]}")
-            if not run.written.all():
-                missing = f"{(~run.written).sum()} of {run.written.size} elements"
+            # One that adds to its output need not change what an earlier one wrote there.
+            name = one.arguments[-1]
+            written[name] = written.get(name, False) | run.written
+            if not written[name].all():
+                missing = f"{(~written[name]).sum()} of {run.written.size} elements"
                 raise KernelFault(f"{run.report.kernel} leaves {missing} of its output unwritten")
         return runs[-1].output
 

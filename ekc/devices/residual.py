@@ -1,19 +1,32 @@
-"""Seeded draws: what no feature explains about a kernel, and the noise of repeated measurements.
+"""Seeded draws: what the models do not explain about a kernel, and the noise of repeated measurements.
 
-Sizes come from recordings of real GPUs, by what a boosted tree on all parameters leaves unexplained
-(5-fold, log scale): time 4.3 % (CLBlast GEMM on RTX 3090, robust) and 4.4 % (A100); power about 9 %
-on A100, of which the meter's own error is most, so 3 % here.
-Draws are keyed by SHA-256 of what was compiled, so that they are the same in every process.
+Real kernels lie off any formula, and kernels alike lie off it alike. So time and dynamic energy of a launch
+have two factors each. One is shared: a Gaussian process over the traits of launches, one path of it for each
+device. One is the kernel's own, keyed by SHA-256 of what was compiled. Sizes are what
+`benchmarks/simulator_fidelity.py --only residual` finds in recordings (docs/simulated-devices.md);
+docs/architecture.md says how they were decided.
 """
 
 from __future__ import annotations
 
 import hashlib
+from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
-TIME_RESIDUAL = 0.04
-POWER_RESIDUAL = 0.03
+Vector = NDArray[np.float64]
+
+SHARED_TIME = 0.09
+"""Standard deviation of the log of the shared factor, over all kinds of launches."""
+ALIKE = 1.8
+"""Octaves between traits at which most of it is still shared: the length scale of the process."""
+OWN_TIME = 0.005
+SHARED_POWER = 0.03
+"""Estimate: the recordings that our kernels can be held against have a meter too noisy to tell."""
+OWN_POWER = 0.005
+WAVES = 256
+"""Cosines that make up one path of the process."""
 
 
 def generator(*key: str | int) -> np.random.Generator:
@@ -22,11 +35,35 @@ def generator(*key: str | int) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(hashlib.sha256(joined.encode()).digest()[:16], "big"))
 
 
-def time_residual(device: str, content: str) -> float:
-    """Factor on the modelled time of one kernel."""
-    return float(np.exp(TIME_RESIDUAL * generator(device, content, "time residual").standard_normal()))
+def shared_time(device: str, traits: Vector) -> float:
+    """Factor on the modelled time of a launch of these traits `[n]`; near traits, near factors."""
+    return float(np.exp(SHARED_TIME * _path(device, "time", traits)))
 
 
-def power_residual(device: str, content: str) -> float:
-    """Factor on the modelled dynamic power of one kernel."""
-    return float(np.exp(POWER_RESIDUAL * generator(device, content, "power residual").standard_normal()))
+def shared_power(device: str, traits: Vector) -> float:
+    """Factor on the modelled dynamic energy of a launch of these traits `[n]`."""
+    return float(np.exp(SHARED_POWER * _path(device, "power", traits)))
+
+
+def own_time(device: str, content: str) -> float:
+    """Factor on the modelled time of one kernel, whatever it is like."""
+    return float(np.exp(OWN_TIME * generator(device, content, "time residual").standard_normal()))
+
+
+def own_power(device: str, content: str) -> float:
+    """Factor on the modelled dynamic energy of one kernel, whatever it is like."""
+    return float(np.exp(OWN_POWER * generator(device, content, "power residual").standard_normal()))
+
+
+def _path(device: str, what: str, traits: Vector) -> float:
+    """The path of a process of mean 0 and variance 1 at these traits."""
+    frequencies, phases = _waves(device, what, len(traits))
+    return float(np.sqrt(2.0 / WAVES) * np.sum(np.cos(frequencies @ traits + phases)))
+
+
+@cache
+def _waves(device: str, what: str, dimensions: int) -> tuple[Vector, Vector]:
+    """Random Fourier features (Rahimi and Recht, 2007) of the squared-exponential kernel."""
+    random = generator(device, "shared residual", what)
+    frequencies = random.standard_normal((WAVES, dimensions)) / ALIKE
+    return frequencies, random.uniform(0.0, 2.0 * np.pi, WAVES)

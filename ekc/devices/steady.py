@@ -12,8 +12,9 @@ from ekc.devices.digest import digest
 from ekc.devices.events import Events, events
 from ekc.devices.latency import latency, least_seconds
 from ekc.devices.occupancy import Occupancy, occupancy
-from ekc.devices.residual import power_residual, time_residual
+from ekc.devices.residual import own_power, own_time, shared_power, shared_time
 from ekc.devices.specs import Spec
+from ekc.devices.traits import traits
 from ekc.errors import DeviceError
 
 _BISECTIONS = 40
@@ -37,7 +38,8 @@ class Work:
 
     launches: tuple[tuple[Events, Occupancy], ...]
     dynamic: power.DynamicEnergy
-    time_factor: float
+    time_factors: tuple[float, ...]
+    """What the models do not explain of the time of each launch."""
 
 
 def work(spec: Spec, kernel: CompiledKernel, ran: tuple[Executed, ...]) -> Work:
@@ -46,16 +48,19 @@ def work(spec: Spec, kernel: CompiledKernel, ran: tuple[Executed, ...]) -> Work:
         _launch(spec, launch, resources, one)
         for launch, resources, one in zip(kernel.launches, kernel.resources, ran, strict=True)
     )
-    energies = [power.dynamic_energy(spec, counted) for counted, _ in launches]
-    content = digest(kernel)
-    factor = power_residual(spec.name, content)
+    content, looks = digest(kernel), [traits(counted, resident) for counted, resident in launches]
+    energies = [
+        (shared_power(spec.name, look), power.dynamic_energy(spec, counted))
+        for look, (counted, _) in zip(looks, launches, strict=True)
+    ]
+    own = own_power(spec.name, content)
     return Work(
         launches,
         power.DynamicEnergy(
-            factor * sum(energy.core_j for energy in energies),
-            factor * sum(energy.memory_j for energy in energies),
+            own * sum(factor * energy.core_j for factor, energy in energies),
+            own * sum(factor * energy.memory_j for factor, energy in energies),
         ),
-        time_residual(spec.name, content),
+        tuple(own_time(spec.name, content) * shared_time(spec.name, look) for look in looks),
     )
 
 
@@ -89,10 +94,13 @@ def steady(spec: Spec, todo: Work, asked_mhz: float) -> Steady:
 
 def _at(spec: Spec, todo: Work, clock_mhz: float) -> Steady:
     """Time and power at a clock, cap or no cap."""
-    modelled = sum(latency(spec, counted, resident, clock_mhz).seconds for counted, resident in todo.launches)
+    expected = sum(
+        factor * latency(spec, counted, resident, clock_mhz).seconds
+        for (counted, resident), factor in zip(todo.launches, todo.time_factors, strict=True)
+    )
     # A lucky residual must not carry a kernel past the physics.
     least = sum(least_seconds(spec, counted, clock_mhz) for counted, _ in todo.launches)
-    seconds = max(todo.time_factor * modelled, least)
+    seconds = max(expected, least)
     clock = power.active_clock_power(spec, clock_mhz, _busy(spec, todo))
     busy = clock + todo.dynamic.at(spec.voltage.at(clock_mhz)) / seconds
     return Steady(seconds, clock_mhz, busy, ())

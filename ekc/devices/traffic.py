@@ -14,6 +14,10 @@ LINE = 128
 LIVE_SHARE = 0.25
 """Of the lines that the survey saw read again, those that must stay at a time: it ran two trips of each of
 two loops (estimate; in the recorded GEMMs of the RTX 3090 none of these lines seems to be lost)."""
+ATOMIC_PASSES = 2
+"""L2 reads what an atomic changes, and writes it back. "Many atomics can be performed [...] nearly as quickly
+as memory loads" since Kepler (NVIDIA, Nsight 4.7 user guide, Memory Statistics - Atomics), so bytes are all
+that they cost here; that those on one address wait for each other is left out (estimate)."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ def traffic(spec: Spec, launch: Launch, ran: Executed, local: float, resident: R
 def _l2_bytes(
     launch: Launch, accesses: list[Access], blocks: int, miss: float
 ) -> dict[tuple[str, str], float]:
-    """Bytes between L1 and L2 by (tensor, kind): stores write through, loads may hit L1."""
+    """Bytes that L2 moves by (tensor, kind): stores write through, loads may hit L1."""
     distinct = {(f.tensor, f.kind): f.block_bytes for f in launch.footprints}
     asked: dict[tuple[str, str], float] = {}
     for one in accesses:
@@ -63,8 +67,12 @@ def _l2_bytes(
     result = {}
     for key, per_block in asked.items():
         floor = min(distinct.get(key, per_block), per_block) if key[1] == "load" else per_block
-        result[key] = blocks * (floor + miss * (per_block - floor))
+        result[key] = blocks * (floor + miss * (per_block - floor)) * _passes(key[1])
     return result
+
+
+def _passes(kind: str) -> int:
+    return ATOMIC_PASSES if kind == "atomic" else 1
 
 
 def _l1_miss(spec: Spec, live_lines: float, resident: Resident) -> float:
@@ -83,5 +91,6 @@ def _dram_bytes(spec: Spec, launch: Launch, asked: dict[tuple[str, str], float],
     total = 0.0
     for footprint, crossed in zip(launch.footprints, fetched, strict=True):
         ceiling = asked.get((footprint.tensor, footprint.kind), crossed)
-        total += min(max(crossed, l2.compulsory_bytes(footprint)), ceiling)
+        passed = _passes(footprint.kind) * max(crossed, l2.compulsory_bytes(footprint))
+        total += min(passed, ceiling)
     return total

@@ -15,9 +15,9 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.execute import execute
 from ekc.emulator import Finding, Report
 from ekc.ir.agreement import Agreement, compare
-from ekc.ir.evaluate import sample_blocks
 from ekc.ir.expected import Expected
 from ekc.ir.nodes import Kernel
+from ekc.ir.sampling import sample_blocks, sums
 from ekc.ir.schedule import Schedule
 from ekc.ir.tree import kernels
 
@@ -87,10 +87,11 @@ def verify(schedule: Schedule, compiled: CompiledKernel, expected: Expected, see
 
     Raises `EkcError` when the machine cannot run the PTX.
     """
-    trees = kernels(schedule.program)
+    op = schedule.program.op
+    trees, expected = kernels(schedule.program), expected.over(op)
     blocks = [sampled(tree, seed) for tree in trees]
-    between = {tree.nest.output.name: expected.tensor(tree.nest.output.name).value for tree in trees[:-1]}
-    runs = execute(schedule.op, compiled, expected.arrays, blocks, between)
+    between = [_left(expected, tree) for tree in trees[:-1]]
+    runs = execute(op, compiled, expected.arrays, blocks, between)
     return Verdict(
         tuple(
             Checked(compare(expected, tree, run.output, run.written, ids), run.report)
@@ -99,14 +100,21 @@ def verify(schedule: Schedule, compiled: CompiledKernel, expected: Expected, see
     )
 
 
+def _left(expected: Expected, tree: Kernel) -> NDArray[np.float64]:
+    """What all blocks of a launch leave in its output."""
+    spec = tree.nest.output
+    return np.zeros(spec.shape) if tree.clears else expected.tensor(spec.name).value
+
+
 def sampled(kernel: Kernel, seed: int) -> NDArray[np.int64]:
     """The linear numbers of all blocks of a small launch, of some of a large one."""
     compute = kernel.nest.compute
-    total = int(kernel.blocks)
+    total = sums(kernel)
     work = compute.flops + _PER_STORE * compute.output.elements
     count = int(WORK * total / work)
     return sample_blocks(kernel, count if count >= total else min(max(count, _FEWEST), _MOST), seed)
 
 
-def _badness(agreement: Agreement) -> tuple[bool, float]:
-    return not agreement.ok, agreement.max_error - agreement.tolerance
+def _badness(agreement: Agreement) -> tuple[bool, bool, float]:
+    # A launch without any error, such as one that clears, is not the worst of several.
+    return not agreement.ok, agreement.max_error > 0, agreement.max_error - agreement.tolerance

@@ -123,7 +123,7 @@ class Access:
     # -- checks and counts ----------------------------------------------------------------------
     def checked(self, site: Site, probe: Probe, offset: int) -> tuple[Probe, int]:
         """The probe with only lanes whose access is fine."""
-        low, high = probe.low + offset, probe.high + offset + site.size
+        low, high = probe.low + offset, probe.high + offset + site.needed(probe.space.kind)
         if probe.space.inside(low, high) and not (probe.bits | offset) & (site.size - 1):
             return probe, offset
         batch = self.batch

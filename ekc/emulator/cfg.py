@@ -5,21 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ekc.emulator.order import run_order
-from ekc.emulator.program import Address, Instruction, KernelText, Operand, Pair, Register, Symbol, Vector
+from ekc.emulator.program import Instruction, KernelText, Operand, Symbol
 from ekc.errors import EkcError
 
-_STORES = (
-    "st",
-    "red",
-    "prefetch",
-    "cp",
-    "bar",
-    "barrier",
-    "stmatrix",
-    "discard",
-    "applypriority",
-    "prefetchu",
-)
 _WARP_WIDE = ("shfl", "vote", "redux", "match", "activemask", "mma", "ldmatrix", "stmatrix", "movmatrix")
 
 
@@ -82,18 +70,10 @@ def is_warp_wide(one: Instruction) -> bool:
     return one.parts[0] in _WARP_WIDE or one.opcode.startswith("bar.warp")
 
 
-def ends_block(one: Instruction) -> bool:
-    """Whether control leaves the straight line here."""
-    root = one.parts[0]
-    return root in ("bra", "ret", "exit", "brx", "trap") or (
-        root in ("bar", "barrier") and not one.opcode.startswith(("bar.warp", "barrier.cluster"))
-    )
-
-
 def _starts(kernel: KernelText) -> list[int]:
     starts = {0, *kernel.labels.values()}
     for i, one in enumerate(kernel.code):
-        if ends_block(one):
+        if one.ends_block:
             starts.add(i + 1)
         elif is_warp_wide(one):
             starts.add(i)
@@ -102,7 +82,7 @@ def _starts(kernel: KernelText) -> list[int]:
 
 def _exit(kernel: KernelText, code: list[Instruction], after: int | None, number: dict[int, int]) -> Exit:
     last = code[-1]
-    if not ends_block(last):
+    if not last.ends_block:
         return Exit("jump", (after,)) if after is not None else Exit("exit")
     root = last.parts[0]
     if root == "bra":
@@ -136,38 +116,6 @@ def _need(after: int | None, one: Instruction) -> int:
     return after
 
 
-def names(operand: Operand) -> list[str]:
-    """Registers in an operand."""
-    if isinstance(operand, Register):
-        return [operand.name] if operand.name != "_" else []
-    if isinstance(operand, Address):
-        return names(operand.base)
-    if isinstance(operand, Vector):
-        return [n for item in operand.items for n in names(item)]
-    if isinstance(operand, Pair):
-        return names(operand.first) + names(operand.second)
-    return []
-
-
-def written(one: Instruction) -> list[str]:
-    """Registers that an instruction sets."""
-    if not one.operands or ((one.parts[0] in _STORES or ends_block(one)) and not _returns(one)):
-        return []
-    first = one.operands[0]
-    return [] if isinstance(first, Address) else names(first)
-
-
-def _returns(one: Instruction) -> bool:
-    return one.opcode.startswith(("bar.red", "barrier.red"))
-
-
-def read(one: Instruction) -> list[str]:
-    """Registers that an instruction reads, its guard included."""
-    skip = 1 if written(one) else 0
-    found = [n for operand in one.operands[skip:] for n in names(operand)]
-    return found + ([one.guard.name] if one.guard else [])
-
-
 def successors(block: Block) -> tuple[int, ...]:
     """Blocks that may come next."""
     return block.exit.targets
@@ -180,11 +128,11 @@ def live_in(found: list[Block]) -> list[set[str]]:
         use: set[str] = set()
         kill: set[str] = set()
         for one in [*block.code, *([block.exit.instruction] if block.exit.instruction else [])]:
-            use.update(n for n in read(one) if n not in kill)
+            use.update(n for n in one.reads if n not in kill)
             if one.guard is None:
-                kill.update(written(one))
+                kill.update(one.writes)
             else:
-                use.update(n for n in written(one) if n not in kill)
+                use.update(n for n in one.writes if n not in kill)
         uses.append(use)
         kills.append(kill)
     live: list[set[str]] = [set(u) for u in uses]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ekc.emulator.geometry import Geometry
 from ekc.emulator.memory import Index, Probe, gather
@@ -12,10 +13,23 @@ from ekc.emulator.sanitize import Findings
 from ekc.emulator.shelf import Site
 
 _MANY = np.int32(-1)
+_CHECKED = frozenset(("cas", "min", "max", "and", "or"))
+"""Atomics that a plain read may go before: what it tells may be old, and that costs a turn, no result. The
+loop round atomicCAS in NVIDIA's programming guide begins so, and `if (v > *m) atomicMax(m, v)`."""
+
+
+def _note(seen: NDArray[np.int32], cells: Index, blocks: Any) -> None:
+    """Who was there: a block, or several."""
+    before = seen.take(cells)
+    seen[cells] = np.where((before == 0) | (before == blocks), blocks, _MANY)
+    other = seen.take(cells) != blocks
+    if other.any():
+        seen[cells[other]] = _MANY
 
 
 class BlockConflicts:
-    """For every place of global memory: which block wrote it last, and which one read it."""
+    """For every place of global memory: which block wrote it last, which one read it, and which one changed
+    it by an atomic."""
 
     def __init__(self, findings: Findings, size: int, grain: int, fenced: bool) -> None:
         self.findings = findings
@@ -24,6 +38,10 @@ class BlockConflicts:
         """The kernel orders blocks by fences: reads of what others wrote may be right."""
         self.writer = np.zeros(size // grain + 1, np.int32)
         self.reader = np.zeros(size // grain + 1, np.int32)
+        self.changer: NDArray[np.int32] | None = None
+        """Made by the first atomic: most kernels have none."""
+        self.adder: NDArray[np.int32] | None = None
+        """The same of atomics that nobody may read beside: all but the `_CHECKED`."""
 
     def _cells(self, site: Site, probe: Probe, offset: int) -> list[Index]:
         first = probe.index(self.grain) + offset // self.grain
@@ -42,12 +60,42 @@ class BlockConflicts:
                 if bad.any():
                     self._tell(site, probe, bad, writer, offset, geometry, every, "reads what")
                     break
-            reader = self.reader.take(cells)
-            self.reader[cells] = np.where((reader == 0) | (reader == blocks), blocks, _MANY)
-            late = self.reader.take(cells)
-            other = late != blocks
-            if other.any():
-                self.reader[cells[other]] = _MANY
+            if self.adder is not None:
+                adder = self.adder.take(cells)
+                bad = (adder != 0) & (adder != blocks)
+                if bad.any():
+                    self._tell(site, probe, bad, adder, offset, geometry, every, "reads what", "added to")
+                    break
+            _note(self.reader, cells, blocks)
+
+    def atomic(
+        self, site: Site, probe: Probe, offset: int, blocks: Any, geometry: Geometry, every: Index
+    ) -> None:
+        """Note an atomic; a finding if another block wrote or read there without."""
+        if self.fenced:
+            return
+        checked = not _CHECKED.isdisjoint(site.instruction.parts)
+        rivals = [(self.writer, "wrote")] + ([] if checked else [(self.reader, "read")])
+        marks = self._marks(checked)
+        for cells in self._cells(site, probe, offset):
+            for seen, verb in rivals:
+                old = seen.take(cells)
+                bad = (old != 0) & (old != blocks)
+                if bad.any():
+                    self._tell(site, probe, bad, old, offset, geometry, every, "changes what", verb)
+                    return
+            for seen in marks:
+                _note(seen, cells, blocks)
+
+    def _marks(self, checked: bool) -> list[NDArray[np.int32]]:
+        """Where an atomic is noted; made when first needed."""
+        if self.changer is None:
+            self.changer = np.zeros_like(self.writer)
+        if checked:
+            return [self.changer]
+        if self.adder is None:
+            self.adder = np.zeros_like(self.writer)
+        return [self.changer, self.adder]
 
     def storing(
         self,
@@ -65,15 +113,14 @@ class BlockConflicts:
         changed = self._changed(site, probe, offset, values)
         for k, cells in enumerate(self._cells(site, probe, offset)):
             differs = changed[k * self.grain // int(site.code[1])]
-            for seen, what in ((self.writer, "writes what"), (self.reader, "writes what")):
-                if self.fenced and seen is self.reader:
+            for seen, verb in ((self.writer, "wrote"), (self.reader, "read"), (self.changer, "changed")):
+                if seen is None or (self.fenced and seen is self.reader):
                     continue
                 old = seen.take(cells)
                 if old.any():
                     bad = (old != 0) & (old != blocks) & differs
                     if bad.any():
-                        verb = "wrote" if seen is self.writer else "read"
-                        self._tell(site, probe, bad, old, offset, geometry, every, what, verb)
+                        self._tell(site, probe, bad, old, offset, geometry, every, "writes what", verb)
                         return
             self.writer[cells] = blocks
 

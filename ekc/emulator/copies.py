@@ -74,7 +74,8 @@ class Copies:
         lanes = source.lanes(self.batch.every)
         keep = filled[lanes] > 0
         if keep.any():
-            self.batch.access.load(number, source.moved(0, keep), offset, None, tuple(rows))
+            reading = source if keep.all() else source.moved(0, keep)
+            self.batch.access.load(number, reading, offset, None, tuple(rows))
         size = int(self.batch.decoded.shelf.sites[number].code[1])
         for k, row in enumerate(rows):
             left = np.clip(filled.astype(np.int64) - k * size, 0, size)

@@ -99,11 +99,21 @@ def sectors(addresses: Index, warps: Index, size: int) -> int:
     """Distinct 32-byte sectors that each warp touches, summed; `size` bytes a lane."""
     first = (warps << 44) + (addresses >> 5)
     spans = first if size <= 1 else np.concatenate([first, (warps << 44) + ((addresses + (size - 1)) >> 5)])
-    return _distinct(np.sort(spans))
+    return len(distinct(spans))
 
 
-def _distinct(ordered: Index) -> int:
-    return int(np.count_nonzero(ordered[1:] != ordered[:-1])) + 1 if ordered.size else 0
+def distinct(values: Index) -> Index:
+    """The values in order, each once. (`np.unique` hashes, which takes longer on so few.)"""
+    ordered = np.sort(values)
+    return ordered[_first(ordered)]
+
+
+def _first(values: Index) -> NDArray[np.bool_]:
+    """Where another value stands than before."""
+    new = np.empty(values.shape, np.bool_)
+    new[:1] = True
+    np.not_equal(values[1:], values[:-1], out=new[1:])
+    return new
 
 
 def wavefronts(addresses: Index, warps: Index, size: int) -> tuple[int, int]:
@@ -119,8 +129,7 @@ def wavefronts(addresses: Index, warps: Index, size: int) -> tuple[int, int]:
     words = max(1, size // 4)
     part = _parts(addresses, number, words)
     word = (first[:, None] + np.arange(words)).ravel()
-    key = np.sort((np.repeat(part, words) << 40) + word)
-    key = key[np.r_[True, key[1:] != key[:-1]]]
+    key = distinct((np.repeat(part, words) << 40) + word)
     count = (int(number[-1]) + 1) * words
     banks = np.bincount((key >> 40) * 32 + (key & 31), minlength=count * 32).reshape(count, 32)
     passes = banks.max(axis=1)
@@ -131,7 +140,7 @@ def _parts(addresses: Index, number: Index, words: int) -> Index:
     """Which lanes go together: a number for each, the same for lanes of one warp that share a pass."""
     if words == 1:
         return number
-    new = np.r_[True, number[1:] != number[:-1]]
+    new = _first(number)
     rank = np.arange(number.size) - np.flatnonzero(new)[np.cumsum(new) - 1]
     table = np.full((int(number[-1]) + 1, 32), -1, np.int64)
     table[number, rank] = addresses

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CodeType
 
-from ekc.emulator.cfg import Block, blocks, read, written
+from ekc.emulator.cfg import Block, blocks
 from ekc.emulator.op_arith import ARITHMETIC
 from ekc.emulator.op_bits import BITS
 from ekc.emulator.op_memory import MEMORY
@@ -63,7 +63,7 @@ def decode(module: Module, name: str, rows: Allotment = allot) -> Decoded:
     _check_declared(text)
     places, slots, early = rows(found, text.registers)
     variables = {v.name: v for v in [*module.variables, *text.variables, *text.parameters]}
-    dead = frozenset(text.registers) - {name for one in text.code for name in read(one)} | {"_"}
+    dead = frozenset(text.registers) - {name for one in text.code for name in one.reads} | {"_"}
     shelf = Shelf(module, places, dict(text.registers), variables, dead, tuple(sorted(early)))
     lines: list[str] = []
     for block in found:
@@ -75,7 +75,7 @@ def decode(module: Module, name: str, rows: Allotment = allot) -> Decoded:
 
 def _check_declared(text: KernelText) -> None:
     for one in text.code:
-        for name in read(one) + written(one):
+        for name in one.reads + one.writes:
             if name not in text.registers:
                 raise EkcError(f"PTX line {one.line}: {one.text}: register {name} is not declared")
 

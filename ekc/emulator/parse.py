@@ -2,41 +2,47 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
-from ekc.emulator.operands import Operands
-from ekc.emulator.program import (
-    TYPE_BYTES,
-    Instruction,
-    KernelText,
-    Module,
-    Operand,
-    Register,
-    Variable,
-)
-from ekc.emulator.reader import number_of, spell
-from ekc.emulator.tokens import Token, tokens
+from ekc.emulator.operands import Names
+from ekc.emulator.program import TYPE_BYTES, Instruction, KernelText, Module, Register, Variable
+from ekc.emulator.reader import Reader, number_of
+from ekc.emulator.tokens import uncommented
 from ekc.errors import EkcError
 
 _SPACES = {".global", ".const", ".shared", ".local", ".param", ".reg", ".tex"}
 _LINKAGE = {".visible", ".extern", ".weak", ".common"}
+_LABEL = re.compile(r"([%$_A-Za-z][\w$]*)\s*:(?!:)")
+_STATEMENT = re.compile(
+    r"(?:@\s*(!?)\s*([%$_A-Za-z][\w$]*)\s+)?([A-Za-z_][\w$]*+(?:(?:\.|::)[\w$]++)*+)([^;]*);"
+)
+"""Whether the guard is negated, the guard, the opcode, the operands."""
+_LOCATION = re.compile(
+    r"\d+\s+(\d+)\s+\d+"
+    r"(?:\s*,\s*(?:function_name\s+[%$_A-Za-z][\w$]*(?:\s*\+\s*\d+)?|inlined_at\s+\d+\s+\d+\s+\d+))*"
+)
+"""File, line and column, and the places where the function was inlined."""
+_NO_STATEMENT = ("{", "}", ".", "")
+"""How that begins which stands between statements; the last is the end of the text."""
 
 
 def parse(text: str) -> Module:
     """Read a PTX text; `EkcError` with the line for what is malformed or cut off."""
-    return _Parser(tokens(text)).module()
+    return _Parser(uncommented(text)).module()
 
 
-class _Parser(Operands):
-    """A recursive descent over the tokens."""
+class _Parser(Reader):
+    """A recursive descent: over tokens through declarations, over whole statements through code."""
 
-    def __init__(self, stream: list[Token]) -> None:
-        super().__init__(stream)
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.kernel, self.names = KernelText(""), Names()
         self.source_line: int | None = None
 
     # -- module ---------------------------------------------------------------------------------
     def module(self) -> Module:
-        if ".version" not in [t.text for t in self.stream[:1]]:
+        if self.peek() != ".version":
             raise EkcError("not PTX: the text does not begin with .version")
         self.take(".version")
         module = Module(self.take(), "")
@@ -91,7 +97,8 @@ class _Parser(Operands):
             depth += (word == "{") - (word == "}")
 
     def entry(self) -> KernelText:
-        self.kernel = KernelText(self.take())
+        self.names = Names()
+        self.kernel = KernelText(self.take(), registers=self.names.registers)
         self.source_line = None
         if self.accept("("):
             while not self.accept(")"):
@@ -100,7 +107,6 @@ class _Parser(Operands):
         while self.peek() != "{":
             self.performance(self.take())
         self.take("{")
-        self.scopes = []
         self.body()
         return self.kernel
 
@@ -169,11 +175,7 @@ class _Parser(Operands):
                 self.take(">")
             else:
                 names = [name]
-            for one in names:
-                own = one if len(self.scopes) == 0 else f"{one}@{len(self.kernel.registers)}"
-                if self.scopes:
-                    self.scopes[-1][one] = own
-                self.kernel.registers[own] = kind
+            self.names.declare(names, kind)
             if not self.accept(","):
                 break
         self.take(";")
@@ -182,75 +184,53 @@ class _Parser(Operands):
     def body(self) -> None:
         """Statements up to the closing brace; inner braces (inline assembly) open a scope."""
         while True:
-            word = self.peek()
-            if not word:
-                self.take("}")
-            elif word == "}":
-                self.take()
-                if not self.scopes:
+            if self.source[self.at : self.at + 1] not in _NO_STATEMENT:
+                self.statement()
+                continue
+            word = self.take() if self.peek() else self.take("}")
+            if word == "}":
+                if not self.names.nested:
                     return
-                self.scopes.pop()
+                self.names.close()
             elif word == "{":
-                self.take()
-                self.scopes.append({})
+                self.names.open()
             elif word == ".reg":
-                self.take()
                 self.registers()
             elif word in _SPACES:
-                self.take()
                 self.kernel.variables.extend(self.variables(word[1:]))
-            elif word in _LINKAGE:
-                self.take()
             elif word == ".loc":
                 self.location()
             elif word == ".pragma":
                 self.skip_past(";")
-            elif word.startswith("."):
+            elif word not in _LINKAGE:
                 raise EkcError(f"PTX line {self.line()}: unknown directive {word!r}")
-            else:
-                self.statement()
 
     def location(self) -> None:
-        self.take(".loc")
-        self.number()
-        self.source_line = self.number()
-        self.number()
-        while self.accept(","):
-            self.skip_inlined()
-
-    def skip_inlined(self) -> None:
-        """`, function_name label, inlined_at 1 2 3`."""
-        self.take()
-        while self.peek() not in (",", ";") and not self.peek().startswith((".", "@", "$")):
-            if self.at + 1 < len(self.stream) and self.stream[self.at + 1].line != self.line():
-                self.take()
-                return
-            self.take()
+        found = _LOCATION.match(self.source, self.at)
+        if found is None:
+            raise EkcError(f"PTX line {self.line()}: .loc without file, line and column")
+        self.source_line = int(found[1])
+        self.go(found.end())
 
     def statement(self) -> None:
-        first, line = self.at, self.line()
-        if self.stream[self.at].kind == "word" and self._is_label():
-            self.label(self.take())
+        """A label or an instruction."""
+        if label := _LABEL.match(self.source, self.at):
+            self.go(label.end())
+            self.label(label[1])
             return
-        guard = None
-        if self.accept("@"):
-            negated = bool(self.accept("!"))
-            guard = Register(self.resolve(self.take()), negated)
-        opcode = self.take()
-        operands: list[Operand] = []
-        while not self.accept(";"):
-            operands.append(self.operand())
-            if not self.accept(","):
-                self.take(";")
-                break
-        text = spell(self.stream[first : self.at - 1])
-        self.kernel.code.append(Instruction(opcode, guard, tuple(operands), line, self.source_line, text))
-
-    def _is_label(self) -> bool:
-        return self.at + 1 < len(self.stream) and self.stream[self.at + 1].text == ":"
+        line, match = self.line(), _STATEMENT.match(self.source, self.at)
+        if match is None:
+            word = self.peek()
+            self.skip_past(";")
+            raise EkcError(f"PTX line {line}: {word!r} where an instruction was expected")
+        negated, guarded, opcode, operands = match.groups()
+        guard = Register(self.names.resolve(guarded), bool(negated)) if guarded else None
+        found = self.names.operands(operands, line)
+        raw = self.source[match.start() : match.end() - 1]
+        self.kernel.code.append(Instruction(opcode, guard, found, line, self.source_line, raw))
+        self.go(match.end())
 
     def label(self, name: str) -> None:
-        self.take(":")
         if self.accept(".branchtargets"):
             targets = [self.take()]
             while self.accept(","):

@@ -3,6 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+from ekc.emulator.tokens import spelled
+
+_STORES = (
+    "st",
+    "red",
+    "prefetch",
+    "cp",
+    "bar",
+    "barrier",
+    "stmatrix",
+    "discard",
+    "applypriority",
+    "prefetchu",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +70,7 @@ class Pair:
 Operand = Register | Immediate | Symbol | Address | Vector | Pair
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Instruction:
     """One statement: opcode with its modifiers, guard and operands, and where it stands."""
 
@@ -63,12 +79,69 @@ class Instruction:
     operands: tuple[Operand, ...]
     line: int
     source_line: int | None
-    text: str
+    raw: str
+    """As it stands in the PTX, without the semicolon."""
 
-    @property
+    @cached_property
+    def text(self) -> str:
+        """The statement as one line, its tokens evenly spaced."""
+        return spelled(self.raw)
+
+    @cached_property
     def parts(self) -> tuple[str, ...]:
         """The opcode's words: `ld.global.f32` is ("ld", "global", "f32")."""
-        return tuple(self.opcode.split("."))
+        return words(self.opcode)
+
+    @cached_property
+    def ends_block(self) -> bool:
+        """Whether control leaves the straight line here."""
+        return _ends_block(self.opcode)
+
+    @cached_property
+    def writes(self) -> tuple[str, ...]:
+        """Registers that it sets."""
+        first = self.operands[0] if self.operands else None
+        return () if first is None or isinstance(first, Address) or _sets_none(self.opcode) else names(first)
+
+    @cached_property
+    def reads(self) -> tuple[str, ...]:
+        """Registers that it reads, its guard included."""
+        found = [n for operand in self.operands[1 if self.writes else 0 :] for n in names(operand)]
+        return (*found, self.guard.name) if self.guard else tuple(found)
+
+
+@lru_cache(maxsize=4096)
+def words(opcode: str) -> tuple[str, ...]:
+    """An opcode split at its dots."""
+    return tuple(opcode.split("."))
+
+
+@lru_cache(maxsize=4096)
+def _ends_block(opcode: str) -> bool:
+    root = words(opcode)[0]
+    return root in ("bra", "ret", "exit", "brx", "trap") or (
+        root in ("bar", "barrier") and not opcode.startswith(("bar.warp", "barrier.cluster"))
+    )
+
+
+@lru_cache(maxsize=4096)
+def _sets_none(opcode: str) -> bool:
+    """Whether the first operand of an opcode is no result."""
+    stores = words(opcode)[0] in _STORES or _ends_block(opcode)
+    return stores and not opcode.startswith(("bar.red", "barrier.red"))
+
+
+def names(operand: Operand) -> tuple[str, ...]:
+    """Registers in an operand."""
+    if isinstance(operand, Register):
+        return (operand.name,) if operand.name != "_" else ()
+    if isinstance(operand, Address):
+        return names(operand.base)
+    if isinstance(operand, Vector):
+        return tuple(n for item in operand.items for n in names(item))
+    if isinstance(operand, Pair):
+        return names(operand.first) + names(operand.second)
+    return ()
 
 
 @dataclass(frozen=True, slots=True)

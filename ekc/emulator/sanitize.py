@@ -67,7 +67,7 @@ class Bounds:
     def repair(self, site: Site, probe: Probe, offset: int, report: bool) -> Probe:
         """The lanes whose access is fine, with the offset added."""
         address = probe.address + offset
-        inside = probe.space.allowed(address, site.size)
+        inside = probe.space.allowed(address, site.needed(probe.space.kind))
         aligned = (address & (site.size - 1)) == 0
         if report:
             self._tell(site, probe, address, ~inside, "out-of-bounds")
@@ -113,7 +113,9 @@ class Written:
             done.add(key)
 
     def load(self, site: Site, probe: Probe, offset: int) -> None:
-        """Report what is read before it is written."""
+        """Report what is read before it is written. The compiler joins loads of shared halves and bytes into
+        vectors of words, so a word of such a vector is judged by what of it was written at all."""
+        joined = probe.space.kind == "shared" and site.count > 1
         done = probe.pattern.loaded if probe.pattern else None
         key = (probe.shift + offset, site.size, site.wanted)
         if done is not None and key in done:
@@ -122,7 +124,8 @@ class Written:
         for k in range(site.count):
             if site.wanted and not site.wanted[k]:
                 continue
-            bad = gather(probe, code, offset + k * int(code[1]), self.views) != self.full[code]
+            found = gather(probe, code, offset + k * int(code[1]), self.views)
+            bad = found == 0 if joined else found != self.full[code]
             if bad.any():
                 self._tell(site, probe, offset + k * int(code[1]), bad)
                 return

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ekc.emulator.cfg import ends_block, names, read, written
-from ekc.emulator.program import Address, Immediate, Instruction, KernelText, Operand, Vector
+from ekc.emulator.program import Address, Immediate, Instruction, KernelText, Operand, Vector, names
 
 
 def slice_of(text: KernelText) -> KernelText:
     """The kernel without the instructions that no branch and no address depends on. Stores write zeros."""
     writers: dict[str, list[int]] = {}
     for number, one in enumerate(text.code):
-        for name in written(one):
+        for name in one.writes:
             writers.setdefault(name, []).append(number)
     keep = [_anchors(one) for one in text.code]
     asked = {name for one, kept in zip(text.code, keep, strict=True) if kept for name in _wanted(one)}
@@ -21,7 +20,7 @@ def slice_of(text: KernelText) -> KernelText:
         for number in writers.get(left.pop(), ()):
             if not keep[number]:
                 keep[number] = True
-                new = set(read(text.code[number])) - asked
+                new = set(text.code[number].reads) - asked
                 asked |= new
                 left += new
     before = [0]
@@ -34,14 +33,14 @@ def slice_of(text: KernelText) -> KernelText:
 
 def _anchors(one: Instruction) -> bool:
     """Whether an instruction stays whatever its results are for."""
-    return ends_block(one) or one.parts[0] == "cp" or any(isinstance(o, Address) for o in one.operands)
+    return one.ends_block or one.parts[0] == "cp" or Address in map(type, one.operands)
 
 
-def _wanted(one: Instruction) -> list[str]:
+def _wanted(one: Instruction) -> tuple[str, ...]:
     """Registers that an anchor needs: all it reads, but not the data that a store writes."""
     if one.parts[0] == "st":
-        return names(one.operands[0]) + ([one.guard.name] if one.guard else [])
-    return read(one)
+        return (*names(one.operands[0]), *([one.guard.name] if one.guard else []))
+    return one.reads
 
 
 def _without_data(one: Instruction) -> Instruction:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from ekc.emulator.cfg import Block, live_in, read, successors, written
+from ekc.emulator.cfg import Block, live_in, successors
 from ekc.emulator.program import TYPE_BYTES
 
 CLASSES = {1: "H", 2: "H", 4: "W", 8: "D"}
@@ -30,7 +30,7 @@ def spans(found: list[Block]) -> tuple[dict[str, tuple[int, int]], set[str]]:
             touch(name, place)
         for one in [*block.code, *([block.exit.instruction] if block.exit.instruction else [])]:
             place += 1
-            for name in read(one) + written(one):
+            for name in one.reads + one.writes:
                 touch(name, place)
         place += 1
         for after in successors(block):
@@ -71,7 +71,7 @@ def apart(
     place: dict[str, tuple[str, int]] = {}
     for block in found:
         for one in [*block.code, *([block.exit.instruction] if block.exit.instruction else [])]:
-            for name in read(one) + written(one):
+            for name in one.reads + one.writes:
                 if name not in place:
                     kind = register_class(types[name])
                     place[name] = (kind, count.get(kind, 0))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ekc.emulator.access import Access
 from ekc.emulator.batch import Batch
 from ekc.emulator.cfg import Block
-from ekc.emulator.counters import wavefronts
+from ekc.emulator.counters import distinct, wavefronts
 from ekc.emulator.decode import Decoded, decode
 from ekc.emulator.geometry import Shape
 from ekc.emulator.memory import Probe
@@ -46,6 +46,8 @@ class Touch:
     space: str
     """"global", "shared" or "local"."""
     writes: bool
+    atomic: bool
+    """Whether it reads and changes what it writes in one step."""
     argument: int | None
     """Number of the argument whose array it touches (global)."""
     bytes_per_lane: int
@@ -82,14 +84,29 @@ def survey(
 
     `blocks`: linear numbers, x fastest. Raises `EkcError` as `launch` does.
     """
-    decoded = _decoded(ptx, kernel_name)
-    arguments = [Blank(size) for size in sizes]
-    plan = Plan(decoded, grid, block, arguments, dynamic_shared, sanitize=False, max_instructions=_BUDGET)
-    tour = _Tour(decoded, plan, np.unique(np.fromiter(blocks, np.int64)))
-    tour.run()
+    tour = toured(Tour, ptx, kernel_name, grid, block, sizes, dynamic_shared, blocks)
     found = Survey(tuple(_touches(tour)), tour.notes.live_lines())
     tour.close()
     return found
+
+
+def toured(
+    kind: type[Tour],
+    ptx: str,
+    kernel_name: str,
+    grid: Shape,
+    block: Shape,
+    sizes: Sequence[int],
+    dynamic_shared: int,
+    blocks: Iterable[int],
+) -> Tour:
+    """A tour that has run, to be closed once it was looked at; arguments as of `survey`."""
+    decoded = _decoded(ptx, kernel_name)
+    arguments = [Blank(size) for size in sizes]
+    plan = Plan(decoded, grid, block, arguments, dynamic_shared, sanitize=False, max_instructions=_BUDGET)
+    tour = kind(decoded, plan, np.unique(np.fromiter(blocks, np.int64)))
+    tour.run()
+    return tour
 
 
 @lru_cache(maxsize=1)
@@ -143,20 +160,37 @@ class _Notes:
     """Space and an address of each site."""
     passes: Counter[int] = field(default_factory=Counter)
     """Of L1, by site."""
+    seen: dict[tuple[Any, int, int], tuple[int, NDArray[np.int64], int]] = field(default_factory=dict)
+    """By pattern, width and place in a line: passes, lines, and by how much the pattern was shifted."""
     blocks: int = 1
     block_warps: int = 1
 
     def see(self, site: Site, probe: Probe, offset: int, warps: NDArray[Any]) -> None:
-        """Note an access of the active lanes."""
+        """Note an access of the active lanes; `warps` are those of all lanes."""
         self.first.setdefault(site.number, (probe.space.kind, probe.low + offset))
         if probe.space.kind == "global":
-            address = probe.address + offset
-            lines = np.unique((warps.astype(np.int64) << _WARP) + (address >> _LINE))
-            # A pass returns one register a lane, and L1 does not pack equal neighbours as shared memory does.
-            least = len(np.unique(warps)) * max(1, site.size // 4)
-            self.passes[site.number] += max(len(lines), least, wavefronts(address, warps, site.size)[0])
+            passes, lines = self._looked_at(site, probe, offset, warps)
+            self.passes[site.number] += passes
             if site.action == "load":
                 self.read(lines)
+
+    def _looked_at(
+        self, site: Site, probe: Probe, offset: int, warps: NDArray[Any]
+    ) -> tuple[int, NDArray[np.int64]]:
+        """Passes through L1, and the lines touched, each with its warp's number above `_WARP`. Both are known
+        of addresses that differ from others by a constant, if they lie in their lines alike."""
+        at = probe.shift + offset
+        key = (probe.pattern, site.size, at & ((1 << _LINE) - 1))
+        known = self.seen.get(key) if probe.pattern else None
+        if known is None:
+            address, own = probe.address + offset, warps if probe.act is None else warps[probe.act]
+            lines = distinct((own.astype(np.int64) << _WARP) + (address >> _LINE))
+            # A pass returns one register a lane, and L1 does not pack equal neighbours as shared memory does.
+            least = len(distinct(own)) * max(1, site.size // 4)
+            passes = max(len(lines), least, wavefronts(address, own, site.size)[0])
+            known = self.seen[key] = passes, lines, at
+        passes, lines, before = known
+        return passes, lines + ((at - before) >> _LINE)
 
     def read(self, lines: NDArray[np.int64]) -> None:
         """Note lines that warps load, each with its warp's number above `_WARP`."""
@@ -171,19 +205,21 @@ class _Notes:
         return int(np.count_nonzero(requests > 1)) / self.blocks
 
 
-class _NotingAccess(Access):
+class NotingAccess(Access):
+    """Accesses that are noted as well."""
+
     def count(self, site: Site, probe: Probe, offset: int) -> None:
         """Count, and note where."""
         super().count(site, probe, offset)
         batch = self.batch
-        assert isinstance(batch, _Tour)
-        batch.notes.see(site, probe, offset, self.warp[probe.lanes(batch.every)])
+        assert isinstance(batch, Tour)
+        batch.notes.see(site, probe, offset, self.warp)
 
 
-class _Tour(Batch):
+class Tour(Batch):
     """A batch whose loops end after a few trips."""
 
-    access_type = _NotingAccess
+    access_type = NotingAccess
 
     def __init__(self, decoded: Decoded, plan: Plan, ids: NDArray[np.int64]) -> None:
         self.notes = _Notes()
@@ -217,17 +253,23 @@ class _Tour(Batch):
         return 1.0 if together else float(self.came[number].mean())
 
 
-def _touches(tour: _Tour) -> list[Touch]:
-    """One entry per access that was reached; the masked form of an instruction counts with the plain one."""
+def _touches(tour: Tour) -> list[Touch]:
+    """One entry per access that was reached."""
     home = {one.line: block.number for block in tour.decoded.blocks for one in block.code}
+    return [_touch(tour, sites, home[line]) for (line, _), sites in reached(tour).items()]
+
+
+def reached(tour: Tour) -> dict[tuple[int, str], list[Site]]:
+    """By line of the PTX and action, the sites of an access that was reached: the masked form of an
+    instruction counts with the plain one."""
     groups: dict[tuple[int, str], list[Site]] = {}
     for site in tour.decoded.shelf.sites:
         if tour.access.requests[site.number]:
             groups.setdefault((site.instruction.line, site.action), []).append(site)
-    return [_touch(tour, sites, home[line]) for (line, _), sites in groups.items()]
+    return groups
 
 
-def _touch(tour: _Tour, sites: list[Site], block: int) -> Touch:
+def _touch(tour: Tour, sites: list[Site], block: int) -> Touch:
     access, one = tour.access, sites[0]
     requests = sum(access.requests[site.number] for site in sites)
     space, address = tour.notes.first[one.number]
@@ -236,6 +278,7 @@ def _touch(tour: _Tour, sites: list[Site], block: int) -> Touch:
         line=one.instruction.line,
         space=space,
         writes=one.action != "load",
+        atomic=one.action == "atom",
         argument=tour.plan.argument_at(address) if space == "global" else None,
         bytes_per_lane=one.size,
         share=tour.share(block),

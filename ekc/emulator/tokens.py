@@ -1,43 +1,34 @@
-"""PTX text cut into tokens, each with its line."""
+"""PTX text cut into tokens."""
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
-from ekc.errors import EkcError
-
-_TOKEN = re.compile(
-    r"""(?P<skip>\s+|//[^\n]*|/\*.*?\*/)
-    |(?P<string>"[^"\n]*")
+_STRING_OR_COMMENT = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+TOKEN = re.compile(
+    r"""(?P<string>"[^"\n]*")
     |(?P<number>0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|0[xX][0-9a-fA-F]+U?|\d+\.\d+|\d+U?)
     |(?P<word>[.%$_A-Za-z][\w$]*(?:(?:\.|::)[\w$]+)*)
     |(?P<mark>[{}\[\]()<>,;:@!|+\-=&*])""",
-    re.VERBOSE | re.DOTALL,
+    re.VERBOSE,
 )
 
 
-class Token(NamedTuple):
-    """A piece of text, its kind (string, number, word, mark) and its line, from 1."""
-
-    text: str
-    kind: str
-    line: int
+def uncommented(ptx: str) -> str:
+    """The text with a blank for each comment, its lines still where they were."""
+    return _STRING_OR_COMMENT.sub(_blank, ptx)
 
 
-def tokens(text: str) -> list[Token]:
-    """All tokens of a PTX text, comments left out; `EkcError` at the first strange character."""
-    text = text.rstrip("\0")
-    found: list[Token] = []
-    place, line = 0, 1
-    for match in _TOKEN.finditer(text):
-        if match.start() != place:
-            break
-        piece, kind, place = match.group(), match.lastgroup or "skip", match.end()
-        if kind == "skip":
-            line += piece.count("\n")
-        else:
-            found.append(Token(piece, kind, line))
-    if place < len(text):
-        raise EkcError(f"PTX line {line}: cannot read {text[place : place + 20].splitlines()[0]!r}")
-    return found
+def _blank(found: re.Match[str]) -> str:
+    text = found.group()
+    return text if text[0] == '"' else "\n" * text.count("\n") or " "
+
+
+def spelled(statement: str) -> str:
+    """A statement as one line, its tokens evenly spaced."""
+    text = " ".join(match.group() for match in TOKEN.finditer(statement))
+    for mark in (",", "]", "}", "|", "+"):
+        text = text.replace(f" {mark}", mark)
+    for mark in ("[", "{", "@", "!", "|", "+", "-"):
+        text = text.replace(f"{mark} ", mark)
+    return text

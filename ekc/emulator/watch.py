@@ -59,6 +59,9 @@ class Watch:
 
     def atomic(self, site: Site, probe: Probe, offset: int) -> None:
         """An atomic is about to happen."""
+        if probe.space.kind == "global":
+            blocks = self.numbers[probe.lanes(self.batch.every)]
+            self.conflicts.atomic(site, probe, offset, blocks, self.batch.geometry, self.batch.every)
         if probe.space.kind == "shared":
             self.written["shared"].load(site, probe, offset)
             self.races.note(site, probe, offset, "atomic")

@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from ekc.emulator.cfg import Block, read, written
+from ekc.emulator.cfg import Block
 from ekc.emulator.geometry import SPECIALS
 from ekc.emulator.program import (
     TYPE_BYTES,
@@ -35,7 +35,7 @@ class Writer:
         self.serial = 0
         self.wide: dict[str, int] = {}
         self.spare: list[int] = []
-        self.uses = Counter(n for one in block.code for n in read(one))
+        self.uses = Counter(n for one in block.code for n in one.reads)
         self.one: Instruction = block.code[0] if block.code else Instruction("", None, (), 0, None, "")
 
     # -- statements -----------------------------------------------------------------------------
@@ -52,7 +52,7 @@ class Writer:
 
     def _ask_whether_set(self) -> None:
         """Values that are only passed on are not asked for: merges of paths move what nobody then reads."""
-        early = [n for n in dict.fromkeys(read(self.one)) if n in self.shelf.early]
+        early = [n for n in dict.fromkeys(self.one.reads) if n in self.shelf.early]
         if early and self.one.parts[0] not in ("mov", "selp"):
             number = self.shelf.site(self.one, "other", "u4")
             for name in early:
@@ -60,15 +60,15 @@ class Writer:
 
     def end(self) -> None:
         """Forget what the instruction overwrote."""
-        for name in written(self.one):
+        for name in self.one.writes:
             if name in self.shelf.early:
                 where = f", where={self.mask}" if self.mask else ""
                 self.line(f"copyto(I{self.shelf.early.index(name)}, TRUE{where})")
-        for name in written(self.one):
+        for name in self.one.writes:
             self.probes = {key: value for key, value in self.probes.items() if key[0] != name}
             if name in self.wide:
                 self.spare.append(self.wide.pop(name))
-        for name in read(self.one):
+        for name in self.one.reads:
             self.uses[name] -= 1
             if self.uses[name] <= 0 and name in self.wide:
                 self.spare.append(self.wide.pop(name))

@@ -45,9 +45,13 @@ class Landscape:
 
         What is known well is taken at its word; where progress is hard to tell, a choice keeps its distance.
         """
-        careful = self.slowdown + CAUTION * np.maximum(0.0, self.sigma - SURE)
-        best = objective.best(policy, careful, self.saving)
+        best = objective.best(policy, careful(self.slowdown, self.sigma), self.saving)
         return len(self.gears) - 1 if best is None else best
+
+
+def careful(slowdown: Values | float, sigma: Values | float) -> Values:
+    """The slowdown that is reckoned with: what is not known well is taken for more."""
+    return np.asarray(slowdown + CAUTION * np.maximum(0.0, np.asarray(sigma) - SURE))
 
 
 def landscape(

@@ -14,14 +14,12 @@ DRIFT_PER_S = 4e-5
 MIX_DRIFT_PER_S = 1e-5
 """The same of the bytes per busy second: iterations grow and shrink, what kernels they are made of hardly
 (estimate)."""
-WATTS_ERROR = 0.005
-"""Standard error of a mean of watts, beyond that of its pace."""
 LEAST_ERROR = 0.003
 SURPRISE = 0.08
+CONTRADICTING = 0.01
+"""Share of time that what is expected of a choice may be off in any case."""
 CONTRADICTION = 2.5
 """Standard deviations between the two witnesses from which on they contradict each other."""
-SHARED = 0.5
-"""Of the error of a pace that its watts share: where work comes in no beat, so does what it draws."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +74,14 @@ class Ledger:
         """Whether no reading so far knew its pace well: work without a beat."""
         return min(known(r.pace) for r in self.defaults + self.others) > GOOD_ERROR
 
+    def contradicts(self, expected: Outcome) -> bool:
+        """Whether the last reading, against the last default alone, is quite other than was expected."""
+        seen = Ledger(self.defaults[-1:], []).outcome(self.others[-1])
+        if not np.isfinite(seen.slowdown):
+            return False
+        error = float(np.sqrt(seen.error**2 + seen.shared**2 + expected.error**2))
+        return abs(seen.slowdown - expected.slowdown) > CONTRADICTING + CONTRADICTION * error
+
     def base_error(self, at_s: float) -> float:
         """How well the default's pace is known at a moment: the standard error of the better witness."""
         errors = [self._default(at_s, witness)[1] for witness in ("beats", "moved")]
@@ -96,8 +102,9 @@ class Ledger:
         told = beats[None, :] if reading.settings.memory_mhz is not None else np.stack([beats, bytes_])
         slowdown, error, shared = _joined(told)
         watts, off = self._watts(reading.at_s)
-        share = SHARED * error if np.isfinite(error) else 0.0
-        return Outcome(slowdown, error, shared, reading.watts / watts, float(np.hypot(off, share)))
+        return Outcome(
+            slowdown, error, shared, reading.watts / watts, float(np.hypot(off, reading.watts_error))
+        )
 
     def _by(self, reading: Reading, witness: str) -> Values:
         """What one witness says: slowdown, its own error, and that of the default."""
@@ -113,7 +120,7 @@ class Ledger:
 
     def _watts(self, at_s: float) -> tuple[float, float]:
         watts = np.array([r.watts for r in self.defaults])
-        return self._at(at_s, watts, np.full(len(watts), WATTS_ERROR), DRIFT_PER_S)
+        return self._at(at_s, watts, np.array([r.watts_error for r in self.defaults]), DRIFT_PER_S)
 
     def _at(self, at_s: float, values: Values, errors: Values, drift_per_s: float) -> tuple[float, float]:
         told = np.isfinite(values) & np.isfinite(errors)

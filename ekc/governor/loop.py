@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
 from ekc.governor import phase as phases
+from ekc.governor.checks import FIRST_S, SOON_S, Checks
 from ekc.governor.events import (
     Checked,
     Ended,
@@ -18,27 +20,28 @@ from ekc.governor.events import (
     Skipped,
     Started,
 )
+from ekc.governor.explore import explore
+from ekc.governor.landscape import SURE
 from ekc.governor.ledger import SURPRISE
-from ekc.governor.measure import Held, JobEnded, Meter
-from ekc.governor.payoff import payoff
-from ekc.governor.phase import POLL_S, Model, Phase
+from ekc.governor.measure import JobEnded, Meter, Stretch
+from ekc.governor.payoff import payoff, remaining
+from ekc.governor.phase import POLL_S, Held, Model, Phase
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Actuator, Probe, Settings
-from ekc.governor.watch import CONFIRM_S, LARGE, Watch, working
+from ekc.governor.spent import affordable, spent
+from ekc.governor.watch import CONFIRM_S, LARGE, LEAST, Pulse, Watch, working
 
-SHORTEST_WINDOW_S = 10.0
-LONGEST_WINDOW_S = 40.0
 LONGEST_WAIT_S = 40.0
 """Back-off: the job is left alone so long between two looks, at most."""
-FIRST_CHECK_S = 120.0
-LONGEST_CHECK_S = 900.0
-"""The default is measured again after so long; the gap doubles from the first to the longest."""
-WORTH = 0.12
-"""Of that gap, what the default may be watched for where it is hard to tell."""
-DOUBTS = 2
-"""So many checks in a row that find another default are a change that the watch has missed."""
+WORTH = 0.08
+"""Of the gap between two checks, what the default may be watched for: what that saves is lost meanwhile."""
+VAGUE_WORTH = 0.12
+"""The same where no reading of a minute knows its pace: what is not known there ends in slowdown."""
 MOVE = 0.006
 """A check moves the clock only if by more than this share."""
+
+Verdict = Literal["agreed", "moved", "doubt"]
+"""Of a check: the choice stays, or moves, or the job was not what it used to be."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,8 @@ class _Governor:
         self._actuator = actuator
         self._meter = Meter(probe, actuator, on_event)
         self._known: list[Phase] = []
+        self._late: Held = {}
+        """Seconds of a phase that began before it was found."""
 
     def run(self) -> Outcome:
         start, joules = self._probe.now(), self._probe.energy_j()
@@ -88,9 +93,9 @@ class _Governor:
         self._start = start
         with contextlib.suppress(JobEnded):
             self._govern()
-        spent = self._probe.now() - start, self._probe.energy_j() - joules
-        self._tell(Ended(self._probe.now(), *spent))
-        return Outcome(*spent, tuple(self._known))
+        bill = self._probe.now() - start, self._probe.energy_j() - joules
+        self._tell(Ended(self._probe.now(), *bill))
+        return Outcome(*bill, tuple(self._known))
 
     def _govern(self) -> None:
         level = "large"
@@ -115,13 +120,17 @@ class _Governor:
         self._tell(Resumed(self._probe.now(), self._probe.now() - began))
 
     def _learn(self, level: str, last: Phase | None) -> Phase:
+        held: dict[Settings, float] = {}
+        self._meter.held = held
         phase = phases.begin(self._meter, self._policy, self._gears, self._tell)
         for known in self._known:
             if np.abs(phase.default / known.default - 1).max() < phases.SAME_PHASE and _alike(phase, known):
                 self._tell(Shifted(self._probe.now(), "known", 0.0))
+                self._enter(known, held)
                 self._meter.set(known.choice, "the choice for a phase seen before")
                 return known
         self._known.append(phase)
+        self._enter(phase, held)
         if level == "small" and last is not None:
             # The memory clock that suited the old work is no ground to search the new one on.
             phase.search = replace(last.search, memory_mhz=None)
@@ -132,96 +141,133 @@ class _Governor:
         if not worth.pays or not self._settable:
             self._tell(Skipped(self._probe.now(), worth.remaining_s, worth.saving_w, worth.search_s))
             return phase
-        phases.explore(self._meter, phase, self._gears, self._tell)
+        self._afford(phase)
+        explore(self._meter, phase, self._gears, self._tell)
         return phase
+
+    def _enter(self, phase: Phase, held: Held) -> None:
+        """From here on time is reckoned as that phase's, with what was measured before it was known."""
+        for settings, seconds in (*held.items(), *self._late.items()):
+            phase.held[settings] = phase.held.get(settings, 0.0) + seconds
+        self._meter.held, self._late = phase.held, {}
+
+    def _leave(self, phase: Phase, late_s: float) -> None:
+        """The phase has been over for so long: the time since then is the next one's."""
+        late = min(late_s, phase.held.get(phase.choice, 0.0))
+        if late > 0:
+            phase.held[phase.choice] -= late
+            self._late = {phase.choice: late}
+
+    def _afford(self, phase: Phase) -> None:
+        """Search and choose within what the job has left of its slowdown."""
+        elapsed = self._probe.now() - self._start
+        lasts = remaining(self._policy, elapsed)
+        budget = affordable(self._policy, elapsed, lasts, spent(self._known))
+        phase.search = replace(phase.search, policy=replace(self._policy, max_slowdown=budget))
 
     def _watch(self, phase: Phase) -> str:
         """Until the job is another; returns the level of the change."""
-        watch, held = Watch(), Held(self._probe)
-        wait, gap, checked, doubts = 0.0, FIRST_CHECK_S, self._probe.now(), 0
-        period = phase.beat.period_s if phase.beat.period_s > 0 else 8.0
-        window = float(np.clip(3 * period, SHORTEST_WINDOW_S, LONGEST_WINDOW_S))
+        watch, pulse, held = Watch(phase.look_s(), phase.expected_look()), Pulse(), Stretch(self._probe)
+        unsure = phases.expectation(phase).error > SURE
+        if phase.ledger.vague():
+            gap = SOON_S
+        else:
+            gap = max(SOON_S if unsure else FIRST_S, phase.beat.window_s() / WORTH)
+        checks = Checks(self._probe.now(), gap)
+        wait = 0.0
         while True:
+            window = phase.look_s()
             samples = self._meter.record(window)
             if phase.idle(samples):
                 self._idle()
-                held = Held(self._probe)
+                held = Stretch(self._probe)
                 continue
-            distance = watch.distance(samples)
-            if watch.deviates(distance):
-                lasting = self._confirmed(phase, watch, window)
-                held = Held(self._probe)
-                if lasting is not None:
-                    level = "large" if lasting >= LARGE else "small"
-                    self._tell(Shifted(self._probe.now(), level, lasting))
-                    return level
-                continue
-            watch.follow(samples)
-            phase.follow(samples)
-            held.add(samples)
-            if self._probe.now() - checked > gap and watch.ready():
-                sound, moved = self._check(phase, held, WORTH * gap)
-                held = Held(self._probe)
-                doubts = 0 if sound else doubts + 1
-                if doubts >= DOUBTS:
-                    self._tell(Shifted(self._probe.now(), "small", SURPRISE))
-                    return "small"
-                if moved:
-                    watch = Watch()
-                gap, wait = min(2 * gap, LONGEST_CHECK_S), 0.0
-                checked = self._probe.now() if sound else self._probe.now() - gap + CONFIRM_S
-            elif watch.ready():
+            pulse.look(self._probe.now(), phase.follow(samples))
+            off = watch.deviates(watch.distance(samples))
+            if off:
+                lasting = self._confirmed(phase, watch, pulse, window)
+                held = Stretch(self._probe)
+                if lasting >= LEAST:
+                    self._leave(phase, CONFIRM_S)
+                    return self._shifted("large" if lasting >= LARGE else "small", lasting)
+                suspected = lasting > 0 or watch.restless()
+            else:
+                watch.follow()
+                held.add(samples)
+                suspected = False
+            now = self._probe.now()
+            suspected |= pulse.gone(now)
+            if watch.ready() and checks.due(now, suspected):
+                since = now - checks.last_s
+                verdict = self._check(phase, held, checks.gap_s)
+                held, wait = Stretch(self._probe), 0.0
+                if verdict != "doubt":
+                    checks.agreed(self._probe.now())
+                elif checks.doubted(self._probe.now()):
+                    # Nobody knows when it began.
+                    self._leave(phase, since / 2)
+                    return self._shifted("small", SURPRISE)
+                if verdict == "moved" or suspected:
+                    watch, pulse = Watch(phase.look_s(), phase.expected_look()), Pulse()
+            elif watch.ready() and not off:
                 wait = min(max(window, 2 * wait), LONGEST_WAIT_S)
                 held.add(self._meter.record(wait))
 
-    def _confirmed(self, phase: Phase, watch: Watch, window: float) -> float | None:
-        """How far the job is off, if it stays so; an evaluation comes and goes."""
+    def _shifted(self, level: str, size: float) -> str:
+        self._tell(Shifted(self._probe.now(), level, size))
+        return level
+
+    def _confirmed(self, phase: Phase, watch: Watch, pulse: Pulse, window: float) -> float:
+        """How far the job is off, if it stays so, else 0; an evaluation comes and goes."""
         least = float("inf")
         until = self._probe.now() + max(CONFIRM_S, 3 * window)
         while self._probe.now() < until:
             samples = self._meter.record(window)
             if phase.idle(samples):
                 self._idle()
-                return None
+                return 0.0
+            pulse.look(self._probe.now(), phase.follow(samples))
             distance = watch.distance(samples)
             if not watch.deviates(distance):
-                return None
+                return 0.0
             least = min(least, distance)
         return least
 
     def _idle(self) -> None:
         """Limits stay as they are: the work that comes back must not be punished."""
-        began = self._probe.now()
+        began, self._meter.held, held = self._probe.now(), {}, self._meter.held
         self._tell(Idled(began))
         while not working(self._meter.record(POLL_S)):
             pass
+        self._meter.held = held
         self._tell(Resumed(self._probe.now(), self._probe.now() - began))
 
-    def _check(self, phase: Phase, held: Held, worth_s: float) -> tuple[bool, bool]:
-        """A/B/A: the choice, the default, and the choice again in what follows.
-
-        Whether the default was as it used to be, and whether the choice moved.
-        """
+    def _check(self, phase: Phase, held: Stretch, gap_s: float) -> Verdict:
+        """A/B/A: the choice, the default, and the choice again in what follows."""
         if phase.choice == Settings() or not self._settable:
-            return True, False
-        seen = held.reading(phase.beat, phase.choice) if phase.ledger.vague() else None
+            return "agreed"
+        expected = phases.expectation(phase)
+        # What is held is told by bytes, which say nothing across memory clocks.
+        by_bytes = phase.ledger.vague() and phase.choice.memory_mhz is None
+        seen = held.reading(phase.beat, phase.choice) if by_bytes else None
         if seen is not None:
             phases.note(self._meter, phase, seen, "check", self._tell)
         elif not phases.visit(self._meter, phase, phase.choice, "check", self._tell):
-            return False, False
-        if not phases.again(self._meter, phase, self._tell, worth_s):
+            return "doubt"
+        usual = self._meter.longest_s(phase.beat)
+        longest = max(VAGUE_WORTH * gap_s, usual) if phase.ledger.vague() else WORTH * gap_s
+        if not phases.again(self._meter, phase, self._tell, longest):
             # What disturbed the default may have begun before it.
             phase.ledger.others.pop()
             self._meter.set(phase.choice, "the choice after a check")
-            return False, False
-        outcomes = [phase.ledger.outcome(r) for r in phase.ledger.others if r.settings == phase.choice]
-        outcomes = [o for o in outcomes if np.isfinite(o.slowdown)]
-        if outcomes:
-            weight = np.array([1 / o.error**2 for o in outcomes])
-            mean = float(weight @ [o.slowdown for o in outcomes] / weight.sum())
-            unsure = np.hypot(1 / np.sqrt(weight.sum()), np.median([o.shared for o in outcomes]))
-            saving = float(np.mean([o.saving for o in outcomes]))
-            self._tell(Checked(self._probe.now(), mean, float(1.96 * unsure), saving))
+            return "doubt"
+        if phase.ledger.contradicts(expected):
+            phase.ledger.others.pop()
+            phase.ledger.defaults.pop()
+            self._meter.set(phase.choice, "the choice after a check")
+            return "doubt"
+        self._tell_check(phase)
+        self._afford(phase)
         before = phase.choice
         after = phases.chosen(phase)
         base = phase.search.base(phase.ledger)
@@ -230,7 +276,19 @@ class _Governor:
         if moved:
             phase.choice = after
         self._meter.set(phase.choice, "the check moved the choice" if moved else "the choice after a check")
-        return True, moved
+        return "moved" if moved else "agreed"
+
+    def _tell_check(self, phase: Phase) -> None:
+        """The mean of all checks of the choice."""
+        outcomes = [phase.ledger.outcome(r) for r in phase.ledger.others if r.settings == phase.choice]
+        outcomes = [o for o in outcomes if np.isfinite(o.slowdown)]
+        if not outcomes:
+            return
+        weight = np.array([1 / o.error**2 for o in outcomes])
+        mean = float(weight @ [o.slowdown for o in outcomes] / weight.sum())
+        unsure = np.hypot(1 / np.sqrt(weight.sum()), np.median([o.shared for o in outcomes]))
+        saving = float(np.mean([o.saving for o in outcomes]))
+        self._tell(Checked(self._probe.now(), mean, float(1.96 * unsure), saving))
 
 
 def _alike(phase: Phase, known: Phase) -> bool:

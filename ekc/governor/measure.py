@@ -11,7 +11,7 @@ import numpy as np
 from ekc.governor.events import Applied, Event
 from ekc.governor.progress import POLL_S, Beat, Steps, pace_of
 from ekc.governor.protocols import Actuator, Probe, Settings
-from ekc.governor.reading import GOOD_ERROR, Pace, Reading, known
+from ekc.governor.reading import GOOD_ERROR, WATTS_ERROR, Pace, Reading, known
 from ekc.governor.samples import Samples, joined, mean
 
 SETTLE_S = 2.0
@@ -33,6 +33,8 @@ class Meter:
         self.probe = probe
         self.actuator = actuator
         self._tell = on_event
+        self.held: dict[Settings, float] = {}
+        """Seconds under each setting; whoever wants to know puts a new one here."""
 
     def running(self) -> bool:
         """So long as nothing raises `JobEnded`."""
@@ -40,7 +42,10 @@ class Meter:
 
     def record(self, seconds: float) -> Samples:
         """Let time pass; `JobEnded` where the job does."""
+        begin = self.probe.now()
         samples = self.probe.record(seconds)
+        settings = self.actuator.settings()
+        self.held[settings] = self.held.get(settings, 0.0) + self.probe.now() - begin
         if not self.probe.running():
             raise JobEnded
         return samples
@@ -53,22 +58,28 @@ class Meter:
         self._tell(Applied(self.probe.now(), settings, why))
         self.record(SETTLE_S)
 
-    def read(self, beat: Beat, most_stretch: float, worth_s: float = 0.0) -> tuple[Reading, Beat]:
+    def read(self, beat: Beat, most_stretch: float, longest_s: float | None = None) -> tuple[Reading, Beat]:
         """One reading under the limits in force, and the beat with what it taught.
 
-        It is prolonged until its pace is known to `GOOD_ERROR`, but not beyond `LONGEST_S` or `worth_s`.
+        It is prolonged until its pace is known to `GOOD_ERROR`, but not beyond `longest_s`, by default a few
+        times its first length.
         """
         begin, joules = self.probe.now(), self.probe.energy_j()
         samples, steps = self._stretch(beat, beat.window_s())
         pace, after = pace_of(beat, samples, most_stretch, steps)
-        longest = max(worth_s, min(PROLONGED * beat.window_s(), LONGEST_S))
+        longest = self.longest_s(beat) if longest_s is None else longest_s
         while known(pace) > GOOD_ERROR and self.probe.now() - begin < longest:
             more, counted = self._stretch(beat, 0.5 * beat.window_s())
             samples, steps = joined(samples, more), steps + counted
             pace, after = pace_of(beat, samples, most_stretch, steps)
         seconds = self.probe.now() - begin
         watts = (self.probe.energy_j() - joules) / seconds
-        return reading(self.actuator.settings(), begin, seconds, watts, pace, samples), after
+        return reading(self.actuator.settings(), begin, seconds, watts, pace, samples, after), after
+
+    @staticmethod
+    def longest_s(beat: Beat) -> float:
+        """Beyond which a reading is not prolonged, as a rule."""
+        return min(PROLONGED * beat.window_s(), LONGEST_S)
 
     def _stretch(self, beat: Beat, seconds: float) -> tuple[Samples, list[Steps]]:
         """Samples of a stretch and, where hooks count steps, when the count was seen to move."""
@@ -84,7 +95,7 @@ class Meter:
         return reduce(joined, parts), seen[1:]
 
 
-class Held:
+class Stretch:
     """What was watched under one choice while nothing came between: a free reading, as long as it went on.
 
     Where work comes in no beat a reading of a minute says little, and this says more; of bytes alone, as a
@@ -107,8 +118,8 @@ class Held:
             return None
         samples = reduce(joined, self._parts)
         watts = (self._probe.energy_j() - self._joules) / seconds
-        pace, _ = pace_of(replace(beat, source="throughput"), samples, 1.0)
-        return reading(settings, self._begin, seconds, watts, pace, samples)
+        pace, after = pace_of(replace(beat, source="throughput"), samples, 1.0)
+        return reading(settings, self._begin, seconds, watts, pace, samples, after)
 
 
 def whole_w(samples: Samples, pace: Pace, counted_w: float) -> float:
@@ -124,9 +135,15 @@ def whole_w(samples: Samples, pace: Pace, counted_w: float) -> float:
 
 
 def reading(
-    settings: Settings, begin: float, seconds: float, counted_w: float, pace: Pace, samples: Samples
+    settings: Settings,
+    begin: float,
+    seconds: float,
+    counted_w: float,
+    pace: Pace,
+    samples: Samples,
+    beat: Beat,
 ) -> Reading:
-    """The means of a stretch."""
+    """The means of a stretch; `beat` knows how watts stray."""
     clocks = samples.clock_mhz[np.isfinite(samples.clock_mhz)]
     return Reading(
         settings=settings,
@@ -137,4 +154,5 @@ def reading(
         sm_util=mean(samples.sm_util),
         memory_util=mean(samples.memory_util),
         clock_mhz=float(np.median(clocks)) if len(clocks) else float("nan"),
+        watts_error=max(WATTS_ERROR, beat.draw.error(seconds)),
     )

@@ -33,7 +33,11 @@ def payoff(
     policy: Policy, elapsed_s: float, window_s: float, watts: float, saving: float = LIKELY_SAVING
 ) -> Payoff:
     """`elapsed_s`: since the governor began; `window_s`: of one reading; `watts`: at the default."""
-    told = policy.remaining_s
-    remaining = max(elapsed_s, LEAST_S) if told is None else max(0.0, told - elapsed_s)
     search = 5 * (window_s + 2.0)
-    return Payoff(remaining, search, saving * watts, SEARCH_COST * watts)
+    return Payoff(remaining(policy, elapsed_s), search, saving * watts, SEARCH_COST * watts)
+
+
+def remaining(policy: Policy, elapsed_s: float) -> float:
+    """Seconds that a job is expected to go on for."""
+    told = policy.remaining_s
+    return max(elapsed_s, LEAST_S) if told is None else max(0.0, told - elapsed_s)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import Protocol
 
 import numpy as np
 
-from ekc.governor import objective
-from ekc.governor.events import Chosen, CountersRead, Event, Measured, PeriodFound, Predicted
+from ekc.governor.events import CountersRead, Event, Measured, PeriodFound, Predicted
 from ekc.governor.knob import SM, knob_of
 from ekc.governor.landscape import Beliefs
 from ekc.governor.ledger import DRIFT_PER_S, Ledger, Outcome
@@ -18,11 +18,11 @@ from ekc.governor.period import find_period
 from ekc.governor.policy import Policy
 from ekc.governor.progress import CLEAR, Beat, beat_of, pace_of, stepping
 from ekc.governor.protocols import Gears, Settings
-from ekc.governor.reading import UNTOLD, Reading, known
+from ekc.governor.reading import UNTOLD, Reading
 from ekc.governor.samples import Samples, joined, mean
 from ekc.governor.search import Search
 from ekc.governor.tempo import tempo
-from ekc.governor.watch import longest_idle_s, signature, working
+from ekc.governor.watch import lifted, longest_idle_s, signature, working
 
 FIRST_S = 15.0
 LONGEST_FIRST_S = 75.0
@@ -33,8 +33,6 @@ COUNTER_S = (4.0, 25.0)
 IDLE_S = 8.0
 """Without a kernel for so long, and for longer than an iteration, a job is idle."""
 IDLE_PERIODS = 1.5
-MEMORY_USE = 12.0
-"""Percent of memory use above which a lower memory clock is not tried."""
 TRIES = 2
 POLL_S = 2.0
 """Between two looks whether work has come back."""
@@ -42,10 +40,17 @@ OFFBEAT = 0.01
 """How much a period may differ between two looks at the default, beyond its error and drift."""
 OTHER_WORK = 0.05
 """How much the bytes per busy second of one work may differ between two looks, beyond their errors."""
+CONFIRMED = 3
+"""So many defaults agree on a period: chance does not."""
+SHORTEST_LOOK_S = 10.0
+LONGEST_LOOK_S = 40.0
+APERIODIC_LOOK_S = 24.0
+"""Looks at a job under its choice."""
 SAME_PHASE = 0.04
 """Two defaults closer than this are of one phase."""
 
 Tell = Callable[[Event], None]
+Held = dict[Settings, float]
 
 
 class Model(Protocol):
@@ -72,6 +77,8 @@ class Phase:
     """Its signature at the default limits."""
     choice: Settings = field(default_factory=Settings)
     top_memory_mhz: int = 0
+    held: Held = field(default_factory=dict)
+    """Seconds under each setting."""
 
     def most_stretch(self, settings: Settings) -> float:
         """How much longer an iteration can be under these limits."""
@@ -83,16 +90,44 @@ class Phase:
             memory += use * (self.top_memory_mhz / settings.memory_mhz - 1)
         return max(1.0, base / (self.search.knob.of(settings) or base)) * memory
 
-    def follow(self, samples: Samples) -> None:
+    def follow(self, samples: Samples) -> bool | None:
         """Let the beat drift with the job: what is seen under the choice says how long the default would
-        be."""
+        be. Whether the beat was there; None where that cannot be told."""
         if self.beat.source != "period":
-            return
+            return None
         expected = 1 + expectation(self).slowdown
         found = tempo(samples, self.beat.period_s * expected, 0.97, 1.03)
-        if found is not None and found.clarity >= CLEAR:
+        if found is None:
+            return None
+        if found.clarity >= CLEAR:
             drifted = found.seconds / expected
             self.beat = replace(self.beat, period_s=0.7 * self.beat.period_s + 0.3 * drifted)
+        return found.clarity >= CLEAR / 2
+
+    def look_s(self) -> float:
+        """Whole iterations under the choice, as a part of one scatters; without a beat as long as a few."""
+        if not self.beat.period_s > 0:
+            return APERIODIC_LOOK_S
+        period = self.beat.period_s * (1 + expectation(self).slowdown)
+        fewest, most = (max(1, ceil(SHORTEST_LOOK_S / period)), max(1, int(LONGEST_LOOK_S / period)))
+        return period * min(max(3, fewest), most)
+
+    def expected_look(self) -> np.ndarray | None:
+        """The signature of the last reading under the limits nearest to the choice."""
+        gear, knob = self.search.knob.of(self.choice), self.search.knob
+        if gear is None:
+            return None
+        memory = self.choice.memory_mhz
+        read = [r for r in self.ledger.others if r.settings.memory_mhz == memory and knob.of(r.settings)]
+        if not read:
+            return None
+        last = min(reversed(read), key=lambda r: abs((knob.of(r.settings) or gear) - gear))
+        return lifted(last.watts, last.sm_util, last.memory_util)
+
+    def confirmed(self) -> bool:
+        """Whether the beat was found again at the default as it had been: it is one, and where it is gone the
+        job is another."""
+        return sum(r.pace.beats > 0 for r in self.ledger.defaults) >= CONFIRMED
 
     def idle(self, samples: Samples) -> bool:
         """Whether a stretch stood still."""
@@ -118,7 +153,7 @@ def begin(meter: Meter, policy: Policy, gears: Gears, tell: Tell) -> Phase:
         seconds = meter.probe.now() - start
         pace, beat = pace_of(beat, samples, 1.05)
         watts = (meter.probe.energy_j() - joules) / seconds
-        first = reading(Settings(), start, seconds, watts, pace, samples)
+        first = reading(Settings(), start, seconds, watts, pace, samples, beat)
     tell(PeriodFound(meter.probe.now(), beat.verdict, beat.period_s, beat.source))
     knob = knob_of(gears)
     search = Search(policy, knob, knob.gears(gears), Beliefs(knob.time, knob.power))
@@ -146,36 +181,14 @@ def count(meter: Meter, phase: Phase, model: Model | None, tell: Tell) -> None:
     tell(Predicted(meter.probe.now(), where, *expected, model.trained_on))
 
 
-def explore(meter: Meter, phase: Phase, gears: Gears, tell: Tell) -> None:
-    """Search SM clocks, then memory clocks where there are several, and put the choice in force."""
-    start, joules = meter.probe.now(), meter.probe.energy_j()
-    points = len(phase.ledger.others)
-    while (place := phase.search.next(phase.ledger)) is not None:
-        settings = phase.search.knob.settings(phase.search.gears[place], phase.search.memory_mhz)
-        if not visit(meter, phase, settings, "candidate", tell):
-            break
-        last = phase.ledger.others[-1]
-        if phase.ledger.base_error(last.at_s) > max(0.008, 0.8 * known(last.pace)):
-            again(meter, phase, tell)
-    if len(phase.ledger.defaults) == 1 and phase.ledger.others:
-        again(meter, phase, tell)
-    phase.choice = chosen(phase)
-    if gears.memory_mhz and _memory_may_pay(phase):
-        _explore_memory(meter, phase, gears, tell)
-    meter.set(phase.choice, "the choice")
-    expected = expectation(phase)
-    spent = meter.probe.now() - start, meter.probe.energy_j() - joules
-    visited = len(phase.ledger.others) - points
-    tell(Chosen(meter.probe.now(), phase.choice, expected.slowdown, expected.saving, visited, *spent))
-
-
 def visit(meter: Meter, phase: Phase, settings: Settings, purpose: str, tell: Tell) -> bool:
     """Read the job under some limits. A stretch into which something came between does not count; False where
     it was so each time."""
     meter.set(settings, purpose)
     for _ in range(TRIES):
-        seen, phase.beat = meter.read(phase.beat, phase.most_stretch(settings))
+        seen, beat = meter.read(phase.beat, phase.most_stretch(settings))
         if not _disturbed(phase, seen):
+            phase.beat = beat
             note(meter, phase, seen, purpose, tell)
             return True
         while not working(meter.record(POLL_S)):
@@ -190,22 +203,24 @@ def note(meter: Meter, phase: Phase, seen: Reading, purpose: str, tell: Tell) ->
     tell(Measured(meter.probe.now(), seen, purpose, outcome.slowdown, outcome.saving))
 
 
-def again(meter: Meter, phase: Phase, tell: Tell, worth_s: float = 0.0) -> bool:
+def again(meter: Meter, phase: Phase, tell: Tell, longest_s: float | None = None) -> bool:
     """Measure the default once more: what drifts meanwhile is then known. False where it was disturbed.
 
-    `worth_s`: so much longer than usual is worth it where progress is hard to tell.
+    `longest_s`: as in `Meter.read`.
     """
     meter.set(Settings(), "the default again")
-    seen, phase.beat = meter.read(phase.beat, 1.05, worth_s)
+    seen, beat = meter.read(phase.beat, 1.05, longest_s)
     if _disturbed(phase, seen):
         return False
-    if phase.beat.source == "period" and _offbeat(phase, seen):
-        if _other_work(phase, seen):
+    if _offbeat(phase, seen):
+        if phase.beat.source == "steps" or phase.confirmed():
             return False
         phase.beat = Beat("throughput", verdict="aperiodic")
         phase.ledger.distrust_beats()
         seen = replace(seen, pace=replace(seen.pace, beats=UNTOLD, beats_error=UNTOLD, period_s=UNTOLD))
         tell(PeriodFound(meter.probe.now(), "aperiodic", UNTOLD, "throughput"))
+    else:
+        phase.beat = beat
     if seen.pace.period_s > 0:
         phase.beat = replace(phase.beat, period_s=seen.pace.period_s)
     phase.ledger.defaults.append(seen)
@@ -214,24 +229,32 @@ def again(meter: Meter, phase: Phase, tell: Tell, worth_s: float = 0.0) -> bool:
 
 
 def _disturbed(phase: Phase, seen: Reading) -> bool:
-    """Whether the stretch stood still for a while, or something else ran."""
-    return seen.sm_util < 30 * phase.ledger.sm_util() or phase.ledger.surprising(seen)
+    """Whether the stretch stood still for a while, or something else ran: it teaches nothing then."""
+    idle = seen.sm_util < 30 * phase.ledger.sm_util()
+    return idle or phase.ledger.surprising(seen) or _other_work(phase, seen)
 
 
 def _offbeat(phase: Phase, seen: Reading) -> bool:
-    """Whether a period that was found is not there, or another, when looked for again."""
+    """Whether the beat at the default is not there, or another than at the last one and than what was
+    followed under the choice since. Steps that are too few to tell are no other beat."""
+    if phase.beat.source not in ("steps", "period"):
+        return False
     last = [r for r in phase.ledger.defaults if r.pace.beats > 0]
     if not last or not seen.pace.beats > 0:
-        return True
+        return phase.beat.source == "period"
     errors = float(np.hypot(last[-1].pace.beats_error, seen.pace.beats_error))
-    allowed = OFFBEAT + 3 * errors + DRIFT_PER_S * (seen.at_s - last[-1].at_s)
-    return abs(seen.pace.beats / last[-1].pace.beats - 1) > allowed
+    drift = DRIFT_PER_S * (seen.at_s - last[-1].at_s)
+    off = abs(seen.pace.beats / last[-1].pace.beats - 1) > OFFBEAT + 3 * errors + drift
+    if phase.beat.source == "steps":
+        return off
+    return off and abs(seen.pace.beats * phase.beat.period_s - 1) > OFFBEAT + 3 * errors
 
 
 def _other_work(phase: Phase, seen: Reading) -> bool:
-    """Whether the bytes differ as well as the period: an evaluation, say, and no proof that there is no
-    period."""
-    last = [r.pace for r in phase.ledger.defaults if np.isfinite(r.pace.moved)]
+    """Whether other bytes are moved than last under the same limits: in an evaluation, say, which proves
+    nothing of the period either."""
+    before = [r for r in phase.ledger.defaults + phase.ledger.others if r.settings == seen.settings]
+    last = [r.pace for r in before if np.isfinite(r.pace.moved)]
     if not last or not np.isfinite(seen.pace.moved):
         return False
     errors = float(np.hypot(last[-1].moved_error, seen.pace.moved_error))
@@ -247,35 +270,15 @@ def chosen(phase: Phase) -> Settings:
 
 def expectation(phase: Phase) -> Outcome:
     """What the choice is believed to do."""
-    gear = phase.search.knob.of(phase.choice)
+    return believed(phase, phase.choice)
+
+
+def believed(phase: Phase, settings: Settings) -> Outcome:
+    """What limits are believed to do, at the memory clock of the search."""
+    gear = phase.search.knob.of(settings)
     if gear is None:
         return Outcome(0.0, 0.0, 0.0, 1.0, 0.0)
     now = phase.search.landscape(phase.ledger)
     place = int(np.searchsorted(now.gears, gear))
     slowdown, saving = float(now.slowdown[place]), float(now.saving[place])
     return Outcome(slowdown, float(now.sigma[place]), 0.0, (1 - saving) / (1 + slowdown), 0.0)
-
-
-def _memory_may_pay(phase: Phase) -> bool:
-    use = float(np.mean([r.memory_util for r in phase.ledger.defaults]))
-    return phase.beat.source in ("steps", "period") and use < MEMORY_USE
-
-
-def _explore_memory(meter: Meter, phase: Phase, gears: Gears, tell: Tell) -> None:
-    """Step down the memory clock at the chosen SM clock while that is allowed and better."""
-    policy = phase.search.policy
-    best, standing = expectation(phase), phase.choice
-    top = gears.memory_mhz[-1]
-    for memory in reversed([m for m in gears.memory_mhz if m < 0.9 * top]):
-        settings = replace(standing, memory_mhz=memory)
-        if not visit(meter, phase, settings, "candidate", tell):
-            return
-        now = phase.ledger.outcome(phase.ledger.others[-1])
-        if not np.isfinite(now.slowdown) or objective.violation(policy, now.slowdown, now.saving) > 0:
-            return
-        if objective.score(policy, now.slowdown, now.saving) >= objective.score(
-            policy, best.slowdown, best.saving
-        ):
-            return
-        best, phase.choice = now, settings
-        phase.search = replace(phase.search, memory_mhz=memory)

@@ -22,7 +22,8 @@ LEAST_MEMORY = 3.0
 BLOCK_S = 2.5
 FLOOR = 0.002
 """No pace is known better than this share."""
-FEWEST_BLOCKS = 3
+FEWEST_BLOCKS = 2
+"""How far they stray is pooled over the phase, so two teach something."""
 POLL_S = 0.2
 """How often the count of steps is looked at."""
 FEWEST_STEPS = 3
@@ -65,6 +66,8 @@ class Beat:
     """How the beat strays (`Tempo.wander`)."""
     uneven: Straying = Straying()
     """The same of the bytes that are moved."""
+    draw: Straying = Straying()
+    """The same of the watts that are drawn."""
 
     def window_s(self) -> float:
         """How long a reading must be, at least."""
@@ -108,27 +111,36 @@ def pace_of(
 
     `most_stretch`: how much longer than at the default an iteration can be at most.
     """
+    told, beat = _beats(beat, samples, most_stretch, steps)
+    # Blocks of whole iterations as they are now: parts of one, as those of the default's length, tell other
+    # work.
+    period = told.period_s if told.period_s > 0 else beat.period_s
+    moved, uneven = _moved(samples, period)
+    beat = replace(beat, uneven=beat.uneven.after(uneven), draw=beat.draw.after(_drawn(samples, period)))
+    if not np.isfinite(moved):
+        return told, beat
     lasted = float(samples.time_s[-1] - samples.time_s[0])
-    moved, uneven = _moved(samples, beat.period_s)
-    beat = replace(beat, uneven=beat.uneven.after(uneven))
-    moved_error = max(2 * FLOOR, beat.uneven.error(lasted)) if np.isfinite(moved) else UNTOLD
-    rest = Pace(moved=moved, moved_error=moved_error)
+    return replace(told, moved=moved, moved_error=max(2 * FLOOR, beat.uneven.error(lasted))), beat
+
+
+def _beats(beat: Beat, samples: Samples, most_stretch: float, steps: Sequence[Steps]) -> tuple[Pace, Beat]:
+    """What beats tell alone."""
     if beat.source == "steps":
-        return _stepped(rest, beat, steps)
+        return _stepped(beat, steps)
     if beat.source != "period":
-        return rest, beat
+        return Pace(), beat
     found = tempo(samples, beat.period_s, 0.95, 1.05 * most_stretch)
     if found is None or found.clarity < CLEAR / 2:
-        return rest, beat
+        return Pace(), beat
     beat = replace(beat, wander=beat.wander.after(found.wander))
-    error = max(FLOOR, beat.wander.error(lasted))
-    return replace(rest, beats=1 / found.seconds, beats_error=error, period_s=found.seconds), beat
+    error = max(FLOOR, beat.wander.error(float(samples.time_s[-1] - samples.time_s[0])))
+    return Pace(beats=1 / found.seconds, beats_error=error, period_s=found.seconds), beat
 
 
-def _stepped(rest: Pace, beat: Beat, steps: Sequence[Steps]) -> tuple[Pace, Beat]:
+def _stepped(beat: Beat, steps: Sequence[Steps]) -> tuple[Pace, Beat]:
     """From the first step that was seen to end to the last one."""
     if len(steps) < FEWEST_STEPS:
-        return rest, beat
+        return Pace(), beat
     seconds, done = steps[-1].at_s - steps[0].at_s, steps[-1].count - steps[0].count
     late = POLL_S**2 / 12
     blocks = steps[:: max(1, len(steps) // STEP_BLOCKS)]
@@ -138,15 +150,13 @@ def _stepped(rest: Pace, beat: Beat, steps: Sequence[Steps]) -> tuple[Pace, Beat
     strayed = float(((lasted - usual) ** 2).sum() / max(1, len(lasted) - 1)) - 2 * late
     beat = replace(beat, wander=beat.wander.after(max(0.0, strayed) / float(lasted.mean())))
     error = float(np.hypot(beat.wander.error(seconds), np.sqrt(2 * late) / seconds))
-    return replace(rest, beats=done / seconds, beats_error=max(FLOOR, error)), beat
+    return Pace(beats=done / seconds, beats_error=max(FLOOR, error), period_s=seconds / done), beat
 
 
 def _moved(samples: Samples, period_s: float) -> tuple[float, float]:
     """Memory use per busy second, and how that strays, as a share: from blocks, of whole periods if there
     are."""
-    length = BLOCK_S if not period_s > 0 else period_s * max(1.0, np.ceil(BLOCK_S / period_s))
-    edges = np.searchsorted(samples.time_s, np.arange(samples.time_s[0], samples.time_s[-1] + 1e-9, length))
-    spans = [slice(a, b) for a, b in pairwise(edges) if b - a > 1]
+    length, spans = _blocks(samples, period_s)
     moving = np.array([mean(samples.memory_util[span]) for span in spans])
     busy = np.array([mean(samples.sm_util[span]) for span in spans]) / 100
     if len(spans) < FEWEST_BLOCKS or not mean(moving) >= LEAST_MEMORY or not mean(busy) > 0:
@@ -155,3 +165,20 @@ def _moved(samples: Samples, period_s: float) -> tuple[float, float]:
     # A ratio of sums: what a block moves beyond what it should for the time it was busy.
     off = moving - rate * busy
     return rate, float(np.nansum(off**2) / (len(off) - 1)) / mean(moving) ** 2 * length
+
+
+def _drawn(samples: Samples, period_s: float) -> float:
+    """How watts stray, as a share: variance of the mean of blocks, times their length."""
+    length, spans = _blocks(samples, period_s)
+    watts = np.array([mean(samples.power_w[span]) for span in spans])
+    watts = watts[np.isfinite(watts)]
+    if len(watts) < FEWEST_BLOCKS or not watts.mean() > 0:
+        return UNTOLD
+    return float(np.var(watts, ddof=1)) / float(watts.mean()) ** 2 * length
+
+
+def _blocks(samples: Samples, period_s: float) -> tuple[float, list[slice]]:
+    """Seconds of a block, and where blocks lie: of whole periods if there are."""
+    length = BLOCK_S if not period_s > 0 else period_s * max(1.0, np.ceil(BLOCK_S / period_s))
+    edges = np.searchsorted(samples.time_s, np.arange(samples.time_s[0], samples.time_s[-1] + 1e-9, length))
+    return length, [slice(a, b) for a, b in pairwise(edges) if b - a > 1]

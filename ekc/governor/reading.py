@@ -10,6 +10,8 @@ from ekc.governor.protocols import Settings
 UNTOLD = float("nan")
 GOOD_ERROR = 0.006
 """A pace that is known this well needs no longer look."""
+WATTS_ERROR = 0.005
+"""No mean of watts is known better than this share: a sensor sees part of the time."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Pace:
     and what the host waits for has no part in it."""
     moved_error: float = UNTOLD
     period_s: float = UNTOLD
-    """Where beats are periods."""
+    """Of one beat."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,12 @@ class Reading:
     sm_util: float
     memory_util: float
     clock_mhz: float
+    watts_error: float = WATTS_ERROR
+    """Standard error of the watts, as a share."""
 
     @property
     def period_s(self) -> float:
-        """Seconds of an iteration, where beats are periods; NaN otherwise."""
+        """Seconds of an iteration, where there are beats; NaN otherwise."""
         return self.pace.period_s
 
 

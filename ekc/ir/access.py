@@ -186,10 +186,30 @@ def moved(access: Access, move: Mapping[str, Linear]) -> Access:
     )
 
 
+def cell_within(buffer: Buffer, part: Region) -> tuple[Linear, ...]:
+    """Segment coordinates in `buffer` of the element at `#0`, `#1`, ... of a part of its region."""
+    region = buffer.region
+    if region.view is None:
+        return cell_of(buffer, part.coordinates())
+    return _cells(buffer, part.coordinates(), part)
+
+
 def cell_of(buffer: Buffer, coordinates: tuple[Linear, ...]) -> tuple[Linear, ...]:
     """Segment coordinates in `buffer` of a tensor element given by its tensor coordinates."""
+    if buffer.region.view is not None:
+        # Which element of a view a place in the tensor is has no one answer.
+        raise refuse(
+            "compute_at",
+            f"{buffer.name} as a box of the tensor",
+            "its tile cuts a joint loop",
+            "compute_at before fuse, or copy from global memory",
+        )
+    return _cells(buffer, coordinates, None)
+
+
+def _cells(buffer: Buffer, coordinates: tuple[Linear, ...], part: Region | None) -> tuple[Linear, ...]:
     region = buffer.region
-    dims = [s.dim for s in region.segments]
+    dims = [s.dim for s in region.segments if not s.joint]
     if len(set(dims)) != len(dims):
         raise refuse(
             "cache_read",
@@ -199,6 +219,9 @@ def cell_of(buffer: Buffer, coordinates: tuple[Linear, ...]) -> tuple[Linear, ..
         )
     forms = []
     for s in region.segments:
-        offset = coordinates[s.dim] - region.base[s.dim]
+        if s.joint and part is not None:
+            forms.append(part.along(s))
+            continue
+        offset = region.offset(coordinates, s.dim)
         forms.append(Linear(tuple((a, c // s.stride) for a, c in offset.terms), offset.const // s.stride))
     return tuple(forms)

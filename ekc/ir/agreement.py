@@ -90,13 +90,17 @@ def compare(
 ) -> Agreement:
     """Hold what the `blocks` (linear numbers) of a launch wrote against the reference.
 
-    `output` and `written` (which of its elements were written) have the shape of the launch's output.
+    `output` and `written` (which of its elements were written) have as many elements as the launch's output.
+    Of a launch that adds to its output, what its blocks own counts as written: adding 0 leaves no trace.
     """
-    compute = next(c for c in expected.op.computes if c.output.name == kernel.nest.output.name)
+    compute = _judged(expected.op, kernel)
+    output, written = (x.reshape(compute.output.shape) for x in (output, written.copy()))
     error, allowed, complete = 0.0, 0.0, True
     held = set(expected.op.tensors) - stored(kernel.nest)
     foreign, flat = written.copy().reshape(-1), written.reshape(-1)
     for where, owned in _parts(kernel, compute, blocks):
+        if kernel.nest.atomic:
+            flat[owned] = True
         grid = np.ix_(*where.values())
         right, got = expected.at(compute, where, held), output[grid].astype(np.float64)
         complete = complete and bool(flat[owned].all())
@@ -107,6 +111,13 @@ def compare(
         allowed = max(allowed, right.slack)
     strays = int(np.count_nonzero(foreign))
     return Agreement(error, allowed, complete, strays, len(blocks), int(kernel.blocks))
+
+
+def _judged(op: Operator, kernel: Kernel) -> Compute:
+    """The compute that says what a launch must leave in its output."""
+    if kernel.clears:
+        return kernel.nest.compute
+    return next(c for c in op.computes if c.output.name == kernel.nest.output.name)
 
 
 def _alike(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.bool_]:
@@ -135,11 +146,18 @@ def _owned(
     free = [x for x in kernel.nest.loops if not x.is_block and not x.reduction]
     points = {x.name: np.arange(int(x.extent)).reshape([-1 if y is x else 1 for y in free]) for x in free}
     shape = [int(x.extent) for x in free]
+    seen = set()
     for block in blocks.tolist():
         env: dict[str, Any] = dict(points)
+        place = []
         for loop in kernel.block_loops:
             env[loop.name] = block % int(loop.extent)
             block //= int(loop.extent)
+            place += [] if loop.reduction else [env[loop.name]]
+        # Blocks that share their sums own the same elements.
+        if tuple(place) in seen:
+            continue
+        seen.add(tuple(place))
         # The loops are those of the compute that sums; one put behind it runs over the same elements.
         index = [np.asarray(value(kernel.nest.index[a.name], env)) for a in kernel.nest.compute.spatial]
         inside: Any = True

@@ -77,8 +77,10 @@ SUMMED = (
     "shared_store_wavefronts",
     "shared_load_bytes",
     "global_load_bytes",
+    "async_copies",
 )
-"""Quantities that the walk adds up, per warp or (bytes, fma) per block."""
+"""Quantities that the walk adds up, per warp or (bytes, fma) per block. An asynchronous copy, one
+instruction, is among the requests to load and among those to store."""
 
 
 def analyse(program: Program, limits: Limits, size: int = 1) -> dict[str, NDArray[np.float64]]:
@@ -92,8 +94,9 @@ def analyse(program: Program, limits: Limits, size: int = 1) -> dict[str, NDArra
 
 def quantities(program: Program, limits: Limits) -> dict[str, Array]:
     """What `analyse` gives, a plain number where all members of a population agree."""
-    results = [_Walk(kernel, limits).run() for kernel in kernels(program)]
-    main = max(range(len(results)), key=lambda i: program.nests[i].compute.flops)
+    launches = kernels(program)
+    results = [_Walk(kernel, limits).run() for kernel in launches]
+    main = max(range(len(results)), key=lambda i: launches[i].nest.compute.flops)
     total = dict(results[main])
     for i, other in enumerate(results):
         if i != main:
@@ -155,6 +158,9 @@ class _Walk:
                     if self.kernel.nest.epilogue is not None:
                         self._epilogue(node, trips * _f(node.region.size))
                     self._write(node.target, node.vector, count, node.region)
+                    if node.atomic:
+                        # L2 reads what it changes and writes back.
+                        self.traffic.touch(node.target, "load", 1, count, node.target.guards, node.region)
                 case InitNode() if node.buffer is None:
                     self._write(node.target, 1, trips * _f(node.region.size), node.region)
                 case BarrierNode() | WaitNode():
@@ -324,7 +330,8 @@ class _Walk:
         resident = self._shape(blocks)["resident_blocks"] * self.limits.sms
         block_bytes: Array = 0.0
         dram: Array = 0.0
-        for tensor, forms in (*global_reads(nest).items(), (nest.output.name, global_writes(nest))):
+        written = [(nest.output.name, global_writes(nest))] * (2 if nest.atomic else 1)
+        for tensor, forms in (*global_reads(nest).items(), *written):
             spec = self.kernel.tensors[tensor]
             own = np.minimum(block_elements(forms, nest) * spec.dtype.bytes, float(spec.bytes))
             used = {name for form in forms for dim in form for name in dim.variables()}

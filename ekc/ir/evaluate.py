@@ -65,7 +65,8 @@ def evaluate(
     launches = kernels(program)
     for kernel in launches:
         spec = kernel.nest.output
-        memory[spec.name] = np.zeros(spec.shape, spec.dtype.numpy)
+        if not kernel.nest.atomic:
+            memory[spec.name] = np.zeros(spec.shape, spec.dtype.numpy)
         written = np.zeros(spec.shape, dtype=bool)
         chosen = blocks if kernel is launches[-1] and blocks is not None else np.arange(kernel.blocks)
         step = max(1, _POINTS_AT_ONCE // max(1, kernel.threads * _tile(kernel)))
@@ -73,22 +74,8 @@ def evaluate(
             # What lies beyond an edge is computed too, and divided by 0; nobody reads it.
             with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
                 _Blocks(kernel, memory, written, chosen[start : start + step]).run(kernel.body)
-    return Evaluation(memory[program.op.outputs[0].name], written, len(chosen), int(kernel.blocks))
-
-
-def sample_blocks(kernel: Kernel, count: int, seed: int) -> NDArray[np.int64]:
-    """The first and last block, corners of the grid of block loops, and random others: at most `count`."""
-    total = int(kernel.blocks)
-    if count >= total:
-        return np.arange(total, dtype=np.int64)
-    corners = [0]
-    below = 1
-    for loop in kernel.block_loops:
-        corners += [c + below * (int(loop.extent) - 1) for c in corners[: count // 4]]
-        below *= int(loop.extent)
-    drawn = np.random.default_rng(seed).integers(0, total, size=2 * count).tolist()
-    edges = list(dict.fromkeys([0, total - 1, *corners]))[: max(2, count * 3 // 4)]
-    return np.array(list(dict.fromkeys([*edges, *drawn]))[:count], dtype=np.int64)
+    output = program.op.outputs[0]
+    return Evaluation(memory[output.name].reshape(output.shape), written, len(chosen), int(kernel.blocks))
 
 
 def _tile(kernel: Kernel) -> int:
@@ -382,7 +369,11 @@ class _Blocks:
         result = np.asarray(ex.evaluate(node.value, axes, read), acc.numpy)
         result = converted(result, acc, node.target.dtype)
         out = self.memory[node.target.spec.name].reshape(-1)
-        out[where[mask]] = np.broadcast_to(result, where.shape)[mask]
+        result = np.broadcast_to(result, where.shape)[mask]
+        if node.atomic:
+            np.add.at(out, where[mask], result)
+        else:
+            out[where[mask]] = result
         self.written.reshape(-1)[where[mask]] = True
 
 

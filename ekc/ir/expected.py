@@ -46,6 +46,7 @@ class Expected:
     op: Operator
     arrays: tuple[Array, ...]
     _whole: dict[str, Right] = field(default_factory=dict, repr=False)
+    _over: dict[str, Expected] = field(default_factory=dict, repr=False)
 
     @cached_property
     def inputs(self) -> dict[str, Array]:
@@ -56,6 +57,12 @@ class Expected:
     def makers(self) -> dict[str, Compute]:
         """The compute that makes each tensor that is no input."""
         return {c.output.name: c for c in self.op.computes}
+
+    def over(self, op: Operator) -> Expected:
+        """What the same inputs come to over the computes of `op`, which a step may have made two of one."""
+        if op == self.op:
+            return self
+        return self._over.setdefault(op.digest, Expected(op, self.arrays))
 
     def tensor(self, name: str) -> Right:
         """All of a tensor that some compute makes; worked out once."""

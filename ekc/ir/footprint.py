@@ -14,6 +14,7 @@ from ekc.ir.linear import Extent, Linear, linearize
 from ekc.ir.operator import Compute
 from ekc.ir.program import Nest
 from ekc.ir.region import region_of
+from ekc.ir.view_footprint import distinct
 
 Forms = list[tuple[Linear, ...]]
 """The index forms of every read of one tensor."""
@@ -72,11 +73,12 @@ def global_writes(nest: Nest) -> Forms:
 
 
 def block_elements(forms: Forms, nest: Nest) -> NDArray[np.float64]:
-    """Distinct elements of a tensor that one block touches."""
+    """Distinct elements of a tensor that one block touches (of a view, `distinct` says how exactly)."""
     inner = frozenset((*(x.name for x in nest.loops if not x.is_block), *nest.reduced_inside))
     extents = nest.extents | nest.reduced_inside
     try:
-        return np.asanyarray(region_of(forms, inner, extents, nest.axis_of).size, dtype=np.float64)
+        region = region_of(forms, inner, extents, nest.axis_of)
+        return np.asanyarray(region.size if region.view is None else distinct(region), dtype=np.float64)
     except ScheduleError:
         # No staging asked for this box, so nothing is illegal: bound each read by itself.
         total = np.zeros(())

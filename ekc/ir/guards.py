@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir.access import Guard
-from ekc.ir.linear import Atom, Extent, atom_range, ceil_div
+from ekc.ir.linear import Atom, Extent, Linear, Quasi, atom_range, ceil_div
 from ekc.ir.lookup import Lookup
 from ekc.ir.warp import WARP, along
 
@@ -73,17 +73,28 @@ def reaches(names: Iterable[Atom], extents: Iterable[Extent]) -> dict[Atom, Exte
 
 def _of_one(g: Guard, extents: Mapping[str, Extent], lanes: Lanes) -> Shares:
     """Looked up by row: the index's digits as columns (values, lanes, step), its least value, its bound."""
+    form, extent = _undivided(g.form, g.extent)
     columns: list[Any] = []
-    low: Any = np.asanyarray(g.form.const)
-    for atom, coefficient in g.form.terms:
+    low: Any = np.asanyarray(form.const)
+    for atom, coefficient in form.terms:
         first, last = (np.asanyarray(v) for v in atom_range(atom, extents))
         step = np.asanyarray(coefficient)
         # A digit that counts down starts from its other end.
         low = low + step * np.where(step < 0, last, first)
         columns += [last - first + 1, np.minimum(_lanes_of(atom, lanes), last - first + 1), np.abs(step)]
-    columns += [low, np.asanyarray(g.extent)]
+    columns += [low, np.asanyarray(extent)]
     found = _COUNTED(*columns)
     return Shares(found[0], found[1])
+
+
+def _undivided(form: Linear, extent: Extent) -> tuple[Linear, Extent]:
+    """The same bounds on what a joint loop's quotient is taken of: p // 14 < 2 where p < 28."""
+    (atom, step), *more = form.terms or (("", 0),)
+    if not isinstance(atom, Quasi) or atom.op != "//" or more or np.ndim(step) or np.ndim(form.const):
+        return form, extent
+    if int(step) != 1 or int(form.const) != 0:
+        return form, extent
+    return _undivided(atom.inner, extent * atom.divisor)
 
 
 def _lanes_of(atom: Atom, lanes: Lanes) -> Any:

@@ -1,8 +1,9 @@
 """Which of the accesses a schedule writes down the compiler really issues, and how wide.
 
 Two habits of NVRTC's compiler, seen in its PTX: it keeps a value that nearby iterations share, and it
-joins neighbouring reads into one vector access. Both end at a branch, which is what a guard becomes.
-Analysis and access sites count by the same rules.
+joins neighbouring reads of shared memory into one vector access. Both end at a branch, which is what a
+guard becomes. Global memory is behind a pointer, of which it knows no more than that elements are aligned:
+reads of that are as wide as a schedule says, and no wider.
 """
 
 from __future__ import annotations
@@ -78,13 +79,13 @@ def converted_share(path: Sequence[LoopNode], access: Access, nest: Nest) -> Ext
 
 
 def merged(access: Access, written: Mapping[Atom, Written]) -> Extent:
-    """How many neighbouring reads the compiler joins into one vector access.
+    """How many neighbouring reads the compiler joins into one vector access: 1 of global memory.
 
     It joins reads of copies of the statement that make one run of neighbours, 4 or 2 at a time, where every
     other step of the address keeps them aligned. `written` gives the loops and segment coordinates whose
     extents are known.
     """
-    if access.dtype in _APART:
+    if access.buffer is None or access.dtype in _APART:
         return np.asanyarray(1)
     apart, copied = np.asanyarray(access.address.const), []
     for atom, step in access.address.terms:
@@ -99,7 +100,7 @@ def merged(access: Access, written: Mapping[Atom, Written]) -> Extent:
         return np.asanyarray(1)
     # Of the steps that join nothing, only what they do to alignment matters.
     alignment, kept = np.bitwise_and(apart, max(_WIDTHS) - 1), needed(access.guards)
-    if access.buffer is not None and access.buffer.may_swizzle:
+    if access.buffer.may_swizzle:
         # The compiler does not see that neighbours stay neighbours.
         kept = kept | (np.asanyarray(access.buffer.swizzle) != 1)
     return _MERGED(kept, alignment, *copied)[0]

@@ -97,13 +97,11 @@ class Linear:
         keep = tuple((a, c) for a, c in self.terms if not atom_variables(a) & set(names))
         return Linear(keep, self.const)
 
-    def mixed(self, names: Collection[str]) -> tuple[Quasi, ...]:
+    def only_cut(self, names: Collection[str]) -> Linear:
         """The quotients and remainders that use variables both inside and outside `names`."""
         inside = set(names)
-        return tuple(
-            a
-            for a, _ in self.terms
-            if isinstance(a, Quasi) and a.variables() & inside and a.variables() - inside
+        return Linear(
+            tuple((a, c) for a, c in self.terms if atom_variables(a) & inside and atom_variables(a) - inside)
         )
 
 
@@ -160,6 +158,36 @@ def larger(a: Extent, b: Extent) -> Extent:
 def ceil_div(a: Extent, b: Extent) -> Extent:
     """a / b rounded up."""
     return -(-a // b)
+
+
+def turns_over(atom: Quasi, name: str) -> Extent:
+    """After how many steps of a variable a quotient moves on, or a remainder starts again."""
+    within, before = deeper(atom.inner, name), 1
+    if within is None:
+        step = np.abs(np.asanyarray(dict(atom.inner.terms).get(name, 1)))
+        return atom.divisor // larger(step, 1)
+    if within.op == "//":
+        before = turns_over(within, name)
+    return smaller(before * atom.divisor, turns_over(within, name))
+
+
+def deeper(form: Linear, name: str) -> Quasi | None:
+    """The quotient or remainder in a form that a variable moves, if it does not move the form itself."""
+    if name in dict(form.terms):
+        return None
+    return next((a for a, _ in form.terms if isinstance(a, Quasi) and name in a.variables()), None)
+
+
+def moved_by(form: Linear, name: str, by: Extent) -> Extent:
+    """How far a form moves from 0 when a variable moves `by` from 0, where the others rest."""
+    total: Extent = 0
+    for atom, coefficient in form.terms:
+        if isinstance(atom, Quasi):
+            inner = moved_by(atom.inner, name, by)
+            total = total + coefficient * (inner // atom.divisor if atom.op == "//" else inner % atom.divisor)
+        elif atom == name:
+            total = total + coefficient * by
+    return total
 
 
 class NotLinear(ValueError):

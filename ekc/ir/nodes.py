@@ -159,6 +159,8 @@ class WriteNode:
     """What is written; the accumulated element itself where no compute was put behind the sum."""
     reads: dict[ex.Load, Access]
     """The reads of `value`, at segment coordinates too."""
+    atomic: bool = False
+    """Whether it is added to what is there, by atomic additions."""
 
 
 @dataclass(frozen=True)
@@ -207,6 +209,8 @@ class Kernel:
     body: tuple[Node, ...]
     buffers: tuple[Buffer, ...]
     tensors: dict[str, TensorSpec]
+    clears: bool = False
+    """Whether it only begins the output of the next launch, which adds to it."""
 
     def bound(self, level: str) -> tuple[Loop, ...]:
         """The loops on one hardware index, slowest first."""

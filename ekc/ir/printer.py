@@ -35,6 +35,7 @@ from ekc.ir.operator import Compute
 from ekc.ir.program import Loop, Program
 from ekc.ir.region import Region, Segment
 from ekc.ir.tree import kernels
+from ekc.ir.view import View
 
 _WIDEST = 68
 """A line longer than this has its remark right behind it and does not push the column."""
@@ -146,7 +147,7 @@ def _loop_remarks(node: LoopNode) -> Iterator[str]:
 def _stage(kernel: Kernel, node: StageNode) -> _Line:
     buffer, staging = node.buffer, node.staging
     if node.source.buffer is None:
-        place = _box(node.source.spec.name, buffer.region.base, buffer.region.segments)
+        place = _box(node.source.spec.name, buffer.region)
     else:
         place = _tile_box(node.source.buffer, buffer.region)
     made = f" = {staging.produced_by.body}" if staging.produced_by else ""
@@ -178,7 +179,7 @@ def _reduce(node: ReduceNode) -> _Line:
     region, compute = node.buffer.region, node.compute
     over = ", ".join(f"{a.name} < {a.extent}" for a in compute.reduction)
     told = f"{compute.combine}[{over}] {_read_from(compute.body, node)}"
-    place = _box(node.source.spec.name, region.base, region.segments)
+    place = _box(node.source.spec.name, region)
     return _Line(
         f"reduce {place} = {told} -> shared{_shape(node.buffer, 0)}",
         f"{_counted(node.staging.warps, 'warp')} an element",
@@ -230,21 +231,39 @@ def _shape(buffer: Buffer, pad: Extent) -> str:
     return f"[{', '.join(map(str, extents.values()))}{f'+{pad}' if pad else ''}]"
 
 
-def _box(name: str, base: tuple[Linear, ...], segments: Sequence[Segment]) -> str:
-    spans = [_span(form, [s for s in segments if s.dim == dim]) for dim, form in enumerate(base)]
-    return f"{name}[{', '.join(spans)}]"
+def _box(name: str, region: Region) -> str:
+    spans = [_span(form, _along(region, dim)) for dim, form in enumerate(region.told())]
+    return f"{name}[{', '.join(spans)}]{''.join(_runs(region))}"
+
+
+def _along(region: Region, dim: int) -> list[Segment]:
+    return [s for s in region.segments if s.dim == dim and not s.joint]
+
+
+def _runs(region: Region, within: View | None = None) -> Iterator[str]:
+    """Which iterations of joint loops a tile takes: `, n_p_q = n_p_q.0*64 : 64`; of those that a larger tile
+    does not cut itself."""
+    known = {run.loops for run in within.runs} if within else set()
+    for run in region.view.runs if region.view else ():
+        if run.loops not in known:
+            yield f", {run.name} = {_span(run.start, region.along_run(run.loops))}"
 
 
 def _tile_box(tile: Buffer, region: Region) -> str:
     """The part of a tile that a region copies, counted from the tile's first element."""
-    spans = []
+    spans, view = [], tile.region.view
+    known = {a for form in view.told for a, _ in form.terms} if view else set()
     for dim in tile.order:
-        along = [s for s in tile.region.segments if s.dim == dim]
+        for s in tile.region.segments:
+            if s.dim == dim and s.joint:
+                spans.append(_span(region.outside(s), region.along_run({a for a, _ in s.terms})))
+        along = _along(tile.region, dim)
         if along:
-            start = _divided(region.base[dim] - tile.region.base[dim], along[-1].stride)
-            parts = [s for s in region.segments if s.dim == dim]
-            spans.append(_span(start, parts, along[-1].stride))
-    return f"{tile.name}[{', '.join(spans)}]"
+            start = tile.region.offset(region.told(), dim)
+            start = Linear(tuple((a, c) for a, c in start.terms if a not in known), start.const)
+            start = _divided(start, along[-1].stride)
+            spans.append(_span(start, _along(region, dim), along[-1].stride))
+    return f"{tile.name}[{', '.join(spans)}]{''.join(_runs(region, view))}"
 
 
 def _divided(form: Linear, step: Extent) -> Linear:
@@ -270,9 +289,7 @@ def _init(compute: Compute, node: InitNode) -> _Line:
     if node.buffer is not None:
         return _Line(f"register {node.buffer.name}{_shape(node.buffer, 0)} = {start}")
     name = compute.output.name
-    return _Line(
-        f"{_box(name, node.region.base, node.region.segments)} = {start}", _only(name, node.target.guards)
-    )
+    return _Line(f"{_box(name, node.region)} = {start}", _only(name, node.target.guards))
 
 
 def _only(name: str, guards: Sequence[Guard]) -> str:
@@ -329,8 +346,9 @@ def _write(kernel: Kernel, node: WriteNode) -> _Line:
     told = ex.with_loads(node.value, lambda x: ex.Var(node.buffer.name) if x.tensor == held else x)
     width = _vector(node.target.spec.dtype, node.vector) if node.vector > 1 else ""
     lanes = f"lane 0 of {_names(node.lanes)}" if node.lanes else ""
-    remarks = _remarks((width, lanes, _only(name, node.target.guards)))
-    return _Line(f"write {told} -> {name}", remarks)
+    verb, how = ("add", "atomic") if node.atomic else ("write", width)
+    remarks = _remarks((how, lanes, _only(name, node.target.guards)))
+    return _Line(f"{verb} {told} -> {name}", remarks)
 
 
 def _form(form: Linear) -> str:
@@ -350,4 +368,5 @@ def _atom(atom: Atom) -> str:
     if isinstance(atom, str):
         return atom
     inner = _form(atom.inner)
-    return f"({f'({inner})' if ' ' in inner else inner} {atom.op} {atom.divisor})"
+    open_ended = " " in inner and len(atom.inner.terms) + bool(atom.inner.const) > 1
+    return f"({f'({inner})' if open_ended else inner} {atom.op} {atom.divisor})"

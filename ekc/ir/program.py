@@ -100,6 +100,8 @@ class Nest:
     store_vector: Extent = 1
     instruction: str = ""
     """The product of a warp that does the three innermost loops (tensorize)."""
+    atomic: bool = False
+    """Whether what is held is added to the output, which a launch before clears: blocks may share a sum."""
     epilogue: Compute | None = None
     """Computes put behind this one (compute_inline), as one body over its axes: it reads the finished
     element of `compute` and makes the element that is written."""
@@ -118,7 +120,7 @@ class Nest:
     def is_plain(self) -> bool:
         """Whether its loops are still the axes of its compute, nothing bound, staged, held or put behind."""
         loops = [(x.name, x.level) for x in self.loops if np.ndim(x.unroll) == 0 and x.unroll == 1]
-        touched = self.stagings or self.accumulate or self.epilogue or self.instruction
+        touched = self.stagings or self.accumulate or self.epilogue or self.instruction or self.atomic
         return not touched and loops == [(a.name, "serial") for a in self.compute.axes]
 
     @cached_property
@@ -176,6 +178,11 @@ class Program:
         names = [name for nest in self.nests for name in nest.extents]
         near = difflib.get_close_matches(str(loop), names, n=1, cutoff=0.0) or names[:1]
         raise refuse(rule, f"a loop called {loop!r}", f"the loops {', '.join(names)}", repr(near[0]))
+
+    @property
+    def unordered(self) -> tuple[str, ...]:
+        """Float outputs that blocks add to, in any order: they differ from run to run by rounding."""
+        return tuple(n.output.name for n in self.nests if n.atomic and not n.output.dtype.integer)
 
     def with_nest(self, old: Nest, new: Nest, *checks: Check) -> Program:
         """The Program with one nest replaced and the checks of a step added."""

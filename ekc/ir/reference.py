@@ -21,6 +21,7 @@ from ekc.ir.dtypes import INT8, INT32, TF32, tf32_rounded
 from ekc.ir.operator import Compute, Operator
 
 _POINTS_AT_ONCE = 1 << 23
+_MOST_SLICES = 1024
 _REDUCE: Mapping[str, Callable[..., NDArray[Any]]] = {"sum": np.sum, "max": np.max, "min": np.min}
 
 
@@ -86,7 +87,22 @@ def _contract(compute: Compute, parts: Any, tensors: Any, ranges: dict[str, NDAr
     operands += [np.ones(len(ranges[a])) for a in absent]
     names += [letters[a] for a in absent]
     out = "".join(letters[a.name] for a in compute.spatial)
-    return np.asarray(np.einsum(f"{','.join(names)}->{out}", *operands, optimize=True))
+    return _einsum(names, out, operands)
+
+
+def _einsum(names: list[str], out: str, operands: list[NDArray[Any]]) -> NDArray[Any]:
+    """`np.einsum`, by slices of an axis that all operands have: only without one it multiplies matrices."""
+    sizes = dict(zip(names[0], operands[0].shape, strict=True))
+    shared = next((x for x in out if all(x in n for n in names) and sizes[x] <= _MOST_SLICES), None)
+    text = f"{','.join(names)}->{out}"
+    if shared is None:
+        return np.asarray(np.einsum(text, *operands, optimize=True))
+    text, at = text.replace(shared, ""), [n.index(shared) for n in names]
+    slices = [
+        np.einsum(text, *(x.take(i, axis) for x, axis in zip(operands, at, strict=True)), optimize=True)
+        for i in range(sizes[shared])
+    ]
+    return np.stack(slices, out.index(shared))
 
 
 def _evaluate(e: ex.Expr, axes: list[str], tensors: Any, ranges: dict[str, NDArray[Any]]) -> NDArray[Any]:

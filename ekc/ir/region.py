@@ -3,24 +3,26 @@
 Along each dimension the touched elements are one or more *segments* (a mixed-radix number): a
 thread that owns rows 64*i.1 + i.3 with i.1 < 2, i.3 < 4 touches 2 segments by 4 elements, eight
 in all, not the 68 that lie between first and last. Where two axes meet in one dimension (a
-convolution's p + r), or several reads overlap, the hull is taken.
+convolution's p + r), or several reads overlap, the hull is taken. Where a joint loop (`fuse`) is cut by the
+tile, its quotients and remainders make no box: the tile is one of a *view* of the tensor (`ekc.ir.view`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ekc.ir.linear import Atom, Extent, Linear, Quasi, atom_range, larger, smaller, span
+from ekc.ir.linear import Atom, Extent, Linear, Quasi, atom_range, larger, smaller, span, variable
 from ekc.ir.refusal import refuse
+from ekc.ir.view import Joint, View, joint_loops, view_of
 
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """`extent` elements, `stride` apart along dimension `dim` of the tensor."""
+    """`extent` elements, `stride` apart along dimension `dim` of the tensor, or along a joint loop."""
 
     dim: int
     stride: Extent
@@ -28,6 +30,8 @@ class Segment:
     terms: tuple[tuple[Atom, Extent], ...]
     """Its coordinate as a sum of multiplier * loop variable; empty for a hull."""
     hull: bool = False
+    joint: bool = False
+    """Whether `stride` counts iterations of a joint loop."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +41,8 @@ class Region:
     base: tuple[Linear, ...]
     segments: tuple[Segment, ...]
     inner: frozenset[str]
+    view: View | None = None
+    """What joint loops add to `base`, where the region is a tile of a view."""
 
     @property
     def size(self) -> Extent:
@@ -48,14 +54,59 @@ class Region:
 
     def locate(self, index: tuple[Linear, ...]) -> tuple[Linear, ...]:
         """The coordinate along each segment of one read of the tensor."""
-        return tuple(index[s.dim] - self.base[s.dim] if s.hull else Linear(s.terms) for s in self.segments)
+        return tuple(self.offset(index, s.dim) if s.hull else Linear(s.terms) for s in self.segments)
+
+    def offset(self, index: tuple[Linear, ...], dim: int) -> Linear:
+        """How far along a dimension a place, told in loops or in coordinates of a part of it, lies from
+        where the box starts, without what the joint loops that this tile cuts add."""
+        form = index[dim]
+        if self.view is not None:
+            # A part's own coordinates are of loops inside it, and so inside this tile.
+            part = {name for name in form.variables() if name.startswith("#")}
+            form = form - form.only_cut(self.inner | part)
+        return form - self.base[dim]
 
     def coordinates(self) -> tuple[Linear, ...]:
         """Tensor coordinates of the element whose segment coordinates are the variables `#0`, `#1`, ..."""
+        if self.view is None:
+            return self.box()
+        return tuple(form + more for form, more in zip(self.box(), self.view.forms, strict=True))
+
+    def box(self) -> tuple[Linear, ...]:
+        """The coordinates without what joint loops add."""
         forms = list(self.base)
         for i, s in enumerate(self.segments):
-            forms[s.dim] = forms[s.dim] + Linear(((f"#{i}", s.stride),))
+            if not s.joint:
+                forms[s.dim] = forms[s.dim] + Linear(((f"#{i}", s.stride),))
         return tuple(forms)
+
+    def told(self) -> tuple[Linear, ...]:
+        """Where the box starts, for text: joint loops as if they had not been cut."""
+        if self.view is None:
+            return self.base
+        return tuple(form + more for form, more in zip(self.base, self.view.told, strict=True))
+
+    def along_run(self, loops: Collection[Atom]) -> list[Segment]:
+        """The segments that are pieces of one joint loop."""
+        return [s for s in self.segments if s.joint and s.terms[-1][0] in loops]
+
+    def outside(self, segment: Segment) -> Linear:
+        """`along` without the coordinates of this tile: where it starts in the larger one."""
+        own = {a for s in self.segments if s.joint for a, _ in s.terms}
+        return Linear(tuple(t for t in segment.terms if t[0] not in own))
+
+    def along(self, segment: Segment) -> Linear:
+        """The coordinate along a joint segment of a larger tile of the same view, in this one's own
+        coordinates and the loops outside."""
+        own = {a: (i, s) for i, s in enumerate(self.segments) if s.joint for a, _ in s.terms}
+        terms: list[tuple[Atom, Extent]] = []
+        for atom, step in segment.terms:
+            if atom not in own:
+                terms.append((atom, step))
+            elif atom == own[atom][1].terms[-1][0]:
+                # The loops of a segment continue each other, here as there: its finest one tells its step.
+                terms.append((f"#{own[atom][0]}", step))
+        return Linear(tuple(terms))
 
 
 def segment_cell(region: Region) -> tuple[Linear, ...]:
@@ -75,14 +126,34 @@ def region_of(
     extents, so that a population and each of its members see the same segments. `axis_of` gives
     the axis of each loop, "" for the loop of an axis of extent 1, which never moves.
     """
-    bases, segments = [], []
+    bases: list[Linear] = []
+    segments: list[Segment] = []
+    joint = joint_loops(reads, inner, axis_of)
     for dim in range(len(reads[0])):
+        for loop in joint:
+            if loop.dim == dim:
+                found = _segments(dim, loop.index.only(inner).terms, loop.index, extents)
+                segments.extend(replace(s, joint=True) for s in found)
         base, found = _dimension(dim, [read[dim] for read in reads], inner, extents, axis_of)
         bases.append(base)
         segments.extend(found)
     if not segments:
         segments.append(Segment(len(bases) - 1, 1, 1, ()))
-    return Region(tuple(bases), tuple(segments), inner)
+    return Region(tuple(bases), tuple(segments), inner, _view(reads[0], joint, segments, inner))
+
+
+def _view(
+    read: tuple[Linear, ...], joint: Sequence[Joint], segments: Sequence[Segment], inner: frozenset[str]
+) -> View | None:
+    """What joint loops add, told in segment coordinates: the finest loop of each moves by its step."""
+    if not joint:
+        return None
+    move: dict[str, Linear] = {}
+    for i, s in enumerate(segments):
+        if s.joint:
+            *others, (finest, _) = s.terms
+            move |= {str(a): Linear() for a, _ in others} | {str(finest): variable(f"#{i}")}
+    return view_of(read, joint, inner, move)
 
 
 def _dimension(
@@ -93,14 +164,6 @@ def _dimension(
     axis_of: Mapping[str, str],
 ) -> tuple[Linear, list[Segment]]:
     outside = [form.without(inner) for form in forms]
-    for form in forms:
-        if form.mixed(inner):
-            raise refuse(
-                "stage",
-                f"a region along the fused index {form.mixed(inner)[0].tag}",
-                "an index that runs wholly inside or outside",
-                "split the axes before fusing them, or stage at another loop",
-            )
     for other in outside[1:]:
         if (other - outside[0]).variables() and not _same(other, outside[0]):
             raise refuse(

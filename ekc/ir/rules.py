@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ekc.ir.access import Access
+from ekc.ir.access import MOST_BYTES, Access
 from ekc.ir.async_rules import copies_fly
+from ekc.ir.atomic_rules import added_once
 from ekc.ir.limits import Limits
-from ekc.ir.linear import Extent, Linear, larger, smaller
+from ekc.ir.linear import Atom, Extent, Linear, Quasi, atom_variables, larger, moved_by, smaller, turns_over
 from ekc.ir.nodes import FragmentNode, Kernel, LoopNode, Node, ReduceNode, StageNode, WriteNode, walk
 from ekc.ir.program import Program, Staging
 from ekc.ir.refusal import Check
@@ -226,11 +227,14 @@ def _vector_checks(
     rule, unit = f"vector width of {name}", "elements at once"
     size = vector * source.dtype.bytes
     yield Check(rule, np.asanyarray(size) <= 16, size, 16, 16 // source.dtype.bytes, "bytes at once")
-    stride = region.segments[segment].stride if segment is not None else 0
-    extent = region.segments[segment].extent if segment is not None else 1
-    neighbours = (v == 1) | ((np.asanyarray(stride) == 1) & (np.asanyarray(extent) % v == 0))
+    own = region.segments[segment] if segment is not None else None
+    stride, extent = (own.stride, own.extent) if own else (0, 1)
+    beside, atoms = _until_a_row_ends(source, f"#{segment}") if own and own.joint else (v, {f"#{segment}"})
+    neighbours = (v == 1) | (
+        (np.asanyarray(stride) == 1) & (np.asanyarray(extent) % v == 0) & (np.asanyarray(beside) % v == 0)
+    )
     yield Check(rule, neighbours, vector, extent, 1, unit, "a tile row of {} neighbours, a multiple of it")
-    others = _steps(source.address, f"#{segment}")
+    others = [c for a, c in source.address.terms if a not in atoms] + [source.address.const]
     aligned = v == 1
     together: Any = True
     for step in others:
@@ -242,6 +246,22 @@ def _vector_checks(
         yield Check(
             rule, (v == 1) | (row % v == 0), vector, row, 1, unit, "a tensor row of {}, a multiple of it"
         )
+
+
+def _until_a_row_ends(source: Access, own: str) -> tuple[Extent, set[Atom]]:
+    """Along a joint loop, neighbours are such until its fastest digit turns over: after how many, and which
+    term of the address that digit is. One is alone where that digit is not the tensor's last dimension. A
+    tile in shared memory has no such ends: neighbours of the loop are neighbours there, if stored last."""
+    if source.buffer is not None:
+        beside = np.asanyarray(dict(source.address.terms).get(own, 0)) == 1
+        return np.where(beside, MOST_BYTES, 1), {own}
+    last = [(a, c) for a, c in source.index[-1].terms if own in atom_variables(a)]
+    if len(last) != 1 or np.ndim(last[0][1]) or int(last[0][1]) != 1 or not isinstance(last[0][0], Quasi):
+        return 1, set()
+    digit = last[0][0]
+    # A slower digit (the axis fused last is not the tensor's last dimension) rests at the first step.
+    fastest = np.asanyarray(moved_by(Linear(((digit, 1),)), own, 1)) == 1
+    return np.where(fastest, turns_over(digit, own), 1), {digit}
 
 
 def _destination_checks(node: StageNode) -> Iterator[Check]:
@@ -310,6 +330,7 @@ RULES: tuple[Rule, ...] = (
     text_fits,
     blocks_outermost,
     accumulator_type,
+    added_once,
     lanes_fit,
     vectors_fit,
     computed_once,

@@ -13,6 +13,7 @@ from ekc.ir.operator import Operator
 from ekc.ir.program import Program, initial
 from ekc.ir.serialize import operator_from_json
 from ekc.ir.steps import (
+    Atomic,
     Bind,
     CacheRead,
     CacheWrite,
@@ -21,6 +22,7 @@ from ekc.ir.steps import (
     Fuse,
     Pipeline,
     Reorder,
+    RFactor,
     Split,
     Step,
     Tensorize,
@@ -69,6 +71,15 @@ class Schedule:
     def split(self, loop: str, factors: tuple[int, ...]) -> Schedule:
         """Cut a loop; inner extents from outer to inner. See `ekc.ir.steps.Split`."""
         return self.do(Split(loop, _tupled(factors)))
+
+    def rfactor(self, axis: str, parts: int) -> Schedule:
+        """Reduce parts of an axis in a launch of their own. See `ekc.ir.steps.RFactor`."""
+        return self.do(RFactor(axis, parts))
+
+    def atomic(self, tensor: str) -> Schedule:
+        """Add a sum to memory by atomics, so that blocks may share it: floats then differ from run to run by
+        rounding. See `ekc.ir.steps.Atomic`."""
+        return self.do(Atomic(tensor))
 
     def fuse(self, outer: str, inner: str) -> Schedule:
         """Join two neighbouring loops. See `ekc.ir.steps.Fuse`."""

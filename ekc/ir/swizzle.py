@@ -20,3 +20,8 @@ def swizzled(address: Any, chunks: Any, itemsize: int) -> Any:
     """Where an element lies, from its place in a tile without swizzle; both in elements from the start."""
     chunk, line = CHUNK_BYTES // itemsize, LINE_BYTES // itemsize
     return address ^ (address // line % chunks * chunk)
+
+
+def period(chunks: int, itemsize: int) -> int:
+    """Elements after which the chunks change places as before: that far on, an element lies that far on."""
+    return 1 if chunks == 1 else LINE_BYTES // itemsize * chunks

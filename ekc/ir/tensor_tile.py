@@ -158,8 +158,9 @@ def extents_fit(nest: Nest, tile: TensorTile) -> Iterator[Check]:
 
 
 def _step(form: Linear, loop: Loop) -> Extent:
-    """How far a loop moves an axis; refuses one that moves it by a quotient or remainder."""
+    """How far a loop moves an axis, or the joint loop that the axis is a quotient or remainder of."""
     steps = dict(form.terms)
-    if any(not isinstance(atom, str) and loop.name in atom.variables() for atom in steps):
-        raise refuse(RULE, f"{loop.name} as a piece of an axis", "it was fused", "split instead of fuse")
-    return steps.get(loop.name, 0)
+    if loop.name in steps:
+        return steps[loop.name]
+    within = [a for a in steps if not isinstance(a, str) and loop.name in a.variables()]
+    return _step(within[0].inner, loop) if within else 0

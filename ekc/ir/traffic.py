@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,10 @@ from ekc.ir import swizzled_warp
 from ekc.ir.access import Access, Guard
 from ekc.ir.fragment_loads import HIGH, LANES
 from ekc.ir.guards import Lanes, reaches, shares
-from ekc.ir.linear import Extent, Linear, atom_range, ceil_div
+from ekc.ir.linear import Extent, Linear, atom_range, ceil_div, moved_by, smaller, turns_over
 from ekc.ir.nodes import Kernel, StageNode
 from ekc.ir.operator import Axis
-from ekc.ir.program import Loop, Nest
+from ekc.ir.program import Nest
 from ekc.ir.region import Region
 from ekc.ir.tensor_core import GROUPS, ROW_BYTES
 from ekc.ir.warp import WARP, Pattern, sectors, wavefronts
@@ -77,7 +78,7 @@ class Traffic:
     ) -> None:
         """An access that every thread makes `count` times for itself; `region` where it runs over a tile,
         `turns` where over elements that its address does not tell."""
-        digits = [d for x in self.kernel.thread_loops for d in _digits(access.address, x)]
+        digits = [d for x in self.kernel.thread_loops for d in _digits(access.address, x.name, x.extent)]
         extents, steps = [d[0] for d in digits], [d[1] for d in digits]
         issue = Issue(access, kind, vector, ((count, self.threads),), extents, steps, turns)
         self._count(issue, guards, known(self.kernel.nest, region), self.lanes)
@@ -100,16 +101,16 @@ class Traffic:
         full = np.floor_divide(moves, self.threads)
         rounds = ((trips * full, self.threads), (trips, moves - full * self.threads))
         order = list(reversed(range(len(region.segments))))
-        extents = [region.segments[i].extent for i in order]
-        extents[0] = np.maximum(np.asanyarray(extents[0]) // vector, 1)
         lanes, extents_of = segment_reaches(region, vector), known(self.kernel.nest, region)
         for access in [node.source] if node.produced is None else list(node.produced.values()):
-            steps = _segment_steps(access.address, order, vector)
+            extents, steps = _segment_digits(access.address, region, order, vector)
             issue = Issue(access, "load", vector, rounds, extents, steps)
             self._count(issue, access.guards, extents_of, lanes)
-        steps = _segment_steps(node.address, order, vector)
+        extents, steps = _segment_digits(node.address, region, order, vector)
         whole = node.buffer.fastest == node.vector_segment
         into = Access(node.source.spec, node.buffer, (), node.address, ())
+        if node.asynchronous:
+            self.add("async_copies", sum(count * np.ceil(number / WARP) for count, number in rounds))
         width, times = (vector, 1.0) if whole else (1, _f(vector))
         times_each = tuple((count * times, number) for count, number in rounds)
         turns = () if whole else ((dict(node.address.terms).get(f"#{order[0]}", 0), 1, vector),)
@@ -163,31 +164,30 @@ def segment_reaches(region: Region, vector: Any) -> Lanes:
     return lanes
 
 
-def _segment_steps(address: Linear, segments: list[int], vector: Any) -> list[Any]:
-    """Elements per step of each segment coordinate; the first moves by whole vectors."""
-    coefficients = dict(address.terms)
-    steps = [coefficients.get(f"#{i}", 0) for i in segments]
-    return [np.asanyarray(steps[0]) * vector, *steps[1:]]
+def _segment_digits(
+    address: Linear, region: Region, order: Sequence[int], vector: Any
+) -> tuple[list[Any], list[Any]]:
+    """Extents, and elements per step, of the digits that tell the moves of a copy apart, fastest first; the
+    first segment moves by whole vectors."""
+    digits = []
+    for place, i in enumerate(order):
+        width = 1 if place else vector
+        extent = region.segments[i].extent
+        moves = extent if place else np.maximum(np.asanyarray(extent) // vector, 1)
+        digits += _digits(address, f"#{i}", moves, width)
+    return [d[0] for d in digits], [d[1] for d in digits]
 
 
-def _digits(address: Linear, loop: Loop) -> list[tuple[Any, Any]]:
-    """(extent, step of the address) of a thread loop. One that enters a quotient or remainder counts as two
-    digits: the iterations between two steps of the quotient, and the quotient."""
-    step = dict(address.terms).get(loop.name, 0)
-    through = [(a, c) for a, c in address.terms if not isinstance(a, str) and loop.name in a.variables()]
+def _digits(address: Linear, name: str, extent: Extent, width: Any = 1) -> list[tuple[Any, Any]]:
+    """(extent, step of the address) of a variable that moves by `width`. One that enters quotients or
+    remainders counts as two digits: the iterations until the first of them turns over, and the turns."""
+    step = dict(address.terms).get(name, 0)
+    through = [a for a, _ in address.terms if not isinstance(a, str) and name in a.variables()]
     if not through:
-        return [(loop.extent, step)]
-    first = np.maximum(np.abs(np.asanyarray(dict(through[0][0].inner.terms).get(loop.name, 1))), 1)
-    period = np.clip(np.asanyarray(through[0][0].divisor) // first, 1, loop.extent)
-    low, high = step, step * period
-    for atom, coefficient in through:
-        move = dict(atom.inner.terms).get(loop.name, 0)
-        if atom.op == "//":
-            high = high + coefficient * (move * period // atom.divisor)
-        else:
-            low = low + coefficient * move
-            high = high + coefficient * (move * period % atom.divisor)
-    return [(period, low), (ceil_div(loop.extent, period), high)]
+        return [(extent, np.asanyarray(step) * width)]
+    period = np.clip(reduce(smaller, [turns_over(a, name) for a in through]) // width, 1, extent)
+    low, high = moved_by(address, name, width), moved_by(address, name, period * width)
+    return [(period, low), (ceil_div(extent, period), high)]
 
 
 def _f(value: Any) -> Array:

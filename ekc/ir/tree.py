@@ -8,12 +8,14 @@ analysis and the code generator all read this one tree. Extents may be vectors (
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from ekc.ir import expr as ex
-from ekc.ir.access import Access, Buffer, buffer_access, cell_of, global_access, make_buffer
+from ekc.ir.access import Access, Buffer, buffer_access, cell_of, cell_within, global_access, make_buffer
+from ekc.ir.clearing import clearing
 from ekc.ir.footprint import index_of, placed
 from ekc.ir.inline import reads_at_write
 from ekc.ir.linear import Extent, Linear
@@ -34,6 +36,7 @@ from ekc.ir.nodes import (
     product,
 )
 from ekc.ir.on_the_spot import feeds, reads_on_the_spot, serves, sources_first
+from ekc.ir.operator import TensorSpec
 from ekc.ir.program import THREAD_LEVELS, Loop, Nest, Program, Staging
 from ekc.ir.reduction_guards import reduction_guards
 from ekc.ir.refusal import refuse
@@ -42,17 +45,25 @@ from ekc.ir.tensor_tile import TensorTile, tensor_tile
 
 
 def kernels(program: Program) -> tuple[Kernel, ...]:
-    """The launches of a Program, in order."""
-    return tuple(_Derivation(program, nest).kernel() for nest in program.nests)
+    """The launches of a Program, in order. One that adds to its output follows one that clears it."""
+    return tuple(kernel for nest in program.nests for kernel in _launches(nest, program.op.tensors))
+
+
+def _launches(nest: Nest, tensors: Mapping[str, TensorSpec]) -> Iterator[Kernel]:
+    if nest.atomic:
+        before = clearing(nest)
+        flat = {before.output.name: before.output}
+        yield replace(_Derivation(before, flat).kernel(), clears=True)
+    yield _Derivation(nest, tensors).kernel()
 
 
 class _Derivation:
     """Works one nest out; holds what the parts of the derivation share."""
 
-    def __init__(self, program: Program, nest: Nest) -> None:
+    def __init__(self, nest: Nest, tensors: Mapping[str, TensorSpec]) -> None:
         self.nest = nest
         self.compute = nest.compute
-        self.tensors = program.op.tensors
+        self.tensors = dict(tensors)
         self.axis_of = nest.axis_of
         self.reads = {x: index_of(x, nest.index) for x in ex.loads(self.compute.body)}
         self.store = index_of(self.compute.store, nest.index)
@@ -224,7 +235,9 @@ class _Derivation:
         extents = self._with_segments(buffer.region)
         if s.source != s.tensor:
             source_buffer = self.buffers[s.source]
-            source = buffer_access(spec, source_buffer, coordinates, cell_of(source_buffer, coordinates))
+            source = buffer_access(
+                spec, source_buffer, coordinates, cell_within(source_buffer, buffer.region)
+            )
             return StageNode(s, buffer, source, address, buffer.segment_of(source_buffer.order[-1]))
         source = global_access(spec, coordinates, extents)
         produced = None
@@ -298,5 +311,6 @@ class _Derivation:
             self.lanes,
             self.nest.written,
             reads,
+            self.nest.atomic,
         )
         return (*([CombineNode(self.accumulator, self.lanes)] if self.lanes else []), write)

@@ -5,7 +5,7 @@ Beliefs change from round to round; what is counted in a schedule does not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -16,6 +16,9 @@ from ekc.search import prior
 from ekc.search.features import NAMES, features
 from ekc.search.population import Population
 from ekc.search.schedules import Schedules
+
+Figures = Mapping[str, NDArray[np.float64]]
+"""Quantities of an analysis by name, one value a schedule."""
 
 REMEMBERED = 1 << 16
 """Genomes: all that the largest population breeds in a round."""
@@ -44,7 +47,7 @@ def _room(rows: int) -> Analysed:
     return Analysed(np.empty((rows, len(NAMES)), np.float32), np.empty(rows), np.empty(rows))
 
 
-def analysed(figures: Mapping[str, NDArray[np.float64]], peaks: Peaks) -> Analysed:
+def analysed(figures: Figures, peaks: Peaks) -> Analysed:
     """Of the figures of an analysis."""
     return Analysed(features(figures), prior.latency(figures, peaks), prior.power(figures, peaks))
 
@@ -52,8 +55,9 @@ def analysed(figures: Mapping[str, NDArray[np.float64]], peaks: Peaks) -> Analys
 class Memory:
     """The analysis of genomes of a space; of those analysed last, without doing it again."""
 
-    def __init__(self, space: Schedules, peaks: Peaks) -> None:
-        self.space, self.peaks = space, peaks
+    def __init__(self, space: Schedules, see: Callable[[Figures], Analysed]) -> None:
+        """`see`: what the models see of an analysis, such as `analysed` for some peaks."""
+        self.space, self.see = space, see
         self._keys = np.zeros(REMEMBERED, dtype=np.int64)
         self._known = _room(REMEMBERED)
         self._places = np.zeros(_SLOTS, dtype=np.int32)
@@ -75,7 +79,7 @@ class Memory:
     def _analysed(self, population: Population, keys: NDArray[np.int64]) -> Analysed:
         fresh = _room(len(population))
         for rows, figures in self.space.analyses(population):
-            fresh.put(rows, analysed(figures, self.peaks))
+            fresh.put(rows, self.see(figures))
         self._keep(keys, fresh)
         return fresh
 

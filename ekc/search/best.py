@@ -9,11 +9,15 @@ from ekc.codegen import nvrtc
 from ekc.devices.base import Device
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
-from ekc.search.objective import checked_objective, merit
+from ekc.search.choice import winners
+from ekc.search.objective import checked_objective
 from ekc.search.records import RecordStore, canonical_json
 from ekc.search.result import Trial
 from ekc.search.rows import Row
 from ekc.search.stored import stored_trials
+
+MAX_SLOWDOWN = 0.05
+"""Against the fastest, where nobody says otherwise."""
 
 
 def best(
@@ -21,24 +25,21 @@ def best(
     records: str | Path,
     target: str = "auto",
     objective: str = "energy",
-    max_slowdown: float = 0.05,
+    max_slowdown: float = MAX_SLOWDOWN,
 ) -> Trial:
     """The best metered schedule on file for an operator and a device, by the rule that `tune` uses.
 
     Raises `RecordError` for the file, `InvalidInput` when it holds no metered schedule of the operator.
     """
     checked_objective(objective)
-    trials = judged(op, records, devices.open(target))
-    limit = min(t.latency_s or 0.0 for t in trials) * (1 + max_slowdown)
-    near = [t for t in trials if (t.latency_s or 0.0) <= limit]
-    return min(near, key=lambda t: (merit(objective, t.latency_s, t.energy_j), t.schedule.digest))
+    return winners(judged(op, records, devices.open(target)), objective, max_slowdown)[0]
 
 
 def judged(op: Operator, records: str | Path, device: Device) -> list[Trial]:
     """The metered schedules on file that a choice is made among. Raises as `best` does."""
     with RecordStore(records, create=False) as store:
         found = store.rows(operator=canonical_json(op.to_json()), device=device.name)
-        rows = [row for row in found if _alike(row, device)]
+        rows = [row for row in found if alike(row, device)]
     known = [t for t in stored_trials(rows) if t.ok and t.metered and t.latency_s and t.energy_j]
     # Where finals were held they decide: a first look may have been a lucky one.
     finals = {row.key.schedule_digest for row in rows if row.kind == "timing" and row.key.draw}
@@ -50,7 +51,7 @@ def judged(op: Operator, records: str | Path, device: Device) -> list[Trial]:
     return trials
 
 
-def _alike(row: Row, device: Device) -> bool:
+def alike(row: Row, device: Device) -> bool:
     """Whether a row was made under the conditions of today."""
     key = row.key
     then = (key.simulated, key.driver, key.nvrtc, key.clock_regime, key.data_policy)

@@ -11,6 +11,7 @@ from ekc.ir.program import initial
 from ekc.ir.steps import Bind, CacheWrite, ComputeInline, Hole, Reorder, Split, Step
 from ekc.ir.tree import kernels
 from ekc.search.decisions import Decision, Level, choice, level, tiling
+from ekc.search.digits import part_axes
 
 VTHREADS, THREADS, TILE, REDUCE, LANES = 8, 256, 16, 64, 32
 """Largest factor at each tile level. Ours, not the paper's."""
@@ -32,6 +33,8 @@ class Builder:
 
     def __init__(self, op: Operator, chain: Chain, prefix: str) -> None:
         self.op, self.chain, self.compute, self.prefix = op, chain, chain[0], prefix
+        self.parts = part_axes(self.compute)
+        """Axes that are a block's number alone (rule 9)."""
         self.steps: list[Step] = []
         self.decisions: list[Decision] = []
         self.blocks: list[str] = []
@@ -51,8 +54,14 @@ class Builder:
         return self.split(axis, tiling(name, axis.extent, columns, grain))
 
     def lanes(self, axis: Axis) -> list[str]:
-        """Split a reduction axis over the lanes of a warp, a vector in each."""
-        columns = (Level("lane", (LANES,)), level("reduce", axis.extent, 8))
+        """Split a reduction axis over the lanes of a warp, neighbours in each: whole vectors of what is read
+        along it, where those of a warp make the axis without a rest."""
+        read = {x.tensor for x in ex.loads(self.compute.body) if axis.name in ex.variables(x.index[-1])}
+        wide = max((widths(self.op, tensor)[-1] for tensor in read), default=1)
+        own = level("reduce", axis.extent, max(8, wide))
+        if axis.extent % (LANES * wide) == 0:
+            own = Level("reduce", tuple(v for v in own.values if v % wide == 0))
+        columns = (Level("lane", (LANES,)), own)
         return self.split(axis, tiling(f"tile.lanes.{axis.name}", axis.extent, columns))
 
     def row(self, axis: Axis, widths: tuple[int, ...]) -> list[str]:
@@ -87,6 +96,15 @@ class Builder:
         self.decisions.append(decision)
         return Hole(decision.name)
 
+    def width(self, kind: str, tensor: str, least: int = 1) -> Hole:
+        """How many elements of a tensor move at once: as many as may, `least` at the fewest. Fewer are more
+        instructions for the same bytes: of 19,172 pairs of recorded GEMMs that differ in one width, the wider
+        was the faster in 92 % (benchmarks/recorded_widths.py)."""
+        values = tuple(v for v in widths(self.op, tensor) if v >= least)
+        decision = choice(f"{self.prefix}{kind}.{tensor}", values, eager=True)
+        self.decisions.append(decision)
+        return Hole(decision.name)
+
     def reader(self, tensor: str, at: str | None) -> str:
         """The output to name where no loop tells which of several computes reads a tensor."""
         reading = [c for c in self.op.computes if tensor in {x.tensor for x in ex.loads(c.body)}]
@@ -94,10 +112,10 @@ class Builder:
 
     def spatial(self, axis: Axis, reused: bool, last: bool) -> None:
         """Cut a spatial axis (rule 1)."""
-        if axis.extent == 1:
+        if axis.extent == 1 or axis.name in self.parts:
             self.blocks.append(axis.name)
         elif reused:
-            many = sum(a.extent > 1 for a in self.compute.spatial) > 2
+            many = sum(a.extent > 1 and a.name not in self.parts for a in self.compute.spatial) > 2
             own = (
                 {"vthread": VTHREADS // 4, "tile": TILE // 2} if many else {"vthread": VTHREADS, "tile": TILE}
             )
@@ -133,7 +151,7 @@ class Builder:
         """Results in registers until complete, those behind them with them (rule 5)."""
         if vector is None:
             written = self.chain[-1].output.name
-            vector = self.hole(f"vector.{written}", widths(self.op, written))
+            vector = self.width("vector", written)
         self.steps.append(CacheWrite(self.compute.output.name, "register", vector))
         self.steps += [ComputeInline(done.output.name) for done in self.chain[:-1]]
 

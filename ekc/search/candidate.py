@@ -6,22 +6,18 @@ import statistics
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.codegen.generate import compile_schedule
-from ekc.devices.base import Interval, Metering, Timing
+from ekc.devices.base import Counts, Device, Interval, Metering, Timing
 from ekc.devices.difference import Measured
 from ekc.ir.limits import Limits
 from ekc.ir.schedule import Schedule
+from ekc.search.preparing import compile_text, prepare
 from ekc.search.result import Trial
-
-
-def compile_text(schedule: str, arch: str, limits: Limits) -> CompiledKernel:
-    """Compile a schedule given as JSON: the job that goes to an executor, also in another process."""
-    return compile_schedule(Schedule.from_json(schedule), arch, limits)
 
 
 @dataclass
@@ -39,13 +35,16 @@ class Candidate:
     timings: list[Timing] = field(default_factory=list)
     meterings: list[Metering] = field(default_factory=list)
     checked: str = ""
-    _job: Future[CompiledKernel] | None = None
+    _job: Future[tuple[CompiledKernel, Any]] | None = None
+    _learner: Counts | None = None
     _target: tuple[str, Limits] = ("sm_80", Limits())
 
-    def submit(self, executor: Executor, arch: str, limits: Limits) -> None:
-        """Start compiling in the background."""
-        self._target = (arch, limits)
-        self._job = executor.submit(compile_text, self.schedule.to_json(), arch, limits)
+    def submit(self, executor: Executor, device: Device) -> None:
+        """Start compiling in the background, and counting where the device leaves that to us."""
+        self.aim(device.arch, device.limits)
+        self._learner = device if isinstance(device, Counts) else None
+        count = self._learner.count if self._learner else None
+        self._job = executor.submit(prepare, self.schedule.to_json(), device.arch, device.limits, count)
 
     def aim(self, arch: str, limits: Limits) -> None:
         """Remember the target, to compile only if the kernel is asked for."""
@@ -56,7 +55,10 @@ class Candidate:
         """The compiled kernel; raises what compiling raised."""
         if self._job is not None:
             try:
-                return self._job.result()
+                kernel, counted = self._job.result()
+                if self._learner and counted is not None:
+                    self._learner.learn(kernel, counted)
+                return kernel
             except (BrokenExecutor, CancelledError):
                 # A worker died or was told to stop, which says nothing of this kernel: compile it here.
                 self._job = None
@@ -71,6 +73,11 @@ class Candidate:
     def latency_s(self) -> float:
         """Mean of its timings."""
         return statistics.fmean(t.latency_s for t in self.timings)
+
+    @property
+    def latency_interval_s(self) -> Interval | None:
+        """Where that mean lies; None before it was timed."""
+        return _mean_interval([t.interval_s for t in self.timings])
 
     @property
     def metered(self) -> bool:
@@ -103,7 +110,7 @@ class Candidate:
             structure=self.structure,
             status=self.status,
             latency_s=self.latency_s if self.timings else None,
-            latency_interval_s=_mean_interval([t.interval_s for t in self.timings]),
+            latency_interval_s=self.latency_interval_s,
             power_w=_finite(self.power_w),
             energy_j=_finite(self.energy_j) if self.timings else None,
             energy_interval_j=_mean_interval([m.energy_interval_j for m in self.meterings]),

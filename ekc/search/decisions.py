@@ -33,6 +33,8 @@ class Decision:
     """One row per allowed value, sorted so that smaller rows ask less of the hardware."""
     kinds: tuple[str, ...] = ()
     """What each column sizes; empty for a choice."""
+    eager: bool = False
+    """Whether it is drawn at its last value, for rules and mutations to lower."""
 
     @cached_property
     def halved(self) -> NDArray[np.int64]:
@@ -60,9 +62,9 @@ class Decision:
         return tuple(int(x) for x in self.table[index])
 
 
-def choice(name: str, values: tuple[int, ...]) -> Decision:
+def choice(name: str, values: tuple[int, ...], eager: bool = False) -> Decision:
     """One number out of a few."""
-    return Decision(name, (name,), np.array(sorted(values), dtype=np.int64).reshape(-1, 1))
+    return Decision(name, (name,), np.array(sorted(values), dtype=np.int64).reshape(-1, 1), eager=eager)
 
 
 def tiling(name: str, extent: int, levels: tuple[Level, ...], grain: int = 1) -> Decision:

@@ -13,6 +13,7 @@ from ekc.codegen.generate import compile_schedule
 from ekc.devices import specs
 from ekc.devices.base import Device
 from ekc.devices.breakdown import Breakdown, breakdown
+from ekc.devices.simulated import SimulatedDevice
 from ekc.errors import InvalidInput
 from ekc.ir.schedule import Schedule
 
@@ -71,11 +72,8 @@ def explain(a: Schedule, b: Schedule, device: Device) -> Explanation:
     Raises `InvalidInput` for schedules of different operators and for a device that is no simulated one,
     `ScheduleError` for a schedule that is not legal there.
     """
-    if a.op != b.op:
-        raise InvalidInput(
-            f"A is a schedule of {_first_line(a)}, B of {_first_line(b)}; two of one operator compare"
-        )
-    spec = specs.get(device.name) if device.simulated else None
+    same_operator(a, b)
+    spec = specs.get(device.name) if tells(device) else None
     if spec is None:
         raise InvalidInput(f"{device.label} does not tell where its energy goes; simulated devices do")
     clock = device.clocks().current_mhz
@@ -85,6 +83,20 @@ def explain(a: Schedule, b: Schedule, device: Device) -> Explanation:
         for x, y in zip(one.causes, other.causes, strict=True)
     ]
     return Explanation(device.label, one, other, tuple(sorted(lines, key=lambda x: -abs(x.difference_j))))
+
+
+def tells(device: Device) -> bool:
+    """Whether a device can say itself where its energy goes. A recording of a simulated one cannot: it holds
+    what was measured."""
+    return isinstance(device, SimulatedDevice)
+
+
+def same_operator(a: Schedule, b: Schedule) -> None:
+    """Raises `InvalidInput` for schedules of different operators."""
+    if a.op != b.op:
+        raise InvalidInput(
+            f"A is a schedule of {_first_line(a)}, B of {_first_line(b)}; two of one operator compare"
+        )
 
 
 def _first_line(schedule: Schedule) -> str:

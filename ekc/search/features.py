@@ -51,6 +51,14 @@ RATIOS = (
     ("operations_per_barrier", "total_operations", "total_barriers"),
 )
 NAMES = (*COUNTS, *SHARES, *(name for name, _, _ in RATIOS))
+_SLOTS = tuple(
+    f"total_{what}"
+    for what in (
+        *("operations", "loop_steps", "barriers", "shuffles", "conversions", "guards"),
+        *(f"{scope}_{way}_requests" for scope in ("global", "shared") for way in ("load", "store")),
+        *("shared_load_wavefronts", "shared_store_wavefronts"),
+    )
+)
 
 
 def features(figures: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float32]:
@@ -61,3 +69,9 @@ def features(figures: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float32]:
     for scaled in (table[: len(counts)], table[-len(rates) :]):
         np.log2(np.add(scaled, 1.0, out=scaled), out=scaled)
     return np.ascontiguousarray(table.T, dtype=np.float32)
+
+
+def slots(figures: Mapping[str, NDArray[np.float64]]) -> float:
+    """Warp instructions that the analysis of one schedule counts, one for each loop step, and passes through
+    the banks of shared memory."""
+    return float(sum(figures[name][0] for name in _SLOTS) - figures["total_async_copies"][0])

@@ -6,7 +6,6 @@ luckiest.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,8 +16,8 @@ from ekc.ir.agreement import random_inputs
 from ekc.ir.expected import Expected
 from ekc.ir.operator import Operator
 from ekc.search.candidate import Candidate
+from ekc.search.choice import by_speed, rank, winners
 from ekc.search.measuring import FINAL_WINDOW_S, Bench, Failure
-from ekc.search.objective import merit
 
 FINALISTS = 4
 REPEATS = 3
@@ -59,12 +58,12 @@ class Finals:
 
     def pick(self, candidates: list[Candidate]) -> list[Candidate]:
         """The fastest that are right, and among those near them the best by the objective."""
-        fast = self.right(sorted(candidates, key=_speed), 2)
+        fast = self.right(by_speed(candidates), 2)
         if not fast:
             return []
         limit = fast[0].latency_s * (1 + self.max_slowdown)
         near = [c for c in candidates if c.ok and c.latency_s <= limit]
-        good = self.right(sorted(near, key=self._merit), FINALISTS)
+        good = self.right(sorted(near, key=lambda c: rank(c, self.objective)), FINALISTS)
         return list({id(c): c for c in (*good, *fast)}.values())
 
     def right(self, ranked: list[Candidate], count: int) -> list[Candidate]:
@@ -129,17 +128,6 @@ class Finals:
         if not isinstance(metering, Failure):
             candidate.meterings.append(metering)
 
-    def _merit(self, c: Candidate) -> tuple[float, float, str]:
-        """What to make small; an energy that is not even predicted (a run cut short) comes last."""
-        figure = float(merit(self.objective, c.latency_s, c.energy_j))
-        return (figure if math.isfinite(figure) else math.inf), c.latency_s, c.schedule.digest
-
     def winners(self, finalists: list[Candidate]) -> tuple[Candidate, Candidate]:
-        """(best by the objective within the slowdown, fastest); ties go to the smaller digest."""
-        fastest = min(finalists, key=_speed)
-        limit = fastest.latency_s * (1 + self.max_slowdown)
-        return min((c for c in finalists if c.latency_s <= limit), key=self._merit), fastest
-
-
-def _speed(c: Candidate) -> tuple[float, str]:
-    return (c.latency_s if c.timings else float("inf")), c.schedule.digest
+        """(best by the objective within the slowdown, fastest)."""
+        return winners(finalists, self.objective, self.max_slowdown)

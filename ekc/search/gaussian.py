@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
+from ekc.search.selection import best_and_even
+
 Array = NDArray[np.float64]
 
 MOST_ROWS = 320
@@ -47,7 +49,7 @@ class GaussianProcess:
             self._fit(rows, targets)
 
     def _fit(self, rows: Array, targets: Array) -> None:
-        kept = _kept(targets)
+        kept = best_and_even(targets, MOST_ROWS)
         rows, targets = rows[kept], targets[kept]
         spread = rows.std(axis=0)
         self._unit = np.where(spread > 0, spread, 1.0)
@@ -153,15 +155,6 @@ def _one_thread() -> Iterator[None]:
     twenty times the work; and sums come out the same however many cores there are."""
     with _controller().limit(limits=1, user_api="blas"):
         yield
-
-
-def _kept(targets: Array) -> NDArray[np.int64]:
-    order = np.argsort(targets, kind="stable")
-    if len(order) <= MOST_ROWS:
-        return np.sort(order)
-    half = MOST_ROWS // 2
-    rest = order[half:][np.linspace(0, len(order) - half - 1, MOST_ROWS - half).astype(np.int64)]
-    return np.sort(np.concatenate([order[:half], rest]))
 
 
 def _start(width: int) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ _LEVELS = {
 }
 """Which tile levels a resource depends on. A rule not named here may be mended by any."""
 _CHOICES = {
-    "unrolling": ("unroll",),
+    "unrolling": ("unroll", "written"),
     "registers": ("stages",),
     "shared memory": ("stages", "depth"),
     "reduction on the spot": ("warps",),
@@ -39,6 +40,8 @@ class Remedy:
     """(column, row -> smaller row) for tile levels."""
     lowered: tuple[int, ...]
     """Columns whose index may go down: vector widths, pads, unrolling, pipeline depth."""
+    eager: tuple[bool, ...] = ()
+    """Which of these go down by one value at a time, to stay as near their last as may be."""
 
     def ease(
         self,
@@ -59,24 +62,35 @@ class Remedy:
     def _lower(
         self, random: np.random.Generator, genes: NDArray[np.int64], rows: NDArray[np.intp]
     ) -> NDArray[np.intp]:
-        """Lower one choice of each row, any that can go down, by any amount; only half the rows where
-        tiles could shrink instead. Which of the rows were lowered."""
-        columns = np.array(self.lowered)
-        own = genes[rows[:, None], columns]
+        """Lower one choice of each row, any that can go down, by any amount but for the eager; only half the
+        rows where tiles could shrink instead. Which of the rows were lowered."""
+        own = _part(genes, rows, self._lowered)
         at, pick = _picked(random, own > 0)
         if self.halvings:
             chosen = random.random(len(at)) < 0.5
             at, pick = at[chosen], pick[chosen]
-        genes[rows[at], columns[pick]] = (random.random(len(at)) * own[at, pick]).astype(np.int64)
+        before = _at(own, at, pick)
+        left = (random.random(len(at)) * before).astype(np.int64)
+        if any(self.eager):
+            left = np.where(self._eager.take(pick), before - 1, left)
+        genes[rows[at], self._lowered.take(pick)] = left
         return at
+
+    @cached_property
+    def _lowered(self) -> NDArray[np.int64]:
+        return np.array(self.lowered)
+
+    @cached_property
+    def _eager(self) -> NDArray[np.bool_]:
+        return np.array(self.eager)
 
     def _halve(self, random: np.random.Generator, genes: NDArray[np.int64], rows: NDArray[np.intp]) -> None:
         """Halve one tile level of each row, any of those that can still shrink."""
         columns, begins, smaller = self._tables
-        own = genes[rows[:, None], columns]
+        own = _part(genes, rows, columns)
         halved = smaller.take(own + begins)
         at, pick = _picked(random, halved != own)
-        genes[rows[at], columns[pick]] = halved[at, pick]
+        genes[rows[at], columns.take(pick)] = _at(halved, at, pick)
 
     @cached_property
     def _tables(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -95,15 +109,25 @@ def _picked(
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """One of the columns that each row can take, and the rows that can take any."""
     pick = np.where(able, random.random(able.shape), -1.0).argmax(axis=1)
-    rows = np.flatnonzero(able[np.arange(len(able)), pick])
-    return rows, pick[rows]
+    rows = _at(able, np.arange(len(able)), pick).nonzero()[0]
+    return rows, pick.take(rows)
+
+
+def _part(table: NDArray[Any], rows: NDArray[np.intp], columns: NDArray[np.int64]) -> NDArray[Any]:
+    """`table[rows[:, None], columns]`; `take` finds its numbers sooner."""
+    return np.asarray(table.ravel().take(rows[:, None] * table.shape[1] + columns))
+
+
+def _at(table: NDArray[Any], rows: NDArray[np.intp], columns: NDArray[np.intp]) -> NDArray[Any]:
+    """`table[rows, columns]`, likewise."""
+    return np.asarray(table.ravel().take(rows * table.shape[1] + columns))
 
 
 def remedy_for(rule: str, decisions: Sequence[Decision]) -> Remedy:
     """The remedy for a rule among the decisions of a space, told by genome column."""
     vector = _vector_columns(rule, decisions)
     if vector:
-        return Remedy((), vector)
+        return _lowering((), vector, decisions)
     kinds = _LEVELS.get(rule)
     halvings = tuple(
         (column, d.halved[i])
@@ -112,7 +136,16 @@ def remedy_for(rule: str, decisions: Sequence[Decision]) -> Remedy:
         if kind != "lane" and (kinds is None or kind in kinds)
     )
     extra = _CHOICES.get(rule, ())
-    return Remedy(halvings, tuple(c for c, d in enumerate(decisions) if d.name.split("/")[-1] in extra))
+    columns = tuple(c for c, d in enumerate(decisions) if d.name.split("/")[-1] in extra)
+    return _lowering(halvings, columns, decisions)
+
+
+def _lowering(
+    halvings: tuple[tuple[int, NDArray[np.int64]], ...],
+    columns: tuple[int, ...],
+    decisions: Sequence[Decision],
+) -> Remedy:
+    return Remedy(halvings, columns, tuple(decisions[c].eager for c in columns))
 
 
 def _vector_columns(rule: str, decisions: Sequence[Decision]) -> tuple[int, ...]:

@@ -140,6 +140,8 @@ class TuningResult:
     """With clocks="search": the best schedule metered at other clocks. Not comparable with `best`."""
     clocks_note: str = ""
     """Why clocks were not searched, or what failed at one, where they were asked for."""
+    warm_start: str = ""
+    """What was learned from a record file beforehand, or why nothing was; "" where nobody asked."""
     stopped: str = ""
     """"" when all trials were used; otherwise why the run ended early."""
     spent: Spent = field(default_factory=Spent)
@@ -242,6 +244,7 @@ class TuningResult:
             "bred": self.bred,
             "clock_front": [t.to_json() for t in self.clock_front],
             "clocks_note": self.clocks_note,
+            "warm_start": self.warm_start,
             "seconds": self.seconds,
             "stopped": self.stopped,
             "spent": vars(self.spent),

@@ -14,6 +14,7 @@ from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from ekc.search.candidate import Candidate
 from ekc.search.finals import Finals
+from ekc.search.lessons import Lessons
 from ekc.search.measuring import FINAL_WINDOW_S, Bench, Failure
 from ekc.search.method import OURS, Method
 from ekc.search.naive import naive
@@ -46,9 +47,10 @@ class Run:
         wish: Wish,
         tell: Progress,
         method: Method = OURS,
+        lessons: Lessons | None = None,
     ) -> None:
         self.op, self.bench, self.device, self.wish = space.op, bench, bench.device, wish
-        self.task = ScheduleTask(space, bench, workers, wish, tell, method)
+        self.task = ScheduleTask(space, bench, workers, wish, tell, method, lessons)
         random, size = np.random.default_rng(wish.seed), population_size(wish.trials)
         self.breeder = self.task.method.breeder(space, random, size)
         self.paying = None if wish.calls is None else WhilePaying(self.task, wish.calls)

@@ -37,15 +37,19 @@ GIVEN_UP = 0.01
 
 
 class Space:
-    """All schedules of an operator that its structures can express, on a target with these limits."""
+    """All schedules of an operator that its structures (or those `chosen`) can express, on a target with
+    these limits."""
 
-    def __init__(self, op: Operator, limits: Limits) -> None:
+    def __init__(self, op: Operator, limits: Limits, chosen: tuple[Structure, ...] = ()) -> None:
         self.op, self.limits = op, limits
-        self.structures: tuple[Structure, ...] = structures(op, limits)
+        self.structures: tuple[Structure, ...] = chosen or structures(op, limits)
         self.decisions = _by_name(self.structures)
         self.sizes = np.array([d.size for d in self.decisions], dtype=np.int64)
         names = [d.name for d in self.decisions]
         self.uses = np.array([[n in {d.name for d in s.decisions} for n in names] for s in self.structures])
+        self._eager = np.flatnonzero([d.eager for d in self.decisions])
+        self._last = self.sizes[self._eager] - 1
+        self._tiles = np.array([bool(d.kinds) for d in self.decisions])
         self._counts = np.maximum(self.uses.sum(axis=1), 1)
         self._used = np.argsort(~self.uses, axis=1, kind="stable")
         self._moves = Moves([d.table for d in self.decisions])
@@ -62,10 +66,15 @@ class Space:
         self.walks = Walks(op, self.structures, limits, self._columns(drawn))
 
     def draw(self, random: np.random.Generator, count: int) -> Population:
-        """Uniform over structures, then over the table of every decision. Not yet legal."""
+        """Uniform over structures, then over the table of every decision that is not eager. Not yet legal."""
         structure = random.integers(0, len(self.structures), count)
+        return self._canonical(Population(structure, self._fresh(random, count)))
+
+    def _fresh(self, random: np.random.Generator, count: int) -> NDArray[np.int64]:
+        """Genes as they are drawn: an eager decision at its last value."""
         genes = random.integers(0, self.sizes, (count, len(self.sizes)))
-        return self._canonical(Population(structure, genes))
+        genes[:, self._eager] = self._last
+        return genes
 
     def cross(self, random: np.random.Generator, mothers: Population, fathers: Population) -> Population:
         """Structure of the mother; each decision that both have from either, the others from the mother."""
@@ -74,7 +83,8 @@ class Space:
         return self._canonical(Population(mothers.structure, np.where(taken, fathers.genes, mothers.genes)))
 
     def mutate(self, random: np.random.Generator, parents: Population, structural: float = 0.1) -> Population:
-        """Move one or two decisions by one step, or redraw them; sometimes change the structure."""
+        """Move one or two decisions by one step, or redraw them; sometimes change the structure. With a new
+        tile, eager decisions begin at their last value again."""
         count = len(parents)
         genes, structure = parents.genes.copy(), parents.structure
         for rows in (np.arange(count), np.flatnonzero(random.random(count) < 0.4)):
@@ -82,11 +92,13 @@ class Space:
             near = self._moves.one(random, column, genes[rows, column])
             far = random.integers(0, self.sizes[column])
             genes[rows, column] = np.where(random.random(len(rows)) < 0.5, near, far)
+            # Another tile may let a width be what the last one did not.
+            genes[rows[self._tiles[column], None], self._eager] = self._last
         moved = np.flatnonzero(random.random(count) < structural)
         structure = structure.copy()
         structure[moved] = random.integers(0, len(self.structures), len(moved))
         missing = self.uses[structure[moved]] & ~self.uses[parents.structure[moved]]
-        genes[moved] = np.where(missing, random.integers(0, self.sizes, missing.shape), genes[moved])
+        genes[moved] = np.where(missing, self._fresh(random, len(moved)), genes[moved])
         return self._canonical(Population(structure, genes))
 
     def _picked(self, random: np.random.Generator, structure: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Trials out of the rows of a record store: all that is on file of each schedule, put together."""
+"""Candidates and trials out of the rows of a record store: all that is on file of each schedule."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ from ekc.search.rows import Row
 
 
 def stored_trials(rows: Iterable[Row]) -> list[Trial]:
-    """One Trial per schedule, means over its figures; a wrong result, an unsafe kernel, or a failure with
+    """One Trial per schedule, as `stored_candidates` puts them together."""
+    return [c.trial() for c in stored_candidates(rows)]
+
+
+def stored_candidates(rows: Iterable[Row]) -> list[Candidate]:
+    """One Candidate per schedule, with all its figures; a wrong result, an unsafe kernel, or a failure with
     nothing measured after it, counts against it. Of equal measurements (two processes) the last one speaks;
     of long and short windows the long ones. A schedule that cannot be read is left out, with a warning.
     """
@@ -28,24 +33,22 @@ def stored_trials(rows: Iterable[Row]) -> list[Trial]:
         found = grouped.setdefault(row.key.schedule_digest, {})
         found.pop(same, None)
         found[same] = row
-    trials = []
+    candidates = []
     for digest, found in grouped.items():
         try:
-            trials.append(_trial(list(found.values())))
+            candidates.append(_candidate(list(found.values())))
         except InvalidInput as problem:
             warnings.warn(f"records: schedule {digest} left out: {problem}", stacklevel=2)
-    return trials
+    return candidates
 
 
-def _trial(rows: list[Row]) -> Trial:
-    candidate = Candidate(
-        Schedule.from_json(rows[0].schedule),
-        "on file",
-        np.zeros(0, np.float32),
-        float("nan"),
-        float("nan"),
-        0,
-    )
+def on_file(schedule: Schedule) -> Candidate:
+    """A candidate that nothing is known of: neither its figures nor what the models see of it."""
+    return Candidate(schedule, "on file", np.zeros(0, np.float32), float("nan"), float("nan"), 0)
+
+
+def _candidate(rows: list[Row]) -> Candidate:
+    candidate = on_file(Schedule.from_json(rows[0].schedule))
     longest = max((r.key.window_s or 0.0 for r in rows), default=0.0)
     wrong = any(r.kind == "check" and r.status.startswith(REFUSED) for r in rows)
     finals = any(r.kind == "timing" and r.key.draw for r in rows)
@@ -60,4 +63,4 @@ def _trial(rows: list[Row]) -> Trial:
             candidate.status = row.status
         elif row.kind == "check" and is_executed(row):
             candidate.checked = row.status
-    return candidate.trial()
+    return candidate

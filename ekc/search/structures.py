@@ -9,7 +9,8 @@ The rules, in the order they apply:
 3. *stage*: each tensor with reuse across threads may go through shared memory, in its own order or
    with its last spatial dimension fastest; any tensor may go through registers.
 4. *lanes*: the reduction may be spread over the lanes of a warp instead of kept in one thread; that comes
-   first where rows are read once, along their neighbours.
+   first where rows are read once, along their neighbours. What is read goes through registers where it can,
+   for only so are loads of global memory vectors.
 5. *hold*: results stay in registers until complete; computes that are elementwise in them, and their only
    readers, are put behind them, so that one launch makes both.
 6. *fly*: where every tensor with reuse goes through shared memory and registers, the tiles may also come by
@@ -19,14 +20,18 @@ The rules, in the order they apply:
    on the spot, in the same launch; a tensor that both read then goes through shared memory, or not.
 8. *multiply*: a sum of products of two tensors, of a type that tensor cores take, may be done by products of
    a warp: rows and columns cut into warps, tiles, and the instruction's lanes and registers, both factors
-   through shared memory into fragments (`tensorized.py`).
-9. *leave out*: a structure whose stagings no size makes legal (a region along a fused index, reads of
+   through shared memory into fragments (`tensorized.py`). Outputs that only one of them has are fused into
+   one dimension, where there are several, or the largest of them is taken.
+9. *parts*: where the outputs are too few to fill the device, the longest sum may be cut into parts, which
+   are outputs of a launch of their own, and summed by another (`in_parts.py`).
+10. *leave out*: a structure whose stagings no size makes legal (a region along a fused index, reads of
    one tensor that move apart) is dropped; where none is left, everything is read where it lies.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 
 from ekc.ir import expr as ex
@@ -35,11 +40,15 @@ from ekc.ir.limits import Limits
 from ekc.ir.operator import Axis, Compute, Operator
 from ekc.ir.steps import CacheRead, ComputeAt, Hole, Pipeline, Unroll, Vectorize
 from ekc.search.builder import LANES, Builder, Chain, Structure, builds, widths
+from ekc.search.digits import part_axes
 from ekc.search.flying import DEPTHS, grain, grains, movable
+from ekc.search.in_parts import in_parts
 from ekc.search.tensorized import tensorized
 
 MOST_ROW_BYTES = 36 * 1024
 """A row that goes through shared memory: 48 KiB with what a tile may round up."""
+LANES_HELD = "lanes registers"
+"""What a structure over lanes is called whose data come through registers."""
 MOST_ROUTINGS = 32
 """Ways of staging the tensors of one compute that become structures."""
 
@@ -62,18 +71,34 @@ class Route:
 
 
 def structures(op: Operator, limits: Limits) -> tuple[Structure, ...]:
-    """Every structure of an operator on a target. Of the launches beside the largest, each gets its first."""
+    """Every structure of an operator on a target."""
+    found = _in_launches(op, limits)
+    return (*found, *_fused(op), *in_parts(op, limits, found, _in_launches))
+
+
+def _in_launches(op: Operator, limits: Limits) -> list[Structure]:
+    """A launch for each sum. Those beside the largest get one structure each."""
     launches = chains(op)
     per_launch = [
         _of_launch(op, c, f"{c[0].output.name}/" if len(launches) > 1 else "", limits) for c in launches
     ]
     main = max(range(len(launches)), key=lambda i: launches[i][0].flops)
+    beside = [_beside(options, c[0], limits) for options, c in zip(per_launch, launches, strict=True)]
     found = []
     for chosen in per_launch[main]:
-        parts = [chosen if i == main else options[0] for i, options in enumerate(per_launch)]
+        parts = [chosen if i == main else beside[i] for i in range(len(launches))]
         steps = tuple(s for p in parts for s in p.steps)
         found.append(Structure(chosen.name, steps, tuple(d for p in parts for d in p.decisions)))
-    return (*found, *_fused(op))
+    return found
+
+
+def _beside(options: list[Structure], compute: Compute, limits: Limits) -> Structure:
+    """The structure of a launch beside the largest: over lanes where it reads everything once and has fewer
+    outputs than the device has threads, else the first."""
+    once = not any(_reused(compute, load) for load in ex.loads(compute.body))
+    few = math.prod(a.extent for a in compute.spatial) < limits.sms * limits.threads_per_sm
+    lanes = [s for s in options if s.name.endswith(LANES_HELD)]
+    return lanes[0] if lanes and once and few else options[0]
 
 
 def _of_launch(op: Operator, chain: Chain, prefix: str, limits: Limits) -> list[Structure]:
@@ -87,8 +112,10 @@ def _of_launch(op: Operator, chain: Chain, prefix: str, limits: Limits) -> list[
     if compute.reduction:
         lane_axis = max(compute.reduction, key=lambda a: (_contiguous(a, reads), a.extent))
         if lane_axis.extent >= LANES:
-            lanes = [_over_lanes(op, chain, lane_axis, r, prefix) for r in ((), tuple(reads))]
-            found = [*reversed(lanes), *found] if _streams(compute, reads, lane_axis) else [*found, *lanes]
+            lanes = _over_lanes(op, chain, lane_axis, tuple(reads), prefix)
+            if not builds(op, lanes):
+                lanes = _over_lanes(op, chain, lane_axis, (), prefix)
+            found = [lanes, *found] if _streams(compute, reads, lane_axis) else [*found, lanes]
     in_place = tuple(Route(t, False) for t in reads)
     if limits.tensor_cores:
         found = [*tensorized(op, chain, prefix, limits), *found]
@@ -128,7 +155,7 @@ def _routings(op: Operator, compute: Compute, reads: dict[str, ex.Load]) -> list
 def _flies(op: Operator, compute: Compute, routes: tuple[Route, ...], reads: dict[str, ex.Load]) -> bool:
     """Whether all that is reused comes through shared memory and registers, by copies (rule 6)."""
     reused = [r for r in routes if _reused(compute, reads[r.tensor])]
-    ways = [r.shared and r.register and movable(op, reads[r.tensor], r.order) for r in reused]
+    ways = [r.shared and r.register and movable(op, compute, reads[r.tensor], r.order) for r in reused]
     return bool(ways) and all(ways)
 
 
@@ -139,7 +166,7 @@ def _reused(compute: Compute, load: ex.Load) -> bool:
 
 def _spatial_last(compute: Compute, load: ex.Load) -> tuple[int, ...]:
     """The dimensions with a spatial one moved last; () where the last is spatial already."""
-    spatial = {a.name for a in compute.spatial if a.extent > 1}
+    spatial = {a.name for a in compute.spatial if a.extent > 1} - part_axes(compute)
     touches = [bool(ex.variables(i) & spatial) for i in load.index]
     if touches[-1] or not any(touches):
         return ()
@@ -161,12 +188,12 @@ def _tiled(
     close = b.inner[-1] if b.inner else at
     for r in routes:
         if r.shared:
-            vector = _flight(b, r) if flying else b.hole(f"vector.{r.tensor}", widths(op, r.tensor))
+            vector = _flight(b, r) if flying else b.width("vector", r.tensor)
             pad = b.hole(f"pad.{r.tensor}", (0, 1, 2, 4, 8))
             b.steps.append(CacheRead(r.tensor, "shared", at, vector, r.order, pad))
     for r in routes:
         if r.register:
-            vector = b.hole(f"move.{r.tensor}", widths(op, r.tensor))
+            vector = b.width("move", r.tensor)
             source = f"{r.tensor}.shared" if r.shared else r.tensor
             b.steps.append(CacheRead(source, "register", close, vector, reader=b.reader(r.tensor, close)))
     if flying and at is not None:
@@ -179,12 +206,8 @@ def _tiled(
 
 def _flight(b: Builder, route: Route) -> Hole | int:
     """Elements that one asynchronous copy moves: one where the order changes."""
-    least, wide = grain(b.op, route.tensor), widths(b.op, route.tensor)
-    if route.order:
-        return 1
-    if least == 1:
-        return b.hole(f"vector.{route.tensor}", wide)
-    return b.hole(f"flight.{route.tensor}", tuple(v for v in wide if v >= least))
+    least = grain(b.op, route.tensor)
+    return 1 if route.order else b.width("vector" if least == 1 else "flight", route.tensor, least)
 
 
 def _over_lanes(
@@ -193,7 +216,7 @@ def _over_lanes(
     """Rule 4: the innermost part of one reduction axis over lanes, a vector of it in each."""
     b = Builder(op, chain, prefix)
     for axis in b.compute.spatial:
-        if axis.extent == 1:
+        if axis.extent == 1 or axis.name in b.parts:
             b.blocks.append(axis.name)
         else:
             block, thread, tile = b.tile(axis, {"thread": 32, "tile": 8}, "tile.rows")
@@ -207,12 +230,12 @@ def _over_lanes(
     b.bind((lane,))
     b.hold()
     for tensor in registers:
-        width = b.hole(f"move.{tensor}", widths(op, tensor))
+        width = b.width("move", tensor)
         b.steps.append(CacheRead(tensor, "register", outer, width))
     if not registers:
         b.steps.append(Unroll(vector))
     b.steps.append(Unroll(outer, b.hole("unroll", (1, 2, 4, 8, 16))))
-    return b.finish("lanes" + (" registers" if registers else ""))
+    return b.finish(LANES_HELD if registers else "lanes")
 
 
 def _fused(op: Operator) -> list[Structure]:
@@ -262,7 +285,7 @@ def _on_the_spot(op: Operator, rows: set[str], copied: tuple[str, ...]) -> Struc
     b.bind()
     width = Hole(b.decisions[-1].holes[-1]) if vectors else 1
     for tensor in copied:
-        vector = b.hole(f"vector.{tensor}", widths(op, tensor))
+        vector = b.width("vector", tensor)
         b.steps.append(CacheRead(tensor, "shared", None, vector, reader=last.output.name))
     warps = b.hole("warps", (1, 2, 4, 8, 16, 32))
     b.steps += [ComputeAt(c.output.name, None, warps) for c in reversed(op.computes[:-1])]

@@ -124,9 +124,11 @@ def _notes(result: TuningResult) -> Iterator[str]:
     yield from note("pays", _pays(result))
     yield from note("bound", f"the least time on the roofline is set by {_bound(result)}")
     yield from note("checked", result.best.checked or "not executed")
+    yield from note("atomics", _rounding(result.best))
     yield from note("throttled", ", ".join(result.best.throttle))
     yield from note("metering", "; ".join(result.best.notes))
     yield from note("clocks", result.clocks_note)
+    yield from note("warm start", result.warm_start)
     yield from note("stopped", result.stopped)
 
 
@@ -135,6 +137,14 @@ def note(name: str, text: str) -> Iterator[str]:
     if text:
         indent = " " * _LABEL
         yield from textwrap.wrap(text, WIDTH, initial_indent=f"{name:{_LABEL}}", subsequent_indent=indent)
+
+
+def _rounding(best: Trial) -> str:
+    """What to expect of sums that blocks add to by atomics."""
+    names = ", ".join(best.schedule.program.unordered)
+    return (
+        f"blocks add to {names} in any order, so results differ from run to run by rounding" if names else ""
+    )
 
 
 def _bound(result: TuningResult) -> str:

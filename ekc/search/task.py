@@ -11,12 +11,16 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from ekc.codegen.generate import generate
+from ekc.devices.digest import digest_of_text
+from ekc.errors import EkcError
 from ekc.ir.analysis import analyse
 from ekc.ir.schedule import Schedule
-from ekc.search.analysed import Memory, analysed
+from ekc.search.analysed import Analysed, Figures, Memory, analysed
 from ekc.search.belief import improvement
 from ekc.search.candidate import Candidate
 from ekc.search.learner import Learner
+from ekc.search.lessons import Lessons
 from ekc.search.measuring import LABEL_WINDOW_S, Bench, Failure
 from ekc.search.method import OURS, Method
 from ekc.search.objective import merit
@@ -45,12 +49,13 @@ class ScheduleTask:
         wish: Wish,
         tell: Progress,
         method: Method = OURS,
+        lessons: Lessons | None = None,
     ) -> None:
         self.space, self.bench, self.workers, self.wish, self.tell = space, bench, workers, wish, tell
         self.device = bench.device
-        self.method = method
+        self.method, self.lessons = method, lessons
         self.learner = Learner(self.device.peaks, wish.seed, wish.max_slowdown, self.method)
-        self.memory = Memory(space, self.device.peaks)
+        self.memory = Memory(space, self._seen)
         self.candidates: list[Candidate] = []
         self.late = False
         self._tried: set[str] = set()
@@ -60,24 +65,40 @@ class ScheduleTask:
     def given(self, start: Sequence[Schedule]) -> list[Candidate]:
         """Schedules of the caller's own, each once."""
         found = {s.digest: s for s in start}
-        self._tried |= found.keys()
+        self._tried |= {mark for s in found.values() for mark in self._marks(s)}
         return [self.candidate(s, "given", 1) for s in found.values()]
 
     def make(self, population: Population, row: int, number: int) -> Candidate | None:
-        """The schedule of a genome, unless another genome made the same before."""
+        """The schedule of a genome, unless another made the same before, or other steps the same CUDA."""
         schedule = self.space.schedule(population, row)
-        if schedule.digest in self._tried:
+        marks = self._marks(schedule)
+        known = not marks.isdisjoint(self._tried)
+        self._tried |= marks
+        if known:
             return None
-        self._tried.add(schedule.digest)
         return self.candidate(schedule, self.space.structure_name(population, row), number)
+
+    def _marks(self, schedule: Schedule) -> set[str]:
+        """What tells a schedule from others, and its kernel from other kernels."""
+        try:
+            source = generate(schedule, self.device.limits).source
+        except EkcError:
+            # Compiling will say why, and the row keeps it.
+            return {schedule.digest}
+        return {schedule.digest, digest_of_text(source)}
 
     def candidate(self, schedule: Schedule, structure: str, number: int) -> Candidate:
         """A schedule with what its analysis says, aimed at the device."""
-        seen = analysed(analyse(schedule.program, self.device.limits), self.device.peaks)
+        seen = self._seen(analyse(schedule.program, self.device.limits))
         expected = float(seen.latency_s[0]), float(seen.power_w[0])
         made = Candidate(schedule, structure, seen.features[0], *expected, number)
         made.aim(self.device.arch, self.device.limits)
         return made
+
+    def _seen(self, figures: Figures) -> Analysed:
+        """What the models see of an analysis; after a warm start, with a prior that knows other operators."""
+        seen = analysed(figures, self.device.peaks)
+        return seen if self.lessons is None else self.lessons.informed(seen)
 
     def promise(self, population: Population) -> NDArray[np.float64]:
         """What a measurement promises of the objective: lower is better."""
@@ -135,7 +156,7 @@ class ScheduleTask:
         """Compile together, time one by one, learn; when due, meter a share of the fast."""
         for c in fresh:
             if self.bench.known(c.schedule) is None:
-                c.submit(self.workers, self.device.arch, self.device.limits)
+                c.submit(self.workers, self.device)
         timed = []
         with self.bench.ahead([(c.schedule, partial(getattr, c, "kernel")) for c in fresh]):
             for c in fresh:

@@ -6,10 +6,10 @@ model so that few are metered, and a share of metering that follows the model's 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from ekc import devices
@@ -30,6 +30,8 @@ from ekc.search.result import TuningResult
 from ekc.search.run import Run
 from ekc.search.schedules import Schedules
 from ekc.search.space import Space
+from ekc.search.warm_start import learned_from
+from ekc.search.workers import hired
 
 
 def tune(
@@ -46,6 +48,7 @@ def tune(
     executor: Executor | None = None,
     progress: bool = True,
     effort: str | None = None,
+    warm_start: str | Path | None = None,
 ) -> TuningResult:
     """Search the schedules of `op` for the one that costs least at the speed of the fastest.
 
@@ -57,9 +60,11 @@ def tune(
     "latency" or "edp". clocks: "fixed", or "search" for a second line over clocks. records: an SQLite
     file; figures on file are not measured again, so an interrupted run resumes by running again.
     time_budget_s: seconds after which the run ends with the best so far. start: schedules to try
-    first. executor: any concurrent.futures Executor for compiling (default: threads). progress: say on
-    stderr what the run will take, then how far it is. The same seed gives the same winner for any
-    number of workers, unless time ran out.
+    first. executor: any concurrent.futures Executor for compiling (default: a worker per core, processes for
+    runs of 32 trials or more on simulated devices, otherwise threads). progress: say on stderr what the run
+    will take, then how far it is. The same seed gives the same winner for any number of workers, unless time
+    ran out. warm_start: a record file (it may be that of `records`) whose
+    measurements of other operators and devices are learned from before anything is measured.
 
     Ctrl-C ends the run with the best so far. Raises `InvalidInput` for arguments, `DeviceError` for
     the target, `RecordError` for the file, `NothingLegal` with the reasons when no schedule works.
@@ -75,11 +80,13 @@ def tune(
     device = devices.open(target)
     with ExitStack() as stack:
         space, bench, outlook = _prepared(stack, op, device, wish, records)
+        taught, told = (None, "") if warm_start is None else learned_from(warm_start, op, device, seed)
         if progress:
             announce(outlook())
-        workers = executor or _threads(stack)
+        workers = executor or stack.enter_context(hired(device, trials))
         tell = stack.enter_context(progress_bar(trials, f"{op.name} on {device.label}", progress))
-        return Run(space, bench, workers, wish, tell).run(start)
+        result = Run(space, bench, workers, wish, tell, lessons=taught).run(start)
+        return replace(result, warm_start=told)
 
 
 def _prepared(
@@ -94,10 +101,3 @@ def _prepared(
     space = Space(op, device.limits)
     store = stack.enter_context(RecordStore(records))
     return space, Bench(device, store), lambda: str(forecast(space, device, wish))
-
-
-def _threads(stack: ExitStack) -> Executor:
-    """Threads of our own to compile in; what still waits when the run ends is not compiled."""
-    threads = ThreadPoolExecutor(os.cpu_count() or 1, "ekc-compile")
-    stack.callback(threads.shutdown, cancel_futures=True)
-    return threads

@@ -33,6 +33,12 @@ def test_governor(tmp_path: Path) -> None:
         assert ("pass" in row) == name.startswith("ekc")
         assert row["regret"] == pytest.approx(figures["oracle"]["mean_saving"] - row["mean_saving"])
     assert rows["ekc govern"]["counter_windows"] == 0
+    for line in figures["jobs"]["ekc govern"]:
+        causes = line["regret_by_cause"]
+        assert set(causes) == {"measuring", "searching", "choice", "watching", "late"}
+        if line["kind"] != "drifting":  # What comes and goes whatever the clocks is in no bill.
+            assert sum(causes.values()) == pytest.approx(line["oracle_saving"] - line["saving"], abs=1e-3)
+    assert "watching" in text
     assert rows["ekc govern, model"]["counter_windows"] >= 12
     assert figures["pass"] == all(row["pass"] for name, row in rows.items() if name.startswith("ekc"))
 

@@ -53,6 +53,16 @@ def test_search_depth(tmp_path: Path) -> None:
     assert figures["pass"] == line["pass"] == (max(line["ratio"].values()) <= 1.01)
 
 
+def test_warm_start(tmp_path: Path) -> None:
+    options = ("--only", "MV", "--seeds", "1", "--trials", "10", "--taught", "10")
+    text, figures = run("warm_start.py", tmp_path, *options)
+    assert "a100 (simulated)" in text
+    assert [line["taught_by"] for line in figures["lines"]] == ["other shapes", "rtx4090 (simulated)", "both"]
+    for line in figures["lines"]:
+        assert line["ratio"] > 0
+        assert line["told"].startswith(f"{line['kernels']} timed")
+
+
 def test_tune_table(tmp_path: Path) -> None:
     text, figures = run("tune_table.py", tmp_path, "--only", "MM 127x255x63", "--trials", "8")
     (line,) = figures["lines"]
@@ -165,7 +175,8 @@ def test_simulator_fidelity(tmp_path: Path) -> None:
             writer = csv.DictWriter(stream, list(table[0]))
             writer.writeheader()
             writer.writerows(table)
-    text, figures = run("simulator_fidelity.py", tmp_path, "--data", str(tmp_path), "--rows", "6")
+    options = ("--only", "clblast", "--rows", "6")
+    text, figures = run("simulator_fidelity.py", tmp_path, "--data", str(tmp_path), *options)
     assert "all predictions are simulated" in text
     latency = [line for line in figures["lines"] if line["what"].startswith("latency")]
     assert [line["how"] for line in latency] == ["6 compiled", "not compiled, estimated"] * 3
@@ -181,16 +192,66 @@ def test_simulator_fidelity(tmp_path: Path) -> None:
     assert {one["device"] for one in figures["registers"]} == {"a100", "rtx3090", "rtx2080ti"}
 
 
+def recorded_products(folder: Path) -> None:
+    """Made-up library kernels: as many TFLOP/s and watts as they please, one not seen by the meter."""
+    with gzip.open(folder / "h200_gemm_power.csv.gz", "wt", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["gemm_dtype", "m", "n", "k", "time_ms", "power_w"])
+        for n in range(200):
+            writer.writerow(["bfloat16", 256, 256, 256, 1e-3 * (3 + 0.1 * n), 300 + n])
+            writer.writerow(["bfloat16", 8192, 8192, 8192, 1e-3 * (200 + 80 * n), 400 + n])
+            writer.writerow(["fp8_block", 256, 256, 256, 1e-3, 1000])
+        writer.writerow(["bfloat16", 8192, 8192, 8192, 2.0, 137])
+
+
+def test_simulator_fidelity_of_tensor_cores(tmp_path: Path) -> None:
+    recorded_products(tmp_path)
+    options = ("--only", "h200", "--shapes", "1", "--trials", "4", "--seed", "1")
+    text, figures = run("simulator_fidelity.py", tmp_path, "--data", str(tmp_path), *options)
+    assert "h200 (simulated)" in text
+    told = figures["h200"]
+    assert told["rows"] == 400
+    (one,) = told["shapes"]
+    assert one["shape"] == [256, 256, 256]
+    assert one["ratio"] == told["ratio"]["most"] == pytest.approx(one["simulated_s"] / one["recorded_s"])
+    assert 100 < one["simulated_w"] <= 700
+    # All rows that are long enough for the meter do more than it can.
+    assert told["power"] is None
+    assert figures["pass"] is True
+
+
+def test_power_is_scored_against_rows_of_like_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import fidelity_h200
+
+    recorded_products(tmp_path)
+    rows = [row for row in fidelity_h200.read(tmp_path) if row.seconds >= fidelity_h200.LONG_S]
+    assert {row.m for row in rows} == {8192}
+    other = {"ratio": 1.0, "simulated_tflops": 1e-3, "simulated_s": 1.0, "gbytes": 1.0, "simulated_w": 1.0}
+    like = other | {"simulated_tflops": 300.0, "simulated_s": 2 * 8192**3 / 300e12, "gbytes": 0.403}
+    ours = [like | {"simulated_w": watt} for watt in (400.0, 410.0, 420.0, 430.0, 440.0)]
+    assert fidelity_h200.scored(rows, [*ours[1:], other], 0) is None
+    found = fidelity_h200.scored(rows, [*ours, other], 0)
+    assert found is not None
+    # Rows of 300 TFLOP/s take 3.7 ms and draw about 443 W.
+    assert found["shipped"]["rows"] == found["trivial"]["table by TFLOP/s"]["rows"] == 5
+    assert found["shipped"]["median_error"] == pytest.approx(0.05, abs=0.02)
+    assert found["bias"] == pytest.approx(-0.05, abs=0.02)
+    assert found["pass"] is True
+
+
 def test_the_page_of_the_simulated_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
     import fidelity_docs
     import numpy as np
 
     times = np.array([0.01, 0.02, 0.09])
-    fidelity_docs.write({"rows": 3, "seed": 5}, {"a100": (times, 1.1 * times)}, "the figures", tmp_path)
+    texts = {"clblast": "the figures", "h200": "the shapes"}
+    fidelity_docs.write(texts, {"a100": (times, 1.1 * times)}, tmp_path)
     page = (tmp_path / "simulated-devices.md").read_text()
-    assert "the figures" in page
-    assert "seed 5" in page
+    assert page.count("the figures") == page.count("the shapes") == 1
+    fidelity_docs.write({"h200": "other shapes"}, {}, tmp_path)
+    assert (tmp_path / "simulated-devices.md").read_text() == page.replace("the shapes", "other shapes")
     plot = ElementTree.parse(tmp_path / "simulated-a100.svg")
     assert len(plot.findall(".//{http://www.w3.org/2000/svg}circle")) == 3
 
@@ -326,3 +387,14 @@ def test_paper(tmp_path: Path) -> None:
     assert [{k: v for k, v in x.items() if k not in unlike} for x in filed["lines"]] == [
         {k: v for k, v in x.items() if k not in unlike} for x in figures["lines"]
     ]
+
+
+def test_sums_in_parts(tmp_path: Path) -> None:
+    options = ("--only", "MV", "--trials", "4", "--seed", "1")
+    text, figures = run("in_parts.py", tmp_path, *options)
+    assert "a100 (simulated)" in text
+    (line,) = figures["lines"]
+    whole, both = line["structures"]
+    assert 0 < whole < both
+    assert line["ratio"] == pytest.approx(line["in_parts_s"] / line["whole_s"])
+    assert figures["pass"] == line["pass"] == (line["ratio"] <= 1)

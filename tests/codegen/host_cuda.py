@@ -40,14 +40,22 @@ _ASM = {
 _ASYNC = (
     (
         re.compile(r'asm volatile\("cp\.async\.c[ag]\.shared\.global \[%0\], \[%1\], (\d+)(?:, %2)?;" '
-                   r': : "r"\(shared\), "l"\(from\)(?:, "r"\((.*?)\))?\);'),
-        lambda m: f"shim::issue(to, from, {m[1]}, {m[2] or m[1]});",
+                   r': : "r"\((?:shared|to)\), "l"\(from\)(?:, "r"\((.*?)\))?\);'),
+        lambda m: f"shim::issue((void*)to, from, {m[1]}, {m[2] or m[1]});",
     ),
     (re.compile(r"const unsigned int shared = .*;"), lambda m: ""),
     (re.compile(r'asm volatile\("cp\.async\.commit_group;"\);'), lambda m: "shim::commit();"),
     (re.compile(r'asm volatile\("cp\.async\.wait_group %0;" : : "n"\(left\) : "memory"\);'),
      lambda m: "shim::wait(left);"),
 )  # fmt: skip
+_PLACES = (
+    # Places in shared memory are addresses here, which 32 bits cannot hold.
+    (re.compile(r"unsigned int(?= (?:shared_place|kept)\(|(?: \w+_(?:to|from))(?:;|\[))"), "std::uintptr_t"),
+    (re.compile(r"\((?:unsigned int)(?= (?:place|number|to)\b)"), "(std::uintptr_t"),
+    (re.compile(r"static_cast<unsigned int>\(__cvta_generic_to_shared\(at\)\)"), "(std::uintptr_t)at"),
+    (re.compile(r"static_cast<type\*>\(__cvta_shared_to_generic\(place\)\)"), "(type*)place"),
+    (re.compile(r'asm volatile\("" : "\+r"\(number\)\);'), ""),
+)
 _MAIN = """
 int main(int, char** arguments)
 {
@@ -116,7 +124,7 @@ def _case(number: int, schedule: Schedule, made: Generated) -> str:
     text = made.source.replace('extern "C" __global__', "__global__")
     for asm, plain in _ASM.items():
         text = text.replace(asm, plain)
-    for asm, plain in _ASYNC:
+    for asm, plain in (*_ASYNC, *_PLACES):
         text = asm.sub(plain, text)
     assert "asm" not in text.split("__global__")[0]
     op = schedule.op

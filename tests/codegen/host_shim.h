@@ -2,6 +2,7 @@
 // after another. Nothing here knows ekc.
 #pragma once
 #include <algorithm>
+#include <atomic>
 #include <barrier>
 #include <bit>
 #include <cmath>
@@ -140,6 +141,12 @@ T __shfl_xor_sync(unsigned int, T value, int mask)
     const T other = std::bit_cast<T>(shim::exchanged[static_cast<std::size_t>(shim::thread_number ^ mask)]);
     warp.arrive_and_wait();
     return other;
+}
+
+template <typename T>
+T atomicAdd(T* at, T value)
+{
+    return std::atomic_ref<T>(*at).fetch_add(value);
 }
 
 inline float __int_as_float(unsigned int bits) { return std::bit_cast<float>(bits); }

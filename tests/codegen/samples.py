@@ -66,6 +66,26 @@ def small_matmul(
     return s.pipeline("k.0", stages=2) if pipeline else s
 
 
+def shared_sum(m: int, n: int, k: int, *, dtype: str = "float32", out_dtype: str = "float32") -> Schedule:
+    """A matmul of few outputs: blocks of 256 terms each, whose sums meet by atomics."""
+    return (
+        Schedule(o.matmul(m, n, k, dtype=dtype, out_dtype=out_dtype))
+        .atomic("C")
+        .cache_write("C")
+        .split("i", (8, 2))
+        .split("j", (16, 2))
+        .split("k", (32, 8))
+        .reorder("k.0", "i.0", "j.0", "i.1", "j.1", "k.1", "k.2", "i.2", "j.2")
+        .bind("k.0", "block.z")
+        .bind("i.0", "block.y")
+        .bind("j.0", "block.x")
+        .bind("i.1", "thread.y")
+        .bind("j.1", "thread.x")
+        .cache_read("A", "shared", at="k.1", vector=4 if k % 4 == 0 else 1)
+        .cache_read("B", "shared", at="k.1")
+    )
+
+
 def conv2d(*, stride: int = 1, padding: int = 1, dtype: str = "float32") -> Schedule:
     """A convolution whose tiles stick out of the image and of the channels."""
     op = o.conv2d(2, 5, 9, 9, out_channels=6, kernel=3, stride=stride, padding=padding, dtype=dtype)

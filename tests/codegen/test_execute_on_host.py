@@ -20,6 +20,7 @@ from tests.codegen import host_cuda, samples
 from tests.codegen.host_cuda import BOUNDS, RACES, run_all
 from tests.ir.async_examples import async_conv2d, async_matmul, async_twice
 from tests.ir.strategies import seeded_schedule
+from tests.ir.view_examples import plain_conv2d
 
 pytestmark = pytest.mark.skipif(not host_cuda.available(), reason="needs g++")
 
@@ -35,9 +36,13 @@ def features() -> list[Schedule]:
         samples.small_matmul(18, 36, 8, dtype="bfloat16", vector=2),
         samples.small_matmul(17, 33, 9, dtype="tf32"),
         samples.small_matmul(18, 36, 8, dtype="int8", vector=2),
+        samples.shared_sum(17, 35, 600),
+        samples.shared_sum(16, 64, 500, dtype="int8", out_dtype="int32"),
         samples.conv2d(),
         samples.conv2d(stride=2, padding=2),
         samples.conv2d(padding=0, dtype="float16"),
+        plain_conv2d(o.conv2d(2, 6, 5, 6, out_channels=9, padding=1, stride=2, layout="NHWC")),
+        plain_conv2d(o.conv2d(2, 6, 5, 6, out_channels=9, padding=1)).pipeline("c.0"),
         samples.matvec(41, 100),
         samples.matvec(40, 100, dtype="float16"),
         samples.matvec(40, 100, dtype="int8"),

@@ -12,7 +12,8 @@ from ekc.codegen.generate import generate
 from ekc.ir.schedule import Schedule
 from tests.codegen import samples
 from tests.ir.async_examples import async_matmul
-from tests.ir.tensor_examples import half_matmul
+from tests.ir.tensor_examples import half_matmul, swizzled_matmul
+from tests.ir.view_examples import half_conv2d
 
 FOLDER = Path(__file__).with_name("golden")
 KERNELS: dict[str, Callable[[], Schedule]] = {
@@ -20,7 +21,10 @@ KERNELS: dict[str, Callable[[], Schedule]] = {
     "matmul_async": lambda: async_matmul(33, 44, 36, turned=True),
     "matmul_swizzled": lambda: async_matmul(32, 64, 32, dtype="float16", vector=8, swizzle=8),
     "matmul_tensor": half_matmul,
+    "matmul_tensor_swizzled": swizzled_matmul,
+    "matmul_atomic": lambda: samples.shared_sum(100, 60, 4096),
     "conv2d": samples.conv2d,
+    "conv2d_view": half_conv2d,
     "matvec_float16": lambda: samples.matvec(4096, 4096, dtype="float16", lanes=32, rows=8),
     "softmax": lambda: samples.softmax(1000, 1000, dtype="float16"),
     "relu_matmul": samples.relu_matmul,

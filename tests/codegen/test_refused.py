@@ -62,6 +62,14 @@ MISTAKES: dict[str, tuple[Callable[[], Schedule], str]] = {
     "unrolling": (lambda: matmul(k=16384).unroll("k"), r"unrolling: needs 1638\d statements"),
     "order": (lambda: matmul().bind("j", "block.x"), "loop order: needs block loop j outside i"),
     "accumulator": (lambda: matmul(dtype="float16"), "accumulator: needs float32 for C"),
+    "atomic unheld": (
+        lambda: matmul().atomic("C"),
+        r'atomic C: needs an accumulator, the limit is none; .*cache_write\("C", "register"\)',
+    ),
+    "atomic vectors": (
+        lambda: matmul().atomic("C").cache_write("C", vector=4),
+        r'atomic C: needs 4 elements at once, the limit is 1 .*cache_write\("C"\), one at a time',
+    ),
     "lanes unheld": (lambda: matmul().reorder("k", "i", "j").bind("k", "thread.x"), "needs an accumulator"),
     "lanes not fastest": (rows_of_threads, r"needs k\.1 fastest"),
     "too many lanes": (lambda: lanes(32, 2), "reduction over lanes: needs 64"),

@@ -16,7 +16,7 @@ def settled(kernel: CompiledKernel, clock_mhz: float, spec: Spec = A100) -> Stea
     """Without the seeded residuals."""
     todo = work(spec, kernel, executed(kernel))
     energies = [power.dynamic_energy(spec, found) for found, _ in todo.launches]
-    return steady(spec, replace(todo, time_factor=1.0, dynamic=energies[0]), clock_mhz)
+    return steady(spec, replace(todo, time_factors=(1.0,), dynamic=energies[0]), clock_mhz)
 
 
 def board_watts(state: Steady, spec: Spec = A100) -> float:

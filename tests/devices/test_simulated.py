@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from ekc import devices
-from ekc.devices import residual
 from ekc.devices.base import Device
 from ekc.devices.digest import digest
 from ekc.errors import DeviceError, InvalidInput
@@ -54,14 +53,6 @@ def test_a_header_comment_is_no_part_of_the_kernel(a100: Device) -> None:
     assert digest(dressed) == digest(kernel)
     assert a100.time(dressed) == a100.time(kernel)
     assert digest(replace(kernel, cuda_source="")) != digest(kernel)
-
-
-def test_residuals_have_the_recorded_size() -> None:
-    times = np.log([residual.time_residual("a100", str(n)) for n in range(2000)])
-    powers = np.log([residual.power_residual("a100", str(n)) for n in range(2000)])
-    assert np.std(times) == pytest.approx(0.04, rel=0.1)
-    assert np.std(powers) == pytest.approx(0.03, rel=0.1)
-    assert abs(np.corrcoef(times, powers)[0, 1]) < 0.1
 
 
 def test_energy_is_power_times_time(a100: Device) -> None:

@@ -17,8 +17,9 @@ from ekc.devices.kernel import Kernel
 from ekc.devices.verify import Verdict, verify
 from ekc.errors import EkcError, KernelFault
 from ekc.ir.agreement import random_inputs
-from ekc.ir.evaluate import evaluate, sample_blocks
+from ekc.ir.evaluate import evaluate
 from ekc.ir.expected import Expected
+from ekc.ir.sampling import sample_blocks
 from ekc.ir.schedule import Schedule
 from ekc.ir.tree import kernels
 from ekc.search.naive import naive

@@ -168,6 +168,26 @@ add(
     lambda a: a[0].max(keepdims=True),
 )
 add(
+    "add_by_compare_and_swap",
+    """void k(const float* a, double* sum) { unsigned long long* p = (unsigned long long*)sum; unsigned long long old = *p, was;
+    do { was = old; old = atomicCAS(p, was, __double_as_longlong(a[blockIdx.x * 64 + threadIdx.x] + __longlong_as_double(was)));
+    } while (was != old); }""",
+    (3,),
+    (64,),
+    lambda: [floats(192), np.zeros(1)],
+    1,
+    lambda a: a[0].astype(np.float64).sum(keepdims=True),
+)
+add(
+    "greatest_if_greater",
+    """void k(const int* a, int* most) { int v = a[blockIdx.x * 64 + threadIdx.x]; if (v > *most) atomicMax(most, v); }""",
+    (3,),
+    (64,),
+    lambda: [rng().integers(1, 99, 192).astype(np.int32), np.zeros(1, np.int32)],
+    1,
+    lambda a: a[0].max(keepdims=True),
+)
+add(
     "redux_and_match",
     """void k(const int* a, int* b) { int t = threadIdx.x; int m = __reduce_max_sync(~0u, a[t]);
     unsigned s = __match_any_sync(~0u, a[t]); b[t] = m * 100 + __popc(s); }""",

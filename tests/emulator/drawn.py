@@ -17,7 +17,7 @@ from ekc.ir.rules import enforce
 from ekc.ir.schedule import Schedule
 from ekc.search.space import Space
 from tests.ir.drawn_operators import FIRST, Choose, draw_operator
-from tests.ir.strategies import draw_schedule
+from tests.ir.strategies import draw_atomic, draw_in_parts, draw_schedule
 
 
 def _band() -> Operator:
@@ -116,8 +116,23 @@ def bred(name: str, seed: int) -> Schedule:
 
 def stepped(choose: Choose, kinds: Sequence[Callable[[Choose], Operator]] = ()) -> Schedule:
     """Any small operator (or one of some kinds), with those of the drawn steps that leave it legal."""
-    wanted = draw_schedule(choose, draw_operator(choose, kinds))
-    schedule = _start(wanted.op)
+    return _legal(draw_schedule(choose, draw_operator(choose, kinds)))
+
+
+def in_parts(choose: Choose) -> Schedule | None:
+    """The same behind a sum in parts; None where the operator drawn has none to cut."""
+    wanted = draw_in_parts(choose, draw_operator(choose))
+    return wanted and _legal(wanted)
+
+
+def atomic(choose: Choose) -> Schedule | None:
+    """The same with a sum that blocks share; None where the operator drawn has none that they may."""
+    wanted = draw_atomic(choose, draw_operator(choose))
+    return wanted and _legal(wanted)
+
+
+def _legal(wanted: Schedule) -> Schedule:
+    schedule = _start(Schedule(wanted.op).do(*(s for s in wanted.steps if s.kind == "rfactor")))
     for step in wanted.steps:
         try:
             longer = schedule.do(step)
@@ -128,9 +143,8 @@ def stepped(choose: Choose, kinds: Sequence[Callable[[Choose], Operator]] = ()) 
     return schedule
 
 
-def _start(op: Operator) -> Schedule:
+def _start(schedule: Schedule) -> Schedule:
     """The shortest legal schedule: a float16 sum needs an accumulator of its own."""
-    schedule = Schedule(op)
     for nest in schedule.program.nests:
         compute = nest.compute
         if compute.reduction and compute.output.dtype is not compute.acc_dtype:

@@ -7,14 +7,16 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import ekc
 from ekc.ir.schedule import Schedule
 from tests.emulator.drawn import BRED, TYPED, bred, stepped
-from tests.emulator.generated import run
+from tests.emulator.generated import compiled, run
 from tests.emulator.predicted import executed, predicted
 from tests.ir.drawn_operators import FIRST
 from tests.ir.typed import TRIPLES, rescheduled, retyped
 
-CASES = 320
+CASES = max(320, settings.default.max_examples)
+"""2,000 by `pytest --hypothesis-profile=many`."""
 
 
 @st.composite
@@ -47,3 +49,15 @@ def test_a_drawn_kernel_is_right_and_clean(schedule: Schedule) -> None:
     found, foretold = executed(ran), predicted(schedule)
     for name in ("barriers", "shuffles"):
         assert found[name] == round(foretold[name]), f"{name}\n{schedule.to_python()}"
+
+
+def test_what_the_compiler_widens_over_the_end_of_an_array_and_never_reads_is_fine() -> None:
+    """Three floats of shared memory come by one load of four, the last of which nobody reads."""
+    op = ekc.einsum("ab,bc->ac", (1, 2), (2, 2))
+    schedule = (
+        Schedule(op).fuse("a", "c").split("b", (3,)).split("a_c", (2,)).cache_write("C")
+        .cache_read("A", "shared").compute_at("A.shared", None).cache_read("A.shared", "register")
+    )  # fmt: skip
+    ran = run(schedule)
+    assert "ld.shared.v4" in compiled(ran.made.source, "sm_80")
+    ran.check()

@@ -58,6 +58,16 @@ FAULTS = [
     ("histogram_shared", "atomicAdd(&s[a[i]], 1u)", "s[a[i]] += 1", 0, {"race"}),
     ("histogram_shared", "atomicAdd(&h[threadIdx.x], s[threadIdx.x])", "h[threadIdx.x] += s[threadIdx.x]", 0,
      {"block-conflict"}),
+    ("reduce_atomic", "atomicAdd(out, v)", "blockIdx.x ? (void)atomicAdd(out, v) : (void)(*out = v)", 0,
+     {"block-conflict"}),
+    ("reduce_atomic", "atomicAdd(out, v)", "blockIdx.x < 6 ? (void)atomicAdd(out, v) : (void)(*out += v)", 0,
+     {"block-conflict"}),
+    ("reduce_atomic", "atomicAdd(out, v)", "atomicAdd(out, v + 0 * *out)", 0, {"block-conflict"}),
+    ("greatest_if_greater", "atomicMax(most, v)", "*most = v", 0, {"block-conflict"}),
+    ("greatest_if_greater", "atomicMax(most, v)", "blockIdx.x ? (void)atomicMax(most, v) : (void)(*most = v)", 0,
+     {"block-conflict"}),
+    ("greatest_if_greater", "atomicMax(most, v)", "blockIdx.x < 2 ? (void)atomicMax(most, v) : (void)(*most = 99)", 0,
+     {"block-conflict"}),
     ("stencil", "s[0] = i ? a[i - 1] : 0", "s[0] = a[i - 1]", 0, {"out-of-bounds"}),
     ("stencil", "if (t == 1) s[0] = i ? a[i - 1] : 0;", "", 0, {"uninitialised"}),
     ("stencil", "s[130]", "s[129]", 0, {"out-of-bounds"}),
@@ -136,3 +146,26 @@ def test_a_barrier_that_others_loop_past_is_never_reached() -> None:
     report = emulator.launch(ptx, "k", grid=(1,), block=(64,), args=[zeros(64).astype("i4")])
     assert {f.kind for f in report.findings} == {"barrier"}
     assert "never reaches this barrier" in report.findings[0].message
+
+
+WIDENED = """
+extern "C" __global__ void k(float* b) {
+  __shared__ __align__(16) float s[3];
+  if (threadIdx.x < 3) s[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  float x, y, z, w;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x), "=f"(y), "=f"(z), "=f"(w)
+               : "r"((unsigned)__cvta_generic_to_shared(s)));
+  b[threadIdx.x] = READ;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("read", "kinds"), [("x + y + z", set()), ("x + w", {"out-of-bounds"}), ("1.0f", {"out-of-bounds"})]
+)
+def test_a_load_wider_than_its_shared_array_is_fine_as_far_as_it_is_read(read: str, kinds: set[str]) -> None:
+    """The compiler makes such loads; an element beyond the end that is used is a fault all the same."""
+    ptx = nvrtc.compile(WIDENED.replace("READ", read), "sm_80").ptx
+    report = emulator.launch(ptx, "k", grid=(1,), block=(32,), args=[zeros(32)])
+    assert {finding.kind for finding in report.findings} == kinds

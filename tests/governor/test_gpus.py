@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -36,3 +37,14 @@ def test_a_process_that_is_gone_tells_nothing(here: ScriptedBoards) -> None:
         process.wait()
         assert job.variable("CUDA_VISIBLE_DEVICES") == ""
         assert job.wait() == 0
+
+
+def test_a_process_that_has_just_begun_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the kernel's taking a program and its handing over the environment, /proc shows none: seldom
+    on a quiet machine, for half of all starts on a busy one."""
+    real, empty = Path.read_bytes, [b"", b""]
+    monkeypatch.setattr(Path, "read_bytes", lambda path: empty.pop() if empty else real(path))
+    theirs = os.environ | {"NAMED": "here"}
+    with subprocess.Popen([sys.executable, "-c", "input()"], env=theirs, stdin=subprocess.PIPE) as process:
+        assert Attached(process.pid).variable("NAMED") == "here"
+        process.kill()

@@ -10,34 +10,39 @@ import numpy as np
 import pytest
 
 from ekc.errors import InvalidInput, RecordError
+from ekc.governor.advise import Advised, advise
 from ekc.governor.events import CountersRead, Event, Predicted
 from ekc.governor.governor import Governor
-from ekc.governor.jobs.draw import draw
+from ekc.governor.jobs.draw import KINDS, draw
+from ekc.governor.jobs.job import bill, sm_places
 from ekc.governor.jobs.world import SimulatedRun
 from ekc.governor.live import models
 from ekc.governor.loop import govern
-from ekc.governor.measure import reading
-from ekc.governor.predict import Boosted, leave_one_out, rows_of, trained
+from ekc.governor.measure import JobEnded, reading
+from ekc.governor.policy import Policy
+from ekc.governor.predict import Boosted, Row, leave_one_out, rows_of, simulated, trained
 from ekc.governor.predict.model import COUNTERS
+from ekc.governor.progress import Beat
 from ekc.governor.protocols import Settings
 from ekc.governor.reading import Pace
+from ekc.governor.sets_nothing import SetsNothing
 
-KINDS = ("compute", "memory", "starved")
+FEW = ("compute", "memory", "starved")
 
 
-@pytest.fixture(scope="module")
-def rows():
-    return [
-        row
-        for kind in KINDS
-        for seed in range(5)
-        for row in rows_of(draw(900 + seed, kind, "rtx3090", 300.0))
-    ]
+def rows_of_jobs(kinds: tuple[str, ...]) -> list[Row]:
+    jobs = (draw(900 + seed, kind, "rtx3090", 300.0) for kind in kinds for seed in range(5))
+    return [row for job in jobs for row in rows_of(job)]
 
 
 @pytest.fixture(scope="module")
-def model(rows) -> Boosted:
-    return trained("rtx3090", rows)
+def rows() -> list[Row]:
+    return rows_of_jobs(FEW)
+
+
+@pytest.fixture(scope="module")
+def model() -> Boosted:
+    return trained("rtx3090", rows_of_jobs(KINDS))
 
 
 def test_rows_are_relative_to_the_default(rows) -> None:
@@ -95,6 +100,7 @@ def test_what_is_no_model_is_refused_in_one_line(text: str, tmp_path: Path) -> N
         ("trust", {"time": [1], "power": [1, 1, 1]}, "trust"),
         ("trust", {"time": [0, 0], "power": [1, 1, 1]}, "trust"),
         ("trust", {"time": ["a", "b"], "power": [1, 1, 1]}, "float"),
+        ("blind_trust", {"time": [0, 0], "power": [1, 1, 1]}, "trust"),
     ],
 )
 def test_a_model_with_a_part_spoiled_is_refused_in_one_line(
@@ -125,8 +131,10 @@ def test_beliefs_follow_the_counters(model: Boosted) -> None:
         for seed in range(950, 956):
             run = SimulatedRun(draw(seed, kind, "rtx3090", 300.0))
             samples = run.record(30.0)
-            seen = reading(Settings(), 0.0, 30.0, run.energy_j() / 30.0, Pace(), samples)
-            expected.append(model(run.counters(10.0) or {}, seen).time.mean[0])
+            seen = reading(Settings(), 0.0, 30.0, run.energy_j() / 30.0, Pace(), samples, Beat("none"))
+            first, second = model(run.counters(10.0) or {}, seen).time.mean
+            # At nine tenths of the clock.
+            expected.append(first / 9 + second / 81)
         steepness.append(np.mean(expected))
     compute, memory = steepness
     assert compute > memory
@@ -168,11 +176,46 @@ def test_without_counters_the_signals_must_do(model: Boosted, rows) -> None:
     assert blind != seeing
 
 
-def test_a_model_is_trusted_as_far_as_it_was_right_of_jobs_left_out(model: Boosted, rows) -> None:
+def test_a_model_is_trusted_as_far_as_it_was_right_of_jobs_left_out(rows) -> None:
     """Rows whose times are noise are no ground for a sure belief."""
     rng = np.random.default_rng(0)
     noise = [replace(r, time=r.time * float(rng.normal(1, 0.1)) if r.ratio < 1 else r.time) for r in rows]
-    assert trained("rtx3090", noise).trust.time[0] > 2 * model.trust.time[0]
+    assert trained("rtx3090", noise).trust.time[0] > 2 * trained("rtx3090", rows).trust.time[0]
+
+
+def test_advice_is_off_by_what_it_says(model: Boosted) -> None:
+    """Trees that split at a clock, not between two, were told the slowdown of the next lower one by a card
+    whose clocks lie a hair below: advice was off by half as much again as it said, always to one side."""
+    off = []
+    for kind in KINDS:
+        for seed in range(960, 964):
+            job = draw(seed, kind, "rtx3090", 120.0)
+            run = SimulatedRun(job)
+            told: list[Event] = []
+            advise(run, SetsNothing(run.gears()), Policy(), told.append, model)
+            for advice in (e for e in told if isinstance(e, Advised) and e.settings != Settings()):
+                memory, gear, _ = sm_places(job.card, advice.settings)
+                seconds = bill(job).seconds[0]
+                true = seconds[memory, gear] / seconds[-1, -1] - 1
+                off.append((true - advice.slowdown) / advice.sigma)
+    assert len(off) > 12
+    assert np.sqrt(np.mean(np.square(off))) < 1.35
+    assert abs(np.mean(off)) < 0.6
+
+
+def test_training_ends_soon_after_nobody_waits_for_it() -> None:
+    asked = []
+
+    def going() -> bool:
+        asked.append(True)
+        return len(asked) < 3
+
+    with pytest.raises(JobEnded):
+        simulated("h200", going)
+    assert len(asked) == 3
+    # And so for who asks by name, once the job that a model is for has ended.
+    with pytest.raises(JobEnded):
+        models.opened("simulated", "NVIDIA H200", lambda: False)
 
 
 def test_which_model_is_opened(model: Boosted, tmp_path: Path) -> None:

@@ -89,10 +89,13 @@ def summed_on_the_spot() -> Schedule:
     )
 
 
-def fused() -> Schedule:
-    """Columns that are cut from two axes at once."""
+def fused(across: bool = False) -> Schedule:
+    """Columns that are cut from two axes at once; `across`, with the lanes' pieces inside the registers'."""
     op = o.einsum("ik,kjl->ijl", (64, 64), (64, 8, 8), dtype="float16")
     text = half_matmul(64, 64, 64).to_json().replace('"j', '"j_l')
+    if across:
+        text = text.replace('"j_l.3"', '"lanes"').replace('"j_l.4"', '"j_l.3"').replace('"lanes"', '"j_l.4"')
+        text = text.replace("4, 2]", "2, 4]")
     steps = [step_from_json(s) for s in json.loads(text)["steps"]]
     return Schedule(op).fuse("j", "l").do(*steps)
 
@@ -253,11 +256,11 @@ TENSOR_MISTAKES: dict[str, Case] = {
         "8",
     ),
     "tensorize fused columns": (
-        lambda: fused(),
-        "tensorize",
-        "j_l.3 as a piece of an axis",
-        "fused",
-        "split instead",
+        lambda: enforced(fused(across=True)),
+        "tensorize mma.m16n8k16",
+        "1 as the step of j_l.4",
+        "one after the other",
+        "split",
     ),
     "tensorize without sums": (
         lambda: without(CacheWrite, "C"),

@@ -67,7 +67,39 @@ LATE = ("cache_read",) * 5 + (
 
 def draw_schedule(choose: Choose, op: Operator, most: int = 20) -> Schedule:
     """3 to `most` legal steps (fewer where nearly everything is refused)."""
-    schedule = Schedule(op)
+    return _longer(choose, Schedule(op), most)
+
+
+def draw_in_parts(choose: Choose, op: Operator, most: int = 20) -> Schedule | None:
+    """The same behind a sum in parts; None where there is none to cut."""
+    sums = [
+        (a.name, parts)
+        for compute in op.computes
+        for a in compute.reduction
+        for parts in range(2, a.extent)
+        if a.extent % parts == 0
+    ]
+    return _longer(choose, Schedule(op).rfactor(*choose(sums)), most) if sums else None
+
+
+def draw_atomic(choose: Choose, op: Operator, most: int = 20) -> Schedule | None:
+    """The same with a sum that blocks share; None where there is none that they may."""
+    sums = [
+        compute
+        for compute in op.computes
+        if compute.reduction and compute.combine == "sum" and compute.output.dtype is compute.acc_dtype
+    ]
+    if not sums:
+        return None
+    compute = choose(sums)
+    name, axis = compute.output.name, choose(compute.reduction).name
+    schedule = Schedule(op).cache_write(name).atomic(name).split(axis, (choose((1, 2, 3, 5)),))
+    others = (a.name for a in compute.axes if a.name != axis)
+    shared = schedule.reorder(f"{axis}.0", *others, f"{axis}.1").bind(f"{axis}.0", choose(BLOCK_LEVELS))
+    return _longer(choose, shared, max(most, len(shared.steps)))
+
+
+def _longer(choose: Choose, schedule: Schedule, most: int) -> Schedule:
     wanted = choose(range(3, most + 1))
     for _ in range(3 * wanted):
         progress = len(schedule.steps) / wanted
@@ -109,13 +141,17 @@ def schedules(draw: st.DrawFn, most: int = 20) -> Schedule:
     def choose(options: Sequence[Any]) -> Any:
         return draw(st.sampled_from(options))
 
-    return draw_schedule(choose, draw_operator(choose), most)
+    return _drawn(choose, most, (draw_schedule,) * 5 + (draw_in_parts,))
 
 
 def seeded_schedule(seed: int, most: int = 20) -> Schedule:
     """The same schedule for the same seed."""
-    choose = random.Random(seed).choice
-    return draw_schedule(choose, draw_operator(choose), most)
+    return _drawn(random.Random(seed).choice, most, (draw_schedule,) * 5 + (draw_in_parts, draw_atomic))
+
+
+def _drawn(choose: Choose, most: int, kinds: Sequence[Callable[..., Schedule | None]]) -> Schedule:
+    op, draw = draw_operator(choose), choose(kinds)
+    return draw(choose, op, most) or draw_schedule(choose, op, most)
 
 
 def _nest(program: Program, choose: Choose) -> Nest:
@@ -167,9 +203,11 @@ def _innermost(program: Program, choose: Choose) -> Step | None:
 
 def _bind(program: Program, choose: Choose) -> Step | None:
     nest = _nest(program, choose)
-    loop = _loop(nest, choose, lambda x: x.level == "serial" and not x.reduction)
+    loop = _loop(nest, choose, lambda x: x.level == "serial" and (nest.atomic or not x.reduction))
     if loop is None:
         return None
+    if loop.reduction:
+        return Bind(loop.name, choose(BLOCK_LEVELS))
     levels = (*BLOCK_LEVELS, "block.x", "thread.x", "thread.x", "thread.y", "thread.z", "vthread")
     return Bind(loop.name, choose(levels))
 

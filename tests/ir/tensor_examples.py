@@ -37,6 +37,8 @@ class Cut:
     fragments_at: str = "k.1"
     """With "k.0" a warp holds those of the whole tile at once."""
     write: int = 2
+    unroll: int = 1
+    """Of the loop over instructions deep."""
 
 
 def tensor_matmul(op: Operator, cut: Cut | None = None) -> Schedule:
@@ -65,12 +67,20 @@ def tensor_matmul(op: Operator, cut: Cut | None = None) -> Schedule:
     )
     if cut.stages > 1:
         schedule = schedule.pipeline("k.0", stages=cut.stages, copy=cut.copy)
+    if cut.unroll > 1:
+        schedule = schedule.unroll("k.1", cut.unroll)
     return schedule.tensorize("k.2", instruction)
 
 
 def half_matmul(m: int = 128, n: int = 128, k: int = 64, **cut: Any) -> Schedule:
     """The worked example: float16, padded rows, tiles copied ahead."""
     return tensor_matmul(o.matmul(m, n, k, dtype="float16"), Cut(pad=8, **cut))
+
+
+def swizzled_matmul() -> Schedule:
+    """The other way: swizzled tiles that pass through registers, instructions in depth written out."""
+    op = o.matmul(128, 128, 128, dtype="float16")
+    return tensor_matmul(op, Cut(swizzle=8, copy="register", unroll=2))
 
 
 def draw_tensor(choose: Callable[[Sequence[Any]], Any]) -> Schedule:
@@ -97,5 +107,6 @@ def draw_tensor(choose: Callable[[Sequence[Any]], Any]) -> Schedule:
         order=choose(((), (), (1, 0))) if vector == 1 and copy == "register" else (),
         fragments_at=choose(("k.1", "k.1", "k.0")),
         write=2 if n % 2 == 0 else 1,
+        unroll=choose((1, depth)),
     )  # fmt: skip
     return tensor_matmul(o.matmul(m, n, k, dtype=dtype, **turned), cut)

@@ -12,13 +12,22 @@ from ekc.errors import InvalidInput, ScheduleError
 from ekc.ir.schedule import Schedule
 from ekc.ir.steps import REGISTRY
 from ekc.ir.tree import kernels
+from tests.ir.mistakes_in_atomic import ATOMIC_MISTAKES
 from tests.ir.mistakes_in_inlining import INLINING_MISTAKES
 from tests.ir.mistakes_in_loops import LOOP_MISTAKES
+from tests.ir.mistakes_in_rfactor import RFACTOR_MISTAKES
 from tests.ir.mistakes_in_stagings import STAGING_MISTAKES
 from tests.ir.mistakes_in_tensorize import TENSOR_MISTAKES, asked
 from tests.ir.starts import chain, product, staged
 
-CASES = LOOP_MISTAKES | STAGING_MISTAKES | INLINING_MISTAKES | TENSOR_MISTAKES
+CASES = (
+    LOOP_MISTAKES
+    | STAGING_MISTAKES
+    | INLINING_MISTAKES
+    | TENSOR_MISTAKES
+    | RFACTOR_MISTAKES
+    | ATOMIC_MISTAKES
+)
 
 
 def refused(mistake: Callable[[], Schedule]) -> ScheduleError:
@@ -70,6 +79,8 @@ FOLLOWED: dict[str, Callable[[str], Schedule]] = {
     "pipeline async 1": lambda near: staged().pipeline("k.0", int(near), "async"),
     "pipeline async 7": lambda near: staged().pipeline("k.0", int(near), "async"),
     "pipeline copy": lambda near: staged().pipeline("k.0", 3, copy=near),
+    "atomic unknown": lambda near: product().atomic(near),
+    "rfactor tail": lambda near: product().rfactor("k", int(near)),
     "cache_read tensor": lambda near: product().cache_read(near, "shared"),
     "cache_read scope": lambda near: product().cache_read("A", near),
     "cache_read at": lambda near: product().cache_read("A", "shared", at=near),
@@ -96,14 +107,12 @@ def test_the_nearest_choice_is_legal(name: str) -> None:
     assert kernels(FOLLOWED[name](near.strip("'")).program)
 
 
-def test_a_copy_along_half_a_fused_index_is_refused() -> None:
-    s = (
-        product()
-        .fuse("i", "j")
-        .split("i_j", (6,))
-        .reorder("i_j.0", "k", "i_j.1")
-        .cache_read("A", "shared", at="k")
-    )
+def test_a_copy_along_half_a_quotient_is_refused() -> None:
+    op = o.compute(
+        "pairs", axes={"i": 12, "j": 4}, reduce={"k": 4}, inputs={"A": (6, 4), "B": (4, 4)},
+        body=lambda A, B, i, j, k: A[i // 2, k] * B[k, j],
+    )  # fmt: skip
+    s = Schedule(op).split("i", (6,)).reorder("i.0", "j", "k", "i.1").cache_read("A", "shared", at="k")
     error = refused(lambda: derived(s))
     assert "fused index" in error.refusal.need
     assert "stage at another loop" in error.refusal.nearest

@@ -180,10 +180,13 @@ def test_children_use_only_genes_of_their_structure_and_their_tables(name: str) 
 def test_mutants_differ_from_their_parents(name: str) -> None:
     parents = legal(name, 500)
     mutants = space(name).mutate(np.random.default_rng(4), parents, structural=0)
-    changed = (mutants.genes != parents.genes).sum(axis=1)
+    differs, eager = mutants.genes != parents.genes, np.array([d.eager for d in space(name).decisions])
     # A redraw may hit the same value again, above all where a table has two entries.
-    assert (changed > 0).mean() > 0.7
-    assert changed.max() == 2
+    assert differs.any(axis=1).mean() > 0.7
+    assert differs[:, ~eager].sum(axis=1).max() == 2
+    # Beyond two, what differs is eager and begins at its last value again.
+    beyond = differs & eager & (mutants.genes != space(name).sizes - 1)
+    assert beyond.sum(axis=1).max() <= 2
     np.testing.assert_array_equal(mutants.structure, parents.structure)
     moved = space(name).mutate(np.random.default_rng(4), parents, structural=1)
     assert (moved.structure != parents.structure).mean() > 0.5
@@ -192,7 +195,8 @@ def test_mutants_differ_from_their_parents(name: str) -> None:
 def test_a_seed_draws_the_same_population_and_another_seed_another() -> None:
     keys = [space("matmul").keys(legal("matmul", 200, seed)) for seed in (0, 0, 1)]
     np.testing.assert_array_equal(keys[0], keys[1])
-    assert not np.isin(keys[2], keys[0]).any()
+    # Structures of few decisions may meet by chance.
+    assert np.isin(keys[2], keys[0]).mean() < 0.1
 
 
 @pytest.mark.parametrize("name", [*OPERATORS, *ISSUE])

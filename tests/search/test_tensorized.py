@@ -33,12 +33,19 @@ DRAWN: dict[str, tuple[Operator, tuple[str, ...]]] = {
     "a batch": (o.batch_matmul(3, 32, 32, 32, **HALF), ("tensor flying", "tensor")),
     "a window": (
         o.conv2d(1, 32, 12, 12, out_channels=32, padding=1, **HALF),
-        ("tensor", "tensor X'", "tensor W'", "tensor W' X'"),
+        tuple(f"tensor{v}{t}" for v in (" view", "") for t in ("", " X'", " W'", " W' X'")),
     ),
     "a tensor times itself": (o.compute(
         "gram", axes={"i": 32, "j": 32}, reduce={"k": 32}, inputs={"A": (32, 32)}, output="C", **HALF,
         body=lambda A, i, j, k: A[i, k] * A[j, k],
     ), ()),
+    "a batch along memory": (o.einsum("kbma,nkb->anmb", (32, 4, 4, 4), (8, 32, 4), **HALF), tuple(
+        f"tensor{t}" for t in (" view", " view A'", " view B'", " view A' B'", "", " B'")
+    )),
+    "rows of two axes, the first along memory": (
+        o.einsum("kma,nk->anm", (32, 4, 4), (8, 32), **HALF),
+        ("tensor view", "tensor view A'", "tensor", "tensor A'"),
+    ),
     "rows of an odd length": (o.matmul(33, 35, 37, **HALF), ("tensor",)),
 }  # fmt: skip
 RUN: dict[str, Operator] = {
@@ -47,6 +54,7 @@ RUN: dict[str, Operator] = {
     "an epilogue": o.matmul(48, 40, 32, **HALF).epilogue(lambda c, bias: ex.relu(c + bias), bias=(40,)),
     "columns first": o.einsum("ik,jk->ji", (48, 32), (40, 32), **HALF),
     "sums over two axes": o.einsum("ikl,kjl->ij", (32, 16, 3), (16, 24, 3), **HALF),
+    "rows of two axes, the first along memory": o.einsum("kma,nk->anm", (32, 4, 4), (8, 32), **HALF),
     "channels last": o.conv2d(1, 32, 9, 9, out_channels=32, padding=1, layout="NHWC", **HALF),
 }  # fmt: skip
 
@@ -63,6 +71,16 @@ def test_a_depth_that_no_instruction_fits_is_left_to_others() -> None:
     )  # fmt: skip
     space, random = Space(op, A100), np.random.default_rng(0)
     assert len(space.repair(random, space.draw(random, 200))[0])
+
+
+def test_copies_that_no_tile_can_hold_are_left_to_others() -> None:
+    """The same where asynchronous copies of 4 bytes want neighbours that lie in different tiles."""
+    op = o.einsum("kbma,nkb->anmb", (32, 4, 4, 4), (8, 32, 4), **HALF).then(
+        "D", axes={"u": 32, "v": 64}, reduce={"w": 8, "y": 4, "x": 4}, inputs={"F": (32, 64, 8, 4, 4)},
+        body=lambda C, F, u, v, w, x, y: C[x, w, y, 0] * F[u, v, w, x, y],
+    )  # fmt: skip
+    space, random = Space(op, A100), np.random.default_rng(0)
+    assert len(space.repair(random, space.draw(random, 200))[0]) > 150
 
 
 def tensor_rows(space: Space) -> list[int]:

@@ -11,9 +11,13 @@ import numpy as np
 import pytest
 
 import ekc
+from ekc import devices
+from ekc.codegen.generate import generate
+from ekc.devices.digest import digest_of_text
 from ekc.errors import DeviceError, InvalidInput
 from ekc.search.naive import naive
 from ekc.search.run import arithmetic_of
+from ekc.search.workers import Processes
 from tests.search.runs import MV, TRIALS, rows, tune, winner
 from tests.search.spaces import band
 
@@ -86,8 +90,9 @@ def test_the_peak_of_a_roofline_goes_by_inputs_and_accumulator(types: dict[str, 
         lambda: ThreadPoolExecutor(2),
         lambda: ThreadPoolExecutor(4),
         lambda: ProcessPoolExecutor(2),
+        lambda: Processes(2),
     ],
-    ids=["1 thread", "2 threads", "4 threads", "2 processes"],
+    ids=["1 thread", "2 threads", "4 threads", "2 processes", "2 of our own"],
 )
 def test_the_same_seed_has_the_same_winner_for_any_workers(
     make: Callable[[], Executor], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -226,3 +231,9 @@ def test_the_best_schedule_runs_and_compiles() -> None:
     kernel = result.compile()
     a, x = (np.random.default_rng(0).standard_normal(t.shape).astype(np.float32) for t in result.op.inputs)
     np.testing.assert_allclose(kernel(a, x), a @ x, rtol=1e-4, atol=1e-4)
+
+
+def test_no_kernel_is_tried_twice_under_another_schedule() -> None:
+    result = tune(ekc.matvec(64, 64), trials=48)
+    texts = {digest_of_text(generate(t.schedule, devices.open("a100").limits).source) for t in result.trials}
+    assert len(texts) == len(result.trials) == 48

@@ -64,21 +64,27 @@ class Child:
     """`python -m` in a session of its own: neither Ctrl-C nor the caller's `__main__` reaches it."""
 
     def __init__(self, index: int, module: str = "ekc.devices.cuda.worker") -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self.connection, theirs = Pipe()
         far, self._lifeline = os.pipe()
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         descriptors = (theirs.fileno(), far)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module, str(index), *map(str, descriptors)],
-            pass_fds=descriptors,
-            stdin=subprocess.DEVNULL,
-            stdout=self._errors,
-            stderr=self._errors,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-            start_new_session=True,
-        )
-        theirs.close()
-        os.close(far)
+        try:
+            self._process = subprocess.Popen(
+                # It imports what we would: without -P, what lies in the folder we run in came first.
+                [sys.executable, "-P", "-m", module, str(index), *map(str, descriptors)],
+                pass_fds=descriptors,
+                stdin=subprocess.DEVNULL,
+                stdout=self._errors,
+                stderr=self._errors,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)},
+                start_new_session=True,
+            )
+        except OSError:
+            os.close(self._lifeline)
+            raise
+        finally:
+            theirs.close()
+            os.close(far)
 
     def kill(self) -> None:
         """See `Hand`."""

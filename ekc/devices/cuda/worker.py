@@ -7,11 +7,8 @@ descriptors that it inherits.
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cached_property
 from multiprocessing.connection import Connection
 from typing import Any
@@ -19,6 +16,7 @@ from typing import Any
 from ekc.devices.cuda.calling import call_until
 from ekc.devices.cuda.driver import Driver, DriverError
 from ekc.devices.cuda.facts import Facts
+from ekc.devices.cuda.lifeline import die_with
 from ekc.devices.cuda.messages import Call, Describe, Execute, Fault, Outputs, Started, Stop, Time
 from ekc.devices.cuda.stage import Stage
 from ekc.devices.cuda.timing import Timer
@@ -80,21 +78,10 @@ def serve(connection: Connection, make: Callable[[], Driver], index: int) -> Non
             return
 
 
-def _die_with(lifeline: int) -> None:
-    """End this process when the parent is gone, even while a kernel hangs: its end of the pipe closes."""
-
-    def watch() -> None:
-        with suppress(OSError):
-            os.read(lifeline, 1)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
 def _main(index: int, messages: int, lifeline: int) -> None:
     from ekc.devices.cuda.bindings import Bindings
 
-    _die_with(lifeline)
+    die_with(lifeline)
     serve(Connection(messages), Bindings, index)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ekc.devices.ptx.loops import executions
@@ -19,6 +19,7 @@ _FACTORS = {
     **dict.fromkeys(("f16", "bf16"), "tensor_half"), "tf32": "tensor_tf32",
     **dict.fromkeys(("s8", "u8"), "tensor_int8"),
 }  # fmt: skip
+_REGISTER = re.compile(r"%\w+")
 _VECTOR = re.compile(r"v(\d)")
 _MATRIX_ACCESSES = ("ldmatrix", "stmatrix", "wmma.load", "wmma.store")
 _SFU = frozenset({"ex2", "lg2", "rcp", "sqrt", "rsqrt", "sin", "cos", "tanh", "div"})
@@ -93,16 +94,31 @@ def count(ptx: str, kernel: str) -> Counts:
     branch or a guard counts as executed, and so do both sides of an if. `mov`, `cvta` and `ld.param`
     are free: ptxas coalesces copies, folds constants and reads special registers once. Any other PTX
     instruction counts one, even where ptxas makes several of it (`div.rn`, `sqrt.rn`) or moves it out
-    of a loop. An atomic counts as a load and a store, and so does a `cp.async`.
+    of a loop. An atomic counts as a load and a store, and so does a `cp.async`; one whose result nobody
+    reads waits for nothing, and counts as a store.
 
     Raises `InvalidInput` if there is no such kernel; `EkcError` for a loop without a constant
     trip count (naming label and line), for a call and for an indirect branch.
     """
     totals: dict[str, float] = defaultdict(float)
-    for instruction, times in runs(ptx, kernel):
+    every = runs(ptx, kernel)
+    unread = _unread(one for one, _ in every)
+    for instruction, times in every:
+        if instruction in unread:
+            instruction = replace(instruction, opcode=("red", *instruction.opcode[1:]))
         for kind, amount in _kinds(instruction):
             totals[kind] += times * amount
     return Counts(**totals)
+
+
+def _unread(every: Iterable[Instruction]) -> frozenset[Instruction]:
+    """The atomics whose results go to registers that nothing else names: ptxas makes reductions of them."""
+    listed = list(every)
+    atomics = [one for one in listed if one.opcode[0] == "atom"]
+    if not atomics:
+        return frozenset()
+    named = Counter(name for one in listed for text in one.operands for name in _REGISTER.findall(text))
+    return frozenset(one for one in atomics if named[one.operands[0]] == 1)
 
 
 @lru_cache(maxsize=4)

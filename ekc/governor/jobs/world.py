@@ -27,7 +27,8 @@ CHUNK = 2048
 
 
 class SimulatedRun:
-    """Runs one job once. Probe and Actuator; `true_j`, `counted_at` and `regime` are for the judge alone."""
+    """Runs one job once. Probe and Actuator; `true_j`, `counted_at`, `regime` and `progress` are for
+    the judge alone."""
 
     def __init__(self, job: Job, seed: int = 0, hooks: bool = False) -> None:
         self._job = job
@@ -74,6 +75,10 @@ class SimulatedRun:
     def regime(self) -> int:
         """The true phase the job is in; for the judge."""
         return int(self._job.regime[min(self._place, len(self._job.regime) - 1)])
+
+    def progress(self) -> float:
+        """How many of the job's stretches are done, the one under way in part; for the judge."""
+        return self._place + (1.0 - self._left if self.running() else 0.0)
 
     def steps(self) -> float | None:
         """Training iterations ended, where the job has hooks."""

@@ -19,6 +19,7 @@ from ekc.governor.live.job import Job
 from ekc.governor.live.request import Request
 from ekc.governor.live.session import LEAVING_S, Audience, Loop, Session
 from ekc.governor.live.units import ProbeOf, governed, watched
+from ekc.governor.measure import JobEnded
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Actuator, Probe
 from ekc.governor.sets_nothing import SetsNothing
@@ -89,6 +90,8 @@ class _Opened:
         """Tells why nothing is governed, where that is so."""
         try:
             self._open()
+        except JobEnded:
+            pass  # While its model was being trained.
         except EkcError as trouble:
             self.problem = str(trouble)
         except Exception as trouble:  # A bug of ours is no reason to touch the job.
@@ -141,7 +144,7 @@ class _Opened:
             cards = sorted({NvmlBoard(gpu).card for gpu in found})
             if len(cards) > 1 and word != models.NONE:
                 raise InvalidInput(f"--model {word}: a model is of one card, and here are {', '.join(cards)}")
-            return models.opened(word, cards[0])
+            return models.opened(word, cards[0], self._job.running)
         except EkcError as problem:
             self._audience.note(f"{problem}; governed without a model")
             return None

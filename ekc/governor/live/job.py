@@ -20,6 +20,8 @@ FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 LOOK_S = 0.2
 KILLED = 128
 """And the number of the signal, as shells have it."""
+BORN_S = 1.0
+"""A process shows no environment while it is being started; one that has none is waited for so long."""
 
 
 class Job(Protocol):
@@ -124,12 +126,20 @@ class Attached:
         """As the process began with it; our parent may have set it since, and gave it to us so."""
         if self.pid == os.getppid():
             return os.environ.get(name, "")
-        try:
-            whole = Path(f"/proc/{self.pid}/environ").read_bytes()
-        except OSError:
-            return ""
-        found = [x for x in whole.split(b"\0") if x.startswith(f"{name}=".encode())]
+        found = [x for x in self._environment().split(b"\0") if x.startswith(f"{name}=".encode())]
         return os.fsdecode(found[0].partition(b"=")[2]) if found else ""
+
+    def _environment(self) -> bytes:
+        """Empty where it may not be read."""
+        began = time.monotonic()
+        while True:
+            try:
+                whole = Path(f"/proc/{self.pid}/environ").read_bytes()
+            except OSError:
+                return b""
+            if whole or not self.running() or time.monotonic() > began + BORN_S:
+                return whole
+            time.sleep(BORN_S / 100)
 
     def running(self) -> bool:
         """Until it ends, or we leave; from any thread."""

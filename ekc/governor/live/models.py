@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,10 +34,11 @@ def check(word: str) -> None:
         )
 
 
-def opened(word: str, card: str) -> Boosted | None:
+def opened(word: str, card: str, going: Callable[[], bool] = lambda: True) -> Boosted | None:
     """The model for a card, named as NVML or `--card` has it; None for "none".
 
-    One of simulated jobs is trained on the spot, which takes two to three seconds of one core. Raises
+    One of simulated jobs is trained on the spot, which takes two to three seconds of one core, or until
+    `going` says no: then `JobEnded` is raised. Raises
     `RecordError` for a file that is no model, `InvalidInput` for a model of another card.
     """
     if word == NONE:
@@ -53,7 +55,7 @@ def opened(word: str, card: str) -> Boosted | None:
     like = [name for name in CARDS if _same(name, card)]
     if not like:
         raise InvalidInput(f"--model simulated: there are simulated {', '.join(CARDS)}, and this is {card}")
-    return simulated(like[0])
+    return simulated(like[0], going)
 
 
 def _same(card: str, told: str) -> bool:

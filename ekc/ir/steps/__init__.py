@@ -1,14 +1,17 @@
 """The steps of a schedule, one frozen dataclass each."""
 
+from ekc.ir.steps.atomic import Atomic
 from ekc.ir.steps.base import REGISTRY, Hole, Step, step_from_json
 from ekc.ir.steps.inline import ComputeInline
 from ekc.ir.steps.loops import Fuse, Reorder, Split
 from ekc.ir.steps.marks import Bind, Pipeline, Unroll, Vectorize
+from ekc.ir.steps.rfactor import RFactor
 from ekc.ir.steps.staging import CacheRead, CacheWrite, ComputeAt
 from ekc.ir.steps.tensorize import Tensorize
 
 __all__ = [
     "REGISTRY",
+    "Atomic",
     "Bind",
     "CacheRead",
     "CacheWrite",
@@ -17,6 +20,7 @@ __all__ = [
     "Fuse",
     "Hole",
     "Pipeline",
+    "RFactor",
     "Reorder",
     "Split",
     "Step",

@@ -110,6 +110,12 @@ class ComputeInline(Step):
             raise self._refused(
                 f"{compute.output.name} not yet scheduled", "its loops were changed", "compute_inline first"
             )
+        if producer.atomic:
+            raise self._refused(
+                f"{spec.name} whole in one block",
+                "blocks add their parts of it by atomics",
+                f'{_ALONE}, or leave atomic("{producer.compute.output.name}") out',
+            )
         if not producer.accumulate:
             raise self._refused(
                 f"{spec.name} held in registers",

@@ -26,8 +26,10 @@ class Bind(Step):
 
     Levels: block.x/y/z, thread.x/y/z, vthread (a strided slice of a thread's own tile). Several
     loops may share one index; the innermost of them runs fastest. A reduction loop on thread.x is
-    summed across lanes: it must be the fastest, with an extent of 2, 4, 8, 16 or 32.
-    Refuses: an unknown loop or level, a loop already bound, a reduction loop over blocks or vthreads.
+    summed across lanes: it must be the fastest, with an extent of 2, 4, 8, 16 or 32. One on blocks is summed
+    in memory, where `atomic` allows it.
+    Refuses: an unknown loop or level, a loop already bound, a reduction loop over vthreads, or over blocks
+    that do not add by atomics.
     """
 
     kind: ClassVar[str] = "bind"
@@ -44,12 +46,15 @@ class Bind(Step):
             raise refuse("bind", f"level {self.level!r}", f"the levels {', '.join(allowed)}", repr(near))
         if loop.level != "serial":
             raise refuse("bind", f"{loop.name} to be unbound", f"it is bound to {loop.level}", "another loop")
-        if loop.reduction and self.level not in THREAD_LEVELS[:1]:
+        shared = THREAD_LEVELS[:1] + (BLOCK_LEVELS if nest.atomic else ())
+        if loop.reduction and self.level not in shared:
+            name = nest.compute.output.name
+            over_blocks = f', or atomic("{name}") first' if self.level in BLOCK_LEVELS else ""
             raise refuse(
                 "bind",
                 f"reduction loop {loop.name} on {self.level}",
                 "spatial loops there",
-                "thread.x, or leave it serial",
+                f"thread.x, or leave it serial{over_blocks}",
             )
         if any(s.at == loop.name for s in nest.stagings) and self.level != "vthread":
             raise refuse(

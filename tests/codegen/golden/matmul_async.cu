@@ -99,14 +99,14 @@ ekc_matmul(const float* __restrict__ A, const float* __restrict__ B, float* __re
         }
         commit_copies();
     }
-    int k_0_slot = 0;
+    int k_0_slot = 0, k_0_spent = 2;
     #pragma unroll 1
     for (int k_0_now = 0; k_0_now < 5; ++k_0_now) {
         wait_copies<1>();
         __syncthreads();
         if (k_0_now + 2 < 5) {
             const int k_0 = k_0_now + 2;
-            const int k_0_copy = k_0_slot == 0 ? 2 : k_0_slot - 1;
+            const int k_0_copy = k_0_spent;
             // copy A[i_0 * 16 : 16, k_0 * 8 : 8] -> A_shared
             #pragma unroll
             for (int round = 0; round < 4; ++round) {
@@ -145,6 +145,7 @@ ekc_matmul(const float* __restrict__ A, const float* __restrict__ B, float* __re
                 }
             }
         }
+        k_0_spent = k_0_slot;
         k_0_slot = k_0_slot == 2 ? 0 : k_0_slot + 1;
     }
     // write C_acc -> C

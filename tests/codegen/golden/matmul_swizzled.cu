@@ -115,14 +115,14 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
         }
         commit_copies();
     }
-    int k_0_slot = 0;
+    int k_0_slot = 0, k_0_spent = 2;
     #pragma unroll 1
     for (int k_0_now = 0; k_0_now < 4; ++k_0_now) {
         wait_copies<1>();
         __syncthreads();
         if (k_0_now + 2 < 4) {
             const int k_0 = k_0_now + 2;
-            const int k_0_copy = k_0_slot == 0 ? 2 : k_0_slot - 1;
+            const int k_0_copy = k_0_spent;
             // copy A[i_0 * 16 : 16, k_0 * 8 : 8] -> A_shared
             #pragma unroll
             for (int round = 0; round < 1; ++round) {
@@ -163,6 +163,7 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
                 }
             }
         }
+        k_0_spent = k_0_slot;
         k_0_slot = k_0_slot == 2 ? 0 : k_0_slot + 1;
     }
     // write C_acc -> C

@@ -38,6 +38,23 @@ static __device__ __forceinline__ half_t to_half(float f)
     return h;
 }
 
+// Where something lies in shared memory.
+static __device__ __forceinline__ unsigned int shared_place(const void* at)
+{
+    return static_cast<unsigned int>(__cvta_generic_to_shared(at));
+}
+template <typename type>
+static __device__ __forceinline__ type& shared_at(unsigned int place)
+{
+    return *static_cast<type*>(__cvta_shared_to_generic(place));
+}
+// A number that the compiler shall hold in a register; it would work it out anew in every iteration.
+static __device__ __forceinline__ unsigned int kept(unsigned int number)
+{
+    asm volatile("" : "+r"(number));
+    return number;
+}
+
 // Copies to shared memory that land by themselves; where there is nothing to read they leave zeros.
 static __device__ __forceinline__ void copy_async_16(void* to, const void* from)
 {
@@ -48,6 +65,14 @@ static __device__ __forceinline__ void copy_async_16(void* to, const void* from,
 {
     const unsigned int shared = static_cast<unsigned int>(__cvta_generic_to_shared(to));
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(shared), "l"(from), "r"(inside ? 16 : 0));
+}
+static __device__ __forceinline__ void copy_async_16(unsigned int to, const void* from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to), "l"(from));
+}
+static __device__ __forceinline__ void copy_async_16(unsigned int to, const void* from, bool inside)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(to), "l"(from), "r"(inside ? 16 : 0));
 }
 // What was issued since the last call is one group.
 static __device__ __forceinline__ void commit_copies()
@@ -62,17 +87,23 @@ static __device__ __forceinline__ void wait_copies()
 }
 
 // Matrices of 8 rows of 16 bytes from shared memory, dealt out to a warp: each lane points at a row.
+static __device__ __forceinline__ void load_matrices_4(unsigned int& r0, unsigned int& r1, unsigned int& r2, unsigned int& r3, unsigned int row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(row) : "memory");
+}
 static __device__ __forceinline__ void load_matrices_4(unsigned int& r0, unsigned int& r1, unsigned int& r2, unsigned int& r3, const void* row)
 {
-    const unsigned int shared = static_cast<unsigned int>(__cvta_generic_to_shared(row));
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(shared) : "memory");
+    load_matrices_4(r0, r1, r2, r3, static_cast<unsigned int>(__cvta_generic_to_shared(row)));
+}
+static __device__ __forceinline__ void load_matrices_4_transposed(unsigned int& r0, unsigned int& r1, unsigned int& r2, unsigned int& r3, unsigned int row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(row) : "memory");
 }
 static __device__ __forceinline__ void load_matrices_4_transposed(unsigned int& r0, unsigned int& r1, unsigned int& r2, unsigned int& r3, const void* row)
 {
-    const unsigned int shared = static_cast<unsigned int>(__cvta_generic_to_shared(row));
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(shared) : "memory");
+    load_matrices_4_transposed(r0, r1, r2, r3, static_cast<unsigned int>(__cvta_generic_to_shared(row)));
 }
 
 // mma.m16n8k16 of float16: what the lanes of a warp hold together, multiplied and added to the four sums of each.
@@ -110,6 +141,36 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
             }
         }
     }
+    // where the rounds of A_shared start, tile 0, and where they go, copy 0
+    const half_t* A_shared_walk = A;
+    int A_shared_from;
+    unsigned int A_shared_to;
+    {
+        constexpr int round = 0;
+        const int element = (round * 128 + thread) * 8;
+        const int i = thread * 8 / 32 + round * 32;
+        const int k = thread * 8 % 32;
+        A_shared_from = (i_0 * 64 + i) * 64 + k;
+        A_shared_to = kept(shared_place(&A_shared[0][i][k]));
+    }
+    // where the rounds of B_shared start, tile 0, and where they go, copy 0
+    const half_t* B_shared_walk = B;
+    int B_shared_from;
+    unsigned int B_shared_to;
+    {
+        constexpr int round = 0;
+        const int element = (round * 128 + thread) * 8;
+        const int k = thread * 8 / 64 + round * 16;
+        const int j = thread * 8 % 64;
+        B_shared_from = k * 128 + j_0 * 64 + j;
+        B_shared_to = kept(shared_place(&B_shared[0][k][j]));
+    }
+    // where the rows of A_fragment lie, copy 0
+    unsigned int A_fragment_from;
+    A_fragment_from = kept(shared_place(&A_shared[0][i_1 * 32 + matrix_low * 8 + matrix_row][matrix_high * 8]));
+    // where the rows of B_fragment lie, copy 0
+    unsigned int B_fragment_from;
+    B_fragment_from = kept(shared_place(&B_shared[0][matrix_low * 8 + matrix_row][j_1 * 32 + matrix_high * 8]));
     // 2 copies of each tile: those of the next 1 are on their way while one is used
     #pragma unroll 1
     for (int k_0 = 0; k_0 < 1; ++k_0) {
@@ -120,42 +181,46 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
             const int element = (round * 128 + thread) * 8;
             const int i = thread * 8 / 32 + round * 32;
             const int k = thread * 8 % 32;
-            copy_async_16(&A_shared[k_0_copy][i][k], &A[(i_0 * 64 + i) * 64 + k_0 * 32 + k]);
+            copy_async_16(A_shared_to + round * 2560 + k_0_copy * 5120, &A_shared_walk[A_shared_from + round * 2048]);
         }
+        A_shared_walk += 32;
         // copy B[k_0 * 32 : 32, j_0 * 64 : 64] -> B_shared
         #pragma unroll
         for (int round = 0; round < 2; ++round) {
             const int element = (round * 128 + thread) * 8;
             const int k = thread * 8 / 64 + round * 16;
             const int j = thread * 8 % 64;
-            copy_async_16(&B_shared[k_0_copy][k][j], &B[(k_0 * 32 + k) * 128 + j_0 * 64 + j]);
+            copy_async_16(B_shared_to + round * 2304 + k_0_copy * 4608, &B_shared_walk[B_shared_from + round * 2048]);
         }
+        B_shared_walk += 4096;
         commit_copies();
     }
-    int k_0_slot = 0;
+    int k_0_slot = 0, k_0_spent = 1;
     #pragma unroll 1
     for (int k_0_now = 0; k_0_now < 2; ++k_0_now) {
         wait_copies<0>();
         __syncthreads();
         if (k_0_now + 1 < 2) {
             const int k_0 = k_0_now + 1;
-            const int k_0_copy = k_0_slot == 0 ? 1 : k_0_slot - 1;
+            const int k_0_copy = k_0_spent;
             // copy A[i_0 * 64 : 64, k_0 * 32 : 32] -> A_shared
             #pragma unroll
             for (int round = 0; round < 2; ++round) {
                 const int element = (round * 128 + thread) * 8;
                 const int i = thread * 8 / 32 + round * 32;
                 const int k = thread * 8 % 32;
-                copy_async_16(&A_shared[k_0_copy][i][k], &A[(i_0 * 64 + i) * 64 + k_0 * 32 + k]);
+                copy_async_16(A_shared_to + round * 2560 + k_0_copy * 5120, &A_shared_walk[A_shared_from + round * 2048]);
             }
+            A_shared_walk += 32;
             // copy B[k_0 * 32 : 32, j_0 * 64 : 64] -> B_shared
             #pragma unroll
             for (int round = 0; round < 2; ++round) {
                 const int element = (round * 128 + thread) * 8;
                 const int k = thread * 8 / 64 + round * 16;
                 const int j = thread * 8 % 64;
-                copy_async_16(&B_shared[k_0_copy][k][j], &B[(k_0 * 32 + k) * 128 + j_0 * 64 + j]);
+                copy_async_16(B_shared_to + round * 2304 + k_0_copy * 4608, &B_shared_walk[B_shared_from + round * 2048]);
             }
+            B_shared_walk += 4096;
         }
         commit_copies();
         {
@@ -167,13 +232,13 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
                 unsigned int A_fragment[2][4];
                 #pragma unroll
                 for (int i_2 = 0; i_2 < 2; ++i_2) {
-                    load_matrices_4(A_fragment[i_2][0], A_fragment[i_2][1], A_fragment[i_2][2], A_fragment[i_2][3], &A_shared[k_0_copy][i_1 * 32 + i_2 * 16 + matrix_low * 8 + matrix_row][k_1 * 16 + matrix_high * 8]);
+                    load_matrices_4(A_fragment[i_2][0], A_fragment[i_2][1], A_fragment[i_2][2], A_fragment[i_2][3], A_fragment_from + k_0_copy * 5120 + i_2 * 1280 + k_1 * 32);
                 }
                 // fragments B_shared -> B_fragment
                 unsigned int B_fragment[4][2];
                 #pragma unroll
                 for (int j_2 = 0; j_2 < 4; j_2 += 2) {
-                    load_matrices_4_transposed(B_fragment[j_2][0], B_fragment[j_2][1], B_fragment[j_2 + 1][0], B_fragment[j_2 + 1][1], &B_shared[k_0_copy][k_1 * 16 + matrix_low * 8 + matrix_row][j_1 * 32 + j_2 * 8 + matrix_high * 8]);
+                    load_matrices_4_transposed(B_fragment[j_2][0], B_fragment[j_2][1], B_fragment[j_2 + 1][0], B_fragment[j_2 + 1][1], B_fragment_from + k_0_copy * 4608 + k_1 * 2304 + j_2 * 16);
                 }
                 #pragma unroll
                 for (int i_2 = 0; i_2 < 2; ++i_2) {
@@ -184,6 +249,7 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
                 }
             }
         }
+        k_0_spent = k_0_slot;
         k_0_slot = k_0_slot == 1 ? 0 : k_0_slot + 1;
     }
     // write C_acc -> C

@@ -7,11 +7,11 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from functools import partial
 from typing import Any
 
 from ekc.devices.cuda.driver import DriverError
-from tests.devices.cuda.hands import Forked
+from tests.devices.cuda.hands import CONTEXT, Forked
 from tests.devices.cuda.scripted_driver import ScriptedDriver
 
 REASONS = {
@@ -33,9 +33,9 @@ class Plan:
     kind: str
     place: str = "time"
     """When it is armed: before the kernel is timed, checked or metered."""
-    armed: Any = field(default_factory=lambda: get_context("fork").Value("b", 0))
-    fired: Any = field(default_factory=lambda: get_context("fork").Value("b", 0))
-    hanging: Any = field(default_factory=lambda: get_context("fork").Value("i", 0))
+    armed: Any = field(default_factory=lambda: CONTEXT.Value("b", 0))
+    fired: Any = field(default_factory=lambda: CONTEXT.Value("b", 0))
+    hanging: Any = field(default_factory=lambda: CONTEXT.Value("i", 0))
     """The process that hangs, if one does."""
 
     def strike(self) -> bool:
@@ -101,6 +101,6 @@ class Impatient:
 
 def faulty_hand(plan: Plan, index: int, **script: Any) -> Forked:
     """A worker on a faulty driver."""
-    hand = Forked(lambda: FaultyDriver(plan, **script), index)
+    hand = Forked(partial(FaultyDriver, plan, **script), index)
     hand.connection = Impatient(hand.connection, lambda: plan.hanging.value == hand.pid)  # type: ignore
     return hand

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import time
 
-from ekc.devices.cuda.worker import _die_with
+from ekc.devices.cuda.lifeline import die_with
 
 if __name__ == "__main__":
-    _die_with(int(sys.argv[3]))
+    die_with(int(sys.argv[3]))
     time.sleep(3600)

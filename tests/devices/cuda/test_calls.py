@@ -48,6 +48,14 @@ def near(found: np.ndarray, op: ekc.Operator) -> None:
     np.testing.assert_allclose(found, op.reference(*random_inputs(op)), rtol=1e-5, atol=1e-5)
 
 
+def test_a_sum_in_parts_borrows_its_workspace(driver: ScriptedDriver) -> None:
+    arrays, out = on_gpu(driver, OP)
+    before = len(driver.memory)
+    ekc.compile(ekc.Schedule(OP).rfactor("k", 2).bind("k_part", "block.x"))(*arrays, out=out)
+    near(out.numpy(), OP)
+    assert len(driver.memory) == before, "the workspace was given back"
+
+
 def test_by_interface_into_out_on_the_stream_named(driver: ScriptedDriver) -> None:
     arrays, out = on_gpu(driver, OP)
     before = len(driver.memory)

@@ -11,7 +11,8 @@ import pytest
 import ekc
 from ekc import devices
 from ekc.cli import main
-from ekc.errors import NothingLegal
+from ekc.errors import InvalidInput, NothingLegal
+from ekc.search.explain_learned import explain_learned
 from ekc.search.naive import naive
 from ekc.search.records import RecordStore
 from ekc.search.spent import Spent
@@ -56,6 +57,9 @@ def test_a_run_ends_with_a_kernel_that_was_checked_and_metered_on_the_gpu(
         assert found["power_cap_w"] == 400.0
         assert found["gpu"] == "00000000-0000-0000-0000-000000000000"
     assert check.payload["executed_by"].startswith("Scripted A100 (cuda:0)")
+    # An account by features finds these rows, and says that they are too few.
+    with pytest.raises(InvalidInput, match=r"Scripted A100 .* holds [1-9] metered schedules, and 10 are"):
+        explain_learned(naive(OP), result.best.schedule, devices.open("cuda:0"), tmp_path / "r.db")
 
 
 def test_trials_are_spread_over_gpus_and_filed_in_order(

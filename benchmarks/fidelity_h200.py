@@ -1,0 +1,245 @@
+"""Our best tensor-core schedules on the simulated h200, beside what a library was recorded to do on an H200.
+
+Products of bfloat16, A[m, k] by B[n, k], as linear layers have them. Library kernels of Hopper are of
+`wgmma`, ours of `mma.sync`; nothing is fitted here, so every row is unseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fidelity_rows import table
+from fidelity_scores import Vector, by_table, constant, score, watts
+from numpy.typing import NDArray
+
+import ekc
+from ekc.codegen.generate import compile_schedule
+from ekc.devices import power, specs
+from ekc.devices.accesses import executed
+from ekc.devices.steady import Steady, Work, steady, work
+from ekc.errors import InvalidInput
+
+FILE = "h200_gemm_power.csv.gz"
+TARGET = "h200"
+TRIALS = 64
+MISSED_W, MISSED_TFLOPS = 150.0, 50.0
+"""Below this power above this rate, the meter had not seen the kernel: it says what the idle board draws."""
+LONG_S = 100e-6
+"""Of shorter kernels the recorded power does not tell what they draw: at 600 to 700 TFLOP/s its median is
+233 W below 15 us and 691 W from 100 us on, as if the board had waited between launches."""
+NEIGHBOURS, FEWEST = 25, 5
+"""Recorded rows that a kernel is compared with, and the least that say anything, of rows as of kernels."""
+ALIKE = 2.0
+"""Rows count as alike within this factor of both rates: on tensor cores alone ours are 1.6 times slower."""
+POWER_BAR = 0.10
+SLICES, STRIDE = 20, 13
+"""Shapes are drawn from so many slices of the rows, which are taken in strides."""
+LARGEST = 2**31
+"""Elements of a tensor: beyond, a kernel of ours would need other indices."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One recorded library kernel."""
+
+    m: int
+    n: int
+    k: int
+    seconds: float
+    power_w: float
+
+    @property
+    def flops(self) -> float:
+        """Operations of the product."""
+        return 2.0 * self.m * self.n * self.k
+
+    @property
+    def least_bytes(self) -> float:
+        """Factors read once, result written once."""
+        return 2.0 * (self.m * self.k + self.n * self.k + self.m * self.n)
+
+
+def read(data: Path) -> list[Row]:
+    """The rows of bfloat16 whose power was seen by the meter."""
+    rows = [
+        Row(*(int(x[name]) for name in "mnk"), float(x["time_ms"]) * 1e-3, float(x["power_w"]))
+        for x in table(data / FILE)
+        if x["gemm_dtype"] == "bfloat16"
+    ]
+    return [row for row in rows if row.power_w > MISSED_W or row.flops < MISSED_TFLOPS * 1e12 * row.seconds]
+
+
+def drawn(rows: Sequence[Row], count: int, seed: int) -> list[Row]:
+    """One row out of each of `SLICES` equal slices in order of time, or of `count` of these, far apart."""
+    fit = [row for row in rows if max(row.m * row.n, row.m * row.k, row.n * row.k) < LARGEST]
+    fit.sort(key=lambda row: (row.seconds, row.m, row.n, row.k))
+    random = np.random.default_rng(seed)
+    each = [fit[int(random.choice(part))] for part in np.array_split(np.arange(len(fit)), SLICES)]
+    return [each[n * STRIDE % SLICES] for n in range(min(count, SLICES))]
+
+
+def best(row: Row, trials: int, seed: int, records: Path | None) -> ekc.Schedule | None:
+    """The fastest schedule on tensor cores among those tried."""
+    op = ekc.matmul(row.m, row.n, row.k, dtype="bfloat16", transpose_b=True)
+    result = ekc.tune(
+        op,
+        target=TARGET,
+        trials=trials,
+        objective="latency",
+        seed=seed,
+        records=records,
+        progress=False,
+    )
+    found = [
+        trial
+        for trial in result.trials
+        if trial.ok and trial.latency_s and any(s.kind == "tensorize" for s in trial.schedule.steps)
+    ]
+    return min(found, key=lambda trial: trial.latency_s or 0.0).schedule if found else None
+
+
+def settled(schedule: ekc.Schedule) -> tuple[Steady, float]:
+    """The state in which the simulated board runs it back to back, asked for its top clock, and board power;
+    the seeded residuals left out."""
+    spec = specs.get(TARGET)
+    assert spec is not None
+    kernel = compile_schedule(schedule, spec.arch, spec.limits())
+    launches = work(spec, kernel, executed(kernel)).launches
+    energies = [power.dynamic_energy(spec, events) for events, _ in launches]
+    dynamic = power.DynamicEnergy(sum(e.core_j for e in energies), sum(e.memory_j for e in energies))
+    state = steady(spec, Work(launches, dynamic, (1.0,) * len(launches)), spec.boost_mhz)
+    return state, watts(spec, state)
+
+
+def measured(row: Row, trials: int, seed: int, records: Path | None) -> dict[str, Any]:
+    """One shape: the library's kernel and ours."""
+    told: dict[str, Any] = {
+        "shape": [row.m, row.n, row.k],
+        "recorded_s": row.seconds,
+        "recorded_w": row.power_w,
+        "recorded_tflops": row.flops / row.seconds / 1e12,
+        "gbytes": row.least_bytes / 1e9,
+    }
+    schedule = best(row, trials, seed, records)
+    if schedule is None:
+        return told
+    state, board_w = settled(schedule)
+    return told | {
+        "simulated_s": state.latency_s,
+        "simulated_w": board_w,
+        "simulated_tflops": row.flops / state.latency_s / 1e12,
+        "clock_mhz": state.clock_mhz,
+        "ratio": state.latency_s / row.seconds,
+        "parts": any(s.kind == "rfactor" for s in schedule.steps),
+    }
+
+
+def alike(rows: Sequence[Row], kernels: Sequence[dict[str, Any]]) -> Vector:
+    """For each kernel of ours the median power of the recorded rows nearest to it in TFLOP/s and in GB/s of
+    compulsory traffic; NaN where there are few like it."""
+    rates = np.log([(row.flops / row.seconds, row.least_bytes / row.seconds) for row in rows])
+    watt = np.array([row.power_w for row in rows])
+    medians = []
+    for one in kernels:
+        at = np.log([one["simulated_tflops"] * 1e12, one["gbytes"] * 1e9 / one["simulated_s"]])
+        nearest = np.argsort(np.hypot(*(rates - at).T))[:NEIGHBOURS]
+        close = nearest[np.all(np.abs(rates[nearest] - at) <= np.log(ALIKE), axis=1)]
+        medians.append(float(np.median(watt[close])) if len(close) >= FEWEST else np.nan)
+    return np.array(medians)
+
+
+def compare(data: Path, count: int, trials: int, seed: int, records: Path | None) -> dict[str, Any]:
+    """All figures: shapes, latency ratios and the scores of power."""
+    rows = read(data)
+    shapes = [measured(row, trials, seed, records) for row in drawn(rows, count, seed)]
+    shapes.sort(key=lambda one: one["recorded_s"])
+    ratios = [one["ratio"] for one in shapes if "ratio" in one]
+    if not ratios:
+        raise InvalidInput(f"trials: no schedule on tensor cores in {trials} trials of any shape; try more")
+    quantiles = dict(zip(("least", "median", "most"), np.quantile(ratios, [0, 0.5, 1]).tolist(), strict=True))
+    against = scored([row for row in rows if row.seconds >= LONG_S], shapes, seed)
+    return {
+        "shapes": shapes,
+        "trials": trials,
+        "rows": len(rows),
+        "ratio": quantiles,
+        "power": against,
+        "pass": against is None or against["pass"],
+    }
+
+
+def scored(rows: Sequence[Row], shapes: Sequence[dict[str, Any]], seed: int) -> dict[str, Any] | None:
+    """Simulated power against half of the rows; the other half makes the table and the constant."""
+    learn = np.random.default_rng(seed).permutation(len(rows)) < len(rows) // 2
+    done = [one for one in shapes if "ratio" in one]
+    reference = alike([row for row, used in zip(rows, learn, strict=True) if not used], done)
+    told = ~np.isnan(reference)
+    reference, done = reference[told], [one for one, kept in zip(done, told, strict=True) if kept]
+    if len(done) < FEWEST:
+        return None
+    simulated = np.array([one["simulated_w"] for one in done])
+    found = score(simulated, reference)
+    simple = _simple(rows, learn, done)
+    return {
+        "shipped": asdict(found),
+        "bias": float(np.median(simulated / reference) - 1.0),
+        "trivial": {name: asdict(score(values, reference)) for name, values in simple.items()},
+        "bar": {"median_error": POWER_BAR},
+        "pass": found.median_error is not None and found.median_error <= POWER_BAR,
+    }
+
+
+def _simple(
+    rows: Sequence[Row], learn: NDArray[np.bool_], done: Sequence[dict[str, Any]]
+) -> dict[str, Vector]:
+    """What the other half of the rows says of our rates alone, or of nothing."""
+    ours = [one["simulated_tflops"] * 1e12 for one in done]
+    rates = np.array([*(row.flops / row.seconds for row in rows), *ours])
+    watt = np.array([*(row.power_w for row in rows), *np.zeros(len(ours))])
+    known = np.array([*learn, *np.zeros(len(ours), dtype=bool)])
+    return {
+        "table by TFLOP/s": by_table(rates, watt, known)[len(rows) :],
+        "constant": constant(watt, known)[len(rows) :],
+    }
+
+
+def text(result: dict[str, Any]) -> str:
+    """The table of shapes and the scores under it."""
+    said = [
+        f"tensor cores, h200 (simulated): fastest of {result['trials']} trials with bfloat16 mma.sync,",
+        f"against the library's kernel recorded on an H200; {len(result['shapes'])} of {SLICES} shapes",
+        "                             time [us]          TFLOP/s              power [W]",
+        "     m     n     k   recorded simulated ratio  recorded simulated  recorded simulated",
+    ]
+    said += [_line(one) for one in result["shapes"]]
+    said.append("latency over recorded: " + ", ".join(f"{k} {v:.2f}" for k, v in result["ratio"].items()))
+    against = result["power"]
+    if against is None:
+        return "\n".join(
+            [
+                *said,
+                f"power not scored: fewer than {FEWEST} shapes have recorded rows of like TFLOP/s and GB/s",
+            ]
+        )
+    verdict = "pass" if against["pass"] else "FAIL"
+    said.append(f"power against recorded rows of like TFLOP/s and GB/s: {verdict} {against['bar']}")
+    for name, one in ({"shipped": against["shipped"]} | against["trivial"]).items():
+        rank, error = one["spearman"], one["median_error"]
+        said.append(f"    {name:18} rank {rank:.2f}, median error {error:.1%} ({one['rows']} shapes)")
+    return "\n".join([*said, f"    simulated over recorded, median {against['bias']:+.1%}"])
+
+
+def _line(one: dict[str, Any]) -> str:
+    m, n, k = one["shape"]
+    shape = f"{m:6}{n:6}{k:6} {one['recorded_s'] * 1e6:10.1f}"
+    if "ratio" not in one:
+        return f"{shape}  no schedule on tensor cores among those tried"
+    return (
+        f"{shape}{one['simulated_s'] * 1e6:10.1f}{one['ratio']:6.2f}"
+        f"{one['recorded_tflops']:10.1f}{one['simulated_tflops']:10.1f}"
+        f"{one['recorded_w']:10.0f}{one['simulated_w']:10.0f}{'  in parts' if one['parts'] else ''}"
+    )

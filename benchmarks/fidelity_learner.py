@@ -1,0 +1,106 @@
+"""What a learner leaves unexplained of recorded spaces: an upper bound of what kernels have of their own."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from energy_rows import USED_IF, deviations
+from numpy.typing import NDArray
+from recordings import RECORDINGS, Recording, read
+
+from ekc.search.recorded import describe
+
+Vector = NDArray[np.float64]
+
+FOLDS = 5
+DEPTHS = (4, 6, 8)
+"""Of the trees; the depth that leaves least is printed."""
+ROUNDS = 300
+PARAMETERS = {
+    "objective": "reg:squarederror",
+    "eta": 0.12,
+    "subsample": 0.7,
+    "colsample_bytree": 0.7,
+    "min_child_weight": 2.0,
+    "tree_method": "hist",
+    "nthread": 1,
+}
+FAST = 0.02
+NORMAL = 1.4826
+"""Standard deviation over the median distance from the middle, of a normal distribution."""
+MOST_COMPARED = 2000
+"""Kernels whose neighbours are looked for."""
+
+
+def robust(values: Vector) -> float:
+    """The standard deviation that the middle half tells."""
+    return float(NORMAL * np.median(np.abs(values - np.median(values))))
+
+
+def left(settings: Vector, logs: Vector, seed: int) -> Vector:
+    """Out-of-fold residuals `[n]` of the log of a figure, by boosted trees on settings `[n, d]`."""
+    found = [_left(describe(settings), logs, depth, seed) for depth in DEPTHS]
+    return min(found, key=robust)
+
+
+def _left(features: NDArray[np.float32], logs: Vector, depth: int, seed: int) -> Vector:
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    import xgboost
+
+    fold, guessed = np.random.default_rng(seed).permutation(len(logs)) % FOLDS, np.empty(len(logs))
+    for one in np.unique(fold):
+        known = xgboost.DMatrix(features[fold != one], logs[fold != one])
+        trees = xgboost.train(PARAMETERS | {"max_depth": depth, "seed": seed}, known, ROUNDS)
+        guessed[fold == one] = trees.predict(xgboost.DMatrix(features[fold == one]))
+    return np.asarray(logs - guessed)
+
+
+def lines(data: Path, seed: int) -> list[dict[str, Any]]:
+    """Every recorded space, time and, where it was metered, power."""
+    found = []
+    for recording in RECORDINGS:
+        figures = ("time_ms", "power_w") if recording.figure == "energy_j" else ("time_ms",)
+        found += [line(data, replace(recording, figure=figure), seed) for figure in figures]
+    return found
+
+
+def line(data: Path, recording: Recording, seed: int) -> dict[str, Any]:
+    """One figure of one space, as shares. Rows that are one kernel are averaged: they tell the noise."""
+    table = read(data, recording)
+    ok = np.isfinite(table.figures)
+    settings, figures = table.settings[ok].copy(), table.figures[ok]
+    for name, switch in USED_IF.items():
+        if name in table.names:
+            settings[settings[:, table.names.index(switch)] == 0, table.names.index(name)] = 0
+    kernels, place = np.unique(settings, axis=0, return_inverse=True)
+    place = place.reshape(-1)
+    logs = np.bincount(place, np.log(figures)) / np.bincount(place)
+    rest, noise = left(kernels, logs, seed), deviations(figures, place)
+    fast = logs <= np.quantile(logs, FAST)
+    return {
+        "space": recording.name.removesuffix(" energy"),
+        "figure": recording.figure.partition("_")[0],
+        "rows": len(figures),
+        "kernels": len(kernels),
+        "repeats": robust(noise) if noise.size else None,
+        "robust": robust(rest),
+        "rms": float(np.std(rest)),
+        "fast": robust(rest[fast]),
+        "neighbours": _alike(kernels, rest, seed),
+    }
+
+
+def _alike(settings: Vector, rest: Vector, seed: int) -> float | None:
+    """Correlation of what is left of two kernels that differ in one setting; None where none do."""
+    some = np.random.default_rng(seed).permutation(len(rest))[:MOST_COMPARED]
+    bound = 4 * robust(rest)
+    clipped = np.clip(rest - np.median(rest), -bound, bound)
+    near = [np.flatnonzero((settings != settings[one]).sum(axis=1) == 1) for one in some]
+    here, there = np.repeat(some, [len(found) for found in near]), np.concatenate(near)
+    if not len(here) or bound == 0:
+        return None
+    return float(np.corrcoef(clipped[here], clipped[there])[0, 1])

@@ -1,0 +1,133 @@
+"""What wider loads were worth on real GPUs, and what the simulated ones make of them.
+
+    python benchmarks/recorded_widths.py --data DIR [--json FILE] [--pairs N] [--seed N] [--cache DIR]
+
+Pairs of recorded CLBlast kernels that differ in one vector width alone (VWM, VWN: 1 to 2 or 2 to 4 floats),
+by whether that operand comes through shared memory or from global memory. `faster`: share of the pairs in
+which the wider was; `ratio`: median of narrow over wide time. Both are recorded. With --pairs, so many of
+each recording's fastest fifth are compiled for the simulated GPU too, and their ratios stand side by side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from clblast import Xgemm
+from fidelity_rows import LATENCY, Recording, by_compiling, read
+from tune_table import table
+
+from ekc.devices.latency import latency
+
+FAST = 0.2
+"""Of all configurations, those in order of time that pairs are compiled of."""
+WIDTHS = {"vwm": "sa", "vwn": "sb"}
+"""The width of an operand's loads, and whether it goes through shared memory."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two configurations that differ in one width."""
+
+    narrow: Xgemm
+    wide: Xgemm
+    shared: bool
+
+
+def pairs(seconds: dict[Xgemm, float]) -> Iterator[Pair]:
+    """All of a recording."""
+    for one in seconds:
+        for width, shared in WIDTHS.items():
+            wide = replace(one, **{width: 2 * getattr(one, width)})
+            if getattr(one, width) < 4 and wide in seconds:
+                yield Pair(one, wide, bool(getattr(one, shared)))
+
+
+def line(recording: Recording, found: list[Pair], real: dict[Xgemm, float], shared: bool) -> dict[str, Any]:
+    """The recorded pairs of one way."""
+    ratios = np.array([real[p.narrow] / real[p.wide] for p in found if p.shared == shared])
+    return {
+        "device": recording.device,
+        "way": "shared" if shared else "global",
+        "pairs": len(ratios),
+        "faster": float(np.mean(ratios > 1)),
+        "ratio": float(np.median(ratios)),
+    }
+
+
+def side_by_side(recording: Recording, found: list[Pair], real: dict[Xgemm, float]) -> dict[str, Any]:
+    """Recorded and simulated ratios of pairs, those left out that our kernels cannot be or do not fit."""
+    spec, ratios = recording.spec, []
+    clock = spec.boost_mhz * (recording.clock_share or 1.0)
+    for p in found:
+        works = [by_compiling(spec, one) for one in (p.narrow, p.wide)]
+        narrow, wide = (latency(spec, w.events, w.resident, clock).seconds if w else np.nan for w in works)
+        ratios.append((real[p.narrow] / real[p.wide], narrow / wide))
+    both = np.array([r for r in ratios if np.isfinite(r).all()])
+    return {
+        "compiled": len(both),
+        "recorded_ratio": float(np.median(both[:, 0])),
+        "simulated_ratio": float(np.median(both[:, 1])),
+        "same_side": float(np.mean((both > 1)[:, 0] == (both > 1)[:, 1])),
+    }
+
+
+def compared(recording: Recording, data: Path, count: int, seed: int) -> list[dict[str, Any]]:
+    """The rows of one recording."""
+    real: dict[Xgemm, float] = {}
+    for row in read(data, recording):
+        real[row.one] = min(row.seconds, real.get(row.one, np.inf))
+    every, random = list(pairs(real)), np.random.default_rng(seed)
+    limit = float(np.quantile(list(real.values()), FAST))
+    lines = []
+    for shared in (True, False):
+        fast = [p for p in every if p.shared == shared and min(real[p.narrow], real[p.wide]) <= limit]
+        picked = [fast[i] for i in random.permutation(len(fast))[: count // 2]]
+        simulated = side_by_side(recording, picked, real) if picked else {}
+        lines.append({**line(recording, every, real, shared), **simulated})
+    return lines
+
+
+def show(lines: list[dict[str, Any]]) -> str:
+    """The table."""
+    rows = [("recording", "operand from", "pairs", "faster", "ratio", "compiled", "recorded", "simulated")]
+    for x in lines:
+        shown = ("-", "-", "-")
+        if "compiled" in x:
+            shown = (str(x["compiled"]), f"{x['recorded_ratio']:.3f}", f"{x['simulated_ratio']:.3f}")
+        rows.append(
+            (x["device"], x["way"], str(x["pairs"]), f"{x['faster']:.0%}", f"{x['ratio']:.3f}", *shown)
+        )
+    return table(rows)
+
+
+def main() -> None:
+    """Print the table; write it as JSON where asked."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--pairs", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cache", type=Path, help="folder of compiled kernels")
+    asked = parser.parse_args()
+    if asked.cache:
+        os.environ["EKC_CACHE_DIR"] = str(asked.cache)
+    lines = [x for recording in LATENCY for x in compared(recording, asked.data, asked.pairs, asked.seed)]
+    print(show(lines))
+    total = sum(x["pairs"] for x in lines)
+    faster = sum(x["faster"] * x["pairs"] for x in lines) / total
+    print(f"of {total:,} pairs the wider was faster in {faster:.0%}")
+    if asked.json:
+        asked.json.write_text(json.dumps({"lines": lines, "pairs": total, "faster": faster}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""What all kinds of views need: names, how elements are read, the loops over a tile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ekc.codegen.names import Names
+from ekc.codegen.types import converted, zero
+from ekc.codegen.walks import walks
+from ekc.ir.access import Access
+from ekc.ir.dtypes import DType
+from ekc.ir.nodes import Kernel
+from ekc.ir.region import Region
+
+
+@dataclass
+class Scope:
+    """What the views of one kernel share while they are made."""
+
+    kernel: Kernel
+    names: Names
+    threads: int
+    walks: bool
+    parity: dict[str, str] = field(default_factory=dict)
+    """By buffer: which of its copies is used, as an index."""
+    rows: dict[str, str] = field(default_factory=dict)
+    """Where a lane's rows of a fragment lie, where that was worked out before."""
+
+    @classmethod
+    def of(cls, kernel: Kernel) -> Scope:
+        """Of a kernel, before any view is made."""
+        return cls(kernel, Names.of(kernel), int(kernel.threads), walks(kernel))
+
+    def read(self, access: Access, acc: DType, names: Names) -> str:
+        """A value read in the body, in the accumulator's type, 0 outside the tensor."""
+        text = converted(self.copied(access, names), access.dtype, acc)
+        guard = names.condition(access.guards)
+        return f"({guard} ? {text} : {zero(acc)})" if guard else text
+
+    def copied(self, access: Access, names: Names) -> str:
+        """The place that is read or written: of a buffer, in the copy in use, or of a tensor."""
+        if access.buffer is None:
+            return names.element(access)
+        return names.cell(access.buffer, access.cell, self.parity.get(access.buffer.name, ""))
+
+    def tile_loops(
+        self, region: Region, segment: int | None, vector: int
+    ) -> tuple[Names, list[dict[str, Any]]]:
+        """The loops over a thread's tile, and the names inside; loops of one round are left out."""
+        steps = [vector if i == segment else 1 for i in range(len(region.segments))]
+        once = frozenset(f"#{i}" for i, s in enumerate(region.segments) if int(s.extent) == steps[i])
+        names = self.names.within(self.names.own_coordinates(region), once)
+        loops = [
+            {"name": names[f"#{i}"], "extent": int(s.extent), "step": steps[i]}
+            for i, s in enumerate(region.segments)
+            if f"#{i}" not in once
+        ]
+        return names, loops

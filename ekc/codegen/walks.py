@@ -1,0 +1,139 @@
+"""Copies that walk: where each round of them starts, and where it goes, is worked out before the loop that
+brings the tiles, and the loop only adds.
+
+In kernels for tensor cores, where a few instructions do all the arithmetic and every other one shows, and in
+those whose tiles are those of a view: the quotients and remainders of a joint loop, and the guards on what
+they give, change with the loops outside (a convolution's taps), not with the one that brings the tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ekc.codegen.names import Names
+from ekc.codegen.shared_memory import copy_elements
+from ekc.ir.access import Buffer
+from ekc.ir.nodes import FragmentNode, Kernel, StageNode, walk
+from ekc.ir.program import Loop
+from ekc.ir.region import segment_cell
+from ekc.ir.swizzle import period
+
+Text = dict[str, Any]
+
+
+def walks(kernel: Kernel) -> bool:
+    """Whether some tile of a kernel feeds tensor cores, or is one of a view."""
+    tensor = any(isinstance(node, FragmentNode) for node in walk(kernel.body))
+    return tensor or any(b.region.view is not None for b in kernel.buffers)
+
+
+def walked(
+    kernel: Kernel, names: Names, loop: Loop, stages: Sequence[StageNode], texts: list[Text]
+) -> tuple[list[Text], list[Text]]:
+    """The texts of all copies that a loop makes, and what tells where each starts and goes; as they were, and
+    nothing, in a kernel that does not walk."""
+    if not walks(kernel):
+        return texts, []
+    found, starts = [], []
+    for node, text in zip(stages, texts, strict=True):
+        inside = names.within(names.shared_coordinates(kernel, node.buffer.region))
+        copy, here = _from(text, node, loop, inside)
+        copy, there = _to(copy, node, inside)
+        found.append(copy)
+        if here or there:
+            parts = {way: [x for x in (*here, *there) if x["way"] == way] for way in ("once", "each")}
+            starts.append(copy | parts | {"exact": True})
+    return found, starts
+
+
+def _from(text: Text, node: StageNode, loop: Loop, names: Names) -> tuple[Text, list[Text]]:
+    """The text of a copy whose rounds start so far from a pointer that the loop moves on, and what tells how
+    far; as it was where `loop` moves the source by a quotient or remainder.
+
+        &X[(..n_p_q..) * 3584 + c_0 * 32 + c]   ->   &X_shared_walk[X_shared_from[round]], X_shared_walk += 32
+    """
+    source = node.source
+    if node.produced is not None or _turns(node, loop.name):
+        return text, []
+    walk, start, inside = names.free([f"{text['name']}_{part}" for part in ("walk", "from", "inside")])
+    fixed = tuple(g for g in source.guards if loop.name not in g.form.variables())
+    moving = names.condition(tuple(g for g in source.guards if loop.name in g.form.variables()))
+    outside = replace(names, zero=names.zero | {loop.name})
+    far = "long long" if source.spec.elements >= 2**31 else "int"
+    apart = _apart_from(text, node)
+    told = [_told(far, start, apart, outside.offset(source))]
+    if fixed:
+        told.append(_told("bool", inside, None, outside.condition(fixed)))
+    guard = " && ".join(filter(None, [f"{inside}[round]" if fixed else "", moving]))
+    step = int(dict(source.address.terms).get(loop.name, 0))
+    pointer = {"type": source.spec.dtype.cuda, "name": walk, "of": names[source.spec.name], "step": step}
+    place = f"{walk}[{_of_round(start, apart)}]"
+    return text | {"source": place, "guard": guard, "walk": pointer}, told
+
+
+def _to(text: Text, node: StageNode, names: Names) -> tuple[Text, list[Text]]:
+    """The text of a copy that goes where it was told in the first copy of its tile, and what tells it, in
+    bytes; as it was where neighbours in a vector are none in the tile.
+
+        &X_shared[c_0_copy][n_p_q][c]   ->   X_shared_to + round * 2560 + c_0_copy * 5120
+    """
+    if text["vector"] > 1 and not text["contiguous"]:
+        return text, []
+    buffer = node.buffer
+    (start,) = names.free([f"{text['name']}_to"])
+    apart = _apart_to(text, buffer)
+    place = f"{_of_round(start, apart)} + {in_copy(buffer, text['parity'])}"
+    first = kept(names.cell(buffer, segment_cell(buffer.region), "0"))
+    at = f"shared_at<{buffer.dtype.cuda}>({place})"
+    return text | {"target": at, "place": place}, [_told("unsigned int", start, apart, first)]
+
+
+def _told(kind: str, name: str, apart: int | None, value: str) -> Text:
+    """A variable worked out before the loop, once where rounds are a number apart, else for each."""
+    return {"type": kind, "name": name, "way": "each" if apart is None else "once", "value": value}
+
+
+def _of_round(start: str, apart: int | None) -> str:
+    """The text of what was told, in one round."""
+    if apart is None:
+        return f"{start}[round]"
+    return f"{start} + round * {apart}" if apart else start
+
+
+def kept(element: str) -> str:
+    """The place of an element of a shared tile, as a number that stays in a register."""
+    return f"kept(shared_place(&{element}))"
+
+
+def in_copy(buffer: Buffer, copy: str) -> str:
+    """Bytes from the first copy of a tile to the one in use."""
+    factor = copy if copy.isidentifier() else f"({copy})"
+    return f"{factor} * {copy_elements(buffer) * buffer.dtype.bytes}"
+
+
+def _apart_from(text: Text, node: StageNode) -> int | None:
+    """Elements from one round to the next in the source, where they move one plain coordinate: a number that
+    an instruction can hold."""
+    if text["rounds"] == 1:
+        return 0
+    if "slowest" not in text or _turns(node, "#0"):
+        return None
+    return int(dict(node.source.address.terms).get("#0", 0)) * int(text["slowest"])
+
+
+def _apart_to(text: Text, buffer: Buffer) -> int | None:
+    """Bytes from one round to the next in the tile, where that is a number."""
+    if text["rounds"] == 1:
+        return 0
+    if "slowest" not in text:
+        return None
+    step = int(buffer.strides[0]) * int(text["slowest"])
+    whole = period(int(buffer.swizzle), buffer.dtype.bytes)
+    return None if step % whole else step * buffer.dtype.bytes
+
+
+def _turns(node: StageNode, name: str) -> bool:
+    """Whether a variable moves the source by a quotient or remainder."""
+    return any(not isinstance(a, str) and name in a.variables() for a, _ in node.source.address.terms)

@@ -1,0 +1,42 @@
+"""Dimensions that two axes run along as the digits of a number: `k_part*128 + k`, where k has 128 values.
+
+So a sum in parts reads (`ekc.ir.partial`), and so does whoever writes parts of a dimension by hand.
+"""
+
+from __future__ import annotations
+
+from ekc.ir import expr as ex
+from ekc.ir.linear import linearize
+from ekc.ir.operator import Compute
+
+
+def digits(compute: Compute, index: ex.Expr) -> tuple[str, str] | None:
+    """The outer and the inner axis of such an index; None for any other."""
+    form = linearize(index, {})
+    if len(form.terms) != 2 or form.const != 0:
+        return None
+    outer, inner = sorted(form.terms, key=lambda term: -int(term[1]))
+    if not isinstance(outer[0], str) or not isinstance(inner[0], str):
+        return None
+    whole = inner[1] == 1 and outer[1] == compute.axis(inner[0]).extent
+    return (outer[0], inner[0]) if whole else None
+
+
+def along(compute: Compute, index: ex.Expr) -> str | None:
+    """The axis whose neighbours are those of a dimension: its only one, or its inner digit."""
+    if isinstance(index, ex.Var):
+        return index.name
+    found = digits(compute, index)
+    return found and found[1]
+
+
+def part_axes(compute: Compute) -> frozenset[str]:
+    """Spatial axes that every read has as the outer digit of a sum, and nowhere else: one part of it each."""
+    sums = {a.name for a in compute.reduction}
+    found = frozenset(a.name for a in compute.spatial)
+    for load in ex.loads(compute.body):
+        pairs = [digits(compute, index) for index in load.index]
+        outer = [pair[0] for pair in pairs if pair and pair[1] in sums]
+        once = {x for x in outer if sum(x in ex.variables(index) for index in load.index) == 1}
+        found &= once
+    return found if ex.loads(compute.body) else frozenset()

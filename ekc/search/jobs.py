@@ -1,0 +1,44 @@
+"""What a worker process is asked, and what it answers."""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ekc.errors import EkcError
+
+
+@dataclass(frozen=True)
+class Job:
+    """A function, known by its module and name, and what it is called with."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Done:
+    """What came of a job."""
+
+    value: Any
+    error: Exception | None
+    warnings: tuple[tuple[str, type[Warning], str, int], ...]
+    """Text, category, file and line of each; it is the parent who shows them."""
+
+
+def do(job: Job) -> Done:
+    """Call the function; what it raises travels."""
+    value, error = None, None
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        try:
+            value = job.function(*job.arguments)
+        except Exception as problem:
+            error = problem
+            if not isinstance(problem, EkcError):
+                # A bug: the parent's traceback would end where the job was sent off.
+                problem.add_note(traceback.format_exc())
+    return Done(value, error, tuple((str(w.message), w.category, w.filename, w.lineno) for w in seen))

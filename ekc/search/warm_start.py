@@ -1,0 +1,92 @@
+"""Warm start: the measurements of a record file, as lessons for another operator or another device.
+
+Rows of the operator on the very device are left to the run itself, which finds them by their key and does
+not measure them again: so a run that is resumed has the same lessons as one that was not broken off, if
+nothing else was added to the file meanwhile. What a simulated device said teaches simulated devices only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from ekc.devices import specs
+from ekc.devices.base import Device, Peaks
+from ekc.ir.limits import Limits
+from ekc.ir.operator import Operator
+from ekc.search.analysed import analysed
+from ekc.search.evidence import figures_of
+from ekc.search.lessons import Group, Lessons, lessons
+from ekc.search.model import MIN_ROWS
+from ekc.search.records import RecordStore
+from ekc.search.result import Trial
+from ekc.search.rows import Row, canonical_json
+from ekc.search.selection import best_and_even
+from ekc.search.stored import stored_trials
+
+MOST_GROUPS, MOST_ROWS = 6, 64
+"""Operators on devices, those measured last, and kernels of each: analysing them takes a few seconds."""
+
+_Bunch = tuple[str, str, str]
+"""Operator, device and clock regime."""
+_FIXED = re.compile(r"fixed (\d+) MHz")
+
+
+def learned_from(path: str | Path, op: Operator, device: Device, seed: int) -> tuple[Lessons | None, str]:
+    """(what a file teaches, that in words or why it is nothing). Raises `RecordError` for the file."""
+    with RecordStore(path, create=False) as store:
+        found = _bunches(store.rows(), canonical_json(op.to_json()), device)
+    groups, strange = list[Group](), set[str]()
+    for (_, name, regime), rows in reversed(found.items()):
+        at = _at(name, regime, device)
+        if at is None:
+            strange.add(f"{name}, clocks {regime}")
+        elif len(groups) < MOST_GROUPS:
+            groups += _group(rows, name, *at)
+    left_out = f"; nothing is known of the rates of {', '.join(sorted(strange))}" if strange else ""
+    if not groups:
+        kind = "simulated " if device.simulated else ""
+        fewest = f"{MIN_ROWS} timed kernels of another operator or on another {kind}device"
+        return None, f"nothing learned from {path}: it does not hold {fewest}{left_out}"
+    taught = lessons(groups, device.peaks, seed)
+    return taught, f"{taught}{left_out}"
+
+
+def _bunches(rows: Iterable[Row], own: str, device: Device) -> dict[_Bunch, list[Row]]:
+    """Rows that teach, by what they are of; those measured last come last."""
+    found: dict[_Bunch, list[Row]] = {}
+    for row in rows:
+        key = row.key
+        if key.simulated == device.simulated and (key.operator, key.device) != (own, device.name):
+            bunch = key.operator, key.device, key.clock_regime
+            so_far = found.pop(bunch, [])
+            so_far.append(row)
+            found[bunch] = so_far
+    return found
+
+
+def _at(name: str, regime: str, device: Device) -> tuple[Limits, Peaks] | None:
+    """Limits and ceilings of a device of this name at these clocks, if anything is known of it."""
+    if (name, regime) == (device.name, device.clock_regime):
+        return device.limits, device.peaks
+    spec, fixed = specs.get(name), _FIXED.fullmatch(regime)
+    return None if spec is None or fixed is None else (spec.limits(), spec.peaks(int(fixed[1])))
+
+
+def _group(rows: list[Row], device: str, limits: Limits, peaks: Peaks) -> list[Group]:
+    """The group of some rows; none where they are too few."""
+    timed = [t for t in stored_trials(rows) if t.ok and t.latency_s]
+    if len(timed) < MIN_ROWS:
+        return []
+    chosen = [timed[i] for i in best_and_even(np.array([t.latency_s for t in timed]), MOST_ROWS)]
+    together = analysed(figures_of([t.schedule for t in chosen], limits), peaks)
+    name = f"{str(timed[0].schedule.op).splitlines()[0]} on {device}"
+    latency = np.array([t.latency_s for t in chosen], dtype=np.float64)
+    return [Group(name, together, latency, np.array([_watts(t) for t in chosen]), peaks)]
+
+
+def _watts(trial: Trial) -> float:
+    return trial.power_w if trial.metered and trial.power_w is not None else float("nan")

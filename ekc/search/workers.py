@@ -1,0 +1,99 @@
+"""Who compiles: threads, or processes where a device leaves work in Python to whoever compiles.
+
+NVRTC lets other threads run, Python does not: what a simulated device counts about a kernel has a core of its
+own only in a process of its own. A worker is `python -m ekc.search.worker`, which imports what it needs while
+the run begins. Nothing of the caller's `__main__` reaches it, and it ends with its parent, however that ends.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+from ekc.devices.base import Counts, Device
+from ekc.devices.cuda.remote import Child, Remote
+from ekc.errors import DeviceError
+from ekc.search.jobs import Done, Job
+
+T = TypeVar("T")
+MOST = 32
+"""Processes at most: no round has more trials to compile (`rounds.py`)."""
+FEWEST = 32
+"""Trials from which on processes earn their start: it takes each about two seconds of a core to import what
+it needs, and spares the caller about a tenth of a second a trial."""
+HUNG_S = 600.0
+"""A job that takes longer is given up, and its process with it."""
+
+
+@contextmanager
+def hired(device: Device, trials: int, number: int | None = None) -> Iterator[Executor]:
+    """So many workers (as many as there are cores) for a run of so many trials on a device, processes if they
+    help; what still waits when the run ends is not compiled."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    number = number or min(cores, MOST)
+    apart = isinstance(device, Counts) and number > 1 and trials >= FEWEST
+    workers = Processes(number) if apart else ThreadPoolExecutor(number, "ekc-compile")
+    try:
+        yield workers
+    finally:
+        workers.shutdown(cancel_futures=True)
+
+
+class Processes(ThreadPoolExecutor):
+    """An executor whose threads wait for a process each. A process that dies costs its job alone
+    (`BrokenExecutor`); its thread hires another for the next. Functions must be known by module and name."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number, "ekc-worker")
+        self._own = threading.local()
+        self._hired: list[Remote] = []
+        self._shown: dict[str | tuple[str, type[Warning], int], int] = {}
+        """Warnings that were shown: each worker has them anew."""
+        for _ in range(number):
+            # They import while the run thinks about what to compile.
+            self.submit(_ready)
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """See `Executor`."""
+        return super().submit(self._elsewhere, partial(fn, **kwargs) if kwargs else fn, args)
+
+    def _elsewhere(self, function: Callable[..., T], arguments: tuple[Any, ...]) -> T:
+        try:
+            done: Done = self._remote().ask(Job(function, arguments), HUNG_S)
+        except (DeviceError, OSError) as problem:
+            # The latter where no more processes, files or descriptors are to be had.
+            warnings.warn(f"{problem}; what it was to do is left to the caller", RuntimeWarning, stacklevel=1)
+            raise BrokenExecutor(str(problem)) from problem
+        for text, category, file, line in done.warnings:
+            warnings.warn_explicit(text, category, file, line, registry=self._shown)
+        if done.error is not None:
+            raise done.error
+        value: T = done.value
+        return value
+
+    def _remote(self) -> Remote:
+        """The process of this thread."""
+        if not hasattr(self._own, "remote"):
+            number = len(self._hired)
+            self._own.remote = Remote(f"worker {number}", partial(Child, number, "ekc.search.worker"))
+            self._hired.append(self._own.remote)
+        remote: Remote = self._own.remote
+        return remote
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """See `Executor`; the processes end with their last jobs, or with this one."""
+        super().shutdown(wait, cancel_futures=cancel_futures)
+        for remote in self._hired if wait else ():
+            remote.close()
+
+
+def _ready() -> None:
+    """The first job of every process: to import what the others need."""
+    import ekc.devices.accesses
+    import ekc.search.preparing  # noqa: F401

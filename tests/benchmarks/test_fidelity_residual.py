@@ -1,0 +1,111 @@
+"""The command that splits the simulator's error, on populations whose split is known."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.benchmarks.running import FOLDER, run
+from tests.benchmarks.test_tiny import made_up_rows
+
+
+@pytest.fixture
+def residual(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import fidelity_residual
+
+    return fidelity_residual
+
+
+def path(traits: NDArray[np.float64], alike: float, random: np.random.Generator) -> NDArray[np.float64]:
+    """A smooth function of variance 1, by the covariance itself."""
+    apart = np.sum((traits[:, None] - traits[None]) ** 2, axis=2)
+    covariance = np.exp(-0.5 * apart / alike**2) + 1e-6 * np.eye(len(traits))
+    return np.asarray(np.linalg.cholesky(covariance) @ random.standard_normal(len(traits)))
+
+
+@pytest.mark.parametrize(("own", "shared"), [(0.002, 0.1), (0.03, 0.08)])
+def test_known_sizes_are_found_again(residual: Any, own: float, shared: float) -> None:
+    random, bins = np.random.default_rng(0), []
+    for _ in range(6):
+        traits = random.uniform(0, 6, (300, 3))
+        logs = shared * path(traits, 1.5, random) + own * random.standard_normal(300)
+        bins += list(residual.variogram(residual.Errors(logs, traits)))
+    found = residual.fitted(bins, "robust")
+    assert found.shared == pytest.approx(shared, rel=0.2)
+    assert found.alike == pytest.approx(1.5, rel=0.3)
+    assert found.own == pytest.approx(own, abs=0.01)
+
+
+def test_nothing_shared_is_seen_as_such(residual: Any) -> None:
+    random = np.random.default_rng(1)
+    traits = random.uniform(0, 6, (500, 3))
+    bins = list(residual.variogram(residual.Errors(0.05 * random.standard_normal(500), traits)))
+    assert all(one["robust"] == pytest.approx(0.05, rel=0.25) for one in bins)
+
+
+def test_too_few_pairs_are_not_fitted(residual: Any) -> None:
+    bins = list(residual.variogram(residual.Errors(np.zeros(3), np.zeros((3, 2)))))
+    assert bins == []
+    assert residual.fitted(bins, "robust") is None
+    assert residual.near(None) is False
+
+
+def test_a_learner_leaves_what_no_setting_explains(residual: Any) -> None:
+    random = np.random.default_rng(2)
+    settings = np.array(list(itertools.product((1, 2, 4, 8, 16), repeat=4)), dtype=np.float64)
+    smooth = np.log2(settings) @ (0.1, 0.2, 0.0, -0.1)
+    rest = residual.left(settings, smooth + 0.05 * random.standard_normal(len(settings)), 0)
+    assert 0.04 < residual.robust(rest) < 0.08
+    assert residual.robust(residual.left(settings, smooth, 0)) < 0.03
+
+
+def test_repeats_of_one_kernel_count_once(residual: Any, tmp_path: Path) -> None:
+    from fidelity_learner import line
+    from recordings import Recording
+
+    random = np.random.default_rng(3)
+    with gzip.open(tmp_path / "made_up.csv.gz", "wt", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["MWG", "MDIMA", "SA", "time_ms"])
+        for tile, across, shared in itertools.product((16, 32, 64, 128), (8, 16, 32), (0, 1)):
+            noise = 1 + 0.01 * random.standard_normal()
+            writer.writerow([tile, across, shared, tile * (1 + shared) * noise])
+    made_up = Recording("made up", "made_up", ("MWG", "MDIMA", "SA"), "time_ms", (), 1, False)
+    found = line(tmp_path, made_up, 0)
+    # Where nothing is copied to shared memory, the shape of the threads that copy changes no kernel.
+    assert (found["rows"], found["kernels"]) == (24, 16)
+    assert 0.003 < found["repeats"] < 0.03
+
+
+def test_the_command_in_a_tiny_form(residual: Any, tmp_path: Path) -> None:
+    from recordings import RECORDINGS
+
+    for recording in RECORDINGS:
+        rows = made_up_rows()
+        if "SA" not in recording.decisions:
+            kinds = itertools.product((1, 2), (1, 2), (1, 2), *[(1,)] * (len(recording.decisions) - 3))
+            rows = [dict(zip(recording.decisions, k, strict=True)) | {"time_ms": 1.0 + sum(k)} for k in kinds]
+        figures = {"clock_mhz": 1200, "energy_j": 1.0, "compile_time_ms": 1.0, "benchmark_time_ms": 1.0}
+        with gzip.open(tmp_path / f"{recording.file}.csv.gz", "wt", newline="") as stream:
+            writer = csv.DictWriter(stream, [*rows[0], "power_w", *figures])
+            writer.writeheader()
+            writer.writerows(row | figures | {"power_w": 200.0 + n} for n, row in enumerate(rows))
+    options = ("--data", str(tmp_path), "--only", "residual", "--rows", "8")
+    text, found = run("simulator_fidelity.py", tmp_path, *options)
+    told = found["residual"]
+    spaces = [(one["space"], one["figure"]) for one in told["learner"]]
+    assert len(spaces) == len(set(spaces)) == 8
+    assert [one["device"] for one in told["spaces"]] == ["a100", "rtx3090", "rtx2080ti"]
+    assert all(one["kernels"] == 8 for one in told["spaces"])
+    # So few pairs fit nothing, and nothing passes for that.
+    assert found["pass"] is told["pass"] is False
+    assert "too few pairs to fit" in text
+    assert text.rstrip().endswith("FAIL")

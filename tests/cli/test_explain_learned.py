@@ -1,0 +1,138 @@
+"""`ekc explain` where the device does not tell: a recording, and a GPU with a record file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ekc import devices
+from ekc.codegen import nvrtc
+from ekc.devices.plain import plain
+from ekc.devices.recording import read
+from ekc.search.naive import naive
+from ekc.search.records import Key, RecordStore, Row, canonical_json
+from tests.cli.test_explain import ran
+from tests.search.made_up import OP, MadeUp, by_global_memory, record
+
+NAMED = "matmul 128 128 128"
+
+
+@pytest.fixture(scope="module")
+def gpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("gpu") / "gpu.jsonl.gz"
+    return record(file, by_global_memory, count=20, metered=16, failed=2)
+
+
+@pytest.fixture
+def made_up_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "open", lambda target: MadeUp())
+
+
+def filed(recording: Path, path: Path) -> Path:
+    """The same figures as rows of a record file."""
+    device = MadeUp()
+    with RecordStore(path) as store:
+        for row in read(recording).rows:
+            key = Key(
+                *(canonical_json(OP.to_json()), row.digest, device.name, device.simulated, device.driver),
+                *(nvrtc.version(), device.clock_regime, device.data_policy),
+            )
+            for timing in row.timings.values():
+                store.add(Row("timing", key, row.schedule_json, "ok", plain(timing)))
+            for metering in row.meterings.values():
+                store.add(
+                    Row(
+                        "metering",
+                        replace(key, window_s=metering.window_s),
+                        row.schedule_json,
+                        "ok",
+                        plain(metering),
+                    )
+                )
+            if row.failure:
+                store.add(Row("failure", key, row.schedule_json, row.failure))
+    return path
+
+
+def test_a_recording(capsys: pytest.CaptureFixture[str], gpu: Path) -> None:
+    where = f"--target recorded:{gpu}"
+    out = ran(capsys, f"explain naive best {NAMED} {where}")
+    for word in (
+        "on Made-up GPU (cuda:0), recorded 20",
+        "best (B) against naive (A)",
+        "energy [",
+        "global memory",
+        "unexplained",
+        "held out, 5 folds",
+        "physics alone: rank",
+        "A is measured, B is measured",
+        f"learned from 18 timed schedules of {gpu}, 14 of them metered, A and B not among them; 2 failed",
+    ):
+        assert word in out
+    assert "imulated" not in out
+    assert all(len(line) <= 100 for line in out.splitlines()[2:] if not line.startswith("learned from"))
+    got = json.loads(ran(capsys, f"explain naive best {NAMED} {where} --json"))
+    assert got["device"] == {"name": "Made-up GPU", "simulated": False}
+    assert got["digest_a"] == naive(OP).digest
+    assert sum(line["difference_j"] for line in got["lines"]) == pytest.approx(got["difference_j"])
+    assert got["difference_j"] == pytest.approx(got["b"]["energy_j"] - got["a"]["energy_j"])
+    assert got["learned_from"] == {"source": str(gpu), "timed": 18, "metered": 14, "failed": 2}
+    # One operator was metered, so it need not be named; a digest names its schedule, too.
+    best = got["digest_b"]
+    again = json.loads(ran(capsys, f"explain fastest {best[:8]} {where} --json"))
+    assert again["digest_b"] == best
+    assert again["a"]["latency_s"] <= again["b"]["latency_s"]
+
+
+def test_a_gpu_with_a_record_file_says_the_same(
+    capsys: pytest.CaptureFixture[str], gpu: Path, tmp_path: Path, made_up_device: None
+) -> None:
+    records = filed(gpu, tmp_path / "r.db")
+    out = ran(capsys, f"explain naive best {NAMED} --records {records} --target cuda:0")
+    assert "on Made-up GPU (cuda:0): best (B) against naive (A)" in out
+    got = json.loads(ran(capsys, f"explain naive best --records {records} {NAMED} --target cuda:0 --json"))
+    assert got["learned_from"] == {"source": str(records), "timed": 18, "metered": 14, "failed": 2}
+    assert "add --records FILE" in ran(capsys, f"explain naive naive {NAMED} --target cuda:0", status=2)
+
+
+def test_files_of_schedules_never_measured(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, gpu: Path
+) -> None:
+    import ekc
+
+    one = tmp_path / "one.json"
+    schedule = ekc.Schedule(OP).bind("i", "block.x").bind("j", "thread.x").cache_write("C")
+    one.write_text(schedule.to_json())
+    out = ran(capsys, f"explain {one} best --target recorded:{gpu}")
+    assert "A is predicted: it was never measured there, B is measured" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("best fastest matmul 65 64 64", "has no row of matmul"),
+        ("best 12", "is no schedule of"),
+        ("zzzz best", "is no schedule of"),
+        (f"naive best {NAMED} --records r.db", "leave --records out"),
+    ],
+)
+def test_what_a_recording_refuses(
+    capsys: pytest.CaptureFixture[str], gpu: Path, words: str, told: str
+) -> None:
+    assert told in ran(capsys, f"explain {words} --target recorded:{gpu}", status=2)
+
+
+def test_a_recording_with_too_little(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    none = record(tmp_path / "none.jsonl.gz", by_global_memory, count=3, metered=0)
+    assert "nothing was metered on Made-up GPU" in ran(
+        capsys, f"explain best fastest --target recorded:{none}", status=2
+    )
+    assert f"no schedule of matmul was metered in {none}" in ran(
+        capsys, f"explain best fastest {NAMED} --target recorded:{none}", status=2
+    )
+    few = record(tmp_path / "few.jsonl.gz", by_global_memory, count=6, metered=6)
+    told = ran(capsys, f"explain naive best {NAMED} --target recorded:{few}", status=2)
+    assert "and 10 are needed to learn from and to judge by; tune it with more --trials" in told

@@ -1,0 +1,118 @@
+"""What the models do not explain of a kernel: shared by kernels alike, apart from a small part of its own."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+
+from ekc.codegen.compiled import CompiledKernel
+from ekc.devices.accesses import executed
+from ekc.devices.residual import (
+    ALIKE,
+    OWN_POWER,
+    OWN_TIME,
+    SHARED_POWER,
+    SHARED_TIME,
+    own_power,
+    own_time,
+    shared_power,
+    shared_time,
+)
+from ekc.devices.specs import A100, RTX3090
+from ekc.devices.steady import Work, work
+from ekc.devices.traits import traits
+from tests.devices import samples
+
+DIMENSIONS = 24
+DEVICES = [f"device {n}" for n in range(1500)]
+"""Names of many, as one device has one path only."""
+octaves = arrays(np.float64, DIMENSIONS, elements=st.floats(0.0, 12.0))
+
+
+def todo(kernel: CompiledKernel) -> Work:
+    return work(A100, kernel, executed(kernel))
+
+
+def looks(kernel: CompiledKernel) -> NDArray[np.float64]:
+    return traits(*todo(kernel).launches[0])
+
+
+def test_the_shared_part_has_the_size_it_says() -> None:
+    place = looks(samples.sgemm(1024))
+    for shared, size in ((shared_time, SHARED_TIME), (shared_power, SHARED_POWER)):
+        logs = np.log([shared(device, place) for device in DEVICES])
+        assert np.std(logs) == pytest.approx(size, rel=0.1)
+        assert abs(np.mean(logs)) < 4 * size / np.sqrt(len(DEVICES))
+
+
+@pytest.mark.parametrize("apart", [0.25, 1.0, 2.0])
+def test_the_shared_part_is_forgotten_over_its_length(apart: float) -> None:
+    here = looks(samples.sgemm(1024))
+    there = here + apart * ALIKE / np.sqrt(DIMENSIONS)
+    pairs = np.log([[shared_time(d, here), shared_time(d, there)] for d in DEVICES])
+    # Four standard errors of a correlation, and what so few cosines add.
+    assert np.corrcoef(pairs.T)[0, 1] == pytest.approx(np.exp(-0.5 * apart**2), abs=0.12)
+
+
+@given(octaves, octaves)
+def test_near_traits_have_near_factors(here: NDArray[np.float64], step: NDArray[np.float64]) -> None:
+    there = here + 1e-3 * step
+    moved = float(np.linalg.norm(there - here))
+    # Its slope is normal, of a standard deviation of one size a length, in any direction.
+    steepest = 10 * SHARED_TIME / ALIKE
+    assert abs(np.log(shared_time("a100", here) / shared_time("a100", there))) <= steepest * moved + 1e-12
+
+
+def test_own_parts_have_the_size_they_say_and_differ_by_content() -> None:
+    times = np.log([own_time("a100", str(n)) for n in range(2000)])
+    powers = np.log([own_power("a100", str(n)) for n in range(2000)])
+    assert np.std(times) == pytest.approx(OWN_TIME, rel=0.1)
+    assert np.std(powers) == pytest.approx(OWN_POWER, rel=0.1)
+    assert len(set(times)) == 2000
+    assert abs(np.corrcoef(times, powers)[0, 1]) < 0.1
+
+
+def test_devices_and_figures_have_paths_of_their_own() -> None:
+    place = looks(samples.sgemm(1024))
+    pairs = np.log([[shared_time(d, place), shared_power(d, place)] for d in DEVICES])
+    assert abs(np.corrcoef(pairs.T)[0, 1]) < 0.12
+    assert shared_time("a100", place) == shared_time("a100", place.copy())
+    assert shared_time("a100", place) != shared_time("rtx3090", place)
+
+
+def test_another_text_of_the_same_work_differs_by_its_own_part_only() -> None:
+    kernel = samples.sgemm(1024)
+    renamed = replace(kernel, cuda_source=kernel.cuda_source + "\n// the same work\n")
+    (one,), (other,) = todo(kernel).time_factors, todo(renamed).time_factors
+    assert one != other
+    assert abs(np.log(one / other)) < 10 * OWN_TIME
+
+
+def test_traits_tell_kinds_of_kernels_apart_and_not_sizes() -> None:
+    small, large = looks(samples.sgemm(2048)), looks(samples.sgemm(4096))
+    other = looks(samples.naive(4096))
+    assert np.isfinite(other).all()
+    assert len(other) == DIMENSIONS
+    assert np.linalg.norm(small - large) < ALIKE < np.linalg.norm(large - other)
+
+
+def test_a_call_of_several_launches_has_a_factor_for_each() -> None:
+    first, second = samples.sgemm(1024), samples.naive(1024)
+    both = replace(
+        first, launches=first.launches + second.launches, resources=first.resources + second.resources
+    )
+    found = work(A100, both, (*executed(first), *executed(second)))
+    assert len(found.time_factors) == 2
+    ratio = found.time_factors[0] / found.time_factors[1]
+    places = [traits(*launch) for launch in found.launches]
+    assert ratio == pytest.approx(shared_time("a100", places[0]) / shared_time("a100", places[1]))
+
+
+def test_a_kernel_that_fits_elsewhere_has_other_factors_there() -> None:
+    kernel = samples.sgemm(1024)
+    there = work(RTX3090, kernel, executed(kernel))
+    assert there.time_factors != todo(kernel).time_factors

@@ -1,0 +1,38 @@
+"""docs/recordings.md: the commands of its account by features, on a recording that holds enough."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from ekc.cli import main
+from ekc.search.causes import GROUPS
+from ekc.search.schedule_model import FEWEST_METERED, FOLDS
+from tests.docs.blocks import ROOT, blocks
+from tests.search.made_up import by_global_memory, record
+
+PAGE = (ROOT / "docs" / "recordings.md").read_text()
+
+
+def test_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("gpu-out").mkdir()
+    record(Path("gpu-out/recording.jsonl.gz"), by_global_memory, count=14, metered=14)
+    lines = [x for block in blocks(PAGE) if block.language == "console" for x in block.text.splitlines()]
+    assert len(lines) == 2
+    for line in lines:
+        program, *words = shlex.split(line)
+        assert program == "ekc"
+        assert main(words) == 0, (line, capsys.readouterr().err)
+        assert "unexplained" in capsys.readouterr().out
+
+
+def test_what_the_page_says_is_what_is_done() -> None:
+    assert all(group in PAGE for group in GROUPS)
+    assert f"Fewer than {FEWEST_METERED} metered schedules" in PAGE
+    assert FOLDS == 5
+    assert "(five folds), physics alone beside it" in PAGE

@@ -1,0 +1,35 @@
+"""What requests take beyond what their bytes fill."""
+
+from __future__ import annotations
+
+from ekc.codegen import nvrtc
+from ekc.emulator.fullness import Fullness, fullness
+
+TEXT = """
+extern "C" __global__ void k(const float* x, const float4* v, const short* h, float* y) {
+  __shared__ float s[4096];
+  int t = threadIdx.x;
+  float4 four = v[t];
+  s[t] = x[2 * t] + four.x + four.y + four.z + four.w;
+  s[1024 + 8 * t] = h[t / 4];
+  __syncthreads();
+  y[t] = s[t ^ 1] + s[1024 + 8 * (t ^ 2)] + s[t / 16];
+}
+"""
+
+
+def test_passes_and_sectors_beyond_need() -> None:
+    ptx = nvrtc.compile(TEXT, "sm_80").ptx
+    found = fullness(ptx, "k", grid=(2, 1, 1), block=(64, 1, 1), sizes=(512, 1024, 32, 256), blocks=range(2))
+
+    def seen(space: str, writes: bool) -> list[tuple[int, float, float]]:
+        chosen = [x for x in found if (x.space, x.writes) == (space, writes)]
+        return sorted((x.bytes_per_lane, x.taken, x.needed) for x in chosen)
+
+    # Eight neighbours of two bytes are 16 of a sector; every other float, half of 8; vectors, all of 16.
+    assert seen("global", False) == [(2, 1.0, 1.0), (4, 8.0, 4.0), (16, 16.0, 16.0)]
+    assert seen("global", True) == [(4, 4.0, 4.0)]
+    # Steps of 8 words meet in four banks; two words that all lanes share fill no pass.
+    assert seen("shared", True) == [(4, 1.0, 1.0), (4, 8.0, 1.0)]
+    assert seen("shared", False) == [(4, 1.0, 1.0), (4, 1.0, 1.0), (4, 8.0, 1.0)]
+    assert all(isinstance(x, Fullness) and ptx.splitlines()[x.line - 1].strip() for x in found)

@@ -1,0 +1,99 @@
+"""Convolutions with fused pixels in the PTX machine: right, clean, their traffic as analysis foretells it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+import ekc.ir.operators as o
+from ekc.errors import ScheduleError
+from ekc.ir.limits import Limits
+from ekc.ir.rules import enforce
+from ekc.ir.schedule import Schedule
+from ekc.ir.steps import Unroll
+from tests.emulator.generated import run
+from tests.emulator.predicted import executed, predicted
+from tests.ir.tensor_examples import Cut
+from tests.ir.view_examples import PIXELS, draw_view, fused_pixels, half_conv2d, tensor_conv2d
+
+EXACT = (
+    "shared_load_requests", "shared_load_wavefronts", "shared_store_requests", "global_store_requests",
+    "global_store_sectors",
+)  # fmt: skip
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_a_drawn_view_is_right(data: Any) -> None:
+    """Any shape, window, layout and type, by tensor cores and without."""
+    schedule = draw_view(lambda options: data.draw(st.sampled_from(options)))
+    try:
+        enforce(schedule.program, Limits())
+    except ScheduleError:
+        assume(False)
+    run(schedule).check()
+
+
+def test_its_traffic_is_foretold() -> None:
+    """That of guarded copies nearly: which lanes of a warp an edge stops together is a mean."""
+    schedule = half_conv2d()
+    ran = run(schedule)
+    ran.check()
+    found, foretold = executed(ran), predicted(schedule)
+    for name in EXACT:
+        assert found[name] == pytest.approx(foretold[name], rel=1e-9), name
+    assert found["global_load_sectors"] == pytest.approx(foretold["global_load_sectors"], rel=0.02)
+    assert found["global_load_requests"] == pytest.approx(foretold["global_load_requests"], rel=0.05)
+
+
+def test_no_load_or_store_of_a_tile_meets_a_conflict() -> None:
+    op = o.conv2d(2, 64, 14, 14, out_channels=64, padding=1, layout="NHWC", dtype="float16")
+    ran = run(tensor_conv2d(op, Cut((1, 1), (2, 4), 4, stages=2, pad=8)))
+    ran.check()
+    sites = [s for r in ran.reports for s in r.counters.instructions.values() if "ldmatrix" in s.instruction]
+    assert sites
+    assert all(s.wavefronts == 4 * s.requests for s in sites)
+
+
+def test_a_pipelined_loop_may_be_written_out() -> None:
+    """All of it, as the search does, and in part."""
+    schedule = half_conv2d(depth=1)
+    for factor in (2, 3):
+        steps = (*schedule.steps[:-1], Unroll("c.0", factor), schedule.steps[-1])
+        run(type(schedule)(schedule.op).do(*steps)).check()
+
+
+def test_fragments_may_be_taken_along_a_fused_loop() -> None:
+    """Taps fused too, all of them in the tile: quotients and remainders of the loop they are read in."""
+    op = o.conv2d(1, 32, 6, 6, out_channels=32, padding=1, layout="NHWC", dtype="float16")
+    i, j = ([f"{axis}.{n}" for n in range(5)] for axis in (PIXELS, "o"))
+    schedule = (
+        fused_pixels(op)
+        .fuse("r", "s").split(PIXELS, (1, 2, 2, 8)).split("o", (1, 1, 4, 2)).split("c", (1, 16))
+        .reorder(i[0], j[0], i[1], j[1], i[4], j[3], "c.0", "c.1", "r_s", i[2], j[2], i[3], j[4], "c.2")
+        .bind(i[0], "block.y").bind(j[0], "block.x").bind(i[1], "thread.y").bind(j[1], "thread.y")
+        .bind(i[4], "thread.x").bind(j[3], "thread.x").cache_write("Y", "register")
+        .cache_read("X", "shared", at="c.0").cache_read("W", "shared", at="c.0")
+        .cache_read("X.shared", "fragment", at="r_s").cache_read("W.shared", "fragment", at="r_s")
+        .tensorize("c.2", "mma.m16n8k16")
+    )  # fmt: skip
+    enforce(schedule.program, Limits())
+    run(schedule).check()
+
+
+def test_pixels_and_taps_may_both_be_cut() -> None:
+    """Two joint loops move through the same dimensions of the image."""
+    op = o.conv2d(1, 4, 6, 6, out_channels=4, padding=1, layout="NHWC")
+    schedule = (
+        Schedule(op).fuse("p", "q").fuse("r", "s").split("p_q", (8,)).split("r_s", (3,))
+        .reorder("n", "p_q.0", "o", "r_s.0", "p_q.1", "r_s.1", "c").bind("n", "block.y")
+        .bind("p_q.0", "block.x").cache_write("Y").cache_read("X", "shared", at="r_s.0")
+        .cache_read("W", "shared", at="r_s.0").cache_read("X.shared", "register", at="r_s.1")
+    )  # fmt: skip
+    enforce(schedule.program, Limits())
+    ran = run(schedule)
+    ran.check()
+    assert "p_q = p_q_0 * 8 : 8, r_s = r_s_0 * 3 : 3 -> X_shared" in ran.made.source

@@ -1,0 +1,138 @@
+"""A sum that blocks share is the sum."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+import ekc
+import ekc.ir.operators as o
+from ekc.ir.evaluate import evaluate
+from ekc.ir.limits import Limits
+from ekc.ir.operator import Operator
+from ekc.ir.rules import checks
+from ekc.ir.sampling import sample_blocks
+from ekc.ir.schedule import Schedule
+from ekc.ir.tree import kernels
+from tests.ir.drawn_operators import draw_operator
+from tests.ir.strategies import draw_atomic
+from tests.ir.test_schedules import assert_same
+
+
+def shared(op: Operator, output: str, axis: str, each: int) -> Schedule:
+    """Blocks of so many terms of an axis; the outermost loop is that over blocks."""
+    s = Schedule(op).cache_write(output).atomic(output).split(axis, (each,))
+    compute = next(c for c in op.computes if c.output.name == output)
+    others = (a.name for a in compute.axes if a.name != axis)
+    return s.reorder(f"{axis}.0", *others, f"{axis}.1").bind(f"{axis}.0", "block.x")
+
+
+def test_the_docstrings_example() -> None:
+    s = Schedule(o.matvec(8, 64)).split("k", (16,)).reorder("k.0", "i", "k.1").cache_write("y")
+    s = s.atomic("y").bind("k.0", "block.y").bind("i", "block.x")
+    assert str(s).splitlines() == [
+        "launch 1 of 2: y[at] = 0",
+        "block.x at.0 in 1                  1 block",
+        "  thread.x at.1 in 256             256 threads",
+        "    for at.2 in 4                  vector, written out",
+        "      y.acc[at.2] = 0",
+        "    write y.acc -> y               float4, only inside y",
+        "",
+        "launch 2 of 2: y[i] = sum[k < 64] A[i, k] * x[k]",
+        "block.y k.0 in 4, block.x i in 8   32 blocks",
+        "  one thread",
+        "    register y.acc[1] = 0",
+        "    for k.1 in 16",
+        "      y.acc[0] += A[i, k.0*16 + k.1] * x[k.0*16 + k.1]",
+        "    add y.acc -> y                 atomic",
+    ]
+
+
+def test_the_graph_and_the_workspace_stay_as_they_were() -> None:
+    op = o.matmul(8, 12, 64)
+    schedule = Schedule(op).atomic("C")
+    assert schedule.program.op is op
+    assert [k.clears for k in kernels(schedule.program)] == [True, False]
+    assert Schedule.from_json(schedule.to_json()) == schedule
+    assert '"step": "atomic", "tensor": "C"' in schedule.to_json()
+
+
+@pytest.mark.parametrize("elements", [1, 3, 4, 1023, 1024, 1028, 4099])
+def test_every_element_is_cleared_once(elements: int) -> None:
+    program = Schedule(o.einsum("ai,i->a", (elements, 2), (2,))).atomic("C").program
+    clear = kernels(program)[0]
+    at = clear.nest.index["at"]
+    grid = np.ix_(*(np.arange(int(x.extent)) for x in clear.nest.loops))
+    places = sum(
+        (step * grid[i] for i, x in enumerate(clear.nest.loops) for a, step in at.terms if a == x.name),
+        np.zeros((), int),
+    )
+    reached, counts = np.unique(places, return_counts=True)
+    assert set(counts) == {1}
+    assert set(range(elements)) <= set(reached.tolist())
+    assert all(np.all(c.ok) for c in checks(program, Limits()) if "vector" in c.rule)
+
+
+SUMS = {
+    "one axis": lambda: shared(o.matmul(6, 10, 32), "C", "k", 8),
+    "a tail": lambda: shared(o.matmul(6, 10, 33), "C", "k", 8),
+    "one of three": lambda: shared(o.conv2d(1, 8, 6, 6, out_channels=4, kernel=3, padding=1), "Y", "r", 1),
+    "one number": lambda: shared(o.einsum("a,a->", (96,), (96,)), "C", "a", 7),
+    "fused": lambda: (
+        Schedule(o.conv2d(1, 4, 5, 5, out_channels=3, kernel=3))
+        .cache_write("Y")
+        .atomic("Y")
+        .fuse("r", "s")
+        .split("r_s", (2,))
+        .reorder("r_s.0", "n")
+        .bind("r_s.0", "block.x")
+    ),
+    "between launches": lambda: shared(
+        o.matmul(6, 10, 32).epilogue(lambda c, bias: ekc.gelu(c + bias), bias=(10,)), "C", "k", 4
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_it_is_the_sum(name: str) -> None:
+    assert_same(SUMS[name]())
+
+
+def test_integers_are_the_sum_to_the_last_bit() -> None:
+    op = o.matmul(7, 5, 48, dtype="int8")
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-128, 128, t.shape, np.int8) for t in op.inputs)
+    found = evaluate(shared(op, "C", "k", 5).program, (a, b))
+    assert np.array_equal(found.output, op.reference(a, b))
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+@given(st.data())
+def test_drawn_sums_that_blocks_share_are_the_sum(data: st.DataObject) -> None:
+    def choose(options: object) -> object:
+        return data.draw(st.sampled_from(options))  # type: ignore[arg-type]
+
+    schedule = draw_atomic(choose, draw_operator(choose), 14)  # type: ignore[arg-type]
+    assume(schedule is not None)
+    assert schedule is not None
+    assert_same(schedule)
+
+
+def test_a_sample_of_blocks_holds_whole_sums() -> None:
+    schedule = shared(o.matmul(64, 4, 32), "C", "k", 8).bind("i", "block.x").bind("j", "block.y")
+    main = kernels(schedule.program)[1]
+    blocks = sample_blocks(main, 5, seed=0)
+    assert len(blocks) == 5 * 4
+    places = []
+    for loop in main.block_loops:
+        places.append((loop.reduction, blocks % int(loop.extent)))
+        blocks = blocks // int(loop.extent)
+    tiles = np.stack([digit for reduction, digit in places if not reduction], axis=1)
+    _, counts = np.unique(tiles, axis=0, return_counts=True)
+    assert counts.tolist() == [4] * 5

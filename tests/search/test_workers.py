@@ -1,0 +1,148 @@
+"""Processes that compile: what they answer is what would be answered here, and none is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import BrokenExecutor
+from pathlib import Path
+
+import pytest
+
+import ekc
+from ekc import devices
+from ekc.codegen import nvrtc
+from ekc.codegen.nvrtc import NvrtcError
+from ekc.devices.accesses import executed
+from ekc.devices.base import Counts
+from ekc.search.naive import naive
+from ekc.search.preparing import prepare
+from ekc.search.workers import FEWEST, Processes, hired
+
+OP = ekc.matmul(64, 64, 64)
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Processes]:
+    with Processes(2) as pool:
+        yield pool
+
+
+def gone(pid: int, seconds: float = 30.0) -> bool:
+    """Whether a process has ended, or does so in time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_what_a_worker_prepares_is_what_is_prepared_here(two: Processes) -> None:
+    device = devices.open("a100")
+    assert isinstance(device, Counts)
+    asked = naive(OP).to_json(), device.arch, device.limits, device.count
+    there, here = two.submit(prepare, *asked).result(), prepare(*asked)
+    assert there == here
+    kernel, counted = there
+    assert counted == executed(kernel)
+    told, untold = devices.open("a100"), devices.open("a100")
+    assert isinstance(told, Counts)
+    told.learn(kernel, counted)
+    assert told.time(kernel) == untold.time(kernel)
+    assert told.meter(kernel) == untold.meter(kernel)
+
+
+def test_errors_and_warnings_travel(two: Processes) -> None:
+    with pytest.raises(NvrtcError, match="error: ") as refused:
+        two.submit(nvrtc.compile, "int f( {").result()
+    assert refused.value.log
+    with pytest.raises(ZeroDivisionError) as bug:
+        two.submit(divmod, 1, 0).result()
+    assert "in do" in "".join(bug.value.__notes__), "a bug's note says where it was"
+    with pytest.warns(UserWarning, match="all is well"):
+        two.submit(warnings.warn, "all is well").result()
+
+
+def test_a_worker_that_dies_costs_its_own_job() -> None:
+    with Processes(2) as pool:
+        with pytest.warns(RuntimeWarning, match="SIGKILL"), pytest.raises(BrokenExecutor, match="SIGKILL"):
+            pool.submit(signal.raise_signal, signal.SIGKILL).result()
+        assert [pool.submit(int, str(n)).result() for n in range(8)] == list(range(8))
+
+
+def test_a_warning_of_every_worker_is_shown_once(two: Processes) -> None:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("default")
+        for _ in range(6):
+            two.submit(warnings.warn, "nothing is kept").result()
+    assert len(seen) == 1
+
+
+def test_a_host_without_room_for_processes_costs_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", full)
+    open_before = len(os.listdir("/proc/self/fd"))
+    with Processes(1) as pool:
+        for _ in range(3):
+            with pytest.warns(RuntimeWarning, match="temp"), pytest.raises(BrokenExecutor, match="temp"):
+                pool.submit(int).result()
+    assert len(os.listdir("/proc/self/fd")) == open_before
+
+
+def test_the_folder_a_script_runs_in_shadows_no_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "inspect.py").write_text("raise RuntimeError")
+    monkeypatch.chdir(tmp_path)
+    with Processes(1) as pool:
+        assert pool.submit(prepare, naive(OP).to_json(), "sm_80", devices.open("a100").limits, None).result()
+
+
+def test_none_is_left_when_the_executor_closes() -> None:
+    with hired(devices.open("a100"), FEWEST, 2) as pool:
+        assert isinstance(pool, Processes)
+        pids = {pool.submit(os.getpid).result() for _ in range(20)}
+    assert all(gone(pid) for pid in pids)
+
+
+SCRIPT = """
+import os, sys, time
+import ekc
+from ekc.search.workers import Processes
+print("begun", flush=True)
+result = ekc.tune(ekc.matvec(64, 64), target="a100", trials=4, progress=False)
+assert result.best.ok
+pool = Processes(2)
+print(*{pool.submit(os.getpid).result() for _ in range(20)}, flush=True)
+pool.submit(time.sleep, 600)
+time.sleep(600)
+"""
+
+
+def test_a_script_needs_no_guard_and_workers_die_with_it(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        first, second = child.stdout.readline(), child.stdout.readline()
+        child.kill()
+        assert child.stdout.read() == "", "no worker runs the script, or holds its output open"
+    assert first == "begun\n"
+    pids = [int(pid) for pid in second.split()]
+    assert pids
+    assert all(gone(pid) for pid in pids)
+
+
+def test_a_short_run_has_threads() -> None:
+    with hired(devices.open("a100"), FEWEST - 1, 2) as pool:
+        assert not isinstance(pool, Processes)
