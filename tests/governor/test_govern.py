@@ -287,10 +287,12 @@ def test_the_terminal_is_left_as_it_was(
 
 
 def _until(terminal: int, words: str) -> None:
-    """Raises `OSError` where the terminal is closed before."""
     seen = ""
     while words not in seen:
-        seen += os.read(terminal, 1024).decode(errors="replace")
+        try:
+            seen += os.read(terminal, 1024).decode(errors="replace")
+        except OSError as closed:
+            raise AssertionError(f"never saw {words!r}, only {seen!r}") from closed
 
 
 def test_stdin_and_open_files_are_the_jobs(one: ScriptedBoards) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +24,7 @@ from ekc.governor.jobs.world import SimulatedRun
 from ekc.governor.live import session
 from ekc.governor.live.book import Book
 from ekc.governor.live.group import GroupActuator, GroupProbe
+from ekc.governor.live.job import FORWARDED, KILLED, Command
 from ekc.governor.live.jsonl import event_json, plain
 from ekc.governor.live.report import report
 from ekc.governor.live.session import Session, Unit
@@ -132,6 +136,30 @@ def test_one_lost_gpu_does_not_keep_the_others_of_its_group_slow() -> None:
     with pytest.raises(ActuatorError, match="said no"):
         actuator.apply(Settings())
     assert [x.settings() for x in others] == [Settings()] * 2
+
+
+@pytest.mark.parametrize("number", FORWARDED)
+def test_a_signal_right_after_the_start_ends_the_job_not_us(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Late(subprocess.Popen[bytes]):
+        """The signal is there before anybody can have looked at what was started."""
+
+        def __init__(self, words: list[str], **options: Any) -> None:
+            super().__init__(words, **options)
+            os.kill(os.getpid(), number)
+
+    before = signal.getsignal(number)
+    monkeypatch.setattr(subprocess, "Popen", Late)
+    assert Command(["sleep", "60"]).wait() == KILLED + number
+    assert signal.getsignal(number) == before
+
+
+def test_a_command_that_cannot_be_started_leaves_the_signals_as_they_were() -> None:
+    before = [signal.getsignal(number) for number in FORWARDED]
+    with pytest.raises(InvalidInput, match="no/such"):
+        Command(["/no/such/command"])
+    assert [signal.getsignal(number) for number in FORWARDED] == before
 
 
 def test_a_loop_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,8 +29,8 @@ def scripted(here: ScriptedBoards, **changes: Any) -> None:
 def test_readings_are_in_order_and_in_their_units(here: ScriptedBoards) -> None:
     watching = probe(here)
     before = time.monotonic()
-    samples = watching.record(0.5)
-    assert len(samples) >= 2
+    # A machine with other work may not get round to a second reading at once.
+    samples = next(x for x in map(watching.record, (0.5, 2.0, 10.0)) if len(x) >= 2)
     assert (np.diff(samples.time_s) > 0).all()
     assert before <= samples.time_s[0]
     assert samples.time_s[-1] <= time.monotonic()

@@ -19,6 +19,8 @@ from pathlib import Path
 import pytest
 
 KILLS, KILLS_A_FILE = 20, 5
+ATTEMPTS = 10
+"""For two processes to meet on one file."""
 SCRIPT = """
 import json, sys
 import ekc
@@ -32,6 +34,7 @@ def told(self, row):
 RecordStore.add = told
 
 print("begun", flush=True)
+sys.stdin.readline()
 result = ekc.tune(ekc.matvec(256, 256), target="a100", trials=10, seed=4, records=sys.argv[1], progress=False)
 best = result.best
 found = [best.schedule.digest, best.energy_j, best.latency_s]
@@ -40,13 +43,14 @@ print(json.dumps({"winner": found, "seconds": result.seconds}))
 
 
 class Process:
-    """One `ekc.tune` in a process of its own."""
+    """One `ekc.tune` in a process of its own, which waits for `go`."""
 
     def __init__(self, file: Path, cache: Path) -> None:
         self.log = file.with_suffix(".log")
         with self.log.open("a") as log:
             self.child = subprocess.Popen(
                 [sys.executable, "-c", SCRIPT, str(file)],
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -55,6 +59,12 @@ class Process:
         self.lines: list[str] = []
         assert self.child.stdout is not None
         assert self.child.stdout.readline() == "begun\n", self.log.read_text()
+
+    def go(self) -> Process:
+        """Itself, once it may begin."""
+        assert self.child.stdin is not None
+        self.child.stdin.close()
+        return self
 
     def kill(self, rows: int, seconds: float) -> bool:
         """Kill it `seconds` after it has told of that many rows; False where it ended before."""
@@ -102,7 +112,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> dict[str,
     """What a run says that nobody disturbs, and which rows it files; the second time with a warm cache."""
     for name in ("cold", "warm"):
         file = tmp_path_factory.mktemp("unbroken") / f"{name}.db"
-        rows, found = Process(file, cache).told()
+        rows, found = Process(file, cache).go().told()
         assert rows == filed(file)
     return found | {"rows": {(kind, digest) for _, kind, digest in rows}}
 
@@ -116,7 +126,7 @@ def test_a_run_killed_at_20_moments_loses_nothing_and_ends_with_the_same_winner(
     for number in range(KILLS // KILLS_A_FILE):
         file, committed = tmp_path / f"{number}.db", set[tuple[int, str, str]]()
         while len(left) < KILLS_A_FILE * (number + 1):
-            process = Process(file, cache)
+            process = Process(file, cache).go()
             # Every other kill waits for some rows first, so that it falls among them.
             rows_first = moments.randint(1, 8) if len(left) % 2 else 0
             share = moments.uniform(0, 0.05 if rows_first else 0.9)
@@ -129,7 +139,7 @@ def test_a_run_killed_at_20_moments_loses_nothing_and_ends_with_the_same_winner(
                 left.append(len(committed))
             if found:
                 assert found["winner"] == unbroken["winner"]
-        rows, found = Process(file, cache).told()
+        rows, found = Process(file, cache).go().told()
         assert found["winner"] == unbroken["winner"]
         assert committed | rows <= filed(file)
         assert {(kind, digest) for _, kind, digest in filed(file)} == unbroken["rows"]
@@ -141,12 +151,15 @@ def test_a_run_killed_at_20_moments_loses_nothing_and_ends_with_the_same_winner(
 def test_two_processes_on_one_file_lose_no_row_and_agree(
     unbroken: dict[str, object], cache: Path, tmp_path: Path
 ) -> None:
-    file = tmp_path / "shared.db"
-    processes = [Process(file, cache), Process(file, cache)]
-    ends = [process.told() for process in processes]
-    assert all(found["winner"] == unbroken["winner"] for _, found in ends)
-    assert not ends[0][0] & ends[1][0], "one row, two owners"
-    assert ends[0][0] | ends[1][0] == filed(file)
-    assert {(kind, digest) for _, kind, digest in filed(file)} == unbroken["rows"]
-    assert ends[0][0]
-    assert ends[1][0]
+    """On a busy machine one may end before the other is let run: then both begin again, on a fresh file."""
+    for attempt in range(ATTEMPTS):
+        file = tmp_path / f"{attempt}.db"
+        processes = [Process(file, cache), Process(file, cache)]
+        ends = [process.told() for process in [process.go() for process in processes]]
+        assert all(found["winner"] == unbroken["winner"] for _, found in ends)
+        assert not ends[0][0] & ends[1][0], "one row, two owners"
+        assert ends[0][0] | ends[1][0] == filed(file)
+        assert {(kind, digest) for _, kind, digest in filed(file)} == unbroken["rows"]
+        if all(rows for rows, _ in ends):
+            return
+    pytest.fail(f"one of the two did all the work in each of {ATTEMPTS} attempts")

@@ -8,13 +8,15 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 from ekc.errors import InvalidInput
 
+Handler = Callable[[int, FrameType | None], Any] | int | None
+"""What `signal.signal` takes and returns."""
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """What schedulers send to the process that they started, which is us."""
 LOOK_S = 0.2
@@ -54,15 +56,35 @@ class Command:
     """
 
     def __init__(self, words: Sequence[str]) -> None:
+        self._before: dict[int, Handler] = {}
+        early: list[int] = []
+        self._send: Callable[[int], None] = early.append
+        # Before the command starts: a signal right after would end us, and where we are a terminal's first
+        # process, all on it. What is ignored, as nohup has it, is left so until the command has inherited it.
+        self._handle(ignored=False)
         try:
             # Files that were opened for the command, as a shell's <(...) does, stay open.
             self._process = subprocess.Popen(list(words), close_fds=False)
         except (OSError, ValueError) as problem:
+            self._give_back()
             reason = getattr(problem, "strerror", None) or str(problem)
             raise InvalidInput(f"cannot run {words[0]!r}: {reason}") from problem
         self.pid = self._process.pid
-        handlers = dict.fromkeys(FORWARDED, self._pass_on) | {signal.SIGINT: self._interrupted}
-        self._before = {number: signal.signal(number, handlers[number]) for number in handlers}
+        self._send = self._process.send_signal
+        self._handle(ignored=True)
+        for number in early:
+            self._send(number)
+
+    def _handle(self, ignored: bool) -> None:
+        """Take over the signals that are ignored so far, or the others."""
+        for number in (*FORWARDED, signal.SIGINT):
+            if number not in self._before and (signal.getsignal(number) == signal.SIG_IGN) == ignored:
+                handler = self._interrupted if number == signal.SIGINT else self._pass_on
+                self._before[number] = signal.signal(number, handler)
+
+    def _give_back(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def variable(self, name: str) -> str:
         """It was given ours."""
@@ -76,8 +98,7 @@ class Command:
         """The command's own exit status; 128 and the signal where one ended it."""
         self._until_ended()
         status = self._process.wait()
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        self._give_back()
         return KILLED - status if status < 0 else status
 
     def _until_ended(self) -> None:
@@ -97,12 +118,12 @@ class Command:
         """A command of ours is waited for all the same."""
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
-        self._process.send_signal(number)
+        self._send(number)
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
         """Only what did not come from a terminal has to be passed on."""
         if not _in_foreground():
-            self._process.send_signal(number)
+            self._send(number)
 
 
 class Attached:
