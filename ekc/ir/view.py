@@ -73,6 +73,14 @@ def joint_loops(
                         "split the axes before fusing them, or stage at another loop",
                     )
                 index = _holds(atom.inner, name)
+                if any(isinstance(a, Quasi) for a, _ in index.terms):
+                    # Its iteration is then no sum of loops, of which each could be told apart in a tile.
+                    raise refuse(
+                        "stage",
+                        f"a region along the fused index {atom.tag}",
+                        "a joint loop whose pieces are not joined again",
+                        "fuse before split only, or stage at another loop",
+                    )
                 pieces = frozenset(a for a, _ in index.terms)
                 told = names.setdefault(pieces, _free(axis.replace("+", "_"), names.values()))
                 found[pieces] = Joint(told, dim, index)

@@ -3,6 +3,7 @@
 # ruff: noqa: E501 (CUDA text)
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import ekc.emulator as emulator
@@ -168,4 +169,34 @@ def test_a_load_wider_than_its_shared_array_is_fine_as_far_as_it_is_read(read: s
     """The compiler makes such loads; an element beyond the end that is used is a fault all the same."""
     ptx = nvrtc.compile(WIDENED.replace("READ", read), "sm_80").ptx
     report = emulator.launch(ptx, "k", grid=(1,), block=(32,), args=[zeros(32)])
+    assert {finding.kind for finding in report.findings} == kinds
+
+
+JOINED = """
+extern "C" __global__ void k(unsigned* b) {
+  __shared__ __align__(16) unsigned short s[8];
+  if (threadIdx.x < WRITTEN) s[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  unsigned x, y, z, w;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x), "=r"(y), "=r"(z), "=r"(w)
+               : "r"((unsigned)__cvta_generic_to_shared(s)));
+  b[threadIdx.x] = x + y + z + USED;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("written", "used", "kinds"),
+    [
+        ("8", "w", set()),
+        ("7", "w", set()),
+        ("6", "w", {"uninitialised"}),
+        ("6", "0", set()),
+        ("4", "0", {"uninitialised"}),
+    ],
+)
+def test_halves_read_as_joined_words_are_judged_by_the_word(written: str, used: str, kinds: set[str]) -> None:
+    """Of a word half of which somebody wrote, the machine cannot tell which half is used later."""
+    ptx = nvrtc.compile(JOINED.replace("WRITTEN", written).replace("USED", used), "sm_80").ptx
+    report = emulator.launch(ptx, "k", grid=(1,), block=(32,), args=[np.zeros(32, np.uint32)])
     assert {finding.kind for finding in report.findings} == kinds

@@ -141,7 +141,7 @@ def schedules(draw: st.DrawFn, most: int = 20) -> Schedule:
     def choose(options: Sequence[Any]) -> Any:
         return draw(st.sampled_from(options))
 
-    return _drawn(choose, most, (draw_schedule,) * 5 + (draw_in_parts,))
+    return _drawn(choose, most, (draw_schedule,) * 5 + (draw_in_parts, draw_atomic))
 
 
 def seeded_schedule(seed: int, most: int = 20) -> Schedule:

@@ -220,6 +220,20 @@ def test_a_quotient_of_the_users_own_is_not_cut() -> None:
     assert "split the axes before fusing them" in told
 
 
+@pytest.mark.parametrize(("outer", "inner"), [("a_b.1", "a_b.2"), ("a_b.2", "a_b.3")])
+def test_pieces_of_a_joint_loop_joined_again_are_not_cut(outer: str, inner: str) -> None:
+    """The iteration is then no sum of loops, each with a place of its own in a tile."""
+    op = o.einsum("kab,kc->abc", (4, 8, 12), (4, 4))
+    told = refused(
+        op,
+        lambda s: (
+            s.fuse("a", "b").split("a_b", (3, 2, 2)).reorder("a_b.0", "a_b.1", "a_b.2", "a_b.3", "c", "k")
+            .fuse(outer, inner).bind("a_b.0", "block.x").cache_read("A", "shared")
+        ),
+    )  # fmt: skip
+    assert "pieces are not joined again" in told
+
+
 def test_a_tensor_computed_on_the_spot_is_not_a_tile_of_a_view() -> None:
     op = o.compute(
         "first", axes={"u": 2, "v": 8, "w": 8}, inputs={"X": (2, 8, 8)}, output="T",
