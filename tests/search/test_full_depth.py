@@ -1,6 +1,6 @@
 """Schedules as deep as the tuner makes them, for random operators: right results, whole round trips.
 
-`tests/ir` draws some 300 shallow schedules step by step; here are 250 draws of the spaces of some 60 operators,
+`tests/ir` draws some 300 shallow schedules step by step; here are 250 of the spaces of some 60 operators,
 each of 15 steps or more.
 """
 
