@@ -259,9 +259,24 @@ def _until_a_row_ends(source: Access, own: str) -> tuple[Extent, set[Atom]]:
     if len(last) != 1 or np.ndim(last[0][1]) or int(last[0][1]) != 1 or not isinstance(last[0][0], Quasi):
         return 1, set()
     digit = last[0][0]
+    if not _of_the_loop_alone(digit, own):
+        return 1, set()
     # A slower digit (the axis fused last is not the tensor's last dimension) rests at the first step.
     fastest = np.asanyarray(moved_by(Linear(((digit, 1),)), own, 1)) == 1
     return np.where(fastest, turns_over(digit, own), 1), {digit}
+
+
+def _of_the_loop_alone(digit: Quasi, own: str) -> bool:
+    """Whether a joint loop alone makes a digit. What a body adds on the way, as the 1 of x[(j + 1) % 8],
+    moves the places where it turns over, and vectors that start at multiples of their width run across."""
+    if np.any(np.asanyarray(digit.inner.const) != 0):
+        return False
+    if own in dict(digit.inner.terms):
+        return True
+    (atom, step), *more = digit.inner.terms
+    if more or not isinstance(atom, Quasi) or np.any(np.asanyarray(step) != 1):
+        return False
+    return _of_the_loop_alone(atom, own)
 
 
 def _destination_checks(node: StageNode) -> Iterator[Check]:
