@@ -229,11 +229,13 @@ def _vector_checks(
     yield Check(rule, np.asanyarray(size) <= 16, size, 16, 16 // source.dtype.bytes, "bytes at once")
     own = region.segments[segment] if segment is not None else None
     stride, extent = (own.stride, own.extent) if own else (0, 1)
-    beside, atoms = _until_a_row_ends(source, f"#{segment}") if own and own.joint else (v, {f"#{segment}"})
-    neighbours = (v == 1) | (
-        (np.asanyarray(stride) == 1) & (np.asanyarray(extent) % v == 0) & (np.asanyarray(beside) % v == 0)
-    )
+    neighbours = (v == 1) | ((np.asanyarray(stride) == 1) & (np.asanyarray(extent) % v == 0))
     yield Check(rule, neighbours, vector, extent, 1, unit, "a tile row of {} neighbours, a multiple of it")
+    atoms: set[Atom] = {f"#{segment}"}
+    if own and own.joint:
+        beside, atoms = _until_a_row_ends(source, f"#{segment}")
+        whole, near = np.asanyarray(beside) % v == 0, np.gcd(beside, vector)
+        yield Check(rule, whole, vector, beside, near, unit, "runs of {} neighbours, a multiple of it")
     others = [c for a, c in source.address.terms if a not in atoms] + [source.address.const]
     aligned = v == 1
     together: Any = True
