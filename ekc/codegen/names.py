@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from ekc.codegen.types import Arithmetic
 from ekc.ir import expr as ex
 from ekc.ir.access import Access, Buffer, Guard
-from ekc.ir.linear import Atom, Linear
+from ekc.ir.footprint import index_of
+from ekc.ir.linear import Atom, Extent, Linear, Quasi, span
 from ekc.ir.nodes import Kernel
+from ekc.ir.program import Nest
 from ekc.ir.region import Region
 from ekc.ir.swizzle import CHUNK_BYTES
 
@@ -47,6 +49,8 @@ class Names:
     table: Mapping[str, str]
     zero: frozenset[str] = frozenset()
     """Variables that are 0 here and need not be written."""
+    far: bool = False
+    """Whether quotients and remainders are taken of more than an int counts: of a long joint loop."""
 
     @classmethod
     def of(cls, kernel: Kernel) -> Names:
@@ -61,7 +65,7 @@ class Names:
                 c_name += "_"
             taken |= {c_name, *_derived(c_name)}
             table[name] = c_name
-        return cls(table)
+        return cls(table, far=_goes_far(kernel.nest))
 
     def __getitem__(self, name: str) -> str:
         return self.table[name]
@@ -113,7 +117,7 @@ class Names:
         """A loop variable, or a quotient or remainder."""
         if isinstance(atom, str):
             return self[atom]
-        inner, divisor = self.linear(atom.inner), int(atom.divisor)
+        inner, divisor = self.linear(atom.inner, self.far), int(atom.divisor)
         if not _negative(atom.inner):
             return f"({inner}) {'/' if atom.op == '//' else '%'} {divisor}"
         # C rounds a quotient towards 0, the IR downwards.
@@ -195,6 +199,17 @@ class Names:
         assert isinstance(e, ex.Binary)
         a, b = (self.value(part, arithmetic, axes, load) for part in (e.a, e.b))
         return arithmetic.binary(e, a, b)
+
+
+def _goes_far(nest: Nest) -> bool:
+    """Whether an axis or a read divides more than an int counts."""
+    reads = (form for load in ex.loads(nest.compute.body) for form in index_of(load, nest.index))
+    return any(_divides_far(form, nest.extents) for form in (*nest.index.values(), *reads))
+
+
+def _divides_far(form: Linear, extents: Mapping[str, Extent]) -> bool:
+    inside = [atom.inner for atom, _ in form.terms if isinstance(atom, Quasi)]
+    return any(int(span(x, extents)[1]) > _INT_MAX or _divides_far(x, extents) for x in inside)
 
 
 def _negative(form: Linear) -> bool:

@@ -36,9 +36,10 @@ def pipelined_view(scope: Scope, node: LoopNode, inner: Inner) -> View:
         scope.parity[s.buffer.name] = f"{name} % 2"
     # The fetched elements live in registers, which have no index: every round is written out.
     copies = [cooperative(scope, s) | {"unroll": ""} for s in stages]
+    starts: list[dict[str, Any]] = []
     if scope.walks:
         copies = [steady(text, s.buffer.region) for text, s in zip(copies, stages, strict=True)]
-    copies, starts = walked(scope.kernel, scope.names, node.loop, stages, copies)
+        copies, starts = walked(scope.kernel, scope.names, node.loop, stages, copies)
     rows = _rows_before(scope, rest)
     fetches, commits = (tuple(View(kind, c) for c in copies) for kind in ("fetch", "commit"))
     body = inner(rest)
@@ -58,7 +59,9 @@ def overlapped_view(scope: Scope, node: LoopNode, inner: Inner) -> View:
     name, stages, copies = scope.names[node.loop.name], int(node.loop.pipeline), shared_stages(node)
     scope.parity |= {s.buffer.name: f"{name}_copy" for s in copies}
     texts = [steady(cooperative(scope, s), s.buffer.region) for s in copies]
-    texts, starts = walked(scope.kernel, scope.names, node.loop, copies, texts)
+    starts: list[dict[str, Any]] = []
+    if scope.walks:
+        texts, starts = walked(scope.kernel, scope.names, node.loop, copies, texts)
     rest = [n for n in node.body if n not in copies and not isinstance(n, WaitNode)]
     text = loop_text(scope, node) | {
         "stages": stages,

@@ -32,10 +32,8 @@ def walks(kernel: Kernel) -> bool:
 def walked(
     kernel: Kernel, names: Names, loop: Loop, stages: Sequence[StageNode], texts: list[Text]
 ) -> tuple[list[Text], list[Text]]:
-    """The texts of all copies that a loop makes, and what tells where each starts and goes; as they were, and
-    nothing, in a kernel that does not walk."""
-    if not walks(kernel):
-        return texts, []
+    """The texts of all copies that a loop makes in a kernel that walks, and what tells where each starts and
+    goes."""
     found, starts = [], []
     for node, text in zip(stages, texts, strict=True):
         inside = names.within(names.shared_coordinates(kernel, node.buffer.region))

@@ -90,6 +90,8 @@ class _Reading(Reader):
 
     def whole(self) -> Operand:
         """The operand that the text is, and nothing behind it."""
+        if not self.peek():
+            raise EkcError(f"PTX line {self.line()}: an operand is missing beside a comma")
         one = self.simple()
         if self.accept("|"):
             one = Pair(one, self.simple())

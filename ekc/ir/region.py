@@ -165,7 +165,7 @@ def _dimension(
 ) -> tuple[Linear, list[Segment]]:
     outside = [form.without(inner) for form in forms]
     for other in outside[1:]:
-        if (other - outside[0]).variables() and not _same(other, outside[0]):
+        if not _same(other, outside[0]):
             raise refuse(
                 "stage",
                 "one region for several reads",
@@ -222,8 +222,14 @@ def _hull(
 
 
 def _same(a: Linear, b: Linear) -> bool:
+    """Whether two forms differ by a number. Those that come from two reads of what is computed on the spot
+    share the tags of its quotients, but not what they are taken of."""
     difference = dict((a - b).terms)
-    return all(np.all(np.asanyarray(c) == 0) for c in difference.values())
+    inside = {atom: atom.inner for atom, _ in b.terms if isinstance(atom, Quasi)}
+    pairs = ((x.inner, inside[x]) for x, _ in a.terms if isinstance(x, Quasi) and x in inside)
+    return all(np.all(np.asanyarray(c) == 0) for c in difference.values()) and all(
+        _equal(x, y) for x, y in pairs if x is not y
+    )
 
 
 def _equal(a: Linear, b: Linear) -> bool:

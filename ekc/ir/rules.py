@@ -229,11 +229,13 @@ def _vector_checks(
     yield Check(rule, np.asanyarray(size) <= 16, size, 16, 16 // source.dtype.bytes, "bytes at once")
     own = region.segments[segment] if segment is not None else None
     stride, extent = (own.stride, own.extent) if own else (0, 1)
-    beside, atoms = _until_a_row_ends(source, f"#{segment}") if own and own.joint else (v, {f"#{segment}"})
-    neighbours = (v == 1) | (
-        (np.asanyarray(stride) == 1) & (np.asanyarray(extent) % v == 0) & (np.asanyarray(beside) % v == 0)
-    )
+    neighbours = (v == 1) | ((np.asanyarray(stride) == 1) & (np.asanyarray(extent) % v == 0))
     yield Check(rule, neighbours, vector, extent, 1, unit, "a tile row of {} neighbours, a multiple of it")
+    atoms: set[Atom] = {f"#{segment}"}
+    if own and own.joint:
+        beside, atoms = _until_a_row_ends(source, f"#{segment}")
+        whole, near = np.asanyarray(beside) % v == 0, np.gcd(beside, vector)
+        yield Check(rule, whole, vector, beside, near, unit, "runs of {} neighbours, a multiple of it")
     others = [c for a, c in source.address.terms if a not in atoms] + [source.address.const]
     aligned = v == 1
     together: Any = True
@@ -259,9 +261,24 @@ def _until_a_row_ends(source: Access, own: str) -> tuple[Extent, set[Atom]]:
     if len(last) != 1 or np.ndim(last[0][1]) or int(last[0][1]) != 1 or not isinstance(last[0][0], Quasi):
         return 1, set()
     digit = last[0][0]
+    if not _of_the_loop_alone(digit, own):
+        return 1, set()
     # A slower digit (the axis fused last is not the tensor's last dimension) rests at the first step.
     fastest = np.asanyarray(moved_by(Linear(((digit, 1),)), own, 1)) == 1
     return np.where(fastest, turns_over(digit, own), 1), {digit}
+
+
+def _of_the_loop_alone(digit: Quasi, own: str) -> bool:
+    """Whether a joint loop alone makes a digit. What a body adds on the way, as the 1 of x[(j + 1) % 8],
+    moves the places where it turns over, and vectors that start at multiples of their width run across."""
+    if np.any(np.asanyarray(digit.inner.const) != 0):
+        return False
+    if own in dict(digit.inner.terms):
+        return True
+    (atom, step), *more = digit.inner.terms
+    if more or not isinstance(atom, Quasi) or np.any(np.asanyarray(step) != 1):
+        return False
+    return _of_the_loop_alone(atom, own)
 
 
 def _destination_checks(node: StageNode) -> Iterator[Check]:

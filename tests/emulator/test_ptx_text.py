@@ -64,3 +64,9 @@ def test_a_location_swallows_no_statement(inlined: str, end: str) -> None:
 def test_what_is_malformed_is_refused_with_its_line(wrong: str) -> None:
     with pytest.raises(EkcError, match=r"PTX (line|ends at line) "):
         kernel(f"{wrong}\n")
+
+
+@pytest.mark.parametrize("wrong", ["mov.u32 %r1, ;", "mov.u32 , %r1;", "mov.u32 %r1, , %r2;"])
+def test_a_comma_without_its_operand_is_not_taken_for_the_end(wrong: str) -> None:
+    with pytest.raises(EkcError, match="PTX line 8: an operand is missing"):
+        kernel(f"{wrong} ret;")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import ekc.ir.operators as o
 from ekc.codegen import nvrtc
+from ekc.codegen.generate import generate
 from ekc.emulator import launch
 from ekc.emulator.survey import survey
 from ekc.errors import EkcError
+from ekc.ir.schedule import Schedule
 
 STRIDED = """
 extern "C" __global__ void k(const float* x, const int* pick, float* y) {
@@ -57,3 +60,20 @@ def test_what_cannot_be_surveyed_is_named() -> None:
     ptx = nvrtc.compile(STRIDED.replace("STRIDE", "1"), "sm_80").ptx
     with pytest.raises(EkcError, match="'other' is not in this PTX; it has: k"):
         survey(ptx, "other", grid=(1, 1, 1), block=(64, 1, 1), sizes=(4, 4, 4))
+
+
+def test_a_joint_loop_may_have_more_iterations_than_an_int_counts() -> None:
+    """Block 2**21 begins at 2**31, which is i = 32768, j = 0."""
+    op = o.compute(
+        "far", axes={"c": 4}, reduce={"i": 65536, "j": 65536}, inputs={"A": (16, 16)},
+        body=lambda A, c, i, j: A[i // 4096, j // 4096] + c,
+    )  # fmt: skip
+    made = generate(
+        Schedule(op).cache_write("C").atomic("C").fuse("i", "j").split("i_j", (1024,))
+        .reorder("i_j.0", "c", "i_j.1").bind("i_j.0", "block.x")
+    )  # fmt: skip
+    one = made.launches[-1]
+    ptx = nvrtc.compile(made.source, "sm_80").ptx
+    for number in (2**21 - 1, 2**21):
+        seen = survey(ptx, one.name, grid=one.grid, block=one.block, sizes=(1024, 16), blocks=(number,))
+        assert {(t.argument, t.atomic) for t in seen.touches} == {(0, False), (1, True)}

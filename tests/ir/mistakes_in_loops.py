@@ -8,6 +8,14 @@ import ekc.ir.operators as o
 from ekc.ir.schedule import Schedule
 from tests.ir.starts import chain, product, staged, vectored
 
+NAMED_AS_JOINT = o.compute(
+    "named",
+    axes={"a": 4, "b": 3, "a_b": 4},
+    inputs={"A": (4, 3), "B": (4,)},
+    body=lambda A, B, a, b, a_b: A[a, b] * B[a_b],
+)
+"""A third axis is called as the first two are when they are fused."""
+
 Case = tuple[Callable[[], Schedule], str, str, str, str]
 
 LOOP_MISTAKES: dict[str, Case] = {
@@ -63,6 +71,20 @@ LOOP_MISTAKES: dict[str, Case] = {
         "4",
         "of 6",
         "2",
+    ),
+    "split named": (
+        lambda: Schedule(NAMED_AS_JOINT).split("a_b", (2,)).fuse("a", "b").split("a_b", (4,)),
+        "split",
+        "a_b.0 to be free",
+        "a loop has it",
+        "other names",
+    ),
+    "fuse named": (
+        lambda: Schedule(NAMED_AS_JOINT).fuse("a", "b"),
+        "fuse",
+        "a_b to be free",
+        "a loop has it",
+        "other names",
     ),
     "fuse unknown": (lambda: product().fuse("i", "jj"), "fuse", "'jj'", "i, j, k", "'j'"),
     "fuse apart": (

@@ -6,15 +6,20 @@ import itertools
 import math
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ekc.ir.operators as o
 from ekc.errors import ScheduleError
 from ekc.ir.access import Access
+from ekc.ir.agreement import random_inputs
+from ekc.ir.evaluate import evaluate
 from ekc.ir.linear import Linear, Quasi, span, value, variable
 from ekc.ir.nodes import ComputeNode, LoopNode, Node
 from ekc.ir.region import Region, region_of
+from ekc.ir.schedule import Schedule
 from ekc.ir.tree import kernels
 from tests.ir.strategies import seeded_schedule
 
@@ -189,3 +194,26 @@ def _reads(nodes: tuple[Node, ...]) -> Iterator[Access]:
             yield from _reads(node.body)
         if isinstance(node, ComputeNode):
             yield from (*node.reads.values(), node.target)
+
+
+def halves_twice() -> Schedule:
+    """Two places of U are read, and T for each at the half of the place: all on the spot."""
+    op = o.compute(
+        "first", axes={"u": 8, "v": 16}, inputs={"X": (8, 16)}, output="T", body=lambda X, u, v: X[u, v] + 1
+    )
+    op = op.then("U", axes={"w": 8, "z": 16}, inputs={}, body=lambda T, w, z: T[w, z // 2] * 2)
+    op = op.then("C", axes={"i": 8, "j": 8}, inputs={}, body=lambda U, i, j: U[i, j] + U[i, j + 5])
+    return Schedule(op).bind("i", "block.x")
+
+
+def test_the_same_quotient_of_two_places_is_two() -> None:
+    schedule = halves_twice().bind("j", "thread.x").compute_at("U", None).compute_at("T", None)
+    arrays = random_inputs(schedule.op)
+    found = evaluate(schedule.program, arrays).output
+    np.testing.assert_allclose(found, schedule.op.reference(*arrays), rtol=1e-5, atol=1e-5)
+
+
+def test_a_box_does_not_start_at_quotients_of_two_places() -> None:
+    schedule = halves_twice().bind("j", "block.y").compute_at("U", None).compute_at("T", None)
+    with pytest.raises(ScheduleError, match="one region for several reads"):
+        kernels(schedule.program)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -256,7 +257,7 @@ def test_pixels_move_one_by_one_where_the_image_has_an_edge() -> None:
     op = o.conv2d(2, 8, 5, 8, out_channels=8, padding=1)
     told = refused(op, lambda s: plain_conv2d(op, staged=False).cache_read("X", "shared", at="c.0", vector=4))
     assert "vector width of X.shared" in told
-    assert "1" in told
+    assert told.endswith("nearest legal choice: 1")
 
 
 def test_whole_rows_of_a_joint_loop_move_together() -> None:
@@ -275,8 +276,11 @@ def test_whole_rows_of_a_joint_loop_move_together() -> None:
     np.testing.assert_allclose(
         evaluate(whole.program, arrays).output, op.reference(*arrays), rtol=1e-4, atol=1e-4
     )
-    odd = refused(o.einsum("kab,kc->abc", (8, 6, 7), (8, 4)), lambda s: steps(s.op))
-    assert "vector width of A.shared" in odd
+    for row, width in ((7, 1), (6, 2)):
+        odd = refused(o.einsum("kab,kc->abc", (8, 6, row), (8, 4)), lambda s: steps(s.op))
+        assert (
+            f"the limit is runs of {row} neighbours, a multiple of it; nearest legal choice: {width}" in odd
+        )
 
 
 def test_neighbours_in_memory_are_none_along_the_slower_digit() -> None:
@@ -295,6 +299,41 @@ def test_neighbours_in_memory_are_none_along_the_slower_digit() -> None:
     enforce(alone.program, Limits())
     arrays = random_inputs(op)
     found = evaluate(alone.program, arrays).output
+    np.testing.assert_allclose(found, op.reference(*arrays), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("vector", [1, 4])
+@pytest.mark.parametrize(
+    ("rows", "place"),
+    [
+        ((8, 8), lambda a, b: (a, (b + 1) % 8)),
+        ((8, 4), lambda a, b: (a, (b - 1) % 4)),
+        ((4, 8), lambda a, b: (0, (a + b) % 8)),
+    ],
+)
+def test_a_row_that_is_rolled_ends_where_no_vector_does(
+    rows: tuple[int, int], place: Callable[[Any, Any], tuple[Any, Any]], vector: int
+) -> None:
+    """The element behind b = 2 of x[(b + 1) % 4] is the first of the row again."""
+    op = o.compute(
+        "rolled", axes={"a": rows[0], "b": rows[1], "c": 4}, reduce={"k": 4},
+        inputs={"A": (4, *rows), "B": (4, 4)}, body=lambda A, B, a, b, c, k: A[(k, *place(a, b))] * B[k, c],
+    )  # fmt: skip
+
+    def steps(schedule: Schedule) -> Schedule:
+        return (
+            schedule.fuse("a", "b").split("a_b", (4, 4)).reorder("a_b.0", "a_b.1", "c", "k", "a_b.2")
+            .bind("a_b.0", "block.x").bind("a_b.1", "thread.x")
+            .cache_read("A", "shared", at="c", vector=vector)
+        )  # fmt: skip
+
+    if vector > 1:
+        assert "vector width of A.shared" in refused(op, steps)
+        return
+    schedule = steps(Schedule(op))
+    enforce(schedule.program, Limits())
+    arrays = random_inputs(op)
+    found = evaluate(schedule.program, arrays).output
     np.testing.assert_allclose(found, op.reference(*arrays), rtol=1e-4, atol=1e-4)
 
 

@@ -34,6 +34,14 @@ def _untouched(rule: str, nest: Nest, loop: Loop) -> None:
         )
 
 
+def _free(rule: str, program: Program, names: list[str]) -> None:
+    """Refuse names that loops have: of axes a, b and a_b, the pieces of a fused with b are called as those of
+    the third."""
+    taken = next((x for x in names if any(x in n.extents for n in program.nests)), None)
+    if taken:
+        raise refuse(rule, f"the name {taken} to be free", "a loop has it", "axes of other names")
+
+
 @dataclass(frozen=True)
 class Split(Step):
     """Cut one loop into several, the inner extents given from outer to inner.
@@ -49,7 +57,7 @@ class Split(Step):
     the tensor ends. Inside another loop of its axis there is no such end, so there it must divide.
     Called split in Halide and TVM, divide_loop in Exo.
     Refuses: an unknown loop, a loop already bound, unrolled or holding a staging, a factor below 1,
-    factors that do not divide an inner loop.
+    factors that do not divide an inner loop, pieces named as loops that there are.
     """
 
     kind: ClassVar[str] = "split"
@@ -68,6 +76,7 @@ class Split(Step):
         outer = ceil_div(loop.extent, larger(strides[0], 1))
         checks.append(_divides(nest, loop, strides[0]))
         names = [f"{loop.name}.{i}" for i in range(len(strides))]
+        _free("split", program, names)
         parts = [replace(loop, name=n, extent=e) for n, e in zip(names, (outer, *self.factors), strict=True)]
         form = Linear(tuple(zip(names, strides, strict=True)))
         at = nest.position(loop.name)
@@ -164,8 +173,7 @@ class Fuse(Step):
                 "fuse", "two spatial or two reduction loops", "one of each given", "loops of one kind"
             )
         name = f"{a.name}_{b.name}"
-        if any(name in n.extents for n in program.nests):
-            raise refuse("fuse", f"the name {name} to be free", "a loop has it", "axes of other names")
+        _free("fuse", program, [name])
         whole = variable(name)
         values = {
             a.name: Linear(((Quasi("//", whole, b.extent, f"{name}//{b.name}"), 1),)),
