@@ -109,15 +109,41 @@ def test_a_device_of_which_nothing_is_known_is_named(records: Path, tmp_path: Pa
     assert "nothing is known of the rates of gtx480" in told
 
 
+def _copied(records: Path, file: Path, **changed: str) -> Path:
+    """The rows of one device, added with another key."""
+    with RecordStore(records, create=False) as old, RecordStore(file) as new:
+        for row in old.rows(device="a100"):
+            new.add(replace(row, key=replace(row.key, **changed)))
+    return file
+
+
+def test_another_simulator_teaches_nothing_and_is_named(records: Path, tmp_path: Path) -> None:
+    """Its figures come from another model, and a run does not take them for its own either."""
+    device, file = devices.open("a100"), tmp_path / "old.db"
+    taught, told = learned_from(_copied(records, file, driver="simulator 1"), OTHER, device, 0)
+    assert taught is None
+    assert "; what simulator 1 said is left out" in told
+    taught, told = learned_from(_copied(records, file), OTHER, device, 0)
+    assert taught is not None
+    assert len(taught.groups) == 1
+    assert "; what simulator 1 said is left out" in told
+
+
+def test_rows_made_in_different_ways_are_different_groups(records: Path, tmp_path: Path) -> None:
+    """Else the later timing of a kernel would stand in for the earlier one, and be paired with its watts."""
+    file, device = tmp_path / "two.db", devices.open("a100")
+    for policy in ("L2 cold", "L2 warm"):
+        _copied(records, file, data_policy=policy)
+    taught, _ = learned_from(file, OTHER, device, 0)
+    assert taught is not None
+    assert len(taught.groups) == 2
+
+
 def test_kernels_of_another_clock_are_held_against_the_ceilings_at_that_clock(
     records: Path, tmp_path: Path
 ) -> None:
     def moved(regime: str) -> Path:
-        file = tmp_path / f"{regime}.db"
-        with RecordStore(records, create=False) as old, RecordStore(file) as new:
-            for row in old.rows(device="a100"):
-                new.add(replace(row, key=replace(row.key, clock_regime=regime)))
-        return file
+        return _copied(records, tmp_path / f"{regime}.db", clock_regime=regime)
 
     device = devices.open("a100")
     slow, _ = learned_from(moved("fixed 705 MHz"), OTHER, device, 0)
