@@ -9,7 +9,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import BrokenExecutor
+from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,9 +20,10 @@ from ekc.codegen import nvrtc
 from ekc.codegen.nvrtc import NvrtcError
 from ekc.devices.accesses import executed
 from ekc.devices.base import Counts
+from ekc.search import workers
 from ekc.search.naive import naive
 from ekc.search.preparing import prepare
-from ekc.search.workers import FEWEST, Processes, hired
+from ekc.search.workers import FEWEST, MOST, Processes, hired
 
 OP = ekc.matmul(64, 64, 64)
 
@@ -113,6 +114,22 @@ def test_none_is_left_when_the_executor_closes() -> None:
         assert isinstance(pool, Processes)
         pids = {pool.submit(os.getpid).result() for _ in range(20)}
     assert all(gone(pid) for pid in pids)
+
+
+@pytest.mark.parametrize("asked", [None, 1000])
+def test_no_more_processes_than_a_round_can_use(asked: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted where they are asked for: none is started."""
+    numbers: list[int] = []
+
+    def started(number: int) -> ThreadPoolExecutor:
+        numbers.append(number)
+        return ThreadPoolExecutor(1)
+
+    monkeypatch.setattr(workers, "Processes", started)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(200), raising=False)
+    with hired(devices.open("a100"), FEWEST, asked):
+        pass
+    assert numbers == [MOST]
 
 
 SCRIPT = """
