@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from ekc.search import workers
 from ekc.search.naive import naive
 from ekc.search.preparing import prepare
 from ekc.search.workers import FEWEST, MOST, Processes, hired
+from tests.devices.cuda.test_remote import alive
 
 OP = ekc.matmul(64, 64, 64)
 
@@ -34,16 +35,10 @@ def two() -> Iterator[Processes]:
         yield pool
 
 
-def gone(pid: int, seconds: float = 30.0) -> bool:
-    """Whether a process has ended, or does so in time."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.05)
-    return False
+def wait_for_the_end_of(pids: Iterable[int]) -> None:
+    """No limit of ours: a process that stays would hang this test, which is a failure too."""
+    while any(alive(pid) for pid in pids):
+        time.sleep(0.01)
 
 
 def test_what_a_worker_prepares_is_what_is_prepared_here(two: Processes) -> None:
@@ -113,7 +108,8 @@ def test_none_is_left_when_the_executor_closes() -> None:
     with hired(devices.open("a100"), FEWEST, 2) as pool:
         assert isinstance(pool, Processes)
         pids = {pool.submit(os.getpid).result() for _ in range(20)}
-    assert all(gone(pid) for pid in pids)
+    assert os.getpid() not in pids
+    wait_for_the_end_of(pids)
 
 
 @pytest.mark.parametrize("asked", [None, 1000])
@@ -157,7 +153,7 @@ def test_a_script_needs_no_guard_and_workers_die_with_it(tmp_path: Path) -> None
     assert first == "begun\n"
     pids = [int(pid) for pid in second.split()]
     assert pids
-    assert all(gone(pid) for pid in pids)
+    wait_for_the_end_of(pids)
 
 
 def test_a_short_run_has_threads() -> None:
