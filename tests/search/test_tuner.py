@@ -237,3 +237,9 @@ def test_no_kernel_is_tried_twice_under_another_schedule() -> None:
     result = tune(ekc.matvec(64, 64), trials=48)
     texts = {digest_of_text(generate(t.schedule, devices.open("a100").limits).source) for t in result.trials}
     assert len(texts) == len(result.trials) == 48
+
+
+@pytest.mark.parametrize("slowdown", [-0.5, float("nan"), "fast", 11])
+def test_best_refuses_a_slowdown_that_is_none(slowdown: Any, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"max_slowdown: .* is outside 0 to 10"):
+        ekc.best(MV, records=tmp_path / "r.db", max_slowdown=slowdown)
