@@ -70,6 +70,28 @@ def test_one_group_is_believed_by_half_and_nothing_is_said_of_what_nobody_metere
     )
 
 
+def _near_the_floor(number: int, times: float) -> Group:
+    """Some kernels are quick and draw no more than an idle board; the prior says `times` as much of all."""
+    random = np.random.default_rng(number)
+    rows = random.random((60, len(NAMES))).astype(np.float32)
+    rows[:, 0] = random.random(60) < 0.4
+    some, idle = rows[:, 0] > 0, prior.STATIC * PEAKS.board_power_w
+    seen = Analysed(rows, np.exp(random.normal(-9, 0.5, 60)), idle * random.uniform(times, 1.5 * times, 60))
+    pace = np.where(some, -1.5, 0.0)
+    watts = prior.paced(np.where(some, 1.02 * idle, seen.power_w), pace, PEAKS)
+    return Group(f"group {number}", seen, seen.latency_s * np.exp(pace), watts, PEAKS)
+
+
+def test_no_lesson_makes_a_board_draw_less_than_idle() -> None:
+    """A power below 0 has no log, and one that has none would leave all models of the run with nothing."""
+    taught = lessons([_near_the_floor(n, times=2.0) for n in range(4)], PEAKS, 0)
+    assert taught.power.trust > 0.5
+    unseen = _near_the_floor(9, times=1.02).seen
+    idle, asked = prior.STATIC * PEAKS.board_power_w, np.exp(taught.power.of(unseen.features))
+    assert (unseen.power_w * asked < 0.6 * idle).any(), "what the trees say of some"
+    assert taught.informed(unseen).power_w.min() >= idle
+
+
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A record file of one small operator on two devices."""
