@@ -117,7 +117,7 @@ class Options:
 @click.option(
     "--workers",
     type=click.IntRange(1, 1024),
-    help="How many compile at a time (one per core if nothing is said); the winner is the same for any.",
+    help="How many compile at a time, 32 at most (one per core if nothing is said); same winner for any.",
 )
 @click.option(
     "--out", type=click.Path(path_type=Path), default=OUT, show_default=True, help="Folder for the kernel."

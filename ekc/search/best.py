@@ -11,6 +11,7 @@ from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
 from ekc.search.choice import winners
 from ekc.search.objective import checked_objective
+from ekc.search.options import check_slowdown
 from ekc.search.records import RecordStore, canonical_json
 from ekc.search.result import Trial
 from ekc.search.rows import Row
@@ -29,9 +30,11 @@ def best(
 ) -> Trial:
     """The best metered schedule on file for an operator and a device, by the rule that `tune` uses.
 
-    Raises `RecordError` for the file, `InvalidInput` when it holds no metered schedule of the operator.
+    Raises `RecordError` for the file, `InvalidInput` for arguments, and when it holds no metered schedule of
+    the operator.
     """
     checked_objective(objective)
+    check_slowdown(max_slowdown)
     return winners(judged(op, records, devices.open(target)), objective, max_slowdown)[0]
 
 

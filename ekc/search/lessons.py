@@ -75,7 +75,9 @@ class Lessons:
     def informed(self, seen: Analysed) -> Analysed:
         """The same schedules, expected to take and to draw what these lessons say."""
         pace, strain = self.latency.of(seen.features), self.power.of(seen.features)
-        watts = prior.paced(seen.power_w * np.exp(strain), pace, self.peaks)
+        # Less than the board draws anyway would be less than no work, and at a quick pace less than no watts.
+        at_prior = np.maximum(seen.power_w * np.exp(strain), prior.STATIC * self.peaks.board_power_w)
+        watts = prior.paced(at_prior, pace, self.peaks)
         return Analysed(seen.features, seen.latency_s * np.exp(pace), watts)
 
     def __str__(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from ekc.devices.recording import RecordedDevice
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
+from ekc.ir.serialize import operator_from_json
 from ekc.search.best import MAX_SLOWDOWN, judged
 from ekc.search.choice import winners
 from ekc.search.evidence import recorded_candidate
@@ -54,8 +56,8 @@ def _of(word: str, trials: Sequence[Trial]) -> Schedule:
 
 def _only_operator(word: str, records: str | Path, device: Device) -> Operator:
     with RecordStore(records, create=False) as store:
-        texts = {row.key.operator: row.schedule for row in store.rows(device=device.name, kind="metering")}
-    return _the_one(word, [Schedule.from_json(text).op for text in texts.values()], device, records)
+        texts = dict.fromkeys(row.key.operator for row in store.rows(device=device.name, kind="metering"))
+    return _the_one(word, [operator_from_json(json.loads(text)) for text in texts], device, records)
 
 
 def _the_one(word: str, operators: Sequence[Operator], device: Device, file: str | Path) -> Operator:

@@ -50,14 +50,19 @@ def check_options(
     if trials is not None:
         whole("trials", trials, 1_000_000)
     whole("seed", seed, 2**63 - 1, least=0)
-    if not _number(max_slowdown) or not 0 <= max_slowdown <= 10:
-        raise InvalidInput(
-            f"max_slowdown: {max_slowdown!r} is outside 0 to 10; 0.05 means at most 5 % slower"
-        )
+    check_slowdown(max_slowdown)
     if clocks not in ("fixed", "search"):
         raise InvalidInput(f"clocks: {clocks!r} is not one of fixed, search; the nearest is 'fixed'")
     if budget is not None and not (_number(budget) and budget > 0):
         raise InvalidInput(f"time_budget_s: {budget!r} is not above 0; leave it out for no limit")
+
+
+def check_slowdown(max_slowdown: float) -> None:
+    """Refuse what says nothing of how much slower than the fastest the best may be."""
+    if not _number(max_slowdown) or not 0 <= max_slowdown <= 10:
+        raise InvalidInput(
+            f"max_slowdown: {max_slowdown!r} is outside 0 to 10; 0.05 means at most 5 % slower"
+        )
 
 
 def _number(value: object) -> bool:

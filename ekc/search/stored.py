@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from ekc.devices.plain import read_metering, read_timing
-from ekc.errors import InvalidInput
+from ekc.errors import InvalidInput, ScheduleError
 from ekc.ir.schedule import Schedule
 from ekc.search.candidate import Candidate
 from ekc.search.finals import REFUSED
@@ -37,7 +37,8 @@ def stored_candidates(rows: Iterable[Row]) -> list[Candidate]:
     for digest, found in grouped.items():
         try:
             candidates.append(_candidate(list(found.values())))
-        except InvalidInput as problem:
+        except (InvalidInput, ScheduleError) as problem:
+            # The latter of a step that this ekc refuses, and the one that wrote the row did not.
             warnings.warn(f"records: schedule {digest} left out: {problem}", stacklevel=2)
     return candidates
 

@@ -225,7 +225,9 @@ def _number(value: float | None) -> str:
 def _slower(best: Trial, fastest: Trial) -> str:
     if not best.latency_s or not fastest.latency_s:
         return ""
-    return f", at {100 * (best.latency_s / fastest.latency_s - 1):.1f}% more latency"
+    more = 100 * (best.latency_s / fastest.latency_s - 1)
+    # Of those level with the fastest it is the leanest that counts as such (`choice.py`).
+    return f", at {more:.1f}% more latency" if more >= 0 else f", at {-more:.1f}% less latency, a tie"
 
 
 def _evidence(best: Trial, fastest: Trial) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,15 +24,13 @@ from ekc.search.lessons import Group, Lessons, lessons
 from ekc.search.model import MIN_ROWS
 from ekc.search.records import RecordStore
 from ekc.search.result import Trial
-from ekc.search.rows import Row, canonical_json
+from ekc.search.rows import Key, Row, canonical_json
 from ekc.search.selection import best_and_even
 from ekc.search.stored import stored_trials
 
 MOST_GROUPS, MOST_ROWS = 6, 64
 """Operators on devices, those measured last, and kernels of each: analysing them takes a few seconds."""
 
-_Bunch = tuple[str, str, str]
-"""Operator, device and clock regime."""
 _FIXED = re.compile(r"fixed (\d+) MHz")
 
 
@@ -40,13 +39,15 @@ def learned_from(path: str | Path, op: Operator, device: Device, seed: int) -> t
     with RecordStore(path, create=False) as store:
         found = _bunches(store.rows(), canonical_json(op.to_json()), device)
     groups, strange = list[Group](), set[str]()
-    for (_, name, regime), rows in reversed(found.items()):
-        at = _at(name, regime, device)
-        if at is None:
-            strange.add(f"{name}, clocks {regime}")
+    for alike, rows in reversed(found.items()):
+        at = _at(alike.device, alike.clock_regime, device)
+        if device.simulated and alike.driver != device.driver:
+            strange.add(f"what {alike.driver} said is left out")
+        elif at is None:
+            strange.add(f"nothing is known of the rates of {alike.device}, clocks {alike.clock_regime}")
         elif len(groups) < MOST_GROUPS:
-            groups += _group(rows, name, *at)
-    left_out = f"; nothing is known of the rates of {', '.join(sorted(strange))}" if strange else ""
+            groups += _group(rows, alike.device, *at)
+    left_out = "".join(f"; {why}" for why in sorted(strange))
     if not groups:
         kind = "simulated " if device.simulated else ""
         fewest = f"{MIN_ROWS} timed kernels of another operator or on another {kind}device"
@@ -55,16 +56,17 @@ def learned_from(path: str | Path, op: Operator, device: Device, seed: int) -> t
     return taught, f"{taught}{left_out}"
 
 
-def _bunches(rows: Iterable[Row], own: str, device: Device) -> dict[_Bunch, list[Row]]:
-    """Rows that teach, by what they are of; those measured last come last."""
-    found: dict[_Bunch, list[Row]] = {}
+def _bunches(rows: Iterable[Row], own: str, device: Device) -> dict[Key, list[Row]]:
+    """Rows that teach, by what they are of and how they were made: the key of each bunch names no schedule.
+    Those measured last come last."""
+    found: dict[Key, list[Row]] = {}
     for row in rows:
         key = row.key
         if key.simulated == device.simulated and (key.operator, key.device) != (own, device.name):
-            bunch = key.operator, key.device, key.clock_regime
-            so_far = found.pop(bunch, [])
+            alike = replace(key, schedule_digest="", draw=0, window_s=None)
+            so_far = found.pop(alike, [])
             so_far.append(row)
-            found[bunch] = so_far
+            found[alike] = so_far
     return found
 
 

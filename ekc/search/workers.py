@@ -23,7 +23,8 @@ from ekc.search.jobs import Done, Job
 
 T = TypeVar("T")
 MOST = 32
-"""Processes at most: no round has more trials to compile (`rounds.py`)."""
+"""Processes at most, whatever was asked for: no round but the first of a long run has more trials to compile
+(`rounds.py`), and each holds the memory of a Python of its own."""
 FEWEST = 32
 """Trials from which on processes earn their start: it takes each about two seconds of a core to import what
 it needs, and spares the caller about a tenth of a second a trial."""
@@ -33,10 +34,10 @@ HUNG_S = 600.0
 
 @contextmanager
 def hired(device: Device, trials: int, number: int | None = None) -> Iterator[Executor]:
-    """So many workers (as many as there are cores) for a run of so many trials on a device, processes if they
-    help; what still waits when the run ends is not compiled."""
+    """So many workers (as many as there are cores, `MOST` at most) for a run of so many trials on a device,
+    processes if they help; what still waits when the run ends is not compiled."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    number = number or min(cores, MOST)
+    number = min(number or cores, MOST)
     apart = isinstance(device, Counts) and number > 1 and trials >= FEWEST
     workers = Processes(number) if apart else ThreadPoolExecutor(number, "ekc-compile")
     try:

@@ -217,10 +217,11 @@ def test_a_locked_file(filled: Path) -> None:
     with raw(filled) as other, RecordStore(filled, busy_s=0.2) as store:
         other.execute("begin immediate")
         assert store.find("timing", KEY) is not None  # reading goes on
+        assert store._pragma("busy_timeout") == 200  # told by SQLite, as a clock also tells of a busy machine
         began = time.monotonic()
         with pytest.raises(RecordError) as caught:
             store.add(ROW)
-        assert 0.15 < time.monotonic() - began < 5
+        assert time.monotonic() - began > 0.15
         assert str(caught.value) == (
             f"{filled} is locked by another process; close it or use another --records file"
         )

@@ -39,6 +39,16 @@ def test_the_few_that_repair_always_gives_up_are_no_news(result: TuningResult) -
     assert "refused" not in replace(result, refusals={}, bred=0).summary()
 
 
+@pytest.mark.parametrize(
+    ("ratio", "told"), [(1.02, ", at 2.0% more latency; "), (0.996, ", at 0.4% less latency, a tie; ")]
+)
+def test_the_best_may_be_level_with_the_fastest(result: TuningResult, ratio: float, told: str) -> None:
+    assert result.fastest.latency_s is not None
+    other = next(t for t in result.trials if t.ok and t.schedule != result.fastest.schedule)
+    best = replace(other, latency_s=ratio * result.fastest.latency_s, energy_j=1e-6)
+    assert told in " ".join(replace(result, best=best).summary().split())
+
+
 def test_every_run_carries_its_model_card(result: TuningResult) -> None:
     lines = result.summary().splitlines()
     at = lines.index("Model card: energies predicted beforehand, against the meter")

@@ -70,6 +70,28 @@ def test_one_group_is_believed_by_half_and_nothing_is_said_of_what_nobody_metere
     )
 
 
+def _near_the_floor(number: int, times: float) -> Group:
+    """Some kernels are quick and draw no more than an idle board; the prior says `times` as much of all."""
+    random = np.random.default_rng(number)
+    rows = random.random((60, len(NAMES))).astype(np.float32)
+    rows[:, 0] = random.random(60) < 0.4
+    some, idle = rows[:, 0] > 0, prior.STATIC * PEAKS.board_power_w
+    seen = Analysed(rows, np.exp(random.normal(-9, 0.5, 60)), idle * random.uniform(times, 1.5 * times, 60))
+    pace = np.where(some, -1.5, 0.0)
+    watts = prior.paced(np.where(some, 1.02 * idle, seen.power_w), pace, PEAKS)
+    return Group(f"group {number}", seen, seen.latency_s * np.exp(pace), watts, PEAKS)
+
+
+def test_no_lesson_makes_a_board_draw_less_than_idle() -> None:
+    """A power below 0 has no log, and one that has none would leave all models of the run with nothing."""
+    taught = lessons([_near_the_floor(n, times=2.0) for n in range(4)], PEAKS, 0)
+    assert taught.power.trust > 0.5
+    unseen = _near_the_floor(9, times=1.02).seen
+    idle, asked = prior.STATIC * PEAKS.board_power_w, np.exp(taught.power.of(unseen.features))
+    assert (unseen.power_w * asked < 0.6 * idle).any(), "what the trees say of some"
+    assert taught.informed(unseen).power_w.min() >= idle
+
+
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A record file of one small operator on two devices."""
@@ -109,15 +131,41 @@ def test_a_device_of_which_nothing_is_known_is_named(records: Path, tmp_path: Pa
     assert "nothing is known of the rates of gtx480" in told
 
 
+def _copied(records: Path, file: Path, **changed: str) -> Path:
+    """The rows of one device, added with another key."""
+    with RecordStore(records, create=False) as old, RecordStore(file) as new:
+        for row in old.rows(device="a100"):
+            new.add(replace(row, key=replace(row.key, **changed)))
+    return file
+
+
+def test_another_simulator_teaches_nothing_and_is_named(records: Path, tmp_path: Path) -> None:
+    """Its figures come from another model, and a run does not take them for its own either."""
+    device, file = devices.open("a100"), tmp_path / "old.db"
+    taught, told = learned_from(_copied(records, file, driver="simulator 1"), OTHER, device, 0)
+    assert taught is None
+    assert "; what simulator 1 said is left out" in told
+    taught, told = learned_from(_copied(records, file), OTHER, device, 0)
+    assert taught is not None
+    assert len(taught.groups) == 1
+    assert "; what simulator 1 said is left out" in told
+
+
+def test_rows_made_in_different_ways_are_different_groups(records: Path, tmp_path: Path) -> None:
+    """Else the later timing of a kernel would stand in for the earlier one, and be paired with its watts."""
+    file, device = tmp_path / "two.db", devices.open("a100")
+    for policy in ("L2 cold", "L2 warm"):
+        _copied(records, file, data_policy=policy)
+    taught, _ = learned_from(file, OTHER, device, 0)
+    assert taught is not None
+    assert len(taught.groups) == 2
+
+
 def test_kernels_of_another_clock_are_held_against_the_ceilings_at_that_clock(
     records: Path, tmp_path: Path
 ) -> None:
     def moved(regime: str) -> Path:
-        file = tmp_path / f"{regime}.db"
-        with RecordStore(records, create=False) as old, RecordStore(file) as new:
-            for row in old.rows(device="a100"):
-                new.add(replace(row, key=replace(row.key, clock_regime=regime)))
-        return file
+        return _copied(records, tmp_path / f"{regime}.db", clock_regime=regime)
 
     device = devices.open("a100")
     slow, _ = learned_from(moved("fixed 705 MHz"), OTHER, device, 0)

@@ -8,8 +8,8 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator
-from concurrent.futures import BrokenExecutor
+from collections.abc import Iterable, Iterator
+from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,9 +20,11 @@ from ekc.codegen import nvrtc
 from ekc.codegen.nvrtc import NvrtcError
 from ekc.devices.accesses import executed
 from ekc.devices.base import Counts
+from ekc.search import workers
 from ekc.search.naive import naive
 from ekc.search.preparing import prepare
-from ekc.search.workers import FEWEST, Processes, hired
+from ekc.search.workers import FEWEST, MOST, Processes, hired
+from tests.devices.cuda.test_remote import alive
 
 OP = ekc.matmul(64, 64, 64)
 
@@ -33,16 +35,10 @@ def two() -> Iterator[Processes]:
         yield pool
 
 
-def gone(pid: int, seconds: float = 30.0) -> bool:
-    """Whether a process has ended, or does so in time."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.05)
-    return False
+def wait_for_the_end_of(pids: Iterable[int]) -> None:
+    """No limit of ours: a process that stays would hang this test, which is a failure too."""
+    while any(alive(pid) for pid in pids):
+        time.sleep(0.01)
 
 
 def test_what_a_worker_prepares_is_what_is_prepared_here(two: Processes) -> None:
@@ -112,7 +108,24 @@ def test_none_is_left_when_the_executor_closes() -> None:
     with hired(devices.open("a100"), FEWEST, 2) as pool:
         assert isinstance(pool, Processes)
         pids = {pool.submit(os.getpid).result() for _ in range(20)}
-    assert all(gone(pid) for pid in pids)
+    assert os.getpid() not in pids
+    wait_for_the_end_of(pids)
+
+
+@pytest.mark.parametrize("asked", [None, 1000])
+def test_no_more_processes_than_a_round_can_use(asked: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted where they are asked for: none is started."""
+    numbers: list[int] = []
+
+    def started(number: int) -> ThreadPoolExecutor:
+        numbers.append(number)
+        return ThreadPoolExecutor(1)
+
+    monkeypatch.setattr(workers, "Processes", started)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(200), raising=False)
+    with hired(devices.open("a100"), FEWEST, asked):
+        pass
+    assert numbers == [MOST]
 
 
 SCRIPT = """
@@ -140,7 +153,7 @@ def test_a_script_needs_no_guard_and_workers_die_with_it(tmp_path: Path) -> None
     assert first == "begun\n"
     pids = [int(pid) for pid in second.split()]
     assert pids
-    assert all(gone(pid) for pid in pids)
+    wait_for_the_end_of(pids)
 
 
 def test_a_short_run_has_threads() -> None:
