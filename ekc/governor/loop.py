@@ -124,7 +124,7 @@ class _Governor:
         self._meter.held = held
         phase = phases.begin(self._meter, self._policy, self._gears, self._tell)
         for known in self._known:
-            if np.abs(phase.default / known.default - 1).max() < phases.SAME_PHASE and _alike(phase, known):
+            if not known.refuted and _alike(phase, known):
                 self._tell(Shifted(self._probe.now(), "known", 0.0))
                 self._enter(known, held)
                 self._meter.set(known.choice, "the choice for a phase seen before")
@@ -261,7 +261,8 @@ class _Governor:
             phase.ledger.others.pop()
             self._meter.set(phase.choice, "the choice after a check")
             return "doubt"
-        if phase.ledger.contradicts(expected):
+        phase.refuted = phase.ledger.contradicts(expected)
+        if phase.refuted:
             phase.ledger.others.pop()
             phase.ledger.defaults.pop()
             self._meter.set(phase.choice, "the choice after a check")
@@ -292,7 +293,9 @@ class _Governor:
 
 
 def _alike(phase: Phase, known: Phase) -> bool:
-    """Whether both have one beat."""
+    """Whether both draw and use as much at the default, and have one beat."""
+    if np.abs(phase.default / known.default - 1).max() >= phases.SAME_PHASE:
+        return False
     if phase.beat.source != known.beat.source:
         return False
     return not phase.beat.period_s > 0 or abs(phase.beat.period_s / known.beat.period_s - 1) < 0.05

@@ -79,6 +79,8 @@ class Phase:
     top_memory_mhz: int = 0
     held: Held = field(default_factory=dict)
     """Seconds under each setting."""
+    refuted: bool = False
+    """Whether the last whole check found the choice other than believed: no phase to take up again."""
 
     def most_stretch(self, settings: Settings) -> float:
         """How much longer an iteration can be under these limits."""

@@ -164,6 +164,19 @@ def test_a_job_that_becomes_one_that_draws_as_much_is_told_by_its_beat(hooks: bo
     assert run.now() / at_default(made).now() - 1 < 0.06
 
 
+@pytest.mark.parametrize("hooks", [False, True])
+def test_a_choice_that_checks_refute_is_not_taken_up_again(hooks: bool) -> None:
+    """Work that draws as much at the default in as long a beat, and follows the clock much more: what was
+    chosen for the work before was taken up time after time, 8 % slower to the end."""
+    stages = (*STAGES, replace(FORWARD, core=0.45), replace(FORWARD, core=0.98))
+    parts = [plain(600, 1, (1, 5, 3)), plain(4000, 2, (1, 6, 3)).of_regime(1)]
+    made = Timeline.joined(parts).job("made", "made", card("h200"), stages, 0.0)
+    run, told = governed(made, hooks=hooks)
+    assert run.now() / at_default(made).now() - 1 < 0.06
+    assert len(of(told, Chosen)) == 2
+    assert [e.level for e in of(told, Shifted)] == ["small"]
+
+
 def test_what_an_unnoticed_change_cost_is_saved_again() -> None:
     """The choice for the same work, after a change that cost 3 % and without one."""
 
