@@ -79,6 +79,8 @@ class Phase:
     top_memory_mhz: int = 0
     held: Held = field(default_factory=dict)
     """Seconds under each setting."""
+    within: float = 0.0
+    """The slowdown that the last search had to keep."""
     refuted: bool = False
     """Whether the last whole check found the choice other than believed: no phase to take up again."""
 

@@ -32,9 +32,9 @@ from ekc.governor.jobs.timeline import Timeline, iterations, pause, with_evaluat
 from ekc.governor.jobs.world import SimulatedRun
 from ekc.governor.landscape import Beliefs
 from ekc.governor.loop import LONGEST_WAIT_S, _Governor, govern
-from ekc.governor.measure import Meter
+from ekc.governor.measure import JobEnded, Meter, Stretch
 from ekc.governor.payoff import payoff
-from ekc.governor.phase import Model
+from ekc.governor.phase import Model, Phase
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Gears, Settings
 from ekc.governor.samples import Samples
@@ -177,24 +177,51 @@ def test_a_choice_that_checks_refute_is_not_taken_up_again(hooks: bool) -> None:
     assert [e.level for e in of(told, Shifted)] == ["small"]
 
 
+def after_a_loss(low_s: float, seconds: float = 600.0) -> tuple[_Governor, Phase]:
+    """A job whose work before was held at 1200 MHz for so much of a quarter of an hour; the work of now is
+    learned."""
+    run = SimulatedRun(job([plain(seconds)]))
+    meter = Meter(run, run, lambda event: None)
+    governor = _Governor(run, run, Policy(), lambda event: None, None)
+    governor._start = run.now() - 900.0
+    other = phases.begin(meter, Policy(), run.gears(), lambda event: None)
+    assert phases.visit(meter, other, Settings(sm_mhz=1200), "candidate", lambda event: None)
+    other.held = {Settings(sm_mhz=1200): low_s}
+    other.default = 2 * other.default  # Of other work.
+    governor._known.append(other)
+    return governor, governor._learn("large", None)
+
+
 def test_what_an_unnoticed_change_cost_is_saved_again() -> None:
     """The choice for the same work, after a change that cost 3 % and without one."""
+    after, without = (after_a_loss(low_s)[1].choice.sm_mhz for low_s in (200.0, 0.0))
+    assert after is not None
+    assert without is not None
+    assert after > without
 
-    def chosen_at_last(low_s: float) -> int:
-        run = SimulatedRun(job([plain(600)]))
-        meter = Meter(run, run, lambda event: None)
-        governor = _Governor(run, run, Policy(), lambda event: None, None)
-        governor._start = run.now() - 900.0
-        other = phases.begin(meter, Policy(), run.gears(), lambda event: None)
-        assert phases.visit(meter, other, Settings(sm_mhz=1200), "candidate", lambda event: None)
-        other.held = {Settings(sm_mhz=1200): low_s}
-        other.default = 2 * other.default  # Of other work.
-        governor._known.append(other)
-        phase = governor._learn("large", None)
-        assert phase.choice.sm_mhz is not None
-        return phase.choice.sm_mhz
 
-    assert chosen_at_last(200.0) > chosen_at_last(0.0)
+@pytest.mark.parametrize("low_s", [300.0, 600.0])
+def test_once_a_loss_is_saved_again_the_job_is_no_longer_held_at_its_default(low_s: float) -> None:
+    """It stayed there to its end, or at the only clock that the small budget had let it read."""
+    governor, phase = after_a_loss(low_s, 7000.0)
+    assert phase.search.policy.max_slowdown < 0.005
+    assert phase.choice.sm_mhz is None or phase.choice.sm_mhz > 1900
+    with pytest.raises(JobEnded):
+        governor._watch(phase)
+    wanted = after_a_loss(0.0)[1].choice.sm_mhz
+    assert phase.choice.sm_mhz == pytest.approx(wanted, rel=0.03)
+
+
+def test_a_default_that_a_check_chose_is_left_when_the_loss_is_saved_again() -> None:
+    governor, phase = after_a_loss(0.0)
+    before = phase.choice
+    (lost,) = (p for p in governor._known if p is not phase)
+    lost.held = {Settings(sm_mhz=1200): 900.0}
+    assert governor._choose(phase) == "moved"
+    assert phase.choice == Settings()
+    lost.held = {}
+    assert governor._check(phase, Stretch(governor._probe), 240.0) == "moved"
+    assert phase.choice == before
 
 
 def test_a_phase_seen_before_is_taken_up_without_a_search() -> None:
