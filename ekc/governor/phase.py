@@ -281,8 +281,15 @@ def believed(phase: Phase, settings: Settings) -> Outcome:
     """What limits are believed to do, at the memory clock of the search."""
     gear = phase.search.knob.of(settings)
     if gear is None:
-        return Outcome(0.0, 0.0, 0.0, 1.0, 0.0)
+        return _read_last(phase, settings)
     now = phase.search.landscape(phase.ledger)
     place = int(np.searchsorted(now.gears, gear))
     slowdown, saving = float(now.slowdown[place]), float(now.saving[place])
     return Outcome(slowdown, float(now.sigma[place]), 0.0, (1 - saving) / (1 + slowdown), 0.0)
+
+
+def _read_last(phase: Phase, settings: Settings) -> Outcome:
+    """The default, or a memory clock alone: no curve leads there, so what was read there last counts."""
+    outcomes = [phase.ledger.outcome(r) for r in phase.ledger.others if r.settings == settings]
+    told = [o for o in outcomes if np.isfinite(o.slowdown)]
+    return told[-1] if told else Outcome(0.0, 0.0, 0.0, 1.0, 0.0)

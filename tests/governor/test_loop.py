@@ -290,6 +290,20 @@ def test_a_reading_of_other_work_than_under_the_same_limits_before_is_not_kept()
     assert phase.beat.uneven == strays
 
 
+def test_a_memory_clock_alone_is_believed_to_do_what_was_read() -> None:
+    """It was believed to do nothing, and surely so: every check would have found another job."""
+    run = SimulatedRun(job([plain(200)], device="rtx3090"), hooks=True)
+    meter = Meter(run, run, lambda event: None)
+    phase = phases.begin(meter, Policy(), run.gears(), lambda event: None)
+    phase.choice = Settings(memory_mhz=5001)
+    for _ in range(2):
+        assert phases.visit(meter, phase, phase.choice, "candidate", lambda event: None)
+    expected = phases.expectation(phase)
+    assert expected.slowdown > 0.03
+    assert not phase.ledger.contradicts(expected)
+    assert phases.believed(phase, Settings()).slowdown == 0
+
+
 def test_steps_of_another_length_are_another_job() -> None:
     """Its watts and bytes may be much the same."""
     shorter = iterations(np.random.default_rng(2), np.arange(1, 4), 0.6 * LASTS, 60.0)
