@@ -22,12 +22,13 @@ from ekc.governor.events import (
 )
 from ekc.governor.explore import explore
 from ekc.governor.landscape import SURE
-from ekc.governor.ledger import SURPRISE, Ledger
+from ekc.governor.ledger import Ledger
 from ekc.governor.measure import JobEnded, Meter, Stretch
 from ekc.governor.payoff import payoff, remaining
 from ekc.governor.phase import POLL_S, Held, Model, Phase
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Actuator, Probe, Settings
+from ekc.governor.reading import UNTOLD
 from ekc.governor.spent import affordable, spent
 from ekc.governor.watch import CONFIRM_S, LARGE, LEAST, Pulse, Watch, working
 
@@ -128,7 +129,7 @@ class _Governor:
         phase = phases.begin(self._meter, self._policy, self._gears, self._tell)
         for known in self._known:
             if not known.refuted and _alike(phase, known):
-                self._tell(Shifted(self._probe.now(), "known", 0.0))
+                self._tell(Shifted(self._probe.now(), "known", UNTOLD))
                 self._enter(known, held)
                 self._meter.set(known.choice, "the choice for a phase seen before")
                 return known
@@ -215,7 +216,7 @@ class _Governor:
                 elif checks.doubted(self._probe.now()):
                     # Nobody knows when it began.
                     self._leave(phase, since / 2)
-                    return self._shifted("small", SURPRISE)
+                    return self._shifted("small", UNTOLD)
                 if verdict in ("moved", "searched") or suspected:
                     watch, pulse = Watch(phase.look_s(), phase.expected_look()), Pulse()
             elif watch.ready() and not off:
