@@ -11,6 +11,7 @@ import numpy as np
 from ekc.governor import phase as phases
 from ekc.governor.checks import FIRST_S, SOON_S, Checks
 from ekc.governor.events import (
+    Applied,
     Checked,
     Ended,
     Idled,
@@ -305,10 +306,15 @@ class _Governor:
         base = phase.search.base(phase.ledger)
         gears = [phase.search.knob.of(s) or base for s in (before, after)]
         moved = abs(gears[1] / gears[0] - 1) > MOVE
-        if moved:
-            phase.choice = after
-        self._meter.set(phase.choice, "the check moved the choice" if moved else "the choice after a check")
-        return "moved" if moved else "agreed"
+        if not moved:
+            self._meter.set(before, "the choice after a check")
+            return "agreed"
+        phase.choice = after
+        if after == self._actuator.settings():
+            # The default, which was just measured: nothing has to be set, but it is another choice.
+            self._tell(Applied(self._probe.now(), after, "the check moved the choice"))
+        self._meter.set(after, "the check moved the choice")
+        return "moved"
 
     def _tell_check(self, phase: Phase) -> None:
         """The mean of all checks of the choice."""

@@ -292,8 +292,13 @@ def test_a_report_does_not_mix_phases() -> None:
     found = report(book)
     assert found.choice == "SM up to 1500 MHz"
     assert (found.slowdown, found.saving, found.checks) == (0.04, 0.10, 0)
+    assert found.shifts == 1
     book.events.append(Checked(700.0, 0.035, 0.01, 0.09))
     assert (report(book).slowdown, report(book).checks) == (0.035, 1)
+    book.events.append(Applied(800.0, Settings(), "the default again"))
+    assert report(book).choice == "SM up to 1500 MHz"
+    book.events.append(Applied(810.0, Settings(), "the check moved the choice"))
+    assert report(book).choice == "limits as before"
 
 
 def test_json_knows_no_nan() -> None:

@@ -18,6 +18,7 @@ from ekc.governor.events import (
     Event,
     Idled,
     Measured,
+    OnEvent,
     PeriodFound,
     Resumed,
     Shifted,
@@ -179,12 +180,14 @@ def test_a_choice_that_checks_refute_is_not_taken_up_again(hooks: bool) -> None:
     assert shifted.line() == "the job changed (small)"
 
 
-def after_a_loss(low_s: float, seconds: float = 600.0) -> tuple[_Governor, Phase]:
+def after_a_loss(
+    low_s: float, seconds: float = 600.0, tell: OnEvent = lambda event: None
+) -> tuple[_Governor, Phase]:
     """A job whose work before was held at 1200 MHz for so much of a quarter of an hour; the work of now is
     learned."""
     run = SimulatedRun(job([plain(seconds)]))
     meter = Meter(run, run, lambda event: None)
-    governor = _Governor(run, run, Policy(), lambda event: None, None)
+    governor = _Governor(run, run, Policy(), tell, None)
     governor._start = run.now() - 900.0
     other = phases.begin(meter, Policy(), run.gears(), lambda event: None)
     assert phases.visit(meter, other, Settings(sm_mhz=1200), "candidate", lambda event: None)
@@ -215,12 +218,15 @@ def test_once_a_loss_is_saved_again_the_job_is_no_longer_held_at_its_default(low
 
 
 def test_a_default_that_a_check_chose_is_left_when_the_loss_is_saved_again() -> None:
-    governor, phase = after_a_loss(0.0)
+    told: list[Event] = []
+    governor, phase = after_a_loss(0.0, tell=told.append)
     before = phase.choice
     (lost,) = (p for p in governor._known if p is not phase)
     lost.held = {Settings(sm_mhz=1200): 900.0}
+    governor._meter.set(Settings(), "the default again")
     assert governor._choose(phase) == "moved"
     assert phase.choice == Settings()
+    assert told[-1] == Applied(governor._probe.now(), Settings(), "the check moved the choice")
     lost.held = {}
     assert governor._check(phase, Stretch(governor._probe), 240.0) == "moved"
     assert phase.choice == before
