@@ -165,9 +165,10 @@ class _Governor:
 
     def _afford(self, phase: Phase) -> None:
         """Search and choose within what the job has left of its slowdown."""
-        elapsed = self._probe.now() - self._start
-        lasts = remaining(self._policy, elapsed)
-        budget = affordable(self._policy, elapsed, lasts, spent(self._known))
+        lasts = remaining(self._policy, self._probe.now() - self._start)
+        # A pause gives nothing back: no step was quick in it.
+        worked = sum(seconds for known in self._known for seconds in known.held.values())
+        budget = affordable(self._policy, worked, lasts, spent(self._known))
         phase.search = replace(phase.search, policy=replace(self._policy, max_slowdown=budget))
 
     def _explore(self, phase: Phase) -> None:

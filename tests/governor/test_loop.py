@@ -181,17 +181,18 @@ def test_a_choice_that_checks_refute_is_not_taken_up_again(hooks: bool) -> None:
 
 
 def after_a_loss(
-    low_s: float, seconds: float = 600.0, tell: OnEvent = lambda event: None
+    low_s: float, seconds: float = 600.0, tell: OnEvent = lambda event: None, pause_s: float | None = None
 ) -> tuple[_Governor, Phase]:
     """A job whose work before was held at 1200 MHz for so much of a quarter of an hour; the work of now is
-    learned."""
+    learned. With a pause between the two it is told how long the job goes on."""
     run = SimulatedRun(job([plain(seconds)]))
     meter = Meter(run, run, lambda event: None)
-    governor = _Governor(run, run, Policy(), tell, None)
-    governor._start = run.now() - 900.0
+    policy = Policy() if pause_s is None else Policy(remaining_s=3000.0 + pause_s)
+    governor = _Governor(run, run, policy, tell, None)
+    governor._start = run.now() - 900.0 - (pause_s or 0.0)
     other = phases.begin(meter, Policy(), run.gears(), lambda event: None)
     assert phases.visit(meter, other, Settings(sm_mhz=1200), "candidate", lambda event: None)
-    other.held = {Settings(sm_mhz=1200): low_s}
+    other.held = {Settings(): 900.0 - low_s, Settings(sm_mhz=1200): low_s}
     other.default = 2 * other.default  # Of other work.
     governor._known.append(other)
     return governor, governor._learn("large", None)
@@ -203,6 +204,12 @@ def test_what_an_unnoticed_change_cost_is_saved_again() -> None:
     assert after is not None
     assert without is not None
     assert after > without
+
+
+def test_a_pause_gives_no_loss_back() -> None:
+    budgets = [after_a_loss(200.0, pause_s=p)[1].search.policy.max_slowdown for p in (0.0, 7200.0)]
+    assert budgets[0] < 0.045
+    assert budgets[1] == pytest.approx(budgets[0], abs=1e-3)
 
 
 @pytest.mark.parametrize("low_s", [300.0, 600.0])
@@ -222,12 +229,12 @@ def test_a_default_that_a_check_chose_is_left_when_the_loss_is_saved_again() -> 
     governor, phase = after_a_loss(0.0, tell=told.append)
     before = phase.choice
     (lost,) = (p for p in governor._known if p is not phase)
-    lost.held = {Settings(sm_mhz=1200): 900.0}
+    usual, lost.held = lost.held, {Settings(sm_mhz=1200): 900.0}
     governor._meter.set(Settings(), "the default again")
     assert governor._choose(phase) == "moved"
     assert phase.choice == Settings()
     assert told[-1] == Applied(governor._probe.now(), Settings(), "the check moved the choice")
-    lost.held = {}
+    lost.held = usual
     assert governor._check(phase, Stretch(governor._probe), 240.0) == "moved"
     assert phase.choice == before
 
