@@ -306,7 +306,7 @@ class _Governor:
         after = phases.chosen(phase)
         base = phase.search.base(phase.ledger)
         gears = [phase.search.knob.of(s) or base for s in (before, after)]
-        moved = abs(gears[1] / gears[0] - 1) > MOVE
+        moved = abs(gears[1] / gears[0] - 1) > MOVE or before.memory_mhz != after.memory_mhz
         if not moved:
             self._meter.set(before, "the choice after a check")
             return "agreed"

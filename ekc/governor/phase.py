@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
+from ekc.governor import objective
 from ekc.governor.events import CountersRead, Event, Measured, PeriodFound, Predicted
 from ekc.governor.knob import SM, knob_of
 from ekc.governor.landscape import Beliefs
@@ -267,9 +268,14 @@ def _other_work(phase: Phase, seen: Reading) -> bool:
 
 def chosen(phase: Phase) -> Settings:
     """The best that is known at the phase's memory clock; the default where nothing is better."""
-    gear = phase.search.chosen(phase.ledger)
-    memory = phase.search.memory_mhz
-    return Settings(memory_mhz=memory) if gear is None else phase.search.knob.settings(gear, memory)
+    gear, memory = phase.search.chosen(phase.ledger), phase.search.memory_mhz
+    if gear is not None:
+        return phase.search.knob.settings(gear, memory)
+    alone = Settings(memory_mhz=memory)
+    told = believed(phase, alone)
+    within = objective.violation(phase.search.policy, told.slowdown, told.saving) <= 0
+    # Not unless it was held so: what the memory clock costs by itself no curve tells.
+    return alone if alone == phase.choice and within else Settings()
 
 
 def expectation(phase: Phase) -> Outcome:

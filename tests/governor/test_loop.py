@@ -319,6 +319,19 @@ def test_a_memory_clock_alone_is_believed_to_do_what_was_read() -> None:
     assert phases.believed(phase, Settings()).slowdown == 0
 
 
+def test_where_nothing_may_be_lost_the_memory_clock_is_given_up_too() -> None:
+    """It stayed where the search had put it, and cost 5 % by itself."""
+    run = SimulatedRun(job([plain(400)], device="rtx3090"), hooks=True)
+    governor = _Governor(run, run, Policy(max_slowdown=0.0), lambda event: None, None)
+    governor._start = run.now()
+    phase = phases.begin(governor._meter, Policy(), run.gears(), lambda event: None)
+    for choice in (Settings(sm_mhz=1600, memory_mhz=5001), Settings(memory_mhz=5001)):
+        assert phases.visit(governor._meter, phase, choice, "candidate", lambda event: None)
+        phase.search, phase.choice = replace(phase.search, memory_mhz=5001), choice
+        assert governor._choose(phase) == "moved"
+        assert phase.choice == Settings()
+
+
 def test_steps_of_another_length_are_another_job() -> None:
     """Its watts and bytes may be much the same."""
     shorter = iterations(np.random.default_rng(2), np.arange(1, 4), 0.6 * LASTS, 60.0)
