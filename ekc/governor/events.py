@@ -5,6 +5,7 @@ Each has the second (on the probe's clock) at which it was told, and `line()`, o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -166,10 +167,12 @@ class Shifted(Event):
     """`small`: search anew around the choice; `large`: measure, read counters and predict anew;
     `known`: a phase seen before, its choice taken up again."""
     size: float
+    """By how much power or use differs; NaN where that did not tell the change."""
 
     def line(self) -> str:
-        """How much."""
-        return f"the job changed ({self.level}, {self.size:.0%})"
+        """How much, where that is known."""
+        size = f", {self.size:.0%}" if math.isfinite(self.size) else ""
+        return f"the job changed ({self.level}{size})"
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy as np
 from ekc.governor import phase as phases
 from ekc.governor.checks import FIRST_S, SOON_S, Checks
 from ekc.governor.events import (
+    Applied,
     Checked,
     Ended,
     Idled,
@@ -22,12 +23,13 @@ from ekc.governor.events import (
 )
 from ekc.governor.explore import explore
 from ekc.governor.landscape import SURE
-from ekc.governor.ledger import SURPRISE
+from ekc.governor.ledger import Ledger
 from ekc.governor.measure import JobEnded, Meter, Stretch
 from ekc.governor.payoff import payoff, remaining
 from ekc.governor.phase import POLL_S, Held, Model, Phase
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Actuator, Probe, Settings
+from ekc.governor.reading import UNTOLD
 from ekc.governor.spent import affordable, spent
 from ekc.governor.watch import CONFIRM_S, LARGE, LEAST, Pulse, Watch, working
 
@@ -39,9 +41,12 @@ VAGUE_WORTH = 0.12
 """The same where no reading of a minute knows its pace: what is not known there ends in slowdown."""
 MOVE = 0.006
 """A check moves the clock only if by more than this share."""
+GIVEN_BACK = 0.8
+"""A search that had to keep less than this share of the slowdown allowed read no gears that use all of it. It
+is made again when that may be."""
 
-Verdict = Literal["agreed", "moved", "doubt"]
-"""Of a check: the choice stays, or moves, or the job was not what it used to be."""
+Verdict = Literal["agreed", "moved", "searched", "doubt"]
+"""Of a check: the choice stays, or moves, or is another search's, or the job was not what it used to be."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +129,8 @@ class _Governor:
         self._meter.held = held
         phase = phases.begin(self._meter, self._policy, self._gears, self._tell)
         for known in self._known:
-            if np.abs(phase.default / known.default - 1).max() < phases.SAME_PHASE and _alike(phase, known):
-                self._tell(Shifted(self._probe.now(), "known", 0.0))
+            if not known.refuted and _alike(phase, known):
+                self._tell(Shifted(self._probe.now(), "known", UNTOLD))
                 self._enter(known, held)
                 self._meter.set(known.choice, "the choice for a phase seen before")
                 return known
@@ -142,7 +147,7 @@ class _Governor:
             self._tell(Skipped(self._probe.now(), worth.remaining_s, worth.saving_w, worth.search_s))
             return phase
         self._afford(phase)
-        explore(self._meter, phase, self._gears, self._tell)
+        self._explore(phase)
         return phase
 
     def _enter(self, phase: Phase, held: Held) -> None:
@@ -160,21 +165,26 @@ class _Governor:
 
     def _afford(self, phase: Phase) -> None:
         """Search and choose within what the job has left of its slowdown."""
-        elapsed = self._probe.now() - self._start
-        lasts = remaining(self._policy, elapsed)
-        budget = affordable(self._policy, elapsed, lasts, spent(self._known))
+        lasts = remaining(self._policy, self._probe.now() - self._start)
+        # A pause gives nothing back: no step was quick in it.
+        worked = sum(seconds for known in self._known for seconds in known.held.values())
+        budget = affordable(self._policy, worked, lasts, spent(self._known))
         phase.search = replace(phase.search, policy=replace(self._policy, max_slowdown=budget))
+
+    def _explore(self, phase: Phase) -> None:
+        phase.within = phase.search.policy.max_slowdown
+        explore(self._meter, phase, self._gears, self._tell)
+
+    def _given_back(self, phase: Phase) -> bool:
+        """Whether the last search had to keep less than may be used now."""
+        whole = self._policy.max_slowdown
+        short = self._policy.objective == "energy" and phase.within < GIVEN_BACK * whole
+        return short and phase.search.policy.max_slowdown >= whole
 
     def _watch(self, phase: Phase) -> str:
         """Until the job is another; returns the level of the change."""
         watch, pulse, held = Watch(phase.look_s(), phase.expected_look()), Pulse(), Stretch(self._probe)
-        unsure = phases.expectation(phase).error > SURE
-        if phase.ledger.vague():
-            gap = SOON_S
-        else:
-            gap = max(SOON_S if unsure else FIRST_S, phase.beat.window_s() / WORTH)
-        checks = Checks(self._probe.now(), gap)
-        wait = 0.0
+        checks, wait = self._checks(phase), 0.0
         while True:
             window = phase.look_s()
             samples = self._meter.record(window)
@@ -201,17 +211,28 @@ class _Governor:
                 since = now - checks.last_s
                 verdict = self._check(phase, held, checks.gap_s)
                 held, wait = Stretch(self._probe), 0.0
-                if verdict != "doubt":
+                if verdict == "searched":
+                    checks = self._checks(phase)
+                elif verdict != "doubt":
                     checks.agreed(self._probe.now())
                 elif checks.doubted(self._probe.now()):
                     # Nobody knows when it began.
                     self._leave(phase, since / 2)
-                    return self._shifted("small", SURPRISE)
-                if verdict == "moved" or suspected:
+                    return self._shifted("small", UNTOLD)
+                if verdict in ("moved", "searched") or suspected:
                     watch, pulse = Watch(phase.look_s(), phase.expected_look()), Pulse()
             elif watch.ready() and not off:
                 wait = min(max(window, 2 * wait), LONGEST_WAIT_S)
                 held.add(self._meter.record(wait))
+
+    def _checks(self, phase: Phase) -> Checks:
+        """Those of a choice just made."""
+        unsure = phases.expectation(phase).error > SURE
+        if phase.ledger.vague():
+            gap = SOON_S
+        else:
+            gap = max(SOON_S if unsure else FIRST_S, phase.beat.window_s() / WORTH)
+        return Checks(self._probe.now(), gap)
 
     def _shifted(self, level: str, size: float) -> str:
         self._tell(Shifted(self._probe.now(), level, size))
@@ -244,8 +265,11 @@ class _Governor:
 
     def _check(self, phase: Phase, held: Stretch, gap_s: float) -> Verdict:
         """A/B/A: the choice, the default, and the choice again in what follows."""
-        if phase.choice == Settings() or not self._settable:
+        if not self._settable:
             return "agreed"
+        if phase.choice == Settings():
+            # There is nothing to hold against the default, but what may be lost may have been given back.
+            return self._choose(phase) if phase.ledger.others else "agreed"
         expected = phases.expectation(phase)
         # What is held is told by bytes, which say nothing across memory clocks.
         by_bytes = phase.ledger.vague() and phase.choice.memory_mhz is None
@@ -261,22 +285,37 @@ class _Governor:
             phase.ledger.others.pop()
             self._meter.set(phase.choice, "the choice after a check")
             return "doubt"
-        if phase.ledger.contradicts(expected):
+        phase.refuted = phase.ledger.contradicts(expected)
+        if phase.refuted:
             phase.ledger.others.pop()
             phase.ledger.defaults.pop()
             self._meter.set(phase.choice, "the choice after a check")
             return "doubt"
         self._tell_check(phase)
+        return self._choose(phase)
+
+    def _choose(self, phase: Phase) -> Verdict:
+        """By what is believed, and may be lost, now."""
         self._afford(phase)
+        if self._given_back(phase):
+            phase.ledger = Ledger(phase.ledger.defaults[-1:])
+            phase.search = replace(phase.search, memory_mhz=None)
+            self._explore(phase)
+            return "searched"
         before = phase.choice
         after = phases.chosen(phase)
         base = phase.search.base(phase.ledger)
         gears = [phase.search.knob.of(s) or base for s in (before, after)]
-        moved = abs(gears[1] / gears[0] - 1) > MOVE
-        if moved:
-            phase.choice = after
-        self._meter.set(phase.choice, "the check moved the choice" if moved else "the choice after a check")
-        return "moved" if moved else "agreed"
+        moved = abs(gears[1] / gears[0] - 1) > MOVE or before.memory_mhz != after.memory_mhz
+        if not moved:
+            self._meter.set(before, "the choice after a check")
+            return "agreed"
+        phase.choice = after
+        if after == self._actuator.settings():
+            # The default, which was just measured: nothing has to be set, but it is another choice.
+            self._tell(Applied(self._probe.now(), after, "the check moved the choice"))
+        self._meter.set(after, "the check moved the choice")
+        return "moved"
 
     def _tell_check(self, phase: Phase) -> None:
         """The mean of all checks of the choice."""
@@ -292,7 +331,9 @@ class _Governor:
 
 
 def _alike(phase: Phase, known: Phase) -> bool:
-    """Whether both have one beat."""
+    """Whether both draw and use as much at the default, and have one beat."""
+    if np.abs(phase.default / known.default - 1).max() >= phases.SAME_PHASE:
+        return False
     if phase.beat.source != known.beat.source:
         return False
     return not phase.beat.period_s > 0 or abs(phase.beat.period_s / known.beat.period_s - 1) < 0.05

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
+from ekc.governor import objective
 from ekc.governor.events import CountersRead, Event, Measured, PeriodFound, Predicted
 from ekc.governor.knob import SM, knob_of
 from ekc.governor.landscape import Beliefs
@@ -79,6 +80,10 @@ class Phase:
     top_memory_mhz: int = 0
     held: Held = field(default_factory=dict)
     """Seconds under each setting."""
+    within: float = 0.0
+    """The slowdown that the last search had to keep."""
+    refuted: bool = False
+    """Whether the last whole check found the choice other than believed: no phase to take up again."""
 
     def most_stretch(self, settings: Settings) -> float:
         """How much longer an iteration can be under these limits."""
@@ -263,9 +268,14 @@ def _other_work(phase: Phase, seen: Reading) -> bool:
 
 def chosen(phase: Phase) -> Settings:
     """The best that is known at the phase's memory clock; the default where nothing is better."""
-    gear = phase.search.chosen(phase.ledger)
-    memory = phase.search.memory_mhz
-    return Settings(memory_mhz=memory) if gear is None else phase.search.knob.settings(gear, memory)
+    gear, memory = phase.search.chosen(phase.ledger), phase.search.memory_mhz
+    if gear is not None:
+        return phase.search.knob.settings(gear, memory)
+    alone = Settings(memory_mhz=memory)
+    told = believed(phase, alone)
+    within = objective.violation(phase.search.policy, told.slowdown, told.saving) <= 0
+    # Not unless it was held so: what the memory clock costs by itself no curve tells.
+    return alone if alone == phase.choice and within else Settings()
 
 
 def expectation(phase: Phase) -> Outcome:
@@ -277,8 +287,15 @@ def believed(phase: Phase, settings: Settings) -> Outcome:
     """What limits are believed to do, at the memory clock of the search."""
     gear = phase.search.knob.of(settings)
     if gear is None:
-        return Outcome(0.0, 0.0, 0.0, 1.0, 0.0)
+        return _read_last(phase, settings)
     now = phase.search.landscape(phase.ledger)
     place = int(np.searchsorted(now.gears, gear))
     slowdown, saving = float(now.slowdown[place]), float(now.saving[place])
     return Outcome(slowdown, float(now.sigma[place]), 0.0, (1 - saving) / (1 + slowdown), 0.0)
+
+
+def _read_last(phase: Phase, settings: Settings) -> Outcome:
+    """The default, or a memory clock alone: no curve leads there, so what was read there last counts."""
+    outcomes = [phase.ledger.outcome(r) for r in phase.ledger.others if r.settings == settings]
+    told = [o for o in outcomes if np.isfinite(o.slowdown)]
+    return told[-1] if told else Outcome(0.0, 0.0, 0.0, 1.0, 0.0)

@@ -47,11 +47,6 @@ class Reading:
     watts_error: float = WATTS_ERROR
     """Standard error of the watts, as a share."""
 
-    @property
-    def period_s(self) -> float:
-        """Seconds of an iteration, where there are beats; NaN otherwise."""
-        return self.pace.period_s
-
 
 def known(pace: Pace) -> float:
     """Standard error of the better witness; 0 where there is none, as waiting would not help."""

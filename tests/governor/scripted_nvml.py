@@ -73,7 +73,7 @@ class ScriptedBoards:
             fresh.replace(self.folder / f"{index}.{name}")
 
     def script(self, **changes: Any) -> None:
-        """What fails from now on: `fail` (NVML error codes by function), `lost`."""
+        """What is so from now on: `fail` (NVML error codes by function), `lost`, `gpus`."""
         self._write(json.loads(self.file.read_text()) | changes)
 
     def change(self, index: int, **changes: Any) -> None:

@@ -18,6 +18,7 @@ from ekc.governor.events import (
     Event,
     Idled,
     Measured,
+    OnEvent,
     PeriodFound,
     Resumed,
     Shifted,
@@ -32,9 +33,9 @@ from ekc.governor.jobs.timeline import Timeline, iterations, pause, with_evaluat
 from ekc.governor.jobs.world import SimulatedRun
 from ekc.governor.landscape import Beliefs
 from ekc.governor.loop import LONGEST_WAIT_S, _Governor, govern
-from ekc.governor.measure import Meter
+from ekc.governor.measure import JobEnded, Meter, Stretch
 from ekc.governor.payoff import payoff
-from ekc.governor.phase import Model
+from ekc.governor.phase import Model, Phase
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Gears, Settings
 from ekc.governor.samples import Samples
@@ -164,24 +165,78 @@ def test_a_job_that_becomes_one_that_draws_as_much_is_told_by_its_beat(hooks: bo
     assert run.now() / at_default(made).now() - 1 < 0.06
 
 
+@pytest.mark.parametrize("hooks", [False, True])
+def test_a_choice_that_checks_refute_is_not_taken_up_again(hooks: bool) -> None:
+    """Work that draws as much at the default in as long a beat, and follows the clock much more: what was
+    chosen for the work before was taken up time after time, 8 % slower to the end."""
+    stages = (*STAGES, replace(FORWARD, core=0.45), replace(FORWARD, core=0.98))
+    parts = [plain(600, 1, (1, 5, 3)), plain(4000, 2, (1, 6, 3)).of_regime(1)]
+    made = Timeline.joined(parts).job("made", "made", card("h200"), stages, 0.0)
+    run, told = governed(made, hooks=hooks)
+    assert run.now() / at_default(made).now() - 1 < 0.06
+    assert len(of(told, Chosen)) == 2
+    (shifted,) = of(told, Shifted)
+    # Checks told it: no size was measured.
+    assert shifted.line() == "the job changed (small)"
+
+
+def after_a_loss(
+    low_s: float, seconds: float = 600.0, tell: OnEvent = lambda event: None, pause_s: float | None = None
+) -> tuple[_Governor, Phase]:
+    """A job whose work before was held at 1200 MHz for so much of a quarter of an hour; the work of now is
+    learned. With a pause between the two it is told how long the job goes on."""
+    run = SimulatedRun(job([plain(seconds)]))
+    meter = Meter(run, run, lambda event: None)
+    policy = Policy() if pause_s is None else Policy(remaining_s=3000.0 + pause_s)
+    governor = _Governor(run, run, policy, tell, None)
+    governor._start = run.now() - 900.0 - (pause_s or 0.0)
+    other = phases.begin(meter, Policy(), run.gears(), lambda event: None)
+    assert phases.visit(meter, other, Settings(sm_mhz=1200), "candidate", lambda event: None)
+    other.held = {Settings(): 900.0 - low_s, Settings(sm_mhz=1200): low_s}
+    other.default = 2 * other.default  # Of other work.
+    governor._known.append(other)
+    return governor, governor._learn("large", None)
+
+
 def test_what_an_unnoticed_change_cost_is_saved_again() -> None:
     """The choice for the same work, after a change that cost 3 % and without one."""
+    after, without = (after_a_loss(low_s)[1].choice.sm_mhz for low_s in (200.0, 0.0))
+    assert after is not None
+    assert without is not None
+    assert after > without
 
-    def chosen_at_last(low_s: float) -> int:
-        run = SimulatedRun(job([plain(600)]))
-        meter = Meter(run, run, lambda event: None)
-        governor = _Governor(run, run, Policy(), lambda event: None, None)
-        governor._start = run.now() - 900.0
-        other = phases.begin(meter, Policy(), run.gears(), lambda event: None)
-        assert phases.visit(meter, other, Settings(sm_mhz=1200), "candidate", lambda event: None)
-        other.held = {Settings(sm_mhz=1200): low_s}
-        other.default = 2 * other.default  # Of other work.
-        governor._known.append(other)
-        phase = governor._learn("large", None)
-        assert phase.choice.sm_mhz is not None
-        return phase.choice.sm_mhz
 
-    assert chosen_at_last(200.0) > chosen_at_last(0.0)
+def test_a_pause_gives_no_loss_back() -> None:
+    budgets = [after_a_loss(200.0, pause_s=p)[1].search.policy.max_slowdown for p in (0.0, 7200.0)]
+    assert budgets[0] < 0.045
+    assert budgets[1] == pytest.approx(budgets[0], abs=1e-3)
+
+
+@pytest.mark.parametrize("low_s", [300.0, 600.0])
+def test_once_a_loss_is_saved_again_the_job_is_no_longer_held_at_its_default(low_s: float) -> None:
+    """It stayed there to its end, or at the only clock that the small budget had let it read."""
+    governor, phase = after_a_loss(low_s, 7000.0)
+    assert phase.search.policy.max_slowdown < 0.005
+    assert phase.choice.sm_mhz is None or phase.choice.sm_mhz > 1900
+    with pytest.raises(JobEnded):
+        governor._watch(phase)
+    wanted = after_a_loss(0.0)[1].choice.sm_mhz
+    assert phase.choice.sm_mhz == pytest.approx(wanted, rel=0.03)
+
+
+def test_a_default_that_a_check_chose_is_left_when_the_loss_is_saved_again() -> None:
+    told: list[Event] = []
+    governor, phase = after_a_loss(0.0, tell=told.append)
+    before = phase.choice
+    (lost,) = (p for p in governor._known if p is not phase)
+    usual, lost.held = lost.held, {Settings(sm_mhz=1200): 900.0}
+    governor._meter.set(Settings(), "the default again")
+    assert governor._choose(phase) == "moved"
+    assert phase.choice == Settings()
+    assert told[-1] == Applied(governor._probe.now(), Settings(), "the check moved the choice")
+    lost.held = usual
+    assert governor._check(phase, Stretch(governor._probe), 240.0) == "moved"
+    assert phase.choice == before
 
 
 def test_a_phase_seen_before_is_taken_up_without_a_search() -> None:
@@ -248,6 +303,33 @@ def test_a_reading_of_other_work_than_under_the_same_limits_before_is_not_kept()
     assert not phases.visit(meter, phase, low, "check", lambda event: None)
     assert len(phase.ledger.others) == 1
     assert phase.beat.uneven == strays
+
+
+def test_a_memory_clock_alone_is_believed_to_do_what_was_read() -> None:
+    """It was believed to do nothing, and surely so: every check would have found another job."""
+    run = SimulatedRun(job([plain(200)], device="rtx3090"), hooks=True)
+    meter = Meter(run, run, lambda event: None)
+    phase = phases.begin(meter, Policy(), run.gears(), lambda event: None)
+    phase.choice = Settings(memory_mhz=5001)
+    for _ in range(2):
+        assert phases.visit(meter, phase, phase.choice, "candidate", lambda event: None)
+    expected = phases.expectation(phase)
+    assert expected.slowdown > 0.03
+    assert not phase.ledger.contradicts(expected)
+    assert phases.believed(phase, Settings()).slowdown == 0
+
+
+def test_where_nothing_may_be_lost_the_memory_clock_is_given_up_too() -> None:
+    """It stayed where the search had put it, and cost 5 % by itself."""
+    run = SimulatedRun(job([plain(400)], device="rtx3090"), hooks=True)
+    governor = _Governor(run, run, Policy(max_slowdown=0.0), lambda event: None, None)
+    governor._start = run.now()
+    phase = phases.begin(governor._meter, Policy(), run.gears(), lambda event: None)
+    for choice in (Settings(sm_mhz=1600, memory_mhz=5001), Settings(memory_mhz=5001)):
+        assert phases.visit(governor._meter, phase, choice, "candidate", lambda event: None)
+        phase.search, phase.choice = replace(phase.search, memory_mhz=5001), choice
+        assert governor._choose(phase) == "moved"
+        assert phase.choice == Settings()
 
 
 def test_steps_of_another_length_are_another_job() -> None:

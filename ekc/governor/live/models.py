@@ -37,9 +37,9 @@ def check(word: str) -> None:
 def opened(word: str, card: str, going: Callable[[], bool] = lambda: True) -> Boosted | None:
     """The model for a card, named as NVML or `--card` has it; None for "none".
 
-    One of simulated jobs is trained on the spot, which takes two to three seconds of one core, or until
-    `going` says no: then `JobEnded` is raised. Raises
-    `RecordError` for a file that is no model, `InvalidInput` for a model of another card.
+    One of simulated jobs is trained on the spot, which takes four to five seconds of one core, or until
+    `going` says no: then `JobEnded` is raised. Raises `RecordError` for a file that is no model,
+    `InvalidInput` for a model of another card.
     """
     if word == NONE:
         return None

@@ -9,7 +9,6 @@ from ekc.governor.advise import Advised
 from ekc.governor.events import Applied, Checked, Chosen, Ended, PeriodFound, Shifted, settings_text
 from ekc.governor.live.book import Book
 from ekc.governor.live.jsonl import plain
-from ekc.governor.protocols import Settings
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,8 @@ def report(book: Book) -> Report:
         checks=len(checked),
         search_s=sum(x.search_s for x in chosen),
         search_j=sum(x.search_j for x in chosen),
-        shifts=len(book.of(Shifted)),
+        # One to a phase seen before is told twice.
+        shifts=sum(x.level != "known" for x in book.of(Shifted)),
         problem=book.problem,
     )
 
@@ -128,6 +128,6 @@ def _choice(book: Book) -> str | None:
         return None
     if isinstance(told[-1], Advised):
         return f"advised, not set: {settings_text(told[-1].settings)}"
-    moved = [x for x in book.of(Applied) if x.at_s >= told[-1].at_s and x.why != "candidate"]
-    held = [x.settings for x in moved if x.settings != Settings()]
+    since = [x for x in book.of(Applied) if x.at_s >= told[-1].at_s]
+    held = [x.settings for x in since if x.why.startswith(("the choice", "the check moved"))]
     return settings_text((held or [told[-1].settings])[-1])

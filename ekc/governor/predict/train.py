@@ -95,7 +95,7 @@ def trained(
 
 
 def simulated(card: str, going: Callable[[], bool] = lambda: True) -> Boosted:
-    """Trained on simulated jobs of a simulated card, the same every time; takes six seconds of a core.
+    """Trained on simulated jobs of a simulated card, the same every time; four to five seconds of a core.
 
     `going` as in `trained`.
     """
