@@ -10,7 +10,7 @@ docs/architecture.md says how they were decided.
 from __future__ import annotations
 
 import hashlib
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +61,7 @@ def _path(device: str, what: str, traits: Vector) -> float:
     return float(np.sqrt(2.0 / WAVES) * np.sum(np.cos(frequencies @ traits + phases)))
 
 
-@cache
+@lru_cache(maxsize=64)
 def _waves(device: str, what: str, dimensions: int) -> tuple[Vector, Vector]:
     """Random Fourier features (Rahimi and Recht, 2007) of the squared-exponential kernel."""
     random = generator(device, "shared residual", what)

@@ -19,6 +19,7 @@ from ekc.devices.specs import get
 from ekc.devices.verify import Verdict
 from ekc.errors import CompileError, DeviceError, NothingLegal
 from ekc.search import finals, preparing
+from ekc.search.choice import TIE
 from tests.devices import faults
 from tests.devices.faults import spoiled
 from tests.search.runs import TRIALS, rows, tune, winner
@@ -58,7 +59,7 @@ def test_ctrl_c_ends_with_the_best_so_far(at: int, monkeypatch: pytest.MonkeyPat
     assert result.best.latency_s
     assert "max error" in result.best.checked
     timed = [t.latency_s for t in result.trials if t.latency_s]
-    assert result.fastest.latency_s == min(timed)
+    assert result.fastest.latency_s <= (1 + TIE) * min(timed)
     assert len(timed) == min(at - 2, TRIALS)
     assert winner(tune(seed=5, records=tmp_path / "r.db")) == winner(whole)
 
