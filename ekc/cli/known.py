@@ -26,7 +26,7 @@ def best(request: Request, records: Path, target: str, as_json: bool) -> None:
     """The best schedule on file for an operator and a device."""
     import ekc
     from ekc import devices
-    from ekc.search.summary import figure, note, spread, unit_of
+    from ekc.search.summary import figure, note, rounding, spread, unit_of
     from ekc.search.text_table import text_table
 
     op, device = request.operator(), devices.open(target)
@@ -45,7 +45,8 @@ def best(request: Request, records: Path, target: str, as_json: bool) -> None:
     )
     title = f"{str(op).splitlines()[0]} on {device.label}: best of {records}"
     say(text_table((f"latency [{latency[1]}]", "power [W]", f"energy [{energy[1]}]"), [row], title, labels=0))
-    say("\n".join(["", *note("checked", trial.checked or "not executed"), "", trial.schedule.to_python()]))
+    notes = [*note("checked", trial.checked or "not executed"), *note("atomics", rounding(trial))]
+    say("\n".join(["", *notes, "", trial.schedule.to_python()]))
 
 
 @click.command(context_settings=NEGATIVES)

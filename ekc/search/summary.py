@@ -124,7 +124,7 @@ def _notes(result: TuningResult) -> Iterator[str]:
     yield from note("pays", _pays(result))
     yield from note("bound", f"the least time on the roofline is set by {_bound(result)}")
     yield from note("checked", result.best.checked or "not executed")
-    yield from note("atomics", _rounding(result.best))
+    yield from note("atomics", rounding(result.best))
     yield from note("throttled", ", ".join(result.best.throttle))
     yield from note("metering", "; ".join(result.best.notes))
     yield from note("clocks", result.clocks_note)
@@ -139,8 +139,8 @@ def note(name: str, text: str) -> Iterator[str]:
         yield from textwrap.wrap(text, WIDTH, initial_indent=f"{name:{_LABEL}}", subsequent_indent=indent)
 
 
-def _rounding(best: Trial) -> str:
-    """What to expect of sums that blocks add to by atomics."""
+def rounding(best: Trial) -> str:
+    """What to expect of sums that blocks add to by atomics; empty where there are none."""
     names = ", ".join(best.schedule.program.unordered)
     return (
         f"blocks add to {names} in any order, so results differ from run to run by rounding" if names else ""

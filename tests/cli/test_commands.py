@@ -19,6 +19,7 @@ from ekc.cli import main
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from tests.devices import faults
+from tests.devices.test_atomic import matvec_shared
 
 EKC = [sys.executable, "-c", "import sys; from ekc.cli import main; sys.exit(main())"]
 SIZE = ["matmul", "32", "32", "32"]
@@ -326,6 +327,16 @@ def test_best_show_and_export_from_a_record_file(capsys: pytest.CaptureFixture[s
     assert "h100 (simulated)" in Path("o/matmul.h").read_text()
     assert json_of(capsys, "show", "--schedule", "o/matmul.json")["digest"] == found["digest"]
     assert main(["run", *SIZE, *where]) == 0
+
+
+def test_best_tells_of_a_sum_that_blocks_share(capsys: pytest.CaptureFixture[str]) -> None:
+    given, shape = matvec_shared(2048), ("matvec", "64", "65536")
+    ekc.tune(
+        given.op, "a100", trials=3, seed=0, start=[given], objective="latency", records="t.db", progress=False
+    )
+    out = said(capsys, "best", *shape, "--records", "t.db", "--target", "a100")
+    assert '.atomic("y")' in out
+    assert "results differ from run to run by rounding" in " ".join(out.split())
 
 
 def test_export_without_figures_says_so(capsys: pytest.CaptureFixture[str]) -> None:
