@@ -155,6 +155,11 @@ class Account:
         return self.names[name] / self.instructions
 
     @property
+    def multiply_adds(self) -> int:
+        """What a lane multiplies and adds in one trip."""
+        return sum(count * MULTIPLY_ADDS.get(name, 0) for name, count in self.names.items())
+
+    @property
     def integer_per_multiply_add(self) -> float:
         """Integer instructions for each instruction that multiplies and adds."""
         works = sum(count for name, count in self.names.items() if name in MULTIPLY_ADDS)

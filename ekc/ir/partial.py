@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ekc.ir import expr as ex
+from ekc.ir.fresh import fresh
 from ekc.ir.operator import Axis, Compute, Operator, TensorSpec
 
 
@@ -17,10 +18,10 @@ def factored(op: Operator, compute: Compute, axis: str, parts: int) -> Operator:
         C[i_, j_] = sum[k_part_ < 4] C_parts[k_part_, i_, j_]
     """
     names = {*op.tensors, *(a.name for c in op.computes for a in c.axes)}
-    part = Axis(_free(f"{axis}_part", names), parts)
+    part = Axis(fresh(f"{axis}_part", names), parts)
     within = compute.axis(axis).extent // parts
     spec = TensorSpec(
-        _free(f"{compute.output.name}_parts", names),
+        fresh(f"{compute.output.name}_parts", names),
         (parts, *compute.output.shape),
         compute.acc_dtype,
     )
@@ -32,8 +33,8 @@ def factored(op: Operator, compute: Compute, axis: str, parts: int) -> Operator:
         compute.combine,
         compute.acc_dtype,
     )
-    spatial = tuple(replace(a, name=_free(f"{a.name}_", names)) for a in compute.spatial)
-    last = Axis(_free(f"{part.name}_", names), parts, reduction=True)
+    spatial = tuple(replace(a, name=fresh(f"{a.name}_", names)) for a in compute.spatial)
+    last = Axis(fresh(f"{part.name}_", names), parts, reduction=True)
     second = replace(
         compute,
         axes=(*spatial, last),
@@ -41,11 +42,3 @@ def factored(op: Operator, compute: Compute, axis: str, parts: int) -> Operator:
     )
     computes = (both for c in op.computes for both in ((first, second) if c is compute else (c,)))
     return replace(op, computes=tuple(computes))
-
-
-def _free(name: str, taken: set[str]) -> str:
-    """A name that nothing else has; taken from here on."""
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name

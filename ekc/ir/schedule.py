@@ -20,6 +20,7 @@ from ekc.ir.steps import (
     ComputeAt,
     ComputeInline,
     Fuse,
+    Pack,
     Pipeline,
     Reorder,
     RFactor,
@@ -75,6 +76,10 @@ class Schedule:
     def rfactor(self, axis: str, parts: int) -> Schedule:
         """Reduce parts of an axis in a launch of their own. See `ekc.ir.steps.RFactor`."""
         return self.do(RFactor(axis, parts))
+
+    def pack(self, tensor: str, order: tuple[int, ...]) -> Schedule:
+        """Read a copy of an input in another order, made by a launch of its own. See `ekc.ir.steps.Pack`."""
+        return self.do(Pack(tensor, _tupled(order)))
 
     def atomic(self, tensor: str) -> Schedule:
         """Add a sum to memory by atomics, so that blocks may share it: floats then differ from run to run by

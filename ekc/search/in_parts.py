@@ -46,7 +46,7 @@ def in_parts(
         step = RFactor(axis.name, parts)
         for s in of(step.apply(initial(op)).op, limits):
             name = f"{parts} parts of {axis.name}, {s.name}"
-            own = _own(replace(s, name=name, steps=(step, *s.steps)), tables, f"{parts}parts/")
+            own = own_tables(replace(s, name=name, steps=(step, *s.steps)), tables, f"{parts}parts/")
             found.append(own)
     return found
 
@@ -78,7 +78,7 @@ def _shared(compute: Compute) -> bool:
     return all(wide - ex.variables(load) for load in ex.loads(compute.body))
 
 
-def _own(structure: Structure, tables: dict[str, NDArray[np.int64]], prefix: str) -> Structure:
+def own_tables(structure: Structure, tables: dict[str, NDArray[np.int64]], prefix: str) -> Structure:
     """The structure with another name for each decision that has another table under its own."""
     decisions: list[Decision] = []
     holes: dict[str, Hole] = {}

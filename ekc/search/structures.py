@@ -24,7 +24,9 @@ The rules, in the order they apply:
    one dimension, where there are several, or the largest of them is taken.
 9. *parts*: where the outputs are too few to fill the device, the longest sum may be cut into parts, which
    are outputs of a launch of their own, and summed by another (`in_parts.py`).
-10. *leave out*: a structure whose stagings no size makes legal (a region along a fused index, reads of
+10. *pack*: where a window moves over the last dimension of what tensor cores are to multiply, it may be
+   copied into another order first, the depth last (`packed.py`).
+11. *leave out*: a structure whose stagings no size makes legal (a region along a fused index, reads of
    one tensor that move apart) is dropped; where none is left, everything is read where it lies.
 """
 
@@ -43,6 +45,7 @@ from ekc.search.builder import LANES, Builder, Chain, Structure, builds, widths
 from ekc.search.digits import part_axes
 from ekc.search.flying import DEPTHS, grain, grains, movable
 from ekc.search.in_parts import in_parts
+from ekc.search.packed import packed
 from ekc.search.tensorized import tensorized
 
 MOST_ROW_BYTES = 36 * 1024
@@ -73,7 +76,8 @@ class Route:
 def structures(op: Operator, limits: Limits) -> tuple[Structure, ...]:
     """Every structure of an operator on a target."""
     found = _in_launches(op, limits)
-    return (*found, *_fused(op), *in_parts(op, limits, found, _in_launches))
+    more = [way(op, limits, found, _in_launches) for way in (in_parts, packed)]
+    return (*found, *_fused(op), *itertools.chain(*more))
 
 
 def _in_launches(op: Operator, limits: Limits) -> list[Structure]:

@@ -55,7 +55,7 @@ def run(schedule: Schedule, arch: str = "sm_80", ptx: Ptx = compiled) -> Ran:
     rng, op = np.random.default_rng(3), schedule.op
     made = generate(schedule)
     text = ptx(made.source, arch)
-    held = {name: np.zeros(t.shape, t.dtype.numpy) for name, t in op.tensors.items()}
+    held = {name: np.zeros(t.shape, t.dtype.numpy) for name, t in schedule.program.op.tensors.items()}
     for spec in op.inputs:
         low, high = INTEGERS.get(spec.dtype.name, (-1, 1))
         held[spec.name][...] = rng.uniform(low, high, spec.shape)

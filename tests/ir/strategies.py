@@ -82,6 +82,16 @@ def draw_in_parts(choose: Choose, op: Operator, most: int = 20) -> Schedule | No
     return _longer(choose, Schedule(op).rfactor(*choose(sums)), most) if sums else None
 
 
+def draw_packed(choose: Choose, op: Operator, most: int = 20) -> Schedule | None:
+    """The same with an input in another order; None where there is none that has two dimensions."""
+    inputs = [t for t in op.inputs if len(t.shape) > 1 and t.dtype.name != "tf32"]
+    if not inputs:
+        return None
+    spec = choose(inputs)
+    orders = list(itertools.permutations(range(len(spec.shape))))[1:]
+    return _longer(choose, Schedule(op).pack(spec.name, choose(orders)), most)
+
+
 def draw_atomic(choose: Choose, op: Operator, most: int = 20) -> Schedule | None:
     """The same with a sum that blocks share; None where there is none that they may."""
     sums = [
@@ -141,12 +151,14 @@ def schedules(draw: st.DrawFn, most: int = 20) -> Schedule:
     def choose(options: Sequence[Any]) -> Any:
         return draw(st.sampled_from(options))
 
-    return _drawn(choose, most, (draw_schedule,) * 5 + (draw_in_parts, draw_atomic))
+    return _drawn(choose, most, (draw_schedule,) * 5 + (draw_in_parts, draw_packed, draw_atomic))
 
 
 def seeded_schedule(seed: int, most: int = 20) -> Schedule:
     """The same schedule for the same seed."""
-    return _drawn(random.Random(seed).choice, most, (draw_schedule,) * 5 + (draw_in_parts, draw_atomic))
+    return _drawn(
+        random.Random(seed).choice, most, (draw_schedule,) * 5 + (draw_in_parts, draw_packed, draw_atomic)
+    )
 
 
 def _drawn(choose: Choose, most: int, kinds: Sequence[Callable[..., Schedule | None]]) -> Schedule:

@@ -15,6 +15,7 @@ from ekc.ir.tree import kernels
 from tests.ir.mistakes_in_atomic import ATOMIC_MISTAKES
 from tests.ir.mistakes_in_inlining import INLINING_MISTAKES
 from tests.ir.mistakes_in_loops import LOOP_MISTAKES
+from tests.ir.mistakes_in_pack import PACK_MISTAKES
 from tests.ir.mistakes_in_rfactor import RFACTOR_MISTAKES
 from tests.ir.mistakes_in_stagings import STAGING_MISTAKES
 from tests.ir.mistakes_in_tensorize import TENSOR_MISTAKES, asked
@@ -22,6 +23,7 @@ from tests.ir.starts import chain, product, staged
 
 CASES = (
     LOOP_MISTAKES
+    | PACK_MISTAKES
     | STAGING_MISTAKES
     | INLINING_MISTAKES
     | TENSOR_MISTAKES

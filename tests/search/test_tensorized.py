@@ -90,7 +90,8 @@ def tensor_rows(space: Space) -> list[int]:
 @pytest.mark.parametrize("name", DRAWN)
 def test_they_are_drawn_where_tensor_cores_can_multiply(name: str) -> None:
     op, expected = DRAWN[name]
-    assert sorted(s.name for s in structures(op, A100) if "tensor" in s.name) == sorted(expected)
+    found = [s.name for s in structures(op, A100) if "tensor" in s.name and "packed" not in s.name]
+    assert sorted(found) == sorted(expected)
     assert not [s.name for s in structures(op, TURING) if "tensor" in s.name]
 
 

@@ -5,6 +5,7 @@ from ekc.ir.steps.base import REGISTRY, Hole, Step, step_from_json
 from ekc.ir.steps.inline import ComputeInline
 from ekc.ir.steps.loops import Fuse, Reorder, Split
 from ekc.ir.steps.marks import Bind, Pipeline, Unroll, Vectorize
+from ekc.ir.steps.pack import Pack
 from ekc.ir.steps.rfactor import RFactor
 from ekc.ir.steps.staging import CacheRead, CacheWrite, ComputeAt
 from ekc.ir.steps.tensorize import Tensorize
@@ -19,6 +20,7 @@ __all__ = [
     "ComputeInline",
     "Fuse",
     "Hole",
+    "Pack",
     "Pipeline",
     "RFactor",
     "Reorder",

@@ -1,0 +1,11 @@
+"""Names that nothing else has."""
+
+from __future__ import annotations
+
+
+def fresh(name: str, taken: set[str]) -> str:
+    """The name, with as many underscores behind it as make it free; taken from here on."""
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name

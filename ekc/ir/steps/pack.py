@@ -1,0 +1,98 @@
+"""The step that brings a tensor into another order by a launch of its own."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ekc.ir import expr as ex
+from ekc.ir.dtypes import dtype_of
+from ekc.ir.operator import TensorSpec
+from ekc.ir.packing import packed
+from ekc.ir.program import Nest, Program, initial
+from ekc.ir.refusal import refuse
+from ekc.ir.steps.base import Step
+
+
+@dataclass(frozen=True)
+class Pack(Step):
+    """Copy an input into another order of its dimensions first, then read the copy: a launch more.
+
+    `pack("A", (1, 0))`::
+
+        for i                      ->   for A_1
+          for j                           for A_0
+            for k                           A_packed[A_1, A_0] = A[A_0, A_1]
+              C[i, j] += A[i, k] * ...  for i
+                                          for j
+                                            for k
+                                              C[i, j] += A_packed[k, i] * ...
+
+    `order` names the dimensions of the input as the copy has them, slowest first. The copy lies in the
+    workspace; each of its loops is named for the dimension it goes along. What is read often with neighbours
+    far apart, as the channels of an image stored channels first, is then read side by side. It comes before
+    all other steps on the loops that read the tensor. TVM says cache_read to global memory and
+    transform_layout, libraries of matrix products say packing.
+    Refuses: what is no input, an order that is none or no other, a nest with steps taken, tf32.
+    """
+
+    kind: ClassVar[str] = "pack"
+    tensor: str
+    order: tuple[int, ...]
+
+    def apply(self, program: Program) -> Program:
+        """See the class."""
+        spec = self._input(program)
+        self._orders(spec)
+        if spec.dtype.name not in dtype_of(spec.dtype.accumulator).storable:
+            raise self._refused(
+                f"a tensor of {spec.dtype} stored", f"{spec.dtype} is only read", "leave it out"
+            )
+        readers = [n for n in program.nests if self._read_by(n)]
+        for nest in readers:
+            if not nest.is_plain or all(c is not nest.compute for c in program.op.computes):
+                raise self._refused(
+                    f"the loops of {nest.output.name} to be as they were",
+                    "a step taken on them",
+                    "pack first",
+                )
+        op = packed(program.op, self.tensor, self.order)
+        new = initial(op).nests
+        of = {n.output.name: n for n in new}
+        copy = next(n for n in new if n.output.name not in program.op.tensors)
+        nests = []
+        for nest in program.nests:
+            if readers and nest is readers[0]:
+                nests.append(copy)
+            nests.append(of[nest.output.name] if nest in readers else nest)
+        return Program(op, tuple(nests), program.checks)
+
+    def _input(self, program: Program) -> TensorSpec:
+        inputs = {t.name: t for t in program.op.inputs}
+        if self.tensor not in inputs or not any(map(self._read_by, program.nests)):
+            read = [t for t in inputs if any(t in _tensors(n) for n in program.nests)]
+            near = difflib.get_close_matches(self.tensor, read, 1, 0.0)
+            nearest = repr(near[0]) if near else "leave it out"
+            raise self._refused(f"an input called {self.tensor!r}", f"those read: {', '.join(read)}", nearest)
+        return inputs[self.tensor]
+
+    def _orders(self, spec: TensorSpec) -> None:
+        own = tuple(range(len(spec.shape)))
+        if self.order == own or tuple(sorted(self.order)) != own:
+            nearest = str((*own[:-2], *own[:-3:-1])) if len(own) > 1 else "leave it out"
+            raise self._refused(
+                f"the dimensions of {spec.name} in the order {self.order}", f"another order of {own}", nearest
+            )
+
+    def _read_by(self, nest: Nest) -> bool:
+        return self.tensor in _tensors(nest)
+
+    def _refused(self, need: str, limit: str, nearest: str) -> Exception:
+        return refuse(self.kind, need, limit, nearest)
+
+
+def _tensors(nest: Nest) -> set[str]:
+    """What it reads, in whatever part of it."""
+    computes = [nest.compute, nest.epilogue, *(s.produced_by for s in nest.stagings)]
+    return {load.tensor for c in computes if c is not None for load in ex.loads(c.body)}

@@ -1,0 +1,70 @@
+"""Factors brought into another order before tensor cores multiply them (rule 10): the depth side by side.
+
+A product of a warp wants each factor's depth, or its own axis, side by side in memory. Where a window moves
+over the last dimension, as in an image stored channels first, neither lies so, and elements come one by one.
+A copy in another order costs one launch and is read once for every tap of the window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from ekc.ir import expr as ex
+from ekc.ir.dtypes import dtype_of
+from ekc.ir.limits import Limits
+from ekc.ir.operator import Axis, Compute, Operator
+from ekc.ir.program import initial
+from ekc.ir.steps import Pack, Tensorize
+from ekc.search.builder import Structure
+from ekc.search.in_parts import own_tables
+
+
+def packed(
+    op: Operator,
+    limits: Limits,
+    known: Iterable[Structure],
+    of: Callable[[Operator, Limits], list[Structure]],
+) -> list[Structure]:
+    """Every structure for tensor cores of the operator with its factors packed; `of` makes those of a graph,
+    `known` are those without copies."""
+    steps = _packs(op, max(op.computes, key=lambda c: c.flops)) if limits.tensor_cores else []
+    if not steps:
+        return []
+    program = initial(op)
+    for step in steps:
+        program = step.apply(program)
+    tables = {d.name: d.table for s in known for d in s.decisions}
+    name = "packed " + " ".join(step.tensor for step in steps)
+    return [
+        own_tables(replace(s, name=f"{name}, {s.name}", steps=(*steps, *s.steps)), tables, "packed/")
+        for s in of(program.op, limits)
+        if any(isinstance(step, Tensorize) for step in s.steps)
+    ]
+
+
+def _packs(op: Operator, compute: Compute) -> list[Pack]:
+    """The inputs whose last dimension a window moves over, each with the depth last instead."""
+    loads = ex.loads(compute.body)
+    shared = [a for a in compute.reduction if all(a.name in ex.variables(x) for x in loads)]
+    if len(loads) != 2 or not shared:
+        return []
+    depth = max(shared, key=lambda a: a.extent)
+    taps = {a.name for a in shared if a is not depth and a.extent > 1}
+    inputs = {t.name for t in op.inputs}
+    found = [_with_last(x, depth) for x in loads if ex.variables(x.index[-1]) & taps and x.tensor in inputs]
+    return [step for step in found if step is not None and _storable(op, step.tensor)]
+
+
+def _with_last(load: ex.Load, depth: Axis) -> Pack | None:
+    """The copy whose last dimension is that along the depth; None where none is along it alone."""
+    along = [d for d, form in enumerate(load.index) if form == ex.Var(depth.name)]
+    if len(along) != 1:
+        return None
+    return Pack(load.tensor, (*(d for d in range(len(load.index)) if d != along[0]), along[0]))
+
+
+def _storable(op: Operator, tensor: str) -> bool:
+    """Whether a copy of it can be written: tf32 is only read."""
+    dtype = op.tensors[tensor].dtype
+    return dtype.name in dtype_of(dtype.accumulator).storable
