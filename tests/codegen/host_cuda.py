@@ -127,7 +127,7 @@ def _case(number: int, schedule: Schedule, made: Generated) -> str:
     for asm, plain in (*_ASYNC, *_PLACES):
         text = asm.sub(plain, text)
     assert "asm" not in text.split("__global__")[0]
-    op = schedule.op
+    op = schedule.program.op  # With the workspace that steps add: parts of a sum, packed inputs.
     tensors = list(dict.fromkeys(a for launch in made.launches for a in launch.arguments))
     lines = [
         f'    shim::Memory memory_{t}(folder + "/{number}_{t}.bin", {op.tensors[t].bytes});' for t in tensors
