@@ -18,6 +18,7 @@ from ekc.ir.program import initial
 from ekc.ir.steps import Pack, Tensorize
 from ekc.search.builder import Structure
 from ekc.search.in_parts import own_tables
+from ekc.search.tensorized import depth_of
 
 
 def packed(
@@ -45,11 +46,10 @@ def packed(
 
 def _packs(op: Operator, compute: Compute) -> list[Pack]:
     """The inputs whose last dimension a window moves over, each with the depth last instead."""
-    loads = ex.loads(compute.body)
-    shared = [a for a in compute.reduction if all(a.name in ex.variables(x) for x in loads)]
-    if len(loads) != 2 or not shared:
+    depth, loads = depth_of(op, compute), ex.loads(compute.body)
+    if depth is None:
         return []
-    depth = max(shared, key=lambda a: a.extent)
+    shared = [a for a in compute.reduction if all(a.name in ex.variables(x) for x in loads)]
     taps = {a.name for a in shared if a is not depth and a.extent > 1}
     inputs = {t.name for t in op.inputs}
     found = [_with_last(x, depth) for x in loads if ex.variables(x.index[-1]) & taps and x.tensor in inputs]

@@ -30,6 +30,10 @@ CASES: dict[str, tuple[ekc.Operator, tuple[Pack, ...]]] = {
         ekc.einsum("akt,kct->ac", (64, 32, 9), (32, 64, 9), dtype="float16"),
         (Pack("A", (0, 2, 1)), Pack("B", (1, 2, 0))),
     ),
+    "fewer channels than taps": (
+        ekc.conv2d(1, 3, 14, 14, out_channels=64, kernel=7, padding=3, dtype="float16"),
+        (IMAGE, WEIGHTS),
+    ),
     "channels last": (ekc.conv2d(1, 32, 14, 14, dtype="float16", layout="NHWC", **CONV), ()),
     "no window": (ekc.conv2d(1, 32, 14, 14, out_channels=64, kernel=1, dtype="float16"), ()),
     "only a row of taps": (
