@@ -62,6 +62,21 @@ def test_a_target_without_tensor_cores_packs_nothing() -> None:
     assert not [s for s in structures(op, Limits(tensor_cores=False)) if "packed" in s.name]
 
 
+def test_nothing_is_packed_for_a_sum_that_is_not_on_tensor_cores_beside_one_that_is() -> None:
+    first, _ = CASES["channels first"]
+    both = first.then(
+        "Z",
+        axes={"zo": 64, "zp": 14, "zq": 14},
+        reduce={"zc": 64},
+        inputs={"V": (64, 64)},
+        body=lambda Y, V, zo, zp, zq, zc: Y[0, zc, zp, zq] * V[zo, zc],
+        dtype="float16",
+    )
+    found = [s for s in structures(both, Limits()) if s.name.startswith("packed ")]
+    assert found
+    assert all("Y/tensor" in s.name for s in found)
+
+
 def test_packed_structures_leave_the_others_as_they_were() -> None:
     """Decisions of one name have one table, so that what is bred of both can be exchanged."""
     op, _ = CASES["channels first"]
