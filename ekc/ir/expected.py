@@ -79,15 +79,24 @@ class Expected:
         """
         read = {name: self._read(compute, name, where, held) for name in self._made(compute)}
         values = {name: right.value for name, right in read.items()}
-        value = self._evaluate(compute, where, values)
-        if compute.output.name not in held:
+        value, stored = self._evaluate(compute, where, values), compute.output.name not in held
+        if stored:
             value = overflowed(value, compute.output.dtype)
         scale = float(np.max(np.abs(value[np.isfinite(value)]), initial=0.0))
-        slack = rounding(compute, scale, compute.output.name not in held)
+        slack = 0.0 if self._copies(compute, held) else rounding(compute, scale, stored)
         for name, right in read.items():
+            if not right.slack:
+                continue
             changed = (self._evaluate(compute, where, values | {name: m}) for m in right.moved())
             slack += max(_furthest(c, value) for c in changed)
         return Right(value, slack)
+
+    def _copies(self, compute: Compute, held: Collection[str]) -> bool:
+        """Whether it only brings stored elements elsewhere, which rounds nothing."""
+        body = compute.body
+        if not isinstance(body, ex.Load) or compute.reduction or body.tensor in held:
+            return False
+        return self.op.tensors[body.tensor].dtype is compute.output.dtype
 
     def _made(self, compute: Compute) -> dict[str, None]:
         """The tensors it reads that are no inputs."""

@@ -18,6 +18,7 @@ from ekc.ir.program import initial
 from ekc.ir.steps import Pack, Tensorize
 from ekc.search.builder import Structure
 from ekc.search.in_parts import own_tables
+from ekc.search.tensorized import depth_of
 
 
 def packed(
@@ -28,8 +29,10 @@ def packed(
 ) -> list[Structure]:
     """Every structure for tensor cores of the operator with its factors packed; `of` makes those of a graph,
     `known` are those without copies."""
-    steps = _packs(op, max(op.computes, key=lambda c: c.flops)) if limits.tensor_cores else []
-    if not steps:
+    compute = max(op.computes, key=lambda c: c.flops)
+    depth = depth_of(op, compute) if limits.tensor_cores else None
+    steps = _packs(op, compute, depth) if depth else []
+    if depth is None or not steps:
         return []
     program = initial(op)
     for step in steps:
@@ -39,17 +42,20 @@ def packed(
     return [
         own_tables(replace(s, name=f"{name}, {s.name}", steps=(*steps, *s.steps)), tables, "packed/")
         for s in of(program.op, limits)
-        if any(isinstance(step, Tensorize) for step in s.steps)
+        if _on_tensor_cores(s, depth)
     ]
 
 
-def _packs(op: Operator, compute: Compute) -> list[Pack]:
+def _on_tensor_cores(structure: Structure, depth: Axis) -> bool:
+    """Whether products of a warp are summed along the depth: beside it, another sum may be on them too."""
+    tensorized = [step for step in structure.steps if isinstance(step, Tensorize)]
+    return any(step.loop.split(".")[0] == depth.name for step in tensorized)
+
+
+def _packs(op: Operator, compute: Compute, depth: Axis) -> list[Pack]:
     """The inputs whose last dimension a window moves over, each with the depth last instead."""
     loads = ex.loads(compute.body)
     shared = [a for a in compute.reduction if all(a.name in ex.variables(x) for x in loads)]
-    if len(loads) != 2 or not shared:
-        return []
-    depth = max(shared, key=lambda a: a.extent)
     taps = {a.name for a in shared if a is not depth and a.extent > 1}
     inputs = {t.name for t in op.inputs}
     found = [_with_last(x, depth) for x in loads if ex.variables(x.index[-1]) & taps and x.tensor in inputs]

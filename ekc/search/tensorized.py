@@ -59,6 +59,12 @@ def tensorized(op: Operator, chain: Chain, prefix: str, limits: Limits) -> list[
     return found
 
 
+def depth_of(op: Operator, compute: Compute) -> Axis | None:
+    """The axis that products of a warp are summed along; None where a compute is no contraction for them."""
+    roles = _roles(op, compute)
+    return roles[0].depth if roles else None
+
+
 def _roles(op: Operator, compute: Compute) -> list[_Roles]:
     """Who is what: with the outputs of each factor as one, where it has several, and with the largest."""
     factors = ex.factors(compute.body)

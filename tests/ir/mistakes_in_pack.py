@@ -58,6 +58,13 @@ PACK_MISTAKES: dict[str, Case] = {
         "a step taken",
         "pack first",
     ),
+    "pack late and as it is": (
+        lambda: product().bind("i", "block.x").pack("A", (0, 1)),
+        "pack",
+        "loops of C to be as they were",
+        "a step taken",
+        "pack first",
+    ),
     "pack inlined into": (
         lambda: chain().compute_inline("T").pack(chain().op.inputs[0].name, (1, 0)),
         "pack",
@@ -67,6 +74,13 @@ PACK_MISTAKES: dict[str, Case] = {
     ),
     "pack tf32": (
         lambda: Schedule(o.matmul(4, 4, 8, dtype="tf32")).pack("A", (1, 0)),
+        "pack",
+        "a tensor of tf32 stored",
+        "tf32 is only read",
+        "leave it out",
+    ),
+    "pack tf32 as it is": (
+        lambda: Schedule(o.matmul(4, 4, 8, dtype="tf32")).pack("A", (0, 1)),
         "pack",
         "a tensor of tf32 stored",
         "tf32 is only read",

@@ -13,6 +13,7 @@ import ekc.ir.operators as o
 from ekc.ir.agreement import random_inputs
 from ekc.ir.expected import Expected, Right, everything
 from ekc.ir.operator import Operator
+from ekc.ir.schedule import Schedule
 
 TERMS = 2048
 
@@ -59,6 +60,19 @@ def test_slack_covers_rounding_and_no_slip(name: str) -> None:
         slipped = in_float32(summed_in_float32(op) * np.float32(1.01) + np.float32(0.3)).astype(np.float64)
     assert np.abs(rounded - found.value).max() <= found.slack
     assert np.abs(slipped - found.value).max() > found.slack
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_packing_factors_excuses_no_error_more(dtype: str) -> None:
+    op = o.conv2d(1, 16, 6, 6, out_channels=8, kernel=3, dtype=dtype)
+    plain = Expected(op, random_inputs(op))
+    packed = plain.over(Schedule(op).pack("X", (0, 2, 3, 1)).pack("W", (0, 2, 3, 1)).program.op)
+    assert [packed.tensor(c.output.name).slack for c in packed.op.computes] == [0, 0, plain.tensor("Y").slack]
+
+
+def test_a_sum_that_is_stored_by_its_copy_is_rounded_there() -> None:
+    op = o.matmul(8, 8, 64, dtype="float16").epilogue(lambda c: c)
+    assert right(op).slack > np.abs(right(op).value).max() * 2.0**-11
 
 
 def test_a_tensor_held_in_registers_is_not_rounded_to_its_dtype() -> None:

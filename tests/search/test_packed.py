@@ -30,6 +30,10 @@ CASES: dict[str, tuple[ekc.Operator, tuple[Pack, ...]]] = {
         ekc.einsum("akt,kct->ac", (64, 32, 9), (32, 64, 9), dtype="float16"),
         (Pack("A", (0, 2, 1)), Pack("B", (1, 2, 0))),
     ),
+    "fewer channels than taps": (
+        ekc.conv2d(1, 3, 14, 14, out_channels=64, kernel=7, padding=3, dtype="float16"),
+        (IMAGE, WEIGHTS),
+    ),
     "channels last": (ekc.conv2d(1, 32, 14, 14, dtype="float16", layout="NHWC", **CONV), ()),
     "no window": (ekc.conv2d(1, 32, 14, 14, out_channels=64, kernel=1, dtype="float16"), ()),
     "only a row of taps": (
@@ -56,6 +60,21 @@ def test_what_is_packed_follows_from_the_expression(name: str) -> None:
 def test_a_target_without_tensor_cores_packs_nothing() -> None:
     op, _ = CASES["channels first"]
     assert not [s for s in structures(op, Limits(tensor_cores=False)) if "packed" in s.name]
+
+
+def test_nothing_is_packed_for_a_sum_that_is_not_on_tensor_cores_beside_one_that_is() -> None:
+    first, _ = CASES["channels first"]
+    both = first.then(
+        "Z",
+        axes={"zo": 64, "zp": 14, "zq": 14},
+        reduce={"zc": 64},
+        inputs={"V": (64, 64)},
+        body=lambda Y, V, zo, zp, zq, zc: Y[0, zc, zp, zq] * V[zo, zc],
+        dtype="float16",
+    )
+    found = [s for s in structures(both, Limits()) if s.name.startswith("packed ")]
+    assert found
+    assert all("Y/tensor" in s.name for s in found)
 
 
 def test_packed_structures_leave_the_others_as_they_were() -> None:

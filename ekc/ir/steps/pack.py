@@ -44,7 +44,6 @@ class Pack(Step):
     def apply(self, program: Program) -> Program:
         """See the class."""
         spec = self._input(program)
-        self._orders(spec)
         if spec.dtype.name not in dtype_of(spec.dtype.accumulator).storable:
             raise self._refused(
                 f"a tensor of {spec.dtype} stored", f"{spec.dtype} is only read", "leave it out"
@@ -57,13 +56,14 @@ class Pack(Step):
                     "a step taken on them",
                     "pack first",
                 )
+        self._orders(spec)
         op = packed(program.op, self.tensor, self.order)
         new = initial(op).nests
         of = {n.output.name: n for n in new}
         copy = next(n for n in new if n.output.name not in program.op.tensors)
         nests = []
         for nest in program.nests:
-            if readers and nest is readers[0]:
+            if nest is readers[0]:
                 nests.append(copy)
             nests.append(of[nest.output.name] if nest in readers else nest)
         return Program(op, tuple(nests), program.checks)
