@@ -20,8 +20,8 @@ PACK_MISTAKES: dict[str, Case] = {
         lambda: chain().pack("T", (1, 0)),
         "pack",
         "an input called 'T'",
-        "those read: ",
-        "'.*'",
+        "those read: X, B",
+        "'[XB]'",
     ),
     "pack as it is": (
         lambda: product().pack("A", (0, 1)),
