@@ -31,9 +31,7 @@ FLYING: dict[str, tuple[Operator, int]] = {
 
 def flying(op: Operator) -> list[int]:
     return [
-        i
-        for i, s in enumerate(structures(op, A100))
-        if s.name.endswith("flying") and "tensor" not in s.name
+        i for i, s in enumerate(structures(op, A100)) if s.name.endswith("flying") and "tensor" not in s.name
     ]
 
 
