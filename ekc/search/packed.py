@@ -2,7 +2,7 @@
 
 A product of a warp wants each factor's depth, or its own axis, side by side in memory. Where a window moves
 over the last dimension, as in an image stored channels first, neither lies so, and elements come one by one.
-A copy in another order costs one launch and is read once for every tap of the window.
+A copy in another order costs a launch for each factor; that of the image is read again for every tap.
 """
 
 from __future__ import annotations
