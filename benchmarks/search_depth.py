@@ -22,7 +22,7 @@ import math
 import os
 import platform
 import statistics
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ from ekc.search.records import RecordStore
 from ekc.search.run import Run
 from ekc.search.space import Space
 from ekc.search.task import ScheduleTask
+from ekc.search.workers import hired
 
 TARGET = "a100"
 BAR = 1.01
@@ -111,7 +112,7 @@ def _draws(breeder: Breeder, count: int) -> Population:
 def depth(name: str, asked: argparse.Namespace) -> dict[str, Any]:
     """The line of one operator. Latencies in seconds."""
     op, file = OPERATORS[name](), asked.records / f"{''.join(c if c.isalnum() else '-' for c in name)}.db"
-    with RecordStore(file) as store, ThreadPoolExecutor(os.cpu_count()) as workers:
+    with RecordStore(file) as store, hired(devices.open(TARGET), asked.long) as workers:
         seeds = range(asked.seed, asked.seed + asked.seeds)
         runs = [run(op, store, workers, asked.trials, seed) for seed in seeds]
         longer = run(op, store, workers, asked.long, asked.seed)

@@ -27,6 +27,7 @@ import numpy as np
 import ekc
 from ekc import devices
 from ekc.devices.base import Conditions, Interval, Metering, Timing
+from ekc.devices.cuda.remote import Remote
 from ekc.search.breeding import Breeder
 from ekc.search.candidate import Candidate
 from ekc.search.measuring import Bench
@@ -36,6 +37,7 @@ from ekc.search.records import RecordStore
 from ekc.search.rounds import population_size
 from ekc.search.space import Space
 from ekc.search.task import ScheduleTask
+from ekc.search.workers import breeder
 
 BAR = 100_000.0
 """Candidates a second on 2 cores that the project asks for."""
@@ -53,17 +55,18 @@ MADE_UP = Conditions("a100", True, "made up", "", "", 0.0, 0.0, (), "made up", e
 class Stopwatch:
     """A task whose analysis and scoring are timed, and which counts the structures it scored."""
 
-    def __init__(self, store: RecordStore, workers: ThreadPoolExecutor, seed: int) -> None:
+    def __init__(
+        self, store: RecordStore, workers: ThreadPoolExecutor, worker: Remote | None, seed: int
+    ) -> None:
         op = ekc.matmul(1024, 1024, 1024)
         device, self.random = devices.open("a100"), np.random.default_rng(seed)
-        self.space = Space(op, device.limits)
+        self.space = Space(op, device.limits, worker=worker)
         wish = Wish(DEFAULT, "energy", 0.05, False, seed, None)
         self.task = ScheduleTask(self.space, Bench(device, store), workers, wish, lambda done, text: None)
         self.device = device
         self._train()
         self.reset()
-        analyses = self.space.analyses
-        self.space.analyses = self._timed("analysis", lambda some: list(analyses(some)))  # type: ignore[method-assign]
+        self.space.seen = self._timed("analysis", self.space.seen)  # type: ignore[method-assign]
 
     def _train(self) -> None:
         drawn, _ = self.space.repair(self.random, self.space.draw(self.random, 2 * TRAINED_ON))
@@ -130,8 +133,8 @@ def measure(watch: Stopwatch, seconds: float, population: int) -> dict[str, Any]
             zip((s.name for s in watch.space.structures), by_structure.tolist(), strict=True)
         ),
         "share_of_time": {
-            "analysis": analysis,
-            "features, beliefs, improvement": scoring,
+            "analysis, features": analysis,
+            "beliefs, improvement": scoring,
             "breeding and repair": 1.0 - analysis - scoring,
         },
         "bar": {"candidates_per_s": BAR, "structures_scored": STRUCTURES_BAR},
@@ -165,11 +168,21 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--aside",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="a second process breeds, as in a tuning run where there is a second core",
+    )
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--population", type=int, nargs="+", default=list(POPULATIONS))
     arguments = parser.parse_args()
-    with RecordStore(None) as store, ThreadPoolExecutor(1) as workers:
-        watch = Stopwatch(store, workers, arguments.seed)
+    with (
+        RecordStore(None) as store,
+        ThreadPoolExecutor(1) as workers,
+        breeder(DEFAULT if arguments.aside else 0) as worker,
+    ):
+        watch = Stopwatch(store, workers, worker, arguments.seed)
         rows = [measure(watch, arguments.seconds, population) for population in arguments.population]
     print(
         f"ekc {ekc.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from ekc.devices.base import Peaks
 from ekc.search import prior
+from ekc.search.breeding import Genetics
 from ekc.search.features import NAMES, features
 from ekc.search.population import Population
-from ekc.search.schedules import Schedules
 
 Figures = Mapping[str, NDArray[np.float64]]
 """Quantities of an analysis by name, one value a schedule."""
@@ -42,7 +42,7 @@ class Analysed:
             getattr(self, f.name)[rows] = getattr(own, f.name)
 
 
-def _room(rows: int) -> Analysed:
+def room(rows: int) -> Analysed:
     """For so many rows, of which nothing is said yet."""
     return Analysed(np.empty((rows, len(NAMES)), np.float32), np.empty(rows), np.empty(rows))
 
@@ -53,13 +53,13 @@ def analysed(figures: Figures, peaks: Peaks) -> Analysed:
 
 
 class Memory:
-    """The analysis of genomes of a space; of those analysed last, without doing it again."""
+    """What the models see of genomes of a space; of those seen last, without analysing them again."""
 
-    def __init__(self, space: Schedules, see: Callable[[Figures], Analysed]) -> None:
-        """`see`: what the models see of an analysis, such as `analysed` for some peaks."""
+    def __init__(self, space: Genetics, see: Callable[[Population], Analysed]) -> None:
+        """`see`: what they see of a population, such as `space.seen` for some peaks."""
         self.space, self.see = space, see
         self._keys = np.zeros(REMEMBERED, dtype=np.int64)
-        self._known = _room(REMEMBERED)
+        self._known = room(REMEMBERED)
         self._places = np.zeros(_SLOTS, dtype=np.int32)
         """Where a genome is kept, by the low bits of its key; of two with the same, the last."""
         self._next = 0
@@ -77,9 +77,7 @@ class Memory:
         return found
 
     def _analysed(self, population: Population, keys: NDArray[np.int64]) -> Analysed:
-        fresh = _room(len(population))
-        for rows, figures in self.space.analyses(population):
-            fresh.put(rows, self.see(figures))
+        fresh = self.see(population)
         self._keep(keys, fresh)
         return fresh
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ekc.search.gaussian import GaussianProcess
 from ekc.search.model import MIN_ROWS, ResidualModel
+from ekc.search.threads import predictors
 
 Array = NDArray[np.float64]
 
@@ -75,9 +76,9 @@ class Belief:
         """(mean, spread) of the log of the figure."""
         if not self.ready:
             return np.log(priors), np.full(len(priors), UNSURE)
-        trees = np.log(self.trees.predict(rows, priors))
+        guess = predictors().submit(self.trees.predict, rows, priors)
         mean, spread = self.process.predict(rows.astype(np.float64))
-        mean = mean + np.log(priors)
+        mean, trees = mean + np.log(priors), np.log(guess.result())
         both = self.tree_share * trees + (1 - self.tree_share) * mean
         return both, np.sqrt(spread**2 + ((trees - mean) / 2) ** 2)
 

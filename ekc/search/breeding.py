@@ -95,15 +95,15 @@ class Breeder:
 
     def _children(self, parents: Population, scores: NDArray[np.float64]) -> Population:
         crossed, mutated = int(self.size * CROSSED), int(self.size * MUTATED)
-        a, b = self._pick(scores, crossed), self._pick(scores, crossed)
+        order = np.argsort(scores, kind="stable")
+        a, b = self._pick(order, crossed), self._pick(order, crossed)
         mixed = self.space.cross(self.random, parents[a], parents[b]) if self.crossing else parents[a]
         children = self.space.mutate(self.random, mixed)
-        changed = self.space.mutate(self.random, parents[self._pick(scores, mutated)])
+        changed = self.space.mutate(self.random, parents[self._pick(order, mutated)])
         return children + changed + self.space.draw(self.random, self.size - crossed - mutated)
 
-    def _pick(self, scores: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    def _pick(self, order: NDArray[np.intp], count: int) -> NDArray[np.intp]:
         """Parents by rank: the better, the likelier."""
-        order = np.argsort(scores, kind="stable")
         return order[(self.random.random(count) ** 2 * len(order)).astype(np.int64)]
 
     def _legal(self, population: Population) -> Population:

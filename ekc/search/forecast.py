@@ -63,8 +63,8 @@ def forecast(space: Space, device: Device, wish: Wish) -> Forecast:
     """Breeds and compiles a few schedules and multiplies. The random stream of the run is not touched; what
     the space records meanwhile, the run finds ready."""
     random = np.random.default_rng(0)
-    _, first_s = _bred(space, random, wish.trials)
-    legal, generation_s = _bred(space, random, wish.trials)
+    _, first_s = _bred(space, device, random, wish.trials)
+    legal, generation_s = _bred(space, device, random, wish.trials)
     rows = np.linspace(0, len(legal) - 1, min(PROBES, len(legal))).astype(int).tolist()
     times = [t for row in rows if (t := _probe(space.schedule(legal, row), device))]
     # The first probe may also start a GPU's worker, make its context and fill the inputs: once in a run.
@@ -83,12 +83,12 @@ def forecast(space: Space, device: Device, wish: Wish) -> Forecast:
     )
 
 
-def _bred(space: Space, random: np.random.Generator, trials: int) -> tuple[Population, float]:
+def _bred(space: Space, device: Device, random: np.random.Generator, trials: int) -> tuple[Population, float]:
     """Legal genomes, and the seconds that a population took to mend and to analyse."""
     drawn = space.draw(random, population_size(trials))
     began = time.perf_counter()
     legal, _ = space.repair(random, drawn)
-    space.figures(legal)
+    space.seen(legal, device.peaks)
     return legal, _since(began)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,14 +17,15 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from ekc.search.selection import best_and_even
+from ekc.search.threads import predictors
 
 Array = NDArray[np.float64]
 
 MOST_ROWS = 320
 """Rows kept: the cost of a fit grows with their cube. The best stay, and an even share of the rest."""
 FIRST_STEPS, STEPS, RATE = 60, 8, 0.1
-CHUNK, PREDICTING = 1024, 2
-"""Rows predicted at once, for their covariances to stay in cache, and threads that share the chunks."""
+CHUNK = 1024
+"""Rows predicted at once, for their covariances to stay in cache."""
 BLOCK = 64
 """Columns of a triangular matrix that are multiplied at once, by the rows that any of them has."""
 _JITTER, _LEAST_APART = 1e-5, 1e-12
@@ -82,8 +82,8 @@ class GaussianProcess:
             mean[chunk] = across @ self._known.weights
             known[chunk] = _explained(across, self._known.whiten)
 
-        with _one_thread(), ThreadPoolExecutor(PREDICTING) as pool:
-            list(pool.map(predict, range(0, len(rows), CHUNK)))
+        with _one_thread():
+            list(predictors().map(predict, range(0, len(rows), CHUNK)))
         left = np.maximum(math.exp(self._theta[-2]) - known, 1e-9)
         return mean * self._spread + self._mean, np.sqrt(left) * self._spread
 

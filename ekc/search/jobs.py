@@ -10,6 +10,9 @@ from typing import Any
 
 from ekc.errors import EkcError
 
+Shown = dict[str | tuple[str, type[Warning], int], int]
+"""Warnings that were shown, as `warnings` keeps them."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -27,6 +30,14 @@ class Done:
     error: Exception | None
     warnings: tuple[tuple[str, type[Warning], str, int], ...]
     """Text, category, file and line of each; it is the parent who shows them."""
+
+    def open(self, shown: Shown) -> Any:
+        """The value, or what was raised; warns of what was not yet shown."""
+        for text, category, file, line in self.warnings:
+            warnings.warn_explicit(text, category, file, line, registry=shown)
+        if self.error is not None:
+            raise self.error
+        return self.value
 
 
 def do(job: Job) -> Done:

@@ -18,8 +18,6 @@ MIN_ROWS = 8
 LEAST_WEIGHT = 0.1
 """Of the worst rows: trees that do not see them at all believe that all is good."""
 ROUNDS = 120
-PREDICTING = 2
-"""Threads that predict a population; a fit of few rows has no use for a second."""
 PARAMETERS = {
     "objective": "reg:squarederror",
     "max_depth": 5,
@@ -79,7 +77,6 @@ class ResidualModel:
             "base_score": float(np.average(self._targets(), weights=weight)),
         }
         self._booster = xgb.train(parameters, data, num_boost_round=ROUNDS)
-        self._booster.set_param({"nthread": PREDICTING})
 
     def _targets(self) -> NDArray[np.float64]:
         return np.asarray(np.log(np.array(self._values) / np.array(self._priors)))

@@ -73,18 +73,16 @@ class WhilePaying:
             self._begun_j = self.task.bench.spent.joules
         if not (self.task.learner.latency.ready and self.task.working):
             return self.task.measure(fresh, number)
-        promised, before = self._promise(batch), self._best_score()
+        promised, before = self._promise(batch), self.task.standing.scores.min()
         self._decide(promised, len(fresh))
         if self.stopped:
             return []
         figures = self.task.measure(fresh, number)
         self._promised += promised
         # Where the device has failed all it had timed, nothing was had.
-        self._had += max(math.log(before / self._best_score()), 0.0) if self.task.working else 0.0
+        if self.task.working:
+            self._had += max(math.log(before / self.task.standing.scores.min()), 0.0)
         return figures
-
-    def _best_score(self) -> float:
-        return min(map(self.task.score, self.task.marks))
 
     def _promise(self, batch: Sequence[Population]) -> float:
         """Sum of the expected improvements of a batch, each a share of the best score."""
@@ -109,7 +107,7 @@ class WhilePaying:
 
     def _best(self) -> float:
         """Joules (or seconds) of a call of the best schedule so far."""
-        best = min(self.task.marks, key=self.task.score)
+        best = self.task.standing.best
         return best.latency_s if self._in_seconds else best.energy_j
 
     def _cost(self, count: int) -> float:

@@ -16,6 +16,12 @@ class Population:
     structure: NDArray[np.int64]
     genes: NDArray[np.int64]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Between processes numbers travel as the least integers that hold them."""
+        return _widened, tuple(
+            a.astype(np.min_scalar_type(a.max(initial=0))) for a in (self.structure, self.genes)
+        )
+
     def __len__(self) -> int:
         return len(self.structure)
 
@@ -26,3 +32,7 @@ class Population:
         return Population(
             np.concatenate([self.structure, other.structure]), np.concatenate([self.genes, other.genes])
         )
+
+
+def _widened(structure: NDArray[Any], genes: NDArray[Any]) -> Population:
+    return Population(structure.astype(np.int64), genes.astype(np.int64))

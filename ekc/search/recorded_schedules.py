@@ -7,20 +7,21 @@ breeding still moves by small and by large steps; the models rank the whole tabl
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.base import Metering, Timing
+from ekc.devices.base import Metering, Peaks, Timing
 from ekc.devices.recording import Recorded, RecordedDevice
 from ekc.errors import DeviceError, RecordError
 from ekc.ir.analysis import analyse
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
+from ekc.search.analysed import Analysed, analysed
 from ekc.search.features import features
 from ekc.search.measuring import Bench, Failure
 from ekc.search.naive import naive
@@ -73,12 +74,9 @@ class RecordedSchedules:
         """As it was recorded."""
         return self._row(population, row).structure
 
-    def analyses(
-        self, population: Population
-    ) -> Iterator[tuple[NDArray[np.intp], dict[str, NDArray[np.float64]]]]:
-        """What the analysis of this ekc says of the rows."""
-        found = {name: values[population.genes[:, 0]] for name, values in self._figures.items()}
-        yield np.arange(len(population)), found
+    def seen(self, population: Population, peaks: Peaks) -> Analysed:
+        """What the models see of the rows, by the analysis of this ekc."""
+        return analysed({n: values[population.genes[:, 0]] for n, values in self._figures.items()}, peaks)
 
     def _row(self, population: Population, row: int) -> Recorded:
         return self.rows[int(population.genes[row, 0])]

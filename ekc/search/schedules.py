@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from ekc.devices.base import Peaks
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
+from ekc.search.analysed import Analysed
 from ekc.search.breeding import Genetics
 from ekc.search.population import Population
 
@@ -25,7 +23,5 @@ class Schedules(Genetics, Protocol):
     def structure_name(self, population: Population, row: int) -> str:
         """Which structure it has, in words."""
 
-    def analyses(
-        self, population: Population
-    ) -> Iterator[tuple[NDArray[np.intp], dict[str, NDArray[np.float64]]]]:
-        """The analysis of genomes as it comes: which rows, in no order, and every quantity of these."""
+    def seen(self, population: Population, peaks: Peaks) -> Analysed:
+        """What the models see of every genome, for a device with these peaks."""

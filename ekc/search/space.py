@@ -8,39 +8,49 @@ built for none of this; `schedule` builds them for the few that are compiled.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ekc.devices.base import Peaks
+from ekc.devices.cuda.remote import Remote
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.refusal import Refusal
 from ekc.ir.rules import checks
 from ekc.ir.schedule import Schedule
+from ekc.search.analysed import Analysed, room
+from ekc.search.aside import Aside
 from ekc.search.builder import Structure
 from ekc.search.decisions import Decision
 from ekc.search.neighbours import Moves
+from ekc.search.part import Part
 from ekc.search.population import Population
-from ekc.search.remedies import Remedy, remedy_for
 from ekc.search.structures import structures
-from ekc.search.walks import Broken, Sorted, Walks
+from ekc.search.walks import Broken
 
-CHUNK = 8192
-"""Rows analysed at once: temporaries stay in cache."""
-SAMPLE = 97
-"""Random genomes that show the walks which columns hold what."""
-REPAIR_ROUNDS = 12
-GIVEN_UP = 0.01
-"""Share of a population that is not worth another round of repair."""
+PARTS = 2
+"""As many as there are processes to work on them: this one, and one aside."""
+T = TypeVar("T")
 
 
 class Space:
     """All schedules of an operator that its structures (or those `chosen`) can express, on a target with
     these limits."""
 
-    def __init__(self, op: Operator, limits: Limits, chosen: tuple[Structure, ...] = ()) -> None:
+    def __init__(
+        self,
+        op: Operator,
+        limits: Limits,
+        chosen: tuple[Structure, ...] = (),
+        worker: Remote | None = None,
+    ) -> None:
+        """`worker`: a process that takes its part of the work, which makes no difference to what is found; it
+        knows none but the structures of the operator."""
         self.op, self.limits = op, limits
         self.structures: tuple[Structure, ...] = chosen or structures(op, limits)
         self.decisions = _by_name(self.structures)
@@ -53,17 +63,22 @@ class Space:
         self._counts = np.maximum(self.uses.sum(axis=1), 1)
         self._used = np.argsort(~self.uses, axis=1, kind="stable")
         self._moves = Moves([d.table for d in self.decisions])
-        self._remedies: dict[str, Remedy] = {}
         # Of sums of products with large odd numbers, all bits differ.
         self._odd = np.random.default_rng(0).integers(0, 2**62, len(names) + 1, dtype=np.int64) * 2 + 1
         self._position = {name: i for i, name in enumerate(names)}
-        self._tables = [
-            (hole, column, np.ascontiguousarray(d.table[:, i]))
-            for column, d in enumerate(self.decisions)
-            for i, hole in enumerate(d.holes)
-        ]
-        drawn = np.random.default_rng(0).integers(0, self.sizes, (SAMPLE, len(self.sizes)))
-        self.walks = Walks(op, self.structures, limits, self._columns(drawn))
+        self.parts = self._divided(min(PARTS, len(self.structures)))
+        self._aside: Aside | None = None
+        if worker is not None and not chosen and len(self.parts) == PARTS:
+            self._aside = Aside(worker, op, limits, PARTS - 1)
+        self._part_of = np.repeat(np.arange(len(self.parts)), [len(p.structures) for p in self.parts])
+
+    def _divided(self, count: int) -> tuple[Part, ...]:
+        """The structures in so many runs of neighbours, which share most."""
+        ends = [len(self.structures) * i // count for i in range(count + 1)]
+        return tuple(
+            Part(self.op, self.limits, self.structures[low:high], low, self.decisions)
+            for low, high in pairwise(ends)
+        )
 
     def draw(self, random: np.random.Generator, count: int) -> Population:
         """Uniform over structures, then over the table of every decision that is not eager. Not yet legal."""
@@ -106,82 +121,57 @@ class Space:
         return np.asarray(self._used[structure, random.integers(0, self._counts[structure])])
 
     def repair(self, random: np.random.Generator, population: Population) -> tuple[Population, Counter[str]]:
-        """Shrink what breaks a rule until it is legal; what stays illegal is dropped and counted by rule.
+        """Shrink what breaks a rule until it is legal; what stays illegal is dropped and counted by rule."""
+        seeds = random.integers(0, 2**63, len(self.parts)).tolist()
+        genes, legal = population.genes.copy(), np.zeros(len(population), dtype=bool)
+        dropped: Counter[str] = Counter()
+        for rows, mended in self._by_part(Part.repair, population, seeds):
+            genes[rows], legal[rows] = mended.genomes.genes, mended.legal
+            dropped += mended.dropped
+        return Population(population.structure, genes)[legal], dropped
 
-        The last few that are hard to mend are given up once nearly all are legal.
-        """
-        genes, left = population.genes.copy(), np.arange(len(population))
-        for attempt in range(REPAIR_ROUNDS + 1):
-            mended, broken = self._mend(random, Population(population.structure[left], genes[left]))
-            illegal = broken >= 0
-            left, broken = left[illegal], broken[illegal]
-            if attempt == REPAIR_ROUNDS or len(left) <= GIVEN_UP * len(population):
-                break
-            genes[left] = mended[illegal]
-        kept = np.ones(len(population), dtype=bool)
-        kept[left] = False
-        rules = list(self._remedies)
-        return Population(population.structure, genes)[kept], Counter(rules[n] for n in broken.tolist())
+    def seen(self, population: Population, peaks: Peaks) -> Analysed:
+        """What the models see of every genome, for a device with these peaks."""
+        found = room(len(population))
+        for rows, own in self._by_part(Part.seen, population, [peaks] * len(self.parts)):
+            found.put(rows, own)
+        return found
 
-    def _mend(
-        self, random: np.random.Generator, population: Population
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Genes with every broken rule eased by one remedy, and the first rule that each broke, as its number
-        among the rules met so far (-1: none)."""
-        genes, broken = population.genes.copy(), np.full(len(population), -1)
-        for found in self.broken(population):
-            self.remedy(found.rule).ease(random, genes, found.rows, found.excess)
-            first = found.rows[broken[found.rows] < 0]
-            broken[first] = list(self._remedies).index(found.rule)
-        return genes, broken
+    def _by_part(
+        self, what: Callable[[Part, Population, Any], T], population: Population, given: Sequence[Any]
+    ) -> Iterator[tuple[NDArray[np.intp], T]]:
+        """What a method of the parts says of the genomes of each, and which rows these are."""
+        shares = list(self._shares(population))
+        asked = [(own, more) for (_, own), more in zip(shares, given, strict=True)]
+        if self._aside is None:
+            found = [what(part, *own) for part, own in zip(self.parts, asked, strict=True)]
+        else:
+            found = self._aside.each(self.parts, what, asked)
+        yield from zip((rows for rows, _ in shares), found, strict=True)
+
+    def _shares(self, population: Population) -> Iterator[tuple[NDArray[np.intp], Population]]:
+        """The genomes of each part, and which rows they are."""
+        number = self._part_of[population.structure]
+        for i in range(len(self.parts)):
+            rows = np.flatnonzero(number == i)
+            yield rows, population[rows]
 
     def broken(self, population: Population) -> Iterator[Broken]:
         """Every rule that some genomes break, and which."""
-        for rows, genomes in self._sorted(population):
-            for found in self.walks.broken(genomes):
+        for part, (rows, own) in zip(self.parts, self._shares(population), strict=True):
+            for found in part.broken(own):
                 yield replace(found, rows=rows[found.rows])
-
-    def remedy(self, rule: str) -> Remedy:
-        """What can mend a rule; worked out once."""
-        if rule not in self._remedies:
-            self._remedies[rule] = remedy_for(rule, self.decisions)
-        return self._remedies[rule]
 
     def figures(self, population: Population) -> dict[str, NDArray[np.float64]]:
         """The analysis of every genome, by quantity."""
         out: dict[str, NDArray[np.float64]] = {}
-        for rows, in_order in self.analyses(population):
-            for name, column in in_order.items():
-                if name not in out:
-                    out[name] = np.zeros(len(population))
-                out[name][rows] = column
+        for part, (rows, own) in zip(self.parts, self._shares(population), strict=True):
+            for some, in_order in part.analyses(own):
+                for name, column in in_order.items():
+                    if name not in out:
+                        out[name] = np.zeros(len(population))
+                    out[name][rows[some]] = column
         return out
-
-    def analyses(
-        self, population: Population
-    ) -> Iterator[tuple[NDArray[np.intp], dict[str, NDArray[np.float64]]]]:
-        """The analysis of genomes as it comes: which rows, in no order, and every quantity of these."""
-        for rows, genomes in self._sorted(population):
-            in_order: dict[str, NDArray[np.float64]] = {}
-            for name, part, values in self.walks.figures(genomes):
-                if name not in in_order:
-                    in_order[name] = np.zeros(len(rows))
-                in_order[name][part] = values
-            yield rows, in_order
-
-    def _sorted(self, population: Population) -> Iterator[tuple[NDArray[np.intp], Sorted]]:
-        """Chunks of genomes sorted by structure, and which rows of the population they are."""
-        for start in range(0, len(population), CHUNK):
-            # Numbers of 16 bits are sorted by counting.
-            structure = population.structure[start : start + CHUNK].astype(np.int16)
-            rows = start + np.argsort(structure, kind="stable")
-            counts = np.bincount(structure, minlength=len(self.structures))
-            yield rows, Sorted([0, *np.cumsum(counts).tolist()], self._columns(population.genes[rows]))
-
-    def _columns(self, genes: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-        """What genes put into the holes."""
-        by_column = np.ascontiguousarray(genes.T)
-        return {hole: table.take(by_column[column]) for hole, column, table in self._tables}
 
     def values(self, population: Population, row: int) -> dict[str, int]:
         """The decisions of one genome as plain numbers, by hole name."""
@@ -204,7 +194,9 @@ class Space:
 
     def refusals(self, population: Population, row: int) -> Iterator[Refusal]:
         """Why one genome is not legal."""
-        program = self.walks.program(int(population.structure[row]), self.values(population, row))
+        structure = int(population.structure[row])
+        part = self.parts[self._part_of[structure]]
+        program = part.walks.program(structure - part.first, self.values(population, row))
         for check in checks(program, self.limits):
             refusal = check.refusal()
             if refusal is not None:

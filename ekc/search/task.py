@@ -16,26 +16,24 @@ from ekc.devices.digest import digest_of_text
 from ekc.errors import EkcError
 from ekc.ir.analysis import analyse
 from ekc.ir.schedule import Schedule
-from ekc.search.analysed import Analysed, Figures, Memory, analysed
+from ekc.search.analysed import Analysed, Memory, analysed
 from ekc.search.belief import improvement
 from ekc.search.candidate import Candidate
 from ekc.search.learner import Learner
 from ekc.search.lessons import Lessons
 from ekc.search.measuring import LABEL_WINDOW_S, Bench, Failure
 from ekc.search.method import OURS, Method
-from ekc.search.objective import merit
 from ekc.search.options import Wish
 from ekc.search.population import Population
 from ekc.search.progress import Progress
 from ekc.search.schedules import Schedules
+from ekc.search.standing import Standing
 
 Array = NDArray[np.float64]
 
 METERED_PER_RUN = 16
 """Metering comes about so many times in a run."""
 FEWEST_TO_METER, MOST_TO_METER = 4, 64
-TOO_SLOW = 2
-"""Power of how much slower than allowed a kernel is, by which its objective counts as larger."""
 
 
 class ScheduleTask:
@@ -55,7 +53,7 @@ class ScheduleTask:
         self.device = bench.device
         self.method, self.lessons = method, lessons
         self.learner = Learner(self.device.peaks, wish.seed, wish.max_slowdown, self.method)
-        self.memory = Memory(space, self._seen)
+        self.memory = Memory(space, lambda some: self._informed(space.seen(some, self.device.peaks)))
         self.candidates: list[Candidate] = []
         self.late = False
         self._tried: set[str] = set()
@@ -89,15 +87,15 @@ class ScheduleTask:
 
     def candidate(self, schedule: Schedule, structure: str, number: int) -> Candidate:
         """A schedule with what its analysis says, aimed at the device."""
-        seen = self._seen(analyse(schedule.program, self.device.limits))
+        figures = analyse(schedule.program, self.device.limits)
+        seen = self._informed(analysed(figures, self.device.peaks))
         expected = float(seen.latency_s[0]), float(seen.power_w[0])
         made = Candidate(schedule, structure, seen.features[0], *expected, number)
         made.aim(self.device.arch, self.device.limits)
         return made
 
-    def _seen(self, figures: Figures) -> Analysed:
-        """What the models see of an analysis; after a warm start, with a prior that knows other operators."""
-        seen = analysed(figures, self.device.peaks)
+    def _informed(self, seen: Analysed) -> Analysed:
+        """After a warm start with a prior that knows other operators."""
         return seen if self.lessons is None else self.lessons.informed(seen)
 
     def promise(self, population: Population) -> NDArray[np.float64]:
@@ -115,37 +113,21 @@ class ScheduleTask:
         return self._of_both(*expected), self._of_latency(*expected)
 
     def _of_latency(self, mean: Array, spread: Array, *_: Array) -> Array:
-        return _promise(mean, spread, np.array([c.latency_s for c in self.working]))
+        return _promise(mean, spread, self.standing.latencies_s)
 
     def _of_both(self, mean: Array, spread: Array, power: Array, power_spread: Array) -> Array:
-        low, high = (self._score(np.exp(x), np.exp(power)) for x in (mean, mean + spread))
-        marks = self.marks
-        seen = self._score(np.array([c.latency_s for c in marks]), np.array([c.power_w for c in marks]))
-        return _promise(np.log(low), np.hypot(np.log(high / low), power_spread), seen)
+        standing, watts = self.standing, np.exp(power)
+        low, high = (standing.score(np.exp(x), watts) for x in (mean, mean + spread))
+        return _promise(np.log(low), np.hypot(np.log(high / low), power_spread), standing.scores)
 
     def likeness(self, population: Population) -> NDArray[np.float64]:
         """To the latency's belief."""
         return self.learner.latency.likeness(self.memory.of(population).features)
 
     @property
-    def marks(self) -> list[Candidate]:
-        """What is to be beaten: the metered, if any are, for the luckiest prediction would be no mark."""
-        working = self.working
-        return [c for c in working if c.metered] or working
-
-    def score(self, c: Candidate) -> float:
-        """What the rounds make small."""
-        return float(self._score(c.latency_s, c.power_w))
-
-    def _score(
-        self, latency_s: NDArray[np.float64] | float, watts: NDArray[np.float64] | float
-    ) -> NDArray[np.float64]:
-        """The objective, and dearer by `TOO_SLOW` for what is too slow to win."""
-        asked = merit(self.wish.objective, latency_s, latency_s * watts)
-        # What failed after it was timed is no longer the fastest.
-        fastest = min((c.latency_s for c in self.working), default=math.inf)
-        limit = (1 + self.wish.max_slowdown) * fastest
-        return np.asarray(asked * np.maximum(latency_s / limit, 1.0) ** TOO_SLOW)
+    def standing(self) -> Standing:
+        """What is to be beaten now."""
+        return Standing(self.wish, self.working)
 
     @property
     def working(self) -> list[Candidate]:

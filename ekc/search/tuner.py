@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ekc import devices
 from ekc.devices.base import Device
+from ekc.devices.cuda.remote import Remote
 from ekc.devices.recording import RecordedDevice
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
@@ -31,7 +32,7 @@ from ekc.search.run import Run
 from ekc.search.schedules import Schedules
 from ekc.search.space import Space
 from ekc.search.warm_start import learned_from
-from ekc.search.workers import hired
+from ekc.search.workers import breeder, hired
 
 
 def tune(
@@ -79,7 +80,8 @@ def tune(
     wish = Wish(trials, objective, max_slowdown, clocks == "search", seed, time_budget_s, calls)
     device = devices.open(target)
     with ExitStack() as stack:
-        space, bench, outlook = _prepared(stack, op, device, wish, records)
+        worker = stack.enter_context(breeder(trials, executor))
+        space, bench, outlook = _prepared(stack, op, device, wish, records, worker)
         taught, told = (None, "") if warm_start is None else learned_from(warm_start, op, device, seed)
         if progress:
             announce(outlook())
@@ -90,7 +92,12 @@ def tune(
 
 
 def _prepared(
-    stack: ExitStack, op: Operator, device: Device, wish: Wish, records: str | Path | None
+    stack: ExitStack,
+    op: Operator,
+    device: Device,
+    wish: Wish,
+    records: str | Path | None,
+    worker: Remote | None,
 ) -> tuple[Schedules, Bench, Callable[[], str]]:
     """What is searched, where its figures come from, and what to tell beforehand."""
     if isinstance(device, RecordedDevice):
@@ -98,6 +105,6 @@ def _prepared(
             raise InvalidInput(f"records: {device.label} is replayed, so nothing is measured; leave them out")
         recorded = recorded_schedules(op, device, wish.objective)
         return recorded, RecordedBench(device), lambda: f"replay of {len(recorded.rows)} recorded schedules"
-    space = Space(op, device.limits)
+    space = Space(op, device.limits, worker=worker)
     store = stack.enter_context(RecordStore(records))
     return space, Bench(device, store), lambda: str(forecast(space, device, wish))

@@ -74,6 +74,10 @@ class Walks:
         self.op, self.structures, self.limits = op, structures, limits
         self._sample = {hole: np.resize(column, ROWS) for hole, column in sample.items()}
 
+    def prepare(self) -> None:
+        """Record now what else the first population would wait for."""
+        assert self._tapes
+
     def program(self, structure: int, values: Mapping[str, Any]) -> Program:
         """The Program for numbers, or for vectors of them."""
         program = initial(self.op)

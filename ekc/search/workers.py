@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from ekc.devices.base import Counts, Device
 from ekc.devices.cuda.remote import Child, Remote
 from ekc.errors import DeviceError
-from ekc.search.jobs import Done, Job
+from ekc.search.jobs import Done, Job, Shown
 
 T = TypeVar("T")
 MOST = 32
@@ -28,22 +28,43 @@ MOST = 32
 FEWEST = 32
 """Trials from which on processes earn their start: it takes each about two seconds of a core to import what
 it needs, and spares the caller about a tenth of a second a trial."""
+FEWEST_TO_BREED = 128
+"""Trials from which on a process that breeds earns its start: populations are large enough then."""
 HUNG_S = 600.0
 """A job that takes longer is given up, and its process with it."""
+
+
+@contextmanager
+def breeder(trials: int, executor: Executor | None = None) -> Iterator[Remote | None]:
+    """A process that breeds beside this one in a run of so many trials; None where it would not help, and
+    where an executor of the caller's own says who works."""
+    ours = executor is None or isinstance(executor, Processes)
+    if trials < FEWEST_TO_BREED or _cores() < 2 or not ours:
+        yield None
+        return
+    remote = Remote("the process that breeds", partial(Child, 0, "ekc.search.worker"))
+    try:
+        yield remote
+    finally:
+        remote.close()
 
 
 @contextmanager
 def hired(device: Device, trials: int, number: int | None = None) -> Iterator[Executor]:
     """So many workers (as many as there are cores, `MOST` at most) for a run of so many trials on a device,
     processes if they help; what still waits when the run ends is not compiled."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    number = min(number or cores, MOST)
+    number = min(number or _cores(), MOST)
     apart = isinstance(device, Counts) and number > 1 and trials >= FEWEST
     workers = Processes(number) if apart else ThreadPoolExecutor(number, "ekc-compile")
     try:
         yield workers
     finally:
         workers.shutdown(cancel_futures=True)
+
+
+def _cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Processes(ThreadPoolExecutor):
@@ -54,8 +75,8 @@ class Processes(ThreadPoolExecutor):
         super().__init__(number, "ekc-worker")
         self._own = threading.local()
         self._hired: list[Remote] = []
-        self._shown: dict[str | tuple[str, type[Warning], int], int] = {}
-        """Warnings that were shown: each worker has them anew."""
+        self._shown: Shown = {}
+        """Each worker has its warnings anew."""
         for _ in range(number):
             # They import while the run thinks about what to compile.
             self.submit(_ready)
@@ -71,11 +92,7 @@ class Processes(ThreadPoolExecutor):
             # The latter where no more processes, files or descriptors are to be had.
             warnings.warn(f"{problem}; what it was to do is left to the caller", RuntimeWarning, stacklevel=1)
             raise BrokenExecutor(str(problem)) from problem
-        for text, category, file, line in done.warnings:
-            warnings.warn_explicit(text, category, file, line, registry=self._shown)
-        if done.error is not None:
-            raise done.error
-        value: T = done.value
+        value: T = done.open(self._shown)
         return value
 
     def _remote(self) -> Remote:

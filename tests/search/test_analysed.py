@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import fields
 from functools import partial
 
@@ -19,17 +18,18 @@ from tests.search.test_power import PEAKS
 def _asked(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many genomes are analysed, call by call."""
     counts: list[int] = []
-    analyses = memory.space.analyses
+    see = memory.see
 
-    def counting(population: Population) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+    def counting(population: Population) -> Analysed:
         counts.append(len(population))
-        return analyses(population)
+        return see(population)
 
-    monkeypatch.setattr(memory.space, "analyses", counting)
+    monkeypatch.setattr(memory, "see", counting)
     return counts
 
 
-see = partial(analysed, peaks=PEAKS)
+def _memory() -> Memory:
+    return Memory(space("matmul"), partial(space("matmul").seen, peaks=PEAKS))
 
 
 def _same(memory: Memory, population: Population) -> None:
@@ -40,7 +40,7 @@ def _same(memory: Memory, population: Population) -> None:
 
 
 def test_what_was_analysed_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory, everyone = Memory(space("matmul"), see), legal("matmul", 200)
+    memory, everyone = _memory(), legal("matmul", 200)
     _same(memory, everyone[:120])
     _same(memory, everyone[::-1])
     counts = _asked(memory, monkeypatch)
@@ -53,13 +53,13 @@ def test_what_was_analysed_is_remembered(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_small_memory_forgets_and_stays_right(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REMEMBERED", 64)
-    memory, everyone = Memory(space("matmul"), see), legal("matmul", 200)
+    memory, everyone = _memory(), legal("matmul", 200)
     for rows in (everyone[:50], everyone[30:80], everyone, everyone[150:], everyone[:100]):
         _same(memory, rows)
 
 
 def test_the_first_genome_of_all_is_not_taken_as_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = Memory(space("matmul"), see)
+    memory = _memory()
     counts = _asked(memory, monkeypatch)
     least = Population(np.zeros(1, np.int64), np.zeros((1, len(space("matmul").sizes)), np.int64))
     memory.of(least)

@@ -29,10 +29,10 @@ class Stub:
         self.best_score = 1.0
 
     working = property(lambda self: self.candidates)
-    marks = working
 
-    def score(self, candidate: Any) -> float:
-        return self.best_score
+    @property
+    def standing(self) -> Any:
+        return SimpleNamespace(scores=np.array([self.best_score]), best=self.candidates[0])
 
     def make(self, population: Population, row: int, number: int) -> Any:
         return SimpleNamespace(latency_s=0.25, energy_j=ENERGY_J)

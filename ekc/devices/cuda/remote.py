@@ -12,8 +12,8 @@ import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -114,21 +114,34 @@ class Remote:
     def __init__(self, name: str, hire: Callable[[], Hand], patience: Patience | None = None) -> None:
         self.name, self._hire, self.patience = name, hire, patience or Patience()
         self._hands: list[Hand] = []
+        self._limit = 0.0
         # Not a method: that would keep this object alive, and the worker with it.
         self._finalizer = weakref.finalize(self, _dismiss, self._hands)
 
     def ask(self, request: Any, seconds: float | None = None) -> Any:
         """The reply. Raises `DeviceError` when the driver refuses, the worker hangs or dies."""
-        limit = self.patience.of(request) if seconds is None else seconds
+        self.post(request, seconds)
+        return self.reply()
+
+    def post(self, request: Any, seconds: float | None = None) -> None:
+        """Send a request, whose reply is to be fetched before the next."""
+        self._limit = self.patience.of(request) if seconds is None else seconds
         if not self._hands:
             self._hands.append(self._hire())
-            limit += self.patience.start
-        hand = self._hands[0]
+            self._limit += self.patience.start
+        # A worker that ended since can still be read: what it said last is the reason.
+        with self._or_none(), suppress(OSError):
+            self._hands[0].connection.send(request)
+
+    def reply(self) -> Any:
+        """To what was posted; see `ask`."""
+        with self._or_none():
+            return self._reply(self._hands[0], self._limit)
+
+    @contextmanager
+    def _or_none(self) -> Iterator[None]:
         try:
-            # A worker that ended since can still be read: what it said last is the reason.
-            with suppress(OSError):
-                hand.connection.send(request)
-            return self._reply(hand, limit)
+            yield
         except BaseException:
             # Its answer, if one comes after Ctrl-C, must not be taken for that to the next question.
             _dismiss(self._hands)
