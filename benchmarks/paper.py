@@ -5,8 +5,9 @@
 Matrix products, matrix-vector products and convolutions on the simulated a100 and rtx4090. Every variant
 of the search starts from the same seeds. "metering" is what a real meter would take, window, warm-up and
 idle reading, counted also where a figure is on file already: virtual seconds. "search" is CPU time of the
-thread that breeds, learns and chooses; compiling and measuring, which variants share through a record file,
-are left out. A run that was stopped goes on where it stood: finished runs are kept beside the record files.
+thread that breeds, learns and chooses; threads that predict beside it are left out, and compiling and
+measuring, which variants share through a record file. A run that was stopped goes on where it stood:
+finished runs are kept beside the record files.
 """
 
 from __future__ import annotations

@@ -62,7 +62,8 @@ def tune(
     file; figures on file are not measured again, so an interrupted run resumes by running again.
     time_budget_s: seconds after which the run ends with the best so far. start: schedules to try
     first. executor: any concurrent.futures Executor for compiling (default: a worker per core, 32 at most:
-    processes for runs of 32 trials or more on simulated devices, otherwise threads). progress: say on stderr
+    processes for runs of 32 trials or more on simulated devices, otherwise threads; and from 128 trials on a
+    process that breeds half of each population, where there is a second core). progress: say on stderr
     what the run will take, then how far it is. The same seed gives the same winner for any number of workers,
     unless time ran out. warm_start: a record file (it may be that of `records`) whose measurements of other
     operators and devices are learned from before anything is measured.
