@@ -50,6 +50,11 @@ class DType:
         return not self.epsilon
 
     @property
+    def writable(self) -> bool:
+        """Whether kernels write tensors of it: tf32 is only read."""
+        return self.name in dtype_of(self.accumulator).storable
+
+    @property
     def limits(self) -> tuple[int, int]:
         """The least and the greatest value of an integer type."""
         half = 1 << (8 * self.bytes - 1)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from ekc.ir import expr as ex
-from ekc.ir.dtypes import dtype_of
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Axis, Compute, Operator
 from ekc.ir.program import initial
@@ -59,7 +58,7 @@ def _packs(op: Operator, compute: Compute, depth: Axis) -> list[Pack]:
     taps = {a.name for a in shared if a is not depth and a.extent > 1}
     inputs = {t.name for t in op.inputs}
     found = [_with_last(x, depth) for x in loads if ex.variables(x.index[-1]) & taps and x.tensor in inputs]
-    return [step for step in found if step is not None and _storable(op, step.tensor)]
+    return [step for step in found if step is not None and op.tensors[step.tensor].dtype.writable]
 
 
 def _with_last(load: ex.Load, depth: Axis) -> Pack | None:
@@ -68,9 +67,3 @@ def _with_last(load: ex.Load, depth: Axis) -> Pack | None:
     if len(along) != 1:
         return None
     return Pack(load.tensor, (*(d for d in range(len(load.index)) if d != along[0]), along[0]))
-
-
-def _storable(op: Operator, tensor: str) -> bool:
-    """Whether a copy of it can be written: tf32 is only read."""
-    dtype = op.tensors[tensor].dtype
-    return dtype.name in dtype_of(dtype.accumulator).storable

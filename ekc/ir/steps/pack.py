@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ekc.ir import expr as ex
-from ekc.ir.dtypes import dtype_of
 from ekc.ir.operator import TensorSpec
 from ekc.ir.packing import packed
 from ekc.ir.program import Nest, Program, initial
@@ -44,7 +43,7 @@ class Pack(Step):
     def apply(self, program: Program) -> Program:
         """See the class."""
         spec = self._input(program)
-        if spec.dtype.name not in dtype_of(spec.dtype.accumulator).storable:
+        if not spec.dtype.writable:
             raise self._refused(
                 f"a tensor of {spec.dtype} stored", f"{spec.dtype} is only read", "leave it out"
             )
