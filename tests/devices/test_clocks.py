@@ -83,7 +83,9 @@ def test_a_gpu_that_is_governed_is_not_touched(held: SmClocks, here: ScriptedBoa
 
 
 MEASURING = """
-import sys, time
+import signal, sys, time
+# Where the tests run in the background, a shell has Ctrl-C ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from ekc.devices import clocks
 clocks.refusal = lambda: ""
 from ekc.devices.nvml.sensors import Sensors
