@@ -37,7 +37,7 @@ from ekc.search.records import RecordStore
 from ekc.search.rounds import population_size
 from ekc.search.space import Space
 from ekc.search.task import ScheduleTask
-from ekc.search.workers import breeder
+from ekc.search.workers import aside
 
 BAR = 100_000.0
 """Candidates a second on 2 cores that the project asks for."""
@@ -180,7 +180,7 @@ def main() -> None:
     with (
         RecordStore(None) as store,
         ThreadPoolExecutor(1) as workers,
-        breeder(DEFAULT if arguments.aside else 0) as worker,
+        aside(DEFAULT if arguments.aside else 0) as worker,
     ):
         watch = Stopwatch(store, workers, worker, arguments.seed)
         rows = [measure(watch, arguments.seconds, population) for population in arguments.population]

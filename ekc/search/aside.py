@@ -18,12 +18,10 @@ from ekc.errors import DeviceError
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.serialize import operator_from_json
-from ekc.search.jobs import Done, Job, Shown
+from ekc.search.jobs import HUNG_S, Done, Job, Shown
 from ekc.search.part import Part
 
 T = TypeVar("T")
-HUNG_S = 600.0
-"""A part that takes longer is given up, and the process with it."""
 
 
 @dataclass(frozen=True)
@@ -51,15 +49,11 @@ class Aside:
         self, parts: Sequence[Part], what: Callable[..., T], given: Sequence[tuple[Any, ...]]
     ) -> list[T]:
         """What a method says of each of the parts, called with what is given for it."""
-        if self._awaited:
-            self._reply()
+        before = self._reply()
+        if before is not None:
+            before.open(self._shown)
         self._post(what, given[-1])
-        try:
-            found = [what(part, *own) for part, own in zip(parts[:-1], given, strict=False)]
-        except BaseException:
-            # Or the answer would be taken for that to the next question.
-            self._close()
-            raise
+        found = [what(part, *own) for part, own in zip(parts[:-1], given, strict=False)]
         done = self._reply()
         return [*found, what(parts[-1], *given[-1]) if done is None else done.open(self._shown)]
 
@@ -73,7 +67,7 @@ class Aside:
             self._close(problem)
 
     def _reply(self) -> Done | None:
-        """None where there is no worker, which says nothing of the genomes."""
+        """None where nothing was asked, and where the worker failed, which says nothing of the genomes."""
         if not self._awaited:
             return None
         self._awaited = False
@@ -82,13 +76,16 @@ class Aside:
         except DeviceError as problem:
             self._close(problem)
             return None
+        if isinstance(done.error, MemoryError):
+            self._close(done.error)
+            return None
         return done
 
-    def _close(self, problem: Exception | None = None) -> None:
-        self._failed, self._awaited = True, False
+    def _close(self, problem: Exception) -> None:
+        self._failed = True
         self._worker.close()
-        if problem is not None:
-            warnings.warn(f"{problem}; its part is bred here, more slowly", RuntimeWarning, stacklevel=2)
+        why = str(problem) or type(problem).__name__
+        warnings.warn(f"{why}; its part is done here, more slowly", RuntimeWarning, stacklevel=2)
 
 
 def _asked(place: Place, what: Callable[..., T], *given: Any) -> T:

@@ -14,6 +14,10 @@ Shown = dict[str | tuple[str, type[Warning], int], int]
 """Warnings that were shown, as `warnings` keeps them."""
 
 
+HUNG_S = 600.0
+"""A job whose answer takes longer is given up, and its process with it."""
+
+
 @dataclass(frozen=True)
 class Job:
     """A function, known by its module and name, and what it is called with."""

@@ -46,17 +46,21 @@ class Mended:
 
 
 class Part:
-    """The structures from number `first` on, of a space with these decisions."""
+    """One of `parts` parts of a space with these decisions: its structures `number`, `number + parts` and so
+    on, since neighbours are alike, and what is best is rarely alone."""
 
     def __init__(
         self,
         op: Operator,
         limits: Limits,
         structures: Sequence[Structure],
-        first: int,
         decisions: Sequence[Decision],
+        number: int,
+        parts: int,
     ) -> None:
-        self.structures, self.first, self._decisions = structures, first, decisions
+        """`structures`: all of the space."""
+        structures = structures[number::parts]
+        self.structures, self.number, self._parts, self._decisions = structures, number, parts, decisions
         self._remedies: dict[str, Remedy] = {}
         own = {d.name for s in structures for d in s.decisions}
         self._tables = [
@@ -137,7 +141,7 @@ class Part:
         """Chunks of genomes sorted by structure, and which rows of the population they are."""
         for start in range(0, len(population), CHUNK):
             # Numbers of 16 bits are sorted by counting.
-            structure = (population.structure[start : start + CHUNK] - self.first).astype(np.int16)
+            structure = (population.structure[start : start + CHUNK] // self._parts).astype(np.int16)
             rows = start + np.argsort(structure, kind="stable")
             counts = np.bincount(structure, minlength=len(self.structures))
             yield rows, Sorted([0, *np.cumsum(counts).tolist()], self._columns(population.genes[rows]))

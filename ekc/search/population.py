@@ -17,10 +17,8 @@ class Population:
     genes: NDArray[np.int64]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Between processes numbers travel as the least integers that hold them."""
-        return _widened, tuple(
-            a.astype(np.min_scalar_type(a.max(initial=0))) for a in (self.structure, self.genes)
-        )
+        """Between processes numbers travel in 16 bits, where these hold them."""
+        return _widened, (_narrowed(self.structure), _narrowed(self.genes))
 
     def __len__(self) -> int:
         return len(self.structure)
@@ -32,6 +30,11 @@ class Population:
         return Population(
             np.concatenate([self.structure, other.structure]), np.concatenate([self.genes, other.genes])
         )
+
+
+def _narrowed(numbers: NDArray[np.int64]) -> NDArray[Any]:
+    short = numbers.astype(np.int16)
+    return short if (short == numbers).all() else numbers
 
 
 def _widened(structure: NDArray[Any], genes: NDArray[Any]) -> Population:

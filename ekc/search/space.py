@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -31,7 +29,6 @@ from ekc.search.neighbours import Moves
 from ekc.search.part import Part
 from ekc.search.population import Population
 from ekc.search.structures import structures
-from ekc.search.walks import Broken
 
 PARTS = 2
 """As many as there are processes to work on them: this one, and one aside."""
@@ -49,8 +46,8 @@ class Space:
         chosen: tuple[Structure, ...] = (),
         worker: Remote | None = None,
     ) -> None:
-        """`worker`: a process that takes its part of the work, which makes no difference to what is found; it
-        knows none but the structures of the operator."""
+        """`worker`: a process, no other space's, that takes its part of the work, which makes no difference
+        to what is found; it knows none but the structures of the operator."""
         self.op, self.limits = op, limits
         self.structures: tuple[Structure, ...] = chosen or structures(op, limits)
         self.decisions = _by_name(self.structures)
@@ -66,19 +63,13 @@ class Space:
         # Of sums of products with large odd numbers, all bits differ.
         self._odd = np.random.default_rng(0).integers(0, 2**62, len(names) + 1, dtype=np.int64) * 2 + 1
         self._position = {name: i for i, name in enumerate(names)}
-        self.parts = self._divided(min(PARTS, len(self.structures)))
-        self._aside: Aside | None = None
-        if worker is not None and not chosen and len(self.parts) == PARTS:
-            self._aside = Aside(worker, op, limits, PARTS - 1)
-        self._part_of = np.repeat(np.arange(len(self.parts)), [len(p.structures) for p in self.parts])
-
-    def _divided(self, count: int) -> tuple[Part, ...]:
-        """The structures in so many runs of neighbours, which share most."""
-        ends = [len(self.structures) * i // count for i in range(count + 1)]
-        return tuple(
-            Part(self.op, self.limits, self.structures[low:high], low, self.decisions)
-            for low, high in pairwise(ends)
+        parts = min(PARTS, len(self.structures))
+        self.parts = tuple(
+            Part(op, limits, self.structures, self.decisions, number, parts) for number in range(parts)
         )
+        self._aside: Aside | None = None
+        if worker is not None and not chosen and parts == PARTS:
+            self._aside = Aside(worker, op, limits, PARTS - 1)
 
     def draw(self, random: np.random.Generator, count: int) -> Population:
         """Uniform over structures, then over the table of every decision that is not eager. Not yet legal."""
@@ -151,16 +142,10 @@ class Space:
 
     def _shares(self, population: Population) -> Iterator[tuple[NDArray[np.intp], Population]]:
         """The genomes of each part, and which rows they are."""
-        number = self._part_of[population.structure]
+        number = population.structure % len(self.parts)
         for i in range(len(self.parts)):
             rows = np.flatnonzero(number == i)
             yield rows, population[rows]
-
-    def broken(self, population: Population) -> Iterator[Broken]:
-        """Every rule that some genomes break, and which."""
-        for part, (rows, own) in zip(self.parts, self._shares(population), strict=True):
-            for found in part.broken(own):
-                yield replace(found, rows=rows[found.rows])
 
     def figures(self, population: Population) -> dict[str, NDArray[np.float64]]:
         """The analysis of every genome, by quantity."""
@@ -195,8 +180,8 @@ class Space:
     def refusals(self, population: Population, row: int) -> Iterator[Refusal]:
         """Why one genome is not legal."""
         structure = int(population.structure[row])
-        part = self.parts[self._part_of[structure]]
-        program = part.walks.program(structure - part.first, self.values(population, row))
+        part = self.parts[structure % len(self.parts)]
+        program = part.walks.program(structure // len(self.parts), self.values(population, row))
         for check in checks(program, self.limits):
             refusal = check.refusal()
             if refusal is not None:

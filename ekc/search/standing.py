@@ -23,7 +23,7 @@ TOO_SLOW = 2
 
 @dataclass(frozen=True, eq=False)
 class Standing:
-    """Of candidates that have a latency. Worked out once for each population that is judged by it."""
+    """Of candidates that have a latency. Worked out once for each ranking."""
 
     wish: Wish
     working: Sequence[Candidate]

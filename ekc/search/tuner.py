@@ -32,7 +32,7 @@ from ekc.search.run import Run
 from ekc.search.schedules import Schedules
 from ekc.search.space import Space
 from ekc.search.warm_start import learned_from
-from ekc.search.workers import breeder, hired
+from ekc.search.workers import aside, hired
 
 
 def tune(
@@ -63,7 +63,7 @@ def tune(
     time_budget_s: seconds after which the run ends with the best so far. start: schedules to try
     first. executor: any concurrent.futures Executor for compiling (default: a worker per core, 32 at most:
     processes for runs of 32 trials or more on simulated devices, otherwise threads; and from 128 trials on a
-    process that breeds half of each population, where there is a second core). progress: say on stderr
+    process for half of each population, where there is a second core). progress: say on stderr
     what the run will take, then how far it is. The same seed gives the same winner for any number of workers,
     unless time ran out. warm_start: a record file (it may be that of `records`) whose measurements of other
     operators and devices are learned from before anything is measured.
@@ -81,7 +81,7 @@ def tune(
     wish = Wish(trials, objective, max_slowdown, clocks == "search", seed, time_budget_s, calls)
     device = devices.open(target)
     with ExitStack() as stack:
-        worker = stack.enter_context(breeder(trials, executor))
+        worker = stack.enter_context(aside(trials, executor))
         space, bench, outlook = _prepared(stack, op, device, wish, records, worker)
         taught, told = (None, "") if warm_start is None else learned_from(warm_start, op, device, seed)
         if progress:

@@ -76,7 +76,7 @@ class Walks:
 
     def prepare(self) -> None:
         """Record now what else the first population would wait for."""
-        assert self._tapes
+        len(self._tapes)
 
     def program(self, structure: int, values: Mapping[str, Any]) -> Program:
         """The Program for numbers, or for vectors of them."""

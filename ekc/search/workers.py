@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from ekc.devices.base import Counts, Device
 from ekc.devices.cuda.remote import Child, Remote
 from ekc.errors import DeviceError
-from ekc.search.jobs import Done, Job, Shown
+from ekc.search.jobs import HUNG_S, Done, Job, Shown
 
 T = TypeVar("T")
 MOST = 32
@@ -28,21 +28,19 @@ MOST = 32
 FEWEST = 32
 """Trials from which on processes earn their start: it takes each about two seconds of a core to import what
 it needs, and spares the caller about a tenth of a second a trial."""
-FEWEST_TO_BREED = 128
-"""Trials from which on a process that breeds earns its start: populations are large enough then."""
-HUNG_S = 600.0
-"""A job that takes longer is given up, and its process with it."""
+FEWEST_ASIDE = 128
+"""Trials from which on a process for half of each population earns its start: they are large enough then."""
 
 
 @contextmanager
-def breeder(trials: int, executor: Executor | None = None) -> Iterator[Remote | None]:
-    """A process that breeds beside this one in a run of so many trials; None where it would not help, and
-    where an executor of the caller's own says who works."""
-    ours = executor is None or isinstance(executor, Processes)
-    if trials < FEWEST_TO_BREED or _cores() < 2 or not ours:
+def aside(trials: int, executor: Executor | None = None) -> Iterator[Remote | None]:
+    """A process for half of each population of a run of so many trials (`aside.py`); None where it would not
+    help, and where the `executor` is the caller's own, or told to be one alone."""
+    ours = executor is None or (isinstance(executor, Threads) and executor.number > 1)
+    if trials < FEWEST_ASIDE or _cores() < 2 or not ours:
         yield None
         return
-    remote = Remote("the process that breeds", partial(Child, 0, "ekc.search.worker"))
+    remote = Remote("the process aside", partial(Child, 0, "ekc.search.worker"))
     try:
         yield remote
     finally:
@@ -55,7 +53,7 @@ def hired(device: Device, trials: int, number: int | None = None) -> Iterator[Ex
     processes if they help; what still waits when the run ends is not compiled."""
     number = min(number or _cores(), MOST)
     apart = isinstance(device, Counts) and number > 1 and trials >= FEWEST
-    workers = Processes(number) if apart else ThreadPoolExecutor(number, "ekc-compile")
+    workers = (Processes if apart else Threads)(number)
     try:
         yield workers
     finally:
@@ -67,12 +65,20 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class Processes(ThreadPoolExecutor):
+class Threads(ThreadPoolExecutor):
+    """An executor of ours, as it is told from a caller's own."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number, "ekc-worker")
+        self.number = number
+
+
+class Processes(Threads):
     """An executor whose threads wait for a process each. A process that dies costs its job alone
     (`BrokenExecutor`); its thread hires another for the next. Functions must be known by module and name."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(number, "ekc-worker")
+        super().__init__(number)
         self._own = threading.local()
         self._hired: list[Remote] = []
         self._shown: Shown = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -11,6 +13,7 @@ import ekc.ir.operators as o
 from ekc import devices
 from ekc.ir.operator import Operator
 from ekc.search.space import Population, Space
+from ekc.search.walks import Broken
 
 LIMITS = devices.open("a100").limits
 
@@ -111,3 +114,11 @@ def legal(name: str, count: int, seed: int = 0) -> Population:
     """Random genomes, mended."""
     random = np.random.default_rng(seed)
     return space(name).repair(random, space(name).draw(random, count))[0]
+
+
+def rules_broken(name: str, population: Population) -> Iterator[Broken]:
+    """Every rule that some genomes of a space break, and which."""
+    for part in space(name).parts:
+        rows = np.flatnonzero(population.structure % len(space(name).parts) == part.number)
+        for found in part.broken(population[rows]):
+            yield replace(found, rows=rows[found.rows])

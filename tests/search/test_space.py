@@ -16,7 +16,7 @@ from ekc.ir.operator import Operator
 from ekc.ir.rules import enforce
 from ekc.ir.steps import Bind, ComputeAt
 from ekc.search.space import Population, Space
-from tests.search.spaces import ISSUE, LIMITS, OPERATORS, drawn, legal, space
+from tests.search.spaces import ISSUE, LIMITS, OPERATORS, drawn, legal, rules_broken, space
 
 ROWS = 100
 """Schedules of each operator that are held against the walk over single Programs: 1,300 in all."""
@@ -105,7 +105,7 @@ def test_a_wrong_figure_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", OPERATORS)
 def test_masks_of_a_population_say_what_explain_says_of_each(name: str) -> None:
     population, found = drawn(name, ROWS // 2, seed=5) + legal(name, ROWS // 2, seed=5), Counter[str]()
-    broken = list(space(name).broken(population))
+    broken = list(rules_broken(name, population))
     for row in range(len(population)):
         masked = {b.rule for b in broken if row in b.rows}
         refusals = list(space(name).refusals(population, row))

@@ -24,7 +24,7 @@ from ekc.search.finals import Finals
 from ekc.search.objective import OBJECTIVES
 from ekc.search.population import Population
 from ekc.search.space import Space
-from tests.search.spaces import LIMITS, drawn, legal, space
+from tests.search.spaces import LIMITS, drawn, legal, rules_broken, space
 
 WHEN = Conditions("a100", True, "made up", "", "", 0.0, 0.0, (), "made up", "0")
 
@@ -45,7 +45,7 @@ def _could_be_wider(name: str, population: Population) -> np.ndarray:
             )
             raised[~there, column] = 0
             broken = np.zeros(len(population), dtype=bool)
-            for found in space(name).broken(Population(population.structure, raised)):
+            for found in rules_broken(name, Population(population.structure, raised)):
                 broken[found.rows] = True
             could[:, column] |= there & ~broken
     return could

@@ -12,8 +12,8 @@ import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -115,6 +115,8 @@ class Remote:
         self.name, self._hire, self.patience = name, hire, patience or Patience()
         self._hands: list[Hand] = []
         self._limit = 0.0
+        self._due = False
+        """Whether an answer has been asked for and not fetched."""
         # Not a method: that would keep this object alive, and the worker with it.
         self._finalizer = weakref.finalize(self, _dismiss, self._hands)
 
@@ -124,28 +126,28 @@ class Remote:
         return self.reply()
 
     def post(self, request: Any, seconds: float | None = None) -> None:
-        """Send a request, whose reply is to be fetched before the next."""
+        """Send a request, whose reply is to be fetched before the next; `seconds` are for that reply."""
         self._limit = self.patience.of(request) if seconds is None else seconds
+        if self._due:
+            # Ctrl-C came before that answer was fetched: it must not be taken for the one to this question.
+            _dismiss(self._hands)
         if not self._hands:
             self._hands.append(self._hire())
             self._limit += self.patience.start
+        self._due = True
         # A worker that ended since can still be read: what it said last is the reason.
-        with self._or_none(), suppress(OSError):
+        with suppress(OSError):
             self._hands[0].connection.send(request)
 
     def reply(self) -> Any:
         """To what was posted; see `ask`."""
-        with self._or_none():
-            return self._reply(self._hands[0], self._limit)
-
-    @contextmanager
-    def _or_none(self) -> Iterator[None]:
         try:
-            yield
+            reply = self._reply(self._hands[0], self._limit)
         except BaseException:
-            # Its answer, if one comes after Ctrl-C, must not be taken for that to the next question.
             _dismiss(self._hands)
             raise
+        self._due = False
+        return reply
 
     def close(self) -> None:
         """End the worker."""
