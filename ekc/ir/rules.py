@@ -7,7 +7,7 @@ same functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -229,25 +229,32 @@ def _vector_checks(
     yield Check(rule, np.asanyarray(size) <= 16, size, 16, 16 // source.dtype.bytes, "bytes at once")
     own = region.segments[segment] if segment is not None else None
     stride, extent = (own.stride, own.extent) if own else (0, 1)
-    neighbours = (v == 1) | ((np.asanyarray(stride) == 1) & (np.asanyarray(extent) % v == 0))
-    yield Check(rule, neighbours, vector, extent, 1, unit, "a tile row of {} neighbours, a multiple of it")
+    beside = np.asanyarray(stride) == 1
+    neighbours, near = (v == 1) | (beside & (np.asanyarray(extent) % v == 0)), np.gcd(extent, v)
+    near = np.where(beside, near, 1)
+    yield Check(rule, neighbours, vector, extent, near, unit, "a tile row of {} neighbours, a multiple of it")
     atoms: set[Atom] = {f"#{segment}"}
     if own and own.joint:
         beside, atoms = _until_a_row_ends(source, f"#{segment}")
         whole, near = np.asanyarray(beside) % v == 0, np.gcd(beside, vector)
         yield Check(rule, whole, vector, beside, near, unit, "runs of {} neighbours, a multiple of it")
     others = [c for a, c in source.address.terms if a not in atoms] + [source.address.const]
-    aligned = v == 1
-    together: Any = True
-    for step in others:
-        together = together & (np.asanyarray(step) % v == 0)
-    yield Check(rule, aligned | together, vector, None, 1, unit, "rows that start at multiples of it")
+    together, near = _multiples(others, v)
+    yield Check(rule, (v == 1) | together, vector, None, near, unit, "rows that start at multiples of it")
     last = [g for g in source.guards if source.index and g.form is source.index[-1]]
     if last:
         row = last[0].extent
-        yield Check(
-            rule, (v == 1) | (row % v == 0), vector, row, 1, unit, "a tensor row of {}, a multiple of it"
-        )
+        whole, near = (v == 1) | (row % v == 0), np.gcd(row, v)
+        yield Check(rule, whole, vector, row, near, unit, "a tensor row of {}, a multiple of it")
+
+
+def _multiples(steps: Sequence[Extent], width: Any) -> tuple[Any, Any]:
+    """Whether all steps are multiples of a width, and the greatest part of it of which they are."""
+    every: Any = True
+    near = width
+    for step in steps:
+        every, near = every & (np.asanyarray(step) % width == 0), np.gcd(step, near)
+    return every, near
 
 
 def _until_a_row_ends(source: Access, own: str) -> tuple[Extent, set[Atom]]:
@@ -286,18 +293,10 @@ def _destination_checks(node: StageNode) -> Iterator[Check]:
     if node.buffer.fastest != node.vector_segment or node.source.dtype is not node.buffer.dtype:
         return
     v = np.asanyarray(node.staging.vector)
-    together: Any = True
-    for step in _steps(node.address, f"#{node.vector_segment}"):
-        together = together & (np.asanyarray(step) % v == 0)
-    rule = f"vector width of {node.staging.name}"
-    yield Check(
-        rule,
-        (v == 1) | together,
-        node.staging.vector,
-        "a pad that is a multiple of it",
-        1,
-        "elements at once",
-    )
+    together, near = _multiples(_steps(node.address, f"#{node.vector_segment}"), v)
+    rule, ok = f"vector width of {node.staging.name}", (v == 1) | together
+    needed = "a pad that is a multiple of it"
+    yield Check(rule, ok, node.staging.vector, None, near, "elements at once", needed)
 
 
 def _steps(address: Linear, own: str) -> list[Extent]:

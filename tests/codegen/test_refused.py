@@ -26,8 +26,8 @@ def lanes(*factors: int) -> Schedule:
     return s
 
 
-def shifted() -> Schedule:
-    op = o.compute("shifted", axes={"i": 8, "j": 8}, inputs={"X": (8, 12)}, body=lambda X, i, j: X[i, j + 1])
+def shifted(by: int) -> Schedule:
+    op = o.compute("shifted", axes={"i": 8, "j": 8}, inputs={"X": (8, 12)}, body=lambda X, i, j: X[i, j + by])
     return Schedule(op).cache_read("X", "shared", vector=4)
 
 
@@ -80,16 +80,25 @@ MISTAKES: dict[str, tuple[Callable[[], Schedule], str]] = {
     ),
     "short row": (
         lambda: matmul(k=6).cache_read("A", "shared", vector=4),
-        "vector width of A.shared: needs 4 .*a tile row of 6",
+        "vector width of A.shared: needs 4 .*a tile row of 6.* choice: 2$",
     ),
-    "off by one": (shifted, "vector width of X.shared: needs 4 .* rows"),
+    "off by one": (lambda: shifted(1), "vector width of X.shared: needs 4 .* rows .* choice: 1$"),
+    "off by two": (lambda: shifted(2), "vector width of X.shared: needs 4 .* rows .* choice: 2$"),
     "tensor row": (
         lambda: Schedule(o.matvec(8, 7)).split("k", (4,)).cache_read("x", "shared", at="k.0", vector=4),
-        "vector width of x.shared: needs 4 .*a tensor row of 7",
+        "vector width of x.shared: needs 4 .*a tensor row of 7.* choice: 1$",
+    ),
+    "even tensor row": (
+        lambda: Schedule(o.matvec(8, 6)).split("k", (4,)).cache_read("x", "shared", at="k.0", vector=4),
+        "vector width of x.shared: needs 4 .*a tensor row of 6.* choice: 2$",
     ),
     "pad": (
         lambda: matmul().cache_read("A", "shared", vector=4, pad=1),
-        "vector width of A.shared: needs 4 .*a pad",
+        "vector width of A.shared: needs 4 .*a pad .* choice: 1$",
+    ),
+    "even pad": (
+        lambda: matmul().cache_read("A", "shared", vector=4, pad=2),
+        "vector width of A.shared: needs 4 .*a pad .* choice: 2$",
     ),
     "write": (
         lambda: matmul(n=6).reorder("k", "i", "j").cache_write("C", vector=4),
