@@ -62,17 +62,17 @@ MEASURED: dict[str, dict[str, tuple[float, float, float]]] = {
     # of 240 bred schedules, and of the 80 stepped ones that the test draws.
     "bred": {
         # Sums that nobody stores are dropped; a guarded sum may be computed and thrown away.
-        "fma": (0.93, 1.0, 1.0),
+        "fma": (0.91, 1.0, 1.0),
         # Neighbours beyond one vector are joined 4 and 2 (a run of 6 is foretold as 3 times 2), and constant
         # iterations that a guard rules out are not written.
         "shared_load_requests": (0.77, 1.0, 1.34),
         "shared_load_wavefronts": (0.77, 1.0, 1.34),
         "shared_store_wavefronts": (0.98, 1.0, 1.0),
-        "global_load_requests": (0.55, 1.0, 1.14),
-        "global_store_requests": (0.98, 1.0, 1.0),
+        "global_load_requests": (0.57, 1.0, 1.13),
+        "global_store_requests": (0.97, 1.0, 1.0),
         # Lanes that a guard stops are taken off every sector alike; really whole rows of them go.
-        "global_load_sectors": (0.37, 0.89, 1.07),
-        "global_store_sectors": (0.63, 0.90, 1.0),
+        "global_load_sectors": (0.33, 0.90, 1.08),
+        "global_store_sectors": (0.57, 0.88, 1.0),
     },
     "stepped": {
         # Whole loops of these small kernels are unrolled, dropped and folded.
@@ -89,9 +89,9 @@ MEASURED: dict[str, dict[str, tuple[float, float, float]]] = {
 
 
 ERRORS = 2.5
-"""Standard errors that the share of one draw may lie off."""
-SPREAD = 1.05
-"""How far the ends of one draw may lie off: any change to the breeder draws others."""
+"""Standard errors that a share of one draw may lie off: any change to the breeder draws others."""
+BEYOND = 0.1
+"""Share beyond either end."""
 
 
 @pytest.mark.parametrize(
@@ -100,10 +100,14 @@ SPREAD = 1.05
 def test_what_the_compiler_decides_is_near(half: str, name: str) -> None:
     exact, low, high = MEASURED[half][name]
     found = ratios(half)[name]
-    allowed = ERRORS * np.sqrt(exact * (1 - exact) / len(found))
-    assert np.isclose(found, 1.0, rtol=1e-9).mean() >= exact - allowed
-    assert np.quantile(found, 0.1) >= low / SPREAD
-    assert np.quantile(found, 0.9) <= high * SPREAD
+
+    def most_off(share: float) -> float:
+        return ERRORS * float(np.sqrt(share * (1 - share) / len(found)))
+
+    equal = np.isclose(found, 1.0, rtol=1e-9)
+    assert equal.mean() >= exact - most_off(exact)
+    for beyond in (found < low, found > high):
+        assert (beyond & ~equal).mean() <= BEYOND + most_off(BEYOND)
 
 
 @pytest.mark.parametrize("pad", [0, 1, 4])
