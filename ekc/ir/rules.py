@@ -229,9 +229,9 @@ def _vector_checks(
     yield Check(rule, np.asanyarray(size) <= 16, size, 16, 16 // source.dtype.bytes, "bytes at once")
     own = region.segments[segment] if segment is not None else None
     stride, extent = (own.stride, own.extent) if own else (0, 1)
-    beside = np.asanyarray(stride) == 1
-    neighbours, near = (v == 1) | (beside & (np.asanyarray(extent) % v == 0)), np.gcd(extent, v)
-    near = np.where(beside, near, 1)
+    contiguous = np.asanyarray(stride) == 1
+    neighbours = (v == 1) | (contiguous & (np.asanyarray(extent) % v == 0))
+    near = np.where(contiguous, np.gcd(extent, v), 1)
     yield Check(rule, neighbours, vector, extent, near, unit, "a tile row of {} neighbours, a multiple of it")
     atoms: set[Atom] = {f"#{segment}"}
     if own and own.joint:
