@@ -82,11 +82,9 @@ class Belief:
         both = self.tree_share * trees + (1 - self.tree_share) * mean
         return both, np.sqrt(spread**2 + ((trees - mean) / 2) ** 2)
 
-    def likeness(self, rows: NDArray[np.float32]) -> Array:
-        """How alike rows look, pair by pair: 1 for equal ones."""
-        if not self.ready:
-            return np.asarray((rows[:, None, :] == rows[None, :, :]).all(axis=2), dtype=np.float64)
-        return self.process.likeness(rows.astype(np.float64))
+    def correlation(self, rows: NDArray[np.float32]) -> Array:
+        """Of what is not known yet, pair by pair, as the process sees it."""
+        return self.process.correlation(rows.astype(np.float64))
 
 
 def _known(figures: list[float]) -> Array:

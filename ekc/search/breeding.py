@@ -1,4 +1,4 @@
-"""Breeding: from scored genomes to the next, a population at a time, and a diverse batch at the end."""
+"""Breeding: from scored genomes to the next, a population at a time."""
 
 from __future__ import annotations
 
@@ -17,15 +17,8 @@ GENERATIONS = 3
 CROSSED, MUTATED = 0.4, 0.4
 """Shares of each new generation; the rest is drawn afresh."""
 
-SHORTLIST = 32
-"""Genomes that a diverse batch is picked from, for each that is wanted."""
-ALIKE = 0.95
-"""Genomes are told apart where they are less alike than this."""
-
 Score = Callable[[Population], NDArray[np.float64]]
 """Lower is better."""
-Likeness = Callable[[NDArray[np.int64]], NDArray[np.float64]]
-"""How alike some rows look to the models, pair by pair: 1 for those that they cannot tell apart."""
 
 
 class Genetics(Protocol):
@@ -127,21 +120,3 @@ def _first(keys: NDArray[np.int64], known: int = 0) -> NDArray[np.intp]:
     """Where keys stand for the first time, in order; counted from the end of the `known` ones before them."""
     _, first = np.unique(keys, return_index=True)
     return np.sort(first[first >= known]) - known
-
-
-def diverse(
-    scores: NDArray[np.float64], count: int, seen: set[int], keys: NDArray[np.int64], likeness: Likeness
-) -> list[int]:
-    """The best rows not seen before, no two that look alike while others of the shortlist are left."""
-    order = np.array(
-        [i for i in np.argsort(scores, kind="stable") if int(keys[i]) not in seen], dtype=np.int64
-    )
-    order = order[: SHORTLIST * count]
-    if not len(order):
-        return []
-    alike, chosen = likeness(order), list[int]()
-    for most in (ALIKE, np.inf):
-        for i in range(len(order)):
-            if len(chosen) < count and i not in chosen and (alike[i, chosen] < most).all():
-                chosen.append(i)
-    return [int(i) for i in order[chosen]]

@@ -28,7 +28,7 @@ CHUNK = 1024
 """Rows predicted at once, for their covariances to stay in cache."""
 BLOCK = 64
 """Columns of a triangular matrix that are multiplied at once, by the rows that any of them has."""
-_JITTER, _LEAST_APART = 1e-5, 1e-12
+_JITTER, _LEAST_APART, _LEAST_LEFT = 1e-5, 1e-12, 1e-9
 _LEAST, _MOST = (-2.0, -3.0, -9.0), (6.0, 3.0, 0.0)
 """Bounds of log length, log scale, log noise, in units of the spread of features and of targets."""
 _NOISE, _NOISE_VARIANCE = -5.0, 4.0
@@ -51,8 +51,7 @@ class GaussianProcess:
     def _fit(self, rows: Array, targets: Array) -> None:
         kept = best_and_even(targets, MOST_ROWS)
         rows, targets = rows[kept], targets[kept]
-        spread = rows.std(axis=0)
-        self._unit = np.where(spread > 0, spread, 1.0)
+        self._unit = _unit(rows)
         self._rows = rows / self._unit
         self._mean, self._spread = float(targets.mean()), float(targets.std()) or 1.0
         z = (targets - self._mean) / self._spread
@@ -84,7 +83,7 @@ class GaussianProcess:
 
         with _one_thread():
             list(predictors().map(predict, range(0, len(rows), CHUNK)))
-        left = np.maximum(math.exp(self._theta[-2]) - known, 1e-9)
+        left = np.maximum(math.exp(self._theta[-2]) - known, _LEAST_LEFT)
         return mean * self._spread + self._mean, np.sqrt(left) * self._spread
 
     @property
@@ -92,10 +91,18 @@ class GaussianProcess:
         """Whether anything was learned."""
         return len(self._rows) > 0
 
-    def likeness(self, rows: Array) -> Array:
-        """The correlation of the targets at each pair of rows, before anything is known of them."""
-        near = rows / self._unit
-        return _covariance(near, near, self._theta)[0] / math.exp(self._theta[-2])
+    def correlation(self, rows: Array) -> Array:
+        """Of what is not known yet of the targets at each pair of rows. Before the first fit that is
+        everything, and lengths are the prior's, in units of the spread of these rows."""
+        with _one_thread():
+            if not self.fitted:
+                near = rows / _unit(rows)
+                return _covariance(near, near, _start(rows.shape[1]))[0]
+            near = rows / self._unit
+            told = self._across(rows).astype(np.float64) @ self._known.whiten
+            left = _covariance(near, near, self._theta)[0] - told @ told.T
+        spread = np.sqrt(np.maximum(np.diagonal(left), _LEAST_LEFT))
+        return np.asarray(left / np.outer(spread, spread))
 
     def _across(self, rows: Array) -> NDArray[np.float32]:
         """Covariance between rows and those learned from."""
@@ -155,6 +162,12 @@ def _one_thread() -> Iterator[None]:
     twenty times the work; and sums come out the same however many cores there are."""
     with _controller().limit(limits=1, user_api="blas"):
         yield
+
+
+def _unit(rows: Array) -> Array:
+    """The spread of each feature, which distances are counted in."""
+    spread = rows.std(axis=0)
+    return np.where(spread > 0, spread, 1.0)
 
 
 def _start(width: int) -> Array:

@@ -58,9 +58,9 @@ class WhilePaying:
         """As the task does."""
         return self.task.rankings(population)
 
-    def likeness(self, population: Population) -> NDArray[np.float64]:
+    def correlation(self, population: Population) -> NDArray[np.float64]:
         """As the task does."""
-        return self.task.likeness(population)
+        return self.task.correlation(population)
 
     def on_time(self) -> bool:
         """Whether there is to be another round."""

@@ -54,11 +54,9 @@ class Replay:
         """By the promise alone."""
         return (self.promise(population),)
 
-    def likeness(self, population: Population) -> NDArray[np.float64]:
-        """To the process; before the first figures, only a row to itself."""
-        if not self.process.fitted:
-            return np.eye(len(population))
-        return self.process.likeness(self._features[self.space.rows(population.genes)])
+    def correlation(self, population: Population) -> NDArray[np.float64]:
+        """By the process."""
+        return self.process.correlation(self._features[self.space.rows(population.genes)])
 
     def measure(self, fresh: Sequence[int], number: int) -> list[float]:
         """Look the figures up."""

@@ -14,7 +14,8 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.search.breeding import POPULATION, Breeder, diverse
+from ekc.search.batch import SHORTLIST, one_by_one
+from ekc.search.breeding import POPULATION, Breeder
 from ekc.search.population import Population
 
 Trying = TypeVar("Trying")
@@ -59,8 +60,8 @@ class Task(Protocol[Trying]):
     def rankings(self, population: Population) -> tuple[NDArray[np.float64], ...]:
         """Ways to order genomes, lower first, that share a batch evenly; the first is the promise."""
 
-    def likeness(self, population: Population) -> NDArray[np.float64]:
-        """How alike genomes look to the models, pair by pair: 1 for those that they cannot tell apart."""
+    def correlation(self, population: Population) -> NDArray[np.float64]:
+        """Of what is not known yet of the figures of genomes, by pair: what one would tell of another."""
 
     def measure(self, fresh: Sequence[Trying], number: int) -> list[float]:
         """Measure and learn. The figure that genomes are bred from, lower is better, NaN for what
@@ -116,9 +117,9 @@ class Rounds(Generic[Trying]):
         picked: list[tuple[Trying, Population]] = []
         for i, ranking in enumerate(rankings):
             amount = -(-(count - wander - len(picked)) // (len(rankings) - i))
-            picked += self._take(population, ranking, amount)
+            picked += self._take(population, ranking, amount, picked)
         strangers = self.breeder.draw(4 * wander) if wander else population[:0]
-        picked += self._take(strangers, np.arange(len(strangers), dtype=np.float64), wander)
+        picked += self._take(strangers, np.arange(len(strangers), dtype=np.float64), wander, picked)
         return [p for p, _ in picked], [g for _, g in picked]
 
     def _wander(self, count: int) -> int:
@@ -130,22 +131,24 @@ class Rounds(Generic[Trying]):
         return min(max(due, 0), count)
 
     def _take(
-        self, population: Population, ranking: NDArray[np.float64], count: int
+        self,
+        population: Population,
+        ranking: NDArray[np.float64],
+        count: int,
+        picked: Sequence[tuple[Trying, Population]],
     ) -> list[tuple[Trying, Population]]:
-        """The best `count` genomes that make something not tried yet."""
+        """The best `count` genomes that make something not tried yet, beside those picked already."""
         keys = self.breeder.space.keys(population)
+        order = np.argsort(ranking, kind="stable")
         taken: list[tuple[Trying, Population]] = []
-        while len(taken) < count:
-            rows = diverse(
-                ranking,
-                count - len(taken),
-                self._seen,
-                keys,
-                lambda some: self.task.likeness(population[some]),
-            )
-            if not rows:
+        while wanted := count - len(taken):
+            order = order[~np.isin(keys[order], list(self._seen))]
+            if not len(order):
                 break
-            for row in rows:
+            listed = order[: SHORTLIST * wanted]
+            batch = sum((g for _, g in (*picked, *taken)), population[listed])
+            rows = one_by_one(ranking[listed], wanted, self.task.correlation(batch))
+            for row in listed[rows].tolist():
                 self._seen.add(int(keys[row]))
                 made = self.task.make(population, row, self.number)
                 if made is not None:

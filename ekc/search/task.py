@@ -120,9 +120,11 @@ class ScheduleTask:
         low, high = (standing.score(np.exp(x), watts) for x in (mean, mean + spread))
         return _promise(np.log(low), np.hypot(np.log(high / low), power_spread), standing.scores)
 
-    def likeness(self, population: Population) -> NDArray[np.float64]:
-        """To the latency's belief."""
-        return self.learner.latency.likeness(self.memory.of(population).features)
+    def correlation(self, population: Population) -> NDArray[np.float64]:
+        """By the latency's belief. What is drawn at random is to stay so."""
+        if self.method.proposals == "drawn":
+            return np.eye(len(population))
+        return self.learner.latency.correlation(self.memory.of(population).features)
 
     @property
     def standing(self) -> Standing:

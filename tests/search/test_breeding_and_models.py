@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ekc.search.breeding import Breeder, diverse
+from ekc.search.breeding import Breeder
 from ekc.search.features import NAMES, features
 from ekc.search.model import LEAST_WEIGHT, MIN_ROWS, ResidualModel, spearman
 from ekc.search.space import Population
@@ -90,20 +90,6 @@ def test_the_same_seed_breeds_the_same_and_another_does_not() -> None:
     runs = [Breeder(Toy(), np.random.default_rng(s), size=64).evolve(None, distance)[0] for s in (3, 3, 4)]
     np.testing.assert_array_equal(runs[0].genes, runs[1].genes)
     assert not np.array_equal(runs[0].genes, runs[2].genes)
-
-
-def test_diverse_takes_the_best_that_do_not_look_alike_and_never_the_seen() -> None:
-    place, keys = np.array([0.0, 0.01, 1.0, 2.0, 2.01]), np.arange(5) + 100
-
-    def likeness(rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        return np.exp(-np.abs(place[rows][:, None] - place[rows][None, :]))
-
-    scores = np.arange(5.0)
-    assert diverse(scores, 3, set(), keys, likeness) == [0, 2, 3]
-    assert diverse(scores, 5, set(), keys, likeness) == [0, 2, 3, 1, 4]
-    assert diverse(scores, 2, {100}, keys, likeness) == [1, 2]
-    assert diverse(-scores, 2, set(), keys, likeness) == [4, 2]
-    assert diverse(scores, 9, set(keys.tolist()), keys, likeness) == []
 
 
 def _residual(seed: int, count: int) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.float64]]:

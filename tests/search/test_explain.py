@@ -61,7 +61,7 @@ def test_the_sum_is_what_a_long_metering_sees() -> None:
 def test_a_capped_kernel_draws_the_cap() -> None:
     device, spec = devices.open("a100"), specs.get("a100")
     assert spec is not None
-    trials = tune(ekc.matmul(512, 512, 512), trials=32).trials
+    trials = tune(ekc.matmul(1024, 1024, 1024), trials=16).trials
     capped = next(t.schedule for t in trials if t.throttle)
     kernel = compile_schedule(capped, device.arch, device.limits)
     found = breakdown(spec, kernel, device.clocks().current_mhz)
