@@ -83,7 +83,7 @@ class Belief:
         return both, np.sqrt(spread**2 + ((trees - mean) / 2) ** 2)
 
     def correlation(self, rows: NDArray[np.float32]) -> Array:
-        """Of what is not known yet, pair by pair, as the process sees it."""
+        """Of what measurements will say and nobody knows yet, pair by pair, as the process sees it."""
         return self.process.correlation(rows.astype(np.float64))
 
 

@@ -28,7 +28,7 @@ CHUNK = 1024
 """Rows predicted at once, for their covariances to stay in cache."""
 BLOCK = 64
 """Columns of a triangular matrix that are multiplied at once, by the rows that any of them has."""
-_JITTER, _LEAST_APART, _LEAST_LEFT = 1e-5, 1e-12, 1e-9
+_JITTER, _LEAST_APART = 1e-5, 1e-12
 _LEAST, _MOST = (-2.0, -3.0, -9.0), (6.0, 3.0, 0.0)
 """Bounds of log length, log scale, log noise, in units of the spread of features and of targets."""
 _NOISE, _NOISE_VARIANCE = -5.0, 4.0
@@ -83,7 +83,7 @@ class GaussianProcess:
 
         with _one_thread():
             list(predictors().map(predict, range(0, len(rows), CHUNK)))
-        left = np.maximum(math.exp(self._theta[-2]) - known, _LEAST_LEFT)
+        left = np.maximum(math.exp(self._theta[-2]) - known, 1e-9)
         return mean * self._spread + self._mean, np.sqrt(left) * self._spread
 
     @property
@@ -92,16 +92,18 @@ class GaussianProcess:
         return len(self._rows) > 0
 
     def correlation(self, rows: Array) -> Array:
-        """Of what is not known yet of the targets at each pair of rows. Before the first fit that is
-        everything, and lengths are the prior's, in units of the spread of these rows."""
+        """Of what measurements of the targets at each pair of rows will say and nobody knows yet, their noise
+        included. Before the first fit lengths are the prior's, in units of the spread of these rows."""
         with _one_thread():
-            if not self.fitted:
-                near = rows / _unit(rows)
-                return _covariance(near, near, _start(rows.shape[1]))[0]
-            near = rows / self._unit
-            told = self._across(rows).astype(np.float64) @ self._known.whiten
-            left = _covariance(near, near, self._theta)[0] - told @ told.T
-        spread = np.sqrt(np.maximum(np.diagonal(left), _LEAST_LEFT))
+            theta = self._theta if self.fitted else _start(rows.shape[1])
+            near = rows / (self._unit if self.fitted else _unit(rows))
+            left = _covariance(near, near, theta)[0]
+            if self.fitted:
+                told = self._across(rows).astype(np.float64) @ self._known.whiten
+                left -= told @ told.T
+        at = np.diag_indices(len(rows))
+        left[at] = np.maximum(left[at], 0.0) + _noise(theta)
+        spread = np.sqrt(left[at])
         return np.asarray(left / np.outer(spread, spread))
 
     def _across(self, rows: Array) -> NDArray[np.float32]:

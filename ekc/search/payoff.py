@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from ekc.search.candidate import Candidate
 from ekc.search.population import Population
+from ekc.search.promise import Promise
 from ekc.search.task import ScheduleTask
 
 CREDIT = 0.1
@@ -54,7 +55,7 @@ class WhilePaying:
         """As the task does."""
         return self.task.promise(population)
 
-    def rankings(self, population: Population) -> tuple[NDArray[np.float64], ...]:
+    def rankings(self, population: Population) -> tuple[Promise, ...]:
         """As the task does."""
         return self.task.rankings(population)
 
@@ -87,7 +88,7 @@ class WhilePaying:
     def _promise(self, batch: Sequence[Population]) -> float:
         """Sum of the expected improvements of a batch, each a share of the best score."""
         together = sum(batch[1:], batch[0])
-        return float(np.exp(-self.task.rankings(together)[0]).sum())
+        return float(np.exp(-self.task.promise(together)).sum())
 
     def _decide(self, promised: float, count: int) -> None:
         share = promised * self._had / self._promised

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.search.belief import improvement
 from ekc.search.breeding import Breeder
 from ekc.search.gaussian import GaussianProcess
 from ekc.search.population import Population
+from ekc.search.promise import Promise
 from ekc.search.recorded import RecordedSpace
 from ekc.search.recordings import Table
 from ekc.search.rounds import Pace, Rounds, population_size
@@ -40,7 +40,8 @@ class Replay:
 
     def __post_init__(self) -> None:
         self._features = self.space.features_of(np.arange(len(self.recorded.figures))).astype(np.float64)
-        self._promise = np.zeros(len(self.recorded.figures))
+        alike = np.zeros(len(self.recorded.figures))
+        self._promise, self._urgency = Promise(alike, alike + 1.0, 0.0), alike
 
     def make(self, population: Population, row: int, number: int) -> int | None:
         """The row of the table."""
@@ -48,11 +49,11 @@ class Replay:
 
     def promise(self, population: Population) -> NDArray[np.float64]:
         """Of an improvement; before the first figures all are alike."""
-        return -self._promise[self.space.rows(population.genes)]
+        return self._urgency[self.space.rows(population.genes)]
 
-    def rankings(self, population: Population) -> tuple[NDArray[np.float64], ...]:
+    def rankings(self, population: Population) -> tuple[Promise, ...]:
         """By the promise alone."""
-        return (self.promise(population),)
+        return (self._promise[self.space.rows(population.genes)],)
 
     def correlation(self, population: Population) -> NDArray[np.float64]:
         """By the process."""
@@ -71,7 +72,8 @@ class Replay:
         logs = np.log(np.where(np.isfinite(known), known, np.nanmax(known)))
         self.process.fit(self._features[self.tried], np.minimum(logs, np.quantile(logs, ENOUGH)))
         mean, spread = self.process.predict(self._features)
-        self._promise = improvement(mean, CAUTION * spread, float(logs.min()))
+        self._promise = Promise(mean, CAUTION * spread, float(logs.min()))
+        self._urgency = self._promise.urgency()
 
     def on_time(self) -> bool:
         """A recording is never late."""

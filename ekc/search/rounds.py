@@ -14,9 +14,9 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.search.batch import SHORTLIST, one_by_one
 from ekc.search.breeding import POPULATION, Breeder
 from ekc.search.population import Population
+from ekc.search.promise import SHORTLIST, Promise
 
 Trying = TypeVar("Trying")
 """What a task makes of a genome to measure it."""
@@ -57,11 +57,11 @@ class Task(Protocol[Trying]):
     def promise(self, population: Population) -> NDArray[np.float64]:
         """What genomes are bred by: lower is better."""
 
-    def rankings(self, population: Population) -> tuple[NDArray[np.float64], ...]:
-        """Ways to order genomes, lower first, that share a batch evenly; the first is the promise."""
+    def rankings(self, population: Population) -> tuple[Promise, ...]:
+        """What a batch is picked by, in even shares; the first is the promise. None: as they come."""
 
     def correlation(self, population: Population) -> NDArray[np.float64]:
-        """Of what is not known yet of the figures of genomes, by pair: what one would tell of another."""
+        """Of what measurements will say and nobody knows yet, pair by pair."""
 
     def measure(self, fresh: Sequence[Trying], number: int) -> list[float]:
         """Measure and learn. The figure that genomes are bred from, lower is better, NaN for what
@@ -95,9 +95,9 @@ class Rounds(Generic[Trying]):
         given = list(given[: self.trials])
         while self._done < self.trials and self.task.on_time():
             self.number += 1
-            parents, scores = self.breeder.evolve(parents, self.task.promise)
+            parents, _ = self.breeder.evolve(parents, self.task.promise)
             wanted = round_size(self.number, self._done, self.trials, self.pace) - len(given)
-            fresh, genomes = self._pick(parents, scores, max(wanted, 0))
+            fresh, genomes = self._pick(parents, max(wanted, 0))
             if not fresh and not given:
                 # Where nothing is legal the breeder counted why.
                 self.stopped = "every schedule of the space has been tried" if len(parents) else ""
@@ -108,18 +108,16 @@ class Rounds(Generic[Trying]):
             given = []
             parents = self._proven() + parents[: self.breeder.size // 2]
 
-    def _pick(
-        self, population: Population, scores: NDArray[np.float64], count: int
-    ) -> tuple[list[Trying], list[Population]]:
+    def _pick(self, population: Population, count: int) -> tuple[list[Trying], list[Population]]:
         """A diverse batch: from every ranking alike, some at random."""
         wander = self._wander(count)
-        rankings = (scores, *self.task.rankings(population)[1:]) if len(population) else (scores,)
+        rankings = (self.task.rankings(population) if len(population) else ()) or (None,)
         picked: list[tuple[Trying, Population]] = []
         for i, ranking in enumerate(rankings):
             amount = -(-(count - wander - len(picked)) // (len(rankings) - i))
             picked += self._take(population, ranking, amount, picked)
         strangers = self.breeder.draw(4 * wander) if wander else population[:0]
-        picked += self._take(strangers, np.arange(len(strangers), dtype=np.float64), wander, picked)
+        picked += self._take(strangers, None, wander, picked)
         return [p for p, _ in picked], [g for _, g in picked]
 
     def _wander(self, count: int) -> int:
@@ -133,22 +131,25 @@ class Rounds(Generic[Trying]):
     def _take(
         self,
         population: Population,
-        ranking: NDArray[np.float64],
+        ranking: Promise | None,
         count: int,
         picked: Sequence[tuple[Trying, Population]],
     ) -> list[tuple[Trying, Population]]:
-        """The best `count` genomes that make something not tried yet, beside those picked already."""
+        """The best `count` genomes that make something not tried yet, beside those picked already; without a
+        ranking the first."""
         keys = self.breeder.space.keys(population)
-        order = np.argsort(ranking, kind="stable")
+        order = np.arange(len(keys)) if ranking is None else np.argsort(ranking.urgency(), kind="stable")
         taken: list[tuple[Trying, Population]] = []
-        while wanted := count - len(taken):
+        while (wanted := count - len(taken)) > 0:
             order = order[~np.isin(keys[order], list(self._seen))]
             if not len(order):
                 break
-            listed = order[: SHORTLIST * wanted]
-            batch = sum((g for _, g in (*picked, *taken)), population[listed])
-            rows = one_by_one(ranking[listed], wanted, self.task.correlation(batch))
-            for row in listed[rows].tolist():
+            rows = order[:wanted]
+            if ranking is not None:
+                listed = order[: SHORTLIST * wanted]
+                batch = sum((g for _, g in (*picked, *taken)), population[listed])
+                rows = listed[ranking[listed].one_by_one(wanted, self.task.correlation(batch))]
+            for row in rows.tolist():
                 self._seen.add(int(keys[row]))
                 made = self.task.make(population, row, self.number)
                 if made is not None:

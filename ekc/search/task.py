@@ -17,7 +17,6 @@ from ekc.errors import EkcError
 from ekc.ir.analysis import analyse
 from ekc.ir.schedule import Schedule
 from ekc.search.analysed import Analysed, Memory, analysed
-from ekc.search.belief import improvement
 from ekc.search.candidate import Candidate
 from ekc.search.learner import Learner
 from ekc.search.lessons import Lessons
@@ -26,6 +25,7 @@ from ekc.search.method import OURS, Method
 from ekc.search.options import Wish
 from ekc.search.population import Population
 from ekc.search.progress import Progress
+from ekc.search.promise import Promise
 from ekc.search.schedules import Schedules
 from ekc.search.standing import Standing
 
@@ -34,6 +34,8 @@ Array = NDArray[np.float64]
 METERED_PER_RUN = 16
 """Metering comes about so many times in a run."""
 FEWEST_TO_METER, MOST_TO_METER = 4, 64
+ANYTHING = 20.0
+"""Log of a figure that everything improves on: before any was measured, the least expected promises most."""
 
 
 class ScheduleTask:
@@ -100,30 +102,33 @@ class ScheduleTask:
 
     def promise(self, population: Population) -> NDArray[np.float64]:
         """What a measurement promises of the objective: lower is better."""
-        if not len(population) or self.method.proposals == "drawn":
+        if not len(population) or self._drawn:
             return np.zeros(len(population))
-        expected = self.learner.expect(self.memory.of(population))
-        return self._of_latency(*expected) if self.wish.objective == "latency" else self._of_both(*expected)
+        return self._rankings(population)[0].urgency()
 
-    def rankings(self, population: Population) -> tuple[NDArray[np.float64], ...]:
-        """By the promise, and by that of the latency alone."""
-        if not len(population) or self.method.proposals == "drawn" or self.wish.objective == "latency":
-            return (self.promise(population),)
-        expected = self.learner.expect(self.memory.of(population))
-        return self._of_both(*expected), self._of_latency(*expected)
+    def rankings(self, population: Population) -> tuple[Promise, ...]:
+        """By the promise, and by that of the latency alone; none where schedules are drawn at random, and are
+        to stay so."""
+        return () if self._drawn else self._rankings(population)
 
-    def _of_latency(self, mean: Array, spread: Array, *_: Array) -> Array:
-        return _promise(mean, spread, self.standing.latencies_s)
+    @property
+    def _drawn(self) -> bool:
+        return self.method.proposals == "drawn"
 
-    def _of_both(self, mean: Array, spread: Array, power: Array, power_spread: Array) -> Array:
+    def _rankings(self, population: Population) -> tuple[Promise, ...]:
+        mean, spread, *power = self.learner.expect(self.memory.of(population))
+        by_latency = _promise(mean, spread, self.standing.latencies_s)
+        if self.wish.objective == "latency":
+            return (by_latency,)
+        return self._of_both(mean, spread, *power), by_latency
+
+    def _of_both(self, mean: Array, spread: Array, power: Array, power_spread: Array) -> Promise:
         standing, watts = self.standing, np.exp(power)
         low, high = (standing.score(np.exp(x), watts) for x in (mean, mean + spread))
-        return _promise(np.log(low), np.hypot(np.log(high / low), power_spread), standing.scores)
+        return _promise(np.log(low), np.log(high / low), standing.scores, power_spread)
 
     def correlation(self, population: Population) -> NDArray[np.float64]:
-        """By the latency's belief. What is drawn at random is to stay so."""
-        if self.method.proposals == "drawn":
-            return np.eye(len(population))
+        """By the latency's belief: a timing is what every measurement is."""
         return self.learner.latency.correlation(self.memory.of(population).features)
 
     @property
@@ -204,6 +209,6 @@ class ScheduleTask:
         return f"fastest {fastest * 1e6:.1f} us, {metered} metered"
 
 
-def _promise(mean: Array, spread: Array, seen: Array) -> Array:
-    """Lower is better: minus the expected improvement on the best seen; before any was, the mean."""
-    return -improvement(mean, spread, math.log(seen.min())) if len(seen) else mean
+def _promise(mean: Array, spread: Array, seen: Array, beside: Array | float = 0.0) -> Promise:
+    """To improve on the best seen."""
+    return Promise(mean, spread, math.log(seen.min()) if len(seen) else ANYTHING, beside)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import ekc
@@ -14,7 +16,6 @@ from ekc.devices.steady import steady, work
 from ekc.errors import InvalidInput
 from ekc.search.explain import explain
 from ekc.search.naive import naive
-from tests.search.runs import tune
 
 MM = ekc.matmul(128, 128, 128)
 
@@ -61,12 +62,13 @@ def test_the_sum_is_what_a_long_metering_sees() -> None:
 def test_a_capped_kernel_draws_the_cap() -> None:
     device, spec = devices.open("a100"), specs.get("a100")
     assert spec is not None
-    trials = tune(ekc.matmul(1024, 1024, 1024), trials=16).trials
-    capped = next(t.schedule for t in trials if t.throttle)
-    kernel = compile_schedule(capped, device.arch, device.limits)
-    found = breakdown(spec, kernel, device.clocks().current_mhz)
-    assert found.power_w == pytest.approx(spec.power.tdp_w, rel=1e-3)
-    assert found.clock_mhz < device.clocks().current_mhz
+    kernel = compile_schedule(staged(ekc.matmul(1024, 1024, 1024)), device.arch, device.limits)
+    free = breakdown(spec, kernel, device.clocks().current_mhz)
+    cap = 0.9 * free.power_w
+    capped = replace(spec, power=replace(spec.power, tdp_w=cap))
+    found = breakdown(capped, kernel, device.clocks().current_mhz)
+    assert found.power_w == pytest.approx(cap, rel=1e-3)
+    assert found.clock_mhz < free.clock_mhz == device.clocks().current_mhz
 
 
 def test_dynamic_energy_is_the_sum_of_its_parts() -> None:

@@ -22,7 +22,7 @@ class Stub:
     """A task whose batches promise and bring what the test says."""
 
     def __init__(self, promise: float, gains: list[float], objective: str = "energy") -> None:
-        self.promise, self.gains, self.wish = promise, gains, SimpleNamespace(objective=objective)
+        self.promised, self.gains, self.wish = promise, gains, SimpleNamespace(objective=objective)
         self.learner = SimpleNamespace(latency=SimpleNamespace(ready=False))
         self.bench = SimpleNamespace(spent=Spent(joules=1e6, idle_w=IDLE_W))
         self.candidates: list[Any] = []
@@ -37,8 +37,8 @@ class Stub:
     def make(self, population: Population, row: int, number: int) -> Any:
         return SimpleNamespace(latency_s=0.25, energy_j=ENERGY_J)
 
-    def rankings(self, population: Population) -> tuple[Any, ...]:
-        return (np.full(len(population), -math.log(self.promise / len(population))),)
+    def promise(self, population: Population) -> Any:
+        return np.full(len(population), -math.log(self.promised / len(population)))
 
     def measure(self, fresh: list[Any], number: int) -> list[float]:
         self.candidates += fresh

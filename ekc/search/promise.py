@@ -1,0 +1,68 @@
+"""What measuring genomes promises, one by one and as a batch.
+
+The best of a ranking look alike: a pad more, another width. To measure one of them tells most of what the
+others would. So a batch is picked one by one, each genome as though those picked before it had come out as
+expected: what they tell of it is no longer to be learned, and the best of them is what it must improve on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.search.belief import improvement
+
+Array = NDArray[np.float64]
+
+SHORTLIST = 32
+"""Genomes that a batch is picked from, for each that is wanted."""
+_LEAST_LEFT = 1e-6
+"""Of a variance, below which its digits are lost."""
+
+
+@dataclass(frozen=True, eq=False)
+class Promise:
+    """Figures believed, as normal laws of their logs, and the log of the figure that is to be beaten."""
+
+    mean: Array
+    spread: Array
+    """Of what the next measurement settles."""
+    best: float
+    beside: Array | float = 0.0
+    """Spread of what it does not: the power of a kernel that is only timed."""
+
+    def urgency(self, left: Array | float = 1.0, best: float | None = None) -> Array:
+        """Minus the log of the expected improvement, lower is more urgent, where a share `left` of the
+        variance is still to be settled, on another `best` if one is given."""
+        spread = np.hypot(self.spread * np.sqrt(left), self.beside)
+        return -improvement(self.mean, spread, self.best if best is None else best)
+
+    def __getitem__(self, rows: NDArray[np.intp]) -> Promise:
+        beside = self.beside if isinstance(self.beside, float) else self.beside[rows]
+        return Promise(self.mean[rows], self.spread[rows], self.best, beside)
+
+    def one_by_one(self, count: int, correlation: Array) -> list[int]:
+        """Up to `count` rows, in the order they were picked.
+
+        correlation[n + m, n + m]: of what measurements will say and nobody knows yet; the last m rows are in
+        the batch already. What is left of the others with each pick is the conditional variance of a
+        normal law.
+        """
+        rows, best = len(self.mean), self.best
+        left, chosen = correlation.copy(), list[int]()
+        for given in range(rows, len(left)):
+            _tell(left, given)
+        for _ in range(min(count, rows)):
+            urgency = self.urgency(np.clip(np.diagonal(left)[:rows], _LEAST_LEFT, 1.0), best)
+            urgency[chosen] = np.inf
+            chosen.append(int(np.argmin(urgency)))
+            best = min(best, float(self.mean[chosen[-1]]))
+            _tell(left, chosen[-1])
+        return chosen
+
+
+def _tell(left: Array, row: int) -> None:
+    """Take out what a row tells of the others."""
+    left -= np.outer(left[:, row], left[row]) / max(left[row, row], _LEAST_LEFT)

@@ -1,0 +1,107 @@
+"""How rounds pick what to try: every genome once, what made nothing replaced, batches that spread out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.search.breeding import Breeder
+from ekc.search.population import Population
+from ekc.search.promise import Promise
+from ekc.search.rounds import Pace, Rounds
+
+VALUES = 12
+ALL_RANKED = Pace(share=1 / 8, fewest=4, most=32, random=0.0)
+
+
+class Line:
+    """Two genes of 12 values each; everything is legal."""
+
+    def draw(self, random: np.random.Generator, count: int) -> Population:
+        return Population(np.zeros(count, dtype=np.int64), random.integers(0, VALUES, (count, 2)))
+
+    def cross(self, random: np.random.Generator, mothers: Population, fathers: Population) -> Population:
+        return Population(mothers.structure, np.stack([mothers.genes[:, 0], fathers.genes[:, 1]], axis=1))
+
+    def mutate(self, random: np.random.Generator, parents: Population) -> Population:
+        return self.draw(random, len(parents))
+
+    def repair(self, random: np.random.Generator, population: Population) -> tuple[Population, Counter[str]]:
+        return population, Counter()
+
+    def keys(self, population: Population) -> NDArray[np.int64]:
+        return np.asarray(population.genes @ np.array([VALUES, 1]))
+
+
+class Trying:
+    """Believes in small sums of genes, and that near ones are alike; odd first genes make nothing."""
+
+    def __init__(self, ranked: bool = True) -> None:
+        self.batches: list[list[tuple[int, int]]] = []
+        self.asked: list[tuple[int, int]] = []
+        self.ranked = ranked
+
+    def make(self, population: Population, row: int, number: int) -> tuple[int, int] | None:
+        a, b = population.genes[row].tolist()
+        self.asked.append((a, b))
+        return None if a % 2 else (a, b)
+
+    def promise(self, population: Population) -> NDArray[np.float64]:
+        return self._promise(population).urgency()
+
+    def rankings(self, population: Population) -> tuple[Promise, ...]:
+        return (self._promise(population),) * 2 if self.ranked else ()
+
+    def _promise(self, population: Population) -> Promise:
+        mean = population.genes.sum(axis=1) / 100
+        return Promise(mean, np.full(len(mean), 0.3), 0.0)
+
+    def correlation(self, population: Population) -> NDArray[np.float64]:
+        apart = np.abs(population.genes[:, None, :] - population.genes[None, :, :]).sum(axis=2)
+        return np.asarray(np.exp(-apart / 2) + 1e-3 * np.eye(len(population)))
+
+    def measure(self, fresh: Sequence[tuple[int, int]], number: int) -> list[float]:
+        self.batches.append(list(fresh))
+        return [float(a + b) for a, b in fresh]
+
+    def on_time(self) -> bool:
+        return True
+
+
+def searched(trials: int, ranked: bool = True) -> Trying:
+    task = Trying(ranked)
+    Rounds(Breeder(Line(), np.random.default_rng(0), size=512), task, trials, pace=ALL_RANKED).run()
+    return task
+
+
+def test_every_genome_is_asked_for_once_and_what_makes_nothing_is_replaced() -> None:
+    task = searched(40)
+    assert len(task.asked) == len(set(task.asked))
+    assert sum(map(len, task.batches)) == 40
+    assert any(a % 2 for a, _ in task.asked)
+
+
+def test_a_space_that_is_used_up_ends_the_search() -> None:
+    """Half of its 144 genomes make nothing."""
+    task = searched(500)
+    assert sorted(pair for batch in task.batches for pair in batch) == [
+        (a, b) for a in range(0, VALUES, 2) for b in range(VALUES)
+    ]
+
+
+def test_a_batch_spreads_over_what_is_alike_whichever_ranking_picked() -> None:
+    """Two rankings share a batch of five: the second does not pick what lies beside the first's."""
+    batch = np.array(searched(40).batches[1])
+    apart = np.abs(batch[:, None, :] - batch[None, :, :]).sum(axis=2) + 99 * np.eye(len(batch), dtype=int)
+    assert len(batch) == 5
+    assert apart.min() > 1
+
+
+def test_without_a_ranking_genomes_are_tried_as_they_come() -> None:
+    task = searched(24, ranked=False)
+    drawn = Breeder(Line(), np.random.default_rng(0), size=512).evolve(None, Trying().promise)[0]
+    first = [(a, b) for a, b in drawn.genes.tolist() if a % 2 == 0]
+    assert task.batches[0][:2] == first[:2]
