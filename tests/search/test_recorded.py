@@ -128,7 +128,7 @@ def test_among_bad_rows_nothing_is_told_apart() -> None:
     worse.figures[rows[-1]] *= 100
     other = Replay(worse, SPACE)
     other.measure(rows, 1)
-    np.testing.assert_array_equal(task._promise, other._promise)
+    np.testing.assert_array_equal(task._urgency, other._urgency)
 
 
 def test_a_replay_finds_the_optimum_sooner_than_random_draws() -> None:
