@@ -2,7 +2,8 @@
 
 The best of a ranking look alike: a pad more, another width. To measure one of them tells most of what the
 others would. So a batch is picked one by one, each genome as though those picked before it had come out as
-expected: what they tell of it is no longer to be learned, and the best of them is what it must improve on.
+expected: what they tell of it is no longer to be learned, and the best of them is what it must improve on
+(the Kriging believer of Ginsbourger, Le Riche and Carraro, 2010).
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ from ekc.search.belief import improvement
 
 Array = NDArray[np.float64]
 
-SHORTLIST = 32
-"""Genomes that a batch is picked from, for each that is wanted."""
 _LEAST_LEFT = 1e-6
 """Of a variance, below which its digits are lost."""
 

@@ -41,7 +41,7 @@ class Replay:
     def __post_init__(self) -> None:
         self._features = self.space.features_of(np.arange(len(self.recorded.figures))).astype(np.float64)
         alike = np.zeros(len(self.recorded.figures))
-        self._promise, self._urgency = Promise(alike, alike + 1.0, 0.0), alike
+        self._believe(Promise(alike, alike + 1.0, 0.0))
 
     def make(self, population: Population, row: int, number: int) -> int | None:
         """The row of the table."""
@@ -72,8 +72,11 @@ class Replay:
         logs = np.log(np.where(np.isfinite(known), known, np.nanmax(known)))
         self.process.fit(self._features[self.tried], np.minimum(logs, np.quantile(logs, ENOUGH)))
         mean, spread = self.process.predict(self._features)
-        self._promise = Promise(mean, CAUTION * spread, float(logs.min()))
-        self._urgency = self._promise.urgency()
+        self._believe(Promise(mean, CAUTION * spread, float(logs.min())))
+
+    def _believe(self, promise: Promise) -> None:
+        """Of the whole table, worked out once a round: breeding looks it up."""
+        self._promise, self._urgency = promise, promise.urgency()
 
     def on_time(self) -> bool:
         """A recording is never late."""

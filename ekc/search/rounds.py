@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ekc.search.breeding import POPULATION, Breeder
 from ekc.search.population import Population
-from ekc.search.promise import SHORTLIST, Promise
+from ekc.search.promise import Promise
 
 Trying = TypeVar("Trying")
 """What a task makes of a genome to measure it."""
@@ -27,6 +27,8 @@ FIRST_RANDOM = 0.5
 """Share of the first round drawn at random."""
 BRED_PER_TRIAL = 32
 """A short run breeds smaller populations: it could not use what a large one finds."""
+SHORTLIST = 32
+"""Genomes that a batch is picked from, for each that is wanted."""
 PROVEN = 12
 """Measured genomes that each round breeds from, beside the models' favourites."""
 

@@ -210,5 +210,5 @@ class ScheduleTask:
 
 
 def _promise(mean: Array, spread: Array, seen: Array, beside: Array | float = 0.0) -> Promise:
-    """To improve on the best seen."""
+    """To improve on the best seen; before any was, on `ANYTHING`."""
     return Promise(mean, spread, math.log(seen.min()) if len(seen) else ANYTHING, beside)
