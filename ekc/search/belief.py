@@ -1,8 +1,8 @@
 """What is believed of a figure before it is measured: a value, and how sure.
 
 Boosted trees and a Gaussian process learn the log of figure over prior. Their mean is the expectation; the
-process's own doubt and the distance between the two are the spread. `improvement` turns both
-into what a measurement promises.
+process's own doubt and the distance between the two are the spread, scaled by how right such spreads have
+been for what is alike. `improvement` turns both into what a measurement promises.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ Array = NDArray[np.float64]
 
 UNSURE = 0.5
 """Spread of the log of a figure while there is only a prior."""
-WORST = math.log(4)
-"""What is more than this above the median residual is merely bad: how bad teaches nothing of the good, and
+BAD = math.log(4)
+"""What is more than this above the median residual is merely bad: how bad teaches little of the good, and
 would make the process unsure of everything."""
+SHOCK = 25.0
+"""A squared surprise, in spreads, that no surprise counts more than: one must not speak for all around it."""
 _FAR = -6.0
 """Below this many spreads the exact formula of the improvement loses its digits."""
 _ERFC = np.frompyfunc(math.erfc, 1, 1)
@@ -37,12 +39,18 @@ class Belief:
     seed: int
     tree_share: float = 0.5
     """Weight of the trees in the mean; the process has the rest."""
+    bad: float = BAD
+    """How far above the median residual and the best figure, whichever is more, one is learned as it is. A
+    search, which asks of the good alone, wants little."""
     trees: ResidualModel = field(init=False)
     process: GaussianProcess = field(default_factory=GaussianProcess)
     _rows: list[NDArray[np.float32]] = field(default_factory=list)
     _priors: list[float] = field(default_factory=list)
     _values: list[float] = field(default_factory=list)
     _merits: list[float] = field(default_factory=list)
+    _surprises: list[float] = field(default_factory=list)
+    """Squares of the distances between what was expected and what was measured, in spreads; NaN where nothing
+    was."""
 
     def __post_init__(self) -> None:
         self.trees = ResidualModel(self.seed)
@@ -57,6 +65,7 @@ class Belief:
     ) -> None:
         """Measured figures, NaN for what failed: it counts as the worst figure seen. The trees care most for
         rows of little `merits`, by default the figure itself."""
+        self._surprises.extend(self._surprise(rows, priors, values).tolist())
         self._rows.extend(rows)
         self._priors.extend(priors.tolist())
         self._values.extend(values.tolist())
@@ -65,22 +74,36 @@ class Belief:
             return
         seen, merit = _known(self._values), _known(self._merits)
         priors = np.array(self._priors)
-        seen = priors * np.exp(_held(np.log(seen / priors)))
+        residuals = _bent(priors, seen, self.bad)
+        seen = priors * np.exp(residuals)
         self.trees = ResidualModel(self.seed)
         for row, *figures in zip(self._rows, self._priors, seen.tolist(), merit.tolist(), strict=True):
             self.trees.add(row, *figures)
         self.trees.fit()
-        self.process.fit(np.stack(self._rows).astype(np.float64), np.log(seen / priors))
+        self.process.fit(np.stack(self._rows).astype(np.float64), residuals, np.array(self._surprises))
 
     def expect(self, rows: NDArray[np.float32], priors: Array) -> tuple[Array, Array]:
         """(mean, spread) of the log of the figure."""
         if not self.ready:
             return np.log(priors), np.full(len(priors), UNSURE)
+        mean, spread, surprise = self._plain(rows, priors)
+        return mean, spread * np.sqrt(surprise)
+
+    def _plain(self, rows: NDArray[np.float32], priors: Array) -> tuple[Array, Array, Array]:
+        """(mean, spread as the models have it, squared surprise around)."""
         guess = predictors().submit(self.trees.predict, rows, priors)
-        mean, spread = self.process.predict(rows.astype(np.float64))
+        mean, spread, surprise = self.process.predict(rows.astype(np.float64))
         mean, trees = mean + np.log(priors), np.log(guess.result())
         both = self.tree_share * trees + (1 - self.tree_share) * mean
-        return both, np.sqrt(spread**2 + ((trees - mean) / 2) ** 2)
+        return both, np.sqrt(spread**2 + ((trees - mean) / 2) ** 2), surprise
+
+    def _surprise(self, rows: NDArray[np.float32], priors: Array, values: Array) -> Array:
+        """Of figures just measured, squared, NaN for what failed. Of the figures themselves, not of what is
+        learned of the bad: where some spill, who knows what the next will do, and a promise is of figures."""
+        if not self.ready:
+            return np.full(len(rows), np.nan)
+        mean, spread, _ = self._plain(rows, priors)
+        return np.minimum(((np.log(values) - mean) / spread) ** 2, SHOCK)
 
     def correlation(self, rows: NDArray[np.float32]) -> Array:
         """Of what measurements will say and nobody knows yet, pair by pair, as the process sees it."""
@@ -93,9 +116,14 @@ def _known(figures: list[float]) -> Array:
     return np.where(np.isfinite(seen), seen, np.nanmax(seen))
 
 
-def _held(residuals: Array) -> Array:
-    """Residuals with the worst brought down to `WORST` above the median."""
-    return np.minimum(residuals, np.median(residuals) + WORST)
+def _bent(priors: Array, figures: Array, bad: float) -> Array:
+    """The residuals that models learn: log of figure over prior. From `bad` above their median on they grow
+    as their logarithm, but for figures within `bad` of the best: nothing slow is learned as fast."""
+    residuals = np.log(figures / priors)
+    of_the_best = np.log(figures.min()) - np.log(priors)
+    begins = np.maximum(np.median(residuals), of_the_best) + bad
+    beyond = np.maximum(residuals - begins, 0.0)
+    return np.asarray(np.minimum(residuals, begins) + bad * np.log1p(beyond / bad))
 
 
 def improvement(mean: Array, spread: Array, best: float) -> Array:

@@ -28,6 +28,8 @@ CHUNK = 1024
 """Rows predicted at once, for their covariances to stay in cache."""
 BLOCK = 64
 """Columns of a triangular matrix that are multiplied at once, by the rows that any of them has."""
+FAITH = 4.0
+"""Rows whose spreads proved right, that a prediction counts beside those alike."""
 _JITTER, _LEAST_APART = 1e-5, 1e-12
 _LEAST, _MOST = (-2.0, -3.0, -9.0), (6.0, 3.0, 0.0)
 """Bounds of log length, log scale, log noise, in units of the spread of features and of targets."""
@@ -43,12 +45,13 @@ class GaussianProcess:
     """Log length per feature, log scale, log noise."""
     _rows: Array = field(default_factory=lambda: np.zeros((0, 0)))
 
-    def fit(self, rows: Array, targets: Array) -> None:
-        """Learn afresh from `rows[n, d]` and `targets[n]` (lower is better), n at least 2."""
+    def fit(self, rows: Array, targets: Array, surprises: Array | None = None) -> None:
+        """Learn afresh from `rows[n, d]` and `targets[n]` (lower is better), n at least 2. `surprises[n]`:
+        squared distance of each target from what was expected of it, in spreads; NaN where nothing was."""
         with _one_thread():
-            self._fit(rows, targets)
+            self._fit(rows, targets, np.full(len(rows), np.nan) if surprises is None else surprises)
 
-    def _fit(self, rows: Array, targets: Array) -> None:
+    def _fit(self, rows: Array, targets: Array, surprises: Array) -> None:
         kept = best_and_even(targets, MOST_ROWS)
         rows, targets = rows[kept], targets[kept]
         self._unit = _unit(rows)
@@ -62,29 +65,35 @@ class GaussianProcess:
         covariance = _covariance(self._rows, self._rows, self._theta)[0]
         covariance[np.diag_indices(len(z))] += _noise(self._theta)
         whiten = np.tril(np.linalg.inv(np.linalg.cholesky(covariance)))
-        self._known = self._prepared(whiten, z)
+        self._known = self._prepared(whiten, z, surprises[kept])
 
-    def _prepared(self, whiten: Array, z: Array) -> _Known:
+    def _prepared(self, whiten: Array, z: Array, surprises: Array) -> _Known:
         middle = self._rows.mean(axis=0)
         near = (self._rows - middle) * np.exp(-self._theta[:-2])
         twice = np.ascontiguousarray(-2 * near.T, dtype=np.float32)
         squares = np.square(near).sum(axis=1).astype(np.float32)
-        return _Known(middle, twice, squares, whiten.T @ (whiten @ z), np.ascontiguousarray(whiten.T))
+        told = np.isfinite(surprises)
+        beyond = np.stack([np.where(told, surprises - 1.0, 0.0), told], axis=1) / math.exp(self._theta[-2])
+        return _Known(middle, twice, squares, whiten.T @ (whiten @ z), np.ascontiguousarray(whiten.T), beyond)
 
-    def predict(self, rows: Array) -> tuple[Array, Array]:
-        """(mean, standard deviation) of the target at each row."""
+    def predict(self, rows: Array) -> tuple[Array, Array, Array]:
+        """(mean, standard deviation, squared surprise) of the target at each row. The last is the mean of
+        what the rows alike were, each by how alike it is, beside `FAITH` rows of 1."""
         mean, known = np.empty(len(rows)), np.empty(len(rows))
+        surprise = np.empty(len(rows))
 
         def predict(start: int) -> None:
             chunk = slice(start, start + CHUNK)
             across = self._across(rows[chunk]).astype(np.float64)
             mean[chunk] = across @ self._known.weights
             known[chunk] = _explained(across, self._known.whiten)
+            beyond, alike = (across @ self._known.surprises).T
+            surprise[chunk] = 1.0 + beyond / (FAITH + alike)
 
         with _one_thread():
             list(predictors().map(predict, range(0, len(rows), CHUNK)))
         left = np.maximum(math.exp(self._theta[-2]) - known, 1e-9)
-        return mean * self._spread + self._mean, np.sqrt(left) * self._spread
+        return mean * self._spread + self._mean, np.sqrt(left) * self._spread, surprise
 
     @property
     def fitted(self) -> bool:
@@ -127,6 +136,8 @@ class _Known:
     weights: Array
     whiten: Array
     """[n, n], upper triangular."""
+    surprises: Array
+    """[n, 2]: by how much each squared surprise is above 1, and whether there was one; over the scale."""
 
 
 def _explained(across: Array, whiten: Array) -> Array:

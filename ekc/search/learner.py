@@ -29,6 +29,9 @@ Meter = Callable[[Candidate], bool]
 
 NEAR = 1.1
 """Kernels up to this much slower than the slowdown allows are metered too: they teach, and noise moves."""
+LATENCY_BAD = 0.05
+"""Residuals this much above the median are of kernels that hit what the prior does not know (spills, bank
+conflicts): how hard teaches little of those that did not."""
 
 
 @dataclass
@@ -49,11 +52,12 @@ class Learner:
         fixed = self.method.metered
         share = START if fixed is None else fixed
         self.share = MeteringShare(share, fixed is None, reserved=NEW_IN_FINALS * (1 - share))
-        self.latency = Belief(self.seed)
+        self.latency = Belief(self.seed, bad=LATENCY_BAD)
         self.power = PowerModel(self.seed, self.peaks, self.method.power == "constant")
 
     def expect(self, seen: Analysed) -> tuple[Array, Array, Array, Array]:
-        """(log seconds, spread of that, log watts, spread of that) expected of analysed genomes."""
+        """(log seconds, spread of that, log watts, spread of that) expected of analysed genomes. How slow the
+        slow are is bent (`LATENCY_BAD`), and their watts are those of that pace."""
         mean, spread = self.latency.expect(seen.features, seen.latency_s)
         pace = mean - np.log(seen.latency_s)
         return mean, spread, *self.power.expect(seen.features, pace, seen.power_w)

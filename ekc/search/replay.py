@@ -71,7 +71,7 @@ class Replay:
         """What failed counts as the worst figure seen."""
         logs = np.log(np.where(np.isfinite(known), known, np.nanmax(known)))
         self.process.fit(self._features[self.tried], np.minimum(logs, np.quantile(logs, ENOUGH)))
-        mean, spread = self.process.predict(self._features)
+        mean, spread, _ = self.process.predict(self._features)
         self._believe(Promise(mean, CAUTION * spread, float(logs.min())))
 
     def _believe(self, promise: Promise) -> None:

@@ -1,24 +1,19 @@
-"""The loop on whole simulated jobs: budget, true and seeming changes, pauses, ends, faults."""
+"""The loop on whole simulated jobs: budget, beats, memory clock, pauses and ends."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
 
-import numpy as np
 import pytest
 
 from ekc.governor import phase as phases
 from ekc.governor.baselines import oracle
 from ekc.governor.events import (
     Applied,
-    Checked,
     Chosen,
     Ended,
-    Event,
     Idled,
     Measured,
-    OnEvent,
     PeriodFound,
     Resumed,
     Shifted,
@@ -27,54 +22,22 @@ from ekc.governor.events import (
 )
 from ekc.governor.jobs.card import card
 from ekc.governor.jobs.draw import KINDS, draw
-from ekc.governor.jobs.job import Job
 from ekc.governor.jobs.stage import Stage
-from ekc.governor.jobs.timeline import Timeline, iterations, pause, with_evaluation
+from ekc.governor.jobs.timeline import Timeline, pause
 from ekc.governor.jobs.world import SimulatedRun
-from ekc.governor.landscape import Beliefs
 from ekc.governor.loop import LONGEST_WAIT_S, _Governor, govern
-from ekc.governor.measure import JobEnded, Meter, Stretch
-from ekc.governor.payoff import payoff
-from ekc.governor.phase import Model, Phase
+from ekc.governor.measure import Meter
 from ekc.governor.policy import Policy
-from ekc.governor.protocols import Gears, Settings
-from ekc.governor.samples import Samples
-
-HOST = Stage("host", 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-WAIT = replace(HOST, name="pause", paused=True)
-FORWARD = Stage("forward", 0.8, 4.0, 0.75, 100.0, 35.0, 80.0, 0.9)
-UPDATE = Stage("update", 0.1, 4.0, 0.6, 100.0, 85.0, 20.0, 0.0)
-GATHER = Stage("gather", 0.05, 4.0, 0.35, 100.0, 70.0, 10.0, 0.0)
-STAGES = (WAIT, HOST, FORWARD, UPDATE, GATHER)
-
-
-LASTS = np.array([0.05, 1.0, 0.45])
-
-
-def plain(seconds: float, seed: int = 0, stages=(1, 2, 3), lasts=(0.05, 1.0, 0.45)) -> Timeline:
-    return iterations(np.random.default_rng(seed), np.array(stages), np.array(lasts), seconds)
-
-
-def job(parts: list[Timeline], name: str = "made", device: str = "h200") -> Job:
-    return Timeline.joined(parts).job(name, "made", card(device), STAGES, 0.0)
-
-
-def governed(made: Job, hooks: bool = False, **options: object) -> tuple[SimulatedRun, list[Event]]:
-    run = SimulatedRun(made, hooks=hooks)
-    told: list[Event] = []
-    govern(run, run, on_event=told.append, **options)  # type: ignore[arg-type]
-    return run, told
-
-
-def at_default(made: Job) -> SimulatedRun:
-    run = SimulatedRun(made)
-    while run.running():
-        run.record(60.0)
-    return run
-
-
-def of(told: list[Event], kind: type) -> list:
-    return [event for event in told if isinstance(event, kind)]
+from ekc.governor.protocols import Settings
+from tests.governor.made_jobs import (
+    STAGES,
+    Disturbed,
+    at_default,
+    governed,
+    job,
+    of,
+    plain,
+)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -112,18 +75,6 @@ def test_work_without_a_beat_is_read_while_it_is_held() -> None:
     assert min(errors[2:]) > 0.4 * max(errors[2:])
 
 
-class Disturbed(SimulatedRun):
-    """Falls idle, as its sensors have it, from some second on, for so long."""
-
-    idle_s = (40.0, 60.0)
-
-    def record(self, seconds: float) -> Samples:
-        told = super().record(seconds)
-        first, last = self.idle_s
-        away = (told.time_s > first) & (told.time_s < last)
-        return replace(told, sm_util=np.where(away, 0.0, told.sm_util))
-
-
 def test_a_stretch_that_was_disturbed_is_read_again_and_never_kept() -> None:
     run, told = Disturbed(job([plain(600)])), []
     govern(run, run, on_event=told.append)
@@ -131,178 +82,6 @@ def test_a_stretch_that_was_disturbed_is_read_again_and_never_kept() -> None:
     assert candidates
     assert all(reading.sm_util > 60 for reading in candidates)
     assert of(told, Chosen)
-
-
-def test_a_true_change_is_found_and_searched_anew() -> None:
-    made = job([plain(900), plain(1200, 1, (1, 4), (0.3, 0.8)).of_regime(1)])
-    run = SimulatedRun(made)
-    shifts: list[tuple[Shifted, int]] = []
-    chosen: list[Chosen] = []
-
-    def note(event: Event) -> None:
-        if isinstance(event, Shifted):
-            shifts.append((event, run.regime()))
-        if isinstance(event, Chosen):
-            chosen.append(event)
-
-    govern(run, run, on_event=note)
-    ((shift, regime),) = shifts
-    assert regime == 1
-    assert shift.at_s < 1300
-    first, second = chosen
-    # What is bound by memory can be slowed further.
-    assert second.settings.sm_mhz < first.settings.sm_mhz
-
-
-@pytest.mark.parametrize("hooks", [False, True])
-def test_a_job_that_becomes_one_that_draws_as_much_is_told_by_its_beat(hooks: bool) -> None:
-    """Held at the clocks of the job before, this very one ended 7.0 % slower (7.3 % with hooks)."""
-    made = draw(505, "drifting", "rtx3090")
-    run = SimulatedRun(made, hooks=hooks)
-    shifted: list[int] = []
-    govern(run, run, on_event=lambda e: shifted.append(run.regime()) if isinstance(e, Shifted) else None)
-    assert shifted == [1]
-    assert run.now() / at_default(made).now() - 1 < 0.06
-
-
-@pytest.mark.parametrize("hooks", [False, True])
-def test_a_choice_that_checks_refute_is_not_taken_up_again(hooks: bool) -> None:
-    """Work that draws as much at the default in as long a beat, and follows the clock much more: what was
-    chosen for the work before was taken up time after time, 8 % slower to the end."""
-    stages = (*STAGES, replace(FORWARD, core=0.45), replace(FORWARD, core=0.98))
-    parts = [plain(600, 1, (1, 5, 3)), plain(4000, 2, (1, 6, 3)).of_regime(1)]
-    made = Timeline.joined(parts).job("made", "made", card("h200"), stages, 0.0)
-    run, told = governed(made, hooks=hooks)
-    assert run.now() / at_default(made).now() - 1 < 0.06
-    assert len(of(told, Chosen)) == 2
-    (shifted,) = of(told, Shifted)
-    # Checks told it: no size was measured.
-    assert shifted.line() == "the job changed (small)"
-
-
-def after_a_loss(
-    low_s: float, seconds: float = 600.0, tell: OnEvent = lambda event: None, pause_s: float | None = None
-) -> tuple[_Governor, Phase]:
-    """A job whose work before was held at 1200 MHz for so much of a quarter of an hour; the work of now is
-    learned. With a pause between the two it is told how long the job goes on."""
-    run = SimulatedRun(job([plain(seconds)]))
-    meter = Meter(run, run, lambda event: None)
-    policy = Policy() if pause_s is None else Policy(remaining_s=3000.0 + pause_s)
-    governor = _Governor(run, run, policy, tell, None)
-    governor._start = run.now() - 900.0 - (pause_s or 0.0)
-    other = phases.begin(meter, Policy(), run.gears(), lambda event: None)
-    assert phases.visit(meter, other, Settings(sm_mhz=1200), "candidate", lambda event: None)
-    other.held = {Settings(): 900.0 - low_s, Settings(sm_mhz=1200): low_s}
-    other.default = 2 * other.default  # Of other work.
-    governor._known.append(other)
-    return governor, governor._learn("large", None)
-
-
-def test_what_an_unnoticed_change_cost_is_saved_again() -> None:
-    """The choice for the same work, after a change that cost 3 % and without one."""
-    after, without = (after_a_loss(low_s)[1].choice.sm_mhz for low_s in (200.0, 0.0))
-    assert after is not None
-    assert without is not None
-    assert after > without
-
-
-def test_a_pause_gives_no_loss_back() -> None:
-    budgets = [after_a_loss(200.0, pause_s=p)[1].search.policy.max_slowdown for p in (0.0, 7200.0)]
-    assert budgets[0] < 0.045
-    assert budgets[1] == pytest.approx(budgets[0], abs=1e-3)
-
-
-@pytest.mark.parametrize("low_s", [300.0, 600.0])
-def test_once_a_loss_is_saved_again_the_job_is_no_longer_held_at_its_default(low_s: float) -> None:
-    """It stayed there to its end, or at the only clock that the small budget had let it read."""
-    governor, phase = after_a_loss(low_s, 7000.0)
-    assert phase.search.policy.max_slowdown < 0.005
-    assert phase.choice.sm_mhz is None or phase.choice.sm_mhz > 1900
-    with pytest.raises(JobEnded):
-        governor._watch(phase)
-    wanted = after_a_loss(0.0)[1].choice.sm_mhz
-    assert phase.choice.sm_mhz == pytest.approx(wanted, rel=0.03)
-
-
-def test_a_default_that_a_check_chose_is_left_when_the_loss_is_saved_again() -> None:
-    told: list[Event] = []
-    governor, phase = after_a_loss(0.0, tell=told.append)
-    before = phase.choice
-    (lost,) = (p for p in governor._known if p is not phase)
-    usual, lost.held = lost.held, {Settings(sm_mhz=1200): 900.0}
-    governor._meter.set(Settings(), "the default again")
-    assert governor._choose(phase) == "moved"
-    assert phase.choice == Settings()
-    assert told[-1] == Applied(governor._probe.now(), Settings(), "the check moved the choice")
-    lost.held = usual
-    assert governor._check(phase, Stretch(governor._probe), 240.0) == "moved"
-    assert phase.choice == before
-
-
-def test_a_phase_seen_before_is_taken_up_without_a_search() -> None:
-    other = plain(600, 1, (1, 4), (0.3, 0.8)).of_regime(1)
-    _, told = governed(job([plain(600), other, plain(900, 2)]))
-    assert [s.level for s in of(told, Shifted)][-1] == "known"
-    assert len(of(told, Chosen)) == 2
-    assert of(told, Applied)[-1].settings.sm_mhz is not None
-
-
-def test_evaluations_are_no_change() -> None:
-    rng = np.random.default_rng(4)
-    evaluated = with_evaluation(rng, plain(1500), np.array([1, 4]), np.array([0.05, 0.4]))
-    run, told = governed(job([evaluated]))
-    assert not of(told, Shifted)
-    assert of(told, Checked)
-    assert run.now() < 1.06 * at_default(job([evaluated])).now()
-
-
-def test_a_default_read_in_an_evaluation_is_no_proof_that_there_is_no_beat() -> None:
-    """Taken for one, it held a job 6.4 % slower than its default where 5 % were allowed."""
-    other = iterations(np.random.default_rng(2), np.array([1, 2]), np.array([0.05, 0.37]), 60.0)
-    run = SimulatedRun(job([plain(60), other, plain(60, 1)]))
-    meter = Meter(run, run, lambda event: None)
-    phase = phases.begin(meter, Policy(), run.gears(), lambda event: None)
-    run.record(75 - run.now())
-    assert not phases.again(meter, phase, lambda event: None)
-    run.record(125 - run.now())
-    assert phases.again(meter, phase, lambda event: None)
-    assert phase.beat.source == "period"
-    assert len(phase.ledger.defaults) == 2
-
-
-def test_a_default_of_other_work_is_not_kept_even_if_its_beat_would_do() -> None:
-    """One that was, of an evaluation with nearly the beat of the training, held a job 7.5 % slower."""
-    other = iterations(np.random.default_rng(2), np.array([1, 2]), np.array([0.05, 1.45]), 60.0)
-    for hooks in (False, True):
-        run = SimulatedRun(job([plain(60), other, plain(60, 1)]), hooks=hooks)
-        meter = Meter(run, run, lambda event: None)
-        phase = phases.begin(meter, Policy(), run.gears(), lambda event: None)
-        run.record(75 - run.now())
-        assert not phases.again(meter, phase, lambda event: None)
-        run.record(125 - run.now())
-        assert phases.again(meter, phase, lambda event: None)
-
-
-def test_a_beat_that_drifts_fast_is_no_other_job() -> None:
-    """Held against the last default alone, nine minutes old, this one's was twice taken for another."""
-    _, told = governed(job([iterations(np.random.default_rng(0), np.arange(1, 4), LASTS, 2400.0, -0.4)]))
-    assert not of(told, Shifted)
-    assert of(told, PeriodFound)[-1].verdict == "periodic"
-    assert len(of(told, Checked)) >= 2
-
-
-def test_a_reading_of_other_work_than_under_the_same_limits_before_is_not_kept() -> None:
-    other = iterations(np.random.default_rng(2), np.array([1, 2]), np.array([0.05, 1.45]), 90.0)
-    run = SimulatedRun(job([plain(60), other, plain(60, 1)]))
-    meter = Meter(run, run, lambda event: None)
-    phase = phases.begin(meter, Policy(), run.gears(), lambda event: None)
-    low = Settings(sm_mhz=1700)
-    assert phases.visit(meter, phase, low, "candidate", lambda event: None)
-    strays = phase.beat.uneven
-    run.record(80 - run.now())
-    assert not phases.visit(meter, phase, low, "check", lambda event: None)
-    assert len(phase.ledger.others) == 1
-    assert phase.beat.uneven == strays
 
 
 def test_a_memory_clock_alone_is_believed_to_do_what_was_read() -> None:
@@ -330,34 +109,6 @@ def test_where_nothing_may_be_lost_the_memory_clock_is_given_up_too() -> None:
         phase.search, phase.choice = replace(phase.search, memory_mhz=5001), choice
         assert governor._choose(phase) == "moved"
         assert phase.choice == Settings()
-
-
-def test_steps_of_another_length_are_another_job() -> None:
-    """Its watts and bytes may be much the same."""
-    shorter = iterations(np.random.default_rng(2), np.arange(1, 4), 0.6 * LASTS, 60.0)
-    run = SimulatedRun(job([plain(60), shorter]), hooks=True)
-    meter = Meter(run, run, lambda event: None)
-    phase = phases.begin(meter, Policy(), run.gears(), lambda event: None)
-    assert phases.again(meter, phase, lambda event: None)
-    run.record(70 - run.now())
-    assert not phases.again(meter, phase, lambda event: None)
-
-
-def test_what_was_read_before_a_disturbed_default_is_not_kept() -> None:
-    class Visited(Disturbed):
-        """Disturbed just where the default is read for the first check."""
-
-        idle_s = (0.0, 0.0)
-
-        def apply(self, settings: Settings) -> None:
-            super().apply(settings)
-            if settings == Settings() and self.now() > 150 and not self.idle_s[1]:
-                self.idle_s = (self.now(), self.now() + 30)
-
-    run, told = Visited(job([plain(900)])), []
-    govern(run, run, on_event=told.append)
-    read = [e for e in told if isinstance(e, Checked) or (isinstance(e, Measured) and e.purpose == "check")]
-    assert [type(e) for e in read[:3]] == [Measured, Measured, Checked]
 
 
 def test_a_pause_is_waited_out_and_limits_stay() -> None:
@@ -391,117 +142,6 @@ def test_no_search_where_it_cannot_pay() -> None:
     assert not of(told, Applied)
 
 
-class Blind(SimulatedRun):
-    """An actuator that can set nothing."""
-
-    def gears(self) -> Gears:
-        return Gears()
-
-    def apply(self, settings: Settings) -> None:
-        raise AssertionError("there is nothing to set")
-
-
-def test_without_gears_nothing_is_set() -> None:
-    run = Blind(job([plain(120)]))
-    told: list[Event] = []
-    govern(run, run, on_event=told.append)
-    assert of(told, Measured)
-    assert not run.running()
-
-
-def test_without_gears_a_model_is_not_asked() -> None:
-    def asked(counters: object, reading: object) -> Beliefs:
-        raise AssertionError("there is nothing to expect")
-
-    run = Blind(job([plain(120)]))
-    told: list[Event] = []
-    govern(run, run, on_event=told.append, model=cast(Model, asked))
-    assert of(told, Measured)
-    assert not run.running()
-
-
-class Capped(SimulatedRun):
-    """A card whose clocks cannot be set, but its power cap."""
-
-    def gears(self) -> Gears:
-        return Gears(power_w=super().gears().power_w)
-
-
-def test_power_caps_serve_where_clocks_cannot_be_set() -> None:
-    made = job([plain(900)])
-    run = Capped(made)
-    told: list[Event] = []
-    govern(run, run, on_event=told.append)
-    (chosen,) = of(told, Chosen)
-    assert chosen.settings.power_w is not None
-    assert chosen.settings.sm_mhz is None
-    free = at_default(made)
-    assert run.true_j < free.true_j
-    assert run.now() < 1.06 * free.now()
-
-
-class Failing(SimulatedRun):
-    """A probe whose GPU is lost after some looks."""
-
-    looks = 0
-
-    def record(self, seconds: float):
-        self.looks += 1
-        if self.looks > 4:
-            raise OSError("GPU is lost")
-        return super().record(seconds)
-
-
-def test_what_the_probe_raises_is_not_swallowed() -> None:
-    run = Failing(job([plain(300)]))
-    with pytest.raises(OSError, match="GPU is lost"):
-        govern(run, run)
-
-
-class Gappy(SimulatedRun):
-    """A probe that loses a third of its readings, and all of one sensor."""
-
-    def record(self, seconds: float):
-        whole = super().record(seconds)
-        kept = np.random.default_rng(len(whole)).random(len(whole)) > 0.33
-        names = ("time_s", "power_w", "sm_util", "memory_util", "clock_mhz")
-        thin = {name: getattr(whole, name)[kept] for name in names}
-        return replace(whole, **thin | {"memory_util": np.full(int(kept.sum()), np.nan)})
-
-
-@pytest.mark.filterwarnings("error")
-def test_missing_readings_and_a_missing_sensor_are_lived_with() -> None:
-    made = job([plain(600)])
-    run = Gappy(made)
-    told: list[Event] = []
-    govern(run, run, on_event=told.append)
-    assert of(told, Chosen)
-    assert run.now() < 1.06 * at_default(made).now()
-
-
-def test_nothing_remains_of_a_job_that_lasts_longer_than_told() -> None:
-    assert payoff(Policy(remaining_s=60.0), 100.0, 10.0, 300.0).remaining_s == 0.0
-
-
-@pytest.mark.parametrize("untold", [1, 2])
-def test_a_card_that_does_not_tell_its_clock_is_governed(untold: int) -> None:
-    """Never, or not in every second stretch."""
-
-    class Untold(SimulatedRun):
-        times = 0
-
-        def record(self, seconds: float) -> Samples:
-            told = super().record(seconds)
-            self.times += 1
-            nothing = np.full(len(told), np.nan)
-            return told if self.times % untold else replace(told, clock_mhz=nothing)
-
-    run, told = Untold(draw(0, "compute", "h200", 900.0)), []
-    govern(run, run, on_event=told.append)
-    assert of(told, Chosen)[0].settings.sm_mhz is not None
-    assert isinstance(told[-1], Ended)
-
-
 def test_the_memory_clock_goes_down_where_memory_is_hardly_used() -> None:
     lonely = Stage("arithmetic", 0.995, 1.0, 0.6, 100.0, 6.0, 90.0, 0.0)
     whole = Timeline.joined([plain(1200, 0, (1, 5), (0.3, 1.5))])
@@ -513,31 +153,3 @@ def test_the_memory_clock_goes_down_where_memory_is_hardly_used() -> None:
     # Where memory is used it is left alone, and nothing is spent on trying.
     _, told = governed(job([plain(600)], device="rtx3090"))
     assert all(e.settings.memory_mhz is None for e in of(told, Applied))
-
-
-def test_a_small_change_is_searched_at_the_memory_clock_of_the_default() -> None:
-    """At the one that suited the old work the new one once ran 20 % slower until it ended."""
-    lonely = Stage("arithmetic", 0.995, 1.0, 0.6, 100.0, 6.0, 90.0, 0.0)
-    mixed = Stage("some memory", 0.75, 1.0, 0.62, 100.0, 16.0, 80.0, 0.0)
-    parts = [plain(400, 0, (1, 5), (0.3, 1.5)), plain(500, 1, (1, 6), (0.3, 1.2)).of_regime(1)]
-    whole = Timeline.joined(parts)
-    made = whole.job("memory matters later", "made", card("rtx3090"), (*STAGES, lonely, mixed), 0.0)
-    run, told = governed(made, hooks=True)
-    first, second = of(told, Chosen)
-    assert first.settings.memory_mhz == 5001
-    (shift,) = of(told, Shifted)
-    assert shift.level == "small"
-    assert second.settings.memory_mhz is None
-    assert run.now() < 1.08 * at_default(made).now()
-
-
-def test_a_change_that_the_watch_misses_shows_when_the_default_is_checked(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("ekc.governor.watch.Watch.deviates", lambda self, distance: False)
-    made = job([plain(300), plain(1500, 1, (1, 4), (0.3, 0.8)).of_regime(1)])
-    _, told = governed(made)
-    (shift,) = of(told, Shifted)
-    assert 300 < shift.at_s < 900
-    first, second = of(told, Chosen)
-    assert second.settings.sm_mhz < first.settings.sm_mhz

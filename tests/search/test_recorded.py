@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 
 from ekc.errors import InvalidInput
-from ekc.search.belief import Belief, improvement
 from ekc.search.breeding import Breeder
-from ekc.search.gaussian import MOST_ROWS, GaussianProcess
 from ekc.search.population import Population
 from ekc.search.recorded import RecordedSpace, describe
 from ekc.search.recordings import Table, table
@@ -206,77 +204,3 @@ def test_a_table_with_too_many_combinations_is_refused() -> None:
     wide = np.tile(np.arange(64.0)[:, None], (1, 12))
     with pytest.raises(InvalidInput, match="12 columns have more than"):
         RecordedSpace(Table(tuple("abcdefghijkl"), wide, np.ones(64), np.zeros(64)))
-
-
-def _bumps(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    rows = np.random.default_rng(seed).uniform(-2, 2, (count, 4))
-    return rows, np.sin(2 * rows[:, 0]) + 0.5 * rows[:, 1] ** 2
-
-
-def test_the_process_predicts_what_it_never_saw_and_knows_where_it_is_unsure() -> None:
-    rows, targets = _bumps(120, 0)
-    process = GaussianProcess()
-    process.fit(rows, targets)
-    fresh, truth = _bumps(300, 1)
-    mean, spread = process.predict(fresh)
-    error = np.abs(mean - truth)
-    assert error.mean() < 0.15 * np.abs(truth - targets.mean()).mean()
-    assert (error < 3 * spread).mean() > 0.95
-    far = process.predict(np.full((1, 4), 9.0))[1][0]
-    assert far > 3 * np.median(spread)
-    at_rows, sure = process.predict(rows)
-    np.testing.assert_allclose(at_rows, targets, atol=0.1)
-    assert sure.max() < np.median(spread) + 0.1
-
-
-def test_the_slope_of_the_likelihood_is_its_derivative() -> None:
-    from ekc.search import gaussian
-
-    rows, targets = _bumps(25, 2)
-    z = (targets - targets.mean()) / targets.std()
-    theta = np.array([0.3, 0.8, 1.2, 0.5, 0.2, -3.0])
-
-    def cost(t: np.ndarray) -> float:
-        k = gaussian._covariance(rows, rows, t)[0] + gaussian._noise(t) * np.eye(25)
-        prior = ((t[:-2] - gaussian._length(4)) ** 2).sum() + t[-2] ** 2
-        prior += (t[-1] - gaussian._NOISE) ** 2 / gaussian._NOISE_VARIANCE
-        return float(0.5 * (z @ np.linalg.solve(k, z) + np.linalg.slogdet(k)[1] + prior))
-
-    steps = np.eye(6) * 1e-5
-    numeric = [(cost(theta + s) - cost(theta - s)) / 2e-5 for s in steps]
-    np.testing.assert_allclose(gaussian._slope(rows, z, theta), numeric, rtol=1e-4, atol=1e-4)
-
-
-def test_a_process_keeps_the_best_of_many_rows() -> None:
-    rows, targets = _bumps(MOST_ROWS + 200, 3)
-    process = GaussianProcess()
-    process.fit(rows, targets)
-    best = np.argsort(targets)[:20]
-    np.testing.assert_allclose(process.predict(rows[best])[0], targets[best], atol=0.1)
-    assert len(process._rows) == MOST_ROWS
-
-
-def test_improvement_is_that_of_a_normal_truth() -> None:
-    mean, spread, best = np.array([0.0, 0.3, -0.2, 0.05]), np.array([0.1, 0.2, 0.1, 1.0]), 0.1
-    drawn = np.random.default_rng(0).normal(mean, spread, (400_000, 4))
-    np.testing.assert_allclose(
-        np.exp(improvement(mean, spread, best)), np.maximum(best - drawn, 0).mean(axis=0), rtol=0.03
-    )
-    far = improvement(np.linspace(0.5, 0.7, 200), np.full(200, 0.1), 0.0)
-    assert (np.diff(far) < 0).all(), "also where the formula changes"
-    assert np.isfinite(improvement(np.array([90.0]), np.array([0.01]), 0.0)).all()
-
-
-def test_a_belief_starts_from_the_prior_and_ends_at_the_figures() -> None:
-    rows, targets = _bumps(80, 4)
-    rows = rows.astype(np.float32)
-    prior, values = np.full(80, 2.0), 2.0 * np.exp(0.3 * targets)
-    belief = Belief(seed=0)
-    mean, spread = belief.expect(rows, prior)
-    np.testing.assert_allclose(mean, np.log(2.0))
-    belief.learn(rows[:3], prior[:3], values[:3])
-    np.testing.assert_array_equal(belief.expect(rows, prior)[1], spread)
-    belief.learn(rows[3:60], prior[3:60], values[3:60])
-    mean, unsure = belief.expect(rows[60:], prior[60:])
-    assert np.corrcoef(mean, np.log(values[60:]))[0, 1] > 0.9
-    assert (unsure > 0).all()
