@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -61,3 +62,12 @@ def test_what_the_compiler_widens_over_the_end_of_an_array_and_never_reads_is_fi
     ran = run(schedule)
     assert "ld.shared.v4" in compiled(ran.made.source, "sm_80")
     ran.check()
+
+
+def test_integers_multiplied_by_epilogue_after_epilogue_still_fit() -> None:
+    """Three inputs of 1,000 multiply beyond int32: the harness has to draw smaller ones."""
+    once = ekc.matmul(3, 2, 1).epilogue(lambda c, u: c * u, u=(3, 2))
+    op = once.epilogue(lambda c, v: c * v, v=(3, 2))
+    ran = run(Schedule(retyped(op, ("int32", "int32", "int32"))))
+    ran.check()
+    assert np.abs(ran.expected[0]).max() > 1000
