@@ -48,11 +48,14 @@ class Site:
 
     def needed(self, kind: str) -> int:
         """Bytes of these that must be there, in a space of this kind: in shared memory, up to the last
-        element that anybody reads. The compiler widens a load there over the end of an array, as far as its
-        alignment reaches, and never looks at what it gets. One that nobody reads must be there in whole."""
+        element that anybody reads, or the last byte that the compiler says it uses. It widens a load there
+        over the end of an array, as far as its alignment reaches, and never looks at what it gets. One that
+        nobody reads must be there in whole."""
         if kind != "shared" or not any(self.wanted):
             return self.size
-        return int(self.code[1]) * (self.count - self.wanted[::-1].index(True))
+        read = int(self.code[1]) * (self.count - self.wanted[::-1].index(True))
+        used = self.instruction.used_bytes
+        return min(read, used.bit_length()) if used else read
 
 
 @dataclass

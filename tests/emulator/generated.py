@@ -70,7 +70,7 @@ def run(schedule: Schedule, arch: str = "sm_80", ptx: Ptx = compiled) -> Ran:
 
 
 def _inputs_and_results(op: Operator) -> tuple[list[np.ndarray], tuple[np.ndarray, ...]]:
-    """Integers as large as they may be: a chain of epilogues multiplies them until int32 holds them no more."""
+    """Integers as large as they may be: epilogue after epilogue multiplies them out of int32."""
     for shrink in (1, 10, 100):
         given = _inputs(op, shrink)
         try:
@@ -84,6 +84,4 @@ def _inputs_and_results(op: Operator) -> tuple[list[np.ndarray], tuple[np.ndarra
 def _inputs(op: Operator, shrink: int) -> list[np.ndarray]:
     rng = np.random.default_rng(3)
     reach = {name: (low / shrink, high / shrink) for name, (low, high) in INTEGERS.items()}
-    return [
-        rng.uniform(*reach.get(t.dtype.name, (-1, 1)), t.shape).astype(t.dtype.numpy) for t in op.inputs
-    ]
+    return [rng.uniform(*reach.get(t.dtype.name, (-1, 1)), t.shape).astype(t.dtype.numpy) for t in op.inputs]

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import ekc
+from ekc.codegen.generate import generate
 from ekc.ir.schedule import Schedule
 from tests.emulator.drawn import BRED, TYPED, bred, stepped
 from tests.emulator.generated import compiled, run
@@ -62,6 +63,20 @@ def test_what_the_compiler_widens_over_the_end_of_an_array_and_never_reads_is_fi
     ran = run(schedule)
     assert "ld.shared.v4" in compiled(ran.made.source, "sm_80")
     ran.check()
+
+
+def test_bytes_that_the_compiler_does_not_use_may_lie_behind_an_array_but_no_more() -> None:
+    """91 bytes of shared memory come in six loads of 16; the compiler says how many of the last it uses."""
+    op = retyped(ekc.matmul(2, 7, 13, transpose_a=True, transpose_b=True), ("int8", "int32", "int32"))
+    schedule = (
+        Schedule(op).reorder("i", "k", "j").split("i", (2,)).bind("i.0", "block.x")
+        .cache_read("A", "register").cache_read("B", "shared", order=(1, 0))
+    )  # fmt: skip
+    run(schedule).check()
+    told, more = (f'.pragma "used_bytes_mask {(1 << count) - 1}";' for count in (11, 12))
+    assert told in compiled(generate(schedule).source, "sm_80")
+    (report,) = run(schedule, ptx=lambda *asked: compiled(*asked).replace(told, more)).reports
+    assert [found.kind for found in report.findings] == ["out-of-bounds"]
 
 
 def test_integers_multiplied_by_epilogue_after_epilogue_still_fit() -> None:
