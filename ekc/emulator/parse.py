@@ -23,7 +23,6 @@ _LOCATION = re.compile(
     r"(?:\s*,\s*(?:function_name\s+[%$_A-Za-z][\w$]*(?:\s*\+\s*\d+)?|inlined_at\s+\d+\s+\d+\s+\d+))*"
 )
 """File, line and column, and the places where the function was inlined."""
-_USED_BYTES = re.compile(r'"used_bytes_mask (\d+)"')
 _NO_STATEMENT = ("{", "}", ".", "")
 """How that begins which stands between statements; the last is the end of the text."""
 
@@ -40,7 +39,6 @@ class _Parser(Reader):
         super().__init__(text)
         self.kernel, self.names = KernelText(""), Names()
         self.source_line: int | None = None
-        self.used_bytes: int | None = None
 
     # -- module ---------------------------------------------------------------------------------
     def module(self) -> Module:
@@ -203,7 +201,7 @@ class _Parser(Reader):
             elif word == ".loc":
                 self.location()
             elif word == ".pragma":
-                self.pragma()
+                self.skip_past(";")
             elif word not in _LINKAGE:
                 raise EkcError(f"PTX line {self.line()}: unknown directive {word!r}")
 
@@ -213,12 +211,6 @@ class _Parser(Reader):
             raise EkcError(f"PTX line {self.line()}: .loc without file, line and column")
         self.source_line = int(found[1])
         self.go(found.end())
-
-    def pragma(self) -> None:
-        """Of all that a pragma may say, which bytes of the load behind it are used."""
-        while (word := self.take()) != ";":
-            if found := _USED_BYTES.fullmatch(word):
-                self.used_bytes = int(found[1])
 
     def statement(self) -> None:
         """A label or an instruction."""
@@ -235,9 +227,7 @@ class _Parser(Reader):
         guard = Register(self.names.resolve(guarded), bool(negated)) if guarded else None
         found = self.names.operands(operands, line)
         raw = self.source[match.start() : match.end() - 1]
-        code = Instruction(opcode, guard, found, line, self.source_line, raw, self.used_bytes)
-        self.kernel.code.append(code)
-        self.used_bytes = None
+        self.kernel.code.append(Instruction(opcode, guard, found, line, self.source_line, raw))
         self.go(match.end())
 
     def label(self, name: str) -> None:

@@ -81,8 +81,6 @@ class Instruction:
     source_line: int | None
     raw: str
     """As it stands in the PTX, without the semicolon."""
-    used_bytes: int | None = None
-    """Of a load: a bit for each byte that the compiler says it uses (PTX ISA, pragma `used_bytes_mask`)."""
 
     @cached_property
     def text(self) -> str:

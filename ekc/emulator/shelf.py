@@ -48,14 +48,14 @@ class Site:
 
     def needed(self, kind: str) -> int:
         """Bytes of these that must be there, in a space of this kind: in shared memory, up to the last
-        element that anybody reads, or the last byte that the compiler says it uses. It widens a load there
-        over the end of an array, as far as its alignment reaches, and never looks at what it gets. One that
-        nobody reads must be there in whole."""
+        element that anybody reads. The compiler widens a load there over the end of an array, as far as its
+        alignment reaches, and never looks at what it gets. Where it joins loads of bytes into a vector of
+        words, it looks at some bytes of the last: one must be there. An element that nobody reads alone
+        must be there in whole."""
         if kind != "shared" or not any(self.wanted):
             return self.size
-        read = int(self.code[1]) * (self.count - self.wanted[::-1].index(True))
-        used = self.instruction.used_bytes
-        return min(read, used.bit_length()) if used else read
+        width, last = int(self.code[1]), self.count - self.wanted[::-1].index(True)
+        return width * last if self.count == 1 else width * (last - 1) + 1
 
 
 @dataclass
