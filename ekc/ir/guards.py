@@ -1,7 +1,6 @@
 """How much of an access its guards let through: of its iterations, and of the warps that ask.
 
-The values that a guarded index takes are counted, one by one: those of a split axis are all different, those
-of a window and its place meet. The patterns of a population repeat, so each is counted once and remembered.
+The patterns of a population repeat, so each is counted once (`guard_counts.py`) and remembered.
 """
 
 from __future__ import annotations
@@ -12,19 +11,17 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ekc.ir.access import Guard
-from ekc.ir.linear import Atom, Extent, Linear, Quasi, atom_range, ceil_div
+from ekc.ir.guard_counts import counts
+from ekc.ir.linear import Atom, Extent, Linear, Quasi, atom_range
 from ekc.ir.lookup import Lookup
-from ekc.ir.warp import WARP, along
+from ekc.ir.warp import along
 
 Share = Any
 """A float, or a float64 vector over a population."""
 Lanes = Mapping[Atom, Extent]
 """How many steps of an atom the lanes of one warp take."""
-_MOST_VALUES = 1 << 16
-"""Up to so many values are counted; of more, the two ends are a small part, and all are taken as equal."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,43 +103,4 @@ def _lanes_of(atom: Atom, lanes: Lanes) -> Any:
     )
 
 
-def _counts(rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    return np.array([_counted(row) for row in rows.tolist()])
-
-
-def _counted(row: list[int]) -> tuple[float, float]:
-    """(share of lanes, share of warps) of one pattern."""
-    *flat, low, extent = row
-    digits = list(zip(flat[0::3], flat[1::3], flat[2::3], strict=True))
-    values = 1 + sum((count - 1) * step for count, _, step in digits)
-    if values > _MOST_VALUES:
-        count = max(min(low + values, extent) - max(low, 0), 0)
-        return count / values, min(1.0, (count + WARP) / values)
-    every, starts, offsets = np.ones(1), np.ones(1), np.ones(1)
-    for count, together, step in digits:
-        every = _spread(every, count, step)
-        starts = _spread(starts, ceil_div(count, together), step * together)
-        offsets = _spread(offsets, together, step)
-    place = low + np.arange(len(starts) + len(offsets) - 1)
-    fits = (place >= 0) & (place < extent)
-    some = np.zeros(len(starts), bool)
-    for offset in np.flatnonzero(offsets):
-        some |= fits[offset : offset + len(starts)]
-    return float(every @ fits[: len(every)] / every.sum()), float(starts @ some / starts.sum())
-
-
-def _spread(counts: NDArray[np.float64], times: int, step: int) -> NDArray[np.float64]:
-    """How often each value comes when a digit of `times` steps is added."""
-    if times == 1 or step == 0:
-        return counts * times
-    padded = np.zeros(len(counts) + (times - 1) * step + step)
-    padded[: len(counts)] += counts
-    padded[times * step : times * step + len(counts)] -= counts[: len(padded) - times * step]
-    rows = -(-len(padded) // step)
-    grid = np.zeros(rows * step)
-    grid[: len(padded)] = padded
-    summed: NDArray[np.float64] = grid.reshape(rows, step).cumsum(axis=0).reshape(-1)
-    return summed[: len(counts) + (times - 1) * step]
-
-
-_COUNTED = Lookup(_counts, 2)
+_COUNTED = Lookup(counts, 2)

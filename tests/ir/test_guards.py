@@ -7,8 +7,11 @@ import random
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ekc.ir.access import Guard
+from ekc.ir.guard_counts import counts
 from ekc.ir.guards import shares
 from ekc.ir.linear import Linear
 
@@ -48,3 +51,28 @@ def test_a_population_is_its_members() -> None:
         alone = Guard(Linear((("i", [1, 2, 4, 1][row]), ("j", 1)), -1), 9, True, True)
         one = shares([alone], {"i": extent, "j": 4}, {"j": 4})
         assert (many.lanes[row], many.warps[row]) == (one.lanes, one.warps)
+
+
+DIGIT = st.tuples(st.integers(1, 4), st.sampled_from((1, 2, 3)), st.sampled_from((0, 1, 1, 2, 5)))
+"""Warps, lanes in one of them, and by how many values the step is more than what the digits before reach."""
+
+
+@given(st.lists(st.tuples(DIGIT, DIGIT, DIGIT, st.integers(-4, 9), st.integers(0, 90)), min_size=1))
+def test_patterns_counted_together_are_counted_one_by_one(
+    drawn: list[tuple[tuple[int, int, int], tuple[int, int, int], tuple[int, int, int], int, int]],
+) -> None:
+    rows, expected = [], []
+    for *digits, low, bound in drawn:
+        row, form, extents, lanes, reach = [], [], {}, {}, 0
+        for name, (warps, together, more) in zip("ijk", digits, strict=True):
+            step = reach + more
+            reach += (warps * together - 1) * step
+            row += [warps * together, together, step]
+            form.append((name, step))
+            extents[name], lanes[name] = warps * together, together
+        rows.append([*row, low, bound])
+        expected.append(brute(Guard(Linear(tuple(form), low), bound, True, True), extents, lanes))
+    order = np.random.default_rng(len(rows)).permutation(3)
+    shuffled = np.array(rows)
+    shuffled[:, :9] = shuffled[:, :9].reshape(-1, 3, 3)[:, order].reshape(-1, 9)
+    np.testing.assert_allclose(counts(shuffled), expected)

@@ -1,0 +1,87 @@
+"""How many of the values that a guarded index takes lie within its bound, and of how many warps some do.
+
+The values of a split axis are all different, and those of one digit's step lie between two of the next: such
+patterns are counted together, digit by digit. Those of a window and its place meet: they are counted value
+by value.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.ir.linear import ceil_div
+from ekc.ir.warp import WARP
+
+_MOST_VALUES = 1 << 16
+"""Up to so many values are counted; of more, the two ends are a small part, and all are taken as equal."""
+
+Columns = NDArray[np.int64]
+
+
+def counts(rows: Columns) -> NDArray[np.float64]:
+    """(share of the values, share of the warps) of each pattern: (values, of these in one warp, step) of each
+    digit, the least value, the bound."""
+    values, together, step = rows[:, 0:-2:3], rows[:, 1:-2:3], rows[:, 2:-2:3]
+    low, below = rows[:, -2], rows[:, -1] - rows[:, -2]
+    # A digit that moves nothing leaves all shares as they are.
+    values = np.where(step == 0, 1, values)
+    order = np.argsort(np.where(values == 1, 0, step), axis=1)
+    values, together, step = (np.take_along_axis(x, order, axis=1) for x in (values, together, step))
+    reach = np.cumsum((values - 1) * step, axis=1)
+    apart = (values[:, 1:] == 1) | (step[:, 1:] > reach[:, :-1])
+    plain = apart.all(axis=1) & (low >= 0) & (reach[:, -1] < _MOST_VALUES)
+    warps = ceil_div(values, together)
+    found = np.empty((len(rows), 2))
+    found[:, 0] = _less(below, values, step) / values.prod(axis=1)
+    # The first lane of a warp has its least value, and none of these is below 0.
+    found[:, 1] = _less(below, warps, step * together) / warps.prod(axis=1)
+    for row in np.flatnonzero(~plain):
+        found[row] = _counted(rows[row].tolist())
+    return found
+
+
+def _less(bound: Columns, values: Columns, step: Columns) -> Columns:
+    """How many sums of digits, each of so many steps, are less than a bound, where no digit but the last
+    reaches the next one's step."""
+    found, left = np.ones(len(bound), dtype=np.int64), np.maximum(bound, 1)
+    for digit in reversed(range(values.shape[1])):
+        full = np.minimum(ceil_div(left, np.maximum(step[:, digit], 1)), values[:, digit]) - 1
+        found += full * values[:, :digit].prod(axis=1)
+        left = left - full * step[:, digit]
+    return np.where(bound > 0, found, 0)
+
+
+def _counted(row: list[int]) -> tuple[float, float]:
+    """The same of one pattern."""
+    *flat, low, extent = row
+    digits = list(zip(flat[0::3], flat[1::3], flat[2::3], strict=True))
+    values = 1 + sum((count - 1) * step for count, _, step in digits)
+    if values > _MOST_VALUES:
+        count = max(min(low + values, extent) - max(low, 0), 0)
+        return count / values, min(1.0, (count + WARP) / values)
+    every, starts, offsets = np.ones(1), np.ones(1), np.ones(1)
+    for count, together, step in digits:
+        every = _spread(every, count, step)
+        starts = _spread(starts, ceil_div(count, together), step * together)
+        offsets = _spread(offsets, together, step)
+    place = low + np.arange(len(starts) + len(offsets) - 1)
+    fits = (place >= 0) & (place < extent)
+    some = np.zeros(len(starts), bool)
+    for offset in np.flatnonzero(offsets):
+        some |= fits[offset : offset + len(starts)]
+    return float(every @ fits[: len(every)] / every.sum()), float(starts @ some / starts.sum())
+
+
+def _spread(counts: NDArray[np.float64], times: int, step: int) -> NDArray[np.float64]:
+    """How often each value comes when a digit of `times` steps is added."""
+    if times == 1 or step == 0:
+        return counts * times
+    padded = np.zeros(len(counts) + (times - 1) * step + step)
+    padded[: len(counts)] += counts
+    padded[times * step : times * step + len(counts)] -= counts[: len(padded) - times * step]
+    rows = -(-len(padded) // step)
+    grid = np.zeros(rows * step)
+    grid[: len(padded)] = padded
+    summed: NDArray[np.float64] = grid.reshape(rows, step).cumsum(axis=0).reshape(-1)
+    return summed[: len(counts) + (times - 1) * step]
