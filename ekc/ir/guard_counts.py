@@ -44,7 +44,7 @@ def counts(rows: Columns) -> NDArray[np.float64]:
 def _less(bound: Columns, values: Columns, step: Columns) -> Columns:
     """How many sums of digits, each of so many steps, are less than a bound, where no digit but the last
     reaches the next one's step."""
-    found, left = np.ones(len(bound), dtype=np.int64), np.maximum(bound, 1)
+    found, left = np.ones(len(bound), dtype=np.int64), bound
     for digit in reversed(range(values.shape[1])):
         full = np.minimum(ceil_div(left, np.maximum(step[:, digit], 1)), values[:, digit]) - 1
         found += full * values[:, :digit].prod(axis=1)
