@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ekc.codegen.around import kept_place
 from ekc.codegen.names import Names
 from ekc.codegen.tensor_views import filled
-from ekc.codegen.walks import in_copy, kept
+from ekc.codegen.walks import in_copy
 from ekc.ir.access import Access
 from ekc.ir.linear import Linear
 from ekc.ir.nodes import FragmentNode, LoopNode
@@ -58,7 +59,7 @@ def rows_before(
             for name, extent in zip(turning, extents, strict=True)
         ],
         "target": picked,
-        "value": kept(first.cell(buffer, row.cell, "0")),
+        "value": kept_place(first.cell(buffer, row.cell, "0")),
         "what": names[node.stage.buffer.name],
     }
     place = f"{picked} + {in_copy(buffer, copy)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ekc.codegen.cache import cached_compile
 from ekc.codegen.compiled import CompiledKernel, Launch
@@ -47,6 +48,7 @@ def generate(schedule: Schedule, limits: Limits | None = None) -> Generated:
         name = f"ekc_{schedule.op.name}" + (f"_{number}" if len(trees) > 1 else "")
         launches.append(_launch(kernel, name))
         blocks.append(_kernel_text(kernel, launches[-1]))
+    masked = any("mask" in told for block in blocks for copy in block["early"] for told in copy["each"])
     copies = [COPIES[n] for n in sorted({n for tree in trees for n in _copied_bytes(tree)})]
     values = {
         "header": header(schedule),
@@ -56,6 +58,7 @@ def generate(schedule: Schedule, limits: Limits | None = None) -> Generated:
         "wait": WAIT,
         **needed([*trees]),
         "walking": any(walks(tree) for tree in trees),
+        "masks": masked,
         "swizzled": any(int(b.swizzle) > 1 for tree in trees for b in tree.buffers),
     }
     return Generated(render("kernel.cu.j2", kernels=blocks, **values), tuple(launches))
@@ -125,7 +128,7 @@ def _arguments(kernel: Kernel) -> tuple[str, ...]:
     return (*global_reads(kernel.nest), kernel.nest.output.name)
 
 
-def _kernel_text(kernel: Kernel, launch: Launch) -> dict[str, object]:
+def _kernel_text(kernel: Kernel, launch: Launch) -> dict[str, Any]:
     scope = Scope.of(kernel)
     names = scope.names
     out = launch.arguments[-1]
@@ -135,6 +138,7 @@ def _kernel_text(kernel: Kernel, launch: Launch) -> dict[str, object]:
     ]
     held = f"{kernel.nest.compute.output.name}.acc"
     own = [declaration(b, names) for b in kernel.buffers if b.name == held]
+    body = views(scope, kernel.body)
     return {
         "name": launch.name,
         "grid": launch.grid,
@@ -143,5 +147,6 @@ def _kernel_text(kernel: Kernel, launch: Launch) -> dict[str, object]:
         "parameters": parameters,
         "declarations": [*shared_declarations(kernel, names), *own],
         "indices": [*index_lines(kernel, names), *lane_lines(kernel)],
-        "body": views(scope, kernel.body),
+        "early": scope.early,
+        "body": body,
     }

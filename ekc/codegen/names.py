@@ -16,7 +16,7 @@ from ekc.ir.region import Region
 from ekc.ir.swizzle import CHUNK_BYTES
 
 _INT_MAX = 2**31 - 1
-_INT_SAFE = 2**30
+INT_SAFE = 2**30
 """A dimension up to this long is counted in int; the rest is room for the last tile to stick out."""
 _LOCALS = frozenset(
     ("element", "round", "thread", "moved", "lane", "step", "reduced", "part", *(f"d{i}" for i in range(64)))
@@ -29,7 +29,7 @@ nullptr or_eq reinterpret_cast requires static_assert static_cast thread_local t
 xor xor_eq NULL NAN INFINITY EOF linux unix dim3 float2 float4 uint2 uint4 to_float to_half expf sqrtf
 rsqrtf tanhf erff fabsf fmaxf fminf floorf bf16_t atomicAdd to_bf16 to_tf32 to_int8 abs
 copy_async_4 copy_async_8 copy_async_16 commit_copies wait_copies swizzled shared_memory
-kept shared_place shared_at
+kept shared_place shared_at turns_outside
 matrix_row matrix_low matrix_high load_matrices_2 load_matrices_4 load_matrices_2_transposed
 load_matrices_4_transposed mma_m16n8k16_float16 mma_m16n8k16_bfloat16 mma_m16n8k8_tf32 mma_m16n8k32_int8
 """
@@ -159,7 +159,7 @@ class Names:
         wide = access.spec.elements > _INT_MAX
         parts = []
         for form, stride, extent in zip(access.index, access.spec.strides, access.spec.shape, strict=True):
-            text = self.linear(form, wide and extent > _INT_SAFE)
+            text = self.linear(form, wide and extent > INT_SAFE)
             if text == "0":
                 continue
             if stride == 1 and not wide:
@@ -173,7 +173,7 @@ class Names:
         """`row >= 0 && row < 4096`, empty where nothing needs checking."""
         parts = []
         for g in guards:
-            text = self.linear(g.form, wide=g.extent > _INT_SAFE)
+            text = self.linear(g.form, wide=g.extent > INT_SAFE)
             if g.below:
                 parts.append(f"{text} >= 0")
             if g.above:

@@ -39,7 +39,9 @@ def pipelined_view(scope: Scope, node: LoopNode, inner: Inner) -> View:
     starts: list[dict[str, Any]] = []
     if scope.walks:
         copies = [steady(text, s.buffer.region) for text, s in zip(copies, stages, strict=True)]
-        copies, starts = walked(scope.kernel, scope.names, node.loop, stages, copies)
+        copies, found = walked(scope.kernel, scope.names, node.loop, stages, copies)
+        scope.early += found.early
+        starts = found.late
     rows = _rows_before(scope, rest)
     fetches, commits = (tuple(View(kind, c) for c in copies) for kind in ("fetch", "commit"))
     body = inner(rest)
@@ -61,7 +63,9 @@ def overlapped_view(scope: Scope, node: LoopNode, inner: Inner) -> View:
     texts = [steady(cooperative(scope, s), s.buffer.region) for s in copies]
     starts: list[dict[str, Any]] = []
     if scope.walks:
-        texts, starts = walked(scope.kernel, scope.names, node.loop, copies, texts)
+        texts, found = walked(scope.kernel, scope.names, node.loop, copies, texts)
+        scope.early += found.early
+        starts = found.late
     rest = [n for n in node.body if n not in copies and not isinstance(n, WaitNode)]
     text = loop_text(scope, node) | {
         "stages": stages,

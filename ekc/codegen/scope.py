@@ -26,6 +26,8 @@ class Scope:
     """By buffer: which of its copies is used, as an index."""
     rows: dict[str, str] = field(default_factory=dict)
     """Where a lane's rows of a fragment lie, where that was worked out before."""
+    early: list[dict[str, Any]] = field(default_factory=list)
+    """What tells of copies that walk and no loop changes."""
 
     @classmethod
     def of(cls, kernel: Kernel) -> Scope:

@@ -9,12 +9,13 @@ they give, change with the loops outside (a convolution's taps), not with the on
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ekc.codegen.around import Around, kept, kept_place
 from ekc.codegen.names import Names
 from ekc.codegen.shared_memory import copy_elements
-from ekc.ir.access import Buffer
+from ekc.ir.access import Access, Buffer, Guard
 from ekc.ir.nodes import FragmentNode, Kernel, StageNode, walk
 from ekc.ir.program import Loop
 from ekc.ir.region import segment_cell
@@ -29,46 +30,91 @@ def walks(kernel: Kernel) -> bool:
     return tensor or any(b.region.view is not None for b in kernel.buffers)
 
 
+@dataclass
+class Starts:
+    """What tells where rounds of copies start and go: before all loops, and before the one that brings the
+    tiles."""
+
+    early: list[Text] = field(default_factory=list)
+    late: list[Text] = field(default_factory=list)
+
+    def add(self, copy: Text, early: Sequence[Text], late: Sequence[Text]) -> None:
+        """What is told of one copy."""
+        for told, where in ((early, self.early), (late, self.late)):
+            if told:
+                parts = {way: [x for x in told if x["way"] == way] for way in ("once", "each")}
+                where.append(copy | parts | {"exact": True})
+
+
 def walked(
     kernel: Kernel, names: Names, loop: Loop, stages: Sequence[StageNode], texts: list[Text]
-) -> tuple[list[Text], list[Text]]:
+) -> tuple[list[Text], Starts]:
     """The texts of all copies that a loop makes in a kernel that walks, and what tells where each starts and
     goes."""
-    found, starts = [], []
+    found, starts = [], Starts()
     for node, text in zip(stages, texts, strict=True):
         inside = names.within(names.shared_coordinates(kernel, node.buffer.region))
-        copy, here = _from(text, node, loop, inside)
+        copy, early, here = _from(kernel, text, node, loop, inside)
         copy, there = _to(copy, node, inside)
         found.append(copy)
-        if here or there:
-            parts = {way: [x for x in (*here, *there) if x["way"] == way] for way in ("once", "each")}
-            starts.append(copy | parts | {"exact": True})
+        starts.add(copy, early, [*here, *there])
     return found, starts
 
 
-def _from(text: Text, node: StageNode, loop: Loop, names: Names) -> tuple[Text, list[Text]]:
+def _from(
+    kernel: Kernel, text: Text, node: StageNode, loop: Loop, names: Names
+) -> tuple[Text, list[Text], list[Text]]:
     """The text of a copy whose rounds start so far from a pointer that the loop moves on, and what tells how
-    far; as it was where `loop` moves the source by a quotient or remainder.
+    far, early and late; as it was where `loop` moves the source by a quotient or remainder.
 
         &X[(..n_p_q..) * 3584 + c_0 * 32 + c]   ->   &X_shared_walk[X_shared_from[round]], X_shared_walk += 32
     """
     source = node.source
     if node.produced is not None or _turns(node, loop.name):
-        return text, []
+        return text, [], []
     walk, start, inside = names.free([f"{text['name']}_{part}" for part in ("walk", "from", "inside")])
     fixed = tuple(g for g in source.guards if loop.name not in g.form.variables())
     moving = names.condition(tuple(g for g in source.guards if loop.name in g.form.variables()))
-    outside = replace(names, zero=names.zero | {loop.name})
-    far = "long long" if source.spec.elements >= 2**31 else "int"
+    around = Around.of(kernel, loop, replace(names, zero=names.zero | {loop.name}))
     apart = _apart_from(text, node)
-    told = [_told(far, start, apart, outside.offset(source))]
+    early, late = _start(around, source, start, apart)
     if fixed:
-        told.append(_told("bool", inside, None, outside.condition(fixed)))
+        masks, tests = _inside(around, fixed, inside)
+        early, late = early + masks, late + tests
     guard = " && ".join(filter(None, [f"{inside}[round]" if fixed else "", moving]))
     step = int(dict(source.address.terms).get(loop.name, 0))
     pointer = {"type": source.spec.dtype.cuda, "name": walk, "of": names[source.spec.name], "step": step}
     place = f"{walk}[{_of_round(start, apart)}]"
-    return text | {"source": place, "guard": guard, "walk": pointer}, told
+    return text | {"source": place, "guard": guard, "walk": pointer}, early, late
+
+
+def _start(around: Around, source: Access, name: str, apart: int | None) -> tuple[list[Text], list[Text]]:
+    """How far rounds start, told early and late.
+
+    X_shared_from[round] = X_shared_base[round] + r * 3584
+    """
+    parted = around.offset(source)
+    if parted is None:
+        far = "long long" if source.spec.elements >= 2**31 else "int"
+        return [], [_told(far, name, apart, around.names.offset(source))]
+    (base,) = around.names.free([f"{name}_base"])
+    still, adding = parted
+    which = "[round]" if apart is None else ""
+    return [_told("int", base, apart, kept(still))], [_told("int", name, apart, f"{base}{which} + {adding}")]
+
+
+def _inside(around: Around, guards: tuple[Guard, ...], name: str) -> tuple[list[Text], list[Text]]:
+    """Whether rounds read inside, told early and late.
+
+    X_shared_inside[round] = (X_shared_never[round] & (1u << r)) == 0
+    """
+    parted = around.condition(guards)
+    if parted is None:
+        return [], [_told("bool", name, None, around.names.condition(guards))]
+    (never,) = around.names.free([f"{name}_never"])
+    mask, turn = parted
+    late = _told("bool", name, None, f"({never}[round] & ({turn})) == 0")
+    return [_told("unsigned int", never, None, kept(mask)) | {"mask": True}], [late]
 
 
 def _to(text: Text, node: StageNode, names: Names) -> tuple[Text, list[Text]]:
@@ -83,7 +129,7 @@ def _to(text: Text, node: StageNode, names: Names) -> tuple[Text, list[Text]]:
     (start,) = names.free([f"{text['name']}_to"])
     apart = _apart_to(text, buffer)
     place = f"{_of_round(start, apart)} + {in_copy(buffer, text['parity'])}"
-    first = kept(names.cell(buffer, segment_cell(buffer.region), "0"))
+    first = kept_place(names.cell(buffer, segment_cell(buffer.region), "0"))
     at = f"shared_at<{buffer.dtype.cuda}>({place})"
     return text | {"target": at, "place": place}, [_told("unsigned int", start, apart, first)]
 
@@ -98,11 +144,6 @@ def _of_round(start: str, apart: int | None) -> str:
     if apart is None:
         return f"{start}[round]"
     return f"{start} + round * {apart}" if apart else start
-
-
-def kept(element: str) -> str:
-    """The place of an element of a shared tile, as a number that stays in a register."""
-    return f"kept(shared_place(&{element}))"
 
 
 def in_copy(buffer: Buffer, copy: str) -> str:

@@ -7,6 +7,8 @@ by value.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -41,10 +43,11 @@ def counts(rows: Columns) -> NDArray[np.float64]:
     return found
 
 
-def _less(bound: Columns, values: Columns, step: Columns) -> Columns:
+def _less(bound: Columns, values: Columns, step: Columns) -> NDArray[Any]:
     """How many sums of digits, each of so many steps, are less than a bound, where no digit but the last
     reaches the next one's step."""
-    found, left = np.ones(len(bound), dtype=np.int64), bound
+    found: NDArray[Any] = np.ones(len(bound), dtype=np.int64)
+    left: NDArray[Any] = bound
     for digit in reversed(range(values.shape[1])):
         full = np.minimum(ceil_div(left, np.maximum(step[:, digit], 1)), values[:, digit]) - 1
         found += full * values[:, :digit].prod(axis=1)

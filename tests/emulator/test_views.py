@@ -97,3 +97,38 @@ def test_pixels_and_taps_may_both_be_cut() -> None:
     ran = run(schedule)
     ran.check()
     assert "p_q = p_q_0 * 8 : 8, r_s = r_s_0 * 3 : 3 -> X_shared" in ran.made.source
+
+
+def test_where_a_window_leaves_the_image_is_a_mask() -> None:
+    """A bit for each turn of `r` and of `s`, told before all loops."""
+    source = run(half_conv2d()).made.source
+    assert "turns_outside<3, 1>(((n_p_q_0 * 64 + n_p_q) % 14) - 1, 14) << 3 : ~0u" in source
+    assert (
+        "X_shared_inside[round] = (X_shared_inside_never[round] & (1u << r | 1u << (s + 3))) == 0;" in source
+    )
+    assert source.index("turns_outside<3, 1>(") < source.index("for (int r = 0;")
+
+
+@pytest.mark.parametrize("dilation", [1, 2])
+@pytest.mark.parametrize("cut", [(), (2,)], ids=["whole", "cut"])
+@pytest.mark.parametrize("taps", [6, 32, 34])
+def test_windows_of_any_length_are_right(taps: int, cut: tuple[int, ...], dilation: int) -> None:
+    """A mask has 32 bits and a loop for each; else every round asks anew."""
+    op = o.conv1d(2, 16, 9, out_channels=16, kernel=taps, padding=taps * dilation // 2, dilation=dilation,
+                  layout="NWC", dtype="float16")  # fmt: skip
+    schedule = Schedule(op).fuse("n", "q")
+    schedule = schedule.split("s", cut) if cut else schedule
+    i, j = ([f"{axis}.{n}" for n in range(5)] for axis in ("n_q", "o"))
+    around = ("s.0", "s.1") if cut else ("s",)
+    schedule = (
+        schedule.split("n_q", (1, 1, 2, 8)).split("o", (1, 1, 4, 2)).split("c", (1, 16))
+        .reorder(i[0], j[0], i[1], j[1], i[4], j[3], *around, "c.0", "c.1", i[2], j[2], i[3], j[4], "c.2")
+        .bind(i[0], "block.y").bind(j[0], "block.x").bind(i[1], "thread.y").bind(j[1], "thread.y")
+        .bind(i[4], "thread.x").bind(j[3], "thread.x").cache_write("Y", "register")
+        .cache_read("X", "shared", at="c.0", vector=8).cache_read("W", "shared", at="c.0", vector=8)
+        .cache_read("X.shared", "fragment", at="c.1").cache_read("W.shared", "fragment", at="c.1")
+        .pipeline("c.0", stages=2, copy="async").tensorize("c.2", "mma.m16n8k16")
+    )  # fmt: skip
+    ran = run(schedule)
+    ran.check()
+    assert ("turns_outside" in ran.made.source) == (taps <= 32 and not cut)

@@ -56,6 +56,18 @@ static __device__ __forceinline__ unsigned int kept(unsigned int number)
     asm volatile("" : "+r"(number));
     return number;
 }
+// A bit for each of the first `count` turns of a loop that lead from a place to one outside of 0 to extent - 1.
+template <int count, int step>
+static __device__ __forceinline__ unsigned int turns_outside(int place, int extent)
+{
+    unsigned int bits = 0;
+    #pragma unroll
+    for (int turn = 0; turn < count; ++turn) {
+        const bool outside = place + turn * step < 0 || place + turn * step >= extent;
+        bits |= static_cast<unsigned int>(outside) << turn;
+    }
+    return bits;
+}
 
 // Copies to shared memory that land by themselves; where there is nothing to read they leave zeros.
 static __device__ __forceinline__ void copy_async_16(void* to, const void* from)
@@ -124,6 +136,26 @@ ekc_conv2d(const half_t* __restrict__ X, const half_t* __restrict__ W, half_t* _
     const int matrix_row = threadIdx.x % 8;
     const int matrix_low = threadIdx.x / 8 % 2;
     const int matrix_high = threadIdx.x / 16;
+    // what no loop changes of where the rounds of X_shared start
+    int X_shared_from_base[2];
+    unsigned int X_shared_inside_never[2];
+    #pragma unroll
+    for (int round = 0; round < 2; ++round) {
+        const int element = (round * 128 + thread) * 8;
+        const int n_p_q = thread * 8 / 32 + round * 32;
+        const int c = thread * 8 % 32;
+        X_shared_from_base[round] = kept((((((n_p_q_0 * 64 + n_p_q) / 14)) / 14)) * 6272 + (((((n_p_q_0 * 64 + n_p_q) / 14)) % 14) - 1) * 448 + (((n_p_q_0 * 64 + n_p_q) % 14) - 1) * 32 + c);
+        X_shared_inside_never[round] = kept(((((n_p_q_0 * 64 + n_p_q) / 14)) / 14) < 2 ? turns_outside<3, 1>(((((n_p_q_0 * 64 + n_p_q) / 14)) % 14) - 1, 14) | turns_outside<3, 1>(((n_p_q_0 * 64 + n_p_q) % 14) - 1, 14) << 3 : ~0u);
+    }
+    // what no loop changes of where the rounds of W_shared start
+    int W_shared_from_base;
+    {
+        constexpr int round = 0;
+        const int element = (round * 128 + thread) * 8;
+        const int o = thread * 8 / 32 + round * 32;
+        const int c = thread * 8 % 32;
+        W_shared_from_base = kept((o_0 * 64 + o) * 288 + c);
+    }
     #pragma unroll
     for (int d0 = 0; d0 < 4; ++d0) {
         #pragma unroll
@@ -155,8 +187,8 @@ ekc_conv2d(const half_t* __restrict__ X, const half_t* __restrict__ W, half_t* _
                 const int element = (round * 128 + thread) * 8;
                 const int n_p_q = thread * 8 / 32 + round * 32;
                 const int c = thread * 8 % 32;
-                X_shared_from[round] = (((((n_p_q_0 * 64 + n_p_q) / 14)) / 14)) * 6272 + (r + ((((n_p_q_0 * 64 + n_p_q) / 14)) % 14) - 1) * 448 + (s + ((n_p_q_0 * 64 + n_p_q) % 14) - 1) * 32 + c;
-                X_shared_inside[round] = ((((n_p_q_0 * 64 + n_p_q) / 14)) / 14) < 2 && r + ((((n_p_q_0 * 64 + n_p_q) / 14)) % 14) - 1 >= 0 && r + ((((n_p_q_0 * 64 + n_p_q) / 14)) % 14) - 1 < 14 && s + ((n_p_q_0 * 64 + n_p_q) % 14) - 1 >= 0 && s + ((n_p_q_0 * 64 + n_p_q) % 14) - 1 < 14;
+                X_shared_from[round] = X_shared_from_base[round] + r * 448 + s * 32;
+                X_shared_inside[round] = (X_shared_inside_never[round] & (1u << r | 1u << (s + 3))) == 0;
             }
             // where the rounds of W_shared start, tile 0, and where they go, copy 0
             const half_t* W_shared_walk = W;
@@ -167,7 +199,7 @@ ekc_conv2d(const half_t* __restrict__ X, const half_t* __restrict__ W, half_t* _
                 const int element = (round * 128 + thread) * 8;
                 const int o = thread * 8 / 32 + round * 32;
                 const int c = thread * 8 % 32;
-                W_shared_from = (o_0 * 64 + o) * 288 + r * 96 + s * 32 + c;
+                W_shared_from = W_shared_from_base + r * 96 + s * 32;
                 W_shared_to = kept(shared_place(&W_shared[0][o][c]));
             }
             // where the rows of X_fragment lie, copy 0
