@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 import ekc
 from ekc.codegen.generate import compile_schedule
-from ekc.devices import power, specs
+from ekc.devices import specs
 from ekc.devices.accesses import executed
-from ekc.devices.steady import Steady, Work, steady, work
+from ekc.devices.steady import Steady, explained, steady
 from ekc.errors import InvalidInput
 
 FILE = "h200_gemm_power.csv.gz"
@@ -108,10 +108,7 @@ def settled(schedule: ekc.Schedule) -> tuple[Steady, float]:
     spec = specs.get(TARGET)
     assert spec is not None
     kernel = compile_schedule(schedule, spec.arch, spec.limits())
-    launches = work(spec, kernel, executed(kernel)).launches
-    energies = [power.dynamic_energy(spec, events) for events, _ in launches]
-    dynamic = power.DynamicEnergy(sum(e.core_j for e in energies), sum(e.memory_j for e in energies))
-    state = steady(spec, Work(launches, dynamic, (1.0,) * len(launches)), spec.boost_mhz)
+    state = steady(spec, explained(spec, kernel, executed(kernel)), spec.boost_mhz)
     return state, watts(spec, state)
 
 

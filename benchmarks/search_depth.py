@@ -32,6 +32,7 @@ from tune_table import OPERATORS, table
 import ekc
 from ekc import devices
 from ekc.codegen.generate import generate
+from ekc.devices.base import Device
 from ekc.devices.digest import digest_of_text
 from ekc.devices.residual import OWN_TIME, own_time
 from ekc.search.breeding import Breeder
@@ -59,10 +60,10 @@ def _wish(trials: int, seed: int) -> Wish:
 
 
 def run(
-    op: ekc.Operator, store: RecordStore, workers: Executor, trials: int, seed: int
+    op: ekc.Operator, device: Device, store: RecordStore, workers: Executor, trials: int, seed: int
 ) -> tuple[float, list[Candidate]]:
     """Latency of the winner, and everything that the run timed."""
-    bench = Bench(devices.open(TARGET), store)
+    bench = Bench(device, store)
     space = Space(op, bench.device.limits)
     search = Run(space, bench, workers, _wish(trials, seed), lambda done, text: None)
     result = search.run(())
@@ -114,8 +115,9 @@ def depth(name: str, asked: argparse.Namespace) -> dict[str, Any]:
     op, file = OPERATORS[name](), asked.records / f"{''.join(c if c.isalnum() else '-' for c in name)}.db"
     with RecordStore(file) as store, hired(devices.open(TARGET), asked.long) as workers:
         seeds = range(asked.seed, asked.seed + asked.seeds)
-        runs = [run(op, store, workers, asked.trials, seed) for seed in seeds]
-        longer = run(op, store, workers, asked.long, asked.seed)
+        device = devices.open(TARGET)
+        runs = [run(op, device, store, workers, asked.trials, seed) for seed in seeds]
+        longer = run(op, device, store, workers, asked.long, asked.seed)
         known = {c.schedule.digest: c for _, found in (*runs, longer) for c in found}
         strangers, rank = random_best(op, store, workers, list(known.values()), asked.random, asked.seed)
     winners, best = [latency for latency, _ in runs], min(c.latency_s for c in strangers)

@@ -15,7 +15,7 @@ from ekc.devices.digest import digest
 from ekc.devices.interval import student_t
 from ekc.devices.residual import generator
 from ekc.devices.specs import Spec
-from ekc.devices.steady import Steady, Work, steady, work
+from ekc.devices.steady import Steady, Work, explained, steady, work
 from ekc.errors import DeviceError, InvalidInput
 from ekc.version import __version__
 
@@ -31,8 +31,10 @@ class SimulatedDevice:
     """Times and meters kernels by the models of this package. Keeps no state between calls but a
     memo of what a kernel does, so results do not depend on their order."""
 
-    def __init__(self, spec: Spec, clock_mhz: int | None = None) -> None:
-        self._spec = spec
+    def __init__(self, spec: Spec, clock_mhz: int | None = None, residual: bool = True) -> None:
+        """Without the `residual`, every kernel does as the models explain. No draw then favours one of two
+        alike, but nothing is left to learn for a search that knows the models."""
+        self._spec, self._residual = spec, residual
         self._clock_mhz = float(clock_mhz or spec.fixed_mhz)
         self._memo: dict[tuple[str, tuple[Launch, ...]], Work] = {}
         self._counted: dict[tuple[str, tuple[Launch, ...]], tuple[Executed, ...]] = {}
@@ -42,7 +44,7 @@ class SimulatedDevice:
         self.limits = spec.limits()
         self.peaks = spec.peaks(self._clock_mhz)
         self.clock_regime = f"fixed {self._clock_mhz:.0f} MHz"
-        self.driver = f"simulator {SIMULATOR}"
+        self.driver = f"simulator {SIMULATOR}" + ("" if residual else ", no residual")
         self.data_policy = "none (random data assumed)"
 
     @property
@@ -63,7 +65,7 @@ class SimulatedDevice:
                 f"{self.label} cannot be set to {mhz} MHz: it offers {offered[0]} to {offered[-1]} MHz "
                 f"in steps of {self._spec.clock_step_mhz}; nearest: {nearest}"
             )
-        device = SimulatedDevice(self._spec, mhz)
+        device = SimulatedDevice(self._spec, mhz, self._residual)
         device._memo = self._memo
         return device
 
@@ -100,7 +102,7 @@ class SimulatedDevice:
         key = (digest(kernel), kernel.launches)
         if key not in self._memo:
             counted = self._counted.pop(key, None) or executed(kernel)
-            self._memo[key] = work(self._spec, kernel, counted)
+            self._memo[key] = (work if self._residual else explained)(self._spec, kernel, counted)
         return steady(self._spec, self._memo[key], self._clock_mhz)
 
     def _check_arch(self, kernel: CompiledKernel) -> None:

@@ -44,24 +44,32 @@ class Work:
 
 def work(spec: Spec, kernel: CompiledKernel, ran: tuple[Executed, ...]) -> Work:
     """Events and energy of all launches; `ran` holds one entry per launch."""
-    launches = tuple(
-        _launch(spec, launch, resources, one)
-        for launch, resources, one in zip(kernel.launches, kernel.resources, ran, strict=True)
-    )
-    content, looks = digest(kernel), [traits(counted, resident) for counted, resident in launches]
+    plain = explained(spec, kernel, ran)
+    content, looks = digest(kernel), [traits(counted, resident) for counted, resident in plain.launches]
     energies = [
         (shared_power(spec.name, look), power.dynamic_energy(spec, counted))
-        for look, (counted, _) in zip(looks, launches, strict=True)
+        for look, (counted, _) in zip(looks, plain.launches, strict=True)
     ]
     own = own_power(spec.name, content)
     return Work(
-        launches,
+        plain.launches,
         power.DynamicEnergy(
             own * sum(factor * energy.core_j for factor, energy in energies),
             own * sum(factor * energy.memory_j for factor, energy in energies),
         ),
         tuple(own_time(spec.name, content) * shared_time(spec.name, look) for look in looks),
     )
+
+
+def explained(spec: Spec, kernel: CompiledKernel, ran: tuple[Executed, ...]) -> Work:
+    """The same as far as the models explain it, without the seeded residual."""
+    launches = tuple(
+        _launch(spec, launch, resources, one)
+        for launch, resources, one in zip(kernel.launches, kernel.resources, ran, strict=True)
+    )
+    energies = [power.dynamic_energy(spec, counted) for counted, _ in launches]
+    dynamic = power.DynamicEnergy(sum(e.core_j for e in energies), sum(e.memory_j for e in energies))
+    return Work(launches, dynamic, (1.0,) * len(launches))
 
 
 def _launch(spec: Spec, launch: Launch, resources: Resources, ran: Executed) -> tuple[Events, Occupancy]:

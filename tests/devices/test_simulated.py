@@ -8,6 +8,8 @@ import pytest
 from ekc import devices
 from ekc.devices.base import Device
 from ekc.devices.digest import digest
+from ekc.devices.simulated import SimulatedDevice
+from ekc.devices.specs import get
 from ekc.errors import DeviceError, InvalidInput
 from tests.devices import samples
 
@@ -53,6 +55,18 @@ def test_a_header_comment_is_no_part_of_the_kernel(a100: Device) -> None:
     assert digest(dressed) == digest(kernel)
     assert a100.time(dressed) == a100.time(kernel)
     assert digest(replace(kernel, cuda_source="")) != digest(kernel)
+
+
+def test_without_its_residual_it_draws_nothing_of_its_own_for_a_kernel(a100: Device) -> None:
+    plain = SimulatedDevice(get("a100"), residual=False)
+    kernel = samples.copy(1 << 20)
+    other = replace(kernel, cuda_source=kernel.cuda_source.replace("+", "+ 0 +"))
+    assert digest(other) != digest(kernel)
+    noise = 0.003
+    times = [device.time(k).latency_s for device in (plain, a100) for k in (kernel, other)]
+    assert times[0] == pytest.approx(times[1], rel=noise)
+    assert times[0] != pytest.approx(times[2], rel=noise)
+    assert plain.driver == f"{a100.driver}, no residual" == plain.at_clock(1005).driver
 
 
 def test_energy_is_power_times_time(a100: Device) -> None:
