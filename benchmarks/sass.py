@@ -95,7 +95,7 @@ def disassembled(cubin: bytes) -> dict[str, tuple[Instruction, ...]]:
 
 
 def main_loop(code: Sequence[Instruction]) -> Sequence[Instruction]:
-    """The loop, with none inside it, that has most multiply-adds; all code where nothing loops."""
+    """The loop that has most multiply-adds outside of loops inside it, whole; all where nothing loops."""
     first, last = _main_span(code)
     return code[first : last + 1]
 
@@ -113,9 +113,14 @@ def fetching_loop(code: Sequence[Instruction]) -> Sequence[Instruction]:
 def _main_span(code: Sequence[Instruction]) -> tuple[int, int]:
     """First and last instruction of the main loop."""
     spans = sorted(set(_loops(code)))
-    inner = [(a, b) for a, b in spans if not any((a, b) != (c, d) and a <= c and d <= b for c, d in spans)]
-    whole = (0, len(code) - 1)
-    return max(inner, key=lambda span: sum(_works(x) for x in code[span[0] : span[1] + 1]), default=whole)
+    works = {span: sum(_works(x) for x in code[span[0] : span[1] + 1]) for span in spans}
+
+    def own(span: tuple[int, int]) -> int:
+        inside = [(a, b) for a, b in spans if (a, b) != span and span[0] <= a and b <= span[1]]
+        outermost = [x for x in inside if not any(x != y and y[0] <= x[0] and x[1] <= y[1] for y in inside)]
+        return works[span] - sum(works[x] for x in outermost)
+
+    return max(spans, key=own, default=(0, len(code) - 1))
 
 
 def _loops(code: Sequence[Instruction]) -> list[tuple[int, int]]:

@@ -42,6 +42,7 @@ from ekc.search.model import spearman
 from ekc.search.options import Wish
 from ekc.search.population import Population
 from ekc.search.records import RecordStore
+from ekc.search.result import Trial
 from ekc.search.run import Run
 from ekc.search.space import Space
 from ekc.search.task import ScheduleTask
@@ -60,15 +61,16 @@ def _wish(trials: int, seed: int) -> Wish:
 
 
 def run(
-    op: ekc.Operator, device: Device, store: RecordStore, workers: Executor, trials: int, seed: int
-) -> tuple[float, list[Candidate]]:
-    """Latency of the winner, and everything that the run timed."""
-    bench = Bench(device, store)
-    space = Space(op, bench.device.limits)
-    search = Run(space, bench, workers, _wish(trials, seed), lambda done, text: None)
-    result = search.run(())
-    assert result.best.latency_s is not None
-    return result.best.latency_s, search.task.working
+    op: ekc.Operator, device: Device, store: RecordStore, workers: Executor, wish: Wish
+) -> tuple[Trial, list[Candidate]]:
+    """The winner, and everything that the run timed."""
+    search = Run(Space(op, device.limits), Bench(device, store), workers, wish, lambda done, text: None)
+    return search.run(()).best, search.task.working
+
+
+def _latency(winner: Trial) -> float:
+    assert winner.latency_s is not None
+    return winner.latency_s
 
 
 def without_luck(timed: list[Candidate]) -> float:
@@ -116,12 +118,12 @@ def depth(name: str, asked: argparse.Namespace) -> dict[str, Any]:
     with RecordStore(file) as store, hired(devices.open(TARGET), asked.long) as workers:
         seeds = range(asked.seed, asked.seed + asked.seeds)
         device = devices.open(TARGET)
-        runs = [run(op, device, store, workers, asked.trials, seed) for seed in seeds]
-        longer = run(op, device, store, workers, asked.long, asked.seed)
+        runs = [run(op, device, store, workers, _wish(asked.trials, seed)) for seed in seeds]
+        longer = run(op, device, store, workers, _wish(asked.long, asked.seed))
         known = {c.schedule.digest: c for _, found in (*runs, longer) for c in found}
         strangers, rank = random_best(op, store, workers, list(known.values()), asked.random, asked.seed)
-    winners, best = [latency for latency, _ in runs], min(c.latency_s for c in strangers)
-    median, long = statistics.median(winners), longer[0]
+    winners, best = [_latency(winner) for winner, _ in runs], min(c.latency_s for c in strangers)
+    median, long = statistics.median(winners), _latency(longer[0])
     ratios = {"random": median / best, "long": median / long}
     plain = statistics.median(without_luck(found) for _, found in runs)
     return {

@@ -51,7 +51,7 @@ NESTED = code(
 )
 
 
-def test_the_main_loop_is_an_innermost_one() -> None:
+def test_the_main_loop_is_the_one_that_multiplies_and_adds_most_itself() -> None:
     assert sass.main_loop(NESTED) == NESTED[2:7]
     found = sass.account(NESTED)
     assert found.instructions == 5
@@ -59,6 +59,14 @@ def test_the_main_loop_is_an_innermost_one() -> None:
     assert found.shared_loads == {16: 1}
     assert found.integer_per_multiply_add == 0.5
     assert found.spills == 0
+
+
+def test_a_small_loop_inside_the_main_one_is_part_of_it() -> None:
+    """One that brings a tile, say; that it adds something up makes it no main loop."""
+    copying = code("LDG.E R9,[R6.64]", "FFMA R9,R9,R9,R9", "BRA 0x10")
+    around = (*NESTED[:1], *copying, *NESTED[3:5], *code("BRA 0x10", "EXIT "))
+    assert sass.main_loop(around) == around[1:7]
+    assert sass.account(around).names["FFMA"] == 3
 
 
 def test_tiles_may_be_brought_by_a_loop_around_the_main_one() -> None:
