@@ -7,17 +7,13 @@ Matern 5/2 with one length per feature. Lengths, scale and noise are those that 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
 
 from ekc.search.selection import best_and_even
-from ekc.search.threads import predictors
+from ekc.search.threads import one_blas_thread, predictors
 
 Array = NDArray[np.float64]
 
@@ -48,7 +44,7 @@ class GaussianProcess:
     def fit(self, rows: Array, targets: Array, surprises: Array | None = None) -> None:
         """Learn afresh from `rows[n, d]` and `targets[n]` (lower is better), n at least 2. `surprises[n]`:
         squared distance of each target from what was expected of it, in spreads; NaN where nothing was."""
-        with _one_thread():
+        with one_blas_thread():
             self._fit(rows, targets, np.full(len(rows), np.nan) if surprises is None else surprises)
 
     def _fit(self, rows: Array, targets: Array, surprises: Array) -> None:
@@ -90,7 +86,7 @@ class GaussianProcess:
             beyond, alike = (across @ self._known.surprises).T
             surprise[chunk] = 1.0 + beyond / (FAITH + alike)
 
-        with _one_thread():
+        with one_blas_thread():
             list(predictors().map(predict, range(0, len(rows), CHUNK)))
         left = np.maximum(math.exp(self._theta[-2]) - known, 1e-9)
         return mean * self._spread + self._mean, np.sqrt(left) * self._spread, surprise
@@ -103,7 +99,7 @@ class GaussianProcess:
     def correlation(self, rows: Array) -> Array:
         """Of what measurements of the targets at each pair of rows will say and nobody knows yet, their noise
         included. Before the first fit lengths are the prior's, in units of the spread of these rows."""
-        with _one_thread():
+        with one_blas_thread():
             theta = self._theta if self.fitted else _start(rows.shape[1])
             near = rows / (self._unit if self.fitted else _unit(rows))
             left = _covariance(near, near, theta)[0]
@@ -162,19 +158,6 @@ def _matern(squared: NDArray[np.float32], theta: Array) -> NDArray[np.float32]:
     factor += 1
     falling *= factor
     return falling
-
-
-@cache
-def _controller() -> ThreadpoolController:
-    return ThreadpoolController()
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Matrices this small gain nothing from threads, which spin while they wait and cost a busy machine
-    twenty times the work; and sums come out the same however many cores there are."""
-    with _controller().limit(limits=1, user_api="blas"):
-        yield
 
 
 def _unit(rows: Array) -> Array:
