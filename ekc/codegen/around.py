@@ -20,7 +20,7 @@ BITS = 32
 
 @dataclass(frozen=True)
 class Around:
-    """The loops that no hardware index runs, but for the one that brings the tiles."""
+    """The loops that each thread runs, but for the one that brings the tiles."""
 
     extents: dict[str, int]
     names: Names
@@ -28,8 +28,8 @@ class Around:
     @classmethod
     def of(cls, kernel: Kernel, loop: Loop, names: Names) -> Around:
         """Those around `loop`; `names` are those that rounds are told by."""
-        serial = {x.name: int(x.extent) for x in kernel.nest.loops if x.level == "serial" and x != loop}
-        return cls(serial, names)
+        own = {x.name: int(x.extent) for x in kernel.nest.loops if x.is_serial and x.name != loop.name}
+        return cls(own, names)
 
     def offset(self, source: Access) -> tuple[str, str] | None:
         """Elements from the start of a tensor: what never changes of them, and what the loops add.
@@ -51,7 +51,7 @@ class Around:
         counts = [self.extents[name] for _, adding in moved for name, _ in adding]
         plain = not any(self._turning(g.form) or g.extent > INT_SAFE for g in guards)
         alone = all(len(adding) == 1 for _, adding in moved)
-        if not moved or not plain or not alone or sum(counts) > BITS:
+        if not moved or not plain or not alone or sum(counts) > BITS or self.names.far:
             return None
         masks, turns, first = [], [], 0
         for (g, ((loop, step),)), count in zip(moved, counts, strict=True):

@@ -123,8 +123,11 @@ class Access:
     # -- checks and counts ----------------------------------------------------------------------
     def checked(self, site: Site, probe: Probe, offset: int) -> tuple[Probe, int]:
         """The probe with only lanes whose access is fine."""
-        low, high = probe.low + offset, probe.high + offset + site.needed(probe.space.kind)
-        if probe.space.inside(low, high) and not (probe.bits | offset) & (site.size - 1):
+        low, high = probe.low + offset, probe.high + offset
+        fits = probe.space.inside(low, high + site.size) or probe.space.inside(
+            low, high + site.needed(probe.space.kind)
+        )
+        if fits and not (probe.bits | offset) & (site.size - 1):
             return probe, offset
         batch = self.batch
         return batch.bounds.repair(site, probe, offset, batch.sanitize), 0

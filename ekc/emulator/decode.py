@@ -63,8 +63,8 @@ def decode(module: Module, name: str, rows: Allotment = allot) -> Decoded:
     _check_declared(text)
     places, slots, early = rows(found, text.registers)
     variables = {v.name: v for v in [*module.variables, *text.variables, *text.parameters]}
-    dead = frozenset(text.registers) - {name for one in text.code for name in one.reads} | {"_"}
-    shelf = Shelf(module, places, dict(text.registers), variables, dead, tuple(sorted(early)))
+    dead = frozenset(text.registers) - text.readers.keys() | {"_"}
+    shelf = Shelf(module, text, places, dict(text.registers), variables, dead, tuple(sorted(early)))
     lines: list[str] = []
     for block in found:
         lines += _function(f"b{block.number}", _write(shelf, block, masked=False))

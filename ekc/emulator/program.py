@@ -174,6 +174,15 @@ class KernelText:
     tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
     max_threads: int | None = None
 
+    @cached_property
+    def readers(self) -> dict[str, list[Instruction]]:
+        """The statements that read each register; of a kernel that is complete."""
+        found: dict[str, list[Instruction]] = {}
+        for one in self.code:
+            for name in one.reads:
+                found.setdefault(name, []).append(one)
+        return found
+
 
 @dataclass
 class Module:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from ekc.emulator.program import Instruction, Module, Operand, Pair, Variable, Vector
+from ekc.emulator.program import Instruction, KernelText, Module, Operand, Pair, Register, Variable, Vector
+from ekc.emulator.used_bytes import bytes_used
 
 _DTYPES = {"f16": "f2", "bf16": "u2", "f16x2": "u4", "bf16x2": "u4", "tf32": "f4", "pred": "?"}
 
@@ -39,7 +41,9 @@ class Site:
     count: int = 1
     volatile: bool = False
     wanted: tuple[bool, ...] = ()
-    """Of a vector load: the elements that anybody reads; () is all."""
+    """Of a load: the elements that anybody reads; () is all."""
+    kernel: KernelText | None = None
+    """What reads the rest."""
 
     @property
     def size(self) -> int:
@@ -48,14 +52,21 @@ class Site:
 
     def needed(self, kind: str) -> int:
         """Bytes of these that must be there, in a space of this kind: in shared memory, up to the last
-        element that anybody reads. The compiler widens a load there over the end of an array, as far as its
-        alignment reaches, and never looks at what it gets. Where it joins loads of bytes into a vector of
-        words, it looks at some bytes of the last: one must be there. An element that nobody reads alone
-        must be there in whole."""
-        if kind != "shared" or not any(self.wanted):
-            return self.size
-        width, last = int(self.code[1]), self.count - self.wanted[::-1].index(True)
-        return width * last if self.count == 1 else width * (last - 1) + 1
+        that anybody looks at. The compiler widens a load there over the end of an array, as far as its
+        alignment reaches, and joins loads of bytes into words. One that nobody reads must be there in
+        whole."""
+        return self._looked_at if kind == "shared" and any(self.wanted) else self.size
+
+    @cached_property
+    def _looked_at(self) -> int:
+        width, readers = int(self.code[1]), self.kernel.readers if self.kernel else {}
+        loaded = zip(items(self.instruction.operands[0]), self.wanted, strict=True)
+        ends = [
+            k * width + min(bytes_used(item.name, readers), width)
+            for k, (item, wanted) in enumerate(loaded)
+            if wanted and isinstance(item, Register)
+        ]
+        return max(ends)
 
 
 @dataclass
@@ -63,6 +74,7 @@ class Shelf:
     """What the blocks of a kernel share: register places, variables, constants, sites."""
 
     module: Module
+    text: KernelText
     places: dict[str, tuple[str, int]]
     types: dict[str, str]
     variables: dict[str, Variable]
@@ -94,7 +106,7 @@ class Shelf:
         wanted: tuple[bool, ...] = (),
     ) -> int:
         """The number of a new site."""
-        self.sites.append(Site(len(self.sites), one, action, code, count, volatile, wanted))
+        self.sites.append(Site(len(self.sites), one, action, code, count, volatile, wanted, self.text))
         return len(self.sites) - 1
 
 

@@ -28,11 +28,11 @@ def counts(rows: Columns) -> NDArray[np.float64]:
     low, below = rows[:, -2], rows[:, -1] - rows[:, -2]
     # A digit that moves nothing leaves all shares as they are.
     values = np.where(step == 0, 1, values)
-    order = np.argsort(np.where(values == 1, 0, step), axis=1)
+    order = np.argsort(step, axis=1)
     values, together, step = (np.take_along_axis(x, order, axis=1) for x in (values, together, step))
     reach = np.cumsum((values - 1) * step, axis=1)
-    apart = (values[:, 1:] == 1) | (step[:, 1:] > reach[:, :-1])
-    plain = apart.all(axis=1) & (low >= 0) & (reach[:, -1] < _MOST_VALUES)
+    apart = (values[:, 1:] == 1) | (step[:, 1:] >= reach[:, :-1])
+    plain = apart.all(axis=1) & (low >= 0) & (reach.max(axis=1, initial=0) < _MOST_VALUES)
     warps = ceil_div(values, together)
     found = np.empty((len(rows), 2))
     found[:, 0] = _less(below, values, step) / values.prod(axis=1)
@@ -44,8 +44,8 @@ def counts(rows: Columns) -> NDArray[np.float64]:
 
 
 def _less(bound: Columns, values: Columns, step: Columns) -> NDArray[Any]:
-    """How many sums of digits, each of so many steps, are less than a bound, where no digit but the last
-    reaches the next one's step."""
+    """How many sums of digits, each of so many steps, are less than a bound, where digits together go no
+    further than a step of the next."""
     found: NDArray[Any] = np.ones(len(bound), dtype=np.int64)
     left: NDArray[Any] = bound
     for digit in reversed(range(values.shape[1])):

@@ -200,3 +200,23 @@ def test_halves_read_as_joined_words_are_judged_by_the_word(written: str, used: 
     ptx = nvrtc.compile(JOINED.replace("WRITTEN", written).replace("USED", used), "sm_80").ptx
     report = emulator.launch(ptx, "k", grid=(1,), block=(32,), args=[np.zeros(32, np.uint32)])
     assert {finding.kind for finding in report.findings} == kinds
+
+
+HALVES = """
+extern "C" __global__ void k(uint4* b)
+{
+    __shared__ alignas(16) unsigned short t[COUNT];
+    for (int i = threadIdx.x; i < COUNT; i += 32) t[i] = threadIdx.x;
+    __syncthreads();
+    b[threadIdx.x] = *reinterpret_cast<const uint4*>(&t[8 * (threadIdx.x % 2)]);
+}
+"""
+
+
+@pytest.mark.parametrize(("count", "clean"), [(16, True), (15, False)])
+def test_a_vector_of_halves_over_the_end_of_an_array_is_found(count: int, clean: bool) -> None:
+    """The last word begins inside and all of it is used."""
+    ptx = nvrtc.compile(HALVES.replace("COUNT", str(count)), "sm_80").ptx
+    out = np.zeros(128, np.uint32)
+    report = emulator.launch(ptx, "k", grid=(1, 1, 1), block=(32, 1, 1), args=[out])
+    assert {found.kind for found in report.findings} == (set() if clean else {"out-of-bounds"})

@@ -53,6 +53,18 @@ def test_a_population_is_its_members() -> None:
         assert (many.lanes[row], many.warps[row]) == (one.lanes, one.warps)
 
 
+@pytest.mark.parametrize(("value", "share"), [(-1, 0.0), (0, 1.0), (4, 1.0), (5, 0.0)])
+def test_a_guard_on_a_number_lets_all_through_or_nothing(value: int, share: float) -> None:
+    found = shares([Guard(Linear((), value), 5, True, True)], {}, {})
+    assert (found.lanes, found.warps) == (share, share)
+
+
+def test_of_more_values_than_are_counted_the_ends_are_a_small_part() -> None:
+    rows = np.array([[1 << 17, 1, 1, 0, 1 << 16], [1 << 15, 1, 1, 0, 1 << 14]])
+    assert counts(rows)[:, 0].tolist() == [0.5, 0.5]
+    assert counts(rows)[:, 1].tolist() == [0.5 + 32 / (1 << 17), 0.5]
+
+
 DIGIT = st.tuples(st.integers(1, 4), st.sampled_from((1, 2, 3)), st.sampled_from((0, 1, 1, 2, 5)))
 """Warps, lanes in one of them, and by how many values the step is more than what the digits before reach."""
 

@@ -1,0 +1,47 @@
+"""How much of a loaded register is looked at."""
+
+from __future__ import annotations
+
+import pytest
+
+from ekc.emulator.parse import parse
+from ekc.emulator.used_bytes import WHOLE, bytes_used
+
+HEAD = """.version 8.0
+.target sm_80
+.address_size 64
+.entry k()
+{
+.reg .pred %p<2>;
+.reg .b16 %rs<8>;
+.reg .b32 %r<8>;
+"""
+
+
+def used(body: str) -> int:
+    return bytes_used("%r1", parse(f"{HEAD}{body}\nret;\n}}\n").kernels["k"].readers)
+
+
+@pytest.mark.parametrize(
+    ("body", "count"),
+    [
+        ("", 0),
+        ("add.s32 %r2, %r1, %r3;", WHOLE),
+        ("mov.u32 %r2, %r1;", WHOLE),
+        ("and.b32 %r2, %r1, 255;", 1),
+        ("and.b32 %r2, %r1, 65535;", 2),
+        ("and.b32 %r2, %r1, -256;", WHOLE),
+        ("and.b32 %r2, %r1, %r3;", WHOLE),
+        ("cvt.u32.u8 %r2, %r1;", 1),
+        ("shl.b32 %r2, %r1, 24;", 1),
+        ("shl.b32 %r2, %r3, %r1;", WHOLE),
+        ("mov.b32 {%rs1, %rs2}, %r1;", 0),
+        ("mov.b32 {%rs1, %rs2}, %r1; add.s16 %rs3, %rs1, 1;", 2),
+        ("mov.b32 {%rs1, %rs2}, %r1; cvt.s16.s8 %rs3, %rs2;", 3),
+        ("mov.b32 {%rs1, %rs2}, %r1; shr.u16 %rs3, %rs2, 8;", 4),
+        ("and.b32 %r2, %r1, 255; and.b32 %r3, %r1, 65535;", 2),
+        ("@%p1 and.b32 %r2, %r1, 255;", 1),
+    ],
+)
+def test_a_register_is_used_up_to_the_last_byte_that_a_reader_needs(body: str, count: int) -> None:
+    assert used(body) == count
