@@ -143,9 +143,12 @@ def test_members_are_packed_and_unpacked(lines: list[bytes]) -> None:
     assert unpack(data).good == len(data)
 
 
-def test_damage_is_refused(recorded: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("before_the_next", [1, 4, 5, 8])
+def test_damage_is_refused(recorded: Path, tmp_path: Path, before_the_next: int) -> None:
+    """A member ends with what tells damage, its checksum and its length; of when it was packed, at its
+    beginning, nobody would miss a byte."""
     data = bytearray(recorded.read_bytes())
-    data[len(data) // 2] ^= 0xFF
+    data[data.index(b"\x1f\x8b\x08\x00", len(data) // 2) - before_the_next] ^= 0xFF
     (tmp_path / "bad").write_bytes(data)
     with pytest.raises(RecordError, match="damaged"):
         read(tmp_path / "bad")
