@@ -91,7 +91,7 @@ def _from(
 def _start(around: Around, source: Access, name: str, apart: int | None) -> tuple[list[Text], list[Text]]:
     """How far rounds start, told early and late.
 
-    X_shared_from[round] = X_shared_base[round] + r * 3584
+    X_shared_from[round] = X_shared_from_base[round] + r * 3584
     """
     parted = around.offset(source)
     if parted is None:
@@ -106,7 +106,7 @@ def _start(around: Around, source: Access, name: str, apart: int | None) -> tupl
 def _inside(around: Around, guards: tuple[Guard, ...], name: str) -> tuple[list[Text], list[Text]]:
     """Whether rounds read inside, told early and late.
 
-    X_shared_inside[round] = (X_shared_never[round] & (1u << r)) == 0
+    X_shared_inside[round] = (X_shared_inside_never[round] & (1u << r)) == 0
     """
     parted = around.condition(guards)
     if parted is None:
