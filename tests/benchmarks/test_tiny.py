@@ -51,6 +51,17 @@ def test_search_depth(tmp_path: Path) -> None:
     assert line["ratio"]["long"] == pytest.approx(sum(line["winners_s"]) / 2 / line["long_s"])
     assert min(line["random_s"], line["long_s"]) > 0
     assert figures["pass"] == line["pass"] == (max(line["ratio"].values()) <= 1.01)
+    assert line["without_luck"].keys() == line["ratio"].keys()
+
+
+def test_search_depth_without_residual(tmp_path: Path) -> None:
+    options = ("--only", "MV", "--seeds", "1", "--trials", "4", "--long", "8", "--random", "20")
+    text, figures = run(
+        "search_depth.py", tmp_path, *options, "--no-residual", "--records", str(tmp_path / "kept")
+    )
+    (line,) = figures["lines"]
+    assert "a100 (simulated, no residual)" in text
+    assert line["without_luck"] is None
 
 
 def test_warm_start(tmp_path: Path) -> None:
