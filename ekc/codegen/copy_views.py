@@ -12,6 +12,7 @@ from ekc.codegen.types import Arithmetic, converted, move_type, zero
 from ekc.ir.access import Buffer
 from ekc.ir.nodes import StageNode
 from ekc.ir.region import segment_cell
+from ekc.ir.strips import strip
 
 _COPIES_WRITTEN_OUT = 8
 """Cooperative copies of up to this many rounds are unrolled whole; longer ones four rounds at a time."""
@@ -22,13 +23,16 @@ def cooperative(scope: Scope, node: StageNode) -> dict[str, Any]:
     size, vector, rounds = int(node.buffer.region.size), int(node.staging.vector), rounds_of(scope, node)
     names = scope.names.within(scope.names.shared_coordinates(scope.kernel, node.buffer.region))
     text = _copy(scope, node, vector, names)
+    wide, row = int(strip(node, scope.threads)), int(node.buffer.region.segments[-1].extent)
     return text | {
         "rounds": rounds,
         "unroll": "" if rounds <= _COPIES_WRITTEN_OUT else " 4",
         "threads": scope.threads,
         "size": size,
         "exact": rounds * scope.threads * vector == size,
-        "coordinates": coordinates(node.buffer.region, names),
+        "coordinates": coordinates(node.buffer.region, names, wide),
+        "strip": wide,
+        "strips": row // wide,
         "next": f"{scope.names[node.buffer.name]}_next",
         "parity": scope.parity.get(node.buffer.name, ""),
     }

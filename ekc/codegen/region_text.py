@@ -10,13 +10,16 @@ from ekc.ir.linear import Linear
 from ekc.ir.region import Region, Segment
 
 
-def coordinates(region: Region, names: Names) -> list[str]:
-    """`const int i = element / 8;` for each segment."""
-    lines, below = [], int(region.size)
-    for i, s in enumerate(region.segments):
-        below //= int(s.extent)
+def coordinates(region: Region, names: Names, strip: int | None = None) -> list[str]:
+    """`const int i = element / 8;` for each segment; of an element of a `strip` so wide, if one is given."""
+    extents = [int(s.extent) for s in region.segments]
+    if strip is not None:
+        extents[-1] = strip
+    lines, below = [], math.prod(extents)
+    for i, extent in enumerate(extents):
+        below //= extent
         text = "element" if below == 1 else f"element / {below}"
-        lines.append(f"const int {names[f'#{i}']} = {text if i == 0 else f'{text} % {int(s.extent)}'};")
+        lines.append(f"const int {names[f'#{i}']} = {text if i == 0 else f'{text} % {extent}'};")
     return lines
 
 

@@ -14,14 +14,31 @@ def steady(text: dict[str, Any], region: Region) -> dict[str, Any]:
 
         element = (round * 32 + thread) * 4        ->   i = thread * 4 / 32 + round * 4
         i = element / 32, k = element % 32              k = thread * 4 % 32
+
+    Of several strips each moves the fastest coordinate too.
     """
-    text = text | {"unroll": ""}
-    step = text["threads"] * text["vector"]
-    below = int(region.size) // int(region.segments[0].extent)
-    if text["rounds"] == 1 or step % below:
-        return text
-    at = "thread" if text["vector"] == 1 else f"thread * {text['vector']}"
+    turn, again = turns(text)
+    text = text | {"unroll": "", "turn": turn}
     parts = [line.removesuffix(";").split(" = ") for line in text["coordinates"]]
-    lines = [f"{name} = {value.replace('element', at)}" for name, value in parts]
-    lines[0] += f" + round * {step // below}"
-    return text | {"coordinates": [f"{line};" for line in lines], "slowest": step // below}
+    step = text["threads"] * text["vector"]
+    below = int(region.size) // text["strips"] // int(region.segments[0].extent)
+    if text["rounds"] > 1 and step % below == 0:
+        text["slowest"] = step // below
+        at = "thread" if text["vector"] == 1 else f"thread * {text['vector']}"
+        parts = [[name, value.replace("element", at)] for name, value in parts]
+        if turn:
+            parts[0][1] += f" + {turn} * {text['slowest']}"
+    if again:
+        parts[-1][1] += f" + {again} * {text['strip']}"
+    return text | {"coordinates": [f"{name} = {value};" for name, value in parts]}
+
+
+def turns(text: dict[str, Any]) -> tuple[str, str]:
+    """Which round of its strip a round is, and of which strip; nothing where there is but one.
+
+    6 rounds, 2 strips   ->   round % 3, round / 3
+    """
+    each = text["rounds"] // text["strips"]
+    if text["strips"] == 1:
+        return "round", ""
+    return ("", "round") if each == 1 else (f"round % {each}", f"round / {each}")

@@ -14,6 +14,7 @@ from typing import Any
 
 from ekc.codegen.around import Around, kept, kept_place
 from ekc.codegen.names import Names
+from ekc.codegen.rounds import turns
 from ekc.codegen.shared_memory import copy_elements
 from ekc.ir.access import Access, Buffer, Guard
 from ekc.ir.nodes import FragmentNode, Kernel, StageNode, walk
@@ -28,6 +29,40 @@ def walks(kernel: Kernel) -> bool:
     """Whether some tile of a kernel feeds tensor cores, or is one of a view."""
     tensor = any(isinstance(node, FragmentNode) for node in walk(kernel.body))
     return tensor or any(b.region.view is not None for b in kernel.buffers)
+
+
+@dataclass(frozen=True)
+class Each:
+    """How something is told for each round of a copy: which numbers, and how far apart the others are."""
+
+    count: int
+    """Rounds for which it is told, where these are no number apart."""
+    apart: int | None
+    """From one round of a strip to the next."""
+    turn: str
+    """The round of these, in text; nothing where there is one."""
+    further: str
+    """What a strip adds."""
+
+    @classmethod
+    def of(cls, text: Text, apart: int | None, strips: int | None) -> Each:
+        """`apart`: from one round of a strip to the next, where that is a number; `strips`: from one strip
+        to the next."""
+        if text["strips"] == 1 or strips is None:
+            return cls(text["rounds"], apart if text["strips"] == 1 else None, "round", "")
+        turn, again = turns(text)
+        return cls(text["rounds"] // text["strips"], apart, turn, f" + {again} * {strips}" if strips else "")
+
+    def told(self, kind: str, name: str, value: str) -> Text:
+        """A variable worked out before the loop."""
+        way = "each" if self.apart is None else "once"
+        return {"type": kind, "name": name, "way": way, "value": value, "count": self.count}
+
+    def of_round(self, start: str) -> str:
+        """The text of what was told, in one round."""
+        if self.apart is None:
+            return f"{start}[{self.turn or 0}]{self.further}"
+        return f"{start}{f' + {self.turn} * {self.apart}' if self.apart and self.turn else ''}{self.further}"
 
 
 @dataclass
@@ -76,19 +111,22 @@ def _from(
     fixed = tuple(g for g in source.guards if loop.name not in g.form.variables())
     moving = names.condition(tuple(g for g in source.guards if loop.name in g.form.variables()))
     around = Around.of(kernel, loop, replace(names, zero=names.zero | {loop.name}))
-    apart = _apart_from(text, node)
-    early, late = _start(around, source, start, apart)
+    each = Each.of(text, _apart_from(text, node), _strips_from(text, node))
+    early, late = _start(around, source, start, each)
+    test = ""
     if fixed:
-        masks, tests = _inside(around, fixed, inside)
-        early, late = early + masks, late + tests
-    guard = " && ".join(filter(None, [f"{inside}[round]" if fixed else "", moving]))
+        last = f"#{len(node.buffer.region.segments) - 1}"
+        whether = Each.of(text, None, None if any(last in g.form.variables() for g in fixed) else 0)
+        masks, tests = _inside(around, fixed, inside, whether)
+        early, late, test = early + masks, late + tests, whether.of_round(inside)
+    guard = " && ".join(filter(None, [test, moving]))
     step = int(dict(source.address.terms).get(loop.name, 0))
     pointer = {"type": source.spec.dtype.cuda, "name": walk, "of": names[source.spec.name], "step": step}
-    place = f"{walk}[{_of_round(start, apart)}]"
+    place = f"{walk}[{each.of_round(start)}]"
     return text | {"source": place, "guard": guard, "walk": pointer}, early, late
 
 
-def _start(around: Around, source: Access, name: str, apart: int | None) -> tuple[list[Text], list[Text]]:
+def _start(around: Around, source: Access, name: str, each: Each) -> tuple[list[Text], list[Text]]:
     """How far rounds start, told early and late.
 
     X_shared_from[round] = X_shared_from_base[round] + r * 3584
@@ -96,25 +134,27 @@ def _start(around: Around, source: Access, name: str, apart: int | None) -> tupl
     parted = around.offset(source)
     if parted is None:
         far = "long long" if source.spec.elements >= 2**31 else "int"
-        return [], [_told(far, name, apart, around.names.offset(source))]
+        return [], [each.told(far, name, around.names.offset(source))]
     (base,) = around.names.free([f"{name}_base"])
     still, adding = parted
-    which = "[round]" if apart is None else ""
-    return [_told("int", base, apart, kept(still))], [_told("int", name, apart, f"{base}{which} + {adding}")]
+    which = "[round]" if each.apart is None else ""
+    return [each.told("int", base, kept(still))], [each.told("int", name, f"{base}{which} + {adding}")]
 
 
-def _inside(around: Around, guards: tuple[Guard, ...], name: str) -> tuple[list[Text], list[Text]]:
+def _inside(
+    around: Around, guards: tuple[Guard, ...], name: str, each: Each
+) -> tuple[list[Text], list[Text]]:
     """Whether rounds read inside, told early and late.
 
     X_shared_inside[round] = (X_shared_inside_never[round] & (1u << r)) == 0
     """
     parted = around.condition(guards)
     if parted is None:
-        return [], [_told("bool", name, None, around.names.condition(guards))]
+        return [], [each.told("bool", name, around.names.condition(guards))]
     (never,) = around.names.free([f"{name}_never"])
     mask, turn = parted
-    late = _told("bool", name, None, f"({never}[round] & ({turn})) == 0")
-    return [_told("unsigned int", never, None, kept(mask)) | {"mask": True}], [late]
+    late = each.told("bool", name, f"({never}[round] & ({turn})) == 0")
+    return [each.told("unsigned int", never, kept(mask)) | {"mask": True}], [late]
 
 
 def _to(text: Text, node: StageNode, names: Names) -> tuple[Text, list[Text]]:
@@ -127,23 +167,11 @@ def _to(text: Text, node: StageNode, names: Names) -> tuple[Text, list[Text]]:
         return text, []
     buffer = node.buffer
     (start,) = names.free([f"{text['name']}_to"])
-    apart = _apart_to(text, buffer)
-    place = f"{_of_round(start, apart)} + {in_copy(buffer, text['parity'])}"
+    each = Each.of(text, _apart_to(text, buffer), _strips_to(text, buffer))
+    place = f"{each.of_round(start)} + {in_copy(buffer, text['parity'])}"
     first = kept_place(names.cell(buffer, segment_cell(buffer.region), "0"))
     at = f"shared_at<{buffer.dtype.cuda}>({place})"
-    return text | {"target": at, "place": place}, [_told("unsigned int", start, apart, first)]
-
-
-def _told(kind: str, name: str, apart: int | None, value: str) -> Text:
-    """A variable worked out before the loop, once where rounds are a number apart, else for each."""
-    return {"type": kind, "name": name, "way": "each" if apart is None else "once", "value": value}
-
-
-def _of_round(start: str, apart: int | None) -> str:
-    """The text of what was told, in one round."""
-    if apart is None:
-        return f"{start}[round]"
-    return f"{start} + round * {apart}" if apart else start
+    return text | {"target": at, "place": place}, [each.told("unsigned int", start, first)]
 
 
 def in_copy(buffer: Buffer, copy: str) -> str:
@@ -155,7 +183,7 @@ def in_copy(buffer: Buffer, copy: str) -> str:
 def _apart_from(text: Text, node: StageNode) -> int | None:
     """Elements from one round to the next in the source, where they move one plain coordinate: a number that
     an instruction can hold."""
-    if text["rounds"] == 1:
+    if text["rounds"] == text["strips"]:
         return 0
     if "slowest" not in text or _turns(node, "#0"):
         return None
@@ -164,11 +192,28 @@ def _apart_from(text: Text, node: StageNode) -> int | None:
 
 def _apart_to(text: Text, buffer: Buffer) -> int | None:
     """Bytes from one round to the next in the tile, where that is a number."""
-    if text["rounds"] == 1:
+    if text["rounds"] == text["strips"]:
         return 0
     if "slowest" not in text:
         return None
-    step = int(buffer.strides[0]) * int(text["slowest"])
+    return _in_bytes(buffer, int(buffer.strides[0]) * int(text["slowest"]))
+
+
+def _strips_from(text: Text, node: StageNode) -> int | None:
+    """Elements from one strip to the next in the source, where that is a number."""
+    last = f"#{len(node.buffer.region.segments) - 1}"
+    if _turns(node, last):
+        return None
+    return int(dict(node.source.address.terms).get(last, 0)) * int(text["strip"])
+
+
+def _strips_to(text: Text, buffer: Buffer) -> int | None:
+    """Bytes from one strip to the next in the tile, where that is a number."""
+    return _in_bytes(buffer, int(buffer.strides[-1]) * int(text["strip"]))
+
+
+def _in_bytes(buffer: Buffer, step: int) -> int | None:
+    """Of a step of so many elements, unless chunks change places on it."""
     whole = period(int(buffer.swizzle), buffer.dtype.bytes)
     return None if step % whole else step * buffer.dtype.bytes
 

@@ -18,6 +18,7 @@ from ekc.ir.nodes import Kernel, StageNode
 from ekc.ir.operator import Axis
 from ekc.ir.program import Nest
 from ekc.ir.region import Region
+from ekc.ir.strips import strip
 from ekc.ir.tensor_core import GROUPS, ROW_BYTES
 from ekc.ir.warp import WARP, Pattern, sectors, wavefronts
 
@@ -100,20 +101,21 @@ class Traffic:
         moves = _f(region.size) / _f(vector)
         full = np.floor_divide(moves, self.threads)
         rounds = ((trips * full, self.threads), (trips, moves - full * self.threads))
-        order = list(reversed(range(len(region.segments))))
-        lanes, extents_of = segment_reaches(region, vector), known(self.kernel.nest, region)
+        wide = strip(node, self.kernel.threads)
+        lanes, extents_of = segment_reaches(region, vector, wide), known(self.kernel.nest, region)
         for access in [node.source] if node.produced is None else list(node.produced.values()):
-            extents, steps = _segment_digits(access.address, region, order, vector)
+            extents, steps = _segment_digits(access.address, region, vector, wide)
             issue = Issue(access, "load", vector, rounds, extents, steps)
             self._count(issue, access.guards, extents_of, lanes)
-        extents, steps = _segment_digits(node.address, region, order, vector)
+        extents, steps = _segment_digits(node.address, region, vector, wide)
         whole = node.buffer.fastest == node.vector_segment
         into = Access(node.source.spec, node.buffer, (), node.address, ())
         if node.asynchronous:
             self.add("async_copies", sum(count * np.ceil(number / WARP) for count, number in rounds))
         width, times = (vector, 1.0) if whole else (1, _f(vector))
         times_each = tuple((count * times, number) for count, number in rounds)
-        turns = () if whole else ((dict(node.address.terms).get(f"#{order[0]}", 0), 1, vector),)
+        last = f"#{len(region.segments) - 1}"
+        turns = () if whole else ((dict(node.address.terms).get(last, 0), 1, vector),)
         self._count(Issue(into, "store", width, times_each, extents, steps, turns), (), extents_of, lanes)
 
     def walk(self, access: Access, axis: Axis, count: Array, region: Region) -> None:
@@ -154,27 +156,26 @@ def thread_reaches(kernel: Kernel) -> Lanes:
     return reaches([x.name for x in kernel.thread_loops], [x.extent for x in kernel.thread_loops])
 
 
-def segment_reaches(region: Region, vector: Any) -> Lanes:
-    """The lanes of a warp along the segments of a region that all threads copy, `vector` elements each."""
+def segment_reaches(region: Region, vector: Any, wide: Any) -> Lanes:
+    """The lanes of a warp along the segments of a region that all threads copy, `vector` elements each, in
+    strips so wide: rows enough for all lanes."""
     order = list(reversed(range(len(region.segments))))
     moves = [region.segments[i].extent for i in order]
-    moves[0] = np.maximum(np.asanyarray(moves[0]) // vector, 1)
+    moves[0] = np.maximum(np.asanyarray(wide) // vector, 1)
     lanes = reaches([f"#{i}" for i in order], moves)
     lanes[f"#{order[0]}"] = lanes[f"#{order[0]}"] * vector
     return lanes
 
 
-def _segment_digits(
-    address: Linear, region: Region, order: Sequence[int], vector: Any
-) -> tuple[list[Any], list[Any]]:
-    """Extents, and elements per step, of the digits that tell the moves of a copy apart, fastest first; the
-    first segment moves by whole vectors."""
-    digits = []
-    for place, i in enumerate(order):
-        width = 1 if place else vector
-        extent = region.segments[i].extent
-        moves = extent if place else np.maximum(np.asanyarray(extent) // vector, 1)
-        digits += _digits(address, f"#{i}", moves, width)
+def _segment_digits(address: Linear, region: Region, vector: Any, wide: Any) -> tuple[list[Any], list[Any]]:
+    """Extents, and elements per step, of the digits that tell the moves of a copy apart, fastest first: whole
+    vectors of a strip so wide, the rows, and the strips."""
+    *rows, last = range(len(region.segments))
+    digits = _digits(address, f"#{last}", np.maximum(np.asanyarray(wide) // vector, 1), vector)
+    for i in reversed(rows):
+        digits += _digits(address, f"#{i}", region.segments[i].extent)
+    if wide is not region.segments[last].extent:
+        digits += _digits(address, f"#{last}", region.segments[last].extent // wide, wide)
     return [d[0] for d in digits], [d[1] for d in digits]
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ekc.devices.base import Peaks
 from ekc.search import prior
 from ekc.search.breeding import Genetics
-from ekc.search.features import NAMES, features
+from ekc.search.features import NAMES, features, slots
 from ekc.search.population import Population
 
 Figures = Mapping[str, NDArray[np.float64]]
@@ -35,6 +35,8 @@ class Analysed:
     """What the prior expects, ..."""
     power_w: NDArray[np.float64]
     """... and of board watts."""
+    slots: NDArray[np.float64]
+    """What they take of their device (`features.slots`)."""
 
     def put(self, rows: NDArray[np.intp], own: Analysed) -> None:
         """What is seen of some rows, into their places."""
@@ -44,12 +46,14 @@ class Analysed:
 
 def room(rows: int) -> Analysed:
     """For so many rows, of which nothing is said yet."""
-    return Analysed(np.empty((rows, len(NAMES)), np.float32), np.empty(rows), np.empty(rows))
+    return Analysed(np.empty((rows, len(NAMES)), np.float32), *(np.empty(rows) for _ in range(3)))
 
 
 def analysed(figures: Figures, peaks: Peaks) -> Analysed:
     """Of the figures of an analysis."""
-    return Analysed(features(figures), prior.latency(figures, peaks), prior.power(figures, peaks))
+    return Analysed(
+        features(figures), prior.latency(figures, peaks), prior.power(figures, peaks), slots(figures)
+    )
 
 
 class Memory:

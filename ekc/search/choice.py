@@ -3,7 +3,7 @@ what is on file.
 
 Timings cannot tell all of them apart. Of those level with the fastest, the one that takes fewest slots of its
 device counts as the fastest: what does the same with less is the last to be slow elsewhere (another clock,
-another driver, a neighbour).
+another driver, a neighbour). The closing rounds of a search look for such (`rounds.py`).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _level(span: Interval | None, least: Interval | None) -> bool:
 def slots(schedule: Schedule) -> float:
     """Slots that a launch takes, by the analysis: to issue its instructions, and to pass through shared
     memory."""
-    return features.slots(analyse(schedule.program, Limits()))
+    return float(features.slots(analyse(schedule.program, Limits()))[0])
 
 
 def seconds(x: Timed) -> float:

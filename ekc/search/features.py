@@ -51,6 +51,9 @@ RATIOS = (
     ("operations_per_barrier", "total_operations", "total_barriers"),
 )
 NAMES = (*COUNTS, *SHARES, *(name for name, _, _ in RATIOS))
+AHEAD, MOST_AHEAD = 1 / 300, 3.0
+"""Of its slots, what each tile on its way is worth to a schedule, and how many are: who copies ahead further
+can wait longer for memory. All in all a percent, no more than what counting is right to. Ours."""
 _SLOTS = tuple(
     f"total_{what}"
     for what in (
@@ -71,7 +74,8 @@ def features(figures: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float32]:
     return np.ascontiguousarray(table.T, dtype=np.float32)
 
 
-def slots(figures: Mapping[str, NDArray[np.float64]]) -> float:
-    """Warp instructions that the analysis of one schedule counts, one for each loop step, and passes through
-    the banks of shared memory."""
-    return float(sum(figures[name][0] for name in _SLOTS) - figures["total_async_copies"][0])
+def slots(figures: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Warp instructions that the analysis of each schedule counts, one for each loop step, and passes through
+    the banks of shared memory; less a little for each tile that is copied ahead (`AHEAD`)."""
+    counted = sum((figures[name] for name in _SLOTS), -figures["total_async_copies"])
+    return np.asarray(counted * (1 - AHEAD * np.minimum(figures["pipeline"] - 1, MOST_AHEAD)))

@@ -8,7 +8,7 @@ finds its own at once. How far they are believed is measured: each group is pred
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +78,7 @@ class Lessons:
         # Less than the board draws anyway would be less than no work, and at a quick pace less than no watts.
         at_prior = np.maximum(seen.power_w * np.exp(strain), prior.STATIC * self.peaks.board_power_w)
         watts = prior.paced(at_prior, pace, self.peaks)
-        return Analysed(seen.features, seen.latency_s * np.exp(pace), watts)
+        return replace(seen, latency_s=seen.latency_s * np.exp(pace), power_w=watts)
 
     def __str__(self) -> str:
         return (

@@ -59,6 +59,10 @@ class WhilePaying:
         """As the task does."""
         return self.task.rankings(population)
 
+    def lean(self, population: Population) -> NDArray[np.float64]:
+        """As the task does."""
+        return self.task.lean(population)
+
     def correlation(self, population: Population) -> NDArray[np.float64]:
         """As the task does."""
         return self.task.correlation(population)

@@ -55,6 +55,10 @@ class Replay:
         """By the promise alone."""
         return (self._promise[self.space.rows(population.genes)],)
 
+    def lean(self, population: Population) -> NDArray[np.float64]:
+        """Nothing says what a row takes of its device."""
+        return self.promise(population)
+
     def correlation(self, population: Population) -> NDArray[np.float64]:
         """By the process."""
         return self.process.correlation(self._features[self.space.rows(population.genes)])

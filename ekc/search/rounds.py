@@ -44,9 +44,11 @@ class Pace:
     """Bounds of that size."""
     random: float
     """Share drawn at random, so that models see more than their own favourites."""
+    closing: float = 0.0
+    """Share of all trials, the last, that goes to what may do the same as the best with less."""
 
 
-SIDE_BY_SIDE = Pace(share=1 / 32, fewest=4, most=32, random=0.15)
+SIDE_BY_SIDE = Pace(share=1 / 32, fewest=4, most=32, random=0.15, closing=1 / 16)
 """For what is prepared in parallel, as schedules are compiled."""
 
 
@@ -61,6 +63,10 @@ class Task(Protocol[Trying]):
 
     def rankings(self, population: Population) -> tuple[Promise, ...]:
         """What a batch is picked by, in even shares; the first is the promise. None: as they come."""
+
+    def lean(self, population: Population) -> NDArray[np.float64]:
+        """What genomes are bred and picked by in the closing rounds: lower is better. First those believed
+        level with the best, and of these what takes least of the device."""
 
     def correlation(self, population: Population) -> NDArray[np.float64]:
         """Of what measurements will say and nobody knows yet, pair by pair."""
@@ -97,9 +103,13 @@ class Rounds(Generic[Trying]):
         given = list(given[: self.trials])
         while self._done < self.trials and self.task.on_time():
             self.number += 1
-            parents, _ = self.breeder.evolve(parents, self.task.promise)
-            wanted = round_size(self.number, self._done, self.trials, self.pace) - len(given)
-            fresh, genomes = self._pick(parents, max(wanted, 0))
+            left = self.trials - int(self.pace.closing * self.trials) - self._done
+            parents, _ = self.breeder.evolve(parents, self.task.promise if left > 0 else self.task.lean)
+            wanted = round_size(self.number, self._done, self.trials, self.pace)
+            if left > 0:
+                fresh, genomes = self._pick(parents, max(min(wanted, left) - len(given), 0))
+            else:
+                fresh, genomes = self._best(parents, wanted)
             if not fresh and not given:
                 # Where nothing is legal the breeder counted why.
                 self.stopped = "every schedule of the space has been tried" if len(parents) else ""
@@ -120,6 +130,11 @@ class Rounds(Generic[Trying]):
             picked += self._take(population, ranking, amount, picked)
         strangers = self.breeder.draw(4 * wander) if wander else population[:0]
         picked += self._take(strangers, None, wander, picked)
+        return [p for p, _ in picked], [g for _, g in picked]
+
+    def _best(self, population: Population, count: int) -> tuple[list[Trying], list[Population]]:
+        """As they were bred, best first."""
+        picked = self._take(population, None, count, ())
         return [p for p, _ in picked], [g for _, g in picked]
 
     def _wander(self, count: int) -> int:

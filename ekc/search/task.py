@@ -18,6 +18,7 @@ from ekc.ir.analysis import analyse
 from ekc.ir.schedule import Schedule
 from ekc.search.analysed import Analysed, Memory, analysed
 from ekc.search.candidate import Candidate
+from ekc.search.choice import TIE
 from ekc.search.learner import Learner
 from ekc.search.lessons import Lessons
 from ekc.search.measuring import LABEL_WINDOW_S, Bench, Failure
@@ -34,6 +35,8 @@ Array = NDArray[np.float64]
 METERED_PER_RUN = 16
 """Metering comes about so many times in a run."""
 FEWEST_TO_METER, MOST_TO_METER = 4, 64
+FIRST = 1000.0
+"""More than logs of figures and of slots differ by."""
 ANYTHING = 20.0
 """Log of a figure that everything improves on: before any was measured, the least expected promises most."""
 
@@ -126,6 +129,14 @@ class ScheduleTask:
         standing, watts = self.standing, np.exp(power)
         low, high = (standing.score(np.exp(x), watts) for x in (mean, mean + spread))
         return _promise(np.log(low), np.log(high / low), standing.scores, power_spread)
+
+    def lean(self, population: Population) -> NDArray[np.float64]:
+        """Those believed level with the best come first, by their slots."""
+        if not len(population) or self._drawn:
+            return np.zeros(len(population))
+        believed = self._rankings(population)[0]
+        level = believed.mean <= believed.best + math.log1p(TIE)
+        return np.where(level, np.log(self.memory.of(population).slots) - FIRST, believed.mean)
 
     def correlation(self, population: Population) -> NDArray[np.float64]:
         """By the latency's belief: a timing is what every measurement is."""

@@ -6,12 +6,17 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import ekc
 from ekc import devices
+from ekc.ir.analysis import analyse
+from ekc.search import features
+from ekc.search.breeding import Breeder
 from ekc.search.measuring import Bench
 from ekc.search.options import Wish
+from ekc.search.promise import Promise
 from ekc.search.records import RecordStore
 from ekc.search.space import Space
 from ekc.search.standing import TOO_SLOW, Standing
@@ -27,6 +32,29 @@ def test_what_is_too_slow_to_win_counts_as_dearer() -> None:
     standing = Standing(Wish(8, "energy", 0.05, False, 0, None), [slow, near, fastest])
     assert standing.scores == pytest.approx([20e-4 * (20 / 10.5) ** TOO_SLOW, 10.5e-4, 10e-4])
     assert standing.best is fastest
+
+
+def test_of_what_is_believed_level_the_leanest_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those within 1 % of the best figure by their slots, then the others as they are believed."""
+    device = devices.open("a100")
+    with RecordStore(None) as store, ThreadPoolExecutor(1) as workers:
+        space = Space(ekc.matvec(256, 256), device.limits)
+        wish = Wish(8, "latency", 0.05, False, 0, None)
+        task = ScheduleTask(space, Bench(device, store), workers, wish, lambda done, text: None)
+        drawn = Breeder(space, np.random.default_rng(0)).draw(64)
+        mean = np.linspace(-0.02, 0.04, len(drawn))[::-1]
+        believed = Promise(mean, np.full(len(drawn), 0.1), 0.0)
+        monkeypatch.setattr(task, "_rankings", lambda population: (believed,))
+        order = np.argsort(task.lean(drawn), kind="stable")
+        slots = task.memory.of(drawn).slots
+    level = int((mean <= np.log(1.01)).sum())
+    assert 0 < level < len(drawn)
+    assert set(order[:level]) == set(np.flatnonzero(mean <= np.log(1.01)))
+    assert (np.diff(slots[order[:level]]) >= 0).all()
+    assert (np.diff(mean[order[level:]]) > 0).all()
+    for row in range(8):
+        figures = analyse(space.schedule(drawn, row).program, device.limits)
+        assert slots[row] == pytest.approx(features.slots(figures)[0])
 
 
 def test_what_failed_after_it_was_timed_makes_nothing_too_slow() -> None:

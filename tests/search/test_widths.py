@@ -24,6 +24,7 @@ from ekc.search.finals import Finals
 from ekc.search.objective import OBJECTIVES
 from ekc.search.population import Population
 from ekc.search.space import Space
+from tests.ir.async_examples import async_matmul
 from tests.search.spaces import LIMITS, drawn, legal, rules_broken, space
 
 WHEN = Conditions("a100", True, "made up", "", "", 0.0, 0.0, (), "made up", "0")
@@ -128,6 +129,13 @@ def test_narrow_reads_take_more_slots() -> None:
     found = [slots(_timed(v, 1.0, 0.0).schedule) for v in (1, 4)]
     np.testing.assert_allclose(found, counts, rtol=1e-9)
     assert counts[0] > counts[1]
+
+
+def test_of_slots_within_a_percent_the_deeper_pipeline_counts_as_less() -> None:
+    """Up to three tiles ahead, a third of a percent each."""
+    ahead = [slots(async_matmul(64, 64, 128, stages=stages)) for stages in (2, 3, 4, 6)]
+    plain = ahead[0] / (1 - 1 / 300)
+    np.testing.assert_allclose(ahead, [plain * (1 - n / 300) for n in (1, 2, 3, 3)], rtol=1e-12)
 
 
 @pytest.mark.parametrize(("half", "leaner"), [(1e-9, False), (2e-7, True)])

@@ -1,0 +1,83 @@
+"""Tiles with rows of several lines, copied strip by strip: right, and the traffic that was foretold."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import ekc.ir.operators as o
+from ekc.codegen.generate import generate
+from ekc.ir.limits import Limits
+from ekc.ir.nodes import StageNode, walk
+from ekc.ir.schedule import Schedule
+from ekc.ir.strips import strip
+from ekc.ir.tree import kernels
+from tests.emulator.generated import run
+from tests.emulator.predicted import executed, predicted
+from tests.ir.async_examples import async_matmul
+from tests.ir.tensor_examples import Cut, tensor_matmul
+from tests.ir.view_examples import tensor_conv2d
+
+COPIES = ("shared_store_requests", "shared_store_wavefronts", "barriers", "global_store_sectors")
+
+
+def strips(schedule: Schedule) -> list[tuple[int, int]]:
+    """(elements of a row, of a strip of it) of every copy by a block."""
+    (kernel,) = kernels(schedule.program)
+    copies = [n for n in walk(kernel.body) if isinstance(n, StageNode) and n.buffer.scope == "shared"]
+    return [(int(n.buffer.region.segments[-1].extent), int(strip(n, kernel.threads))) for n in copies]
+
+
+def half_conv2d(channels: int, depth: int, **cut: object) -> Schedule:
+    """Channels last, one warp, tiles as deep as said in instructions of 16."""
+    op = o.conv2d(1, channels, 6, 5, out_channels=24, padding=1, layout="NHWC", dtype="float16")
+    return tensor_conv2d(op, Cut((1, 1), (1, 2), depth, **cut))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "wide"),
+    [
+        (half_conv2d(256, 8, stages=3, pad=8), [(128, 64)] * 2),
+        (half_conv2d(256, 8, stages=2, swizzle=8), [(128, 64)] * 2),
+        (half_conv2d(256, 16, stages=2, pad=8), [(256, 64)] * 2),
+        # The last channels are outside, in some strips and not in others.
+        (half_conv2d(168, 8, stages=2, pad=8), [(128, 64)] * 2),
+        # Of 4 bytes each, as elements of 2 need not lie otherwise.
+        (half_conv2d(256, 8, stages=2, vector=2, pad=2), [(128, 64)] * 2),
+        # A row is a line.
+        (half_conv2d(128, 4, stages=2, pad=8), [(64, 64)] * 2),
+        # Copied by way of registers.
+        (half_conv2d(256, 8, stages=2, copy="register", pad=8), [(128, 128)] * 2),
+        (
+            tensor_matmul(o.matmul(48, 40, 256, dtype="float16"), Cut((2, 1), (1, 2), 8, pad=8)),
+            [(128, 64), (16, 16)],
+        ),
+        (async_matmul(33, 40, 130, stages=2, depth=64, vector=2), [(64, 32), (32, 32)]),
+        (async_matmul(33, 40, 130, stages=3, depth=64, vector=1, swizzle=8), [(64, 32), (32, 32)]),
+    ],
+    ids=lambda x: None if isinstance(x, Schedule) else str(x[0]),
+)
+def test_right_and_foretold(schedule: Schedule, wide: list[tuple[int, int]]) -> None:
+    assert strips(schedule) == wide
+    ran = run(schedule)
+    ran.check()
+    found, foretold = executed(ran), predicted(schedule)
+    for name in COPIES:
+        assert found[name] == pytest.approx(foretold[name], rel=1e-9), name
+    # That of guarded copies nearly: which lanes of a warp an edge stops together is a mean.
+    for name in ("global_load_requests", "global_load_sectors"):
+        assert found[name] == pytest.approx(foretold[name], rel=0.06), name
+
+
+def test_pieces_of_a_row_share_what_is_told_of_it() -> None:
+    """Of 128 channels a thread takes two pieces of each row; where and whether is told of half the rounds."""
+    source = generate(half_conv2d(256, 8, stages=3, pad=8), Limits()).source
+    (rounds,) = {
+        int(n) for n in re.findall(r"round < (\d+); \+\+round\) \{\n.*\n.*\n.*\n.*copy_async", source)
+    }
+    told = dict(re.findall(r"(\w+)\[(\d+)\];\n", source))
+    assert {name for name in told if name.startswith("X_shared")} == {
+        "X_shared_from_base", "X_shared_inside_never", "X_shared_from", "X_shared_inside",
+    }  # fmt: skip
+    assert {int(n) for name, n in told.items() if name.startswith("X_shared")} == {rounds // 2}
