@@ -14,8 +14,9 @@ LDG, LDGSTS and "in flight" are of the loop that brings the tiles, where that is
 loop. "in flight" is bytes loaded from global memory before the first of them is used, times the threads
 that are resident on an SM. "spare" is what the PTX machine counts in loops beyond what the distinct bytes
 of a request fill: passes of 128 bytes through shared memory, and sectors of 32 bytes of global memory, of
-the worst instruction. "of peak" is arithmetic over simulated time, as a share of what the fastest unit that
-takes the inputs' type could do at the device's clock.
+the worst instruction; "conflicts" are the passes that distinct words of one bank cost (the other spare ones
+go to lanes that read the same: a pass returns 4 bytes a lane). "of peak" is arithmetic over simulated time,
+as a share of what the fastest unit that takes the inputs' type could do at the device's clock.
 """
 
 from __future__ import annotations
@@ -125,12 +126,11 @@ def figures_of(schedule: ekc.Schedule, device: Device) -> dict[str, Any]:
         "integer_per_multiply_add": found.integer_per_multiply_add,
         "in_flight_bytes": _in_flight(found, kernel, number, device.name),
         "stages": max((int(s.stages) for s in schedule.steps if s.kind == "pipeline"), default=1),
-        "spare_passes": _spare(kernel, number, "shared"),
-        "spare_sectors": _spare(kernel, number, "global"),
+        **_spare(kernel, number),
     }
 
 
-def _spare(kernel: CompiledKernel, number: int, space: str) -> float:
+def _spare(kernel: CompiledKernel, number: int) -> dict[str, float]:
     """Per request of the worst instruction in a loop."""
     launch = kernel.launches[number]
     often = {one.line: times for one, times in runs(kernel.ptx, launch.name)}
@@ -142,7 +142,16 @@ def _spare(kernel: CompiledKernel, number: int, space: str) -> float:
         sizes=launch.argument_bytes,
         dynamic_shared=launch.shared_bytes,
     )
-    return max((x.taken - x.needed for x in found if x.space == space and often[x.line] > 1), default=0.0)
+    inside = [x for x in found if often[x.line] > 1]
+    spare = {
+        space: max((x.taken - x.needed for x in inside if x.space == space), default=0.0)
+        for space in ("shared", "global")
+    }
+    return {
+        "spare_passes": spare["shared"],
+        "spare_sectors": spare["global"],
+        "conflicts": max((x.conflicts for x in inside), default=0.0),
+    }
 
 
 def _narrow(loads: Counter[int]) -> int:
@@ -201,6 +210,7 @@ def show(lines: list[dict[str, Any]]) -> str:
             "in flight",
             "stages",
             "spare",
+            "conflicts",
             "simulated",
             "of peak",
             "",
@@ -221,6 +231,7 @@ def show(lines: list[dict[str, Any]]) -> str:
                 f"{x['in_flight_bytes'] / 1024:.0f} KiB",
                 str(x["stages"]),
                 f"{x['spare_passes']:.3g}, {x['spare_sectors']:.3g}",
+                f"{x['conflicts']:.3g}",
                 f"{x['latency_us']:.1f} us",
                 f"{x['share_of_peak']:.0%}",
                 "" if not x["bar"] else "pass" if x["pass"] else "FAIL " + ", ".join(x["missed"]),

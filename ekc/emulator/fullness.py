@@ -38,6 +38,10 @@ class Fullness:
     """Passes (shared) or sectors (global) per request, ..."""
     needed: float
     """... and as many as the distinct bytes fill: ceil(bytes / 128), or ceil(bytes / 32)."""
+    conflicts: float
+    """Of the passes, those that distinct words of one bank cost. What else is taken and not needed goes to
+    lanes that read the same: a pass returns a register a lane, so 16 bytes a lane take 4 passes, or 2 where
+    neighbours share (`counters.wavefronts`), however few bytes they are in all."""
 
 
 def fullness(
@@ -92,4 +96,5 @@ def _of(tour: Tour, line: int, sites: list[Site]) -> Fullness:
         bytes_per_lane=one.size,
         taken=sum(passes[site.number] for site in sites) / requests,
         needed=sum(access.needed[site.number] for site in sites) / requests,
+        conflicts=sum(access.conflicts[site.number] for site in sites) / requests,
     )

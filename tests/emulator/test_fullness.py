@@ -13,7 +13,8 @@ extern "C" __global__ void k(const float* x, const float4* v, const short* h, fl
   s[t] = x[2 * t] + four.x + four.y + four.z + four.w;
   s[1024 + 8 * t] = h[t / 4];
   __syncthreads();
-  y[t] = s[t ^ 1] + s[1024 + 8 * (t ^ 2)] + s[t / 16];
+  const float4 w = reinterpret_cast<float4*>(s)[t / 8];
+  y[t] = s[t ^ 1] + s[1024 + 8 * (t ^ 2)] + s[t / 16] + w.x + w.y + w.z + w.w;
 }
 """
 
@@ -29,7 +30,11 @@ def test_passes_and_sectors_beyond_need() -> None:
     # Eight neighbours of two bytes are 16 of a sector; every other float, half of 8; vectors, all of 16.
     assert seen("global", False) == [(2, 1.0, 1.0), (4, 8.0, 4.0), (16, 16.0, 16.0)]
     assert seen("global", True) == [(4, 4.0, 4.0)]
-    # Steps of 8 words meet in four banks; two words that all lanes share fill no pass.
+    # Steps of 8 words meet in four banks; two words that all lanes share fill no pass, nor do four vectors,
+    # which take two.
     assert seen("shared", True) == [(4, 1.0, 1.0), (4, 8.0, 1.0)]
-    assert seen("shared", False) == [(4, 1.0, 1.0), (4, 1.0, 1.0), (4, 8.0, 1.0)]
+    assert seen("shared", False) == [(4, 1.0, 1.0), (4, 1.0, 1.0), (4, 8.0, 1.0), (16, 2.0, 1.0)]
+    # Only what meets in a bank is a conflict.
+    assert sorted(x.conflicts for x in found if x.space == "shared") == [0, 0, 0, 0, 7, 7]
+    assert not any(x.conflicts for x in found if x.space == "global")
     assert all(isinstance(x, Fullness) and ptx.splitlines()[x.line - 1].strip() for x in found)
