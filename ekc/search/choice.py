@@ -82,6 +82,12 @@ def by_speed(known: Sequence[Known]) -> list[Known]:
     return sorted(timed, key=key)
 
 
+def margin(span: Interval | None) -> float:
+    """How much slower a schedule may be than the fastest, timed as said, and still be level with it: as far
+    as two such timings can lie apart."""
+    return TIE if span is None else min(TIE, 2 * (span.high - span.low) / (span.high + span.low))
+
+
 def _level(span: Interval | None, least: Interval | None) -> bool:
     """Whether a timing cannot be told from the least."""
     if span is None or least is None:

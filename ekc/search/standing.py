@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.search.candidate import Candidate
+from ekc.search.choice import TIE, margin
 from ekc.search.objective import merit
 from ekc.search.options import Wish
 
@@ -48,6 +49,12 @@ class Standing:
     def best(self) -> Candidate:
         """The mark of the least score."""
         return self.marks[int(np.argmin(self.scores))]
+
+    @property
+    def margin(self) -> float:
+        """How much more than the best score may be as good, as a share of it."""
+        alone = self.wish.objective == "latency"
+        return margin(self.best.latency_interval_s) if alone else TIE
 
     def score(self, latency_s: Any, watts: Any) -> Array:
         """The objective, and dearer by `TOO_SLOW` for what is too slow to win."""

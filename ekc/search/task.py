@@ -18,7 +18,6 @@ from ekc.ir.analysis import analyse
 from ekc.ir.schedule import Schedule
 from ekc.search.analysed import Analysed, Memory, analysed
 from ekc.search.candidate import Candidate
-from ekc.search.choice import TIE
 from ekc.search.learner import Learner
 from ekc.search.lessons import Lessons
 from ekc.search.measuring import LABEL_WINDOW_S, Bench, Failure
@@ -132,10 +131,11 @@ class ScheduleTask:
 
     def lean(self, population: Population) -> NDArray[np.float64]:
         """Those believed level with the best come first, by their slots."""
-        if not len(population) or self._drawn:
-            return np.zeros(len(population))
+        standing = self.standing
+        if not len(population) or self._drawn or not standing.working:
+            return self.promise(population)
         believed = self._rankings(population)[0]
-        level = believed.mean <= believed.best + math.log1p(TIE)
+        level = believed.mean <= believed.best + math.log1p(standing.margin)
         return np.where(level, np.log(self.memory.of(population).slots) - FIRST, believed.mean)
 
     def correlation(self, population: Population) -> NDArray[np.float64]:
