@@ -19,9 +19,11 @@ LINE_BYTES = 128
 
 def strip(node: StageNode, threads: Extent) -> Extent:
     """Elements of each row that are copied before the next ones of the first row: of one line, where rows
-    have several and the block copies a strip of them in whole rounds; else all of it."""
-    row = node.buffer.region.segments[-1].extent
-    if not node.asynchronous:
+    have several and the block copies a strip of them in whole rounds; else all of it, as of a tile that is
+    one row."""
+    *rows, last = node.buffer.region.segments
+    row = last.extent
+    if not node.asynchronous or not rows:
         return row
     line = LINE_BYTES // node.buffer.dtype.bytes
     moves = node.buffer.region.size // row * line // node.staging.vector

@@ -35,6 +35,22 @@ def half_conv2d(channels: int, depth: int, **cut: object) -> Schedule:
     return tensor_conv2d(op, Cut((1, 1), (1, 2), depth, **cut))  # type: ignore[arg-type]
 
 
+def async_matvec(m: int, k: int, depth: int) -> Schedule:
+    """One warp of 32 rows; the tile of the vector has one dimension."""
+    return (
+        Schedule(o.matvec(m, k))
+        .split("i", (32,))
+        .split("k", (depth,))
+        .reorder("i.0", "k.0", "i.1", "k.1")
+        .bind("i.0", "block.x")
+        .bind("i.1", "thread.x")
+        .cache_write("y")
+        .cache_read("A", "shared", at="k.0", vector=4, pad=4)
+        .cache_read("x", "shared", at="k.0")
+        .pipeline("k.0", copy="async")
+    )
+
+
 @pytest.mark.parametrize(
     ("schedule", "wide"),
     [
@@ -45,6 +61,8 @@ def half_conv2d(channels: int, depth: int, **cut: object) -> Schedule:
         (half_conv2d(168, 8, stages=2, pad=8), [(128, 64)] * 2),
         # Of 4 bytes each, as elements of 2 need not lie otherwise.
         (half_conv2d(256, 8, stages=2, vector=2, pad=2), [(128, 64)] * 2),
+        # A tile that is one row, by a single warp.
+        (async_matvec(64, 256, 128), [(128, 32), (128, 128)]),
         # A row is a line.
         (half_conv2d(128, 4, stages=2, pad=8), [(64, 64)] * 2),
         # Copied by way of registers.
