@@ -8,6 +8,9 @@ does not depend on their truth. Trees and CUDA text are built for none of the ca
 once, however often it is scored: each round scores its parents afresh, as beliefs have changed, by what
 analysis said of them before. The bar is held to the population of a run of 256 trials, the default; the
 others are those of 128, and of 512 and more.
+
+Scoring is a cascade: the power model is asked of the genomes that may be fast enough to win, its line tells
+the rest. How many that are, and what the ranking is worth beside one that asks it of all, is printed too.
 """
 
 from __future__ import annotations
@@ -30,7 +33,9 @@ from ekc.devices.base import Conditions, Interval, Metering, Timing
 from ekc.devices.cuda.remote import Remote
 from ekc.search.breeding import Breeder
 from ekc.search.candidate import Candidate
+from ekc.search.learner import HARDLY
 from ekc.search.measuring import Bench
+from ekc.search.model import spearman
 from ekc.search.options import Wish
 from ekc.search.population import Population
 from ekc.search.records import RecordStore
@@ -47,6 +52,8 @@ TRAINED_ON = 128
 DEFAULT = 256
 """Trials of a run where nothing is said."""
 POPULATIONS = tuple(population_size(trials) for trials in (128, DEFAULT, 512))
+BEST = 256
+"""What a batch is picked from, and more."""
 FRESH = 8
 """Rounds of breeding before a new run begins from random genomes."""
 MADE_UP = Conditions("a100", True, "made up", "", "", 0.0, 0.0, (), "made up", ekc.__version__)
@@ -137,6 +144,7 @@ def measure(watch: Stopwatch, seconds: float, population: int) -> dict[str, Any]
             "beliefs, improvement": scoring,
             "breeding and repair": 1.0 - analysis - scoring,
         },
+        "cascade": _cascade(watch),
         "bar": {"candidates_per_s": BAR, "structures_scored": STRUCTURES_BAR},
         "pass": rate >= BAR and structures >= STRUCTURES_BAR,
     }
@@ -149,6 +157,24 @@ def _distinct(watch: Stopwatch) -> np.ndarray:
     return np.bincount(every.structure[first], minlength=len(watch.space.structures))
 
 
+def _cascade(watch: Stopwatch) -> dict[str, float]:
+    """The share of the last genomes that the power model was asked of, and the ranking beside that with it
+    asked of all."""
+    task, last = watch.task, watch.scored[-1]
+    seen, limit_s, expect = task.memory.of(last), task.standing.limit_s, task.learner.expect
+    mean, spread, *_ = expect(seen)
+    cascaded = task.promise(last)
+    task.learner.expect = lambda seen, limit_s: expect(seen)  # type: ignore[method-assign]
+    whole = task.promise(last)
+    task.learner.expect = expect  # type: ignore[method-assign]
+    best = [set(np.argsort(found, kind="stable")[:BEST].tolist()) for found in (cascaded, whole)]
+    return {
+        "asked": float((mean - HARDLY * spread <= np.log(limit_s)).mean()),
+        "rank_correlation": spearman(cascaded, whole) or 0.0,
+        "best_kept": len(best[0] & best[1]) / len(best[1]),
+    }
+
+
 def show(row: dict[str, Any], structures: int, judged: bool) -> None:
     """One population."""
     verdict = f"   bar {BAR:,.0f}   {'pass' if row['pass'] else 'FAIL'}" if judged else ""
@@ -159,6 +185,11 @@ def show(row: dict[str, Any], structures: int, judged: bool) -> None:
         f"{row['scored']:,} candidates or more; {row['scored_again']:,} scored again"
     )
     print(f"{'':>10} {shares}")
+    cascade = row["cascade"]
+    print(
+        f"{'':>10} the power model was asked of {cascade['asked']:.0%}; beside asking it of all: rank "
+        f"correlation {cascade['rank_correlation']:.3f}, {cascade['best_kept']:.0%} of the best {BEST} kept"
+    )
 
 
 def main() -> None:

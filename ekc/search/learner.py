@@ -29,6 +29,8 @@ Meter = Callable[[Candidate], bool]
 
 NEAR = 1.1
 """Kernels up to this much slower than the slowdown allows are metered too: they teach, and noise moves."""
+HARDLY = 2.0
+"""So many spreads below what is believed, a latency hardly is."""
 LATENCY_BAD = 0.05
 """Residuals this much above the median are of kernels that hit what the prior does not know (spills, bank
 conflicts): how hard teaches little of those that did not."""
@@ -55,12 +57,14 @@ class Learner:
         self.latency = Belief(self.seed, bad=LATENCY_BAD)
         self.power = PowerModel(self.seed, self.peaks, self.method.power == "constant")
 
-    def expect(self, seen: Analysed) -> tuple[Array, Array, Array, Array]:
+    def expect(self, seen: Analysed, limit_s: float = np.inf) -> tuple[Array, Array, Array, Array]:
         """(log seconds, spread of that, log watts, spread of that) expected of analysed genomes. How slow the
-        slow are is bent (`LATENCY_BAD`), and their watts are those of that pace."""
+        slow are is bent (`LATENCY_BAD`), and their watts are those of that pace; of those that will hardly
+        take less than `limit_s` as the line has them (`HARDLY`)."""
         mean, spread = self.latency.expect(seen.features, seen.latency_s)
         pace = mean - np.log(seen.latency_s)
-        return mean, spread, *self.power.expect(seen.features, pace, seen.power_w)
+        matter = mean - HARDLY * spread <= np.log(limit_s)
+        return mean, spread, *self.power.expect(seen.features, pace, seen.power_w, matter)
 
     def learn_latency(self, timed: list[Candidate]) -> None:
         """Learn from the latencies of a round."""

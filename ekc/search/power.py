@@ -98,9 +98,16 @@ class PowerModel:
         capped = np.array([_is_capped(c) for c in timed]) & (not self.constant)
         return np.where(capped, self._capped, mean), np.where(capped, self._capped_spread, spread)
 
-    def expect(self, rows: NDArray[np.float32], pace: Array, priors: Array) -> tuple[Array, Array]:
-        """The same of kernels nobody timed; `pace`: log of the expected latency over its prior."""
-        return self._expect(*self._paced(rows, pace, priors), not self.quarantined)
+    def expect(
+        self, rows: NDArray[np.float32], pace: Array, priors: Array, matter: NDArray[np.bool_]
+    ) -> tuple[Array, Array]:
+        """The same of kernels nobody timed; `pace`: log of the expected latency over its prior. Of those that
+        do not `matter` by the line."""
+        rows, priors = self._paced(rows, pace, priors)
+        mean, spread = self._expect(rows, priors, False)
+        if self.ready and not self.quarantined:
+            mean[matter], spread[matter] = self._expect(rows[matter], priors[matter], True)
+        return mean, spread
 
     def _inputs(self, timed: Sequence[Candidate]) -> tuple[NDArray[np.float32], Array]:
         pace = np.log([c.latency_s / c.prior_latency_s for c in timed])

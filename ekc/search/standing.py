@@ -59,9 +59,9 @@ class Standing:
     def score(self, latency_s: Any, watts: Any) -> Array:
         """The objective, and dearer by `TOO_SLOW` for what is too slow to win."""
         asked = merit(self.wish.objective, latency_s, latency_s * watts)
-        return np.asarray(asked * np.maximum(latency_s / self._limit_s, 1.0) ** TOO_SLOW)
+        return np.asarray(asked * np.maximum(latency_s / self.limit_s, 1.0) ** TOO_SLOW)
 
     @cached_property
-    def _limit_s(self) -> float:
+    def limit_s(self) -> float:
         """Seconds that a winner may take."""
         return (1 + self.wish.max_slowdown) * float(self.latencies_s.min(initial=math.inf))

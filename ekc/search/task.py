@@ -118,8 +118,9 @@ class ScheduleTask:
         return self.method.proposals == "drawn"
 
     def _rankings(self, population: Population) -> tuple[Promise, ...]:
-        mean, spread, *power = self.learner.expect(self.memory.of(population))
-        by_latency = _promise(mean, spread, self.standing.latencies_s)
+        standing = self.standing
+        mean, spread, *power = self.learner.expect(self.memory.of(population), standing.limit_s)
+        by_latency = _promise(mean, spread, standing.latencies_s)
         if self.wish.objective == "latency":
             return (by_latency,)
         return self._of_both(mean, spread, *power), by_latency

@@ -39,6 +39,9 @@ def test_search_rate(tmp_path: Path) -> None:
     assert sum(row["scored_by_structure"].values()) == row["scored"]
     assert row["candidates_per_s"] == pytest.approx(row["scored"] / row["seconds"])
     assert row["pass"] == (row["candidates_per_s"] >= 100_000)
+    assert 0 < row["cascade"]["asked"] <= 1
+    assert row["cascade"]["best_kept"] > 0.9
+    assert row["cascade"]["rank_correlation"] > 0.9
     assert sum(row["share_of_time"].values()) == pytest.approx(1.0)
 
 

@@ -89,6 +89,24 @@ def test_what_features_explain_is_learned_and_unlike_kernels_are_less_sure() -> 
     assert spread[1] > 2 * spread[0]
 
 
+def test_of_kernels_that_do_not_matter_the_line_tells() -> None:
+    rows = _rows(60)
+    watts = 200 * np.exp(0.2 * np.tanh(rows[:, 0]))
+    all_of_them = kernels(watts, np.full(60, 150.0), rows)
+    model = PowerModel(0, LARGE)
+    model.learn(all_of_them[:40])
+    asked, pace, priors = rows[40:], np.zeros(20), np.full(20, 150.0)
+    matter = np.arange(20) % 3 == 0
+    every, none, some = (
+        model.expect(asked, pace, priors, m) for m in (matter | True, matter & False, matter)
+    )
+    for figure in range(2):
+        np.testing.assert_array_equal(some[figure], np.where(matter, every[figure], none[figure]))
+    np.testing.assert_allclose(np.exp(none[0]), _watts(model, all_of_them[40:], False))
+    np.testing.assert_allclose(np.exp(every[0]), _watts(model, all_of_them[40:], True))
+    assert (every[0] != none[0]).any()
+
+
 def test_a_capped_kernel_draws_what_capped_kernels_draw() -> None:
     rows, capped = _rows(20), np.arange(20) % 2 == 0
     watts = np.where(capped, 297.0, 200.0)
