@@ -14,7 +14,7 @@ from typing import Any
 
 from ekc.codegen.around import Around, kept, kept_place
 from ekc.codegen.names import Names
-from ekc.codegen.rounds import turns
+from ekc.codegen.rounds import in_strip
 from ekc.codegen.shared_memory import copy_elements
 from ekc.ir.access import Access, Buffer, Guard
 from ekc.ir.nodes import FragmentNode, Kernel, StageNode, walk
@@ -33,25 +33,27 @@ def walks(kernel: Kernel) -> bool:
 
 @dataclass(frozen=True)
 class Each:
-    """How something is told for each round of a copy: which numbers, and how far apart the others are."""
+    """What is told before a loop of the rounds of a copy: of one round, or of each of a strip; the others
+    are numbers apart."""
 
     count: int
-    """Rounds for which it is told, where these are no number apart."""
+    """How many rounds it is told of, unless one is enough."""
     apart: int | None
-    """From one round of a strip to the next."""
+    """From one round of a strip to the next, where that is a number: then one is enough."""
     turn: str
-    """The round of these, in text; nothing where there is one."""
+    """Which of these a round is, in text; nothing where there is but one."""
     further: str
     """What a strip adds."""
 
     @classmethod
-    def of(cls, text: Text, apart: int | None, strips: int | None) -> Each:
-        """`apart`: from one round of a strip to the next, where that is a number; `strips`: from one strip
-        to the next."""
-        if text["strips"] == 1 or strips is None:
+    def of(cls, text: Text, apart: int | None, strip_apart: int | None) -> Each:
+        """`apart`: from one round of a strip to the next, where that is a number; `strip_apart`: from one
+        strip to the next."""
+        if text["strips"] == 1 or strip_apart is None:
             return cls(text["rounds"], apart if text["strips"] == 1 else None, "round", "")
-        turn, again = turns(text)
-        return cls(text["rounds"] // text["strips"], apart, turn, f" + {again} * {strips}" if strips else "")
+        turn, again = in_strip(text)
+        further = f" + {again} * {strip_apart}" if strip_apart else ""
+        return cls(text["rounds"] // text["strips"], apart, turn, further)
 
     def told(self, kind: str, name: str, value: str) -> Text:
         """A variable worked out before the loop."""
@@ -111,7 +113,7 @@ def _from(
     fixed = tuple(g for g in source.guards if loop.name not in g.form.variables())
     moving = names.condition(tuple(g for g in source.guards if loop.name in g.form.variables()))
     around = Around.of(kernel, loop, replace(names, zero=names.zero | {loop.name}))
-    each = Each.of(text, _apart_from(text, node), _strips_from(text, node))
+    each = Each.of(text, _apart_from(text, node), int(text["strip"]))
     early, late = _start(around, source, start, each)
     test = ""
     if fixed:
@@ -197,14 +199,6 @@ def _apart_to(text: Text, buffer: Buffer) -> int | None:
     if "slowest" not in text:
         return None
     return _in_bytes(buffer, int(buffer.strides[0]) * int(text["slowest"]))
-
-
-def _strips_from(text: Text, node: StageNode) -> int | None:
-    """Elements from one strip to the next in the source, where that is a number."""
-    last = f"#{len(node.buffer.region.segments) - 1}"
-    if _turns(node, last):
-        return None
-    return int(dict(node.source.address.terms).get(last, 0)) * int(text["strip"])
 
 
 def _strips_to(text: Text, buffer: Buffer) -> int | None:

@@ -169,13 +169,11 @@ def segment_reaches(region: Region, vector: Any, wide: Any) -> Lanes:
 
 def _segment_digits(address: Linear, region: Region, vector: Any, wide: Any) -> tuple[list[Any], list[Any]]:
     """Extents, and elements per step, of the digits that tell the moves of a copy apart, fastest first: whole
-    vectors of a strip so wide, the rows, and the strips."""
+    vectors of a strip so wide, and the rows. No warp moves pieces of two strips."""
     *rows, last = range(len(region.segments))
     digits = _digits(address, f"#{last}", np.maximum(np.asanyarray(wide) // vector, 1), vector)
     for i in reversed(rows):
         digits += _digits(address, f"#{i}", region.segments[i].extent)
-    if wide is not region.segments[last].extent:
-        digits += _digits(address, f"#{last}", region.segments[last].extent // wide, wide)
     return [d[0] for d in digits], [d[1] for d in digits]
 
 

@@ -56,7 +56,7 @@ class Replay:
         return (self._promise[self.space.rows(population.genes)],)
 
     def lean(self, population: Population) -> NDArray[np.float64]:
-        """Nothing says what a row takes of its device."""
+        """Never asked: a replay has no closing rounds, for nothing says what a row takes of its device."""
         return self.promise(population)
 
     def correlation(self, population: Population) -> NDArray[np.float64]:

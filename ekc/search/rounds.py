@@ -45,7 +45,8 @@ class Pace:
     random: float
     """Share drawn at random, so that models see more than their own favourites."""
     closing: float = 0.0
-    """Share of all trials, the last, that goes to what may do the same as the best with less."""
+    """Share of all trials, the last, that goes to what may do the same as the best with less. None does where
+    time runs out, or another round would not pay."""
 
 
 SIDE_BY_SIDE = Pace(share=1 / 32, fewest=4, most=32, random=0.15, closing=1 / 16)
@@ -103,12 +104,11 @@ class Rounds(Generic[Trying]):
         given = list(given[: self.trials])
         while self._done < self.trials and self.task.on_time():
             self.number += 1
-            left = self.trials - int(self.pace.closing * self.trials) - self._done
-            parents, _ = self.breeder.evolve(parents, self.task.promise if left > 0 else self.task.lean)
-            wanted = round_size(self.number, self._done, self.trials, self.pace)
-            if left > 0:
-                fresh, genomes = self._pick(parents, max(min(wanted, left) - len(given), 0))
-            else:
+            closing = self._done >= closing_begins(self.trials, self.pace)
+            parents, _ = self.breeder.evolve(parents, self.task.lean if closing else self.task.promise)
+            wanted = max(round_size(self.number, self._done, self.trials, self.pace) - len(given), 0)
+            fresh, genomes = ([], []) if closing else self._pick(parents, wanted)
+            if not fresh and wanted:
                 fresh, genomes = self._best(parents, wanted)
             if not fresh and not given:
                 # Where nothing is legal the breeder counted why.
@@ -133,8 +133,10 @@ class Rounds(Generic[Trying]):
         return [p for p, _ in picked], [g for _, g in picked]
 
     def _best(self, population: Population, count: int) -> tuple[list[Trying], list[Population]]:
-        """As they were bred, best first."""
+        """As they were bred, best first; where nothing new was bred, strangers."""
         picked = self._take(population, None, count, ())
+        if short := count - len(picked):
+            picked += self._take(self.breeder.draw(4 * short), None, short, picked)
         return [p for p, _ in picked], [g for _, g in picked]
 
     def _wander(self, count: int) -> int:
@@ -191,7 +193,14 @@ def round_size(number: int, done: int, trials: int, pace: Pace = SIDE_BY_SIDE) -
     share, fewest, most = (
         (FIRST_SHARE, FIRST_FEWEST, FIRST_MOST) if number == 1 else (pace.share, pace.fewest, pace.most)
     )
-    return min(max(math.ceil(share * trials), fewest), most, trials - done)
+    # A round ends where the closing ones begin.
+    left = closing_begins(trials, pace) - done
+    return min(max(math.ceil(share * trials), fewest), most, left if left > 0 else trials - done)
+
+
+def closing_begins(trials: int, pace: Pace) -> int:
+    """The trials after which the closing rounds begin."""
+    return trials - int(pace.closing * trials)
 
 
 def population_size(trials: int) -> int:

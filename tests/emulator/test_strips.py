@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -32,7 +33,7 @@ def strips(schedule: Schedule) -> list[tuple[int, int]]:
 def half_conv2d(channels: int, depth: int, **cut: object) -> Schedule:
     """Channels last, one warp, tiles as deep as said in instructions of 16."""
     op = o.conv2d(1, channels, 6, 5, out_channels=24, padding=1, layout="NHWC", dtype="float16")
-    return tensor_conv2d(op, Cut((1, 1), (1, 2), depth, **cut))  # type: ignore[arg-type]
+    return tensor_conv2d(op, replace(Cut((1, 1), (1, 2), depth), **cut))  # type: ignore[arg-type]
 
 
 def async_matvec(m: int, k: int, depth: int) -> Schedule:
@@ -55,12 +56,33 @@ def async_matvec(m: int, k: int, depth: int) -> Schedule:
     ("schedule", "wide"),
     [
         (half_conv2d(256, 8, stages=3, pad=8), [(128, 64)] * 2),
-        (half_conv2d(256, 8, stages=2, swizzle=8), [(128, 64)] * 2),
+        (half_conv2d(256, 8, stages=2, swizzle=8), [(128, 64), (128, 128)]),
         (half_conv2d(256, 16, stages=2, pad=8), [(256, 64)] * 2),
         # The last channels are outside, in some strips and not in others.
-        (half_conv2d(168, 8, stages=2, pad=8), [(128, 64)] * 2),
+        (half_conv2d(176, 8, stages=2, pad=8), [(128, 64)] * 2),
         # Of 4 bytes each, as elements of 2 need not lie otherwise.
         (half_conv2d(256, 8, stages=2, vector=2, pad=2), [(128, 64)] * 2),
+        # Where a row ends is told of each round: the strips of a tile that all loops share begin in and out.
+        (
+            tensor_matmul(o.matmul(16, 112, 32, dtype="float16"), Cut((1, 1), (1, 16), 1, pad=8)),
+            [(16, 16), (128, 64)],
+        ),
+        # Rows that begin in the middle of a sector.
+        (half_conv2d(168, 8, stages=2, pad=8), [(128, 128)] * 2),
+        # Three warps copy a line of 48 rows in whole rounds, but not of 16.
+        (half_conv2d(128, 8, warps=(3, 1), pad=8), [(128, 64), (128, 128)]),
+        # Stored the other way round.
+        (
+            tensor_matmul(
+                o.matmul(16, 24, 64, dtype="tf32"), Cut((1, 1), (1, 2), 8, vector=1, pad=1, order=(1, 0))
+            ),
+            [(64, 32), (16, 16)],
+        ),
+        # Chunks change places: no numbers apart, and no view whose rows are told one by one.
+        (
+            tensor_matmul(o.matmul(16, 128, 64, dtype="float16"), Cut((1, 1), (1, 16), 2, swizzle=8)),
+            [(32, 32), (128, 128)],
+        ),
         # A tile that is one row, by a single warp.
         (async_matvec(64, 256, 128), [(128, 32), (128, 128)]),
         # A row is a line.
@@ -71,8 +93,8 @@ def async_matvec(m: int, k: int, depth: int) -> Schedule:
             tensor_matmul(o.matmul(48, 40, 256, dtype="float16"), Cut((2, 1), (1, 2), 8, pad=8)),
             [(128, 64), (16, 16)],
         ),
-        (async_matmul(33, 40, 130, stages=2, depth=64, vector=2), [(64, 32), (32, 32)]),
-        (async_matmul(33, 40, 130, stages=3, depth=64, vector=1, swizzle=8), [(64, 32), (32, 32)]),
+        (async_matmul(33, 40, 136, stages=2, depth=64, vector=2), [(64, 32), (32, 32)]),
+        (async_matmul(33, 40, 136, stages=3, depth=64, vector=1), [(64, 32), (32, 32)]),
     ],
     ids=lambda x: None if isinstance(x, Schedule) else str(x[0]),
 )

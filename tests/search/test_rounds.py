@@ -8,12 +8,13 @@ from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from ekc.search.breeding import Breeder
 from ekc.search.population import Population
 from ekc.search.promise import Promise
-from ekc.search.rounds import Pace, Rounds
+from ekc.search.rounds import SIDE_BY_SIDE, Pace, Rounds
 
 VALUES = 12
 ALL_RANKED = Pace(share=1 / 8, fewest=4, most=32, random=0.0)
@@ -105,17 +106,32 @@ def test_a_batch_spreads_over_what_is_alike_whichever_ranking_picked() -> None:
     assert apart.min() > 1
 
 
-def test_the_closing_rounds_try_what_is_lean() -> None:
-    """The last quarter of 40 trials: of what was not tried, where the promise is least."""
-    task = Trying()
+@pytest.mark.parametrize("trials", [38, 40, 42])
+def test_the_closing_rounds_try_what_is_lean(trials: int) -> None:
+    """The last quarter of the trials: of what was not tried, where the promise is least."""
+    task, few = Trying(), trials // 4
     pace = replace(ALL_RANKED, closing=0.25)
-    Rounds(Breeder(Line(), np.random.default_rng(0), size=512), task, 40, pace=pace).run()
+    Rounds(Breeder(Line(), np.random.default_rng(0), size=512), task, trials, pace=pace).run()
     done = list(accumulate(map(len, task.batches)))
-    assert done[-1] == 40
-    assert 30 in done
+    assert done[-1] == trials
+    assert trials - few in done
     tried = [pair for batch in task.batches for pair in batch]
-    left = {(a, b) for a in range(0, VALUES, 2) for b in range(VALUES)} - set(tried[:30])
-    assert sorted(map(sum, tried[30:])) == sorted(map(sum, left))[-10:]
+    left = {(a, b) for a in range(0, VALUES, 2) for b in range(VALUES)} - set(tried[:-few])
+    assert sorted(map(sum, tried[-few:])) == sorted(map(sum, left))[-few:]
+
+
+def test_a_tuning_run_closes() -> None:
+    assert SIDE_BY_SIDE.closing > 0
+
+
+@pytest.mark.parametrize("trials", [50, 64, 71])
+def test_a_batch_of_nothing_new_ends_no_search_that_others_could_go_on_with(trials: int) -> None:
+    """Of 72 that can be tried: a batch of one that is to be drawn at random may know all that it draws."""
+    task = Trying()
+    search = Rounds(Breeder(Line(), np.random.default_rng(0), size=512), task, trials, pace=SIDE_BY_SIDE)
+    search.run()
+    assert sum(map(len, task.batches)) == trials
+    assert not search.stopped
 
 
 def test_without_a_ranking_genomes_are_tried_as_they_come() -> None:
