@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ekc.codegen import nvrtc
 from ekc.codegen.cache import cached_compile
 from ekc.codegen.compiled import CompiledKernel, Launch
 from ekc.codegen.copy_views import declaration
@@ -29,6 +30,14 @@ from ekc.ir.schedule import Schedule
 from ekc.ir.tensor_core import has_products
 from ekc.ir.tree import kernels
 from ekc.version import __version__
+
+GENERATOR = 2
+"""Raise it whenever the text of some schedule changes: figures of another text do not answer."""
+
+
+def toolchain() -> str:
+    """What makes machine code of a schedule: NVRTC, and which text it is given."""
+    return f"{nvrtc.version()}, generator {GENERATOR}"
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ekc import devices
-from ekc.codegen import nvrtc
+from ekc.codegen.generate import toolchain
 from ekc.devices.base import Device
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
@@ -61,7 +61,7 @@ def alike(row: Row, device: Device) -> bool:
     return then == (
         device.simulated,
         device.driver,
-        nvrtc.version(),
+        toolchain(),
         device.clock_regime,
         device.data_policy,
     )

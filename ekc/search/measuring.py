@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ekc.codegen import nvrtc
 from ekc.codegen.compiled import CompiledKernel
+from ekc.codegen.generate import toolchain
 from ekc.devices.base import Device, Executes, Metering, Spreads, Timing
 from ekc.devices.execute import EXECUTED_BY
 from ekc.devices.plain import plain, read_metering, read_timing
@@ -157,7 +157,7 @@ class Bench:
             device=device.name,
             simulated=device.simulated,
             driver=device.driver,
-            nvrtc=nvrtc.version(),
+            nvrtc=toolchain(),
             clock_regime=device.clock_regime,
             data_policy=device.data_policy,
             draw=draw,

@@ -62,6 +62,7 @@ class Key:
     driver: str
     """Of a GPU; for a simulated device which simulator it was: figures of an older one do not answer."""
     nvrtc: str
+    """Which one, and which text it was given (`codegen.generate.toolchain`)."""
     clock_regime: str
     data_policy: str
     draw: int = 0

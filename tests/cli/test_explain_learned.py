@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ekc import devices
-from ekc.codegen import nvrtc
+from ekc.codegen.generate import toolchain
 from ekc.devices.plain import plain
 from ekc.devices.recording import read
 from ekc.search.naive import naive
@@ -38,7 +38,7 @@ def filed(recording: Path, path: Path) -> Path:
         for row in read(recording).rows:
             key = Key(
                 *(canonical_json(OP.to_json()), row.digest, device.name, device.simulated, device.driver),
-                *(nvrtc.version(), device.clock_regime, device.data_policy),
+                *(toolchain(), device.clock_regime, device.data_policy),
             )
             for timing in row.timings.values():
                 store.add(Row("timing", key, row.schedule_json, "ok", plain(timing)))

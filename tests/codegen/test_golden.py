@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ekc.codegen.generate import generate
+from ekc.codegen.generate import GENERATOR, generate
 from ekc.ir.schedule import Schedule
 from tests.codegen import samples
 from tests.ir.async_examples import async_matmul
@@ -32,6 +33,14 @@ KERNELS: dict[str, Callable[[], Schedule]] = {
     "matvec_int8": lambda: samples.matvec(4096, 4096, dtype="int8", lanes=32, rows=8),
     "matmul_gelu": samples.matmul_gelu,
 }
+
+
+def test_another_text_is_another_generator() -> None:
+    """Figures on file are of a text that nothing but this number tells. `golden/generators.txt` has, for each
+    number, what these kernels looked like: where they changed, raise GENERATOR and add a line."""
+    texts = "".join((FOLDER / f"{name}.cu").read_text() for name in sorted(KERNELS))
+    last = (FOLDER / "generators.txt").read_text().splitlines()[-1]
+    assert f"{GENERATOR} {hashlib.sha256(texts.encode()).hexdigest()[:16]}" == last
 
 
 @pytest.mark.parametrize("name", KERNELS)
