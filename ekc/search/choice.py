@@ -98,7 +98,7 @@ def _level(span: Interval | None, least: Interval | None) -> bool:
 @lru_cache(maxsize=1024)
 def slots(schedule: Schedule) -> float:
     """Slots that a launch takes, by the analysis: to issue its instructions, and to pass through shared
-    memory."""
+    memory (`features.slots`)."""
     return float(features.slots(analyse(schedule.program, Limits()))[0])
 
 

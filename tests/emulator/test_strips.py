@@ -62,7 +62,7 @@ def async_matvec(m: int, k: int, depth: int) -> Schedule:
         (half_conv2d(176, 8, stages=2, pad=8), [(128, 64)] * 2),
         # Of 4 bytes each, as elements of 2 need not lie otherwise.
         (half_conv2d(256, 8, stages=2, vector=2, pad=2), [(128, 64)] * 2),
-        # Where a row ends is told of each round: the strips of a tile that all loops share begin in and out.
+        # Rows of B end within a strip of every tile: whether a piece lies inside is told of every round.
         (
             tensor_matmul(o.matmul(16, 112, 32, dtype="float16"), Cut((1, 1), (1, 16), 1, pad=8)),
             [(16, 16), (128, 64)],
@@ -78,7 +78,7 @@ def async_matvec(m: int, k: int, depth: int) -> Schedule:
             ),
             [(64, 32), (16, 16)],
         ),
-        # Chunks change places: no numbers apart, and no view whose rows are told one by one.
+        # Chunks change places, and no view gains by it.
         (
             tensor_matmul(o.matmul(16, 128, 64, dtype="float16"), Cut((1, 1), (1, 16), 2, swizzle=8)),
             [(32, 32), (128, 128)],

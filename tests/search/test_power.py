@@ -50,6 +50,16 @@ def _watts(model: PowerModel, asked: list[Candidate], which: bool | None = None)
     return np.exp(model.expect_of(asked, which)[0])
 
 
+def _explained() -> tuple[NDArray[np.float32], NDArray[np.float64], list[Candidate], PowerModel]:
+    """(rows, watts) of 60 kernels whose power their features explain, these, and what 40 of them taught."""
+    rows = _rows(60)
+    watts = 200 * np.exp(0.2 * np.tanh(rows[:, 0]))
+    all_of_them = kernels(watts, np.full(60, 150.0), rows)
+    model = PowerModel(0, LARGE)
+    model.learn(all_of_them[:40])
+    return rows, watts, all_of_them, model
+
+
 def test_before_anything_is_metered_the_prior_rules_up_to_the_cap() -> None:
     asked = kernels([1, 1], [120, 900], _rows(2))
     np.testing.assert_allclose(_watts(PowerModel(0, PEAKS), asked), [120, CAP_W])
@@ -77,11 +87,7 @@ def test_a_prior_that_explains_is_followed() -> None:
 
 
 def test_what_features_explain_is_learned_and_unlike_kernels_are_less_sure() -> None:
-    rows = _rows(60)
-    watts = 200 * np.exp(0.2 * np.tanh(rows[:, 0]))
-    all_of_them = kernels(watts, np.full(60, 150.0), rows)
-    model = PowerModel(0, LARGE)
-    model.learn(all_of_them[:40])
+    rows, watts, all_of_them, model = _explained()
     off = np.abs(_watts(model, all_of_them[40:]) / watts[40:] - 1)
     assert np.median(off) < 0.05 < np.median(np.abs(model.median / watts[40:] - 1))
     near, far = kernels([1, 1], [150, 150], np.stack([rows[0], rows[0] + 20]))
@@ -90,11 +96,7 @@ def test_what_features_explain_is_learned_and_unlike_kernels_are_less_sure() -> 
 
 
 def test_of_kernels_that_do_not_matter_the_line_tells() -> None:
-    rows = _rows(60)
-    watts = 200 * np.exp(0.2 * np.tanh(rows[:, 0]))
-    all_of_them = kernels(watts, np.full(60, 150.0), rows)
-    model = PowerModel(0, LARGE)
-    model.learn(all_of_them[:40])
+    rows, _, all_of_them, model = _explained()
     asked, pace, priors = rows[40:], np.zeros(20), np.full(20, 150.0)
     matter = np.arange(20) % 3 == 0
     every, none, some = (
@@ -129,11 +131,7 @@ def test_the_trivial_predictor_is_the_median() -> None:
 
 
 def test_a_model_that_ranks_badly_is_quarantined_until_it_ranks_well() -> None:
-    rows = _rows(60)
-    watts = 200 * np.exp(0.2 * np.tanh(rows[:, 0]))
-    all_of_them = kernels(watts, np.full(60, 150.0), rows)
-    model = PowerModel(0, LARGE)
-    model.learn(all_of_them[:40])
+    _, watts, all_of_them, model = _explained()
     asked, truth = all_of_them[40:], watts[40:]
     told, line = _watts(model, asked, True), _watts(model, asked, False)
     contrary = np.sort(truth)[::-1][np.argsort(np.argsort(told))]
