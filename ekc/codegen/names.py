@@ -203,7 +203,7 @@ class Names:
 
 def _goes_far(nest: Nest) -> bool:
     """Whether an axis or a read divides more than an int counts."""
-    reads = (form for load in ex.loads(nest.compute.body) for form in index_of(load, nest.index))
+    reads = (form for load in ex.loads(nest.compute.body) for form in index_of(load, nest.forms))
     return any(_divides_far(form, nest.extents) for form in (*nest.index.values(), *reads))
 
 

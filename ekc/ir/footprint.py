@@ -26,7 +26,7 @@ def direct_reads(nest: Nest) -> dict[str, Forms]:
     found: dict[str, Forms] = {}
     for load in ex.loads(nest.compute.body):
         if load.tensor not in staged:
-            found.setdefault(load.tensor, []).append(tuple(linearize(i, nest.index) for i in load.index))
+            found.setdefault(load.tensor, []).append(tuple(linearize(i, nest.forms) for i in load.index))
     return found
 
 
@@ -44,7 +44,7 @@ def global_reads(nest: Nest) -> dict[str, Forms]:
             else:
                 visit(compute.body, placed(compute, forms))
 
-    visit(nest.compute.body, nest.index)
+    visit(nest.compute.body, nest.forms)
     for load in ex.loads(nest.written):
         if load.tensor != nest.compute.output.name:
             found.setdefault(load.tensor, []).append(index_of(load, nest.index))

@@ -195,7 +195,8 @@ class NotLinear(ValueError):
 
 
 def linearize(e: Expr, axes: Mapping[str, Linear]) -> Linear:
-    """An index expression as a Linear over loops; `axes` gives each axis in terms of loops."""
+    """An index expression as a Linear over loops; `axes` gives each axis in terms of loops, and may give
+    quotients and remainders too, by their text."""
     if isinstance(e, Const) and isinstance(e.value, int):
         return Linear((), e.value)
     if isinstance(e, Var):
@@ -213,7 +214,7 @@ def linearize(e: Expr, axes: Mapping[str, Linear]) -> Linear:
         and isinstance(e.b, Const)
         and isinstance(e.b.value, int)
     ):
-        return _quotient(e, linearize(e.a, {}), e.b.value).substitute(axes)
+        return axes.get(str(e)) or _quotient(e, linearize(e.a, {}), e.b.value).substitute(axes)
     raise NotLinear(f"{e} is not a sum of integer multiples of axes")
 
 

@@ -62,5 +62,5 @@ def reads_on_the_spot(nest: Nest, s: Staging) -> Forms:
             if producer is not None and producer.produced_by is not None:
                 visit(producer.produced_by.body, placed(producer.produced_by, forms), producer)
 
-    visit(nest.compute.body, nest.index, None)
+    visit(nest.compute.body, nest.forms, None)
     return found

@@ -9,7 +9,7 @@ for a whole population that shares its structure.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -94,6 +94,10 @@ class Nest:
     compute: Compute
     loops: tuple[Loop, ...]
     index: dict[str, Linear]
+    quotients: dict[str, Linear] = field(default_factory=dict)
+    """Quotients and remainders in the body whose axis was cut where they turn over, by their text."""
+    divided: frozenset[str] = frozenset()
+    """These axes (divide)."""
     stagings: tuple[Staging, ...] = ()
     accumulate: bool = False
     """Whether the output is held in registers until complete (cache_write)."""
@@ -124,6 +128,11 @@ class Nest:
         return not touched and loops == [(a.name, "serial") for a in self.compute.axes]
 
     @cached_property
+    def forms(self) -> dict[str, Linear]:
+        """What `linearize` reads an index of the body with: axes and quotients in terms of loops."""
+        return self.index | self.quotients
+
+    @cached_property
     def extents(self) -> dict[str, Extent]:
         """Loop extents by name."""
         return {loop.name: loop.extent for loop in self.loops}
@@ -147,6 +156,16 @@ class Nest:
     def position(self, name: str) -> int:
         """Where in the nest the loop stands, outermost first."""
         return next(i for i, loop in enumerate(self.loops) if loop.name == name)
+
+    def recut(self, old: tuple[str, ...], new: tuple[Loop, ...], forms: Mapping[str, Linear]) -> Nest:
+        """The nest with neighbouring loops replaced by others, and each of them given in terms of these."""
+        at = self.position(old[0])
+        return replace(
+            self,
+            loops=(*self.loops[:at], *new, *self.loops[at + len(old) :]),
+            index={axis: form.substitute(forms) for axis, form in self.index.items()},
+            quotients={text: form.substitute(forms) for text, form in self.quotients.items()},
+        )
 
     def with_loop(self, name: str, change: Callable[[Loop], Loop]) -> Nest:
         """The nest with one loop replaced."""

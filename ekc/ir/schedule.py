@@ -19,6 +19,7 @@ from ekc.ir.steps import (
     CacheWrite,
     ComputeAt,
     ComputeInline,
+    Divide,
     Fuse,
     Pack,
     Pipeline,
@@ -72,6 +73,10 @@ class Schedule:
     def split(self, loop: str, factors: tuple[int, ...]) -> Schedule:
         """Cut a loop; inner extents from outer to inner. See `ekc.ir.steps.Split`."""
         return self.do(Split(loop, _tupled(factors)))
+
+    def divide(self, axis: str, by: int) -> Schedule:
+        """Cut an axis where what is read divides it. See `ekc.ir.steps.Divide`."""
+        return self.do(Divide(axis, by))
 
     def rfactor(self, axis: str, parts: int) -> Schedule:
         """Reduce parts of an axis in a launch of their own. See `ekc.ir.steps.RFactor`."""

@@ -56,7 +56,7 @@ def tensor_tile(nest: Nest, tensors: Mapping[str, TensorSpec]) -> TensorTile:
     _held(nest, factors)
     depth = next(x for x in inner if x.reduction)
     spatial = [x for x in inner if not x.reduction]
-    used = [{v for form in index_of(f, nest.index) for v in form.variables()} for f in factors]
+    used = [{v for form in index_of(f, nest.forms) for v in form.variables()} for f in factors]
     a = 0 if groups.name in used[0] else 1
     mine, other = used[a] - used[1 - a], used[1 - a] - used[a]
     rows = [x for x in spatial if x.name in mine]

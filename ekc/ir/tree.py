@@ -65,7 +65,7 @@ class _Derivation:
         self.compute = nest.compute
         self.tensors = dict(tensors)
         self.axis_of = nest.axis_of
-        self.reads = {x: index_of(x, nest.index) for x in ex.loads(self.compute.body)}
+        self.reads = {x: index_of(x, nest.forms) for x in ex.loads(self.compute.body)}
         self.store = index_of(self.compute.store, nest.index)
         self.serial = [x for x in nest.loops if x.is_serial]
         self.lanes = tuple(x for x in nest.loops if x.is_thread and x.reduction)

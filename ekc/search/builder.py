@@ -8,10 +8,12 @@ from ekc.errors import ScheduleError
 from ekc.ir import expr as ex
 from ekc.ir.operator import Axis, Compute, Operator
 from ekc.ir.program import initial
+from ekc.ir.quotients import turns_at
 from ekc.ir.steps import Bind, CacheWrite, ComputeInline, Hole, Reorder, Split, Step
 from ekc.ir.tree import kernels
-from ekc.search.decisions import Decision, Level, choice, level, tiling
-from ekc.search.digits import part_axes
+from ekc.search.decisions import Decision, Level, choice, dividing_rows, level, tiling
+from ekc.search.digits import narrow, part_axes
+from ekc.search.divided import divided_by
 
 VTHREADS, THREADS, TILE, REDUCE, LANES = 8, 256, 16, 64, 32
 """Largest factor at each tile level. Ours, not the paper's."""
@@ -33,9 +35,15 @@ class Builder:
 
     def __init__(self, op: Operator, chain: Chain, prefix: str) -> None:
         self.op, self.chain, self.compute, self.prefix = op, chain, chain[0], prefix
-        self.parts = part_axes(self.compute)
-        """Axes that are a block's number alone (rule 9)."""
-        self.steps: list[Step] = []
+        before = divided_by(op, self.compute)
+        few = frozenset(f"{step.axis}.0" for step in before) & narrow(self.compute)
+        self.parts = part_axes(self.compute) - few
+        """Axes that are a block's number alone (rules 0 and 9)."""
+        self.exact = frozenset(f"{step.axis}.1" for step in before)
+        """Axes whose tiles leave no rest: where these end, others of the same go on."""
+        self.phases = frozenset(name for name in self.exact if turns_at(self.compute, name) > 1)
+        """Those that something read still divides: no tile cuts them."""
+        self.steps: list[Step] = [*before]
         self.decisions: list[Decision] = []
         self.blocks: list[str] = []
         self.vthreads: list[str] = []
@@ -72,7 +80,9 @@ class Builder:
         return self.split(axis, tiling(f"tile.row.{axis.name}", axis.extent, columns))
 
     def split(self, axis: Axis, decision: Decision) -> list[str]:
-        """Split an axis as a decision says."""
+        """Split an axis as a decision says, where that leaves no rest if none may be."""
+        if axis.name in self.exact:
+            decision = dividing_rows(decision, axis.extent)
         self.decisions.append(decision)
         self.steps.append(Split(axis.name, tuple(Hole(h) for h in decision.holes)))
         return [f"{axis.name}.{i}" for i in range(len(decision.holes) + 1)]
@@ -110,9 +120,15 @@ class Builder:
         reading = [c for c in self.op.computes if tensor in {x.tensor for x in ex.loads(c.body)}]
         return self.compute.output.name if at is None and len(reading) > 1 else ""
 
+    def whole(self, axis: Axis) -> bool:
+        """Whether a spatial axis is a block's number and nothing else."""
+        return axis.extent == 1 or axis.name in self.parts | self.phases
+
     def spatial(self, axis: Axis, reused: bool, last: bool) -> None:
         """Cut a spatial axis (rule 1)."""
-        if axis.extent == 1 or axis.name in self.parts:
+        if axis.name in self.phases and last:
+            self.tiles.append(axis.name)
+        elif self.whole(axis):
             self.blocks.append(axis.name)
         elif reused:
             many = sum(a.extent > 1 and a.name not in self.parts for a in self.compute.spatial) > 2
@@ -161,7 +177,10 @@ class Builder:
 
 
 def builds(op: Operator, structure: Structure) -> bool:
-    """Whether the steps make a Program at all; what their numbers may be is for the rules."""
+    """Whether the steps make a Program at all, and every decision has a choice; what the numbers may be is
+    for the rules."""
+    if not all(d.size for d in structure.decisions):
+        return False
     program = initial(op)
     values = {hole: d.table[:1, i] for d in structure.decisions for i, hole in enumerate(d.holes)}
     try:

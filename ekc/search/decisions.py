@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -85,6 +85,11 @@ def tiling(name: str, extent: int, levels: tuple[Level, ...], grain: int = 1) ->
     order = np.lexsort((*grid.T, tile))
     holes = tuple(f"{name}.{i + 1}" for i in range(len(levels)))
     return Decision(name, holes, np.asarray(grid[order], dtype=np.int64), tuple(x.kind for x in levels))
+
+
+def dividing_rows(decision: Decision, extent: int) -> Decision:
+    """A tiling without those that leave a rest of the axis; maybe none is left."""
+    return replace(decision, table=decision.table[extent % decision.table.prod(axis=1) == 0])
 
 
 def level(kind: str, extent: int, most: int) -> Level:

@@ -16,6 +16,8 @@ from ekc.ir.operator import Axis, Compute, Operator
 from ekc.ir.program import initial
 from ekc.ir.steps import Pack, Tensorize
 from ekc.search.builder import Structure
+from ekc.search.digits import along
+from ekc.search.divided import divided
 from ekc.search.in_parts import own_tables
 from ekc.search.tensorized import depth_of
 
@@ -28,7 +30,7 @@ def packed(
 ) -> list[Structure]:
     """Every structure for tensor cores of the operator with its factors packed; `of` makes those of a graph,
     `known` are those without copies."""
-    compute = max(op.computes, key=lambda c: c.flops)
+    compute = divided(op, max(op.computes, key=lambda c: c.flops))
     depth = depth_of(op, compute) if limits.tensor_cores else None
     steps = _packs(op, compute, depth) if depth else []
     if depth is None or not steps:
@@ -48,7 +50,7 @@ def packed(
 def _on_tensor_cores(structure: Structure, depth: Axis) -> bool:
     """Whether products of a warp are summed along the depth: beside it, another sum may be on them too."""
     tensorized = [step for step in structure.steps if isinstance(step, Tensorize)]
-    return any(step.loop.split(".")[0] == depth.name for step in tensorized)
+    return any(step.loop.rpartition(".")[0] == depth.name for step in tensorized)
 
 
 def _packs(op: Operator, compute: Compute, depth: Axis) -> list[Pack]:
@@ -57,13 +59,17 @@ def _packs(op: Operator, compute: Compute, depth: Axis) -> list[Pack]:
     shared = [a for a in compute.reduction if all(a.name in ex.variables(x) for x in loads)]
     taps = {a.name for a in shared if a is not depth and a.extent > 1}
     inputs = {t.name for t in op.inputs}
-    found = [_with_last(x, depth) for x in loads if ex.variables(x.index[-1]) & taps and x.tensor in inputs]
+    found = [
+        _with_last(compute, x, depth)
+        for x in loads
+        if ex.variables(x.index[-1]) & taps and x.tensor in inputs
+    ]
     return [step for step in found if step is not None and op.tensors[step.tensor].dtype.writable]
 
 
-def _with_last(load: ex.Load, depth: Axis) -> Pack | None:
-    """The copy whose last dimension is that along the depth; None where none is along it alone."""
-    along = [d for d, form in enumerate(load.index) if form == ex.Var(depth.name)]
-    if len(along) != 1:
+def _with_last(compute: Compute, load: ex.Load, depth: Axis) -> Pack | None:
+    """The copy whose last dimension is that along the depth; None where no single one has it side by side."""
+    deep = [d for d, form in enumerate(load.index) if along(compute, form) == depth.name]
+    if len(deep) != 1:
         return None
-    return Pack(load.tensor, (*(d for d in range(len(load.index)) if d != along[0]), along[0]))
+    return Pack(load.tensor, (*(d for d in range(len(load.index)) if d != deep[0]), deep[0]))

@@ -2,6 +2,9 @@
 
 The rules, in the order they apply:
 
+0. *divide*: an axis that a read divides, as groups of channels and transposed convolutions have, is cut where
+   its quotients turn over (`divided.py`); the other rules see two axes. A group is a block's number, but where
+   a sector holds several; tiles within it leave no rest; what a read still divides is not cut.
 1. *tile*: every spatial axis that some read does not depend on (so that its data are reused) is cut
    into blocks, vthreads, threads and a tile per thread; the others into blocks and threads, the
    last output axis also into a tile per thread.
@@ -43,6 +46,7 @@ from ekc.ir.operator import Axis, Compute, Operator
 from ekc.ir.steps import CacheRead, ComputeAt, Hole, Pipeline, Unroll, Vectorize
 from ekc.search.builder import LANES, Builder, Chain, Structure, builds, widths
 from ekc.search.digits import part_axes
+from ekc.search.divided import divided
 from ekc.search.flying import DEPTHS, grain, grains, movable
 from ekc.search.in_parts import in_parts
 from ekc.search.packed import packed
@@ -106,7 +110,8 @@ def _beside(options: list[Structure], compute: Compute, limits: Limits) -> Struc
 
 
 def _of_launch(op: Operator, chain: Chain, prefix: str, limits: Limits) -> list[Structure]:
-    compute = chain[0]
+    compute = divided(op, chain[0])
+    chain = (compute, *chain[1:])
     reads = {x.tensor: x for x in ex.loads(compute.body)}
     routings = _routings(op, compute, reads)
     found = [_tiled(op, chain, routes, prefix) for routes in routings]
@@ -220,7 +225,7 @@ def _over_lanes(
     """Rule 4: the innermost part of one reduction axis over lanes, a vector of it in each."""
     b = Builder(op, chain, prefix)
     for axis in b.compute.spatial:
-        if axis.extent == 1 or axis.name in b.parts:
+        if b.whole(axis):
             b.blocks.append(axis.name)
         else:
             block, thread, tile = b.tile(axis, {"thread": 32, "tile": 8}, "tile.rows")

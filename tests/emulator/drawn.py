@@ -74,6 +74,12 @@ BRED: dict[str, Operator] = {
     "conv": o.conv2d(1, 8, 8, 8, out_channels=8, kernel=3, padding=1),
     "conv stride": o.conv2d(1, 4, 9, 9, out_channels=8, kernel=3, stride=2, padding=1),
     "conv groups": o.conv2d(2, 8, 7, 7, out_channels=8, kernel=3, padding=1, groups=4),
+    "conv groups fp16": o.conv2d(
+        1, 32, 4, 5, out_channels=16, kernel=3, padding=1, groups=2, layout="NHWC", dtype="float16"
+    ),
+    "conv transposed fp16": o.conv_transpose2d(
+        1, 16, 4, 5, out_channels=8, kernel=3, stride=2, padding=1, dtype="float16"
+    ),
     "conv depthwise": o.conv2d(1, 16, 7, 7, out_channels=16, kernel=3, padding=1, groups=16),
     "conv fp16": o.conv2d(1, 4, 6, 10, out_channels=4, kernel=(3, 1), padding=(1, 0), dtype="float16"),
     "einsum": o.einsum("abc,cd->dba", (3, 7, 16), (16, 12)),

@@ -18,6 +18,7 @@ import ekc.ir.expr as ex
 from ekc.errors import ScheduleError
 from ekc.ir.operator import Operator
 from ekc.ir.program import BLOCK_LEVELS, Loop, Nest, Program
+from ekc.ir.quotients import turns_at
 from ekc.ir.schedule import Schedule
 from ekc.ir.steps import (
     Bind,
@@ -92,6 +93,13 @@ def draw_packed(choose: Choose, op: Operator, most: int = 20) -> Schedule | None
     return _longer(choose, Schedule(op).pack(spec.name, choose(orders)), most)
 
 
+def draw_divided(choose: Choose, op: Operator, most: int = 20) -> Schedule | None:
+    """The same of what is divided, its axis cut there; None where nothing is."""
+    turns = [(a.name, turns_at(c, a.name), a.extent) for c in op.computes for a in c.axes]
+    cuts = [(name, by * n) for name, by, extent in turns if by > 1 for n in (1, 2) if by * n < extent]
+    return _longer(choose, Schedule(op).divide(*choose(cuts)), most) if cuts else None
+
+
 def draw_atomic(choose: Choose, op: Operator, most: int = 20) -> Schedule | None:
     """The same with a sum that blocks share; None where there is none that they may."""
     sums = [
@@ -151,18 +159,22 @@ def schedules(draw: st.DrawFn, most: int = 20) -> Schedule:
     def choose(options: Sequence[Any]) -> Any:
         return draw(st.sampled_from(options))
 
-    return _drawn(choose, most, (draw_schedule,) * 5 + (draw_in_parts, draw_packed, draw_atomic))
+    return _drawn(choose, most)
 
 
 def seeded_schedule(seed: int, most: int = 20) -> Schedule:
     """The same schedule for the same seed."""
-    return _drawn(
-        random.Random(seed).choice, most, (draw_schedule,) * 5 + (draw_in_parts, draw_packed, draw_atomic)
-    )
+    return _drawn(random.Random(seed).choice, most)
 
 
-def _drawn(choose: Choose, most: int, kinds: Sequence[Callable[..., Schedule | None]]) -> Schedule:
-    op, draw = draw_operator(choose), choose(kinds)
+KINDS: Sequence[Callable[..., Schedule | None]] = (
+    *(draw_schedule,) * 5,
+    *(draw_in_parts, draw_packed, draw_divided, draw_atomic),
+)
+
+
+def _drawn(choose: Choose, most: int) -> Schedule:
+    op, draw = draw_operator(choose), choose(KINDS)
     return draw(choose, op, most) or draw_schedule(choose, op, most)
 
 

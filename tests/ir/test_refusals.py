@@ -13,6 +13,7 @@ from ekc.ir.schedule import Schedule
 from ekc.ir.steps import REGISTRY
 from ekc.ir.tree import kernels
 from tests.ir.mistakes_in_atomic import ATOMIC_MISTAKES
+from tests.ir.mistakes_in_divide import DIVIDE_MISTAKES
 from tests.ir.mistakes_in_inlining import INLINING_MISTAKES
 from tests.ir.mistakes_in_loops import LOOP_MISTAKES
 from tests.ir.mistakes_in_pack import PACK_MISTAKES
@@ -23,6 +24,7 @@ from tests.ir.starts import chain, product, staged
 
 CASES = (
     LOOP_MISTAKES
+    | DIVIDE_MISTAKES
     | PACK_MISTAKES
     | STAGING_MISTAKES
     | INLINING_MISTAKES

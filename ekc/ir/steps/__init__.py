@@ -2,6 +2,7 @@
 
 from ekc.ir.steps.atomic import Atomic
 from ekc.ir.steps.base import REGISTRY, Hole, Step, step_from_json
+from ekc.ir.steps.divide import Divide
 from ekc.ir.steps.inline import ComputeInline
 from ekc.ir.steps.loops import Fuse, Reorder, Split
 from ekc.ir.steps.marks import Bind, Pipeline, Unroll, Vectorize
@@ -18,6 +19,7 @@ __all__ = [
     "CacheWrite",
     "ComputeAt",
     "ComputeInline",
+    "Divide",
     "Fuse",
     "Hole",
     "Pack",

@@ -14,7 +14,7 @@ from ekc.ir.refusal import Check, refuse
 from ekc.ir.steps.base import Step
 
 
-def _untouched(rule: str, nest: Nest, loop: Loop) -> None:
+def untouched(rule: str, nest: Nest, loop: Loop) -> None:
     """Refuse to cut or join a loop that is bound or that a staging sits in."""
     if loop.level != "serial":
         raise refuse(
@@ -34,7 +34,7 @@ def _untouched(rule: str, nest: Nest, loop: Loop) -> None:
         )
 
 
-def _free(rule: str, program: Program, names: list[str]) -> None:
+def free(rule: str, program: Program, names: list[str]) -> None:
     """Refuse names that loops have: of axes a, b and a_b, the pieces of a fused with b are called as those of
     the third."""
     taken = next((x for x in names if any(x in n.extents for n in program.nests)), None)
@@ -68,7 +68,7 @@ class Split(Step):
         """See the class."""
         nest = program.nest_of(self.loop, "split")
         loop = nest.loop(self.loop)
-        _untouched("split", nest, loop)
+        untouched("split", nest, loop)
         if not self.factors:
             raise refuse("split", "at least one factor", "0 given", f'split("{self.loop}", (1,))')
         checks = [_at_least_one(self.loop, f) for f in self.factors]
@@ -76,16 +76,10 @@ class Split(Step):
         outer = ceil_div(loop.extent, larger(strides[0], 1))
         checks.append(_divides(nest, loop, strides[0]))
         names = [f"{loop.name}.{i}" for i in range(len(strides))]
-        _free("split", program, names)
+        free("split", program, names)
         parts = [replace(loop, name=n, extent=e) for n, e in zip(names, (outer, *self.factors), strict=True)]
         form = Linear(tuple(zip(names, strides, strict=True)))
-        at = nest.position(loop.name)
-        new = replace(
-            nest,
-            loops=(*nest.loops[:at], *parts, *nest.loops[at + 1 :]),
-            index={a: f.substitute({loop.name: form}) for a, f in nest.index.items()},
-        )
-        return program.with_nest(nest, new, *checks)
+        return program.with_nest(nest, nest.recut((loop.name,), tuple(parts), {loop.name: form}), *checks)
 
 
 def _at_least_one(loop: str, factor: Extent) -> Check:
@@ -159,7 +153,7 @@ class Fuse(Step):
             )
         a, b = nest.loop(self.outer), nest.loop(self.inner)
         for loop in (a, b):
-            _untouched("fuse", nest, loop)
+            untouched("fuse", nest, loop)
         at = nest.position(a.name)
         if nest.position(b.name) != at + 1:
             raise refuse(
@@ -173,19 +167,14 @@ class Fuse(Step):
                 "fuse", "two spatial or two reduction loops", "one of each given", "loops of one kind"
             )
         name = f"{a.name}_{b.name}"
-        _free("fuse", program, [name])
+        free("fuse", program, [name])
         whole = variable(name)
         values = {
             a.name: Linear(((Quasi("//", whole, b.extent, f"{name}//{b.name}"), 1),)),
             b.name: Linear(((Quasi("%", whole, b.extent, f"{name}%{b.name}"), 1),)),
         }
         joint = Loop(name, f"{a.axis}+{b.axis}", a.extent * b.extent, a.reduction)
-        new = replace(
-            nest,
-            loops=(*nest.loops[:at], joint, *nest.loops[at + 2 :]),
-            index={axis: f.substitute(values) for axis, f in nest.index.items()},
-        )
-        return program.with_nest(nest, new)
+        return program.with_nest(nest, nest.recut((a.name, b.name), (joint,), values))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,75 @@
+"""Quotients and remainders of axes in what a compute reads, and what is left of them once an axis is cut
+where they turn over.
+
+A grouped convolution reads X[o // 16 * 128 + c]: no box of X goes with a tile of `o`, which may lie in two
+groups. With o = o.0*16 + o.1 the read is X[o.0*128 + c], and one does. A transposed convolution of stride 2
+reads X[(p + 1) // 2 - r]; with p = p.0*2 + p.1 that is X[p.0 + (p.1 + 1) // 2 - r], whose quotient has two
+values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from ekc.ir import expr as ex
+from ekc.ir.linear import Extent, Linear, Quasi, linearize, span
+from ekc.ir.operator import Compute
+
+
+def turns_at(compute: Compute, axis: str) -> int:
+    """After how many steps of an axis every quotient and remainder of it alone moves on or starts again; 1
+    where none is of it."""
+    found = [1]
+    for e in _quotients(compute):
+        inner = linearize(e.a, {})
+        if len(inner.terms) == 1 and inner.terms[0] == (axis, 1):
+            found.append(_divisor(e))
+    return math.lcm(*found)
+
+
+def told_apart(
+    compute: Compute, cut: frozenset[str], index: Mapping[str, Linear], extents: Mapping[str, Extent]
+) -> dict[str, Linear]:
+    """What the quotients and remainders of the axes `cut` come to, by their text, where `index` and `extents`
+    are numbers: (16*o.0 + o.1) // 16 -> o.0, for o.1 < 16."""
+    known = dict(index)
+    for e in _quotients(compute):
+        if ex.variables(e) & cut:
+            known[str(e)] = _simplified(e, linearize(e.a, known), extents)
+    return {text: form for text, form in known.items() if text not in index}
+
+
+def _simplified(e: ex.Binary, inner: Linear, extents: Mapping[str, Extent]) -> Linear:
+    """Whole multiples of the divisor come out of the quotient, and of the remainder nothing."""
+    by = _divisor(e)
+    whole = Linear(tuple((a, c // by) for a, c in inner.terms if c % by == 0), inner.const // by)
+    rest = Linear(tuple((a, c) for a, c in inner.terms if c % by), inner.const % by)
+    low, high = span(rest, extents)
+    inside = low >= 0 and high < by
+    if e.op == "%":
+        return rest if inside else _atom(e, rest)
+    return whole if inside else whole + _atom(e, rest)
+
+
+def _atom(e: ex.Binary, rest: Linear) -> Linear:
+    return Linear(((Quasi(e.op, rest, _divisor(e), f"{e} of {' '.join(sorted(rest.variables()))}"), 1),))
+
+
+def _quotients(compute: Compute) -> Iterator[ex.Binary]:
+    """Every one in an index of a read, those inside another first."""
+    for load in ex.loads(compute.body):
+        for index in load.index:
+            yield from _inside(index)
+
+
+def _inside(e: ex.Expr) -> Iterator[ex.Binary]:
+    for child in ex.children(e):
+        yield from _inside(child)
+    if isinstance(e, ex.Binary) and e.op in ("//", "%") and ex.variables(e):
+        yield e
+
+
+def _divisor(e: ex.Binary) -> int:
+    assert isinstance(e.b, ex.Const)
+    return int(e.b.value)

@@ -1,0 +1,90 @@
+"""Axes cut where what is read divides them: the same sums, and boxes of what a tile reads."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ekc.ir.operators as o
+from ekc.errors import ScheduleError
+from ekc.ir.operator import Operator
+from ekc.ir.printer import show
+from ekc.ir.quotients import turns_at
+from ekc.ir.schedule import Schedule
+from tests.ir.drawn_operators import _conv_of_any_rank, _conv_transpose
+from tests.ir.strategies import draw_divided
+from tests.ir.test_rfactor import same
+
+GROUPED = o.conv2d(1, 8, 5, 6, out_channels=12, padding=1, groups=4)
+TRANSPOSED = o.conv_transpose1d(1, 4, 7, out_channels=4, kernel=3, stride=2, padding=1)
+
+
+def read(schedule: Schedule) -> str:
+    """The statement of the innermost loop."""
+    return next(x.strip() for x in reversed(show(schedule.program).splitlines()) if "+=" in x)
+
+
+def test_groups_are_a_loop_of_their_own() -> None:
+    assert "X[n, o // 3 * 2 + c" in str(GROUPED)
+    text = read(Schedule(GROUPED).divide("o", 3))
+    assert "Y[n, o.0*3 + o.1, p, q] += X[n, o.0*2 + c, p + r - 1, q + s - 1]" in text
+    assert "* W[o.0*3 + o.1, c, r, s]" in text
+    # A multiple holds several groups.
+    assert "X[n, o.0*4 + (o.1 // 3)*2 + c" in read(Schedule(GROUPED).divide("o", 6))
+
+
+def test_of_a_transposed_convolution_the_phases_are_left() -> None:
+    text = read(Schedule(TRANSPOSED).divide("q", 2))
+    assert "X[n, c, q.0 + ((q.1 + 1) // 2) - s]" in text
+    assert "W[c, o, ((q.1 + 1) % 2) + s*2]" in text
+
+
+def test_quotients_of_quotients() -> None:
+    op = o.compute(
+        "im2col",
+        axes={"i": 6},
+        reduce={"k": 24},
+        inputs={"x": (2, 4, 3), "w": (6, 24)},
+        body=lambda x, w, i, k: x[k // 12, k % 12 // 3, k % 3] * w[i, k],
+    )
+    assert turns_at(op.computes[0], "k") == 12
+    divided = Schedule(op).divide("k", 12)
+    assert "x[k.0, (k.1 // 3), (k.1 % 3)]" in read(divided)
+    assert same(op, divided)
+    assert same(op, divided.split("k.1", (4,)).split("i", (4,)).cache_write("C"))
+
+
+@pytest.mark.parametrize(
+    ("op", "axis", "tensor"), [(GROUPED, "o", "X"), (TRANSPOSED, "q", "W")], ids=["o", "q"]
+)
+def test_a_tile_may_then_be_staged(op: Operator, axis: str, tensor: str) -> None:
+    by = turns_at(op.computes[0], axis)
+    with pytest.raises(ScheduleError, match="fused index"):
+        str(_tile(Schedule(op).split(axis, (by,)), axis, tensor))
+    assert same(op, _tile(Schedule(op).divide(axis, by), axis, tensor))
+
+
+def _tile(schedule: Schedule, axis: str, tensor: str) -> Schedule:
+    """All inside the outer piece of the axis, in shared memory."""
+    others = [x.name for x in schedule.program.nests[0].loops if x.name != f"{axis}.0"]
+    return (
+        schedule.reorder(f"{axis}.0", *others)
+        .bind(f"{axis}.1", "thread.x")
+        .cache_read(tensor, "shared", at=f"{axis}.0")
+    )
+
+
+def test_a_split_by_the_same_number_keeps_the_quotient() -> None:
+    assert "o.0*3 + o.1) // 3" in read(Schedule(GROUPED).split("o", (3,)))
+
+
+@given(st.data())
+def test_whatever_follows_the_sums_are_the_same(data: st.DataObject) -> None:
+    def choose(options):  # type: ignore[no-untyped-def]
+        return data.draw(st.sampled_from(options))
+
+    op = choose((_conv_of_any_rank, _conv_transpose))(choose)
+    schedule = draw_divided(choose, op, 12)
+    if schedule is not None:
+        assert same(op, schedule), show(schedule.program)
