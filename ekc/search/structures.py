@@ -2,8 +2,8 @@
 
 The rules, in the order they apply:
 
-0. *divide*: an axis that a read divides, as groups of channels and transposed convolutions have, is cut where
-   its quotients turn over (`divided.py`); the other rules see two axes. A group is a block's number, but where
+0. *divide*: an axis that a read divides, such as that of a channel in groups, is cut where its
+   quotients turn over (`divided.py`); the other rules see two axes. A group is a block's number, but where
    a sector holds several; tiles within it leave no rest; what a read still divides is not cut.
 1. *tile*: every spatial axis that some read does not depend on (so that its data are reused) is cut
    into blocks, vthreads, threads and a tile per thread; the others into blocks and threads, the
