@@ -13,19 +13,31 @@ import math
 from collections.abc import Iterator, Mapping
 
 from ekc.ir import expr as ex
-from ekc.ir.linear import Extent, Linear, Quasi, linearize, span
+from ekc.ir.linear import Atom, Extent, Linear, Quasi, linearize, span
 from ekc.ir.operator import Compute
 
 
 def turns_at(compute: Compute, axis: str) -> int:
     """After how many steps of an axis every quotient and remainder of it alone moves on or starts again; 1
     where none is of it."""
-    found = [1]
-    for e in _quotients(compute):
-        inner = linearize(e.a, {})
-        if len(inner.terms) == 1 and inner.terms[0] == (axis, 1):
-            found.append(_divisor(e))
-    return math.lcm(*found)
+    own = (e for e in _quotients(compute) if ex.variables(e) == {axis})
+    return math.lcm(*(_turns(linearize(e, {}))[0] for e in own))
+
+
+def _turns(form: Linear) -> tuple[int, int]:
+    """(steps, further): after so many steps of its variable a form does again what it did, so much further.
+    x // 4 is 1 further after 4 steps, x % 4 is where it was, x // 4 % 3 is so after 12."""
+    each = [(_atom_turns(atom), int(c)) for atom, c in form.terms]
+    steps = math.lcm(*(own for (own, _), _ in each))
+    return steps, sum(steps // own * further * c for (own, further), c in each)
+
+
+def _atom_turns(atom: Atom) -> tuple[int, int]:
+    if isinstance(atom, str):
+        return 1, 1
+    steps, further = _turns(atom.inner)
+    often = atom.divisor // math.gcd(further, atom.divisor)
+    return steps * often, further * often // atom.divisor if atom.op == "//" else 0
 
 
 def told_apart(

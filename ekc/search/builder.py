@@ -36,9 +36,14 @@ class Builder:
     def __init__(self, op: Operator, chain: Chain, prefix: str) -> None:
         self.op, self.chain, self.compute, self.prefix = op, chain, chain[0], prefix
         before = divided_by(op, self.compute)
-        few = frozenset(f"{step.axis}.0" for step in before) & narrow(self.compute)
-        self.parts = part_axes(self.compute) - few
+        short = {step.axis for step in before if f"{step.axis}.0" in narrow(self.compute)}
+        groups = {f"{step.axis}.0" for step in before if step.axis not in short}
+        self.parts = (part_axes(self.compute) - {f"{axis}.0" for axis in short}) | {
+            name for name in groups if all(name in ex.variables(x) for x in ex.loads(self.compute.body))
+        }
         """Axes that are a block's number alone (rules 0 and 9)."""
+        self.short = frozenset(f"{axis}.1" for axis in short)
+        """What is inside groups so small that blocks have several of them, and each of these whole."""
         self.exact = frozenset(f"{step.axis}.1" for step in before)
         """Axes whose tiles leave no rest: where these end, others of the same go on."""
         self.phases = frozenset(name for name in self.exact if turns_at(self.compute, name) > 1)
@@ -130,6 +135,9 @@ class Builder:
             self.tiles.append(axis.name)
         elif self.whole(axis):
             self.blocks.append(axis.name)
+        elif axis.name in self.short:
+            t, n = self.tile(axis, {"tile": TILE})
+            self.place(thread=t, tile=n)
         elif reused:
             many = sum(a.extent > 1 and a.name not in self.parts for a in self.compute.spatial) > 2
             own = (
@@ -148,6 +156,9 @@ class Builder:
         """Cut a reduction axis (rule 2)."""
         if axis.extent == 1:
             self.outer.append(axis.name)
+            return
+        if axis.name in self.phases:
+            (self.inner if axis.extent <= REDUCE else self.outer).append(axis.name)
             return
         outer, inner = self.tile(axis, {"reduce": REDUCE})
         self.place(outer=outer, inner=inner)

@@ -10,7 +10,7 @@ from ekc.ir.linear import linearize
 from ekc.ir.operator import Compute
 
 SHORT = 8
-"""Elements: of four bytes a sector, of two half of one."""
+"""Terms: of four bytes a sector, of two half of one."""
 
 
 def digits(compute: Compute, index: ex.Expr) -> tuple[str, str] | None:

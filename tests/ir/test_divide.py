@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ekc.ir.expr as ex
 import ekc.ir.operators as o
 from ekc.errors import ScheduleError
 from ekc.ir.operator import Operator
@@ -53,6 +56,30 @@ def test_quotients_of_quotients() -> None:
     assert "x[k.0, (k.1 // 3), (k.1 % 3)]" in read(divided)
     assert same(op, divided)
     assert same(op, divided.split("k.1", (4,)).split("i", (4,)).cache_write("C"))
+
+
+@pytest.mark.parametrize(
+    ("index", "turns"),
+    [
+        (lambda i: i, 1),
+        (lambda i: i // 4, 4),
+        (lambda i: (i - 3) % 6, 6),
+        (lambda i: i // 4 + i % 6, 12),
+        (lambda i: i // 4 // 3, 12),
+        (lambda i: i // 4 % 3, 12),
+        (lambda i: i % 12 // 3, 12),
+        (lambda i: 2 * i // 6, 3),
+        (lambda i: (i + 3 * (i // 2)) // 5, 2),
+        (lambda i: (i + 1) // 2 * 2 % 8, 8),
+    ],
+)
+def test_when_quotients_turn_over(index: Callable[[ex.Expr], ex.Expr], turns: int) -> None:
+    op = o.compute("q", axes={"i": 97}, inputs={"x": (97,)}, body=lambda x, i: x[index(i)])
+    assert turns_at(op.computes[0], "i") == turns
+    at = [int(ex.evaluate(index(ex.Var("i")), {"i": i}, lambda load: 0)) for i in range(97)]
+    assert len({at[i + turns] - at[i] for i in range(97 - turns)}) == 1, "one turn is not as another"
+    if turns > 1:
+        assert same(op, Schedule(op).divide("i", turns))
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,21 @@ CASES: dict[str, tuple[Operator, tuple[Divide, ...]]] = {
         ekc.conv_transpose1d(1, 8, 7, out_channels=8, kernel=3, stride=3, groups=2),
         (Divide("o", 4), Divide("q", 3)),
     ),
+    "quotients of quotients": (
+        ekc.conv_transpose1d(1, 4, 7, out_channels=6, kernel=3, stride=4, padding=1, dilation=2),
+        (Divide("q", 4),),
+    ),
+    "heads that share keys": (
+        ekc.compute(
+            "scores",
+            axes={"h": 8, "q": 16, "s": 32},
+            reduce={"d": 64},
+            inputs={"Q": (8, 16, 64), "K": (2, 32, 64)},
+            body=lambda Q, K, h, q, s, d: Q[h, q, d] * K[h // 4, s, d],
+            dtype="float16",
+        ),
+        (Divide("h", 4),),
+    ),
     "each channel a group": (ekc.conv2d(1, 8, 9, 9, out_channels=8, kernel=3, groups=8), ()),
     "one group": (ekc.conv2d(1, 8, 9, 9, out_channels=8, kernel=3), ()),
     "product": (ekc.matmul(16, 16, 16), ()),
