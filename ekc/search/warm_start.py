@@ -1,8 +1,9 @@
 """Warm start: the measurements of a record file, as lessons for another operator or another device.
 
 Rows of the operator on the very device are left to the run itself, which finds them by their key and does
-not measure them again: so a run that is resumed has the same lessons as one that was not broken off, if
-nothing else was added to the file meanwhile. What a simulated device said teaches simulated devices only.
+not measure them again (but for those of another NVRTC or generator, whose kernels are others): so a run that
+is resumed has the same lessons as one that was not broken off, if nothing else was added to the file
+meanwhile. What a simulated device said teaches simulated devices only.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ekc.codegen.generate import toolchain
 from ekc.devices import specs
 from ekc.devices.base import Device, Peaks
 from ekc.ir.limits import Limits
@@ -62,7 +64,8 @@ def _bunches(rows: Iterable[Row], own: str, device: Device) -> dict[Key, list[Ro
     found: dict[Key, list[Row]] = {}
     for row in rows:
         key = row.key
-        if key.simulated == device.simulated and (key.operator, key.device) != (own, device.name):
+        found_by_the_run = (key.operator, key.device, key.nvrtc) == (own, device.name, toolchain())
+        if key.simulated == device.simulated and not found_by_the_run:
             alike = replace(key, schedule_digest="", draw=0, window_s=None)
             so_far = found.pop(alike, [])
             so_far.append(row)

@@ -153,6 +153,15 @@ def test_another_simulator_teaches_nothing_and_is_named(records: Path, tmp_path:
     assert "; what simulator 1 said is left out" in told
 
 
+def test_kernels_of_another_generator_teach_their_own_operator(records: Path, tmp_path: Path) -> None:
+    """A run does not find them by their key; those it finds are no lesson."""
+    device = devices.open("a100")
+    before, _ = learned_from(_copied(records, tmp_path / "a.db", nvrtc="13.5, 1"), SMALL, device, 0)
+    assert before is not None
+    assert len(before.groups) == 1
+    assert learned_from(_copied(records, tmp_path / "b.db"), SMALL, device, 0)[0] is None
+
+
 def test_rows_made_in_different_ways_are_different_groups(records: Path, tmp_path: Path) -> None:
     """Else the later timing of a kernel would stand in for the earlier one, and be paired with its watts."""
     file, device = tmp_path / "two.db", devices.open("a100")
