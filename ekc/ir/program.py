@@ -95,9 +95,10 @@ class Nest:
     loops: tuple[Loop, ...]
     index: dict[str, Linear]
     quotients: dict[str, Linear] = field(default_factory=dict)
-    """Quotients and remainders in the body whose axis was cut where they turn over, by their text."""
+    """What quotients and remainders in the body come to whose axes are `divided`, by their text; those that
+    another body had (compute_inline) do no harm."""
     divided: frozenset[str] = frozenset()
-    """These axes (divide)."""
+    """Axes that were cut where what is read divides them (divide)."""
     stagings: tuple[Staging, ...] = ()
     accumulate: bool = False
     """Whether the output is held in registers until complete (cache_write)."""

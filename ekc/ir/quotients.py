@@ -18,8 +18,8 @@ from ekc.ir.operator import Compute
 
 
 def turns_at(compute: Compute, axis: str) -> int:
-    """After how many steps of an axis every quotient and remainder of it alone moves on or starts again; 1
-    where none is of it."""
+    """After how many steps of an axis all quotients and remainders that depend on nothing else have moved on
+    by whole numbers, or begin again; 1 where there are none."""
     own = (e for e in _quotients(compute) if ex.variables(e) == {axis})
     return math.lcm(*(_turns(linearize(e, {}))[0] for e in own))
 

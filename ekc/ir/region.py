@@ -175,11 +175,25 @@ def _dimension(
     terms = tuple(t for t in forms[0].only(inner).terms if _axis(t[0], axis_of))
     axes = {_axis(a, axis_of) for a, _ in terms}
     different = len(forms) > 1 and any(not _equal(f, forms[0]) for f in forms[1:])
-    if different or len(axes) > 1 or any(np.any(np.asanyarray(c) < 0) for _, c in terms):
+    one = len(axes) <= 1 or _digits(forms[0], axes, axis_of, extents)
+    if different or not one or any(np.any(np.asanyarray(c) < 0) for _, c in terms):
         return _hull(dim, forms, outside, inner, extents)
     if any(isinstance(a, Quasi) and np.any(np.asanyarray(atom_range(a, extents)[0]) != 0) for a, _ in terms):
         return _hull(dim, forms, outside, inner, extents)
     return outside[0], _segments(dim, terms, forms[0], extents)
+
+
+def _digits(
+    form: Linear, axes: Collection[str], axis_of: Mapping[str, str], extents: Mapping[str, Extent]
+) -> bool:
+    """Whether these axes are the two pieces of one that was divided, and one continues the other here too:
+    20*o.0 + o.1 with o.1 < 16 has gaps."""
+    outer, inner = min(axes), max(axes)
+    if len(axes) != 2 or (outer[:-2] + ".0", outer[:-2] + ".1") != (outer, inner):
+        return False
+    steps = [[(a, c) for a, c in form.terms if axis_of.get(str(a)) == axis] for axis in (outer, inner)]
+    (_, above), (first, step) = steps[0][-1], steps[1][0]
+    return bool(np.all(np.asanyarray(above == step * extents[str(first)])))
 
 
 def _axis(atom: Atom, axis_of: Mapping[str, str]) -> str:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from ekc.errors import ScheduleError
 from ekc.ir import expr as ex
+from ekc.ir.limits import Limits
 from ekc.ir.operator import Axis, Compute, Operator
 from ekc.ir.program import initial
 from ekc.ir.quotients import turns_at
+from ekc.ir.rules import checks
 from ekc.ir.steps import Bind, CacheWrite, ComputeInline, Hole, Reorder, Split, Step
 from ekc.ir.tree import kernels
 from ekc.search.decisions import Decision, Level, choice, dividing_rows, level, tiling
-from ekc.search.digits import narrow, part_axes
-from ekc.search.divided import divided_by
+from ekc.search.digits import part_axes
+from ekc.search.divided import divided_by, groups, short_groups
 
 VTHREADS, THREADS, TILE, REDUCE, LANES = 8, 256, 16, 64, 32
 """Largest factor at each tile level. Ours, not the paper's."""
@@ -36,18 +40,17 @@ class Builder:
     def __init__(self, op: Operator, chain: Chain, prefix: str) -> None:
         self.op, self.chain, self.compute, self.prefix = op, chain, chain[0], prefix
         before = divided_by(op, self.compute)
-        short = {step.axis for step in before if f"{step.axis}.0" in narrow(self.compute)}
-        groups = {f"{step.axis}.0" for step in before if step.axis not in short}
-        self.parts = (part_axes(self.compute) - {f"{axis}.0" for axis in short}) | {
-            name for name in groups if all(name in ex.variables(x) for x in ex.loads(self.compute.body))
-        }
+        short = short_groups(op, self.compute)
+        self.parts = part_axes(self.compute) | groups(op, self.compute) - short
         """Axes that are a block's number alone (rules 0 and 9)."""
-        self.short = frozenset(f"{axis}.1" for axis in short)
-        """What is inside groups so small that blocks have several of them, and each of these whole."""
+        self.short = frozenset(name[:-1] + "1" for name in short)
+        """What is inside groups so short that blocks have several of them, and each of these whole."""
         self.exact = frozenset(f"{step.axis}.1" for step in before)
         """Axes whose tiles leave no rest: where these end, others of the same go on."""
         self.phases = frozenset(name for name in self.exact if turns_at(self.compute, name) > 1)
         """Those that something read still divides: no tile cuts them."""
+        self.whole_sums = frozenset(f"{step.axis}.0" for step in before)
+        """Sums that are not cut, for their inner digits are: a tile of both would be one in slices."""
         self.steps: list[Step] = [*before]
         self.decisions: list[Decision] = []
         self.blocks: list[str] = []
@@ -160,6 +163,9 @@ class Builder:
         if axis.name in self.phases:
             (self.inner if axis.extent <= REDUCE else self.outer).append(axis.name)
             return
+        if axis.name in self.whole_sums:
+            self.outer.append(axis.name)
+            return
         outer, inner = self.tile(axis, {"reduce": REDUCE})
         self.place(outer=outer, inner=inner)
 
@@ -201,6 +207,15 @@ def builds(op: Operator, structure: Structure) -> bool:
     except ScheduleError:
         return False
     return True
+
+
+def fits(op: Operator, structure: Structure, limits: Limits) -> bool:
+    """Whether its least member is legal."""
+    program = initial(op)
+    values = {hole: d.value(0)[i] for d in structure.decisions for i, hole in enumerate(d.holes)}
+    for step in structure.steps:
+        program = step.filled(values).apply(program)
+    return all(bool(np.all(check.ok)) for check in checks(program, limits))
 
 
 def widths(op: Operator, tensor: str) -> tuple[int, ...]:

@@ -69,7 +69,7 @@ def choice(name: str, values: tuple[int, ...], eager: bool = False) -> Decision:
 
 def tiling(name: str, extent: int, levels: tuple[Level, ...], grain: int = 1) -> Decision:
     """The inner factors of a split, one per level, rounding the axis up by little; tiles are multiples of
-    `grain` elements.
+    `grain` elements: none if the axis is shorter.
 
     Hole names are `<name>.1` and so on, from outer to inner.
     """
@@ -77,7 +77,7 @@ def tiling(name: str, extent: int, levels: tuple[Level, ...], grain: int = 1) ->
     grid = grid[grid.prod(axis=1) % grain == 0]
     tile = grid.prod(axis=1)
     waste = -(-extent // tile) * tile / extent
-    fits = waste <= max(MOST_WASTE, float(waste.min()))
+    fits = waste <= max(MOST_WASTE, float(waste.min(initial=np.inf)))
     grid, tile, waste = grid[fits], tile[fits], waste[fits]
     if len(grid) > MAX_ROWS:
         keep = np.sort(np.lexsort((np.arange(len(grid)), waste))[:MAX_ROWS])

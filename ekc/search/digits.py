@@ -9,9 +9,6 @@ from ekc.ir import expr as ex
 from ekc.ir.linear import linearize
 from ekc.ir.operator import Compute
 
-SHORT = 8
-"""Terms: of four bytes a sector, of two half of one."""
-
 
 def digits(compute: Compute, index: ex.Expr) -> tuple[str, str] | None:
     """The outer and the inner axis of such an index; None for any other."""
@@ -34,26 +31,12 @@ def along(compute: Compute, index: ex.Expr) -> str | None:
 
 
 def part_axes(compute: Compute) -> frozenset[str]:
-    """Spatial axes that every read has as the outer digit of one dimension and nowhere else, some read as
-    that of a sum: each step of them is a part of a sum, or a group of channels."""
+    """Spatial axes that every read has as the outer digit of a sum, and nowhere else: one part of it each."""
+    sums = {a.name for a in compute.reduction}
     found = frozenset(a.name for a in compute.spatial)
     for load in ex.loads(compute.body):
-        outer = {pair[0] for pair in _pairs(compute, load)}
-        found &= {x for x in outer if sum(x in ex.variables(index) for index in load.index) == 1}
-    return found & {outer for outer, _ in _before_sums(compute)}
-
-
-def narrow(compute: Compute) -> frozenset[str]:
-    """Outer digits of sums so short that a sector of memory holds several."""
-    return frozenset(outer for outer, inner in _before_sums(compute) if compute.axis(inner).extent <= SHORT)
-
-
-def _before_sums(compute: Compute) -> list[tuple[str, str]]:
-    """Pairs of digits whose inner one is summed."""
-    sums = {a.name for a in compute.reduction}
-    every = (pair for load in ex.loads(compute.body) for pair in _pairs(compute, load))
-    return [pair for pair in every if pair[1] in sums]
-
-
-def _pairs(compute: Compute, load: ex.Load) -> list[tuple[str, str]]:
-    return [pair for pair in (digits(compute, index) for index in load.index) if pair]
+        pairs = [digits(compute, index) for index in load.index]
+        outer = [pair[0] for pair in pairs if pair and pair[1] in sums]
+        once = {x for x in outer if sum(x in ex.variables(index) for index in load.index) == 1}
+        found &= once
+    return found if ex.loads(compute.body) else frozenset()

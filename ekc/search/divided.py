@@ -12,6 +12,10 @@ from ekc.ir.operator import Axis, Compute, Operator
 from ekc.ir.program import initial
 from ekc.ir.quotients import turns_at
 from ekc.ir.steps import Divide
+from ekc.search.digits import digits
+
+SHORT = 8
+"""Terms: of four bytes a sector, of two half of one."""
 
 
 def dividing(compute: Compute) -> tuple[Divide, ...]:
@@ -40,6 +44,20 @@ def divided_by(op: Operator, compute: Compute) -> tuple[Divide, ...]:
     """The steps that made a compute what it is; none for one of the operator's own."""
     own = next(c for c in op.computes if c.output.name == compute.output.name)
     return () if own is compute else dividing(own)
+
+
+def groups(op: Operator, compute: Compute) -> frozenset[str]:
+    """The outer pieces that every read moves along: groups of channels, heads that share keys."""
+    outer = (f"{step.axis}.0" for step in divided_by(op, compute))
+    loads = ex.loads(compute.body)
+    return frozenset(name for name in outer if all(name in ex.variables(x) for x in loads))
+
+
+def short_groups(op: Operator, compute: Compute) -> frozenset[str]:
+    """Groups whose sums have so few terms that a sector of memory holds neighbours of several."""
+    sums = {a.name for a in compute.reduction if a.extent <= SHORT}
+    every = (digits(compute, index) for load in ex.loads(compute.body) for index in load.index)
+    return groups(op, compute) & {pair[0] for pair in every if pair and pair[1] in sums}
 
 
 def _expression(form: Linear) -> ex.Expr:

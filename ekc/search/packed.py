@@ -68,8 +68,9 @@ def _packs(op: Operator, compute: Compute, depth: Axis) -> list[Pack]:
 
 
 def _with_last(compute: Compute, load: ex.Load, depth: Axis) -> Pack | None:
-    """The copy whose last dimension is that along the depth; None where no single one has it side by side."""
+    """The copy whose last dimension is that along the depth; None where no single one has it side by side,
+    or that is last already."""
     deep = [d for d, form in enumerate(load.index) if along(compute, form) == depth.name]
-    if len(deep) != 1:
+    if len(deep) != 1 or deep[0] == len(load.index) - 1:
         return None
     return Pack(load.tensor, (*(d for d in range(len(load.index)) if d != deep[0]), deep[0]))

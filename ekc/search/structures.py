@@ -4,7 +4,8 @@ The rules, in the order they apply:
 
 0. *divide*: an axis that a read divides, such as that of a channel in groups, is cut where its
    quotients turn over (`divided.py`); the other rules see two axes. A group is a block's number, but where
-   a sector holds several; tiles within it leave no rest; what a read still divides is not cut.
+   a sector holds several; tiles within it leave no rest; what a read still divides is not cut. Structures
+   with the axis whole stay beside these.
 1. *tile*: every spatial axis that some read does not depend on (so that its data are reused) is cut
    into blocks, vthreads, threads and a tile per thread; the others into blocks and threads, the
    last output axis also into a tile per thread.
@@ -37,18 +38,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ekc.ir import expr as ex
 from ekc.ir.inline import chains
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Axis, Compute, Operator
 from ekc.ir.steps import CacheRead, ComputeAt, Hole, Pipeline, Unroll, Vectorize
-from ekc.search.builder import LANES, Builder, Chain, Structure, builds, widths
+from ekc.search.builder import LANES, Builder, Chain, Structure, builds, fits, widths
 from ekc.search.digits import part_axes
-from ekc.search.divided import divided
+from ekc.search.divided import divided, groups
 from ekc.search.flying import DEPTHS, grain, grains, movable
-from ekc.search.in_parts import in_parts
+from ekc.search.in_parts import in_parts, own_tables
 from ekc.search.packed import packed
 from ekc.search.tensorized import tensorized
 
@@ -105,13 +106,34 @@ def _beside(options: list[Structure], compute: Compute, limits: Limits) -> Struc
     outputs than the device has threads, else the first."""
     once = not any(_reused(compute, load) for load in ex.loads(compute.body))
     few = math.prod(a.extent for a in compute.spatial) < limits.sms * limits.threads_per_sm
-    lanes = [s for s in options if s.name.endswith(LANES_HELD)]
+    lanes = [s for s in options if LANES_HELD in s.name]
     return lanes[0] if lanes and once and few else options[0]
 
 
 def _of_launch(op: Operator, chain: Chain, prefix: str, limits: Limits) -> list[Structure]:
+    """Those that can be built; of an axis that is divided some with it cut there, others with it whole."""
+    whole = [s for s in _derived(op, chain, prefix, limits) if builds(op, s)]
+    in_place = dict.fromkeys(Route(x.tensor, False) for x in ex.loads(chain[0].body))
+    found = [*_of_divided(op, chain, prefix, limits, whole), *whole]
+    return found or [_tiled(op, chain, tuple(in_place), prefix)]
+
+
+def _of_divided(
+    op: Operator, chain: Chain, prefix: str, limits: Limits, whole: list[Structure]
+) -> list[Structure]:
+    """Those of rule 0, beside the others of the launch."""
     compute = divided(op, chain[0])
-    chain = (compute, *chain[1:])
+    if compute is chain[0]:
+        return []
+    tables = {d.name: d.table for s in whole for d in s.decisions}
+    cut = _derived(op, (compute, *chain[1:]), prefix, limits)
+    named = [own_tables(replace(s, name=f"{s.name} divided"), tables, "divided/") for s in cut]
+    return [s for s in named if builds(op, s) and fits(op, s, limits)]
+
+
+def _derived(op: Operator, chain: Chain, prefix: str, limits: Limits) -> list[Structure]:
+    """What the rules make of a launch, whether it can be built or not."""
+    compute = chain[0]
     reads = {x.tensor: x for x in ex.loads(compute.body)}
     routings = _routings(op, compute, reads)
     found = [_tiled(op, chain, routes, prefix) for routes in routings]
@@ -125,10 +147,7 @@ def _of_launch(op: Operator, chain: Chain, prefix: str, limits: Limits) -> list[
             if not builds(op, lanes):
                 lanes = _over_lanes(op, chain, lane_axis, (), prefix)
             found = [lanes, *found] if _streams(compute, reads, lane_axis) else [*found, lanes]
-    in_place = tuple(Route(t, False) for t in reads)
-    if limits.tensor_cores:
-        found = [*tensorized(op, chain, prefix, limits), *found]
-    return [s for s in found if builds(op, s)] or [_tiled(op, chain, in_place, prefix)]
+    return [*tensorized(op, chain, prefix, limits), *found] if limits.tensor_cores else found
 
 
 def _streams(compute: Compute, reads: dict[str, ex.Load], axis: Axis) -> bool:
@@ -152,7 +171,7 @@ def _routings(op: Operator, compute: Compute, reads: dict[str, ex.Load]) -> list
     for tensor, load in reads.items():
         routes = []
         if _reused(compute, load):
-            order = _spatial_last(compute, load)
+            order = _spatial_last(op, compute, load)
             routes += [Route(tensor, True, order, register=True)] if order else []
             routes += [Route(tensor, True, register=True), Route(tensor, True)]
         options.append([*routes, Route(tensor, False, register=True)])
@@ -173,9 +192,10 @@ def _reused(compute: Compute, load: ex.Load) -> bool:
     return any(a.name not in ex.variables(load) for a in compute.spatial)
 
 
-def _spatial_last(compute: Compute, load: ex.Load) -> tuple[int, ...]:
+def _spatial_last(op: Operator, compute: Compute, load: ex.Load) -> tuple[int, ...]:
     """The dimensions with a spatial one moved last; () where the last is spatial already."""
-    spatial = {a.name for a in compute.spatial if a.extent > 1} - part_axes(compute)
+    spatial = {a.name for a in compute.spatial if a.extent > 1}
+    spatial -= part_axes(compute) | groups(op, compute)
     touches = [bool(ex.variables(i) & spatial) for i in load.index]
     if touches[-1] or not any(touches):
         return ()

@@ -61,11 +61,23 @@ DIVIDE_MISTAKES: dict[str, Case] = {
         "p is cut",
         "divide first",
     ),
+    "divide after a cut": (
+        lambda: (
+            Schedule(o.conv_transpose2d(1, 2, 5, 5, out_channels=2, kernel=3, stride=2))
+            .divide("p", 4)
+            .split("p.1", (2,))
+            .divide("q", 2)
+        ),
+        "divide",
+        "the axes of Y whole",
+        "p is cut",
+        "divide first",
+    ),
     "divide twice": (
         lambda: grouped().divide("o", 4).divide("o.1", 2),
         "divide",
         "o.1 to be an axis of Y",
-        "a piece of o",
+        "a piece of one",
         r'split\("o.1", \(2,\)\)',
     ),
     "divide a bound axis": (

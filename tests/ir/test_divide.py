@@ -64,6 +64,8 @@ def test_quotients_of_quotients() -> None:
         (lambda i: i, 1),
         (lambda i: i // 4, 4),
         (lambda i: (i - 3) % 6, 6),
+        (lambda i: (i - 3) // 6, 6),
+        (lambda i: (i + 9) // 4, 4),
         (lambda i: i // 4 + i % 6, 12),
         (lambda i: i // 4 // 3, 12),
         (lambda i: i // 4 % 3, 12),
@@ -100,6 +102,24 @@ def _tile(schedule: Schedule, axis: str, tensor: str) -> Schedule:
         .bind(f"{axis}.1", "thread.x")
         .cache_read(tensor, "shared", at=f"{axis}.0")
     )
+
+
+@pytest.mark.parametrize("scope", ["shared", "register"])
+@pytest.mark.parametrize(
+    ("body", "by"),
+    [
+        (lambda x, y, n, i: x[i // 16 * 20 + i % 16] * y[n], 16),
+        (lambda x, y, n, i: x[i // 4 + i] * y[n], 4),
+        (lambda x, y, n, i: x[i // 4 + i % 4] * y[n], 4),
+        (lambda x, y, n, i: x[i // 4 * 4 + i % 4] * y[n], 4),
+    ],
+)
+def test_pieces_that_do_not_continue_each_other(body: Callable[..., ex.Expr], by: int, scope: str) -> None:
+    op = o.compute("padded", axes={"n": 3, "i": 32}, inputs={"x": (60,), "y": (3,)}, body=body)
+    assert same(op, Schedule(op).divide("i", by).cache_read("x", scope, at="n"))
+    cut = Schedule(op).divide("i", by).split("i.1", (2,)).split("i.0", (2,))
+    assert same(op, cut.cache_read("x", scope, at="n"))
+    assert same(op, cut.cache_read("x", scope, at="i.0.0"))
 
 
 def test_a_split_by_the_same_number_keeps_the_quotient() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ekc.ir.linear import Linear, ceil_div, variable
+from ekc.ir.linear import Linear, ceil_div
 from ekc.ir.program import Nest, Program
 from ekc.ir.quotients import told_apart, turns_at
 from ekc.ir.refusal import refuse
@@ -47,9 +47,10 @@ class Divide(Step):
         self._fits(nest)
         names = f"{loop.name}.0", f"{loop.name}.1"
         free(self.kind, program, [*names])
+        # Axes of their own: a read need not go on from one to the other, as from piece to piece of a split.
         parts = (
-            replace(loop, name=names[0], extent=ceil_div(loop.extent, self.by)),
-            replace(loop, name=names[1], extent=self.by),
+            replace(loop, name=names[0], axis=names[0], extent=ceil_div(loop.extent, self.by)),
+            replace(loop, name=names[1], axis=names[1], extent=self.by),
         )
         cut = nest.recut((loop.name,), parts, {loop.name: Linear(((names[0], self.by), (names[1], 1)))})
         divided = nest.divided | {self.axis}
@@ -58,16 +59,14 @@ class Divide(Step):
 
     def _is_an_axis(self, nest: Nest) -> None:
         if self.axis not in nest.index:
-            need, limit = (
-                f"{self.axis} to be an axis of {nest.output.name}",
-                f"a piece of {nest.loop(self.axis).axis}",
-            )
-            raise refuse(self.kind, need, limit, f'split("{self.axis}", ({self.by},))')
+            need = f"{self.axis} to be an axis of {nest.output.name}"
+            raise refuse(self.kind, need, "a piece of one", f'split("{self.axis}", ({self.by},))')
 
     def _whole(self, nest: Nest) -> None:
         """Numbers that a population has a vector of would have as many answers."""
         for axis, form in nest.index.items():
-            if axis not in nest.divided and form.terms != variable(axis).terms:
+            whole = (f"{axis}.0", f"{axis}.1") if axis in nest.divided else (axis,)
+            if tuple(atom for atom, _ in form.terms) != whole:
                 raise refuse(
                     self.kind, f"the axes of {nest.output.name} whole", f"{axis} is cut", "divide first"
                 )
