@@ -164,5 +164,7 @@ def test_kernels_from_the_tuner_s_space_are_counted(op: ekc.Operator) -> None:
     population, _ = space.repair(random, space.draw(random, 12))
     for row in range(min(len(population), 8)):
         kernel = compile_schedule(space.schedule(population, row), "sm_80", device.limits)
-        got = count(kernel.ptx, kernel.launches[0].name)
-        assert got.fma32 + got.fp16 + got.fp32 > 0
+        # One launch of several may pack what another multiplies, maybe on tensor cores.
+        every = [count(kernel.ptx, launch.name) for launch in kernel.launches]
+        assert sum(got.fma32 + got.fp16 + got.fp32 + got.tensor_half for got in every) > 0
+        assert all(got.bytes_load_global > 0 for got in every)
