@@ -10,7 +10,7 @@ from ekc.errors import ScheduleError
 from ekc.ir import expr as ex
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Axis, Compute, Operator
-from ekc.ir.program import initial
+from ekc.ir.program import Program, initial
 from ekc.ir.quotients import turns_at
 from ekc.ir.rules import checks
 from ekc.ir.steps import Bind, CacheWrite, ComputeInline, Hole, Reorder, Split, Step
@@ -198,24 +198,25 @@ def builds(op: Operator, structure: Structure) -> bool:
     for the rules."""
     if not all(d.size for d in structure.decisions):
         return False
-    program = initial(op)
-    values = {hole: d.table[:1, i] for d in structure.decisions for i, hole in enumerate(d.holes)}
     try:
-        for step in structure.steps:
-            program = step.filled(values).apply(program)
-        kernels(program)
+        kernels(_least(op, structure))
     except ScheduleError:
         return False
     return True
 
 
 def fits(op: Operator, structure: Structure, limits: Limits) -> bool:
-    """Whether its least member is legal."""
+    """Whether the least member of a structure that builds is legal."""
+    return all(bool(np.all(check.ok)) for check in checks(_least(op, structure), limits))
+
+
+def _least(op: Operator, structure: Structure) -> Program:
+    """The Program of the first row of every table, as a population of one."""
     program = initial(op)
-    values = {hole: d.value(0)[i] for d in structure.decisions for i, hole in enumerate(d.holes)}
+    values = {hole: d.table[:1, i] for d in structure.decisions for i, hole in enumerate(d.holes)}
     for step in structure.steps:
         program = step.filled(values).apply(program)
-    return all(bool(np.all(check.ok)) for check in checks(program, limits))
+    return program
 
 
 def widths(op: Operator, tensor: str) -> tuple[int, ...]:

@@ -62,10 +62,10 @@ def _bunches(rows: Iterable[Row], own: str, device: Device) -> dict[Key, list[Ro
     """Rows that teach, by what they are of and how they were made: the key of each bunch names no schedule.
     Those measured last come last."""
     found: dict[Key, list[Row]] = {}
+    the_runs = own, device.name, toolchain()
     for row in rows:
         key = row.key
-        found_by_the_run = (key.operator, key.device, key.nvrtc) == (own, device.name, toolchain())
-        if key.simulated == device.simulated and not found_by_the_run:
+        if key.simulated == device.simulated and (key.operator, key.device, key.nvrtc) != the_runs:
             alike = replace(key, schedule_digest="", draw=0, window_s=None)
             so_far = found.pop(alike, [])
             so_far.append(row)
