@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import fields, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ from ekc.ir.operator import Operator
 from ekc.ir.printer import show
 from ekc.ir.sampling import sample_blocks
 from ekc.ir.schedule import Schedule
-from ekc.ir.steps import REGISTRY
+from ekc.ir.steps import REGISTRY, Step
 from ekc.ir.tree import kernels
 from tests.ir.strategies import schedules, seeded_schedule
 
@@ -88,6 +89,24 @@ def test_json_and_python_text_bring_the_same_schedule_back(schedule: Schedule) -
     assert again == typed == schedule
     assert again.digest == typed.digest == schedule.digest
     assert show(again.program) == show(typed.program) == show(schedule.program)
+
+
+@DRAWN
+@given(schedules())
+def test_whole_numbers_of_numpy_make_the_same_schedule(schedule: Schedule) -> None:
+    """As they come out of an array of a user's factors."""
+    typed = Schedule(schedule.op).do(*(replace(s, **_with_numpy(s)) for s in schedule.steps))
+    assert typed == schedule
+    assert (typed.to_json(), typed.to_python()) == (schedule.to_json(), schedule.to_python())
+
+
+def _with_numpy(step: Step) -> dict[str, Any]:
+    def numpy(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(numpy, value))
+        return np.int64(value) if isinstance(value, int) else value
+
+    return {f.name: numpy(getattr(step, f.name)) for f in fields(step)}
 
 
 def test_every_step_kind_and_the_rarer_shapes_are_drawn() -> None:

@@ -36,7 +36,9 @@ class Step:
 
     def __post_init__(self) -> None:
         for f in dataclasses.fields(self):
-            _check_type(self.kind, f, getattr(self, f.name))
+            value = getattr(self, f.name)
+            _check_type(self.kind, f, value)
+            object.__setattr__(self, f.name, _as_python(value))
 
     def apply(self, program: Program) -> Program:
         """The rewritten Program. Refuses (ScheduleError) what no number could make legal; what
@@ -124,6 +126,13 @@ def _is_whole(value: Any) -> bool:
     if isinstance(value, np.ndarray):
         return np.issubdtype(value.dtype, np.integer)
     return isinstance(value, (int, np.integer, Hole)) and not isinstance(value, bool)
+
+
+def _as_python(value: Any) -> Any:
+    """NumPy's whole numbers as Python's, which JSON takes; the vectors of a population as they are."""
+    if isinstance(value, tuple):
+        return tuple(map(_as_python, value))
+    return int(value) if isinstance(value, np.integer) else value
 
 
 def _plain(value: Any) -> Any:
