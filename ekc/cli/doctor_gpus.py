@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ekc.devices.cuda.driver import version_text
+from ekc.devices.cuda.machine_code import too_old
 from ekc.devices.nvml.behaviour import Behaviour, observe
 from ekc.devices.nvml.library import explained, nvml, uuid_of
 from ekc.devices.nvml.permission import refusal
@@ -27,7 +29,7 @@ def gpus(nvrtc: str | None, archs: list[str]) -> dict[str, Any]:
     return {
         "count": found,
         "driver": driver,
-        "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}",
+        "cuda": version_text(cuda),
         "cubins": _cubins(cuda, nvrtc),
         "each": [_one(index, archs) for index in range(found)],
     }
@@ -37,13 +39,12 @@ _NOTHING = "no latency and no energy: simulated devices answer; kernels are comp
 
 
 def _cubins(cuda: int, nvrtc: str | None) -> str:
-    """Whether the driver takes what NVRTC makes: machine code of its own major version or an earlier one."""
+    """Whether the driver takes what NVRTC makes."""
     if nvrtc is None:
         return "none: there is no NVRTC"
-    needed = int(nvrtc.split(".")[0])
-    if cuda // 1000 >= needed:
-        return f"loads those of NVRTC {nvrtc}"
-    return f"too old for those of NVRTC {nvrtc}: update the driver to one for CUDA {needed}.0 or later"
+    if reason := too_old(cuda, nvrtc):
+        return f"the driver is {reason}"
+    return f"loads those of NVRTC {nvrtc}"
 
 
 def _one(index: int, archs: list[str]) -> dict[str, Any]:

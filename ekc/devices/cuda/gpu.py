@@ -11,8 +11,8 @@ from typing import Any
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.clocks import SmClocks
 from ekc.devices.cuda.caller import RemoteCaller
-from ekc.devices.cuda.driver import version_text
 from ekc.devices.cuda.facts import Facts
+from ekc.devices.cuda.machine_code import too_old
 from ekc.devices.cuda.messages import Describe
 from ekc.devices.cuda.remote import Remote
 from ekc.devices.cuda.watch import Seen, Watch
@@ -61,10 +61,6 @@ class Gpu:
 
 
 def check_driver(facts: Facts, nvrtc: str) -> None:
-    """Machine code of one CUDA major version runs on every driver of that version or a later one."""
-    needed = int(nvrtc.split(".")[0])
-    if facts.driver_version < 1000 * needed:
-        raise DeviceError(
-            f"{facts.name}: its driver is for CUDA {version_text(facts.driver_version)}, too old for the "
-            f"machine code of NVRTC {nvrtc}: update the driver to one for CUDA {needed}.0 or later"
-        )
+    """`DeviceError` where the driver does not load what this NVRTC makes."""
+    if reason := too_old(facts.driver_version, nvrtc):
+        raise DeviceError(f"{facts.name}: its driver is {reason}")

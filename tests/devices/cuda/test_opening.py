@@ -10,6 +10,7 @@ import pytest
 from ekc import devices
 from ekc.devices import nvml
 from ekc.devices.cuda.device import CudaDevice
+from ekc.devices.cuda.machine_code import FOR_CUDA_12, too_old
 from ekc.devices.cuda.target import Target, parse
 from ekc.errors import DeviceError
 from tests.devices.cuda.hands import Forked
@@ -72,11 +73,15 @@ def test_figures_of_unlike_gpus_are_not_mixed() -> None:
 
 
 def test_a_driver_that_is_too_old_says_so_in_one_line() -> None:
-    with pytest.raises(
-        DeviceError, match=r"its driver is for CUDA 12\.4, too old.* CUDA 13\.0 or later"
-    ) as no:
-        opened("cuda:0", cuda=12040)
+    with pytest.raises(DeviceError, match=r"its driver is for CUDA 11\.8, too old for .* CUDA 1\d\.0") as no:
+        opened("cuda:0", cuda=11080)
     assert "\n" not in str(no.value)
+
+
+def test_a_driver_for_cuda_12_is_told_what_to_install() -> None:
+    assert too_old(12040, "12.9") is None
+    assert FOR_CUDA_12 in str(too_old(12040, "13.5"))
+    assert FOR_CUDA_12 not in str(too_old(11080, "12.9"))
 
 
 def test_a_newer_driver_and_an_unknown_gpu() -> None:

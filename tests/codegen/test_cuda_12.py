@@ -1,0 +1,67 @@
+"""The packages of CUDA 12, for drivers that load no machine code of CUDA 13: what the docs say to install
+compiles, and what it compiles is right."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ekc
+from ekc.devices.cuda.machine_code import FOR_CUDA_12
+from tests.ir.tensor_examples import tensor_matmul
+
+ROOT = Path(__file__).parents[2]
+OTHERS = "click", "jinja2", "ml-dtypes", "numpy", "nvidia-ml-py", "rich"
+PROGRAM = """
+import ekc
+from ekc.codegen import nvrtc
+
+assert nvrtc.version().startswith("12."), nvrtc.version()
+assert "sm_70" in nvrtc.supported_archs()
+"""
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with what ekc needs to compile and execute, and these packages."""
+    here = tmp_path_factory.mktemp("cuda12")
+    subprocess.run([sys.executable, "-m", "venv", here], check=True)
+    _, install = FOR_CUDA_12.split(" && ")
+    words = shlex.split(install)
+    pip = [here / "bin" / "python", "-m", *words, *OTHERS, "-q"]
+    done = subprocess.run(pip, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"pip: {done.stderr.strip().splitlines()[-1]}")
+    return here / "bin" / "python"
+
+
+def _run(python: Path, tmp_path: Path, *words: str) -> str:
+    place = {"PYTHONPATH": str(ROOT), "EKC_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [python, *words], cwd=tmp_path, capture_output=True, text=True, env=os.environ | place
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_docs_say_it_as_the_message_does() -> None:
+    assert f"```sh\n{FOR_CUDA_12}\n```" in (ROOT / "docs" / "real-gpus.md").read_text()
+
+
+def test_it_is_the_compiler_that_is_loaded(python: Path, tmp_path: Path) -> None:
+    _run(python, tmp_path, "-c", PROGRAM)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8"])
+def test_what_it_compiles_is_right(python: Path, tmp_path: Path, dtype: str) -> None:
+    """Tensor cores, asynchronous copies, swizzled tiles; in float32 one element a thread."""
+    op = ekc.matmul(64, 64, 64, dtype=dtype)
+    schedule = ekc.Schedule(op) if dtype == "float32" else tensor_matmul(op)
+    (tmp_path / "schedule.json").write_text(schedule.to_json())
+    out = _run(python, tmp_path, "-m", "ekc", "run", "--schedule", "schedule.json", "--target", "a100")
+    assert "sanitizer  found nothing\nagrees with the reference" in out
