@@ -69,6 +69,7 @@ def variant_table(variants: list[dict[str, Any]]) -> str:
             "variant",
             "runs",
             "energy",
+            "interval",
             "worst",
             "metered",
             "most",
@@ -83,6 +84,7 @@ def variant_table(variants: list[dict[str, Any]]) -> str:
                 v["variant"],
                 str(v["runs"]),
                 _figure(v["energy_median"], ".4f"),
+                _interval(v["energy_median_interval"]),
                 _figure(v["energy_worst"], ".3f"),
                 f"{v['metered']:.1%}",
                 f"{v['metered_most']:.1%}",
@@ -133,6 +135,10 @@ def plots(lines: list[dict[str, Any]], folder: Path) -> str:
         return "no plots: matplotlib is not installed (pip install matplotlib)"
 
 
+def _interval(value: list[float] | None) -> str:
+    return "-" if value is None else f"{value[0]:.3f} to {value[1]:.3f}"
+
+
 def _figure(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
@@ -165,7 +171,7 @@ def main() -> None:
             parser.error(f"--variants: {variant!r} is not one of {', '.join(METHODS)}")
     seeds = range(arguments.seed, arguments.seed + arguments.seeds)
     lines = measured(chosen, variants, seeds, arguments.trials, arguments.records, arguments.processes)
-    told, here = per_variant(lines), per_place(lines)
+    told, here = per_variant(lines, arguments.seed), per_place(lines)
     across = median_and_most(savings(lines), arguments.seed)
     within = median_and_most(savings_within(lines), arguments.seed)
     judged, runs = verdict(told), len(chosen) * len(seeds)
@@ -175,6 +181,7 @@ def main() -> None:
         f"{len(chosen)} pairs of operator and simulated device, clocks fixed"
     )
     print("energy: of the winner over that of metering everything with the same seed, median and worst;")
+    print("interval: of the median, 95 %, places drawn with replacement, then runs of each;")
     print("metered: of all timed kernels, finals included; error: median, of predictions before metering")
     print(variant_table(told))
     print(place_table(here))

@@ -14,19 +14,27 @@ RESAMPLED = 2000
 Line = dict[str, Any]
 
 
-def per_variant(lines: Sequence[Line]) -> list[Line]:
-    """One line per variant, over all operators, devices and seeds."""
+def per_variant(lines: Sequence[Line], seed: int) -> list[Line]:
+    """One line per variant, over all operators, devices and seeds; `seed` is that of the bootstrap."""
     reference = {_where(x): x for x in lines if x["variant"] == EVERYTHING}
     told = []
     for variant in dict.fromkeys(x["variant"] for x in lines):
         mine = [x for x in lines if x["variant"] == variant]
-        energy = [x["energy_j"] / reference[_where(x)]["energy_j"] for x in mine if _where(x) in reference]
+        energy = median_and_most(
+            [
+                (f"{x['operator']} {x['device']}", x["energy_j"] / reference[_where(x)]["energy_j"])
+                for x in mine
+                if _where(x) in reference
+            ],
+            seed,
+        )
         told.append(
             {
                 "variant": variant,
                 "runs": len(mine),
-                "energy_median": float(np.median(energy)) if energy else None,
-                "energy_worst": max(energy) if energy else None,
+                "energy_median": energy and energy["median"],
+                "energy_median_interval": energy and energy["median_interval"],
+                "energy_worst": energy and energy["most"],
                 "metered": _share(mine),
                 "metered_most": max(x["metered"] / x["timed"] for x in mine),
                 "metering_s": float(np.median([x["metering_s"] for x in mine])),
