@@ -31,12 +31,13 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with what ekc needs to compile and execute, and these packages."""
     here = tmp_path_factory.mktemp("cuda12")
     subprocess.run([sys.executable, "-m", "venv", here], check=True)
-    _, install = FOR_CUDA_12.split(" && ")
-    words = shlex.split(install)
-    pip = [here / "bin" / "python", "-m", *words, *OTHERS, "-q"]
-    done = subprocess.run(pip, capture_output=True, text=True)
+    pip = [here / "bin" / "python", "-m", "pip", "-q", "install"]
+    done = subprocess.run([*pip, *OTHERS], capture_output=True, text=True)
     if done.returncode:
-        pytest.skip(f"pip: {done.stderr.strip().splitlines()[-1]}")
+        pytest.skip(f"no packages to be had here: {done.stderr.strip().splitlines()[-1]}")
+    _, install = FOR_CUDA_12.split(" && ")
+    done = subprocess.run([*pip, *shlex.split(install)[2:]], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     return here / "bin" / "python"
 
 
