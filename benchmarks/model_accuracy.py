@@ -32,6 +32,7 @@ from ekc.errors import EkcError
 from ekc.search import prior
 from ekc.search.analysed import analysed
 from ekc.search.candidate import Candidate
+from ekc.search.features import BALANCE
 from ekc.search.power import PowerModel
 
 Array = NDArray[np.float64]
@@ -69,7 +70,8 @@ PREDICTIONS: dict[str, Predict] = {MODEL: modelled, RULE: constant, PRIOR: by_pr
 def _paced(candidates: Sequence[Candidate], peaks: Peaks) -> Array:
     """Watts that the prior expects of kernels that take as long as these do."""
     pace = np.log([c.latency_s / c.prior_latency_s for c in candidates])
-    return prior.paced(np.array([c.prior_power_w for c in candidates]), pace, peaks)
+    standing = prior.standing(np.array([c.row[BALANCE] for c in candidates]), peaks)
+    return prior.paced(np.array([c.prior_power_w for c in candidates]), pace, standing)
 
 
 def _latencies(candidates: Sequence[Candidate]) -> Array:

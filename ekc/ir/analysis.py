@@ -54,7 +54,7 @@ from ekc.ir.rules import RESERVED_REGISTERS, prefetched, registers_needed, state
 from ekc.ir.tape import some
 from ekc.ir.traffic import Traffic, known
 from ekc.ir.tree import kernels
-from ekc.ir.warp import WARP
+from ekc.ir.warp import SECTOR_BYTES, WARP
 
 Array = Any
 """A float, or a float64 vector over a population."""
@@ -102,7 +102,8 @@ def quantities(program: Program, limits: Limits) -> dict[str, Array]:
         if i != main:
             for name in ("total_" + n for n in SUMMED):
                 total[name] = total[name] + other[name]
-            total["dram_bytes"] = total["dram_bytes"] + other["dram_bytes"]
+            for name in ("l2_bytes", "dram_bytes"):
+                total[name] = total[name] + other[name]
     total["launches"] = float(len(results))
     return total
 
@@ -325,7 +326,8 @@ class _Walk:
         }
 
     def _reuse(self, blocks: Array) -> dict[str, Array]:
-        """Distinct bytes a block touches, and DRAM bytes if the blocks of one wave share an L2."""
+        """Distinct bytes a block touches; bytes of L2 if all that it asks for again is still in L1, and of
+        DRAM if the blocks of one wave share an L2."""
         nest = self.kernel.nest
         resident = self._shape(blocks)["resident_blocks"] * self.limits.sms
         block_bytes: Array = 0.0
@@ -338,7 +340,9 @@ class _Walk:
             block_bytes = block_bytes + own
             wave = np.minimum(own * self._panels(used, resident), float(spec.bytes))
             dram = dram + np.maximum(wave * np.ceil(blocks / resident), float(spec.bytes))
-        return {"block_bytes": block_bytes, "dram_bytes": dram}
+        asked = SECTOR_BYTES * (self.sums["global_load_sectors"] + self.sums["global_store_sectors"])
+        l2 = blocks * np.minimum(block_bytes, asked)
+        return {"block_bytes": block_bytes, "l2_bytes": l2, "dram_bytes": dram}
 
     def _panels(self, used: set[str], resident: Array) -> Array:
         """How many different regions the blocks of one wave touch."""

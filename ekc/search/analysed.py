@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ekc.devices.base import Peaks
 from ekc.search import prior
 from ekc.search.breeding import Genetics
-from ekc.search.features import NAMES, features, slots
+from ekc.search.features import BALANCE, NAMES, features, slots
 from ekc.search.population import Population
 
 Figures = Mapping[str, NDArray[np.float64]]
@@ -37,6 +37,10 @@ class Analysed:
     """... and of board watts."""
     slots: NDArray[np.float64]
     """What they take of their device (`features.slots`)."""
+
+    def standing_w(self, peaks: Peaks) -> NDArray[np.float64]:
+        """What the prior expects of watts before any work is done."""
+        return prior.standing(self.features[:, BALANCE], peaks)
 
     def put(self, rows: NDArray[np.intp], own: Analysed) -> None:
         """What is seen of some rows, into their places."""

@@ -15,6 +15,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "total_global_load_bytes",
         "total_global_store_requests",
         "total_global_store_sectors",
+        "l2_bytes",
         "dram_bytes",
         "block_bytes",
     ),

@@ -28,6 +28,7 @@ COUNTS = (
     "total_shared_store_wavefronts",
     "total_global_load_bytes",
     "total_shared_load_bytes",
+    "l2_bytes",
     "dram_bytes",
     "block_bytes",
     "shared_bytes",
@@ -51,6 +52,8 @@ RATIOS = (
     ("operations_per_barrier", "total_operations", "total_barriers"),
 )
 NAMES = (*COUNTS, *SHARES, *(name for name, _, _ in RATIOS))
+BALANCE = NAMES.index("balance")
+"""The column of the share of SMs that have blocks; a share stands there as it is."""
 AHEAD, MOST_AHEAD = 1 / 300, 3.0
 """Of its slots, what each tile on its way is worth to a schedule, and how many are: who copies ahead further
 can wait longer for memory. All in all a percent, no more than what counting is right to. Ours."""

@@ -18,14 +18,16 @@ from ekc.devices.base import POWER_CAP, Peaks
 from ekc.search import prior
 from ekc.search.belief import UNSURE, Belief
 from ekc.search.candidate import Candidate
+from ekc.search.features import BALANCE
 from ekc.search.model import spearman
 
 Array = NDArray[np.float64]
 
 SHARPNESS = 2.0
 """A kernel of twice the least energy weighs 2**-sharpness in the line, as in the trees."""
-SLOPE, DOUBT = 0.3, 0.01
-"""Slope of the line before anything is metered, and the variance of the log prior that counts as much."""
+SLOPE, DOUBT = 0.7, 0.003
+"""Slope of the line before anything is metered, about that of recorded kernels
+(`benchmarks/prior_accuracy.py`), and the variance of the log prior that counts as much."""
 TREE_SHARE = 0.25
 """Few kernels are metered, and trees want many."""
 FEWEST_JUDGED = 4
@@ -118,7 +120,8 @@ class PowerModel:
         self, rows: NDArray[np.float32], pace: Array, priors: Array
     ) -> tuple[NDArray[np.float32], Array]:
         """Features with the pace, and watts expected at that pace."""
-        return np.column_stack([rows, pace]).astype(np.float32), prior.paced(priors, pace, self.peaks)
+        standing = prior.standing(rows[:, BALANCE], self.peaks)
+        return np.column_stack([rows, pace]).astype(np.float32), prior.paced(priors, pace, standing)
 
     def _expect(self, rows: NDArray[np.float32], priors: Array, model: bool) -> tuple[Array, Array]:
         line = self._line(priors)

@@ -1,12 +1,13 @@
 """What physics alone expects: a latency and a power from counted work and the device's ceilings.
 
-A few lines with round constants of our own, fitted to nothing: the learned models start from these and
-learn what they miss, and where a model is not faithful these rule.
+A few lines with round constants of our own: the learned models start from these and learn what they miss,
+and where a model is not faithful these rule. `benchmarks/prior_accuracy.py` holds them against recordings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,9 @@ from ekc.devices.base import Peaks
 LAUNCH_S = 2e-6
 """Start of an empty kernel, roughly, on any recent GPU."""
 STATIC = 1 / 3
-"""Of the board's power cap: what it draws whatever runs."""
+"""Of the board's power cap: what it draws while all SMs have blocks, whatever these do."""
+SLEEP = 1 / 10
+"""Of the cap: what it would draw less if none of them had. SMs without a block stop most of their clock."""
 FLOAT_PJ, INTEGER_PJ = 15.0, 11.0
 """Of one lane; these and the next as others fitted them on a GTX 1080 Ti. Newer processes take less, which
 is for the line over the prior to learn. The simulated devices started from the same source: they flatter
@@ -28,6 +31,11 @@ PRODUCT_PJ = PRODUCT_FLOPS * FLOAT_PJ / 2 / 10
 """A tenth of what as many operations of float32 take (estimate)."""
 SHARED_PJ, L2_PJ, DRAM_PJ = 6.0, 54.0, 51.0
 """Of one byte."""
+L1_PJ = 30.0
+"""Of a byte of a sector, whether L1 has it or L2 must send it. Round, and what suits recorded kernels best
+that read the same from global memory again and again (a100_gemm_clocks; `benchmarks/prior_accuracy.py`)."""
+BANKS, SECTOR = 128.0, 32.0
+"""Bytes that one pass through the banks of L1 and shared memory, which are the same, gives; of a sector."""
 _WAYS = (("global", "load"), ("global", "store"), ("shared", "load"), ("shared", "store"))
 _SHARPNESS = 4.0
 _SCHEDULERS = 4.0
@@ -44,13 +52,19 @@ def latency(figures: Mapping[str, NDArray[np.float64]], peaks: Peaks) -> NDArray
 
 def power(figures: Mapping[str, NDArray[np.float64]], peaks: Peaks) -> NDArray[np.float64]:
     """Expected board watts, cap or no cap: a share always, the rest by the energy of what is counted."""
-    return np.asarray(STATIC * peaks.board_power_w + _joules(figures) / latency(figures, peaks))
+    return np.asarray(standing(figures["balance"], peaks) + _joules(figures) / latency(figures, peaks))
 
 
-def paced(watts: NDArray[np.float64], pace: NDArray[np.float64], peaks: Peaks) -> NDArray[np.float64]:
+def standing(balance: NDArray[Any], peaks: Peaks) -> NDArray[np.float64]:
+    """Watts that the board draws before any work is done, a share `balance` of its SMs having blocks."""
+    return np.asarray((STATIC - SLEEP * (1.0 - balance)) * peaks.board_power_w, dtype=np.float64)
+
+
+def paced(
+    watts: NDArray[np.float64], pace: NDArray[np.float64], standing_w: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """`power`, where the latency is exp(pace) times the expected one: the same work in another time."""
-    static = STATIC * peaks.board_power_w
-    return np.asarray(static + (watts - static) * np.exp(-pace))
+    return np.asarray(standing_w + (watts - standing_w) * np.exp(-pace))
 
 
 def _joules(figures: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
@@ -61,7 +75,8 @@ def _joules(figures: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
     waves = figures["total_shared_load_wavefronts"] + figures["total_shared_store_wavefronts"]
     lanes = FLOAT_PJ * figures["total_operations"] + INTEGER_PJ * (requests + steps)
     products = PRODUCT_PJ * figures["total_tensor_products"]
-    moved = SHARED_PJ * 128 * waves + L2_PJ * 32 * sectors + DRAM_PJ * figures["dram_bytes"]
+    moved = SHARED_PJ * BANKS * waves + L1_PJ * SECTOR * sectors
+    moved = moved + L2_PJ * figures["l2_bytes"] + DRAM_PJ * figures["dram_bytes"]
     return np.asarray(1e-12 * (32 * lanes + products + moved))
 
 
@@ -77,13 +92,16 @@ def _parts(figures: Mapping[str, NDArray[np.float64]], peaks: Peaks) -> dict[str
     hidden = np.minimum(warps * np.minimum(figures["accumulators"], 8.0) / _WARPS_TO_HIDE, 1.0) ** 0.5
     use = figures["balance"] * issuing * hidden
     bytes_in_flight = np.minimum(figures["balance"] * warps / _WARPS_TO_HIDE, 1.0)
-    sectors = 32 * (figures["total_global_load_sectors"] + figures["total_global_store_sectors"])
+    asked = figures["total_global_load_requests"] + figures["total_global_store_requests"]
+    sectors = figures["total_global_load_sectors"] + figures["total_global_store_sectors"]
     waves = figures["total_shared_load_wavefronts"] + figures["total_shared_store_wavefronts"]
+    # However few bytes a request asks for, it takes a pass.
+    passes = waves + np.maximum(asked, sectors * SECTOR / BANKS)
     products = figures["total_tensor_products"] * PRODUCT_FLOPS / peaks.flops_by_type["float16"]
     return {
         "arithmetic": instructions / lanes / use,
         "tensor": products / use,
-        "shared": waves * 128 / (lanes * 2) / use,
-        "l2": sectors / (3 * peaks.dram_bytes_per_s) / use**0.5,
+        "l1": BANKS * passes / (lanes * 2) / use,
+        "l2": figures["l2_bytes"] / (3 * peaks.dram_bytes_per_s) / use**0.5,
         "dram": figures["dram_bytes"] / peaks.dram_bytes_per_s / np.maximum(bytes_in_flight, 0.05),
     }

@@ -172,9 +172,10 @@ def made_up_rows() -> list[dict[str, Any]]:
     return rows
 
 
-def test_simulator_fidelity(tmp_path: Path) -> None:
+def recorded_gemm(folder: Path) -> None:
+    """All files of recordings of CLBlast's GEMM."""
     rows = made_up_rows()
-    measured = [row | {"power_w": 200.0 + n, "clock_mhz": 1200} for n, row in enumerate(rows)]
+    measured = [row | {"power_w": 200.0 + n, "clock_mhz": 1050} for n, row in enumerate(rows)]
     fma = [{"gpu": "A100-PCIE-40GB", "clock_mhz": clock, "power_w": clock / 10} for clock in (600, 900, 1200)]
     files = {
         "a100_gemm_energy.csv.gz": measured,
@@ -185,10 +186,26 @@ def test_simulator_fidelity(tmp_path: Path) -> None:
     }
     for name, table in files.items():
         opened = gzip.open if name.endswith("gz") else open
-        with opened(tmp_path / name, "wt") as stream:
+        with opened(folder / name, "wt") as stream:
             writer = csv.DictWriter(stream, list(table[0]))
             writer.writeheader()
             writer.writerows(table)
+
+
+def test_prior_accuracy(tmp_path: Path) -> None:
+    recorded_gemm(tmp_path)
+    text, figures = run("prior_accuracy.py", tmp_path, "--data", str(tmp_path), "--rows", "6")
+    assert "recordings of real GPUs" in text
+    lines = figures["lines"]
+    assert [line["rows"] for line in lines] == [6, 2] * 3 + [8]
+    # Made-up watts grow with the number of a row; nothing in a kernel says so.
+    assert lines[-1]["of_rows"] < 0.02 < lines[-1]["spread"]
+    # Made-up times fall with the tile of a thread, as those that the prior expects do.
+    assert lines[2]["spearman"] > 0
+
+
+def test_simulator_fidelity(tmp_path: Path) -> None:
+    recorded_gemm(tmp_path)
     options = ("--only", "clblast", "--rows", "6")
     text, figures = run("simulator_fidelity.py", tmp_path, "--data", str(tmp_path), *options)
     assert "all predictions are simulated" in text

@@ -12,6 +12,7 @@ import ekc
 from ekc.devices.base import Conditions, Interval, Metering, Peaks, Timing
 from ekc.search import prior
 from ekc.search.candidate import Candidate
+from ekc.search.features import BALANCE, NAMES
 from ekc.search.foresight import Foresight
 from ekc.search.naive import naive
 from ekc.search.power import POWER_CAP, PowerModel
@@ -43,7 +44,11 @@ def kernels(watts: Any, prior_w: Any, rows: NDArray[np.float32], capped: Any = N
 
 
 def _rows(count: int, seed: int = 0) -> NDArray[np.float32]:
-    return np.random.default_rng(seed).normal(size=(count, 5)).astype(np.float32)
+    """Five figures that differ, and no SM without a block."""
+    rows = np.zeros((count, len(NAMES)), np.float32)
+    rows[:, :5] = np.random.default_rng(seed).normal(size=(count, 5))
+    rows[:, BALANCE] = 1.0
+    return rows
 
 
 def _watts(model: PowerModel, asked: list[Candidate], which: bool | None = None) -> NDArray[np.float64]:
@@ -103,7 +108,7 @@ def test_of_kernels_that_do_not_matter_the_line_tells() -> None:
         model.expect(asked, pace, priors, m) for m in (matter | True, matter & False, matter)
     )
     for figure in range(2):
-        np.testing.assert_array_equal(some[figure], np.where(matter, every[figure], none[figure]))
+        np.testing.assert_allclose(some[figure], np.where(matter, every[figure], none[figure]), 0, 1e-6)
     np.testing.assert_allclose(np.exp(none[0]), _watts(model, all_of_them[40:], False))
     np.testing.assert_allclose(np.exp(every[0]), _watts(model, all_of_them[40:], True))
     assert (every[0] != none[0]).any()
@@ -148,18 +153,22 @@ def test_a_model_that_ranks_badly_is_quarantined_until_it_ranks_well() -> None:
 
 
 def test_the_same_work_in_half_the_time_draws_twice_the_dynamic_power() -> None:
-    watts, static = np.array([100.0, 180.0]), CAP_W / 3
-    np.testing.assert_allclose(prior.paced(watts, np.zeros(2), PEAKS), watts)
+    watts, standing = np.array([100.0, 180.0]), np.array([CAP_W / 3, CAP_W / 4])
+    np.testing.assert_allclose(prior.paced(watts, np.zeros(2), standing), watts)
     np.testing.assert_allclose(
-        prior.paced(watts, np.full(2, -np.log(2)), PEAKS), static + 2 * (watts - static)
+        prior.paced(watts, np.full(2, -np.log(2)), standing), standing + 2 * (watts - standing)
     )
+
+
+def test_a_board_stands_by_with_less_where_sms_have_no_block() -> None:
+    np.testing.assert_allclose(prior.standing(np.array([1.0, 0.5, 0.0]), PEAKS), [100.0, 85.0, 70.0])
 
 
 def test_the_prior_counts_what_moves_and_what_computes() -> None:
     figures = space("matmul").figures(legal("matmul", 200))
     base = prior.power(figures, PEAKS)
-    assert (base > CAP_W * prior.STATIC).all()
-    for name in ("total_operations", "total_global_load_sectors", "dram_bytes"):
+    assert (base > prior.standing(figures["balance"], PEAKS)).all()
+    for name in ("total_operations", "total_global_load_sectors", "l2_bytes", "dram_bytes"):
         still = {**figures, name: figures[name] * 1.5}
         gained = prior._joules(still) - prior._joules(figures)
         assert (gained[figures[name] > 0] > 0).all()
