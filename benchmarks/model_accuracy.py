@@ -5,7 +5,7 @@
 FILE is a recording (`docs/recordings.md`). Of each operator the metered schedules are dealt into K folds, no
 schedule in two; the model learns from K - 1 of them and predicts the energy of the rest, whose latency it is
 told, as in a tuning run. "latency x constant power" takes the median power of the same rows; "the prior
-alone" is counted work times constants that are fitted to nothing, scaled to the median of the same rows.
+alone" is counted work times round constants, scaled to the median of the same rows.
 Errors are absolute and relative, of energies. The model is right to exist where its mean error is below
 that of latency x constant power: that is the bar, and rows that miss it say so.
 """
@@ -27,8 +27,9 @@ from tune_table import table
 
 import ekc
 from ekc.devices.base import Peaks
-from ekc.devices.recording import Recorded, Recording, read
+from ekc.devices.recording import Origin, Recorded, Recording, read
 from ekc.errors import EkcError
+from ekc.ir.analysis import analyse
 from ekc.search import prior
 from ekc.search.analysed import analysed
 from ekc.search.candidate import Candidate
@@ -70,8 +71,8 @@ PREDICTIONS: dict[str, Predict] = {MODEL: modelled, RULE: constant, PRIOR: by_pr
 def _paced(candidates: Sequence[Candidate], peaks: Peaks) -> Array:
     """Watts that the prior expects of kernels that take as long as these do."""
     pace = np.log([c.latency_s / c.prior_latency_s for c in candidates])
-    standing = prior.standing(np.array([c.row[BALANCE] for c in candidates]), peaks)
-    return prior.paced(np.array([c.prior_power_w for c in candidates]), pace, standing)
+    standby = prior.standby(np.array([c.row[BALANCE] for c in candidates]), peaks)
+    return prior.paced(np.array([c.prior_power_w for c in candidates]), pace, standby)
 
 
 def _latencies(candidates: Sequence[Candidate]) -> Array:
@@ -80,13 +81,13 @@ def _latencies(candidates: Sequence[Candidate]) -> Array:
 
 def candidates(recording: Recording, number: int) -> list[Candidate]:
     """The metered rows of an operator, as a tuning run would hold them."""
-    peaks = recording.origin.peaks
     mine = [r for r in recording.rows if r.operator == number and r.timings and r.meterings]
-    return [_candidate(row, peaks) for row in mine]
+    return [_candidate(row, recording.origin) for row in mine]
 
 
-def _candidate(row: Recorded, peaks: Peaks) -> Candidate:
-    seen = analysed({name: np.array([value]) for name, value in row.figures.items()}, peaks)
+def _candidate(row: Recorded, origin: Origin) -> Candidate:
+    # The figures of the recording are those of the ekc that made it, which may have counted otherwise.
+    seen = analysed(analyse(row.schedule.program, origin.limits), origin.peaks)
     made = Candidate(
         row.schedule, row.structure, seen.features[0], float(seen.latency_s[0]), float(seen.power_w[0]), 0
     )

@@ -6,9 +6,10 @@ DIR holds the recordings. CLBlast configurations become schedules of ekc (clblas
 that the prior sees: nothing is compiled. Latency: a stratified sample of each recorded space, and its
 faster third, where a search decides. Power: the A100 at the clock of most rows, no cap in its way, each
 kernel at the pace that it was recorded to have. One constant was chosen by these: what a byte out of L1
-costs (`L1_PJ`). *spread*: standard deviation of the log of expected over recorded; *of rows*: of the
-recorded figures themselves, so what a constant leaves; *slope*: of the line through the recorded logs over
-the expected ones.
+costs (`L1_PJ`). The slope that the line over the prior is drawn to was set near that of the last row.
+*spread*: standard deviation of the log of expected over recorded; *of rows*: of the recorded figures
+themselves, so what a constant leaves; *slope*: of the line through the recorded logs over the expected
+ones.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ def power(data: Path) -> dict[str, Any]:
     rows = [row for row in read(data, CLOCKS) if row.clock_mhz == POWER_MHZ]
     figures, seconds = seen(device, rows), np.array([row.seconds for row in rows])
     pace = np.log(seconds / prior.latency(figures, device.peaks))
-    standing = prior.standing(figures["balance"], device.peaks)
-    told = prior.paced(prior.power(figures, device.peaks), pace, standing)
+    standby = prior.standby(figures["balance"], device.peaks)
+    told = prior.paced(prior.power(figures, device.peaks), pace, standby)
     return line(CLOCKS.file, f"power, {POWER_MHZ:.0f} MHz", told, np.array([row.power_w for row in rows]))
 
 
@@ -93,6 +94,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the samples")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    if arguments.rows < 6:
+        parser.error(f"--rows: {arguments.rows} leave no two in the faster third; 6 is the least")
     try:
         lines = [x for one in LATENCY for x in latencies(arguments.data, one, arguments.rows, arguments.seed)]
         lines.append(power(arguments.data))
@@ -106,8 +109,9 @@ def main() -> None:
 
 def row_text(one: dict[str, Any]) -> tuple[str, ...]:
     """A line of the table as text."""
-    figures = (f"{one[name]:.3f}" for name in ("spearman", "spread", "of_rows", "slope"))
-    return one["recording"], one["figure"], str(one["rows"]), *figures
+    rank = "-" if one["spearman"] is None else f"{one['spearman']:.3f}"
+    figures = (f"{one[name]:.3f}" for name in ("spread", "of_rows", "slope"))
+    return one["recording"], one["figure"], str(one["rows"]), rank, *figures
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from ekc.devices import specs
 from ekc.devices.base import Device
 from ekc.devices.recording import Recorded, read
 from ekc.errors import EkcError
+from ekc.ir.analysis import analyse
 from ekc.search import prior
 from ekc.search.model import spearman
 from ekc.search.text_table import text_table
@@ -49,13 +50,11 @@ def model_of(name: str) -> Device | None:
 
 
 def _simulate(kit: Kit, model: Device, row: Recorded, operator: str) -> None:
-    figures = {name: np.array([value]) for name, value in row.figures.items()}
-    facts: dict[str, Any] = {
-        "operator": operator,
-        "latency_s": row.timing().latency_s,
-        "prior_s": float(prior.latency(figures, model.peaks)[0]),
-    }
+    facts: dict[str, Any] = {"operator": operator, "latency_s": row.timing().latency_s}
     try:
+        # The figures of a recording are those of the ekc that made it, which may have counted otherwise.
+        figures = analyse(row.schedule.program, model.limits)
+        facts["prior_s"] = float(prior.latency(figures, model.peaks)[0])
         kernel = kit.kernel(row.schedule)
         facts["simulated_s"] = model.time(kernel).latency_s
         if row.meterings:

@@ -7,7 +7,7 @@ otherwise; requests are warp instructions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ekc.ir import expr as ex
 from ekc.ir.access import Access, Guard, moved
 from ekc.ir.dtypes import TF32
-from ekc.ir.footprint import block_elements, global_reads, global_writes
+from ekc.ir.footprint import Forms, block_elements, global_reads, global_writes
 from ekc.ir.fragment_loads import fit, held, pointed, turns, ways
 from ekc.ir.guards import Lanes, joint, shares
 from ekc.ir.issue import (
@@ -125,7 +125,8 @@ class _Walk:
         blocks = _f(self.kernel.blocks)
         figures = dict(self.sums)
         figures |= {"total_" + name: value * blocks for name, value in self.sums.items()}
-        return figures | self._shape(blocks) | self._reuse(blocks)
+        shape = self._shape(blocks)
+        return figures | shape | self._reuse(blocks, shape["resident_blocks"] * self.limits.sms)
 
     def _visit(self, nodes: Sequence[Node], trips: Array) -> None:
         for node in nodes:
@@ -325,24 +326,34 @@ class _Walk:
             "pipeline": _f(_largest([x.pipeline for x in kernel.nest.loops])),
         }
 
-    def _reuse(self, blocks: Array) -> dict[str, Array]:
-        """Distinct bytes a block touches; bytes of L2 if all that it asks for again is still in L1, and of
-        DRAM if the blocks of one wave share an L2."""
+    def _reuse(self, blocks: Array, resident: Array) -> dict[str, Array]:
+        """Distinct bytes a block touches; bytes of L2 if a block finds all that it reads again in L1, through
+        which what it writes passes; and bytes of DRAM if blocks of one wave, `resident`, share an L2."""
         nest = self.kernel.nest
-        resident = self._shape(blocks)["resident_blocks"] * self.limits.sms
-        block_bytes: Array = 0.0
+        read, read_dram = self._distinct(global_reads(nest), blocks, resident)
+        output = {nest.output.name: global_writes(nest)}
+        written, written_dram = self._distinct(output, blocks, resident)
+        # L2 reads what an atomic changes.
+        passes = 2.0 if nest.atomic else 1.0
+        loads, stores = (SECTOR_BYTES * self.sums[f"global_{way}_sectors"] for way in ("load", "store"))
+        return {
+            "block_bytes": read + passes * written,
+            "l2_bytes": blocks * (np.minimum(read + (passes - 1.0) * stores, loads) + stores),
+            "dram_bytes": read_dram + passes * written_dram,
+        }
+
+    def _distinct(self, touched: Mapping[str, Forms], blocks: Array, resident: Array) -> tuple[Array, Array]:
+        """(distinct bytes that a block touches, bytes of DRAM) of some global tensors."""
+        own_bytes: Array = 0.0
         dram: Array = 0.0
-        written = [(nest.output.name, global_writes(nest))] * (2 if nest.atomic else 1)
-        for tensor, forms in (*global_reads(nest).items(), *written):
+        for tensor, forms in touched.items():
             spec = self.kernel.tensors[tensor]
-            own = np.minimum(block_elements(forms, nest) * spec.dtype.bytes, float(spec.bytes))
+            own = np.minimum(block_elements(forms, self.kernel.nest) * spec.dtype.bytes, float(spec.bytes))
             used = {name for form in forms for dim in form for name in dim.variables()}
-            block_bytes = block_bytes + own
+            own_bytes = own_bytes + own
             wave = np.minimum(own * self._panels(used, resident), float(spec.bytes))
             dram = dram + np.maximum(wave * np.ceil(blocks / resident), float(spec.bytes))
-        asked = SECTOR_BYTES * (self.sums["global_load_sectors"] + self.sums["global_store_sectors"])
-        l2 = blocks * np.minimum(block_bytes, asked)
-        return {"block_bytes": block_bytes, "l2_bytes": l2, "dram_bytes": dram}
+        return own_bytes, dram
 
     def _panels(self, used: set[str], resident: Array) -> Array:
         """How many different regions the blocks of one wave touch."""

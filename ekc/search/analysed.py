@@ -38,9 +38,9 @@ class Analysed:
     slots: NDArray[np.float64]
     """What they take of their device (`features.slots`)."""
 
-    def standing_w(self, peaks: Peaks) -> NDArray[np.float64]:
-        """What the prior expects of watts before any work is done."""
-        return prior.standing(self.features[:, BALANCE], peaks)
+    def standby_w(self, peaks: Peaks) -> NDArray[np.float64]:
+        """Watts that the prior expects before any work is done."""
+        return prior.standby(self.features[:, BALANCE], peaks)
 
     def put(self, rows: NDArray[np.intp], own: Analysed) -> None:
         """What is seen of some rows, into their places."""

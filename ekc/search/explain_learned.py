@@ -73,7 +73,7 @@ class Line:
     latency: float
     power: float
     prior: float
-    """Of the energy: what physics alone, fitted to nothing, says of this group."""
+    """Of the energy: what physics alone says of this group."""
     features: tuple[Feature, ...] = ()
     """The strongest first."""
 

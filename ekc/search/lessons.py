@@ -43,9 +43,9 @@ class Group:
     @property
     def strain(self) -> Array:
         """Log of the watts, had the kernel run at the pace of the prior, over what the prior expects."""
-        standing = self.seen.standing_w(self.peaks)
-        at_prior = prior.paced(self.power_w, -self.pace, standing)
-        return np.log(np.maximum(at_prior, standing) / self.seen.power_w)
+        standby = self.seen.standby_w(self.peaks)
+        at_prior = prior.paced(self.power_w, -self.pace, standby)
+        return np.log(np.maximum(at_prior, standby) / self.seen.power_w)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,8 +77,8 @@ class Lessons:
         """The same schedules, expected to take and to draw what these lessons say."""
         pace, strain = self.latency.of(seen.features), self.power.of(seen.features)
         # Less than the board draws anyway would be less than no work, and at a quick pace less than no watts.
-        standing = seen.standing_w(self.peaks)
-        watts = prior.paced(np.maximum(seen.power_w * np.exp(strain), standing), pace, standing)
+        standby = seen.standby_w(self.peaks)
+        watts = prior.paced(np.maximum(seen.power_w * np.exp(strain), standby), pace, standby)
         return replace(seen, latency_s=seen.latency_s * np.exp(pace), power_w=watts)
 
     def __str__(self) -> str:

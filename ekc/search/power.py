@@ -1,9 +1,9 @@
 """What is believed of a kernel's power: a line over the prior, and trees and a process on what that misses.
 
-Among fast kernels power differs little, so the prior must earn its slope: with no sign that it explains
-anything the line is flat, and the belief that of constant power. The model sees how much faster or slower
-than its prior a kernel is: the same work in less time draws more. A kernel that was throttled by the power
-cap while it was timed needs no model: it draws what capped kernels draw.
+How much of the prior's differences shows is learned, from a slope that recorded kernels suggest: where it
+explains nothing the line turns flat, and the belief is that of constant power. The model sees how much faster
+or slower than its prior a kernel is: the same work in less time draws more. A kernel that was throttled by the
+power cap while it was timed needs no model: it draws what capped kernels draw.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ Array = NDArray[np.float64]
 SHARPNESS = 2.0
 """A kernel of twice the least energy weighs 2**-sharpness in the line, as in the trees."""
 SLOPE, DOUBT = 0.7, 0.003
-"""Slope of the line before anything is metered, about that of recorded kernels
-(`benchmarks/prior_accuracy.py`), and the variance of the log prior that counts as much."""
+"""What the slope of the line is drawn to, about that of recorded kernels (`benchmarks/prior_accuracy.py`), and
+the variance of the log prior that weighs as much: little, for kernels as different as those of a first round
+(0.1 and more) to turn the line flat where power is constant."""
 TREE_SHARE = 0.25
 """Few kernels are metered, and trees want many."""
 FEWEST_JUDGED = 4
@@ -120,8 +121,8 @@ class PowerModel:
         self, rows: NDArray[np.float32], pace: Array, priors: Array
     ) -> tuple[NDArray[np.float32], Array]:
         """Features with the pace, and watts expected at that pace."""
-        standing = prior.standing(rows[:, BALANCE], self.peaks)
-        return np.column_stack([rows, pace]).astype(np.float32), prior.paced(priors, pace, standing)
+        standby = prior.standby(rows[:, BALANCE], self.peaks)
+        return np.column_stack([rows, pace]).astype(np.float32), prior.paced(priors, pace, standby)
 
     def _expect(self, rows: NDArray[np.float32], priors: Array, model: bool) -> tuple[Array, Array]:
         line = self._line(priors)

@@ -19,7 +19,8 @@ LAUNCH_S = 2e-6
 STATIC = 1 / 3
 """Of the board's power cap: what it draws while all SMs have blocks, whatever these do."""
 SLEEP = 1 / 10
-"""Of the cap: what it would draw less if none of them had. SMs without a block stop most of their clock."""
+"""Of the cap: what it would draw less if none of them had, much of their clock stopped. A guess, which no
+recording of ours can test; the simulated devices, who guess so too, flatter it."""
 FLOAT_PJ, INTEGER_PJ = 15.0, 11.0
 """Of one lane; these and the next as others fitted them on a GTX 1080 Ti. Newer processes take less, which
 is for the line over the prior to learn. The simulated devices started from the same source: they flatter
@@ -51,20 +52,22 @@ def latency(figures: Mapping[str, NDArray[np.float64]], peaks: Peaks) -> NDArray
 
 
 def power(figures: Mapping[str, NDArray[np.float64]], peaks: Peaks) -> NDArray[np.float64]:
-    """Expected board watts, cap or no cap: a share always, the rest by the energy of what is counted."""
-    return np.asarray(standing(figures["balance"], peaks) + _joules(figures) / latency(figures, peaks))
+    """Expected board watts, cap or no cap: those on standby, and the energy of what is counted."""
+    return np.asarray(standby(figures["balance"], peaks) + _joules(figures) / latency(figures, peaks))
 
 
-def standing(balance: NDArray[Any], peaks: Peaks) -> NDArray[np.float64]:
-    """Watts that the board draws before any work is done, a share `balance` of its SMs having blocks."""
-    return np.asarray((STATIC - SLEEP * (1.0 - balance)) * peaks.board_power_w, dtype=np.float64)
+def standby(balance: NDArray[Any], peaks: Peaks) -> NDArray[np.float64]:
+    """Watts that the board draws before any work is done. `balance`: share of the time of its SMs in which they
+    have blocks, if each has one at a time."""
+    return (STATIC - SLEEP * (1.0 - np.asarray(balance, np.float64))) * peaks.board_power_w
 
 
 def paced(
-    watts: NDArray[np.float64], pace: NDArray[np.float64], standing_w: NDArray[np.float64]
+    watts: NDArray[np.float64], pace: NDArray[np.float64], standby_w: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """`power`, where the latency is exp(pace) times the expected one: the same work in another time."""
-    return np.asarray(standing_w + (watts - standing_w) * np.exp(-pace))
+    """`power`, where the latency is exp(pace) times the expected one: the same work in another time.
+    `standby_w`: watts that no work costs."""
+    return np.asarray(standby_w + (watts - standby_w) * np.exp(-pace))
 
 
 def _joules(figures: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:

@@ -99,7 +99,7 @@ class ScheduleModel:
 
 
 def by_prior(seen: Analysed) -> Expected:
-    """Counted work and the ceilings of the device, fitted to nothing."""
+    """Counted work and the ceilings of the device."""
     return Expected(np.log(seen.latency_s), np.log(seen.power_w))
 
 

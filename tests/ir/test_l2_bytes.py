@@ -7,7 +7,7 @@ import pytest
 
 from ekc.ir.analysis import analyse
 from ekc.ir.limits import Limits
-from ekc.ir.operators import matmul
+from ekc.ir.operators import matmul, matvec
 from ekc.ir.schedule import Schedule
 from ekc.ir.warp import SECTOR_BYTES
 from tests.ir.examples import tiled_matmul, two_launches
@@ -50,6 +50,32 @@ def test_what_shared_memory_keeps_is_asked_for_once_anyway() -> None:
     schedule = tiled_matmul(256, 256, 256)
     asked = SECTOR_BYTES * _sectors(analyse(schedule.program, Limits()))[0]
     assert _figure(schedule, "l2_bytes") == asked
+
+
+def test_what_is_written_passes_through_l1() -> None:
+    """A row of threads down a column of C: each writes into a sector of its own, each of them whole."""
+    down = (
+        Schedule(matmul(N, N, N))
+        .split("i", (32,))
+        .reorder("i.0", "j", "i.1", "k")
+        .bind("i.0", "block.y")
+        .bind("j", "block.x")
+        .bind("i.1", "thread.x")
+        .cache_write("C")
+    )
+    blocks, read = N // 32 * N, 4 * (32 * N + N)
+    assert _figure(down, "total_global_store_sectors") == N * N
+    assert _figure(down, "l2_bytes") == blocks * read + SECTOR_BYTES * N * N
+
+
+def test_l2_reads_what_an_atomic_changes() -> None:
+    """Four blocks share the sum of each 32 rows of y; another launch clears it."""
+    schedule = Schedule(matvec(N, N)).cache_write("y").atomic("y").split("k", (32,)).split("i", (32,))
+    schedule = schedule.reorder("k.0", "i.0", "i.1", "k.1").bind("k.0", "block.y").bind("i.0", "block.x")
+    schedule = schedule.bind("i.1", "thread.x")
+    blocks, y = 16, 4 * 32
+    cleared = 4 * N
+    assert _figure(schedule, "l2_bytes") == blocks * (4 * (32 * 32 + 32) + 2 * y) + cleared
 
 
 def test_launches_add_up() -> None:

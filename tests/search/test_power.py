@@ -15,7 +15,7 @@ from ekc.search.candidate import Candidate
 from ekc.search.features import BALANCE, NAMES
 from ekc.search.foresight import Foresight
 from ekc.search.naive import naive
-from ekc.search.power import POWER_CAP, PowerModel
+from ekc.search.power import POWER_CAP, SLOPE, PowerModel
 from tests.search.spaces import legal, space
 
 CAP_W = 300.0
@@ -108,6 +108,7 @@ def test_of_kernels_that_do_not_matter_the_line_tells() -> None:
         model.expect(asked, pace, priors, m) for m in (matter | True, matter & False, matter)
     )
     for figure in range(2):
+        # Sums of fewer rows at once round otherwise.
         np.testing.assert_allclose(some[figure], np.where(matter, every[figure], none[figure]), 0, 1e-6)
     np.testing.assert_allclose(np.exp(none[0]), _watts(model, all_of_them[40:], False))
     np.testing.assert_allclose(np.exp(every[0]), _watts(model, all_of_them[40:], True))
@@ -153,25 +154,68 @@ def test_a_model_that_ranks_badly_is_quarantined_until_it_ranks_well() -> None:
 
 
 def test_the_same_work_in_half_the_time_draws_twice_the_dynamic_power() -> None:
-    watts, standing = np.array([100.0, 180.0]), np.array([CAP_W / 3, CAP_W / 4])
-    np.testing.assert_allclose(prior.paced(watts, np.zeros(2), standing), watts)
+    watts, standby = np.array([100.0, 180.0]), np.array([CAP_W / 3, CAP_W / 4])
+    np.testing.assert_allclose(prior.paced(watts, np.zeros(2), standby), watts)
     np.testing.assert_allclose(
-        prior.paced(watts, np.full(2, -np.log(2)), standing), standing + 2 * (watts - standing)
+        prior.paced(watts, np.full(2, -np.log(2)), standby), standby + 2 * (watts - standby)
     )
 
 
 def test_a_board_stands_by_with_less_where_sms_have_no_block() -> None:
-    np.testing.assert_allclose(prior.standing(np.array([1.0, 0.5, 0.0]), PEAKS), [100.0, 85.0, 70.0])
+    np.testing.assert_allclose(prior.standby(np.array([1.0, 0.5, 0.0]), PEAKS), [100.0, 85.0, 70.0])
 
 
 def test_the_prior_counts_what_moves_and_what_computes() -> None:
     figures = space("matmul").figures(legal("matmul", 200))
-    base = prior.power(figures, PEAKS)
-    assert (base > prior.standing(figures["balance"], PEAKS)).all()
+    assert (figures["balance"] < 1).any()
+    working = prior.power(figures, PEAKS) - prior.standby(figures["balance"], PEAKS)
+    np.testing.assert_allclose(working, prior._joules(figures) / prior.latency(figures, PEAKS))
     for name in ("total_operations", "total_global_load_sectors", "l2_bytes", "dram_bytes"):
         still = {**figures, name: figures[name] * 1.5}
         gained = prior._joules(still) - prior._joules(figures)
         assert (gained[figures[name] > 0] > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("l2_bytes", "l2"),
+        ("total_shared_load_wavefronts", "l1"),
+        ("dram_bytes", "dram"),
+        ("total_operations", "arithmetic"),
+    ],
+)
+def test_each_level_takes_what_it_moves(name: str, part: str) -> None:
+    figures = space("matmul").figures(legal("matmul", 50))
+    before = prior._parts(figures, PEAKS)
+    after = prior._parts({**figures, name: 1e3 + 100 * figures[name]}, PEAKS)
+    assert (after[part] > before[part]).all()
+    for other in set(before) - {part}:
+        np.testing.assert_array_equal(after[other], before[other])
+
+
+def test_a_request_takes_a_pass_through_l1_and_one_for_each_four_sectors() -> None:
+    figures = space("matmul").figures(legal("matmul", 50))
+    none = {name: 0 * values for name, values in figures.items() if name.startswith("total_")}
+    asked = 1000 + 0 * figures["balance"]
+
+    def seconds(sectors: float) -> NDArray[np.float64]:
+        moved = {"total_global_load_requests": asked, "total_global_load_sectors": sectors * asked}
+        return prior._parts({**figures, **none, **moved}, PEAKS)["l1"]
+
+    np.testing.assert_allclose(seconds(1.0), seconds(4.0))
+    np.testing.assert_allclose(seconds(16.0), 4 * seconds(4.0))
+
+
+def test_the_slope_is_that_of_recorded_kernels_until_kernels_that_differ_tell_another() -> None:
+    alike, apart = np.exp([5.0, 5.001, 5.002, 5.003]), np.exp(np.linspace(4.4, 5.4, 4))
+    slopes = []
+    for priors in (alike, apart):
+        model = PowerModel(0, LARGE)
+        model.learn(kernels(np.full(4, 200.0), priors, _rows(4)))
+        slopes.append(model._slope)
+    assert slopes[0] == pytest.approx(SLOPE, rel=0.01)
+    assert slopes[1] < 0.02
 
 
 def test_what_was_expected_is_kept_as_it_was() -> None:

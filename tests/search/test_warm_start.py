@@ -31,14 +31,14 @@ def _group(number: int, law: bool, metered: bool = True) -> Group:
     seen = Analysed(rows, np.exp(random.normal(-9, 0.5, 60)), random.uniform(120, 220, 60), np.ones(60))
     wrong = rows[:, 0].astype(float) if law else random.random(60)
     latency = seen.latency_s * np.exp(wrong + number)
-    watts = prior.paced(seen.power_w * np.exp(0.3 * wrong), wrong + number, seen.standing_w(PEAKS))
+    watts = prior.paced(seen.power_w * np.exp(0.3 * wrong), wrong + number, seen.standby_w(PEAKS))
     return Group(f"group {number}", seen, latency, watts if metered else np.full(60, np.nan), PEAKS)
 
 
 def _off(seen: Analysed, truth: Group) -> tuple[float, float]:
     """Spread of what a prior leaves unexplained of log latency, and of log watts at the prior's pace."""
     pace = np.log(truth.latency_s / seen.latency_s)
-    watts = prior.paced(seen.power_w, pace, seen.standing_w(PEAKS))
+    watts = prior.paced(seen.power_w, pace, seen.standby_w(PEAKS))
     return float(pace.std()), float(np.log(truth.power_w / watts).std())
 
 
@@ -66,7 +66,7 @@ def test_one_group_is_believed_by_half_and_nothing_is_said_of_what_nobody_metere
     informed = taught.informed(seen)
     np.testing.assert_array_equal(informed.features, seen.features)
     pace = np.log(informed.latency_s / seen.latency_s)
-    np.testing.assert_allclose(informed.power_w, prior.paced(seen.power_w, pace, seen.standing_w(PEAKS)))
+    np.testing.assert_allclose(informed.power_w, prior.paced(seen.power_w, pace, seen.standby_w(PEAKS)))
 
 
 def _near_the_floor(number: int, times: float) -> Group:
@@ -79,7 +79,7 @@ def _near_the_floor(number: int, times: float) -> Group:
         rows, np.exp(random.normal(-9, 0.5, 60)), idle * random.uniform(times, 1.5 * times, 60), np.ones(60)
     )
     pace = np.where(some, -1.5, 0.0)
-    watts = prior.paced(np.where(some, 1.02 * idle, seen.power_w), pace, seen.standing_w(PEAKS))
+    watts = prior.paced(np.where(some, 1.02 * idle, seen.power_w), pace, seen.standby_w(PEAKS))
     return Group(f"group {number}", seen, seen.latency_s * np.exp(pace), watts, PEAKS)
 
 
