@@ -6,10 +6,9 @@ DIR holds the recordings. CLBlast configurations become schedules of ekc (clblas
 that the prior sees: nothing is compiled. Latency: a stratified sample of each recorded space, and its
 faster third, where a search decides. Power: the A100 at the clock of most rows, no cap in its way, each
 kernel at the pace that it was recorded to have. One constant was chosen by these: what a byte out of L1
-costs (`L1_PJ`). The slope that the line over the prior is drawn to was set near that of the last row.
-*spread*: standard deviation of the log of expected over recorded; *of rows*: of the recorded figures
-themselves, so what a constant leaves; *slope*: of the line through the recorded logs over the expected
-ones.
+costs (`L1_PJ`). *spread*: standard deviation of the log of expected over recorded; *of rows*: of the
+recorded figures themselves, so what a constant leaves; *slope*: of the line through the recorded logs over
+the expected ones.
 """
 
 from __future__ import annotations

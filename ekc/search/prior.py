@@ -57,8 +57,8 @@ def power(figures: Mapping[str, NDArray[np.float64]], peaks: Peaks) -> NDArray[n
 
 
 def standby(balance: NDArray[Any], peaks: Peaks) -> NDArray[np.float64]:
-    """Watts that the board draws before any work is done. `balance`: share of the time of its SMs in which they
-    have blocks, if each has one at a time."""
+    """Watts that the board draws before any work is done. `balance`: share of the time of its SMs in which
+    they have blocks, if each has one at a time."""
     return (STATIC - SLEEP * (1.0 - np.asarray(balance, np.float64))) * peaks.board_power_w
 
 
