@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.devices.base import Peaks
+from ekc.ir.warp import BANKS, SECTOR_BYTES
 
 LAUNCH_S = 2e-6
 """Start of an empty kernel, roughly, on any recent GPU."""
@@ -20,7 +21,7 @@ STATIC = 1 / 3
 """Of the board's power cap: what it draws while all SMs have blocks, whatever these do."""
 SLEEP = 1 / 10
 """Of the cap: what it would draw less if none of them had, much of their clock stopped. A guess, which no
-recording of ours can test; the simulated devices, who guess so too, flatter it."""
+recording of ours can test; the simulated devices, which guess so too, flatter it."""
 FLOAT_PJ, INTEGER_PJ = 15.0, 11.0
 """Of one lane; these and the next as others fitted them on a GTX 1080 Ti. Newer processes take less, which
 is for the line over the prior to learn. The simulated devices started from the same source: they flatter
@@ -35,8 +36,8 @@ SHARED_PJ, L2_PJ, DRAM_PJ = 6.0, 54.0, 51.0
 L1_PJ = 30.0
 """Of a byte of a sector, whether L1 has it or L2 must send it. Round, and what suits recorded kernels best
 that read the same from global memory again and again (a100_gemm_clocks; `benchmarks/prior_accuracy.py`)."""
-BANKS, SECTOR = 128.0, 32.0
-"""Bytes that one pass through the banks of L1 and shared memory, which are the same, gives; of a sector."""
+PASS_BYTES = 4.0 * BANKS
+"""What one pass through the banks of L1 and shared memory, which are the same, gives."""
 _WAYS = (("global", "load"), ("global", "store"), ("shared", "load"), ("shared", "store"))
 _SHARPNESS = 4.0
 _SCHEDULERS = 4.0
@@ -78,7 +79,7 @@ def _joules(figures: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
     waves = figures["total_shared_load_wavefronts"] + figures["total_shared_store_wavefronts"]
     lanes = FLOAT_PJ * figures["total_operations"] + INTEGER_PJ * (requests + steps)
     products = PRODUCT_PJ * figures["total_tensor_products"]
-    moved = SHARED_PJ * BANKS * waves + L1_PJ * SECTOR * sectors
+    moved = SHARED_PJ * PASS_BYTES * waves + L1_PJ * SECTOR_BYTES * sectors
     moved = moved + L2_PJ * figures["l2_bytes"] + DRAM_PJ * figures["dram_bytes"]
     return np.asarray(1e-12 * (32 * lanes + products + moved))
 
@@ -99,12 +100,12 @@ def _parts(figures: Mapping[str, NDArray[np.float64]], peaks: Peaks) -> dict[str
     sectors = figures["total_global_load_sectors"] + figures["total_global_store_sectors"]
     waves = figures["total_shared_load_wavefronts"] + figures["total_shared_store_wavefronts"]
     # However few bytes a request asks for, it takes a pass.
-    passes = waves + np.maximum(asked, sectors * SECTOR / BANKS)
+    passes = waves + np.maximum(asked, sectors * SECTOR_BYTES / PASS_BYTES)
     products = figures["total_tensor_products"] * PRODUCT_FLOPS / peaks.flops_by_type["float16"]
     return {
         "arithmetic": instructions / lanes / use,
         "tensor": products / use,
-        "l1": BANKS * passes / (lanes * 2) / use,
+        "l1": PASS_BYTES * passes / (lanes * 2) / use,
         "l2": figures["l2_bytes"] / (3 * peaks.dram_bytes_per_s) / use**0.5,
         "dram": figures["dram_bytes"] / peaks.dram_bytes_per_s / np.maximum(bytes_in_flight, 0.05),
     }
