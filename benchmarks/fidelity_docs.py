@@ -23,8 +23,8 @@ Latency, power, clock under the power cap, temperature and the energy counter of
 `h200`, `rtx4090`, `rtx3090` and `rtx2080ti`. Instructions and accesses come from the compiled PTX and a run
 of its address arithmetic; registers and spills from ptxas. What is not simulated: caches line by line, the
 order of warps, instruction caches, clocks that a real card drops for reasons other than power, and other
-tenants. A seeded residual of time and power lies on top, alike for kernels that are alike (below);
-what follows leaves it out.
+tenants. A seeded residual lies on top of the time and energy of work, alike for kernels that are alike
+(below); what follows leaves it out.
 
 The model takes a p-norm of the times that the pipes need (fp32, integer, load-store, issue, L1 fill, L2,
 DRAM), and at least the dependent path of a block. The load-store unit carries most of what recordings show:
@@ -97,12 +97,12 @@ trees leave some of a formula too, and what they leave is no measure of chance b
 ```
 
 So nearly all of what the simulator gets wrong is shared by kernels alike. A simulated device therefore has
-on the time of a launch a factor that is a path of a Gaussian process over traits, another path for each
-device, and one of the kernel's own: the sizes are those "shipped". What recordings have and simulated
-devices do not is the tail: some kernels are far off what their neighbours say, quicker or slower, so that
-root mean squares tell a larger own part than medians do. Spills of another compiler would do that, and ours
-are counted apart. The convolutions leave trees more than the products do; none of ours is mapped to them, so
-how much of that is their own is not known.
+on the time of a launch, once started, a factor that is a path of a Gaussian process over traits, another
+path for each device, and one of the kernel's own: the sizes are those "shipped". What recordings have and
+simulated devices do not is the tail: some kernels are far off what their neighbours say, quicker or slower,
+so that root mean squares tell a larger own part than medians do. Spills of another compiler would do that,
+and ours are counted apart. The convolutions leave trees more than the products do; none of ours is mapped
+to them, so how much of that is their own is not known.
 
 Power: that of the A100 repeats no better than trees predict it, so it tells nothing. That of the hotspot
 stencil, at a fixed clock, leaves trees under 1 %, so a kernel's own part is as small as that of time. The

@@ -79,6 +79,10 @@ class Latency:
         """The resource that costs most."""
         return max(self.parts, key=lambda part: self.parts[part])
 
+    def off_by(self, factor: float) -> float:
+        """Seconds where the work takes `factor` times as long; to start it takes as long as ever."""
+        return LAUNCH_S + factor * (self.seconds - LAUNCH_S)
+
 
 @dataclass(frozen=True)
 class _Block:

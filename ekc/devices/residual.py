@@ -3,7 +3,8 @@
 Real kernels lie off any formula, and kernels alike lie off it alike. So time and dynamic energy of a launch
 have two factors each. One is shared: a Gaussian process over the traits of launches, one path of it for each
 device. One is the kernel's own, keyed by SHA-256 of what was compiled. Sizes are what
-`benchmarks/simulator_fidelity.py --only residual` finds in recordings (docs/simulated-devices.md);
+`benchmarks/simulator_fidelity.py --only residual` finds in recordings (docs/simulated-devices.md), whose
+kernels run for milliseconds: they say nothing of the time to start one, which all kernels share.
 docs/architecture.md says how they were decided.
 """
 
@@ -36,7 +37,7 @@ def generator(*key: str | int) -> np.random.Generator:
 
 
 def shared_time(device: str, traits: Vector) -> float:
-    """Factor on the modelled time of a launch of these traits `[n]`; near traits, near factors."""
+    """Factor on the modelled time of work of these traits `[n]`; near traits, near factors."""
     return float(np.exp(SHARED_TIME * _path(device, "time", traits)))
 
 
@@ -46,7 +47,7 @@ def shared_power(device: str, traits: Vector) -> float:
 
 
 def own_time(device: str, content: str) -> float:
-    """Factor on the modelled time of one kernel, whatever it is like."""
+    """Factor on the modelled time of the work of one kernel, whatever that is like."""
     return float(np.exp(OWN_TIME * generator(device, content, "time residual").standard_normal()))
 
 

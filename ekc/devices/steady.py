@@ -39,7 +39,7 @@ class Work:
     launches: tuple[tuple[Events, Occupancy], ...]
     dynamic: power.DynamicEnergy
     time_factors: tuple[float, ...]
-    """What the models do not explain of the time of each launch."""
+    """What the models do not explain of the work of each launch: how much longer it takes."""
 
 
 def work(spec: Spec, kernel: CompiledKernel, ran: tuple[Executed, ...]) -> Work:
@@ -103,7 +103,7 @@ def steady(spec: Spec, todo: Work, asked_mhz: float) -> Steady:
 def _at(spec: Spec, todo: Work, clock_mhz: float) -> Steady:
     """Time and power at a clock, cap or no cap."""
     expected = sum(
-        factor * latency(spec, counted, resident, clock_mhz).seconds
+        latency(spec, counted, resident, clock_mhz).off_by(factor)
         for (counted, resident), factor in zip(todo.launches, todo.time_factors, strict=True)
     )
     # A lucky residual must not carry a kernel past the physics.

@@ -6,7 +6,7 @@ from ekc.codegen.compiled import CompiledKernel, Launch
 from ekc.devices.accesses import Executed, executed
 from ekc.devices.latency import LAUNCH_S, latency, smooth_max
 from ekc.devices.specs import A100, RTX3090, Spec
-from ekc.devices.steady import work
+from ekc.devices.steady import steady, work
 from tests.devices import samples
 
 
@@ -39,6 +39,15 @@ def test_one_block_more_than_a_wave_costs_a_wave() -> None:
         seconds(replace(kernel, launches=(_resized(kernel, blocks),))) - LAUNCH_S for blocks in (108, 109)
     )
     assert two == pytest.approx(2 * one, rel=0.1)
+
+
+def test_what_no_model_explains_is_of_the_work_and_not_of_starting_it() -> None:
+    kernel = samples.sgemm(1024)
+    todo = work(A100, kernel, executed(kernel))
+    ((found, resident),), (factor,) = todo.launches, todo.time_factors
+    modelled = latency(A100, found, resident, 1200.0).seconds
+    assert factor != 1.0
+    assert steady(A100, todo, 1200.0).latency_s == pytest.approx(LAUNCH_S + factor * (modelled - LAUNCH_S))
 
 
 def _resized(kernel: CompiledKernel, blocks: int) -> Launch:
