@@ -17,6 +17,7 @@ from ekc.devices.specs import Spec
 from ekc.devices.traits import traits
 from ekc.errors import DeviceError
 
+Launches = tuple[tuple[Events, Occupancy], ...]
 _BISECTIONS = 40
 
 
@@ -36,7 +37,7 @@ class Steady:
 class Work:
     """What one call of a kernel does, before any clock is chosen."""
 
-    launches: tuple[tuple[Events, Occupancy], ...]
+    launches: Launches
     dynamic: power.DynamicEnergy
     time_factors: tuple[float, ...]
     """What the models do not explain of the work of each launch: how much longer it takes."""
@@ -44,32 +45,40 @@ class Work:
 
 def work(spec: Spec, kernel: CompiledKernel, ran: tuple[Executed, ...]) -> Work:
     """Events and energy of all launches; `ran` holds one entry per launch."""
-    plain = explained(spec, kernel, ran)
-    content, looks = digest(kernel), [traits(counted, resident) for counted, resident in plain.launches]
-    energies = [
-        (shared_power(spec.name, look), power.dynamic_energy(spec, counted))
-        for look, (counted, _) in zip(looks, plain.launches, strict=True)
-    ]
-    own = own_power(spec.name, content)
-    return Work(
-        plain.launches,
-        power.DynamicEnergy(
-            own * sum(factor * energy.core_j for factor, energy in energies),
-            own * sum(factor * energy.memory_j for factor, energy in energies),
-        ),
-        tuple(own_time(spec.name, content) * shared_time(spec.name, look) for look in looks),
+    launches = _launches(spec, kernel, ran)
+    content, looks = digest(kernel), [traits(counted, resident) for counted, resident in launches]
+    time, energy = own_time(spec.name, content), own_power(spec.name, content)
+    return _off_by(
+        spec,
+        launches,
+        tuple(time * shared_time(spec.name, look) for look in looks),
+        tuple(energy * shared_power(spec.name, look) for look in looks),
     )
 
 
 def explained(spec: Spec, kernel: CompiledKernel, ran: tuple[Executed, ...]) -> Work:
     """The same as far as the models explain it, without the seeded residual."""
-    launches = tuple(
+    launches = _launches(spec, kernel, ran)
+    plain = (1.0,) * len(launches)
+    return _off_by(spec, launches, plain, plain)
+
+
+def _off_by(spec: Spec, launches: Launches, times: tuple[float, ...], energies: tuple[float, ...]) -> Work:
+    """What launches do, off what the models say by a factor on the time and one on the energy of each."""
+    modelled = [power.dynamic_energy(spec, counted) for counted, _ in launches]
+    pairs = list(zip(energies, modelled, strict=True))
+    dynamic = power.DynamicEnergy(
+        core_j=sum(factor * joules.core_j for factor, joules in pairs),
+        memory_j=sum(factor * joules.memory_j for factor, joules in pairs),
+    )
+    return Work(launches, dynamic, times)
+
+
+def _launches(spec: Spec, kernel: CompiledKernel, ran: tuple[Executed, ...]) -> Launches:
+    return tuple(
         _launch(spec, launch, resources, one)
         for launch, resources, one in zip(kernel.launches, kernel.resources, ran, strict=True)
     )
-    energies = [power.dynamic_energy(spec, counted) for counted, _ in launches]
-    dynamic = power.DynamicEnergy(sum(e.core_j for e in energies), sum(e.memory_j for e in energies))
-    return Work(launches, dynamic, (1.0,) * len(launches))
 
 
 def _launch(spec: Spec, launch: Launch, resources: Resources, ran: Executed) -> tuple[Events, Occupancy]:
