@@ -7,8 +7,7 @@ otherwise; requests are warp instructions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import reduce
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from ekc.ir import expr as ex
 from ekc.ir.access import Access, Guard, moved
 from ekc.ir.dtypes import TF32
-from ekc.ir.footprint import Forms, block_elements, global_reads, global_writes
+from ekc.ir.figures import Array, f64, product
 from ekc.ir.fragment_loads import fit, held, pointed, turns, ways
 from ekc.ir.guards import Lanes, joint, shares
 from ekc.ir.issue import (
@@ -50,14 +49,12 @@ from ekc.ir.nodes import (
 from ekc.ir.operator import arithmetic
 from ekc.ir.program import Program
 from ekc.ir.region import Region
-from ekc.ir.rules import RESERVED_REGISTERS, prefetched, registers_needed, statements
+from ekc.ir.residency import parallelism, reuse
 from ekc.ir.tape import some
 from ekc.ir.traffic import Traffic, known
 from ekc.ir.tree import kernels
-from ekc.ir.warp import SECTOR_BYTES, WARP
+from ekc.ir.warp import WARP
 
-Array = Any
-"""A float, or a float64 vector over a population."""
 SUMMED = (
     "fma",
     "tensor_products",
@@ -114,7 +111,7 @@ class _Walk:
     def __init__(self, kernel: Kernel, limits: Limits) -> None:
         self.kernel, self.limits = kernel, limits
         self.sums: dict[str, Array] = dict.fromkeys(SUMMED, 0.0)
-        self.threads = _f(kernel.threads)
+        self.threads = f64(kernel.threads)
         self.warps = np.ceil(self.threads / WARP)
         self.path: list[LoopNode] = []
         self.traffic = Traffic(kernel, self._add)
@@ -122,11 +119,11 @@ class _Walk:
     def run(self) -> dict[str, Array]:
         """All figures of the launch."""
         self._visit(self.kernel.body, 1.0)
-        blocks = _f(self.kernel.blocks)
-        figures = dict(self.sums)
-        figures |= {"total_" + name: value * blocks for name, value in self.sums.items()}
-        shape = self._shape(blocks)
-        return figures | shape | self._reuse(blocks, shape["resident_blocks"] * self.limits.sms)
+        blocks = f64(self.kernel.blocks)
+        total = {"total_" + name: value * blocks for name, value in self.sums.items()}
+        on_device = parallelism(self.kernel, self.limits, self.sums["fma"])
+        resident = on_device["resident_blocks"] * self.limits.sms
+        return self.sums | total | on_device | reuse(self.kernel, self.sums, resident)
 
     def _visit(self, nodes: Sequence[Node], trips: Array) -> None:
         for node in nodes:
@@ -142,29 +139,29 @@ class _Walk:
                 case ComputeNode():
                     self._compute(node, trips)
                 case MmaNode():
-                    each = _product(x.extent for x in node.tile.inner)
+                    each = product(x.extent for x in node.tile.inner)
                     self._add("fma", trips * each * self.threads)
                     self._add("tensor_products", trips * self.warps)
                 case CombineNode():
-                    lanes = _product(x.extent for x in node.lanes)
+                    lanes = product(x.extent for x in node.lanes)
                     self._add(
                         "shuffles",
-                        trips * _f(node.buffer.elements) * np.log2(np.maximum(lanes, 1.0)) * self.warps,
+                        trips * f64(node.buffer.elements) * np.log2(np.maximum(lanes, 1.0)) * self.warps,
                     )
                 case WriteNode():
-                    count = trips * _f(node.region.size) / _f(node.vector)
+                    count = trips * f64(node.region.size) / f64(node.vector)
                     self._add("guards", trips * _needed(node.target.guards) * self.warps)
                     cost = conversions(node.buffer.dtype, node.target.dtype)
                     if cost:
-                        self._add("conversions", trips * _f(node.region.size) * self.warps * cost)
+                        self._add("conversions", trips * f64(node.region.size) * self.warps * cost)
                     if self.kernel.nest.epilogue is not None:
-                        self._epilogue(node, trips * _f(node.region.size))
+                        self._epilogue(node, trips * f64(node.region.size))
                     self._write(node.target, node.vector, count, node.region)
                     if node.atomic:
                         # L2 reads what it changes and writes back.
                         self.traffic.touch(node.target, "load", 1, count, node.target.guards, node.region)
                 case InitNode() if node.buffer is None:
-                    self._write(node.target, 1, trips * _f(node.region.size), node.region)
+                    self._write(node.target, 1, trips * f64(node.region.size), node.region)
                 case BarrierNode() | WaitNode():
                     self._add("barriers", trips)
                 case _:
@@ -174,8 +171,8 @@ class _Walk:
         self.sums[name] = self.sums[name] + value
 
     def _loop(self, node: LoopNode, trips: Array) -> None:
-        extent = _f(node.loop.extent)
-        copies = extent if node.written_out else np.minimum(_f(node.loop.unroll), extent)
+        extent = f64(node.loop.extent)
+        copies = extent if node.written_out else np.minimum(f64(node.loop.unroll), extent)
         self._add("loop_steps", trips * np.where(copies >= extent, 0.0, extent / copies) * self.warps)
         self.path.append(node)
         self._visit(node.body, trips * extent)
@@ -184,7 +181,7 @@ class _Walk:
         if waits and not node.asynchronous:
             # A pipelined loop waits once an iteration and once before the first.
             fewer = trips * (extent + 1 - waits * extent)
-            self._add("barriers", np.where(_f(node.loop.pipeline) > 1, fewer, 0.0))
+            self._add("barriers", np.where(f64(node.loop.pipeline) > 1, fewer, 0.0))
 
     def _write(self, target: Access, vector: Any, count: Array, region: Region) -> None:
         self.traffic.touch(target, "store", vector, count, target.guards, region)
@@ -200,7 +197,7 @@ class _Walk:
             width, share = fetched(node, access), read_once(node, access)
             cost = conversions(access.dtype, self.kernel.nest.compute.acc_dtype)
             if cost:
-                self._add("conversions", runs * share * _f(width) * self.warps * cost)
+                self._add("conversions", runs * share * f64(width) * self.warps * cost)
             self._add("guards", runs * share * _needed(access.guards) * self.warps)
             every = joint(guards, access.guards)
             self.traffic.touch(access, "load", width, elements * share, every, node.region)
@@ -208,21 +205,21 @@ class _Walk:
     def _copies(self, node: StageNode, trips: Array) -> None:
         """A copy: by all threads of the block into shared memory, or by each for itself into registers."""
         if node.buffer.scope == "shared":
-            rounds = np.ceil(_f(node.buffer.region.size) / _f(node.staging.vector) / self.threads)
+            rounds = np.ceil(f64(node.buffer.region.size) / f64(node.staging.vector) / self.threads)
             self._add("guards", trips * rounds * _needed(node.source.guards) * self.warps)
             self.traffic.copy(node, trips)
             return
         joined = joined_copy(node, self.path, self.kernel.nest)
-        count = trips * _f(node.buffer.region.size) / _f(joined)
+        count = trips * f64(node.buffer.region.size) / f64(joined)
         self._add("guards", count * _needed(node.source.guards) * self.warps)
         cost = conversions(node.source.dtype, node.buffer.dtype)
         if cost:
-            self._add("conversions", trips * _f(node.buffer.region.size) * self.warps * cost)
+            self._add("conversions", trips * f64(node.buffer.region.size) * self.warps * cost)
         self.traffic.touch(node.source, "load", joined, count, node.source.guards, node.buffer.region)
 
     def _fragment(self, node: FragmentNode, trips: Array) -> None:
         """Fragments that each warp takes for itself, matrix by matrix or element by element."""
-        count = trips * _f(node.fragments)
+        count = trips * f64(node.fragments)
         cost = conversions(node.source.dtype, self.kernel.nest.compute.acc_dtype)
         if node.source.dtype is TF32:
             self._add("conversions", count * node.registers * self.warps * cost)
@@ -264,10 +261,10 @@ class _Walk:
 
     def _reduce(self, node: ReduceNode, trips: Array) -> None:
         """A reduction on the spot: whole warps walk along the last axis, and combine by shuffles."""
-        compute, shared = node.compute, _f(node.staging.warps)
-        elements = trips * _f(node.buffer.region.size)
-        others = _product(a.extent for a in compute.reduction[:-1])
-        extent = _f(compute.reduction[-1].extent)
+        compute, shared = node.compute, f64(node.staging.warps)
+        elements = trips * f64(node.buffer.region.size)
+        others = product(a.extent for a in compute.reduction[:-1])
+        extent = f64(compute.reduction[-1].extent)
         walks = elements * others * np.ceil(extent / WARP)
         self._add("fma", elements * others * extent)
         self._add("operations", walks * max(_operations(compute.body), 1))
@@ -283,88 +280,11 @@ class _Walk:
             self._add("guards", count * _needed(access.guards))
             self.traffic.walk(access, compute.reduction[-1], count, node.buffer.region)
         # Lane 0 of each warp stores; where several share an element, a thread then joins their parts.
-        joins = trips * np.ceil(_f(node.buffer.region.size) / WARP) * (shared > 1)
+        joins = trips * np.ceil(f64(node.buffer.region.size) / WARP) * (shared > 1)
         for of in ("shared_store_requests", "shared_store_wavefronts"):
             self._add(of, elements * shared + joins)
         for of in ("shared_load_requests", "shared_load_wavefronts"):
             self._add(of, joins * shared)
-
-    def _shape(self, blocks: Array) -> dict[str, Array]:
-        """Parallelism: threads, registers, residency, waves, tails."""
-        limits, kernel = self.limits, self.kernel
-        registers = np.minimum(_f(registers_needed(kernel)) + RESERVED_REGISTERS, limits.registers_per_thread)
-        shared = _f(kernel.shared_bytes)
-        warps_registers = np.ceil(registers / 8) * 8 * WARP * self.warps
-        room = (
-            np.floor(limits.registers_per_sm / warps_registers),
-            np.floor(limits.shared_bytes_per_sm / np.maximum(shared + 1024, 1.0)),
-            np.floor(limits.threads_per_sm / (self.warps * WARP)),
-        )
-        resident = np.maximum(reduce(np.minimum, room, float(limits.blocks_per_sm)), 1.0)
-        slots = resident * limits.sms
-        waves = np.ceil(blocks / slots)
-        useful = self.kernel.nest.compute
-        inside = [s.produced_by for s in kernel.nest.stagings if s.produced_by and s.produced_by.reduction]
-        points = sum(float(np.prod([float(a.extent) for a in c.axes])) for c in (useful, *inside))
-        return {
-            "threads": self.threads,
-            "warps": self.warps,
-            "blocks": blocks,
-            "shared_bytes": shared,
-            "registers": registers,
-            "prefetched": _f(prefetched(kernel)),
-            "resident_blocks": resident,
-            "occupancy": np.minimum(resident * self.warps * WARP / limits.threads_per_sm, 1.0),
-            "waves": waves,
-            "wave_use": blocks / (waves * slots),
-            "balance": blocks / (limits.sms * np.ceil(blocks / limits.sms)),
-            "active_warps": np.minimum(resident, np.ceil(blocks / limits.sms)) * self.warps,
-            "lane_use": self.threads / (self.warps * WARP),
-            "useful_share": points / (self.sums["fma"] * blocks),
-            "statements": _f(statements(kernel.body)),
-            "accumulators": _f(_product(b.elements for b in kernel.buffers if b.name.endswith(".acc"))),
-            "pipeline": _f(_largest([x.pipeline for x in kernel.nest.loops])),
-        }
-
-    def _reuse(self, blocks: Array, resident: Array) -> dict[str, Array]:
-        """Distinct bytes a block touches; bytes of L2 if a block finds all that it reads again in L1, through
-        which what it writes passes; and bytes of DRAM if blocks of one wave, `resident`, share an L2."""
-        nest = self.kernel.nest
-        read, read_dram = self._distinct(global_reads(nest), blocks, resident)
-        output = {nest.output.name: global_writes(nest)}
-        written, written_dram = self._distinct(output, blocks, resident)
-        # L2 reads what an atomic changes.
-        passes = 2.0 if nest.atomic else 1.0
-        loads, stores = (SECTOR_BYTES * self.sums[f"global_{way}_sectors"] for way in ("load", "store"))
-        return {
-            "block_bytes": read + passes * written,
-            "l2_bytes": blocks * (np.minimum(read + (passes - 1.0) * stores, loads) + stores),
-            "dram_bytes": read_dram + passes * written_dram,
-        }
-
-    def _distinct(self, touched: Mapping[str, Forms], blocks: Array, resident: Array) -> tuple[Array, Array]:
-        """(distinct bytes that a block touches, bytes of DRAM) of some global tensors."""
-        own_bytes: Array = 0.0
-        dram: Array = 0.0
-        for tensor, forms in touched.items():
-            spec = self.kernel.tensors[tensor]
-            own = np.minimum(block_elements(forms, self.kernel.nest) * spec.dtype.bytes, float(spec.bytes))
-            used = {name for form in forms for dim in form for name in dim.variables()}
-            own_bytes = own_bytes + own
-            wave = np.minimum(own * self._panels(used, resident), float(spec.bytes))
-            dram = dram + np.maximum(wave * np.ceil(blocks / resident), float(spec.bytes))
-        return own_bytes, dram
-
-    def _panels(self, used: set[str], resident: Array) -> Array:
-        """How many different regions the blocks of one wave touch."""
-        count: Array = 1.0
-        faster: Array = 1.0
-        for loop in self.kernel.block_loops:
-            extent = _f(loop.extent)
-            if loop.name in used:
-                count = count * np.minimum(extent, np.maximum(np.ceil(resident / faster), 1.0))
-            faster = faster * extent
-        return count
 
 
 def _operations(body: ex.Expr) -> int:
@@ -376,26 +296,8 @@ def _needed(guards: tuple[Guard, ...]) -> Array:
     """How many of the guards each member of the population needs."""
     total: Array = 0.0
     for g in guards:
-        total = total + _f(np.asanyarray(g.below) | np.asanyarray(g.above))
+        total = total + f64(np.asanyarray(g.below) | np.asanyarray(g.above))
     return total
-
-
-def _f(value: Any) -> Array:
-    return np.asanyarray(value, dtype=np.float64)
-
-
-def _product(values: Any) -> Array:
-    total: Array = 1.0
-    for v in values:
-        total = total * _f(v)
-    return total
-
-
-def _largest(values: list[Any]) -> Any:
-    largest = values[0]
-    for v in values[1:]:
-        largest = np.maximum(largest, v)
-    return largest
 
 
 def _is_index(node: ex.Expr, body: ex.Expr) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ekc.ir import swizzled_warp
 from ekc.ir.access import Access, Guard
+from ekc.ir.figures import Array, f64
 from ekc.ir.fragment_loads import HIGH, LANES
 from ekc.ir.guards import Lanes, reaches, shares
 from ekc.ir.linear import Extent, Linear, atom_range, ceil_div, moved_by, smaller, turns_over
@@ -21,9 +22,6 @@ from ekc.ir.region import Region
 from ekc.ir.strips import strip
 from ekc.ir.tensor_core import GROUPS, ROW_BYTES
 from ekc.ir.warp import WARP, Pattern, sectors, wavefronts
-
-Array = Any
-"""A float, or a float64 vector over a population."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +62,7 @@ class Traffic:
 
     def __init__(self, kernel: Kernel, add: Callable[[str, Array], None]) -> None:
         self.kernel, self.add = kernel, add
-        self.threads = _f(kernel.threads)
+        self.threads = f64(kernel.threads)
         self.lanes = thread_reaches(kernel)
 
     def touch(
@@ -90,7 +88,7 @@ class Traffic:
         `together`."""
         steps = dict(row.address.terms)
         lanes: dict[Any, int] = {**LANES, HIGH: 1} if number == 2 else dict(LANES)
-        rounds = ((count * np.ceil(self.threads / WARP), _f(GROUPS * number)),)
+        rounds = ((count * np.ceil(self.threads / WARP), f64(GROUPS * number)),)
         vector = ROW_BYTES // row.dtype.bytes
         issue = Issue(row, "load", vector, rounds, list(lanes.values()), [steps.get(p, 0) for p in lanes])
         self._count(issue, (), known(self.kernel.nest, None) | lanes, {**lanes, **together})
@@ -98,7 +96,7 @@ class Traffic:
     def copy(self, node: StageNode, trips: Array) -> None:
         """A copy by all threads, round by round: what it reads, and what it puts into shared memory."""
         region, vector = node.buffer.region, node.staging.vector
-        moves = _f(region.size) / _f(vector)
+        moves = f64(region.size) / f64(vector)
         full = np.floor_divide(moves, self.threads)
         rounds = ((trips * full, self.threads), (trips, moves - full * self.threads))
         wide = strip(node, self.kernel.threads)
@@ -112,7 +110,7 @@ class Traffic:
         into = Access(node.source.spec, node.buffer, (), node.address, ())
         if node.asynchronous:
             self.add("async_copies", sum(count * np.ceil(number / WARP) for count, number in rounds))
-        width, times = (vector, 1.0) if whole else (1, _f(vector))
+        width, times = (vector, 1.0) if whole else (1, f64(vector))
         times_each = tuple((count * times, number) for count, number in rounds)
         last = f"#{len(region.segments) - 1}"
         turns = () if whole else ((dict(node.address.terms).get(last, 0), 1, vector),)
@@ -121,7 +119,7 @@ class Traffic:
     def walk(self, access: Access, axis: Axis, count: Array, region: Region) -> None:
         """A read that whole warps make `count` times, their lanes side by side along an axis."""
         step = dict(access.address.terms).get(axis.name, 0)
-        issue = Issue(access, "load", 1, ((count, _f(WARP)),), [WARP], [step])
+        issue = Issue(access, "load", 1, ((count, f64(WARP)),), [WARP], [step])
         self._count(issue, access.guards, known(self.kernel.nest, region), {axis.name: WARP})
 
     def _count(
@@ -141,7 +139,7 @@ class Traffic:
                 counted = wavefronts if pattern.swizzle is None else swizzled_warp.wavefronts
                 self.add(of + "wavefronts", count * counted(pattern, number) * passed.warps)
             if issue.kind == "load":
-                size = _f(issue.vector) * issue.access.dtype.bytes
+                size = f64(issue.vector) * issue.access.dtype.bytes
                 self.add(of + "bytes", count * number * passed.lanes * size)
 
 
@@ -187,7 +185,3 @@ def _digits(address: Linear, name: str, extent: Extent, width: Any = 1) -> list[
     period = np.clip(reduce(smaller, [turns_over(a, name) for a in through]) // width, 1, extent)
     low, high = moved_by(address, name, width), moved_by(address, name, period * width)
     return [(period, low), (ceil_div(extent, period), high)]
-
-
-def _f(value: Any) -> Array:
-    return np.asanyarray(value, dtype=np.float64)

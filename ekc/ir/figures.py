@@ -1,0 +1,25 @@
+"""What is counted of a Program: a float, or a float64 vector over a population. Products of extents are taken
+here, where whole numbers would overflow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+Array = Any
+"""A float, or a float64 vector over a population."""
+
+
+def f64(value: Any) -> Array:
+    """An extent, or one of each member, as a figure."""
+    return np.asanyarray(value, dtype=np.float64)
+
+
+def product(values: Iterable[Any]) -> Array:
+    """Of extents; 1 where there are none."""
+    total: Array = 1.0
+    for v in values:
+        total = total * f64(v)
+    return total
