@@ -24,16 +24,16 @@ Latency, power, clock under the power cap, temperature and the energy counter of
 of its address arithmetic; registers and spills from ptxas. What is not simulated: caches line by line, the
 order of warps, instruction caches, clocks that a real card drops for reasons other than power, and other
 tenants. A seeded residual lies on top of the time and energy of work, alike for kernels that are alike
-(below); what follows leaves it out.
+(below); what follows leaves it out, and so does a target such as `a100@no-residual`.
 
-The model takes a p-norm of the times that the pipes need (fp32, integer, load-store, issue, L1 fill, L2,
-DRAM), and at least the dependent path of a block. The load-store unit carries most of what recordings show:
-a request takes as long as making its addresses (16 or 32 lanes a clock) or its passes through the banks
-(128 or 64 bytes a clock), whichever is longer. A pass returns one register a lane, so wide accesses go by
-half or quarter warps; spilled registers and lines read again share L1. A copy past L1
-(`cp.async` of 16 bytes) passes the banks once, into its tile. Two constants of the latency model
-are fitted to recordings; the rest comes from data sheets and microbenchmarks, or is named an estimate where
-it stands (`ekc/devices/`).
+The model takes a p-norm of the times that the pipes need (fp32, integer, special function, tensor,
+load-store, issue, L1 fill, L2, DRAM), and at least the dependent path of a block. The load-store unit
+carries most of what recordings show: a request takes as long as making its addresses (16 or 32 lanes a
+clock) or its passes through the banks (128 or 64 bytes a clock), whichever is longer. A pass returns one
+register a lane, so wide accesses go by half or quarter warps; spilled registers and lines read again share
+L1. A copy past L1 (`cp.async` of 16 bytes) passes the banks once, into its tile. Two constants of the
+latency model are fitted to recordings; the rest comes from data sheets and microbenchmarks, or is named an
+estimate where it stands (`ekc/devices/`).
 
 Products of a warp (`mma.sync`) are counted by the type of their factors, at the dense rates of the data
 sheets: float16 and bfloat16 312 TFLOP/s on `a100`, 989 on `h100` and `h200`, 165, 71 and 53.8 on the

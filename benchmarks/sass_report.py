@@ -35,6 +35,7 @@ from search_depth import run
 from tune_table import table
 
 import ekc
+from ekc import devices
 from ekc.cli.sources import read_schedule
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
@@ -42,7 +43,6 @@ from ekc.devices import specs
 from ekc.devices.base import Device
 from ekc.devices.occupancy import occupancy
 from ekc.devices.ptx.counts import runs
-from ekc.devices.simulated import SimulatedDevice
 from ekc.emulator.fullness import fullness
 from ekc.search.options import Wish
 from ekc.search.records import RecordStore
@@ -262,9 +262,7 @@ def main() -> None:
     lines = []
     try:
         for target in asked.target or TARGETS:
-            spec = specs.get(target)
-            assert spec is not None
-            device = SimulatedDevice(spec, residual=asked.residual)
+            device = devices.open(target if asked.residual else f"{target}@no-residual")
             for file in asked.schedule:
                 lines.append(line(file.stem, read_schedule(file), device, {}))
             for name, (make, bars) in CASES.items():

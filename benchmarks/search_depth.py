@@ -33,13 +33,12 @@ import numpy as np
 from tune_table import OPERATORS, table
 
 import ekc
+from ekc import devices
 from ekc.codegen.generate import generate
-from ekc.devices import specs
 from ekc.devices.base import Device
 from ekc.devices.digest import digest_of_text
 from ekc.devices.latency import LAUNCH_S
 from ekc.devices.residual import OWN_TIME, own_time
-from ekc.devices.simulated import SimulatedDevice
 from ekc.search.breeding import Breeder
 from ekc.search.candidate import Candidate
 from ekc.search.measuring import Bench
@@ -120,7 +119,7 @@ def _draws(breeder: Breeder, count: int) -> Population:
 def depth(name: str, asked: argparse.Namespace) -> dict[str, Any]:
     """The line of one operator. Latencies in seconds."""
     op, file = OPERATORS[name](), asked.records / f"{''.join(c if c.isalnum() else '-' for c in name)}.db"
-    device = _device(not asked.no_residual)
+    device = devices.open(f"{TARGET}@no-residual" if asked.no_residual else TARGET)
     with RecordStore(file) as store, hired(device, asked.long) as workers:
         seeds = range(asked.seed, asked.seed + asked.seeds)
         runs = [run(op, device, store, workers, _wish(asked.trials, seed)) for seed in seeds]
@@ -158,12 +157,6 @@ def _without_luck(
         "random": plain / without_luck(strangers, device),
         "long": plain / without_luck(longer[1], device),
     }
-
-
-def _device(residual: bool) -> SimulatedDevice:
-    spec = specs.get(TARGET)
-    assert spec is not None
-    return SimulatedDevice(spec, residual=residual)
 
 
 def show(lines: list[dict[str, Any]], asked: argparse.Namespace) -> str:

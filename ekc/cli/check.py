@@ -33,7 +33,8 @@ def check(source: Source, arch: str | None, as_json: bool) -> int:
     """Compile a schedule; print its static facts, and what its PTX does when executed on the CPU.
 
     Registers, spills, shared memory, occupancy, accesses; then the sanitizer's findings and counts of
-    sectors, wavefronts, barriers and instructions, over the whole grid or some blocks of a large one.
+    sectors, wavefronts, barriers and instructions, over the whole grid or some blocks of a large one. Without
+    --records or --schedule it is the naive schedule.
     Status 1 when a rule or limit refuses the schedule, the sanitizer finds something, or the result is wrong.
     """
     import ekc

@@ -56,7 +56,10 @@ def best(request: Request, records: Path, target: str, as_json: bool) -> None:
 )
 @json_option
 def export(source: Source, out: Path, as_json: bool) -> None:
-    """Write a kernel for a C++ project: .cu with a launcher, header, JSON record, CMake function."""
+    """Write a kernel for a C++ project: .cu with a launcher, header, JSON record, CMake function.
+
+    Without --records or --schedule it is the naive one.
+    """
     import ekc
     from ekc import devices
     from ekc.codegen import bundle

@@ -25,6 +25,7 @@ def run(source: Source, seed: int, as_json: bool) -> int:
 
     It runs on the CPU, under a sanitizer; of a large grid some blocks run. With a real GPU as --target the
     machine code runs there too, in whole. Status 1 when a result is wrong or the sanitizer finds something.
+    Without --records or --schedule it is the naive schedule.
     """
     import ekc
     from ekc import devices

@@ -14,14 +14,18 @@ from ekc.cli.sources import Source, schedule_source
 @click.option("--cuda", is_flag=True, help="The CUDA text too.")
 @json_option
 def show(source: Source, cuda: bool, as_json: bool) -> None:
-    """Print a schedule: the Python that makes it, its Program, and with --cuda its kernel."""
+    """Print a schedule: the Python that makes it, its Program, and with --cuda its kernel.
+
+    Without --records or --schedule it is the naive one.
+    """
+    from ekc import devices
     from ekc.codegen.generate import generate
 
     found = source.find()
     schedule = found.schedule
     parts = {"python": schedule.to_python(), "program": str(schedule)}
     if cuda:
-        parts["cuda_source"] = generate(schedule).source
+        parts["cuda_source"] = generate(schedule, devices.open(source.target).limits).source
     if as_json:
         steps = [s.to_json() for s in schedule.steps]
         head = {

@@ -14,18 +14,18 @@ __all__ = ["open"]
 
 DEFAULT = "a100"
 """What "auto" opens where there is no GPU."""
+PLAIN = "no-residual"
+"""Asks for a simulated device that does as its models explain."""
 
 
 def open(target: str = "auto") -> Device:
     """A device: "auto", "cuda:N" (all forms: `cuda/target.py`), a simulated GPU such as "a100", or
-    "recorded:FILE".
+    "recorded:FILE". "a100@no-residual" is one that does as its models explain, without the seeded part that
+    they do not (docs/simulated-devices.md): kernels can be compared without luck.
 
     "auto" is the first GPU, where there is one. Raises `DeviceError` when there is no such device here; the
     message names the nearest choice. Raises `RecordError` for a file that is no recording.
     """
-    from ekc.devices import specs
-    from ekc.devices.simulated import SimulatedDevice
-
     if not isinstance(target, str):
         raise DeviceError(f"target {target!r} is not a name; choose auto, cuda:N or a simulated device")
     if target.startswith("recorded:"):
@@ -39,10 +39,20 @@ def open(target: str = "auto") -> Device:
 
         if not isinstance(nvml.gpus(), nvml.Absent):
             return _cuda("cuda:0")
-    spec = specs.get(DEFAULT if target == "auto" else target)
+    return _simulated(DEFAULT if target == "auto" else target)
+
+
+def _simulated(target: str) -> Device:
+    from ekc.devices import specs
+    from ekc.devices.simulated import SimulatedDevice
+
+    name, at, how = target.partition("@")
+    spec = specs.get(name)
     if spec is None:
-        raise DeviceError(_unknown(target, specs.names()))
-    return SimulatedDevice(spec)
+        raise DeviceError(_unknown(name, specs.names()))
+    if at and how != PLAIN:
+        raise DeviceError(f"unknown device {target!r}: choose {name} or {name}@{PLAIN}")
+    return SimulatedDevice(spec, residual=not at)
 
 
 def _cuda(target: str) -> Device:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ekc.codegen.compiled import CompiledKernel
 from ekc.devices import power
-from ekc.devices.accesses import executed
 from ekc.devices.specs import Spec
-from ekc.devices.steady import Steady, Work, steady, work
+from ekc.devices.steady import Steady, Work, steady
 
 _SETTLING = 60
 """Steps to the temperature at which heat and cooling agree; each shrinks the error by 5 at least."""
@@ -43,9 +41,8 @@ class Breakdown:
         return sum(cause.joules for cause in self.causes)
 
 
-def breakdown(spec: Spec, kernel: CompiledKernel, asked_mhz: float) -> Breakdown:
-    """The energy of one call of `kernel` at the asked clock, or the one that the power cap allows."""
-    todo = work(spec, kernel, executed(kernel))
+def breakdown(spec: Spec, todo: Work, asked_mhz: float) -> Breakdown:
+    """The energy of one call at the asked clock, or the one that the power cap allows."""
     state = steady(spec, todo, asked_mhz)
     settled = _temperature(spec, state)
     idle = power.idle_power(spec, state.clock_mhz, settled)

@@ -17,8 +17,9 @@ def compile(
     schedule: Schedule, arch: str | None = None, limits: Limits | None = None, device: Device | None = None
 ) -> Kernel:
     """The kernel of a schedule for `arch` ("sm_80" if nothing is said); needs no GPU. `limits` default to an
-    A100's. With a `device`, such as `ekc.devices.open("cuda:0")`, both are the device's, and one that really
-    runs kernels runs this one when it is called with NumPy arrays.
+    A100's, with the shared memory that `arch` has; whether there are asynchronous copies and products of a
+    warp is always up to `arch`. With a `device`, such as `ekc.devices.open("cuda:0")`, both are the device's,
+    and one that really runs kernels runs this one when it is called with NumPy arrays.
 
     Raises `ScheduleError` for a schedule that breaks a rule or a limit, `InvalidInput` for an arch that
     NVRTC does not know, or an arch beside a device.

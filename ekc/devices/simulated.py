@@ -11,6 +11,7 @@ from ekc.devices import meter
 from ekc.devices.accesses import Executed, executed
 from ekc.devices.base import Clocks, Conditions, Interval, Metering, Timing
 from ekc.devices.board import VirtualBoard
+from ekc.devices.breakdown import Breakdown, breakdown
 from ekc.devices.digest import digest
 from ekc.devices.interval import student_t
 from ekc.devices.residual import generator
@@ -50,7 +51,7 @@ class SimulatedDevice:
     @property
     def label(self) -> str:
         """The name, and that it is simulated."""
-        return f"{self.name} (simulated)"
+        return f"{self.name}{'' if self._residual else ', no residual'} (simulated)"
 
     def clocks(self) -> Clocks:
         """Every clock of the spec can be set."""
@@ -97,13 +98,20 @@ class SimulatedDevice:
         """See `Counts`."""
         self._counted[digest(kernel), kernel.launches] = counted
 
+    def breakdown(self, kernel: CompiledKernel) -> Breakdown:
+        """Where the energy of one call goes, cause by cause."""
+        return breakdown(self._spec, self._work(kernel), self._clock_mhz)
+
     def _steady(self, kernel: CompiledKernel) -> Steady:
+        return steady(self._spec, self._work(kernel), self._clock_mhz)
+
+    def _work(self, kernel: CompiledKernel) -> Work:
         self._check_arch(kernel)
         key = (digest(kernel), kernel.launches)
         if key not in self._memo:
             counted = self._counted.pop(key, None) or executed(kernel)
             self._memo[key] = (work if self._residual else explained)(self._spec, kernel, counted)
-        return steady(self._spec, self._memo[key], self._clock_mhz)
+        return self._memo[key]
 
     def _check_arch(self, kernel: CompiledKernel) -> None:
         if _number(kernel.arch) > _number(self.arch):

@@ -43,7 +43,8 @@ class Schedule:
     >>> s = ekc.Schedule(ekc.matmul(64, 64, 64)).split("i", (16,)).bind("i.0", "block.x")
 
     A step that is not legal raises `ScheduleError`, which names rule, need, limit and the nearest
-    legal choice.
+    legal choice. What hangs on the whole kernel or the target (bytes of a vector, registers, shared memory,
+    threads) is checked when it is compiled.
     """
 
     op: Operator

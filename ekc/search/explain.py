@@ -7,12 +7,11 @@ the difference, so it knows where it comes from; the same is not known of a real
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from ekc.codegen.generate import compile_schedule
-from ekc.devices import specs
 from ekc.devices.base import Device
-from ekc.devices.breakdown import Breakdown, breakdown
+from ekc.devices.breakdown import Breakdown
 from ekc.devices.simulated import SimulatedDevice
 from ekc.errors import InvalidInput
 from ekc.ir.schedule import Schedule
@@ -73,11 +72,9 @@ def explain(a: Schedule, b: Schedule, device: Device) -> Explanation:
     `ScheduleError` for a schedule that is not legal there.
     """
     same_operator(a, b)
-    spec = specs.get(device.name) if tells(device) else None
-    if spec is None:
+    if not tells(device):
         raise InvalidInput(f"{device.label} does not tell where its energy goes; simulated devices do")
-    clock = device.clocks().current_mhz
-    one, other = (breakdown(spec, compile_schedule(s, device.arch, device.limits), clock) for s in (a, b))
+    one, other = (device.breakdown(compile_schedule(s, device.arch, device.limits)) for s in (a, b))
     lines = [
         Line(x.name, x.unit, x.count, y.count, x.joules, y.joules)
         for x, y in zip(one.causes, other.causes, strict=True)
@@ -85,7 +82,7 @@ def explain(a: Schedule, b: Schedule, device: Device) -> Explanation:
     return Explanation(device.label, one, other, tuple(sorted(lines, key=lambda x: -abs(x.difference_j))))
 
 
-def tells(device: Device) -> bool:
+def tells(device: Device) -> TypeGuard[SimulatedDevice]:
     """Whether a device can say itself where its energy goes. A recording of a simulated one cannot: it holds
     what was measured."""
     return isinstance(device, SimulatedDevice)

@@ -25,7 +25,8 @@ class Trial:
     structure: str
     """Which structure of the space it came from, in words; "naive" for the baseline."""
     status: str
-    """"ok", or what went wrong: "compile: ...", "wrong result: ...", "device: ..."."""
+    """"ok", or what went wrong: "compile: ...", "wrong result: ...", "unsafe kernel: ...", "unchecked: ...",
+    "device: ..."."""
     latency_s: float | None = None
     latency_interval_s: Interval | None = None
     power_w: float | None = None

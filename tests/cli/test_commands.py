@@ -314,6 +314,17 @@ def test_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(got) == {"operator", "schedule", "digest", "origin", "python", "program"}
 
 
+def test_show_knows_the_shared_memory_of_the_target(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tile = ekc.Schedule(ekc.matmul(128, 128, 192)).bind("i", "block.x").bind("j", "thread.x")
+    (tmp_path / "s.json").write_text(tile.cache_read("B", "shared").to_json())
+    given = ("show", "--schedule", str(tmp_path / "s.json"), "--cuda")
+    assert "__global__" in said(capsys, *given, "--target", "a100"), "96 KiB of 163"
+    assert main([*given, "--target", "rtx2080ti"]) == 2
+    assert "shared memory: needs 98304 bytes, the limit is 65536" in capsys.readouterr().err
+
+
 def test_best_show_and_export_from_a_record_file(capsys: pytest.CaptureFixture[str]) -> None:
     said(capsys, "tune", *SIZE, "--trials", "4", "--target", "h100", "--records", "t.db", "--quiet")
     where = ("--records", "t.db", "--target", "h100")

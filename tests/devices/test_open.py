@@ -15,6 +15,18 @@ def test_every_simulated_gpu_opens(name: str) -> None:
     assert device.limits.sms > 0
 
 
+def test_a_simulated_gpu_opens_without_its_residual() -> None:
+    plain, drawn = devices.open("h200@no-residual"), devices.open("h200")
+    assert (plain.name, plain.label) == ("h200", "h200, no residual (simulated)")
+    assert plain.driver == f"{drawn.driver}, no residual"
+
+
+@pytest.mark.parametrize("target", ["a100@", "a100@warm", "a100@noresidual"])
+def test_another_way_to_simulate_is_refused(target: str) -> None:
+    with pytest.raises(DeviceError, match="choose a100 or a100@no-residual"):
+        devices.open(target)
+
+
 def test_auto_is_a_simulated_a100_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvml, "gpus", lambda: nvml.Absent("no NVIDIA driver"))
     assert devices.open("auto").label == "a100 (simulated)"

@@ -12,6 +12,7 @@ from ekc.codegen.generate import compile_schedule
 from ekc.devices import power, specs
 from ekc.devices.accesses import executed
 from ekc.devices.breakdown import breakdown
+from ekc.devices.simulated import SimulatedDevice
 from ekc.devices.steady import steady, work
 from ekc.errors import InvalidInput
 from ekc.search.explain import explain
@@ -44,29 +45,30 @@ def test_the_causes_add_up_to_power_times_latency(name: str, schedule: ekc.Sched
     device, spec = devices.open(name), specs.get(name)
     assert spec is not None
     kernel = compile_schedule(schedule, device.arch, device.limits)
-    found = breakdown(spec, kernel, device.clocks().current_mhz)
+    todo = work(spec, kernel, executed(kernel))
+    found = breakdown(spec, todo, device.clocks().current_mhz)
     assert found.energy_j == pytest.approx(found.power_w * found.latency_s, rel=1e-9)
-    state = steady(spec, work(spec, kernel, executed(kernel)), device.clocks().current_mhz)
+    state = steady(spec, todo, device.clocks().current_mhz)
     assert found.latency_s == state.latency_s
     assert all(cause.joules >= 0 for cause in found.causes if cause.name != "unexplained by events")
 
 
 def test_the_sum_is_what_a_long_metering_sees() -> None:
-    device, spec = devices.open("a100"), specs.get("a100")
-    assert spec is not None
+    device = SimulatedDevice(specs.A100)
     kernel = compile_schedule(staged(), device.arch, device.limits)
     metered = device.meter(kernel, seconds=120.0).power_w
-    assert breakdown(spec, kernel, device.clocks().current_mhz).power_w == pytest.approx(metered, rel=0.01)
+    assert device.breakdown(kernel).power_w == pytest.approx(metered, rel=0.01)
 
 
 def test_a_capped_kernel_draws_the_cap() -> None:
     device, spec = devices.open("a100"), specs.get("a100")
     assert spec is not None
     kernel = compile_schedule(staged(ekc.matmul(1024, 1024, 1024)), device.arch, device.limits)
-    free = breakdown(spec, kernel, device.clocks().current_mhz)
+    todo = work(spec, kernel, executed(kernel))
+    free = breakdown(spec, todo, device.clocks().current_mhz)
     cap = 0.9 * free.power_w
     capped = replace(spec, power=replace(spec.power, tdp_w=cap))
-    found = breakdown(capped, kernel, device.clocks().current_mhz)
+    found = breakdown(capped, todo, device.clocks().current_mhz)
     assert found.power_w == pytest.approx(cap, rel=1e-3)
     assert found.clock_mhz < free.clock_mhz == device.clocks().current_mhz
 
@@ -100,6 +102,16 @@ def test_a_difference_is_explained_line_by_line() -> None:
     assert sizes == sorted(sizes, reverse=True)
     back = explain(staged(), naive(MM), device)
     assert back.difference_j == pytest.approx(-told.difference_j)
+
+
+def test_without_the_residual_events_explain_all() -> None:
+    (plain,), (drawn,) = (
+        [line for line in explain(naive(MM), staged(), devices.open(target)).lines if not line.unit]
+        for target in ("a100@no-residual", "a100")
+    )
+    assert plain.cause == drawn.cause == "unexplained by events"
+    assert plain.energy_a_j == pytest.approx(0, abs=1e-12 * abs(drawn.energy_a_j) + 1e-15)
+    assert drawn.energy_a_j != pytest.approx(0, abs=1e-9)
 
 
 def test_a_schedule_does_not_differ_from_itself() -> None:

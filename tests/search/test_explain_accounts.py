@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 import ekc
-from ekc import devices
 from ekc.codegen.generate import compile_schedule
 from ekc.devices import specs
-from ekc.devices.breakdown import Breakdown, breakdown
+from ekc.devices.breakdown import Breakdown
 from ekc.devices.recording import RecordedDevice
+from ekc.devices.simulated import SimulatedDevice
 from ekc.search.evidence import evidence
 from ekc.search.explain_learned import Account, account, explain_learned
 from tests.search.small_kernels import OP, Name, kernels, record
 
-A100 = devices.open("a100")
+A100 = SimulatedDevice(specs.A100)
 APART = math.log(2)
 """Pairs whose energies differ more are asked about: much of the rest is the device's seeded luck."""
 EACH = 6
@@ -37,10 +37,7 @@ def exact() -> dict[Name, Breakdown]:
 
 
 def _exact(schedule: ekc.Schedule) -> Breakdown:
-    spec = specs.get("a100")
-    assert spec is not None
-    kernel = compile_schedule(schedule, A100.arch, A100.limits)
-    return breakdown(spec, kernel, A100.clocks().current_mhz)
+    return A100.breakdown(compile_schedule(schedule, A100.arch, A100.limits))
 
 
 def _events(found: Breakdown) -> dict[str, float]:

@@ -30,7 +30,7 @@ class Divide(Step):
     a guard is added where the tensor ends. Exo: divide_loop and simplify; TVM simplifies after each split.
     Refuses: an unknown loop, one that is bound, unrolled, holds a staging or is a piece of an axis, an axis
     that nothing read divides, a number that is no multiple of its divisors or not below its extent, a nest
-    with other axes cut before.
+    with other axes cut before, names that are taken.
     """
 
     kind: ClassVar[str] = "divide"

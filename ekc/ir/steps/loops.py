@@ -132,8 +132,8 @@ class Fuse(Step):
     Halide, TVM and Exo (mult_loops) have it too. Loops bound to the same hardware index share it
     without being fused; fuse is for cutting the joint loop anew. A tile that cuts it is staged as one of a
     view of the tensor (`ekc.ir.view`): fused pixels make a convolution a matrix product.
-    Refuses: unknown loops, loops that are not neighbours, a spatial with a reduction loop, loops that
-    are bound, unrolled or hold a staging.
+    Refuses: unknown loops, loops of two computes or that are not neighbours, a spatial with a reduction
+    loop, loops that are bound, unrolled or hold a staging, a name that is taken.
     """
 
     kind: ClassVar[str] = "fuse"

@@ -26,10 +26,11 @@ class Bind(Step):
 
     Levels: block.x/y/z, thread.x/y/z, vthread (a strided slice of a thread's own tile). Several
     loops may share one index; the innermost of them runs fastest. A reduction loop on thread.x is
-    summed across lanes: it must be the fastest, with an extent of 2, 4, 8, 16 or 32. One on blocks is summed
-    in memory, where `atomic` allows it.
-    Refuses: an unknown loop or level, a loop already bound, a reduction loop over vthreads, or over blocks
-    that do not add by atomics.
+    summed across lanes: it must be the fastest, with an extent of 2, 4, 8, 16 or 32 (all that are summed so
+    together), in a block of whole warps; rules say so of the whole kernel. One on blocks is summed in memory,
+    where `atomic` allows it.
+    Refuses: an unknown loop or level, a loop already bound, one that holds a staging (but as vthread), a
+    reduction loop elsewhere than on thread.x, or on blocks that add by atomics.
     """
 
     kind: ClassVar[str] = "bind"
@@ -72,7 +73,7 @@ class Unroll(Step):
         for k.1 in 8           ->   for k.1 in 8                unroll
 
     Loops that pick registers are always written out, whether asked or not: registers have no index.
-    Refuses: an unknown loop, a bound loop, a factor below 1.
+    Refuses: an unknown loop, one on blocks or threads, a factor below 1.
     """
 
     kind: ClassVar[str] = "unroll"
@@ -203,8 +204,8 @@ class Pipeline(Step):
 
     Asynchronous copies (cp.async) take no registers and one barrier an iteration. They move 4, 8 or 16 bytes
     at once, an element of 4 bytes where the order changes, and need a target from sm_80 on: rules say so.
-    Refuses: an unknown or bound loop, a loop with no shared staging, one whose tile is computed on the spot,
-    another way to copy, a depth other than 1 or 2 (2 to 6 where asynchronous).
+    Refuses: an unknown loop, a loop with no shared staging (none sits in one on blocks or threads), one whose
+    tile is computed on the spot, another way to copy, a depth other than 1 or 2 (2 to 6 where asynchronous).
     """
 
     kind: ClassVar[str] = "pipeline"

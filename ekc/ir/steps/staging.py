@@ -260,8 +260,9 @@ class ComputeAt(Step):
     What is computed on the spot reads a copy in shared memory that was there before it. Several readers are
     one when all lie in one nest: move the last of a chain first.
     Halide and TVM: compute_at. Elements that two blocks need are computed twice.
-    Refuses: an unknown name or loop, a tensor read in more than one nest, one whose loops are already
-    scheduled, a place that a reader computed on the spot lies outside of.
+    Refuses: an unknown name or loop, a tensor read in more than one nest or copied already, one whose loops
+    are already scheduled, a place that a reader computed on the spot lies outside of, a pipelined loop for
+    what is computed, a reduced tensor that storing clamps, `warps` where nothing is reduced.
     """
 
     kind: ClassVar[str] = "compute_at"
