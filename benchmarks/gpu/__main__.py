@@ -10,6 +10,7 @@ into a folder that is there goes on where the last one stopped. See docs/kit.md.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 import traceback
@@ -27,11 +28,11 @@ PARTS: dict[str, ModuleType] = {
     "check": check,
     "versus": versus,
     "record": record,
-    "fidelity": fidelity,
     "tune": tune,
     "traces": traces,
+    "fidelity": fidelity,
 }
-"""Most valuable first."""
+"""Most valuable first; what needs no GPU last."""
 FIRST_S = {"check": 5.0, "versus": 90.0, "record": 20.0, "fidelity": 5.0, "tune": 90.0, "traces": 30.0}
 """Guessed, on the long side: what the first item of a part takes, all that comes before it included."""
 OTHERS = {"prepare": plan}
@@ -143,4 +144,6 @@ def _asked(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    # Who lends a machine for some minutes ends what runs longer: the report is written all the same.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

@@ -2,34 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import multiprocessing
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 
 from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.items import CHECKED, DTYPES
 from benchmarks.gpu.kit import Kit
-from benchmarks.gpu.sampling import Sampler
+from benchmarks.gpu.sampling import draws
 from ekc.errors import EkcError, InvalidInput
 from ekc.ir.agreement import random_inputs
 from ekc.ir.expected import Expected
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from ekc.search.text_table import text_table
+from ekc.search.workers import cores
 
 MINUTES = 2.0
 DRAWN = 3
 """Schedules of each operator beside the naive one."""
 POPULATION = 48
 """Genomes drawn for them: breeding would cost more than it shows here."""
+PROCESSES = min(cores(), 16)
+"""That draw ahead."""
 DRY = 9
 """A dry run takes each so many-th of the operators and types."""
 
 
 def run(kit: Kit, budget: Budget) -> None:
     """A row for each operator and type that exists."""
-    todo = list(_operators())[:: DRY if kit.dry else 1]
-    known = [item for item, _ in todo if kit.folder.find("check", item)]
-    for item, op in budget.affordable([one for one in todo if one[0] not in known]):
-        _check(kit, item, op)
+    every = list(_operators())[:: DRY if kit.dry else 1]
+    todo = [one for one in every if kit.folder.find("check", one[0]) is None]
+    asked = kit.device.limits, kit.device.peaks, kit.seed, POPULATION
+    # To draw takes a core seconds an operator: far longer than the GPU needs for what is drawn.
+    pool = ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn"))
+    try:
+        drawn = {item: pool.submit(draws, op, *asked, 2 if kit.dry else 1 + DRAWN) for item, op in todo}
+        for item, op in budget.affordable(todo):
+            _check(kit, item, op, drawn[item].result)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _operators() -> Iterator[tuple[str, Operator]]:
@@ -43,13 +55,10 @@ def _operators() -> Iterator[tuple[str, Operator]]:
                 continue
 
 
-def _check(kit: Kit, item: str, op: Operator) -> None:
+def _check(kit: Kit, item: str, op: Operator, schedules: Callable[[], list[Schedule]]) -> None:
     expected = Expected(op, random_inputs(op))
-    count = 2 if kit.dry else 1 + DRAWN
-    sampler = Sampler(op, kit.device.limits, kit.device.peaks, kit.seed, POPULATION)
-    schedules = [schedule for schedule, _ in sampler.drawn(count)]
     said: list[dict[str, str]] = []
-    for schedule, kernel in kit.kernels(schedules):
+    for schedule, kernel in kit.kernels(schedules()):
         try:
             fault, verdict = kit.verdict(schedule, kernel(), expected)
         except EkcError as problem:

@@ -32,12 +32,14 @@ def rivals(kit: Kit, item: Item, expected: Expected) -> tuple[list[Contender], d
         import torch
 
         why = _unusable(torch, kit, item)
-    except (ImportError, OSError, RuntimeError) as problem:
+        if not why:
+            torch.cuda.set_device(kit.gpu)
+            lab = Lab(torch, kit, item, expected)
+    except Exception as problem:
+        # After a fault every call of it fails, and ours, in a process of their own, do not.
         why = f"PyTorch is installed and does not work ({(str(problem).splitlines() or [''])[0]})"
     if why:
         return [], dict.fromkeys((library, "Triton"), why)
-    torch.cuda.set_device(kit.gpu)
-    lab = Lab(torch, kit, item, expected)
     found: list[Contender] = []
     absent: dict[str, str] = {}
     for name, make in ((library, lab.library), ("Triton", lab.triton)):

@@ -75,6 +75,11 @@ class Sampler:
         return self._space.schedule(population, row), self._space.structure_name(population, row)
 
 
+def draws(op: Operator, limits: Limits, peaks: Peaks, seed: int, size: int, count: int) -> list[Schedule]:
+    """What a `Sampler` draws; for a process of its own."""
+    return [schedule for schedule, _ in Sampler(op, limits, peaks, seed, size).drawn(count)]
+
+
 def _once(found: Iterator[Named] | list[Named]) -> Iterator[Named]:
     seen: set[str] = set()
     for schedule, name in found:

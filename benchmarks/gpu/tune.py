@@ -11,15 +11,20 @@ from benchmarks.gpu.folder import TUNING
 from benchmarks.gpu.items import Item, small_items, tuned_items
 from benchmarks.gpu.kit import Kit
 from ekc.errors import EkcError
-from ekc.search.result import Trial
+from ekc.search.finals import FINALISTS
+from ekc.search.measuring import FINAL_WINDOW_S
+from ekc.search.result import INTERRUPTED, Trial
 from ekc.search.text_table import text_table
 from ekc.search.tuner import tune
 
-MINUTES = 6.0
+MINUTES = 9.0
 TRIALS, DRY_TRIALS = 128, 4
 TURNS, WINDOWS, WINDOW_S = 5, 3, 3.0
-FINALS_S = 60.0
-"""Kept of an item's time for the winners, measured in turn."""
+WINNERS_S = 2 * (TURNS * 0.2 + WINDOWS * (WINDOW_S + 2.0))
+"""Kept of an item's time for the winners, measured in turn: a window costs two seconds beside its own."""
+FINALS_S = (1 + FINALISTS + 2) * (FINAL_WINDOW_S + 2.0)
+"""And for what a search for energy meters whether it is late or not: where it began, and its finalists."""
+LEAST_S = 20.0
 OBJECTIVES = ("latency", "energy")
 
 
@@ -33,7 +38,7 @@ def run(kit: Kit, budget: Budget) -> None:
     for n, item in enumerate(budget.affordable(todo)):
         share = budget.left() / (len(todo) - n)
         try:
-            _tune(kit, item, max(share - FINALS_S, share / 3) / len(OBJECTIVES))
+            _tune(kit, item, max((share - WINNERS_S - FINALS_S) / len(OBJECTIVES), LEAST_S))
         except EkcError as problem:
             kit.folder.add("tune", item.name, str(problem))
 
@@ -52,6 +57,9 @@ def _tune(kit: Kit, item: Item, seconds: float) -> None:
             time_budget_s=seconds,
             progress=False,
         )
+        if result.stopped == INTERRUPTED:
+            # It ends with what it has; so shall all that comes after it.
+            raise KeyboardInterrupt
         winners[objective] = result.best
         searched[objective] = {
             "digest": result.best.schedule.digest,

@@ -11,6 +11,7 @@ from ekc.cli.operators import KINDS, build
 from ekc.cli.output import log, say, say_json, writable
 from ekc.errors import InvalidInput, NothingLegal
 from ekc.search.layers import Layer, read_layers
+from ekc.search.result import INTERRUPTED
 from ekc.search.summary import figure, source_of, speed_up, unit_of
 from ekc.search.text_table import text_table
 
@@ -46,7 +47,7 @@ def tune_layers(file: Path, options: Options, out: Path, as_json: bool) -> int:
             log(f"ekc: layer {layer.name}: {problem}")
             continue
         done.append(Tuned(layer, result, result.export(_folder(out, layer, op))))
-        if result.stopped == "interrupted":
+        if result.stopped == INTERRUPTED:
             log(f"ekc: interrupted after {number} of {len(layers)} layers")
             break
     if as_json:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ekc.devices.base import Metering
 from ekc.devices.gate import judged
 from ekc.devices.verify import UNSAFE, WRONG, verify
 from ekc.errors import DeviceError, EkcError
@@ -40,7 +41,8 @@ class Finals:
     _expected: Expected | None = None
 
     def run(self, candidates: list[Candidate], measure: Callable[[], bool]) -> list[Candidate]:
-        """The finalists, right and freshly measured. `measure()` says whether there is time for more."""
+        """The finalists, right and freshly measured. `measure()` says whether there is time for more than
+        what the objective needs once."""
         finalists = self.pick(candidates)
         for c in finalists:
             c.timings, c.meterings = c.timings[:1], c.meterings[:1]
@@ -48,7 +50,7 @@ class Finals:
             if repeat and not measure():
                 break
             for c in finalists[:: -1 if repeat % 2 else 1]:
-                self._again(c, FIRST_DRAW + repeat, fresh=repeat == 0)
+                self._again(c, FIRST_DRAW + repeat, repeat == 0, self._needs_energy or measure())
         return [c for c in finalists if c.ok and (c.metered or not self._needs_energy)]
 
     @property
@@ -114,18 +116,22 @@ class Finals:
             return f"{here}; the PTX machine could not look for races and stray accesses: {problem}"
         return f"{machine}; {here}" if machine.fault else f"{here}; {machine}"
 
-    def _again(self, candidate: Candidate, draw: int, fresh: bool) -> None:
+    def _again(self, candidate: Candidate, draw: int, fresh: bool, metered: bool) -> None:
         timing = self.bench.time(candidate.schedule, lambda: candidate.kernel, draw)
-        metering = self.bench.meter(candidate.schedule, lambda: candidate.kernel, FINAL_WINDOW_S, draw)
+        metering: Metering | Failure | None = None
+        if metered:
+            metering = self.bench.meter(candidate.schedule, lambda: candidate.kernel, FINAL_WINDOW_S, draw)
         for outcome in (timing, metering) if self._needs_energy else (timing,):
             if isinstance(outcome, Failure):
                 # A repeat that fails is on file; what was measured before it stands.
                 candidate.status = outcome.status if fresh else candidate.status
                 return
         if fresh:
-            candidate.timings, candidate.meterings = [], []
+            candidate.timings = []
+        if fresh and metered:
+            candidate.meterings = []
         candidate.timings.append(timing)  # type: ignore[arg-type]
-        if not isinstance(metering, Failure):
+        if isinstance(metering, Metering):
             candidate.meterings.append(metering)
 
     def winners(self, finalists: list[Candidate]) -> tuple[Candidate, Candidate]:

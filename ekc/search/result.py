@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from ekc.devices.kernel import Kernel
 
 
+INTERRUPTED = "interrupted"
+"""Why a run ended early whose user would not wait."""
+
+
 @dataclass(frozen=True)
 class Trial:
     """One schedule and what is known of it. Latency, power and energy are per call of the operator."""

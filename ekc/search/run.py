@@ -21,7 +21,7 @@ from ekc.search.naive import naive
 from ekc.search.options import Wish
 from ekc.search.payoff import WhilePaying
 from ekc.search.progress import Progress
-from ekc.search.result import DeviceNote, Trial, TuningResult
+from ekc.search.result import INTERRUPTED, DeviceNote, Trial, TuningResult
 from ekc.search.rounds import Rounds, population_size
 from ekc.search.schedules import Schedules
 from ekc.search.task import ScheduleTask
@@ -97,7 +97,7 @@ class Run:
     def _stopped(self) -> str:
         """Why the run ended early, if it did."""
         if self.interrupted:
-            return "interrupted"
+            return INTERRUPTED
         if self.task.late:
             return f"time budget of {self.wish.time_budget_s:g} s used"
         return self.rounds.stopped or (self.paying.stopped if self.paying else "")

@@ -37,7 +37,7 @@ def aside(trials: int, executor: Executor | None = None) -> Iterator[Remote | No
     """A process for half of each population of a run of so many trials (`aside.py`); None where it would not
     help, and where the `executor` is the caller's own, or told to be one alone."""
     ours = executor is None or (isinstance(executor, Threads) and executor.number > 1)
-    if trials < FEWEST_ASIDE or _cores() < 2 or not ours:
+    if trials < FEWEST_ASIDE or cores() < 2 or not ours:
         yield None
         return
     remote = Remote("the process aside", partial(Child, 0, "ekc.search.worker"))
@@ -51,7 +51,7 @@ def aside(trials: int, executor: Executor | None = None) -> Iterator[Remote | No
 def hired(device: Device, trials: int, number: int | None = None) -> Iterator[Executor]:
     """So many workers (as many as there are cores, `MOST` at most) for a run of so many trials on a device,
     processes if they help; what still waits when the run ends is not compiled."""
-    number = min(number or _cores(), MOST)
+    number = min(number or cores(), MOST)
     apart = isinstance(device, Counts) and number > 1 and trials >= FEWEST
     workers = (Processes if apart else Threads)(number)
     try:
@@ -60,7 +60,7 @@ def hired(device: Device, trials: int, number: int | None = None) -> Iterator[Ex
         workers.shutdown(cancel_futures=True)
 
 
-def _cores() -> int:
+def cores() -> int:
     """That this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

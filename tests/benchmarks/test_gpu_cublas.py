@@ -129,7 +129,7 @@ def test_it_computes_the_operator_and_is_timed(dtype: str) -> None:
     library, graph = _graph(matmul(24, 40, 56, dtype))
     assert library.computed == {77 if dtype == "tf32" else 68}
     timing = GraphContender("cuBLAS", devices.open("a100"), graph).time(0)
-    assert graph.calls == round(graphs.BATCH_S / CALL_S)
+    assert graph.calls == round(graphs.SAMPLE_S / CALL_S)
     assert timing.latency_s == pytest.approx(CALL_S)
     assert dtype_of(dtype).name == dtype
 

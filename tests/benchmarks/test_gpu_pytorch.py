@@ -17,8 +17,11 @@ from benchmarks.gpu.items import conv, matmul
 from ekc import devices
 from ekc.devices.base import POWER_CAP
 from ekc.devices.board import VirtualBoard
+from ekc.devices.cuda.messages import Rules
+from ekc.devices.cuda.timing import WARM_UP_S
 from ekc.devices.specs import A100
 from ekc.devices.steady import Steady
+from ekc.errors import DeviceError
 from ekc.ir.agreement import random_inputs
 from ekc.ir.expected import Expected
 from tests.benchmarks.scripted_torch import CALL_S, NAME, UUID, module
@@ -43,11 +46,60 @@ def test_a_library_is_timed_by_events_around_a_graph(dtype: str, monkeypatch: py
     assert absent == {"Triton": "DeviceError: Triton is not installed"}
     timing = cublas.time(0)
     assert timing.latency_s == pytest.approx(CALL_S)
-    assert timing.samples == len(timing.samples_s) == graphs.SAMPLES
-    assert timing.method == f"graph replay, {round(graphs.BATCH_S / CALL_S)} calls a sample"
+    assert timing.samples == len(timing.samples_s) == Rules().fewest
+    assert timing.method == f"graph replay, {round(graphs.SAMPLE_S / CALL_S)} calls a sample"
     assert not timing.conditions.simulated
     asked = "tf32" if dtype == "tf32" else "ieee"
     assert torch.backends.cuda.matmul.fp32_precision == torch.backends.cudnn.conv.fp32_precision == asked
+
+
+def test_a_library_is_busy_for_as_long_as_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch, (cublas,), _ = _rivals(monkeypatch)
+    clock = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    clock[0].record()
+    cublas.time(0)
+    clock[1].record()
+    graphs_around = 4 * graphs.SAMPLE_S
+    asked = WARM_UP_S + Rules().fewest * graphs.SAMPLE_S
+    assert clock[0].elapsed_time(clock[1]) / 1e3 == pytest.approx(asked, abs=graphs_around)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "tf32", "float16"])
+def test_a_rival_of_narrower_factors_is_refused_in_float32(dtype: str) -> None:
+    item = matmul(64, 64, 1024, dtype)
+    expected = Expected(item.op, random_inputs(item.op))
+    factors = [array.astype(np.float32) for array in expected.arrays]
+    graphs.check("exact", (factors[0] @ factors[1]).astype(expected.arrays[0].dtype), item, expected)
+    for narrower in (_rounded_to_tf32, lambda array: array.astype(np.float16).astype(np.float32)):
+        a, b = (narrower(array) for array in factors)
+        got = (a @ b).astype(expected.arrays[0].dtype)
+        if dtype == "float32":
+            with pytest.raises(DeviceError, match="narrow is off by"):
+                graphs.check("narrow", got, item, expected)
+        else:
+            graphs.check("narrow", got, item, expected)
+
+
+def _rounded_to_tf32(array: Any) -> Any:
+    bits = array.view(np.uint32)
+    return ((bits + (1 << 12)) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+def test_after_a_fault_pytorch_costs_its_own_figures_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = module()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+
+    def faulty(index: int) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    torch.cuda.set_device = faulty
+    device = devices.open("a100")
+    monkeypatch.setattr(device, "name", NAME)
+    kit: Any = SimpleNamespace(device=device, gpu=0)
+    item = matmul(8, 8, 8, "float32")
+    found, absent = pytorch.rivals(kit, item, Expected(item.op, random_inputs(item.op)))
+    assert not found
+    assert "illegal memory access" in absent["cuBLAS"]
 
 
 def test_a_rival_must_be_right_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +113,7 @@ def test_it_is_kept_running_while_it_is_metered(monkeypatch: pytest.MonkeyPatch)
     cublas.start(None)
     time.sleep(0.05)
     calls = cublas.stop()
-    assert calls.number % round(graphs.BATCH_S / CALL_S) == 0
+    assert calls.number % (graphs.AHEAD * round(graphs.SAMPLE_S / CALL_S)) == 0
     assert calls.number > 0
     assert calls.seconds == pytest.approx(calls.number * CALL_S)
 

@@ -13,8 +13,11 @@ import pytest
 import ekc
 from ekc import devices
 from ekc.codegen.generate import generate
+from ekc.devices.base import Metering
 from ekc.devices.digest import digest_of_text
+from ekc.devices.simulated import SimulatedDevice
 from ekc.errors import DeviceError, InvalidInput
+from ekc.search.measuring import FINAL_WINDOW_S
 from ekc.search.naive import naive
 from ekc.search.run import arithmetic_of
 from ekc.search.workers import Processes
@@ -158,6 +161,24 @@ def test_however_short_the_time_one_schedule_is_tried() -> None:
     result = tune(time_budget_s=1e-6)
     assert result.trial_count == 1
     assert result.best.ok
+
+
+@pytest.mark.parametrize("objective", ["latency", "energy"])
+def test_where_time_is_up_finalists_are_metered_for_an_objective_that_asks_for_it(
+    objective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windows: list[float] = []
+    meter = SimulatedDevice.meter
+
+    def counted(self: SimulatedDevice, *arguments: Any, seconds: float = 1.0, **draw: int) -> Metering:
+        windows.append(seconds)
+        return meter(self, *arguments, seconds=seconds, **draw)
+
+    monkeypatch.setattr(SimulatedDevice, "meter", counted)
+    result = tune(objective=objective, time_budget_s=1e-6)
+    assert result.best.ok
+    of_finals = windows.count(FINAL_WINDOW_S) - 1
+    assert of_finals == (0 if objective == "latency" else 1), "beside that of the naive schedule"
 
 
 @pytest.mark.parametrize("objective", ["latency", "edp"])

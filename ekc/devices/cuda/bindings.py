@@ -185,7 +185,7 @@ class Bindings:
         except RuntimeError as missing:
             # The shared library, or this function of it, is not there.
             raise DriverError(name, "not available", str(missing).splitlines()[0]) from missing
-        except ValueError as unknown:
+        except (ValueError, KeyError) as unknown:
             # A driver newer than the bindings may have an error that these cannot name.
             raise DriverError(name, "unknown error", str(unknown)) from unknown
         if status != self._cuda.CUresult.CUDA_SUCCESS:

@@ -30,6 +30,8 @@ SAMPLE_S = 2e-3
 """Time between two events: a thousand times their resolution."""
 WARM_UP_S = 0.05
 """Back-to-back calls before the first sample; an idle GPU takes tens of milliseconds to raise its clock."""
+LOADED_S = 1.0
+"""The first call also loads the code. Where that may be what it took, a second one is looked at."""
 ROUND_S = 0.1
 """Queued at once at most, unless fewer than `Rules.fewest` samples take longer."""
 FLUSH = 2
@@ -83,8 +85,7 @@ class Timer:
         """What to queue: the launches of one call, or a graph of many calls that are short (of one, if
         `alone`)."""
         once = self._one(self._stage.call)
-        if once < WARM_UP_S:
-            # The first call also loaded the code, which counts beside a short one.
+        if once < LOADED_S:
             once = self._one(self._stage.call)
         if once >= SHORT_S:
             yield Unit(self._stage.call, 1, once, "events")

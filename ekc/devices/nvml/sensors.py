@@ -124,6 +124,8 @@ class Sensors:
 
     def _mig_parent(self) -> Any:
         """For a part of a GPU: from here on its GPU is asked, whose sensors are the only ones."""
+        if not self.ask("nvmlDeviceIsMigDeviceHandle"):
+            return None
         parent = self.ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle")
         if parent is None:
             return None

@@ -7,9 +7,12 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from ekc.devices.cuda.bindings import Bindings
+from ekc.devices.cuda.driver import DriverError
 from ekc.devices.cuda.facts import Facts
 from ekc.devices.cuda.messages import Describe
 from ekc.devices.cuda.remote import Child, Remote
@@ -137,3 +140,14 @@ def test_the_worker_process_describes_its_gpu() -> None:
     assert facts.memory_bytes == 2**33
     assert facts.attributes["MULTIPROCESSOR_COUNT"] == 1016
     assert facts.attributes["COMPUTE_CAPABILITY_MAJOR"] == 1075
+
+
+@pytest.mark.parametrize("unknown", [ValueError("4242 is not a valid CUresult"), KeyError(4242)])
+def test_a_status_that_the_bindings_cannot_name_is_a_fault(unknown: Exception) -> None:
+    def answers(*arguments: object) -> None:
+        raise unknown
+
+    bindings = Bindings.__new__(Bindings)
+    bindings._cuda = SimpleNamespace(cuDeviceGetCount=answers)
+    with pytest.raises(DriverError, match=r"cuDeviceGetCount: unknown error .*4242"):
+        bindings.count()

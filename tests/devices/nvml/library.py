@@ -64,8 +64,12 @@ class ScriptedNvml:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
         return known.index(uuid)
 
+    def nvmlDeviceIsMigDeviceHandle(self, handle: int) -> int:
+        return 0
+
     def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, handle: int) -> int:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        # Whether a driver refuses this is not written: nobody should have to know.
+        return handle
 
     def nvmlSystemGetDriverVersion(self) -> str:
         return "570.86.15"
