@@ -38,6 +38,9 @@ LOST_RANK, LOST_SNR = 0.5, 1.25
 rank counts only with a signal above this."""
 NEGLIGIBLE = 0.01
 """A spread of the error that matters to nobody: the figures that a run quotes are hardly surer."""
+USELESS = 0.25
+"""A spread of the error with which nobody can choose: kernels as fast as each other hardly differ by more in
+what they draw. Where latencies differ, which are measured, energies rank well with any power."""
 INFORMATION = 0.3
 """The part of the metered kernels chosen to learn from, not because they look good."""
 
@@ -92,8 +95,8 @@ def _whole(owed: float) -> int:
 def faithful(predicted: Array, measured: Array) -> bool | None:
     """Whether predictions were true to what was measured; None where neither can be said."""
     rank, snr = spearman(predicted, measured) or 0.0, signal_to_noise(predicted, measured)
-    ranks = rank >= FAITHFUL_RANK and snr >= LOST_SNR
-    if ranks or snr >= FAITHFUL_SNR or error_spread(predicted, measured) <= NEGLIGIBLE:
+    ranks, error = rank >= FAITHFUL_RANK and snr >= LOST_SNR, error_spread(predicted, measured)
+    if error <= NEGLIGIBLE or (error <= USELESS and (ranks or snr >= FAITHFUL_SNR)):
         return True
     return False if rank < LOST_RANK and snr < LOST_SNR else None
 

@@ -86,6 +86,16 @@ def test_an_error_that_nobody_could_see_is_faithful() -> None:
     assert faithful(predicted, measured)
 
 
+def test_latencies_that_differ_do_not_make_a_model_of_power_faithful() -> None:
+    """Energy is power x latency, and the latency is measured: it ranks well with any power."""
+    random = np.random.default_rng(0)
+    seconds, luck = np.exp(random.normal(0, 1.0, 400)), np.exp(random.normal(0, 0.5, 400))
+    predicted, measured = seconds * 100.0, seconds * 100.0 * luck
+    assert signal_to_noise(predicted, measured) > 2
+    assert faithful(predicted, measured) is None
+    assert faithful(predicted, predicted * luck**0.3)
+
+
 def test_predicting_the_mean_is_no_signal() -> None:
     """A raw signal-to-noise ratio would be flattered by values far from zero."""
     measured = 100 + _figures(0)
