@@ -40,7 +40,8 @@ NEGLIGIBLE = 0.01
 """A spread of the error that matters to nobody: the figures that a run quotes are hardly surer."""
 USELESS = 0.25
 """A spread of the error with which nobody can choose: kernels as fast as each other hardly differ by more in
-what they draw. Where latencies differ, which are measured, energies rank well with any power."""
+what they draw. Ranks do not tell: where latencies differ, which are measured, energies rank well with any
+power."""
 INFORMATION = 0.3
 """The part of the metered kernels chosen to learn from, not because they look good."""
 
@@ -95,10 +96,12 @@ def _whole(owed: float) -> int:
 def faithful(predicted: Array, measured: Array) -> bool | None:
     """Whether predictions were true to what was measured; None where neither can be said."""
     rank, snr = spearman(predicted, measured) or 0.0, signal_to_noise(predicted, measured)
-    ranks, error = rank >= FAITHFUL_RANK and snr >= LOST_SNR, error_spread(predicted, measured)
-    if error <= NEGLIGIBLE or (error <= USELESS and (ranks or snr >= FAITHFUL_SNR)):
+    error = error_spread(predicted, measured)
+    if error <= NEGLIGIBLE:
         return True
-    return False if rank < LOST_RANK and snr < LOST_SNR else None
+    if error > USELESS or (rank < LOST_RANK and snr < LOST_SNR):
+        return False
+    return True if snr >= FAITHFUL_SNR or (rank >= FAITHFUL_RANK and snr >= LOST_SNR) else None
 
 
 def signal_to_noise(predicted: Array, measured: Array) -> float:
