@@ -19,9 +19,9 @@ from benchmarks.gpu.items import Item
 from ekc.codegen import nvrtc
 from ekc.devices import meter
 from ekc.devices.base import Conditions, Device, Metering, Timing
-from ekc.devices.cuda.median import interval, median, relative_width
+from ekc.devices.cuda.median import interval, median
 from ekc.devices.cuda.messages import Rules
-from ekc.devices.cuda.timing import SAMPLE_S, WARM_UP_S
+from ekc.devices.cuda.timing import SAMPLE_S, WARM_UP_S, enough
 from ekc.devices.meter import Calls
 from ekc.devices.nvml.board import NvmlBoard
 from ekc.devices.nvml.sensors import Sensors
@@ -75,18 +75,11 @@ class GraphContender:
 
     def time(self, turn: int) -> Timing:
         """Median of the graphs; every measurement is fresh, whatever its turn."""
-        rules, began = Rules(), time.monotonic()
+        began = time.monotonic()
         (look,) = self._samples(1)
         for _ in range(round(WARM_UP_S / (look * self._machine.calls))):
             self._machine.replay()
-        samples: list[float] = []
-        wanted = rules.fewest
-        while True:
-            samples += self._samples(wanted - len(samples))
-            done = len(samples) >= rules.most or time.monotonic() - began >= rules.seconds
-            if done or relative_width(samples) <= rules.width:
-                break
-            wanted = min(2 * len(samples), rules.most)
+        samples = enough(self._samples, Rules(), lambda: time.monotonic() - began)
         method = f"graph replay, {self._machine.calls} calls a sample"
         span, count = interval(samples), len(samples)
         return Timing(median(samples), span, count, self._conditions(), method, tuple(samples))

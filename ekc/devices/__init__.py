@@ -49,7 +49,7 @@ def _simulated(target: str) -> Device:
     name, at, how = target.partition("@")
     spec = specs.get(name)
     if spec is None:
-        raise DeviceError(_unknown(name, specs.names()))
+        raise DeviceError(_unknown(target, specs.names()))
     if at and how != PLAIN:
         raise DeviceError(f"unknown device {target!r}: choose {name} or {name}@{PLAIN}")
     return SimulatedDevice(spec, residual=not at)
@@ -73,7 +73,9 @@ def _cuda(target: str) -> Device:
 
 
 def _unknown(target: str, names: tuple[str, ...]) -> str:
-    close = difflib.get_close_matches(target.lower(), ("auto", "cuda:0", *names), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(
+        target.partition("@")[0].lower(), ("auto", "cuda:0", *names), n=1, cutoff=0.5
+    )
     hint = f"; did you mean {close[0]!r}?" if close else ""
     choices = f"auto, cuda:N, recorded:FILE, or simulated {', '.join(names)}"
     return f"unknown device {target!r}: choose {choices}{hint}"

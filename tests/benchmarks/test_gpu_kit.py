@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu import trace_file, versus
-from benchmarks.gpu.__main__ import PARTS, main
+from benchmarks.gpu.__main__ import INTERRUPTED, PARTS, main
 from benchmarks.gpu.budget import RESERVE, Budget
 from benchmarks.gpu.contenders import ratio
 from benchmarks.gpu.folder import FILES, MOST_BYTES, Folder
@@ -221,6 +222,22 @@ def test_the_report_says_that_a_part_was_cut_short(
     _instead(monkeypatch, "check", cut)
     assert main(["check", "--dry-run", "--out", str(tmp_path)]) == 0
     assert "cut short: there was no time for the rest" in capsys.readouterr().out
+
+
+def test_who_ends_it_from_outside_gets_a_report(tmp_path: Path) -> None:
+    run = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.gpu", "check", "--dry-run", "--out", str(tmp_path)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    rows = tmp_path / "rows.jsonl"
+    while run.poll() is None and not (rows.exists() and '"check"' in rows.read_text()):
+        time.sleep(0.05)
+    run.terminate()
+    run.communicate(timeout=120)
+    assert run.returncode == INTERRUPTED
+    assert "check: " in (tmp_path / "report.txt").read_text()
 
 
 def test_no_part_is_begun_for_which_too_little_is_left(

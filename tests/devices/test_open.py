@@ -53,7 +53,16 @@ def test_cuda_is_refused_in_one_line(
     assert "\n" not in message
 
 
-@pytest.mark.parametrize(("target", "near"), [("a10", "a100"), ("H200", "h200"), ("rtx_4090", "rtx4090")])
+@pytest.mark.parametrize(
+    ("target", "near"),
+    [
+        ("a10", "a100"),
+        ("H200", "h200"),
+        ("rtx_4090", "rtx4090"),
+        ("a10@no-residual", "a100"),
+        ("auto@no-residual", "auto"),
+    ],
+)
 def test_a_slip_of_the_pen_is_told(target: str, near: str) -> None:
     with pytest.raises(DeviceError, match=f"did you mean '{near}'") as refused:
         devices.open(target)

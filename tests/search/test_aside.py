@@ -26,7 +26,7 @@ from tests.search.test_power import PEAKS
 
 
 @pytest.fixture(autouse=True)
-def _twocores(monkeypatch: pytest.MonkeyPatch) -> None:
+def _two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "cores", lambda: 2)
 
 

@@ -56,6 +56,19 @@ class Unit:
         return max(1, round(seconds / (self.calls * self.call_s)))
 
 
+def enough(take: Callable[[int], list[float]], rules: Rules, passed: Callable[[], float]) -> list[float]:
+    """Rounds of samples, each as long as all before, until the interval of the median is narrow. `take` gives
+    about so many; `passed` tells the seconds since it all began."""
+    samples: list[float] = []
+    wanted = rules.fewest
+    while True:
+        samples += take(wanted - len(samples))
+        done = len(samples) >= rules.most or passed() >= rules.seconds
+        if done or relative_width(samples) <= rules.width:
+            return samples
+        wanted = min(2 * len(samples), rules.most)
+
+
 class Timer:
     """Times what stands on a stage."""
 
@@ -65,19 +78,16 @@ class Timer:
         self._flush_room: int | None = None
 
     def time(self, rules: Rules) -> Samples:
-        """Rounds of samples, each as long as all before, until the interval of the median is narrow."""
+        """What stands there, by these rules."""
         began = self._now()
         with self.unit(rules.cold) as unit:
             repeats = 1 if rules.cold else unit.repeats(SAMPLE_S)
             self._warm_up(unit)
-            samples: list[float] = []
-            wanted = rules.fewest
-            while True:
-                samples += self._round(unit, repeats, wanted - len(samples), rules)
-                done = len(samples) >= rules.most or self._now() - began >= rules.seconds
-                if done or relative_width(samples) <= rules.width:
-                    break
-                wanted = min(2 * len(samples), rules.most)
+
+            def take(most: int) -> list[float]:
+                return self._round(unit, repeats, most, rules)
+
+            samples = enough(take, rules, lambda: self._now() - began)
         return Samples(tuple(samples), unit.method, repeats * unit.calls)
 
     @contextmanager
