@@ -1,18 +1,20 @@
-"""When a difference between two kernels counts.
+"""How sure a mean of several measurements is, and when a difference between two kernels counts.
 
 Measured in turn (A B, then B A, and so on), so that what drifts slowly falls on both alike: each pair gives
-one ratio. Two things say how sure their mean is: the scatter of the ratios, which holds all that changes
-between measurements, and the intervals of the measurements themselves, which hold what is left within a
-window. A few ratios may agree by luck, so the larger of the two counts.
+one ratio. Two things say how sure a mean is, of ratios or of figures: their scatter, which holds all that
+changes between measurements, and the intervals of the measurements themselves, which hold what is left within
+a window. A few may agree by luck, so the larger of the two counts.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ekc.devices.base import Interval
 from ekc.devices.interval import NORMAL_95, student_t
@@ -54,14 +56,32 @@ def difference(one: Sequence[Measured], other: Sequence[Measured]) -> Difference
     """
     if len(one) != len(other) or not one:
         raise InvalidInput(f"a difference needs pairs of measurements: there are {len(one)} and {len(other)}")
-    ratios = np.log([a.value / b.value for a, b in zip(one, other, strict=True)])
-    within = sum(_relative(a) ** 2 + _relative(b) ** 2 for a, b in zip(one, other, strict=True))
-    half = NORMAL_95 * math.sqrt(within) / len(ratios)
-    if len(ratios) > 1:
-        scatter = float(np.std(ratios, ddof=1)) / math.sqrt(len(ratios))
-        half = max(half, student_t(len(ratios) - 1) * scatter)
+    pairs = list(zip(one, other, strict=True))
+    ratios = np.log([a.value / b.value for a, b in pairs])
     mean = float(np.mean(ratios))
+    half = _half(ratios, sum(_relative(a) ** 2 + _relative(b) ** 2 for a, b in pairs))
     return Difference(math.exp(mean), Interval(math.exp(mean - half), math.exp(mean + half)), len(ratios))
+
+
+def interval_of_mean(measured: Sequence[Measured]) -> Interval | None:
+    """Where the mean of independent measurements of one figure lies, 95 %; None of none. Of a single one it
+    is the interval of its own window: what changes between windows shows in no less than two."""
+    if not measured:
+        return None
+    mean = statistics.fmean(m.value for m in measured)
+    shares = np.array([m.value / mean for m in measured])
+    half = mean * _half(shares, sum((_relative(m) * m.value / mean) ** 2 for m in measured))
+    centre = statistics.fmean((m.interval.low + m.interval.high) / 2 for m in measured)
+    return Interval(centre - half, centre + half)
+
+
+def _half(values: NDArray[np.float64], within: float) -> float:
+    """Half the interval of the mean of some values, the sum of whose own variances is `within`."""
+    number = len(values)
+    half = NORMAL_95 * math.sqrt(within) / number
+    if number > 1:
+        half = max(half, student_t(number - 1) * float(np.std(values, ddof=1)) / math.sqrt(number))
+    return half
 
 
 def _relative(measured: Measured) -> float:

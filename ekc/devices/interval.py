@@ -67,7 +67,7 @@ def _weights(number: int) -> Array:
 
 def student_t(freedom: int) -> float:
     """97.5 % quantile of Student's t: exact for 1 and 2 degrees of freedom, else the Cornish-Fisher series
-    about the normal one (Abramowitz and Stegun 26.7.5): three digits at 3, four from 5 on."""
+    about the normal one (Abramowitz and Stegun 26.7.5): 0.12 % low at 3, within 0.03 % from 4 on."""
     if freedom <= 2:
         return (12.7062, 4.30265)[freedom - 1]
     z = NORMAL_95
@@ -76,4 +76,5 @@ def student_t(freedom: int) -> float:
         + (z**3 + z) / (4 * freedom)
         + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
         + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
+        + (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / (92160 * freedom**4)
     )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.base import Counts, Device, Interval, Metering, Timing
-from ekc.devices.difference import Measured
+from ekc.devices.difference import Measured, interval_of_mean
 from ekc.ir.limits import Limits
 from ekc.ir.schedule import Schedule
 from ekc.search.preparing import compile_text, prepare
@@ -35,6 +35,8 @@ class Candidate:
     timings: list[Timing] = field(default_factory=list)
     meterings: list[Metering] = field(default_factory=list)
     checked: str = ""
+    in_turn: bool = False
+    """Whether its meterings took turns with those of the other finalists."""
     _job: Future[tuple[CompiledKernel, Any]] | None = None
     _learner: Counts | None = None
     _target: tuple[str, Limits] = ("sm_80", Limits())
@@ -77,7 +79,7 @@ class Candidate:
     @property
     def latency_interval_s(self) -> Interval | None:
         """Where that mean lies; None before it was timed."""
-        return _mean_interval([t.interval_s for t in self.timings])
+        return interval_of_mean([Measured(t.latency_s, t.interval_s) for t in self.timings])
 
     @property
     def metered(self) -> bool:
@@ -105,6 +107,7 @@ class Candidate:
             if self.timings
             else None
         )
+        energies = tuple(Measured(m.energy_j, m.energy_interval_j) for m in self.meterings)
         return Trial(
             schedule=self.schedule,
             structure=self.structure,
@@ -113,8 +116,9 @@ class Candidate:
             latency_interval_s=self.latency_interval_s,
             power_w=_finite(self.power_w),
             energy_j=_finite(self.energy_j) if self.timings else None,
-            energy_interval_j=_mean_interval([m.energy_interval_j for m in self.meterings]),
-            energies_j=tuple(Measured(m.energy_j, m.energy_interval_j) for m in self.meterings),
+            energy_interval_j=interval_of_mean(energies),
+            energies_j=energies,
+            in_turn=self.in_turn,
             metered=self.metered,
             notes=tuple(dict.fromkeys(note for m in self.meterings for note in m.notes)),
             clock_mhz=last.clock_mhz if last else None,
@@ -126,12 +130,3 @@ class Candidate:
 
 def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
-
-
-def _mean_interval(intervals: list[Interval]) -> Interval | None:
-    """The interval of a mean of independent measurements: centres averaged, widths shrunk by root n."""
-    if not intervals:
-        return None
-    centre = statistics.fmean((i.low + i.high) / 2 for i in intervals)
-    half = float(np.sqrt(sum(((i.high - i.low) / 2) ** 2 for i in intervals))) / len(intervals)
-    return Interval(centre - half, centre + half)

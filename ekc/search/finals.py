@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
 
 from ekc.devices.base import Metering
 from ekc.devices.gate import judged
@@ -21,6 +23,9 @@ from ekc.search.choice import by_speed, rank, winners
 from ekc.search.measuring import FINAL_WINDOW_S, Bench, Failure
 
 FINALISTS = 4
+"""By the objective."""
+FASTEST = 2
+"""By latency, where they are not among those."""
 REPEATS = 3
 REFUSED = (WRONG, UNSAFE)
 """How the verdict on a kernel begins that may not win."""
@@ -28,6 +33,8 @@ UNCHECKED = "unchecked"
 """How the status of a kernel begins that could not be executed; it may not win either."""
 FIRST_DRAW = 1
 """Draw 0 was the first look; the finals are draws of their own."""
+PAUSE = timedelta(seconds=60)
+"""Between two meterings, beyond which they were not taken in turn: one takes some 7 s."""
 
 
 @dataclass
@@ -46,11 +53,16 @@ class Finals:
         finalists = self.pick(candidates)
         for c in finalists:
             c.timings, c.meterings = c.timings[:1], c.meterings[:1]
+        turns: list[tuple[Candidate, int]] = []
         for repeat in range(REPEATS):
             if repeat and not measure():
                 break
             for c in finalists[:: -1 if repeat % 2 else 1]:
                 self._again(c, FIRST_DRAW + repeat, repeat == 0, self._needs_energy or measure())
+                turns.append((c, FIRST_DRAW + repeat))
+        in_turn = _in_turn([self.bench.metered_at(c.schedule, FINAL_WINDOW_S, draw) for c, draw in turns])
+        for c in finalists:
+            c.in_turn = in_turn
         return [c for c in finalists if c.ok and (c.metered or not self._needs_energy)]
 
     @property
@@ -60,7 +72,7 @@ class Finals:
 
     def pick(self, candidates: list[Candidate]) -> list[Candidate]:
         """The fastest that are right, and among those near them the best by the objective."""
-        fast = self.right(by_speed(candidates), 2)
+        fast = self.right(by_speed(candidates), FASTEST)
         if not fast:
             return []
         limit = fast[0].latency_s * (1 + self.max_slowdown)
@@ -137,3 +149,11 @@ class Finals:
     def winners(self, finalists: list[Candidate]) -> tuple[Candidate, Candidate]:
         """(best by the objective within the slowdown, fastest)."""
         return winners(finalists, self.objective, self.max_slowdown)
+
+
+def _in_turn(times: list[datetime | None]) -> bool:
+    """Whether meterings were taken one after another in this order. Some may be on file since another run
+    had the same finalist: what drifted in between would count as a difference between kernels."""
+    known = [t for t in times if t is not None]
+    steps = [later - sooner for sooner, later in pairwise(known)]
+    return len(known) == len(times) and all(timedelta(0) <= step <= PAUSE for step in steps)

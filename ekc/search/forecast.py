@@ -15,12 +15,13 @@ from ekc.devices.base import Device
 from ekc.errors import EkcError
 from ekc.ir.schedule import Schedule
 from ekc.search.breeding import GENERATIONS
-from ekc.search.finals import FINALISTS, REPEATS
+from ekc.search.finals import FASTEST, FINALISTS, REPEATS
 from ekc.search.measuring import FINAL_WINDOW_S, LABEL_WINDOW_S
-from ekc.search.metering import FLOOR, START
+from ekc.search.metering import BEGIN, FLOOR, START
 from ekc.search.options import Wish
 from ekc.search.population import Population
 from ekc.search.rounds import population_size, round_size
+from ekc.search.run import CLOCKS_TRIED
 from ekc.search.space import Space
 from ekc.search.spent import metering_seconds
 
@@ -77,7 +78,7 @@ def forecast(space: Space, device: Device, wish: Wish) -> Forecast:
         compile_s=compile_s,
         seconds=wish.trials * (compile_s / (os.cpu_count() or 1) + device_s) + breeding_s,
         budget_s=wish.time_budget_s,
-        metering_s=_metering_seconds(wish),
+        metering_s=_metering_seconds(wish, device),
         simulated=device.label if device.simulated else "",
         may_stop=wish.calls is not None,
     )
@@ -118,13 +119,17 @@ def _rounds(trials: int) -> int:
     return number
 
 
-def _metering_seconds(wish: Wish) -> tuple[float, float]:
-    """From the least share of the trials metered to the one that a run begins with, and the finals."""
-    final = (1 + REPEATS * FINALISTS) * metering_seconds(FINAL_WINDOW_S)
-    label = wish.trials * metering_seconds(LABEL_WINDOW_S)
+def _metering_seconds(wish: Wish, device: Device) -> tuple[float, float]:
+    """From the least share of the trials metered to the one that a run begins with; the baseline, the finals
+    and the line over clocks are in both."""
+    clocks = min(CLOCKS_TRIED, len(device.clocks().mhz)) if wish.search_clocks else 0
+    final = metering_seconds(FINAL_WINDOW_S)
+    least, most = ((1 + REPEATS * n + clocks) * final for n in (FINALISTS, FINALISTS + FASTEST))
     if wish.objective == "latency":
-        return final, final
-    return final + FLOOR * label, final + START * label
+        return least, most
+    few, many = (max(BEGIN, share * wish.trials) for share in (FLOOR, START))
+    label = metering_seconds(LABEL_WINDOW_S)
+    return least + few * label, most + many * label
 
 
 def _time(seconds: float) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, ClassVar
 
 from ekc.codegen.compiled import CompiledKernel
@@ -131,6 +132,11 @@ class Bench:
             return self.fail(schedule, f"device: {problem}")
         self._file("metering", key, schedule, plain(metering))
         return metering
+
+    def metered_at(self, schedule: Schedule, seconds: float, draw: int) -> datetime | None:
+        """When this metering was filed; None where nobody knows, as of a recording."""
+        row = self.store.find("metering", self._key(schedule, draw, seconds))
+        return datetime.fromisoformat(row.created) if row is not None else None
 
     def fail(self, schedule: Schedule, status: str) -> Failure:
         """File why a schedule has no figures."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -26,6 +27,8 @@ class Wish:
     calls: float | None = None
     """How often the kernel is expected to be called: a round must pay for itself in so many calls.
     None: all trials are used, whatever they bring."""
+    asked_s: float = field(default_factory=time.monotonic, compare=False)
+    """When: the seconds of the run and its time budget count from here, what is prepared included."""
 
 
 def check_start(op: Operator, start: Sequence[Schedule]) -> None:

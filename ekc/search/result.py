@@ -38,7 +38,9 @@ class Trial:
     """Measured where `metered`, predicted otherwise."""
     energy_interval_j: Interval | None = None
     energies_j: tuple[Measured, ...] = ()
-    """Each metering, in the order in which finalists were metered in turn."""
+    """Each metering, in the order in which they were asked for."""
+    in_turn: bool = False
+    """Whether the finalists took turns at the meter, so that `energies_j` of two of them are pairs."""
     metered: bool = False
     notes: tuple[str, ...] = ()
     """What the meter had to say of its figures, each once."""
@@ -66,6 +68,7 @@ class Trial:
             "energy_j": self.energy_j,
             "energy_interval_j": _pair(self.energy_interval_j),
             "energies_j": [[m.value, m.interval.low, m.interval.high] for m in self.energies_j],
+            "in_turn": self.in_turn,
             "metered": self.metered,
             "notes": list(self.notes),
             "clock_mhz": self.clock_mhz,

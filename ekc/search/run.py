@@ -56,6 +56,7 @@ class Run:
         self.paying = None if wish.calls is None else WhilePaying(self.task, wish.calls)
         self.rounds = Rounds(self.breeder, self.paying or self.task, wish.trials)
         self.interrupted = False
+        self.clock_front: list[Trial] = []
         self.clocks_note = ""
 
     def run(self, start: Sequence[Schedule]) -> TuningResult:
@@ -63,7 +64,6 @@ class Run:
         baseline = self.task.candidate(naive(self.op), "naive", 0)
         finals = Finals(self.op, self.bench, self.wish.objective, self.wish.max_slowdown)
         finalists: list[Candidate] = []
-        clock_front: tuple[Trial, ...] = ()
         try:
             self._baseline(baseline)
             self.rounds.run(self.task.given(start))
@@ -71,7 +71,7 @@ class Run:
             # The naive schedule too: where a search finds nothing better, that is what wins.
             finalists = finals.run([*self.task.candidates, baseline], self.task.on_time)
             if self.wish.search_clocks and finalists:
-                clock_front = self._over_clocks(finals.winners(finalists)[0])
+                self._over_clocks(finals.winners(finalists)[0])
         except KeyboardInterrupt:
             if not self.task.working:
                 raise
@@ -81,7 +81,7 @@ class Run:
         if not working or not self.task.working:
             raise NothingLegal(self._why_nothing())
         best, fastest = finals.winners(working)
-        return self._result(best, fastest, baseline, clock_front)
+        return self._result(best, fastest, baseline)
 
     def _baseline(self, baseline: Candidate) -> None:
         timing = self.bench.time(baseline.schedule, lambda: baseline.kernel)
@@ -89,7 +89,7 @@ class Run:
             baseline.status = timing.status
             return
         baseline.timings.append(timing)
-        metering = self.bench.meter(baseline.schedule, lambda: baseline.kernel, FINAL_WINDOW_S, 1)
+        metering = self.bench.meter(baseline.schedule, lambda: baseline.kernel, FINAL_WINDOW_S)
         if not isinstance(metering, Failure):
             baseline.meterings.append(metering)
 
@@ -102,21 +102,19 @@ class Run:
             return f"time budget of {self.wish.time_budget_s:g} s used"
         return self.rounds.stopped or (self.paying.stopped if self.paying else "")
 
-    def _over_clocks(self, best: Candidate) -> tuple[Trial, ...]:
+    def _over_clocks(self, best: Candidate) -> None:
         """The best schedule metered at other clocks: the front over clocks, a line of its own. That a device
         lets nobody set them is an ordinary answer, told in the summary."""
         clocks = self.device.clocks()
         if not clocks.mhz:
             self.clocks_note = f"not searched: {clocks.reason}"
-            return ()
+            return
         picks = sorted({clocks.mhz[int(i)] for i in np.linspace(0, len(clocks.mhz) - 1, CLOCKS_TRIED)})
-        trials = []
         for mhz in picks:
             if not self.task.on_time():
                 break
             trial = self._at_clock(best, mhz)
-            trials += [trial] if trial is not None else []
-        return tuple(trials)
+            self.clock_front += [trial] if trial is not None else []
 
     def _at_clock(self, best: Candidate, mhz: int) -> Trial | None:
         """None where the device failed; why is on file, and the first time in the summary."""
@@ -135,9 +133,7 @@ class Run:
         c.timings, c.meterings = [timing], [metering]  # type: ignore[list-item]
         return c.trial()
 
-    def _result(
-        self, best: Candidate, fastest: Candidate, baseline: Candidate, clock_front: tuple[Trial, ...]
-    ) -> TuningResult:
+    def _result(self, best: Candidate, fastest: Candidate, baseline: Candidate) -> TuningResult:
         peaks = self.device.peaks
         compute_s = self.op.flops / peaks.flops_by_type[arithmetic_of(self.op)]
         memory_s = self.op.min_bytes / peaks.dram_bytes_per_s
@@ -160,7 +156,7 @@ class Run:
             model_cards=tuple(self.task.learner.cards),
             refusals=dict(self.breeder.refusals),
             bred=self.breeder.repaired,
-            clock_front=clock_front,
+            clock_front=tuple(self.clock_front),
             clocks_note=self.clocks_note,
             stopped=self._stopped,
             spent=replace(self.bench.spent),

@@ -242,7 +242,7 @@ def _evidence(best: Trial, fastest: Trial) -> str:
 
 def _difference(one: Trial, other: Trial) -> Difference | None:
     """From meterings in turn; None where they were not."""
-    if not one.energies_j or len(one.energies_j) != len(other.energies_j):
+    if not (one.in_turn and other.in_turn and len(one.energies_j) == len(other.energies_j)):
         return None
     return difference(one.energies_j, other.energies_j)
 

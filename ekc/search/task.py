@@ -61,7 +61,6 @@ class ScheduleTask:
         self.candidates: list[Candidate] = []
         self.late = False
         self._tried: set[str] = set()
-        self._began = time.monotonic()
         self._unjudged = 0
 
     def given(self, start: Sequence[Schedule]) -> list[Candidate]:
@@ -209,8 +208,8 @@ class ScheduleTask:
 
     @property
     def seconds(self) -> float:
-        """Since the run began."""
-        return time.monotonic() - self._began
+        """Since the run was asked for."""
+        return time.monotonic() - self.wish.asked_s
 
     def _best_so_far(self) -> str:
         working = self.working

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ekc.devices.base import Interval
-from ekc.devices.difference import Difference, Measured, difference
+from ekc.devices.difference import Difference, Measured, difference, interval_of_mean
 from ekc.errors import InvalidInput
 
 NOISE = 0.003
@@ -50,6 +50,31 @@ def test_a_real_difference_of_three_percent_counts_from_three_rounds() -> None:
     random = np.random.default_rng(6)
     found = [in_turn(random, 0.97, 3, drift=0.001) for _ in range(500)]
     assert np.mean([one.counts for one in found]) > 0.9
+
+
+@pytest.mark.parametrize("repeats", [2, 3, 8])
+@pytest.mark.parametrize("between", [0.0, 0.012])
+def test_the_interval_of_a_mean_holds_the_truth_whatever_changes_between_windows(
+    repeats: int, between: float
+) -> None:
+    random = np.random.default_rng(7)
+    held = []
+    for _ in range(4000):
+        spread = float(np.hypot(NOISE, between))
+        found = interval_of_mean(
+            [figure(2.0 * (1 + spread * random.standard_normal())) for _ in range(repeats)]
+        )
+        assert found is not None
+        held.append(found.low <= 2.0 <= found.high)
+    assert np.mean(held) > 0.94  # 95 %, less three standard errors of 4000 draws.
+
+
+def test_the_interval_of_a_mean_of_one_is_that_of_its_window() -> None:
+    one = figure(3.0)
+    found = interval_of_mean([one])
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx((one.interval.low, one.interval.high))
+    assert interval_of_mean([]) is None
 
 
 def test_a_single_pair_never_counts() -> None:

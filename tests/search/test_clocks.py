@@ -12,6 +12,7 @@ from ekc.devices.base import Clocks, Metering
 from ekc.devices.simulated import SimulatedDevice
 from ekc.devices.specs import get
 from ekc.errors import ActuatorError
+from ekc.search.result import INTERRUPTED
 from tests.search.runs import tune
 
 REFUSED = "setting the SM clock of GPU 0 (Scripted GPU): Insufficient Permissions"
@@ -51,6 +52,29 @@ def at_once(device: SimulatedDevice) -> SimulatedDevice:
 
 def when_metered(device: SimulatedDevice) -> SimulatedDevice:
     return Unmetered(get("a100"), int(device.clocks().current_mhz))
+
+
+class Stopped(SimulatedDevice):
+    """Ctrl-C comes while the n-th clock is set."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__(get("a100"))
+        self._at, self.asked = at, 0
+
+    def at_clock(self, mhz: int) -> SimulatedDevice:
+        self.asked += 1
+        if self.asked == self._at:
+            raise KeyboardInterrupt
+        return super().at_clock(mhz)
+
+
+def test_ctrl_c_leaves_the_clocks_that_were_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = tune(clocks="search").clock_front
+    monkeypatch.setattr(devices, "open", lambda target="auto": Stopped(6))
+    result = tune(clocks="search")
+    assert result.stopped == INTERRUPTED
+    assert result.clock_front == whole[:5]
+    assert len(whole) == 8
 
 
 def test_clocks_that_nobody_lets_us_set(monkeypatch: pytest.MonkeyPatch) -> None:

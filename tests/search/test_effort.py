@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,6 +17,7 @@ from ekc.devices.base import Metering
 from ekc.devices.simulated import SimulatedDevice
 from ekc.errors import DeviceError, InvalidInput
 from ekc.search import forecast as forecasts
+from ekc.search import tuner
 from ekc.search.effort import EFFORTS, Effort
 from ekc.search.forecast import forecast
 from ekc.search.options import Wish
@@ -95,7 +97,7 @@ def test_a_forecast_counts_rounds_and_windows() -> None:
     assert done == told.trials == 64
     assert 0 < told.compile_s < told.seconds
     least, most = told.metering_s
-    assert 0 < least < most < 64 * 2.5 + 13 * 6.5 + 1
+    assert 0 < least < most < 64 * 2.5 + 19 * 6.5 + 1
     text = str(told)
     assert text.startswith("64 trials in ")
     assert "of virtual time (a100 (simulated))" in text
@@ -103,6 +105,17 @@ def test_a_forecast_counts_rounds_and_windows() -> None:
     assert "allowed" not in text
     assert "about 90 s here, of which 30 s are allowed; " in str(replace(told, seconds=90, budget_s=30))
     assert "allowed" not in str(replace(told, seconds=90, budget_s=100))
+
+
+@pytest.mark.parametrize("clocks", ["fixed", "search"])
+@pytest.mark.parametrize(("trials", "seed"), [(4, 0), (9, 0), (9, 1), (9, 2)])
+def test_the_meter_takes_no_longer_than_was_told(clocks: str, trials: int, seed: int) -> None:
+    device = devices.open("a100")
+    wish = Wish(trials, "energy", 0.05, clocks == "search", seed, None)
+    least, most = forecast(Space(MV, device.limits), device, wish).metering_s
+    took = tune(trials=trials, seed=seed, clocks=clocks).spent.metering_s
+    assert took <= most
+    assert took > least - 3 * 3 * 6.5, "fewer finalists only"
 
 
 def test_what_a_gpu_needs_to_start_is_not_counted_for_every_trial(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,6 +135,18 @@ def test_the_forecast_is_told_on_stderr_before_the_bar(capsys: pytest.CaptureFix
     assert out == ""
     assert err.index(f"{TRIALS} trials in ") < err.index(f"{TRIALS}/{TRIALS}")
     assert winner(told) == winner(quiet), "looking ahead leaves the random stream alone"
+
+
+def test_a_time_budget_counts_from_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*asked: object) -> str:
+        time.sleep(1.0)
+        return ""
+
+    monkeypatch.setattr(tuner, "forecast", slow)
+    result = tune(progress=True, time_budget_s=1.0)
+    assert result.seconds > 1.0
+    assert result.trial_count == 1
+    assert result.stopped == "time budget of 1 s used"
 
 
 @pytest.mark.parametrize("bad", ["quik", "", 3])

@@ -113,28 +113,39 @@ def test_a_run_counts_what_its_measurements_took(result: TuningResult) -> None:
     assert idle < spent.joules < cap
 
 
-def in_turn(*joules: float) -> tuple[Measured, ...]:
+def figures(*joules: float) -> tuple[Measured, ...]:
     return tuple(Measured(x, Interval(0.998 * x, 1.002 * x)) for x in joules)
+
+
+def beside(
+    result: TuningResult, best: tuple[Measured, ...], fastest: tuple[Measured, ...], apart: str = ""
+) -> str:
+    """The summary of a run whose best and fastest differ, one of them metered `apart`."""
+    one = replace(result.best, energies_j=best, in_turn=apart != "best")
+    other = replace(result.fastest, schedule=result.baseline.schedule, energies_j=fastest)
+    told = replace(result, best=one, fastest=replace(other, in_turn=apart != "fastest"))
+    return " ".join(told.summary().split())
 
 
 @pytest.mark.parametrize(
     ("best", "fastest", "words"),
     [
-        (in_turn(0.95, 0.951, 0.949), in_turn(1.0, 1.001, 0.999), "a difference: -5.0 % (-5"),
-        (in_turn(0.99, 1.02, 0.97), in_turn(1.0, 1.0, 1.0), "no difference is shown: -0.7 % ("),
-        (in_turn(0.9), in_turn(1.0), "no difference is shown: -10.0 % ("),
-        (in_turn(0.9, 0.9), in_turn(1.0), "not metered in turn, so no difference is shown"),
+        (figures(0.95, 0.951, 0.949), figures(1.0, 1.001, 0.999), "a difference: -5.0 % (-5"),
+        (figures(0.99, 1.02, 0.97), figures(1.0, 1.0, 1.0), "no difference is shown: -0.7 % ("),
+        (figures(0.9), figures(1.0), "no difference is shown: -10.0 % ("),
+        (figures(0.9, 0.9), figures(1.0), "not metered in turn, so no difference is shown"),
     ],
 )
 def test_a_saving_counts_by_what_was_metered_in_turn(
     result: TuningResult, best: tuple[Measured, ...], fastest: tuple[Measured, ...], words: str
 ) -> None:
-    told = replace(
-        result,
-        best=replace(result.best, energies_j=best),
-        fastest=replace(result.fastest, schedule=result.baseline.schedule, energies_j=fastest),
-    )
-    assert words in " ".join(told.summary().split())
+    assert words in beside(result, best, fastest)
+
+
+@pytest.mark.parametrize("apart", ["best", "fastest"])
+def test_what_was_metered_in_another_run_shows_no_difference(result: TuningResult, apart: str) -> None:
+    told = beside(result, figures(0.95, 0.951, 0.949), figures(1.0, 1.001, 0.999), apart)
+    assert "not metered in turn, so no difference is shown" in told
 
 
 def test_what_the_meter_had_to_say_is_in_the_summary(result: TuningResult) -> None:
