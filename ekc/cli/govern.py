@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ekc.cli.output import log, say
+from ekc.cli.status import BAD_INPUT
 from ekc.errors import ActuatorError, InvalidInput
 
 if TYPE_CHECKING:
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from ekc.governor.live.beside import End
     from ekc.governor.live.book import Book
     from ekc.governor.policy import Policy
-
-BAD_INPUT = 2
 
 
 @click.command(context_settings={"allow_interspersed_args": False})

@@ -12,6 +12,7 @@ import click
 from ekc.cli.operators import NEGATIVES, Request, operator_arguments
 from ekc.cli.output import OUT, json_option, say, say_json, writable, wrote
 from ekc.cli.sources import target_option
+from ekc.cli.status import status_of
 from ekc.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -132,6 +133,8 @@ def tune(request: Request, layers: Path | None, out: Path, as_json: bool, **opti
       ekc tune conv2d --n 1 --c 64 --h 56 --w 56 --out-channels 64 --kernel 3 --padding 1
       ekc tune einsum 'bmk,bkn->bmn' 8x64x32 8x32x64
       ekc tune --layers examples/layers.toml
+
+    Ctrl-C ends the search with the best so far; the status then is 130.
     """
     chosen = Options(**options)  # type: ignore[arg-type]
     if layers is not None:
@@ -149,4 +152,4 @@ def tune(request: Request, layers: Path | None, out: Path, as_json: bool, **opti
         say_json(result.to_json() | {"exported": [str(p) for p in paths]})
     else:
         say(f"{result.summary()}\n\n{wrote(paths)}")
-    return 0
+    return status_of(result)
