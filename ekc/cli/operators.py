@@ -132,8 +132,8 @@ def _epilogue(text: str | None, inputs: tuple[str, ...]) -> dict[str, object]:
     return given | ({"inputs": shapes} if shapes else {})
 
 
-Words = TypeVar("Words", str, None, tuple[str, ...])
-"""What click has of an argument."""
+Words = TypeVar("Words")
+"""What click has of an argument: one word, several, a path, or None."""
 NEGATIVES = {"ignore_unknown_options": True}
 """Context settings that let `-5` through as an extent, to be refused as one."""
 
@@ -217,7 +217,7 @@ def _shape(text: str) -> tuple[int, ...]:
 
 def no_options(context: click.Context, _: click.Parameter, values: Words) -> Words:
     """Options that no one knows arrive among the arguments: say so, and name the nearest."""
-    for value in (values,) if isinstance(values, str) else values or ():
+    for value in map(str, values if isinstance(values, tuple) else (values,)):
         if value.startswith("-") and isinstance(_number(value), str):
             known = [name for p in context.command.params for name in p.opts if name.startswith("--")]
             raise click.NoSuchOption(

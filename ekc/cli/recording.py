@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from ekc.cli.operators import NEGATIVES, Request, operator_arguments
+from ekc.cli.operators import NEGATIVES, Request, no_options, operator_arguments
 from ekc.cli.output import json_option, say, say_json
 from ekc.errors import InvalidInput
 
-FILE = click.argument("file", type=click.Path(path_type=Path))
+FILE = click.argument("file", type=click.Path(path_type=Path), callback=no_options)
 
 
 @click.group()

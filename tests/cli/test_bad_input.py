@@ -110,6 +110,7 @@ def test_operators_and_options(capsys: pytest.CaptureFixture[str], command: str,
         ("explain --recrods x best fastest", "Did you mean --records"),
         ("explain best --recrods x fastest", "Did you mean --records"),
         ("show --tarket a100 matmul 4 4 4", "Did you mean --target"),
+        ("recording t4 --oot x file matmul 4 4 4", "Did you mean --out"),
         ("show matmul 4 4 4 --target zzz", "'zzz'"),
         (
             "export matmul 4 4 4 --objective latency",
