@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from ekc.devices.base import Interval, Metering, Timing
+from ekc.devices.base import Conditions, Interval, Metering, Timing
 from ekc.errors import InvalidInput
 
 ABOVE_0 = ("latency_s", "power_w", "energy_j")
@@ -45,15 +45,15 @@ def _read(kind: type[Fields], data: Mapping[str, Any]) -> Fields:
 
 
 @cache
-def _fields(kind: type) -> tuple[tuple[str, ...], Mapping[str, Any]]:
+def _fields(kind: type[Any]) -> tuple[tuple[str, ...], Mapping[str, Any]]:
     """Which have no default, and the types of all."""
     fields = dataclasses.fields(kind)
     return tuple(f.name for f in fields if f.default is dataclasses.MISSING), get_type_hints(kind)
 
 
 def _value(name: str, kind: Any, value: Any) -> Any:
-    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
-        found = _read(kind, value)  # type: ignore[arg-type]
+    if kind in (Interval, Conditions) and isinstance(value, dict):
+        found = _read(kind, value)
         if isinstance(found, Interval) and not (found.low <= found.high and found.low + found.high > 0):
             raise InvalidInput(f"{name} is {found.low} to {found.high}; it must lie about a number above 0")
         return found
