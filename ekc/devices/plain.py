@@ -7,15 +7,13 @@ import json
 import math
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from ekc.devices.base import Conditions, Interval, Metering, Timing
 from ekc.errors import InvalidInput
 
 ABOVE_0 = ("latency_s", "power_w", "energy_j")
 """Figures that others are divided by, or whose logarithm is taken."""
-
-Fields = TypeVar("Fields")
 
 
 def plain(measurement: Timing | Metering) -> dict[str, Any]:
@@ -27,15 +25,17 @@ def plain(measurement: Timing | Metering) -> dict[str, Any]:
 def read_timing(data: Mapping[str, Any]) -> Timing:
     """The inverse of `plain`. Fields that an earlier ekc did not write have their defaults, those of a newer
     one are left out. Raises `InvalidInput` for what is no timing."""
-    return _read(Timing, data)
+    timing: Timing = _read(Timing, data)
+    return timing
 
 
 def read_metering(data: Mapping[str, Any]) -> Metering:
     """The inverse of `plain`, likewise."""
-    return _read(Metering, data)
+    metering: Metering = _read(Metering, data)
+    return metering
 
 
-def _read(kind: type[Fields], data: Mapping[str, Any]) -> Fields:
+def _read(kind: Any, data: Mapping[str, Any]) -> Any:
     """A dataclass out of its fields by name."""
     needed, types = _fields(kind)
     missing = [name for name in needed if name not in data]
@@ -45,7 +45,7 @@ def _read(kind: type[Fields], data: Mapping[str, Any]) -> Fields:
 
 
 @cache
-def _fields(kind: type[Any]) -> tuple[tuple[str, ...], Mapping[str, Any]]:
+def _fields(kind: Any) -> tuple[tuple[str, ...], Mapping[str, Any]]:
     """Which have no default, and the types of all."""
     fields = dataclasses.fields(kind)
     return tuple(f.name for f in fields if f.default is dataclasses.MISSING), get_type_hints(kind)
