@@ -1,7 +1,7 @@
 """The command `ekc`: its subcommands, and how it ends.
 
 Status 0: done. 1: a check said no, or the reader of our output has left. 2: bad input, told in one
-line. 130: interrupted from the keyboard.
+line. 130: interrupted from the keyboard, also where a search then gave its best so far.
 """
 
 from __future__ import annotations
@@ -16,17 +16,14 @@ from ekc.cli.doctor import doctor
 from ekc.cli.explain import explain
 from ekc.cli.govern import govern
 from ekc.cli.known import best, export
-from ekc.cli.output import log
+from ekc.cli.output import log, one_line
 from ekc.cli.recording import recording
 from ekc.cli.run import run
 from ekc.cli.show import show
+from ekc.cli.status import BAD_INPUT, INTERRUPTED
 from ekc.cli.tune import tune
 from ekc.errors import CompileError, EkcError
 from ekc.version import __version__
-
-BAD_INPUT = 2
-INTERRUPTED = 130
-"""128 and the number of SIGINT, as shells have it."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -52,23 +49,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             problem.show()
             return BAD_INPUT
         except click.ClickException as problem:
-            log(f"ekc: {_one_line(problem.format_message())}{_help(problem)}")
+            log(f"ekc: {one_line(problem.format_message())}{_help(problem)}")
             return BAD_INPUT
         except CompileError as problem:
             # The one error of more lines than one: it shows the line of source.
             log(f"ekc: {problem}")
             return BAD_INPUT
         except EkcError as problem:
-            log(f"ekc: {_one_line(str(problem))}")
+            log(f"ekc: {one_line(str(problem))}")
             return BAD_INPUT
         except click.Abort:
             log("ekc: interrupted")
             return INTERRUPTED
     return status if isinstance(status, int) else 0
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _help(problem: click.ClickException) -> str:
@@ -78,4 +71,4 @@ def _help(problem: click.ClickException) -> str:
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     """A warning as one line, without the place in our own source that raised it."""
-    log(f"ekc: warning: {_one_line(str(message))}")
+    log(f"ekc: warning: {one_line(str(message))}")

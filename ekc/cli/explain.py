@@ -7,32 +7,45 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ekc.cli.operators import NEGATIVES, Request, operator_arguments
+from ekc.cli.given import refuse_unread
+from ekc.cli.operators import NEGATIVES, Request, no_options, operator_arguments
 from ekc.cli.output import json_option, say, say_json
-from ekc.cli.sources import read_schedule, target_option
+from ekc.cli.sources import CHOICE, choice_options, read_schedule, target_option
 from ekc.errors import InvalidInput
 
 if TYPE_CHECKING:
     from ekc.devices.base import Device
     from ekc.ir.schedule import Schedule
+    from ekc.search.best import Rule
     from ekc.search.explain import Explanation
 
 
 @click.command(context_settings=NEGATIVES)
-@click.argument("a")
-@click.argument("b")
+@click.argument("a", callback=no_options)
+@click.argument("b", callback=no_options)
 @operator_arguments
 @click.option("--records", type=click.Path(path_type=Path), help="Where digests, best and fastest are found.")
+@choice_options
 @target_option
 @json_option
-def explain(a: str, b: str, request: Request, records: Path | None, target: str, as_json: bool) -> None:
+def explain(
+    a: str,
+    b: str,
+    request: Request,
+    records: Path | None,
+    objective: str,
+    max_slowdown: float,
+    target: str,
+    as_json: bool,
+) -> None:
     """Where the energy of two schedules differs: cause by cause, or feature by feature.
 
     A simulated device gives its own account, which is exact. A GPU does not tell: there, and for a recording,
     the energy model learns from what was measured, and says how good it is.
 
     A and B are schedule files (.json), or with --records or a recording a digest (its first digits will do)
-    or best or fastest. OPERATOR is needed with best and fastest where the file holds several, and for naive.
+    or best (by --objective) or fastest. OPERATOR is needed with best and fastest where the file holds
+    several, and for naive.
 
     \b
       ekc explain a.json b.json --target a100
@@ -42,20 +55,23 @@ def explain(a: str, b: str, request: Request, records: Path | None, target: str,
       ekc explain fastest best --target recorded:recording.jsonl.gz
     """
     from ekc import devices
+    from ekc.search.best import Rule
     from ekc.search.explain import explain as account
     from ekc.search.explain import tells
 
-    device = devices.open(target)
-    one, other = (_schedule(word, request, records, device) for word in (a, b))
+    device, rule = devices.open(target), Rule(objective, max_slowdown)
+    _check_read((a, b), request, records if tells(device) else None)
+    one, other = (_schedule(word, request, records, device, rule) for word in (a, b))
+    words = (_told(a, rule), _told(b, rule))
     if tells(device):
         exact = account(one, other, device)
-        _say(exact.to_json() if as_json else _text(exact, one, (a, b)), one, other, device)
+        _say(exact.to_json() if as_json else _text(exact, one, words), one, other, device)
         return
     from ekc.cli import explain_learned as learned
     from ekc.search.explain_learned import explain_learned
 
     found = explain_learned(one, other, device, records)
-    told = found.to_json() if as_json else learned.text(found, one, (a, b), device.simulated)
+    told = found.to_json() if as_json else learned.text(found, one, words, device.simulated)
     _say(told, one, other, device)
 
 
@@ -68,7 +84,26 @@ def _say(told: dict[str, Any] | str, one: Schedule, other: Schedule, device: Dev
     say_json(heads | digests | told)
 
 
-def _schedule(word: str, request: Request, records: Path | None, device: Device) -> Schedule:
+def _check_read(words: tuple[str, str], request: Request, records: Path | None) -> None:
+    """Refuse what is given and neither of A and B asks for."""
+    named = {word for word in words if not _is_file(word)}
+    if not request.empty and not named & {"naive", "best", "fastest"}:
+        raise InvalidInput("OPERATOR: A and B say themselves of which they are; leave it out")
+    if records is not None and not named - {"naive"}:
+        raise InvalidInput("--records: neither A nor B is looked for in a file; leave it out")
+    if "best" not in named:
+        refuse_unread(CHOICE, "it says which schedule is the best, and neither A nor B is; leave it out")
+
+
+def _told(word: str, rule: Rule) -> str:
+    return word if word != "best" or _is_file(word) else f"best by {rule.objective}"
+
+
+def _is_file(word: str) -> bool:
+    return word != "naive" and (word.endswith(".json") or Path(word).is_file())
+
+
+def _schedule(word: str, request: Request, records: Path | None, device: Device, rule: Rule) -> Schedule:
     """The schedule that a word on the command line stands for."""
     from ekc.devices.recording import RecordedDevice
     from ekc.search.naive import naive
@@ -78,14 +113,14 @@ def _schedule(word: str, request: Request, records: Path | None, device: Device)
         if request.empty:
             raise InvalidInput("naive: name the operator after A and B, e.g. matmul 512 512 512")
         return naive(request.operator())
-    if word.endswith(".json") or Path(word).is_file():
+    if _is_file(word):
         return read_schedule(Path(word), "")
     op = None if request.empty else request.operator()
     if isinstance(device, RecordedDevice):
-        return named_in_recording(word, device, op)
+        return named_in_recording(word, device, op, rule)
     if records is None:
         raise InvalidInput(f"{word!r} is no schedule file (.json); to name a schedule on file, add --records")
-    return named(word, records, device, op)
+    return named(word, records, device, op, rule)
 
 
 def _text(found: Explanation, one: Schedule, words: tuple[str, str]) -> str:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ekc.cli.given import refuse_unread
 from ekc.cli.output import log, say
+from ekc.cli.status import BAD_INPUT
 from ekc.errors import ActuatorError, InvalidInput
 
 if TYPE_CHECKING:
@@ -17,7 +19,10 @@ if TYPE_CHECKING:
     from ekc.governor.live.book import Book
     from ekc.governor.policy import Policy
 
-BAD_INPUT = 2
+
+FOR_SIMULATE = ("card", "minutes", "seed")
+FOR_GPUS = ("gpus", "each", "actuator", "sm_before", "memory_before", "gpus_of", "steps")
+ALONE = "--restore goes alone; govern with a second command, after it"
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -93,12 +98,15 @@ def govern(
       ekc govern --restore
     """
     asked = [x for x in (command, pid, simulate) if x]
-    if restore and asked:
-        raise InvalidInput("--restore: it goes alone; govern with a second command, after it")
     if restore:
+        refuse_unread({p.name for p in govern.params} - {"restore"}, ALONE)
         return _restore()
     if len(asked) != 1:
         raise InvalidInput("give one thing to govern: -- COMMAND..., --pid N or --simulate KIND")
+    if simulate:
+        refuse_unread(FOR_GPUS, "it is for GPUs, and --simulate has none; leave it out")
+    else:
+        refuse_unread(FOR_SIMULATE, "it is for --simulate KIND; leave it out")
     from ekc.cli.govern_audience import Lines
     from ekc.governor.policy import Policy
 

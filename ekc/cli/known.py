@@ -9,7 +9,7 @@ import click
 
 from ekc.cli.operators import NEGATIVES, Request, operator_arguments
 from ekc.cli.output import OUT, json_option, say, say_json, writable, wrote
-from ekc.cli.sources import Found, Source, schedule_source, target_option
+from ekc.cli.sources import Found, Source, choice_options, schedule_source, target_option
 
 if TYPE_CHECKING:
     from ekc.devices.base import Device
@@ -20,20 +20,24 @@ if TYPE_CHECKING:
 @click.option(
     "--records", type=click.Path(path_type=Path), required=True, help="The record file to look into."
 )
+@choice_options
 @target_option
 @json_option
-def best(request: Request, records: Path, target: str, as_json: bool) -> None:
+def best(
+    request: Request, records: Path, target: str, objective: str, max_slowdown: float, as_json: bool
+) -> None:
     """The best schedule on file for an operator and a device."""
-    import ekc
     from ekc import devices
+    from ekc.search.best import Rule, judged
     from ekc.search.summary import figure, note, rounding, spread, unit_of
     from ekc.search.text_table import text_table
 
-    op, device = request.operator(), devices.open(target)
-    trial = ekc.best(op, records=records, target=target)
+    op, rule, device = request.operator(), Rule(objective, max_slowdown), devices.open(target)
+    trial, _ = rule.winners(judged(op, records, device))
     if as_json:
         say_json(
             {"operator": op.to_json(), "device": {"name": device.name, "simulated": device.simulated}}
+            | vars(rule)
             | trial.to_json()
         )
         return
@@ -45,7 +49,11 @@ def best(request: Request, records: Path, target: str, as_json: bool) -> None:
     )
     title = f"{str(op).splitlines()[0]} on {device.label}: best of {records}"
     say(text_table((f"latency [{latency[1]}]", "power [W]", f"energy [{energy[1]}]"), [row], title, labels=0))
-    notes = [*note("checked", trial.checked or "not executed"), *note("atomics", rounding(trial))]
+    notes = [
+        *note("best", str(rule)),
+        *note("checked", trial.checked or "not executed"),
+        *note("atomics", rounding(trial)),
+    ]
     say("\n".join(["", *notes, "", trial.schedule.to_python()]))
 
 

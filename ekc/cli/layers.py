@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ekc.cli.operators import KINDS, build
-from ekc.cli.output import log, say, say_json, writable
-from ekc.errors import InvalidInput, NothingLegal
+from ekc.cli.output import log, one_line, say, say_json, writable
+from ekc.cli.status import BAD_INPUT, INTERRUPTED, status_of
+from ekc.errors import EkcError, InvalidInput
 from ekc.search.layers import Layer, read_layers
-from ekc.search.result import INTERRUPTED
 from ekc.search.summary import figure, source_of, speed_up, unit_of
 from ekc.search.text_table import text_table
 
@@ -30,32 +30,56 @@ class Tuned:
     paths: tuple[Path, ...]
 
 
+NOT_TUNED = "not tuned"
+
+
+@dataclass(frozen=True)
+class Missing:
+    """One layer without a kernel, and why."""
+
+    layer: Layer
+    reason: str
+    """`NOT_TUNED`, or what it failed of."""
+
+    @property
+    def word(self) -> str:
+        """The reason, short."""
+        return self.reason if self.reason == NOT_TUNED else "failed"
+
+
 def tune_layers(file: Path, options: Options, out: Path, as_json: bool) -> int:
-    """Tune every layer of a file; the exit status. One without a legal schedule does not stop the rest."""
+    """Tune every layer of a file; the exit status. One that fails does not stop the rest. Ctrl-C does, and
+    what is done by then is told."""
     # Every layer is built before the first is tuned: a slip in the last costs no time.
     layers = [(layer, _operator(file, layer)) for layer in read_layers(file, frozenset(KINDS) - {"einsum"})]
     options.check()
     writable(out)
     done: list[Tuned] = []
-    failed = 0
+    missing: list[Missing] = []
+    interrupted = False
     for number, (layer, op) in enumerate(layers, 1):
         log(f"layer {number} of {len(layers)}: {layer.name}")
         try:
             result = options.tune(op)
-        except NothingLegal as problem:
-            failed += 1
-            log(f"ekc: layer {layer.name}: {problem}")
-            continue
-        done.append(Tuned(layer, result, result.export(_folder(out, layer, op))))
-        if result.stopped == INTERRUPTED:
-            log(f"ekc: interrupted after {number} of {len(layers)} layers")
+            done.append(Tuned(layer, result, result.export(_folder(out, layer, op))))
+            interrupted = status_of(result) == INTERRUPTED
+        except EkcError as problem:
+            missing.append(Missing(layer, one_line(str(problem))))
+            log(f"ekc: layer {layer.name}: {missing[-1].reason}")
+        except KeyboardInterrupt:
+            interrupted = True
+        if interrupted:
+            log(f"ekc: interrupted in layer {number} of {len(layers)}")
             break
+    failed = bool(missing)
+    missing += [Missing(layer, NOT_TUNED) for layer, _ in layers[len(done) + len(missing) :]]
     if as_json:
-        say_json({"layers": [_json(t) for t in done]})
-    else:
-        say(_table(done))
+        told = [_uses(m.layer) | {"reason": m.reason} for m in missing]
+        say_json({"layers": [_json(t) for t in done], "failed": told})
+    elif done:
+        say(f"{_table(done)}\n\n{_totals(done, missing)}")
         say(f"\nwrote {len(done)} kernels under {out}")
-    return 2 if failed else 0
+    return INTERRUPTED if interrupted else BAD_INPUT if failed else 0
 
 
 def _operator(file: Path, layer: Layer) -> Operator:
@@ -72,9 +96,12 @@ def _folder(out: Path, layer: Layer, op: Operator) -> Path:
 
 
 def _json(tuned: Tuned) -> dict[str, Any]:
-    uses = [vars(use) for use in tuned.layer.uses]
-    layer = {"name": tuned.layer.name, "count": tuned.layer.count, "uses": uses}
-    return layer | tuned.result.to_json() | {"exported": [str(p) for p in tuned.paths]}
+    exported = {"exported": [str(p) for p in tuned.paths]}
+    return _uses(tuned.layer) | tuned.result.to_json() | exported
+
+
+def _uses(layer: Layer) -> dict[str, Any]:
+    return {"name": layer.name, "count": layer.count, "uses": [vars(use) for use in layer.uses]}
 
 
 def _table(done: list[Tuned]) -> str:
@@ -98,18 +125,21 @@ def _table(done: list[Tuned]) -> str:
     ]
     labels = {t.result.device.label for t in done}
     title = f"Best schedules on {', '.join(sorted(labels))}; latency and energy of one call"
-    return text_table(("model", "layer", "times", *figures), rows, title, labels=2) + "\n\n" + _totals(done)
+    return text_table(("model", "layer", "times", *figures), rows, title, labels=2)
 
 
-def _totals(done: list[Tuned]) -> str:
-    """One pass of each model: every layer as often as it occurs."""
-    models = dict.fromkeys(use.model for t in done for use in t.layer.uses)
-    return "\n".join(_total(model, done) for model in models)
+def _totals(done: list[Tuned], missing: list[Missing]) -> str:
+    """One pass of each model: every layer as often as it occurs, and what the sum is without."""
+    layers = [t.layer for t in done] + [m.layer for m in missing]
+    models = dict.fromkeys(use.model for layer in layers for use in layer.uses)
+    return "\n".join(_total(model, done, missing) for model in models)
 
 
-def _total(model: str, done: list[Tuned]) -> str:
+def _total(model: str, done: list[Tuned], missing: list[Missing]) -> str:
     uses = [(t.result.best, use.count) for t in done for use in t.layer.uses if use.model == model]
     seconds = sum((best.latency_s or 0.0) * count for best, count in uses)
     joules = sum((best.energy_j or 0.0) * count for best, count in uses)
     calls = sum(count for _, count in uses)
-    return f"{model or 'all layers'}: {calls} calls, {seconds * 1e3:.4g} ms, {joules:.4g} J in sum"
+    told = f"{model or 'all layers'}: {calls} calls, {seconds * 1e3:.4g} ms, {joules:.4g} J in sum"
+    absent = [f"{use.name} ({m.word})" for m in missing for use in m.layer.uses if use.model == model]
+    return told + (f", without {', '.join(absent)}" if absent else "")

@@ -13,7 +13,7 @@ import itertools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -114,8 +114,8 @@ def operator_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
         )
     for name, words in reversed(_OPTIONS.items()):
         wrapped = click.option(f"--{name.replace('_', '-')}", name, metavar="X", help=words)(wrapped)
-    wrapped = click.argument("extents", nargs=-1, callback=_no_options)(wrapped)
-    return click.argument("operator", required=False)(wrapped)
+    wrapped = click.argument("extents", nargs=-1, callback=no_options)(wrapped)
+    return click.argument("operator", required=False, callback=no_options)(wrapped)
 
 
 def _epilogue(text: str | None, inputs: tuple[str, ...]) -> dict[str, object]:
@@ -132,6 +132,8 @@ def _epilogue(text: str | None, inputs: tuple[str, ...]) -> dict[str, object]:
     return given | ({"inputs": shapes} if shapes else {})
 
 
+Words = TypeVar("Words")
+"""What click has of an argument: one word, several, a path, or None."""
 NEGATIVES = {"ignore_unknown_options": True}
 """Context settings that let `-5` through as an extent, to be refused as one."""
 
@@ -213,9 +215,9 @@ def _shape(text: str) -> tuple[int, ...]:
     return tuple(int(extent) for extent in text.split("x"))
 
 
-def _no_options(context: click.Context, _: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Options that no one knows arrive among the extents: say so, and name the nearest."""
-    for value in values:
+def no_options(context: click.Context, _: click.Parameter, values: Words) -> Words:
+    """Options that no one knows arrive among the arguments: say so, and name the nearest."""
+    for value in map(str, values if isinstance(values, tuple) else (values,)):
         if value.startswith("-") and isinstance(_number(value), str):
             known = [name for p in context.command.params for name in p.opts if name.startswith("--")]
             raise click.NoSuchOption(

@@ -30,6 +30,11 @@ def log(text: str) -> None:
     click.echo(text, err=True)
 
 
+def one_line(text: str) -> str:
+    """A text without its line ends."""
+    return " ".join(text.split())
+
+
 def say_json(value: dict[str, Any]) -> None:
     """One JSON object, on stdout."""
     click.echo(json.dumps(value))

@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from ekc.cli.operators import NEGATIVES, Request, operator_arguments
+from ekc.cli.operators import NEGATIVES, Request, no_options, operator_arguments
 from ekc.cli.output import json_option, say, say_json
 from ekc.errors import InvalidInput
 
-FILE = click.argument("file", type=click.Path(path_type=Path))
+FILE = click.argument("file", type=click.Path(path_type=Path), callback=no_options)
 
 
 @click.group()
@@ -77,7 +77,7 @@ def t4(file: Path, request: Request, out: Path) -> None:
 @FILE
 @click.option("--figure", default="time", show_default=True, help="The measurement to make small.")
 @click.option("--trials", type=click.IntRange(2, 10_000), default=100, show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @json_option
 def search(file: Path, figure: str, trials: int, seed: int, as_json: bool) -> None:
     """Replay the search on the T4 JSON of any tuner: what it would have found there, in how many trials."""
@@ -96,7 +96,8 @@ def search(file: Path, figure: str, trials: int, seed: int, as_json: bool) -> No
     found = float(np.nanmin(table.figures[rows]))
     facts = {"rows": len(table.figures), "trials": len(rows), "found": found, "best": table.best}
     if as_json:
-        say_json({"figure": figure, **facts})
+        say_json({"figure": figure, "unit": table.unit, **facts})
     else:
-        told = f"{figure} {found:.6g} after {len(rows)} of {len(table.figures)} rows of {file}"
-        say(f"{told}; the best of all is {table.best:.6g} ({found / table.best:.3f} times)")
+        unit = f" {table.unit}" if table.unit else ""
+        told = f"{figure} {found:.6g}{unit} after {len(rows)} of {len(table.figures)} rows of {file}"
+        say(f"{told}; the best of all is {table.best:.6g}{unit} ({found / table.best:.3f} times)")

@@ -21,11 +21,11 @@ def show(source: Source, cuda: bool, as_json: bool) -> None:
     from ekc import devices
     from ekc.codegen.generate import generate
 
-    found = source.find()
+    found, device = source.find(), devices.open(source.target)
     schedule = found.schedule
     parts = {"python": schedule.to_python(), "program": str(schedule)}
     if cuda:
-        parts["cuda_source"] = generate(schedule, devices.open(source.target).limits).source
+        parts["cuda_source"] = generate(schedule, device.limits).source
     if as_json:
         steps = [s.to_json() for s in schedule.steps]
         head = {

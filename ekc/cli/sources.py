@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ekc.cli.given import refuse_unread
 from ekc.cli.operators import Request, operator_arguments
 from ekc.errors import InvalidInput
 
@@ -36,6 +37,8 @@ class Source:
     file: Path | None
     records: Path | None
     target: str
+    objective: str
+    max_slowdown: float
 
     def find(self) -> Found:
         """The schedule; the naive one when only an operator is named. Raises EkcError."""
@@ -44,35 +47,67 @@ class Source:
                 raise InvalidInput(
                     "--schedule: the file names its operator itself; leave OPERATOR and --records out"
                 )
+            refuse_unread(CHOICE, "--schedule names the one schedule; leave one of them out")
             return Found(read_schedule(self.file), f"schedule of {self.file}")
         op = self.request.operator()
         if self.records is None:
+            refuse_unread(CHOICE, "it chooses among the schedules of a record file; add --records FILE")
             from ekc.search.naive import naive
 
             return Found(naive(op), "naive schedule, one output element per thread")
-        import ekc
+        from ekc import devices
+        from ekc.search.best import Rule, judged
 
-        trial = ekc.best(op, records=self.records, target=self.target)
-        return Found(trial.schedule, f"best schedule of {self.records}", trial)
+        rule = Rule(self.objective, self.max_slowdown)
+        trial, _ = rule.winners(judged(op, self.records, devices.open(self.target)))
+        return Found(trial.schedule, f"best schedule of {self.records} {rule}", trial)
 
 
 def schedule_source(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command OPERATOR, --schedule, --records and --target, as `source=Source(...)`."""
+    """Gives a command OPERATOR, --schedule, --records, how to choose among these, and --target, as
+    `source=Source(...)`."""
 
     @operator_arguments
     @functools.wraps(command)
     def wrapped(
-        request: Request, schedule: Path | None, records: Path | None, target: str, **values: Any
+        request: Request,
+        schedule: Path | None,
+        records: Path | None,
+        target: str,
+        objective: str,
+        max_slowdown: float,
+        **values: Any,
     ) -> Any:
-        return command(source=Source(request, schedule, records, target), **values)
+        source = Source(request, schedule, records, target, objective, max_slowdown)
+        return command(source=source, **values)
 
     path = click.Path(path_type=Path)
-    wrapped = target_option(wrapped)
+    wrapped = target_option(choice_options(wrapped))
     wrapped = click.option("--records", type=path, help="Take the best schedule of this record file.")(
         wrapped
     )
     return click.option(
         "--schedule", type=path, help="Take the schedule of this JSON file, as export writes it."
+    )(wrapped)
+
+
+CHOICE = ("objective", "max_slowdown")
+
+
+def choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a command --objective and --max-slowdown: which of what was measured is the best."""
+    wrapped = click.option(
+        "--max-slowdown",
+        type=float,
+        default=0.05,
+        show_default=True,
+        help="How much slower than the fastest the best may be; not used for latency.",
+    )(command)
+    return click.option(
+        "--objective",
+        default="energy",
+        show_default=True,
+        help="What the best has least of: energy, latency or edp.",
     )(wrapped)
 
 

@@ -11,7 +11,8 @@ import click
 
 from ekc.cli.operators import NEGATIVES, Request, operator_arguments
 from ekc.cli.output import OUT, json_option, say, say_json, writable, wrote
-from ekc.cli.sources import target_option
+from ekc.cli.sources import choice_options, target_option
+from ekc.cli.status import status_of
 from ekc.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -39,13 +40,13 @@ class Options:
     def check(self) -> None:
         """Refuse what `ekc.tune` would refuse, before anything is written."""
         from ekc import devices
-        from ekc.search.effort import checked_effort
         from ekc.search.objective import checked_objective
         from ekc.search.options import check_options
         from ekc.search.records import RecordStore
 
-        check_options(self.trials, self.max_slowdown, self.clocks, self.seed, self.time_budget_s)
-        checked_effort(self.effort)
+        check_options(
+            *(self.trials, self.effort, self.max_slowdown, self.clocks, self.seed, self.time_budget_s)
+        )
         checked_objective(self.objective)
         devices.open(self.target)
         RecordStore(self.records).close()
@@ -91,10 +92,7 @@ class Options:
     help="quick, standard or full: at most 64, 256 or 1024 trials, fewer where another round would not pay.",
 )
 @click.option("--trials", type=int, help="Schedules to compile and time, all of them. [default: 256]")
-@click.option("--objective", default="energy", show_default=True, help="energy, latency or edp.")
-@click.option(
-    "--max-slowdown", type=float, default=0.05, show_default=True, help="How much slower than the fastest."
-)
+@choice_options
 @click.option(
     "--clocks", default="fixed", show_default=True, help="fixed, or search for a second table over clocks."
 )
@@ -132,6 +130,8 @@ def tune(request: Request, layers: Path | None, out: Path, as_json: bool, **opti
       ekc tune conv2d --n 1 --c 64 --h 56 --w 56 --out-channels 64 --kernel 3 --padding 1
       ekc tune einsum 'bmk,bkn->bmn' 8x64x32 8x32x64
       ekc tune --layers examples/layers.toml
+
+    Ctrl-C ends the search with the best so far; the status then is 130.
     """
     chosen = Options(**options)  # type: ignore[arg-type]
     if layers is not None:
@@ -149,4 +149,4 @@ def tune(request: Request, layers: Path | None, out: Path, as_json: bool, **opti
         say_json(result.to_json() | {"exported": [str(p) for p in paths]})
     else:
         say(f"{result.summary()}\n\n{wrote(paths)}")
-    return 0
+    return status_of(result)

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
-from typing import Any
+from functools import cache
+from typing import Any, get_args, get_origin, get_type_hints
 
 from ekc.devices.base import Conditions, Interval, Metering, Timing
+from ekc.errors import InvalidInput
+
+ABOVE_0 = ("latency_s", "power_w", "energy_j")
+"""Figures that others are divided by, or whose logarithm is taken."""
 
 
 def plain(measurement: Timing | Metering) -> dict[str, Any]:
@@ -17,20 +23,52 @@ def plain(measurement: Timing | Metering) -> dict[str, Any]:
 
 
 def read_timing(data: Mapping[str, Any]) -> Timing:
-    """The inverse of `plain`; fields that an earlier ekc did not write have their defaults."""
-    return Timing(**_tupled(data) | {"interval_s": Interval(**data["interval_s"])} | _conditions(data))
+    """The inverse of `plain`. Fields that an earlier ekc did not write have their defaults, those of a newer
+    one are left out. Raises `InvalidInput` for what is no timing."""
+    timing: Timing = _read(Timing, data)
+    return timing
 
 
 def read_metering(data: Mapping[str, Any]) -> Metering:
-    """The inverse of `plain`."""
-    intervals = {name: Interval(**data[name]) for name in ("power_interval_w", "energy_interval_j")}
-    return Metering(**_tupled(data) | intervals | _conditions(data))
+    """The inverse of `plain`, likewise."""
+    metering: Metering = _read(Metering, data)
+    return metering
 
 
-def _conditions(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {"conditions": Conditions(**_tupled(data["conditions"]))}
+def _read(kind: Any, data: Mapping[str, Any]) -> Any:
+    """A dataclass out of its fields by name."""
+    needed, types = _fields(kind)
+    missing = [name for name in needed if name not in data]
+    if missing:
+        raise InvalidInput(f"it has no {', '.join(missing)}")
+    return kind(**{name: _value(name, types[name], data[name]) for name in types if name in data})
 
 
-def _tupled(data: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON knows no tuples."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+@cache
+def _fields(kind: Any) -> tuple[tuple[str, ...], Mapping[str, Any]]:
+    """Which have no default, and the types of all."""
+    fields = dataclasses.fields(kind)
+    return tuple(f.name for f in fields if f.default is dataclasses.MISSING), get_type_hints(kind)
+
+
+def _value(name: str, kind: Any, value: Any) -> Any:
+    if kind in (Interval, Conditions) and isinstance(value, dict):
+        found = _read(kind, value)
+        if isinstance(found, Interval) and not (found.low <= found.high and found.low + found.high > 0):
+            raise InvalidInput(f"{name} is {found.low} to {found.high}; it must lie about a number above 0")
+        return found
+    if get_origin(kind) is tuple and isinstance(value, list):
+        # JSON knows no tuples.
+        return tuple(_value(name, get_args(kind)[0], one) for one in value)
+    if get_origin(kind) is tuple or not _fits(kind, value):
+        raise InvalidInput(f"{name} is {value!r:.40}, which is no {getattr(kind, '__name__', kind)}")
+    if name in ABOVE_0 and not 0 < value < math.inf:
+        raise InvalidInput(f"{name} is {value}; it must be a finite number above 0")
+    return value
+
+
+def _fits(kind: Any, value: Any) -> bool:
+    """Whether a JSON value is of a plain type; whole numbers are fractions too."""
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, kind) or (isinstance(value, int) and isinstance(0.0, kind))

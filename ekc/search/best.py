@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ekc import devices
@@ -21,6 +23,30 @@ MAX_SLOWDOWN = 0.05
 """Against the fastest, where nobody says otherwise."""
 
 
+@dataclass(frozen=True)
+class Rule:
+    """Which of the schedules on file is the best. Raises `InvalidInput` for what says nothing of it."""
+
+    objective: str = "energy"
+    max_slowdown: float = MAX_SLOWDOWN
+
+    def __post_init__(self) -> None:
+        checked_objective(self.objective)
+        check_slowdown(self.max_slowdown)
+
+    def __str__(self) -> str:
+        if self.objective == "latency":
+            return "by latency"
+        return f"by {self.objective}, at most {100 * self.max_slowdown:g} % slower than the fastest"
+
+    def winners(self, trials: Sequence[Trial]) -> tuple[Trial, Trial]:
+        """The best, and the fastest."""
+        return winners(trials, self.objective, self.max_slowdown)
+
+
+USUAL = Rule()
+
+
 def best(
     op: Operator,
     records: str | Path,
@@ -28,14 +54,14 @@ def best(
     objective: str = "energy",
     max_slowdown: float = MAX_SLOWDOWN,
 ) -> Trial:
-    """The best metered schedule on file for an operator and a device, by the rule that `tune` uses.
+    """The best metered schedule on file for an operator and a device, by the rule that `tune` uses: there too
+    `max_slowdown` is not used for "latency".
 
     Raises `RecordError` for the file, `InvalidInput` for arguments, and when it holds no metered schedule of
     the operator.
     """
-    checked_objective(objective)
-    check_slowdown(max_slowdown)
-    return winners(judged(op, records, devices.open(target)), objective, max_slowdown)[0]
+    rule = Rule(objective, max_slowdown)
+    return rule.winners(judged(op, records, devices.open(target)))[0]
 
 
 def judged(op: Operator, records: str | Path, device: Device) -> list[Trial]:

@@ -18,7 +18,7 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import toolchain
 from ekc.devices.base import Device, Executes, Metering, Spreads, Timing
 from ekc.devices.execute import EXECUTED_BY
-from ekc.devices.plain import plain, read_metering, read_timing
+from ekc.devices.plain import plain
 from ekc.errors import CompileError, EkcError, ScheduleError
 from ekc.ir.schedule import Schedule
 from ekc.search.records import Key, Kind, RecordStore, Row, canonical_json
@@ -71,7 +71,7 @@ class Bench:
         """What is on file of a schedule's first timing: no need to compile it again."""
         key = self._key(schedule)
         row = self.store.find("timing", key)
-        return read_timing(row.payload) if row is not None else self._uncompilable(key)
+        return row.timing() if row is not None else self._uncompilable(key)
 
     def _uncompilable(self, key: Key) -> Failure | None:
         """The refusal of the compiler on file. A device may do tomorrow what it failed to do today, and
@@ -96,7 +96,7 @@ class Bench:
         key = self._key(schedule, draw)
         row = self.store.find("timing", key)
         if row is not None:
-            return read_timing(row.payload)
+            return row.timing()
         refused = self._uncompilable(self._key(schedule))
         if refused is not None:
             return refused
@@ -125,7 +125,7 @@ class Bench:
         key = self._key(schedule, draw, seconds)
         row = self.store.find("metering", key)
         if row is not None:
-            return read_metering(row.payload)
+            return row.metering()
         try:
             metering = self.device.meter(kernel(), seconds=seconds, draw=draw)
         except EkcError as problem:

@@ -12,8 +12,7 @@ from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from ekc.ir.serialize import operator_from_json
-from ekc.search.best import MAX_SLOWDOWN, judged
-from ekc.search.choice import winners
+from ekc.search.best import USUAL, Rule, judged
 from ekc.search.evidence import recorded_candidate
 from ekc.search.records import RecordStore
 from ekc.search.result import Trial
@@ -22,7 +21,9 @@ FEWEST_DIGITS = 4
 """Of a digest: fewer would be met by chance."""
 
 
-def named(word: str, records: str | Path, device: Device, op: Operator | None = None) -> Schedule:
+def named(
+    word: str, records: str | Path, device: Device, op: Operator | None = None, rule: Rule = USUAL
+) -> Schedule:
     """The schedule that a word stands for in a record file: "best" and "fastest" of an operator (of the only
     one measured on the device, if none is given), or the first digits of a digest.
 
@@ -31,11 +32,13 @@ def named(word: str, records: str | Path, device: Device, op: Operator | None = 
     if word not in ("best", "fastest"):
         return _by_digest(word, records)
     op = op or _only_operator(word, records, device)
-    return _of(word, judged(op, records, device))
+    return _of(word, judged(op, records, device), rule)
 
 
-def named_in_recording(word: str, device: RecordedDevice, op: Operator | None = None) -> Schedule:
-    """The same of a recording, where best is by the rule of a tuning run, too."""
+def named_in_recording(
+    word: str, device: RecordedDevice, op: Operator | None = None, rule: Rule = USUAL
+) -> Schedule:
+    """The same of a recording."""
     recording = device.recording
     if word not in ("best", "fastest"):
         return _by_digits(word, {row.digest: row.schedule_json for row in recording.rows}, recording.path)
@@ -46,11 +49,11 @@ def named_in_recording(word: str, device: RecordedDevice, op: Operator | None = 
     trials = [c.trial() for c in found if c.ok and c.metered]
     if not trials:
         raise InvalidInput(f"{word}: no schedule of {op.name} was metered in {recording.path}")
-    return _of(word, trials)
+    return _of(word, trials, rule)
 
 
-def _of(word: str, trials: Sequence[Trial]) -> Schedule:
-    best, fastest = winners(trials, "energy", MAX_SLOWDOWN)
+def _of(word: str, trials: Sequence[Trial], rule: Rule) -> Schedule:
+    best, fastest = rule.winners(trials)
     return (best if word == "best" else fastest).schedule
 
 

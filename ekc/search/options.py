@@ -12,6 +12,7 @@ from ekc.errors import InvalidInput
 from ekc.ir.checks import whole
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
+from ekc.search.effort import checked_effort
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,17 @@ def check_start(op: Operator, start: Sequence[Schedule]) -> None:
 
 
 def check_options(
-    trials: int | None, max_slowdown: float, clocks: str, seed: int, budget: float | None
+    trials: int | None,
+    effort: str | None,
+    max_slowdown: float,
+    clocks: str,
+    seed: int,
+    budget: float | None,
 ) -> None:
-    """Refuse the numbers that `tune` would refuse; the command line asks before it writes anything."""
+    """Refuse what `tune` would refuse; the command line asks before it writes anything."""
+    if effort is not None and trials is not None:
+        raise InvalidInput("effort and trials: give one; an effort sets the trials")
+    checked_effort(effort)
     if trials is not None:
         whole("trials", trials, 1_000_000)
     whole("seed", seed, 2**63 - 1, least=0)

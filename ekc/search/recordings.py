@@ -21,6 +21,8 @@ class Table:
     """What is to be made small; NaN where the configuration failed."""
     seconds: NDArray[np.float64]
     """What trying a row cost: compiling and benchmarking."""
+    unit: str = ""
+    """Of the figures, where it is known."""
 
     @property
     def best(self) -> float:
@@ -34,14 +36,17 @@ def table(
     """A Table out of text columns; decisions with one value are left out, figures that are no number failed.
 
     costs_ms: columns of milliseconds that trying a row took, added up. Raises `InvalidInput` for a column
-    that is missing, a setting that is no number, equal rows, or a table without a figure.
+    that is missing, a setting that is no number, equal rows, a table without a figure, or one with nothing to
+    choose.
     """
     for name in (*decisions, figure, *costs_ms):
         if name not in columns:
             raise InvalidInput(f"table: no column {name!r}; it has {', '.join(columns)}")
+    if not decisions or len(columns[decisions[0]]) < 2:
+        raise InvalidInput("table: there is nothing to choose; a search needs two rows or more that differ")
     settings = np.stack([_numbers(name, columns[name]) for name in decisions], axis=1)
     vary = [i for i in range(len(decisions)) if len(np.unique(settings[:, i])) > 1]
-    figures = np.array([_figure(text) for text in columns[figure]])
+    figures = np.array([figure_of(text) for text in columns[figure]])
     if not np.isfinite(figures).any():
         raise InvalidInput(
             f"table: column {figure!r} has no figure above 0; at least one row must have worked"
@@ -49,7 +54,7 @@ def table(
     settings = settings[:, vary]
     if len(np.unique(settings, axis=0)) < len(settings):
         raise InvalidInput(f"table: two rows have the same {', '.join(decisions)}; keep one of them")
-    costs = [[_figure(text) for text in columns[name]] for name in costs_ms]
+    costs = [[figure_of(text) for text in columns[name]] for name in costs_ms]
     seconds = np.nansum(np.array(costs), axis=0) / 1e3 if costs else np.zeros(len(figures))
     return Table(tuple(decisions[i] for i in vary), settings, figures, seconds)
 
@@ -61,7 +66,7 @@ def _numbers(name: str, texts: Sequence[str]) -> NDArray[np.float64]:
         raise InvalidInput(f"table: column {name!r} holds a setting that is no number: {problem}") from None
 
 
-def _figure(text: str) -> float:
+def figure_of(text: str) -> float:
     """A figure above 0, or NaN: recordings write failures as empty, as a word or as a huge constant."""
     try:
         value = float(text)

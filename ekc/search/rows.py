@@ -5,14 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
+from ekc.devices.base import Metering, Timing
+from ekc.devices.plain import read_metering, read_timing
 from ekc.errors import InvalidInput, RecordError
 from ekc.version import __version__
 
 Kind = Literal["timing", "metering", "failure", "check"]
+Figures = TypeVar("Figures", Timing, Metering)
 
 TABLE = """
 create table trials (
@@ -91,6 +94,24 @@ class Row:
     """UTC, ISO 8601. Set by the store."""
     id: int = 0
     """Place in the file, from 1. Set by the store."""
+    source: str = field(default="", compare=False)
+    """The file it was read from. Set by the store."""
+
+    def timing(self) -> Timing:
+        """What a row of this kind holds. Raises `RecordError` where the payload is none."""
+        return self._figures(read_timing)
+
+    def metering(self) -> Metering:
+        """Likewise."""
+        return self._figures(read_metering)
+
+    def _figures(self, read: Callable[[Mapping[str, Any]], Figures]) -> Figures:
+        try:
+            return read(self.payload)
+        except InvalidInput as problem:
+            raise RecordError(
+                f"{self.source} is damaged: row {self.id} holds no {self.kind}: {problem}"
+            ) from problem
 
 
 def canonical_json(value: object) -> str:
@@ -147,4 +168,4 @@ def from_sql(values: tuple[Any, ...], source: str) -> Row:
             f"{source} is damaged: the payload of row {number} is not JSON ({error})"
         ) from error
     key = Key(operator, digest, device, bool(simulated), driver, nvrtc, regime, policy, draw, window)
-    return Row(kind, key, schedule, status, payload, version, created, number)
+    return Row(kind, key, schedule, status, payload, version, created, number, source)

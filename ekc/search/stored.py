@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ekc.devices.plain import read_metering, read_timing
 from ekc.errors import InvalidInput, ScheduleError
 from ekc.ir.schedule import Schedule
 from ekc.search.candidate import Candidate
@@ -57,9 +56,9 @@ def _candidate(rows: list[Row]) -> Candidate:
         if row.kind in ("timing", "metering") and not wrong:
             candidate.status = "ok"
         if row.kind == "timing" and bool(row.key.draw) == finals:
-            candidate.timings.append(read_timing(row.payload))
+            candidate.timings.append(row.timing())
         elif row.kind == "metering" and row.key.window_s == longest:
-            candidate.meterings.append(read_metering(row.payload))
+            candidate.meterings.append(row.metering())
         elif row.kind == "failure" or (row.kind == "check" and row.status.startswith(REFUSED)):
             candidate.status = row.status
         elif row.kind == "check" and is_executed(row):

@@ -10,8 +10,10 @@ that Kernel Tuner ships, from github.com/odgaard/TuningSchema.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ekc.devices.recording import Recorded, Recording
@@ -19,7 +21,7 @@ from ekc.devices.verify import UNSAFE, WRONG
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
 from ekc.search.measuring import COMPILE
-from ekc.search.recordings import Table, table
+from ekc.search.recordings import Table, figure_of, table
 
 VERSION = "1.0.0"
 FIGURES = {"time": "ms", "energy": "J", "power": "W"}
@@ -95,16 +97,25 @@ def from_t4(text: str, figure: str = "time") -> Table:
 
     figure: the measurement to be made small. Settings are the numbers of `configuration`; texts become
     numbers in the order in which they first appear; what failed has no figure. Raises `InvalidInput` for
-    what is not T4 of a version 1, or has no such measurement.
+    what is not T4 of a version 1, has no such measurement, or has it in several units.
     """
     results = _results(text)
     if not results:
         raise InvalidInput("T4: the file holds no result")
+    measured = [_measured(one, figure) for one in results]
+    worked = [(value, unit) for value, unit in measured if math.isfinite(value)]
+    if not worked:
+        known = dict.fromkeys(str(m.get("name")) for one in results for m in one["measurements"])
+        there = ", ".join(known) or "nothing"
+        raise InvalidInput(f"T4: no result that worked has a figure {figure!r} above 0; measured: {there}")
+    units = list(dict.fromkeys(unit for _, unit in worked))
+    if len(units) > 1:
+        raise InvalidInput(f"T4: {figure!r} comes in several units, {units[0]!r} and {units[1]!r}; keep one")
     settings = [{k: v for k, v in one["configuration"].items() if k != "schedule"} for one in results]
     names = list(dict.fromkeys(name for one in settings for name in one))
     columns = {name: _column([one.get(name) for one in settings]) for name in names}
-    figures = [str(_figure(one, figure)) for one in results]
-    return table(columns | {_FIGURE: figures}, names, _FIGURE)
+    figures = [str(value) for value, _ in measured]
+    return replace(table(columns | {_FIGURE: figures}, names, _FIGURE), unit=units[0])
 
 
 _FIGURE = " figure"
@@ -123,6 +134,10 @@ def _results(text: str) -> list[dict[str, Any]]:
     for number, one in enumerate(data["results"]):
         if not isinstance(one, dict) or not isinstance(one.get("configuration"), dict):
             raise InvalidInput(f"T4: result {number} has no configuration")
+        # Some write null, or leave it out, where nothing was measured.
+        one["measurements"] = told = one.get("measurements") or []
+        if not isinstance(told, list) or any(not isinstance(m, dict) for m in told):
+            raise InvalidInput(f"T4: measurements of result {number} are no list of objects")
     found: list[dict[str, Any]] = data["results"]
     return found
 
@@ -135,9 +150,9 @@ def _column(values: list[Any]) -> list[str]:
     return [str(known.setdefault(json.dumps(v), len(known))) for v in values]
 
 
-def _figure(result: Mapping[str, Any], name: str) -> float:
-    """NaN where it failed."""
-    if result.get("invalidity") != "correct":
-        return float("nan")
-    found = [m["value"] for m in result.get("measurements", ()) if m.get("name") == name]
-    return float(found[0]) if found and isinstance(found[0], (int, float)) else float("nan")
+def _measured(result: Mapping[str, Any], name: str) -> tuple[float, str]:
+    """A figure and its unit; NaN where it failed."""
+    found = [m for m in result["measurements"] if m.get("name") == name]
+    if result.get("invalidity") != "correct" or not found:
+        return float("nan"), ""
+    return figure_of(str(found[0].get("value"))), str(found[0].get("unit") or "")

@@ -58,8 +58,9 @@ def tune(
     time, all of them (256 if nothing is said). effort: instead of trials, "quick", "standard" or "full":
     at most 64, 256 or 1024, fewer where another round would not pay (`payoff.py` has the rule).
     objective: "energy" (least joules among kernels at most `max_slowdown` slower than the fastest),
-    "latency" or "edp". clocks: "fixed", or "search" for a second line over clocks. records: an SQLite
-    file; figures on file are not measured again, so an interrupted run resumes by running again.
+    "edp" (likewise) or "latency" (`max_slowdown` is not used). clocks: "fixed", or "search" for a second
+    line over clocks. records: an SQLite file; figures on file are not measured again, so an interrupted run
+    resumes by running again.
     time_budget_s: seconds after which the run ends with the best so far. start: schedules to try
     first. executor: any concurrent.futures Executor for compiling (default: a worker per core, 32 at most:
     processes for runs of 32 trials or more on simulated devices, otherwise threads; and from 128 trials on a
@@ -72,9 +73,7 @@ def tune(
     the target, `RecordError` for the file, `NothingLegal` with the reasons when no schedule works.
     """
     check_start(op, start)
-    check_options(trials, max_slowdown, clocks, seed, time_budget_s)
-    if effort is not None and trials is not None:
-        raise InvalidInput("effort and trials: give one; an effort sets the trials")
+    check_options(trials, effort, max_slowdown, clocks, seed, time_budget_s)
     objective, asked = checked_objective(objective), checked_effort(effort)
     calls = asked.calls if trials is None else None
     trials = asked.trials if trials is None else trials

@@ -68,6 +68,8 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("matmul 4 4 4 --time-budget 0", "not above 0"),
         ("matmul 4 4 4 --workers 0", "--workers"),
         ("matmul 4 4 4 --trails 5", "--trials"),
+        ("--trails 5 matmul 4 4 4", "No such option '--trails'"),
+        ("matmul 4 4 4 --trials 8 --effort quick", "effort and trials: give one"),
         ("conv2d --n 1 --c 4 --h 4 --w 4 --out-channels 4 --kernel 9", "the nearest legal padding is 3"),
         ("conv2d 1 4 8 8 --out-channels 4 --groups 3", "does not divide c=4"),
         ("conv2d 1 4 8 8 --out-channels 4 --padding -1", "-1 is outside 0"),
@@ -100,6 +102,32 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_operators_and_options(capsys: pytest.CaptureFixture[str], command: str, words: str) -> None:
     assert words in refused(capsys, f"tune {command} --quiet")
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("explain --recrods x best fastest", "No such option '--recrods'"),
+        ("explain best --recrods x fastest", "No such option '--recrods'"),
+        ("show --tarket a100 matmul 4 4 4", "No such option '--tarket'"),
+        ("recording t4 --oot x file matmul 4 4 4", "No such option '--oot'"),
+        ("show matmul 4 4 4 --target zzz", "'zzz'"),
+        (
+            "export matmul 4 4 4 --objective latency",
+            "--objective: it chooses among the schedules of a record",
+        ),
+        ("show --schedule s.json --max-slowdown 0.1", "--max-slowdown: --schedule names the one schedule"),
+        ("best matmul 4 4 4 --records x.db --objective speed", "is not one of energy, latency, edp"),
+        ("explain best fastest --max-slowdown -1", "outside 0 to 10"),
+    ],
+)
+def test_what_no_one_would_read(capsys: pytest.CaptureFixture[str], command: str, words: str) -> None:
+    assert words in refused(capsys, command)
+
+
+def test_options_that_exclude_each_other_leave_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+    refused(capsys, "tune matmul 16 16 16 --trials 8 --effort quick --out o --records r.db")
+    assert list(Path().iterdir()) == []
 
 
 def test_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,6 +87,27 @@ def test_what_cannot_be_found(
     assert told in ran(capsys, f"explain {words} --records {records}", status=2)
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("a.json a.json conv2d", "OPERATOR: A and B say themselves"),
+        ("naive naive matmul 16 16 16 --records none.db", "--records: neither A nor B is looked for"),
+        ("a.json naive matmul 16 16 16 --records none.db", "--records: neither A nor B is looked for"),
+        ("fastest naive matmul 16 16 16 --records none.db --objective edp", "--objective: it says which"),
+    ],
+)
+def test_what_neither_a_nor_b_asks_for(
+    capsys: pytest.CaptureFixture[str],
+    words: str,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.json").write_text(naive(MM).to_json())
+    assert told in ran(capsys, f"explain {words} --target a100", status=2)
+
+
 def test_without_a_record_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert "add --records" in ran(capsys, "explain best fastest", status=2)
     assert "no record file" in ran(capsys, "explain best fastest --records none.db", status=2)

@@ -62,7 +62,7 @@ def test_a_recording(capsys: pytest.CaptureFixture[str], gpu: Path) -> None:
     out = ran(capsys, f"explain naive best {NAMED} {where}")
     for word in (
         "on Made-up GPU (cuda:0), recorded 20",
-        "best (B) against naive (A)",
+        "best by energy (B) against naive (A)",
         "energy [",
         "global memory",
         "unexplained",
@@ -92,7 +92,7 @@ def test_a_gpu_with_a_record_file_says_the_same(
 ) -> None:
     records = filed(gpu, tmp_path / "r.db")
     out = ran(capsys, f"explain naive best {NAMED} --records {records} --target cuda:0")
-    assert "on Made-up GPU (cuda:0): best (B) against naive (A)" in out
+    assert "on Made-up GPU (cuda:0): best by energy (B) against naive (A)" in out
     got = json.loads(ran(capsys, f"explain naive best --records {records} {NAMED} --target cuda:0 --json"))
     assert got["learned_from"] == {"source": str(records), "timed": 18, "metered": 14, "failed": 2}
     assert "add --records FILE" in ran(capsys, f"explain naive naive {NAMED} --target cuda:0", status=2)

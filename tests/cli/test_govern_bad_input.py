@@ -33,6 +33,12 @@ TOUCH = ("--", sys.executable, "-c", "open('started', 'w')")
         (("--simulate", "nothing"), "compute"),
         (("--simulate", "compute", "--card", "abacus"), "rtx3090"),
         (("--simulate", "compute", "--minutes", "0"), "--minutes"),
+        (("--restore", "--json", "x", "--plot", "y", "--objective", "nonsense"), "--restore goes alone"),
+        (("--simulate", "compute", "--gpu", "7"), "--gpu: it is for GPUs"),
+        (("--simulate", "compute", "--each"), "--each: it is for GPUs"),
+        (("--simulate", "compute", "--actuator", "nvml"), "--actuator: it is for GPUs"),
+        (("--simulate", "compute", "--sm-before", "1300"), "--sm-before: it is for GPUs"),
+        (("--minutes", "3", *TOUCH), "--minutes: it is for --simulate"),
         (("--", "no-such-program-here"), "cannot run 'no-such-program-here'"),
     ],
 )

@@ -75,6 +75,15 @@ def _theirs(**changes: Any) -> str:
     return json.dumps({"schema_version": "1.0.0", "results": results} | changes)
 
 
+def _time(value: float, unit: str = "ms") -> dict[str, Any]:
+    return {"name": "time", "value": value, "unit": unit}
+
+
+def _result(x: int = 1, **changes: Any) -> dict[str, Any]:
+    made = {"configuration": {"x": x}, "invalidity": "correct", "measurements": [_time(x)]}
+    return made | changes
+
+
 def test_a_schedule_that_was_never_measured_did_not_fail(tmp_path: Path) -> None:
     file, (schedule, structure) = tmp_path / "killed.jsonl.gz", schedules()[0]
     with Writer(file, devices.open("a100")) as writer:
@@ -91,8 +100,14 @@ def test_a_file_of_another_tuner(tmp_path: Path, capsys: pytest.CaptureFixture[s
     file.write_text(_theirs())
     assert main(["recording", "search", str(file), "--trials", "8", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
-        **{"figure": "time", "rows": 8, "trials": 8, "found": 6.4, "best": 6.4}
+        **{"figure": "time", "unit": "ms", "rows": 8, "trials": 8, "found": 6.4, "best": 6.4}
     }
+    assert main(["recording", "search", str(file), "--trials", "8"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("time 6.4 ms after 8 of 8 rows")
+    assert "the best of all is 6.4 ms" in told
+    assert main(["recording", "search", str(file), "--seed", "-1"]) == 2
+    assert "--seed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -103,6 +118,14 @@ def test_a_file_of_another_tuner(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (_theirs(schema_version="2.0.0"), "schema_version is '2.0.0'"),
         (_theirs(results=[{"times": {}}]), "result 0 has no configuration"),
         (_theirs(results=[]), "T4"),
+        (_theirs(results=[_result(measurements={"time": 1.0})]), "measurements of result 0 are no list"),
+        (_theirs(results=[_result(measurements=["time"])]), "measurements of result 0 are no list"),
+        (_theirs(results=[_result()]), "there is nothing to choose"),
+        (_theirs(results=[_result(configuration={})] * 2), "there is nothing to choose"),
+        (
+            _theirs(results=[_result(), _result(2, measurements=[_time(1, "s")])]),
+            "several units, 'ms' and 's'",
+        ),
     ],
 )
 def test_bad_files_are_refused_in_one_line(text: str, told: str) -> None:
@@ -112,5 +135,13 @@ def test_bad_files_are_refused_in_one_line(text: str, told: str) -> None:
 
 
 def test_a_measurement_that_is_not_there() -> None:
-    with pytest.raises(InvalidInput, match="no figure above 0"):
+    with pytest.raises(InvalidInput, match=r"no result that worked has a figure 'energy' .* measured: time$"):
         from_t4(_theirs(), "energy")
+
+
+@pytest.mark.parametrize(
+    "nothing", [None, [], [{"name": "time", "unit": "ms"}], [{"name": "time", "value": None}]]
+)
+def test_a_result_without_a_figure_counts_as_failed(nothing: Any) -> None:
+    table = from_t4(_theirs(results=[_result(1), _result(2, measurements=nothing)]))
+    assert np.isnan(table.figures).tolist() == [False, True]

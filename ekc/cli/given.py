@@ -1,0 +1,19 @@
+"""Options that the command line gives and nobody would read: refused, since dropping them would mislead."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+import click
+from click.core import ParameterSource
+
+from ekc.errors import InvalidInput
+
+
+def refuse_unread(unread: Container[str | None], why: str) -> None:
+    """Raises `InvalidInput` where one of these parameters of the running command is given."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in unread and source is ParameterSource.COMMANDLINE:
+            raise InvalidInput(f"{parameter.opts[0]}: {why}")

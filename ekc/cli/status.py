@@ -1,0 +1,19 @@
+"""How a command ends, as a number for the shell. 0: done; 1: a check said no."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ekc.search.result import TuningResult
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+"""128 and the number of SIGINT, as shells have it."""
+
+
+def status_of(result: TuningResult) -> int:
+    """Of a tuning run: one that Ctrl-C ended has a best so far, and still is not what was asked for."""
+    from ekc.search import result as told
+
+    return INTERRUPTED if result.stopped == told.INTERRUPTED else 0
