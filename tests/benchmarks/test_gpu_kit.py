@@ -87,6 +87,7 @@ def test_libraries_are_not_imitated(out: Path) -> None:
 def test_traces_say_that_they_are_simulated(out: Path) -> None:
     told, traces = trace_file.read(out / "traces.json.gz")
     assert told["simulated"]
+    assert traces
     for trace in traces:
         assert "(simulated)" in trace.name
         assert trace.samples.sampling_hz > 5

@@ -60,7 +60,9 @@ def test_nothing_says_simulated_but_the_model(out: Path) -> None:
 
 
 def test_kernels_are_executed_on_the_device(out: Path) -> None:
-    for row in _rows(out, "check"):
+    rows = _rows(out, "check")
+    assert [row["item"] for row in rows] == ["matmul, float32", "matmul, int8"]
+    for row in rows:
         assert row["status"] == "ok"
         assert len(row["kernels"]) == 2
         assert all(k["verdict"].startswith("executed on Scripted A100 (cuda:0)") for k in row["kernels"])

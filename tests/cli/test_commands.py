@@ -9,14 +9,15 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 import ekc
-from ekc.cli import main
+from ekc.cli import commands, main
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from tests.devices import faults
@@ -71,6 +72,9 @@ def test_tune_json_has_the_attribute_names(capsys: pytest.CaptureFixture[str]) -
         assert {"schedule", "latency_s", "power_w", "energy_j", "clock_mhz", "metered", "status"} <= set(
             got[name]
         )
+    assert set(got["exported"]) == {
+        f"deep/build/{name}" for name in ("matmul.cu", "matmul.h", "matmul.json", "ekc.cmake")
+    }
     assert all(Path(p).is_file() for p in got["exported"])
 
 
@@ -304,6 +308,7 @@ def test_check_lists_every_refusal(capsys: pytest.CaptureFixture[str], tmp_path:
     assert "threads per block" in out
     assert "shared memory" in out
     refusals = json_of(capsys, "check", "--schedule", "s.json", status=1)["refusals"]
+    assert {"threads per block", "shared memory"} <= {r["rule"] for r in refusals}
     assert all(set(r) == {"rule", "need", "limit", "nearest"} for r in refusals)
 
 
@@ -393,9 +398,21 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert ekc.__version__ in said(capsys, "--version")
-    for command in ("tune", "run", "check", "show", "best", "export", "doctor"):
-        assert command in said(capsys, "--help")
-        assert "--json" in said(capsys, command, "--help")
+    assert len(list(_every(commands.ekc))) >= 14
+    for words, command in _every(commands.ekc):
+        text = said(capsys, *words, "--help")
+        if isinstance(command, click.Group):
+            assert all(f"\n  {name} " in text for name in command.commands), words
+        else:
+            assert ("--json" in text) is (words != ["recording", "t4"]), words
+
+
+def _every(command: click.Command, *words: str) -> Iterator[tuple[list[str], click.Command]]:
+    """A command and all below it, with the words that call them."""
+    yield list(words), command
+    if isinstance(command, click.Group):
+        for name, below in command.commands.items():
+            yield from _every(below, *words, name)
 
 
 def test_a_reader_that_leaves_early_sees_no_traceback(tmp_path: Path) -> None:

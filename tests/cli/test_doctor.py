@@ -92,12 +92,47 @@ def test_a_driver_that_is_too_old(scripted: Any, capsys: pytest.CaptureFixture[s
     assert f"update the driver to one for CUDA {needed}.0" in gpu(capsys)["cubins"]
 
 
+NO_GPUS = {"nvmlInit", "nvmlShutdown", "nvmlDeviceGetCount"}
+NO_DRIVER = {"nvmlSystemGetDriverVersion", "nvmlSystemGetCudaDriverVersion_v2"}
+NO_GPU = {
+    "nvmlDeviceGetHandleByIndex",
+    "nvmlDeviceGetHandleByUUID",
+    "nvmlDeviceGetUUID",
+    "nvmlDeviceGetIndex",
+    "nvmlDeviceGetName",
+    "nvmlDeviceGetCudaComputeCapability",
+}
+"""Without these there is nothing to tell of a GPU."""
+LINES = {
+    "nvmlDeviceGetClockInfo": {"clocks"},
+    "nvmlDeviceGetEnforcedPowerLimit": {"cap"},
+    "nvmlDeviceGetFieldValues": {"power"},
+    "nvmlDeviceGetTotalEnergyConsumption": {"counter", "measured"},
+}
+"""What shows that others fail; what is not named here shows nowhere."""
+
+
 @pytest.mark.parametrize("function", [name for name in dir(ScriptedNvml) if name.startswith("nvml")])
 def test_a_call_that_fails_costs_its_own_lines(
     scripted: Any, capsys: pytest.CaptureFixture[str], function: str
 ) -> None:
+    scripted(Card())
+    well = gpu(capsys)
     scripted(Card()).fails[function] = pynvml.NVML_ERROR_UNKNOWN
-    assert gpu(capsys)
+    found = gpu(capsys)
+    if function in NO_GPUS | NO_DRIVER:
+        assert found.pop("reason").endswith("Unknown Error" if function in NO_DRIVER else "(Unknown Error)")
+        assert found.pop("measured").startswith("no latency and no energy")
+        assert found == {"count": int(function in NO_DRIVER)}
+        return
+    (one,), (other,) = well.pop("each"), found.pop("each")
+    assert found == well
+    if function in NO_GPU:
+        assert other.pop("measured").startswith("nothing: ")
+        assert other == {"name": "GPU 0"}
+    else:
+        assert other.keys() == one.keys()
+        assert {key for key in one if one[key] != other[key]} == LINES.get(function, set())
 
 
 def test_a_lost_gpu_does_not_hide_the_others(scripted: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -123,6 +124,18 @@ def test_what_a_recording_refuses(
     capsys: pytest.CaptureFixture[str], gpu: Path, words: str, told: str
 ) -> None:
     assert told in ran(capsys, f"explain {words} --target recorded:{gpu}", status=2)
+
+
+def test_digits_that_begin_several_digests_are_refused(
+    capsys: pytest.CaptureFixture[str], gpu: Path, tmp_path: Path, made_up_device: None
+) -> None:
+    """Of more than 16 digests two begin alike."""
+    digests = sorted(row.digest for row in read(gpu).rows)
+    digit, count = Counter(digest[0] for digest in digests).most_common(1)[0]
+    first = next(digest for digest in digests if digest[0] == digit)
+    records = filed(gpu, tmp_path / "r.db")
+    told = f"'{digit}' begins {count} digests in {records}; give more of {first}"
+    assert told in ran(capsys, f"explain {digit} best {NAMED} --records {records} --target cuda:0", status=2)
 
 
 def test_a_recording_with_too_little(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

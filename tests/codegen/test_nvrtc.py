@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -138,8 +139,27 @@ def test_without_the_library_the_message_says_what_to_install(tmp_path: Path, bi
     assert answer.stdout.count("\n") == 1
 
 
-def test_no_program_is_left_behind_by_a_refusal() -> None:
-    for _ in range(20):
+def test_no_program_is_left_behind_by_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cuda.bindings import nvrtc as binding
+
+    create, destroy = binding.nvrtcCreateProgram, binding.nvrtcDestroyProgram
+    made: list[int] = []
+    destroyed: list[int] = []
+
+    def creates(*arguments: Any) -> Any:
+        status, program = create(*arguments)
+        made.append(int(program))
+        return status, program
+
+    def destroys(program: Any) -> Any:
+        destroyed.append(int(program))
+        return destroy(program)
+
+    monkeypatch.setattr(binding, "nvrtcCreateProgram", creates)
+    monkeypatch.setattr(binding, "nvrtcDestroyProgram", destroys)
+    for _ in range(2):
         with pytest.raises(EkcError):
             nvrtc.compile("not CUDA")
     assert nvrtc.compile(SCALE).cubin
+    assert len(made) == 3
+    assert destroyed == made

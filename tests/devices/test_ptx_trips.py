@@ -9,6 +9,7 @@ import ekc
 from ekc import devices
 from ekc.codegen import nvrtc
 from ekc.codegen.generate import compile_schedule
+from ekc.devices.ptx import loops
 from ekc.devices.ptx.counts import Counts, count
 from ekc.errors import EkcError
 from ekc.search.space import Space
@@ -104,6 +105,13 @@ def test_a_pipelined_loop_whose_exit_is_threaded_through_its_guards(arch: str) -
     assert got.barrier == 6 * (1 + 2)
     assert got.load_shared == 6 * 2
     assert got.store_shared == 6 * (1 + 3)
+
+
+def test_a_loop_of_too_many_trips_is_refused_by_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "_MOST_TRIPS", 1000)
+    assert counted(loop("int i = 0; i < 999; ++i", TOUCH.format("i"))).load_global == 999
+    with pytest.raises(EkcError, match=r"loop at .* cannot be found: it runs more than 1000 times; give "):
+        counted(loop("int i = 0; i < 1001; ++i", TOUCH.format("i")))
 
 
 ASSEMBLY = """

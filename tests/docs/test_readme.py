@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from ekc.cli import main
-from tests.docs.blocks import ROOT, Block, blocks, printed
+from tests.docs.blocks import ROOT, blocks, printed
 
 PAGE = (ROOT / "README.md").read_text()
 FOUND = blocks(PAGE)
@@ -51,42 +52,40 @@ def test_every_shell_command(capsys: pytest.CaptureFixture[str]) -> None:
     for line in SHELL:
         program, *words = shlex.split(line)
         assert program == "ekc"
-        assert main(words) == 0, (line, capsys.readouterr().err)
+        status = main(words)
+        out, err = capsys.readouterr()
+        assert status == 0, (line, err)
+        assert ("\nwarm start " in out) is ("--warm-start" in words), line
+    assert any("--warm-start" in line for line in SHELL)
 
 
 def test_every_python_block() -> None:
+    """The CMake block names what the last of them exports."""
     namespace: dict[str, Any] = {}
     out = "".join(printed(block, namespace) for block in FOUND if block.language == "python")
     assert "a100 (simulated)" in out
     assert "__global__" in out
     assert Path("build/matmul.h").is_file()
-
-
-def test_cmake_block_names_what_the_bundle_has() -> None:
     (cmake,) = (b for b in FOUND if b.language == "cmake")
-    namespace: dict[str, Any] = {}
-    code = "import ekc\nekc.tune(ekc.matmul(8, 8, 8), trials=2, progress=False).export('build/')\n"
-    printed(Block("python", code, 1), namespace)
-    assert "add_ekc_library" in cmake.text
+    assert "include(build/ekc.cmake)\nadd_ekc_library(" in cmake.text
     assert "function(add_ekc_library)" in Path("build/ekc.cmake").read_text()
 
 
-def test_every_operator_and_device_that_is_named_exists() -> None:
+def test_every_operator_and_device_is_named_and_no_other() -> None:
     from ekc.cli.operators import KINDS
     from ekc.devices import specs
 
-    assert all(f"`{name}`" in PAGE for name in (*KINDS, *specs.names()))
+    (table,) = re.findall(r"^Operators, .*\n\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)`", table)) == sorted(KINDS)
+    (devices,) = re.findall(r"The simulated devices are ([^.]+)\.", PAGE)
+    assert sorted(re.findall(r"`(\w+)`", devices)) == sorted(specs.names())
 
 
 def test_every_page_and_folder_that_is_named_exists() -> None:
-    names = (
-        "docs/tutorial.md",
-        "ekc/devices/specs.py",
-        "examples/layers.toml",
-        "LICENSE",
-        "ekc/ir",
-        "ekc/codegen",
-    )
-    for name in (*names, "ekc/devices", "ekc/search", "ekc/cli", "docs/architecture.md", "benchmarks/"):
-        assert name in PAGE
+    links = re.findall(r"\]\(([^):#]+)(?:#[^)]*)?\)", PAGE)
+    paths = re.findall(r"(?<![\w/.-])((?:ekc|docs|benchmarks|examples|tests)/[\w./-]*)", PAGE)
+    scripts = [f"benchmarks/{name}" for name in re.findall(r"`(\w+\.py)`", PAGE)]
+    assert min(map(len, (links, paths, scripts))) >= 10
+    assert "LICENSE" in links
+    for name in {*links, *(path.rstrip(".") for path in paths), *scripts}:
         assert (ROOT / name).exists(), name

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from ekc.devices.lease import record
+from ekc.governor.protocols import Settings
 from tests.governor.scripted_nvml import ROOT, ScriptedBoards
 
 BEFORE = (None, None, 280_000)
@@ -111,6 +113,19 @@ def test_json_lines_hold_events_and_a_report(one: ScriptedBoards) -> None:
     assert report["simulated"] is False
     assert report["problem"] is None
     assert report["joules"] == pytest.approx(report["seconds"] * 240, rel=0.3)
+
+
+def test_clock_limits_that_held_before_are_leased_as_told(one: ScriptedBoards) -> None:
+    one.put(0, sm_lock=[300, 1500], memory_lock=[405, 5001])
+    told = ("--sm-before", "1500", "--memory-before", "5001")
+    process = start(one, *told, *python(SLEEP.format(120)))
+    governed(one, process)
+    lease = record.read(one.leases / f"{one.uuid()}.json")
+    process.terminate()
+    process.communicate(timeout=30)
+    assert lease is not None
+    assert lease.previous == Settings(sm_mhz=1500, memory_mhz=5001, power_w=280.0)
+    assert one.limits() == ([300, 1500], [405, 5001], 280_000)
 
 
 def test_without_permission_it_is_advice(one: ScriptedBoards) -> None:

@@ -55,11 +55,31 @@ def test_a_script_without_a_gpu_runs_on(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
-def test_only_the_first_process_of_a_machine_governs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    with ekc.Governor() as governor, governor.step():
-        pass
-    assert governor.report is None
+RANKED = """
+import json, os, time
+from pathlib import Path
+import ekc
+with ekc.Governor(quiet=True) as governor:
+    ends = time.monotonic() + 60
+    while not list(Path(os.environ["EKC_RUN_DIR"]).glob("*.json")) and time.monotonic() < ends:
+        time.sleep(0.05)
+    time.sleep(2)
+print(json.dumps(governor.report))
+"""
+"""Two seconds longer than it takes until a GPU is leased."""
+
+
+def test_only_the_first_process_of_a_machine_governs(tmp_path: Path) -> None:
+    boards = ScriptedBoards(tmp_path)
+    (tmp_path / "train.py").write_text(RANKED)
+    processes = []
+    for rank in ("0", "1"):
+        boards.extra["LOCAL_RANK"] = rank
+        processes.append(boards.start("train.py", stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+    (first, said), second = (process.communicate(timeout=120) for process in processes)
+    assert len(json.loads(first)["reports"]) == 1
+    assert said == ""
+    assert second == ("null\n", "")
 
 
 def test_arguments_are_checked_at_once() -> None:

@@ -16,6 +16,7 @@ from ekc.devices.limits import Limit
 from ekc.devices.limits.nvml import NvmlLimits
 from ekc.errors import ActuatorError, InvalidInput, RecordError
 from ekc.governor.protocols import Settings
+from tests.devices.recording.full_disk import no_room_beyond
 from tests.governor.scripted_nvml import ScriptedBoards
 
 
@@ -94,25 +95,33 @@ def test_what_failed_may_have_been_done_and_is_put_back(
         assert here.limits() == (None, None, 280_000)
 
 
-def test_nothing_is_set_while_the_lease_cannot_be_written(
-    here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_set_while_the_lease_cannot_be_written(here: ScriptedBoards) -> None:
     with _keeper(here) as keeper:
         (actuator,) = keeper.actuators
-
-        def full(lease: object) -> None:
-            raise RecordError("no space left")
-
-        with monkeypatch.context() as patched:
-            patched.setattr(record, "write", full)
-            for _ in range(2):
-                with pytest.raises(RecordError):
-                    actuator.apply(Settings(sm_mhz=900))
+        for _ in range(2):
+            with (
+                no_room_beyond(0),
+                pytest.raises(RecordError, match=r"cannot write the lease .*; nothing was set"),
+            ):
+                actuator.apply(Settings(sm_mhz=900))
         assert not here.calls()
         actuator.apply(Settings(sm_mhz=900))
         found = record.read(record.path(here.uuid()))
         assert found is not None
         assert found.touched == ("sm_mhz",)
+
+
+def test_nothing_is_set_while_there_can_be_no_lock(here: ScriptedBoards) -> None:
+    with _keeper(here) as keeper:
+        (actuator,) = keeper.actuators
+        lock = record.path(here.uuid()).with_suffix(".lock")
+        lock.mkdir()
+        with pytest.raises(RecordError, match=r"cannot open the lock .*\.lock \(Is a directory\)"):
+            actuator.apply(Settings(sm_mhz=900))
+        assert not here.calls()
+        lock.rmdir()
+        actuator.apply(Settings(sm_mhz=900))
+        assert here.limits()[0] == [300, 900]
 
 
 def test_closing_twice_is_closing_once(here: ScriptedBoards) -> None:

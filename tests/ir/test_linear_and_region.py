@@ -178,14 +178,19 @@ def test_half_a_fused_index_is_refused() -> None:
         region_of([index], frozenset({"f.1"}), {"f.0": 3, "f.1": 4}, {"f.0": "f", "f.1": "f"})
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_regions_of_drawn_schedules(seed: int) -> None:
-    for kernel in kernels(seeded_schedule(seed).program):
-        extents = {name: int(extent) for name, extent in kernel.nest.extents.items()}
-        if math.prod(extents.values()) <= 3000:
-            for access in _reads(kernel.body):
-                if access.buffer is not None:
-                    check_region(access.buffer.region, [access.index], extents)
+@pytest.mark.parametrize("first", range(0, 60, 10))
+def test_regions_of_ten_drawn_schedules(first: int) -> None:
+    """Some of them have none that is small enough."""
+    checked = 0
+    for seed in range(first, first + 10):
+        for kernel in kernels(seeded_schedule(seed).program):
+            extents = {name: int(extent) for name, extent in kernel.nest.extents.items()}
+            if math.prod(extents.values()) <= 3000:
+                for access in _reads(kernel.body):
+                    if access.buffer is not None:
+                        check_region(access.buffer.region, [access.index], extents)
+                        checked += 1
+    assert checked >= 10
 
 
 def _reads(nodes: tuple[Node, ...]) -> Iterator[Access]:

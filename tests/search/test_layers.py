@@ -149,15 +149,46 @@ def test_an_epilogue_and_its_inputs_tell_layers_apart(write: Callable[[str], Pat
     assert biased.arguments == {"epilogue": "c + bias", "inputs": {"bias": (64,)}}
 
 
+PLAIN = dict.fromkeys(("conv1", "conv2"), "relu(y + bias)") | dict.fromkeys(("downsample", "fc"), "y + bias")
+EPILOGUES = {
+    "ResNet-50": PLAIN | {"conv3": "relu(y + bias + shortcut)"},
+    "BERT-base": {
+        **dict.fromkeys(("query", "key", "value"), "c + bias"),
+        "attention.scores": "c * 0.125",
+        "attention.output.dense": "c + bias + before",
+        "intermediate.dense": "gelu(c + bias)",
+        "output.dense": "c + bias + before",
+    },
+    "Llama-3-8B": {
+        "self_attn.scores": "c * 0.08838834764831845",
+        "self_attn.o_proj": "c + before",
+        "mlp.up_proj": "silu(gate) * c",
+        "mlp.down_proj": "c + before",
+    },
+}
+"""By the name of the layer, or by the last part of it."""
+BARE = {
+    "BERT-base": {"attention.context", "attention.softmax", "LayerNorm"},
+    "Llama-3-8B": {
+        *(f"self_attn.{name}" for name in ("q_proj", "k_proj", "v_proj", "context", "softmax")),
+        *("mlp.gate_proj", "lm_head", "layernorm", "norm"),
+    },
+}
+
+
 def test_every_product_of_the_example_has_the_epilogue_of_its_model() -> None:
-    layers = read_layers(EXAMPLE, KINDS)
-    bare = {layer.name for layer in layers if "epilogue" not in layer.arguments}
-    products = {"attention.context", "self_attn.context", "self_attn.q_proj", "self_attn.k_proj"}
-    assert bare - products <= {"mlp.gate_proj", "lm_head", "attention.softmax", "self_attn.softmax"} | {
-        "LayerNorm",
-        "layernorm",
-        "norm",
-    }
+    seen, bare = set[tuple[str, str]](), set[tuple[str, str]]()
+    for layer in read_layers(EXAMPLE, KINDS):
+        for use in layer.uses:
+            model, told = use.model.partition(",")[0], EPILOGUES[use.model.partition(",")[0]]
+            name = use.name if use.name in told else use.name.rpartition(".")[2]
+            if "epilogue" in layer.arguments:
+                assert layer.arguments["epilogue"] == told.get(name), use
+                seen.add((model, name))
+            else:
+                bare.add((model, use.name))
+    assert seen == {(model, name) for model, told in EPILOGUES.items() for name in told}
+    assert bare == {(model, name) for model, names in BARE.items() for name in names}
 
 
 ENTRY = '[[layer]]\nname = "a"\noperator = "matmul"\n'

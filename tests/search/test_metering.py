@@ -4,6 +4,7 @@ explained or not explained at all."""
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,10 +18,23 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.base import Device, Interval, Metering
 from ekc.devices.digest import digest
 from ekc.devices.residual import generator
+from ekc.search.candidate import Candidate
+from ekc.search.foresight import Foresight, Judged
 from ekc.search.measuring import Bench
-from ekc.search.metering import BEGIN, CEILING, FLOOR, START, MeteringShare, choose, faithful, signal_to_noise
+from ekc.search.metering import (
+    BEGIN,
+    CEILING,
+    FLOOR,
+    GROW,
+    START,
+    MeteringShare,
+    choose,
+    faithful,
+    signal_to_noise,
+)
 from ekc.search.method import OURS, Method
 from ekc.search.options import Wish
+from ekc.search.power import PowerModel
 from ekc.search.records import RecordStore
 from ekc.search.result import TuningResult
 from ekc.search.run import Run
@@ -71,8 +85,9 @@ def test_the_share_stays_where_predictions_are_neither_faithful_nor_lost() -> No
 def test_few_predictions_say_nothing() -> None:
     share = MeteringShare()
     share.update(_figures(1, 5), _figures(2, 5), fresh=5)
+    assert share.share == START, "five are too few for a verdict"
     share.update(_figures(3), _figures(4), fresh=0)
-    assert share.share < START or share.share > START, "five waited for a verdict, the next call gave it"
+    assert share.share == START * GROW, "they waited, the next call gave it"
     moved = share.share
     share.update(_figures(5), _figures(6), fresh=2)
     assert share.share == moved, "two new ones do not"
@@ -196,9 +211,32 @@ def test_where_nothing_explains_power_the_share_rises_to_its_ceiling() -> None:
     assert all(t.metered for t in later), "all of the low-latency set that was timed since"
 
 
-def test_what_is_judged_was_predicted_before_it_was_metered() -> None:
+def test_what_is_judged_was_predicted_before_it_was_metered(monkeypatch: pytest.MonkeyPatch) -> None:
+    of, judge, learn = Foresight.of, Foresight.judged, PowerModel.learn
+    learned: list[Candidate] = []
+    made: list[tuple[Foresight, int]] = []
+    known: list[bool] = []
+
+    def foresee(candidates: Sequence[Candidate], power: PowerModel) -> Foresight:
+        made.append((of(candidates, power), len(learned)))
+        return made[-1][0]
+
+    def judged_by(foresight: Foresight, metered: Sequence[int]) -> list[Judged]:
+        ((_, before),) = [m for m in made if m[0] is foresight]
+        seen = {id(c) for c in learned[:before]}
+        known.extend(id(foresight.candidates[i]) in seen for i in metered)
+        return judge(foresight, metered)
+
+    def learns(power: PowerModel, metered: Sequence[Candidate]) -> None:
+        learned.extend(metered)
+        learn(power, metered)
+
+    monkeypatch.setattr(Foresight, "of", foresee)
+    monkeypatch.setattr(Foresight, "judged", judged_by)
+    monkeypatch.setattr(PowerModel, "learn", learns)
     result, run = searched(devices.open("a100"), trials=40)
     judged, cards = run.task.learner.judged, result.model_cards
     assert cards[0].error is None
     assert cards[-1].rows < run.task.learner.power.rows == BEGIN + len(judged)
+    assert known == [False] * len(judged), "none was learned from before its foresight was made"
     assert all(j.measured_j != j.believed_j and j.spread > 0 for j in judged)

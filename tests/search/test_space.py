@@ -119,7 +119,7 @@ def test_masks_of_a_population_say_what_explain_says_of_each(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["matmul", "conv stride 2", "fp16"])
 def test_a_legal_row_makes_a_schedule_and_an_illegal_one_is_refused(name: str) -> None:
-    population = drawn(name, 60, seed=2)
+    population = drawn(name, 30, seed=2) + legal(name, 30, seed=2)
     refused = 0
     for row in range(len(population)):
         reasons = list(space(name).refusals(population, row))
@@ -130,7 +130,7 @@ def test_a_legal_row_makes_a_schedule_and_an_illegal_one_is_refused(name: str) -
         with pytest.raises(ScheduleError) as problem:
             enforce(space(name).schedule(population, row).program, LIMITS)
         assert problem.value.refusal.rule in {r.rule for r in reasons}
-    assert 5 <= refused <= 60
+    assert 5 <= refused <= 30
 
 
 @pytest.mark.parametrize("name", ISSUE)

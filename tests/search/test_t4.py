@@ -110,6 +110,19 @@ def test_a_file_of_another_tuner(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "--seed" in capsys.readouterr().err
 
 
+def test_another_figure_can_be_searched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The widest block that works takes longest, and least energy."""
+    data = json.loads(_theirs())
+    for result in data["results"]:
+        joules = 1024 / result["configuration"]["block_size_x"]
+        result["measurements"].append({"name": "energy", "value": joules, "unit": "J"})
+    file = tmp_path / "theirs.json"
+    file.write_text(json.dumps(data))
+    assert main(["recording", "search", str(file), "--figure", "energy", "--trials", "8", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["figure"], found["found"], found["best"]) == ("energy", 4.0, 4.0)
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

@@ -220,6 +220,7 @@ BAD: list[dict[str, Any]] = [
     {"time_budget_s": "1m"},
     {"start": [ekc.Schedule(ekc.matvec(8, 8))]},
     {"start": ["split"]},
+    {"start": naive(MV)},
 ]
 
 

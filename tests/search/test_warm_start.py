@@ -197,11 +197,11 @@ def test_too_few_kernels_teach_nothing(tmp_path: Path) -> None:
     assert f"{MIN_ROWS} timed kernels" in told
 
 
-def test_a_run_says_what_it_was_taught_and_goes_another_way(tmp_path: Path) -> None:
+def test_a_run_says_what_it_was_taught_and_goes_another_way(records: Path, tmp_path: Path) -> None:
     # Two groups may teach that neither foretells the other; what one says nothing can test.
-    ekc.tune(SMALL, "a100", trials=TRIALS, records=tmp_path / "old.db", progress=False)
+    old = _copied(records, tmp_path / "old.db")
     cold = ekc.tune(OTHER, "a100", trials=TRIALS, progress=False)
-    warm = ekc.tune(OTHER, "a100", trials=TRIALS, progress=False, warm_start=tmp_path / "old.db")
+    warm = ekc.tune(OTHER, "a100", trials=TRIALS, progress=False, warm_start=old)
     assert cold.warm_start == ""
     assert "warm start" not in cold.summary()
     assert "warm start " in warm.summary()

@@ -62,6 +62,13 @@ def test_a_run_ends_with_a_kernel_that_was_checked_and_metered_on_the_gpu(
         explain_learned(naive(OP), result.best.schedule, devices.open("cuda:0"), tmp_path / "r.db")
 
 
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_metering_window_that_cannot_be_is_refused(seconds: float) -> None:
+    kernel = ekc.compile(naive(OP)).compiled
+    with pytest.raises(InvalidInput, match=f"a metering window of {seconds} s cannot be"):
+        ScriptedNode().open(launch_s=5e-3).meter(kernel, seconds=seconds)
+
+
 def test_trials_are_spread_over_gpus_and_filed_in_order(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -46,7 +46,7 @@ def test_the_clock_is_that_of_the_work_and_no_reason_is_lost() -> None:
     sensors.working = False
     seen = watch.seen()
     assert seen.clock_mhz == 1410.0
-    assert "power cap" in seen.throttle
+    assert seen.throttle == ("hardware slowdown", "power cap")
     assert seen.power_cap_w == 400.0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,12 @@ def test_one_measurement_does_not_count_as_several(recorded: Path) -> None:
         twice.timing(3)
     with pytest.raises(DeviceError, match="was not metered when"):
         read(recorded).of(OP)[1].metering()
+
+
+def test_a_schedule_under_another_digest_is_refused(recorded: Path) -> None:
+    one, other, *_ = read(recorded).rows
+    with pytest.raises(RecordError, match=f"{one.digest} .* reads back as {other.digest}: another ekc"):
+        _ = replace(one, schedule_json=other.schedule_json).schedule
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,25 @@
+"""What each objective makes small, and which of three kernels it picks."""
+
+from __future__ import annotations
+
+import pytest
+
+from ekc.search.choice import winners
+from ekc.search.naive import naive
+from ekc.search.objective import merit
+from ekc.search.result import Trial
+from tests.search.runs import MV
+
+
+@pytest.mark.parametrize(("objective", "figure"), [("latency", 2.0), ("energy", 3.0), ("edp", 6.0)])
+def test_an_objective_is_seconds_joules_or_their_product(objective: str, figure: float) -> None:
+    assert merit(objective, 2.0, 3.0) == figure
+
+
+@pytest.mark.parametrize(
+    ("objective", "best"), [("latency", "fastest"), ("edp", "between"), ("energy", "frugal")]
+)
+def test_each_objective_picks_another_of_three(objective: str, best: str) -> None:
+    figures = {"fastest": (1.00, 1.2), "between": (1.02, 1.0), "frugal": (1.04, 0.99), "slow": (1.06, 0.1)}
+    known = [Trial(naive(MV), name, "ok", latency_s=s, energy_j=j) for name, (s, j) in figures.items()]
+    assert [t.structure for t in winners(known, objective, 0.05)] == [best, "fastest"]
