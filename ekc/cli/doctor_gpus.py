@@ -52,15 +52,13 @@ def _one(index: int, archs: list[str]) -> dict[str, Any]:
         uuid = uuid_of(index)
         sensors = Sensors(uuid)
         seen = observe(sensors)
-        asking = sensors.library.nvmlDeviceGetCudaComputeCapability
-        major, minor = explained("the compute capability", asking, sensors.handle)
     except EkcError as problem:
         return {"name": f"GPU {index}", "measured": f"nothing: {problem}"}
     shared = sensors.shared()
     return {
         "name": sensors.name,
         "uuid": uuid,
-        "arch": _arch(major, minor, archs),
+        "arch": _arch(sensors, archs),
         "counter": _counter(seen, sensors),
         "power": _power(seen, sensors),
         "cap": _cap(sensors),
@@ -70,7 +68,12 @@ def _one(index: int, archs: list[str]) -> dict[str, Any]:
     }
 
 
-def _arch(major: int, minor: int, archs: list[str]) -> str:
+def _arch(sensors: Sensors, archs: list[str]) -> str:
+    asking = sensors.library.nvmlDeviceGetCudaComputeCapability
+    try:
+        major, minor = explained("the compute capability", asking, sensors.handle)
+    except EkcError as problem:
+        return f"not told ({problem})"
     name = f"sm_{major}{minor}"
     if name in archs:
         return name
@@ -108,7 +111,8 @@ def _clocks(sensors: Sensors) -> str:
     """By what clocks can be set; nothing is tried."""
     from ekc.devices.limits import zeusd
 
-    now = f"{sensors.clock_mhz():.0f} MHz now"
+    mhz = sensors.clock_mhz()
+    now = f"{mhz:.0f} MHz now" if mhz == mhz else f"not told ({sensors.problem})"
     refused = refusal()
     if not refused:
         return f"{now}; this process may set them"
