@@ -62,7 +62,7 @@ def combine_view(scope: Scope, node: CombineNode) -> View:
 def reduce_view(scope: Scope, node: ReduceNode) -> View:
     """Elements of a region dealt out to groups of warps; each copy of the buffer is what one warp has."""
     compute, buffer, region = node.compute, node.buffer, node.buffer.region
-    names = scope.names.within(scope.names.shared_coordinates(scope.kernel, region))
+    names = scope.names.within(region, scope.names.shared_coordinates(scope.kernel, region))
     size, warps = int(region.size), int(node.staging.warps)
     group, per_round = WARP * warps, scope.threads // (WARP * warps)
     *others, last = compute.reduction

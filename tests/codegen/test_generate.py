@@ -110,6 +110,50 @@ def test_a_long_axis_is_counted_in_64_bits() -> None:
     assert "for (long long i = 0;" in generate(Schedule(op)).source
 
 
+def test_an_axis_longer_than_what_it_reads_is_counted_in_64_bits() -> None:
+    """In int, an element past 2**31 would pass the guard `i < n`, and be read from before the tensor."""
+    n = 2**30
+    op = o.compute(
+        "concat",
+        axes={"i": 3 * n},
+        inputs={"A": (n,), "B": (n,), "D": (n,)},
+        body=lambda A, B, D, i: A[i] + B[i - n] + D[i - 2 * n],
+        dtype="int8",
+        out_dtype="int8",
+    )
+    text = generate(Schedule(op).split("i", (256,)).bind("i.0", "block.x").bind("i.1", "thread.x")).source
+    assert f"i_0 * 256LL + i_1 * 1LL < {n} ? static_cast<int>(A[(i_0 * 256LL + i_1 * 1LL) * 1LL])" in text
+    assert f"i_0 * 256LL + i_1 * 1LL - {2 * n} >= 0" in text
+
+
+def test_a_partial_sum_that_leaves_int_is_64_bit_though_the_whole_fits() -> None:
+    n = 2**30
+    op = o.compute(
+        "turned", axes={"i": n, "j": 2}, inputs={"X": (n,)}, body=lambda X, i, j: X[i * 3 + j - 3 * n]
+    )
+    assert f"i * 3LL + j * 1LL - {3 * n} >= 0" in generate(Schedule(op)).source
+
+
+def test_a_long_axis_as_a_value_is_64_bit() -> None:
+    op = o.compute("iota", axes={"i": 2**32}, inputs={}, body=lambda i: i * 0.5)
+    text = generate(Schedule(op).split("i", (256,)).bind("i.0", "block.x").bind("i.1", "thread.x")).source
+    assert "static_cast<float>(i_0 * 256LL + i_1 * 1LL)" in text
+
+
+def test_a_quotient_of_a_long_index_behind_a_sum_is_64_bit() -> None:
+    """What only the epilogue divides is divided in 64 bits too."""
+    op = o.compute(
+        "ends", axes={"i": 2**20}, inputs={"X": (2**20,)}, body=lambda X, i: X[i], reduce={"k": 1}
+    ).then(
+        "Y",
+        axes={"p": 2**20},
+        inputs={"s": (4,)},
+        body=lambda C, s, p: C[p] * s[p * 4096 // 2**30],
+    )
+    text = generate(Schedule(op).cache_write("C").compute_inline("C")).source
+    assert f"s[((i * 4096LL) / {2**30})]" in text
+
+
 def test_a_sum_over_a_quotient_spread_over_blocks_has_a_footprint() -> None:
     op = o.conv2d(1, 4, 7, 7, out_channels=6, kernel=3, padding=1, groups=2)
     s = (
