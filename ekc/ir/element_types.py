@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.dtypes import INT8, INT32, DType, dtype_of
+from ekc.ir.meaning import apply_binary
 
 if TYPE_CHECKING:
     from ekc.ir.operator import Compute, TensorSpec
@@ -107,7 +108,7 @@ def _ends(e: ex.Expr, parts: list[tuple[int, int]]) -> tuple[int, int]:
         low, high = parts[0]
         return (0 if low <= 0 <= high else min(abs(low), abs(high))), max(abs(low), abs(high))
     assert isinstance(e, ex.Binary)
-    corners = [int(ex.apply_binary(e.op, a, b)) for a in parts[0] for b in parts[1]]
+    corners = [int(apply_binary(e.op, a, b)) for a in parts[0] for b in parts[1]]
     return min(corners), max(corners)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.dtypes import dtype_of
+from ekc.ir.meaning import FUNCTIONS
 from ekc.ir.operator import Axis, Compute, Operator, TensorSpec
 
 
@@ -33,7 +34,7 @@ def expr_from_json(data: Any) -> ex.Expr:
             return ex.Var(name)
         case ["load", str(tensor), *index]:
             return ex.Load(tensor, tuple(map(expr_from_json, index)))
-        case ["call", str(function), argument] if function in ex.FUNCTIONS:
+        case ["call", str(function), argument] if function in FUNCTIONS:
             return ex.Call(function, expr_from_json(argument))
         case ["+" | "-" | "*" | "/" | "//" | "%" | "min" | "max" as op, a, b]:
             return ex.Binary(op, expr_from_json(a), expr_from_json(b))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
@@ -23,6 +23,18 @@ class Tensor:
     def __getitem__(self, index: ex.Operand | tuple[ex.Operand, ...]) -> ex.Load:
         index = index if isinstance(index, tuple) else (index,)
         return ex.Load(self.name, tuple(ex.as_expr(i) for i in index))
+
+    def _no_element(self, *_: Any, **__: Any) -> NoReturn:
+        raise InvalidInput(
+            f"body: {self.name} is a whole tensor; index it to read an element: {self.name}[i]"
+        )
+
+    # Without these, Python would ask for A[0], A[1], ... for ever.
+    __iter__ = __contains__ = _no_element
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _no_element
+    __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _no_element
+    __pow__ = __rpow__ = __matmul__ = __rmatmul__ = __neg__ = __abs__ = _no_element
+    __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __float__ = __array_ufunc__ = _no_element
 
 
 def compute(
