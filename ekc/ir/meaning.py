@@ -1,4 +1,7 @@
-"""What functions and operators of expressions mean, in NumPy."""
+"""What functions and operators of expressions mean, in NumPy.
+
+Max and min skip NaN, as those of CUDA do.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ def apply_binary(op: str, a: Any, b: Any) -> Any:
         case "%":
             return a % b
         case "min":
-            return np.minimum(a, b)
+            return np.fmin(a, b)
         case "max":
-            return np.maximum(a, b)
+            return np.fmax(a, b)
     raise ValueError(f"unknown operation {op!r}")
