@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -175,8 +175,8 @@ def as_expr(value: Operand) -> Expr:
     number = value.item() if isinstance(value, np.generic) else value
     if isinstance(number, bool):
         raise InvalidInput(
-            f"expression: {number} is no number: `==` and `!=` say whether expressions are written alike, not "
-            "where they are equal; ekc.maximum(1 - abs(i - j), 0) is 1 where i is j, else 0"
+            f"expression: {number} is no number: `==` and `!=` tell whether expressions are written "
+            "alike, not where they are equal; ekc.maximum(1 - abs(i - j), 0) is 1 where i is j, else 0"
         )
     if not isinstance(number, (int, float)):
         raise InvalidInput(f"expression: {value!r} is neither a number nor an element, as A[i] is")
@@ -255,11 +255,30 @@ def gelu(a: Operand, approximate: str = "none") -> Expr:
     raise InvalidInput(f"gelu: approximate={approximate!r} is neither 'none' nor 'tanh'; try 'tanh'")
 
 
+MOST_DEEP = 200
+"""Operations inside operations; Python ends a recursion at some 1000 calls."""
+T = TypeVar("T")
+
+
+def shallow(what: str, root: T, below: Callable[[T], Iterable[T]]) -> T:
+    """The root of a tree that is no deeper than `MOST_DEEP`; `below` gives what a node is made of."""
+    level = [root]
+    for _ in range(MOST_DEEP):
+        level = list({id(x): x for node in level for x in below(node)}.values())
+        if not level:
+            return root
+    raise InvalidInput(
+        f"body of {what}: goes deeper than {MOST_DEEP} operations inside one another; use a reduction axis"
+    )
+
+
 def walk(e: Expr) -> Iterator[Expr]:
     """Every node of the tree, parents first."""
-    yield e
-    for child in children(e):
-        yield from walk(child)
+    left = [e]
+    while left:
+        node = left.pop()
+        yield node
+        left.extend(reversed(children(node)))
 
 
 def children(e: Expr) -> tuple[Expr, ...]:

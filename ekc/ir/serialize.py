@@ -29,7 +29,7 @@ def expr_from_json(data: Any) -> ex.Expr:
     """The inverse of `expr_to_json`; `InvalidInput` for anything it cannot have written."""
     match data:
         case int() | float():
-            return ex.Const(data)
+            return ex.as_expr(data)
         case ["var", str(name)]:
             return ex.Var(name)
         case ["load", str(tensor), *index]:
@@ -66,7 +66,7 @@ def operator_from_json(data: Any) -> Operator:
             Compute(
                 _spec(c["output"]),
                 tuple(Axis(name, extent, bool(reduction)) for name, extent, reduction in c["axes"]),
-                expr_from_json(c["body"]),
+                expr_from_json(ex.shallow(str(data["name"]), c["body"], _parts)),
                 c["combine"],
                 dtype_of(c["acc_dtype"]),
             )
@@ -77,6 +77,11 @@ def operator_from_json(data: Any) -> Operator:
         if isinstance(problem, InvalidInput):
             raise
         raise InvalidInput(f"operator: not the JSON of one ({type(problem).__name__}: {problem})") from None
+
+
+def _parts(data: Any) -> list[Any]:
+    """What a nested list is made of."""
+    return data if isinstance(data, list) else []
 
 
 def _tensor(t: TensorSpec) -> list[Any]:
