@@ -18,8 +18,8 @@ class Unwritable:
 
     def __bool__(self) -> NoReturn:
         raise InvalidInput(
-            f"expression: {self} is neither true nor false: `if`, `and`, `or` and `not` cannot choose between "
-            "elements; use ekc.maximum or ekc.minimum"
+            f"expression: {self} is neither true nor false: `if`, `and`, `or` and `not` cannot choose "
+            "between elements; use ekc.maximum or ekc.minimum"
         )
 
     def _not_ordered(self, other: Any) -> NoReturn:

@@ -79,6 +79,7 @@ def test_each_compute_is_a_launch_and_what_lies_between_is_workspace() -> None:
         (("element_", "d0"), "typename", ("nullptr", "NULL"), "to_half"),
         (("i", "i_"), "k", ("uint4", "dim3"), "asm"),
         (("linux", "NAN"), "k", ("A", "expf"), "ekc_named"),
+        (("element", "thread"), "parity", ("buffer", "round"), "reduced"),
     ],
 )
 def test_names_that_collide_still_compile(
@@ -152,6 +153,35 @@ def test_a_quotient_of_a_long_index_behind_a_sum_is_64_bit() -> None:
     )
     text = generate(Schedule(op).cache_write("C").compute_inline("C")).source
     assert f"s[((i * 4096LL) / {2**30})]" in text
+
+
+def test_a_reduction_on_the_spot_over_long_axes_loops_over_them() -> None:
+    """Written out whole, a group norm's sum over 64 x 56 rows kept NVRTC busy for minutes."""
+
+    def text(c: int, h: int) -> str:
+        op = o.compute(
+            "norm",
+            axes={"n": 4},
+            reduce={"c": c, "h": h, "w": 64},
+            inputs={"X": (4, c, h, 64)},
+            body=lambda X, n, c, h, w: X[n, c, h, w],
+            output="total",
+        ).then(
+            "Y",
+            axes={"a": 4, "b": c, "p": h, "q": 64},
+            body=lambda X, total, a, b, p, q: X[a, b, p, q] - total[a],
+        )
+        s = Schedule(op).split("q", (32,)).reorder("a", "b", "p", "q.0", "q.1").bind("q.1", "thread.x")
+        return generate(s.bind("a", "block.x").compute_at("total", None)).source
+
+    assert re.search(r"#pragma unroll 1\s+for \(int c = 0; c < 64;", text(64, 56))
+    assert re.search(r"#pragma unroll 1\s+for \(int h = 0; h < 56;", text(64, 56))
+    assert re.search(r"#pragma unroll\s+for \(int c = 0; c < 2;", text(2, 4))
+
+
+def test_lanes_are_told_to_be_joined_as_they_are() -> None:
+    s = Schedule(o.reduce((8, 64), 1, "max")).split("k1", (32,)).bind("k1.1", "thread.x").cache_write("Y")
+    assert "// max over 32 lanes" in generate(s).source
 
 
 def test_a_sum_over_a_quotient_spread_over_blocks_has_a_footprint() -> None:

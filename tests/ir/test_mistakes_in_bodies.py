@@ -20,7 +20,7 @@ MISTAKES: dict[str, tuple[Callable[..., Any], str]] = {
         r"False is no number: .*ekc.maximum\(1 - abs\(i - j\), 0\)",
     ),
     "unequal": (lambda A, i, j: A[i, j] * (i != j), r"True is no number"),
-    "equal to itself": (lambda A, i, j: A[i, j] + (i == i), r"True is no number"),  # noqa: PLR0124
+    "equal to itself": (lambda A, i, j: A[i, j] + (i == i), r"True is no number"),
     "an index that is true": (lambda A, i, j: A[i, True], r"True is no number"),
     "true": (lambda A, i, j: True, r"True is no number"),
     "if": (lambda A, i, j: A[i, j] if i else 0, r"i is neither true nor false"),
