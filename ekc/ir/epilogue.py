@@ -10,6 +10,7 @@ from typing import Any
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.checks import identifier, parameters, several, whole
+from ekc.ir.depth import shallow
 from ekc.ir.dtypes import FLOAT32, DType, dtype_of
 from ekc.ir.operator import MAX_ELEMENTS, Axis, Compute, Operator, TensorSpec
 
@@ -89,7 +90,7 @@ def _value(
     own, *rest = loads
     value = body(own, **dict(zip(shapes, rest, strict=True)))
     if isinstance(value, ex.Expr):
-        ex.shallow(result.name, value, ex.children)
+        shallow(result.name, value, ex.children)
     if not isinstance(value, ex.Expr) or own not in ex.loads(value):
         raise InvalidInput(
             f"epilogue: the body gives {value}, which has no element of {result.name}; use {first!r}"

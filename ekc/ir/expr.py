@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -253,23 +253,6 @@ def gelu(a: Operand, approximate: str = "none") -> Expr:
     if approximate == "tanh":
         return 0.5 * a * (1 + tanh(math.sqrt(2 / math.pi) * (a + 0.044715 * a * a * a)))
     raise InvalidInput(f"gelu: approximate={approximate!r} is neither 'none' nor 'tanh'; try 'tanh'")
-
-
-MOST_DEEP = 200
-"""Operations inside operations; Python ends a recursion at some 1000 calls."""
-T = TypeVar("T")
-
-
-def shallow(what: str, root: T, below: Callable[[T], Iterable[T]]) -> T:
-    """The root of a tree that is no deeper than `MOST_DEEP`; `below` gives what a node is made of."""
-    level = [root]
-    for _ in range(MOST_DEEP):
-        level = list({id(x): x for node in level for x in below(node)}.values())
-        if not level:
-            return root
-    raise InvalidInput(
-        f"body of {what}: goes deeper than {MOST_DEEP} operations inside one another; use a reduction axis"
-    )
 
 
 def walk(e: Expr) -> Iterator[Expr]:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.checks import identifier, whole
+from ekc.ir.depth import shallow
 from ekc.ir.dtypes import BFLOAT16, DType
 from ekc.ir.element_types import Span, check_types
 from ekc.ir.linear import NotLinear, linearize
@@ -254,7 +255,7 @@ def _validate(op: Operator) -> None:
             axes.add(axis.name)
         if compute.combine not in COMBINERS:
             raise InvalidInput(f"combine: {compute.combine!r} is not one of {', '.join(COMBINERS)}")
-        ex.shallow(compute.output.name, compute.body, ex.children)
+        shallow(compute.output.name, compute.body, ex.children)
         _check_body(op, compute, known)
         check_types(compute, known, spans)
         _declare(known, compute.output)

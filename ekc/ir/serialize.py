@@ -6,6 +6,7 @@ from typing import Any
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
+from ekc.ir.depth import shallow
 from ekc.ir.dtypes import dtype_of
 from ekc.ir.meaning import FUNCTIONS
 from ekc.ir.operator import Axis, Compute, Operator, TensorSpec
@@ -66,7 +67,7 @@ def operator_from_json(data: Any) -> Operator:
             Compute(
                 _spec(c["output"]),
                 tuple(Axis(name, extent, bool(reduction)) for name, extent, reduction in c["axes"]),
-                expr_from_json(ex.shallow(str(data["name"]), c["body"], _parts)),
+                expr_from_json(shallow(str(data["name"]), c["body"], _parts)),
                 c["combine"],
                 dtype_of(c["acc_dtype"]),
             )
