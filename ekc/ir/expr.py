@@ -53,8 +53,14 @@ class Expr(Unwritable):
     def __floordiv__(self, other: Operand) -> Expr:
         return Binary("//", self, as_expr(other))
 
+    def __rfloordiv__(self, other: Operand) -> Expr:
+        return Binary("//", as_expr(other), self)
+
     def __mod__(self, other: Operand) -> Expr:
         return Binary("%", self, as_expr(other))
+
+    def __rmod__(self, other: Operand) -> Expr:
+        return Binary("%", as_expr(other), self)
 
     def __neg__(self) -> Expr:
         return Binary("-", Const(0), self)

@@ -68,6 +68,7 @@ def test_the_mask_that_the_message_names_is_one() -> None:
     [
         (lambda A, i, j: A[i, j] ** 3, lambda a: a**3),
         (lambda A, i, j: abs(A[i, j]), np.abs),
+        (lambda A, i, j: 7 // A[i, j] + 7 % A[i, j], lambda a: 7 // a + 7 % a),
         (lambda A, i, j: ekc.abs(A[i, j]), np.abs),
         (lambda A, i, j: np.float32(2) * A[i, j], lambda a: 2 * a),
         (lambda A, i, j: np.sqrt(2) / A[i, j] - np.int64(1), lambda a: math.sqrt(2) / a - 1),
