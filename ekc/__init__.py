@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ekc import codegen, devices, emulator, governor
     from ekc.devices.compiling import compile
     from ekc.governor.governor import Governor
-    from ekc.ir.expr import erf, exp, gelu, maximum, minimum, relu, rsqrt, sigmoid, silu, sqrt, tanh
+    from ekc.ir.expr import abs, erf, exp, gelu, maximum, minimum, relu, rsqrt, sigmoid, silu, sqrt, tanh
     from ekc.ir.operator import Operator
     from ekc.ir.operators import (
         batch_matmul,
@@ -70,6 +70,7 @@ _HOMES = {
         "softmax",
     ),
     "ekc.ir.expr": (
+        "abs",
         "erf",
         "exp",
         "gelu",
@@ -109,6 +110,7 @@ __all__ = [
     "Trial",
     "TuningResult",
     "__version__",
+    "abs",
     "batch_matmul",
     "best",
     "codegen",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ekc.codegen.names import INT_SAFE, Names
+from ekc.codegen.names import Names
 from ekc.ir.access import Access, Guard
 from ekc.ir.linear import Linear
 from ekc.ir.nodes import Kernel
@@ -37,7 +37,7 @@ class Around:
         ((..n_p_q..) + r) * 3584   ->   (..n_p_q..) * 3584, r * 3584
         """
         adding = self._adding(source.address)
-        if not adding or self._turning(source.address) or source.spec.elements > INT_SAFE:
+        if not adding or self._turning(source.address) or self.names.far_offset(source):
             return None
         still = replace(self.names, zero=self.names.zero | dict(adding).keys())
         return still.offset(source), self.names.linear(Linear(adding))
@@ -49,7 +49,7 @@ class Around:
         """
         moved = [(g, self._adding(g.form)) for g in guards if self._adding(g.form)]
         counts = [self.extents[name] for _, adding in moved for name, _ in adding]
-        plain = not any(self._turning(g.form) or g.extent > INT_SAFE for g in guards)
+        plain = not any(self._turning(g.form) or self.names.leaves_int(g.form) for g in guards)
         alone = all(len(adding) == 1 for _, adding in moved)
         if not moved or not plain or not alone or sum(counts) > BITS or self.names.far:
             return None

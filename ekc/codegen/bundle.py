@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,15 @@ from ekc.codegen.names import RESERVED
 from ekc.codegen.render import render
 from ekc.errors import InvalidInput
 from ekc.ir.checks import identifier
+from ekc.ir.fresh import fresh
 from ekc.ir.operator import TensorSpec
 from ekc.ir.schedule import Schedule
 from ekc.version import __version__
 
 _ALIGNMENT = 256
 """Bytes between the starts of workspace tensors, as cudaMalloc gives."""
-_LAUNCHER_NAMES = frozenset(("workspace", "stream", "error", "arguments"))
+_LAUNCHER_NAMES = frozenset(("workspace", "stream", "room", "error", "arguments"))
+"""What the launcher calls its own."""
 
 
 def export(
@@ -66,19 +68,20 @@ def _facts(compiled: CompiledKernel, schedule: Schedule, told: Mapping[str, str]
     given = {t.name for t in (*op.inputs, output)}
     kept = [op.tensors[x] for x in dict.fromkeys(a for launch in compiled.launches for a in launch.arguments)]
     offsets, total = _workspace([t for t in kept if t.name not in given])
+    pointers = _pointers((*op.inputs, output, *(op.tensors[x] for x in offsets)))
     return {
         "name": compiled.name,
         "operator": [_plain(line) for line in str(op).splitlines()],
         "version": __version__,
         "digest": schedule.digest,
         "arch": compiled.arch,
-        "inputs": [_tensor(t) for t in op.inputs],
-        "output": _tensor(output),
+        "inputs": [{"pointer": pointers[t.name], "text": str(t)} for t in op.inputs],
+        "output": {"pointer": pointers[output.name], "text": str(output)},
         "unordered": ", ".join(schedule.program.unordered),
-        "workspace": [_tensor(op.tensors[x]) | {"offset": offset} for x, offset in offsets.items()],
+        "workspace": [{"pointer": pointers[x], "offset": offset} for x, offset in offsets.items()],
         "workspace_bytes": total,
         "launches": [
-            asdict(launch) | {"pointers": [_pointer(a) for a in launch.arguments]}
+            asdict(launch) | {"pointers": [pointers[a] for a in launch.arguments]}
             for launch in compiled.launches
         ],
         "provenance": {_plain(key): _plain(value) for key, value in told.items()},
@@ -94,13 +97,11 @@ def _workspace(tensors: list[TensorSpec]) -> tuple[dict[str, int], int]:
     return offsets, total
 
 
-def _tensor(t: TensorSpec) -> dict[str, Any]:
-    return {"pointer": _pointer(t.name), "text": str(t)}
-
-
-def _pointer(tensor: str) -> str:
-    """The launcher's name for a tensor."""
-    return f"{tensor}_" if tensor in RESERVED | _LAUNCHER_NAMES else tensor
+def _pointers(tensors: Sequence[TensorSpec]) -> dict[str, str]:
+    """The launcher's name for each tensor: its own, unless something else is called so."""
+    free = [t.name for t in tensors if t.name not in RESERVED | _LAUNCHER_NAMES]
+    taken = {*RESERVED, *_LAUNCHER_NAMES, *free}
+    return {t.name: t.name if t.name in free else fresh(t.name, taken) for t in tensors}
 
 
 def _plain(text: str) -> str:

@@ -21,16 +21,17 @@ _COPIES_WRITTEN_OUT = 8
 def cooperative(scope: Scope, node: StageNode) -> dict[str, Any]:
     """A copy by all threads: element numbers, their coordinates, source and destination."""
     size, vector, rounds = int(node.buffer.region.size), int(node.staging.vector), rounds_of(scope, node)
-    names = scope.names.within(scope.names.shared_coordinates(scope.kernel, node.buffer.region))
+    region = node.buffer.region
+    names = scope.names.within(region, scope.names.shared_coordinates(scope.kernel, region))
     text = _copy(scope, node, vector, names)
-    wide, row = int(strip(node, scope.threads)), int(node.buffer.region.segments[-1].extent)
+    wide, row = int(strip(node, scope.threads)), int(region.segments[-1].extent)
     return text | {
         "rounds": rounds,
         "unroll": "" if rounds <= _COPIES_WRITTEN_OUT else " 4",
         "threads": scope.threads,
         "size": size,
         "exact": rounds * scope.threads * vector == size,
-        "coordinates": coordinates(node.buffer.region, names, wide),
+        "coordinates": coordinates(region, names, wide),
         "strip": wide,
         "strips": row // wide,
         "next": f"{scope.names[node.buffer.name]}_next",

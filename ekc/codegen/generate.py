@@ -31,7 +31,7 @@ from ekc.ir.tensor_core import has_products
 from ekc.ir.tree import kernels
 from ekc.version import __version__
 
-GENERATOR = 2
+GENERATOR = 3
 """Raise it whenever the text of some schedule changes: figures of another text do not answer."""
 
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from ekc.codegen.reach import divides_far, leaves_int, offset_leaves_int
 from ekc.codegen.types import Arithmetic
 from ekc.ir import expr as ex
 from ekc.ir.access import Access, Buffer, Guard
-from ekc.ir.footprint import index_of
-from ekc.ir.linear import Atom, Extent, Linear, Quasi, span
+from ekc.ir.footprint import global_reads, index_of
+from ekc.ir.linear import Atom, Extent, Linear
 from ekc.ir.nodes import Kernel
+from ekc.ir.on_the_spot import reads_on_the_spot
 from ekc.ir.program import Nest
 from ekc.ir.region import Region
 from ekc.ir.swizzle import CHUNK_BYTES
 
-_INT_MAX = 2**31 - 1
-INT_SAFE = 2**30
-"""A dimension up to this long is counted in int; the rest is room for the last tile to stick out."""
 _LOCALS = frozenset(
     ("element", "round", "thread", "moved", "lane", "step", "reduced", "part", *(f"d{i}" for i in range(64)))
 )
@@ -47,6 +46,8 @@ class Names:
     """Unique C names within one kernel."""
 
     table: Mapping[str, str]
+    extents: Mapping[str, Extent]
+    """How many values each variable takes: what leaves int is written wider."""
     zero: frozenset[str] = frozenset()
     """Variables that are 0 here and need not be written."""
     far: bool = False
@@ -65,12 +66,13 @@ class Names:
                 c_name += "_"
             taken |= {c_name, *_derived(c_name)}
             table[name] = c_name
-        return cls(table, far=_goes_far(kernel.nest))
+        extents = kernel.nest.extents | kernel.nest.reduced_inside
+        return cls(table, extents, far=_goes_far(kernel.nest, extents))
 
     def __getitem__(self, name: str) -> str:
         return self.table[name]
 
-    def within(self, wanted: list[str], zero: frozenset[str] = frozenset()) -> Names:
+    def within(self, region: Region, wanted: list[str], zero: frozenset[str] = frozenset()) -> Names:
         """The names inside a copy of a region, its segment coordinates called as wanted."""
         local: dict[str, str] = {}
         for i, name in enumerate(wanted):
@@ -78,11 +80,12 @@ class Names:
                 while name in local.values() or name in self.table.values():
                     name += "_"
             local[f"#{i}"] = name
-        return replace(self, table={**self.table, **local}, zero=zero)
+        extents = {f"#{i}": s.extent for i, s in enumerate(region.segments)}
+        return replace(self, table={**self.table, **local}, extents={**self.extents, **extents}, zero=zero)
 
-    def also(self, more: Mapping[str, str]) -> Names:
-        """With names for more variables."""
-        return replace(self, table={**self.table, **more})
+    def also(self, more: Mapping[str, str], extents: Mapping[str, Extent] | None = None) -> Names:
+        """With names for more variables, and their extents where an index outside a tile has them."""
+        return replace(self, table={**self.table, **more}, extents={**self.extents, **(extents or {})})
 
     def free(self, wanted: list[str]) -> list[str]:
         """The names as wanted, an underscore more wherever one is taken."""
@@ -156,10 +159,10 @@ class Names:
 
     def offset(self, access: Access) -> str:
         """Elements from the start of a tensor, `(i_0 * 128 + d0) * 4096 + d1`."""
-        wide = access.spec.elements > _INT_MAX
+        wide = self.far_offset(access)
         parts = []
-        for form, stride, extent in zip(access.index, access.spec.strides, access.spec.shape, strict=True):
-            text = self.linear(form, wide and extent > INT_SAFE)
+        for form, stride in zip(access.index, access.spec.strides, strict=True):
+            text = self.linear(form, self.leaves_int(form))
             if text == "0":
                 continue
             if stride == 1 and not wide:
@@ -169,11 +172,19 @@ class Names:
                 parts.append(f"({text}) * {factor}" if " " in text else f"{text} * {factor}")
         return " + ".join(parts) or "0"
 
+    def far_offset(self, access: Access) -> bool:
+        """Whether `offset` is one that an int does not hold."""
+        return offset_leaves_int(access.index, access.spec.strides, self.extents)
+
+    def leaves_int(self, form: Linear) -> bool:
+        """Whether an int does not hold a form."""
+        return leaves_int(form, self.extents)
+
     def condition(self, guards: tuple[Guard, ...]) -> str:
         """`row >= 0 && row < 4096`, empty where nothing needs checking."""
         parts = []
         for g in guards:
-            text = self.linear(g.form, wide=g.extent > INT_SAFE)
+            text = self.linear(g.form, self.leaves_int(g.form))
             if g.below:
                 parts.append(f"{text} >= 0")
             if g.above:
@@ -191,7 +202,8 @@ class Names:
         if isinstance(e, ex.Const):
             return arithmetic.literal(e.value)
         if isinstance(e, ex.Var):
-            return arithmetic.cast(self.linear(axes[e.name]))
+            form = axes[e.name]
+            return arithmetic.cast(self.linear(form, self.leaves_int(form)))
         if isinstance(e, ex.Load):
             return load(e)
         if isinstance(e, ex.Call):
@@ -201,15 +213,14 @@ class Names:
         return arithmetic.binary(e, a, b)
 
 
-def _goes_far(nest: Nest) -> bool:
-    """Whether an axis or a read divides more than an int counts."""
-    reads = (form for load in ex.loads(nest.compute.body) for form in index_of(load, nest.forms))
-    return any(_divides_far(form, nest.extents) for form in (*nest.index.values(), *reads))
-
-
-def _divides_far(form: Linear, extents: Mapping[str, Extent]) -> bool:
-    inside = [atom.inner for atom, _ in form.terms if isinstance(atom, Quasi)]
-    return any(int(span(x, extents)[1]) > _INT_MAX or _divides_far(x, extents) for x in inside)
+def _goes_far(nest: Nest, extents: Mapping[str, Extent]) -> bool:
+    """Whether an axis or a read, of the body or of what is computed on the spot or behind it, divides more
+    than an int counts."""
+    reads = [index_of(load, nest.forms) for load in ex.loads(nest.compute.body)]
+    reads += [read for found in global_reads(nest).values() for read in found]
+    reads += [read for s in nest.stagings for read in reads_on_the_spot(nest, s)]
+    forms = (*nest.index.values(), *(form for read in reads for form in read))
+    return any(divides_far(form, extents) for form in forms)
 
 
 def _negative(form: Linear) -> bool:

@@ -52,7 +52,7 @@ class Scope:
         """The loops over a thread's tile, and the names inside; loops of one round are left out."""
         steps = [vector if i == segment else 1 for i in range(len(region.segments))]
         once = frozenset(f"#{i}" for i, s in enumerate(region.segments) if int(s.extent) == steps[i])
-        names = self.names.within(self.names.own_coordinates(region), once)
+        names = self.names.within(region, self.names.own_coordinates(region), once)
         loops = [
             {"name": names[f"#{i}"], "extent": int(s.extent), "step": steps[i]}
             for i, s in enumerate(region.segments)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ekc.codegen.region_text import box, coordinates
 from ekc.codegen.scope import Scope
 from ekc.codegen.types import Arithmetic, converted, zero
@@ -12,6 +14,10 @@ from ekc.ir.linear import variable
 from ekc.ir.nodes import CombineNode, ComputeNode, InitNode, ReduceNode
 from ekc.ir.region import segment_cell
 from ekc.ir.warp import WARP
+
+_WALKS_WRITTEN_OUT = 8
+"""A reduction on the spot over several axes walks along its last one so often in a row, without loops; each
+walk is one of up to 8 steps itself."""
 
 
 def init_view(scope: Scope, node: InitNode) -> View:
@@ -56,13 +62,16 @@ def combine_view(scope: Scope, node: CombineNode) -> View:
     other = f"__shfl_xor_sync(0xffffffffu, {target}, lane)"
     compute = scope.kernel.nest.compute
     update = Arithmetic(compute.acc_dtype).combined(compute.combine, target, other)
-    return View("combine", {"loops": loops, "half": lanes // 2, "update": update, "lanes": lanes})
+    return View(
+        "combine",
+        {"loops": loops, "half": lanes // 2, "update": update, "lanes": lanes, "combine": compute.combine},
+    )
 
 
 def reduce_view(scope: Scope, node: ReduceNode) -> View:
     """Elements of a region dealt out to groups of warps; each copy of the buffer is what one warp has."""
     compute, buffer, region = node.compute, node.buffer, node.buffer.region
-    names = scope.names.within(scope.names.shared_coordinates(scope.kernel, region))
+    names = scope.names.within(region, scope.names.shared_coordinates(scope.kernel, region))
     size, warps = int(region.size), int(node.staging.warps)
     group, per_round = WARP * warps, scope.threads // (WARP * warps)
     *others, last = compute.reduction
@@ -84,6 +93,7 @@ def reduce_view(scope: Scope, node: ReduceNode) -> View:
         "coordinates": coordinates(region, names),
         "start": arithmetic.literal(start_value(compute.combine, acc)),
         "others": [{"name": names[a.name], "extent": a.extent, "step": 1} for a in others],
+        "unroll": "" if math.prod(a.extent for a in others) <= _WALKS_WRITTEN_OUT else " 1",
         "last": names[last.name],
         "steps": steps,
         "tail": f"{names[last.name]} < {last.extent}" if steps * group != last.extent else "",

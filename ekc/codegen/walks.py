@@ -90,7 +90,8 @@ def walked(
     goes."""
     found, starts = [], Starts()
     for node, text in zip(stages, texts, strict=True):
-        inside = names.within(names.shared_coordinates(kernel, node.buffer.region))
+        region = node.buffer.region
+        inside = names.within(region, names.shared_coordinates(kernel, region))
         copy, early, here = _from(kernel, text, node, loop, inside)
         copy, there = _to(copy, node, inside)
         found.append(copy)
@@ -135,7 +136,7 @@ def _start(around: Around, source: Access, name: str, each: Each) -> tuple[list[
     """
     parted = around.offset(source)
     if parted is None:
-        far = "long long" if source.spec.elements >= 2**31 else "int"
+        far = "long long" if around.names.far_offset(source) else "int"
         return [], [each.told(far, name, around.names.offset(source))]
     (base,) = around.names.free([f"{name}_base"])
     still, adding = parted

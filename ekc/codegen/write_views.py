@@ -49,7 +49,7 @@ def _through(scope: Scope, node: WriteNode, names: Names) -> dict[str, Any]:
     of the vector."""
     vector, spec, axis = int(node.vector), node.target.spec, f"#{node.vector_segment}"
     move = {axis: Linear(((axis, 1), ("part", 1)))} if vector > 1 else {}
-    inside = names.also({"part": "part"})
+    inside = names.also({"part": "part"}, {"part": vector})
     here = dict(zip(node.reads, names.free([f"{x.tensor}_here" for x in node.reads]), strict=True))
     near = dict(zip(node.reads, names.free([f"{x.tensor}_near" for x in node.reads]), strict=True))
     acc = (scope.kernel.nest.epilogue or scope.kernel.nest.compute).acc_dtype

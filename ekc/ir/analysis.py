@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.ir import expr as ex
 from ekc.ir.access import Access, Guard, moved
 from ekc.ir.dtypes import TF32
 from ekc.ir.figures import Array, f64, product
@@ -237,7 +236,7 @@ class _Walk:
 
     def _compute(self, node: ComputeNode, trips: Array) -> None:
         compute = node.nest.compute
-        each = _operations(compute.body)
+        each = len(arithmetic(compute.body))
         passed = shares(node.guards, node.nest.extents, self.traffic.lanes)
         runs = trips * passed.warps * self.warps
         self._add("fma", trips * passed.lanes * self.threads)
@@ -267,7 +266,7 @@ class _Walk:
         extent = f64(compute.reduction[-1].extent)
         walks = elements * others * np.ceil(extent / WARP)
         self._add("fma", elements * others * extent)
-        self._add("operations", walks * max(_operations(compute.body), 1))
+        self._add("operations", walks * max(len(arithmetic(compute.body)), 1))
         self._add("loop_steps", walks)
         self._add("shuffles", elements * shared * np.log2(WARP))
         self._add("barriers", trips * (shared > 1))
@@ -287,19 +286,9 @@ class _Walk:
             self._add(of, joins * shared)
 
 
-def _operations(body: ex.Expr) -> int:
-    """Arithmetic of a body, without that of its indices."""
-    return sum(isinstance(n, (ex.Binary, ex.Call)) for n in ex.walk(body) if not _is_index(n, body))
-
-
 def _needed(guards: tuple[Guard, ...]) -> Array:
     """How many of the guards each member of the population needs."""
     total: Array = 0.0
     for g in guards:
         total = total + f64(np.asanyarray(g.below) | np.asanyarray(g.above))
     return total
-
-
-def _is_index(node: ex.Expr, body: ex.Expr) -> bool:
-    """Whether a node stands inside the index of a read."""
-    return any(node is n for load in ex.loads(body) for i in load.index for n in ex.walk(i))

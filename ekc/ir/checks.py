@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import keyword
 import operator as _operator
 import re
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
+
+import numpy as np
 
 from ekc.errors import InvalidInput
 
@@ -14,8 +18,8 @@ _WORDS = """
 auto bool break case catch char class const continue default delete do double else enum export extern false
 float for goto half_t if inline int long namespace new operator private protected public register
 restrict return short signed sizeof static struct switch template this throw true try typedef union
-unsigned using virtual void volatile while blockIdx threadIdx blockDim gridDim warpSize thread
-element buffer parity alignas __global__ __device__ __shared__ min max
+unsigned using virtual void volatile while blockIdx threadIdx blockDim gridDim warpSize alignas
+__global__ __device__ __shared__ min max
 """
 _RESERVED = frozenset(_WORDS.split())
 
@@ -52,3 +56,20 @@ def whole(what: str, value: Any, limit: int, least: int = 1) -> int:
             f"{what}: {value!r} is outside {least} to {limit}; the nearest legal value is {near}"
         )
     return number
+
+
+def several(value: Any) -> tuple[Any, ...] | None:
+    """A tuple, list, range or array as a tuple; None for one value by itself."""
+    if isinstance(value, np.ndarray):
+        return tuple(value.tolist()) if value.ndim else None
+    return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else None
+
+
+def parameters(body: Callable[..., Any], given: Collection[str]) -> list[str] | None:
+    """What a body asks for: its parameters, but those that have a default and are none of the `given`. None
+    for what is no function, or one of Python's own that does not tell."""
+    try:
+        asked = inspect.signature(body).parameters
+    except (TypeError, ValueError):
+        return None
+    return [name for name, p in asked.items() if p.default is p.empty or name in given]

@@ -93,7 +93,7 @@ def dtype_of(name: str | DType) -> DType:
     """The DType called `name`; `InvalidInput` with the nearest spelling when there is none."""
     if isinstance(name, DType):
         return name
-    if name in _TABLE:
+    if isinstance(name, str) and name in _TABLE:
         return _TABLE[name]
     near = difflib.get_close_matches(str(name), _TABLE, n=1, cutoff=0.3) or ["float32"]
     raise InvalidInput(f"dtype: {name!r} is not one of {', '.join(_TABLE)}; the nearest is {near[0]!r}")

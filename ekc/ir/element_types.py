@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.dtypes import INT8, INT32, DType, dtype_of
+from ekc.ir.dtypes import FLOAT32, INT8, INT32, DType, dtype_of
+from ekc.ir.meaning import apply_binary
 
 if TYPE_CHECKING:
     from ekc.ir.operator import Compute, TensorSpec
@@ -94,7 +95,8 @@ def _span(
     what = e.op if isinstance(e, ex.Binary) else e.function if isinstance(e, ex.Call) else str(e)
     if what not in _EXACT:
         raise InvalidInput(
-            f"acc_dtype: {what!r} in the body of {name} is not exact in int32; the nearest is 'float32'"
+            f"acc_dtype: {what!r} in the body of {name} is not exact in int32; the nearest is 'float32', "
+            f"stored as {', '.join(map(repr, FLOAT32.storable))} (an epilogue takes out_dtype alone)"
         )
     parts = [_span(part, name, extents, spans, known) for part in ex.children(e)]
     ends = _ends(e, [p for p in parts if p is not None]) if None not in parts else None
@@ -107,7 +109,7 @@ def _ends(e: ex.Expr, parts: list[tuple[int, int]]) -> tuple[int, int]:
         low, high = parts[0]
         return (0 if low <= 0 <= high else min(abs(low), abs(high))), max(abs(low), abs(high))
     assert isinstance(e, ex.Binary)
-    corners = [int(ex.apply_binary(e.op, a, b)) for a in parts[0] for b in parts[1]]
+    corners = [int(apply_binary(e.op, a, b)) for a in parts[0] for b in parts[1]]
     return min(corners), max(corners)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -10,8 +9,9 @@ from typing import Any
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.checks import identifier, whole
-from ekc.ir.dtypes import FLOAT32, dtype_of
+from ekc.ir.checks import identifier, parameters, several, whole
+from ekc.ir.depth import shallow
+from ekc.ir.dtypes import FLOAT32, DType, dtype_of
 from ekc.ir.operator import MAX_ELEMENTS, Axis, Compute, Operator, TensorSpec
 
 _NUMBERED = re.compile(r"_out\d*\Z")
@@ -24,6 +24,8 @@ def append_epilogue(
     out_dtype: str | None,
 ) -> Operator:
     """`op` and one more compute, elementwise in its result; see `Operator.epilogue`."""
+    if out_dtype is not None and not isinstance(out_dtype, (str, DType)):
+        raise InvalidInput(f"epilogue: out_dtype={out_dtype!r} is no type; call an input out_dtype_ instead")
     result, last = op.outputs[0], op.computes[-1]
     taken = {*op.tensors, *(a.name for c in op.computes for a in c.axes), *shapes}
     axes = tuple(Axis(_fresh(a.name, taken), a.extent) for a in last.spatial)
@@ -52,9 +54,10 @@ def _checked(op: Operator, result: TensorSpec, name: str, shape: Any) -> tuple[i
     identifier("tensor", name)
     if name in op.tensors:
         raise InvalidInput(f"epilogue: {name!r} is a tensor of {op.name} already; try {name + '_2'!r}")
-    if not isinstance(shape, (tuple, list)) or not shape:
+    given = several(shape)
+    if not given:
         raise InvalidInput(f"epilogue: shape of {name}: {shape!r} is not a tuple of extents; try (1,)")
-    extents = tuple(whole(f"extent of {name}", e, MAX_ELEMENTS) for e in shape)
+    extents = tuple(whole(f"extent of {name}", e, MAX_ELEMENTS) for e in given)
     last = result.shape[max(0, len(result.shape) - len(extents)) :]
     if len(extents) > len(last) or any(e not in (1, of) for e, of in zip(extents, last, strict=True)):
         raise InvalidInput(
@@ -74,10 +77,10 @@ def _value(
     body: Callable[..., ex.Operand], result: TensorSpec, shapes: Mapping[str, Any], loads: list[ex.Load]
 ) -> ex.Expr:
     """The body called with elements: the first parameter is the result's, the others go by name."""
-    try:
-        first, *others = inspect.signature(body).parameters
-    except (TypeError, ValueError):
-        raise InvalidInput("epilogue: the body takes no element; try lambda c: ekc.relu(c)") from None
+    asked = parameters(body, shapes)
+    if not asked:
+        raise InvalidInput("epilogue: the body takes no element; try lambda c: ekc.relu(c)")
+    first, *others = asked
     if set(others) != set(shapes):
         told, needed = ", ".join(shapes) or "none", ", ".join(others) or "nothing"
         raise InvalidInput(
@@ -86,6 +89,8 @@ def _value(
         )
     own, *rest = loads
     value = body(own, **dict(zip(shapes, rest, strict=True)))
+    if isinstance(value, ex.Expr):
+        shallow(result.name, value, ex.children)
     if not isinstance(value, ex.Expr) or own not in ex.loads(value):
         raise InvalidInput(
             f"epilogue: the body gives {value}, which has no element of {result.name}; use {first!r}"

@@ -16,7 +16,7 @@ FUNCTIONS: dict[str, Callable[..., ex.Expr]] = {
     f.__name__: f
     for f in (
         *(ex.relu, ex.gelu, ex.silu, ex.sigmoid, ex.tanh, ex.exp, ex.erf),
-        *(ex.sqrt, ex.rsqrt, ex.maximum, ex.minimum),
+        *(ex.sqrt, ex.rsqrt, ex.abs, ex.maximum, ex.minimum),
     )
 }
 """What a text may call."""
@@ -57,7 +57,7 @@ def body_of(text: str, inputs: Mapping[str, object]) -> Callable[..., ex.Operand
     def body(*elements: ex.Expr, **more: ex.Expr) -> ex.Operand:
         try:
             return _value(tree, dict(zip(own, elements, strict=True)) | more, text)
-        except (RecursionError, OverflowError) as problem:
+        except RecursionError as problem:
             raise InvalidInput(f"epilogue: a text that goes too far ({problem})") from problem
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD

@@ -40,7 +40,7 @@ from ekc.ir.program import Program
 from ekc.ir.tree import kernels
 
 _POINTS_AT_ONCE = 1 << 20
-_COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+_COMBINE = {"sum": np.add, "max": np.fmax, "min": np.fmin}
 
 
 @dataclass(frozen=True)
@@ -294,7 +294,9 @@ class _Blocks:
         result = ex.evaluate(compute.body, axes, read)
         result = np.broadcast_to(np.asarray(result, dtype), (self.count, 1, *points))
         over = tuple(range(2 + len(segments), 2 + extra))
-        result = _COMBINE[compute.combine].reduce(result, axis=over, dtype=dtype, keepdims=True)
+        start = dtype.type(start_value(compute.combine, compute.acc_dtype))
+        combine = _COMBINE[compute.combine]
+        result = combine.reduce(result, axis=over, dtype=dtype, keepdims=True, initial=start)
         result = np.where(_inside(node.source.guards, grid), result, 0)
         sizes = points[: len(segments)]
         here = self._with_segments(segments, threads=False)

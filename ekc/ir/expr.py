@@ -8,6 +8,7 @@ edge of a tile are the same thing, and both become guards only where a range ana
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,9 +16,12 @@ from typing import Any
 import numpy as np
 
 from ekc.errors import InvalidInput
+from ekc.ir.checks import whole
+from ekc.ir.meaning import FUNCTIONS, apply_binary
+from ekc.ir.unwritable import Unwritable, not_of_numpy
 
 
-class Expr:
+class Expr(Unwritable):
     """Base of all expressions; carries the arithmetic operators."""
 
     __slots__ = ()
@@ -49,15 +53,44 @@ class Expr:
     def __floordiv__(self, other: Operand) -> Expr:
         return Binary("//", self, as_expr(other))
 
+    def __rfloordiv__(self, other: Operand) -> Expr:
+        return Binary("//", as_expr(other), self)
+
     def __mod__(self, other: Operand) -> Expr:
         return Binary("%", self, as_expr(other))
+
+    def __rmod__(self, other: Operand) -> Expr:
+        return Binary("%", as_expr(other), self)
 
     def __neg__(self) -> Expr:
         return Binary("-", Const(0), self)
 
+    def __abs__(self) -> Expr:
+        return Call("abs", self)
+
+    def __pow__(self, exponent: int) -> Expr:
+        return _power(self, exponent)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *values: Any, **options: Any) -> Expr:
+        """A NumPy scalar with an expression is one more operand; NumPy's functions know no expressions."""
+        own = _FROM_NUMPY.get(ufunc.__name__)
+        if own is None or method != "__call__" or options:
+            raise not_of_numpy(ufunc.__name__)
+        return own(*map(as_expr, values))
+
 
 Operand = Expr | int | float
 _LARGEST = float(np.finfo(np.float32).max)
+_INFINITIES = (math.inf, -math.inf)
+_LARGEST_POWER = 8
+_FROM_NUMPY: Mapping[str, Callable[..., Expr]] = {
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
+    "divide": operator.truediv,
+    "floor_divide": operator.floordiv,
+    "remainder": operator.mod,
+}
 
 
 @dataclass(frozen=True)
@@ -116,29 +149,6 @@ class Call(Expr):
         return f"{self.function}({self.argument})"
 
 
-_AT_ONCE = 1 << 20
-
-
-def _erf(a: Any) -> Any:
-    """The error function of the C library, element by element, in double precision: NumPy has none."""
-    values = np.asarray(a)
-    flat = values.astype(np.float64).ravel()
-    out = np.empty_like(flat)
-    for start in range(0, flat.size, _AT_ONCE):
-        part = flat[start : start + _AT_ONCE]
-        out[start : start + part.size] = np.fromiter(map(math.erf, part.tolist()), np.float64, part.size)
-    kept = values.dtype if np.issubdtype(values.dtype, np.floating) else np.float64
-    return out.reshape(values.shape).astype(kept)[()]
-
-
-FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
-    "exp": np.exp,
-    "sqrt": np.sqrt,
-    "rsqrt": lambda a: 1 / np.sqrt(a),
-    "tanh": np.tanh,
-    "erf": _erf,
-    "abs": np.abs,
-}
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2, "//": 2, "%": 2}
 
 
@@ -152,7 +162,15 @@ def _wrap(e: Expr, op: str, right: bool = False) -> str:
 
 def _is_number(value: Operand, number: int) -> bool:
     """Whether adding or multiplying by `value` changes nothing, so that printed indices stay short."""
-    return isinstance(value, int) and value == number
+    return isinstance(value, int) and not isinstance(value, bool) and value == number
+
+
+def _power(base: Expr, exponent: int) -> Expr:
+    """A product of so many factors, from left to right."""
+    product = base
+    for _ in range(whole("exponent", exponent, _LARGEST_POWER) - 1):
+        product = Binary("*", product, base)
+    return product
 
 
 def as_expr(value: Operand) -> Expr:
@@ -161,9 +179,23 @@ def as_expr(value: Operand) -> Expr:
     if isinstance(value, Expr):
         return value
     number = value.item() if isinstance(value, np.generic) else value
-    if not isinstance(number, (int, float)) or not (math.isinf(number) or abs(number) <= _LARGEST):
-        raise InvalidInput(f"expression: {value!r} is no number of float32; the largest is {_LARGEST:.6g}")
+    if isinstance(number, bool):
+        raise InvalidInput(
+            f"expression: {number} is no number: `==` and `!=` tell whether expressions are written "
+            "alike, not where they are equal; ekc.maximum(1 - abs(i - j), 0) is 1 where i is j, else 0"
+        )
+    if not isinstance(number, (int, float)):
+        raise InvalidInput(f"expression: {value!r} is neither a number nor an element, as A[i] is")
+    if number not in _INFINITIES and not -_LARGEST <= number <= _LARGEST:
+        raise InvalidInput(
+            f"expression: {value!r:.40} is no number of float32; the largest is {_LARGEST:.6g}"
+        )
     return Const(number)
+
+
+def abs(a: Operand) -> Expr:
+    """a without its sign."""
+    return Call("abs", as_expr(a))
 
 
 def maximum(a: Operand, b: Operand) -> Expr:
@@ -231,9 +263,11 @@ def gelu(a: Operand, approximate: str = "none") -> Expr:
 
 def walk(e: Expr) -> Iterator[Expr]:
     """Every node of the tree, parents first."""
-    yield e
-    for child in children(e):
-        yield from walk(child)
+    left = [e]
+    while left:
+        node = left.pop()
+        yield node
+        left.extend(reversed(children(node)))
 
 
 def children(e: Expr) -> tuple[Expr, ...]:
@@ -296,25 +330,3 @@ def evaluate(e: Expr, axes: Mapping[str, Any], load: Callable[[Load], Any]) -> A
         return FUNCTIONS[e.function](evaluate(e.argument, axes, load))
     assert isinstance(e, Binary)
     return apply_binary(e.op, evaluate(e.a, axes, load), evaluate(e.b, axes, load))
-
-
-def apply_binary(op: str, a: Any, b: Any) -> Any:
-    """`a op b` on numbers or arrays."""
-    match op:
-        case "+":
-            return a + b
-        case "-":
-            return a - b
-        case "*":
-            return a * b
-        case "/":
-            return a / b
-        case "//":
-            return a // b
-        case "%":
-            return a % b
-        case "min":
-            return np.minimum(a, b)
-        case "max":
-            return np.maximum(a, b)
-    raise ValueError(f"unknown operation {op!r}")

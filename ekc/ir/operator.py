@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.checks import identifier, whole
+from ekc.ir.depth import shallow
 from ekc.ir.dtypes import BFLOAT16, DType
 from ekc.ir.element_types import Span, check_types
 from ekc.ir.linear import NotLinear, linearize
@@ -98,10 +99,9 @@ class Compute:
 
     @property
     def flops(self) -> float:
-        """Arithmetic operations: those of the body and one combine, at every point."""
-        operations = sum(isinstance(n, (ex.Binary, ex.Call)) for n in arithmetic(self.body)) + bool(
-            self.reduction
-        )
+        """Arithmetic operations as written: those of the body and one combine, at every point. What reads 0
+        outside a tensor counts too, as the taps that a transposed convolution leaves out do."""
+        operations = len(arithmetic(self.body)) + bool(self.reduction)
         return float(operations) * math.prod(float(a.extent) for a in self.axes)
 
     def __str__(self) -> str:
@@ -112,8 +112,8 @@ class Compute:
 
 
 def arithmetic(e: ex.Expr) -> list[ex.Expr]:
-    """The nodes of an expression that compute values, leaving index arithmetic out."""
-    if isinstance(e, ex.Load):
+    """The operations of an expression, those of its indices left out."""
+    if not isinstance(e, (ex.Binary, ex.Call)):
         return []
     return [e, *(n for child in ex.children(e) for n in arithmetic(child))]
 
@@ -134,11 +134,6 @@ class Operator:
         """What the kernel returns."""
         return (self.computes[-1].output,)
 
-    @property
-    def intermediates(self) -> tuple[TensorSpec, ...]:
-        """Outputs of earlier computes: workspace, unless a step moves them on chip."""
-        return tuple(c.output for c in self.computes[:-1])
-
     @cached_property
     def tensors(self) -> dict[str, TensorSpec]:
         """Every tensor by name."""
@@ -146,7 +141,7 @@ class Operator:
 
     @property
     def flops(self) -> float:
-        """Arithmetic operations of the whole graph (a multiply-add counts two)."""
+        """Arithmetic operations of the whole graph as written (a multiply-add counts two)."""
         return sum(c.flops for c in self.computes)
 
     @property
@@ -260,6 +255,7 @@ def _validate(op: Operator) -> None:
             axes.add(axis.name)
         if compute.combine not in COMBINERS:
             raise InvalidInput(f"combine: {compute.combine!r} is not one of {', '.join(COMBINERS)}")
+        shallow(compute.output.name, compute.body, ex.children)
         _check_body(op, compute, known)
         check_types(compute, known, spans)
         _declare(known, compute.output)
@@ -276,6 +272,8 @@ def _declare(known: dict[str, TensorSpec], spec: TensorSpec) -> None:
     identifier("tensor", spec.name)
     if spec.name in known:
         raise InvalidInput(f"tensor: {spec.name!r} is declared twice")
+    if not spec.shape:
+        raise InvalidInput(f"shape of {spec.name}: () has no dimensions; try (1,)")
     for extent in spec.shape:
         whole(f"extent of {spec.name}", extent, MAX_ELEMENTS)
     if spec.elements > MAX_ELEMENTS:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,12 @@ from ekc.ir.operator import Compute, Operator
 
 _POINTS_AT_ONCE = 1 << 23
 _MOST_SLICES = 1024
-_REDUCE: Mapping[str, Callable[..., NDArray[Any]]] = {"sum": np.sum, "max": np.max, "min": np.min}
+_REDUCE: Mapping[str, Callable[..., NDArray[Any]]] = {
+    "sum": np.sum,
+    "max": partial(np.fmax.reduce, initial=-np.inf),
+    "min": partial(np.fmin.reduce, initial=np.inf),
+}
+_JOIN: Mapping[str, Callable[..., NDArray[Any]]] = {"sum": np.add, "max": np.fmax, "min": np.fmin}
 
 
 def reference(op: Operator, arrays: tuple[NDArray[Any], ...]) -> NDArray[Any]:
@@ -116,15 +122,24 @@ def _evaluate(e: ex.Expr, axes: list[str], tensors: Any, ranges: dict[str, NDArr
 
 
 def _pointwise(compute: Compute, tensors: Any, ranges: dict[str, NDArray[Any]]) -> NDArray[Any]:
+    """Slice by slice along one axis, the parts of each sum joined where that is a reduction's."""
     axes = [a.name for a in compute.axes]
-    first, rest = axes[0], math.prod(len(ranges[a]) for a in axes[1:])
+    over = tuple(i for i, a in enumerate(compute.axes) if a.reduction)
+    cut = _cut(axes, ranges)
+    rest = math.prod(len(ranges[a]) for a in axes if a != cut)
     step = max(1, _POINTS_AT_ONCE // max(1, rest))
     slices = []
-    for start in range(0, len(ranges[first]), step):
-        values = _evaluate(compute.body, axes, tensors, ranges | {first: ranges[first][start : start + step]})
-        over = tuple(i for i, a in enumerate(compute.axes) if a.reduction)
+    for start in range(0, len(ranges[cut]), step):
+        values = _evaluate(compute.body, axes, tensors, ranges | {cut: ranges[cut][start : start + step]})
         slices.append(_REDUCE[compute.combine](values, axis=over) if over else values)
-    return np.concatenate(slices)
+    at = axes.index(cut)
+    return reduce(_JOIN[compute.combine], slices) if at in over else np.concatenate(slices, axis=at)
+
+
+def _cut(axes: list[str], ranges: Mapping[str, NDArray[Any]]) -> str:
+    """The axis to slice along: the first, or the longest where one index of that is too much already."""
+    rest = math.prod(len(ranges[a]) for a in axes[1:])
+    return axes[0] if rest <= _POINTS_AT_ONCE else max(axes, key=lambda a: len(ranges[a]))
 
 
 def read_padded(array: NDArray[Any], load: ex.Load, axes: Mapping[str, Any]) -> NDArray[Any]:

@@ -53,20 +53,13 @@ class Schedule:
     @cached_property
     def program(self) -> Program:
         """What the steps make of the operator."""
-        program = initial(self.op)
-        for step in self.steps:
-            program = step.apply(program)
-        for check in program.checks:
-            check.enforce()
-        return program
+        if not isinstance(self.op, Operator):
+            raise InvalidInput(f"schedule: {self.op!r} is no operator; try ekc.matmul(64, 64, 64)")
+        return _applied(initial(self.op), self.steps)
 
     def do(self, *steps: Step) -> Schedule:
         """The Schedule with steps appended, each of them checked."""
-        program = self.program
-        for step in steps:
-            program = step.apply(program)
-        for check in program.checks[len(self.program.checks) :]:
-            check.enforce()
+        program = _applied(self.program, steps)
         new = replace(self, steps=(*self.steps, *steps))
         new.__dict__["program"] = program
         return new
@@ -156,7 +149,7 @@ class Schedule:
         """The inverse of `to_json`; every step is checked again."""
         try:
             data: Any = json.loads(text)
-        except ValueError as problem:
+        except (ValueError, RecursionError) as problem:
             raise InvalidInput(f"schedule: not JSON ({problem})") from None
         if not isinstance(data, dict) or not {"format", "operator", "steps"} <= set(data):
             raise InvalidInput("schedule: the JSON needs format, operator and steps")
@@ -178,6 +171,17 @@ class Schedule:
 
     def __str__(self) -> str:
         return str(self.program)
+
+
+def _applied(program: Program, steps: tuple[Step, ...]) -> Program:
+    """What steps make of a Program, each checked before the next one counts on its numbers."""
+    for step in steps:
+        if not isinstance(step, Step):
+            raise InvalidInput(f"schedule: {step!r} is no step; try .split(...) and the like")
+        before, program = len(program.checks), step.apply(program)
+        for check in program.checks[before:]:
+            check.enforce()
+    return program
 
 
 def _tupled(value: Any) -> Any:

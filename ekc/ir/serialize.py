@@ -6,7 +6,9 @@ from typing import Any
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
+from ekc.ir.depth import shallow
 from ekc.ir.dtypes import dtype_of
+from ekc.ir.meaning import FUNCTIONS
 from ekc.ir.operator import Axis, Compute, Operator, TensorSpec
 
 
@@ -28,12 +30,12 @@ def expr_from_json(data: Any) -> ex.Expr:
     """The inverse of `expr_to_json`; `InvalidInput` for anything it cannot have written."""
     match data:
         case int() | float():
-            return ex.Const(data)
+            return ex.as_expr(data)
         case ["var", str(name)]:
             return ex.Var(name)
         case ["load", str(tensor), *index]:
             return ex.Load(tensor, tuple(map(expr_from_json, index)))
-        case ["call", str(function), argument] if function in ex.FUNCTIONS:
+        case ["call", str(function), argument] if function in FUNCTIONS:
             return ex.Call(function, expr_from_json(argument))
         case ["+" | "-" | "*" | "/" | "//" | "%" | "min" | "max" as op, a, b]:
             return ex.Binary(op, expr_from_json(a), expr_from_json(b))
@@ -65,7 +67,7 @@ def operator_from_json(data: Any) -> Operator:
             Compute(
                 _spec(c["output"]),
                 tuple(Axis(name, extent, bool(reduction)) for name, extent, reduction in c["axes"]),
-                expr_from_json(c["body"]),
+                expr_from_json(shallow(str(data["name"]), c["body"], _parts)),
                 c["combine"],
                 dtype_of(c["acc_dtype"]),
             )
@@ -76,6 +78,11 @@ def operator_from_json(data: Any) -> Operator:
         if isinstance(problem, InvalidInput):
             raise
         raise InvalidInput(f"operator: not the JSON of one ({type(problem).__name__}: {problem})") from None
+
+
+def _parts(data: Any) -> list[Any]:
+    """What a nested list is made of."""
+    return data if isinstance(data, list) else []
 
 
 def _tensor(t: TensorSpec) -> list[Any]:

@@ -136,7 +136,8 @@ class TuningResult:
     """Everything tried, failures included, in the order of trying."""
     seconds: float
     roofline_share: float
-    """Least time the device could take (arithmetic or compulsory traffic) over the latency of `best`."""
+    """Least time the device could take (arithmetic as written, masked taps of a transposed convolution
+    included, or compulsory traffic) over the latency of `best`."""
     roofline_bound: str
     """"compute" or "memory": which of the two that least time is."""
     model_cards: tuple[ModelCard, ...] = ()

@@ -32,7 +32,8 @@ CLOCKS_TRIED = 8
 def arithmetic_of(op: Operator) -> str:
     """The element type whose peak bounds an operator: that of its inputs, or the accumulator's, where such
     inputs are summed in another than usual, which no faster unit does."""
-    read, acc = op.inputs[0].dtype, op.computes[0].acc_dtype
+    acc = op.computes[0].acc_dtype
+    read = op.inputs[0].dtype if op.inputs else acc
     return read.name if acc.name == read.accumulator else acc.name
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import ekc.ir.operators as o
 from ekc.codegen import nvrtc
 from ekc.codegen.bundle import export
 from ekc.codegen.compiled import CompiledKernel
@@ -188,3 +189,19 @@ def test_names_of_the_launcher_do_not_collide_with_tensors(tmp_path: Path) -> No
     )
     if shutil.which("nvcc"):
         run("nvcc", "-arch=sm_80", "-c", "named.cu", "-o", "kernel.o", folder=tmp_path)
+
+
+def test_tensors_called_as_the_launcher_calls_its_own_get_other_names(tmp_path: Path) -> None:
+    """`&room` would be the address of an error code; `error` must not become the `error_` that there is."""
+    shapes = {"room": (8,), "error": (8,), "error_": (8,)}
+    op = o.compute(
+        "named",
+        axes={"i": 8},
+        inputs=shapes,
+        body=lambda room, error, error_, i: room[i] + error[i] * error_[i],
+    )
+    schedule = Schedule(op).bind("i", "thread.x")
+    export(compiled(schedule), schedule, tmp_path)
+    text = (tmp_path / "named.cu").read_text()
+    assert "ekc_named_launch(const void* room_, const void* error__, const void* error_, void* C," in text
+    assert "{ &room_, &error__, &error_, &C };" in text

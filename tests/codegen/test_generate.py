@@ -79,6 +79,7 @@ def test_each_compute_is_a_launch_and_what_lies_between_is_workspace() -> None:
         (("element_", "d0"), "typename", ("nullptr", "NULL"), "to_half"),
         (("i", "i_"), "k", ("uint4", "dim3"), "asm"),
         (("linux", "NAN"), "k", ("A", "expf"), "ekc_named"),
+        (("element", "thread"), "parity", ("buffer", "round"), "reduced"),
     ],
 )
 def test_names_that_collide_still_compile(
@@ -108,6 +109,79 @@ def test_a_long_axis_is_counted_in_64_bits() -> None:
     assert f"if (i_0 * 256LL + i_1 * 1LL < {2**33 + 1})" in text
     assert nvrtc.compile(text).cubin
     assert "for (long long i = 0;" in generate(Schedule(op)).source
+
+
+def test_an_axis_longer_than_what_it_reads_is_counted_in_64_bits() -> None:
+    """In int, an element past 2**31 would pass the guard `i < n`, and be read from before the tensor."""
+    n = 2**30
+    op = o.compute(
+        "concat",
+        axes={"i": 3 * n},
+        inputs={"A": (n,), "B": (n,), "D": (n,)},
+        body=lambda A, B, D, i: A[i] + B[i - n] + D[i - 2 * n],
+        dtype="int8",
+        out_dtype="int8",
+    )
+    text = generate(Schedule(op).split("i", (256,)).bind("i.0", "block.x").bind("i.1", "thread.x")).source
+    assert f"i_0 * 256LL + i_1 * 1LL < {n} ? static_cast<int>(A[(i_0 * 256LL + i_1 * 1LL) * 1LL])" in text
+    assert f"i_0 * 256LL + i_1 * 1LL - {2 * n} >= 0" in text
+
+
+def test_a_partial_sum_that_leaves_int_is_64_bit_though_the_whole_fits() -> None:
+    n = 2**30
+    op = o.compute(
+        "turned", axes={"i": n, "j": 2}, inputs={"X": (n,)}, body=lambda X, i, j: X[i * 3 + j - 3 * n]
+    )
+    assert f"i * 3LL + j * 1LL - {3 * n} >= 0" in generate(Schedule(op)).source
+
+
+def test_a_long_axis_as_a_value_is_64_bit() -> None:
+    op = o.compute("iota", axes={"i": 2**32}, inputs={}, body=lambda i: i * 0.5)
+    text = generate(Schedule(op).split("i", (256,)).bind("i.0", "block.x").bind("i.1", "thread.x")).source
+    assert "static_cast<float>(i_0 * 256LL + i_1 * 1LL)" in text
+
+
+def test_a_quotient_of_a_long_index_behind_a_sum_is_64_bit() -> None:
+    """What only the epilogue divides is divided in 64 bits too."""
+    op = o.compute(
+        "ends", axes={"i": 2**20}, inputs={"X": (2**20,)}, body=lambda X, i: X[i], reduce={"k": 1}
+    ).then(
+        "Y",
+        axes={"p": 2**20},
+        inputs={"s": (4,)},
+        body=lambda C, s, p: C[p] * s[p * 4096 // 2**30],
+    )
+    text = generate(Schedule(op).cache_write("C").compute_inline("C")).source
+    assert f"s[((i * 4096LL) / {2**30})]" in text
+
+
+def test_a_reduction_on_the_spot_over_long_axes_loops_over_them() -> None:
+    """Written out whole, a group norm's sum over 64 x 56 rows kept NVRTC busy for minutes."""
+
+    def text(c: int, h: int) -> str:
+        op = o.compute(
+            "norm",
+            axes={"n": 4},
+            reduce={"c": c, "h": h, "w": 64},
+            inputs={"X": (4, c, h, 64)},
+            body=lambda X, n, c, h, w: X[n, c, h, w],
+            output="total",
+        ).then(
+            "Y",
+            axes={"a": 4, "b": c, "p": h, "q": 64},
+            body=lambda X, total, a, b, p, q: X[a, b, p, q] - total[a],
+        )
+        s = Schedule(op).split("q", (32,)).reorder("a", "b", "p", "q.0", "q.1").bind("q.1", "thread.x")
+        return generate(s.bind("a", "block.x").compute_at("total", None)).source
+
+    assert re.search(r"#pragma unroll 1\s+for \(int c = 0; c < 64;", text(64, 56))
+    assert re.search(r"#pragma unroll 1\s+for \(int h = 0; h < 56;", text(64, 56))
+    assert re.search(r"#pragma unroll\s+for \(int c = 0; c < 2;", text(2, 4))
+
+
+def test_lanes_are_told_to_be_joined_as_they_are() -> None:
+    s = Schedule(o.reduce((8, 64), 1, "max")).split("k1", (32,)).bind("k1.1", "thread.x").cache_write("Y")
+    assert "// max over 32 lanes" in generate(s).source
 
 
 def test_a_sum_over_a_quotient_spread_over_blocks_has_a_footprint() -> None:

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 import ekc.ir.operators as o
-from ekc.errors import InvalidInput
+from ekc.errors import InvalidInput, ScheduleError
+from ekc.ir.expr import gelu
 from ekc.ir.operator import Operator
+from ekc.ir.schedule import Schedule
 from ekc.ir.serialize import operator_from_json
 from tests.ir.test_operators import Array, arrays_for
 
@@ -115,7 +117,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "reduce shape": (lambda: o.reduce(4, 0), r"shape of X: 4 is not a tuple of extents"),  # type: ignore[arg-type]
     "softmax axis": (lambda: o.softmax((4, 4), -3), r"axis: -3 is not from -2 to 1; .* is -2"),
     "softmax shape": (lambda: o.softmax((4, 0)), r"extent of X: 0 is outside 1"),
-    "no shape": (lambda: o.softmax(()), r"shape of X: \(\) has no axes"),
+    "no shape": (lambda: o.softmax(()), r"shape of X: \(\) has no dimensions"),
     "eps": (lambda: o.layer_norm((4, 4), -1), r"eps: -1 is not a number of at least 0; try 1e-5"),
     "eps nan": (lambda: o.rms_norm((4, 4), float("nan")), r"eps: nan is not a number"),
     "eps text": (lambda: o.rms_norm((4, 4), "small"), r"eps: 'small' is not a number"),  # type: ignore[arg-type]
@@ -159,6 +161,34 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "body name": (
         lambda: one(body=lambda x, j: x[j]),
         r"parameter 'j' is neither a tensor nor an axis \(x, i\)",
+    ),
+    "no dimensions": (
+        lambda: one(inputs={"x": (4,), "s": ()}),
+        r"shape of s: \(\) has no dimensions; try \(1,\)",
+    ),
+    "body no function": (lambda: one(body=5), r"body: 5 is no function of tensors and axes"),
+    "deep body": (
+        lambda: one(body=lambda x, i: sum(x[i + k] for k in range(1200))),
+        r"body of C: goes deeper than 200 operations .*; use a reduction axis",
+    ),
+    "deep epilogue": (
+        lambda: one().epilogue(lambda c: sum((c for _ in range(1200)), c)),
+        r"body of C: goes deeper than 200 operations",
+    ),
+    "an input called as the option": (
+        lambda: one().epilogue(lambda c, out_dtype: c + out_dtype, out_dtype=(4,)),  # type: ignore[arg-type]
+        r"out_dtype=\(4,\) is no type; call an input out_dtype_ instead",
+    ),
+    "types in a list": (lambda: one(dtype=["float32"]), r"dtype: \['float32'\] is not one of"),
+    "requantised": (
+        lambda: o.matmul(4, 4, 4, dtype="int8").epilogue(lambda c: c * 0.01, out_dtype="int8"),
+        r"not exact in int32; .*stored as 'float32', 'float16', 'bfloat16' \(an epilogue takes out_dtype",
+    ),
+    "requantised as told": (
+        lambda: o.matmul(4, 4, 4, dtype="int8").then(
+            "D", axes={"p": 4}, body=lambda C, p: C[p, 0] * 0.01, acc_dtype="float32", out_dtype="int8"
+        ),
+        r"D is summed in float32 and cannot be stored as int8; legal are float32",
     ),
     "body nothing": (lambda: one(body=lambda x, i: None), r"body: returned None, needed an expression"),
     "rank": (lambda: one(body=lambda x, i: x[i, i]), r"has 2 indices, x has 1 dimensions"),
@@ -245,3 +275,38 @@ def test_json_of_no_operator_is_refused(
 ) -> None:
     with pytest.raises(InvalidInput, match=words):
         operator_from_json(change(o.matmul(2, 4, 3).to_json()))
+
+
+def test_a_tensor_without_dimensions_is_refused_from_a_file_too() -> None:
+    data = one().to_json()
+    data["inputs"].append(["s", [], "float32"])
+    with pytest.raises(InvalidInput, match=r"shape of s: \(\) has no dimensions"):
+        operator_from_json(data)
+
+
+def test_parameters_with_a_default_keep_it() -> None:
+    x = np.ones(4, np.float32)
+    assert one(body=lambda x, i, s=0.5: x[i] * s).reference(x)[0] == 0.5
+    assert one().epilogue(lambda c, s=2.0: c * s).reference(x)[0] == 2
+    assert one().epilogue(gelu).computes[-1].body == one().epilogue(lambda c: gelu(c)).computes[-1].body
+    with_input = one().epilogue(lambda c, s=2.0: c * s, s=(4,))
+    assert [t.name for t in with_input.inputs] == ["x", "s"]
+
+
+def test_numbers_and_sequences_of_numpy_are_taken() -> None:
+    assert o.softmax((4, 8), np.int64(1)) == o.softmax((4, 8), 1)
+    assert o.layer_norm((4, 8), np.float32(0.5)) == o.layer_norm((4, 8), 0.5)
+    assert o.reduce((4, 8), range(2)) == o.reduce((4, 8), np.array([0, 1])) == o.reduce((4, 8), (0, 1))
+    assert o.reduce(np.array([4, 8]), np.int64(-1)) == o.reduce((4, 8), -1)  # type: ignore[arg-type]
+    image = o.conv2d(1, 4, 8, 8, out_channels=4, kernel=np.array([3, 1]))  # type: ignore[arg-type]
+    assert image == o.conv2d(1, 4, 8, 8, out_channels=4, kernel=(3, 1))
+
+
+def test_an_operator_without_inputs_can_be_followed_and_read() -> None:
+    iota = o.compute("iota", axes={"i": 4}, inputs={}, body=lambda i: i * 2)
+    op = iota.then("D", axes={"p": 4}, body=lambda C, p: C[p] + 1)
+    assert op.reference().tolist() == [1, 3, 5, 7]
+    with pytest.raises(ScheduleError, match="those read: none; nearest legal choice: leave it out"):
+        Schedule(iota).cache_read("A", "shared")
+    with pytest.raises(ScheduleError, match="those read: none"):
+        Schedule(iota).pack("A", (1, 0))

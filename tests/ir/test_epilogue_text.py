@@ -44,7 +44,7 @@ MISTAKES = {
     "c + d": "it names c and d; the inputs are bias",
     "bias + 1": "it names none; the inputs are bias",
     "rleu(c)": "there is no function 'rleu'; did you mean 'relu'?",
-    "frobnicate(c)": "there is no function 'frobnicate'; there are erf, exp, gelu",
+    "frobnicate(c)": "there is no function 'frobnicate'; there are abs, erf, exp, gelu",
     "maximum(c)": "maximum takes 2 values, got 1",
     "relu(c, bias)": "relu takes 1 value, got 2",
     "relu": "relu is a function; write relu(c)",
@@ -58,7 +58,7 @@ MISTAKES = {
     "c + open(c)": "there is no function 'open'",
     "relu(x=c)": "'relu(x=c)' cannot be used",
     "c" + " + 1" * 2000: "a text that goes too far",
-    "c + 1" + "0" * 400: "a text that goes too far",
+    "c + 1" + "0" * 400: "is no number of float32",
     "c + 'a'": "\"'a'\" cannot be used",
 }
 

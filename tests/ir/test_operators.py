@@ -128,6 +128,6 @@ def test_a_chain_of_computes() -> None:
     a, b, bias = arrays_for(op)
     expected = np.maximum(a.astype(np.float64) @ b + bias, 0).max(axis=1)
     close(op, op.reference(a, b, bias), expected)
-    assert [t.name for t in op.intermediates] == ["C", "D"]
+    assert [c.output.name for c in op.computes[:-1]] == ["C", "D"]
     assert operator_from_json(op.to_json()) == op
     assert operator_from_json(op.to_json()).digest == op.digest

@@ -10,6 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ekc.ir.operators as o
+from ekc.codegen.generate import compile_schedule
+from ekc.devices.execute import execute
+from ekc.ir import expr as ex
+from ekc.ir import reference
+from ekc.ir.evaluate import evaluate
+from ekc.ir.schedule import Schedule
 from ekc.ir.serialize import operator_from_json
 from tests.ir.test_operators import Array, arrays_for, close
 
@@ -75,5 +81,43 @@ def test_row_sums_stay_in_float32(dtype: str) -> None:
         o.layer_norm((4, 8), dtype=dtype),
         o.rms_norm((4, 8), dtype=dtype),
     ):
-        assert {t.dtype.name for t in op.intermediates} == {"float32"}
+        assert {c.output.dtype.name for c in op.computes[:-1]} == {"float32"}
         assert {t.dtype.name for t in (*op.inputs, *op.outputs)} == {dtype}
+
+
+@pytest.mark.parametrize("how", ["max", "min"])
+def test_the_largest_and_the_smallest_skip_nan_as_the_kernel_does(how: str) -> None:
+    op = o.reduce((3, 4), 1, how)
+    x = np.array([[1, np.nan, 2, 3], [np.nan] * 4, [np.nan, -1, -2, -3]], np.float32)
+    right = [3, -np.inf, -1] if how == "max" else [1, np.inf, -3]
+    schedule = Schedule(op)
+    assert op.reference(x).tolist() == right
+    assert evaluate(schedule.program, [x]).output.tolist() == right
+    assert execute(op, compile_schedule(schedule), [x])[-1].output.tolist() == right
+
+
+def test_relu_of_nan_is_0_as_in_the_kernel() -> None:
+    op = o.compute("relu", axes={"i": 2}, inputs={"x": (2,)}, body=lambda x, i: ex.relu(x[i]))
+    x = np.array([np.nan, 2], np.float32)
+    (run,) = execute(op, compile_schedule(Schedule(op)), [x])
+    outputs = (op.reference(x), evaluate(Schedule(op).program, [x]).output, run.output)
+    assert [y.tolist() for y in outputs] == [[0, 2]] * 3
+
+
+@pytest.mark.parametrize(("how", "right"), [("sum", 64 * 63 // 2), ("max", 63), ("min", 0)])
+def test_a_long_reduction_is_worked_out_slice_by_slice(
+    how: str, right: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where no axis but the one that is reduced is long."""
+    points = []
+    evaluated = reference._evaluate
+
+    def counted(*arguments: Any) -> Any:
+        found = evaluated(*arguments)
+        points.append(found.size)
+        return found
+
+    monkeypatch.setattr(reference, "_POINTS_AT_ONCE", 16)
+    monkeypatch.setattr(reference, "_evaluate", counted)
+    assert o.reduce((64,), None, how).reference(np.arange(64, dtype=np.float32)).tolist() == [right]
+    assert points == [16] * 4

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.checks import identifier, whole
+from ekc.ir.checks import identifier, parameters, several, whole
 from ekc.ir.dtypes import DType, accumulator_and_result, dtype_of
 from ekc.ir.operator import MAX_ELEMENTS, Axis, Compute, Operator, TensorSpec
 
@@ -23,6 +22,18 @@ class Tensor:
     def __getitem__(self, index: ex.Operand | tuple[ex.Operand, ...]) -> ex.Load:
         index = index if isinstance(index, tuple) else (index,)
         return ex.Load(self.name, tuple(ex.as_expr(i) for i in index))
+
+    def _no_element(self, *_: Any, **__: Any) -> NoReturn:
+        raise InvalidInput(
+            f"body: {self.name} is a whole tensor; index it to read an element: {self.name}[i]"
+        )
+
+    # Without these, Python would ask for A[0], A[1], ... for ever.
+    __iter__ = __contains__ = _no_element
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _no_element
+    __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _no_element
+    __pow__ = __rpow__ = __matmul__ = __rmatmul__ = __neg__ = __abs__ = _no_element
+    __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __float__ = __array_ufunc__ = _no_element
 
 
 def compute(
@@ -80,7 +91,9 @@ def make_compute(
         Axis(a, int(e), True) for a, e in reduce.items()
     )
     known: dict[str, Any] = {t: Tensor(t) for t in tensors} | {a.name: ex.Var(a.name) for a in all_axes}
-    wanted = list(inspect.signature(body).parameters)
+    wanted = parameters(body, known)
+    if wanted is None:
+        raise InvalidInput(f"body: {body!r} is no function of tensors and axes; try lambda A, i: A[i]")
     for parameter in wanted:
         if parameter not in known:
             raise InvalidInput(
@@ -107,7 +120,7 @@ def append_compute(
     out_dtype: str | None,
 ) -> Operator:
     """`op` and one more compute; see `Operator.then`."""
-    element = dtype_of(dtype or op.inputs[0].dtype.result)
+    element = dtype_of(dtype or (*op.inputs, *op.outputs)[0].dtype.result)
     extra = tuple(TensorSpec(n, shape_of(n, s), element) for n, s in inputs.items())
     names = [*op.tensors, *(t.name for t in extra)]
     last = make_compute(output, body, axes, reduce, names, combine, element, acc_dtype, out_dtype)
@@ -116,6 +129,9 @@ def append_compute(
 
 def shape_of(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     """A shape as given from outside: extents from 1 to 2**40."""
-    if not isinstance(shape, (tuple, list)):
+    extents = several(shape)
+    if extents is None:
         raise InvalidInput(f"shape of {name}: {shape!r} is not a tuple of extents; try ({shape!r},)")
-    return tuple(whole(f"extent of {name}", e, MAX_ELEMENTS) for e in shape)
+    if not extents:
+        raise InvalidInput(f"shape of {name}: () has no dimensions; try (1,)")
+    return tuple(whole(f"extent of {name}", e, MAX_ELEMENTS) for e in extents)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.dtypes import dtype_of
@@ -182,6 +184,7 @@ def rms_norm(
 
 
 def _not_negative(eps: float) -> float:
-    if isinstance(eps, bool) or not isinstance(eps, (int, float)) or not 0 <= eps < math.inf:
+    number = eps.item() if isinstance(eps, np.generic) else eps
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number < math.inf:
         raise InvalidInput(f"eps: {eps!r} is not a number of at least 0; try 1e-5")
-    return float(eps)
+    return float(number)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import difflib
 from math import prod
+from typing import Any
+
+import numpy as np
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
+from ekc.ir.checks import several
 from ekc.ir.operator import Operator
 from ekc.ir.operators.building import Tensor, compute, shape_of
 
@@ -60,11 +64,11 @@ def reduce(
 def axes_of(axes: int | tuple[int, ...] | None, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Positions in a shape, each from 0 and in order; negative ones count from the last, None is all."""
     rank = len(shape)
-    if not shape:
-        raise InvalidInput("shape of X: () has no axes; try (1,)")
     if axes is None:
         return tuple(range(rank))
-    given = tuple(axes) if isinstance(axes, (tuple, list)) else (axes,)
+    given = several(axes)
+    if given is None:
+        given = (axes,)
     if not given:
         raise InvalidInput("axes: names no axis; leave it out to reduce over all")
     found = [_axis(a, rank) for a in given]
@@ -74,11 +78,11 @@ def axes_of(axes: int | tuple[int, ...] | None, shape: tuple[int, ...]) -> tuple
     return tuple(sorted(found))
 
 
-def _axis(axis: int, rank: int) -> int:
-    if not isinstance(axis, int) or isinstance(axis, bool) or not -rank <= axis < rank:
-        number = axis if isinstance(axis, int) else -1
-        near = min(max(number, -rank), rank - 1)
+def _axis(axis: Any, rank: int) -> int:
+    number = axis.item() if isinstance(axis, np.generic) else axis
+    if not isinstance(number, int) or isinstance(number, bool) or not -rank <= number < rank:
+        near = min(max(number if isinstance(number, int) else -1, -rank), rank - 1)
         raise InvalidInput(
             f"axis: {axis!r} is not from {-rank} to {rank - 1}; the nearest legal value is {near}"
         )
-    return axis % rank
+    return number % rank

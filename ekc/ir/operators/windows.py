@@ -9,7 +9,7 @@ from typing import Any
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.checks import whole
+from ekc.ir.checks import several, whole
 from ekc.ir.operator import MAX_ELEMENTS
 
 Several = int | tuple[int, ...]
@@ -64,11 +64,13 @@ def windows(
 
 
 def _each(name: str, value: Several, count: int, least: int = 1) -> tuple[int, ...]:
-    several = tuple(value) if isinstance(value, (tuple, list)) else (value,) * count
-    if len(several) != count:
+    each = several(value)
+    if each is None:
+        each = (value,) * count
+    if len(each) != count:
         other = {1: "nor a tuple of one", 2: "nor a pair"}.get(count, "nor a triple")
         raise InvalidInput(f"{name}: {value!r} is neither one whole number {other}")
-    return tuple(whole(name, v, MAX_ELEMENTS, least) for v in several)
+    return tuple(whole(name, v, MAX_ELEMENTS, least) for v in each)
 
 
 def paddings_after(value: Several, over: Sequence[Window]) -> tuple[int, ...]:

@@ -13,6 +13,8 @@ from ekc.errors import InvalidInput
 from ekc.ir.program import Program
 
 REGISTRY: dict[str, type[Step]] = {}
+MOST = 2**40
+"""The largest number a step takes: that of elements that a tensor has at most."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +82,7 @@ def step_from_json(data: Any) -> Step:
     """The inverse of `Step.to_json`; `InvalidInput` names what cannot be a step."""
     if not isinstance(data, dict) or "step" not in data:
         raise InvalidInput(f"step: {data!r} is not a JSON object with a 'step' field")
-    cls = REGISTRY.get(data["step"])
+    cls = REGISTRY.get(data["step"]) if isinstance(data["step"], str) else None
     if cls is None:
         near = difflib.get_close_matches(str(data["step"]), REGISTRY, n=1, cutoff=0.0)[0]
         raise InvalidInput(
@@ -109,6 +111,12 @@ def _check_type(kind: str, f: dataclasses.Field[Any], value: Any) -> None:
     if isinstance(value, tuple) != many or not all(map(fits, values)):
         one = "text" if fits is _is_text else "a whole number"
         raise InvalidInput(f"{kind}: {f.name}={value!r} is not {'a tuple, each entry ' if many else ''}{one}")
+    for number in values:
+        if isinstance(number, (int, np.integer)) and not -MOST <= number <= MOST:
+            near = MOST if number > 0 else -MOST
+            raise InvalidInput(
+                f"{kind}: {f.name}={number} is beyond {near}; the nearest legal value is {near}"
+            )
 
 
 def is_vector_width(widths: Any) -> Any:

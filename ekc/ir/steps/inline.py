@@ -84,7 +84,7 @@ class ComputeInline(Step):
                 if reads(reader, self.tensor):
                     self._same_arithmetic(compute, reader)
                 stray = stray_read(reader, compute, tensors)
-                if stray:
+                if stray is not None:
                     raise self._refused(
                         f"0 for {stray} outside {self.tensor}",
                         f"{compute.body}, which is not 0 there",

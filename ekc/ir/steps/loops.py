@@ -11,7 +11,7 @@ from ekc.ir.linear import Atom, Extent, Linear, Quasi, ceil_div, larger, span, v
 from ekc.ir.on_the_spot import depth, misplaced
 from ekc.ir.program import Loop, Nest, Program
 from ekc.ir.refusal import Check, refuse
-from ekc.ir.steps.base import Step
+from ekc.ir.steps.base import MOST, Step
 
 
 def untouched(rule: str, nest: Nest, loop: Loop) -> None:
@@ -73,6 +73,7 @@ class Split(Step):
             raise refuse("split", "at least one factor", "0 given", f'split("{self.loop}", (1,))')
         checks = [_at_least_one(self.loop, f) for f in self.factors]
         strides = [_product(self.factors[i:]) for i in range(len(self.factors) + 1)]
+        _counted("split", strides[0], "smaller factors")
         outer = ceil_div(loop.extent, larger(strides[0], 1))
         checks.append(_divides(nest, loop, strides[0]))
         names = [f"{loop.name}.{i}" for i in range(len(strides))]
@@ -111,6 +112,12 @@ def _least_atom(atom: Atom, loop: Loop) -> Extent:
     if isinstance(atom, str):
         return loop.extent if atom == loop.name else 0
     return _least(atom.inner, loop) // atom.divisor if atom.op == "//" else 0
+
+
+def _counted(rule: str, iterations: Extent, nearest: str) -> None:
+    """Refuse more than 64-bit numbers could tell apart later on; a population draws no such numbers."""
+    if isinstance(iterations, int) and iterations > MOST:
+        raise refuse(rule, f"{iterations} iterations", str(MOST), nearest)
 
 
 def _product(factors: tuple[Extent, ...]) -> Extent:
@@ -173,6 +180,7 @@ class Fuse(Step):
             a.name: Linear(((Quasi("//", whole, b.extent, f"{name}//{b.name}"), 1),)),
             b.name: Linear(((Quasi("%", whole, b.extent, f"{name}%{b.name}"), 1),)),
         }
+        _counted("fuse", a.extent * b.extent, "leave them apart")
         joint = Loop(name, f"{a.axis}+{b.axis}", a.extent * b.extent, a.reduction)
         return program.with_nest(nest, nest.recut((a.name, b.name), (joint,), values))
 

@@ -11,7 +11,7 @@ import numpy as np
 from ekc.ir.async_copy import MOST_STAGES
 from ekc.ir.footprint import direct_reads
 from ekc.ir.linear import Extent, larger, smaller
-from ekc.ir.program import BLOCK_LEVELS, THREAD_LEVELS, Program, Staging
+from ekc.ir.program import BLOCK_LEVELS, THREAD_LEVELS, Loop, Nest, Program, Staging
 from ekc.ir.refusal import Check, refuse
 from ekc.ir.steps.base import Step, is_vector_width
 
@@ -121,6 +121,22 @@ class Vectorize(Step):
         """See the class."""
         nest = program.nest_of(self.loop, "vectorize")
         loop = nest.loop(self.loop)
+        self._fits(nest, loop)
+        width = np.asanyarray(loop.extent)
+        legal = (width > 1) & is_vector_width(width)
+        check = Check(
+            f"vectorize {loop.name}", legal, loop.extent, "2, 4, 8 or 16", "split the loop by 4", "elements"
+        )
+        around = [x.name for x in nest.loops[:-1] if x.is_serial]
+        stagings = tuple(
+            Staging(t, t, "register", around[-1] if around else None, vector=loop.extent)
+            for t in _neighbours_along(program, nest.compute.output.name, loop.name)
+        )
+        new = nest.with_loop(loop.name, lambda x: replace(x, level="vector", unroll=x.extent))
+        new = replace(new, stagings=(*new.stagings, *stagings), accumulate=True, store_vector=loop.extent)
+        return program.with_nest(nest, new, check)
+
+    def _fits(self, nest: Nest, loop: Loop) -> None:
         if loop is not nest.loops[-1]:
             raise refuse(
                 "vectorize",
@@ -149,19 +165,6 @@ class Vectorize(Step):
                 f"those run along {axis}",
                 f"the innermost piece of {axis}",
             )
-        width = np.asanyarray(loop.extent)
-        legal = (width > 1) & is_vector_width(width)
-        check = Check(
-            f"vectorize {loop.name}", legal, loop.extent, "2, 4, 8 or 16", "split the loop by 4", "elements"
-        )
-        around = [x.name for x in nest.loops[:-1] if x.is_serial]
-        stagings = tuple(
-            Staging(t, t, "register", around[-1] if around else None, vector=loop.extent)
-            for t in _neighbours_along(program, nest.compute.output.name, loop.name)
-        )
-        new = nest.with_loop(loop.name, lambda x: replace(x, level="vector", unroll=x.extent))
-        new = replace(new, stagings=(*new.stagings, *stagings), accumulate=True, store_vector=loop.extent)
-        return program.with_nest(nest, new, check)
 
 
 def _neighbours_along(program: Program, output: str, loop: str) -> list[str]:

@@ -73,7 +73,8 @@ class Pack(Step):
             read = [t for t in inputs if any(t in _tensors(n) for n in program.nests)]
             near = difflib.get_close_matches(self.tensor, read, 1, 0.0)
             nearest = repr(near[0]) if near else "leave it out"
-            raise self._refused(f"an input called {self.tensor!r}", f"those read: {', '.join(read)}", nearest)
+            known = ", ".join(read) or "none"
+            raise self._refused(f"an input called {self.tensor!r}", f"those read: {known}", nearest)
         return inputs[self.tensor]
 
     def _orders(self, spec: TensorSpec) -> None:

@@ -163,22 +163,22 @@ def _reader_of(program: Program, tensor: str, source: str, at: str | None, reade
     if not readers:
         known = [load.tensor for n in program.nests for load in ex.loads(n.compute.body)]
         known += [s.name for n in program.nests for s in n.stagings]
-        near = difflib.get_close_matches(source, known, n=1, cutoff=0.0)[0]
+        near = difflib.get_close_matches(source, known, n=1, cutoff=0.0)
         raise refuse(
             "cache_read",
             f"a tensor {source!r} that is read",
-            f"those read: {', '.join(dict.fromkeys(known))}",
-            repr(near),
+            f"those read: {', '.join(dict.fromkeys(known)) or 'none'}",
+            repr(near[0]) if near else "leave it out",
         )
     if reader:
         outputs = [n.compute.output.name for n in readers]
         if reader not in outputs:
-            near = difflib.get_close_matches(reader, outputs, n=1, cutoff=0.0)[0]
+            nearest = difflib.get_close_matches(reader, outputs, n=1, cutoff=0.0)[0]
             raise refuse(
                 "cache_read",
                 f"{source} read for {reader!r}",
                 f"it is read for {', '.join(outputs)}",
-                repr(near),
+                repr(nearest),
             )
         return readers[outputs.index(reader)]
     holding = [n for n in readers if at in n.extents]
