@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import subprocess
@@ -37,6 +38,9 @@ class Keeper:
         self._tell = tell
         self._over = threading.Event()
         self._guarding = threading.RLock()
+        """Loop and heart both renew leases: while one does, the guard of the other is not there."""
+        self._owed = False
+        """Whether leases ended, and what had been set under them is not in force again."""
         self.actuators: list[Leased] = []
         try:
             for settable in settables:
@@ -70,6 +74,11 @@ class Keeper:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for line in self.close():
+            self._say(line)
+
+    def _say(self, line: str) -> None:
+        """Whoever listens may raise (`warnings.warn` where warnings are errors): the lease goes on."""
+        with contextlib.suppress(Exception):
             self._tell(line)
 
     def _end_leases(self) -> list[str]:
@@ -108,39 +117,58 @@ class Keeper:
             try:
                 self._beat()
                 told = None
-            except (EkcError, OSError) as problem:
+            except Exception as problem:  # Whatever it is: without a heart the guard takes us for dead.
                 if str(problem) != told:
                     told = str(problem)
-                    self._tell(f"the guard is missing, and tried for again: {told}")
+                    self._say(f"{told}; it is tried again until it is done")
 
     def _beat(self) -> None:
-        if not all(x.held() for x in self.actuators):
-            self._renew()
-        elif self._guard.poll() is not None:
-            self._tell("the guard died; a new one is there")
-            self._new_guard()
+        with self._guarding:
+            if not self._held():
+                self._take_again()
+            elif self._guard.poll() is not None:
+                self._new_guard()
+                self._say("the guard was gone; a new one is there")
+            self._live()
+            self._repeat()
+
+    def _live(self) -> None:
+        """A sign of it for the guard."""
         assert self._guard.stdin is not None
         try:
             os.write(self._guard.stdin.fileno(), b".")
         except BlockingIOError:
             self._guard.kill()  # It has not read for hours; the next beat starts another.
 
+    def _held(self) -> bool:
+        return all(x.held() for x in self.actuators)
+
     def _renew(self) -> None:
-        """New leases, a guard for them, and only then what had been set before the old ones ended."""
+        """For the loop, which is about to set something."""
         with self._guarding:
-            if all(x.held() for x in self.actuators):
-                return  # The other thread was faster.
-            self._tell("the governor was stopped for a while and its guard put settings back; set again")
-            for actuator in self.actuators:
-                actuator.take_again()
-            self._new_guard()
-            for actuator in self.actuators:
-                actuator.repeat()
+            if not self._held():  # Else the heart was faster.
+                self._take_again()
+            self._repeat()
+
+    def _take_again(self) -> None:
+        """New leases, and a guard for them; what was set under the old ones is owed from here on."""
+        self._owed = True
+        for actuator in self.actuators:
+            actuator.take_again()
+        self._new_guard()
+
+    def _repeat(self) -> None:
+        """What is owed, until all of it was done: leases that are held again do not tell that it was not."""
+        if not self._owed:
+            return
+        for actuator in self.actuators:
+            actuator.repeat()
+        self._owed = False
+        self._say("the governor was stopped for a while and its guard put settings back; set again")
 
     def _new_guard(self) -> None:
-        with self._guarding:
-            self._dismiss()
-            self._guard = self._start_guard()
+        self._dismiss()
+        self._guard = self._start_guard()
 
     def _dismiss(self, wait: bool = True) -> None:
         """A guard whose leases are over leaves when its pipe closes."""
