@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import signal
 import subprocess
 import threading
@@ -13,6 +15,7 @@ import pytest
 
 from ekc.devices.lease import Keeper, record
 from ekc.devices.lease.keeper import BEAT_S
+from ekc.devices.lease.one import governing
 from ekc.devices.lease.restore import end
 from ekc.devices.limits.nvml import NvmlLimits
 from ekc.errors import ActuatorError
@@ -131,3 +134,14 @@ def _fails_once(patched: pytest.MonkeyPatch, keeper: Keeper, where: str) -> None
         return usual()
 
     patched.setattr(owner, name, once)
+
+
+def test_whoever_asks_often_is_told_who_governs_each_time(here: ScriptedBoards) -> None:
+    """The third to ask was told of process 0."""
+    with _keeper(here) as keeper:
+        assert [governing(here.uuid()) for _ in range(10)] == [os.getpid()] * 10
+        with pytest.raises(ActuatorError, match=f"is governed by process {os.getpid()} already"):
+            _keeper(here)
+        waiting = keeper.actuators[0]._one._socket
+        assert here.wait_for(lambda _: not select.select([waiting], [], [], 0)[0], 10) < 10
+    assert governing(here.uuid()) is None

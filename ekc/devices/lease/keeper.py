@@ -130,6 +130,8 @@ class Keeper:
                 self._new_guard()
                 self._say("the guard was gone; a new one is there")
             self._live()
+            for actuator in self.actuators:
+                actuator.let_go()
             self._repeat()
 
     def _live(self) -> None:

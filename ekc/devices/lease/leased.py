@@ -92,6 +92,10 @@ class Leased:
         now = record.read(record.path(self.lease.reference.gpu))
         return now is not None and now.id == self.lease.id
 
+    def let_go(self) -> None:
+        """Of processes that have asked who governs this GPU."""
+        self._one.let_go()
+
     def take_again(self) -> None:
         """Lease once more.
 
