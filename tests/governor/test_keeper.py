@@ -145,3 +145,44 @@ def test_whoever_asks_often_is_told_who_governs_each_time(here: ScriptedBoards) 
         waiting = keeper.actuators[0]._one._socket
         assert here.wait_for(lambda _: not select.select([waiting], [], [], 0)[0], 10) < 10
     assert governing(here.uuid()) is None
+
+
+FORKED = """
+import atexit, os, signal, sys, time
+from ekc.devices.lease import Keeper
+from ekc.devices.limits.nvml import NvmlLimits
+from ekc.devices.limits.settable import Settings
+
+keeper = Keeper([NvmlLimits(sys.argv[1])])
+atexit.register(keeper.close)
+keeper.actuators[0].apply(Settings(sm_mhz=1200))
+if os.fork() == 0:
+    sys.exit(0)
+os.wait()
+print("a child has ended", flush=True)
+sys.stdin.readline()
+if os.fork() == 0:
+    time.sleep(60)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_forked_child_neither_ends_the_lease_nor_keeps_it(boards: ScriptedBoards) -> None:
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    parent = boards.start("-c", FORKED, boards.uuid(), **pipes, start_new_session=True)
+    assert parent.stdin is not None
+    assert parent.stdout is not None
+    assert parent.stderr is not None
+    assert parent.stdout.readline() == "a child has ended\n"
+    assert boards.limits()[0] == [300, 1200]
+    parent.stdin.write("\n")
+    parent.stdin.close()
+    assert parent.wait(20) == -signal.SIGKILL
+    try:
+        assert boards.wait_for(lambda b: governing(b.uuid()) is None, 20) < 20
+        assert boards.wait_for(lambda b: not list(b.leases.glob("*.json")), 20) < 20
+    finally:
+        os.killpg(parent.pid, signal.SIGKILL)
+    assert boards.limits()[0] is None
+    # The kernel had closed the pipe, so no silence was waited for.
+    assert f"governor {parent.pid} died" in parent.stderr.read()

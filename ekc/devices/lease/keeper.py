@@ -8,6 +8,7 @@ import select
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
@@ -20,6 +21,17 @@ BEAT_S = 0.5
 """Between two signs of life; a guard waits for several times as long."""
 STARTING_S = 20.0
 """A guard that has not opened its actuators by then never will: the driver does not answer."""
+_living: weakref.WeakSet[Keeper] = weakref.WeakSet()
+"""What a child that is forked must not hold on to."""
+
+
+def _forked() -> None:
+    """In the child. A lease is its parent's: with its lock and pipe open here, it would outlive the parent."""
+    for keeper in _living:
+        keeper.abandon()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 class Keeper:
@@ -37,6 +49,7 @@ class Keeper:
     ) -> None:
         self._tell = tell
         self._over = threading.Event()
+        self._process = os.getpid()
         self._guarding = threading.RLock()
         """Loop and heart both renew leases: while one does, the guard of the other is not there."""
         self._owed = False
@@ -51,6 +64,7 @@ class Keeper:
             raise
         self._heart = threading.Thread(target=self._beat_on, name="ekc-lease", daemon=True)
         self._heart.start()
+        _living.add(self)
 
     @property
     def guard_pid(self) -> int:
@@ -58,14 +72,22 @@ class Keeper:
         return self._guard.pid
 
     def close(self) -> list[str]:
-        """Put everything back; why that failed, a line per GPU where it did. A second call does nothing."""
-        if self._over.is_set():
+        """Put everything back; why that failed, a line per GPU where it did. A second call does nothing, nor
+        one in a process that was forked meanwhile."""
+        if self._over.is_set() or os.getpid() != self._process:
             return []
         self._over.set()
         self._heart.join()
         problems = self._end_leases()
         self._dismiss(wait=not problems)  # A guard with something left to put back goes on trying alone.
         return problems
+
+    def abandon(self) -> None:
+        """Leave the lease to the process that we were forked from; no lock is safe to take here."""
+        assert self._guard.stdin is not None
+        self._guard.stdin.close()
+        for actuator in self.actuators:
+            actuator.abandon()
 
     def __enter__(self) -> Keeper:
         return self
@@ -99,6 +121,7 @@ class Keeper:
             [sys.executable, "-m", "ekc.devices.lease", *leases],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            bufsize=0,  # No lock of a buffer, which another thread may hold while somebody forks.
             start_new_session=True,
         )
         assert guard.stdin is not None

@@ -114,6 +114,10 @@ class Leased:
         finally:
             self._one.close()
 
+    def abandon(self) -> None:
+        """In a forked child: the lease is its parent's, and ends with that one."""
+        self._one.close()
+
     def _touch(self, limits: list[Limit]) -> None:
         """Written down before it is done."""
         touched = tuple(x for x in LIMITS if x in self.lease.touched or x in limits)
