@@ -25,7 +25,7 @@ from ekc.governor.search import Search
 from ekc.governor.tempo import tempo
 from ekc.governor.watch import lifted, longest_idle_s, signature, working
 
-FIRST_S = 15.0
+MORE_S = 5.0
 LONGEST_FIRST_S = 75.0
 FEW_STEPS = 3
 """So many must have ended before it is said how long one takes."""
@@ -140,20 +140,30 @@ class Phase:
         return longest_idle_s(samples) > longest
 
 
+@dataclass(frozen=True)
+class _Uncounted:
+    """Records until it is known that hooks count steps: no period is needed then."""
+
+    meter: Meter
+
+    def record(self, seconds: float) -> Samples:
+        """As the meter does."""
+        return self.meter.record(seconds)
+
+    def running(self) -> bool:
+        """Whether there is no step yet."""
+        return self.meter.probe.steps() is None
+
+
 def begin(meter: Meter, policy: Policy, gears: Gears, tell: Tell) -> Phase:
     """Measure at the driver's default and find out what tells progress."""
     meter.set(Settings(), "the default is what everything is held against")
-    start, joules, steps = meter.probe.now(), meter.probe.energy_j(), meter.probe.steps()
-    if steps is not None:
-        samples = meter.record(FIRST_S)
-        while (done := (meter.probe.steps() or 0.0) - steps) < FEW_STEPS:
-            if meter.probe.now() - start > LONGEST_FIRST_S:
-                break
-            samples = joined(samples, meter.record(FIRST_S / 3))
-        beat = stepping(samples, done)
-        first, beat = meter.read(beat, 1.05)
+    start, joules, steps = meter.probe.now(), meter.probe.energy_j(), meter.probe.steps() or 0.0
+    found = find_period(_Uncounted(meter))
+    # Asked now: hooks tell nothing until the first step has ended, which may take longer than the others.
+    if meter.probe.steps() is not None:
+        samples, beat, first = _hooked(meter, found.samples, start, steps)
     else:
-        found = find_period(meter)
         samples, beat = found.samples, beat_of(found)
         seconds = meter.probe.now() - start
         pace, beat = pace_of(beat, samples, 1.05)
@@ -166,6 +176,19 @@ def begin(meter: Meter, policy: Policy, gears: Gears, tell: Tell) -> Phase:
     phase = Phase(beat, Ledger([first]), search, signature(samples), top_memory_mhz=top)
     tell(Measured(meter.probe.now(), first, "default", 0.0, 0.0))
     return phase
+
+
+def _hooked(meter: Meter, samples: Samples, start: float, steps: float) -> tuple[Samples, Beat, Reading]:
+    """By steps: so many were counted at the start, from which the samples are."""
+    while (done := (meter.probe.steps() or 0.0) - steps) < FEW_STEPS:
+        if meter.probe.now() - start > LONGEST_FIRST_S:
+            break
+        samples = joined(samples, meter.record(MORE_S))
+    first, beat = meter.read(stepping(samples, done), 1.05)
+    if first.pace.period_s > 0:
+        # Before the first step ended, something else may have run.
+        beat = replace(beat, period_s=first.pace.period_s)
+    return samples, beat, first
 
 
 def count(meter: Meter, phase: Phase, model: Model | None, tell: Tell) -> None:

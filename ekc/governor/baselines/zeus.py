@@ -17,14 +17,15 @@ WARM_UP = 10
 PROFILED = 40
 SLOWDOWN = 0.05
 POLL_S = 2.0
+FIRST_STEP_S = 60.0
+"""Of simulated jobs every one has ended a step by then."""
 
 
 def zeus_sweep(probe: Probe, actuator: Actuator) -> None:
     """Steer one job until it ends."""
-    if probe.steps() is None:
-        raise InvalidInput("Zeus's sweep counts steps: this probe has no step hooks")
     meter = Meter(probe, actuator, lambda event: None)
     with contextlib.suppress(JobEnded):
+        _wait_for_hooks(meter)
         seconds: dict[float, float] = {}
         for cap in reversed(actuator.gears().power_w):
             actuator.apply(Settings(power_w=cap))
@@ -35,6 +36,14 @@ def zeus_sweep(probe: Probe, actuator: Actuator) -> None:
         actuator.apply(Settings(power_w=min(kept)))
         while True:
             meter.record(60.0)
+
+
+def _wait_for_hooks(meter: Meter) -> None:
+    """They tell nothing until the first step has ended."""
+    while meter.probe.steps() is None:
+        if meter.probe.now() > FIRST_STEP_S:
+            raise InvalidInput("Zeus's sweep counts steps: this probe has no step hooks")
+        meter.record(POLL_S)
 
 
 def _steps(meter: Meter, count: int) -> float:
