@@ -37,5 +37,6 @@ class Policy:
             )
         if self.remaining_s is not None and not 0 <= self.remaining_s < math.inf:
             raise InvalidInput(
-                f"remaining_s {self.remaining_s:g}: finite seconds, 0 or more; leave it out where nobody knows"
+                f"remaining_s {self.remaining_s:g}: finite seconds, 0 or more; "
+                "leave it out where nobody knows"
             )

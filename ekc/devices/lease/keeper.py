@@ -26,7 +26,7 @@ _living: weakref.WeakSet[Keeper] = weakref.WeakSet()
 
 
 def _forked() -> None:
-    """In the child. A lease is its parent's: with its lock and pipe open here, it would outlive the parent."""
+    """In the child: with the lock and the pipe of a lease open here, it would outlive our parent."""
     for keeper in _living:
         keeper.abandon()
 

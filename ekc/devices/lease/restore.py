@@ -10,7 +10,6 @@ from ekc.devices.lease.record import Lease
 from ekc.devices.limits import Settable, reopened
 from ekc.errors import ActuatorError, EkcError
 
-
 BACK = "previous settings are back"
 UNTOUCHED = "nothing had been set"
 OUTLIVED = "the machine has been started since; nothing put back"
@@ -43,7 +42,8 @@ def put_back(lease: Lease, settable: Settable) -> None:
 def end(lease: Lease, settable: Settable | None = None) -> str:
     """Put back, and erase the file; nothing where another lease has taken its place, or it ended already.
 
-    Returns what was done, for people. Of a lease from before a reboot only the file is erased: an administrator may have set limits since.
+    Returns what was done, for people. Of a lease from before a reboot only the file is erased: an
+    administrator may have set limits since.
 
     Raises `ActuatorError`; the file stays then, for a later try.
     """

@@ -81,7 +81,7 @@ class SimulatedRun:
         return self._place + (1.0 - self._left if self.running() else 0.0)
 
     def steps(self) -> float | None:
-        """Training iterations ended, where the job has hooks; None until the first has, as a real one has it."""
+        """Training iterations ended, where the job has hooks; None until the first has, as with real ones."""
         if not self._hooks:
             return None
         return float(self._job.iteration[min(self._place, len(self._job.iteration) - 1)]) or None

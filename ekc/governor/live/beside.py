@@ -169,7 +169,7 @@ class _Opened:
 
 
 def _check_whole(found: Sequence[str]) -> None:
-    """Raises `ActuatorError` for a GPU that is split: what a loop sets and bills there is others' work too."""
+    """Raises `ActuatorError` for a GPU that is split: what is set and billed there is others' work too."""
     for gpu in found:
         if Sensors(gpu).shared():
             raise ActuatorError(

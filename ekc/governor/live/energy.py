@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ekc.governor.samples import Values
 
 STALL_S = 5.0
-"""A counter that has not moved for so long, while power was read, stands still; they are updated within one."""
+"""A counter that has not moved for so long while power was read stands still: they are updated within one."""
 
 
 class Energy:

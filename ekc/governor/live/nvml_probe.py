@@ -25,8 +25,8 @@ class NvmlProbe:
     """Watches one GPU, named by UUID, through NVML, while a job is `running`. Needs no permission.
 
     `steps` tells how many training steps the job has done, None where nothing counts them. `tell` gets a line
-    where the energy counter is not believed. Readings that fail are NaN. Raises `ActuatorError` where there is no such GPU, when it is lost, and when it tells no power or
-    nothing at all.
+    where the energy counter is not believed. Readings that fail are NaN. Raises `ActuatorError` where there
+    is no such GPU, when it is lost, and when it tells no power or nothing at all.
     """
 
     simulated = False
@@ -54,8 +54,7 @@ class NvmlProbe:
         return self._core_s / self._watched_s if self._watched_s else 0.0
 
     def energy_j(self) -> float:
-        """The board's total-energy counter; what was read of its power where there is none, or one that stands
-        still."""
+        """The board's total-energy counter; where there is none that moves, what was read of its power."""
         return self._energy.joules(self.now())
 
     def record(self, seconds: float) -> Samples:
