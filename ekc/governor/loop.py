@@ -130,7 +130,7 @@ class _Governor:
             if not known.refuted and alike(phase, known):
                 self._tell(Shifted(self._probe.now(), "known", UNTOLD))
                 self._enter(known, held)
-                self._meter.set(known.choice, "the choice for a phase seen before")
+                self._put(known.choice, "the choice for a phase seen before")
                 return known
         self._known.append(phase)
         self._enter(phase, held)
@@ -314,8 +314,11 @@ class _Governor:
             self._meter.set(before, "the choice after a check")
             return "agreed"
         phase.choice = after
-        if after == self._actuator.settings():
-            # The default, which was just measured: nothing has to be set, but it is another choice.
-            self._tell(Applied(self._probe.now(), after, "the check moved the choice"))
-        self._meter.set(after, "the check moved the choice")
+        self._put(after, "the check moved the choice")
         return "moved"
+
+    def _put(self, choice: Settings, why: str) -> None:
+        """Another choice, told too where it is the default, which was just measured: nothing is set then."""
+        if choice == self._actuator.settings():
+            self._tell(Applied(self._probe.now(), choice, why))
+        self._meter.set(choice, why)
