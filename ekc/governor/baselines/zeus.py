@@ -18,14 +18,13 @@ PROFILED = 40
 SLOWDOWN = 0.05
 POLL_S = 2.0
 FIRST_STEP_S = 60.0
-"""Of simulated jobs every one has ended a step by then."""
+"""Hooks tell nothing until the first step has ended; every simulated job has ended one by then."""
 
 
 def zeus_sweep(probe: Probe, actuator: Actuator) -> None:
     """Steer one job until it ends."""
     meter = Meter(probe, actuator, lambda event: None)
     with contextlib.suppress(JobEnded):
-        _wait_for_hooks(meter)
         seconds: dict[float, float] = {}
         for cap in reversed(actuator.gears().power_w):
             actuator.apply(Settings(power_w=cap))
@@ -38,17 +37,11 @@ def zeus_sweep(probe: Probe, actuator: Actuator) -> None:
             meter.record(60.0)
 
 
-def _wait_for_hooks(meter: Meter) -> None:
-    """They tell nothing until the first step has ended."""
-    while meter.probe.steps() is None:
-        if meter.probe.now() > FIRST_STEP_S:
-            raise InvalidInput("Zeus's sweep counts steps: this probe has no step hooks")
-        meter.record(POLL_S)
-
-
 def _steps(meter: Meter, count: int) -> float:
     """Seconds that each of the next steps took."""
     began, done = meter.probe.now(), meter.probe.steps() or 0.0
     while (meter.probe.steps() or 0.0) < done + count:
         meter.record(POLL_S)
+        if meter.probe.steps() is None and meter.probe.now() - began > FIRST_STEP_S:
+            raise InvalidInput("Zeus's sweep counts steps: this probe has no step hooks")
     return (meter.probe.now() - began) / ((meter.probe.steps() or 0.0) - done)
