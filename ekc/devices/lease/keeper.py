@@ -162,8 +162,8 @@ class Keeper:
         assert self._guard.stdin is not None
         try:
             os.write(self._guard.stdin.fileno(), b".")
-        except BlockingIOError:
-            self._guard.kill()  # It has not read for hours; the next beat starts another.
+        except (BlockingIOError, BrokenPipeError):
+            self._guard.kill()  # It has not read for hours, or died just now; the next beat starts another.
 
     def _held(self) -> bool:
         return all(x.held() for x in self.actuators)
