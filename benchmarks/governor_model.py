@@ -29,10 +29,9 @@ NEAR = 0.03
 
 def means(rows: list[Row]) -> dict[str, list[float]]:
     """Errors of the mean of all other jobs at a clock."""
-    mine = [r for r in rows if not r.memory]
     errors: dict[str, list[float]] = {"time": [], "energy": []}
-    for row in mine:
-        others = [r for r in mine if r.job != row.job and abs(r.ratio - row.ratio) < NEAR]
+    for row in rows:
+        others = [r for r in rows if r.job != row.job and abs(r.ratio - row.ratio) < NEAR]
         for what, missed in errors.items():
             told = float(np.mean([getattr(r, what) for r in others]))
             missed.append(abs(told / getattr(row, what) - 1))

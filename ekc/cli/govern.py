@@ -153,7 +153,7 @@ def _real(
     from ekc.governor.live.beside import beside
     from ekc.governor.live.probes import nvml_probe_of
 
-    return beside(job, request, lines, nvml_probe_of(job, options["steps"]))
+    return beside(job, request, lines, nvml_probe_of(job, options["steps"], lines.note))
 
 
 def _simulated(kind: str, policy: Policy, lines: Lines, options: dict[str, Any]) -> list[Book]:

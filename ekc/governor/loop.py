@@ -6,13 +6,10 @@ import contextlib
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import numpy as np
-
 from ekc.governor import phase as phases
 from ekc.governor.checks import FIRST_S, SOON_S, Checks
 from ekc.governor.events import (
     Applied,
-    Checked,
     Ended,
     Idled,
     OnEvent,
@@ -30,6 +27,7 @@ from ekc.governor.phase import POLL_S, Held, Model, Phase
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Actuator, Probe, Settings
 from ekc.governor.reading import UNTOLD
+from ekc.governor.same_work import alike, disturbed
 from ekc.governor.spent import affordable, spent
 from ekc.governor.watch import CONFIRM_S, LARGE, LEAST, Pulse, Watch, working
 
@@ -129,10 +127,10 @@ class _Governor:
         self._meter.held = held
         phase = phases.begin(self._meter, self._policy, self._gears, self._tell)
         for known in self._known:
-            if not known.refuted and _alike(phase, known):
+            if not known.refuted and alike(phase, known):
                 self._tell(Shifted(self._probe.now(), "known", UNTOLD))
                 self._enter(known, held)
-                self._meter.set(known.choice, "the choice for a phase seen before")
+                self._put(known.choice, "the choice for a phase seen before")
                 return known
         self._known.append(phase)
         self._enter(phase, held)
@@ -223,7 +221,11 @@ class _Governor:
                     watch, pulse = Watch(phase.look_s(), phase.expected_look()), Pulse()
             elif watch.ready() and not off:
                 wait = min(max(window, 2 * wait), LONGEST_WAIT_S)
-                held.add(self._meter.record(wait))
+                samples = self._meter.record(wait)
+                if phase.idle(samples):
+                    held = Stretch(self._probe)  # What stood still for a while says nothing of the choice.
+                else:
+                    held.add(samples)
 
     def _checks(self, phase: Phase) -> Checks:
         """Those of a choice just made."""
@@ -274,7 +276,7 @@ class _Governor:
         # What is held is told by bytes, which say nothing across memory clocks.
         by_bytes = phase.ledger.vague() and phase.choice.memory_mhz is None
         seen = held.reading(phase.beat, phase.choice) if by_bytes else None
-        if seen is not None:
+        if seen is not None and not disturbed(phase, seen):
             phases.note(self._meter, phase, seen, "check", self._tell)
         elif not phases.visit(self._meter, phase, phase.choice, "check", self._tell):
             return "doubt"
@@ -291,7 +293,8 @@ class _Governor:
             phase.ledger.defaults.pop()
             self._meter.set(phase.choice, "the choice after a check")
             return "doubt"
-        self._tell_check(phase)
+        if (told := phases.checked(phase, self._probe.now())) is not None:
+            self._tell(told)
         return self._choose(phase)
 
     def _choose(self, phase: Phase) -> Verdict:
@@ -311,29 +314,11 @@ class _Governor:
             self._meter.set(before, "the choice after a check")
             return "agreed"
         phase.choice = after
-        if after == self._actuator.settings():
-            # The default, which was just measured: nothing has to be set, but it is another choice.
-            self._tell(Applied(self._probe.now(), after, "the check moved the choice"))
-        self._meter.set(after, "the check moved the choice")
+        self._put(after, "the check moved the choice")
         return "moved"
 
-    def _tell_check(self, phase: Phase) -> None:
-        """The mean of all checks of the choice."""
-        outcomes = [phase.ledger.outcome(r) for r in phase.ledger.others if r.settings == phase.choice]
-        outcomes = [o for o in outcomes if np.isfinite(o.slowdown)]
-        if not outcomes:
-            return
-        weight = np.array([1 / o.error**2 for o in outcomes])
-        mean = float(weight @ [o.slowdown for o in outcomes] / weight.sum())
-        unsure = np.hypot(1 / np.sqrt(weight.sum()), np.median([o.shared for o in outcomes]))
-        saving = float(np.mean([o.saving for o in outcomes]))
-        self._tell(Checked(self._probe.now(), mean, float(1.96 * unsure), saving))
-
-
-def _alike(phase: Phase, known: Phase) -> bool:
-    """Whether both draw and use as much at the default, and have one beat."""
-    if np.abs(phase.default / known.default - 1).max() >= phases.SAME_PHASE:
-        return False
-    if phase.beat.source != known.beat.source:
-        return False
-    return not phase.beat.period_s > 0 or abs(phase.beat.period_s / known.beat.period_s - 1) < 0.05
+    def _put(self, choice: Settings, why: str) -> None:
+        """Another choice, told too where it is the default, which was just measured: nothing is set then."""
+        if choice == self._actuator.settings():
+            self._tell(Applied(self._probe.now(), choice, why))
+        self._meter.set(choice, why)

@@ -10,22 +10,23 @@ from typing import Protocol
 import numpy as np
 
 from ekc.governor import objective
-from ekc.governor.events import CountersRead, Event, Measured, PeriodFound, Predicted
+from ekc.governor.events import Checked, CountersRead, Event, Measured, PeriodFound, Predicted
 from ekc.governor.knob import SM, knob_of
 from ekc.governor.landscape import Beliefs
-from ekc.governor.ledger import DRIFT_PER_S, Ledger, Outcome
+from ekc.governor.ledger import Ledger, Outcome
 from ekc.governor.measure import Meter, reading
 from ekc.governor.period import find_period
 from ekc.governor.policy import Policy
 from ekc.governor.progress import CLEAR, Beat, beat_of, pace_of, stepping
 from ekc.governor.protocols import Gears, Settings
 from ekc.governor.reading import UNTOLD, Reading
+from ekc.governor.same_work import disturbed, offbeat
 from ekc.governor.samples import Samples, joined, mean
 from ekc.governor.search import Search
 from ekc.governor.tempo import tempo
 from ekc.governor.watch import lifted, longest_idle_s, signature, working
 
-FIRST_S = 15.0
+MORE_S = 5.0
 LONGEST_FIRST_S = 75.0
 FEW_STEPS = 3
 """So many must have ended before it is said how long one takes."""
@@ -37,18 +38,12 @@ IDLE_PERIODS = 1.5
 TRIES = 2
 POLL_S = 2.0
 """Between two looks whether work has come back."""
-OFFBEAT = 0.01
-"""How much a period may differ between two looks at the default, beyond its error and drift."""
-OTHER_WORK = 0.05
-"""How much the bytes per busy second of one work may differ between two looks, beyond their errors."""
 CONFIRMED = 3
 """So many defaults agree on a period: chance does not."""
 SHORTEST_LOOK_S = 10.0
 LONGEST_LOOK_S = 40.0
 APERIODIC_LOOK_S = 24.0
 """Looks at a job under its choice."""
-SAME_PHASE = 0.04
-"""Two defaults closer than this are of one phase."""
 
 Tell = Callable[[Event], None]
 Held = dict[Settings, float]
@@ -140,20 +135,30 @@ class Phase:
         return longest_idle_s(samples) > longest
 
 
+@dataclass(frozen=True)
+class _Uncounted:
+    """Records until it is known that hooks count steps: no period is needed then."""
+
+    meter: Meter
+
+    def record(self, seconds: float) -> Samples:
+        """As the meter does."""
+        return self.meter.record(seconds)
+
+    def running(self) -> bool:
+        """Whether there is no step yet."""
+        return self.meter.probe.steps() is None
+
+
 def begin(meter: Meter, policy: Policy, gears: Gears, tell: Tell) -> Phase:
     """Measure at the driver's default and find out what tells progress."""
     meter.set(Settings(), "the default is what everything is held against")
-    start, joules, steps = meter.probe.now(), meter.probe.energy_j(), meter.probe.steps()
-    if steps is not None:
-        samples = meter.record(FIRST_S)
-        while (done := (meter.probe.steps() or 0.0) - steps) < FEW_STEPS:
-            if meter.probe.now() - start > LONGEST_FIRST_S:
-                break
-            samples = joined(samples, meter.record(FIRST_S / 3))
-        beat = stepping(samples, done)
-        first, beat = meter.read(beat, 1.05)
+    start, joules, steps = meter.probe.now(), meter.probe.energy_j(), meter.probe.steps() or 0.0
+    found = find_period(_Uncounted(meter))
+    # Asked now: hooks tell nothing until the first step has ended, which may take longer than the others.
+    if meter.probe.steps() is not None:
+        samples, beat, first = _hooked(meter, found.samples, start, steps)
     else:
-        found = find_period(meter)
         samples, beat = found.samples, beat_of(found)
         seconds = meter.probe.now() - start
         pace, beat = pace_of(beat, samples, 1.05)
@@ -166,6 +171,19 @@ def begin(meter: Meter, policy: Policy, gears: Gears, tell: Tell) -> Phase:
     phase = Phase(beat, Ledger([first]), search, signature(samples), top_memory_mhz=top)
     tell(Measured(meter.probe.now(), first, "default", 0.0, 0.0))
     return phase
+
+
+def _hooked(meter: Meter, samples: Samples, start: float, steps: float) -> tuple[Samples, Beat, Reading]:
+    """By steps: so many were counted at the start, from which the samples are."""
+    while (done := (meter.probe.steps() or 0.0) - steps) < FEW_STEPS:
+        if meter.probe.now() - start > LONGEST_FIRST_S:
+            break
+        samples = joined(samples, meter.record(MORE_S))
+    first, beat = meter.read(stepping(samples, done), 1.05)
+    if first.pace.period_s > 0:
+        # Before the first step ended, something else may have run.
+        beat = replace(beat, period_s=first.pace.period_s)
+    return samples, beat, first
 
 
 def count(meter: Meter, phase: Phase, model: Model | None, tell: Tell) -> None:
@@ -192,7 +210,7 @@ def visit(meter: Meter, phase: Phase, settings: Settings, purpose: str, tell: Te
     meter.set(settings, purpose)
     for _ in range(TRIES):
         seen, beat = meter.read(phase.beat, phase.most_stretch(settings))
-        if not _disturbed(phase, seen):
+        if not disturbed(phase, seen):
             phase.beat = beat
             note(meter, phase, seen, purpose, tell)
             return True
@@ -215,9 +233,9 @@ def again(meter: Meter, phase: Phase, tell: Tell, longest_s: float | None = None
     """
     meter.set(Settings(), "the default again")
     seen, beat = meter.read(phase.beat, 1.05, longest_s)
-    if _disturbed(phase, seen):
+    if disturbed(phase, seen):
         return False
-    if _offbeat(phase, seen):
+    if offbeat(phase, seen):
         if phase.beat.source == "steps" or phase.confirmed():
             return False
         phase.beat = Beat("throughput", verdict="aperiodic")
@@ -233,37 +251,16 @@ def again(meter: Meter, phase: Phase, tell: Tell, longest_s: float | None = None
     return True
 
 
-def _disturbed(phase: Phase, seen: Reading) -> bool:
-    """Whether the stretch stood still for a while, or something else ran: it teaches nothing then."""
-    idle = seen.sm_util < 30 * phase.ledger.sm_util()
-    return idle or phase.ledger.surprising(seen) or _other_work(phase, seen)
-
-
-def _offbeat(phase: Phase, seen: Reading) -> bool:
-    """Whether the beat at the default is not there, or another than at the last one and than what was
-    followed under the choice since. Steps that are too few to tell are no other beat."""
-    if phase.beat.source not in ("steps", "period"):
-        return False
-    last = [r for r in phase.ledger.defaults if r.pace.beats > 0]
-    if not last or not seen.pace.beats > 0:
-        return phase.beat.source == "period"
-    errors = float(np.hypot(last[-1].pace.beats_error, seen.pace.beats_error))
-    drift = DRIFT_PER_S * (seen.at_s - last[-1].at_s)
-    off = abs(seen.pace.beats / last[-1].pace.beats - 1) > OFFBEAT + 3 * errors + drift
-    if phase.beat.source == "steps":
-        return off
-    return off and abs(seen.pace.beats * phase.beat.period_s - 1) > OFFBEAT + 3 * errors
-
-
-def _other_work(phase: Phase, seen: Reading) -> bool:
-    """Whether other bytes are moved than last under the same limits: in an evaluation, say, which proves
-    nothing of the period either."""
-    before = [r for r in phase.ledger.defaults + phase.ledger.others if r.settings == seen.settings]
-    last = [r.pace for r in before if np.isfinite(r.pace.moved)]
-    if not last or not np.isfinite(seen.pace.moved):
-        return False
-    errors = float(np.hypot(last[-1].moved_error, seen.pace.moved_error))
-    return abs(seen.pace.moved / last[-1].moved - 1) > OTHER_WORK + 3 * errors
+def checked(phase: Phase, at_s: float) -> Checked | None:
+    """The mean of all checks of the choice; None where progress was told in none."""
+    outcomes = [phase.ledger.outcome(r) for r in phase.ledger.others if r.settings == phase.choice]
+    outcomes = [o for o in outcomes if np.isfinite(o.slowdown)]
+    if not outcomes:
+        return None
+    weight = np.array([1 / o.error**2 for o in outcomes])
+    mean = float(weight @ [o.slowdown for o in outcomes] / weight.sum())
+    unsure = np.hypot(1 / np.sqrt(weight.sum()), np.median([o.shared for o in outcomes]))
+    return Checked(at_s, mean, float(1.96 * unsure), float(np.mean([o.saving for o in outcomes])))
 
 
 def chosen(phase: Phase) -> Settings:

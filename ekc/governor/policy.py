@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ekc.errors import InvalidInput
@@ -34,5 +35,8 @@ class Policy:
             raise InvalidInput(
                 f"min_saving {self.min_saving:g}: from 0 to below 1; 0.05 is 5 % of the joules"
             )
-        if self.remaining_s is not None and not self.remaining_s >= 0:
-            raise InvalidInput(f"remaining_s {self.remaining_s:g}: seconds, 0 or more")
+        if self.remaining_s is not None and not 0 <= self.remaining_s < math.inf:
+            raise InvalidInput(
+                f"remaining_s {self.remaining_s:g}: finite seconds, 0 or more; "
+                "leave it out where nobody knows"
+            )

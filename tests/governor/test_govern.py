@@ -158,6 +158,17 @@ def test_no_gpu_to_govern(one: ScriptedBoards, script: dict[str, object], words:
     assert line.endswith("the job runs ungoverned\n")
 
 
+@pytest.mark.parametrize("words", [(), ("--advise",)])
+def test_a_gpu_that_is_split_is_left_alone(one: ScriptedBoards, words: tuple[str, ...]) -> None:
+    one.change(0, mig=[1, 1])
+    line = first_line(start(one, *words, *python(PATIENT)))
+    assert line == (
+        "ekc govern: GPU 0 is split by MIG: its clocks and its energy are those of all parts; "
+        "govern a whole GPU; the job runs ungoverned\n"
+    )
+    assert not one.calls()
+
+
 @pytest.mark.parametrize("words", [(), ("--actuator", "nvml")])
 def test_a_named_gpu_without_a_driver_is_no_reason_not_to_run(
     one: ScriptedBoards, words: tuple[str, ...]

@@ -204,9 +204,19 @@ def test_a_lease_from_before_a_reboot_is_only_erased(here: ScriptedBoards) -> No
     calls = len(here.calls())
     here.put(0, limit_mw=150_000)  # An administrator, after the reboot.
     record.write(replace(left, boot="another"))
-    assert [x.problem for x in restore_all()] == [None]
+    assert [str(x) for x in restore_all()] == [
+        f"{left.label}: the machine has been started since; nothing put back"
+    ]
     assert not record.path(here.uuid()).exists()
     assert len(here.calls()) == calls
+
+
+def test_a_lease_under_which_nothing_was_set_says_so(here: ScriptedBoards) -> None:
+    with _keeper(here) as keeper:
+        left = keeper.actuators[0].lease
+    record.write(left)
+    assert [str(x) for x in restore_all()] == [f"{left.label}: nothing had been set"]
+    assert not here.calls()
 
 
 def test_a_folder_that_others_may_write_to_is_refused(

@@ -17,7 +17,7 @@ import pytest
 
 from ekc.errors import ActuatorError, InvalidInput
 from ekc.governor.advise import Advised, advise
-from ekc.governor.events import Applied, Checked, Chosen, Ended, Event, Shifted
+from ekc.governor.events import Ended, Event
 from ekc.governor.jobs.card import CARDS
 from ekc.governor.jobs.draw import KINDS, draw
 from ekc.governor.jobs.world import SimulatedRun
@@ -273,36 +273,6 @@ def test_a_book_keeps_a_mean_a_second() -> None:
     book.note(Samples(*np.zeros((5, 0))))
     assert [round(w) for _, w, _ in book.trace] == [100, 200, 200]
     assert all(np.isnan(mhz) for _, _, mhz in book.trace)
-
-
-def test_a_report_does_not_mix_phases() -> None:
-    first, second = Settings(sm_mhz=1500), Settings(sm_mhz=1200)
-    book = Book("GPU 0", False)
-    book.events += [
-        Applied(10.0, first, "the choice"),
-        Chosen(12.0, first, 0.04, 0.10, 3, 60.0, 9e3),
-        Checked(200.0, 0.03, 0.01, 0.11),
-        Shifted(300.0, "large", 0.5),
-    ]
-    assert (report(book).slowdown, report(book).checks) == (0.03, 1)
-    book.events += [Applied(380.0, second, "the choice"), Chosen(382.0, second, 0.02, 0.2, 3, 60.0, 9e3)]
-    found = report(book)
-    assert (found.slowdown, found.saving, found.half_width, found.checks) == (0.02, 0.2, None, 0)
-    book.events += [
-        Checked(500.0, 0.01, 0.01, 0.21),
-        Shifted(600.0, "known", 0.0),
-        Applied(600.0, first, "the choice for a phase seen before"),
-    ]
-    found = report(book)
-    assert found.choice == "SM up to 1500 MHz"
-    assert (found.slowdown, found.saving, found.checks) == (0.04, 0.10, 0)
-    assert found.shifts == 1
-    book.events.append(Checked(700.0, 0.035, 0.01, 0.09))
-    assert (report(book).slowdown, report(book).checks) == (0.035, 1)
-    book.events.append(Applied(800.0, Settings(), "the default again"))
-    assert report(book).choice == "SM up to 1500 MHz"
-    book.events.append(Applied(810.0, Settings(), "the check moved the choice"))
-    assert report(book).choice == "limits as before"
 
 
 def test_json_knows_no_nan() -> None:

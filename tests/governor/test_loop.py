@@ -56,6 +56,16 @@ def test_energy_goes_down_within_the_budget(kind: str) -> None:
     assert [e.at_s for e in told] == sorted(e.at_s for e in told)
 
 
+@pytest.mark.parametrize("first_s", [8.0, 24.0])
+def test_hooks_are_believed_though_the_first_step_ends_late(first_s: float) -> None:
+    """Whoever compiles in it was governed by signals to its end."""
+    run = SimulatedRun(job([plain(first_s, lasts=(0.05, first_s, 0.45)), plain(300)]), hooks=True)
+    phase = phases.begin(Meter(run, run, lambda event: None), Policy(), run.gears(), lambda event: None)
+    assert phase.beat.source == "steps"
+    assert phase.beat.period_s == pytest.approx(1.5, rel=0.05)
+    assert phase.ledger.defaults[0].pace.beats_error < 0.02
+
+
 def test_hooks_are_believed_before_anything_else() -> None:
     _, told = governed(job([plain(400)]), hooks=True)
     assert of(told, PeriodFound)[0].progress == "steps"

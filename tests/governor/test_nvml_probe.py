@@ -12,8 +12,14 @@ import numpy as np
 import pytest
 
 from ekc.errors import ActuatorError
+from ekc.governor.live import energy
+from ekc.governor.live.energy import Energy
 from ekc.governor.live.nvml_probe import NvmlProbe
 from ekc.governor.live.sampler import Sampler
+from ekc.governor.measure import Meter
+from ekc.governor.progress import Beat
+from ekc.governor.protocols import Gears
+from ekc.governor.sets_nothing import SetsNothing
 from tests.governor.scripted_nvml import ScriptedBoards
 from tests.governor.scripted_reads import Gpm, instant_power
 
@@ -48,6 +54,50 @@ def test_energy_is_in_joules(here: ScriptedBoards) -> None:
     first = probe(here).energy_j()
     assert 900 < first < 1e5
     assert probe(here).energy_j() > first
+
+
+@pytest.mark.parametrize("counter", [None, 12_345_678])
+def test_where_no_counter_moves_the_readings_of_power_are_added_up(
+    here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch, counter: int | None
+) -> None:
+    """One that stood still was believed: 0 W, whatever was set."""
+    monkeypatch.setattr(energy, "STALL_S", 0.5)
+    told: list[str] = []
+    watching = NvmlProbe(here.uuid(), lambda: True, lambda: None, told.append)
+    monkeypatch.setattr(watching._sensors._sensors, "counter_mj", lambda: counter)
+    monkeypatch.setattr(watching._sensors._sensors, "power_w", lambda: 200.0)
+    watching.record(0.2)
+    begin, joules = watching.now(), watching.energy_j()
+    for _ in range(4):
+        watching.record(0.3)
+    watts = (watching.energy_j() - joules) / (watching.now() - begin)
+    assert watts == pytest.approx(200.0, rel=0.03)
+    (line,) = told
+    name = "GPU 0 (Scripted GPU)"
+    why = "counts no energy" if counter is None else "has an energy counter that stands still"
+    assert line == f"{name} {why}; its power readings are added up instead"
+
+
+@pytest.mark.parametrize("stops_s", [0.0, 33.3, 1e9])
+def test_energy_goes_on_from_where_a_counter_stops(stops_s: float) -> None:
+    told: list[str] = []
+    now = 0.0
+
+    def power(at: np.ndarray) -> np.ndarray:
+        return np.where(at % 2.0 < 1.4, 300.0, 100.0)
+
+    def counted() -> float:
+        return 500.0 + 240.0 * min(now, stops_s)
+
+    bill = Energy(counted, "GPU 0", told.append)
+    for begin in (0.0, 20.0, 40.0, 60.0):
+        joules = bill.joules(begin)
+        for step in range(100):
+            now = begin + 0.2 * (step + 1)
+            at = np.arange(now - 0.2, now, 0.05) + 0.01
+            bill.add(at, power(at))
+        assert (bill.joules(now) - joules) / 20.0 == pytest.approx(240.0, rel=0.03)
+    assert len(told) == (stops_s < 100)
 
 
 def test_power_is_a_mean_of_a_second_where_no_field_is_instantaneous(here: ScriptedBoards) -> None:
@@ -96,8 +146,6 @@ def test_a_card_that_tells_no_power_is_named(here: ScriptedBoards) -> None:
     scripted(here, fail={"nvmlDeviceGetPowerUsage": code, "nvmlDeviceGetTotalEnergyConsumption": code})
     with pytest.raises(ActuatorError, match="tells no power: nvmlDeviceGetPowerUsage: Not Supported"):
         watching.record(0.2)
-    with pytest.raises(ActuatorError, match="counts no energy"):
-        watching.energy_j()
 
 
 def test_a_lost_gpu_ends_the_recording_with_one_line(here: ScriptedBoards) -> None:
@@ -159,6 +207,44 @@ def test_readings_that_cost_much_are_made_less_often() -> None:
         time.sleep(0.6)
     assert sampler.core_s > 0
     assert sampler._spacing_s() * len(sampler.rows) == pytest.approx(sampler.core_s / 0.005)
+
+
+def test_short_recordings_cost_no_more_than_long_ones(
+    here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each began anew, with a reading at once: 2.6 % of a core where hooks count steps."""
+    watching = probe(here)
+    monkeypatch.setattr(watching._sensors, "read", lambda: _works(0.005))
+    watching.record(0.1)
+    before = watching._core_s
+    began = time.monotonic()
+    while time.monotonic() - began < 3.0:
+        watching.record(0.2)
+    assert 0 < watching._core_s - before < 0.006 * (time.monotonic() - began) + 0.005
+
+
+def _works(seconds: float) -> tuple[float, float, float, float]:
+    """A reading that takes so much of the processor."""
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+    return 200.0, 90.0, 40.0, 1500.0
+
+
+def test_a_driver_that_hangs_is_told_where_steps_are_counted(
+    here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recordings of 0.2 s were too short to tell, and each left a thread behind."""
+    hang = threading.Event()
+    watching = NvmlProbe(here.uuid(), lambda: True, lambda: 7.0)
+    monkeypatch.setattr(watching._sensors, "read", hang.wait)
+    meter = Meter(watching, SetsNothing(Gears()), lambda event: None)
+    threads, began = threading.active_count(), time.monotonic()
+    with pytest.raises(ActuatorError, match="has not answered for 1 s"):
+        meter._stretch(Beat("steps", 1.0), 30.0)
+    assert time.monotonic() - began < 3.0
+    assert threading.active_count() <= threads + 1
+    hang.set()
 
 
 def test_a_driver_that_hangs_is_left_behind() -> None:

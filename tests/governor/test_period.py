@@ -175,3 +175,26 @@ def test_missing_signals_are_not_asked() -> None:
     holes = wave(60.0, 3.0, noise=2.0)
     holes[rng.random(600) < 0.3] = np.nan
     assert detect_period(holes, HZ).seconds == pytest.approx(3.0, rel=0.01)
+
+
+PATTERNS = {
+    "every second": lambda at: at % 2 == 0,
+    "every third": lambda at: at % 3 == 0,
+    "two of three": lambda at: at % 3 != 0,
+    "half a second of every one": lambda at: at % 10 < 5,
+}
+
+
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("period", [2.3, 3.1, 5.0])
+def test_readings_that_are_missing_in_a_pattern_have_no_period_of_their_own(
+    period: float, pattern: str, beside: bool
+) -> None:
+    """0.42 s of 5.0, and an error of 0.001: hardly a pair of readings was known at those lags."""
+    at = np.arange(600)
+    load = np.where(at / HZ % period < 0.65 * period, 80, 30) + np.random.default_rng(1).normal(0, 3, 600)
+    part = np.where(PATTERNS[pattern](at), load, np.nan)
+    found = detect_period(np.stack([load, part]) if beside else part, HZ)
+    assert found.verdict == "periodic"
+    assert found.seconds == pytest.approx(period, rel=0.02)

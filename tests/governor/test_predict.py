@@ -46,7 +46,6 @@ def model() -> Boosted:
 
 
 def test_rows_are_relative_to_the_default(rows) -> None:
-    assert {row.memory for row in rows} == {False, True}
     for row in rows:
         if row.ratio == 1.0:
             # Where a cap holds the clock of some kernels, others run a little above the typical one.
@@ -59,10 +58,9 @@ def test_rows_are_relative_to_the_default(rows) -> None:
 
 def test_a_job_left_out_is_predicted_better_than_by_the_mean_of_the_others(rows) -> None:
     errors = leave_one_out("rtx3090", rows)
-    mine = [r for r in rows if not r.memory]
     blind = []
-    for row in mine:
-        others = [r.time for r in mine if r.job != row.job and abs(r.ratio - row.ratio) < 0.03]
+    for row in rows:
+        others = [r.time for r in rows if r.job != row.job and abs(r.ratio - row.ratio) < 0.03]
         blind.append(abs(np.mean(others) / row.time - 1))
     assert np.mean(errors["time"]) < np.mean(blind)
 
@@ -73,13 +71,42 @@ def test_a_model_is_the_same_after_a_trip_to_disk(model: Boosted, rows, tmp_path
     assert again.trained_on == "simulated jobs"
     assert again.trust == model.trust
     ratios = np.linspace(0.6, 1.0, 5)
-    for knob in ("sm", "memory"):
-        for old, new in zip(
-            model.predict(rows[0].features, ratios, knob),
-            again.predict(rows[0].features, ratios, knob),
-            strict=True,
-        ):
-            assert np.array_equal(old, new)
+    told = (one.predict(rows[0].features, ratios) for one in (model, again))
+    for old, new in zip(*told, strict=True):
+        assert np.array_equal(old, new)
+
+
+class Asked:
+    """A booster that remembers."""
+
+    def __init__(self, booster: object) -> None:
+        self.booster, self.times = booster, 0
+
+    def predict(self, table: object) -> np.ndarray:
+        self.times += 1
+        return self.booster.predict(table)  # type: ignore[attr-defined, no-any-return]
+
+
+def test_every_model_that_is_trained_is_asked(model: Boosted) -> None:
+    """Half of the trees, those of the memory clock, were trained and saved for nobody."""
+    asked = {name: Asked(booster) for name, booster in model.boosters.items()}
+    run = SimulatedRun(draw(950, "compute", "rtx3090", 300.0))
+    samples = run.record(30.0)
+    seen = reading(Settings(), 0.0, 30.0, run.energy_j() / 30.0, Pace(), samples, Beat("none"))
+    for counters in (run.counters(10.0) or {}, {}):
+        replace(model, boosters=asked)(counters, seen)
+    assert {name: one.times for name, one in asked.items()} == dict.fromkeys(model.boosters, 1)
+
+
+def test_a_model_of_an_earlier_version_is_read_without_its_memory_clock(
+    model: Boosted, tmp_path: Path
+) -> None:
+    file = tmp_path / "model.json"
+    model.save(file)
+    whole = json.loads(file.read_text())
+    whole["models"]["memory_time"] = whole["models"]["sm_time"]
+    file.write_text(json.dumps(whole))
+    assert set(Boosted.load(file).boosters) == set(model.boosters)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"format": 1, "features": ["x"], "models": {}}'])
@@ -92,7 +119,7 @@ def test_what_is_no_model_is_refused_in_one_line(text: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("part", "value", "said"),
     [
-        ("models", [], "items"),
+        ("models", [], "sm_time"),
         ("models", {}, "sm_time"),
         ("models", {"sm_time": {}}, "no model"),
         ("card", None, "card"),
@@ -170,7 +197,7 @@ def test_without_counters_the_signals_must_do(model: Boosted, rows) -> None:
     assert "simulated jobs" in expected.line()
     first = rows[0].features
     blind, seeing = (
-        model.predict(inputs, np.array([0.7]), "sm")
+        model.predict(inputs, np.array([0.7]))
         for inputs in ((float("nan"),) * len(COUNTERS) + first[len(COUNTERS) :], first)
     )
     assert blind != seeing

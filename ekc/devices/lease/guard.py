@@ -111,8 +111,8 @@ def _put_back(held: _Held) -> None:
 def _end(held: _Held, why: str) -> None:
     lease = held.lease()
     if lease is not None:
-        end(lease, held.settable)
-        _say(f"ekc guard: governor {lease.governor} {why}; {lease.label}: previous settings are back")
+        done = end(lease, held.settable)
+        _say(f"ekc guard: governor {lease.governor} {why}; {lease.label}: {done}")
 
 
 def _say(line: str) -> None:

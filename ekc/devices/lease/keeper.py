@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
@@ -19,6 +21,17 @@ BEAT_S = 0.5
 """Between two signs of life; a guard waits for several times as long."""
 STARTING_S = 20.0
 """A guard that has not opened its actuators by then never will: the driver does not answer."""
+_living: weakref.WeakSet[Keeper] = weakref.WeakSet()
+"""What a child that is forked must not hold on to."""
+
+
+def _forked() -> None:
+    """In the child: with the lock and the pipe of a lease open here, it would outlive our parent."""
+    for keeper in _living:
+        keeper.abandon()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 class Keeper:
@@ -36,7 +49,11 @@ class Keeper:
     ) -> None:
         self._tell = tell
         self._over = threading.Event()
+        self._process = os.getpid()
         self._guarding = threading.RLock()
+        """Loop and heart both renew leases: while one does, the guard of the other is not there."""
+        self._owed = False
+        """Whether leases ended, and what had been set under them is not in force again."""
         self.actuators: list[Leased] = []
         try:
             for settable in settables:
@@ -47,6 +64,7 @@ class Keeper:
             raise
         self._heart = threading.Thread(target=self._beat_on, name="ekc-lease", daemon=True)
         self._heart.start()
+        _living.add(self)
 
     @property
     def guard_pid(self) -> int:
@@ -54,14 +72,22 @@ class Keeper:
         return self._guard.pid
 
     def close(self) -> list[str]:
-        """Put everything back; why that failed, a line per GPU where it did. A second call does nothing."""
-        if self._over.is_set():
+        """Put everything back; why that failed, a line per GPU where it did. A second call does nothing, nor
+        one in a process that was forked meanwhile."""
+        if self._over.is_set() or os.getpid() != self._process:
             return []
         self._over.set()
         self._heart.join()
         problems = self._end_leases()
         self._dismiss(wait=not problems)  # A guard with something left to put back goes on trying alone.
         return problems
+
+    def abandon(self) -> None:
+        """Leave the lease to the process that we were forked from; no lock is safe to take here."""
+        assert self._guard.stdin is not None
+        self._guard.stdin.close()
+        for actuator in self.actuators:
+            actuator.abandon()
 
     def __enter__(self) -> Keeper:
         return self
@@ -70,6 +96,11 @@ class Keeper:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for line in self.close():
+            self._say(line)
+
+    def _say(self, line: str) -> None:
+        """Whoever listens may raise (`warnings.warn` where warnings are errors): the lease goes on."""
+        with contextlib.suppress(Exception):
             self._tell(line)
 
     def _end_leases(self) -> list[str]:
@@ -90,6 +121,7 @@ class Keeper:
             [sys.executable, "-m", "ekc.devices.lease", *leases],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            bufsize=0,  # No lock of a buffer, which another thread may hold while somebody forks.
             start_new_session=True,
         )
         assert guard.stdin is not None
@@ -108,39 +140,60 @@ class Keeper:
             try:
                 self._beat()
                 told = None
-            except (EkcError, OSError) as problem:
+            except Exception as problem:  # Whatever it is: without a heart the guard takes us for dead.
                 if str(problem) != told:
                     told = str(problem)
-                    self._tell(f"the guard is missing, and tried for again: {told}")
+                    self._say(f"{told}; it is tried again until it is done")
 
     def _beat(self) -> None:
-        if not all(x.held() for x in self.actuators):
-            self._renew()
-        elif self._guard.poll() is not None:
-            self._tell("the guard died; a new one is there")
-            self._new_guard()
+        with self._guarding:
+            if not self._held():
+                self._take_again()
+            elif self._guard.poll() is not None:
+                self._new_guard()
+                self._say("the guard was gone; a new one is there")
+            self._live()
+            for actuator in self.actuators:
+                actuator.let_go()
+            self._repeat()
+
+    def _live(self) -> None:
+        """A sign of it for the guard."""
         assert self._guard.stdin is not None
         try:
             os.write(self._guard.stdin.fileno(), b".")
-        except BlockingIOError:
-            self._guard.kill()  # It has not read for hours; the next beat starts another.
+        except (BlockingIOError, BrokenPipeError):
+            self._guard.kill()  # It has not read for hours, or died just now; the next beat starts another.
+
+    def _held(self) -> bool:
+        return all(x.held() for x in self.actuators)
 
     def _renew(self) -> None:
-        """New leases, a guard for them, and only then what had been set before the old ones ended."""
+        """For the loop, which is about to set something."""
         with self._guarding:
-            if all(x.held() for x in self.actuators):
-                return  # The other thread was faster.
-            self._tell("the governor was stopped for a while and its guard put settings back; set again")
-            for actuator in self.actuators:
-                actuator.take_again()
-            self._new_guard()
-            for actuator in self.actuators:
-                actuator.repeat()
+            if not self._held():  # Else the heart was faster.
+                self._take_again()
+            self._repeat()
+
+    def _take_again(self) -> None:
+        """New leases, and a guard for them; what was set under the old ones is owed from here on."""
+        self._owed = True
+        for actuator in self.actuators:
+            actuator.take_again()
+        self._new_guard()
+
+    def _repeat(self) -> None:
+        """What is owed, until all of it was done: leases that are held again do not tell that it was not."""
+        if not self._owed:
+            return
+        for actuator in self.actuators:
+            actuator.repeat()
+        self._owed = False
+        self._say("the governor was stopped for a while and its guard put settings back; set again")
 
     def _new_guard(self) -> None:
-        with self._guarding:
-            self._dismiss()
-            self._guard = self._start_guard()
+        self._dismiss()
+        self._guard = self._start_guard()
 
     def _dismiss(self, wait: bool = True) -> None:
         """A guard whose leases are over leaves when its pipe closes."""

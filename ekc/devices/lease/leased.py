@@ -92,6 +92,10 @@ class Leased:
         now = record.read(record.path(self.lease.reference.gpu))
         return now is not None and now.id == self.lease.id
 
+    def let_go(self) -> None:
+        """Of processes that have asked who governs this GPU."""
+        self._one.let_go()
+
     def take_again(self) -> None:
         """Lease once more.
 
@@ -109,6 +113,10 @@ class Leased:
             end(self.lease, self._settable)
         finally:
             self._one.close()
+
+    def abandon(self) -> None:
+        """In a forked child: the lease is its parent's, and ends with that one."""
+        self._one.close()
 
     def _touch(self, limits: list[Limit]) -> None:
         """Written down before it is done."""

@@ -7,6 +7,7 @@ namespace of their own, and do not see each other.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 
@@ -20,12 +21,19 @@ class OneGovernor:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.bind(_name(gpu))
-            self._socket.listen(1)
+            self._socket.listen(socket.SOMAXCONN)
+            self._socket.setblocking(False)
         except OSError as problem:
             self._socket.close()
             raise ActuatorError(
                 f"{label} is governed by process {governing(gpu)} already; one GPU has one governor"
             ) from problem
+
+    def let_go(self) -> None:
+        """Of those who have asked: they know by having connected, and would fill the queue of the next."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self._socket.accept()[0].close()
 
     def close(self) -> None:
         """Let the next one govern."""

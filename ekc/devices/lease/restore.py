@@ -10,18 +10,21 @@ from ekc.devices.lease.record import Lease
 from ekc.devices.limits import Settable, reopened
 from ekc.errors import ActuatorError, EkcError
 
+BACK = "previous settings are back"
+UNTOUCHED = "nothing had been set"
+OUTLIVED = "the machine has been started since; nothing put back"
+
 
 @dataclass(frozen=True)
 class Restored:
     """What became of one lease; `problem` is why it could not be put back."""
 
     label: str
+    done: str = BACK
     problem: str | None = None
 
     def __str__(self) -> str:
-        if self.problem is None:
-            return f"{self.label}: previous settings are back"
-        return f"{self.label}: {self.problem}"
+        return f"{self.label}: {self.problem or self.done}"
 
 
 def put_back(lease: Lease, settable: Settable) -> None:
@@ -36,10 +39,11 @@ def put_back(lease: Lease, settable: Settable) -> None:
         raise problems[0]
 
 
-def end(lease: Lease, settable: Settable | None = None) -> None:
+def end(lease: Lease, settable: Settable | None = None) -> str:
     """Put back, and erase the file; nothing where another lease has taken its place, or it ended already.
 
-    Of a lease from before a reboot only the file is erased: an administrator may have set limits since.
+    Returns what was done, for people. Of a lease from before a reboot only the file is erased: an
+    administrator may have set limits since.
 
     Raises `ActuatorError`; the file stays then, for a later try.
     """
@@ -47,10 +51,12 @@ def end(lease: Lease, settable: Settable | None = None) -> None:
     with record.exclusive(gpu):
         now = record.read(record.path(gpu))
         if now is None or now.id != lease.id:
-            return
-        if now.touched and not now.outlived:
+            return BACK  # By whoever ended it.
+        done = OUTLIVED if now.outlived else BACK if now.touched else UNTOUCHED
+        if done == BACK:
             put_back(now, settable or reopened(now.reference))
         record.erase(gpu)
+        return done
 
 
 def end_stale(gpu: str) -> Restored | None:
@@ -58,8 +64,7 @@ def end_stale(gpu: str) -> Restored | None:
     stale = record.read(record.path(gpu))
     if stale is None:
         return None
-    end(stale)
-    return Restored(stale.label)
+    return Restored(stale.label, end(stale))
 
 
 def restore_all() -> list[Restored]:
@@ -76,8 +81,7 @@ def _restored(gpu: str) -> Restored:
         label = lease.label
         holder = governing(gpu)
         if holder is not None:
-            return Restored(label, f"governed by process {holder}; end that one instead")
-        end(lease)
+            return Restored(label, problem=f"governed by process {holder}; end that one instead")
+        return Restored(label, end(lease))
     except EkcError as problem:
-        return Restored(label, str(problem))
-    return Restored(label)
+        return Restored(label, problem=str(problem))

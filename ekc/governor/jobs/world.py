@@ -81,10 +81,10 @@ class SimulatedRun:
         return self._place + (1.0 - self._left if self.running() else 0.0)
 
     def steps(self) -> float | None:
-        """Training iterations ended, where the job has hooks."""
+        """Training iterations ended, where the job has hooks; None until the first has, as with real ones."""
         if not self._hooks:
             return None
-        return float(self._job.iteration[min(self._place, len(self._job.iteration) - 1)])
+        return float(self._job.iteration[min(self._place, len(self._job.iteration) - 1)]) or None
 
     def energy_j(self) -> float:
         """The board's counter: the truth, a constant share off."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from ekc.devices.lease import Keeper
 from ekc.devices.limits.choose import chosen
 from ekc.devices.limits.nvml_board import NvmlBoard
+from ekc.devices.nvml.sensors import Sensors
 from ekc.errors import ActuatorError, EkcError, InvalidInput
 from ekc.governor.events import OnEvent
 from ekc.governor.live import gpus, models
@@ -128,6 +129,7 @@ class _Opened:
         found = list(request.gpus) or gpus.of(self._job, request.gpus_of or self._job.pid)
         if not self._job.running():
             return
+        _check_whole(found)
         advise = request.advise or not self._leased(found)
         if self.keeper is None:
             units = watched(found, self._probe_of, request.each)
@@ -164,6 +166,16 @@ class _Opened:
             if actuator.found is not None:
                 audience.note(f"an earlier governor was killed; {actuator.found}")
         return True
+
+
+def _check_whole(found: Sequence[str]) -> None:
+    """Raises `ActuatorError` for a GPU that is split: what is set and billed there is others' work too."""
+    for gpu in found:
+        if Sensors(gpu).shared():
+            raise ActuatorError(
+                f"GPU {NvmlBoard(gpu).index} is split by MIG: its clocks and its energy are those of all "
+                "parts; govern a whole GPU"
+            )
 
 
 def _loop(policy: Policy, advise: bool, model: Model | None) -> Loop:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ekc.devices.nvml.sensors import Sensors
-from ekc.errors import ActuatorError
 
 INSTANT_S = 0.1
 """Window of a power reading that is no mean."""
@@ -49,12 +48,10 @@ class NvmlSensors:
         cap = self._sensors.power_cap_w()
         return _NAN if cap is None else cap
 
-    def energy_j(self) -> float:
-        """The board's total-energy counter (Volta and later)."""
+    def counted_j(self) -> float | None:
+        """The board's total-energy counter (Volta and later); None where it has none."""
         counted = self._sensors.counter_mj()
-        if counted is None:
-            raise ActuatorError(f"{self.name} counts no energy: {self.problem}")
-        return counted / 1000.0
+        return None if counted is None else counted / 1000.0
 
     def counters(self, wait: Callable[[], None]) -> dict[str, float] | None:
         """Their means while `wait` waits; None where the card or a permission lacks."""

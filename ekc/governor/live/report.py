@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from ekc.governor.advise import Advised
-from ekc.governor.events import Applied, Checked, Chosen, Ended, PeriodFound, Shifted, settings_text
+from ekc.governor.events import (
+    Applied,
+    Checked,
+    Chosen,
+    Ended,
+    PeriodFound,
+    Shifted,
+    Skipped,
+    settings_text,
+)
 from ekc.governor.live.book import Book
 from ekc.governor.live.jsonl import plain
 
@@ -98,10 +107,12 @@ def report(book: Book) -> Report:
     )
 
 
-def _settled(book: Book) -> Chosen | Advised | Shifted | None:
-    """What limits were decided by last: a search, advice, or a phase seen before."""
+def _settled(book: Book) -> Chosen | Advised | Skipped | Shifted | None:
+    """What limits were decided by last: a search, one that was left out, advice, or a phase seen before."""
     for event in reversed(book.events):
-        if isinstance(event, Chosen | Advised) or (isinstance(event, Shifted) and event.level == "known"):
+        if isinstance(event, Chosen | Advised | Skipped) or (
+            isinstance(event, Shifted) and event.level == "known"
+        ):
             return event
     return None
 
@@ -115,6 +126,8 @@ def _checks(book: Book) -> list[Checked]:
 def _expected(book: Book) -> Chosen | Advised | None:
     """Where nothing was checked; of a phase seen before, what its own search had promised."""
     settled = _settled(book)
+    if isinstance(settled, Skipped):
+        return None
     if not isinstance(settled, Shifted):
         return settled
     same = [x for x in book.of(Chosen) if settings_text(x.settings) == _choice(book)]
@@ -124,7 +137,7 @@ def _expected(book: Book) -> Chosen | Advised | None:
 def _choice(book: Book) -> str | None:
     """What was chosen last; a check may have moved it since."""
     told: list[Chosen | Advised] = [*book.of(Chosen), *book.of(Advised)]
-    if not told:
+    if not told or isinstance(_settled(book), Skipped):
         return None
     if isinstance(told[-1], Advised):
         return f"advised, not set: {settings_text(told[-1].settings)}"

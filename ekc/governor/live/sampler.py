@@ -19,16 +19,25 @@ class Sampler(Generic[T]):
     """`with Sampler(read, 0.1) as sampler: ...`; then `sampler.rows`: (second of the reading, what was read).
 
     A reading that comes late is not made up for. What `read` raises ends the sampling and stays in `failure`.
+    `due_s`: when (by `time.monotonic`) the first reading may be made; afterwards, when the next one might.
     """
 
-    def __init__(self, read: Callable[[], T], interval_s: float) -> None:
+    def __init__(self, read: Callable[[], T], interval_s: float, due_s: float = 0.0) -> None:
         self.rows: list[tuple[float, T]] = []
         self.failure: Exception | None = None
         self.core_s = 0.0
         """Processor time of the readings."""
+        self.due_s = due_s
+        self._asked_s: float | None = None
+        """Since when a reading is under way."""
         self._read, self._interval_s = read, interval_s
         self._leave = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ekc-sampler", daemon=True)
+
+    def unanswered_s(self) -> float:
+        """For how long a reading has been under way."""
+        asked_s = self._asked_s
+        return 0.0 if asked_s is None else time.monotonic() - asked_s
 
     def __enter__(self) -> Sampler[T]:
         self._thread.start()
@@ -38,17 +47,19 @@ class Sampler(Generic[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._leave.set()
-        self._thread.join(LEAVING_S)
+        self._thread.join(max(0.0, LEAVING_S - self.unanswered_s()))
 
     def _run(self) -> None:
-        due, begun = time.monotonic(), time.thread_time()
+        begun = time.thread_time()
+        self.due_s = max(self.due_s, time.monotonic())
         try:
-            while not self._leave.wait(max(0.0, due - time.monotonic())):
-                before = time.monotonic()
+            while not self._leave.wait(max(0.0, self.due_s - time.monotonic())):
+                self._asked_s = before = time.monotonic()
                 value = self._read()
+                self._asked_s = None
                 self.rows.append((0.5 * (before + time.monotonic()), value))
                 self.core_s = time.thread_time() - begun
-                due = max(due + self._spacing_s(), time.monotonic())
+                self.due_s = max(self.due_s + self._spacing_s(), time.monotonic())
         except Exception as problem:  # Whoever waits for the rows raises it.
             self.failure = problem
 

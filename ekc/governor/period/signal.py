@@ -65,7 +65,8 @@ def even(samples: Samples | Values, sampling_hz: float) -> list[Row]:
         raise InvalidInput(f"samples are not numbers in rows of one length ({problem})") from problem
     if array.ndim != 2:
         raise InvalidInput(f"samples have {array.ndim} axes; give one signal, (n,), or several, (signals, n)")
-    return [Row(row, _update(row, np.arange(len(row)) / sampling_hz)) for row in array]
+    time_s = np.arange(array.shape[1]) / sampling_hz
+    return [Row(_bridged(time_s, time_s, row, GAP / sampling_hz), _update(row, time_s)) for row in array]
 
 
 def views(told: list[Row], sampling_hz: float, sensor_s: float) -> Signals | None:

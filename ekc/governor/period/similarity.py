@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ekc.governor.period.signal import Signals
 from ekc.governor.samples import Values
 
 FINE = 4
 """Points per lag, or averages per width."""
+FEW = 0.5
+"""Of the pairs that chance would leave: with fewer, nothing is said of a lag."""
 FAINT = 1e-3
 """Of a signal's energy: to differ by less is no likeness (else a ramp would repeat)."""
 
@@ -66,9 +69,26 @@ def _unlike(signals: Signals, width: int, lags: Values, step: float) -> Values:
     energies = np.fft.irfft(2.0 * (squares * mask.conj()).real, size)
     energy = np.stack([np.interp(lags / hop, np.arange(size), row) for row in energies])
     apart = 1.0 - 2.0 * product / np.maximum(energy, 1e-9 * energies[:, :1] + 1e-300)
+    apart = _bridged(apart, lags, _few(np.fft.irfft(np.abs(mask) ** 2, size), known, lags / hop))
     mean = np.cumsum(apart, axis=1) / np.arange(1, len(lags) + 1)
     unlike: Values = (apart + FAINT) / (np.maximum(mean, 0.0) + FAINT)
     return unlike
+
+
+def _few(pairs: Values, known: Values, at: Values) -> NDArray[np.bool_]:
+    """Of which lags too few pairs of readings are known: what is missing has a pattern of its own there."""
+    count, lag = known.shape[1], np.arange(pairs.shape[1])
+    chance = known.sum(axis=1, keepdims=True) ** 2 / count * np.maximum(1.0 - lag / count, 0.0)
+    few = np.asarray(pairs < FEW * chance, dtype=np.float64)
+    return np.stack([np.interp(at, lag, row) for row in few]) > 0.0
+
+
+def _bridged(rows: Values, at: Values, unknown: NDArray[np.bool_]) -> Values:
+    """What is unknown, from what is known on both sides: no peak lies there then."""
+    for row, gone in zip(rows, unknown, strict=True):
+        if gone.any() and not gone.all():
+            row[gone] = np.interp(at[gone], at[~gone], row[~gone])
+    return rows
 
 
 def _averaged(signals: Signals, width: int, hop: int) -> tuple[Values, Values]:

@@ -1,8 +1,8 @@
-"""Boosted trees for time and energy relative to the default, over the SM clock and over the memory clock.
+"""Boosted trees for time and energy relative to the default, over the SM clock.
 
-As in GPOEO (arXiv 2201.01684) four models see counters and the ratio of a clock to the default's. They are
-trained on simulated jobs (`train.py`); whoever has recordings of a real card can train on rows of the same
-form.
+As in GPOEO (arXiv 2201.01684) models see counters and the ratio of a clock to the default's; its two of the
+memory clock are left out, since memory clocks are few and are tried. They are trained on simulated jobs
+(`train.py`); whoever has recordings of a real card can train on rows of the same form.
 """
 
 from __future__ import annotations
@@ -23,24 +23,23 @@ from ekc.governor.samples import Values
 
 COUNTERS = ("sm_active", "dram", "tensor", "fma")
 FEATURES = (*COUNTERS, "sm_util", "memory_util", "watts")
-TARGETS = ("sm_time", "sm_energy", "memory_time", "memory_energy")
+TARGETS = ("sm_time", "sm_energy")
 RATIOS = np.linspace(0.55, 1.0, 10)
 """Clocks over the default's at which a prediction becomes a prior."""
 COUNTED, BLIND = "", "blind_"
 """Before the name of a target: predicted from counters and signals, or from signals alone."""
+NAMES = tuple(kind + target for kind in (COUNTED, BLIND) for target in TARGETS)
 FORMAT = 3
 
 
 @dataclass(frozen=True)
 class Row:
-    """One clock of one job: features at the default, ratio of the clock, time and energy over the
+    """One SM clock of one job: features at the default, ratio of the clock, time and energy over the
     default's."""
 
     job: str
     features: tuple[float, ...]
     """In the order of `FEATURES`."""
-    memory: bool
-    """Whether the ratio is that of the memory clock."""
     ratio: float
     time: float
     energy: float
@@ -64,13 +63,13 @@ def features(counters: Mapping[str, float], reading: Reading) -> tuple[float, ..
 
 @dataclass(frozen=True)
 class Boosted:
-    """The four models of one card; a call gives the beliefs that `govern` begins with."""
+    """The models of one card; a call gives the beliefs that `govern` begins with."""
 
     card: str
     trained_on: str
     """What the rows were; simulated ones say so."""
     boosters: dict[str, Any]
-    """By name of target; those of memory are missing where the card has one memory clock."""
+    """By name of target."""
     trust: Trust
     blind_trust: Trust
     """Without counters."""
@@ -78,17 +77,17 @@ class Boosted:
     def __call__(self, counters: Mapping[str, float], reading: Reading) -> Beliefs:
         """Priors of slowdown and power over the SM clock."""
         inputs = features(counters, reading)
-        slow, watts = coefficients(RATIOS, *self.predict(inputs, RATIOS, "sm"))
+        slow, watts = coefficients(RATIOS, *self.predict(inputs, RATIOS))
         trust = self.blind_trust if _blind(inputs) else self.trust
         return Beliefs(Prior(slow, trust.time), Prior(watts, trust.power))
 
-    def predict(self, inputs: tuple[float, ...], ratio: Values, knob: str) -> tuple[Values, Values]:
-        """Time and energy over the default's at each ratio of a clock, that of `sm` or `memory`."""
+    def predict(self, inputs: tuple[float, ...], ratio: Values) -> tuple[Values, Values]:
+        """Time and energy over the default's at each ratio of the SM clock."""
         import xgboost
 
         inputs, kind = (inputs[len(COUNTERS) :], BLIND) if _blind(inputs) else (inputs, COUNTED)
         table = xgboost.DMatrix(np.column_stack([np.tile(inputs, (len(ratio), 1)), ratio]))
-        time, energy = (self.boosters[f"{kind}{knob}_{what}"].predict(table) for what in ("time", "energy"))
+        time, energy = (self.boosters[kind + target].predict(table) for target in TARGETS)
         return np.exp(time), np.exp(energy)
 
     def save(self, file: Path) -> None:
@@ -106,8 +105,9 @@ class Boosted:
             if whole["format"] != FORMAT or tuple(whole["features"]) != FEATURES:
                 raise RecordError(f"{file}: trained for another version of ekc; train it again")
             trust, blind = _trust(whole["trust"]), _trust(whole["blind_trust"])
-            boosters = {name: _booster(name, model) for name, model in whole["models"].items()}
-            _complete(whole["card"], boosters)
+            _complete(whole["card"], whole["models"])
+            # Files of earlier versions hold models of the memory clock too.
+            boosters = {name: _booster(name, whole["models"][name]) for name in NAMES}
             return Boosted(whole["card"], str(whole["trained_on"]), boosters, trust, blind)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             told = str(error).splitlines() or [type(error).__name__]
@@ -141,12 +141,11 @@ def _booster(name: str, model: Any) -> Any:
     return booster
 
 
-def _complete(card: Any, boosters: Mapping[str, Any]) -> None:
+def _complete(card: Any, models: Any) -> None:
     """Nothing is missing that a prediction needs."""
     if not isinstance(card, str) or not card:
         raise ValueError("it names no card")
-    needed = [f"{kind}{target}" for kind in (COUNTED, BLIND) for target in TARGETS if target.startswith("sm")]
-    missing = [name for name in needed if name not in boosters]
+    missing = [name for name in NAMES if name not in models]
     if missing:
         raise ValueError(f"{', '.join(missing)} missing")
 

@@ -61,19 +61,14 @@ def rows_of(job: Job, seed: int = 1) -> list[Row]:
     top = int(np.searchsorted(clocks, seen.clock_mhz))
     for ratio in SM_RATIOS:
         place = int(np.abs(clocks - ratio * seen.clock_mhz).argmin())
-        rows.append(_row(job, inputs, costs, False, (-1, place), float(clocks[place] / clocks[top])))
-    for place, clock in enumerate(job.card.memory_mhz):
-        if len(job.card.memory_mhz) > 1:
-            rows.append(_row(job, inputs, costs, True, (place, -1), clock / job.card.memory_mhz[-1]))
+        rows.append(_row(job, inputs, costs, place, float(clocks[place] / clocks[top])))
     return rows
 
 
-def _row(
-    job: Job, inputs: tuple[float, ...], costs: Bill, memory: bool, place: tuple[int, int], ratio: float
-) -> Row:
-    time = float(costs.seconds[0][place] / costs.seconds[0, -1, -1])
-    energy = float(costs.joules[0][place] / costs.joules[0, -1, -1])
-    return Row(job.name, inputs, memory, ratio, time, energy)
+def _row(job: Job, inputs: tuple[float, ...], costs: Bill, place: int, ratio: float) -> Row:
+    time = float(costs.seconds[0, -1, place] / costs.seconds[0, -1, -1])
+    energy = float(costs.joules[0, -1, place] / costs.joules[0, -1, -1])
+    return Row(job.name, inputs, ratio, time, energy)
 
 
 def trained(
@@ -116,12 +111,11 @@ def leave_one_out(card: str, rows: Sequence[Row], counted: bool = True) -> dict[
     """Absolute errors of time and energy (shares) over the SM clock, each job predicted by models of the
     others; without counters if not `counted`."""
     errors: dict[str, list[float]] = {"time": [], "energy": []}
-    mine = [r for r in rows if not r.memory]
-    for job in sorted({r.job for r in mine}):
-        others = _boosters([r for r in mine if r.job != job], (COUNTED if counted else BLIND,))
+    for job in sorted({r.job for r in rows}):
+        others = _boosters([r for r in rows if r.job != job], (COUNTED if counted else BLIND,))
         model = Boosted(card, "", others, NO_TRUST, NO_TRUST)
-        own = [r if counted else blinded(r) for r in mine if r.job == job]
-        time, energy = model.predict(own[0].features, np.array([r.ratio for r in own]), "sm")
+        own = [r if counted else blinded(r) for r in rows if r.job == job]
+        time, energy = model.predict(own[0].features, np.array([r.ratio for r in own]))
         errors["time"] += [float(abs(t / r.time - 1)) for t, r in zip(time, own, strict=True)]
         errors["energy"] += [float(abs(e / r.energy - 1)) for e, r in zip(energy, own, strict=True)]
     return errors
@@ -134,13 +128,9 @@ def _boosters(
     import xgboost
 
     boosters = {}
+    table = np.array([(*r.features, r.ratio) for r in rows])
     for target in TARGETS:
-        knob, what = target.split("_")
-        mine = [r for r in rows if r.memory == (knob == "memory")]
-        if not mine:
-            continue
-        logs = np.log([getattr(r, what) for r in mine])
-        table = np.array([(*r.features, r.ratio) for r in mine])
+        logs = np.log([getattr(r, target.removeprefix("sm_")) for r in rows])
         for kind in kinds:
             _go_on(going)
             columns = table[:, len(COUNTERS) :] if kind == BLIND else table

@@ -43,7 +43,7 @@ def trust(rows: Sequence[Row], kind: str, boosters: Boosters) -> Trust:
     Deviations are those over all clocks, widened by as much as the slowdown at the very clocks that would be
     advised is farther off: what looks best is so in part because it is told too well.
     """
-    mine = [r if kind != BLIND else blinded(r) for r in rows if not r.memory]
+    mine = [r if kind != BLIND else blinded(r) for r in rows]
     jobs = sorted({r.job for r in mine})
     folds = [set(jobs[n::FOLDS]) for n in range(min(FOLDS, len(jobs)))]
     missed = [one for left_out in folds for one in _missed(mine, left_out, kind, boosters)]
@@ -63,7 +63,7 @@ def _missed(rows: Sequence[Row], left_out: set[str], kind: str, boosters: Booste
     for job in sorted(left_out):
         own = sorted((r for r in rows if r.job == job), key=lambda r: r.ratio)
         ratio, time, energy = np.array([(r.ratio, r.time, r.energy) for r in own]).T
-        told = coefficients(ratio, *others.predict(own[0].features, ratio, "sm"))
+        told = coefficients(ratio, *others.predict(own[0].features, ratio))
         slow, watts = (
             _polynomial(x, c) for x, c in zip((slower(GRID, 1), lower(GRID, 1)), told, strict=True)
         )

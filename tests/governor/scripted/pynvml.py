@@ -179,6 +179,7 @@ _tells("nvmlDeviceGetPowerManagementLimitConstraints", lambda gpu: gpu["limits_m
 _tells("nvmlDeviceGetPowerManagementDefaultLimit", lambda gpu: gpu["default_mw"])
 _tells("nvmlDeviceGetComputeRunningProcesses", lambda gpu: [_Process(pid) for pid in gpu["pids"]])
 _tells("nvmlDeviceGetCurrentClocksEventReasons", lambda gpu: 0)
+_tells("nvmlDeviceGetMigMode", lambda gpu: gpu.get("mig", [0, 0]))
 _reads("nvmlDeviceGetPowerManagementLimit", lambda index: _state(index, "limit_mw"))
 _reads("nvmlDeviceGetEnforcedPowerLimit", lambda index: _state(index, "limit_mw"))
 _reads("nvmlDeviceGetClockInfo", _clock)
