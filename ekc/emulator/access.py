@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.emulator import atomics
-from ekc.emulator.counters import sectors, wavefronts
+from ekc.emulator.counters import WORD, sectors, wavefronts
 from ekc.emulator.memory import (
     GLOBAL_BASE,
     LOCAL_WINDOW,
@@ -138,7 +138,7 @@ class Access:
         lanes = probe.lanes(self.batch.every)
         self.bytes[number] += site.size * lanes.size
         shared = probe.space.kind == "shared"
-        key = (site.size, 0 if shared else (probe.shift + offset) % 32)
+        key = (site.size, (probe.shift + offset) % (WORD if shared else 32))
         found = pattern.counts.get(key) if pattern else None
         if found is None:
             warps = self.warp[lanes]
