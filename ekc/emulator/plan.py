@@ -117,15 +117,17 @@ class Plan:
         for one in self.decoded.module.variables:
             if one.space in ("global", "const"):
                 self.symbols[one.name] = GLOBAL_BASE + at
+                start = GLOBAL_BASE + at
                 places.append(
-                    Allocation(f"variable {one.name}", GLOBAL_BASE + at, GLOBAL_BASE + at + one.size)
+                    Allocation(f"variable {one.name}", start, start + one.size, one.space == "global")
                 )
                 contents.append((at, _initial(one)))
                 at = _after(at, one.size)
         for one in parameters:
             self.symbols[one.name] = GLOBAL_BASE + at
             raw = np.frombuffer(self.values[one.name], np.uint8)
-            places.append(Allocation(f"parameter {one.name}", GLOBAL_BASE + at, GLOBAL_BASE + at + raw.size))
+            start = GLOBAL_BASE + at
+            places.append(Allocation(f"parameter {one.name}", start, start + raw.size, writable=False))
             contents.append((at, raw))
             at = _after(at, raw.size)
         self.memory = Space("global", at, places)

@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ekc.emulator.cells import cells, contents
 from ekc.emulator.geometry import Geometry
 from ekc.emulator.memory import Index, Probe
+from ekc.emulator.rivals import CHANGES, Rivals
 from ekc.emulator.sanitize import Findings
 from ekc.emulator.shelf import Site
 
 _SHOWN = 64
-"""Conflicting places that are looked at one by one."""
+"""Places of races that are told one by one."""
 
 
 @dataclass(slots=True)
@@ -25,7 +27,7 @@ class Entry:
     probe: Probe
     offset: int
     kind: str
-    """read, write or atomic."""
+    """read, write, atomic, or look: a read that goes with atomics."""
     values: tuple[Any, ...]
     epoch: NDArray[np.int32]
     """How many times each warp has met (`__syncwarp`); orders accesses of one warp."""
@@ -63,8 +65,9 @@ class Races:
         self.epoch = np.zeros(int(warp[-1]) + 1, np.int32)
 
     def note(self, site: Site, probe: Probe, offset: int, kind: str, values: tuple[Any, ...] = ()) -> None:
-        """Log an access; volatile ones count as atomic."""
-        kind = "atomic" if site.volatile else kind
+        """Log an access; volatile ones go with atomics."""
+        if site.volatile:
+            kind = "look" if kind == "read" else "atomic"
         copies = tuple(np.array(v) for v in values) if kind == "write" else ()
         self.log.append(Entry(site, probe, offset, kind, copies, self.epoch))
 
@@ -79,7 +82,7 @@ class Races:
         entries, self.log = self.log, []
         if lanes is not None:
             entries = self._split(entries, lanes)
-        if any(e.kind != "read" for e in entries):
+        if any(e.kind in CHANGES for e in entries):
             self._look(entries)
 
     def _split(self, entries: list[Entry], lanes: Any) -> list[Entry]:
@@ -99,50 +102,62 @@ class Races:
     def _look(self, entries: list[Entry]) -> None:
         for kind in ("write", "atomic"):
             writers = [e for e in entries if e.kind == kind]
-            others = [e for e in entries if kind == "write" or e.kind != "atomic"]
+            others = [e for e in entries if e.kind == "read" or (kind == "write" and e.kind != kind)]
             touched = [e for e in others if any(e.meets(w) for w in writers)]
             if kind == "atomic" and not touched:
                 continue
-            grain = min((int(e.site.code[1]) for e in [*writers, *touched]), default=4)
+            touched += writers
+            grain = min((int(e.site.code[1]) for e in touched), default=4)
             self._own(writers, grain, True)
             bad = [self._conflicts(e, grain) for e in touched]
             self._own(writers, grain, False)
             if any(b.size for b in bad):
-                places = np.unique(np.concatenate(bad))[:_SHOWN]
-                self._explain([*writers, *(e for e in touched if e.kind != kind)], places, grain)
-
-    def _cells(self, entry: Entry, grain: int) -> list[Index]:
-        first = entry.probe.index(grain) + entry.offset // grain
-        return [first + k for k in range(entry.site.size // grain)]
+                self._tell_of(touched, np.unique(np.concatenate(bad)), kind, grain)
 
     def _own(self, writers: list[Entry], grain: int, mark: bool) -> None:
         for entry in writers:
-            lanes = entry.probe.lanes(self.every)
-            for cells in self._cells(entry, grain):
-                self.owner[cells] = lanes if mark else -1
+            lanes = entry.probe.lanes(self.every)[:, None]
+            self.owner[cells(entry.site, entry.probe, entry.offset, grain)] = lanes if mark else -1
 
     def _conflicts(self, entry: Entry, grain: int) -> Index:
         """Cells that another lane wrote last."""
-        lanes, found = entry.probe.lanes(self.every), []
-        for cells in self._cells(entry, grain):
-            owner = self.owner.take(cells)
-            found.append(cells[(owner != lanes) & (owner >= 0)])
-        return np.concatenate(found)
+        mine, lanes = cells(entry.site, entry.probe, entry.offset, grain), entry.probe.lanes(self.every)
+        owner = self.owner.take(mine)
+        return mine[(owner != lanes[:, None]) & (owner >= 0)]
+
+    def _tell_of(self, entries: list[Entry], places: Index, kind: str, grain: int) -> None:
+        """Of the places that several lanes touched, some of those where their order can be seen."""
+        rivals = Rivals()
+        for entry in entries:
+            mine, lanes = cells(entry.site, entry.probe, entry.offset, grain), entry.probe.lanes(self.every)
+            at, column = np.nonzero(np.isin(mine, places))
+            lane = lanes[at]
+            warp = self.warp[lane]
+            values = None
+            if entry.kind == "write":
+                values = contents(entry.site, entry.probe, entry.values, grain)[at, column]
+            rivals.add(mine[at, column], lane, warp, entry.epoch[warp], entry.kind, values)
+        seen = rivals.seen(kind)
+        if seen.size:
+            self._explain(entries, seen[:_SHOWN], grain)
 
     def _explain(self, entries: list[Entry], places: Index, grain: int) -> None:
-        """The accesses to each conflicting place, pair by pair."""
-        seen: dict[int, list[tuple[Entry, int, Any]]] = {int(p): [] for p in places}
-        for entry in entries:
-            lanes = entry.probe.lanes(self.every)
-            for k, cells in enumerate(self._cells(entry, grain)):
-                for at in np.flatnonzero(np.isin(cells, places)):
-                    seen[int(cells[at])].append((entry, int(lanes[at]), _value(entry, k, int(at), grain)))
-        for accesses in seen.values():
+        """The accesses to each place, pair by pair; those that change it first."""
+        found: dict[int, list[tuple[Entry, int, Any]]] = {int(p): [] for p in places}
+        for entry in sorted(entries, key=lambda one: one.kind not in CHANGES):
+            mine, lanes = cells(entry.site, entry.probe, entry.offset, grain), entry.probe.lanes(self.every)
+            values = None
+            if entry.kind == "write":
+                values = contents(entry.site, entry.probe, entry.values, grain)
+            for at, k in zip(*np.nonzero(np.isin(mine, places)), strict=True):
+                value = None if values is None else int(values[at, k])
+                found[int(mine[at, k])].append((entry, int(lanes[at]), value))
+        for accesses in found.values():
             self._pairs(accesses)
 
     def _pairs(self, accesses: list[tuple[Entry, int, Any]]) -> None:
-        changes = [a for a in accesses if a[0].kind != "read"]
-        for writer, lane, value in changes[:_SHOWN]:
+        changes = [a for a in accesses if a[0].kind in CHANGES]
+        for writer, lane, value in changes:
             for other, second, found in accesses:
                 if (
                     second != lane
@@ -158,7 +173,7 @@ class Races:
 
     def _tell(self, writer: Entry, lane: int, other: Entry, second: int) -> None:
         thread = self.geometry.threads
-        what = "also writes" if other.kind != "read" else "reads"
+        what = "also writes" if other.kind in CHANGES else "reads"
         message = (
             f"thread {lane % thread} writes shared memory that thread {second % thread} {what} "
             f"(PTX line {other.site.instruction.line}: {other.site.instruction.text}) with no barrier between"
@@ -172,19 +187,8 @@ class Races:
         self.findings.add("race", writer.site.instruction, message, hint, place, at)
 
 
-def _value(entry: Entry, cell: int, at: int, grain: int) -> Any:
-    if entry.kind != "write":
-        return None
-    size = int(entry.site.code[1])
-    value = entry.values[cell * grain // size]
-    value = value if np.ndim(value) == 0 else value[at]
-    raw = np.asarray(value).astype(value.dtype).tobytes()
-    start = cell * grain % size
-    return raw[start : start + grain]
-
-
 def _matters(a: Entry, value: Any, b: Entry, other: Any) -> bool:
     """Whether the order of the two can be seen."""
-    if a.kind == "atomic" and b.kind == "atomic":
+    if a.kind == "atomic" and b.kind in ("atomic", "look"):
         return False
     return not (a.kind == "write" and b.kind == "write" and value == other)
