@@ -26,15 +26,27 @@ class Watch:
         self.races = Races(findings, geometry, batch.every, batch.warp, spaces["shared"].bytes.size)
         self.numbers = (np.repeat(geometry.ids, geometry.threads) + 1).astype(np.int32)
         assert batch.plan.conflicts is not None
-        self.conflicts = batch.plan.conflicts
+        self.conflicts, self.cache = batch.plan.conflicts, batch.plan.cache
+
+    def _blocks(self, probe: Probe) -> Any:
+        """The block of each lane, counted from 1."""
+        return self.numbers[probe.lanes(self.batch.every)]
+
+    def _changing(self, site: Site, probe: Probe, offset: int) -> None:
+        """Global memory is about to change."""
+        self._protected(site, probe, offset)
+        if self.cache is not None:
+            self.cache.changing(site, probe, offset, self.batch.geometry, self.batch.every)
 
     def loaded(self, site: Site, probe: Probe, offset: int) -> None:
         """A load is about to happen."""
         kind = probe.space.kind
         if kind == "global":
             if self._whole(site, probe, offset, False) is None:
-                blocks = self.numbers[probe.lanes(self.batch.every)]
-                self.conflicts.loaded(site, probe, offset, blocks, self.batch.geometry, self.batch.every)
+                place = self.batch.geometry, self.batch.every
+                if self.cache is not None:
+                    self.cache.loaded(site, probe, offset, *place)
+                self.conflicts.loaded(site, probe, offset, self._blocks(probe), *place)
             return
         self.written[kind].load(site, probe, offset)
         if kind == "shared":
@@ -44,9 +56,9 @@ class Watch:
     def storing(self, site: Site, probe: Probe, offset: int, values: tuple[Any, ...]) -> None:
         """A store is about to happen."""
         if probe.space.kind == "global":
-            self._protected(site, probe, offset)
-            blocks = self.numbers[probe.lanes(self.batch.every)]
-            self.conflicts.storing(site, probe, offset, values, blocks, self.batch.geometry, self.batch.every)
+            self._changing(site, probe, offset)
+            place = self.batch.geometry, self.batch.every
+            self.conflicts.storing(site, probe, offset, values, self._blocks(probe), *place)
         if probe.space.kind == "shared":
             self.batch.copies.check(site, probe, offset, "writes over", values)
 
@@ -54,8 +66,8 @@ class Watch:
         """A store has happened."""
         kind = probe.space.kind
         if kind == "global":
-            blocks = self.numbers[probe.lanes(self.batch.every)]
-            self.conflicts.stored(site, probe, offset, values, blocks, self.batch.geometry, self.batch.every)
+            place = self.batch.geometry, self.batch.every
+            self.conflicts.stored(site, probe, offset, values, self._blocks(probe), *place)
             return
         self.written[kind].store(site, probe, offset)
         if kind == "shared":
@@ -64,9 +76,9 @@ class Watch:
     def atomic(self, site: Site, probe: Probe, offset: int) -> None:
         """An atomic is about to happen."""
         if probe.space.kind == "global":
-            self._protected(site, probe, offset)
-            blocks = self.numbers[probe.lanes(self.batch.every)]
-            self.conflicts.atomic(site, probe, offset, blocks, self.batch.geometry, self.batch.every)
+            self._changing(site, probe, offset)
+            place = self.batch.geometry, self.batch.every
+            self.conflicts.atomic(site, probe, offset, self._blocks(probe), *place)
         if probe.space.kind == "shared":
             if "exch" in site.instruction.parts:
                 self.written["shared"].store(site, probe, offset)
