@@ -73,12 +73,14 @@ class Copies:
             batch.watch.races.note(site, probe, at, "write", copy.values)
 
     def _partial(self, number: int, source: Probe, offset: int, rows: list[Any], filled: Any) -> None:
-        """Only lanes whose source has any bytes read; those with fewer keep a part."""
-        lanes = source.lanes(self.batch.every)
+        """Only lanes whose source has any bytes read; those with fewer keep a part, and need no more there."""
+        lanes, site = source.lanes(self.batch.every), self.batch.decoded.shelf.sites[number]
+        self._beyond(site, lanes, filled)
         keep = filled[lanes] > 0
         if keep.any():
             reading = source if keep.all() else source.moved(0, keep)
-            self.batch.access.load(number, reading, offset, None, tuple(rows))
+            needed = np.minimum(filled[lanes[keep]].astype(np.int64), site.size)
+            self.batch.access.load(number, reading, offset, None, tuple(rows), needed)
         size = int(self.batch.decoded.shelf.sites[number].code[1])
         for k, row in enumerate(rows):
             left = np.clip(filled.astype(np.int64) - k * size, 0, size)
@@ -86,6 +88,16 @@ class Copies:
                 left >= size, ~row.dtype.type(0), (np.uint64(1) << (8 * left).astype("u8")) - np.uint64(1)
             )
             row &= whole.astype(row.dtype)
+
+    def _beyond(self, site: Site, lanes: Any, filled: Any) -> None:
+        """A finding where the source is said to be larger than the copy, which is undefined."""
+        bad = filled[lanes] > site.size
+        if bad.any() and self.batch.sanitize:
+            first = int(lanes[np.flatnonzero(bad)[0]])
+            message = f"src-size is {filled[first]}: more than the {site.size} bytes of the copy"
+            hint = "Pass the number of bytes to read, at most the size of the copy."
+            place = (self.batch.geometry, first)
+            self.batch.plan.findings.add("async-copy", site.instruction, message, hint, place)
 
     def commit(self, mask: Any) -> None:
         """What each lane has issued becomes its next group."""

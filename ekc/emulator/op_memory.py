@@ -107,7 +107,8 @@ def atomic(w: Writer, one: Instruction) -> None:
     if what is None or any(p in ("v2", "v4", "v8") for p in one.parts):
         raise w.fail("this atomic is not emulated")
     dst = one.operands[0] if root == "atom" else None
-    address, *sources = one.operands[1:] if dst is not None else one.operands
+    operands = one.operands[:-1] if "L2::cache_hint" in one.parts else one.operands
+    address, *sources = operands[1:] if dst is not None else operands
     site = w.shelf.site(one, "atom", f"u{TYPE_BYTES[kind]}", 1, True)
     values = ", ".join(w.src(s, kind) for s in sources)
     target = "None" if dst is None else (w.target(dst, kind) or "None")
@@ -130,7 +131,7 @@ def async_copy(w: Writer, one: Instruction) -> None:
 
 
 def _issue_copy(w: Writer, one: Instruction) -> None:
-    dst, src, size, *more = one.operands
+    dst, src, size, *more = one.operands[:-1] if "L2::cache_hint" in one.parts else one.operands
     if not isinstance(size, Immediate):
         raise w.fail("the size of a copy must be a number")
     count = int(size.value)
@@ -158,7 +159,7 @@ def matrices(w: Writer, one: Instruction) -> None:
         raise w.fail("only ldmatrix m8n8 b16 is emulated")
     targets = [w.target(item, "b32") or "None" for item in items(one.operands[0])]
     site = w.shelf.site(one, "load", "u8", 2)
-    probe, offset = w.probe(one.operands[1], _space_name(space_of(w, one) or "shared"))
+    probe, offset = w.shared_probe(one.operands[1], generic=not space_of(w, one))
     text = f"{site}, {probe}, {offset}, {w.mask}, ({', '.join(targets)},), {'trans' in one.parts}"
     assert len(targets) == count
     w.line(f"ldmatrix({text})")

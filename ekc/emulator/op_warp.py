@@ -72,7 +72,8 @@ def tensor(w: Writer, one: Instruction) -> None:
     sat = "satfinite" in one.parts
     rows = [f"({', '.join(w.src(x, 'b32') for x in group)},)" for group in (a, b, c)]
     name = w.temporary()
-    w.line(f"{name} = tensor({shape!r}, {kinds!r}, {', '.join(rows)}, {w.mask}, {sat})")
+    number = w.shelf.site(one, "other", "u4")
+    w.line(f"{name} = tensor({number}, {shape!r}, {kinds!r}, {', '.join(rows)}, {w.mask}, {sat})")
     for i, item in enumerate(dst):
         w.put_value(item, "b32", f"{name}[{i}]")
 

@@ -42,3 +42,38 @@ def second(place: str, source: str) -> str:
 def test_nothing_is_written_where_a_copy_flies(meanwhile: str, afterwards: str, kinds: set[str]) -> None:
     source = FLIGHT.replace("MEANWHILE", meanwhile).replace("AFTERWARDS", afterwards)
     assert told(source, [np.arange(64, dtype=np.int32), integers(64)], 64) == kinds
+
+
+FILLED = """void k(const int* a, int* o, int n, unsigned long long policy) {
+    __shared__ __align__(16) int s[128]; int t = threadIdx.x; unsigned p = (unsigned)__cvta_generic_to_shared(s + 4 * t);
+    asm volatile("cp.async.cg.shared.globalHINT [%0], [%1], 16OPERANDS;" :: "r"(p), "l"(a + 4 * t), "r"(n), "l"(policy));
+    asm volatile("cp.async.wait_all;" ::: "memory"); for (int i = 0; i < 4; ++i) o[4 * t + i] = s[4 * t + i]; }"""
+
+
+@pytest.mark.parametrize(
+    ("hint", "operands", "size", "length", "landed", "kinds"),
+    [
+        ("", "", 0, 128, 4, set()),
+        ("", ", %2", 16, 128, 4, set()),
+        ("", ", %2", 8, 128, 2, set()),
+        (".L2::cache_hint", ", %3", 0, 128, 4, set()),
+        (".L2::cache_hint", ", %2, %3", 8, 128, 2, set()),
+        # More than the copy holds is undefined.
+        ("", ", %2", 20, 128, 4, {"async-copy"}),
+        # Of the last source only what is read must be there.
+        ("", ", %2", 8, 126, 2, set()),
+        ("", ", %2", 12, 126, 3, {"out-of-bounds"}),
+        ("", "", 0, 126, 4, {"out-of-bounds"}),
+    ],
+)
+def test_a_copy_reads_as_much_as_it_is_told(
+    hint: str, operands: str, size: int, length: int, landed: int, kinds: set[str]
+) -> None:
+    source = FILLED.replace("HINT", hint).replace("OPERANDS", operands)
+    given, found = np.arange(1, length + 1, dtype=np.int32), integers(32, 4)
+    assert told(source, [given, found, size, 0x14F0000000000000], 32) == kinds
+    expected = np.arange(1, 129, dtype=np.int32).reshape(32, 4) * (np.arange(4) < landed)
+    whole = slice(None) if length == 128 else slice(0, 31)
+    np.testing.assert_array_equal(found[whole], expected[whole])
+    if not kinds:
+        np.testing.assert_array_equal(found, expected)
