@@ -73,7 +73,7 @@ class Copies:
             batch.watch.races.note(site, probe, at, "write", copy.values)
 
     def _partial(self, number: int, source: Probe, offset: int, rows: list[Any], filled: Any) -> None:
-        """Only lanes whose source has any bytes read; those with fewer keep a part, and need no more there."""
+        """Only lanes whose source has any bytes read; those with fewer keep and need a part."""
         lanes, site = source.lanes(self.batch.every), self.batch.decoded.shelf.sites[number]
         self._beyond(site, lanes, filled)
         keep = filled[lanes] > 0

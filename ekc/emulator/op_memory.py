@@ -104,7 +104,7 @@ def atomic(w: Writer, one: Instruction) -> None:
         (p for p in one.parts if p in ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")),
         None,
     )
-    if what is None or any(p in ("v2", "v4", "v8") for p in one.parts):
+    if what is None:
         raise w.fail("this atomic is not emulated")
     dst = one.operands[0] if root == "atom" else None
     operands = one.operands[:-1] if "L2::cache_hint" in one.parts else one.operands
@@ -118,8 +118,6 @@ def atomic(w: Writer, one: Instruction) -> None:
 
 def async_copy(w: Writer, one: Instruction) -> None:
     """`cp.async` with its commit and wait."""
-    if "bulk" in one.parts or "mbarrier" in one.parts:
-        raise w.fail("bulk copies and mbarriers are not emulated")
     if "commit_group" in one.parts:
         w.line(f"copies.commit({w.mask})")
     elif "wait_all" in one.parts or "wait_group" in one.parts:

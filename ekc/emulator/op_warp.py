@@ -67,7 +67,7 @@ def tensor(w: Writer, one: Instruction) -> None:
     kinds = [
         p for p in one.parts if p in ("f16", "bf16", "tf32", "f32", "s32", "s8", "u8", "f64", "s4", "u4")
     ]
-    if len(kinds) != 4 or "sp" in one.parts:
+    if len(kinds) != 4 or ".row.col." not in one.opcode:
         raise w.fail("this mma is not emulated")
     sat = "satfinite" in one.parts
     rows = [f"({', '.join(w.src(x, 'b32') for x in group)},)" for group in (a, b, c)]

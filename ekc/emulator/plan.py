@@ -57,7 +57,10 @@ class Plan:
         self._lay_shared(dynamic_shared)
         self._lay_local()
         self._lay_global(args)
-        self.conflicts, self.cache = self._shadows() if sanitize else (None, None)
+        self.conflicts: BlockConflicts | None = None
+        self.cache: ReadOnlyCache | None = None
+        if sanitize:
+            self.conflicts, self.cache = self._shadows()
 
     # -- memory layout --------------------------------------------------------------------------
     def _lay_shared(self, dynamic: int) -> None:
@@ -139,7 +142,7 @@ class Plan:
             self.memory.bytes[start : start + raw.size] = raw
 
     def _shadows(self) -> tuple[BlockConflicts, ReadOnlyCache | None]:
-        """What is noted of every place of global memory; of the read-only cache where a load goes through it."""
+        """What is noted of every place of global memory; for the read-only cache if any load goes there."""
         code, size = self.decoded.text.code, self.memory.bytes.size
         grain = min((int(s.code[1]) for s in self.decoded.shelf.sites), default=4)
         fenced = any(one.parts[0] in ("membar", "fence") and not _WIDE.isdisjoint(one.parts) for one in code)

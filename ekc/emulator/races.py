@@ -123,7 +123,7 @@ class Races:
         """Cells that another lane wrote last."""
         mine, lanes = cells(entry.site, entry.probe, entry.offset, grain), entry.probe.lanes(self.every)
         owner = self.owner.take(mine)
-        return mine[(owner != lanes[:, None]) & (owner >= 0)]
+        return np.asarray(mine[(owner != lanes[:, None]) & (owner >= 0)])
 
     def _tell_of(self, entries: list[Entry], places: Index, kind: str, grain: int) -> None:
         """Of the places that several lanes touched, some of those where their order can be seen."""

@@ -27,11 +27,11 @@ class ReadOnlyCache:
     def loaded(self, site: Site, probe: Probe, offset: int, geometry: Geometry, every: Index) -> None:
         """Note a load, if it goes through this cache."""
         if "nc" in site.instruction.parts:
-            self._note(self.read, self.changed, "what this launch wrote", site, probe, offset, geometry, every)
+            self._note(self.read, self.changed, "what the launch wrote", site, probe, offset, geometry, every)
 
     def changing(self, site: Site, probe: Probe, offset: int, geometry: Geometry, every: Index) -> None:
         """Note a store or an atomic."""
-        self._note(self.changed, self.read, "what this launch writes", site, probe, offset, geometry, every)
+        self._note(self.changed, self.read, "what the launch writes", site, probe, offset, geometry, every)
 
     def _note(
         self,

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from ekc.emulator.memory import Index
 
 CHANGES = ("write", "atomic")
+_KINDS = {"read": 0, "look": 1, "atomic": 2, "write": 3}
+"""A look is a read that goes with atomics."""
 
 
 class Rivals:
@@ -20,7 +22,7 @@ class Rivals:
         self.lane: list[Any] = []
         self.warp: list[Any] = []
         self.epoch: list[Any] = []
-        self.plain: list[Any] = []
+        self.what: list[Any] = []
         self.value: list[Any] = []
 
     def add(self, cell: Index, lane: Any, warp: Any, epoch: Any, kind: str, values: Any) -> None:
@@ -29,25 +31,21 @@ class Rivals:
         self.lane.append(lane)
         self.warp.append(warp)
         self.epoch.append(epoch)
-        self.plain.append(np.full(cell.size, _KINDS[kind]))
+        self.what.append(np.full(cell.size, _KINDS[kind]))
         self.value.append(np.zeros(cell.size, np.uint64) if values is None else values.astype(np.uint64))
 
     def seen(self, kind: str) -> Index:
         """Cells that a change of this kind (a plain write or an atomic) shares with another lane, unordered.
 
-        Lanes of several warps are never ordered here, lanes of one warp are between its meetings. Writes of one
+        Lanes of several warps are never ordered here; those of one warp are by its meetings. Writes of one
         value may come in any order.
         """
         cell, lane, warp, epoch, what, value = (
-            np.concatenate(x)
-            for x in (self.cell, self.lane, self.warp, self.epoch, self.plain, self.value)
+            np.concatenate(x) for x in (self.cell, self.lane, self.warp, self.epoch, self.what, self.value)
         )
         apart = _mixed([cell], warp, what, value, _KINDS[kind])
         close = _mixed([cell, warp, epoch], lane, what, value, _KINDS[kind])
         return np.unique(np.concatenate([apart, close]))
-
-
-_KINDS = {"read": 0, "look": 1, "atomic": 2, "write": 3}
 
 
 def _mixed(groups: list[Any], who: Any, what: Any, value: Any, kind: int) -> Index:

@@ -101,7 +101,7 @@ class Warps:
         bad = mask & (taking.any(axis=1) & ~taking.all(axis=1))[self.batch.warp]
         if bad.any():
             lane = int(np.flatnonzero(bad)[0])
-            message = f"only {int(taking[self.batch.warp[lane]].sum())} lanes of a warp run this: it is undefined"
+            message = f"only {int(taking[self.batch.warp[lane]].sum())} lanes of a warp run it: undefined"
             hint = "All 32 lanes of a warp must run it together: move it out of the condition."
             one = self.batch.decoded.shelf.sites[number].instruction
             self.batch.plan.findings.add("warp", one, message, hint, (self.batch.geometry, lane))

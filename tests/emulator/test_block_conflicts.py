@@ -1,6 +1,5 @@
 """Global memory that blocks touch in any order: fences, volatile accesses, the read-only cache."""
 
-# ruff: noqa: E501 (CUDA text)
 from __future__ import annotations
 
 import pytest

@@ -17,7 +17,9 @@ FLIGHT = """void k(const int* a, int* o) {
     asm volatile("cp.async.wait_group 0;" ::: "memory"); __syncthreads();
     AFTERWARDS
     o[t] = s[0][t] + s[1][t]; }"""
-SECOND = 'asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(p + PLACE), "l"(a + SOURCE) : "memory");'
+SECOND = (
+    'asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(p + PLACE), "l"(a + SOURCE) : "memory");'
+)
 
 
 def second(place: str, source: str) -> str:

@@ -29,7 +29,8 @@ def test_a_label_of_inlined_assembly_stands_for_itself() -> None:
     source = """static __device__ __forceinline__ void w(int n, int& r) {
           asm volatile("{ .reg .pred p; setp.eq.s32 p, %1, 1; @p bra DONE; add.s32 %0, %0, 1; DONE: }"
                        : "+r"(r) : "r"(n)); }
-        extern "C" __global__ void k(int* a) { int r = 0; w(a[0], r); r += 10; a[1] = 7; w(a[0], r); a[2] = r; }"""
+        extern "C" __global__ void k(int* a) {
+          int r = 0; w(a[0], r); r += 10; a[1] = 7; w(a[0], r); a[2] = r; }"""
     for first, expected in ((1, [1, 7, 10]), (0, [0, 7, 12])):
         found = integers(3)
         found[0] = first
