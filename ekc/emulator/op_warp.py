@@ -79,8 +79,8 @@ def tensor(w: Writer, one: Instruction) -> None:
 
 
 def sync_warp(w: Writer, one: Instruction) -> None:
-    """`bar.warp.sync`: orders the memory accesses of a warp."""
-    w.line(f"warp_epoch({w.mask})")
+    """`bar.warp.sync`: orders the memory accesses of the lanes that meet."""
+    w.line(f"warp_epoch({w.src(one.operands[0], 'u32')}, {w.mask})")
 
 
 WARP: dict[str, Callable[[Writer, Instruction], None]] = {

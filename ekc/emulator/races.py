@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ekc.emulator.cells import cells, contents
-from ekc.emulator.geometry import Geometry
+from ekc.emulator.geometry import WARP, Geometry
+from ekc.emulator.meetings import Moment
 from ekc.emulator.memory import Index, Probe
 from ekc.emulator.rivals import CHANGES, Rivals
 from ekc.emulator.sanitize import Findings
@@ -29,8 +29,8 @@ class Entry:
     kind: str
     """read, write, atomic, or look: a read that goes with atomics."""
     values: tuple[Any, ...]
-    epoch: NDArray[np.int32]
-    """How many times each warp has met (`__syncwarp`); orders accesses of one warp."""
+    moment: Moment
+    """Orders accesses of one warp."""
 
     @property
     def low(self) -> int:
@@ -49,7 +49,7 @@ class Entry:
     def kept(self, keep: Any) -> Entry:
         """The entry for some of its lanes."""
         values = tuple(v if np.ndim(v) == 0 else v[keep] for v in self.values)
-        return Entry(self.site, self.probe.moved(0, keep), self.offset, self.kind, values, self.epoch)
+        return Entry(self.site, self.probe.moved(0, keep), self.offset, self.kind, values, self.moment)
 
 
 class Races:
@@ -62,20 +62,18 @@ class Races:
         self.warp = warp
         self.owner = np.full(size, -1, np.int32)
         self.log: list[Entry] = []
-        self.epoch = np.zeros(int(warp[-1]) + 1, np.int32)
+        self.moment = Moment(np.zeros(int(warp[-1]) + 1, np.int32))
 
     def note(self, site: Site, probe: Probe, offset: int, kind: str, values: tuple[Any, ...] = ()) -> None:
         """Log an access; volatile ones go with atomics."""
         if site.volatile:
             kind = "look" if kind == "read" else "atomic"
         copies = tuple(np.array(v) for v in values) if kind == "write" else ()
-        self.log.append(Entry(site, probe, offset, kind, copies, self.epoch))
+        self.log.append(Entry(site, probe, offset, kind, copies, self.moment))
 
-    def meet(self, mask: Any) -> None:
-        """The warps of these lanes met."""
-        later = self.epoch.copy()
-        later[np.unique(self.warp if mask is None else self.warp[mask])] += 1
-        self.epoch = later
+    def meet(self, lanes: Any, members: Any, living: Any) -> None:
+        """These lanes met, each those that its mask names of the living of its warp."""
+        self.moment = self.moment.met(self.warp[lanes], members[lanes], living)
 
     def close(self, lanes: Any = None) -> None:
         """A barrier: look at the interval (of some lanes) and forget it."""
@@ -136,13 +134,15 @@ class Races:
             values = None
             if entry.kind == "write":
                 values = contents(entry.site, entry.probe, entry.values, grain)[at, column]
-            rivals.add(mine[at, column], lane, warp, entry.epoch[warp], entry.kind, values)
+            rivals.add(mine[at, column], lane, warp, entry.moment.epoch[warp], entry.kind, values)
         seen = rivals.seen(kind)
-        if seen.size:
-            self._explain(entries, seen[:_SHOWN], grain)
+        # All of them are told, but those that a meeting of a part of a warp orders.
+        for start in range(0, seen.size, _SHOWN):
+            if self._explain(entries, seen[start : start + _SHOWN], grain):
+                return
 
-    def _explain(self, entries: list[Entry], places: Index, grain: int) -> None:
-        """The accesses to each place, pair by pair; those that change it first."""
+    def _explain(self, entries: list[Entry], places: Index, grain: int) -> bool:
+        """The accesses to each place, pair by pair, those that change it first; whether any were told."""
         found: dict[int, list[tuple[Entry, int, Any]]] = {int(p): [] for p in places}
         for entry in sorted(entries, key=lambda one: one.kind not in CHANGES):
             mine, lanes = cells(entry.site, entry.probe, entry.offset, grain), entry.probe.lanes(self.every)
@@ -152,10 +152,10 @@ class Races:
             for at, k in zip(*np.nonzero(np.isin(mine, places)), strict=True):
                 value = None if values is None else int(values[at, k])
                 found[int(mine[at, k])].append((entry, int(lanes[at]), value))
-        for accesses in found.values():
-            self._pairs(accesses)
+        told = [self._pairs(accesses) for accesses in found.values()]
+        return any(told)
 
-    def _pairs(self, accesses: list[tuple[Entry, int, Any]]) -> None:
+    def _pairs(self, accesses: list[tuple[Entry, int, Any]]) -> bool:
         changes = [a for a in accesses if a[0].kind in CHANGES]
         for writer, lane, value in changes:
             for other, second, found in accesses:
@@ -165,11 +165,14 @@ class Races:
                     and _matters(writer, value, other, found)
                 ):
                     self._tell(writer, lane, other, second)
-                    return
+                    return True
+        return False
 
     def _unordered(self, a: Entry, lane: int, b: Entry, other: int) -> bool:
-        same_warp = self.warp[lane] == self.warp[other]
-        return not (same_warp and a.epoch[self.warp[lane]] != b.epoch[self.warp[lane]])
+        warp, thread = self.warp[lane], self.geometry.threads
+        if warp != self.warp[other]:
+            return True
+        return not a.moment.ordered(b.moment, warp, lane % thread % WARP, other % thread % WARP)
 
     def _tell(self, writer: Entry, lane: int, other: Entry, second: int) -> None:
         thread = self.geometry.threads

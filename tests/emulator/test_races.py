@@ -59,3 +59,34 @@ def test_an_exchange_may_be_the_first_store(atomic: str, kinds: set[str]) -> Non
     source = f"""void k(int* o) {{ __shared__ int s[64]; int t = threadIdx.x; atomic{atomic}(&s[t], t);
         __syncthreads(); o[t] = s[63 - t]; }}"""
     assert told(source, [integers(64)], 64) == kinds
+
+
+HALVES = """void k(int* o) { __shared__ int s[32]; int t = threadIdx.x; s[t] = 0; __syncthreads(); int v;
+    BODY __syncthreads(); o[t] = v; }"""
+PARTS = "if (t < 16) { s[t] = t; __syncwarp(LOW); v = s[t ^ 1]; } else { __syncwarp(HIGH); v = s[t - 16]; }"
+
+
+@pytest.mark.parametrize(
+    ("body", "kinds"),
+    [
+        # Each half meets alone: that orders nothing between the two.
+        (PARTS.replace("LOW", "0xffffu").replace("HIGH", "0xffff0000u"), {"race"}),
+        # Within a half it does.
+        ("s[t] = t; __syncwarp(t < 16 ? 0xffffu : 0xffff0000u); v = s[t ^ 1];", set()),
+        ("s[t] = t; __syncwarp(t < 16 ? 0xffffu : 0xffff0000u); v = s[t ^ 16];", {"race"}),
+        ("s[t] = t; __syncwarp(); v = s[t ^ 16];", set()),
+        ("if (t < 16) { s[t] = t; __syncwarp(0xffffu); v = s[t ^ 1]; } else v = 0;", set()),
+        # Known by way of a third.
+        ("""if (t < 8) s[t] = t; if (t < 16) __syncwarp(0xffffu); if (t >= 8) __syncwarp(0xffffff00u);
+            v = t >= 16 ? s[t % 8] : 0;""", set()),
+    ],
+)  # fmt: skip
+def test_a_meeting_of_some_lanes_orders_no_others(body: str, kinds: set[str]) -> None:
+    assert told(HALVES.replace("BODY", body), [integers(32)], 32) == kinds
+
+
+def test_a_meeting_under_a_guard_before_any_lane_parts() -> None:
+    source = """void k(int* o) { __shared__ int s[32]; int t = threadIdx.x; s[t] = t;
+        asm volatile("{ .reg .pred p; setp.ne.s32 p, %0, 99; @p bar.warp.sync -1; }" :: "r"(t) : "memory");
+        o[t] = s[t ^ 1]; }"""
+    assert told(source, [integers(32)], 32) == set()
