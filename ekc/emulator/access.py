@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.emulator import atomics
-from ekc.emulator.counters import sectors, wavefronts
+from ekc.emulator.counters import WORD, sectors, wavefronts
 from ekc.emulator.memory import (
     GLOBAL_BASE,
     LOCAL_WINDOW,
@@ -121,8 +121,8 @@ class Access:
         del known[4:]
 
     # -- checks and counts ----------------------------------------------------------------------
-    def checked(self, site: Site, probe: Probe, offset: int) -> tuple[Probe, int]:
-        """The probe with only lanes whose access is fine."""
+    def checked(self, site: Site, probe: Probe, offset: int, needed: Any = None) -> tuple[Probe, int]:
+        """The probe with only lanes whose access is fine; `needed` bytes of it must be there, if not all."""
         low, high = probe.low + offset, probe.high + offset
         fits = probe.space.inside(low, high + site.size) or probe.space.inside(
             low, high + site.needed(probe.space.kind)
@@ -130,7 +130,7 @@ class Access:
         if fits and not (probe.bits | offset) & (site.size - 1):
             return probe, offset
         batch = self.batch
-        return batch.bounds.repair(site, probe, offset, batch.sanitize), 0
+        return batch.bounds.repair(site, probe, offset, batch.sanitize, needed), 0
 
     def count(self, site: Site, probe: Probe, offset: int) -> None:
         """Count a request of every warp that takes part."""
@@ -138,7 +138,7 @@ class Access:
         lanes = probe.lanes(self.batch.every)
         self.bytes[number] += site.size * lanes.size
         shared = probe.space.kind == "shared"
-        key = (site.size, 0 if shared else (probe.shift + offset) % 32)
+        key = (site.size, (probe.shift + offset) % (WORD if shared else 32))
         found = pattern.counts.get(key) if pattern else None
         if found is None:
             warps = self.warp[lanes]
@@ -161,14 +161,22 @@ class Access:
             self.sectors[number] += found[0]
 
     # -- data -----------------------------------------------------------------------------------
-    def load(self, number: int, probes: Probes, offset: int, mask: Mask, targets: tuple[Any, ...]) -> None:
-        """Load elements into register rows."""
+    def load(
+        self,
+        number: int,
+        probes: Probes,
+        offset: int,
+        mask: Mask,
+        targets: tuple[Any, ...],
+        needed: Any = None,
+    ) -> None:
+        """Load elements into register rows; lanes of one space may need less than all of their bytes."""
         if isinstance(probes, tuple):
             for one in probes:
                 self.load(number, one, offset, mask, targets)
             return
         site = self.batch.decoded.shelf.sites[number]
-        probe, at = self.checked(site, probes, offset)
+        probe, at = self.checked(site, probes, offset, needed)
         if probe is not probes:
             self._blank(probes, targets)
         if not probe.address.size:

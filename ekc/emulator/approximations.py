@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.emulator.rounding import Array, Double, canonical, flush, flushed
+from ekc.emulator.rounding import Array, Double, canonical, flush, flushed, narrow
 
 Single = NDArray[np.float32]
 
@@ -90,20 +90,29 @@ def _by_reciprocal(a: Double, b: Double) -> Double:
     return np.where(np.abs(b) > 2.0**126, a * np.copysign(0.0, b), a / b)
 
 
-def rcp_rn(a: Array, *, ftz: bool = False) -> Single:
-    """`rcp.rn.f32`: 1 / a, IEEE 754, to nearest even."""
-    return div_rn(np.ones(np.shape(a), np.float32), a, ftz=ftz)
+def rcp_ieee(a: Array, *, mode: str = "rn", ftz: bool = False) -> Single:
+    """`rcp{.rn,.rz,.rm,.rp}.f32`: 1 / a, IEEE 754."""
+    return div_ieee(np.ones(np.shape(a), np.float32), a, mode=mode, ftz=ftz)
 
 
-def sqrt_rn(a: Array, *, ftz: bool = False) -> Single:
-    """`sqrt.rn.f32`: IEEE 754, to nearest even."""
+def sqrt_ieee(a: Array, *, mode: str = "rn", ftz: bool = False) -> Single:
+    """`sqrt{.rn,.rz,.rm,.rp}.f32`: IEEE 754."""
+    return _rounded(np.sqrt, mode, ftz, a)
+
+
+def div_ieee(a: Array, b: Array, *, mode: str = "rn", ftz: bool = False) -> Single:
+    """`div{.rn,.rz,.rm,.rp}.f32`: a / b, IEEE 754."""
+    return _rounded(np.divide, mode, ftz, a, b)
+
+
+def _rounded(function: Callable[..., Double], mode: str, ftz: bool, *operands: Array) -> Single:
+    """A quotient or a root, rounded once. One of float32 numbers that is none itself lies farther from the
+    nearest (2**-48 relative) than float64 errs, so float64 tells on which side of it."""
+    singles = [flushed(np.asarray(operand, np.float32), ftz) for operand in operands]
     with np.errstate(all="ignore"):
-        return canonical(np.sqrt(flushed(np.asarray(a, np.float32), ftz)))
-
-
-def div_rn(a: Array, b: Array, *, ftz: bool = False) -> Single:
-    """`div.rn.f32`: a / b, IEEE 754, to nearest even."""
-    a, b = (flushed(np.asarray(operand, np.float32), ftz) for operand in (a, b))
-    with np.errstate(all="ignore"):
-        result = canonical(np.asarray(np.divide(a, b)))
+        if mode == "rn":
+            result = canonical(np.asarray(function(*singles)))
+        else:
+            exact = np.asarray(function(*(single.astype(np.float64) for single in singles)))
+            result = canonical(narrow(exact, np.float32, mode))
     return flush(result) if ftz else result

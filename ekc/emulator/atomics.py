@@ -9,6 +9,7 @@ import numpy as np
 
 from ekc.emulator import halves
 from ekc.emulator.memory import Probe, gather, scatter
+from ekc.emulator.rounding import flush
 from ekc.emulator.shelf import dtype_of
 from ekc.errors import EkcError
 
@@ -29,7 +30,7 @@ _STEP: dict[str, Callable[..., Any]] = {
 def apply(probe: Probe, offset: int, what: str, kind: str, values: tuple[Any, ...]) -> Any:
     """Do it; gives the old values in lane order."""
     code, raw = dtype_of(kind), f"u{np.dtype(dtype_of(kind)).itemsize}"
-    step = _step(what, kind)
+    step = _step(what, kind, probe.space.kind)
     place = probe.index(int(raw[1]))
     order = np.argsort(place, kind="stable")
     turn = _turns(place[order])
@@ -40,7 +41,14 @@ def apply(probe: Probe, offset: int, what: str, kind: str, values: tuple[Any, ..
     return _in_turns(probe, offset, step, values, (code, raw), order, turn)
 
 
-def _step(what: str, kind: str) -> Callable[..., Any]:
+def _flushing_add(old: Any, new: Any) -> Any:
+    """Subnormal float32 count as zeros in global memory; in shared they do not."""
+    return flush(np.add(flush(old), flush(new)))
+
+
+def _step(what: str, kind: str, space: str) -> Callable[..., Any]:
+    if what == "add" and kind == "f32" and space == "global":
+        return _flushing_add
     if kind in ("f16x2", "bf16x2", "bf16", "f16"):
         pairs = {"f16x2": halves.add16x2, "f16": halves.add16}
         if what != "add" or kind not in pairs:

@@ -15,6 +15,7 @@ from ekc.emulator.cfg import Block
 from ekc.emulator.copies import Copies
 from ekc.emulator.decode import Decoded
 from ekc.emulator.geometry import WARP, Geometry
+from ekc.emulator.lanes import ballot
 from ekc.emulator.sanitize import Bounds
 from ekc.emulator.warps import Warps
 from ekc.emulator.watch import Watch
@@ -69,6 +70,8 @@ class Batch:
         self.whole: list[Callable[[Any], None]] = [self.names[f"b{i}"] for i in range(count)]
         self.masked: dict[int, Callable[[Any], None]] = {}
         self.lane_runs, self.warp_runs = [0] * count, [0] * count
+        self.pc = np.zeros(geometry.lanes, np.int32)
+        """Where each lane stands while they do not run together."""
         self.steps = 0
         self.divergent = 0
 
@@ -111,10 +114,12 @@ class Batch:
         place = (self.geometry, int(np.flatnonzero(bad)[0]))
         self.plan.findings.add("uninitialised", one, message, hint, place)
 
-    def warp_epoch(self, mask: Any) -> None:
-        """Warps met: accesses before and after are ordered within a warp."""
+    def warp_epoch(self, member: Any, mask: Any) -> None:
+        """Lanes of warps met: their accesses before and after are ordered."""
         if self.sanitize:
-            self.watch.races.meet(mask)
+            lanes = np.ones(self.every.size, np.bool_) if mask is None else mask
+            members = np.broadcast_to(member, self.every.shape)
+            self.watch.races.meet(lanes, members, ballot(self.warps.spread(self.pc != DONE)))
 
     # -- running ----------------------------------------------------------------------------------
     def run(self) -> None:

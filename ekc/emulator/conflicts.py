@@ -42,6 +42,9 @@ class BlockConflicts:
         """Made by the first atomic: most kernels have none."""
         self.adder: NDArray[np.int32] | None = None
         """The same of atomics that nobody may read beside: all but the `_CHECKED`."""
+        self.asked = np.zeros(0, np.int32)
+        """Blocks that did an atomic in a kernel with fences: it may have told them that their turn has come,
+        as the last block to arrive sets the counter back."""
 
     def _cells(self, site: Site, probe: Probe, offset: int) -> list[Index]:
         first = probe.index(self.grain) + offset // self.grain
@@ -64,7 +67,7 @@ class BlockConflicts:
                 adder = self.adder.take(cells)
                 bad = (adder != 0) & (adder != blocks)
                 if bad.any():
-                    self._tell(site, probe, bad, adder, offset, geometry, every, "reads what", "added to")
+                    self._tell(site, probe, bad, adder, offset, geometry, every, "reads what", "changed")
                     break
             _note(self.reader, cells, blocks)
 
@@ -72,11 +75,11 @@ class BlockConflicts:
         self, site: Site, probe: Probe, offset: int, blocks: Any, geometry: Geometry, every: Index
     ) -> None:
         """Note an atomic; a finding if another block wrote or read there without."""
-        if self.fenced:
-            return
         checked = not _CHECKED.isdisjoint(site.instruction.parts)
-        rivals = [(self.writer, "wrote")] + ([] if checked else [(self.reader, "read")])
+        rivals = [(self.writer, "wrote")] + ([] if checked or self.fenced else [(self.reader, "read")])
         marks = self._marks(checked)
+        if self.fenced:
+            self.asked = np.union1d(self.asked, blocks)
         for cells in self._cells(site, probe, offset):
             for seen, verb in rivals:
                 old = seen.take(cells)
@@ -109,6 +112,9 @@ class BlockConflicts:
     ) -> None:
         """Before a store: who was there, and does the value change?"""
         if site.volatile:
+            # As an atomic: two of them may meet, but no plain access may.
+            if not self.fenced:
+                self.atomic(site, probe, offset, blocks, geometry, every)
             return
         changed = self._changed(site, probe, offset, values)
         for k, cells in enumerate(self._cells(site, probe, offset)):
@@ -119,6 +125,8 @@ class BlockConflicts:
                 old = seen.take(cells)
                 if old.any():
                     bad = (old != 0) & (old != blocks) & differs
+                    if self.fenced and seen is self.changer:
+                        bad &= ~np.isin(blocks, self.asked)
                     if bad.any():
                         self._tell(site, probe, bad, old, offset, geometry, every, "writes what", verb)
                         return

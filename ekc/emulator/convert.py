@@ -53,12 +53,12 @@ def cvt(
 ) -> Array:
     """`cvt{.rounding}{.ftz}{.sat}.target.source`, on an array held as `NUMPY_TYPES[source]`.
 
-    Float to integer: NaN gives 0 and what does not fit gives the nearest integer that does (the ISA
-    clamps even without `.sat`); without a rounding, towards zero. Integer to integer: the low bits, or
-    clamped with `.sat`. To a float: one rounding, to nearest even unless said; `.sat` clamps to
-    [0.0, 1.0] and makes NaN +0.0; `.rni` and its kin round to whole numbers, for a float of the same
-    width. `.ftz` flushes subnormal float32 on either side. NaN becomes the canonical NaN, except in
-    float64, which keeps its payload.
+    Float to integer: NaN gives 0, or the highest bit alone if the source is f64 or the target has 64 bits,
+    and what does not fit gives the nearest integer that does (the ISA clamps even without `.sat`);
+    without a rounding, towards zero. Integer to integer: the low bits, or clamped with `.sat`. To a
+    float: one rounding, to nearest even unless said; `.sat` clamps to [0.0, 1.0] and makes NaN +0.0;
+    `.rni` and its kin round to whole numbers, for a float of the same width. `.ftz` flushes subnormal
+    float32 on either side. NaN becomes the canonical NaN, except in float64, which keeps its payload.
     """
     _check(source, target, rounding)
     value = np.asarray(value, NUMPY_TYPES[source])
@@ -67,7 +67,8 @@ def cvt(
     with np.errstate(all="ignore"):
         value = flushed(value, ftz and source == "f32")
         if target not in _FLOATS:
-            return _to_integer(_WHOLE[rounding or "rzi"](_widen(value, source)), NUMPY_TYPES[target])
+            whole = _WHOLE[rounding or "rzi"](_widen(value, source))
+            return _to_integer(whole, NUMPY_TYPES[target], source == "f64")
         result = _between_floats(value, source, target, rounding, sat)
         return flush(result) if ftz and target == "f32" else result
 
@@ -114,10 +115,11 @@ def _narrowed(value: Double, target: str, mode: str) -> Array:
     return canonical(narrow(value, NUMPY_TYPES[target], mode))
 
 
-def _to_integer(whole: Double, dtype: np.dtype[Any]) -> Array:
-    """Whole float64 numbers to integers: clamped, NaN to 0."""
+def _to_integer(whole: Double, dtype: np.dtype[Any], double: bool) -> Array:
+    """Whole float64 numbers to integers, clamped; `double` where the source is one."""
     bounds = np.iinfo(dtype)
-    whole = np.where(whole == whole, whole, 0.0)
+    nothing = 2.0 ** (8 * dtype.itemsize - 1) if double or dtype.itemsize == 8 else 0.0
+    whole = np.where(whole == whole, whole, -nothing if dtype.kind == "i" else nothing)
     if dtype.itemsize < 8:
         return np.asarray(np.clip(whole, float(bounds.min), float(bounds.max)).astype(dtype))
     # The largest 64-bit integer is no float64: what reaches 2**63 or 2**64 is too much.

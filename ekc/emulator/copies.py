@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ekc.emulator.cells import cells, contents
 from ekc.emulator.memory import Probe, scatter
 from ekc.emulator.shelf import Site
 
@@ -64,18 +65,22 @@ class Copies:
         batch.access.count(site, probe, at)
         lanes = probe.lanes(batch.every)
         copy = Copy(site, probe, at, tuple(r[lanes] for r in rows), np.full(lanes.size, -1))
+        if batch.sanitize:
+            self.check(site, probe, at, "copies over", copy.values)
         self.flying.append(copy)
         if batch.sanitize:
             # It may land from now on.
             batch.watch.races.note(site, probe, at, "write", copy.values)
 
     def _partial(self, number: int, source: Probe, offset: int, rows: list[Any], filled: Any) -> None:
-        """Only lanes whose source has any bytes read; those with fewer keep a part."""
-        lanes = source.lanes(self.batch.every)
+        """Only lanes whose source has any bytes read; those with fewer keep and need a part."""
+        lanes, site = source.lanes(self.batch.every), self.batch.decoded.shelf.sites[number]
+        self._beyond(site, lanes, filled)
         keep = filled[lanes] > 0
         if keep.any():
             reading = source if keep.all() else source.moved(0, keep)
-            self.batch.access.load(number, reading, offset, None, tuple(rows))
+            needed = np.minimum(filled[lanes[keep]].astype(np.int64), site.size)
+            self.batch.access.load(number, reading, offset, None, tuple(rows), needed)
         size = int(self.batch.decoded.shelf.sites[number].code[1])
         for k, row in enumerate(rows):
             left = np.clip(filled.astype(np.int64) - k * size, 0, size)
@@ -83,6 +88,16 @@ class Copies:
                 left >= size, ~row.dtype.type(0), (np.uint64(1) << (8 * left).astype("u8")) - np.uint64(1)
             )
             row &= whole.astype(row.dtype)
+
+    def _beyond(self, site: Site, lanes: Any, filled: Any) -> None:
+        """A finding where the source is said to be larger than the copy, which is undefined."""
+        bad = filled[lanes] > site.size
+        if bad.any() and self.batch.sanitize:
+            first = int(lanes[np.flatnonzero(bad)[0]])
+            message = f"src-size is {filled[first]}: more than the {site.size} bytes of the copy"
+            hint = "Pass the number of bytes to read, at most the size of the copy."
+            place = (self.batch.geometry, first)
+            self.batch.plan.findings.add("async-copy", site.instruction, message, hint, place)
 
     def commit(self, mask: Any) -> None:
         """What each lane has issued becomes its next group."""
@@ -119,31 +134,35 @@ class Copies:
         if self.batch.sanitize:
             self.batch.watch.stored(copy.site, copy.probe, copy.offset, copy.values)
 
-    def check(self, site: Site, probe: Probe, offset: int) -> None:
-        """A finding if a load touches what is still in flight."""
+    def check(
+        self, site: Site, probe: Probe, offset: int, verb: str, values: tuple[Any, ...] | None = None
+    ) -> None:
+        """A finding if an access touches what is still in flight; a store of what lands there anyway may."""
         for copy in self.flying:
             if probe.low + offset >= copy.probe.high + copy.offset + copy.site.size:
                 continue
             if probe.high + offset + site.size <= copy.probe.low + copy.offset:
                 continue
             grain = min(int(site.code[1]), int(copy.site.code[1]))
-            pending = copy.probe.index(grain) + copy.offset // grain
-            cells = [pending + k for k in range(copy.site.size // grain)]
-            mine = probe.index(grain) + offset // grain
-            bad = np.zeros(mine.shape, np.bool_)
-            for k in range(site.size // grain):
-                bad |= np.isin(mine + k, np.concatenate(cells))
+            pending = cells(copy.site, copy.probe, copy.offset, grain).ravel()
+            mine = cells(site, probe, offset, grain)
+            bad = np.isin(mine, pending)
+            if bad.any() and values is not None:
+                lands = contents(copy.site, copy.probe, copy.values, grain).ravel()
+                order = np.argsort(pending, kind="stable")
+                at = order[np.searchsorted(pending[order], mine).clip(max=order.size - 1)]
+                bad &= lands[at] != contents(site, probe, values, grain)
             if bad.any():
-                self._tell(site, probe, offset, bad, copy)
+                self._tell(site, probe, offset, bad.any(axis=1), copy, verb)
                 return
 
-    def _tell(self, site: Site, probe: Probe, offset: int, bad: Any, copy: Copy) -> None:
+    def _tell(self, site: Site, probe: Probe, offset: int, bad: Any, copy: Copy, verb: str) -> None:
         first = int(np.flatnonzero(bad)[0])
         self.batch.plan.findings.add(
             "async-copy",
             site.instruction,
-            f"reads what a copy still in flight will write (PTX line {copy.site.instruction.line})",
-            "Wait for the group with cp.async.wait_group, then cross a barrier, before reading.",
+            f"{verb} what a copy still in flight will write (PTX line {copy.site.instruction.line})",
+            "Wait for the group with cp.async.wait_group, then cross a barrier, before touching it.",
             (self.batch.geometry, int(probe.lanes(self.batch.every)[first])),
             int(probe.address[first]) + offset,
         )

@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 
 Index = NDArray[np.int64]
 
+WORD = 4
+"""Bytes of a word of a shared-memory bank."""
+
 
 @dataclass
 class SiteCount:
@@ -125,8 +128,8 @@ def wavefronts(addresses: Index, warps: Index, size: int) -> tuple[int, int]:
     among the active.
     """
     number = warps - warps[0]
-    first = addresses >> 2
-    words = max(1, size // 4)
+    first = addresses // WORD
+    words = max(1, size // WORD)
     part = _parts(addresses, number, words)
     word = (first[:, None] + np.arange(words)).ravel()
     key = distinct((np.repeat(part, words) << 40) + word)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CodeType
 
+from ekc.emulator import modifiers
 from ekc.emulator.cfg import Block, blocks
 from ekc.emulator.op_arith import ARITHMETIC
 from ekc.emulator.op_bits import BITS
@@ -93,6 +94,7 @@ def _check_known(module: Module, text: KernelText) -> None:
             raise EkcError(
                 f"PTX line {one.line}: unknown instruction {one.opcode!r} (PTX {module.version}): {one.text}"
             )
+        modifiers.check(module, one)
 
 
 def _write(shelf: Shelf, block: Block, masked: bool) -> Writer:

@@ -11,7 +11,7 @@ from ekc.emulator import approximations, bits, compare, halves
 from ekc.emulator.convert import cvt
 from ekc.emulator.fma import fma32
 from ekc.emulator.memory import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_SIZE
-from ekc.emulator.rounding import flush, saturate
+from ekc.emulator.rounding import flush, narrow_bf16, saturate
 
 _NUMPY = (
     np.add, np.subtract, np.multiply, np.divide, np.negative, np.absolute, np.bitwise_and, np.bitwise_or,
@@ -104,6 +104,23 @@ def _unary_pair(root: str, a: Any) -> Any:
     return halves.pack_halves(_unary_half(root, low), _unary_half(root, high))
 
 
+def _unary_brain(root: str, a: Any) -> Any:
+    """Of bf16, where `ex2` always has `.ftz`."""
+    word = narrow_bf16(_UNARY16[root](halves.bf16_to_f32(a).astype(np.float64)))
+    subnormal = (word & np.uint16(0x7F80)) == 0
+    return np.where(subnormal, np.uint16(0), word) if root == "ex2" else word
+
+
+def _unary_brains(root: str, a: Any) -> Any:
+    low, high = _parts(a, np.uint16)
+    return halves.pack_words(_unary_brain(root, low), _unary_brain(root, high))
+
+
+def _saturate_pair(a: Any) -> Any:
+    low, high = _parts(a, np.float16)
+    return halves.pack_halves(saturate(low), saturate(high))
+
+
 def arithmetic() -> dict[str, Any]:
     """Functions and constants that are the same for every batch."""
     names: dict[str, Any] = {one.__name__: one for one in _NUMPY}
@@ -122,7 +139,10 @@ def arithmetic() -> dict[str, Any]:
         "fma_f16": halves.fma16, "fma_f16x2": halves.fma16x2,
         "fma_bf16": halves.fma_bf16, "fma_bf16x2": halves.fma_bf16x2,
         "unary_f64": lambda root, a: _UNARY64[root](a), "unary_f16": _unary_half, "unary_f16x2": _unary_pair,
-        "ONE": np.float32(1), "MINUS": np.float32(-1), "NEGZERO": np.float32(-0.0), "TRUE": np.bool_(True),
+        "unary_bf16": _unary_brain, "unary_bf16x2": _unary_brains,
+        "saturate_f16": saturate, "saturate_f16x2": _saturate_pair,
+        "ONE": np.float32(1), "MINUS": np.float32(-1), "ZERO": np.float32(0), "NEGZERO": np.float32(-0.0),
+        "TRUE": np.bool_(True),
         "ALL32": np.uint32(0xFFFFFFFF), "LOW": np.uint64(0x0FFFFFFF),
         "SHARED_WINDOW": np.uint64(SHARED_WINDOW), "LOCAL_WINDOW": np.uint64(LOCAL_WINDOW),
         "in_space": _in_space,

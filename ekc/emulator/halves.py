@@ -39,11 +39,10 @@ def mul16(a: Array, b: Array) -> Half:
         return canonical(np.multiply(a, b, dtype=np.float32).astype(np.float16))
 
 
-def fma16(a: Array, b: Array, c: Array, *, relu: bool = False) -> Half:
-    """`fma.rn{.relu}.f16`: a * b + c with one rounding; `.relu` makes a negative result 0 and keeps NaN."""
+def fma16(a: Array, b: Array, c: Array) -> Half:
+    """`fma.rn.f16`: a * b + c with one rounding."""
     with np.errstate(all="ignore"):
-        result = blockwise(_fused16, np.float16, a, b, c)
-    return _relu(result) if relu else result
+        return blockwise(_fused16, np.float16, a, b, c)
 
 
 def _fused16(a: Half, b: Half, c: Half) -> Array:
@@ -52,9 +51,11 @@ def _fused16(a: Half, b: Half, c: Half) -> Array:
     return canonical(total.astype(np.float16))
 
 
-def _relu(value: Half) -> Half:
-    """Negatives (and -0) become +0; NaN stays."""
-    return np.where(value <= 0, np.float16(0), value)
+def relu(value: Array) -> Array:
+    """`.relu` of 16-bit floats of either kind, one or two a register: what has a sign becomes +0. (The one
+    NaN that arithmetic makes has none.)"""
+    bits = value.view(np.uint16)
+    return np.where(bits >> np.uint16(15), np.uint16(0), bits).view(value.dtype)
 
 
 def pack_halves(low: Half, high: Half) -> Word:
@@ -121,12 +122,15 @@ def fma_bf16x2(a: Word, b: Word, c: Word) -> Word:
     return _both(fma_bf16, np.uint16, a, b, c)
 
 
-def tf32_round(value: Array) -> NDArray[np.float32]:
-    """`cvt.rna.tf32.f32`: 10 bits of significand, ties away from zero, the 13 low bits zero.
+def tf32_round(value: Array, mode: str = "rna") -> NDArray[np.float32]:
+    """`cvt{.rna,.rn,.rz}.tf32.f32`: 10 bits of significand, ties away from zero (rna) or to even (rn), or
+    towards zero; the 13 low bits zero.
 
     NaN becomes 0x7fffffff, the canonical NaN of a 32-bit register.
     """
     bits = np.ascontiguousarray(value, np.float32).view(np.uint32)
     finite = (bits & np.uint32(0x7F800000)) != np.uint32(0x7F800000)
-    rounded = np.where(finite, (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000), bits)
+    even = np.uint32(0xFFF) + ((bits >> np.uint32(13)) & np.uint32(1))
+    bump = even if mode == "rn" else np.uint32(0x1000 if mode == "rna" else 0)
+    rounded = np.where(finite, (bits + bump) & np.uint32(0xFFFFE000), bits)
     return canonical(rounded.view(np.float32))

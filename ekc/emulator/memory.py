@@ -46,12 +46,12 @@ class Space:
             return self.allocations[at]
         return None
 
-    def allowed(self, low: Index, size: int) -> NDArray[np.bool_]:
-        """Which addresses are whole inside one allocation."""
+    def allowed(self, low: Index, size: int | Index, writable: bool = False) -> NDArray[np.bool_]:
+        """Which addresses are whole inside one allocation (one that may be written)."""
         if not self.allocations:
             return np.zeros(low.shape, np.bool_)
         at = np.searchsorted(np.array(self.starts, np.int64), low, side="right") - 1
-        ends = np.array([one.end for one in self.allocations], np.int64)
+        ends = np.array([one.end * (one.writable or not writable) for one in self.allocations], np.int64)
         return np.asarray((at >= 0) & (low + size <= ends[np.maximum(at, 0)]))
 
     def nearest(self, address: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ekc.emulator.program import Instruction
+from ekc.emulator.program import TYPE_BYTES, Instruction
 from ekc.emulator.shelf import dtype_of, immediate
 from ekc.emulator.writer import Writer
 
@@ -22,6 +22,17 @@ def _float_flags(one: Instruction) -> tuple[str, bool, bool]:
     return mode, "ftz" in one.parts, "sat" in one.parts
 
 
+def _way(one: Instruction) -> str:
+    """The end of the name of the function that does it: approximate, or with a rounding."""
+    return next((p for p in ("approx", "full") if p in one.parts), "ieee")
+
+
+def _options(one: Instruction) -> str:
+    """Further arguments of that function."""
+    mode, ftz, _ = _float_flags(one)
+    return f"mode={mode!r}, ftz={ftz}" if _way(one) == "ieee" else f"ftz={ftz}"
+
+
 def add_sub_mul(w: Writer, one: Instruction) -> None:
     """`add`, `sub`, `mul` of every type."""
     kind, root = _kind(one), one.parts[0]
@@ -35,7 +46,8 @@ def add_sub_mul(w: Writer, one: Instruction) -> None:
     elif kind == "f64":
         w.put(dst, kind, _PLAIN[root], *args)
     else:
-        w.put_value(dst, kind, f"{root}_{kind}({', '.join(args)})")
+        text = f"{root}_{kind}({', '.join(args)})"
+        w.put_value(dst, kind, f"saturate_{kind}({text})" if "sat" in one.parts else text)
 
 
 def _single(w: Writer, one: Instruction, root: str, args: list[str]) -> None:
@@ -45,7 +57,9 @@ def _single(w: Writer, one: Instruction, root: str, args: list[str]) -> None:
         w.put(dst, "f32", _PLAIN[root], *args)
         return
     a, b = args
-    triple = {"add": (a, "ONE", b), "sub": (b, "MINUS", a), "mul": (a, b, "NEGZERO")}[root]
+    # Added to a product, the zero that leaves its sign as it is.
+    zero = "ZERO" if mode == "rm" else "NEGZERO"
+    triple = {"add": (a, "ONE", b), "sub": (b, "MINUS", a), "mul": (a, b, zero)}[root]
     text = f"fma32({', '.join(triple)}, mode={mode!r}, ftz={ftz})"
     w.put_value(dst, "f32", f"saturate({text})" if sat else text)
 
@@ -63,8 +77,6 @@ def _integer(w: Writer, one: Instruction, kind: str) -> None:
         sign = "" if root == "add" else "-"
         wide = f"{w.src(a, kind)}.astype('i8') + {sign}{w.src(b, kind)}.astype('i8')"
         w.put_value(dst, kind, f"clip({wide}, -2147483648, 2147483647).astype('i4')")
-    elif "cc" in parts or root.endswith("c"):
-        raise w.fail("carry flags are not emulated")
     else:
         w.put(dst, kind, _PLAIN[root], w.src(a, kind), w.src(b, kind))
 
@@ -102,8 +114,9 @@ def fma(w: Writer, one: Instruction) -> None:
     elif kind == "f64":
         w.put_value(dst, kind, f"fma64({', '.join(args)})")
     else:
-        relu = ", relu=True" if "relu" in one.parts else ""
-        w.put_value(dst, kind, f"fma_{kind}({', '.join(args)}{relu})")
+        text = f"fma_{kind}({', '.join(args)})"
+        after = f"saturate_{kind}" if sat else "halves.relu" if "relu" in one.parts else ""
+        w.put_value(dst, kind, f"{after}({text})")
 
 
 def _fast_fma(w: Writer, one: Instruction, args: list[str]) -> None:
@@ -123,23 +136,23 @@ def divide(w: Writer, one: Instruction) -> None:
     if kind == "f64":
         w.put_value(dst, kind, f"divide({args})")
     elif kind == "f32":
-        how = next((p for p in ("approx", "full") if p in one.parts), "rn")
-        w.put_value(dst, kind, f"approximations.div_{how}({args}, ftz={'ftz' in one.parts})")
+        w.put_value(dst, kind, f"approximations.div_{_way(one)}({args}, {_options(one)})")
     else:
         w.put_value(dst, kind, f"bits.{root}({args})")
 
 
 def extreme(w: Writer, one: Instruction) -> None:
     """`min` and `max`: a NaN loses, unless `.NaN`."""
-    kind, root = _kind(one), one.parts[0]
+    # NVRTC writes both max.relu.s32 and max.s32.relu.
+    kind, root = next(p for p in reversed(one.parts) if p in TYPE_BYTES), one.parts[0]
     dst, *sources = one.operands
     args = [w.src(s, kind) for s in sources]
     if kind[0] in "us":
-        w.put_value(dst, kind, f"{root}imum({', '.join(args)})")
-    elif kind in ("f32", "f64") and not {"NaN", "ftz", "abs", "xorsign"} & set(one.parts) and len(args) == 2:
+        text = f"{root}imum({', '.join(args)})"
+        zero = w.shelf.constant(immediate(0, kind))
+        w.put_value(dst, kind, f"maximum({text}, {zero})" if "relu" in one.parts else text)
+    elif kind in ("f32", "f64") and not {"NaN", "ftz"} & set(one.parts) and len(args) == 2:
         w.put_value(dst, kind, f"ordered({root!r}, {', '.join(args)})")
-    elif "xorsign" in one.parts or "abs" in one.parts:
-        raise w.fail("min and max of magnitudes are not emulated")
     else:
         flags = f"nan={'NaN' in one.parts}, ftz={'ftz' in one.parts}"
         text = f"extreme_{kind}({root!r}, {args[0]}, {args[1]}, {flags})"
@@ -159,20 +172,20 @@ def sign(w: Writer, one: Instruction) -> None:
     top = {"f64": 1 << 63, "f32": 1 << 31, "f16x2": 0x80008000, "bf16x2": 0x80008000}.get(kind, 0x8000)
     raw, ones = f"b{8 * size}", (1 << 8 * size) - 1
     mask = w.shelf.constant(immediate(top if root == "neg" else ones ^ top, raw))
-    w.put(dst, raw, "bitwise_xor" if root == "neg" else "bitwise_and", w.src(a, raw), mask)
+    function = "bitwise_xor" if root == "neg" else "bitwise_and"
+    if "ftz" in one.parts:
+        w.put_value(dst, "f32", f"flush({function}({w.src(a, raw)}, {mask}).view('f4'))")
+    else:
+        w.put(dst, raw, function, w.src(a, raw), mask)
 
 
 def approximate(w: Writer, one: Instruction) -> None:
     """`ex2`, `lg2`, `rcp`, `sqrt`, `rsqrt`, `sin`, `cos`, `tanh`."""
     kind, root = _kind(one), one.parts[0]
     dst, a = one.operands
-    ftz = "ftz" in one.parts
     if kind == "f32":
-        how = "approx" if "approx" in one.parts else "rn"
-        flag = f", ftz={ftz}" if root != "tanh" else ""
-        if how == "rn" and root not in ("rcp", "sqrt"):
-            raise w.fail("this rounding is not emulated")
-        w.put_value(dst, kind, f"approximations.{root}_{how}({w.src(a, kind)}{flag})")
+        options = f", {_options(one)}" if root != "tanh" else ""
+        w.put_value(dst, kind, f"approximations.{root}_{_way(one)}({w.src(a, kind)}{options})")
     else:
         w.put_value(dst, kind, f"unary_{kind}({root!r}, {w.src(a, kind)})")
 

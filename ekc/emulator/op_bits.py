@@ -110,7 +110,7 @@ def by_bits(w: Writer, one: Instruction) -> None:
         args = [w.src(sources[0], kind), f"shiftamt={'shiftamt' in one.parts}"]
     else:
         args = [w.src(s, kind) for s in sources]
-    result = "u32" if root in ("popc", "clz", "bfind") else kind
+    result = "u32" if root in ("popc", "clz", "bfind", "prmt") else kind
     w.put_value(dst, result, f"bits.{root}({', '.join(args)})")
 
 
@@ -193,7 +193,8 @@ def select_by_sign(w: Writer, one: Instruction) -> None:
     """`slct`: a where c is not negative, otherwise b."""
     kind, test = one.parts[-2], one.parts[-1]
     dst, a, b, c = one.operands
-    w.put_value(dst, kind, f"where({w.src(c, test)} >= 0, {w.src(a, kind)}, {w.src(b, kind)})")
+    asked = f"flush({w.src(c, test)})" if "ftz" in one.parts else w.src(c, test)
+    w.put_value(dst, kind, f"where({asked} >= 0, {w.src(a, kind)}, {w.src(b, kind)})")
 
 
 def convert(w: Writer, one: Instruction) -> None:
@@ -204,10 +205,8 @@ def convert(w: Writer, one: Instruction) -> None:
         (f for f in flags if f in ("rn", "rz", "rm", "rp", "rni", "rzi", "rmi", "rpi", "rna")), None
     )
     options = f"sat={'sat' in flags}, ftz={'ftz' in flags}"
-    if "pack" in flags or "relu" in flags or "satfinite" in flags:
-        raise w.fail("this conversion is not emulated")
     if target == "tf32":
-        w.put_value(dst, "b32", f"halves.tf32_round({w.src(sources[0], 'f32')}).view('u4')")
+        w.put_value(dst, "b32", f"halves.tf32_round({w.src(sources[0], 'f32')}, {rounding!r}).view('u4')")
     elif target in ("f16x2", "bf16x2"):
         half = target[:-2]
         pack = "pack_halves" if half == "f16" else "pack_words"

@@ -104,10 +104,11 @@ def atomic(w: Writer, one: Instruction) -> None:
         (p for p in one.parts if p in ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")),
         None,
     )
-    if what is None or any(p in ("v2", "v4", "v8") for p in one.parts):
+    if what is None:
         raise w.fail("this atomic is not emulated")
     dst = one.operands[0] if root == "atom" else None
-    address, *sources = one.operands[1:] if dst is not None else one.operands
+    operands = one.operands[:-1] if "L2::cache_hint" in one.parts else one.operands
+    address, *sources = operands[1:] if dst is not None else operands
     site = w.shelf.site(one, "atom", f"u{TYPE_BYTES[kind]}", 1, True)
     values = ", ".join(w.src(s, kind) for s in sources)
     target = "None" if dst is None else (w.target(dst, kind) or "None")
@@ -117,8 +118,6 @@ def atomic(w: Writer, one: Instruction) -> None:
 
 def async_copy(w: Writer, one: Instruction) -> None:
     """`cp.async` with its commit and wait."""
-    if "bulk" in one.parts or "mbarrier" in one.parts:
-        raise w.fail("bulk copies and mbarriers are not emulated")
     if "commit_group" in one.parts:
         w.line(f"copies.commit({w.mask})")
     elif "wait_all" in one.parts or "wait_group" in one.parts:
@@ -130,7 +129,7 @@ def async_copy(w: Writer, one: Instruction) -> None:
 
 
 def _issue_copy(w: Writer, one: Instruction) -> None:
-    dst, src, size, *more = one.operands
+    dst, src, size, *more = one.operands[:-1] if "L2::cache_hint" in one.parts else one.operands
     if not isinstance(size, Immediate):
         raise w.fail("the size of a copy must be a number")
     count = int(size.value)
@@ -158,7 +157,7 @@ def matrices(w: Writer, one: Instruction) -> None:
         raise w.fail("only ldmatrix m8n8 b16 is emulated")
     targets = [w.target(item, "b32") or "None" for item in items(one.operands[0])]
     site = w.shelf.site(one, "load", "u8", 2)
-    probe, offset = w.probe(one.operands[1], _space_name(space_of(w, one) or "shared"))
+    probe, offset = w.shared_probe(one.operands[1], generic=not space_of(w, one))
     text = f"{site}, {probe}, {offset}, {w.mask}, ({', '.join(targets)},), {'trans' in one.parts}"
     assert len(targets) == count
     w.line(f"ldmatrix({text})")

@@ -67,19 +67,20 @@ def tensor(w: Writer, one: Instruction) -> None:
     kinds = [
         p for p in one.parts if p in ("f16", "bf16", "tf32", "f32", "s32", "s8", "u8", "f64", "s4", "u4")
     ]
-    if len(kinds) != 4 or "sp" in one.parts:
+    if len(kinds) != 4 or ".row.col." not in one.opcode:
         raise w.fail("this mma is not emulated")
     sat = "satfinite" in one.parts
     rows = [f"({', '.join(w.src(x, 'b32') for x in group)},)" for group in (a, b, c)]
     name = w.temporary()
-    w.line(f"{name} = tensor({shape!r}, {kinds!r}, {', '.join(rows)}, {w.mask}, {sat})")
+    number = w.shelf.site(one, "other", "u4")
+    w.line(f"{name} = tensor({number}, {shape!r}, {kinds!r}, {', '.join(rows)}, {w.mask}, {sat})")
     for i, item in enumerate(dst):
         w.put_value(item, "b32", f"{name}[{i}]")
 
 
 def sync_warp(w: Writer, one: Instruction) -> None:
-    """`bar.warp.sync`: orders the memory accesses of a warp."""
-    w.line(f"warp_epoch({w.mask})")
+    """`bar.warp.sync`: orders the memory accesses of the lanes that meet."""
+    w.line(f"warp_epoch({w.src(one.operands[0], 'u32')}, {w.mask})")
 
 
 WARP: dict[str, Callable[[Writer, Instruction], None]] = {

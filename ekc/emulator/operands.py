@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import count
 
 from ekc.emulator.program import Address, Immediate, Operand, Pair, Register, Symbol, Vector
 from ekc.emulator.reader import Reader, number_of
@@ -20,6 +21,7 @@ class Names:
     def __init__(self) -> None:
         self.registers: dict[str, str] = {}
         self._scopes: list[dict[str, str]] = []
+        self._serial = count()
         self._read: list[dict[str, Operand]] = [{}]
         """By text, for the kernel and every open scope: kernels are long, and their operands few."""
 
@@ -45,11 +47,19 @@ class Names:
             self.registers.update(dict.fromkeys(names, kind))
             return
         for name in names:
-            own = self._scopes[-1][name] = f"{name}@{len(self.registers)}"
+            own = self._scopes[-1][name] = f"{name}@{next(self._serial)}"
             self.registers[own] = kind
 
+    def variable(self, name: str) -> str:
+        """The own name of a variable that is declared here."""
+        if not self._scopes:
+            return name
+        self._read[-1] = {}
+        own = self._scopes[-1][name] = f"{name}@{next(self._serial)}"
+        return own
+
     def resolve(self, name: str) -> str:
-        """The register that a name means here."""
+        """The register or variable that a name means here."""
         for scope in reversed(self._scopes):
             if name in scope:
                 return scope[name]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
+from ekc.emulator.labels import Labels
 from ekc.emulator.operands import Names
 from ekc.emulator.program import TYPE_BYTES, Instruction, KernelText, Module, Register, Variable
 from ekc.emulator.reader import Reader, number_of
@@ -37,7 +39,7 @@ class _Parser(Reader):
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self.kernel, self.names = KernelText(""), Names()
+        self.kernel, self.names, self.labels = KernelText(""), Names(), Labels()
         self.source_line: int | None = None
 
     # -- module ---------------------------------------------------------------------------------
@@ -97,7 +99,7 @@ class _Parser(Reader):
             depth += (word == "{") - (word == "}")
 
     def entry(self) -> KernelText:
-        self.names = Names()
+        self.names, self.labels = Names(), Labels()
         self.kernel = KernelText(self.take(), registers=self.names.registers)
         self.source_line = None
         if self.accept("("):
@@ -192,12 +194,15 @@ class _Parser(Reader):
                 if not self.names.nested:
                     return
                 self.names.close()
+                self.labels.close(self.kernel)
             elif word == "{":
                 self.names.open()
+                self.labels.open(self.kernel)
             elif word == ".reg":
                 self.registers()
             elif word in _SPACES:
-                self.kernel.variables.extend(self.variables(word[1:]))
+                found = self.variables(word[1:])
+                self.kernel.variables.extend(replace(v, name=self.names.variable(v.name)) for v in found)
             elif word == ".loc":
                 self.location()
             elif word == ".pragma":
@@ -215,8 +220,9 @@ class _Parser(Reader):
     def statement(self) -> None:
         """A label or an instruction."""
         if label := _LABEL.match(self.source, self.at):
+            own = self.labels.declare(label[1], self.line())
             self.go(label.end())
-            self.label(label[1])
+            self.label(own)
             return
         line, match = self.line(), _STATEMENT.match(self.source, self.at)
         if match is None:

@@ -13,6 +13,7 @@ from ekc.emulator.decode import Decoded
 from ekc.emulator.geometry import Geometry, Shape
 from ekc.emulator.memory import GLOBAL_BASE, Allocation, Space
 from ekc.emulator.program import TYPE_BYTES, Variable
+from ekc.emulator.read_only_cache import ReadOnlyCache
 from ekc.emulator.sanitize import Findings
 from ekc.emulator.shelf import dtype_of
 from ekc.errors import InvalidInput
@@ -22,6 +23,8 @@ _GAP = 1 << 20
 _RED_ZONE = 128
 _GRID_LIMIT, _BLOCK_LIMIT = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
 _THREADS, _SHARED = 1024, 227 * 1024
+_WIDE = frozenset(("gl", "gpu", "cluster", "sys"))
+"""Scopes of fences that reach beyond a block."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,10 @@ class Plan:
         self._lay_shared(dynamic_shared)
         self._lay_local()
         self._lay_global(args)
-        self.conflicts = self._conflicts() if sanitize else None
+        self.conflicts: BlockConflicts | None = None
+        self.cache: ReadOnlyCache | None = None
+        if sanitize:
+            self.conflicts, self.cache = self._shadows()
 
     # -- memory layout --------------------------------------------------------------------------
     def _lay_shared(self, dynamic: int) -> None:
@@ -117,15 +123,17 @@ class Plan:
         for one in self.decoded.module.variables:
             if one.space in ("global", "const"):
                 self.symbols[one.name] = GLOBAL_BASE + at
+                start = GLOBAL_BASE + at
                 places.append(
-                    Allocation(f"variable {one.name}", GLOBAL_BASE + at, GLOBAL_BASE + at + one.size)
+                    Allocation(f"variable {one.name}", start, start + one.size, one.space == "global")
                 )
                 contents.append((at, _initial(one)))
                 at = _after(at, one.size)
         for one in parameters:
             self.symbols[one.name] = GLOBAL_BASE + at
             raw = np.frombuffer(self.values[one.name], np.uint8)
-            places.append(Allocation(f"parameter {one.name}", GLOBAL_BASE + at, GLOBAL_BASE + at + raw.size))
+            start = GLOBAL_BASE + at
+            places.append(Allocation(f"parameter {one.name}", start, start + raw.size, writable=False))
             contents.append((at, raw))
             at = _after(at, raw.size)
         self.memory = Space("global", at, places)
@@ -133,12 +141,14 @@ class Plan:
             raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
             self.memory.bytes[start : start + raw.size] = raw
 
-    def _conflicts(self) -> BlockConflicts:
-        sites = self.decoded.shelf.sites
-        grain = min((int(s.code[1]) for s in sites), default=4)
-        code = self.decoded.text.code
-        fenced = any(one.parts[0] in ("membar", "fence") for one in code)
-        return BlockConflicts(self.findings, self.memory.bytes.size, min(grain, 4), fenced)
+    def _shadows(self) -> tuple[BlockConflicts, ReadOnlyCache | None]:
+        """What is noted of every place of global memory; for the read-only cache if any load goes there."""
+        code, size = self.decoded.text.code, self.memory.bytes.size
+        grain = min((int(s.code[1]) for s in self.decoded.shelf.sites), default=4)
+        fenced = any(one.parts[0] in ("membar", "fence") and not _WIDE.isdisjoint(one.parts) for one in code)
+        cached = any("nc" in one.parts for one in code)
+        conflicts = BlockConflicts(self.findings, size, min(grain, 4), fenced)
+        return conflicts, ReadOnlyCache(self.findings, size, min(grain, 4)) if cached else None
 
     # -- what batches ask -------------------------------------------------------------------------
     def spaces(self, geometry: Geometry) -> dict[str, Space]:

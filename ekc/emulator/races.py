@@ -6,15 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ekc.emulator.geometry import Geometry
+from ekc.emulator.cells import cells, contents
+from ekc.emulator.geometry import WARP, Geometry
+from ekc.emulator.meetings import Moment
 from ekc.emulator.memory import Index, Probe
+from ekc.emulator.rivals import CHANGES, Rivals
 from ekc.emulator.sanitize import Findings
 from ekc.emulator.shelf import Site
 
 _SHOWN = 64
-"""Conflicting places that are looked at one by one."""
+"""Places of races that are told one by one."""
 
 
 @dataclass(slots=True)
@@ -25,10 +27,10 @@ class Entry:
     probe: Probe
     offset: int
     kind: str
-    """read, write or atomic."""
+    """read, write, atomic, or look: a read that goes with atomics."""
     values: tuple[Any, ...]
-    epoch: NDArray[np.int32]
-    """How many times each warp has met (`__syncwarp`); orders accesses of one warp."""
+    moment: Moment
+    """Orders accesses of one warp."""
 
     @property
     def low(self) -> int:
@@ -47,7 +49,7 @@ class Entry:
     def kept(self, keep: Any) -> Entry:
         """The entry for some of its lanes."""
         values = tuple(v if np.ndim(v) == 0 else v[keep] for v in self.values)
-        return Entry(self.site, self.probe.moved(0, keep), self.offset, self.kind, values, self.epoch)
+        return Entry(self.site, self.probe.moved(0, keep), self.offset, self.kind, values, self.moment)
 
 
 class Races:
@@ -60,26 +62,25 @@ class Races:
         self.warp = warp
         self.owner = np.full(size, -1, np.int32)
         self.log: list[Entry] = []
-        self.epoch = np.zeros(int(warp[-1]) + 1, np.int32)
+        self.moment = Moment(np.zeros(int(warp[-1]) + 1, np.int32))
 
     def note(self, site: Site, probe: Probe, offset: int, kind: str, values: tuple[Any, ...] = ()) -> None:
-        """Log an access; volatile ones count as atomic."""
-        kind = "atomic" if site.volatile else kind
+        """Log an access; volatile ones go with atomics."""
+        if site.volatile:
+            kind = "look" if kind == "read" else "atomic"
         copies = tuple(np.array(v) for v in values) if kind == "write" else ()
-        self.log.append(Entry(site, probe, offset, kind, copies, self.epoch))
+        self.log.append(Entry(site, probe, offset, kind, copies, self.moment))
 
-    def meet(self, mask: Any) -> None:
-        """The warps of these lanes met."""
-        later = self.epoch.copy()
-        later[np.unique(self.warp if mask is None else self.warp[mask])] += 1
-        self.epoch = later
+    def meet(self, lanes: Any, members: Any, living: Any) -> None:
+        """These lanes met, each those that its mask names of the living of its warp."""
+        self.moment = self.moment.met(self.warp[lanes], members[lanes], living)
 
     def close(self, lanes: Any = None) -> None:
         """A barrier: look at the interval (of some lanes) and forget it."""
         entries, self.log = self.log, []
         if lanes is not None:
             entries = self._split(entries, lanes)
-        if any(e.kind != "read" for e in entries):
+        if any(e.kind in CHANGES for e in entries):
             self._look(entries)
 
     def _split(self, entries: list[Entry], lanes: Any) -> list[Entry]:
@@ -99,50 +100,64 @@ class Races:
     def _look(self, entries: list[Entry]) -> None:
         for kind in ("write", "atomic"):
             writers = [e for e in entries if e.kind == kind]
-            others = [e for e in entries if kind == "write" or e.kind != "atomic"]
+            others = [e for e in entries if e.kind == "read" or (kind == "write" and e.kind != kind)]
             touched = [e for e in others if any(e.meets(w) for w in writers)]
             if kind == "atomic" and not touched:
                 continue
-            grain = min((int(e.site.code[1]) for e in [*writers, *touched]), default=4)
+            touched += writers
+            grain = min((int(e.site.code[1]) for e in touched), default=4)
             self._own(writers, grain, True)
             bad = [self._conflicts(e, grain) for e in touched]
             self._own(writers, grain, False)
             if any(b.size for b in bad):
-                places = np.unique(np.concatenate(bad))[:_SHOWN]
-                self._explain([*writers, *(e for e in touched if e.kind != kind)], places, grain)
-
-    def _cells(self, entry: Entry, grain: int) -> list[Index]:
-        first = entry.probe.index(grain) + entry.offset // grain
-        return [first + k for k in range(entry.site.size // grain)]
+                self._tell_of(touched, np.unique(np.concatenate(bad)), kind, grain)
 
     def _own(self, writers: list[Entry], grain: int, mark: bool) -> None:
         for entry in writers:
-            lanes = entry.probe.lanes(self.every)
-            for cells in self._cells(entry, grain):
-                self.owner[cells] = lanes if mark else -1
+            lanes = entry.probe.lanes(self.every)[:, None]
+            self.owner[cells(entry.site, entry.probe, entry.offset, grain)] = lanes if mark else -1
 
     def _conflicts(self, entry: Entry, grain: int) -> Index:
         """Cells that another lane wrote last."""
-        lanes, found = entry.probe.lanes(self.every), []
-        for cells in self._cells(entry, grain):
-            owner = self.owner.take(cells)
-            found.append(cells[(owner != lanes) & (owner >= 0)])
-        return np.concatenate(found)
+        mine, lanes = cells(entry.site, entry.probe, entry.offset, grain), entry.probe.lanes(self.every)
+        owner = self.owner.take(mine)
+        return np.asarray(mine[(owner != lanes[:, None]) & (owner >= 0)])
 
-    def _explain(self, entries: list[Entry], places: Index, grain: int) -> None:
-        """The accesses to each conflicting place, pair by pair."""
-        seen: dict[int, list[tuple[Entry, int, Any]]] = {int(p): [] for p in places}
+    def _tell_of(self, entries: list[Entry], places: Index, kind: str, grain: int) -> None:
+        """Of the places that several lanes touched, some of those where their order can be seen."""
+        rivals = Rivals()
         for entry in entries:
-            lanes = entry.probe.lanes(self.every)
-            for k, cells in enumerate(self._cells(entry, grain)):
-                for at in np.flatnonzero(np.isin(cells, places)):
-                    seen[int(cells[at])].append((entry, int(lanes[at]), _value(entry, k, int(at), grain)))
-        for accesses in seen.values():
-            self._pairs(accesses)
+            mine, lanes = cells(entry.site, entry.probe, entry.offset, grain), entry.probe.lanes(self.every)
+            at, column = np.nonzero(np.isin(mine, places))
+            lane = lanes[at]
+            warp = self.warp[lane]
+            values = None
+            if entry.kind == "write":
+                values = contents(entry.site, entry.probe, entry.values, grain)[at, column]
+            rivals.add(mine[at, column], lane, warp, entry.moment.epoch[warp], entry.kind, values)
+        seen = rivals.seen(kind)
+        # All of them are told, but those that a meeting of a part of a warp orders.
+        for start in range(0, seen.size, _SHOWN):
+            if self._explain(entries, seen[start : start + _SHOWN], grain):
+                return
 
-    def _pairs(self, accesses: list[tuple[Entry, int, Any]]) -> None:
-        changes = [a for a in accesses if a[0].kind != "read"]
-        for writer, lane, value in changes[:_SHOWN]:
+    def _explain(self, entries: list[Entry], places: Index, grain: int) -> bool:
+        """The accesses to each place, pair by pair, those that change it first; whether any were told."""
+        found: dict[int, list[tuple[Entry, int, Any]]] = {int(p): [] for p in places}
+        for entry in sorted(entries, key=lambda one: one.kind not in CHANGES):
+            mine, lanes = cells(entry.site, entry.probe, entry.offset, grain), entry.probe.lanes(self.every)
+            values = None
+            if entry.kind == "write":
+                values = contents(entry.site, entry.probe, entry.values, grain)
+            for at, k in zip(*np.nonzero(np.isin(mine, places)), strict=True):
+                value = None if values is None else int(values[at, k])
+                found[int(mine[at, k])].append((entry, int(lanes[at]), value))
+        told = [self._pairs(accesses) for accesses in found.values()]
+        return any(told)
+
+    def _pairs(self, accesses: list[tuple[Entry, int, Any]]) -> bool:
+        changes = [a for a in accesses if a[0].kind in CHANGES]
+        for writer, lane, value in changes:
             for other, second, found in accesses:
                 if (
                     second != lane
@@ -150,15 +165,18 @@ class Races:
                     and _matters(writer, value, other, found)
                 ):
                     self._tell(writer, lane, other, second)
-                    return
+                    return True
+        return False
 
     def _unordered(self, a: Entry, lane: int, b: Entry, other: int) -> bool:
-        same_warp = self.warp[lane] == self.warp[other]
-        return not (same_warp and a.epoch[self.warp[lane]] != b.epoch[self.warp[lane]])
+        warp, thread = self.warp[lane], self.geometry.threads
+        if warp != self.warp[other]:
+            return True
+        return not a.moment.ordered(b.moment, warp, lane % thread % WARP, other % thread % WARP)
 
     def _tell(self, writer: Entry, lane: int, other: Entry, second: int) -> None:
         thread = self.geometry.threads
-        what = "also writes" if other.kind != "read" else "reads"
+        what = "also writes" if other.kind in CHANGES else "reads"
         message = (
             f"thread {lane % thread} writes shared memory that thread {second % thread} {what} "
             f"(PTX line {other.site.instruction.line}: {other.site.instruction.text}) with no barrier between"
@@ -172,19 +190,8 @@ class Races:
         self.findings.add("race", writer.site.instruction, message, hint, place, at)
 
 
-def _value(entry: Entry, cell: int, at: int, grain: int) -> Any:
-    if entry.kind != "write":
-        return None
-    size = int(entry.site.code[1])
-    value = entry.values[cell * grain // size]
-    value = value if np.ndim(value) == 0 else value[at]
-    raw = np.asarray(value).astype(value.dtype).tobytes()
-    start = cell * grain % size
-    return raw[start : start + grain]
-
-
 def _matters(a: Entry, value: Any, b: Entry, other: Any) -> bool:
     """Whether the order of the two can be seen."""
-    if a.kind == "atomic" and b.kind == "atomic":
+    if a.kind == "atomic" and b.kind in ("atomic", "look"):
         return False
     return not (a.kind == "write" and b.kind == "write" and value == other)

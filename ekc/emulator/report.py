@@ -12,7 +12,7 @@ class Finding:
     """One thing the sanitizer saw; the first thread that showed it stands for all."""
 
     kind: str
-    """Such as "out-of-bounds", "misaligned", "uninitialised", "race", "block-conflict", "barrier"."""
+    """Such as "out-of-bounds", "misaligned", "uninitialised", "race", "block-conflict", "read-only"."""
     message: str
     kernel: str
     instruction: str

@@ -64,10 +64,10 @@ class Bounds:
         self.geometry = geometry
         self.every = every
 
-    def repair(self, site: Site, probe: Probe, offset: int, report: bool) -> Probe:
-        """The lanes whose access is fine, with the offset added."""
+    def repair(self, site: Site, probe: Probe, offset: int, report: bool, needed: Any = None) -> Probe:
+        """The lanes whose access is fine, with the offset added; `needed` bytes must be there, if given."""
         address = probe.address + offset
-        inside = probe.space.allowed(address, site.needed(probe.space.kind))
+        inside = probe.space.allowed(address, site.needed(probe.space.kind) if needed is None else needed)
         aligned = (address & (site.size - 1)) == 0
         if report:
             self._tell(site, probe, address, ~inside, "out-of-bounds")

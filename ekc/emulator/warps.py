@@ -93,8 +93,24 @@ class Warps:
         every = same == member
         return (same, every) if mode == "any" else (np.where(every, member, np.uint32(0)), every)
 
-    def tensor(self, shape: str, kinds: list[str], a: Any, b: Any, c: Any, mask: Any, sat: bool) -> list[Any]:
+    def _whole(self, number: int, mask: Any) -> None:
+        """A finding where only a part of a warp runs what is `.aligned`."""
+        if mask is None or not self.batch.sanitize:
+            return
+        taking = self.active(mask)
+        bad = mask & (taking.any(axis=1) & ~taking.all(axis=1))[self.batch.warp]
+        if bad.any():
+            lane = int(np.flatnonzero(bad)[0])
+            message = f"only {int(taking[self.batch.warp[lane]].sum())} lanes of a warp run it: undefined"
+            hint = "All 32 lanes of a warp must run it together: move it out of the condition."
+            one = self.batch.decoded.shelf.sites[number].instruction
+            self.batch.plan.findings.add("warp", one, message, hint, (self.batch.geometry, lane))
+
+    def tensor(
+        self, number: int, shape: str, kinds: list[str], a: Any, b: Any, c: Any, mask: Any, sat: bool
+    ) -> list[Any]:
         """`mma.sync`: one row of words for every register of d."""
+        self._whole(number, mask)
         if self.cell.size != self.origin.size:
             raise EkcError("mma in a block whose threads are no multiple of 32")
         d, at, bt, ct = kinds
@@ -109,6 +125,7 @@ class Warps:
         self, number: int, probe: Any, offset: int, mask: Any, targets: tuple[Any, ...], trans: bool
     ) -> None:
         """`ldmatrix`: rows of 16 bytes are loaded by the lanes that point at them, then dealt out."""
+        self._whole(number, mask)
         batch, count = self.batch, len(targets)
         rows = [np.zeros(batch.every.size, np.uint64) for _ in range(2)]
         keep = self.lane[probe.lanes(batch.every)] < 8 * count

@@ -200,6 +200,17 @@ class Writer:
             self.probes[key] = name
         return name, address.offset
 
+    def shared_probe(self, address: Operand, generic: bool) -> tuple[str, int]:
+        """The same for an address that must lie in shared memory, even where the opcode does not say so."""
+        if not generic:
+            return self.probe(address, "shared")
+        if not (isinstance(address, Address) and isinstance(address.base, Register)):
+            raise self.fail("a generic address in a register was expected")
+        name = self.temporary().replace("t", "q")
+        row = f"{self.row(address.base.name, 'u')} - SHARED_WINDOW"
+        self.line(f"{name} = probe('shared', {row}, {self.mask}, {self.one.line})")
+        return name, address.offset
+
     # -- float64 copies of float32 rows ---------------------------------------------------------
     def widened(self, operand: Operand) -> str:
         """A float64 copy of a float32 operand, kept while later instructions of the block use it."""

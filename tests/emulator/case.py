@@ -70,3 +70,14 @@ def catalogue(cases: list[Case]) -> Callable[..., None]:
         cases.append(Case(name, head + source, *rest, **more))
 
     return add
+
+
+def told(source: str, args: list[Any], threads: int, blocks: int = 1, arch: str = "sm_80") -> set[str]:
+    """The kinds of what the sanitizer says of a kernel `k`, given without its head."""
+    text = ptx('extern "C" __global__ ' + source, arch)
+    report = emulator.launch(text, "k", grid=(blocks,), block=(threads,), args=args)
+    return {finding.kind for finding in report.findings}
+
+
+def integers(*shape: int) -> np.ndarray:
+    return np.zeros(shape, np.int32)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import ekc.emulator as emulator
 from ekc.emulator.counters import wavefronts
 from ekc.ir import warp
+from tests.emulator.case import ptx
 
 LANES = np.arange(32)
 
@@ -46,3 +48,32 @@ def test_warps_count_apart() -> None:
     passes, beyond = wavefronts(address, warps, 16)
     assert passes == 4 + 2 + 1
     assert beyond == 0
+
+
+HALVES = """
+extern "C" __global__ void k(unsigned short* o)
+{
+    __shared__ unsigned short s[32 * 33 + 8];
+    const int t = threadIdx.x;
+    for (int i = t; i < 32 * 33 + 8; i += 32) s[i] = i;
+    __syncthreads();
+    unsigned r = 0;
+    READS
+    o[t] = r;
+}
+"""
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 1, 0)])
+def test_halves_count_by_where_they_stand_in_their_words(order: tuple[int, ...]) -> None:
+    """Rows of 33 halves: every other lane stands in the upper half of a word, and a step of one half makes
+    lanes share other words. What was counted first must not stand for the rest."""
+    reads = " ".join(f'r += s[t * 33 + {i}]; asm volatile("" ::: "memory");' for i in order)
+    report = emulator.launch(
+        ptx(HALVES.replace("READS", reads)), "k", grid=(1,), block=(32,), args=[np.zeros(32, np.uint16)]
+    )
+    loads = [one for one in report.counters.instructions.values() if one.kind == "load.shared"]
+    lane = np.arange(32)
+    expected = [wavefronts(66 * lane + 2 * i, 0 * lane, 2)[0] for i in order]
+    assert [one.wavefronts for one in loads] == expected
+    assert len(set(expected)) == 2
