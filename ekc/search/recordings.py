@@ -36,14 +36,11 @@ def table(
     """A Table out of text columns; decisions with one value are left out, figures that are no number failed.
 
     costs_ms: columns of milliseconds that trying a row took, added up. Raises `InvalidInput` for a column
-    that is missing, a setting that is no number, equal rows, a table without a figure, or one with nothing to
-    choose.
+    that is missing, a setting that is no number, equal rows, or a table without a figure.
     """
     for name in (*decisions, figure, *costs_ms):
         if name not in columns:
             raise InvalidInput(f"table: no column {name!r}; it has {', '.join(columns)}")
-    if not decisions or len(columns[decisions[0]]) < 2:
-        raise InvalidInput("table: there is nothing to choose; a search needs two rows or more that differ")
     settings = np.stack([_numbers(name, columns[name]) for name in decisions], axis=1)
     vary = [i for i in range(len(decisions)) if len(np.unique(settings[:, i])) > 1]
     figures = np.array([figure_of(text) for text in columns[figure]])

@@ -115,6 +115,8 @@ def from_t4(text: str, figure: str = "time") -> Table:
     names = list(dict.fromkeys(name for one in settings for name in one))
     columns = {name: _column([one.get(name) for one in settings]) for name in names}
     figures = [str(value) for value, _ in measured]
+    if len(results) < 2 or not names:
+        raise InvalidInput("T4: there is nothing to choose; a search needs two results or more that differ")
     return replace(table(columns | {_FIGURE: figures}, names, _FIGURE), unit=units[0])
 
 

@@ -1,6 +1,6 @@
 """Schedules as deep as the tuner makes them, for random operators: right results, whole round trips.
 
-`tests/ir` draws some 300 shallow schedules step by step; here are 250 of the spaces of some 20 operators,
+`tests/ir` draws some 300 shallow schedules step by step; here are 250 of the spaces of some 60 operators,
 each of 15 steps or more.
 """
 
@@ -26,7 +26,7 @@ from ekc.ir.schedule import Schedule
 from ekc.search.space import Space
 from tests.ir.test_schedules import assert_same
 
-DEPTH, CASES, EACH = 15, 250, 12
+DEPTH, CASES, EACH = 15, 250, 4
 """Steps, schedules, and schedules of one space: to draw from a new one costs more than to try a schedule."""
 SMALL = (2, 3, 4, 5, 7, 8, 9, 12, 13)
 WINDOW = (1, 2, 3)

@@ -177,8 +177,8 @@ def test_where_time_is_up_finalists_are_metered_for_an_objective_that_asks_for_i
     monkeypatch.setattr(SimulatedDevice, "meter", counted)
     result = tune(objective=objective, time_budget_s=1e-6)
     assert result.best.ok
-    of_finals = windows.count(FINAL_WINDOW_S) - 1
-    assert of_finals == (0 if objective == "latency" else 1), "beside that of the naive schedule"
+    of_finals = windows.count(FINAL_WINDOW_S) - 1  # Without the first look at the naive schedule.
+    assert of_finals == (0 if objective == "latency" else 2), "one turn of the one tried and the naive one"
 
 
 @pytest.mark.parametrize("objective", ["latency", "edp"])
