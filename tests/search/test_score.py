@@ -83,8 +83,9 @@ def test_what_failed_after_it_was_timed_makes_nothing_too_slow() -> None:
         assert task.standing.scores == pytest.approx([20e-4])
 
 
-def test_a_prediction_is_no_mark_where_something_was_metered() -> None:
-    predicted, metered = _kernel(10e-6), _kernel(10.2e-6, metered=True)
-    standing = Standing(Wish(8, "energy", 0.05, False, 0, None), [predicted, metered])
-    assert standing.best is metered
-    assert standing.scores == pytest.approx([10.2e-4])
+def test_what_is_to_be_beaten_may_be_believed() -> None:
+    """A run that meters few would otherwise try to beat a kernel of its first round until its finals."""
+    believed, metered = _kernel(10e-6), _kernel(10.2e-6, metered=True)
+    standing = Standing(Wish(8, "energy", 0.05, False, 0, None), [believed, metered])
+    assert standing.best is believed
+    assert standing.scores == pytest.approx([10e-4, 10.2e-4])
