@@ -139,6 +139,13 @@ def test_machine_code_for_another_gpu_is_refused(driver: ScriptedDriver) -> None
     assert not driver.opened
 
 
+def test_it_is_refused_also_where_the_same_text_ran_before(driver: ScriptedDriver) -> None:
+    arrays, out = on_gpu(driver, OP)
+    kernel_of(OP)(*arrays, out=out)
+    with pytest.raises(DeviceError, match=r"compiled for sm_90, .* is sm_80"):
+        ekc.compile(naive(OP), "sm_90")(*arrays, out=out)
+
+
 def library(monkeypatch: pytest.MonkeyPatch, name: str, **content: Any) -> type[OnGpu]:
     """A stand-in for a library that ekc knows, and its array type."""
     module = ModuleType(name)
