@@ -165,6 +165,13 @@ class Spreads(Protocol):
 
 
 @runtime_checkable
+class OnGpus(Protocol):
+    """What a device can do that is made of real GPUs: say which, for two of one kind differ."""
+
+    uuids: tuple[str, ...]
+
+
+@runtime_checkable
 class Counts(Protocol):
     """What a device can do whose figures rest on counts of what a kernel executes: leave the counting, which
     asks nothing of the device, to whoever compiles the kernel, in another process perhaps."""

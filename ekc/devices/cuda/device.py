@@ -43,6 +43,7 @@ class CudaDevice:
         self._latencies: dict[str, float] = {}
         """Of kernels timed before, by identity: a meter must know about how long a call takes."""
         self.workers = len(gpus)
+        self.uuids = tuple(gpu.facts.uuid for gpu in gpus)
         first = gpus[0].facts
         self.name = first.name
         self.simulated = False

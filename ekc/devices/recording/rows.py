@@ -120,6 +120,12 @@ class Recording:
         """Rows by the digest of their schedule."""
         return {row.digest: row for row in self.rows}
 
+    @property
+    def gpus(self) -> frozenset[str]:
+        """The UUIDs of the GPUs that were measured; none of a simulated device."""
+        found = (one for row in self.rows for one in (*row.timings.values(), *row.meterings.values()))
+        return frozenset(one.conditions.gpu for one in found if one.conditions.gpu)
+
     def of(self, op: Operator) -> tuple[Recorded, ...]:
         """The rows of an operator. Raises `RecordError`, naming those that there are, where it has none."""
         if op not in self.operators:
