@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import cache
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from ekc.devices.base import Interval, Metering, Timing
 from ekc.errors import InvalidInput
@@ -36,7 +36,7 @@ def read_metering(data: Mapping[str, Any]) -> Metering:
 
 def read_as(kind: type[Read], data: Mapping[str, Any]) -> Read:
     """A dataclass of any kind out of its fields by name, likewise."""
-    needed, types = _fields(kind)
+    needed, types = _fields(cast(Hashable, kind))
     missing = [name for name in needed if name not in data]
     if missing:
         raise InvalidInput(f"it has no {', '.join(missing)}")
@@ -51,7 +51,7 @@ def _fields(kind: Any) -> tuple[tuple[str, ...], Mapping[str, Any]]:
 
 
 def _value(name: str, kind: Any, value: Any) -> Any:
-    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, dict):
         found = read_as(kind, value)
         if isinstance(found, Interval) and not (found.low <= found.high and found.low + found.high > 0):
             raise InvalidInput(f"{name} is {found.low} to {found.high}; it must lie about a number above 0")

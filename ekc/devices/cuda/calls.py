@@ -15,6 +15,7 @@ from ekc.devices.cuda.arrays import DeviceArray, on_gpu, taken
 from ekc.devices.cuda.device import check_runs
 from ekc.devices.cuda.driver import Driver
 from ekc.devices.cuda.frameworks import at_home, current_stream, new_like
+from ekc.devices.cuda.places import check_places
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator, TensorSpec
 
@@ -56,8 +57,8 @@ def call(
     """The result, an array of the first input's library, or `out`; queued on `stream` (a CUDA handle), or on
     the library's current one.
 
-    Raises `InvalidInput` for arrays of another shape, type or place than needed, `DeviceError` where the
-    driver refuses.
+    Raises `InvalidInput` for arrays of another shape, type, place or alignment than needed,
+    `DeviceError` where the driver refuses.
     """
     op_inputs = op.inputs
     if len(arrays) != len(op_inputs):
@@ -73,6 +74,7 @@ def call(
         held = {s.name: taken(a, s, queue) for s, a in zip(specs, (*arrays, result), strict=True)}
     if held[op.outputs[0].name].read_only:
         raise InvalidInput(f"{op.outputs[0].name} is read-only, and the result goes there")
+    check_places(compiled, held, op_inputs, op.outputs[0])
     _queue(driver(), compiled, held, queue)
     return result
 

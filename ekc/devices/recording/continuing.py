@@ -34,9 +34,9 @@ def check_same(known: Recording, device: Device) -> None:
                 f"recording {known.path} is of {name} {then!r}, {device.label} has {now!r}: "
                 f"begin another file"
             )
-    others = known.gpus.difference(device.uuids) if isinstance(device, OnGpus) else frozenset()
-    if others:
+    mine = device.uuids if isinstance(device, OnGpus) else known.gpus
+    if others := known.gpus.difference(mine):
         raise RecordError(
-            f"recording {known.path} is of GPU {min(others)}, {device.label} is {', '.join(device.uuids)}: "
+            f"recording {known.path} is of GPU {min(others)}, {device.label} is {', '.join(mine)}: "
             f"begin another file"
         )

@@ -123,8 +123,9 @@ class Recording:
     @property
     def gpus(self) -> frozenset[str]:
         """The UUIDs of the GPUs that were measured; none of a simulated device."""
-        found = (one for row in self.rows for one in (*row.timings.values(), *row.meterings.values()))
-        return frozenset(one.conditions.gpu for one in found if one.conditions.gpu)
+        timings = (one.conditions.gpu for row in self.rows for one in row.timings.values())
+        meterings = (one.conditions.gpu for row in self.rows for one in row.meterings.values())
+        return frozenset(filter(None, (*timings, *meterings)))
 
     def of(self, op: Operator) -> tuple[Recorded, ...]:
         """The rows of an operator. Raises `RecordError`, naming those that there are, where it has none."""

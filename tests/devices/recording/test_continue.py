@@ -1,4 +1,4 @@
-"""Which files a recording is continued in: its own device's, one writer at a time, and nobody else's at all."""
+"""Which files a recording is continued in: its own device's, one writer at a time, nobody else's at all."""
 
 from __future__ import annotations
 
