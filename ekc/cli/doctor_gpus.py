@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ekc.devices.base import NOT_TOLD
 from ekc.devices.cuda.driver import version_text
 from ekc.devices.cuda.machine_code import too_old
 from ekc.devices.nvml.behaviour import Behaviour, observe
@@ -104,6 +105,8 @@ def _power(seen: Behaviour, sensors: Sensors) -> str:
 def _cap(sensors: Sensors) -> str:
     cap, reasons = sensors.power_cap_w(), sensors.throttle()
     text = "none told" if cap is None else f"{cap:.0f} W"
+    if NOT_TOLD in reasons:
+        return f"{text}; what throttles it is not told"
     return f"{text}; throttled now: {', '.join(reasons)}" if reasons else text
 
 

@@ -14,6 +14,8 @@ from ekc.ir.limits import Limits
 
 POWER_CAP = "power cap"
 """The throttle reason of a board that draws all it may."""
+NOT_TOLD = "not told"
+"""In place of throttle reasons, where the driver does not say whether there are any."""
 COUNTER, READINGS = "energy counter", "power readings"
 """The two estimators of energy."""
 
@@ -40,7 +42,7 @@ class Conditions:
     """What the clock was: lower than the regime's where the power cap throttled it."""
     temperature_c: float
     throttle: tuple[str, ...]
-    """Throttle reasons in force, e.g. (POWER_CAP,)."""
+    """Throttle reasons in force, e.g. (POWER_CAP,); (NOT_TOLD,) where nobody knows."""
     data_policy: str
     """How the inputs were filled, e.g. "normal(0,1) seed 0"."""
     ekc_version: str
@@ -160,6 +162,13 @@ class Spreads(Protocol):
 
     def submit(self, kernel: Callable[[], CompiledKernel], number: int) -> Future[Timing]:
         """Time a kernel in the background; a running number says on which GPU."""
+
+
+@runtime_checkable
+class OnGpus(Protocol):
+    """What a device can do that is made of real GPUs: say which, for two of one kind differ."""
+
+    uuids: tuple[str, ...]
 
 
 @runtime_checkable

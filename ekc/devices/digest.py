@@ -1,4 +1,4 @@
-"""What tells one compiled kernel from another."""
+"""What tells one kernel from another: by its text, or by what was made of it as well."""
 
 from __future__ import annotations
 
@@ -14,6 +14,12 @@ def digest(kernel: CompiledKernel) -> str:
     """SHA-256 of the CUDA text without its leading comments, or of the cubin if there is no more text."""
     text = _bare(kernel.cuda_source)
     return _sha256(text) if text else _sha256(kernel.cubin)
+
+
+def identity(kernel: CompiledKernel) -> str:
+    """The digest, and that of the machine code: one text is compiled for several GPUs. What was found out
+    about a compiled kernel is kept by this; what is drawn for it is seeded by its text alone."""
+    return f"{digest(kernel)} {_sha256(kernel.cubin)}"
 
 
 def digest_of_text(cuda_source: str) -> str:

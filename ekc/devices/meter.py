@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.base import COUNTER, READINGS, Conditions, Interval, Metering
+from ekc.devices.base import COUNTER, NOT_TOLD, READINGS, Conditions, Interval, Metering
 from ekc.devices.interval import FEWEST, mean_rate
 from ekc.devices.looks import READING_S, Gauges, Log, Reading, record
 from ekc.errors import DeviceError, EkcError
@@ -240,6 +240,8 @@ def _notes(log: Log, watts: float, sampled: float, clocks: Sequence[float]) -> l
     notes = [f"{log.uncounted}; energy is from readings of power"] if log.uncounted else []
     if abs(sampled / watts - 1) > APART:
         notes.append(f"readings of power say {100 * (sampled / watts - 1):+.0f} % beside the energy counter")
+    if NOT_TOLD in log.throttle:
+        notes.append("the driver does not tell whether something throttles the clock")
     low, high = min(clocks), max(clocks)
     if high - low > CLOCK_APART * high:
         notes.append(f"the clock moved from {low:.0f} to {high:.0f} MHz")

@@ -1,18 +1,19 @@
-"""Measurements as plain JSON values, and back."""
+"""Measurements as plain JSON values, and back; every value is held against the type of its field."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import cache
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from ekc.devices.base import Conditions, Interval, Metering, Timing
+from ekc.devices.base import Interval, Metering, Timing
 from ekc.errors import InvalidInput
 
-ABOVE_0 = ("latency_s", "power_w", "energy_j")
+Read = TypeVar("Read")
+ABOVE_0 = ("latency_s", "power_w", "energy_j", "fp32_flops", "dram_bytes_per_s", "board_power_w")
 """Figures that others are divided by, or whose logarithm is taken."""
 
 
@@ -25,19 +26,17 @@ def plain(measurement: Timing | Metering) -> dict[str, Any]:
 def read_timing(data: Mapping[str, Any]) -> Timing:
     """The inverse of `plain`. Fields that an earlier ekc did not write have their defaults, those of a newer
     one are left out. Raises `InvalidInput` for what is no timing."""
-    timing: Timing = _read(Timing, data)
-    return timing
+    return read_as(Timing, data)
 
 
 def read_metering(data: Mapping[str, Any]) -> Metering:
     """The inverse of `plain`, likewise."""
-    metering: Metering = _read(Metering, data)
-    return metering
+    return read_as(Metering, data)
 
 
-def _read(kind: Any, data: Mapping[str, Any]) -> Any:
-    """A dataclass out of its fields by name."""
-    needed, types = _fields(kind)
+def read_as(kind: type[Read], data: Mapping[str, Any]) -> Read:
+    """A dataclass of any kind out of its fields by name, likewise."""
+    needed, types = _fields(cast(Hashable, kind))
     missing = [name for name in needed if name not in data]
     if missing:
         raise InvalidInput(f"it has no {', '.join(missing)}")
@@ -52,15 +51,17 @@ def _fields(kind: Any) -> tuple[tuple[str, ...], Mapping[str, Any]]:
 
 
 def _value(name: str, kind: Any, value: Any) -> Any:
-    if kind in (Interval, Conditions) and isinstance(value, dict):
-        found = _read(kind, value)
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, dict):
+        found = read_as(kind, value)
         if isinstance(found, Interval) and not (found.low <= found.high and found.low + found.high > 0):
             raise InvalidInput(f"{name} is {found.low} to {found.high}; it must lie about a number above 0")
         return found
     if get_origin(kind) is tuple and isinstance(value, list):
         # JSON knows no tuples.
         return tuple(_value(name, get_args(kind)[0], one) for one in value)
-    if get_origin(kind) is tuple or not _fits(kind, value):
+    if get_origin(kind) is Mapping and isinstance(value, dict):
+        return {key: _value(key, get_args(kind)[1], one) for key, one in value.items()}
+    if get_origin(kind) in (tuple, Mapping) or not _fits(kind, value):
         raise InvalidInput(f"{name} is {value!r:.40}, which is no {getattr(kind, '__name__', kind)}")
     if name in ABOVE_0 and not 0 < value < math.inf:
         raise InvalidInput(f"{name} is {value}; it must be a finite number above 0")

@@ -12,7 +12,7 @@ from ekc.devices.accesses import Executed, executed
 from ekc.devices.base import Clocks, Conditions, Interval, Metering, Timing
 from ekc.devices.board import VirtualBoard
 from ekc.devices.breakdown import Breakdown, breakdown
-from ekc.devices.digest import digest
+from ekc.devices.digest import digest, identity
 from ekc.devices.interval import student_t
 from ekc.devices.residual import generator
 from ekc.devices.specs import Spec
@@ -96,7 +96,7 @@ class SimulatedDevice:
 
     def learn(self, kernel: CompiledKernel, counted: tuple[Executed, ...]) -> None:
         """See `Counts`."""
-        self._counted[digest(kernel), kernel.launches] = counted
+        self._counted[identity(kernel), kernel.launches] = counted
 
     def breakdown(self, kernel: CompiledKernel) -> Breakdown:
         """Where the energy of one call goes, cause by cause."""
@@ -107,7 +107,7 @@ class SimulatedDevice:
 
     def _work(self, kernel: CompiledKernel) -> Work:
         self._check_arch(kernel)
-        key = (digest(kernel), kernel.launches)
+        key = (identity(kernel), kernel.launches)
         if key not in self._memo:
             counted = self._counted.pop(key, None) or executed(kernel)
             self._memo[key] = (work if self._residual else explained)(self._spec, kernel, counted)

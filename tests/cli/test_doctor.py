@@ -86,6 +86,13 @@ def test_what_a_card_lacks_is_told(
     assert words in gpu(capsys)["each"][0][key]
 
 
+def test_a_driver_that_tells_no_throttle_reasons(scripted: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    library = scripted(Card(reasons=0x4))
+    for name in ("Event", "Throttle"):
+        library.fails[f"nvmlDeviceGetCurrentClocks{name}Reasons"] = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
+    assert gpu(capsys)["each"][0]["cap"] == "400 W; what throttles it is not told"
+
+
 def test_a_driver_that_is_too_old(scripted: Any, capsys: pytest.CaptureFixture[str]) -> None:
     scripted(Card()).cuda = 11080
     needed = version().split(".")[0]

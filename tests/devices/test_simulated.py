@@ -57,6 +57,16 @@ def test_a_header_comment_is_no_part_of_the_kernel(a100: Device) -> None:
     assert digest(replace(kernel, cuda_source="")) != digest(kernel)
 
 
+def test_one_text_compiled_twice_is_two_kernels_whichever_comes_first(a100: Device) -> None:
+    kernel = samples.sgemm(1024)
+    resources = replace(kernel.resources[0], registers=255)
+    other = replace(kernel, cubin=kernel.cubin + b"other", resources=(resources,))
+    ahead = (a100.time(kernel), a100.time(other))
+    again = devices.open("a100")
+    assert (again.time(other), again.time(kernel)) == ahead[::-1]
+    assert ahead[0] != ahead[1]
+
+
 def test_without_its_residual_it_draws_nothing_of_its_own_for_a_kernel(a100: Device) -> None:
     plain = SimulatedDevice(get("a100"), residual=False)
     kernel = samples.copy(1 << 20)

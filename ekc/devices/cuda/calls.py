@@ -15,7 +15,7 @@ from ekc.devices.cuda.arrays import DeviceArray, on_gpu, taken
 from ekc.devices.cuda.device import check_runs
 from ekc.devices.cuda.driver import Driver
 from ekc.devices.cuda.frameworks import at_home, current_stream, new_like
-from ekc.devices.digest import digest
+from ekc.devices.cuda.places import check_places
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator, TensorSpec
 
@@ -29,14 +29,15 @@ def driver() -> Driver:
 
 
 class Loaded:
-    """The kernels that were called, by GPU and digest."""
+    """The kernels that were called, by GPU, machine code and how they are launched."""
 
     def __init__(self) -> None:
-        self._functions: dict[tuple[int, str], tuple[int, ...]] = {}
+        self._functions: dict[tuple[Any, ...], tuple[int, ...]] = {}
 
     def functions(self, here: Driver, gpu: int, compiled: CompiledKernel) -> tuple[int, ...]:
         """A handle for each launch. `DeviceError` where the machine code is for another kind of GPU."""
-        key = (gpu, digest(compiled))
+        # Bytes keep their hash: a call costs no pass over the machine code.
+        key = (gpu, compiled.arch, compiled.cubin, *((x.name, x.shared_bytes) for x in compiled.launches))
         if key not in self._functions:
             major, minor = (here.attribute(gpu, f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
             check_runs(compiled, 10 * major + minor, f"{here.name(gpu)} (cuda:{gpu})")
@@ -56,8 +57,8 @@ def call(
     """The result, an array of the first input's library, or `out`; queued on `stream` (a CUDA handle), or on
     the library's current one.
 
-    Raises `InvalidInput` for arrays of another shape, type or place than needed, `DeviceError` where the
-    driver refuses.
+    Raises `InvalidInput` for arrays of another shape, type, place or alignment than needed,
+    `DeviceError` where the driver refuses.
     """
     op_inputs = op.inputs
     if len(arrays) != len(op_inputs):
@@ -73,6 +74,7 @@ def call(
         held = {s.name: taken(a, s, queue) for s, a in zip(specs, (*arrays, result), strict=True)}
     if held[op.outputs[0].name].read_only:
         raise InvalidInput(f"{op.outputs[0].name} is read-only, and the result goes there")
+    check_places(compiled, held, op_inputs, op.outputs[0])
     _queue(driver(), compiled, held, queue)
     return result
 

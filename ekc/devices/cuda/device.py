@@ -23,7 +23,7 @@ from ekc.devices.cuda.gpu import Gpu
 from ekc.devices.cuda.median import interval, median
 from ekc.devices.cuda.messages import Execute, Outputs, Rules, Samples, Time, Work
 from ekc.devices.cuda.watch import Seen
-from ekc.devices.digest import digest
+from ekc.devices.digest import identity
 from ekc.errors import DeviceError, InvalidInput
 from ekc.ir.agreement import DATA_SEED
 from ekc.version import __version__
@@ -41,8 +41,9 @@ class CudaDevice:
         self._mhz: int | None = None
         self._threads: tuple[ThreadPoolExecutor, ...] = ()
         self._latencies: dict[str, float] = {}
-        """Of kernels timed before, by digest: a meter must know about how long a call takes."""
+        """Of kernels timed before, by identity: a meter must know about how long a call takes."""
         self.workers = len(gpus)
+        self.uuids = tuple(gpu.facts.uuid for gpu in gpus)
         first = gpus[0].facts
         self.name = first.name
         self.simulated = False
@@ -91,7 +92,7 @@ class CudaDevice:
         if not (math.isfinite(seconds) and seconds > 0):
             raise InvalidInput(f"a metering window of {seconds} s cannot be: give a positive number")
         gpu = self._gpus[0]
-        call_s = self._latencies.get(digest(kernel)) or self._time(gpu, kernel).latency_s
+        call_s = self._latencies.get(identity(kernel)) or self._time(gpu, kernel).latency_s
         window = gpu.meter(kernel, call_s, seconds, self._mhz)
         seen = Seen(window.clock_mhz, window.temperature_c, window.throttle, window.power_cap_w)
         return window.metering(replace(self._conditions(gpu, kernel, seen), l2="warm"))
@@ -124,7 +125,7 @@ class CudaDevice:
         self._check_arch(kernel)
         answer, seen = gpu.ask(Time(Work.of(kernel), self._rules), self._mhz)
         samples: Samples = answer
-        self._latencies[digest(kernel)] = median(samples.seconds)
+        self._latencies[identity(kernel)] = median(samples.seconds)
         return Timing(
             latency_s=median(samples.seconds),
             interval_s=interval(samples.seconds),

@@ -8,7 +8,6 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel, Launch
-from ekc.devices.digest import digest
 from ekc.ir.operator import TensorSpec
 
 
@@ -16,7 +15,6 @@ from ekc.ir.operator import TensorSpec
 class Work:
     """Of a compiled kernel what a GPU needs."""
 
-    digest: str
     name: str
     cubin: bytes
     launches: tuple[Launch, ...]
@@ -25,7 +23,7 @@ class Work:
     @classmethod
     def of(cls, kernel: CompiledKernel) -> Work:
         """The part of a kernel that travels."""
-        return cls(digest(kernel), kernel.name, kernel.cubin, kernel.launches, kernel.inputs)
+        return cls(kernel.name, kernel.cubin, kernel.launches, kernel.inputs)
 
     @property
     def input_bytes(self) -> int:

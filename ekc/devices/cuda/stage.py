@@ -37,7 +37,7 @@ class Stage:
         self._inputs: tuple[TensorSpec, ...] = ()
         self._room: dict[str, tuple[int, int]] = {}
         """By tensor: address and size."""
-        self._digest = ""
+        self._cubin = b""
         self._module: int | None = None
         self._starts: tuple[_Start, ...] = ()
         self._events: list[int] = []
@@ -105,11 +105,11 @@ class Stage:
         return address
 
     def _prepare(self, work: Work) -> None:
-        if self._module is None or work.digest != self._digest:
+        if self._module is None or work.cubin != self._cubin:
             if self._module is not None:
                 self.driver.unload(self._module)
             self._module = self.driver.load(work.cubin)
-            self._digest = work.digest
+            self._cubin = work.cubin
         module = self._module
         self._starts = tuple(self._start(module, one) for one in work.launches)
 

@@ -11,7 +11,7 @@ import math
 import re
 from typing import Any
 
-from ekc.devices.base import POWER_CAP
+from ekc.devices.base import NOT_TOLD, POWER_CAP
 from ekc.devices.nvml.library import explained, handle_of, nvml
 from ekc.errors import ActuatorError
 
@@ -30,8 +30,10 @@ _REASONS = {
     0x200: "board limit",
     0x400: "reliability limit",
 }
-"""Bits of nvmlDeviceGetCurrentClocksEventReasons. Being idle and clocks that somebody asked for are left out:
+"""Bits of what throttles the clock. Being idle and clocks that somebody asked for are left out:
 they throttle nothing."""
+_ASKED_FOR_REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+"""Drivers up to CUDA 12.1 know the second name alone, later ones both; the bits are the same."""
 
 
 class Sensors:
@@ -91,9 +93,12 @@ class Sensors:
         return _NAN if told is None else float(told)
 
     def throttle(self) -> tuple[str, ...]:
-        """Why the clock is lower than it could be."""
-        bits = self.ask("nvmlDeviceGetCurrentClocksEventReasons") or 0
-        return tuple(name for bit, name in _REASONS.items() if bits & bit)
+        """Why the clock is lower than it could be; `NOT_TOLD` where the driver does not say."""
+        for function in _ASKED_FOR_REASONS:
+            bits = self.ask(function)
+            if bits is not None:
+                return tuple(name for bit, name in _REASONS.items() if bits & bit)
+        return (NOT_TOLD,)
 
     def power_cap_w(self) -> float | None:
         """The power cap in force; None where the card has none."""

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from ekc.codegen.compiled import Resources
-from ekc.devices.base import Metering, Peaks, Timing
-from ekc.devices.plain import read_metering, read_timing
+from ekc.devices.base import Metering, Timing
+from ekc.devices.plain import read_as, read_metering, read_timing
 from ekc.devices.recording.members import unpack
-from ekc.devices.recording.rows import Origin, Recorded, Recording
+from ekc.devices.recording.rows import Figure, Origin, Recorded, Recording
 from ekc.errors import RecordError
-from ekc.ir.limits import Limits
 from ekc.version import __version__
 
 KIND = "ekc recording"
@@ -33,7 +32,11 @@ def read(path: str | Path) -> Recording:
     damaged.
     """
     path = Path(path)
-    data = content(path)
+    return parsed(path, content(path))
+
+
+def parsed(path: Path, data: bytes) -> Recording:
+    """The recording that the bytes of a file are; likewise."""
     lines = _lines(path, data)
     origin = origin_of(path, next(lines, {}))
     return _Reading(path, origin).take(lines)
@@ -59,13 +62,13 @@ def _lines(path: Path, data: bytes) -> Iterator[dict[str, Any]]:
     try:
         found = unpack(data)
         if found.good < len(data) and found.text:
-            warnings.warn(f"{path}: the last event was cut short and is left out", stacklevel=3)
+            warnings.warn(f"{path}: the last event was cut short and is left out", stacklevel=4)
         for number, line in enumerate(found.text.splitlines(), 1):
             event = json.loads(line)
             if not isinstance(event, dict):
                 raise ValueError(f"line {number} is no JSON object")
             yield event
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise RecordError(f"{path} is not a recording of ekc, or is damaged: {problem}") from None
 
 
@@ -79,10 +82,9 @@ def origin_of(path: Path, head: Mapping[str, Any]) -> Origin:
             f"format {VERSION}: record again, or use the ekc that wrote it ({head.get('ekc_version')})"
         )
     try:
-        known = dict(head["device"])
-        known |= {"limits": Limits(**known["limits"]), "peaks": Peaks(**known["peaks"])}
-        return Origin(**known, ekc_version=head["ekc_version"], created=head["created"])
-    except (KeyError, TypeError) as problem:
+        told = {name: head[name] for name in ("ekc_version", "created")}
+        return read_as(Origin, {**head["device"], **told})
+    except (KeyError, TypeError, ValueError) as problem:
         raise RecordError(
             f"{path} is damaged: its first line does not describe a device ({problem})"
         ) from None
@@ -102,7 +104,7 @@ class _Reading:
         for number, event in enumerate(events, 2):
             try:
                 self._event(event)
-            except (KeyError, TypeError, ValueError, IndexError) as problem:
+            except (KeyError, TypeError, ValueError, IndexError, AttributeError) as problem:
                 told = f"{type(problem).__name__}: {problem}"
                 raise RecordError(
                     f"{self._path}, line {number}: not an event of a recording ({told})"
@@ -117,27 +119,35 @@ class _Reading:
             case "schedule":
                 self._schedule(event)
             case "timing":
-                self._timings[event["digest"]][event["repeat"]] = read_timing(event["timing"])
+                timing = self._of_origin(read_timing(event["timing"]))
+                self._timings[event["digest"]][_count(event, "repeat")] = timing
             case "metering":
-                self._meterings[event["digest"]][event["repeat"]] = read_metering(event["metering"])
+                metering = self._of_origin(read_metering(event["metering"]))
+                self._meterings[event["digest"]][_count(event, "repeat")] = metering
             case "failure":
-                self._rows[event["digest"]]["failure"] = event["status"]
+                self._rows[event["digest"]]["failure"] = _text(event, "status")
             case "check":
-                self._rows[event["digest"]]["checked"] = event["verdict"]
+                self._rows[event["digest"]]["checked"] = _text(event, "verdict")
             case other:
                 raise ValueError(f"there is no event {other!r}")
 
+    def _of_origin(self, measured: Figure) -> Figure:
+        """A simulated figure must not pass for a measured one, nor the other way round."""
+        if measured.conditions.simulated != self._origin.simulated:
+            raise ValueError(f"simulated is {measured.conditions.simulated}, the first line says otherwise")
+        return measured
+
     def _schedule(self, event: dict[str, Any]) -> None:
-        digest, number = event["digest"], event["operator"]
+        digest, number = event["digest"], _count(event, "operator")
         schedule = event["schedule"] | {"operator": json.loads(self._operators[number])}
         # In the order in which a schedule writes itself: its digest is that of the text.
         text = json.dumps({name: schedule[name] for name in ("format", "operator", "steps")})
         self._rows[digest] = {
             "operator": number,
-            "structure": event["structure"],
+            "structure": _text(event, "structure"),
             "schedule_json": text,
-            "figures": event["figures"],
-            "resources": tuple(Resources(**r) for r in event["resources"]),
+            "figures": {name: float(value) for name, value in event["figures"].items()},
+            "resources": tuple(read_as(Resources, r) for r in event["resources"]),
             "launches": tuple(event["launches"]),
             "failure": "",
             "checked": "",
@@ -148,3 +158,18 @@ class _Reading:
         return Recorded(
             digest=digest, timings=self._timings[digest], meterings=self._meterings[digest], **facts
         )
+
+
+def _count(event: Mapping[str, Any], name: str) -> int:
+    """A number from 0 on; a list is never indexed from its end."""
+    number = event[name]
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise ValueError(f"{name} is {number!r:.40}, which is no whole number from 0 on")
+    return number
+
+
+def _text(event: Mapping[str, Any], name: str) -> str:
+    text = event[name]
+    if not isinstance(text, str):
+        raise ValueError(f"{name} is {text!r:.40}, which is no text")
+    return text

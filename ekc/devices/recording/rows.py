@@ -120,6 +120,13 @@ class Recording:
         """Rows by the digest of their schedule."""
         return {row.digest: row for row in self.rows}
 
+    @property
+    def gpus(self) -> frozenset[str]:
+        """The UUIDs of the GPUs that were measured; none of a simulated device."""
+        timings = (one.conditions.gpu for row in self.rows for one in row.timings.values())
+        meterings = (one.conditions.gpu for row in self.rows for one in row.meterings.values())
+        return frozenset(filter(None, (*timings, *meterings)))
+
     def of(self, op: Operator) -> tuple[Recorded, ...]:
         """The rows of an operator. Raises `RecordError`, naming those that there are, where it has none."""
         if op not in self.operators:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 from collections.abc import Mapping
@@ -16,8 +17,9 @@ from typing import Any, Self
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.base import Device, Metering, Timing
 from ekc.devices.plain import plain
-from ekc.devices.recording.members import pack, unpack
-from ekc.devices.recording.reader import KIND, VERSION, content, read
+from ekc.devices.recording.continuing import check_same, whole
+from ekc.devices.recording.members import pack
+from ekc.devices.recording.reader import KIND, VERSION, content, parsed
 from ekc.devices.recording.rows import Origin, Recording
 from ekc.errors import RecordError
 from ekc.ir.schedule import Schedule
@@ -28,22 +30,28 @@ DIGITS = 7
 
 
 class Writer:
-    """Appends to a recording of `device`; a file that is there already is continued.
+    """Appends to a recording of `device`; a file that is there already is continued, by one writer at a time.
 
-    Raises `RecordError` for a file of another device, driver or clock, and for one that cannot be written.
+    Raises `RecordError` for a file of another device, driver, clock or power cap, for one that is no
+    recording, which is left as it is, and for one that cannot be written.
     """
 
     def __init__(self, path: str | Path, device: Device) -> None:
         self._path = Path(path)
-        known = self._continued(device)
-        self._operators = list(known.operator_texts) if known else []
-        self._written = set(known.by_digest) if known else set()
         try:
             self._file = self._path.open("ab", buffering=0)
         except OSError as problem:
             raise RecordError(f"recording {path} cannot be written: {problem.strerror}") from None
-        if known is None:
-            self._add(_head(device))
+        try:
+            self._lock()
+            known = self._continued(device)
+            self._operators = list(known.operator_texts) if known else []
+            self._written = set(known.by_digest) if known else set()
+            if known is None:
+                self._add(_head(device))
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -55,6 +63,9 @@ class Writer:
 
     def close(self) -> None:
         """Let go of the file. What was added is already in it."""
+        # Said aloud: a child that was forked meanwhile shares the lock, and would hold it on.
+        with suppress(OSError, ValueError):
+            fcntl.flock(self._file, fcntl.LOCK_UN)
         self._file.close()
 
     def schedule(
@@ -118,38 +129,47 @@ class Writer:
 
     def _add(self, event: Mapping[str, Any]) -> None:
         member = pack(json.dumps(event, separators=(",", ":")).encode() + b"\n")
-        before = self._path.stat().st_size
+        try:
+            self._append(member)
+        except OSError as problem:
+            raise RecordError(f"recording {self._path} cannot be written: {problem.strerror}") from None
+
+    def _append(self, member: bytes) -> None:
+        """All of it or nothing."""
+        before = os.fstat(self._file.fileno())
+        if not before.st_nlink:
+            raise OSError(errno.ENOENT, "it was deleted meanwhile")
         try:
             if self._file.write(member) != len(member):
                 # A disk that fills up takes a part and says nothing.
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as problem:
+        except OSError:
             with suppress(OSError):
-                os.truncate(self._path, before)
-            raise RecordError(f"recording {self._path} cannot be written: {problem.strerror}") from None
+                self._file.truncate(before.st_size)
+            raise
+
+    def _lock(self) -> None:
+        """Two writers would number operators each on their own. A file system without locks has none."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RecordError(
+                f"recording {self._path} is being written already: wait, or record to another file"
+            ) from None
+        except OSError:
+            return
 
     def _continued(self, device: Device) -> Recording | None:
-        """What is in the file, an event that was cut short taken off; None where not even the first line
-        came into it."""
-        if not self._path.exists():
-            return None
+        """What is in the file; None for an empty one. Only what proves to be a recording of this device has
+        an event that was cut short taken off."""
         data = content(self._path)
-        try:
-            good = unpack(data).good
-        except ValueError:
-            good = len(data)
-        if good < len(data):
-            os.truncate(self._path, good)
-        if not good:
+        if not data:
             return None
-        known = read(self._path)
-        for name in ("name", "driver", "clock_regime", "data_policy", "arch"):
-            then, now = getattr(known.origin, name), getattr(device, name)
-            if then != now:
-                raise RecordError(
-                    f"recording {self._path} is of {name} {then!r}, {device.label} has {now!r}: "
-                    f"begin another file"
-                )
+        good = whole(self._path, data)
+        known = parsed(self._path, data[:good])
+        check_same(known, device)
+        if good < len(data):
+            self._file.truncate(good)
         return known
 
 

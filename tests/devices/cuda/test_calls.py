@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 import ekc
 from ekc.devices.cuda import calls
+from ekc.devices.cuda.places import widest
 from ekc.devices.kernel import Kernel
 from ekc.errors import DeviceError, InvalidInput
 from ekc.ir.agreement import random_inputs
@@ -137,6 +139,58 @@ def test_machine_code_for_another_gpu_is_refused(driver: ScriptedDriver) -> None
     with pytest.raises(DeviceError, match=r"compiled for sm_80, .* is sm_90: compile it for sm_90"):
         kernel_of(OP)(*arrays, out=out)
     assert not driver.opened
+
+
+@dataclass
+class Moved:
+    """A view of an array that begins a few bytes later, for what nobody reads."""
+
+    array: OnGpu
+    by: int
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        told = self.array.__cuda_array_interface__
+        return told | {"data": (told["data"][0] + self.by, False)}
+
+
+def test_an_array_must_be_aligned_to_the_widest_access(driver: ScriptedDriver) -> None:
+    (a, b), out = on_gpu(driver, OP)
+    schedule = ekc.Schedule(OP).split("j", (4,)).reorder("i", "k", "j.0", "j.1").vectorize("j.1")
+    wide = ekc.compile(schedule.bind("i", "block.x"))
+    assert widest(wide.ptx) == 16
+    wide(a, b, out=out)
+    near(out.numpy(), OP)
+    with pytest.raises(
+        InvalidInput, match=r"^C begins 4 bytes past a multiple of 16, and .*16 bytes at a time"
+    ):
+        wide(a, b, out=Moved(out, 4))
+    assert widest(kernel_of(OP).ptx) == 4
+    with pytest.raises(InvalidInput, match=r"^A begins 2 bytes past a multiple of 4, and .*pass a copy"):
+        kernel_of(OP)(Moved(a, 2), b, out=out)
+
+
+def test_asynchronous_copies_are_accesses_too() -> None:
+    assert widest("cp.async.ca.shared.global [%r1], [%rd2], 8;") == 8
+    assert widest("@%p1 cp.async.cg.shared.global [%r1], [%rd2], 16, %r3;") == 16
+    assert widest("ld.shared.v4.f32 {%f1, %f2, %f3, %f4}, [%r1];") == 1
+
+
+def test_a_result_is_not_written_over_an_input(driver: ScriptedDriver) -> None:
+    op = ekc.matmul(8, 8, 8)
+    (a, b), out = on_gpu(driver, op)
+    for under, name in ((a, "A"), (b, "B"), (Moved(a, 128), "A")):
+        with pytest.raises(InvalidInput, match=f"out overlaps {name}, which is read meanwhile"):
+            kernel_of(op)(a, b, out=under)
+    kernel_of(op)(a, a, out=out)
+    assert len(driver.streams) == 1
+
+
+def test_it_is_refused_also_where_the_same_text_ran_before(driver: ScriptedDriver) -> None:
+    arrays, out = on_gpu(driver, OP)
+    kernel_of(OP)(*arrays, out=out)
+    with pytest.raises(DeviceError, match=r"compiled for sm_90, .* is sm_80"):
+        ekc.compile(naive(OP), "sm_90")(*arrays, out=out)
 
 
 def library(monkeypatch: pytest.MonkeyPatch, name: str, **content: Any) -> type[OnGpu]:

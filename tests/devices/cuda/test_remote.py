@@ -52,7 +52,7 @@ def test_one_that_hangs_is_killed_and_the_line_says_so() -> None:
 def test_large_inputs_are_given_the_time_to_be_filled() -> None:
     """Two inputs of 4 GiB take a busy host minutes; else every trial would count as hung."""
     large, small = ekc.matmul(2**15, 2**15, 2**15), ekc.matmul(64, 64, 64)
-    asked = [Time(Work("", "k", b"", (), op.inputs), Rules()) for op in (large, small)]
+    asked = [Time(Work("k", b"", (), op.inputs), Rules()) for op in (large, small)]
     limits = [Patience(answer=60.0, filled_bytes_per_s=50e6).of(request) for request in asked]
     assert limits == pytest.approx([60.0 + 2**33 / 50e6, 60.0], abs=0.01)
     assert Patience(answer=60.0).of(Describe()) == 60.0

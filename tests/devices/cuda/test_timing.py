@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -163,6 +164,27 @@ def test_inputs_are_filled_once_for_an_operator(kernel: CompiledKernel) -> None:
     held = [memory.data.view(np.float32) for memory in driver.memory.values()]
     for wanted in random_inputs(OP):
         assert any(np.array_equal(found, wanted.reshape(-1)) for found in held)
+
+
+def test_one_text_for_two_gpus_is_loaded_as_the_machine_code_that_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EKC_CACHE_DIR", str(tmp_path))
+    loaded: list[bytes] = []
+
+    class Loading(ScriptedDriver):
+        def load(self, cubin: bytes) -> int:
+            loaded.append(cubin)
+            return super().load(cubin)
+
+    driver = Loading()
+    driver.open(0)
+    stage = Stage(driver)
+    one, other = (ekc.compile(naive(OP), arch).compiled for arch in ("sm_75", "sm_80"))
+    assert one.cuda_source == other.cuda_source
+    for kernel in (one, one, other):
+        stage.load(Work.of(kernel))
+    assert loaded == [one.cubin, other.cubin]
 
 
 @pytest.mark.parametrize("launch_s", [5e-6, 1e-3, 0.5])

@@ -117,6 +117,9 @@ class ScriptedNvml:
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle: int) -> int:
         return self.gpus[handle].card.reasons
 
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: int) -> int:
+        return self.gpus[handle].card.reasons
+
     def nvmlDeviceGetEnforcedPowerLimit(self, handle: int) -> int:
         cap = self.gpus[handle].card.cap_mw
         if cap is None:

@@ -6,7 +6,7 @@ import numpy as np
 import pynvml
 import pytest
 
-from ekc.devices.base import COUNTER, POWER_CAP, READINGS
+from ekc.devices.base import COUNTER, NOT_TOLD, POWER_CAP, READINGS
 from ekc.devices.meter import meter
 from ekc.errors import DeviceError
 from tests.devices import samples
@@ -58,6 +58,22 @@ def test_conditions_are_on_the_window() -> None:
     assert window.throttle == ("hardware thermal slowdown", POWER_CAP)
     assert (window.temperature_c, window.clock_mhz, window.power_cap_w) == (51.0, 1410.0, 400.0)
     assert metered(Card(cap_mw=None)).window.power_cap_w is None
+
+
+def test_a_driver_that_knows_the_old_name_alone_still_tells_what_throttles() -> None:
+    gpu, library = scripted(Card(reasons=0x4))
+    library.fails["nvmlDeviceGetCurrentClocksEventReasons"] = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
+    window = meter(board_of(gpu, library), samples.copy(1024), 1e-4, 1.0)
+    assert (window.throttle, window.notes) == ((POWER_CAP,), ())
+
+
+def test_a_driver_that_tells_no_reasons_does_not_pass_for_one_that_throttles_nothing() -> None:
+    gpu, library = scripted(Card(reasons=0x4))
+    for name in ("Event", "Throttle"):
+        library.fails[f"nvmlDeviceGetCurrentClocks{name}Reasons"] = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
+    window = meter(board_of(gpu, library), samples.copy(1024), 1e-4, 1.0)
+    assert window.throttle == (NOT_TOLD,)
+    assert window.notes == ("the driver does not tell whether something throttles the clock",)
 
 
 def test_a_slow_call_gets_at_least_five() -> None:

@@ -111,10 +111,9 @@ def test_a_cut_costs_the_last_event_only(recorded: Path, tmp_path: Path, share: 
     kept = unpack(cut.read_bytes()).text.splitlines()
     assert kept == whole[: len(kept)]
     if not kept:
+        # Not even the first line: nobody knows any more whose file it is.
         with pytest.raises(RecordError):
             read(cut)
-        Writer(cut, devices.open(TARGET)).close()
-        assert read(cut).rows == ()
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -141,6 +140,54 @@ def test_a_cut_is_told(recorded: Path, tmp_path: Path) -> None:
     (tmp_path / "cut").write_bytes(recorded.read_bytes()[:-7])
     with pytest.warns(UserWarning, match="the last event was cut short"):
         read(tmp_path / "cut")
+
+
+def _changed(recorded: Path, event: str, **fields: object) -> bytes:
+    """The recording, but for some fields of its first line or of its first event of a kind."""
+    lines = [json.loads(line) for line in unpack(recorded.read_bytes()).text.splitlines()]
+    place = next(line for line in lines if line.get("event", "head") == event)
+    for path, value in fields.items():
+        *within, name = path.split("__")
+        inner = place
+        for key in within:
+            inner = inner[key]
+        inner[name] = value
+    return b"".join(pack(json.dumps(line).encode() + b"\n") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("event", "field", "value", "told"),
+    [
+        ("head", "created", 5, "created is 5"),
+        ("head", "device__simulated", "no", "simulated is 'no'"),
+        ("head", "device__simulated", False, "simulated is True, the first line says otherwise"),
+        ("head", "device__peaks__dram_bytes_per_s", "many", "dram_bytes_per_s is 'many'"),
+        ("head", "device__peaks__dram_bytes_per_s", 0, "dram_bytes_per_s is 0; it must be"),
+        ("head", "device__peaks__flops_by_type", {"float32": "many"}, "float32 is 'many'"),
+        ("head", "device__limits__sms", "many", "sms is 'many'"),
+        ("schedule", "operator", -1, "operator is -1"),
+        ("schedule", "figures", {"x": "many"}, "could not convert string to float"),
+        ("schedule", "structure", 5, "structure is 5"),
+        ("timing", "repeat", "0", "repeat is '0'"),
+        ("timing", "repeat", True, "repeat is True"),
+        ("timing", "timing__conditions__simulated", False, "simulated is False, the first line says"),
+        ("metering", "metering__conditions__simulated", False, "simulated is False, the first line says"),
+        ("failure", "status", 5, "status is 5"),
+    ],
+)
+def test_a_changed_event_is_refused_in_one_line(
+    recorded: Path, tmp_path: Path, event: str, field: str, value: object, told: str
+) -> None:
+    (tmp_path / "bad").write_bytes(_changed(recorded, event, **{field: value}))
+    with pytest.raises(RecordError, match=told) as problem:
+        read(tmp_path / "bad")
+    assert "\n" not in str(problem.value)
+
+
+def test_an_event_of_too_many_brackets_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "deep").write_bytes(pack(b"[" * 200_000 + b"\n"))
+    with pytest.raises(RecordError, match="is not a recording of ekc, or is damaged"):
+        read(tmp_path / "deep")
 
 
 @given(st.lists(st.binary(max_size=200), max_size=20))
