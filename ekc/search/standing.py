@@ -36,8 +36,8 @@ class Standing:
 
     @cached_property
     def scores(self) -> Array:
-        """Of every one, by the energy metered or else believed. To go by the metered alone would leave a search
-        that meters few with a mark from its first round, and all it breeds would seem to beat that by far."""
+        """Of every one, by the energy metered or else believed. To go by the metered alone would leave a run
+        that meters few with a mark of its first round, and all it breeds would seem to beat that by far."""
         return self.score(self.latencies_s, np.array([c.power_w for c in self.working]))
 
     @property
