@@ -36,8 +36,10 @@ FAITHFUL_RANK, FAITHFUL_SNR = 0.7, 2.0
 LOST_RANK, LOST_SNR = 0.5, 1.25
 """Below both, the model says no more than the mean of what was metered. Few pairs may rank well by luck, so a
 rank counts only with a signal above this."""
-NEGLIGIBLE = 0.01
-"""A spread of the error that matters to nobody: the figures that a run quotes are hardly surer."""
+NEGLIGIBLE, MOSTLY = 0.01, 0.75
+"""An error that matters to nobody, the figures that a run quotes being hardly surer, and the share of the
+predictions that must not have a larger one. The first of a window were made by a model that knew next to
+nothing."""
 USELESS = 0.25
 """A spread of the error with which nobody can choose: kernels as fast as each other hardly differ by more in
 what they draw. Ranks do not tell: where latencies differ, which are measured, energies rank well with any
@@ -97,7 +99,7 @@ def faithful(predicted: Array, measured: Array) -> bool | None:
     """Whether predictions were true to what was measured; None where neither can be said."""
     rank, snr = spearman(predicted, measured) or 0.0, signal_to_noise(predicted, measured)
     error = error_spread(predicted, measured)
-    if error <= NEGLIGIBLE:
+    if usual_error(predicted, measured) <= NEGLIGIBLE:
         return True
     if error > USELESS or (rank < LOST_RANK and snr < LOST_SNR):
         return False
@@ -112,6 +114,12 @@ def signal_to_noise(predicted: Array, measured: Array) -> float:
 def error_spread(predicted: Array, measured: Array) -> float:
     """Standard deviation of the log of predicted over measured: a common factor is no error."""
     return float((np.log(predicted) - np.log(measured)).std())
+
+
+def usual_error(predicted: Array, measured: Array) -> float:
+    """What `MOSTLY` of the predictions are off by at most, as a log, their median factor taken out."""
+    off = np.log(predicted) - np.log(measured)
+    return float(np.quantile(np.abs(off - np.median(off)), MOSTLY))
 
 
 def choose(
