@@ -6,6 +6,9 @@ line. 130: interrupted from the keyboard, also where a search then gave its best
 
 from __future__ import annotations
 
+import errno
+import os
+import sys
 import warnings
 from collections.abc import Sequence
 
@@ -57,6 +60,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return BAD_INPUT
         except EkcError as problem:
             log(f"ekc: {one_line(str(problem))}")
+            return BAD_INPUT
+        except OSError as problem:
+            if problem.errno != errno.ENOSPC:
+                raise
+            # What could not be written waits in a buffer, and Python would try again when it ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            log("ekc: no space is left where the output goes")
             return BAD_INPUT
         except click.Abort:
             log("ekc: interrupted")

@@ -80,6 +80,13 @@ class Request:
             subscripts, *shapes = self.extents or ("",)
             return build("einsum", self.options, subscripts, *(_shape(s) for s in shapes))
         takes = list(inspect.signature(_maker(self.kind)).parameters)
+        if takes[0] == "shape" and len(self.extents) > 1:
+            # The second would be an axis, or even an epsilon.
+            whole = "x".join(self.extents)
+            raise InvalidInput(
+                f"{self.kind}: takes one shape, got {' '.join(self.extents)}; did you mean {whole}? "
+                f"All else goes by name"
+            )
         named = itertools.zip_longest(takes, self.extents)
         extents = [_shape(e) if name == "shape" else _number(e) for name, e in named if e is not None]
         return build(self.kind, self.options, *extents)

@@ -26,6 +26,8 @@ def compile(
     """
     if not isinstance(schedule, Schedule):
         raise InvalidInput(f"schedule: {schedule!r} is not an ekc.Schedule; ekc.Schedule(op) starts one")
+    if arch is not None and not isinstance(arch, str):
+        raise InvalidInput(f"arch: {arch!r} is not the name of a target; the nearest is {f'sm_{arch}'!r}")
     if device is None:
         return Kernel(schedule, compile_schedule(schedule, arch or ARCH, limits))
     if arch is not None or limits is not None:

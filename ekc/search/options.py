@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,9 @@ from ekc.ir.checks import whole
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from ekc.search.effort import checked_effort
+
+CLOCKS = ("fixed", "search")
+"""What may be done about the clocks."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +67,9 @@ def check_options(
         whole("trials", trials, 1_000_000)
     whole("seed", seed, 2**63 - 1, least=0)
     check_slowdown(max_slowdown)
-    if clocks not in ("fixed", "search"):
-        raise InvalidInput(f"clocks: {clocks!r} is not one of fixed, search; the nearest is 'fixed'")
+    if clocks not in CLOCKS:
+        (near,) = difflib.get_close_matches(str(clocks), CLOCKS, n=1, cutoff=0.0)
+        raise InvalidInput(f"clocks: {clocks!r} is not one of {', '.join(CLOCKS)}; the nearest is {near!r}")
     if budget is not None and not (_number(budget) and budget > 0):
         raise InvalidInput(f"time_budget_s: {budget!r} is not above 0; leave it out for no limit")
 

@@ -60,6 +60,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("matmul 4 4 4 --target cuda:zero", "the index must be a number"),
         ("matmul 4 4 4 --objective speed", "is not one of energy, latency, edp"),
         ("matmul 4 4 4 --clocks fast", "is not one of fixed, search"),
+        ("matmul 4 4 4 --clocks serach", "the nearest is 'search'"),
         ("matmul 4 4 4 --effort quik", "is not one of quick, standard, full; the nearest is 'quick'"),
         ("matmul 4 4 4 --trials 0", "nearest legal value is 1"),
         ("matmul 4 4 4 --trials many", "not a valid integer"),
@@ -79,7 +80,9 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("einsum 'ab,bc->ac' 4x4 5x4", "is 4 in one place and 5 in another"),
         ("einsum 'ab,bc->ac' 4x 4x4", "is not written as 128x64"),
         ("softmax 4xy", "is not written as 128x64"),
-        ("softmax 4x4 5", "axis: 5 is not from -2 to 1"),
+        ("softmax 4x4 --axis 5", "axis: 5 is not from -2 to 1"),
+        ("layer_norm 64 512", "takes one shape, got 64 512; did you mean 64x512?"),
+        ("reduce 4x4 1", "takes one shape, got 4x4 1; did you mean 4x4x1?"),
         ("softmax 4x4 --axis last", "axis: 'last' is not from -2 to 1"),
         ("layer_norm", "shape missing"),
         ("rms_norm 4x4 --eps -1", "eps: -1 is not a number of at least 0"),
@@ -307,3 +310,15 @@ def test_interrupted_outside_tune(
     monkeypatch.setattr("ekc.cli.sources.Source.find", stop)
     assert main(["show", "matmul", "4", "4", "4"]) == 130
     assert capsys.readouterr().err.strip() == "ekc: interrupted"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_output_that_does_not_fit_is_told_in_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-c", "import sys; from ekc.cli import main; sys.exit(main())", "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert (ran.returncode, ran.stderr) == (2, "ekc: no space is left where the output goes\n")

@@ -64,5 +64,7 @@ def test_an_unknown_arch_and_a_broken_limit_are_refused() -> None:
     s = Schedule(o.matmul(12, 9, 7)).bind("i", "block.x").bind("j", "thread.x")
     with pytest.raises(InvalidInput, match="arch 'sm_81' is unknown"):
         compile(s, arch="sm_81")
+    with pytest.raises(InvalidInput, match="arch: 80 is not the name of a target; the nearest is 'sm_80'"):
+        compile(s, arch=80)  # type: ignore[arg-type]
     with pytest.raises(ScheduleError, match="threads per block"):
         compile(s, limits=Limits(threads_per_block=8))

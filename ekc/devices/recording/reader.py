@@ -23,6 +23,8 @@ from ekc.version import __version__
 KIND = "ekc recording"
 VERSION = 1
 """Of the format. Raise it when a reader of today could not make sense of the file."""
+STORE = b"SQLite format 3"
+"""How the other kind of file begins that figures are kept in."""
 
 
 def read(path: str | Path) -> Recording:
@@ -59,6 +61,8 @@ def _near(path: Path) -> str:
 
 
 def _lines(path: Path, data: bytes) -> Iterator[dict[str, Any]]:
+    if data.startswith(STORE):
+        raise RecordError(f"{path} is a file of --records and no recording: --records and `ekc best` read it")
     try:
         found = unpack(data)
         if found.good < len(data) and found.text:

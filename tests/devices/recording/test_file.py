@@ -17,6 +17,7 @@ from ekc.codegen.generate import compile_schedule
 from ekc.devices.recording import Writer, read
 from ekc.devices.recording.members import pack, unpack
 from ekc.errors import DeviceError, RecordError
+from ekc.search.records import RecordStore
 from tests.devices.recording.full_disk import no_room_beyond
 from tests.devices.recording.made import COUNT, OP, OTHER, TARGET, schedules
 
@@ -97,6 +98,10 @@ def test_what_is_no_file_is_refused(tmp_path: Path, recorded: Path) -> None:
     (tmp_path / "text").write_text("hello")
     with pytest.raises(RecordError, match="is not a recording of ekc, or is damaged"):
         read(tmp_path / "text")
+    with RecordStore(tmp_path / "records.db"):
+        pass
+    with pytest.raises(RecordError, match="is a file of --records and no recording"):
+        read(tmp_path / "records.db")
     with pytest.raises(RecordError, match="names no file"):
         devices.open("recorded:")
 
