@@ -106,6 +106,10 @@ def _told(kit: Kit, name: str) -> str:
         table = _part(name).table(kit)
     except RecordError as problem:
         table = f"{name}: {problem}"
+    except Exception as problem:
+        # The rows are on file; one table that cannot be made must not cost the report of the others.
+        traceback.print_exc()
+        table = f"{name}: no table: {type(problem).__name__}: {problem}"
     return "\n".join([table, *notes])
 
 

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 from typing import Any
 
 Step = Callable[[], None]
+STEP_S, GAP_S = 1.5, 0.2
+"""Of a step, about: long enough for sensors that tell something new ten times a second; and of what the host
+takes in it to get new data, which leaves the GPU waiting, so that a step shows."""
+WARM, TIMED = 2, 8
+"""Batches, and steps, that are not timed, for libraries load and the optimiser makes its state; and batches
+that tell how long one takes."""
 
 
 def perceptron(torch: Any) -> Step:
     """Four wide layers: products of matrices."""
     layers = [torch.nn.Linear(4096, 4096), torch.nn.ReLU()]
     model = torch.nn.Sequential(*layers, *_again(torch, 3), torch.nn.Linear(4096, 1000)).cuda()
-    return _step(torch, model, lambda: torch.randn(4096, 4096, device="cuda"), 1000, batches=8)
+    return _step(torch, model, lambda: torch.randn(4096, 4096, device="cuda"), 1000)
 
 
 def _again(torch: Any, times: int) -> list[Any]:
@@ -29,7 +36,7 @@ def convolutional(torch: Any) -> Step:
         layers += [nn.Conv2d(inside, outside, 3, stride=2, padding=1), nn.BatchNorm2d(outside), nn.ReLU()]
         layers += [nn.Conv2d(outside, outside, 3, padding=1), nn.BatchNorm2d(outside), nn.ReLU()]
     model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 100)).cuda()
-    return _step(torch, model, lambda: torch.randn(128, 3, 112, 112, device="cuda"), 100, batches=8)
+    return _step(torch, model, lambda: torch.randn(128, 3, 112, 112, device="cuda"), 100)
 
 
 def transformer(torch: Any) -> Step:
@@ -38,7 +45,7 @@ def transformer(torch: Any) -> Step:
     layer = nn.TransformerEncoderLayer(768, 12, 3072, batch_first=True)
     body = nn.TransformerEncoder(layer, 6)
     model = nn.Sequential(body, nn.Flatten(), nn.Linear(128 * 768, 100)).cuda()
-    return _step(torch, model, lambda: torch.randn(32, 128, 768, device="cuda"), 100, batches=8, half=True)
+    return _step(torch, model, lambda: torch.randn(32, 128, 768, device="cuda"), 100, half=True)
 
 
 LOOPS: dict[str, Callable[[Any], Step]] = {
@@ -48,15 +55,12 @@ LOOPS: dict[str, Callable[[Any], Step]] = {
 }
 
 
-def _step(
-    torch: Any, model: Any, draw: Callable[[], Any], classes: int, batches: int, half: bool = False
-) -> Step:
-    """A training step of several batches with an optimiser at its end, then new data from the host, which
-    leaves the GPU waiting: so that a step shows."""
+def _step(torch: Any, model: Any, draw: Callable[[], Any], classes: int, half: bool = False) -> Step:
+    """A training step of as many batches as take `STEP_S` here, with an optimiser at its end; warmed up."""
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
     loss_of = torch.nn.CrossEntropyLoss()
 
-    def step() -> None:
+    def train(batches: int) -> None:
         inputs = draw()
         labels = torch.randint(0, classes, (inputs.shape[0],)).cuda()
         for _ in range(batches):
@@ -66,6 +70,16 @@ def _step(
         optimiser.step()
         optimiser.zero_grad()
         float(loss)
-        inputs.cpu()
 
+    train(WARM)
+    began = time.monotonic()
+    train(TIMED)
+    batches = max(1, round(STEP_S * TIMED / (time.monotonic() - began)))
+
+    def step() -> None:
+        train(batches)
+        time.sleep(GAP_S)
+
+    for _ in range(WARM):
+        step()
     return step

@@ -62,13 +62,22 @@ def _unusable(torch: Any, kit: Kit, item: Item) -> str:
     return "" if dtype in DTYPES else f"PyTorch has no {item.kind} of {dtype} on a GPU"
 
 
+def _sum_in_full(products: Any) -> None:
+    """Sums of halves in float32, as ours are: PyTorch lets cuBLAS add parts of them in 16 bits."""
+    products.allow_fp16_reduced_precision_reduction = False
+    products.allow_bf16_reduced_precision_reduction = False
+
+
 class Lab:
     """The tensors of one item, and calls on them."""
 
     def __init__(self, torch: Any, kit: Kit, item: Item, expected: Expected) -> None:
         self._torch, self._kit, self._item, self._expected = torch, kit, item, expected
         allow_tf32(torch.backends, item.op.inputs[0].dtype.name == "tf32")
+        _sum_in_full(torch.backends.cuda.matmul)
         torch.backends.cudnn.benchmark = True
+        # Of all plans; left alone it tries ten.
+        torch.backends.cudnn.benchmark_limit = 0
         self._inputs = [self._tensor(array) for array in expected.arrays]
 
     def library(self) -> Contender:

@@ -20,7 +20,7 @@ from ekc.ir.schedule import Schedule
 from ekc.search.measuring import COMPILE, LABEL_WINDOW_S
 from ekc.search.text_table import text_table
 
-MINUTES = 10.0
+MINUTES = 9.0
 TIMED = 75
 """Schedules of each operator: 300 of four."""
 METERED = (0, 2)

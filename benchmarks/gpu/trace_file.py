@@ -37,8 +37,8 @@ class Trace:
 
     @property
     def period_s(self) -> float:
-        """Mean time of a step: from the first to the last."""
-        return float(np.diff(self.step_s).mean())
+        """Median time of a step: one that was held up is no other period."""
+        return float(np.median(np.diff(self.step_s)))
 
 
 def write(path: Path, device: str, simulated: bool, created: str, traces: Sequence[Trace]) -> None:

@@ -16,7 +16,7 @@ from benchmarks.gpu import loops, trace_file
 from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.folder import TRACES
 from benchmarks.gpu.kit import Kit
-from benchmarks.gpu.pytorch import gpu_uuid
+from benchmarks.gpu.pytorch import allow_tf32, gpu_uuid
 from benchmarks.gpu.trace_file import Trace
 from ekc.errors import EkcError
 from ekc.governor import detect_period
@@ -27,6 +27,8 @@ MINUTES = 3.0
 Recorded = tuple[Samples, NDArray[np.float64]]
 """What was sampled, and when each step began."""
 LONGEST_S, SHORTEST_S = 50.0, 8.0
+BEGIN_S = 8.0
+"""Kept of a loop's time: to import PyTorch, and for its first steps."""
 DRY_S, LOOK_S = 20.0, 0.01
 DRY_JOBS, DRY_CARD = ("compute", "memory"), "h200"
 
@@ -44,7 +46,7 @@ def run(kit: Kit, budget: Budget) -> None:
         kit.folder.note("traces", "not run", "PyTorch is not installed")
         return
     for n, (name, record) in enumerate(budget.affordable(todo.items())):
-        seconds = min(LONGEST_S, budget.left() / (len(todo) - n) - 2.0)
+        seconds = min(LONGEST_S, budget.left() / (len(todo) - n) - BEGIN_S)
         try:
             samples, steps = record(max(seconds, SHORTEST_S))
         except Exception as problem:
@@ -65,9 +67,12 @@ def _trained(kit: Kit, make: Callable[..., Callable[[], None]], seconds: float) 
     from ekc.governor.live.nvml_probe import NvmlProbe
 
     torch.cuda.set_device(kit.gpu)
-    end = time.monotonic() + seconds
+    # A part before this one may have left them otherwise.
+    allow_tf32(torch.backends, False)
+    torch.backends.cudnn.benchmark = False
     probe = NvmlProbe(gpu_uuid(torch), lambda: True, lambda: None)
     step = make(torch)
+    end = time.monotonic() + seconds
     found: list[Samples | EkcError] = []
 
     def watch() -> None:

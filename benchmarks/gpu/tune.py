@@ -24,7 +24,8 @@ WINNERS_S = 2 * (TURNS * 0.2 + WINDOWS * (WINDOW_S + 2.0))
 """Kept of an item's time for the winners, measured in turn: a window costs two seconds beside its own."""
 FINALS_S = (1 + FINALISTS + 2) * (FINAL_WINDOW_S + 2.0)
 """And for what a search for energy meters whether it is late or not: where it began, and its finalists."""
-LEAST_S = 20.0
+LEAST_S, GOOD_S = 20.0, 40.0
+"""For a search: less tells nothing, and so much is better than another operator."""
 OBJECTIVES = ("latency", "energy")
 
 
@@ -35,10 +36,12 @@ def run(kit: Kit, budget: Budget) -> None:
         return
     items = list(small_items()) if kit.dry else list(tuned_items())
     todo = [item for item in items if kit.folder.find("tune", item.name) is None]
-    for n, item in enumerate(budget.affordable(todo)):
-        share = budget.left() / (len(todo) - n)
+    kept = WINNERS_S + FINALS_S
+    # A dry run tunes next to nothing.
+    good, least = (1.0, 1.0) if kit.dry else (kept + len(OBJECTIVES) * s for s in (GOOD_S, LEAST_S))
+    for item, share in budget.shared(todo, good, least):
         try:
-            _tune(kit, item, max((share - WINNERS_S - FINALS_S) / len(OBJECTIVES), LEAST_S))
+            _tune(kit, item, max((share - kept) / len(OBJECTIVES), LEAST_S))
         except EkcError as problem:
             kit.folder.add("tune", item.name, str(problem))
 

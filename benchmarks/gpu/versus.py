@@ -35,7 +35,7 @@ def run(kit: Kit, budget: Budget) -> None:
     fresh = [item for item in items if known[item.name] is None]
     # Those beside which there was no library come last: there may be one now.
     again = [] if kit.dry or _unlike(kit) else [item for item in items if _alone(known[item.name])]
-    for item in budget.affordable([*fresh, *again]):
+    for item in budget.affordable([*fresh, *again], lambda item: item.triton):
         try:
             _compare(kit, item)
         except RecordError:

@@ -291,6 +291,31 @@ def test_no_item_is_begun_that_would_not_fit() -> None:
     assert clock[0] <= 100.0 * (1 - RESERVE)
 
 
+def test_long_items_do_not_keep_short_ones_out() -> None:
+    clock = [0.0]
+    budget = Budget(360.0, lambda: clock[0])
+    taken = []
+    for took in budget.affordable([150.0, 100.0, *[30.0] * 8], lambda took: took >= 100.0):
+        taken.append(took)
+        clock[0] += took
+    assert taken == [150.0, 100.0, 30.0, 30.0, 30.0], "by the longest of all it would have stopped at two"
+    assert budget.cut
+
+
+def test_shared_time_is_for_as_many_as_it_is_enough_for() -> None:
+    clock = [0.0]
+    budget = Budget(540.0, lambda: clock[0])
+    taken = []
+    for item, share in budget.shared("abc", 160.0, 120.0):
+        taken.append(item)
+        clock[0] += share + 3.0
+    assert taken == ["a", "b", "c"], "three seconds more than its share keep nobody out"
+    assert not budget.cut
+    budget = Budget(360.0, lambda: clock[0])
+    assert [round(share) for _, share in budget.shared("abc", 160.0, 0.0)] == [175, 349]
+    assert budget.cut
+
+
 def test_a_ratio_counts_only_beyond_its_scatter() -> None:
     even = [[1.0, 0.99, 1.01]] * 5
     found = ratio(even, [[v, v * 0.99, v * 1.01] for v in (1.1, 1.2, 1.15, 1.12, 1.18)])

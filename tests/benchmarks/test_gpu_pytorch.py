@@ -51,6 +51,9 @@ def test_a_library_is_timed_by_events_around_a_graph(dtype: str, monkeypatch: py
     assert not timing.conditions.simulated
     asked = "tf32" if dtype == "tf32" else "ieee"
     assert torch.backends.cuda.matmul.fp32_precision == torch.backends.cudnn.conv.fp32_precision == asked
+    assert torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction is False
+    assert torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction is False
+    assert torch.backends.cudnn.benchmark_limit == 0, "of all plans"
 
 
 def test_a_library_is_busy_for_as_long_as_ours(monkeypatch: pytest.MonkeyPatch) -> None:
