@@ -46,7 +46,7 @@ def test_a_library_is_timed_by_events_around_a_graph(dtype: str, monkeypatch: py
     assert absent == {"Triton": "DeviceError: Triton is not installed"}
     timing = cublas.time(0)
     assert timing.latency_s == pytest.approx(CALL_S)
-    assert timing.samples == len(timing.samples_s) == Rules().fewest
+    assert timing.samples == len(timing.samples_s) == Rules().first_look
     assert timing.method == f"graph replay, {round(graphs.SAMPLE_S / CALL_S)} calls a sample"
     assert not timing.conditions.simulated
     asked = "tf32" if dtype == "tf32" else "ieee"
@@ -63,7 +63,7 @@ def test_a_library_is_busy_for_as_long_as_ours(monkeypatch: pytest.MonkeyPatch) 
     cublas.time(0)
     clock[1].record()
     graphs_around = 4 * graphs.SAMPLE_S
-    asked = WARM_UP_S + Rules().fewest * graphs.SAMPLE_S
+    asked = WARM_UP_S + Rules().first_look * graphs.SAMPLE_S
     assert clock[0].elapsed_time(clock[1]) / 1e3 == pytest.approx(asked, abs=graphs_around)
 
 

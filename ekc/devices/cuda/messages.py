@@ -40,7 +40,9 @@ class Rules:
     width: float = 0.01
     """Enough when the 95 % interval of the median is this narrow, relative to the median."""
     fewest: int = 6
-    """Samples at least: with fewer no two of them hold the median with 95 %."""
+    """Samples at least, however long they take: the range of fewer does not hold the median with 95 %."""
+    first_look: int = 8
+    """Samples after which it is first asked whether they are enough; then after twice as many, and so on."""
     most: int = 192
     seconds: float = 0.5
     """No further round of samples begins after this."""

@@ -58,15 +58,19 @@ class Unit:
 
 def enough(take: Callable[[int], list[float]], rules: Rules, passed: Callable[[], float]) -> list[float]:
     """Rounds of samples, each as long as all before, until the interval of the median is narrow. `take` gives
-    about so many; `passed` tells the seconds since it all began."""
+    so many or fewer; `passed` tells the seconds since it all began.
+
+    Looks are few, and after numbers that were chosen before: the interval is right for these."""
     samples: list[float] = []
-    wanted = rules.fewest
+    wanted = rules.first_look
     while True:
         samples += take(wanted - len(samples))
-        done = len(samples) >= rules.most or passed() >= rules.seconds
-        if done or relative_width(samples) <= rules.width:
+        if len(samples) >= rules.most or passed() >= rules.seconds:
             return samples
-        wanted = min(2 * len(samples), rules.most)
+        if len(samples) >= wanted:
+            if relative_width(samples) <= rules.width:
+                return samples
+            wanted = min(2 * wanted, rules.most)
 
 
 class Timer:
