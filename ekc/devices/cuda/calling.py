@@ -16,6 +16,11 @@ BATCH_S = 0.01
 """A hundredth of the interval at which energy counters move."""
 
 
+def queued_s(unit: Unit) -> float:
+    """Seconds of the two batches."""
+    return 2 * unit.seconds(unit.repeats(BATCH_S))
+
+
 def call_until(stage: Stage, unit: Unit, told: Callable[[], bool]) -> Calls:
     """Queue batches until `told()`; how many calls there were, and the GPU's time from first to last."""
     driver, stream = stage.driver, stage.stream

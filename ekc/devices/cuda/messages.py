@@ -62,6 +62,13 @@ class Time:
 
 
 @dataclass(frozen=True)
+class Taking:
+    """Comes before `Samples`: after a first call it is known about how long they take."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Samples:
     """Seconds of one call each, and how they were taken."""
 
@@ -99,6 +106,9 @@ class Call:
 @dataclass(frozen=True)
 class Started:
     """The kernel runs."""
+
+    queued_s: float
+    """Seconds of what is queued at any time, and still to come when it is told to stop."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
-from ekc.devices.cuda.messages import Fault, Work
+from ekc.devices.cuda.messages import Fault, Taking, Work
 from ekc.errors import DeviceError
 
 GRACE_S = 10.0
@@ -33,11 +33,11 @@ class Patience:
     start: float = 60.0
     """To import and to load the driver; added to the first request."""
     answer: float = 60.0
-    """Making the context, loading and timing of a kernel; the slowest kernel worth a trial takes a second."""
+    """Making the context, loading and a first call of a kernel; the samples that follow have a time of their own."""
     filled_bytes_per_s: float = 50e6
     """Of inputs drawn and sent up, on a host that compiles on all its cores: time for them comes on top."""
     stop: float = 20.0
-    """From `Stop` to the answer: two batches, each at least one call."""
+    """From `Stop` to the answer, beside what is queued."""
 
     def of(self, request: Any) -> float:
         """For the answer to a request."""
@@ -155,9 +155,9 @@ class Remote:
 
     def _reply(self, hand: Hand, limit: float) -> Any:
         try:
-            if not hand.connection.poll(limit):
-                raise DeviceError(f"{self.name} hung: no answer within {limit:.4g} s; its worker was killed")
-            reply = hand.connection.recv()
+            reply = self._received(hand, limit)
+            if isinstance(reply, Taking):
+                reply = self._received(hand, reply.seconds + self.patience.answer)
         except (EOFError, OSError):
             status = hand.ended(GRACE_S)
             words = hand.last_words()
@@ -166,6 +166,11 @@ class Remote:
         if isinstance(reply, Fault):
             raise DeviceError(f"{self.name}: {reply.reason}")
         return reply
+
+    def _received(self, hand: Hand, limit: float) -> Any:
+        if not hand.connection.poll(limit):
+            raise DeviceError(f"{self.name} hung: no answer within {limit:.4g} s; its worker was killed")
+        return hand.connection.recv()
 
 
 def _dismiss(hands: list[Hand]) -> None:

@@ -55,6 +55,10 @@ class Unit:
         """How often it fits into a time, at least once."""
         return max(1, round(seconds / (self.calls * self.call_s)))
 
+    def seconds(self, repeats: int) -> float:
+        """How long that takes so often."""
+        return repeats * self.calls * self.call_s
+
 
 def enough(take: Callable[[int], list[float]], rules: Rules, passed: Callable[[], float]) -> list[float]:
     """Rounds of samples, each as long as all before, until the interval of the median is narrow. `take` gives
@@ -81,11 +85,13 @@ class Timer:
         self._flush_bytes = max(FLUSH * l2_bytes, FLUSH_LEAST)
         self._flush_room: int | None = None
 
-    def time(self, rules: Rules) -> Samples:
-        """What stands there, by these rules."""
+    def time(self, rules: Rules, tell: Callable[[float], None] = lambda seconds: None) -> Samples:
+        """What stands there, by these rules. `tell` is told after a first call how long the samples take that
+        are always taken."""
         began = self._now()
         with self.unit(rules.cold) as unit:
             repeats = 1 if rules.cold else unit.repeats(SAMPLE_S)
+            tell(rules.fewest * unit.seconds(repeats))
             self._warm_up(unit)
 
             def take(most: int) -> list[float]:
@@ -129,7 +135,7 @@ class Timer:
 
     def _round(self, unit: Unit, repeats: int, most: int, rules: Rules) -> list[float]:
         """Up to `most` samples, queued together."""
-        number = max(1, min(most, round(ROUND_S / (repeats * unit.calls * unit.call_s))))
+        number = max(1, min(most, round(ROUND_S / unit.seconds(repeats))))
         pairs = self._pairs(max(number, min(most, rules.fewest)))
         for start, end in pairs:
             if rules.cold:

@@ -13,11 +13,11 @@ from functools import cached_property
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ekc.devices.cuda.calling import call_until
+from ekc.devices.cuda.calling import call_until, queued_s
 from ekc.devices.cuda.driver import Driver, DriverError
 from ekc.devices.cuda.facts import Facts
 from ekc.devices.cuda.lifeline import die_with
-from ekc.devices.cuda.messages import Call, Describe, Execute, Fault, Outputs, Started, Stop, Time
+from ekc.devices.cuda.messages import Call, Describe, Execute, Fault, Outputs, Started, Stop, Taking, Time
 from ekc.devices.cuda.stage import Stage
 from ekc.devices.cuda.timing import Timer
 
@@ -35,13 +35,13 @@ class Worker:
                 return self._facts
             case Time(work, rules):
                 self._stage.load(work)
-                return self._timer.time(rules)
+                return self._timer.time(rules, lambda seconds: self._connection.send(Taking(seconds)))
             case Execute(work, arrays, blanks):
                 return Outputs(self._stage.execute(work, arrays, blanks))
             case Call(work):
                 self._stage.load(work)
                 with self._timer.unit() as unit:
-                    self._connection.send(Started())
+                    self._connection.send(Started(queued_s(unit)))
                     calls = call_until(self._stage, unit, self._connection.poll)
                 assert isinstance(self._connection.recv(), Stop)
                 return calls

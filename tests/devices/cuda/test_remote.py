@@ -14,9 +14,13 @@ from typing import Any
 import pytest
 
 import ekc
+from ekc.devices.cuda.caller import RemoteCaller
 from ekc.devices.cuda.messages import Describe, Rules, Time, Work
 from ekc.devices.cuda.remote import Child, Patience, Remote
 from ekc.errors import DeviceError
+from ekc.search.naive import naive
+from tests.devices.cuda.hands import Forked
+from tests.devices.cuda.scripted_driver import ScriptedDriver
 
 HUNG = "tests.devices.cuda.hung_worker"
 PARENT = f"""
@@ -56,6 +60,44 @@ def test_large_inputs_are_given_the_time_to_be_filled() -> None:
     limits = [Patience(answer=60.0, filled_bytes_per_s=50e6).of(request) for request in asked]
     assert limits == pytest.approx([60.0 + 2**33 / 50e6, 60.0], abs=0.01)
     assert Patience(answer=60.0).of(Describe()) == 60.0
+
+
+class Noting:
+    """A connection that waits as long as it must, and notes how long it was to wait."""
+
+    def __init__(self, connection: Any, limits: list[float]) -> None:
+        self._connection, self._limits = connection, limits
+
+    def poll(self, seconds: float) -> bool:
+        self._limits.append(seconds)
+        return bool(self._connection.poll(None))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+def test_calls_of_many_seconds_are_given_the_time_and_do_not_count_as_hung(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six samples of 8.5 s and a first look are 60 s; nobody hangs there."""
+    monkeypatch.setenv("EKC_CACHE_DIR", str(tmp_path))
+    kernel = ekc.compile(naive(ekc.matmul(4, 8, 4))).compiled
+    limits: list[float] = []
+
+    def hire() -> Forked:
+        hand = Forked(partial(ScriptedDriver, launch_s=8.5))
+        hand.connection = Noting(hand.connection, limits)  # type: ignore[assignment]
+        return hand
+
+    remote = Remote("cuda:0", hire, Patience(start=7.0, answer=60.0, stop=20.0))
+    samples = remote.ask(Time(Work.of(kernel), Rules(seconds=0.0)))
+    assert samples.seconds == pytest.approx((8.5,) * 6, rel=0.02)
+    caller = RemoteCaller(remote)
+    caller.start(kernel)
+    caller.stop()
+    first, second, begun, stopped = limits
+    assert (first, begun) == pytest.approx((67.0, 60.0), abs=0.1)
+    assert (second, stopped) == pytest.approx((60.0 + 6 * 8.5, 20.0 + 2 * 8.5), rel=0.02)
 
 
 def test_one_that_never_starts_says_its_last_words() -> None:
