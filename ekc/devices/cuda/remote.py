@@ -24,6 +24,17 @@ from ekc.errors import DeviceError
 
 GRACE_S = 10.0
 """For a killed worker to end: the driver first takes the context down."""
+_living: weakref.WeakSet[Remote] = weakref.WeakSet()
+"""What a child that is forked must not hold on to."""
+
+
+def _forked() -> None:
+    """In the child: with the pipes of a worker open here, it would outlive our parent; and two would ask it."""
+    for remote in _living:
+        remote.abandon()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 @dataclass(frozen=True)
@@ -58,6 +69,9 @@ class Hand(Protocol):
 
     def last_words(self) -> str:
         """The last line it wrote to stderr."""
+
+    def abandon(self) -> None:
+        """In a forked child: let go of its pipes, and leave it to our parent."""
 
 
 class Child:
@@ -96,10 +110,18 @@ class Child:
             status = self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             return None
+        self._let_go()
+        return status
+
+    def abandon(self) -> None:
+        """See `Hand`."""
+        self.connection.close()
+        self._let_go()
+
+    def _let_go(self) -> None:
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
-        return status
 
     def last_words(self) -> str:
         """See `Hand`."""
@@ -119,6 +141,7 @@ class Remote:
         """Whether an answer has been asked for and not fetched."""
         # Not a method: that would keep this object alive, and the worker with it.
         self._finalizer = weakref.finalize(self, _dismiss, self._hands)
+        _living.add(self)
 
     def ask(self, request: Any, seconds: float | None = None) -> Any:
         """The reply. Raises `DeviceError` when the driver refuses, the worker hangs or dies."""
@@ -132,7 +155,7 @@ class Remote:
             # Ctrl-C came before that answer was fetched: it must not be taken for the one to this question.
             _dismiss(self._hands)
         if not self._hands:
-            self._hands.append(self._hire())
+            self._hands.append(self._hired())
             self._limit += self.patience.start
         self._due = True
         # A worker that ended since can still be read: what it said last is the reason.
@@ -152,6 +175,21 @@ class Remote:
     def close(self) -> None:
         """End the worker."""
         _dismiss(self._hands)
+
+    def abandon(self) -> None:
+        """In a forked child: the worker is its parent's; who asks here gets another."""
+        self._due = False
+        while self._hands:
+            self._hands.pop().abandon()
+
+    def _hired(self) -> Hand:
+        try:
+            return self._hire()
+        except OSError as problem:
+            raise DeviceError(
+                f"{self.name}: its worker process cannot be started ({problem.strerror}); "
+                "end other processes, or see ulimit -u and ulimit -n"
+            ) from problem
 
     def _reply(self, hand: Hand, limit: float) -> Any:
         try:

@@ -39,6 +39,9 @@ class Forked:
         self._process.join(seconds)
         return self._process.exitcode
 
+    def abandon(self) -> None:
+        self.connection.close()
+
     def last_words(self) -> str:
         return ""
 

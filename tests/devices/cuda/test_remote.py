@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -135,6 +137,59 @@ def test_a_worker_ends_when_nobody_holds_its_remote() -> None:
     remote._hands.append(hire())
     del remote
     assert hired[0].ended(0) is not None
+
+
+FORKING = f"""
+import os, signal, sys, time
+from functools import partial
+from ekc.devices.cuda.messages import Describe
+from ekc.devices.cuda.remote import Child, Patience, Remote
+remote = Remote("cuda:0", partial(Child, 0, "{HUNG}"))
+remote.post(Describe())
+worker = remote._hands[0]._process.pid
+child = os.fork()
+if not child:
+    print(f"{{len(remote._hands)}}\\n", end="", flush=True)
+    time.sleep(3600)
+print(f"{{child}} {{worker}}\\n", end="", flush=True)
+time.sleep(3600)
+"""
+
+
+def test_a_worker_ends_with_its_parent_though_a_child_that_was_forked_lives_on() -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    parent = subprocess.Popen(
+        [sys.executable, "-c", FORKING], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert parent.stdout is not None
+    lines = sorted([parent.stdout.readline(), parent.stdout.readline()], key=len)
+    assert lines[0] == "0\n", "the child must hire a worker of its own"
+    child, worker = map(int, lines[1].split())
+    parent.kill()
+    parent.wait()
+    began = time.monotonic()
+    while alive(worker) and time.monotonic() < began + 30:
+        time.sleep(0.01)
+    outlived = alive(worker)
+    for pid in (child, worker):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert not outlived
+
+
+def test_a_worker_that_cannot_be_started_is_one_line() -> None:
+    def hire() -> Child:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            return Child(0)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    remote = Remote("cuda:0", hire)
+    with pytest.raises(DeviceError, match=r"cuda:0: its worker process cannot be .*Too many open") as told:
+        remote.ask(Describe())
+    assert "\n" not in str(told.value)
 
 
 def test_after_ctrl_c_no_late_answer_is_taken_for_another() -> None:
