@@ -10,7 +10,7 @@ import pytest
 from ekc.devices.limits import Settable, reopened
 from ekc.devices.limits.choose import chosen
 from ekc.devices.limits.nvml import NvmlLimits
-from ekc.devices.limits.zeusd import ZeusdLimits
+from ekc.devices.limits.zeusd import ZeusdLimits, _refusal
 from ekc.errors import ActuatorError
 from ekc.governor.protocols import Settings
 from tests.governor.scripted_nvml import GEARS, ScriptedBoards
@@ -147,11 +147,31 @@ def test_a_token_is_sent_and_asked_for(here: ScriptedBoards, monkeypatch: pytest
         settable = ZeusdLimits(here.uuid(), daemon.address)
         with pytest.raises(ActuatorError, match="set ZEUSD_TOKEN"):
             settable.put("sm_mhz", 1200)
-        monkeypatch.setenv("ZEUSD_TOKEN", "secret")
+        monkeypatch.setenv("ZEUSD_TOKEN", "secret\n")  # As a file ends.
         settable.put("sm_mhz", 1200)
         assert here.limits()[0] == [300, 1200]
     finally:
         daemon.close()
+
+
+@pytest.mark.parametrize("token", ["two\nlines", "sch\u00fcssel", "\u65e5\u672c"])
+def test_a_token_that_no_header_may_hold_is_one_line(
+    here: ScriptedBoards, zeusd: Zeusd, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZEUSD_TOKEN", token)
+    with pytest.raises(ActuatorError, match="ZEUSD_TOKEN holds what no HTTP header may") as told:
+        ZeusdLimits(here.uuid(), zeusd.address)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("where", ["gpus..example:4938", f"{'x' * 70}:4938"])
+def test_what_is_no_name_of_a_host_is_one_line(here: ScriptedBoards, where: str) -> None:
+    with pytest.raises(ActuatorError, match="give /path/of/socket or host:port"):
+        ZeusdLimits(here.uuid(), where)
+
+
+def test_a_page_of_some_other_server_is_told_in_one_line() -> None:
+    assert _refusal(502, b"<html>\r\n<body>Bad gateway</body>\n") == "HTTP 502, <html> <body>Bad gateway</body>"
 
 
 def test_zeusd_that_is_gone_or_something_else(here: ScriptedBoards, zeusd: Zeusd, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from ekc.errors import ActuatorError
 SOCKET = "/run/zeusd/zeusd.sock"
 """Where zeusd listens unless told otherwise."""
 TIMEOUT_S = 3.0
+_FORMS = "give /path/of/socket or host:port"
 
 
 def address() -> str | None:
@@ -116,16 +117,17 @@ class _UnixConnection(http.client.HTTPConnection):
 
 def _asked(where: str, method: str, path: str) -> Any:
     """The JSON of the answer, {} where it has none. Raises `ActuatorError`."""
-    token = os.environ.get("ZEUSD_TOKEN")
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    headers = _headers()
     connection = _connection(where)
     try:
         connection.request(method, path, headers=headers)
         answer = connection.getresponse()
         status, body = answer.status, answer.read()
+    except UnicodeError as problem:  # No name of a host: a label too long, or none between two dots.
+        raise ActuatorError(f"zeusd at {where}: {problem}; {_FORMS}") from problem
     except (OSError, http.client.HTTPException) as problem:
         raise ActuatorError(
-            f"zeusd at {where} does not answer ({problem or type(problem).__name__})"
+            f"zeusd at {where} does not answer ({str(problem) or type(problem).__name__})"
         ) from problem
     finally:
         connection.close()
@@ -134,13 +136,21 @@ def _asked(where: str, method: str, path: str) -> Any:
     return _json(where, body) if body.strip() else {}
 
 
+def _headers() -> dict[str, str]:
+    """With the token, where there is one; what a file adds around it is left out."""
+    token = os.environ.get("ZEUSD_TOKEN", "").strip()
+    if not (token.isascii() and token.isprintable()):
+        raise ActuatorError("ZEUSD_TOKEN holds what no HTTP header may: give the token alone, in plain ASCII")
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
 def _connection(where: str) -> http.client.HTTPConnection:
     if where.startswith("/"):
         return _UnixConnection(where)
     try:
         return http.client.HTTPConnection(where, timeout=TIMEOUT_S)
     except http.client.InvalidURL as problem:
-        raise ActuatorError(f"zeusd at {where}: {problem}; give /path/of/socket or host:port") from problem
+        raise ActuatorError(f"zeusd at {where}: {problem}; {_FORMS}") from problem
 
 
 def _json(where: str, body: bytes) -> Any:
@@ -159,5 +169,5 @@ def _refusal(status: int, body: bytes) -> str:
     try:
         said = " ".join(str(text) for text in json.loads(body)["errors"].values())
     except (ValueError, KeyError, TypeError, AttributeError):
-        said = body.decode(errors="replace").strip()[:200]
+        said = " ".join(body.decode(errors="replace").split())[:200]
     return ", ".join(text for text in (f"HTTP {status}", helps.get(status), said) if text)
