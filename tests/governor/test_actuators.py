@@ -171,7 +171,9 @@ def test_what_is_no_name_of_a_host_is_one_line(here: ScriptedBoards, where: str)
 
 
 def test_a_page_of_some_other_server_is_told_in_one_line() -> None:
-    assert _refusal(502, b"<html>\r\n<body>Bad gateway</body>\n") == "HTTP 502, <html> <body>Bad gateway</body>"
+    assert (
+        _refusal(502, b"<html>\r\n<body>Bad gateway</body>\n") == "HTTP 502, <html> <body>Bad gateway</body>"
+    )
 
 
 def test_zeusd_that_is_gone_or_something_else(here: ScriptedBoards, zeusd: Zeusd, tmp_path: Path) -> None:

@@ -382,7 +382,7 @@ def test_each_gpu_by_itself(boards: ScriptedBoards) -> None:
 def test_a_gpu_that_there_is_not(boards: ScriptedBoards) -> None:
     done = govern(boards, "--gpu", "2", *python(JOB))
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--gpu 2: there is 0 to 1" in done.stderr
+    assert "--gpu 2: there is 0, 1, or a UUID" in done.stderr
 
 
 def test_restore_with_nothing_to_restore(one: ScriptedBoards) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ekc.errors import ActuatorError, InvalidInput
 from ekc.governor.live import gpus
 from ekc.governor.live.job import Attached
 from tests.governor.scripted_nvml import ScriptedBoards
@@ -28,6 +29,23 @@ def test_a_process_is_asked_what_it_sees(
         assert job.wait() == 0
         assert process.stdin is not None
         process.stdin.close()
+
+
+def test_a_gpu_that_we_were_not_given_costs_no_other(here: ScriptedBoards) -> None:
+    """NVML counts it, by the numbers of nvidia-smi, and lets nobody ask it."""
+    here.change(0, refused=True)
+    assert gpus.named(["1", here.uuid(1)]) == [here.uuid(1)]
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        job = Attached(process.pid)
+        assert gpus.of(job, process.pid) == [here.uuid(1)]
+        process.kill()
+        assert job.wait() == 0
+    for word in ("0", "2", here.uuid(0)):
+        with pytest.raises(InvalidInput, match=f"--gpu {word}: there is 1, or a UUID"):
+            gpus.named([word])
+    here.change(1, refused=True)
+    with pytest.raises(ActuatorError, match="none of the 2 GPUs here may be used by this process"):
+        gpus.named(["0"])
 
 
 def test_a_process_that_is_gone_tells_nothing(here: ScriptedBoards) -> None:

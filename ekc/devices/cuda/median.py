@@ -11,9 +11,9 @@ import numpy as np
 from ekc.devices.base import Interval
 
 _TAIL = 1 / 128
-"""By so much at most the median is missed on either side by one look. `timing.enough` looks again and again and
-ends when it likes what it sees. With 2.5 % a look that could end on an interval that misses in 14 of 100 cases,
-with this, and looks after 8, 16, 32, ... samples, in 4 (a test adds them up)."""
+"""By so much at most one look misses the median on either side. `timing.enough` looks again and again, and
+ends when it likes what it sees. With 2.5 % it could end on an interval that misses in 14 of 100 cases; with
+this, and looks after 8, 16, 32, ... samples, in 4 (a test adds them up)."""
 
 
 def median(samples: Sequence[float]) -> float:
@@ -22,8 +22,8 @@ def median(samples: Sequence[float]) -> float:
 
 
 def interval(samples: Sequence[float]) -> Interval:
-    """Two of the samples that hold the median with at least 95 %, however often it was looked before: how many
-    lie below it is binomial.
+    """Two of the samples that hold the median with at least 95 %, however often it was looked before: how
+    many lie below it is binomial.
 
     Fewer than eight samples leave their range, which alone holds it with 1 - 2**(1 - n): 97 % of six.
     """

@@ -29,7 +29,7 @@ _living: weakref.WeakSet[Remote] = weakref.WeakSet()
 
 
 def _forked() -> None:
-    """In the child: with the pipes of a worker open here, it would outlive our parent; and two would ask it."""
+    """In the child: with its pipes open here a worker would outlive our parent, and two would ask it."""
     for remote in _living:
         remote.abandon()
 
@@ -44,7 +44,7 @@ class Patience:
     start: float = 60.0
     """To import and to load the driver; added to the first request."""
     answer: float = 60.0
-    """Making the context, loading and a first call of a kernel; the samples that follow have a time of their own."""
+    """Making the context, loading and a first call of a kernel; the samples have a time of their own."""
     filled_bytes_per_s: float = 50e6
     """Of inputs drawn and sent up, on a host that compiles on all its cores: time for them comes on top."""
     stop: float = 20.0

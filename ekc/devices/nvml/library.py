@@ -29,10 +29,26 @@ def nvml() -> Any:
     return pynvml
 
 
-def uuids() -> tuple[str, ...]:
-    """Of all GPUs, in NVML's order (that of nvidia-smi)."""
-    number = explained("the number of GPUs", nvml().nvmlDeviceGetCount)
-    return tuple(uuid_of(index) for index in range(number))
+def uuids() -> dict[int, str]:
+    """Of the GPUs that this process may use, by NVML's number (that of nvidia-smi). This counts others too, those
+    that a container was not given, say. Raises `ActuatorError` where it may use none."""
+    library = nvml()
+    number = explained("the number of GPUs", library.nvmlDeviceGetCount)
+    found = {index: uuid_of(index) for index in range(number) if _permitted(library, index)}
+    if number and not found:
+        raise ActuatorError(
+            f"none of the {number} GPUs here may be used by this process: it was not given one"
+        )
+    return found
+
+
+def _permitted(library: Any, index: int) -> bool:
+    """What else is wrong with a GPU, who asks it is told."""
+    try:
+        library.nvmlDeviceGetHandleByIndex(index)
+    except library.NVMLError as problem:
+        return bool(problem.value != library.NVML_ERROR_NO_PERMISSION)
+    return True
 
 
 def uuid_of(index: int) -> str:

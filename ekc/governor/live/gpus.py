@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ekc.devices.limits.nvml_board import NvmlBoard
-from ekc.devices.nvml.library import explained, uuid_of, uuids
+from ekc.devices.nvml.library import explained, uuids
 from ekc.errors import ActuatorError, InvalidInput
 from ekc.governor.live.job import Job, family
 
@@ -23,14 +23,12 @@ def named(words: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(_named(word, known) for word in words))
 
 
-def _named(word: str, known: tuple[str, ...]) -> str:
-    found = [uuid for uuid in known if uuid == word]
-    if word.isdecimal() and int(word) < len(known):
-        found = [uuid_of(int(word))]
-    if not found:
-        choices = f"0 to {len(known) - 1}" if len(known) > 1 else "0"
+def _named(word: str, known: Mapping[int, str]) -> str:
+    found = known.get(int(word), "") if word.isdecimal() else word
+    if found not in known.values():
+        choices = ", ".join(map(str, known)) or "no GPU"
         raise InvalidInput(f"--gpu {word}: there is {choices}, or a UUID of nvidia-smi -L")
-    return found[0]
+    return found
 
 
 def of(job: Job, ancestor: int) -> list[str]:
@@ -40,7 +38,7 @@ def of(job: Job, ancestor: int) -> list[str]:
     Numbers in CUDA_VISIBLE_DEVICES are not used, since CUDA may count otherwise than NVML. None where the job
     ends before it touches one. Raises `ActuatorError` where `PATIENCE_S` pass instead.
     """
-    known = uuids()
+    known = tuple(uuids().values())
     if len(known) == 1:
         return list(known)
     visible = [word for word in job.variable("CUDA_VISIBLE_DEVICES").split(",") if word in known]

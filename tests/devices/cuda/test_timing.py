@@ -240,7 +240,7 @@ def test_the_interval_covers_the_true_median_however_often_it_is_looked() -> Non
 
 def test_no_rule_to_end_by_makes_the_interval_miss_more_often_than_it_says() -> None:
     """Exactly, for any distribution: how many samples lie below the true median goes as heads of a coin. The
-    share of walks that were beyond the interval at one of the looks, or when time was over, wherever that was."""
+    share of walks that were beyond the interval at one of the looks, or when time was over, whenever."""
     rules = Rules()
     looks = [rules.first_look]
     while looks[-1] < rules.most:

@@ -124,6 +124,8 @@ def nvmlDeviceGetCount():
 
 @_answers
 def nvmlDeviceGetHandleByIndex(index):
+    if _board()["gpus"][index].get("refused"):
+        raise _real.NVMLError(_real.NVML_ERROR_NO_PERMISSION)
     return index
 
 
