@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import warnings
 from typing import TYPE_CHECKING
 
 from ekc.errors import DeviceError
@@ -23,7 +24,7 @@ def open(target: str = "auto") -> Device:
     "recorded:FILE". "a100@no-residual" is one that does as its models explain, without the seeded part that
     they do not (docs/simulated-devices.md): kernels can be compared without luck.
 
-    "auto" is the first GPU, where there is one. Raises `DeviceError` when there is no such device here; the
+    "auto" is the first GPU, where there is one; where nobody can tell, a warning says so. Raises `DeviceError` when there is no such device here; the
     message names the nearest choice. Raises `RecordError` for a file that is no recording.
     """
     if not isinstance(target, str):
@@ -37,8 +38,11 @@ def open(target: str = "auto") -> Device:
     if target == "auto":
         from ekc.devices import nvml
 
-        if not isinstance(nvml.gpus(), nvml.Absent):
+        found = nvml.gpus()
+        if not isinstance(found, nvml.Absent):
             return _cuda("cuda:0")
+        if found.unsure:
+            warnings.warn(f"target auto is a simulated {DEFAULT}: {found.reason}", stacklevel=2)
     return _simulated(DEFAULT if target == "auto" else target)
 
 
@@ -65,7 +69,7 @@ def _cuda(target: str) -> Device:
     try:
         wanted, found = parse(target), nvml.gpus()
         if isinstance(found, nvml.Absent):
-            raise DeviceError(f"no device {target!r} here: {found.reason}")
+            raise DeviceError(f"no device {target!r}: {found.reason}")
         wanted.of(found, target)
         return open_cuda(target)
     except DeviceError as problem:

@@ -1,7 +1,14 @@
+import re
+import sys
+from pathlib import Path
+
 import pynvml
 import pytest
 
+from ekc import devices
 from ekc.devices import nvml
+from ekc.devices.nvml import library, presence
+from ekc.errors import ActuatorError, DeviceError
 
 
 @pytest.fixture
@@ -22,11 +29,49 @@ def test_a_driver_without_gpus(driver: pytest.MonkeyPatch) -> None:
     assert nvml.gpus() == nvml.Absent("the NVIDIA driver sees no GPU")
 
 
-def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+def refusing(monkeypatch: pytest.MonkeyPatch, code: int, *traces: Path) -> nvml.Absent:
+    """What is told where NVML does not start."""
+
     def refuse() -> None:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+        raise pynvml.NVMLError(code)
 
     monkeypatch.setattr(pynvml, "nvmlInit", refuse)
+    monkeypatch.setattr(presence, "TRACES", traces)
+    monkeypatch.setattr(library, "_initialised", False)
     found = nvml.gpus()
     assert isinstance(found, nvml.Absent)
-    assert found.reason.startswith("no NVIDIA driver")
+    assert "\n" not in found.reason
+    with pytest.raises(ActuatorError, match=re.escape(found.reason)):
+        library.nvml()
+    return found
+
+
+def test_no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = refusing(monkeypatch, pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, tmp_path / "absent")
+    assert found == nvml.Absent("no NVIDIA driver here (NVML Shared Library Not Found)")
+
+
+def test_a_driver_without_its_library_is_not_called_absent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As in a container that was given compute alone: CUDA works there."""
+    found = refusing(monkeypatch, pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, tmp_path)
+    assert found.reason.startswith(f"there is an NVIDIA driver ({tmp_path}), but its library NVML (libnv")
+    assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility" in found.reason
+    with pytest.warns(UserWarning, match="target auto is a simulated a100: there is an NVIDIA driver"):
+        assert devices.open("auto").label == "a100 (simulated)"
+
+
+def test_a_library_of_another_version_is_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = refusing(monkeypatch, pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+    assert found.reason.startswith("the NVIDIA driver's library NVML does not start (RM has detected")
+    assert found.unsure
+
+
+def test_python_without_pynvml_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr(library, "_initialised", False)
+    with pytest.raises(ActuatorError, match=r"pynvml cannot be loaded \(.*\): pip install nvidia-ml-py"):
+        library.nvml()
+    with pytest.raises(DeviceError, match=r"no device 'cuda:0': pynvml cannot be loaded.*or use a simulated"):
+        devices.open("cuda:0")

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from ekc.devices.nvml.presence import Absent, start
 from ekc.errors import ActuatorError
 
 _once = threading.Lock()
@@ -15,23 +16,23 @@ _KINDS = ("", "GPU-", "MIG-")
 
 
 def nvml() -> Any:
-    """pynvml, initialised once per process. Raises `ActuatorError` where there is no driver."""
+    """pynvml, initialised once per process. Raises `ActuatorError` where there is no driver, or no NVML."""
     global _initialised
-    import pynvml
 
     with _once:
         if not _initialised:
-            try:
-                pynvml.nvmlInit()
-            except pynvml.NVMLError as problem:
-                raise ActuatorError(f"no NVIDIA driver here ({problem})") from problem
+            started = start()
+            if isinstance(started, Absent):
+                raise ActuatorError(started.reason)
             _initialised = True
+    import pynvml
+
     return pynvml
 
 
 def uuids() -> dict[int, str]:
-    """Of the GPUs that this process may use, by NVML's number (that of nvidia-smi). This counts others too, those
-    that a container was not given, say. Raises `ActuatorError` where it may use none."""
+    """Of the GPUs that this process may use, by NVML's number (that of nvidia-smi). This counts others too,
+    those that a container was not given, say. Raises `ActuatorError` where it may use none."""
     library = nvml()
     number = explained("the number of GPUs", library.nvmlDeviceGetCount)
     found = {index: uuid_of(index) for index in range(number) if _permitted(library, index)}

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TRACES = tuple(map(Path, ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/nvhost-gpu")))
+"""What a driver that is loaded leaves; the last one on Jetson."""
 
 
 @dataclass(frozen=True)
@@ -10,19 +15,45 @@ class Absent:
     """Why no GPU can be used here."""
 
     reason: str
+    unsure: bool = False
+    """Whether there may be one all the same, of which nobody tells."""
 
 
 def gpus() -> int | Absent:
     """Number of GPUs (at least one), or why there is none."""
-    import pynvml
+    library = start()
+    if isinstance(library, Absent):
+        return library
+    try:
+        number = int(library.nvmlDeviceGetCount())
+        library.nvmlShutdown()
+    except library.NVMLError as error:
+        return Absent(f"the NVIDIA driver does not tell of its GPUs ({error})", unsure=True)
+    return number or Absent("the NVIDIA driver sees no GPU")
 
+
+def start() -> Any:
+    """pynvml, initialised; an `Absent` where that cannot be."""
+    try:
+        import pynvml
+    except ImportError as problem:
+        return Absent(f"pynvml cannot be loaded ({problem}): pip install nvidia-ml-py", unsure=True)
     try:
         pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return Absent(f"no NVIDIA driver ({error})")
-    try:
-        number = int(pynvml.nvmlDeviceGetCount())
-        pynvml.nvmlShutdown()
-    except pynvml.NVMLError as error:
-        return Absent(f"the NVIDIA driver does not tell of its GPUs ({error})")
-    return number or Absent("the NVIDIA driver sees no GPU")
+    except pynvml.NVMLError as problem:
+        return _absent(pynvml, problem)
+    return pynvml
+
+
+def _absent(library: Any, problem: Any) -> Absent:
+    """A driver may be there without the library that tells of it."""
+    trace = next((path for path in TRACES if path.exists()), None)
+    if problem.value == library.NVML_ERROR_LIBRARY_NOT_FOUND and trace is not None:
+        return Absent(
+            f"there is an NVIDIA driver ({trace}), but its library NVML (libnvidia-ml.so.1) cannot be loaded: "
+            "install it; a container gets it with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+            unsure=True,
+        )
+    if problem.value in (library.NVML_ERROR_LIBRARY_NOT_FOUND, library.NVML_ERROR_DRIVER_NOT_LOADED):
+        return Absent(f"no NVIDIA driver here ({problem})")
+    return Absent(f"the NVIDIA driver's library NVML does not start ({problem})", unsure=True)
