@@ -32,6 +32,12 @@ ATTRIBUTES = (
 )
 
 
+ASSUMED_MHZ = 1000.0
+"""For the highest clock of a GPU whose driver does not tell it."""
+ASSUMED_BYTES_PER_FLOP = 0.04
+"""For the memory of one whose driver does not tell its clock or its width: what a T4 and Jetson Orin have."""
+
+
 @dataclass(frozen=True)
 class Rates:
     """Operations of one SM in a clock, by compute capability."""
@@ -96,7 +102,18 @@ class Facts:
     @property
     def clock_mhz(self) -> float:
         """The highest SM clock."""
-        return self.attributes["CLOCK_RATE"] / 1000.0
+        return self.attributes["CLOCK_RATE"] / 1000.0 or ASSUMED_MHZ
+
+    @property
+    def assumed(self) -> str:
+        """What of the ceilings is assumed, since the driver tells 0 (on Jetson and some virtual GPUs); "" for
+        nothing."""
+        what = [] if self.attributes["CLOCK_RATE"] else [f"a clock of {ASSUMED_MHZ:.0f} MHz"]
+        if not self._told_bytes_per_s:
+            what.append(f"memory of {self._bytes_per_s / 1e9:.0f} GB/s")
+        if not what:
+            return ""
+        return f"the driver does not tell all of {self.name}: assumed for predictions is {', '.join(what)}"
 
     def limits(self) -> Limits:
         """What a schedule may use here."""
@@ -117,16 +134,33 @@ class Facts:
         )
 
     def peaks(self, clock_mhz: float, board_power_w: float) -> Peaks:
-        """Ceilings at a clock. Memory moves two words a clock, as all of GPUs do by the driver's count."""
-        rates = _RATES[max((c for c in _RATES if c <= self.capability), default=min(_RATES))]
-        cycles = self.attributes["MULTIPROCESSOR_COUNT"] * clock_mhz * 1e6
+        """Ceilings at a clock, all above 0; `assumed` says which nobody told."""
+        rates, cycles = self._rates, self._cycles(clock_mhz)
         fp32, tensor = cycles * rates.fp32_lanes * 2, cycles * rates.tensor_fp16
         plain = dict.fromkeys(("float32", "tf32", "bfloat16"), fp32)
         plain |= dict.fromkeys(("int8", "int32"), cycles * rates.int_lanes * 2)
-        word = self.attributes["GLOBAL_MEMORY_BUS_WIDTH"] / 8
         return Peaks(
             fp32_flops=fp32,
             flops_by_type=plain | {t: rate * tensor for t, rate in rates.by_type.items()},
-            dram_bytes_per_s=2.0 * self.attributes["MEMORY_CLOCK_RATE"] * 1e3 * word,
+            dram_bytes_per_s=self._bytes_per_s,
             board_power_w=board_power_w,
         )
+
+    @property
+    def _rates(self) -> Rates:
+        return _RATES[max((c for c in _RATES if c <= self.capability), default=min(_RATES))]
+
+    def _cycles(self, clock_mhz: float) -> float:
+        """Of all SMs in a second."""
+        return self.attributes["MULTIPROCESSOR_COUNT"] * clock_mhz * 1e6
+
+    @property
+    def _told_bytes_per_s(self) -> float:
+        """Memory moves two words a clock, as all of GPUs do by the driver's count."""
+        word = self.attributes["GLOBAL_MEMORY_BUS_WIDTH"] / 8
+        return 2.0 * self.attributes["MEMORY_CLOCK_RATE"] * 1e3 * word
+
+    @property
+    def _bytes_per_s(self) -> float:
+        flops = self._cycles(self.clock_mhz) * self._rates.fp32_lanes * 2
+        return self._told_bytes_per_s or ASSUMED_BYTES_PER_FLOP * flops

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 
@@ -23,6 +24,8 @@ def open_cuda(
     first = _gpu(target.indices[0] if target.indices else 0, hire, sensors)
     chosen = target.of(first.facts.count, text)
     gpus = [first, *(_gpu(index, hire, sensors) for index in chosen[1:])]
+    if first.facts.assumed:
+        warnings.warn(f"{first.facts.assumed}; no measurement uses it", stacklevel=2)
     return CudaDevice(gpus, Rules(cold=target.cold))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 from ekc import devices
 from ekc.codegen.nvrtc import version
 from ekc.devices import nvml
+from ekc.devices.base import Peaks
 from ekc.devices.cuda.device import CudaDevice
 from ekc.devices.cuda.machine_code import FOR_CUDA_12, too_old
 from ekc.devices.cuda.target import Target, parse
+from ekc.devices.plain import read_as
 from ekc.errors import DeviceError
 from tests.devices.cuda.hands import Forked
 from tests.devices.cuda.scripted import ScriptedNode, forked
@@ -92,6 +95,25 @@ def test_a_newer_driver_and_an_unknown_gpu() -> None:
     assert opened("cuda:0", facts=FACTS | {"COMPUTE_CAPABILITY_MINOR": 5}).arch == "sm_80"
     with pytest.raises(DeviceError, match=r"no machine code for compute capability 3\.0"):
         opened("cuda:0", facts=FACTS | {"COMPUTE_CAPABILITY_MAJOR": 3})
+
+
+@pytest.mark.parametrize(
+    ("silent", "words"),
+    [
+        (("MEMORY_CLOCK_RATE",), "assumed for predictions is memory of 780 GB/s; no measurement uses it"),
+        (("GLOBAL_MEMORY_BUS_WIDTH",), "is memory of 780 GB/s"),
+        (("CLOCK_RATE", "MEMORY_CLOCK_RATE"), "is a clock of 1000 MHz, memory of 553 GB/s"),
+    ],
+)
+def test_a_driver_that_tells_0_of_a_clock_leaves_ceilings_above_0_and_says_so(
+    silent: tuple[str, ...], words: str
+) -> None:
+    """As on Jetson and some virtual GPUs; a recording with a ceiling of 0 could not be read."""
+    with pytest.warns(UserWarning, match=f"the driver does not tell all of Scripted A100: .*{words}"):
+        peaks = opened("cuda:0", facts=FACTS | dict.fromkeys(silent, 0)).peaks
+    told = asdict(peaks)
+    assert read_as(Peaks, told) == peaks
+    assert all(flops > 0 for flops in peaks.flops_by_type.values())
 
 
 def test_the_real_worker_process_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
