@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
@@ -190,3 +191,14 @@ class Clocks:
     mhz: tuple[int, ...] = ()
     reason: str = ""
     current_mhz: float = field(default=0.0)
+
+    def refusal(self, mhz: object) -> str:
+        """Why a clock cannot be set, and the nearest that can; "" for one that can."""
+        if isinstance(mhz, bool) or not isinstance(mhz, Integral):
+            return f"a clock is a whole number of MHz, not {mhz!r:.40}"
+        if mhz in self.mhz:
+            return ""
+        if not self.mhz:
+            return self.reason
+        nearest = min(self.mhz, key=lambda clock: abs(clock - int(mhz)))
+        return f"it offers {self.mhz[0]} to {self.mhz[-1]} MHz; nearest: {nearest}"

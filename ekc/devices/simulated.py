@@ -59,13 +59,8 @@ class SimulatedDevice:
 
     def at_clock(self, mhz: int) -> SimulatedDevice:
         """The same device with its SM clock fixed elsewhere."""
-        offered = self._spec.clocks_mhz()
-        if mhz not in offered:
-            nearest = min(offered, key=lambda clock: abs(clock - mhz))
-            raise DeviceError(
-                f"{self.label} cannot be set to {mhz} MHz: it offers {offered[0]} to {offered[-1]} MHz "
-                f"in steps of {self._spec.clock_step_mhz}; nearest: {nearest}"
-            )
+        if refusal := self.clocks().refusal(mhz):
+            raise DeviceError(f"{self.label} cannot be set to {mhz} MHz: {refusal}")
         device = SimulatedDevice(self._spec, mhz, self._residual)
         device._memo = self._memo
         return device

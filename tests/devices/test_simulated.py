@@ -103,6 +103,12 @@ def test_clocks_that_are_not_offered_are_refused(a100: Device) -> None:
         a100.at_clock(1300)
 
 
+@pytest.mark.parametrize("mhz", ["1275", 1275.0, None, True])
+def test_a_clock_that_is_no_whole_number_is_one_line(a100: Device, mhz: object) -> None:
+    with pytest.raises(DeviceError, match="a clock is a whole number of MHz, not "):
+        a100.at_clock(mhz)  # type: ignore[arg-type]
+
+
 def test_peaks_follow_the_clock(a100: Device) -> None:
     assert a100.at_clock(1410).peaks.fp32_flops == pytest.approx(19.5e12, rel=0.01)
 

@@ -103,10 +103,8 @@ class CudaDevice:
 
     def at_clock(self, mhz: int) -> CudaDevice:
         """The same device, its clock held at `mhz` during each measurement and put back after it."""
-        offered = self.clocks()
-        if mhz not in offered.mhz:
-            reason = offered.reason or f"it offers {offered.mhz[0]} to {offered.mhz[-1]} MHz"
-            raise DeviceError(f"{self.label} cannot be set to {mhz} MHz: {reason}")
+        if refusal := self.clocks().refusal(mhz):
+            raise DeviceError(f"{self.label} cannot be set to {mhz} MHz: {refusal}")
         device = copy(self)
         device._mhz, device._latencies, device._threads = mhz, {}, ()
         device.clock_regime = f"fixed {mhz} MHz"

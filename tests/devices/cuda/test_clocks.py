@@ -53,8 +53,12 @@ def test_a_clock_is_held_while_a_kernel_is_timed(
 
 
 def test_a_clock_that_is_not_offered(device: CudaDevice) -> None:
-    with pytest.raises(DeviceError, match="cannot be set to 901 MHz: it offers 300 to 1995 MHz"):
+    with pytest.raises(
+        DeviceError, match="cannot be set to 901 MHz: it offers 300 to 1995 MHz; nearest: 900"
+    ):
         device.at_clock(901)
+    with pytest.raises(DeviceError, match="a clock is a whole number of MHz, not '900'"):
+        device.at_clock("900")  # type: ignore[arg-type]
 
 
 def test_a_driver_that_refuses(device: CudaDevice, here: ScriptedBoards, kernel: CompiledKernel) -> None:
