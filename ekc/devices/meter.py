@@ -79,7 +79,7 @@ class Window:
     counter_power_w: float
     """NaN where no counter moved."""
     sampled_power_w: float
-    """Mean of the power readings."""
+    """Mean of the power readings; NaN where there are none."""
     call_s: float
     """Wall time per call, back to back, over the window and its margins."""
     idle_power_w: float
@@ -161,7 +161,7 @@ def _window(
     readings = [reading for reading in log.readings if not math.isnan(reading.watts)]
     sampled = float(np.mean([reading.watts for reading in readings])) if readings else math.nan
     best = counted or _from_readings(readings, board.averaging_s, log.uncounted)
-    clocks = [reading.clock_mhz for reading in log.readings]
+    clocks = [reading.clock_mhz for reading in log.readings if not math.isnan(reading.clock_mhz)]
     return Window(
         power_w=best.watts,
         power_interval_w=best.interval,
@@ -174,7 +174,7 @@ def _window(
         seconds=best.seconds,
         samples=len(best.samples_w),
         temperature_c=temperature,
-        clock_mhz=float(np.mean(clocks)),
+        clock_mhz=float(np.mean(clocks)) if clocks else math.nan,
         throttle=tuple(sorted(log.throttle)),
         power_cap_w=board.power_cap_w(),
         notes=(*notes, *_notes(log, best.watts, sampled, clocks), *_in_step(best, calls)),
@@ -183,13 +183,18 @@ def _window(
 
 
 def _mean_power(board: Board, seconds: float) -> float:
-    """Of the readings that did not fail; NaN where all did."""
+    """Of the readings that did not fail; where all did, by the energy counter; NaN where that stands still."""
     readings = []
     for _ in range(round(seconds / READING_S)):
         board.wait(READING_S)
         readings.append(board.power_w())
     told = [watts for watts in readings if not math.isnan(watts)]
-    return float(np.mean(told)) if told else math.nan
+    return float(np.mean(told)) if told else _counted_power(board, seconds)
+
+
+def _counted_power(board: Board, seconds: float) -> float:
+    log = record(board, seconds)
+    return math.nan if log.uncounted else _counted(log).watts
 
 
 def _warm_up(board: Board) -> bool:
@@ -238,11 +243,15 @@ def _starts(at: Array, watts: Array, averaging_s: float) -> NDArray[np.intp]:
 
 def _notes(log: Log, watts: float, sampled: float, clocks: Sequence[float]) -> list[str]:
     notes = [f"{log.uncounted}; energy is from readings of power"] if log.uncounted else []
+    if math.isnan(sampled):
+        notes.append("the board tells no power now; energy is from its counter alone")
     if abs(sampled / watts - 1) > APART:
         notes.append(f"readings of power say {100 * (sampled / watts - 1):+.0f} % beside the energy counter")
     if NOT_TOLD in log.throttle:
         notes.append("the driver does not tell whether something throttles the clock")
-    low, high = min(clocks), max(clocks)
+    low, high = min(clocks, default=0.0), max(clocks, default=0.0)
+    if not clocks:
+        notes.append("the board does not tell its clock")
     if high - low > CLOCK_APART * high:
         notes.append(f"the clock moved from {low:.0f} to {high:.0f} MHz")
     return notes

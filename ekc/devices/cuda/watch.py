@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import dataclass
 from typing import Self
@@ -18,7 +19,7 @@ class Seen:
     """Clock, temperature and throttle reasons of a measurement."""
 
     clock_mhz: float
-    """When last looked at, which is while samples were taken or just after."""
+    """When it was last told, which is while samples were taken or just after."""
     temperature_c: float
     throttle: tuple[str, ...]
     """All that were seen."""
@@ -63,4 +64,7 @@ class Watch:
         s = self._sensors
         self._throttle.update(s.throttle())
         throttle = tuple(sorted(self._throttle))
-        self._last = Seen(s.clock_mhz(), s.temperature_c(), throttle, s.power_cap_w())
+        clock_mhz = s.clock_mhz()
+        if math.isnan(clock_mhz) and self._last is not None:
+            clock_mhz = self._last.clock_mhz
+        self._last = Seen(clock_mhz, s.temperature_c(), throttle, s.power_cap_w())

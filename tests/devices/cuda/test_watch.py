@@ -33,6 +33,16 @@ def sensors_of(node: ScriptedNode, kind: Any = Sensors) -> Any:
     return kind("0", node.library)
 
 
+def test_a_clock_that_is_not_told_once_is_what_it_was() -> None:
+    sensors = sensors_of(ScriptedNode(), Busy)
+    sensors.working = True
+    watch = Watch(sensors)
+    watch._look()
+    sensors.clock_mhz = lambda: float("nan")
+    watch._look()
+    assert watch.seen().clock_mhz == 1410.0
+
+
 def test_the_clock_is_that_of_the_work_and_no_reason_is_lost() -> None:
     sensors = sensors_of(ScriptedNode(), Busy)
     with Watch(sensors) as watch:

@@ -173,6 +173,35 @@ def test_neither_energy_nor_power() -> None:
         meter(board_of(gpu, library), samples.copy(1024), 1e-4, 1.0)
 
 
+def test_a_board_with_a_counter_and_no_power_reading_is_metered() -> None:
+    gpu, library = scripted(Card(instantaneous=False))
+    library.fails["nvmlDeviceGetPowerUsage"] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    window = meter(board_of(gpu, library), samples.copy(1024), 1e-4, 3.0)
+    assert window.estimator == COUNTER
+    assert window.power_w == pytest.approx(260.0, rel=0.01)
+    assert window.idle_power_w == pytest.approx(70.0, rel=0.01)
+    assert math.isnan(window.sampled_power_w)
+    assert window.notes == ("the board tells no power now; energy is from its counter alone",)
+
+
+def test_a_reading_of_the_clock_that_fails_leaves_those_that_did_not() -> None:
+    gpu, library = scripted(Card())
+    told = library.nvmlDeviceGetClockInfo
+
+    def sometimes(handle: int, kind: int) -> int:
+        if int(gpu.clock.now() * 10) % 2:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
+        return told(handle, kind)
+
+    library.nvmlDeviceGetClockInfo = sometimes  # type: ignore[method-assign]
+    window = meter(board_of(gpu, library), samples.copy(1024), 1e-4, 1.0)
+    assert (window.clock_mhz, window.notes) == (1410.0, ())
+    library.fails["nvmlDeviceGetClockInfo"] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    window = meter(board_of(gpu, library), samples.copy(1024), 1e-4, 1.0)
+    assert math.isnan(window.clock_mhz)
+    assert window.notes == ("the board does not tell its clock",)
+
+
 def test_a_counter_and_a_power_sensor_that_both_stand_still() -> None:
     gpu, library = scripted(Card(counts=False, noise=0.0))
     with pytest.raises(DeviceError, match=r"counts no energy, and the power sensor stands still at 260\.0 W"):
