@@ -24,8 +24,9 @@ def open(target: str = "auto") -> Device:
     "recorded:FILE". "a100@no-residual" is one that does as its models explain, without the seeded part that
     they do not (docs/simulated-devices.md): kernels can be compared without luck.
 
-    "auto" is the first GPU, where there is one; where nobody can tell, a warning says so. Raises `DeviceError` when there is no such device here; the
-    message names the nearest choice. Raises `RecordError` for a file that is no recording.
+    "auto" is the first GPU, where there is one; where nobody can tell, a warning says so. Raises
+    `DeviceError` when there is no such device here; the message names the nearest choice. Raises
+    `RecordError` for a file that is no recording.
     """
     if not isinstance(target, str):
         raise DeviceError(f"target {target!r} is not a name; choose auto, cuda:N or a simulated device")

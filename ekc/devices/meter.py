@@ -183,7 +183,7 @@ def _window(
 
 
 def _mean_power(board: Board, seconds: float) -> float:
-    """Of the readings that did not fail; where all did, by the energy counter; NaN where that stands still."""
+    """Of the readings that did not fail; where all did, by the counter; NaN where that stands still."""
     readings = []
     for _ in range(round(seconds / READING_S)):
         board.wait(READING_S)

@@ -50,8 +50,8 @@ def _absent(library: Any, problem: Any) -> Absent:
     trace = next((path for path in TRACES if path.exists()), None)
     if problem.value == library.NVML_ERROR_LIBRARY_NOT_FOUND and trace is not None:
         return Absent(
-            f"there is an NVIDIA driver ({trace}), but its library NVML (libnvidia-ml.so.1) cannot be loaded: "
-            "install it; a container gets it with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+            f"there is an NVIDIA driver ({trace}), but its library NVML (libnvidia-ml.so.1) cannot be "
+            "loaded: install it; a container gets it with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
             unsure=True,
         )
     if problem.value in (library.NVML_ERROR_LIBRARY_NOT_FOUND, library.NVML_ERROR_DRIVER_NOT_LOADED):
