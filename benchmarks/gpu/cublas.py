@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.gpu.contenders import Contender
-from benchmarks.gpu.graphs import GraphContender, calls_for, check
+from benchmarks.gpu.graphs import GraphContender, check
 from benchmarks.gpu.items import Item
 from benchmarks.gpu.kit import Kit
 from ekc.devices.cuda.driver import Driver
+from ekc.devices.cuda.timing import calls_of_a_graph
 from ekc.errors import DeviceError, EkcError
 from ekc.ir.expected import Expected
 
@@ -110,7 +111,7 @@ class BlasGraph:
         driver.download(output, result)
         check("cuBLAS", output, item, expected)
         self.calls, self._graph = 1, self._captured(call, 1)
-        self.calls = calls_for(self._one_s())
+        self.calls = calls_of_a_graph(self._one_s())
         self._graph = self._captured(call, self.calls)
 
     def use(self) -> None:

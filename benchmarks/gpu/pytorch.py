@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.gpu.contenders import Contender
-from benchmarks.gpu.graphs import GraphContender, calls_for, check
+from benchmarks.gpu.graphs import GraphContender, check
 from benchmarks.gpu.items import Item
 from benchmarks.gpu.kit import Kit
+from ekc.devices.cuda.timing import calls_of_a_graph
 from ekc.errors import DeviceError
 from ekc.ir.expected import Expected
 
@@ -157,7 +158,7 @@ class TorchGraph:
         self._index = torch.cuda.current_device()
         self.uuid = gpu_uuid(torch)
         self.calls, self._graph = 1, self._captured(call, 1)
-        self.calls = calls_for(self._one_s())
+        self.calls = calls_of_a_graph(self._one_s())
         self._graph = self._captured(call, self.calls)
 
     def use(self) -> None:

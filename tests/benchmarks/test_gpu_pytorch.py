@@ -17,13 +17,15 @@ from benchmarks.gpu.items import conv, matmul
 from ekc import devices
 from ekc.devices.base import POWER_CAP
 from ekc.devices.board import VirtualBoard
+from ekc.devices.cuda.calling import BATCH_S
 from ekc.devices.cuda.messages import Rules
-from ekc.devices.cuda.timing import WARM_UP_S
+from ekc.devices.cuda.timing import GRAPH_CALLS, SAMPLE_S, WARM_UP_S
 from ekc.devices.specs import A100
 from ekc.devices.steady import Steady
 from ekc.errors import DeviceError
 from ekc.ir.agreement import random_inputs
 from ekc.ir.expected import Expected
+from tests.benchmarks import scripted_torch
 from tests.benchmarks.scripted_torch import CALL_S, NAME, UUID, module
 
 
@@ -47,7 +49,7 @@ def test_a_library_is_timed_by_events_around_a_graph(dtype: str, monkeypatch: py
     timing = cublas.time(0)
     assert timing.latency_s == pytest.approx(CALL_S)
     assert timing.samples == len(timing.samples_s) == Rules().fewest
-    assert timing.method == f"graph replay, {round(graphs.SAMPLE_S / CALL_S)} calls a sample"
+    assert timing.method == f"graph replay, {round(SAMPLE_S / CALL_S)} calls a sample"
     assert not timing.conditions.simulated
     asked = "tf32" if dtype == "tf32" else "ieee"
     assert torch.backends.cuda.matmul.fp32_precision == torch.backends.cudnn.conv.fp32_precision == asked
@@ -62,9 +64,22 @@ def test_a_library_is_busy_for_as_long_as_ours(monkeypatch: pytest.MonkeyPatch) 
     clock[0].record()
     cublas.time(0)
     clock[1].record()
-    graphs_around = 4 * graphs.SAMPLE_S
-    asked = WARM_UP_S + Rules().fewest * graphs.SAMPLE_S
+    graphs_around = 4 * SAMPLE_S
+    asked = WARM_UP_S + Rules().fewest * SAMPLE_S
     assert clock[0].elapsed_time(clock[1]) / 1e3 == pytest.approx(asked, abs=graphs_around)
+
+
+def test_graphs_of_a_library_hold_no_more_calls_than_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scripted_torch, "CALL_S", 2e-6)
+    _, (cublas,), _ = _rivals(monkeypatch)
+    replayed: list[int] = []
+    replay = scripted_torch.Graph.replay
+    monkeypatch.setattr(
+        scripted_torch.Graph, "replay", lambda graph: (replayed.append(graph.calls), replay(graph))
+    )
+    cublas.time(0)
+    assert set(replayed) == {GRAPH_CALLS}
+    assert len(replayed) > Rules().fewest * round(SAMPLE_S / 2e-6 / GRAPH_CALLS), "as many of them as ours"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "tf32", "float16"])
@@ -116,7 +131,7 @@ def test_it_is_kept_running_while_it_is_metered(monkeypatch: pytest.MonkeyPatch)
     cublas.start(None)
     time.sleep(0.05)
     calls = cublas.stop()
-    assert calls.number % (graphs.AHEAD * round(graphs.SAMPLE_S / CALL_S)) == 0
+    assert calls.number % round(BATCH_S / CALL_S) == 0
     assert calls.number > 0
     assert calls.seconds == pytest.approx(calls.number * CALL_S)
 
