@@ -95,8 +95,8 @@ def savings_within(lines: Sequence[Line]) -> list[tuple[str, float]]:
 
 
 def median_and_most(found: Sequence[tuple[str, float]], seed: int) -> Line | None:
-    """The median with its 95 % interval: places are drawn with replacement, then runs of each. The maximum has
-    none: drawing again never shows one beyond it."""
+    """The median with its 95 % interval: places are drawn with replacement, then runs of each. The maximum
+    has none: drawing again never shows one beyond it."""
     if not found:
         return None
     places = [[s for p, s in found if p == place] for place in dict.fromkeys(p for p, _ in found)]

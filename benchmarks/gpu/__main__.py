@@ -33,7 +33,7 @@ PARTS: dict[str, ModuleType] = {
     "fidelity": fidelity,
 }
 """Most valuable first; what needs no GPU last."""
-FIRST_S = {"check": 5.0, "versus": 90.0, "record": 20.0, "fidelity": 5.0, "tune": 130.0, "traces": 30.0}
+FIRST_S = {"check": 5.0, "versus": 60.0, "record": 20.0, "fidelity": 5.0, "tune": 130.0, "traces": 30.0}
 """Guessed, on the long side: what the first item of a part takes, all that comes before it included."""
 OTHERS = {"prepare": plan}
 DRY_MINUTES = 1.8

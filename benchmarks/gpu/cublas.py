@@ -33,9 +33,8 @@ ROUGH = 6
 def rivals(kit: Kit, item: Item, expected: Expected) -> tuple[list[Contender], dict[str, str]]:
     """cuBLAS, or why not; cuDNN and Triton are called through PyTorch only."""
     why = "PyTorch is not installed"
-    absent = {"cuDNN": why} if item.kind == "conv2d" else {"Triton": why}
-    if item.kind == "conv2d":
-        return [], absent
+    if item.triton or item.kind == "conv2d":
+        return [], {"Triton" if item.triton else "cuDNN": why}
     try:
         from ekc.devices.cuda.bindings import Bindings
 
@@ -44,8 +43,9 @@ def rivals(kit: Kit, item: Item, expected: Expected) -> tuple[list[Contender], d
         blas = Blas(load())
         graph = BlasGraph(driver, kit.gpu, blas, item, expected)
     except EkcError as problem:
-        return [], absent | {"cuBLAS": f"{why}, and called by itself: {problem}"}
-    return [GraphContender(f"cuBLAS {blas.version}", kit.device, graph)], absent
+        return [], {"cuBLAS": f"{why}, and called by itself: {problem}"}
+    how = " (as a GEMM)" if item.kind == "matvec" else ""
+    return [GraphContender(f"cuBLAS {blas.version}{how}", kit.device, graph)], {}
 
 
 def load() -> Any:

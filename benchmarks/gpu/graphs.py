@@ -1,8 +1,8 @@
 """A library's call, captured as a graph of many: timed and metered as ekc's own kernels are.
 
 By the same rules (`ekc/devices/cuda/timing.py`): graphs as long, replayed as often in a sample, as long a
-warm-up, as many samples. Between two graphs the GPU pauses for a moment: who has fewer of them looks faster. Who is
-busy for longer may meet the power cap, and be timed at a lower clock. The GPU never waits for the host
+warm-up, as many samples. Between two graphs the GPU may pause: who has fewer of them would look faster. Who
+is busy for longer may meet the power cap, and be timed at a lower clock. The GPU never waits for the host
 between the events: samples are queued together. The L2 is warm, as calls follow each other.
 """
 

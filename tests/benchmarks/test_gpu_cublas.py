@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -149,9 +150,10 @@ def test_what_is_missing_is_told() -> None:
     item = conv(1, 4, 8, 4, 3, 1, "float32")
     expected = Expected(item.op, random_inputs(item.op))
     assert cublas.rivals(kit, item, expected) == ([], {"cuDNN": "PyTorch is not installed"})
+    triton = replace(matmul(8, 8, 8, "float32"), triton=True)
+    assert cublas.rivals(kit, triton, expected) == ([], {"Triton": "PyTorch is not installed"})
     if devices.open("auto").simulated:
         item = matmul(8, 8, 8, "float32")
         found, absent = cublas.rivals(kit, item, Expected(item.op, random_inputs(item.op)))
         assert not found
         assert absent["cuBLAS"].startswith("PyTorch is not installed, and called by itself: ")
-        assert absent["Triton"] == "PyTorch is not installed"

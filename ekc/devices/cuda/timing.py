@@ -57,7 +57,7 @@ class Unit:
 
 
 def calls_of_a_graph(call_s: float) -> int:
-    """How many calls one graph holds, when one takes about so long; the benchmarks hold libraries to it too."""
+    """How many calls one graph holds, when one takes about so long; the benchmarks hold libraries to it."""
     return min(GRAPH_CALLS, max(1, round(GRAPH_S / max(call_s, 1e-9))))
 
 
