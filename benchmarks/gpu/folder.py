@@ -13,7 +13,8 @@ from ekc.errors import RecordError
 
 ROWS = "rows.jsonl"
 RECORDING = "recording.jsonl.gz"
-TUNING = "tuning.db"
+TUNING = "tuning.sqlite"
+"""Not *.db: git ignores those here, and what it ignores is left behind."""
 TRACES = "traces.json.gz"
 PLAN = "plan.json"
 REPORT = "report.txt"
