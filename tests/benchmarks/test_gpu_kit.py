@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -12,9 +13,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from benchmarks.gpu import trace_file, versus
+from benchmarks.gpu import trace_file, traces, tune, versus
 from benchmarks.gpu.__main__ import INTERRUPTED, PARTS, main
 from benchmarks.gpu.budget import RESERVE, Budget
 from benchmarks.gpu.contenders import ratio
@@ -25,6 +27,9 @@ from ekc import devices
 from ekc.devices.recording import read
 from ekc.devices.recording.members import pack, unpack
 from ekc.errors import RecordError
+from ekc.governor.samples import Samples
+from ekc.search.finals import FASTEST, FINALISTS
+from ekc.search.measuring import FINAL_WINDOW_S
 from tests.devices.recording.full_disk import no_room_beyond
 
 ROOT = Path(__file__).parents[2]
@@ -92,6 +97,55 @@ def test_traces_say_that_they_are_simulated(out: Path) -> None:
         assert "(simulated)" in trace.name
         assert trace.samples.sampling_hz > 5
         assert len(trace.step_s) > 2
+
+
+def test_the_hz_that_were_reached_are_told(out: Path) -> None:
+    plain = json.loads(gzip.decompress((out / "traces.json.gz").read_bytes()))["traces"][0]
+    at = plain["time_s"]
+    assert plain["reached_hz"] == pytest.approx((len(at) - 1) / (at[-1] - at[0]), abs=0.01)
+    assert "reached Hz" in (out / "report.txt").read_text()
+
+
+def test_loops_share_the_time_and_those_left_out_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, asked = [0.0], []
+
+    def record(seconds: float) -> Any:
+        asked.append(seconds)
+        clock[0] += seconds + traces.BEGIN_S
+        return Samples(*np.tile([0.0, 1.0], (5, 1))), np.array([0.0, 1.0])
+
+    monkeypatch.setattr(traces, "_jobs", lambda kit: dict.fromkeys("abcdefgh", record))
+    monkeypatch.setattr(traces, "start", lambda kit: None)
+    monkeypatch.setattr(traces.importlib.util, "find_spec", lambda name: object())
+    device = SimpleNamespace(simulated=False, label="x")
+    kit: Any = SimpleNamespace(folder=Folder(tmp_path, {"device": "x"}), device=device, dry=False)
+    traces.run(kit, Budget(110.0, lambda: clock[0]))
+    assert asked == pytest.approx([110.0 * (1 - RESERVE) / 4 - traces.BEGIN_S] * 4)
+    told = {row["item"]: row["status"] for row in kit.folder.of("traces")}
+    assert told == dict.fromkeys("abcd", "ok") | dict.fromkeys("efgh", "not run")
+    traces.run(kit, Budget(540.0, lambda: clock[0]))
+    assert asked[4:] == [traces.LONGEST_S] * 4
+    assert {row["status"] for row in kit.folder.of("traces")} == {"ok"}
+
+
+def test_what_checks_of_finalists_take_is_kept_of_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float] = []
+    monkeypatch.setattr(tune, "_tune", lambda kit, item, seconds: given.append(seconds))
+    clock = [0.0]
+    folder = SimpleNamespace(find=lambda part, item: None)
+    tune.run(SimpleNamespace(folder=folder, dry=False), Budget(540.0, lambda: clock[0]))  # type: ignore[arg-type]
+    assert len(given) == 3, "as many operators as the page promises"
+    metered = (1 + FINALISTS + FASTEST) * (FINAL_WINDOW_S + 2.0)
+    checked = (FINALISTS + FINALISTS + FASTEST) * 3.0
+    assert 2 * given[0] + tune.WINNERS_S + metered + checked <= 540.0 * (1 - RESERVE) / 3
+
+
+def test_git_takes_all_that_comes_out() -> None:
+    names = [str(ROOT / "gpu-out" / name) for name in FILES]
+    said = subprocess.run(["git", "check-ignore", *names], cwd=ROOT, capture_output=True, text=True)
+    assert said.returncode == 1, f"ignored: {said.stdout}"
 
 
 def test_a_second_run_repeats_nothing(out: Path) -> None:
