@@ -161,5 +161,5 @@ def table(kit: Kit) -> str:
         "verdict",
     )
     shown = [f"  {name}: {loop.shows}" for name, loop in LOOPS.items() if name in {t.name for t in known}]
-    title = f"traces: sensors of {kit.device.label}"
+    title = f"traces: sensors of {kit.label}"
     return "\n".join([text_table(heads, rows, title), *shown, *missing])

@@ -25,7 +25,7 @@ WINNERS_S = 2 * (TURNS * 0.2 + WINDOWS * (WINDOW_S + 2.0))
 CHECK_S = 3.0
 """Of a processor, to execute what one finalist compiled to: 2.3 to 2.9 s were seen for MM 2048^3."""
 CHECKS_S = (FINALISTS + FINALISTS + FASTEST) * CHECK_S
-"""Of the finalists of both searches: those for latency are the fastest, those for energy others beside them."""
+"""Of the finalists of both searches: for latency the fastest, for energy others beside those."""
 FINALS_S = (1 + FINALISTS + FASTEST) * (FINAL_WINDOW_S + 2.0) + CHECKS_S
 """And for what searches do whether they are late or not: where one for energy began and its finalists are
 metered, and finalists are checked."""
@@ -106,9 +106,7 @@ def table(kit: Kit) -> str:
         )
         notes += [f"  {row['item']}, {n}: {x['problem']}" for n, x in row["figures"].items() if x["problem"]]
     heads = ("operator", "latency: us", "energy: us", "latency: mJ", "energy: mJ", "energy saved")
-    title = (
-        f"tune: on {kit.device.label}; winner of the latency objective beside that of the energy objective"
-    )
+    title = f"tune: on {kit.label}; winner of the latency objective beside that of the energy objective"
     return "\n".join([text_table(heads, rows, title), *notes])
 
 

@@ -143,7 +143,7 @@ def table(kit: Kit) -> str:
         for library, why in row["absent"].items():
             notes.setdefault(library, f"not run: {why}")
     heads = ("item", "beside", "ekc [us]", "theirs [us]", "speed", "ekc [mJ]", "theirs [mJ]", "energy")
-    title = f"versus: on {kit.device.label}; speed and energy: theirs over ours, above 1 ours is better"
+    title = f"versus: on {kit.label}; speed and energy: theirs over ours, above 1 ours is better"
     told = [f"  {name}: {text}" for name, text in notes.items()]
     return "\n".join([text_table(heads, rows, title, labels=2), *told])
 

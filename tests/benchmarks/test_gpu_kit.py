@@ -22,11 +22,11 @@ from benchmarks.gpu.budget import RESERVE, Budget
 from benchmarks.gpu.contenders import ratio
 from benchmarks.gpu.folder import FILES, MOST_BYTES, Folder
 from benchmarks.gpu.items import recorded_items, small_items, tuned_items, versus_items
-from benchmarks.gpu.kit import Kit
+from benchmarks.gpu.kit import Kit, conditions
 from ekc import devices
 from ekc.devices.recording import read
 from ekc.devices.recording.members import pack, unpack
-from ekc.errors import RecordError
+from ekc.errors import DeviceError, RecordError
 from ekc.governor.samples import Samples
 from ekc.search.finals import FASTEST, FINALISTS
 from ekc.search.measuring import FINAL_WINDOW_S
@@ -155,6 +155,47 @@ def test_a_second_run_repeats_nothing(out: Path) -> None:
     done = {(r["part"], r.get("item")) for r in before}
     assert new[0]["part"] == "run"
     assert not [r for r in new[1:] if (r["part"], r["item"]) in done]
+
+
+def test_a_folder_is_opened_away_from_its_gpu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = conditions(devices.open("a100"), dry=False, seed=0)
+    folder = Folder(tmp_path, told | {"device": "NVIDIA H200 (cuda:9)", "simulated": False})
+    folder.add("check", "matmul, float32", "ok", kernels=[], right=0)
+    row = {
+        "operator": "mm",
+        "latency_s": 1.0,
+        "simulated_s": 1.0,
+        "prior_s": 1.0,
+        "model": "h200 (simulated)",
+    }
+
+    def simulated(kit: Kit, budget: Budget) -> None:
+        with pytest.raises(DeviceError, match=r"was opened without NVIDIA H200 \(cuda:9\)"):
+            print(kit.device)
+        kit.folder.add("fidelity", "digest", "ok", **row)
+
+    _instead(monkeypatch, "fidelity", simulated)
+    recorded = SimpleNamespace(origin=SimpleNamespace(simulated=False))
+    monkeypatch.setattr(PARTS["fidelity"], "read", lambda path: recorded)
+    assert main(["fidelity", "--out", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert "fidelity: h200 (simulated) against NVIDIA H200 (cuda:9)" in text
+    assert "Opened without the device" in text
+    before = _rows(tmp_path)
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("NVIDIA H200 (cuda:9), ")
+    assert "\ncheck: " in text
+    assert "\nfidelity: " in text
+    assert _rows(tmp_path) == before, "to tell is no run"
+
+
+def test_a_folder_without_a_run_cannot_be_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--out", str(tmp_path / "none")]) == 2
+    assert "none holds no run: there is no rows.jsonl in it" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
 
 
 def test_what_was_being_recorded_when_a_run_was_killed_is_recorded_again(out: Path, tmp_path: Path) -> None:
