@@ -67,7 +67,8 @@ The physics of the model was chosen while looking at all rows, so the held-out h
 not the choice of terms.
 
 The power constants were set by hand before, on the FMA kernel and on the four complete tiles of the GEMM
-over clocks; those rows are not unseen. The A100 rows under the cap are.
+over clocks; those rows are not unseen. The A100 rows under the cap are. A constant and a table of power are
+learnt from the fitting half; they and the simulator are scored on the other.
 
 ## Figures
 
@@ -126,8 +127,8 @@ constant was fitted to these rows here.
 - Kernels that spill come out between a fifth and 1.7 times the recorded time, about right in the median:
   spills are counted as if they all lay in the hottest loop. Those predicted far too fast read global memory
   in that loop too. The sampled rest is within 0.25 and 1.76 times, nine of ten rows within 0.66 and 1.25.
-- Under the cap a constant predicts the A100's power as well as the simulator: most rows sit at the cap. Rank
-  correlation of power there is near 0, in the simulator and in the table alike.
+- Under the cap a constant predicts the A100's power a little better than the simulator: most rows sit at the
+  cap. Rank correlation of power there is near 0, in the simulator and in the table alike.
 - What the recorded FMA kernel multiplied is not known. With the energies for random data it comes out a
   quarter too high; the figure above uses one factor, fitted on every other clock ("activity").
 - Tensor cores: no recording has kernels of `mma.sync`, so nothing says whether ours are simulated right.

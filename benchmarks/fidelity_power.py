@@ -34,14 +34,13 @@ def power_line(
     real: Vector,
     seconds: Vector,
     learn: NDArray[np.bool_],
-    scored: NDArray[np.bool_] | slice = slice(None),
 ) -> Any:
-    """Power of rows: all are scored where no constant of the power model was fitted here."""
+    """Power of rows: those that nobody learnt from score, ours and what to beat on the same."""
     learnt = {
         "constant": constant(real, learn),
         "table by TFLOP/s": by_table(FLOPS / seconds, real, learn),
     }
-    found = score(predicted[scored], real[scored])
+    found = score(predicted[~learn], real[~learn])
     return {
         "what": what,
         "how": "compiled",
@@ -83,7 +82,6 @@ def fma_line(data: Path) -> Any:
         real,
         1.0 / clocks,
         learn,
-        ~learn,
     )
     as_random = asdict(score(predicted(1.0)[~learn], real[~learn]))
     return line | {"how": f"compiled, activity {activity:.2f}", "random data": as_random}

@@ -114,14 +114,13 @@ def place_table(lines: list[dict[str, Any]]) -> str:
 
 
 def saving_text(what: str, saving: dict[str, Any] | None, pairs: int) -> str:
-    """One line on a saving and its intervals."""
+    """One line on a saving: the interval is that of the median."""
     if saving is None:
         return f"{what}: no pair of runs"
-    (low, high), (most_low, most_high) = saving["median_interval"], saving["most_interval"]
+    low, high = saving["median_interval"]
     return (
         f"{what}: median {saving['median']:.1%} ({low:.1%} to {high:.1%}), "
-        f"maximum {saving['most']:.1%} ({most_low:.1%} to {most_high:.1%}), "
-        f"{saving['pairs']} of {pairs} pairs"
+        f"maximum {saving['most']:.1%}, {saving['pairs']} of {pairs} pairs"
     )
 
 

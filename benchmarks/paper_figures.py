@@ -95,7 +95,8 @@ def savings_within(lines: Sequence[Line]) -> list[tuple[str, float]]:
 
 
 def median_and_most(found: Sequence[tuple[str, float]], seed: int) -> Line | None:
-    """Median and maximum with 95 % intervals: places are drawn with replacement, then runs of each."""
+    """The median with its 95 % interval: places are drawn with replacement, then runs of each. The maximum
+    has none: drawing again never shows one beyond it."""
     if not found:
         return None
     places = [[s for p, s in found if p == place] for place in dict.fromkeys(p for p, _ in found)]
@@ -104,15 +105,14 @@ def median_and_most(found: Sequence[tuple[str, float]], seed: int) -> Line | Non
     for _ in range(RESAMPLED):
         picked = (places[i] for i in random.integers(0, len(places), len(places)))
         sample = np.concatenate([random.choice(runs, len(runs)) for runs in picked])
-        drawn.append((np.median(sample), sample.max()))
-    low, high = np.percentile(drawn, (2.5, 97.5), axis=0).tolist()
+        drawn.append(np.median(sample))
+    low, high = np.percentile(drawn, (2.5, 97.5)).tolist()
     figures = [s for _, s in found]
     return {
         "pairs": len(figures),
         "median": float(np.median(figures)),
-        "median_interval": [low[0], high[0]],
+        "median_interval": [low, high],
         "most": max(figures),
-        "most_interval": [low[1], high[1]],
     }
 
 

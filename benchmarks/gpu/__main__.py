@@ -3,7 +3,8 @@
     python -m benchmarks.gpu PART... [--minutes N] [--out DIR] [--device cuda:0] [--dry-run] [--set-clocks]
 
 PART: check, versus, record, tune, fidelity, traces; all (what fits into the minutes, most valuable first); or
-prepare (beforehand, on a machine without a GPU: --device h200 chooses the schedules of versus there). A run
+prepare (beforehand, on a machine without a GPU: --device h200 chooses the schedules of versus there); or
+report (tells again all that lies in the folder). report and fidelity open a folder without its device. A run
 into a folder that is there goes on where the last one stopped. See docs/kit.md.
 """
 
@@ -20,8 +21,8 @@ from types import ModuleType
 
 from benchmarks.gpu import check, fidelity, plan, record, traces, tune, versus
 from benchmarks.gpu.budget import Budget
-from benchmarks.gpu.folder import REPORT
-from benchmarks.gpu.kit import Kit
+from benchmarks.gpu.folder import AWAY, REPORT
+from benchmarks.gpu.kit import Kit, here
 from ekc.errors import EkcError, RecordError
 
 PARTS: dict[str, ModuleType] = {
@@ -33,9 +34,12 @@ PARTS: dict[str, ModuleType] = {
     "fidelity": fidelity,
 }
 """Most valuable first; what needs no GPU last."""
-FIRST_S = {"check": 5.0, "versus": 90.0, "record": 20.0, "fidelity": 5.0, "tune": 130.0, "traces": 30.0}
+FIRST_S = {"check": 5.0, "versus": 60.0, "record": 20.0, "fidelity": 5.0, "tune": 130.0, "traces": 30.0}
 """Guessed, on the long side: what the first item of a part takes, all that comes before it included."""
 OTHERS = {"prepare": plan}
+TOLD = "report"
+AWAY_PARTS = {"fidelity", TOLD}
+"""These alone want a folder and no device."""
 DRY_MINUTES = 1.8
 INTERRUPTED, BAD_INPUT = 130, 2
 
@@ -43,9 +47,14 @@ INTERRUPTED, BAD_INPUT = 130, 2
 def main(words: Sequence[str] | None = None) -> int:
     """Run the parts; the tables, printed and in the folder."""
     asked = _asked(words)
-    names = list(PARTS) if "all" in asked.parts else list(dict.fromkeys(asked.parts))
+    names = list(PARTS) if "all" in asked.parts else [n for n in dict.fromkeys(asked.parts) if n != TOLD]
     try:
-        kit = Kit.opened(asked.device, asked.out, asked.dry_run, asked.seed, asked.set_clocks)
+        if set(asked.parts) <= AWAY_PARTS:
+            kit = Kit.reopened(asked.out)
+            if names:
+                kit.folder.begin(kit.folder.measured | here() | {AWAY: True})
+        else:
+            kit = Kit.opened(asked.device, asked.out, asked.dry_run, asked.seed, asked.set_clocks)
     except EkcError as problem:
         print(f"benchmarks.gpu: {problem}", file=sys.stderr)
         return BAD_INPUT
@@ -60,6 +69,8 @@ def main(words: Sequence[str] | None = None) -> int:
         status = BAD_INPUT
     finally:
         kit.close()
+    if TOLD in asked.parts:
+        names = [name for name in PARTS if any(row["part"] == name for row in kit.folder.rows)]
     report = "\n\n".join([_head(kit), *(_told(kit, name) for name in names)])
     print(report)
     try:
@@ -84,7 +95,7 @@ def _run(kit: Kit, names: Sequence[str], minutes: float) -> None:
         if seconds <= (0 if kit.dry or len(names) == 1 else FIRST_S.get(name, 0.0)):
             kit.folder.note(name, "not run", f"the {minutes:g} minutes are used")
             continue
-        print(f"{name}: {seconds:.0f} s on {kit.device.label}", file=sys.stderr)
+        print(f"{name}: {seconds:.0f} s on {kit.label}", file=sys.stderr)
         try:
             budget = Budget(seconds)
             _part(name).run(kit, budget)
@@ -118,9 +129,11 @@ def _part(name: str) -> ModuleType:
 
 
 def _head(kit: Kit) -> str:
-    told = kit.folder.runs()[-1]
+    told, last = kit.folder.measured, kit.folder.runs()[-1]
     facts = ("driver", "nvrtc", "arch", "clock_regime", "data_policy", "ekc", "python", "numpy", "machine")
     lines = [f"{told['device']}, {told['created']}", ", ".join(f"{fact} {told[fact]}" for fact in facts)]
+    if last.get(AWAY):
+        lines.append(f"Opened without the device, {last['created']}: ekc {last['ekc']}, {last['machine']}.")
     if told["dry_run"]:
         lines.append("DRY RUN: every figure is simulated. Nothing ran on a GPU.")
     elif told["simulated"]:
@@ -134,7 +147,7 @@ def _asked(words: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("parts", nargs="+", metavar="PART", choices=(*PARTS, *OTHERS, "all"))
+    parser.add_argument("parts", nargs="+", metavar="PART", choices=(*PARTS, *OTHERS, TOLD, "all"))
     parser.add_argument("--minutes", type=float, help="for all parts together; default: what they ask for")
     parser.add_argument("--out", type=Path, default=Path("gpu-out"), help="folder; default: gpu-out")
     parser.add_argument("--device", default="cuda:0", help="default: cuda:0")

@@ -18,7 +18,7 @@ class Budget:
     def __init__(self, seconds: float, now: Callable[[], float] = time.monotonic) -> None:
         self.seconds, self._now = seconds, now
         self._end = now() + seconds * (1 - RESERVE)
-        self._longest: dict[object, float] = {}
+        self._longest: dict[float, float] = {}
         self.cut = False
         """Whether there was no time for some items."""
 
@@ -27,19 +27,21 @@ class Budget:
         return self._end - self._now()
 
     def affordable(
-        self, items: Iterable[Item], kind: Callable[[Item], object] = lambda item: None
+        self, items: Iterable[Item], guess_s: Callable[[Item], float] = lambda item: 0.0
     ) -> Iterator[Item]:
-        """The items in order, as far as the time goes: one is begun only where the longest of its kind so far
-        would still fit, so that a few long ones do not keep the short ones out. The first of a kind is begun
-        while there is any time."""
+        """The items in order, as far as the time goes. Those of one guess are of a kind: one is begun only
+        where the longest of its kind so far would still fit, the first of a kind where the guess does. What
+        is too long is passed over while there is time for a shorter kind."""
         for item in items:
-            if self.left() <= self._longest.get(kind(item), 0.0):
+            kind = guess_s(item)
+            if self.left() <= self._longest.get(kind, kind):
                 self.cut = True
-                return
+                if self.left() <= min(self._longest.values(), default=0.0):
+                    return
+                continue
             began = self._now()
             yield item
-            took = self._now() - began
-            self._longest[kind(item)] = max(self._longest.get(kind(item), 0.0), took)
+            self._longest[kind] = max(self._longest.get(kind, 0.0), self._now() - began)
 
     def shared(self, items: Sequence[Item], good_s: float, least_s: float) -> Iterator[tuple[Item, float]]:
         """Items with a share of the time each: as many as can have `good_s`. One that took longer than its

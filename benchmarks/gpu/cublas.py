@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.gpu.contenders import Contender
-from benchmarks.gpu.graphs import GraphContender, calls_for, check
+from benchmarks.gpu.graphs import GraphContender, check
 from benchmarks.gpu.items import Item
 from benchmarks.gpu.kit import Kit
 from ekc.devices.cuda.driver import Driver
+from ekc.devices.cuda.timing import calls_of_a_graph
 from ekc.errors import DeviceError, EkcError
 from ekc.ir.expected import Expected
 
@@ -32,9 +33,8 @@ ROUGH = 6
 def rivals(kit: Kit, item: Item, expected: Expected) -> tuple[list[Contender], dict[str, str]]:
     """cuBLAS, or why not; cuDNN and Triton are called through PyTorch only."""
     why = "PyTorch is not installed"
-    absent = {"cuDNN": why} if item.kind == "conv2d" else {"Triton": why}
-    if item.kind == "conv2d":
-        return [], absent
+    if item.triton or item.kind == "conv2d":
+        return [], {"Triton" if item.triton else "cuDNN": why}
     try:
         from ekc.devices.cuda.bindings import Bindings
 
@@ -43,8 +43,9 @@ def rivals(kit: Kit, item: Item, expected: Expected) -> tuple[list[Contender], d
         blas = Blas(load())
         graph = BlasGraph(driver, kit.gpu, blas, item, expected)
     except EkcError as problem:
-        return [], absent | {"cuBLAS": f"{why}, and called by itself: {problem}"}
-    return [GraphContender(f"cuBLAS {blas.version}", kit.device, graph)], absent
+        return [], {"cuBLAS": f"{why}, and called by itself: {problem}"}
+    how = " (as a GEMM)" if item.kind == "matvec" else ""
+    return [GraphContender(f"cuBLAS {blas.version}{how}", kit.device, graph)], {}
 
 
 def load() -> Any:
@@ -110,7 +111,7 @@ class BlasGraph:
         driver.download(output, result)
         check("cuBLAS", output, item, expected)
         self.calls, self._graph = 1, self._captured(call, 1)
-        self.calls = calls_for(self._one_s())
+        self.calls = calls_of_a_graph(self._one_s())
         self._graph = self._captured(call, self.calls)
 
     def use(self) -> None:

@@ -11,6 +11,7 @@ from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.folder import RECORDING
 from benchmarks.gpu.kit import Kit
 from ekc import devices
+from ekc.codegen.generate import compile_schedule
 from ekc.devices import specs
 from ekc.devices.base import Device
 from ekc.devices.recording import Recorded, read
@@ -55,7 +56,7 @@ def _simulate(kit: Kit, model: Device, row: Recorded, operator: str) -> None:
         # The figures of a recording are those of the ekc that made it, which may have counted otherwise.
         figures = analyse(row.schedule.program, model.limits)
         facts["prior_s"] = float(prior.latency(figures, model.peaks)[0])
-        kernel = kit.kernel(row.schedule)
+        kernel = compile_schedule(row.schedule, model.arch, model.limits)
         facts["simulated_s"] = model.time(kernel).latency_s
         if row.meterings:
             metering = row.metering()
@@ -77,7 +78,7 @@ def table(kit: Kit) -> str:
         for op in dict.fromkeys(r["operator"] for r in rows)
     ]
     heads = ("operator", "rows", "latency: rank", "error", "prior: rank", "power: error", "constant: error")
-    title = f"fidelity: {rows[0]['model']} against {kit.device.label}"
+    title = f"fidelity: {rows[0]['model']} against {kit.label}"
     told = text_table(heads, lines, title)
     if read(kit.folder.path / RECORDING).origin.simulated:
         told += "\n  the recording is of the simulated model itself, so nothing is learned of a GPU"

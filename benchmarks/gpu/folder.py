@@ -13,7 +13,8 @@ from ekc.errors import RecordError
 
 ROWS = "rows.jsonl"
 RECORDING = "recording.jsonl.gz"
-TUNING = "tuning.db"
+TUNING = "tuning.sqlite"
+"""Not *.db: git ignores those here, and what it ignores is left behind."""
 TRACES = "traces.json.gz"
 PLAN = "plan.json"
 REPORT = "report.txt"
@@ -25,22 +26,42 @@ VERSION = 1
 SAME = ("device", "driver", "clock_regime", "data_policy")
 """What a report says once of all its rows: a folder holds rows of one kind. A recording asks for the same."""
 
+AWAY = "away"
+"""What a run without the device says of itself."""
+
 Row = dict[str, Any]
 
 
 class Folder:
     """The folder of a run, with the rows that are in it. A run into the same folder goes on where the last
-    one stopped. Raises `RecordError` for one of another device, or that cannot be written."""
+    one stopped. Without `conditions` it is opened as it lies, with no device. Raises `RecordError` for one of
+    another device or of none, or that cannot be written."""
 
-    def __init__(self, path: Path, conditions: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, conditions: Mapping[str, Any] | None = None) -> None:
         self.path = path
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            if conditions is not None:
+                path.mkdir(parents=True, exist_ok=True)
             self.rows = _read(path / ROWS)
-            self._check(conditions)
-            self._add({"part": "run", "version": VERSION, **conditions})
+            if conditions is not None:
+                self._check(conditions)
+                self.begin(conditions)
         except OSError as problem:
             raise RecordError(f"{path} cannot be used: {problem.strerror}; name another --out") from None
+        if not self.runs():
+            raise RecordError(
+                f"{path} holds no run: there is no {ROWS} in it; name the folder of one by --out"
+            )
+        self._check(self.measured)
+
+    def begin(self, conditions: Mapping[str, Any]) -> None:
+        """What is written from here on is of a run under these conditions."""
+        self._add({"part": "run", "version": VERSION, **conditions})
+
+    @property
+    def measured(self) -> Row:
+        """The conditions of the last run that had the device."""
+        return [run for run in self.runs() if not run.get(AWAY)][-1]
 
     def _check(self, conditions: Mapping[str, Any]) -> None:
         for then in self.runs():

@@ -1,8 +1,9 @@
 """A library's call, captured as a graph of many: timed and metered as ekc's own kernels are.
 
-By the same rules (`ekc/devices/cuda/timing.py`): as long a warm-up, samples as long, as many of them. Who is
-busy for longer may meet the power cap, and be timed at a lower clock. The GPU never waits for the host
-between the events: a graph is queued before each and one after. The L2 is warm, as calls follow each other.
+By the same rules (`ekc/devices/cuda/timing.py`): graphs as long, replayed as often in a sample, as long a
+warm-up, as many samples. Between two graphs the GPU may pause: who has fewer of them would look faster. Who
+is busy for longer may meet the power cap, and be timed at a lower clock. The GPU never waits for the host
+between the events: samples are queued together. The L2 is warm, as calls follow each other.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from benchmarks.gpu.items import Item
 from ekc.codegen import nvrtc
 from ekc.devices import meter
 from ekc.devices.base import Conditions, Device, Metering, Timing
+from ekc.devices.cuda.calling import BATCH_S
 from ekc.devices.cuda.median import interval, median
 from ekc.devices.cuda.messages import Rules
-from ekc.devices.cuda.timing import SAMPLE_S, WARM_UP_S, enough
+from ekc.devices.cuda.timing import SAMPLE_S, WARM_UP_S, Unit, enough
 from ekc.devices.meter import Calls
 from ekc.devices.nvml.board import NvmlBoard
 from ekc.devices.nvml.sensors import Sensors
@@ -31,10 +33,6 @@ from ekc.ir.expected import Expected
 from ekc.ir.operator import Operator
 from ekc.version import __version__
 
-MOST_CALLS = 1000
-"""A graph is a sample (`SAMPLE_S`), and never holds more calls."""
-AHEAD = 5
-"""Graphs between two events while a call is metered: 10 ms, in which the host is not asked."""
 SEEN = ("clock_mhz", "temperature_c", "throttle", "power_cap_w")
 """What the meter tells of its window: a library is throttled as ours is."""
 
@@ -75,24 +73,35 @@ class GraphContender:
 
     def time(self, turn: int) -> Timing:
         """Median of the graphs; every measurement is fresh, whatever its turn."""
-        began = time.monotonic()
-        (look,) = self._samples(1)
-        for _ in range(round(WARM_UP_S / (look * self._machine.calls))):
-            self._machine.replay()
-        samples = enough(self._samples, Rules(), lambda: time.monotonic() - began)
-        method = f"graph replay, {self._machine.calls} calls a sample"
+        began, unit = time.monotonic(), self._unit()
+        repeats = unit.repeats(SAMPLE_S)
+        for _ in range(unit.repeats(WARM_UP_S)):
+            unit.queue()
+
+        def take(most: int) -> list[float]:
+            return self._samples(repeats, most)
+
+        samples = enough(take, Rules(), lambda: time.monotonic() - began)
+        method = f"{unit.method}, {repeats * unit.calls} calls a sample"
         span, count = interval(samples), len(samples)
         return Timing(median(samples), span, count, self._conditions(), method, tuple(samples))
 
-    def _samples(self, count: int) -> list[float]:
-        """Seconds of a call, of graphs queued together."""
+    def _unit(self) -> Unit:
+        """The graph, and what a call in it takes, roughly."""
+        (call_s,) = self._samples(1, 1)
+        return Unit(self._machine.replay, self._machine.calls, call_s, "graph replay")
+
+    def _samples(self, repeats: int, count: int) -> list[float]:
+        """Seconds of a call, of samples of so many graphs, queued together."""
         machine = self._machine
         events = [machine.event() for _ in range(count + 1)]
-        for event in events:
+        machine.record(events[0])
+        for event in events[1:]:
+            self._queue(repeats)
             machine.record(event)
-            machine.replay()
         machine.wait(events[-1])
-        return [machine.seconds(a, b) / machine.calls for a, b in itertools.pairwise(events)]
+        calls = repeats * machine.calls
+        return [machine.seconds(a, b) / calls for a, b in itertools.pairwise(events)]
 
     def meter(self, turn: int, seconds: float) -> Metering:
         """Over a window of about so many seconds. Raises `DeviceError` where the board cannot be metered."""
@@ -118,22 +127,24 @@ class GraphContender:
     def _keep(self) -> None:
         machine = self._machine
         machine.use()
+        # As long as the batches of ours, in which the host is not asked.
+        batch = self._unit().repeats(BATCH_S)
         begin, before, after = (machine.event() for _ in range(3))
         machine.record(begin)
-        self._ahead()
+        self._queue(batch)
         machine.record(before)
-        graphs = AHEAD
+        graphs = batch
         while not self._told.is_set():
-            self._ahead()
+            self._queue(batch)
             machine.record(after)
             machine.wait(before)
-            graphs += AHEAD
+            graphs += batch
             before, after = after, before
         machine.wait(before)
         self._done = Calls(graphs * machine.calls, machine.seconds(begin, before))
 
-    def _ahead(self) -> None:
-        for _ in range(AHEAD):
+    def _queue(self, graphs: int) -> None:
+        for _ in range(graphs):
             self._machine.replay()
 
     def _conditions(self) -> Conditions:
@@ -151,11 +162,6 @@ class GraphContender:
             ekc_version=__version__,
             l2="warm",
         )
-
-
-def calls_for(one_s: float) -> int:
-    """Calls in a graph, when one takes so long."""
-    return min(max(round(SAMPLE_S / one_s), 1), MOST_CALLS)
 
 
 def check(name: str, got: Any, item: Item, expected: Expected) -> None:

@@ -37,7 +37,7 @@ class Kit:
     """One run."""
 
     target: str
-    device: Device
+    opened_device: Device | None
     folder: Folder
     dry: bool
     seed: int
@@ -52,6 +52,25 @@ class Kit:
         if set_clocks:
             device = _fixed(device)
         return cls(target, device, Folder(out, conditions(device, dry, seed)), dry, seed, set_clocks)
+
+    @classmethod
+    def reopened(cls, out: Path) -> Kit:
+        """What earlier runs left, without their device. Raises `RecordError`."""
+        folder = Folder(out)
+        then = folder.measured
+        return cls(then["device"], None, folder, then["dry_run"], then["seed"], False)
+
+    @property
+    def device(self) -> Device:
+        """The device. Raises `DeviceError` where the folder was reopened without it."""
+        if self.opened_device is None:
+            raise DeviceError(f"{self.folder.path} was opened without {self.label}")
+        return self.opened_device
+
+    @property
+    def label(self) -> str:
+        """The device of the rows."""
+        return str(self.folder.measured["device"])
 
     @property
     def gpu(self) -> int:
@@ -86,7 +105,7 @@ class Kit:
     def close(self) -> None:
         """End what runs in the background, and the device's worker."""
         self.workers.shutdown(cancel_futures=True)
-        end = getattr(self.device, "close", None)
+        end = getattr(self.opened_device, "close", None)
         if end is not None:
             end()
 
@@ -110,10 +129,17 @@ def conditions(device: Device, dry: bool, seed: int) -> dict[str, Any]:
         "nvrtc": nvrtc.version(),
         "clock_regime": device.clock_regime,
         "data_policy": device.data_policy,
+        "seed": seed,
+        **here(),
+    }
+
+
+def here() -> dict[str, Any]:
+    """What is said of a run, whatever its device."""
+    return {
         "ekc": __version__,
         "python": platform.python_version(),
         "numpy": np.__version__,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "seed": seed,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }

@@ -1,85 +1,327 @@
-"""Small training loops in PyTorch, with data made on the spot: a step each, to be called again and again."""
+"""Small training loops in PyTorch, with data made on the spot: a step each, to be called again and again.
+
+They differ in what a step looks like to a power sensor; `Loop.shows` says which case of period detection each
+of them is.
+"""
 
 from __future__ import annotations
 
 import itertools
+import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 Step = Callable[[], None]
+Work = Callable[[int], None]
+"""So many repetitions on the GPU, finished when it returns."""
 STEP_S, GAP_S = 1.5, 0.2
 """Of a step, about: long enough for sensors that tell something new ten times a second; and of what the host
 takes in it to get new data, which leaves the GPU waiting, so that a step shows."""
 WARM, TIMED = 2, 8
-"""Batches, and steps, that are not timed, for libraries load and the optimiser makes its state; and batches
-that tell how long one takes."""
+"""Repetitions, and steps, that are not timed, for libraries load and the optimiser makes its state; and
+repetitions that tell how long one takes."""
+MICRO, MICRO_GAP_S = 4, 0.1
+"""Micro-batches of a step, and what the host takes before each of them."""
+WAIT_S, SHARD_S, SHARD = (0.1, 0.4), 1.0, 8
+"""A wait for data that is never the same, and what every so many-th step waits besides."""
 
 
-def perceptron(torch: Any) -> Step:
+@dataclass(frozen=True)
+class Place:
+    """Where a loop is trained."""
+
+    torch: Any
+    device: str
+    seed: int
+    step_s: float = STEP_S
+    shrink: int = 1
+    """What widths and batches are divided by: tests train on a processor."""
+
+    def size(self, full: int) -> int:
+        """A width or a batch."""
+        return full // self.shrink
+
+    def random(self, *shape: int) -> Any:
+        """Normal numbers."""
+        return self.torch.randn(*shape, device=self.device)
+
+    def classes(self, count: int, *shape: int) -> Any:
+        """Numbers of classes."""
+        return self.torch.randint(0, count, shape, device=self.device)
+
+    def repeats(self, work: Work, share: float) -> int:
+        """How many repetitions take that share of a step here; warmed up."""
+        work(WARM)
+        began = time.monotonic()
+        work(TIMED)
+        return max(1, round(share * self.step_s * TIMED / (time.monotonic() - began)))
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A training loop."""
+
+    make: Callable[[Place], Step]
+    shows: str
+    """Of period detection."""
+
+    def step(self, place: Place) -> Step:
+        """Seeded and warmed up."""
+        place.torch.manual_seed(place.seed)
+        step = self.make(place)
+        for _ in range(WARM):
+            step()
+        return step
+
+
+def perceptron(place: Place) -> Step:
     """Four wide layers: products of matrices."""
-    layers = [torch.nn.Linear(4096, 4096), torch.nn.ReLU()]
-    model = torch.nn.Sequential(*layers, *_again(torch, 3), torch.nn.Linear(4096, 1000)).cuda()
-    return _step(torch, model, lambda: torch.randn(4096, 4096, device="cuda"), 1000)
+    rows, wide = place.size(4096), place.size(4096)
+    work = _classified(place, _dense(place, wide), lambda: place.random(rows, wide), 1000)
+    return _paused(place, work)
 
 
-def _again(torch: Any, times: int) -> list[Any]:
-    return [layer for _ in range(times) for layer in (torch.nn.Linear(4096, 4096), torch.nn.ReLU())]
-
-
-def convolutional(torch: Any) -> Step:
+def convolutional(place: Place) -> Step:
     """Convolutions and norms, as in a ResNet's first stages."""
-    nn = torch.nn
-    widths = (3, 64, 128, 256)
+    nn = place.torch.nn
+    widths = (3, *map(place.size, (64, 128, 256)))
     layers: list[Any] = []
     for inside, outside in itertools.pairwise(widths):
         layers += [nn.Conv2d(inside, outside, 3, stride=2, padding=1), nn.BatchNorm2d(outside), nn.ReLU()]
         layers += [nn.Conv2d(outside, outside, 3, padding=1), nn.BatchNorm2d(outside), nn.ReLU()]
-    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 100)).cuda()
-    return _step(torch, model, lambda: torch.randn(128, 3, 112, 112, device="cuda"), 100)
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], 100))
+    images, side = place.size(128), place.size(112)
+    return _paused(place, _classified(place, model, lambda: place.random(images, 3, side, side), 100))
 
 
-def transformer(torch: Any) -> Step:
+def transformer(place: Place) -> Step:
     """Attention and feed-forward layers, in bfloat16."""
+    nn, wide, long = place.torch.nn, place.size(768), place.size(128)
+    model = nn.Sequential(_encoder(place, wide, 12), nn.Flatten(), nn.Linear(long * wide, 100))
+    batch = place.size(32)
+    return _paused(place, _classified(place, model, lambda: place.random(batch, long, wide), 100, half=True))
+
+
+def accumulated(place: Place) -> Step:
+    """Residual blocks; gradients of four micro-batches, each of which waits for its data, then an update."""
+    torch, wide = place.torch, place.size(128)
     nn = torch.nn
-    layer = nn.TransformerEncoderLayer(768, 12, 3072, batch_first=True)
-    body = nn.TransformerEncoder(layer, 6)
-    model = nn.Sequential(body, nn.Flatten(), nn.Linear(128 * 768, 100)).cuda()
-    return _step(torch, model, lambda: torch.randn(32, 128, 768, device="cuda"), 100, half=True)
+    first, last = nn.Conv2d(3, wide, 3, stride=2, padding=1), nn.Linear(wide, 100)
+    blocks = [_residual(torch, wide) for _ in range(4)]
+    model = nn.Sequential(first, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), last).to(place.device)
+    optimiser = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    loss_of = nn.CrossEntropyLoss()
+    images, side = place.size(128), place.size(64)
+
+    def work(batches: int) -> None:
+        inputs, labels = place.random(images, 3, side, side), place.classes(100, images)
+        for _ in range(batches):
+            loss = loss_of(model(inputs), labels)
+            loss.backward()
+        loss.item()
+
+    batches = place.repeats(work, 1 / MICRO)
+
+    def step() -> None:
+        for _ in range(MICRO):
+            time.sleep(MICRO_GAP_S)
+            work(batches)
+        optimiser.step()
+        optimiser.zero_grad()
+        time.sleep(GAP_S)
+
+    return step
 
 
-LOOPS: dict[str, Callable[[Any], Step]] = {
-    "perceptron": perceptron,
-    "convolutional": convolutional,
-    "transformer": transformer,
+def starved(place: Place) -> Step:
+    """A perceptron of large batches, whose data come late: never after the same time, and sometimes much."""
+    rows, wide = place.size(16384), place.size(4096)
+    work = _classified(place, _dense(place, wide), lambda: place.random(rows, wide), 1000)
+    batches = place.repeats(work, 1.0)
+    waits, numbers = random.Random(place.seed), itertools.count(1)
+
+    def step() -> None:
+        work(batches)
+        time.sleep(waits.uniform(*WAIT_S) + SHARD_S * (next(numbers) % SHARD == 0))
+
+    return step
+
+
+def recurrent(place: Place) -> Step:
+    """A cell called word by word: kernels so small that the host cannot launch them fast enough."""
+    torch, inside, wide = place.torch, place.size(256), place.size(512)
+    long, batch = place.size(64), place.size(64)
+    cell, head = torch.nn.LSTMCell(inside, wide).to(place.device), torch.nn.Linear(wide, 100).to(place.device)
+    optimiser = torch.optim.AdamW([*cell.parameters(), *head.parameters()], lr=1e-4)
+    loss_of = torch.nn.CrossEntropyLoss()
+
+    def work(batches: int) -> None:
+        words, labels = place.random(long, batch, inside), place.classes(100, batch)
+        for _ in range(batches):
+            state = None
+            for word in words:
+                state = cell(word, state)
+            loss = loss_of(head(state[0]), labels)
+            _update(optimiser, loss)
+        loss.item()
+
+    return _paused(place, work)
+
+
+def adversarial(place: Place) -> Step:
+    """A judge, of convolutions, is trained for half a step; then a maker, of products. Nothing waits."""
+    torch, wide, side = place.torch, place.size(4096), place.size(64)
+    nn, some, rows = torch.nn, place.size(64), place.size(512)
+    grow = nn.Linear(wide, 3 * side * side)
+    maker = nn.Sequential(*_layers(torch, wide, 2), grow, nn.Tanh(), nn.Unflatten(1, (3, side, side)))
+    narrow = nn.Conv2d(3, some, 4, stride=2, padding=1)
+    deep = nn.Conv2d(some, 2 * some, 4, stride=2, padding=1)
+    flat = nn.Linear(2 * some * (side // 4) ** 2, 1)
+    judge = nn.Sequential(narrow, nn.LeakyReLU(0.2), deep, nn.LeakyReLU(0.2), nn.Flatten(), flat)
+    maker, judge = maker.to(place.device), judge.to(place.device)
+    makers, judges = (torch.optim.AdamW(one.parameters(), lr=1e-4) for one in (maker, judge))
+    loss_of, real = nn.BCEWithLogitsLoss(), place.random(rows, 3, side, side)
+    yes, no = torch.ones(rows, 1, device=place.device), torch.zeros(rows, 1, device=place.device)
+
+    def judging(batches: int) -> None:
+        with torch.no_grad():
+            made = maker(place.random(rows, wide))
+        for _ in range(batches):
+            loss = loss_of(judge(real), yes) + loss_of(judge(made), no)
+            _update(judges, loss)
+        loss.item()
+
+    def making(batches: int) -> None:
+        for _ in range(batches):
+            loss = loss_of(judge(maker(place.random(rows, wide))), yes)
+            _update(makers, loss)
+        loss.item()
+
+    return _in_turn(place, (judging, 0.5), (making, 0.5))
+
+
+def language(place: Place) -> Step:
+    """A small model of language writes, word by word, then is trained. The GPU is never without work."""
+    torch, wide, words = place.torch, place.size(768), place.size(8192)
+    nn, long, batch = torch.nn, place.size(256), place.size(32)
+    parts = nn.Embedding(words, wide), _encoder(place, wide, 12), nn.Linear(wide, words)
+    look, body, tell = (part.to(place.device) for part in parts)
+    parameters = itertools.chain(*(part.parameters() for part in (look, body, tell)))
+    optimiser = torch.optim.AdamW(parameters, lr=1e-4)
+    loss_of = nn.CrossEntropyLoss()
+    causal = nn.Transformer.generate_square_subsequent_mask(long, device=place.device)
+
+    def model(text: Any) -> Any:
+        size = text.shape[1]
+        with torch.autocast(place.device, dtype=torch.bfloat16):
+            return tell(body(look(text), mask=causal[:size, :size], is_causal=True))
+
+    def writing(count: int) -> None:
+        text = place.classes(words, 4, long // 4)
+        with torch.no_grad():
+            for _ in range(count):
+                chosen = model(text)[:, -1:].argmax(-1)
+                text = torch.cat([text[:, 1:], chosen], 1)
+        int(text[0, -1])
+
+    def training(batches: int) -> None:
+        text = place.classes(words, batch, long)
+        for _ in range(batches):
+            told = model(text)[:, :-1]
+            loss = loss_of(told.reshape(-1, words).float(), text[:, 1:].reshape(-1))
+            _update(optimiser, loss)
+        loss.item()
+
+    return _in_turn(place, (writing, 0.4), (training, 0.6))
+
+
+LOOPS = {
+    "perceptron": Loop(perceptron, "even work and an even wait: the plain case, at full power"),
+    "convolutional": Loop(convolutional, "the same with work that waits for memory: less power"),
+    "accumulated": Loop(accumulated, "micro-batches that show: the step is four of them, not one"),
+    "adversarial": Loop(adversarial, "two unlike phases and no wait: power alone tells them apart"),
+    "starved": Loop(starved, "steps of uneven length, each eighth much longer: a period that is a mean"),
+    "recurrent": Loop(recurrent, "a GPU that hardly works: a faint signal"),
+    "language": Loop(language, "never idle: utilisation is full throughout, power is not"),
+    "transformer": Loop(transformer, "the plain case in bfloat16: another unit, another power"),
 }
+"""In this order: what little time is for differs most."""
 
 
-def _step(torch: Any, model: Any, draw: Callable[[], Any], classes: int, half: bool = False) -> Step:
-    """A training step of as many batches as take `STEP_S` here, with an optimiser at its end; warmed up."""
+def _dense(place: Place, wide: int) -> Any:
+    return place.torch.nn.Sequential(*_layers(place.torch, wide, 4), place.torch.nn.Linear(wide, 1000))
+
+
+def _layers(torch: Any, wide: int, times: int) -> list[Any]:
+    return [layer for _ in range(times) for layer in (torch.nn.Linear(wide, wide), torch.nn.ReLU())]
+
+
+def _encoder(place: Place, wide: int, heads: int) -> Any:
+    layer = place.torch.nn.TransformerEncoderLayer(wide, heads, 4 * wide, batch_first=True)
+    return place.torch.nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
+
+
+def _residual(torch: Any, wide: int) -> Any:
+    nn = torch.nn
+
+    class Residual(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            inner = [nn.Conv2d(wide, wide, 3, padding=1), nn.BatchNorm2d(wide)]
+            self.body = nn.Sequential(*inner, nn.ReLU(), nn.Conv2d(wide, wide, 3, padding=1))
+
+        def forward(self, x: Any) -> Any:
+            return torch.relu(x + self.body(x))
+
+    return Residual()
+
+
+def _classified(place: Place, model: Any, draw: Callable[[], Any], classes: int, half: bool = False) -> Work:
+    """New data; batches, whose gradients add up; an update."""
+    torch = place.torch
+    model = model.to(place.device)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
     loss_of = torch.nn.CrossEntropyLoss()
 
-    def train(batches: int) -> None:
+    def work(batches: int) -> None:
         inputs = draw()
-        labels = torch.randint(0, classes, (inputs.shape[0],)).cuda()
+        labels = place.classes(classes, inputs.shape[0])
         for _ in range(batches):
-            with torch.autocast("cuda", dtype=torch.bfloat16, enabled=half):
+            with torch.autocast(place.device, dtype=torch.bfloat16, enabled=half):
                 loss = loss_of(model(inputs), labels)
             loss.backward()
         optimiser.step()
         optimiser.zero_grad()
-        float(loss)
+        loss.item()
 
-    train(WARM)
-    began = time.monotonic()
-    train(TIMED)
-    batches = max(1, round(STEP_S * TIMED / (time.monotonic() - began)))
+    return work
+
+
+def _update(optimiser: Any, loss: Any) -> None:
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+
+
+def _paused(place: Place, work: Work) -> Step:
+    """A step of as many repetitions as take its time here, then a wait for data."""
+    count = place.repeats(work, 1.0)
 
     def step() -> None:
-        train(batches)
+        work(count)
         time.sleep(GAP_S)
 
-    for _ in range(WARM):
-        step()
+    return step
+
+
+def _in_turn(place: Place, *phases: tuple[Work, float]) -> Step:
+    """A step of phases, each with its share of the time, one right after the other."""
+    counted = [(work, place.repeats(work, share)) for work, share in phases]
+
+    def step() -> None:
+        for work, count in counted:
+            work(count)
+
     return step

@@ -80,5 +80,5 @@ def schedules(kit: Kit, item: Item, count: int) -> list[Schedule]:
 def table(kit: Kit) -> str:
     """What was chosen."""
     rows = [(r["item"], str(r.get("kept", r["status"]))) for r in kit.folder.of("prepare")]
-    title = f"prepare: schedules chosen on {kit.device.label}"
+    title = f"prepare: schedules chosen on {kit.label}"
     return text_table(("item", "schedules kept"), rows, title)

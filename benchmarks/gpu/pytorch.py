@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from benchmarks.gpu.contenders import Contender
-from benchmarks.gpu.graphs import GraphContender, calls_for, check
+from benchmarks.gpu.graphs import GraphContender, check
 from benchmarks.gpu.items import Item
 from benchmarks.gpu.kit import Kit
+from ekc.devices.cuda.timing import calls_of_a_graph
 from ekc.errors import DeviceError
 from ekc.ir.expected import Expected
 
@@ -20,14 +22,28 @@ DTYPES = ("float32", "tf32", "float16", "bfloat16")
 Call = Callable[[], Any]
 
 
+HALVES = ("float16", "bfloat16")
+"""cuBLAS has no product of a matrix and a vector of these; PyTorch asks it for one of two matrices."""
+
+
 def present() -> bool:
     """Whether PyTorch is installed."""
     return importlib.util.find_spec("torch") is not None
 
 
+def start(kit: Kit) -> None:
+    """Import PyTorch and wake the GPU before any item is begun: the first would pay for it, and later ones be
+    thought as long. What fails here fails again where it is used, and is told there of every item."""
+    with suppress(Exception):
+        import torch
+
+        torch.cuda.set_device(kit.gpu)
+        torch.cuda.synchronize()
+
+
 def rivals(kit: Kit, item: Item, expected: Expected) -> tuple[list[Contender], dict[str, str]]:
-    """What PyTorch can hold against an item here, and why the rest cannot be had."""
-    library = "cuDNN" if item.kind == "conv2d" else "cuBLAS"
+    """What PyTorch can hold against an item here, or why it cannot be had."""
+    library = "Triton" if item.triton else "cuDNN" if item.kind == "conv2d" else "cuBLAS"
     try:
         import torch
 
@@ -39,16 +55,12 @@ def rivals(kit: Kit, item: Item, expected: Expected) -> tuple[list[Contender], d
         # After a fault every call of it fails, and ours, in a process of their own, do not.
         why = f"PyTorch is installed and does not work ({(str(problem).splitlines() or [''])[0]})"
     if why:
-        return [], dict.fromkeys((library, "Triton"), why)
-    found: list[Contender] = []
-    absent: dict[str, str] = {}
-    for name, make in ((library, lab.library), ("Triton", lab.triton)):
-        try:
-            found.append(make())
-        except Exception as problem:
-            # Whatever a library raises, the others are compared all the same.
-            absent[name] = f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0]}"
-    return found, absent
+        return [], {library: why}
+    try:
+        return [lab.triton() if item.triton else lab.library()], {}
+    except Exception as problem:
+        # Whatever a library raises, ours is measured all the same.
+        return [], {library: f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0]}"}
 
 
 def _unusable(torch: Any, kit: Kit, item: Item) -> str:
@@ -85,12 +97,12 @@ class Lab:
         torch, inputs, function = self._torch, self._inputs, self._function()
         conv = self._item.kind == "conv2d"
         name = f"cuDNN {torch.backends.cudnn.version()}" if conv else f"cuBLAS of CUDA {torch.version.cuda}"
+        if self._item.kind == "matvec" and self._item.op.inputs[0].dtype.name in HALVES:
+            name += " (as a GEMM)"
         return self._contender(name, lambda: function(*inputs))
 
     def triton(self) -> Contender:
         """A kernel that PyTorch writes in Triton and tunes."""
-        if not self._item.triton:
-            raise DeviceError("compared on the first two products only, as it takes half a minute to tune")
         if importlib.util.find_spec("triton") is None:
             raise DeviceError("Triton is not installed")
         import triton
@@ -157,7 +169,7 @@ class TorchGraph:
         self._index = torch.cuda.current_device()
         self.uuid = gpu_uuid(torch)
         self.calls, self._graph = 1, self._captured(call, 1)
-        self.calls = calls_for(self._one_s())
+        self.calls = calls_of_a_graph(self._one_s())
         self._graph = self._captured(call, self.calls)
 
     def use(self) -> None:

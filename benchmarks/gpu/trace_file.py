@@ -2,8 +2,8 @@
 
 `format` and `version`; `device`, `simulated`, `created`; `traces`, a list of objects: `name`, `step_s` (when
 each step began, on the clock of `time_s`), `sensor_s` (each power reading is a mean over so many seconds),
-`power_limit_w`, and by sample `time_s`, `power_w`, `sm_util`, `memory_util` (percent), `clock_mhz`. What a
-card did not tell is NaN.
+`reached_hz` (readings a second: fewer than asked for where they cost too much), `power_limit_w`, and by
+sample `time_s`, `power_w`, `sm_util`, `memory_util` (percent), `clock_mhz`. What a card did not tell is NaN.
 """
 
 from __future__ import annotations
@@ -34,6 +34,12 @@ class Trace:
     name: str
     samples: Samples
     step_s: NDArray[np.float64]
+
+    @property
+    def reached_hz(self) -> float:
+        """Readings a second; NaN where there are not two."""
+        at = self.samples.time_s
+        return float((len(at) - 1) / (at[-1] - at[0])) if len(at) > 1 else float("nan")
 
     @property
     def period_s(self) -> float:
@@ -76,6 +82,7 @@ def _plain(trace: Trace) -> dict[str, Any]:
         "name": trace.name,
         "step_s": np.round(trace.step_s, DIGITS).tolist(),
         "sensor_s": samples.sensor_s,
+        "reached_hz": round(trace.reached_hz, DIGITS),
         "power_limit_w": samples.power_limit_w,
         **columns,
     }

@@ -24,6 +24,8 @@ Figures = list[list[float]]
 MINUTES = 6.0
 LIBRARIES = ("cuBLAS", "cuDNN", "Triton")
 TURNS, WINDOWS, WINDOW_S = 5, 3, 1.0
+TRITON_S = 90.0
+"""Guessed, on the long side, until one was seen: what an item with Triton takes."""
 TRIED = 12
 """Schedules of an item that are timed, to choose ours."""
 
@@ -31,18 +33,21 @@ TRIED = 12
 def run(kit: Kit, budget: Budget) -> None:
     """A row for each item and library."""
     items = list(small_items() if kit.dry else versus_items())
-    known = {item.name: kit.folder.find("versus", item.name) for item in items}
-    fresh = [item for item in items if known[item.name] is None]
+    known = {item.row: kit.folder.find("versus", item.row) for item in items}
+    fresh = [item for item in items if known[item.row] is None]
+    compared = not (kit.dry or _unlike(kit))
     # Those beside which there was no library come last: there may be one now.
-    again = [] if kit.dry or _unlike(kit) else [item for item in items if _alone(known[item.name])]
-    for item in budget.affordable([*fresh, *again], lambda item: item.triton):
+    again = [item for item in items if _alone(known[item.row])] if compared else []
+    if compared and pytorch.present():
+        pytorch.start(kit)
+    for item in budget.affordable([*fresh, *again], lambda item: TRITON_S if item.triton else 0.0):
         try:
             _compare(kit, item)
         except RecordError:
             # A bad plan is no figure of this item: it is tried again when the plan is good.
             raise
         except EkcError as problem:
-            kit.folder.add("versus", item.name, str(problem))
+            kit.folder.add("versus", item.row, str(problem))
 
 
 def _alone(row: Row | None) -> bool:
@@ -61,7 +66,7 @@ def _compare(kit: Kit, item: Item) -> None:
             break
         wrong.append(f"{schedule.digest}: {verdict}")
     if chosen is None:
-        kit.folder.add("versus", item.name, "FAIL", wrong=wrong)
+        kit.folder.add("versus", item.row, "FAIL", wrong=wrong)
         return
     schedule, kernel, verdict = chosen
     others, absent = rivals(kit, item, expected)
@@ -71,7 +76,7 @@ def _compare(kit: Kit, item: Item) -> None:
     status = own if own and not found["ekc"]["latency_s"] else "ok"
     kit.folder.add(
         "versus",
-        item.name,
+        item.row,
         status,
         figures=found,
         absent=absent,
@@ -138,7 +143,7 @@ def table(kit: Kit) -> str:
         for library, why in row["absent"].items():
             notes.setdefault(library, f"not run: {why}")
     heads = ("item", "beside", "ekc [us]", "theirs [us]", "speed", "ekc [mJ]", "theirs [mJ]", "energy")
-    title = f"versus: on {kit.device.label}; speed and energy: theirs over ours, above 1 ours is better"
+    title = f"versus: on {kit.label}; speed and energy: theirs over ours, above 1 ours is better"
     told = [f"  {name}: {text}" for name, text in notes.items()]
     return "\n".join([text_table(heads, rows, title, labels=2), *told])
 

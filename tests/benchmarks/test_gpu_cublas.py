@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.gpu import cublas, graphs
+from benchmarks.gpu import cublas
 from benchmarks.gpu.graphs import GraphContender
 from benchmarks.gpu.items import Item, conv, matmul, matvec
 from ekc import devices
+from ekc.devices.cuda.timing import GRAPH_S
 from ekc.errors import DeviceError
 from ekc.ir.agreement import random_inputs
 from ekc.ir.dtypes import dtype_of
@@ -129,7 +131,7 @@ def test_it_computes_the_operator_and_is_timed(dtype: str) -> None:
     library, graph = _graph(matmul(24, 40, 56, dtype))
     assert library.computed == {77 if dtype == "tf32" else 68}
     timing = GraphContender("cuBLAS", devices.open("a100"), graph).time(0)
-    assert graph.calls == round(graphs.SAMPLE_S / CALL_S)
+    assert graph.calls == round(GRAPH_S / CALL_S), "a graph as long as ours"
     assert timing.latency_s == pytest.approx(CALL_S)
     assert dtype_of(dtype).name == dtype
 
@@ -148,9 +150,10 @@ def test_what_is_missing_is_told() -> None:
     item = conv(1, 4, 8, 4, 3, 1, "float32")
     expected = Expected(item.op, random_inputs(item.op))
     assert cublas.rivals(kit, item, expected) == ([], {"cuDNN": "PyTorch is not installed"})
+    triton = replace(matmul(8, 8, 8, "float32"), triton=True)
+    assert cublas.rivals(kit, triton, expected) == ([], {"Triton": "PyTorch is not installed"})
     if devices.open("auto").simulated:
         item = matmul(8, 8, 8, "float32")
         found, absent = cublas.rivals(kit, item, Expected(item.op, random_inputs(item.op)))
         assert not found
         assert absent["cuBLAS"].startswith("PyTorch is not installed, and called by itself: ")
-        assert absent["Triton"] == "PyTorch is not installed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -12,19 +13,23 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from benchmarks.gpu import trace_file, versus
+from benchmarks.gpu import trace_file, traces, tune, versus
 from benchmarks.gpu.__main__ import INTERRUPTED, PARTS, main
 from benchmarks.gpu.budget import RESERVE, Budget
 from benchmarks.gpu.contenders import ratio
 from benchmarks.gpu.folder import FILES, MOST_BYTES, Folder
 from benchmarks.gpu.items import recorded_items, small_items, tuned_items, versus_items
-from benchmarks.gpu.kit import Kit
+from benchmarks.gpu.kit import Kit, conditions
 from ekc import devices
 from ekc.devices.recording import read
 from ekc.devices.recording.members import pack, unpack
-from ekc.errors import RecordError
+from ekc.errors import DeviceError, RecordError
+from ekc.governor.samples import Samples
+from ekc.search.finals import FASTEST, FINALISTS
+from ekc.search.measuring import FINAL_WINDOW_S
 from tests.devices.recording.full_disk import no_room_beyond
 
 ROOT = Path(__file__).parents[2]
@@ -94,6 +99,55 @@ def test_traces_say_that_they_are_simulated(out: Path) -> None:
         assert len(trace.step_s) > 2
 
 
+def test_the_hz_that_were_reached_are_told(out: Path) -> None:
+    plain = json.loads(gzip.decompress((out / "traces.json.gz").read_bytes()))["traces"][0]
+    at = plain["time_s"]
+    assert plain["reached_hz"] == pytest.approx((len(at) - 1) / (at[-1] - at[0]), abs=0.01)
+    assert "reached Hz" in (out / "report.txt").read_text()
+
+
+def test_loops_share_the_time_and_those_left_out_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, asked = [0.0], []
+
+    def record(seconds: float) -> Any:
+        asked.append(seconds)
+        clock[0] += seconds + traces.BEGIN_S
+        return Samples(*np.tile([0.0, 1.0], (5, 1))), np.array([0.0, 1.0])
+
+    monkeypatch.setattr(traces, "_jobs", lambda kit: dict.fromkeys("abcdefgh", record))
+    monkeypatch.setattr(traces, "start", lambda kit: None)
+    monkeypatch.setattr(traces.importlib.util, "find_spec", lambda name: object())
+    device = SimpleNamespace(simulated=False, label="x")
+    kit: Any = SimpleNamespace(folder=Folder(tmp_path, {"device": "x"}), device=device, dry=False)
+    traces.run(kit, Budget(110.0, lambda: clock[0]))
+    assert asked == pytest.approx([110.0 * (1 - RESERVE) / 4 - traces.BEGIN_S] * 4)
+    told = {row["item"]: row["status"] for row in kit.folder.of("traces")}
+    assert told == dict.fromkeys("abcd", "ok") | dict.fromkeys("efgh", "not run")
+    traces.run(kit, Budget(540.0, lambda: clock[0]))
+    assert asked[4:] == [traces.LONGEST_S] * 4
+    assert {row["status"] for row in kit.folder.of("traces")} == {"ok"}
+
+
+def test_what_checks_of_finalists_take_is_kept_of_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float] = []
+    monkeypatch.setattr(tune, "_tune", lambda kit, item, seconds: given.append(seconds))
+    clock = [0.0]
+    folder = SimpleNamespace(find=lambda part, item: None)
+    tune.run(SimpleNamespace(folder=folder, dry=False), Budget(540.0, lambda: clock[0]))  # type: ignore[arg-type]
+    assert len(given) == 3, "as many operators as the page promises"
+    metered = (1 + FINALISTS + FASTEST) * (FINAL_WINDOW_S + 2.0)
+    checked = (FINALISTS + FINALISTS + FASTEST) * 3.0
+    assert 2 * given[0] + tune.WINNERS_S + metered + checked <= 540.0 * (1 - RESERVE) / 3
+
+
+def test_git_takes_all_that_comes_out() -> None:
+    names = [str(ROOT / "gpu-out" / name) for name in FILES]
+    said = subprocess.run(["git", "check-ignore", *names], cwd=ROOT, capture_output=True, text=True)
+    assert said.returncode == 1, f"ignored: {said.stdout}"
+
+
 def test_a_second_run_repeats_nothing(out: Path) -> None:
     before = _rows(out)
     assert main(["check", "versus", "tune", "traces", "--dry-run", "--out", str(out)]) == 0
@@ -101,6 +155,47 @@ def test_a_second_run_repeats_nothing(out: Path) -> None:
     done = {(r["part"], r.get("item")) for r in before}
     assert new[0]["part"] == "run"
     assert not [r for r in new[1:] if (r["part"], r["item"]) in done]
+
+
+def test_a_folder_is_opened_away_from_its_gpu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = conditions(devices.open("a100"), dry=False, seed=0)
+    folder = Folder(tmp_path, told | {"device": "NVIDIA H200 (cuda:9)", "simulated": False})
+    folder.add("check", "matmul, float32", "ok", kernels=[], right=0)
+    row = {
+        "operator": "mm",
+        "latency_s": 1.0,
+        "simulated_s": 1.0,
+        "prior_s": 1.0,
+        "model": "h200 (simulated)",
+    }
+
+    def simulated(kit: Kit, budget: Budget) -> None:
+        with pytest.raises(DeviceError, match=r"was opened without NVIDIA H200 \(cuda:9\)"):
+            print(kit.device)
+        kit.folder.add("fidelity", "digest", "ok", **row)
+
+    _instead(monkeypatch, "fidelity", simulated)
+    recorded = SimpleNamespace(origin=SimpleNamespace(simulated=False))
+    monkeypatch.setattr(PARTS["fidelity"], "read", lambda path: recorded)
+    assert main(["fidelity", "--out", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert "fidelity: h200 (simulated) against NVIDIA H200 (cuda:9)" in text
+    assert "Opened without the device" in text
+    before = _rows(tmp_path)
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("NVIDIA H200 (cuda:9), ")
+    assert "\ncheck: " in text
+    assert "\nfidelity: " in text
+    assert _rows(tmp_path) == before, "to tell is no run"
+
+
+def test_a_folder_without_a_run_cannot_be_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--out", str(tmp_path / "none")]) == 2
+    assert "none holds no run: there is no rows.jsonl in it" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
 
 
 def test_what_was_being_recorded_when_a_run_was_killed_is_recorded_again(out: Path, tmp_path: Path) -> None:
@@ -295,10 +390,21 @@ def test_long_items_do_not_keep_short_ones_out() -> None:
     clock = [0.0]
     budget = Budget(360.0, lambda: clock[0])
     taken = []
-    for took in budget.affordable([150.0, 100.0, *[30.0] * 8], lambda took: took >= 100.0):
+    for took in budget.affordable([30.0, 120.0, 120.0, *[30.0] * 8], lambda took: 90.0 * (took > 30.0)):
         taken.append(took)
         clock[0] += took
-    assert taken == [150.0, 100.0, 30.0, 30.0, 30.0], "by the longest of all it would have stopped at two"
+    assert taken == [30.0, 120.0, 120.0, 30.0, 30.0], "by the longest of all it would have stopped at two"
+    assert budget.cut
+
+
+def test_what_is_guessed_too_long_is_passed_over() -> None:
+    clock = [0.0]
+    budget = Budget(150.0, lambda: clock[0])
+    taken = []
+    for took in budget.affordable([30.0, 30.0, 120.0, *[30.0] * 8], lambda took: 90.0 * (took > 30.0)):
+        taken.append(took)
+        clock[0] += took
+    assert taken == [30.0] * 4
     assert budget.cut
 
 
@@ -329,8 +435,10 @@ def test_a_ratio_counts_only_beyond_its_scatter() -> None:
 
 
 def test_the_lists_are_what_they_promise() -> None:
-    names = [item.name for item in versus_items()]
+    names = [item.row for item in versus_items()]
     assert len(names) == len(set(names))
+    late = [number for number, item in enumerate(versus_items()) if item.triton]
+    assert late == [11, 12], "behind the most telling ones, each of which takes a third as long"
     for side in (512, 1024, 2048, 4096, 8192):
         for dtype in ("float32", "tf32", "float16", "bfloat16"):
             assert f"MM {side}^3 {dtype}" in names

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,29 +13,33 @@ import numpy as np
 import pytest
 
 from benchmarks.gpu import graphs, pytorch, versus
+from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.contenders import interleaved
-from benchmarks.gpu.items import conv, matmul
+from benchmarks.gpu.folder import Folder
+from benchmarks.gpu.items import Item, conv, matmul, matvec
 from ekc import devices
 from ekc.devices.base import POWER_CAP
 from ekc.devices.board import VirtualBoard
+from ekc.devices.cuda.calling import BATCH_S
 from ekc.devices.cuda.messages import Rules
-from ekc.devices.cuda.timing import WARM_UP_S
+from ekc.devices.cuda.timing import GRAPH_CALLS, SAMPLE_S, WARM_UP_S
 from ekc.devices.specs import A100
 from ekc.devices.steady import Steady
 from ekc.errors import DeviceError
 from ekc.ir.agreement import random_inputs
 from ekc.ir.expected import Expected
+from tests.benchmarks import scripted_torch
 from tests.benchmarks.scripted_torch import CALL_S, NAME, UUID, module
 
 
 def _rivals(
-    monkeypatch: pytest.MonkeyPatch, dtype: str = "float32", off: float = 0.0
+    monkeypatch: pytest.MonkeyPatch, dtype: str = "float32", off: float = 0.0, triton: bool = False
 ) -> tuple[Any, Any, Any]:
     torch = module(off)
     monkeypatch.setitem(sys.modules, "torch", torch)
     device = devices.open("a100")
     monkeypatch.setattr(device, "name", NAME)
-    item = replace(matmul(64, 48, 80, dtype), triton=True)
+    item = replace(matmul(64, 48, 80, dtype), triton=triton)
     expected = Expected(item.op, random_inputs(item.op))
     return torch, *pytorch.rivals(SimpleNamespace(device=device, gpu=0), item, expected)  # type: ignore[arg-type]
 
@@ -43,11 +48,11 @@ def _rivals(
 def test_a_library_is_timed_by_events_around_a_graph(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch, (cublas,), absent = _rivals(monkeypatch, dtype)
     assert cublas.name == "cuBLAS of CUDA 0.0, PyTorch 0.scripted"
-    assert absent == {"Triton": "DeviceError: Triton is not installed"}
+    assert not absent
     timing = cublas.time(0)
     assert timing.latency_s == pytest.approx(CALL_S)
     assert timing.samples == len(timing.samples_s) == Rules().first_look
-    assert timing.method == f"graph replay, {round(graphs.SAMPLE_S / CALL_S)} calls a sample"
+    assert timing.method == f"graph replay, {round(SAMPLE_S / CALL_S)} calls a sample"
     assert not timing.conditions.simulated
     asked = "tf32" if dtype == "tf32" else "ieee"
     assert torch.backends.cuda.matmul.fp32_precision == torch.backends.cudnn.conv.fp32_precision == asked
@@ -56,15 +61,71 @@ def test_a_library_is_timed_by_events_around_a_graph(dtype: str, monkeypatch: py
     assert torch.backends.cudnn.benchmark_limit == 0, "of all plans"
 
 
+def test_triton_has_items_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, found, absent = _rivals(monkeypatch, triton=True)
+    assert not found
+    assert absent == {"Triton": "DeviceError: Triton is not installed"}
+
+
+@pytest.mark.parametrize(("dtype", "told"), [("float32", ""), ("float16", " (as a GEMM)")])
+def test_a_product_with_a_vector_of_halves_is_called_what_it_is(
+    dtype: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", module())
+    device = devices.open("a100")
+    monkeypatch.setattr(device, "name", NAME)
+    item = matvec(64, 48, dtype)
+    kit: Any = SimpleNamespace(device=device, gpu=0)
+    (found,), _ = pytorch.rivals(kit, item, Expected(item.op, random_inputs(item.op)))
+    assert found.name == f"cuBLAS of CUDA 0.0{told}, PyTorch 0.scripted"
+
+
+def test_the_first_item_does_not_pay_for_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch, clock = module(), [0.0]
+    began: list[tuple[str, float]] = []
+
+    def slow(index: int) -> None:
+        clock[0] += 30.0
+
+    torch.cuda.set_device = slow  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch", torch)
+
+    def compare(kit: Any, item: Item) -> None:
+        began.append((item.row, clock[0]))
+        clock[0] += 20.0
+
+    monkeypatch.setattr(versus, "_compare", compare)
+    device = SimpleNamespace(simulated=False, clock_regime="free")
+    folder = Folder(tmp_path, {"device": "x"})
+    kit: Any = SimpleNamespace(
+        folder=folder, device=device, dry=False, set_clocks=False, target="cuda:0", gpu=0
+    )
+    versus.run(kit, Budget(100.0, lambda: clock[0]))
+    assert [at for _, at in began] == [30.0, 50.0, 70.0], "by a first one of 50 s there would be one alone"
+
+
 def test_a_library_is_busy_for_as_long_as_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     torch, (cublas,), _ = _rivals(monkeypatch)
     clock = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     clock[0].record()
     cublas.time(0)
     clock[1].record()
-    graphs_around = 4 * graphs.SAMPLE_S
-    asked = WARM_UP_S + Rules().first_look * graphs.SAMPLE_S
+    graphs_around = 4 * SAMPLE_S
+    asked = WARM_UP_S + Rules().first_look * SAMPLE_S
     assert clock[0].elapsed_time(clock[1]) / 1e3 == pytest.approx(asked, abs=graphs_around)
+
+
+def test_graphs_of_a_library_hold_no_more_calls_than_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scripted_torch, "CALL_S", 2e-6)
+    _, (cublas,), _ = _rivals(monkeypatch)
+    replayed: list[int] = []
+    replay = scripted_torch.Graph.replay
+    monkeypatch.setattr(
+        scripted_torch.Graph, "replay", lambda graph: (replayed.append(graph.calls), replay(graph))
+    )
+    cublas.time(0)
+    assert set(replayed) == {GRAPH_CALLS}
+    assert len(replayed) > Rules().fewest * round(SAMPLE_S / 2e-6 / GRAPH_CALLS), "as many of them as ours"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "tf32", "float16"])
@@ -116,7 +177,7 @@ def test_it_is_kept_running_while_it_is_metered(monkeypatch: pytest.MonkeyPatch)
     cublas.start(None)
     time.sleep(0.05)
     calls = cublas.stop()
-    assert calls.number % (graphs.AHEAD * round(graphs.SAMPLE_S / CALL_S)) == 0
+    assert calls.number % round(BATCH_S / CALL_S) == 0
     assert calls.number > 0
     assert calls.seconds == pytest.approx(calls.number * CALL_S)
 
@@ -196,6 +257,6 @@ def test_what_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.cuda.is_available = lambda: False  # type: ignore[attr-defined]
     assert pytorch.rivals(kit, item, expected) == (
         [],
-        dict.fromkeys(("cuDNN", "Triton"), "PyTorch 0.scripted sees no GPU"),
+        {"cuDNN": "PyTorch 0.scripted sees no GPU"},
     )
     assert pytorch.gpu_uuid(torch) == f"GPU-{UUID}"

@@ -60,6 +60,11 @@ class Unit:
         return repeats * self.calls * self.call_s
 
 
+def calls_of_a_graph(call_s: float) -> int:
+    """How many calls one graph holds, when one takes about so long; the benchmarks hold libraries to it."""
+    return min(GRAPH_CALLS, max(1, round(GRAPH_S / max(call_s, 1e-9))))
+
+
 def enough(take: Callable[[int], list[float]], rules: Rules, passed: Callable[[], float]) -> list[float]:
     """Rounds of samples, each as long as all before, until the interval of the median is narrow. `take` gives
     so many or fewer; `passed` tells the seconds since it all began.
@@ -110,7 +115,7 @@ class Timer:
         if once >= SHORT_S:
             yield Unit(self._stage.call, 1, once, "events")
             return
-        calls = 1 if alone else min(GRAPH_CALLS, max(1, round(GRAPH_S / max(once, 1e-9))))
+        calls = 1 if alone else calls_of_a_graph(once)
         with self._stage.captured(calls) as replay:
             each = max(self._one(replay) / calls, 1e-9)
             yield Unit(replay, calls, each, "graph replay")
