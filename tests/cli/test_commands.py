@@ -389,6 +389,32 @@ def test_export_without_figures_says_so(capsys: pytest.CaptureFixture[str]) -> N
     assert "not measured" in Path("o/matmul.h").read_text()
 
 
+def test_two_shapes_of_one_operator_share_a_folder_under_two_names(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said(capsys, "export", "matmul", "8", "8", "8", "--out", "o")
+    said(capsys, "export", "matmul", "16", "8", "8", "--out", "o", "--name", "wide")
+    text = Path("o/wide.cu").read_text()
+    assert "void __launch_bounds__" in text and "ekc_wide(" in text and "ekc_matmul" not in text
+    assert "ekc_wide_launch" in Path("o/wide.h").read_text()
+    assert json.loads(Path("o/wide.json").read_text())["launches"][0]["name"] == "ekc_wide"
+    assert "ekc_matmul(" in Path("o/matmul.cu").read_text()
+
+
+def test_a_kernel_of_another_shape_is_not_written_over_without_a_word(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for command in (["export"], ["tune", "--trials", "2", "--quiet"]):
+        main([*command, "matmul", "8", "8", "8", "--out", "o"])
+        capsys.readouterr()
+        main([*command, "matmul", "8", "8", "8", "--out", "o"])
+        assert capsys.readouterr().err == ""
+        main([*command, "matmul", "16", "8", "8", "--out", "o"])
+        err = capsys.readouterr().err
+        assert "o held matmul(A[8, 8] float32, B[8, 8] float32)" in err
+        assert "--name matmul_16x8 keeps both" in err
+
+
 def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     out = said(capsys, "doctor")
     for word in ("nvrtc", "sm_80", "xgboost", "a100", "cache"):
