@@ -326,6 +326,12 @@ def test_show(capsys: pytest.CaptureFixture[str]) -> None:
     out = said(capsys, "show", "matvec", "64", "32", "--cuda")
     for word in ("ekc.Schedule(op)", "naive schedule", "block.x", "__global__"):
         assert word in out
+    assert ".visible .entry ekc_matvec(" in said(
+        capsys, "show", "matvec", "64", "32", "--ptx", "--target", "h100"
+    )
+    assert (
+        ".target sm_90" in json_of(capsys, "show", "matvec", "64", "32", "--ptx", "--target", "h100")["ptx"]
+    )
     got = json_of(capsys, "show", "matvec", "64", "32")
     assert set(got) == {"operator", "schedule", "digest", "origin", "python", "program"}
 
