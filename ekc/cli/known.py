@@ -9,7 +9,7 @@ import click
 
 from ekc.cli.operators import NEGATIVES, Request, operator_arguments
 from ekc.cli.output import OUT, json_option, say, say_json, writable, wrote
-from ekc.cli.sources import Found, Source, choice_options, schedule_source, target_option
+from ekc.cli.sources import Found, Source, choice_options, schedule_source, target_option, tell_replaced
 
 if TYPE_CHECKING:
     from ekc.devices.base import Device
@@ -62,11 +62,13 @@ def best(
 @click.option(
     "--out", type=click.Path(path_type=Path), default=OUT, show_default=True, help="Folder for the kernel."
 )
+@click.option("--name", help="What files and functions are called. [default: as the operator]")
 @json_option
-def export(source: Source, out: Path, as_json: bool) -> None:
+def export(source: Source, out: Path, name: str | None, as_json: bool) -> None:
     """Write a kernel for a C++ project: .cu with a launcher, header, JSON record, CMake function.
 
-    Without --records or --schedule it is the naive one.
+    Without --records or --schedule it is the naive one. Two shapes of one operator need two names to lie in
+    one folder, and to be linked into one program.
     """
     import ekc
     from ekc import devices
@@ -74,7 +76,8 @@ def export(source: Source, out: Path, as_json: bool) -> None:
 
     found, device = source.find(), devices.open(source.target)
     writable(out)
-    kernel = ekc.compile(found.schedule, arch=device.arch, limits=device.limits)
+    kernel = ekc.compile(found.schedule, arch=device.arch, limits=device.limits, name=name)
+    tell_replaced(out, found.schedule.op, name)
     paths = bundle.export(kernel.compiled, found.schedule, out, provenance=_provenance(found, device))
     if as_json:
         say_json({"digest": found.schedule.digest, "exported": [str(p) for p in paths]})

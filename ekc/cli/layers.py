@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,8 +59,10 @@ def tune_layers(file: Path, options: Options, out: Path, as_json: bool) -> int:
     done: list[Tuned] = []
     missing: list[Missing] = []
     interrupted = False
+    began = time.monotonic()
     for number, (layer, op) in enumerate(layers, 1):
-        log(f"layer {number} of {len(layers)}: {layer.name}")
+        left = _left(time.monotonic() - began, number - 1, len(layers))
+        log(f"layer {number} of {len(layers)}: {layer.name}{left}")
         try:
             result = options.tune(op)
             done.append(Tuned(layer, result, result.export(_folder(out, layer, op))))
@@ -80,6 +84,13 @@ def tune_layers(file: Path, options: Options, out: Path, as_json: bool) -> int:
         say(f"{_table(done)}\n\n{_totals(done, missing)}")
         say(f"\nwrote {len(done)} kernels under {out}")
     return INTERRUPTED if interrupted else BAD_INPUT if failed else 0
+
+
+def _left(spent_s: float, done: int, layers: int) -> str:
+    """What the rest will take if it goes on like this; "" before the first is done."""
+    if not done:
+        return ""
+    return f" (about {math.ceil(spent_s / done * (layers - done) / 60)} min left at the pace so far)"
 
 
 def _operator(file: Path, layer: Layer) -> Operator:

@@ -1,4 +1,4 @@
-"""`ekc show`: a schedule as Python, as a Program, as CUDA."""
+"""`ekc show`: a schedule as Python, as a Program, as CUDA, as PTX."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ from ekc.cli.sources import Source, schedule_source
 @click.command(context_settings=NEGATIVES)
 @schedule_source
 @click.option("--cuda", is_flag=True, help="The CUDA text too.")
+@click.option("--ptx", is_flag=True, help="What NVRTC makes of it, too.")
 @json_option
-def show(source: Source, cuda: bool, as_json: bool) -> None:
-    """Print a schedule: the Python that makes it, its Program, and with --cuda its kernel.
+def show(source: Source, cuda: bool, ptx: bool, as_json: bool) -> None:
+    """Print a schedule: the Python that makes it, its Program, and with --cuda or --ptx its kernel.
 
     Without --records or --schedule it is the naive one.
     """
     from ekc import devices
-    from ekc.codegen.generate import generate
+    from ekc.codegen.generate import compile_schedule, generate
 
     found, device = source.find(), devices.open(source.target)
     schedule = found.schedule
     parts = {"python": schedule.to_python(), "program": str(schedule)}
     if cuda:
         parts["cuda_source"] = generate(schedule, device.limits).source
+    if ptx:
+        parts["ptx"] = compile_schedule(schedule, device.arch, device.limits).ptx
     if as_json:
         steps = [s.to_json() for s in schedule.steps]
         head = {

@@ -13,9 +13,11 @@ import click
 
 from ekc.cli.given import refuse_unread
 from ekc.cli.operators import Request, operator_arguments
-from ekc.errors import InvalidInput
+from ekc.cli.output import log
+from ekc.errors import EkcError, InvalidInput
 
 if TYPE_CHECKING:
+    from ekc.ir.operator import Operator
     from ekc.ir.schedule import Schedule
     from ekc.search.result import Trial
 
@@ -134,3 +136,15 @@ def read_schedule(path: Path, option: str = "--schedule: ") -> Schedule:
         raise InvalidInput(f"{option}{path} is not JSON ({problem})") from problem
     inner = data.get("schedule") if isinstance(data, dict) else None
     return Schedule.from_json(text if inner is None else json.dumps(inner))
+
+
+def tell_replaced(out: Path, op: Operator, name: str | None) -> None:
+    """A line where `out` holds a kernel of another operator under the name: it is about to be written over,
+    as a compiler does, but not without a word."""
+    try:
+        other = read_schedule(out / f"{name or op.name}.json").op
+    except EkcError:
+        return
+    if other.digest != op.digest:
+        own = "_".join([op.name, "x".join(map(str, op.outputs[0].shape))])
+        log(f"ekc: {out} held {str(other).splitlines()[0]} under this name; --name {own} keeps both")

@@ -11,7 +11,7 @@ import click
 
 from ekc.cli.operators import NEGATIVES, Request, operator_arguments
 from ekc.cli.output import OUT, json_option, say, say_json, writable, wrote
-from ekc.cli.sources import choice_options, target_option
+from ekc.cli.sources import choice_options, target_option, tell_replaced
 from ekc.cli.status import status_of
 from ekc.errors import InvalidInput
 
@@ -120,9 +120,17 @@ class Options:
 @click.option(
     "--out", type=click.Path(path_type=Path), default=OUT, show_default=True, help="Folder for the kernel."
 )
+@click.option("--name", help="What files and functions are called. [default: as the operator]")
 @click.option("--quiet", is_flag=True, help="No forecast, no progress bar.")
 @json_option
-def tune(request: Request, layers: Path | None, out: Path, as_json: bool, **options: object) -> int:
+def tune(
+    request: Request,
+    layers: Path | None,
+    out: Path,
+    name: str | None,
+    as_json: bool,
+    **options: object,
+) -> int:
     """Search the schedules of an operator; print the best and write its CUDA into a folder.
 
     \b
@@ -139,12 +147,19 @@ def tune(request: Request, layers: Path | None, out: Path, as_json: bool, **opti
 
         if not request.empty:
             raise InvalidInput("--layers: the file names its operators itself; leave OPERATOR out")
+        if name is not None:
+            raise InvalidInput("--name: with --layers each kernel has a folder of its own; leave it out")
         return tune_layers(layers, chosen, out, as_json)
     op = request.operator()
+    if name is not None:
+        from ekc.ir.checks import identifier
+
+        identifier("--name", name)
     chosen.check()
     writable(out)
     result = chosen.tune(op)
-    paths = result.export(out)
+    tell_replaced(out, op, name)
+    paths = result.export(out, name)
     if as_json:
         say_json(result.to_json() | {"exported": [str(p) for p in paths]})
     else:

@@ -48,14 +48,15 @@ class Generated:
     launches: tuple[Launch, ...]
 
 
-def generate(schedule: Schedule, limits: Limits | None = None) -> Generated:
-    """CUDA text for a schedule; refuses (ScheduleError) what breaks a rule or a limit of the target."""
+def generate(schedule: Schedule, limits: Limits | None = None, name: str | None = None) -> Generated:
+    """CUDA text for a schedule, its functions called `ekc_<name>` (the operator's name if nothing is said);
+    refuses (ScheduleError) what breaks a rule or a limit of the target."""
     enforce(schedule.program, limits or Limits())
     launches, blocks = [], []
     trees = kernels(schedule.program)
     for number, kernel in enumerate(trees):
-        name = f"ekc_{schedule.op.name}" + (f"_{number}" if len(trees) > 1 else "")
-        launches.append(_launch(kernel, name))
+        function = f"ekc_{name or schedule.op.name}" + (f"_{number}" if len(trees) > 1 else "")
+        launches.append(_launch(kernel, function))
         blocks.append(_kernel_text(kernel, launches[-1]))
     masked = any("mask" in told for block in blocks for copy in block["early"] for told in copy["each"])
     copies = [COPIES[n] for n in sorted({n for tree in trees for n in _copied_bytes(tree)})]
@@ -80,12 +81,14 @@ def _copied_bytes(kernel: Kernel) -> Iterator[int]:
             yield int(node.staging.vector) * node.buffer.dtype.bytes
 
 
-def compile_schedule(schedule: Schedule, arch: str = "sm_80", limits: Limits | None = None) -> CompiledKernel:
+def compile_schedule(
+    schedule: Schedule, arch: str = "sm_80", limits: Limits | None = None, name: str | None = None
+) -> CompiledKernel:
     """Generate and compile; CUBIN and PTX come from one NVRTC run, or from the cache."""
     limits = limits or Limits(shared_bytes_per_block=shared_bytes(arch))
     limits = replace(limits, async_copies=has_async_copies(arch), tensor_cores=has_products(arch))
-    made = generate(schedule, limits)
-    return assemble(schedule, made, cached_compile(made.source, arch))
+    made = generate(schedule, limits, name)
+    return replace(assemble(schedule, made, cached_compile(made.source, arch)), name=name or schedule.op.name)
 
 
 def assemble(schedule: Schedule, made: Generated, output: NvrtcOutput) -> CompiledKernel:

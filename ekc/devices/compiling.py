@@ -6,6 +6,7 @@ from ekc.codegen.generate import compile_schedule
 from ekc.devices.base import Device, Executes
 from ekc.devices.kernel import Kernel
 from ekc.errors import InvalidInput
+from ekc.ir.checks import identifier
 from ekc.ir.limits import Limits
 from ekc.ir.schedule import Schedule
 
@@ -14,23 +15,31 @@ ARCH = "sm_80"
 
 
 def compile(
-    schedule: Schedule, arch: str | None = None, limits: Limits | None = None, device: Device | None = None
+    schedule: Schedule,
+    arch: str | None = None,
+    limits: Limits | None = None,
+    device: Device | None = None,
+    name: str | None = None,
 ) -> Kernel:
     """The kernel of a schedule for `arch` ("sm_80" if nothing is said); needs no GPU. `limits` default to an
     A100's, with the shared memory that `arch` has; whether there are asynchronous copies and products of a
     warp is always up to `arch`. With a `device`, such as `ekc.devices.open("cuda:0")`, both are the device's,
-    and one that really runs kernels runs this one when it is called with NumPy arrays.
+    and one that really runs kernels runs this one when it is called with NumPy arrays. `name` is what its
+    functions and files are called instead of the operator's name: two shapes of one operator need two to be
+    linked into one program.
 
     Raises `ScheduleError` for a schedule that breaks a rule or a limit, `InvalidInput` for an arch that
-    NVRTC does not know, or an arch beside a device.
+    NVRTC does not know, an arch beside a device, a name that C cannot have.
     """
     if not isinstance(schedule, Schedule):
         raise InvalidInput(f"schedule: {schedule!r} is not an ekc.Schedule; ekc.Schedule(op) starts one")
     if arch is not None and not isinstance(arch, str):
         raise InvalidInput(f"arch: {arch!r} is not the name of a target; the nearest is {f'sm_{arch}'!r}")
+    if name is not None:
+        identifier("name", name)
     if device is None:
-        return Kernel(schedule, compile_schedule(schedule, arch or ARCH, limits))
+        return Kernel(schedule, compile_schedule(schedule, arch or ARCH, limits, name))
     if arch is not None or limits is not None:
         raise InvalidInput("device and arch or limits: give one; a device has its own")
-    compiled = compile_schedule(schedule, device.arch, device.limits)
+    compiled = compile_schedule(schedule, device.arch, device.limits, name)
     return Kernel(schedule, compiled, device if isinstance(device, Executes) else None)

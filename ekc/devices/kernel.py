@@ -12,6 +12,7 @@ from ekc.codegen.compiled import CompiledKernel, Launch, Resources
 from ekc.devices.base import Executes
 from ekc.devices.cuda.arrays import on_gpu
 from ekc.devices.execute import EXECUTED_BY, execute
+from ekc.devices.patience import warn_where_long
 from ekc.errors import InvalidInput, KernelFault
 from ekc.ir.schedule import Schedule
 
@@ -95,6 +96,7 @@ class Kernel:
 
     def _emulated(self, arrays: tuple[Any, ...]) -> NDArray[Any]:
         """Run by the machine made of NumPy."""
+        warn_where_long(self.compiled)
         runs = execute(self.schedule.program.op, self.compiled, arrays)
         written: dict[str, NDArray[np.bool_]] = {}
         for one, run in zip(self.launches, runs, strict=True):

@@ -39,16 +39,22 @@ def identifier(what: str, name: Any) -> str:
     return name
 
 
+def _rounded(value: Any, otherwise: int) -> int:
+    """The whole number next to a number, or to the text of one."""
+    try:
+        return round(float(value))
+    except (TypeError, ValueError, OverflowError):
+        return otherwise
+
+
 def whole(what: str, value: Any, limit: int, least: int = 1) -> int:
     """A whole number from `least` to `limit`."""
     try:
         number = _operator.index(value)
     except TypeError:
-        near = (
-            min(max(least, round(value)), limit) if isinstance(value, float) and abs(value) < 1e18 else least
-        )
         raise InvalidInput(
-            f"{what}: {value!r} is not a whole number; the nearest legal value is {near}"
+            f"{what}: {value!r} is not a whole number; the nearest legal value is "
+            f"{min(max(least, _rounded(value, least)), limit)}"
         ) from None
     if isinstance(value, bool) or not least <= number <= limit:
         near = min(max(number, least), limit)

@@ -89,14 +89,20 @@ NAMES = tuple(_TABLE)
 """Every element type."""
 
 
+_OTHERS = {"half": ["float16"], "float": ["float32"], "double": ["float32"], "char": ["int8"]}
+"""What C calls some of them: the spelling is far from ours."""
+
+
 def dtype_of(name: str | DType) -> DType:
     """The DType called `name`; `InvalidInput` with the nearest spelling when there is none."""
     if isinstance(name, DType):
         return name
     if isinstance(name, str) and name in _TABLE:
         return _TABLE[name]
-    near = difflib.get_close_matches(str(name), _TABLE, n=1, cutoff=0.3) or ["float32"]
-    raise InvalidInput(f"dtype: {name!r} is not one of {', '.join(_TABLE)}; the nearest is {near[0]!r}")
+    near = _OTHERS.get(str(name)) or difflib.get_close_matches(str(name), _TABLE, n=1, cutoff=0.3)
+    raise InvalidInput(
+        f"dtype: {name!r} is not one of {', '.join(_TABLE)}; the nearest is {(near or ['float32'])[0]!r}"
+    )
 
 
 def accumulator_and_result(

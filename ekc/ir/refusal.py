@@ -40,6 +40,8 @@ class Check:
     need: Any
     limit: Any
     nearest: Any
+    """What would be legal; or a function of need and limit, where that is not to be worked out for a
+    population of whom nobody asks."""
     unit: str = ""
     limit_text: str = "{}"
     """How the limit reads, filled in only when a refusal is printed."""
@@ -56,7 +58,9 @@ class Check:
         limit = self.limit_text.format(_at(self.limit, row))
         if self.limit_text == "{}":
             limit += unit
-        return Refusal(self.rule, f"{_at(self.need, row)}{unit}", limit, str(_at(self.nearest, row)))
+        need = _at(self.need, row)
+        near = self.nearest(need, _at(self.limit, row)) if callable(self.nearest) else _at(self.nearest, row)
+        return Refusal(self.rule, f"{need}{unit}", limit, str(near))
 
     def enforce(self) -> None:
         """Raise the refusal of a single Program, if there is one."""

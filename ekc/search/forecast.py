@@ -16,7 +16,7 @@ from ekc.errors import EkcError
 from ekc.ir.schedule import Schedule
 from ekc.search.breeding import GENERATIONS
 from ekc.search.finals import FASTEST, FINALISTS, REPEATS
-from ekc.search.measuring import FINAL_WINDOW_S, LABEL_WINDOW_S
+from ekc.search.measuring import FINAL_WINDOW_S, LABEL_WINDOW_S, Bench
 from ekc.search.metering import BEGIN, FLOOR, START
 from ekc.search.options import Wish
 from ekc.search.population import Population
@@ -46,6 +46,8 @@ class Forecast:
     simulated: str
     """The device's label where it is simulated, so that metering takes virtual seconds."""
     may_stop: bool
+    on_file: int = 0
+    """Schedules of this operator that were timed on this device before."""
 
     def __str__(self) -> str:
         most, plural = "at most " if self.may_stop else "", "s" if self.rounds > 1 else ""
@@ -54,16 +56,18 @@ class Forecast:
         virtual = f" of virtual time ({self.simulated})" if self.simulated else ""
         cut = self.budget_s is not None and self.budget_s < self.seconds
         within = f", of which {_time(self.budget_s or 0)} are allowed" if cut else ""
+        known = f"; {self.on_file} timings on file are not made again" if self.on_file else ""
         return (
-            f"{most}{self.trials} trials in {self.rounds} round{plural}: {self.trials} compiles of "
-            f"about {self.compile_s:.2f} s, about {_time(self.seconds)} here{within}; {metering}{virtual}"
+            f"{most}{self.trials} trials in {self.rounds} round{plural}: {self.trials} compiles "
+            f"of about {self.compile_s:.2f} s, about {_time(self.seconds)} here{within}; "
+            f"{metering}{virtual}{known}"
         )
 
 
-def forecast(space: Space, device: Device, wish: Wish) -> Forecast:
+def forecast(space: Space, bench: Bench, wish: Wish) -> Forecast:
     """Breeds and compiles a few schedules and multiplies. The random stream of the run is not touched; what
     the space records meanwhile, the run finds ready."""
-    random = np.random.default_rng(0)
+    device, random = bench.device, np.random.default_rng(0)
     _, first_s = _bred(space, device, random, wish.trials)
     legal, generation_s = _bred(space, device, random, wish.trials)
     rows = np.linspace(0, len(legal) - 1, min(PROBES, len(legal))).astype(int).tolist()
@@ -81,6 +85,7 @@ def forecast(space: Space, device: Device, wish: Wish) -> Forecast:
         metering_s=_metering_seconds(wish, device),
         simulated=device.label if device.simulated else "",
         may_stop=wish.calls is not None,
+        on_file=bench.timed_before(space.op),
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, ClassVar
 
@@ -20,6 +20,7 @@ from ekc.devices.base import Device, Executes, Metering, Spreads, Timing
 from ekc.devices.execute import EXECUTED_BY
 from ekc.devices.plain import plain
 from ekc.errors import CompileError, EkcError, ScheduleError
+from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from ekc.search.records import Key, Kind, RecordStore, Row, canonical_json
 from ekc.search.spent import Spent
@@ -72,6 +73,13 @@ class Bench:
         key = self._key(schedule)
         row = self.store.find("timing", key)
         return row.timing() if row is not None else self._uncompilable(key)
+
+    def timed_before(self, op: Operator) -> int:
+        """How many schedules of an operator have a timing on file that this device would give now."""
+        key = self._key(Schedule(op))
+        rows = self.store.rows(operator=key.operator, device=key.device, kind="timing")
+        same = (r.key for r in rows if replace(r.key, schedule_digest=key.schedule_digest, draw=0) == key)
+        return len({k.schedule_digest for k in same})
 
     def _uncompilable(self, key: Key) -> Failure | None:
         """The refusal of the compiler on file. A device may do tomorrow what it failed to do today, and

@@ -191,17 +191,18 @@ class TuningResult:
                 front.append(trial)
         return tuple(front)
 
-    def compile(self) -> Kernel:
-        """The best schedule as a callable kernel."""
+    def compile(self, name: str | None = None) -> Kernel:
+        """The best schedule as a callable kernel, its functions called `name` instead of as the operator."""
         from ekc.devices import compiling
 
-        return compiling.compile(self.best.schedule, arch=self.device.arch)
+        return compiling.compile(self.best.schedule, arch=self.device.arch, name=name)
 
-    def export(self, folder: str | Path) -> tuple[Path, ...]:
-        """Write the best kernel as `.cu`, header, JSON and CMake function; the paths written."""
+    def export(self, folder: str | Path, name: str | None = None) -> tuple[Path, ...]:
+        """Write the best kernel as `.cu`, header, JSON and CMake function; the paths written. `name` is what
+        files and functions are called instead of as the operator, whose other shapes are called so too."""
         from ekc.codegen.bundle import export
 
-        kernel = self.compile()
+        kernel = self.compile(name)
         return export(kernel.compiled, self.best.schedule, Path(folder), provenance=self.provenance())
 
     def provenance(self) -> dict[str, str]:

@@ -107,4 +107,5 @@ def _prepared(
         return recorded, RecordedBench(device), lambda: f"replay of {len(recorded.rows)} recorded schedules"
     space = Space(op, device.limits, worker=worker)
     store = stack.enter_context(RecordStore(records))
-    return space, Bench(device, store), lambda: str(forecast(space, device, wish))
+    bench = Bench(device, store)
+    return space, bench, lambda: str(forecast(space, bench, wish))

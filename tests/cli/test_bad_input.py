@@ -101,6 +101,8 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("", "which operator?"),
         ("--layers nowhere.toml", "nowhere.toml cannot be read"),
         ("matmul 4 4 4 --layers nowhere.toml", "leave OPERATOR out"),
+        ("--layers nowhere.toml --name one", "a folder of its own"),
+        ("matmul 4 4 4 --name 2x2", "--name: '2x2' is not an identifier"),
     ],
 )
 def test_operators_and_options(capsys: pytest.CaptureFixture[str], command: str, words: str) -> None:

@@ -87,6 +87,16 @@ def test_tune_progress_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> Non
     assert "4/4" in err
 
 
+def test_a_run_that_resumes_says_how_much_is_on_file(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["tune", *SIZE, "--trials", "4", "--records", "t.db"]
+    assert main(command) == 0
+    assert "on file" not in capsys.readouterr().err
+    assert main(command) == 0
+    assert "; 5 timings on file are not made again" in capsys.readouterr().err
+    assert main([*command, "--target", "rtx4090"]) == 0
+    assert "on file" not in capsys.readouterr().err
+
+
 def test_tune_with_effort(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     from ekc.search.effort import EFFORTS, Effort
 
@@ -316,6 +326,12 @@ def test_show(capsys: pytest.CaptureFixture[str]) -> None:
     out = said(capsys, "show", "matvec", "64", "32", "--cuda")
     for word in ("ekc.Schedule(op)", "naive schedule", "block.x", "__global__"):
         assert word in out
+    assert ".visible .entry ekc_matvec(" in said(
+        capsys, "show", "matvec", "64", "32", "--ptx", "--target", "h100"
+    )
+    assert (
+        ".target sm_90" in json_of(capsys, "show", "matvec", "64", "32", "--ptx", "--target", "h100")["ptx"]
+    )
     got = json_of(capsys, "show", "matvec", "64", "32")
     assert set(got) == {"operator", "schedule", "digest", "origin", "python", "program"}
 
@@ -387,6 +403,33 @@ def test_best_tells_of_a_sum_that_blocks_share(capsys: pytest.CaptureFixture[str
 def test_export_without_figures_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     said(capsys, "export", *SIZE, "--out", "o")
     assert "not measured" in Path("o/matmul.h").read_text()
+
+
+def test_two_shapes_of_one_operator_share_a_folder_under_two_names(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said(capsys, "export", "matmul", "8", "8", "8", "--out", "o")
+    said(capsys, "export", "matmul", "16", "8", "8", "--out", "o", "--name", "wide")
+    text = Path("o/wide.cu").read_text()
+    assert "ekc_wide(" in text
+    assert "ekc_matmul" not in text
+    assert "ekc_wide_launch" in Path("o/wide.h").read_text()
+    assert json.loads(Path("o/wide.json").read_text())["launches"][0]["name"] == "ekc_wide"
+    assert "ekc_matmul(" in Path("o/matmul.cu").read_text()
+
+
+def test_a_kernel_of_another_shape_is_not_written_over_without_a_word(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for command in (["export"], ["tune", "--trials", "2", "--quiet"]):
+        main([*command, "matmul", "8", "8", "8", "--out", "o"])
+        capsys.readouterr()
+        main([*command, "matmul", "8", "8", "8", "--out", "o"])
+        assert capsys.readouterr().err == ""
+        main([*command, "matmul", "16", "8", "8", "--out", "o"])
+        err = capsys.readouterr().err
+        assert "o held matmul(A[8, 8] float32, B[8, 8] float32)" in err
+        assert "--name matmul_16x8 keeps both" in err
 
 
 def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:

@@ -108,3 +108,14 @@ def test_no_table_of_nothing(
     ends(*outcomes)
     assert main(TUNE) == status
     assert capsys.readouterr().out == ""
+
+
+def test_it_says_how_long_the_rest_may_take(
+    ends: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ends(whole, whole, whole)
+    assert main(TUNE) == 0
+    first, second, third = capsys.readouterr().err.splitlines()[:3]
+    assert first == "layer 1 of 3: one"
+    assert second.startswith("layer 2 of 3: two (about 1 min left")
+    assert third.startswith("layer 3 of 3: six (about 1 min left")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -68,3 +69,23 @@ def test_an_unknown_arch_and_a_broken_limit_are_refused() -> None:
         compile(s, arch=80)  # type: ignore[arg-type]
     with pytest.raises(ScheduleError, match="threads per block"):
         compile(s, limits=Limits(threads_per_block=8))
+
+
+def test_a_call_that_would_seem_to_hang_says_so_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ekc.devices.kernel.execute", run)
+    arrays = [np.zeros((1024, 1024), np.float32)] * 2
+    alone = compile(Schedule(o.matmul(1024, 1024, 1024)))
+    with (
+        pytest.warns(UserWarning, match=r"matmul: .* \(1 together\) in 2 days or so; bind loops"),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        alone(*arrays)
+
+
+def test_a_short_call_says_nothing(kernel: Kernel) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kernel(np.zeros((12, 7), np.float32), np.zeros((7, 9), np.float32))

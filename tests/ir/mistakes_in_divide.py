@@ -92,6 +92,6 @@ DIVIDE_MISTAKES: dict[str, Case] = {
         "split o.1",
         "3 as product of factors",
         "a divisor of 4",
-        "1",
+        "2",
     ),
 }

@@ -63,14 +63,14 @@ LOOP_MISTAKES: dict[str, Case] = {
         "split i.1",
         "8",
         "a divisor of 12",
-        "4",
+        "6",
     ),
     "split fused": (
         lambda: product().fuse("i", "j").split("i_j", (6,)).split("i_j.1", (4,)),
         "split i_j.1",
         "4",
         "of 6",
-        "2",
+        "3",
     ),
     "split named": (
         lambda: Schedule(NAMED_AS_JOINT).split("a_b", (2,)).fuse("a", "b").split("a_b", (4,)),

@@ -34,6 +34,11 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
         r"axis k: 2.6 is not a whole number; the nearest legal value is 3",
     ),  # type: ignore[arg-type]
     "text": (lambda: o.matmul("4", 4, 4), r"axis i: '4' is not a whole number"),  # type: ignore[arg-type]
+    "number as text": (
+        lambda: o.matmul("64", 4, 4),
+        r"'64' is not a whole number; the nearest legal value is 64",
+    ),  # type: ignore[arg-type]
+    "half": (lambda: o.matmul(4, 4, 4, dtype="half"), r"'half' is not one of .*; the nearest is 'float16'"),
     "nan": (lambda: o.matmul(float("nan"), 4, 4), r"nan is not a whole number; the nearest legal value is 1"),  # type: ignore[arg-type]
     "true": (lambda: o.matmul(True, 4, 4), r"axis i: True"),
     "huge": (lambda: o.matmul(2**50, 1, 1), rf"outside 1 to {2**40}; the nearest legal value is {2**40}"),

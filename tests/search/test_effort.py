@@ -20,7 +20,9 @@ from ekc.search import forecast as forecasts
 from ekc.search import tuner
 from ekc.search.effort import EFFORTS, Effort
 from ekc.search.forecast import forecast
+from ekc.search.measuring import Bench
 from ekc.search.options import Wish
+from ekc.search.records import RecordStore
 from ekc.search.rounds import round_size
 from ekc.search.space import Space
 from tests.search.runs import MV, TRIALS, rows, tune, winner
@@ -90,7 +92,7 @@ def test_a_stopped_run_stops_there_again_for_any_workers_resumed_or_not(
 def test_a_forecast_counts_rounds_and_windows() -> None:
     device = devices.open("a100")
     wish = Wish(64, "energy", 0.05, False, 0, None)
-    told = forecast(Space(MV, device.limits), device, wish)
+    told = forecast(Space(MV, device.limits), Bench(device, RecordStore(None)), wish)
     done = 0
     for number in range(1, told.rounds + 1):
         done += round_size(number, done, 64)
@@ -103,6 +105,8 @@ def test_a_forecast_counts_rounds_and_windows() -> None:
     assert "of virtual time (a100 (simulated))" in text
     assert str(replace(told, may_stop=True)).startswith("at most 64 trials")
     assert "allowed" not in text
+    assert "on file" not in text
+    assert str(replace(told, on_file=12)).endswith("; 12 timings on file are not made again")
     assert "about 90 s here, of which 30 s are allowed; " in str(replace(told, seconds=90, budget_s=30))
     assert "allowed" not in str(replace(told, seconds=90, budget_s=100))
 
@@ -112,7 +116,7 @@ def test_a_forecast_counts_rounds_and_windows() -> None:
 def test_the_meter_takes_no_longer_than_was_told(clocks: str, trials: int, seed: int) -> None:
     device = devices.open("a100")
     wish = Wish(trials, "energy", 0.05, clocks == "search", seed, None)
-    least, most = forecast(Space(MV, device.limits), device, wish).metering_s
+    least, most = forecast(Space(MV, device.limits), Bench(device, RecordStore(None)), wish).metering_s
     took = tune(trials=trials, seed=seed, clocks=clocks).spent.metering_s
     assert took <= most
     assert took > least - 3 * 3 * 6.5, "fewer finalists only"
@@ -123,7 +127,7 @@ def test_what_a_gpu_needs_to_start_is_not_counted_for_every_trial(monkeypatch: p
     monkeypatch.setattr(forecasts, "_probe", lambda schedule, device: next(took))
     device = devices.open("a100")
     wish = Wish(100_000, "latency", 0.05, False, 0, None)
-    told = forecast(Space(MV, device.limits), device, wish)
+    told = forecast(Space(MV, device.limits), Bench(device, RecordStore(None)), wish)
     assert told.seconds < 100_000 * 2.0, "breeding included; 5 s a trial by their mean"
 
 

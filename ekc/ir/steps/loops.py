@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -94,10 +95,15 @@ def _divides(nest: Nest, loop: Loop, step: Extent) -> Check:
     for axis, form in nest.index.items():
         least, rest = _least(form, loop), span(form.without({loop.name}), nest.extents)[1]
         ok = ok | ((least >= nest.compute.axis(axis).extent) & (rest < least))
-    near = np.gcd(loop.extent, step)
     return Check(
-        f"split {loop.name}", ok, step, loop.extent, near, "as product of factors", "a divisor of {}"
+        f"split {loop.name}", ok, step, loop.extent, _divisor, "as product of factors", "a divisor of {}"
     )
+
+
+def _divisor(wanted: int, extent: int) -> int:
+    """The divisor of an extent that is nearest to what was wanted, the smaller of two."""
+    small = [d for d in range(1, math.isqrt(extent) + 1) if extent % d == 0]
+    return min((d for s in small for d in (s, extent // s)), key=lambda d: (abs(d - wanted), d))
 
 
 def _least(form: Linear, loop: Loop) -> Extent:
