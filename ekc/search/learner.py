@@ -78,12 +78,15 @@ class Learner:
         fewest = 0 if self.power.rows else BEGIN
         count, curious = self.share.wanted(max(len(working) - self._timed, 0), len(waiting), fewest)
         self._timed = max(len(working), self._timed)
+        done: list[int] = []
         if count:
             foresight = Foresight.of(waiting, self.power)
             picked = choose(
                 count, curious, foresight.mean, foresight.spread, self._least(working), foresight.rows
             )
-            self._judge(foresight, [i for i in picked if meter(waiting[i])], number)
+            done = [i for i in picked if meter(waiting[i])]
+            self._judge(foresight, done, number)
+        self.power.learn([waiting[i] for i in done], working)
         self.predict_all(working)
 
     def _fast(self, working: list[Candidate], near: float) -> list[Candidate]:
@@ -102,7 +105,7 @@ class Learner:
         return float(np.log(min(metered))) if metered else np.inf
 
     def _judge(self, foresight: Foresight, done: Sequence[int], number: int) -> None:
-        """Hold the predictions against the figures of the kernels `done`, and learn from these."""
+        """Hold the predictions against the figures of the kernels `done`."""
         learned = self.power.rows
         if learned:
             self.judged += foresight.judged(done)
@@ -111,7 +114,6 @@ class Learner:
             modelled = [j for j in recent if np.isfinite(j.model_j)]
             self.power.judge(*(_column(modelled, name) for name in ("model_j", "line_j", "measured_j")))
         self.cards.append(self._card(number, learned))
-        self.power.learn([foresight.candidates[i] for i in done])
 
     def _card(self, number: int, learned: int) -> ModelCard:
         """What the last predictions were worth."""

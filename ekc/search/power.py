@@ -3,7 +3,8 @@
 How much of the prior's differences shows is learned, from a half on: where it explains nothing the line turns
 flat, and the belief is that of constant power. The model sees how much faster or slower than its prior a
 kernel is: the same work in less time draws more. A kernel that was throttled by the power cap while it was
-timed needs no model: it draws what capped kernels draw.
+timed needs no model: it draws what capped kernels draw. Of others like it that says that they would draw as
+much at least, and it costs no metering.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class PowerModel:
     quarantined: bool = False
     """The line rules alone."""
     _known: list[Candidate] = field(default_factory=list)
+    _throttled: list[Candidate] = field(default_factory=list)
+    """Timed and, metered or not, held at the power cap."""
 
     def __post_init__(self) -> None:
         self._slope, self._level, self._left = 1.0, 0.0, UNSURE
@@ -65,22 +68,35 @@ class PowerModel:
         """The median of the watts seen: the trivial predictor."""
         return float(np.median([c.power_w for c in self._known])) if self._known else float("nan")
 
-    def learn(self, metered: Sequence[Candidate]) -> None:
-        """Learn from kernels just metered; those of little energy count most."""
+    def learn(self, metered: Sequence[Candidate], timed: Sequence[Candidate] = ()) -> None:
+        """Learn from kernels just metered, those of little energy most, and from which of all `timed` were
+        throttled."""
         self._known += metered
+        self._throttled = [c for c in timed if _is_capped(c)]
         if not self._known:
             return
         capped = np.log([c.power_w for c in self._known if _is_capped(c)])
         if len(capped):
             self._capped = float(np.median(capped))
             self._capped_spread = max(float(capped.std()), LEAST_SPREAD / len(capped) ** 0.5)
+        if self.constant:
+            self._fit(self._known)
+            return
         free = [c for c in self._known if not _is_capped(c)]
-        self._fit(free if len(free) >= FEWEST_JUDGED and not self.constant else self._known)
+        known = free if len(free) >= FEWEST_JUDGED else self._known
+        self._fit(known)
+        # What the cap holds back would draw more, nobody knows how much: it says something only where less is
+        # believed.
+        if self._throttled:
+            below = self._line(self._inputs(self._throttled)[1]) < self._capped
+            self._fit(known, [c for c, is_below in zip(self._throttled, below, strict=True) if is_below])
 
-    def _fit(self, known: Sequence[Candidate]) -> None:
-        rows, priors, watts = *self._inputs(known), np.array([c.power_w for c in known])
-        joules = np.array([c.energy_j for c in known])
-        weights = np.ones(len(known)) if self.constant else (joules.min() / joules) ** SHARPNESS
+    def _fit(self, known: Sequence[Candidate], at_cap: Sequence[Candidate] = ()) -> None:
+        """The line and what it misses, of kernels metered and of others that draw what the cap allows."""
+        rows, priors = self._inputs([*known, *at_cap])
+        watts = np.array([c.power_w for c in known] + [np.exp(self._capped)] * len(at_cap))
+        joules = watts * [c.latency_s for c in (*known, *at_cap)]
+        weights = np.ones(len(watts)) if self.constant else (joules.min() / joules) ** SHARPNESS
         self._slope = 0.0 if self.constant else _slope(np.log(priors), np.log(watts), weights)
         left = np.log(watts) - self._slope * np.log(priors)
         self._level = float(np.median(left) if self.constant else np.average(left, weights=weights))

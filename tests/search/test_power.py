@@ -131,6 +131,48 @@ def test_a_capped_kernel_draws_what_capped_kernels_draw() -> None:
     assert len(set(_watts(trivial, all_of_them[12:]).round(6))) == 1, "the trivial predictor knows no cap"
 
 
+def _held_back() -> tuple[NDArray[np.bool_], list[Candidate]]:
+    """(who is throttled, 60 kernels) where the prior explains all and the cap lies amid."""
+    priors = np.geomspace(100, 500, 60)
+    capped = 0.9 * priors > CAP_W
+    return capped, kernels(np.minimum(0.9 * priors, CAP_W), priors, _rows(60), capped)
+
+
+def test_throttled_kernels_that_nobody_metered_teach_that_others_like_them_draw_the_cap() -> None:
+    capped, all_of_them = _held_back()
+    # Metered: four that draw little and look alike. The line is drawn flat, as too little tells it otherwise.
+    few = [0, 1, 2, 3]
+    blind, seeing = (PowerModel(0, PEAKS) for _ in range(2))
+    blind.learn([all_of_them[i] for i in few])
+    unmetered = [all_of_them[i] for i in np.flatnonzero(capped)[::2]]
+    for c in unmetered:
+        c.meterings = []
+    seeing.learn([all_of_them[i] for i in few], unmetered)
+    rest = np.flatnonzero(capped)[1::2]
+    asked = _rows(60)[rest], np.zeros(len(rest)), np.array([all_of_them[i].prior_power_w for i in rest])
+    off = [1 - np.exp(m.expect(*asked, np.ones(len(rest), bool))[0]) / CAP_W for m in (blind, seeing)]
+    assert np.median(off[0]) > 0.2
+    assert np.median(off[1]) < 0.02
+    assert (off[1] < off[0]).all()
+
+
+def test_a_throttled_kernel_that_is_believed_above_the_cap_bends_nothing() -> None:
+    capped, all_of_them = _held_back()
+    free = [c for c, held in zip(all_of_them, capped, strict=True) if not held]
+    plain, told = (PowerModel(0, PEAKS) for _ in range(2))
+    plain.learn(free)
+    told.learn(free, [c for c, held in zip(all_of_them, capped, strict=True) if held][10:])
+    asked = kernels(np.ones(20), np.geomspace(100, 300, 20), _rows(20, 1))
+    np.testing.assert_array_equal(_watts(told, asked), _watts(plain, asked))
+
+
+def test_the_trivial_predictor_learns_nothing_of_the_cap() -> None:
+    _, all_of_them = _held_back()
+    model = PowerModel(0, PEAKS, constant=True)
+    model.learn(all_of_them[:4], all_of_them)
+    np.testing.assert_allclose(_watts(model, all_of_them), model.median, rtol=1e-3)
+
+
 def test_the_trivial_predictor_is_the_median() -> None:
     all_of_them = kernels([100, 200, 250], [50, 100, 150], _rows(3))
     model = PowerModel(0, PEAKS, constant=True)
