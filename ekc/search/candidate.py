@@ -121,7 +121,7 @@ class Candidate:
             in_turn=self.in_turn,
             metered=self.metered,
             notes=tuple(dict.fromkeys(note for m in self.meterings for note in m.notes)),
-            clock_mhz=last.clock_mhz if last else None,
+            clock_mhz=_finite(last.clock_mhz) if last else None,
             throttle=last.throttle if last else (),
             round=self.round,
             checked=self.checked,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -177,6 +178,15 @@ def test_a_guard_that_cannot_work_means_nothing_is_set(
         _keeper(here)
     assert not list(here.leases.glob("*.json"))
     assert not here.calls()
+
+
+def test_where_no_process_can_be_started_nothing_is_set(
+    here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(ActuatorError, match=r"did not start \(No such file or directory\), so nothing"):
+        _keeper(here)
+    assert not list(here.leases.glob("*.json"))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1, "id": 3}', "no json"])

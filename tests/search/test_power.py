@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -171,6 +172,13 @@ def test_the_trivial_predictor_learns_nothing_of_the_cap() -> None:
     model = PowerModel(0, PEAKS, constant=True)
     model.learn(all_of_them[:4], all_of_them)
     np.testing.assert_allclose(_watts(model, all_of_them), model.median, rtol=1e-3)
+
+
+def test_a_clock_that_nobody_told_is_no_number_in_json() -> None:
+    (one,) = kernels([100.0], [100.0], _rows(1))
+    silent = replace(one.meterings[0].conditions, clock_mhz=float("nan"))
+    one.meterings = [replace(one.meterings[0], conditions=silent)]
+    assert one.trial().to_json()["clock_mhz"] is None
 
 
 def test_the_trivial_predictor_is_the_median() -> None:

@@ -117,13 +117,19 @@ class Keeper:
     def _start_guard(self) -> subprocess.Popen[bytes]:
         """Of its own session, so that what a terminal sends to us does not reach it; back when it watches."""
         leases = [word for x in self.actuators for word in (x.lease.reference.gpu, x.lease.id)]
-        guard = subprocess.Popen(
-            [sys.executable, "-m", "ekc.devices.lease", *leases],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,  # No lock of a buffer, which another thread may hold while somebody forks.
-            start_new_session=True,
-        )
+        try:
+            guard = subprocess.Popen(
+                [sys.executable, "-m", "ekc.devices.lease", *leases],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,  # No lock of a buffer, which another thread may hold while somebody forks.
+                start_new_session=True,
+            )
+        except OSError as problem:
+            reason = problem.strerror or type(problem).__name__
+            raise ActuatorError(
+                f"the guard process did not start ({reason}), so nothing may be set"
+            ) from None
         assert guard.stdin is not None
         assert guard.stdout is not None
         with guard.stdout:
