@@ -238,9 +238,9 @@ def test_what_is_judged_was_predicted_before_it_was_metered(monkeypatch: pytest.
         known.extend(id(foresight.candidates[i]) in seen for i in metered)
         return judge(foresight, metered)
 
-    def learns(power: PowerModel, metered: Sequence[Candidate]) -> None:
+    def learns(power: PowerModel, metered: Sequence[Candidate], timed: Sequence[Candidate]) -> None:
         learned.extend(metered)
-        learn(power, metered)
+        learn(power, metered, timed)
 
     monkeypatch.setattr(Foresight, "of", foresee)
     monkeypatch.setattr(Foresight, "judged", judged_by)
