@@ -63,7 +63,7 @@ class Aside:
         try:
             self._worker.post(Job(_asked, (self._place, what, *given)), HUNG_S)
             self._awaited = True
-        except OSError as problem:
+        except DeviceError as problem:
             self._close(problem)
 
     def _reply(self) -> Done | None:

@@ -94,8 +94,7 @@ class Processes(Threads):
     def _elsewhere(self, function: Callable[..., T], arguments: tuple[Any, ...]) -> T:
         try:
             done: Done = self._remote().ask(Job(function, arguments), HUNG_S)
-        except (DeviceError, OSError) as problem:
-            # The latter where no more processes, files or descriptors are to be had.
+        except DeviceError as problem:
             warnings.warn(f"{problem}; what it was to do is left to the caller", RuntimeWarning, stacklevel=1)
             raise BrokenExecutor(str(problem)) from problem
         value: T = done.open(self._shown)

@@ -14,7 +14,7 @@ from ekc.devices.nvml.library import uuids
 from ekc.governor.protocols import Settings
 
 told = None
-with Keeper([chosen("auto", uuid) for uuid in uuids()], tell=print) as keeper:
+with Keeper([chosen("auto", uuid) for uuid in uuids().values()], tell=print) as keeper:
     latest = time.monotonic() + float(sys.argv[1])
     while time.monotonic() < latest:
         if keeper.guard_pid != told:

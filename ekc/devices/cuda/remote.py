@@ -187,7 +187,7 @@ class Remote:
             return self._hire()
         except OSError as problem:
             raise DeviceError(
-                f"{self.name}: its worker process cannot be started ({problem.strerror}); "
+                f"{self.name}: its worker process cannot be started ({problem.strerror or problem}); "
                 "end other processes, or see ulimit -u and ulimit -n"
             ) from problem
 
