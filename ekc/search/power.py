@@ -72,38 +72,55 @@ class PowerModel:
         """Learn from kernels just metered, those of little energy most, and from which of all `timed` were
         throttled."""
         self._known += metered
-        self._throttled = [c for c in timed if _is_capped(c)]
-        if not self._known:
+        throttled = [c for c in timed if _is_capped(c)]
+        if not self._known or not (metered or len(throttled) != len(self._throttled)):
             return
+        self._throttled = throttled
         capped = np.log([c.power_w for c in self._known if _is_capped(c)])
         if len(capped):
             self._capped = float(np.median(capped))
             self._capped_spread = max(float(capped.std()), LEAST_SPREAD / len(capped) ** 0.5)
         if self.constant:
-            self._fit(self._known)
+            self._draw(self._known)
             return
         free = [c for c in self._known if not _is_capped(c)]
         known = free if len(free) >= FEWEST_JUDGED else self._known
-        self._fit(known)
-        # What the cap holds back would draw more, nobody knows how much: it says something only where less is
-        # believed.
-        if self._throttled:
-            below = self._line(self._inputs(self._throttled)[1]) < self._capped
-            self._fit(known, [c for c, is_below in zip(self._throttled, below, strict=True) if is_below])
+        self._draw(known)
+        at_cap = self._believed_below(throttled)
+        if at_cap:
+            self._draw(known, at_cap)
+        self._fit(known, at_cap)
 
-    def _fit(self, known: Sequence[Candidate], at_cap: Sequence[Candidate] = ()) -> None:
+    def _believed_below(self, throttled: Sequence[Candidate]) -> list[Candidate]:
+        """Those of which less is believed. What the cap holds back would draw more, nobody knows how much: it
+        says nothing where that is believed already."""
+        if not throttled:
+            return []
+        below = self._line(self._inputs(throttled)[1]) < self._capped
+        return [c for c, is_below in zip(throttled, below, strict=True) if is_below]
+
+    def _draw(self, known: Sequence[Candidate], at_cap: Sequence[Candidate] = ()) -> None:
         """The line and what it misses, of kernels metered and of others that draw what the cap allows."""
-        rows, priors = self._inputs([*known, *at_cap])
-        watts = np.array([c.power_w for c in known] + [np.exp(self._capped)] * len(at_cap))
-        joules = watts * [c.latency_s for c in (*known, *at_cap)]
+        _, priors, watts, joules = self._figures(known, at_cap)
         weights = np.ones(len(watts)) if self.constant else (joules.min() / joules) ** SHARPNESS
         self._slope = 0.0 if self.constant else _slope(np.log(priors), np.log(watts), weights)
         left = np.log(watts) - self._slope * np.log(priors)
         self._level = float(np.median(left) if self.constant else np.average(left, weights=weights))
         self._left = max(float(np.average((left - self._level) ** 2, weights=weights)) ** 0.5, LEAST_SPREAD)
-        if not self.constant:
-            self._belief = Belief(self.seed, TREE_SHARE)
-            self._belief.learn(rows, np.exp(self._line(priors)), watts, merits=joules)
+
+    def _fit(self, known: Sequence[Candidate], at_cap: Sequence[Candidate]) -> None:
+        """Trees and process on what the line misses."""
+        rows, priors, watts, joules = self._figures(known, at_cap)
+        self._belief = Belief(self.seed, TREE_SHARE)
+        self._belief.learn(rows, np.exp(self._line(priors)), watts, merits=joules)
+
+    def _figures(
+        self, known: Sequence[Candidate], at_cap: Sequence[Candidate]
+    ) -> tuple[NDArray[np.float32], Array, Array, Array]:
+        """(features, priors, watts, joules) of kernels metered and of others at the cap."""
+        rows, priors = self._inputs([*known, *at_cap])
+        watts = np.array([c.power_w for c in known] + [np.exp(self._capped)] * len(at_cap))
+        return rows, priors, watts, watts * [c.latency_s for c in (*known, *at_cap)]
 
     @property
     def ready(self) -> bool:
