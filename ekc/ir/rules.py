@@ -28,6 +28,9 @@ MAX_STATEMENTS = 8192
 """Statements that one kernel may write out; beyond, compiling takes long and the code leaves its cache."""
 RESERVED_REGISTERS = 24
 """Registers left for addresses and loop counters when the accumulators and tiles are counted."""
+REGISTERS_A_ROUND = 2
+"""Of a copy of a pipelined tile, written out: where a round reads and where it writes change with none of the
+loops inside, so compilers work out both beforehand and keep them (`benchmarks/register_estimate.py`)."""
 
 
 def checks(program: Program, limits: Limits) -> Iterator[Check]:
@@ -78,18 +81,19 @@ def shared_fits(kernel: Kernel, limits: Limits) -> Iterator[Check]:
 
 
 def registers_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
-    """Accumulators and register tiles of one thread, with room for addresses, without spilling."""
+    """Accumulators and register tiles of one thread, with room for addresses, without spilling: a spilled
+    kernel may take a hundred times as long."""
     need = registers_needed(kernel)
     most = smaller(limits.registers_per_thread, limits.registers_per_sm // larger(kernel.threads, 32))
     budget = most - RESERVED_REGISTERS
-    yield Check(
-        "registers", need <= budget, need, budget, "a smaller tile per thread, or fewer threads", "registers"
-    )
+    nearest = "a smaller tile per thread, wider copies or fewer threads"
+    yield Check("registers", need <= budget, need, budget, nearest, "registers")
 
 
 def registers_needed(kernel: Kernel) -> Extent:
-    """32-bit registers that the tiles of one thread take, prefetched shared tiles included."""
-    total = prefetched(kernel)
+    """32-bit registers that the tiles of one thread take, prefetched shared tiles included, and that copies
+    of pipelined tiles take for their addresses."""
+    total = prefetched(kernel) + REGISTERS_A_ROUND * rounds_ahead(kernel)
     for b in kernel.buffers:
         if b.scope != "shared":
             lanes = WARP if b.scope == "fragment" else 1
@@ -105,6 +109,16 @@ def prefetched(kernel: Kernel) -> Extent:
         if b.scope == "shared" and staging is not None and _through_registers(kernel, staging):
             elements = smaller(b.copies - 1, 1) * -(-b.region.size // kernel.threads)
             total = total + -(-elements * b.dtype.bytes // 4)
+    return total
+
+
+def rounds_ahead(kernel: Kernel) -> Extent:
+    """Rounds in which a thread copies its share of the pipelined tiles."""
+    total: Extent = 0
+    for b in kernel.buffers:
+        staging = kernel.nest.staging(b.name)
+        if b.scope == "shared" and staging is not None and staging.produced_by is None:
+            total = total + smaller(b.copies - 1, 1) * -(-b.region.size // (staging.vector * kernel.threads))
     return total
 
 

@@ -205,6 +205,16 @@ def test_prior_accuracy(tmp_path: Path) -> None:
     assert lines[2]["spearman"] > 0
 
 
+def test_register_estimate(tmp_path: Path) -> None:
+    options = ("--only", "conv 1x64", "--draws", "4")
+    text, figures = run("register_estimate.py", tmp_path, *options, "--a-round", "0")
+    assert "0 registers a round" in text
+    (line,) = figures["lines"]
+    assert line["compiled"] == 4
+    assert 0 <= line["spill"] <= 1
+    assert line["median"] > 0
+
+
 def test_simulator_fidelity(tmp_path: Path) -> None:
     recorded_gemm(tmp_path)
     options = ("--only", "clblast", "--rows", "6")

@@ -1,0 +1,66 @@
+"""What a thread is taken to keep in registers, held against what ptxas gives it."""
+
+from __future__ import annotations
+
+import pytest
+
+from ekc.codegen.generate import compile_schedule
+from ekc.errors import ScheduleError
+from ekc.ir import operators as o
+from ekc.ir import rules
+from ekc.ir.limits import Limits
+from ekc.ir.schedule import Schedule
+from ekc.ir.tree import kernels
+
+
+def tiled(stages: int, copy: str, k: int = 8, vector: int = 1) -> Schedule:
+    """64 threads, 16 sums each; tiles of A and B of k x 32 elements."""
+    schedule = (
+        Schedule(o.matmul(256, 256, 256))
+        .split("i", (8, 4))
+        .split("j", (8, 4))
+        .split("k", (k,))
+        .reorder("i.0", "j.0", "k.0", "i.1", "j.1", "k.1", "i.2", "j.2")
+        .bind("i.0", "block.y")
+        .bind("j.0", "block.x")
+        .bind("i.1", "thread.y")
+        .bind("j.1", "thread.x")
+        .cache_write("C")
+        .cache_read("A", "shared", at="k.0", vector=vector)
+        .cache_read("B", "shared", at="k.0", vector=vector)
+        .unroll("k.1", factor=2)
+    )
+    return schedule.pipeline("k.0", stages=stages, copy=copy) if stages > 1 else schedule
+
+
+def rounds(schedule: Schedule) -> int:
+    return int(rules.rounds_ahead(kernels(schedule.program)[0]))
+
+
+def needed(schedule: Schedule) -> int:
+    return int(rules.registers_needed(kernels(schedule.program)[0]))
+
+
+def test_rounds_of_pipelined_copies_keep_where_they_read_and_write() -> None:
+    """8 x 32 elements by 64 threads are 4 rounds of each tile; through registers the elements wait there."""
+    assert rounds(tiled(1, "")) == 0
+    assert rounds(tiled(2, "async")) == rounds(tiled(4, "async")) == rounds(tiled(2, "register")) == 4 + 4
+    assert rounds(tiled(2, "async", vector=4)) == 1 + 1
+    assert needed(tiled(2, "async")) == needed(tiled(1, "")) + 2 * 8
+    assert needed(tiled(2, "register")) == needed(tiled(2, "async")) + 8
+
+
+@pytest.mark.parametrize(("copy", "k"), [("async", 120), ("register", 96)])
+def test_a_copy_of_many_rounds_is_refused_and_would_spill(
+    copy: str, k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred rounds and more, in a kernel of 16 sums. Wider copies are legal, and do not spill."""
+    limits = Limits(shared_bytes_per_block=160 * 1024)
+    narrow, wide = tiled(2, copy, k), tiled(2, copy, k, vector=4)
+    with pytest.raises(ScheduleError, match=r"registers: needs \d+ .*wider copies"):
+        compile_schedule(narrow, "sm_80", limits)
+    assert compile_schedule(wide, "sm_80", limits).resources[0].stack_bytes == 0
+    monkeypatch.setattr(rules, "REGISTERS_A_ROUND", 0)
+    taken = compile_schedule(narrow, "sm_80", limits).resources[0]
+    assert taken.registers > 240
+    assert taken.stack_bytes > 64
