@@ -37,6 +37,8 @@ class Analysed:
     """... and of board watts."""
     slots: NDArray[np.float64]
     """What they take of their device (`features.slots`)."""
+    fma: NDArray[np.float64]
+    """Multiply-adds that their lanes carry out, those on padding among them."""
 
     def standby_w(self, peaks: Peaks) -> NDArray[np.float64]:
         """Watts that the prior expects before any work is done."""
@@ -50,13 +52,17 @@ class Analysed:
 
 def room(rows: int) -> Analysed:
     """For so many rows, of which nothing is said yet."""
-    return Analysed(np.empty((rows, len(NAMES)), np.float32), *(np.empty(rows) for _ in range(3)))
+    return Analysed(np.empty((rows, len(NAMES)), np.float32), *(np.empty(rows) for _ in range(4)))
 
 
 def analysed(figures: Figures, peaks: Peaks) -> Analysed:
     """Of the figures of an analysis."""
     return Analysed(
-        features(figures), prior.latency(figures, peaks), prior.power(figures, peaks), slots(figures)
+        features(figures),
+        prior.latency(figures, peaks),
+        prior.power(figures, peaks),
+        slots(figures),
+        figures["total_fma"],
     )
 
 

@@ -126,7 +126,7 @@ def _bent(priors: Array, figures: Array, bad: float) -> Array:
     return np.asarray(np.minimum(residuals, begins) + bad * np.log1p(beyond / bad))
 
 
-def improvement(mean: Array, spread: Array, best: float) -> Array:
+def improvement(mean: Array, spread: Array, best: Array | float) -> Array:
     """Log of the expected improvement on `best` where the truth is normal around the mean: higher is better.
 
     All three are logs of figures, lower being better.

@@ -19,6 +19,8 @@ Array = NDArray[np.float64]
 
 _LEAST_LEFT = 1e-6
 """Of a variance, below which its digits are lost."""
+_ALL = 1.0 - 1e-9
+"""Of what is promised, where nothing of it can be had: still in the order of what is promised."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,16 +33,24 @@ class Promise:
     best: float
     beside: Array | float = 0.0
     """Spread of what it does not: the power of a kernel that is only timed."""
+    floor: Array | float = -np.inf
+    """Log of what a figure cannot be less than, whatever is believed."""
 
     def urgency(self, left: Array | float = 1.0, best: float | None = None) -> Array:
         """Minus the log of the expected improvement, lower is more urgent, where a share `left` of the
         variance is still to be settled, on another `best` if one is given."""
         spread = np.hypot(self.spread * np.sqrt(left), self.beside)
-        return -improvement(self.mean, spread, self.best if best is None else best)
+        best = self.best if best is None else best
+        gain = improvement(self.mean, spread, best)
+        if isinstance(self.floor, float):
+            return -gain
+        # What is promised from the floor on downwards nobody will get.
+        beyond = improvement(self.mean, spread, np.minimum(self.floor, best)) - gain
+        return -(gain + np.log1p(-np.minimum(np.exp(beyond), _ALL)))
 
     def __getitem__(self, rows: NDArray[np.intp]) -> Promise:
-        beside = self.beside if isinstance(self.beside, float) else self.beside[rows]
-        return Promise(self.mean[rows], self.spread[rows], self.best, beside)
+        beside, floor = (x if isinstance(x, float) else x[rows] for x in (self.beside, self.floor))
+        return Promise(self.mean[rows], self.spread[rows], self.best, beside, floor)
 
     def one_by_one(self, count: int, correlation: Array) -> list[int]:
         """Up to `count` rows, in the order they were picked.

@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 
 from ekc.errors import DeviceError, NothingLegal
-from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from ekc.search.candidate import Candidate
 from ekc.search.finals import Finals
@@ -22,19 +21,12 @@ from ekc.search.options import Wish
 from ekc.search.payoff import WhilePaying
 from ekc.search.progress import Progress
 from ekc.search.result import INTERRUPTED, DeviceNote, Trial, TuningResult
+from ekc.search.roofline import least_seconds
 from ekc.search.rounds import Rounds, population_size
 from ekc.search.schedules import Schedules
 from ekc.search.task import ScheduleTask
 
 CLOCKS_TRIED = 8
-
-
-def arithmetic_of(op: Operator) -> str:
-    """The element type whose peak bounds an operator: that of its inputs, or the accumulator's, where such
-    inputs are summed in another than usual, which no faster unit does."""
-    acc = op.computes[0].acc_dtype
-    read = op.inputs[0].dtype if op.inputs else acc
-    return read.name if acc.name == read.accumulator else acc.name
 
 
 class Run:
@@ -136,7 +128,7 @@ class Run:
 
     def _result(self, best: Candidate, fastest: Candidate, baseline: Candidate) -> TuningResult:
         peaks = self.device.peaks
-        compute_s = self.op.flops / peaks.flops_by_type[arithmetic_of(self.op)]
+        compute_s = float(least_seconds(self.op, self.op.flops, peaks))
         memory_s = self.op.min_bytes / peaks.dram_bytes_per_s
         device = self.device
         return TuningResult(

@@ -18,7 +18,7 @@ from ekc.ir.analysis import analyse
 from ekc.ir.schedule import Schedule
 from ekc.search.analysed import Analysed, Memory, analysed
 from ekc.search.candidate import Candidate
-from ekc.search.learner import Learner
+from ekc.search.learner import HARDLY, Learner
 from ekc.search.lessons import Lessons
 from ekc.search.measuring import LABEL_WINDOW_S, Bench, Failure
 from ekc.search.method import OURS, Method
@@ -26,6 +26,7 @@ from ekc.search.options import Wish
 from ekc.search.population import Population
 from ekc.search.progress import Progress
 from ekc.search.promise import Promise
+from ekc.search.roofline import least_seconds
 from ekc.search.schedules import Schedules
 from ekc.search.standing import Standing
 
@@ -117,17 +118,23 @@ class ScheduleTask:
         return self.method.proposals == "drawn"
 
     def _rankings(self, population: Population) -> tuple[Promise, ...]:
-        standing = self.standing
-        mean, spread, *power = self.learner.expect(self.memory.of(population), standing.limit_s)
-        by_latency = _promise(mean, spread, standing.latencies_s)
+        standing, seen = self.standing, self.memory.of(population)
+        mean, spread, power, doubt = self.learner.expect(seen, standing.limit_s)
+        least_s = least_seconds(self.space.op, 2 * seen.fma, self.device.peaks)
+        by_latency = _promise(mean, spread, standing.latencies_s, floor=np.log(least_s))
         if self.wish.objective == "latency":
             return (by_latency,)
-        return self._of_both(mean, spread, *power), by_latency
+        return self._of_both(mean, spread, power, doubt, least_s), by_latency
 
-    def _of_both(self, mean: Array, spread: Array, power: Array, power_spread: Array) -> Promise:
+    def _of_both(
+        self, mean: Array, spread: Array, power: Array, power_spread: Array, least_s: Array
+    ) -> Promise:
+        """`least_s`: seconds that it cannot take less than; its watts hardly are `HARDLY` spreads less than
+        believed."""
         standing, watts = self.standing, np.exp(power)
         low, high = (standing.score(np.exp(x), watts) for x in (mean, mean + spread))
-        return _promise(np.log(low), np.log(high / low), standing.scores, power_spread)
+        floor = np.log(standing.score(least_s, np.exp(power - HARDLY * power_spread)))
+        return _promise(np.log(low), np.log(high / low), standing.scores, power_spread, floor)
 
     def lean(self, population: Population) -> NDArray[np.float64]:
         """Those believed level with the best come first, by their slots."""
@@ -220,6 +227,8 @@ class ScheduleTask:
         return f"fastest {fastest * 1e6:.1f} us, {metered} metered"
 
 
-def _promise(mean: Array, spread: Array, seen: Array, beside: Array | float = 0.0) -> Promise:
+def _promise(
+    mean: Array, spread: Array, seen: Array, beside: Array | float = 0.0, floor: Array | float = -np.inf
+) -> Promise:
     """To improve on the best seen; before any was, on `ANYTHING`."""
-    return Promise(mean, spread, math.log(seen.min()) if len(seen) else ANYTHING, beside)
+    return Promise(mean, spread, math.log(seen.min()) if len(seen) else ANYTHING, beside, floor)

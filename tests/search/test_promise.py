@@ -107,3 +107,30 @@ def test_a_process_that_has_seen_all_correlates_within_bounds() -> None:
     found = process.correlation(grid[200:])
     np.testing.assert_allclose(np.diagonal(found), 1)
     assert np.abs(found).max() < 1.5
+
+
+def test_what_cannot_be_faster_promises_no_more_than_its_floor() -> None:
+    """Against draws of the truth, none of which is below its floor."""
+    random = np.random.default_rng(0)
+    mean, spread = np.array([0.1, 0.1, 0.1, 0.02]), np.array([0.2, 0.2, 0.2, 0.05])
+    floor = np.array([-9.0, -0.1, -0.01, -0.03])
+    truth = np.maximum(random.normal(mean, spread, (400_000, 4)), floor)
+    believed = Promise(mean, spread, 0.0, floor=floor)
+    np.testing.assert_allclose(np.exp(-believed.urgency()), np.maximum(-truth, 0).mean(axis=0), rtol=0.02)
+    assert believed.urgency()[0] == pytest.approx(Promise(mean, spread, 0.0).urgency()[0])
+
+
+def test_what_can_improve_on_nothing_comes_last_and_in_order() -> None:
+    """What pads has a floor above the best: however little is known of it, others come first."""
+    mean, floor = np.array([0.1, 0.2, 0.4]), np.array([0.05, 0.0, -1.0])
+    believed = Promise(mean, np.full(3, 0.2), 0.0, floor=floor)
+    urgency = believed.urgency()
+    assert np.isfinite(urgency).all()
+    assert list(np.argsort(urgency)) == [2, 0, 1]
+    assert believed[np.array([2, 0])].one_by_one(1, np.eye(2)) == [0]
+
+
+def test_a_floor_holds_for_what_is_left_of_a_batch_too() -> None:
+    """The first pick is the new mark: what cannot be below it waits for what can."""
+    believed = Promise(np.array([-0.3, 0.0, 0.05]), np.full(3, 0.1), 0.0, floor=np.array([-0.3, -0.2, -2.0]))
+    assert believed.one_by_one(2, np.eye(3)) == [0, 2]

@@ -28,7 +28,8 @@ def _group(number: int, law: bool, metered: bool = True) -> Group:
     """Kernels whose prior is off by what the first feature says, or by luck; a factor of the group's own."""
     random = np.random.default_rng(number)
     rows = random.random((60, len(NAMES))).astype(np.float32)
-    seen = Analysed(rows, np.exp(random.normal(-9, 0.5, 60)), random.uniform(120, 220, 60), np.ones(60))
+    ones = np.ones(60)
+    seen = Analysed(rows, np.exp(random.normal(-9, 0.5, 60)), random.uniform(120, 220, 60), ones, ones)
     wrong = rows[:, 0].astype(float) if law else random.random(60)
     latency = seen.latency_s * np.exp(wrong + number)
     watts = prior.paced(seen.power_w * np.exp(0.3 * wrong), wrong + number, seen.standby_w(PEAKS))
@@ -74,10 +75,9 @@ def _near_the_floor(number: int, times: float) -> Group:
     random = np.random.default_rng(number)
     rows = random.random((60, len(NAMES))).astype(np.float32)
     rows[:, 0], rows[:, BALANCE] = random.random(60) < 0.4, 1.0
-    some, idle = rows[:, 0] > 0, prior.STATIC * PEAKS.board_power_w
-    seen = Analysed(
-        rows, np.exp(random.normal(-9, 0.5, 60)), idle * random.uniform(times, 1.5 * times, 60), np.ones(60)
-    )
+    some, idle, ones = rows[:, 0] > 0, prior.STATIC * PEAKS.board_power_w, np.ones(60)
+    expected_s, expected_w = np.exp(random.normal(-9, 0.5, 60)), idle * random.uniform(times, 1.5 * times, 60)
+    seen = Analysed(rows, expected_s, expected_w, ones, ones)
     pace = np.where(some, -1.5, 0.0)
     watts = prior.paced(np.where(some, 1.02 * idle, seen.power_w), pace, seen.standby_w(PEAKS))
     return Group(f"group {number}", seen, seen.latency_s * np.exp(pace), watts, PEAKS)
