@@ -84,9 +84,11 @@ class MeteringShare:
             return
         self._fresh = 0
         verdict = faithful(predicted, measured)
+        # Those before may be of a model that knew next to nothing; more figures would teach this one nothing.
+        mended = usual_error(predicted[-FRESH:], measured[-FRESH:]) <= NEGLIGIBLE
         if verdict is True:
             self.share = max(self.share * SHRINK, FLOOR)
-        elif verdict is False:
+        elif verdict is False and not mended:
             self.share = min(self.share * GROW, CEILING)
 
 
