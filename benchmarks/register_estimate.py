@@ -30,10 +30,9 @@ from ekc.ir.tree import kernels
 from ekc.search.breeding import Breeder
 from ekc.search.population import Population
 from ekc.search.space import Space
+from ekc.search.spills import STACK
 
 BRED = 2048
-SPILLS = 64
-"""Bytes of stack; ptxas also keeps a few for what was no spill."""
 MORE: dict[str, Callable[[], ekc.Operator]] = {
     "fp16 conv 16x256x14x14 3x3 -> 256": lambda: ekc.conv2d(
         16, 256, 14, 14, out_channels=256, kernel=3, padding=1, dtype="float16", layout="NHWC"
@@ -69,7 +68,7 @@ def line(name: str, op: ekc.Operator, draws: int, seed: int) -> dict[str, Any]:
     schedules = bred(Space(op, devices.open(TARGET).limits), seed, draws)
     with ThreadPoolExecutor(os.cpu_count()) as workers:
         expected, allocated, stack = np.array(list(workers.map(one, schedules))).T
-    spilled = stack > SPILLS
+    spilled = stack > STACK
     off = np.log(expected / allocated)[~spilled]
     return {
         "operator": name,

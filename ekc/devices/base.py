@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
-from ekc.codegen.compiled import CompiledKernel
+from ekc.codegen.compiled import CompiledKernel, Resources
 from ekc.ir.limits import Limits
 
 POWER_CAP = "power cap"
@@ -69,6 +69,9 @@ class Timing:
     """Every sample that the latency is made of, in the order they were taken."""
     calls: int = 1
     """So many calls each sample is the mean of."""
+    resources: tuple[Resources, ...] = ()
+    """What ptxas gave the kernel, one per launch, if who had it timed said so. A tuning run does, and learns
+    from it what will spill."""
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,8 @@ class Belief:
     ) -> None:
         """Measured figures, NaN for what failed: it counts as the worst figure seen. The trees care most for
         rows of little `merits`, by default the figure itself."""
-        self._surprises.extend(self._surprise(rows, priors, values).tolist())
+        foretold = self._plain(rows, priors)[:2] if self.ready else None
+        self._surprises.extend([math.nan] * len(rows))
         self._rows.extend(rows)
         self._priors.extend(priors.tolist())
         self._values.extend(values.tolist())
@@ -76,6 +77,8 @@ class Belief:
         priors = np.array(self._priors)
         residuals = _bent(priors, seen, self.bad)
         seen = priors * np.exp(residuals)
+        if foretold is not None:
+            self._surprises[-len(rows) :] = _surprises(*foretold, np.log(seen[-len(rows) :]), values)
         self.trees = ResidualModel(self.seed)
         for row, *figures in zip(self._rows, self._priors, seen.tolist(), merit.tolist(), strict=True):
             self.trees.add(row, *figures)
@@ -97,17 +100,18 @@ class Belief:
         both = self.tree_share * trees + (1 - self.tree_share) * mean
         return both, np.sqrt(spread**2 + ((trees - mean) / 2) ** 2), surprise
 
-    def _surprise(self, rows: NDArray[np.float32], priors: Array, values: Array) -> Array:
-        """Of figures just measured, squared, NaN for what failed. Of the figures themselves, not of what is
-        learned of the bad: where some spill, who knows what the next will do, and a promise is of figures."""
-        if not self.ready:
-            return np.full(len(rows), np.nan)
-        mean, spread, _ = self._plain(rows, priors)
-        return np.minimum(((np.log(values) - mean) / spread) ** 2, SHOCK)
-
     def correlation(self, rows: NDArray[np.float32]) -> Array:
         """Of what measurements will say and nobody knows yet, pair by pair, as the process sees it."""
         return self.process.correlation(rows.astype(np.float64))
+
+
+def _surprises(mean: Array, spread: Array, learned: Array, values: Array) -> list[float]:
+    """Of what is learned of figures just measured, against what was expected; NaN for what failed. What is
+    bent is held against what was bent: else all that is bad would surprise for ever, upwards, and be
+    promised to surprise downwards."""
+    squares = np.minimum(((learned - mean) / spread) ** 2, SHOCK)
+    told: list[float] = np.where(np.isfinite(values), squares, np.nan).tolist()
+    return told
 
 
 def _known(figures: list[float]) -> Array:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.codegen.compiled import CompiledKernel
+from ekc.codegen.compiled import CompiledKernel, Resources
 from ekc.devices.base import Counts, Device, Interval, Metering, Timing
 from ekc.devices.difference import Measured, interval_of_mean
 from ekc.ir.limits import Limits
@@ -65,6 +65,11 @@ class Candidate:
                 # A worker died or was told to stop, which says nothing of this kernel: compile it here.
                 self._job = None
         return compile_text(self.schedule.to_json(), *self._target)
+
+    @property
+    def resources(self) -> tuple[Resources, ...]:
+        """What ptxas gave it, one per launch; empty where nobody said, as on files of an earlier ekc."""
+        return self.timings[0].resources if self.timings else ()
 
     @property
     def ok(self) -> bool:

@@ -54,6 +54,8 @@ RATIOS = (
 NAMES = (*COUNTS, *SHARES, *(name for name, _, _ in RATIOS))
 BALANCE = NAMES.index("balance")
 """The column of the share of their time in which SMs have blocks; shares stand there as they are."""
+THREADS, REGISTERS = NAMES.index("threads"), NAMES.index("registers")
+"""The columns of threads a block and of registers a thread, counted; `log2(1 + x)` as all that is counted."""
 AHEAD, MOST_AHEAD = 1 / 300, 3.0
 """Of its slots, what each tile on its way is worth to a schedule, and how many are: who copies ahead further
 can wait longer for memory. All in all a percent, no more than what counting is right to. Ours."""

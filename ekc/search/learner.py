@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.devices.base import Peaks
+from ekc.ir.limits import Limits
 from ekc.search.analysed import Analysed
 from ekc.search.belief import Belief
 from ekc.search.candidate import Candidate
@@ -22,6 +23,7 @@ from ekc.search.method import OURS, Method
 from ekc.search.model import spearman
 from ekc.search.power import PowerModel
 from ekc.search.result import ModelCard
+from ekc.search.spills import Spills, spilled
 
 Array = NDArray[np.float64]
 Meter = Callable[[Candidate], bool]
@@ -31,9 +33,9 @@ NEAR = 1.1
 """Kernels up to this much slower than the slowdown allows are metered too: they teach, and noise moves."""
 HARDLY = 2.0
 """So many spreads below what is believed, a latency hardly is."""
-LATENCY_BAD = 0.05
-"""Residuals this much above the median are of kernels that hit what the prior does not know (spills, bank
-conflicts): how hard teaches little of those that did not."""
+LATENCY_BAD = 0.3
+"""Residuals this much above the median are of kernels that hit what the prior does not know (bank conflicts,
+waits): how hard teaches little of those that did not."""
 
 
 @dataclass
@@ -41,6 +43,7 @@ class Learner:
     """The models of one run."""
 
     peaks: Peaks
+    limits: Limits
     seed: int
     max_slowdown: float
     method: Method = OURS
@@ -55,6 +58,7 @@ class Learner:
         share = START if fixed is None else fixed
         self.share = MeteringShare(share, fixed is None, reserved=NEW_IN_FINALS * (1 - share))
         self.latency = Belief(self.seed, bad=LATENCY_BAD)
+        self.spills = Spills(self.limits, self.seed)
         self.power = PowerModel(self.seed, self.peaks, self.method.power == "constant")
 
     def expect(self, seen: Analysed, limit_s: float = np.inf) -> tuple[Array, Array, Array, Array]:
@@ -67,10 +71,15 @@ class Learner:
         return mean, spread, *self.power.expect(seen.features, pace, seen.power_w, matter)
 
     def learn_latency(self, timed: list[Candidate]) -> None:
-        """Learn from the latencies of a round."""
-        if timed:
-            rows, priors = np.stack([c.row for c in timed]), np.array([c.prior_latency_s for c in timed])
-            self.latency.learn(rows, priors, np.array([c.latency_s for c in timed]))
+        """Learn what spilled in a round, and from the latencies of what did not: how slow a kernel is that
+        spilled says nothing of those that do not."""
+        told = [c for c in timed if c.resources]
+        if told:
+            self.spills.learn(np.stack([c.row for c in told]), [c.resources for c in told])
+        fit = [c for c in timed if not spilled(c.resources)]
+        if fit:
+            rows, priors = np.stack([c.row for c in fit]), np.array([c.prior_latency_s for c in fit])
+            self.latency.learn(rows, priors, np.array([c.latency_s for c in fit]))
 
     def learn_energy(self, working: list[Candidate], number: int, meter: Meter) -> None:
         """Meter a share of what was timed since, judge what was expected of it, then fit."""

@@ -110,7 +110,8 @@ class Bench:
             return refused
         try:
             begun = self._ahead.pop(schedule.digest, None)
-            timing = begun.result() if begun is not None else self.device.time(kernel(), draw=draw)
+            timed = begun.result() if begun is not None else self.device.time(kernel(), draw=draw)
+            timing = replace(timed, resources=kernel().resources)
         except (CompileError, ScheduleError) as problem:
             return self.fail(schedule, f"{COMPILE}{problem}")
         except EkcError as problem:

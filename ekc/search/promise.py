@@ -35,6 +35,8 @@ class Promise:
     """Spread of what it does not: the power of a kernel that is only timed."""
     floor: Array | float = -np.inf
     """Log of what a figure cannot be less than, whatever is believed."""
+    chance: Array | float = 0.0
+    """Log of how likely it is that figures come by this law at all: those of kernels that spill do not."""
 
     def urgency(self, left: Array | float = 1.0, best: float | None = None) -> Array:
         """Minus the log of the expected improvement, lower is more urgent, where a share `left` of the
@@ -43,14 +45,14 @@ class Promise:
         best = self.best if best is None else best
         gain = improvement(self.mean, spread, best)
         if isinstance(self.floor, float):
-            return -gain
+            return -(gain + self.chance)
         # What is promised from the floor on downwards nobody will get.
         beyond = improvement(self.mean, spread, np.minimum(self.floor, best)) - gain
-        return -(gain + np.log1p(-np.minimum(np.exp(beyond), _ALL)))
+        return -(gain + np.log1p(-np.minimum(np.exp(beyond), _ALL)) + self.chance)
 
     def __getitem__(self, rows: NDArray[np.intp]) -> Promise:
-        beside, floor = (x if isinstance(x, float) else x[rows] for x in (self.beside, self.floor))
-        return Promise(self.mean[rows], self.spread[rows], self.best, beside, floor)
+        own = (x if isinstance(x, float) else x[rows] for x in (self.beside, self.floor, self.chance))
+        return Promise(self.mean[rows], self.spread[rows], self.best, *own)
 
     def one_by_one(self, count: int, correlation: Array) -> list[int]:
         """Up to `count` rows, in the order they were picked.

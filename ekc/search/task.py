@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -35,6 +36,8 @@ Array = NDArray[np.float64]
 METERED_PER_RUN = 16
 """Metering comes about so many times in a run."""
 FEWEST_TO_METER, MOST_TO_METER = 4, 64
+LIKELY = math.log(0.5)
+"""What may spill sooner than not is not believed level with anything."""
 FIRST = 1000.0
 """More than logs of figures and of slots differ by."""
 ANYTHING = 20.0
@@ -57,7 +60,9 @@ class ScheduleTask:
         self.space, self.bench, self.workers, self.wish, self.tell = space, bench, workers, wish, tell
         self.device = bench.device
         self.method, self.lessons = method, lessons
-        self.learner = Learner(self.device.peaks, wish.seed, wish.max_slowdown, self.method)
+        self.learner = Learner(
+            self.device.peaks, self.device.limits, wish.seed, wish.max_slowdown, self.method
+        )
         self.memory = Memory(space, lambda some: self._informed(space.seen(some, self.device.peaks)))
         self.candidates: list[Candidate] = []
         self.late = False
@@ -121,10 +126,12 @@ class ScheduleTask:
         standing, seen = self.standing, self.memory.of(population)
         mean, spread, power, doubt = self.learner.expect(seen, standing.limit_s)
         least_s = least_seconds(self.space.op, 2 * seen.fma, self.device.peaks)
+        chance = self.learner.spills.chance(seen.features)
         by_latency = _promise(mean, spread, standing.latencies_s, floor=np.log(least_s))
-        if self.wish.objective == "latency":
-            return (by_latency,)
-        return self._of_both(mean, spread, power, doubt, least_s), by_latency
+        promises: tuple[Promise, ...] = (by_latency,)
+        if self.wish.objective != "latency":
+            promises = self._of_both(mean, spread, power, doubt, least_s), by_latency
+        return tuple(replace(promise, chance=chance) for promise in promises)
 
     def _of_both(
         self, mean: Array, spread: Array, power: Array, power_spread: Array, least_s: Array
@@ -142,7 +149,7 @@ class ScheduleTask:
         if not len(population) or self._drawn or not standing.working:
             return self.promise(population)
         believed = self._rankings(population)[0]
-        level = believed.mean <= believed.best + math.log1p(standing.margin)
+        level = (believed.mean <= believed.best + math.log1p(standing.margin)) & (believed.chance > LIKELY)
         return np.where(level, np.log(self.memory.of(population).slots) - FIRST, believed.mean)
 
     def correlation(self, population: Population) -> NDArray[np.float64]:

@@ -134,3 +134,15 @@ def test_a_floor_holds_for_what_is_left_of_a_batch_too() -> None:
     """The first pick is the new mark: what cannot be below it waits for what can."""
     believed = Promise(np.array([-0.3, 0.0, 0.05]), np.full(3, 0.1), 0.0, floor=np.array([-0.3, -0.2, -2.0]))
     assert believed.one_by_one(2, np.eye(3)) == [0, 2]
+
+
+def test_a_promise_holds_as_far_as_its_figures_are_likely_to_come() -> None:
+    """What improves on the best one time in four is worth a quarter; and so the batch is picked."""
+    mean, spread, floor = np.array([0.0, 0.0, 0.02]), np.full(3, 0.1), np.full(3, -0.3)
+    chance = np.log([0.25, 1.0, 1.0])
+    for bounds in (-np.inf, floor):
+        sure = Promise(mean, spread, 0.0, floor=bounds)
+        believed = Promise(mean, spread, 0.0, floor=bounds, chance=chance)
+        np.testing.assert_allclose(believed.urgency(), sure.urgency() - chance)
+        assert believed.one_by_one(3, np.eye(3)) == [1, 2, 0]
+        assert believed[np.array([0, 2])].one_by_one(1, np.eye(2)) == [1]

@@ -76,6 +76,9 @@ DAMAGED: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
         *("timing", lambda payload: payload | {"latency_s": 0}),
     ),
     "samples_s is 3, which is no tuple": ("timing", lambda payload: payload | {"samples_s": 3}),
+    "it has no shared_bytes, spill_store_bytes, spill_load_bytes, stack_bytes": (
+        *("timing", lambda payload: payload | {"resources": [{"registers": 32}]}),
+    ),
     "conditions is None, which is no Conditions": ("timing", lambda payload: payload | {"conditions": None}),
     "interval_s is 0 to 0; it must lie about a number above 0": (
         *("timing", lambda payload: payload | {"interval_s": {"low": 0, "high": 0}}),

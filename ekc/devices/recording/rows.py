@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -80,8 +80,9 @@ class Recorded:
         return found
 
     def timing(self, repeat: int = 0) -> Timing:
-        """Raises `DeviceError` for what was not recorded."""
-        return _numbered(self.timings, repeat, f"schedule {self.digest} was not timed", self.failure)
+        """With what ptxas gave the kernel then. Raises `DeviceError` for what was not recorded."""
+        found = _numbered(self.timings, repeat, f"schedule {self.digest} was not timed", self.failure)
+        return replace(found, resources=self.resources)
 
     def metering(self, repeat: int = 0) -> Metering:
         """Raises `DeviceError` for what was not recorded."""
