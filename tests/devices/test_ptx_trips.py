@@ -150,6 +150,43 @@ def test_ways_that_disagree_on_the_exit_are_refused_by_its_line() -> None:
         count(ASSEMBLY.format(one=-1, other=0), "k")
 
 
+SKIPPED = """
+.version 7.0
+.target sm_80
+.address_size 64
+.visible .entry k() {{
+  .reg .pred %p<9>;
+  .reg .b32 %r<9>;
+  mov.u32 %r1, %tid.x;
+  setp.gt.s32 %p1, %r1, 9;
+  mov.u32 %r2, 0;
+LOOP:
+  bar.sync 0;
+  add.s32 %r3, %r2, 1;
+  setp.eq.s32 %p2, %r3, {end};
+  @%p2 bra END;
+  add.s32 %r2, %r2, 2;
+  @%p1 bra LOOP;
+  add.s32 %r4, %r4, 1;
+  bra.uni LOOP;
+END:
+  ret;
+}}
+"""
+
+
+@pytest.mark.parametrize("trips", [2, 20])
+def test_a_way_back_that_skips_the_rest_of_a_loop_is_no_loop_of_its_own(trips: int) -> None:
+    """NVVM makes such of a loop whose last guard depends on the thread; it looks like a loop in a loop."""
+    got = count(SKIPPED.format(end=2 * trips - 1), "k")
+    assert (got.barrier, got.int_ops) == (trips, 1 + 2 * trips + 2 * (trips - 1))
+
+
+def test_where_neither_reading_tells_the_first_is_refused() -> None:
+    with pytest.raises(EkcError, match=r"loop at LOOP \(line 11\).* exit on line 15 depends on run-time"):
+        count(SKIPPED.format(end="%r1"), "k")
+
+
 def test_what_an_inner_loop_changes_is_unknown_after_it() -> None:
     inner = loop("int j = 0; j < (int)a[i]; ++j", TOUCH.format("j") + "n += 2;")
     with pytest.raises(EkcError, match="depends on run-time data"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
 from ekc.devices.ptx.text import Block
@@ -36,10 +36,11 @@ class Graph:
     """The smallest loop that holds a block, for those within loops."""
 
     @classmethod
-    def of(cls, kernel: str, blocks: Sequence[Block]) -> Graph:
+    def of(cls, kernel: str, blocks: Sequence[Block], whole: Container[int] = ()) -> Graph:
         """Analyse the blocks; `EkcError` for a loop that is entered in two places.
 
-        Empty blocks are added at the end to keep apart nested loops that share a header.
+        Empty blocks are added at the end to keep apart nested loops that share a header, but for those
+        headers that are known to begin one loop, a `whole` one.
         """
         order = _order(blocks)
         rank = {number: position for position, number in enumerate(order)}
@@ -49,8 +50,8 @@ class Graph:
                 prior[other] += (number,)
         above = _dominators(rank, prior)
         back = _back_edges(kernel, blocks, rank, prior, above)
-        if shared := _shared_header(order, back, prior):
-            return cls.of(kernel, _split(blocks, *shared))
+        if shared := _shared_header([n for n in order if n not in whole], back, prior):
+            return cls.of(kernel, _split(blocks, *shared), whole)
         forward = {n: tuple(p for p in prior[n] if rank[p] < rank[n]) for n in order}
         headers = sorted({header for _, header in back}, key=lambda header: rank[header])
         loops = tuple(_loop(header, back, prior) for header in headers)
@@ -58,6 +59,12 @@ class Graph:
         by_size = sorted(loops, key=lambda loop: -len(loop.body))
         innermost = {number: loop for loop in by_size for number in loop.body}
         return cls(kernel, tuple(blocks), order, forward, loops, innermost)
+
+    def given(self, number: int, count: int) -> int:
+        """The block of the `count` given ones before which this one was added; a given one is its own."""
+        while number >= count:
+            number = self.blocks[number].next[0]
+        return number
 
 
 def _order(blocks: Sequence[Block]) -> tuple[int, ...]:
@@ -124,12 +131,13 @@ def _back_edges(
 
 
 def _shared_header(
-    order: tuple[int, ...], back: set[tuple[int, int]], prior: dict[int, tuple[int, ...]]
+    order: Sequence[int], back: set[tuple[int, int]], prior: dict[int, tuple[int, ...]]
 ) -> tuple[int, int] | None:
     """(header, latch of the inner loop) of nested loops that begin at the same block, if any.
 
     The smaller one is taken for the inner one. Were that wrong, the exit of one of the two would
-    lie within the other, and no trip count would be found.
+    lie within the other, and no trip count would be found; so it is where a branch back to the header
+    skips the rest of one loop.
     """
     for header in order:
         edges = sorted(edge for edge in back if edge[1] == header)

@@ -23,9 +23,26 @@ _PROBED_TRIPS = 2
 def executions(kernel: str, blocks: Sequence[Block]) -> list[float]:
     """Runs of each block per thread, every forward branch on run-time data taken both ways.
 
-    Raises `EkcError` naming the label and the line of a loop whose trip count cannot be found.
+    Two ways back to one header are nested loops, or one loop with a way that skips the rest of it: which,
+    nothing but the trip counts tells. Raises `EkcError` naming the label and the line of a loop whose trip
+    count cannot be found.
     """
-    graph = Graph.of(kernel, blocks)
+    first, whole = None, set[int]()
+    while True:
+        graph = Graph.of(kernel, blocks, whole)
+        try:
+            return _executions(graph)[: len(blocks)]
+        except _Uncountable as problem:
+            first, header = first or problem, graph.given(problem.header, len(blocks))
+            if header not in {
+                graph.given(added, len(blocks)) for added in range(len(blocks), len(graph.blocks))
+            }:
+                raise first from None
+            whole.add(header)
+
+
+def _executions(graph: Graph) -> list[float]:
+    """`executions` of all blocks of a graph."""
     reachable = set(graph.order)
     runs = [1.0 if number in reachable else 0.0 for number in range(len(graph.blocks))]
     code = Code.of(graph)
@@ -34,7 +51,7 @@ def executions(kernel: str, blocks: Sequence[Block]) -> list[float]:
         visits = _visits(graph, code, loop, entries[loop.header], varying)
         for number in loop.body:
             runs[number] *= visits.get(number, 0)
-    return runs[: len(blocks)]
+    return runs
 
 
 def _entry_states(graph: Graph, code: Code) -> tuple[dict[int, State], Varying]:
@@ -58,6 +75,14 @@ def _entry_states(graph: Graph, code: Code) -> tuple[dict[int, State], Varying]:
                 grown |= bool(new)
         if not grown:
             return entries, varying
+
+
+class _Uncountable(EkcError):
+    """The loop that begins at a block has no trip count."""
+
+    def __init__(self, header: int, text: str) -> None:
+        super().__init__(text)
+        self.header = header
 
 
 class _Unknown(Exception):
@@ -119,9 +144,10 @@ def _book(flow: Flow, tally: Iterable[int], visits: dict[int, int]) -> None:
             visits[number] += count
 
 
-def _refusal(graph: Graph, loop: Loop, reason: str) -> EkcError:
+def _refusal(graph: Graph, loop: Loop, reason: str) -> _Uncountable:
     block = graph.blocks[loop.header]
-    return EkcError(
+    return _Uncountable(
+        loop.header,
         f"PTX of {graph.kernel!r}: the trip count of the loop at {block.label} (line {block.line}) "
-        f"cannot be found: {reason}; give the loop constant bounds"
+        f"cannot be found: {reason}; give the loop constant bounds",
     )
