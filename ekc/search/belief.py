@@ -130,6 +130,11 @@ def _bent(priors: Array, figures: Array, bad: float) -> Array:
     return np.asarray(np.minimum(residuals, begins) + bad * np.log1p(beyond / bad))
 
 
+def normal_below(z: Array) -> Array:
+    """The probability that a normal law gives to what is less than so many spreads above its mean."""
+    return 0.5 * np.asarray(_ERFC(-z / math.sqrt(2)), dtype=np.float64)
+
+
 def improvement(mean: Array, spread: Array, best: Array | float) -> Array:
     """Log of the expected improvement on `best` where the truth is normal around the mean: higher is better.
 
@@ -139,7 +144,7 @@ def improvement(mean: Array, spread: Array, best: Array | float) -> Array:
     near = np.maximum(z, _FAR)
     below = np.full(z.shape, _BELOW_FAR)
     at = z > _FAR
-    below[at] = 0.5 * np.asarray(_ERFC(-z[at] / math.sqrt(2)), dtype=np.float64)
+    below[at] = normal_below(z[at])
     gain = near * below + np.exp(-near * near / 2) / math.sqrt(2 * math.pi)
     # Far out, two terms of the tail: density / z^2 x (1 - 3 / z^2).
     far = np.minimum(z, _FAR)

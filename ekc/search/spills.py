@@ -10,7 +10,6 @@ likely to fit (expected improvement under a learned constraint: Gardner and othe
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from ekc.codegen.compiled import Resources
 from ekc.ir.limits import Limits
 from ekc.ir.warp import WARP
-from ekc.search.belief import Belief
+from ekc.search.belief import Belief, normal_below
 from ekc.search.features import REGISTERS, THREADS
 
 Array = NDArray[np.float64]
@@ -30,7 +29,6 @@ UNIT = 8
 """Registers are given out in such units."""
 LEAST = 1e-6
 """Chance of what is all but sure to spill: still in the order of the promise."""
-_ERFC = np.frompyfunc(math.erfc, 1, 1)
 
 
 def spilled(resources: Sequence[Resources]) -> bool:
@@ -67,8 +65,7 @@ class Spills:
         near = np.flatnonzero(counted + self._most_off > room)
         if self._belief.ready and len(near):
             mean, spread = self._belief.expect(rows[near], np.exp(counted[near]))
-            beyond = (mean - room[near]) / (spread * math.sqrt(2))
-            log[near] = np.log(np.maximum(np.asarray(_ERFC(beyond), dtype=np.float64) / 2, LEAST))
+            log[near] = np.log(np.maximum(normal_below((room[near] - mean) / spread), LEAST))
         return log
 
     def _room(self, rows: NDArray[np.float32]) -> Array:

@@ -114,7 +114,7 @@ def test_a_loop_of_too_many_trips_is_refused_by_their_number(monkeypatch: pytest
         counted(loop("int i = 0; i < 1001; ++i", TOUCH.format("i")))
 
 
-ASSEMBLY = """
+BEGIN = """
 .version 7.0
 .target sm_80
 .address_size 64
@@ -125,6 +125,11 @@ ASSEMBLY = """
   setp.gt.s32 %p1, %r1, 9;
   mov.u32 %r2, 0;
 LOOP:
+"""
+"""A counter in %r2, and %p1, which depends on the thread."""
+ASSEMBLY = (
+    BEGIN
+    + """\
   setp.gt.u32 %p2, %r2, 4;
   mov.pred %p3, 0;
   @%p2 bra END;
@@ -138,6 +143,7 @@ END:
   ret;
 }}
 """
+)
 
 
 def test_both_ways_of_a_run_time_branch_may_agree() -> None:
@@ -150,17 +156,9 @@ def test_ways_that_disagree_on_the_exit_are_refused_by_its_line() -> None:
         count(ASSEMBLY.format(one=-1, other=0), "k")
 
 
-SKIPPED = """
-.version 7.0
-.target sm_80
-.address_size 64
-.visible .entry k() {{
-  .reg .pred %p<9>;
-  .reg .b32 %r<9>;
-  mov.u32 %r1, %tid.x;
-  setp.gt.s32 %p1, %r1, 9;
-  mov.u32 %r2, 0;
-LOOP:
+SKIPPED = (
+    BEGIN
+    + """\
   bar.sync 0;
   add.s32 %r3, %r2, 1;
   setp.eq.s32 %p2, %r3, {end};
@@ -173,6 +171,7 @@ END:
   ret;
 }}
 """
+)
 
 
 @pytest.mark.parametrize("trips", [2, 20])

@@ -60,11 +60,15 @@ class Graph:
         innermost = {number: loop for loop in by_size for number in loop.body}
         return cls(kernel, tuple(blocks), order, forward, loops, innermost)
 
-    def given(self, number: int, count: int) -> int:
+    def header(self, number: int, count: int) -> int:
         """The block of the `count` given ones before which this one was added; a given one is its own."""
         while number >= count:
             number = self.blocks[number].next[0]
         return number
+
+    def shared(self, count: int) -> set[int]:
+        """Those of the `count` given blocks at which loops were kept apart."""
+        return {self.header(added, count) for added in range(count, len(self.blocks))}
 
 
 def _order(blocks: Sequence[Block]) -> tuple[int, ...]:

@@ -33,10 +33,8 @@ def executions(kernel: str, blocks: Sequence[Block]) -> list[float]:
         try:
             return _executions(graph)[: len(blocks)]
         except _Uncountable as problem:
-            first, header = first or problem, graph.given(problem.header, len(blocks))
-            if header not in {
-                graph.given(added, len(blocks)) for added in range(len(blocks), len(graph.blocks))
-            }:
+            first, header = first or problem, graph.header(problem.header, len(blocks))
+            if header not in graph.shared(len(blocks)):
                 raise first from None
             whole.add(header)
 
