@@ -28,9 +28,9 @@ from tune_table import table
 
 import ekc
 from ekc.errors import InvalidInput
-from ekc.search.belief import Belief
-from ekc.search.model import ResidualModel
-from ekc.search.power import TREE_SHARE
+from ekc.search.models.belief import Belief
+from ekc.search.models.power import TREE_SHARE
+from ekc.search.models.trees import ResidualModel
 
 Array = NDArray[np.float64]
 

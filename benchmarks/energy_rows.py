@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from recordings import Recording, read
 
-from ekc.search.recorded import describe
+from ekc.search.recordings.recorded_space import describe
 
 Array = NDArray[np.float64]
 

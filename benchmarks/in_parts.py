@@ -23,14 +23,14 @@ from tune_table import table
 import ekc
 from ekc import devices
 from ekc.devices import specs
-from ekc.search.builder import Structure
 from ekc.search.measuring import Bench
 from ekc.search.options import Wish
-from ekc.search.records import RecordStore
+from ekc.search.records.store import RecordStore
 from ekc.search.result import TuningResult
 from ekc.search.run import Run
-from ekc.search.space import Space
-from ekc.search.structures import structures
+from ekc.search.space.builder import Structure
+from ekc.search.space.space import Space
+from ekc.search.space.structures import structures
 
 BAR = 1.0
 """In parts over whole: at most as slow."""

@@ -30,11 +30,11 @@ from ekc.devices.base import Peaks
 from ekc.devices.recording import Origin, Recorded, Recording, read
 from ekc.errors import EkcError
 from ekc.ir.analysis import analyse
-from ekc.search import prior
-from ekc.search.analysed import analysed
 from ekc.search.candidate import Candidate
-from ekc.search.features import BALANCE
-from ekc.search.power import PowerModel
+from ekc.search.models import prior
+from ekc.search.models.analysed import analysed
+from ekc.search.models.features import BALANCE
+from ekc.search.models.power import PowerModel
 
 Array = NDArray[np.float64]
 Predict = Callable[[Sequence[Candidate], Sequence[Candidate], Peaks, int], Array]

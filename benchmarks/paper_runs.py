@@ -20,10 +20,10 @@ from ekc.ir.schedule import Schedule
 from ekc.search.measuring import Bench, Failure
 from ekc.search.method import OURS, Method
 from ekc.search.options import Wish
-from ekc.search.records import RecordStore
+from ekc.search.records.store import RecordStore
 from ekc.search.result import TuningResult
 from ekc.search.run import Run
-from ekc.search.space import Space
+from ekc.search.space.space import Space
 
 MAX_SLOWDOWN = 0.05
 DEVICES = ("a100", "rtx4090")

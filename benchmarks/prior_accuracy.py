@@ -1,4 +1,4 @@
-"""What physics alone expects (`ekc.search.prior`), held against recordings of real GPUs.
+"""What physics alone expects (`ekc.search.models.prior`), held against recordings of real GPUs.
 
     python benchmarks/prior_accuracy.py --data DIR [--rows N] [--seed N] [--json FILE]
 
@@ -30,9 +30,9 @@ import ekc
 from ekc import devices
 from ekc.devices.base import Device
 from ekc.errors import InvalidInput
-from ekc.search import prior
-from ekc.search.analysed import Figures
-from ekc.search.evidence import figures_of
+from ekc.search.models import prior
+from ekc.search.models.analysed import Figures
+from ekc.search.records.evidence import figures_of
 
 Array = NDArray[np.float64]
 

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from ekc.errors import InvalidInput
-from ekc.search.recordings import Table, table
+from ekc.search.recordings.table import Table, table
 
 GEMM = (
     "MWG",

@@ -28,9 +28,9 @@ from ekc.codegen.generate import compile_schedule, toolchain
 from ekc.ir import rules
 from ekc.ir.tree import kernels
 from ekc.search.breeding import Breeder
+from ekc.search.models.spills import STACK
 from ekc.search.population import Population
-from ekc.search.space import Space
-from ekc.search.spills import STACK
+from ekc.search.space.space import Space
 
 BRED = 2048
 MORE: dict[str, Callable[[], ekc.Operator]] = {

@@ -45,7 +45,7 @@ from ekc.devices.occupancy import occupancy
 from ekc.devices.ptx.counts import runs
 from ekc.emulator.fullness import fullness
 from ekc.search.options import Wish
-from ekc.search.records import RecordStore
+from ekc.search.records.store import RecordStore
 from ekc.search.workers import hired
 
 TARGETS = ("a100", "h200")

@@ -42,13 +42,13 @@ from ekc.devices.residual import OWN_TIME, own_time
 from ekc.search.breeding import Breeder
 from ekc.search.candidate import Candidate
 from ekc.search.measuring import Bench
-from ekc.search.model import spearman
+from ekc.search.models.trees import spearman
 from ekc.search.options import Wish
 from ekc.search.population import Population
-from ekc.search.records import RecordStore
+from ekc.search.records.store import RecordStore
 from ekc.search.result import Trial
 from ekc.search.run import Run
-from ekc.search.space import Space
+from ekc.search.space.space import Space
 from ekc.search.task import ScheduleTask
 from ekc.search.workers import hired
 

@@ -31,9 +31,9 @@ from tune_table import table
 
 import ekc
 from ekc.errors import InvalidInput
-from ekc.search.recorded import RecordedSpace
-from ekc.search.recordings import Table
-from ekc.search.replay import replay
+from ekc.search.recordings.recorded_space import RecordedSpace
+from ekc.search.recordings.replay import replay
+from ekc.search.recordings.table import Table
 
 WORKERS = 2
 OURS, RANDOM = "ekc", "random search"

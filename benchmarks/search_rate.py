@@ -34,15 +34,15 @@ from ekc.devices.base import Conditions, Interval, Metering, Timing
 from ekc.devices.cuda.remote import Remote
 from ekc.search.breeding import Breeder
 from ekc.search.candidate import Candidate
-from ekc.search.features import REGISTERS
-from ekc.search.learner import HARDLY
 from ekc.search.measuring import Bench
-from ekc.search.model import spearman
+from ekc.search.models.features import REGISTERS
+from ekc.search.models.learner import HARDLY
+from ekc.search.models.trees import spearman
 from ekc.search.options import Wish
 from ekc.search.population import Population
-from ekc.search.records import RecordStore
+from ekc.search.records.store import RecordStore
 from ekc.search.rounds import population_size
-from ekc.search.space import Space
+from ekc.search.space.space import Space
 from ekc.search.task import ScheduleTask
 from ekc.search.workers import aside
 

@@ -27,7 +27,7 @@ from ekc.devices.verify import verify
 from ekc.errors import EkcError
 from ekc.ir.agreement import random_inputs
 from ekc.ir.expected import Expected
-from ekc.search.prior import LAUNCH_S
+from ekc.search.models.prior import LAUNCH_S
 from ekc.search.result import Trial, TuningResult
 
 TARGET = "a100"

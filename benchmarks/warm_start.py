@@ -28,11 +28,11 @@ from tune_table import table
 import ekc
 from ekc import devices
 from ekc.ir.analysis import analyse
-from ekc.search.analysed import analysed
-from ekc.search.lessons import Lessons
-from ekc.search.model import spearman
+from ekc.search.models.analysed import analysed
+from ekc.search.models.lessons import Lessons
+from ekc.search.models.trees import spearman
+from ekc.search.records.warm_start import learned_from
 from ekc.search.result import TuningResult
-from ekc.search.warm_start import learned_from
 
 TARGET, ELSEWHERE = "a100", "rtx4090"
 Made = Callable[[], ekc.Operator]

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         softmax,
     )
     from ekc.ir.schedule import Schedule
-    from ekc.search.best import best
+    from ekc.search.records.best import best
     from ekc.search.result import Trial, TuningResult
     from ekc.search.tuner import tune
 
@@ -88,7 +88,7 @@ _HOMES = {
     "ekc.devices.compiling": ("compile",),
     "ekc.governor.governor": ("Governor",),
     "ekc.search.tuner": ("tune",),
-    "ekc.search.best": ("best",),
+    "ekc.search.records.best": ("best",),
     "ekc.search.result": ("Trial", "TuningResult"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

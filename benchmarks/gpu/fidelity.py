@@ -17,8 +17,8 @@ from ekc.devices.base import Device
 from ekc.devices.recording import Recorded, read
 from ekc.errors import EkcError
 from ekc.ir.analysis import analyse
-from ekc.search import prior
-from ekc.search.model import spearman
+from ekc.search.models import prior
+from ekc.search.models.trees import spearman
 from ekc.search.text_table import text_table
 
 MINUTES = 2.0

@@ -11,11 +11,11 @@ from ekc.devices.base import Peaks
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
-from ekc.search import prior
 from ekc.search.breeding import Breeder
-from ekc.search.naive import naive
+from ekc.search.models import prior
 from ekc.search.population import Population
-from ekc.search.space import Space
+from ekc.search.space.naive import naive
+from ekc.search.space.space import Space
 
 Named = tuple[Schedule, str]
 """A schedule and its structure in words."""

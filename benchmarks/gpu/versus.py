@@ -16,7 +16,7 @@ from ekc.errors import EkcError, RecordError
 from ekc.ir.agreement import random_inputs
 from ekc.ir.expected import Expected
 from ekc.ir.schedule import Schedule
-from ekc.search.naive import naive
+from ekc.search.space.naive import naive
 from ekc.search.text_table import text_table
 
 Figures = list[list[float]]

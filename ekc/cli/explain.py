@@ -16,8 +16,8 @@ from ekc.errors import InvalidInput
 if TYPE_CHECKING:
     from ekc.devices.base import Device
     from ekc.ir.schedule import Schedule
-    from ekc.search.best import Rule
-    from ekc.search.explain import Explanation
+    from ekc.search.explain.simulated import Explanation
+    from ekc.search.records.best import Rule
 
 
 @click.command(context_settings=NEGATIVES)
@@ -55,9 +55,9 @@ def explain(
       ekc explain fastest best --target recorded:recording.jsonl.gz
     """
     from ekc import devices
-    from ekc.search.best import Rule
-    from ekc.search.explain import explain as account
-    from ekc.search.explain import tells
+    from ekc.search.explain.simulated import explain as account
+    from ekc.search.explain.simulated import tells
+    from ekc.search.records.best import Rule
 
     device, rule = devices.open(target), Rule(objective, max_slowdown)
     _check_read((a, b), request, records if tells(device) else None)
@@ -68,7 +68,7 @@ def explain(
         _say(exact.to_json() if as_json else _text(exact, one, words), one, other, device)
         return
     from ekc.cli import explain_learned as learned
-    from ekc.search.explain_learned import explain_learned
+    from ekc.search.explain.learned import explain_learned
 
     found = explain_learned(one, other, device, records)
     told = found.to_json() if as_json else learned.text(found, one, words, device.simulated)
@@ -106,8 +106,8 @@ def _is_file(word: str) -> bool:
 def _schedule(word: str, request: Request, records: Path | None, device: Device, rule: Rule) -> Schedule:
     """The schedule that a word on the command line stands for."""
     from ekc.devices.recording import RecordedDevice
-    from ekc.search.naive import naive
-    from ekc.search.named import named, named_in_recording
+    from ekc.search.records.named import named, named_in_recording
+    from ekc.search.space.naive import naive
 
     if word == "naive":
         if request.empty:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ekc.ir.schedule import Schedule
-    from ekc.search.explain_learned import Account, Explanation, Line, Side
-    from ekc.search.schedule_model import Score
+    from ekc.search.explain.learned import Account, Explanation, Line, Side
+    from ekc.search.explain.schedule_model import Score
 
 _HEADERS = ("cause", "A", "B", "by time", "by power", "energy", "physics")
 _THOUSANDS = ((1e9, " G"), (1e6, " M"), (1e3, " k"), (1.0, ""))
@@ -83,7 +83,7 @@ def _line(
 
 
 def _judgement(found: Explanation) -> str:
-    from ekc.search.schedule_model import FOLDS
+    from ekc.search.explain.schedule_model import FOLDS
     from ekc.search.text_table import text_table
 
     q = found.quality

@@ -28,7 +28,7 @@ def best(
 ) -> None:
     """The best schedule on file for an operator and a device."""
     from ekc import devices
-    from ekc.search.best import Rule, judged
+    from ekc.search.records.best import Rule, judged
     from ekc.search.summary import figure, note, rounding, spread, unit_of
     from ekc.search.text_table import text_table
 

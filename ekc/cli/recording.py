@@ -63,7 +63,7 @@ def t4(file: Path, request: Request, out: Path) -> None:
     OPERATOR may be left out where the recording holds one only.
     """
     from ekc.devices.recording import read
-    from ekc.search.t4 import to_t4
+    from ekc.search.recordings.t4 import to_t4
 
     data = to_t4(read(file), None if request.empty else request.operator())
     try:
@@ -83,9 +83,9 @@ def search(file: Path, figure: str, trials: int, seed: int, as_json: bool) -> No
     """Replay the search on the T4 JSON of any tuner: what it would have found there, in how many trials."""
     import numpy as np
 
-    from ekc.search.recorded import RecordedSpace
-    from ekc.search.replay import replay
-    from ekc.search.t4 import from_t4
+    from ekc.search.recordings.recorded_space import RecordedSpace
+    from ekc.search.recordings.replay import replay
+    from ekc.search.recordings.t4 import from_t4
 
     try:
         table = from_t4(file.read_text(encoding="utf-8"), figure)

@@ -54,11 +54,11 @@ class Source:
         op = self.request.operator()
         if self.records is None:
             refuse_unread(CHOICE, "it chooses among the schedules of a record file; add --records FILE")
-            from ekc.search.naive import naive
+            from ekc.search.space.naive import naive
 
             return Found(naive(op), "naive schedule, one output element per thread")
         from ekc import devices
-        from ekc.search.best import Rule, judged
+        from ekc.search.records.best import Rule, judged
 
         rule = Rule(self.objective, self.max_slowdown)
         trial, _ = rule.winners(judged(op, self.records, devices.open(self.target)))

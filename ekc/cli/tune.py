@@ -42,7 +42,7 @@ class Options:
         from ekc import devices
         from ekc.search.objective import checked_objective
         from ekc.search.options import check_options
-        from ekc.search.records import RecordStore
+        from ekc.search.records.store import RecordStore
 
         check_options(
             *(self.trials, self.effort, self.max_slowdown, self.clocks, self.seed, self.time_budget_s)

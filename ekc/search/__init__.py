@@ -1,1 +1,1 @@
-"""The search: design space, genetic operators, models, metering budget, tuner, records."""
+"""The search: a tuning run from its arguments to its result."""

@@ -17,7 +17,7 @@ from ekc.devices.base import Interval
 from ekc.ir.analysis import analyse
 from ekc.ir.limits import Limits
 from ekc.ir.schedule import Schedule
-from ekc.search import features
+from ekc.search.models import features
 from ekc.search.objective import merit
 
 TIE = 0.01

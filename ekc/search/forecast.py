@@ -17,12 +17,12 @@ from ekc.ir.schedule import Schedule
 from ekc.search.breeding import GENERATIONS
 from ekc.search.finals import FASTEST, FINALISTS, REPEATS
 from ekc.search.measuring import FINAL_WINDOW_S, LABEL_WINDOW_S, Bench
-from ekc.search.metering import BEGIN, FLOOR, START
+from ekc.search.models.metering import BEGIN, FLOOR, START
 from ekc.search.options import Wish
 from ekc.search.population import Population
 from ekc.search.rounds import population_size, round_size
 from ekc.search.run import CLOCKS_TRIED
-from ekc.search.space import Space
+from ekc.search.space.space import Space
 from ekc.search.spent import metering_seconds
 
 PROBES = 4

@@ -22,7 +22,7 @@ from ekc.devices.plain import plain
 from ekc.errors import CompileError, EkcError, ScheduleError
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
-from ekc.search.records import Key, Kind, RecordStore, Row, canonical_json
+from ekc.search.records.store import Key, Kind, RecordStore, Row, canonical_json
 from ekc.search.spent import Spent
 from ekc.version import __version__
 

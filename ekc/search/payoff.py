@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.search.candidate import Candidate
+from ekc.search.models.promise import Promise
 from ekc.search.population import Population
-from ekc.search.promise import Promise
 from ekc.search.task import ScheduleTask
 
 CREDIT = 0.1

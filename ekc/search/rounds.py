@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.search.breeding import POPULATION, Breeder
+from ekc.search.models.promise import Promise
 from ekc.search.population import Population
-from ekc.search.promise import Promise
 
 Trying = TypeVar("Trying")
 """What a task makes of a genome to measure it."""

@@ -13,10 +13,9 @@ from ekc.errors import DeviceError, NothingLegal
 from ekc.ir.schedule import Schedule
 from ekc.search.candidate import Candidate
 from ekc.search.finals import Finals
-from ekc.search.lessons import Lessons
 from ekc.search.measuring import FINAL_WINDOW_S, Bench, Failure
 from ekc.search.method import OURS, Method
-from ekc.search.naive import naive
+from ekc.search.models.lessons import Lessons
 from ekc.search.options import Wish
 from ekc.search.payoff import WhilePaying
 from ekc.search.progress import Progress
@@ -24,6 +23,7 @@ from ekc.search.result import INTERRUPTED, DeviceNote, Trial, TuningResult
 from ekc.search.roofline import least_seconds
 from ekc.search.rounds import Rounds, population_size
 from ekc.search.schedules import Schedules
+from ekc.search.space.naive import naive
 from ekc.search.task import ScheduleTask
 
 CLOCKS_TRIED = 8

@@ -7,8 +7,8 @@ from typing import Protocol
 from ekc.devices.base import Peaks
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
-from ekc.search.analysed import Analysed
 from ekc.search.breeding import Genetics
+from ekc.search.models.analysed import Analysed
 from ekc.search.population import Population
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ekc.devices.base import Interval
 from ekc.devices.difference import Difference, difference
-from ekc.search.model_card import model_card
+from ekc.search.models.model_card import model_card
 from ekc.search.result import Trial, TuningResult
 from ekc.search.text_table import WIDTH, text_table
 

@@ -17,16 +17,16 @@ from ekc.devices.digest import digest_of_text
 from ekc.errors import EkcError
 from ekc.ir.analysis import analyse
 from ekc.ir.schedule import Schedule
-from ekc.search.analysed import Analysed, Memory, analysed
 from ekc.search.candidate import Candidate
-from ekc.search.learner import HARDLY, Learner
-from ekc.search.lessons import Lessons
 from ekc.search.measuring import LABEL_WINDOW_S, Bench, Failure
 from ekc.search.method import OURS, Method
+from ekc.search.models.analysed import Analysed, Memory, analysed
+from ekc.search.models.learner import HARDLY, Learner
+from ekc.search.models.lessons import Lessons
+from ekc.search.models.promise import Promise
 from ekc.search.options import Wish
 from ekc.search.population import Population
 from ekc.search.progress import Progress
-from ekc.search.promise import Promise
 from ekc.search.roofline import least_seconds
 from ekc.search.schedules import Schedules
 from ekc.search.standing import Standing

@@ -25,13 +25,13 @@ from ekc.search.measuring import Bench
 from ekc.search.objective import checked_objective
 from ekc.search.options import Wish, check_options, check_start
 from ekc.search.progress import announce, progress_bar
-from ekc.search.recorded_schedules import RecordedBench, recorded_schedules
-from ekc.search.records import RecordStore
+from ekc.search.recordings.recorded_schedules import RecordedBench, recorded_schedules
+from ekc.search.records.store import RecordStore
+from ekc.search.records.warm_start import learned_from
 from ekc.search.result import TuningResult
 from ekc.search.run import Run
 from ekc.search.schedules import Schedules
-from ekc.search.space import Space
-from ekc.search.warm_start import learned_from
+from ekc.search.space.space import Space
 from ekc.search.workers import aside, hired
 
 

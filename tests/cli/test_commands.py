@@ -145,7 +145,7 @@ def test_ctrl_c_ends_with_the_best_so_far(tmp_path: Path) -> None:
 
 def _rows(path: Path) -> bool:
     """Whether enough was measured that there is a best so far."""
-    from ekc.search.records import RecordStore
+    from ekc.search.records.store import RecordStore
 
     try:
         with RecordStore(path, create=False) as store:

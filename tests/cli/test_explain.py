@@ -10,7 +10,7 @@ import pytest
 
 import ekc
 from ekc.cli import main
-from ekc.search.naive import naive
+from ekc.search.space.naive import naive
 
 MM = ekc.matmul(64, 64, 64)
 

@@ -13,8 +13,8 @@ from ekc import devices
 from ekc.codegen.generate import toolchain
 from ekc.devices.plain import plain
 from ekc.devices.recording import read
-from ekc.search.naive import naive
-from ekc.search.records import Key, RecordStore, Row, canonical_json
+from ekc.search.records.store import Key, RecordStore, Row, canonical_json
+from ekc.search.space.naive import naive
 from tests.cli.test_explain import ran
 from tests.search.made_up import OP, MadeUp, by_global_memory, record
 

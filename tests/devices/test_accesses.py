@@ -15,7 +15,7 @@ from ekc.devices.occupancy import WARP
 from ekc.emulator import Counters
 from ekc.ir.agreement import random_inputs
 from ekc.ir.tree import kernels
-from ekc.search.space import Space
+from ekc.search.space.space import Space
 from tests.devices import samples
 from tests.search.spaces import LIMITS
 

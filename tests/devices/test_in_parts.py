@@ -25,8 +25,8 @@ from ekc.ir.expected import Expected
 from ekc.ir.limits import Limits
 from ekc.ir.rules import enforce
 from ekc.ir.schedule import Schedule
-from ekc.search.builder import Structure
-from ekc.search.structures import structures
+from ekc.search.space.builder import Structure
+from ekc.search.space.structures import structures
 from tests.devices.cuda.scripted import ScriptedNode
 from tests.devices.faults import spoiled, squared
 from tests.emulator.drawn import in_parts

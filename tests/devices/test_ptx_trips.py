@@ -12,7 +12,7 @@ from ekc.codegen.generate import compile_schedule
 from ekc.devices.ptx import loops
 from ekc.devices.ptx.counts import Counts, count
 from ekc.errors import EkcError
-from ekc.search.space import Space
+from ekc.search.space.space import Space
 
 BOTH = pytest.mark.parametrize("arch", ["sm_80", "sm_100"])
 TOUCH = "s += *(volatile const float*)&a[{}];"

@@ -15,7 +15,7 @@ from ekc.ir.expected import Expected, everything
 from ekc.ir.expr import Expr, sqrt
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
-from ekc.search.naive import naive
+from ekc.search.space.naive import naive
 from tests.devices import faults
 from tests.devices.faults import spoiled
 

@@ -22,7 +22,7 @@ from ekc.ir.expected import Expected
 from ekc.ir.sampling import sample_blocks
 from ekc.ir.schedule import Schedule
 from ekc.ir.tree import kernels
-from ekc.search.naive import naive
+from ekc.search.space.naive import naive
 from tests.devices import faults
 from tests.devices.faults import spoiled
 from tests.ir import examples

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ekc.cli import main
-from ekc.search.causes import GROUPS
-from ekc.search.schedule_model import FEWEST_METERED, FOLDS
+from ekc.search.explain.causes import GROUPS
+from ekc.search.explain.schedule_model import FEWEST_METERED, FOLDS
 from tests.docs.blocks import ROOT, blocks
 from tests.search.made_up import by_global_memory, record
 

@@ -15,7 +15,7 @@ from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.rules import enforce
 from ekc.ir.schedule import Schedule
-from ekc.search.space import Space
+from ekc.search.space.space import Space
 from tests.ir.drawn_operators import FIRST, Choose, draw_operator
 from tests.ir.strategies import draw_atomic, draw_in_parts, draw_schedule
 

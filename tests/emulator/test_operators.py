@@ -7,8 +7,8 @@ import pytest
 
 import ekc.ir.operators as o
 from ekc import devices
-from ekc.search.naive import naive
-from ekc.search.space import Space
+from ekc.search.space.naive import naive
+from ekc.search.space.space import Space
 from tests.emulator.generated import run
 
 LIMITS = devices.open("a100").limits

@@ -15,8 +15,8 @@ from ekc.devices.base import Conditions, Interval, Metering, Peaks, Timing
 from ekc.devices.recording import Writer
 from ekc.ir.analysis import analyse
 from ekc.ir.limits import Limits
-from ekc.search.naive import naive
-from ekc.search.space import Space
+from ekc.search.space.naive import naive
+from ekc.search.space.space import Space
 
 OP = ekc.matmul(128, 128, 128)
 COUNT = 40

@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from ekc.search.breeding import Breeder
-from ekc.search.features import NAMES, features
-from ekc.search.model import LEAST_WEIGHT, MIN_ROWS, ResidualModel, spearman
-from ekc.search.space import Population
+from ekc.search.models.features import NAMES, features
+from ekc.search.models.trees import LEAST_WEIGHT, MIN_ROWS, ResidualModel, spearman
+from ekc.search.space.space import Population
 from tests.search.spaces import OPERATORS, legal, space
 
 WIDTH, VALUES = 8, 64

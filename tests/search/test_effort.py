@@ -22,9 +22,9 @@ from ekc.search.effort import EFFORTS, Effort
 from ekc.search.forecast import forecast
 from ekc.search.measuring import Bench
 from ekc.search.options import Wish
-from ekc.search.records import RecordStore
+from ekc.search.records.store import RecordStore
 from ekc.search.rounds import round_size
-from ekc.search.space import Space
+from ekc.search.space.space import Space
 from tests.search.runs import MV, TRIALS, rows, tune, winner
 
 

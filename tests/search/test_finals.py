@@ -10,8 +10,8 @@ import pytest
 
 import ekc
 from ekc.search.finals import PAUSE
-from ekc.search.naive import naive
-from ekc.search.records import RecordStore
+from ekc.search.records.store import RecordStore
+from ekc.search.space.naive import naive
 from tests.search.runs import tune
 
 

@@ -16,10 +16,10 @@ from ekc.search.measuring import Bench
 from ekc.search.method import Method
 from ekc.search.options import Wish
 from ekc.search.population import Population
-from ekc.search.records import RecordStore
+from ekc.search.records.store import RecordStore
 from ekc.search.result import TuningResult
 from ekc.search.run import Run
-from ekc.search.space import Space
+from ekc.search.space.space import Space
 from tests.search.spaces import space
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ekc.search.choice import winners
-from ekc.search.naive import naive
 from ekc.search.objective import merit
 from ekc.search.result import Trial
+from ekc.search.space.naive import naive
 from tests.search.runs import MV
 
 

@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from ekc.search.breeding import Breeder
+from ekc.search.models.promise import Promise
 from ekc.search.population import Population
-from ekc.search.promise import Promise
 from ekc.search.rounds import SIDE_BY_SIDE, Pace, Rounds
 
 VALUES = 12

@@ -14,14 +14,14 @@ import ekc
 from ekc import devices
 from ekc.devices.base import Interval
 from ekc.ir.analysis import analyse
-from ekc.search import features
 from ekc.search.breeding import Breeder
 from ekc.search.choice import margin
 from ekc.search.measuring import Bench
+from ekc.search.models import features
+from ekc.search.models.promise import Promise
 from ekc.search.options import Wish
-from ekc.search.promise import Promise
-from ekc.search.records import RecordStore
-from ekc.search.space import Space
+from ekc.search.records.store import RecordStore
+from ekc.search.space.space import Space
 from ekc.search.standing import TOO_SLOW, Standing
 from ekc.search.task import ScheduleTask
 

@@ -8,7 +8,7 @@ import pytest
 
 from ekc.devices.base import Interval
 from ekc.devices.difference import Measured
-from ekc.search.model_card import MOST_LINES, model_card
+from ekc.search.models.model_card import MOST_LINES, model_card
 from ekc.search.result import ModelCard, TuningResult
 from ekc.search.spent import Spent, calls_to_break_even
 from tests.search.runs import tune

@@ -18,8 +18,8 @@ from ekc.devices.digest import digest_of_text
 from ekc.devices.simulated import SimulatedDevice
 from ekc.errors import DeviceError, InvalidInput
 from ekc.search.measuring import FINAL_WINDOW_S
-from ekc.search.naive import naive
 from ekc.search.roofline import arithmetic_of
+from ekc.search.space.naive import naive
 from ekc.search.workers import Processes
 from tests.search.runs import MV, TRIALS, rows, tune, winner
 from tests.search.spaces import band

@@ -88,7 +88,7 @@ def test_a_device_that_fails_now_and_then_costs_those_trials_only(
     assert {t.status for t in failed} == {"device: the card is busy"}
     assert result.best.ok
     assert result.best.metered
-    with ekc.search.records.RecordStore(tmp_path / "r.db", create=False) as store:
+    with ekc.search.records.store.RecordStore(tmp_path / "r.db", create=False) as store:
         filed = {row.key.schedule_digest for row in store.rows(kind="failure")}
     assert filed >= {t.schedule.digest for t in failed}
     # A device may do tomorrow what it did not do today.
@@ -170,7 +170,7 @@ def test_what_the_machine_cannot_execute_does_not_win_and_is_not_filed(
     (odd,) = (t for t in result.trials if t.schedule.digest == strange)
     assert odd.status.startswith("unchecked: ")
     assert "frob.rn.f32" in odd.status
-    with ekc.search.records.RecordStore(tmp_path / "r.db", create=False) as store:
+    with ekc.search.records.store.RecordStore(tmp_path / "r.db", create=False) as store:
         assert strange not in {row.key.schedule_digest for row in store.rows(kind="check")}
 
 

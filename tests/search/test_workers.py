@@ -21,8 +21,8 @@ from ekc.codegen.nvrtc import NvrtcError
 from ekc.devices.accesses import executed
 from ekc.devices.base import Counts
 from ekc.search import workers
-from ekc.search.naive import naive
 from ekc.search.preparing import prepare
+from ekc.search.space.naive import naive
 from ekc.search.workers import FEWEST, MOST, Processes, hired
 from tests.devices.cuda.test_remote import alive
 

@@ -16,7 +16,7 @@ from ekc.devices.cuda.device import CudaDevice
 from ekc.devices.cuda.opening import open_cuda
 from ekc.devices.nvml.sensors import Sensors
 from ekc.errors import ActuatorError, DeviceError
-from ekc.search.naive import naive
+from ekc.search.space.naive import naive
 from tests.devices.cuda.scripted import forked
 from tests.governor.scripted_nvml import GEARS, ScriptedBoards
 

@@ -16,7 +16,7 @@ from ekc.ir.schedule import Schedule
 from ekc.search.candidate import Candidate
 from ekc.search.finals import Finals
 from ekc.search.measuring import Bench, Failure
-from ekc.search.records import Kind, RecordStore
+from ekc.search.records.store import Kind, RecordStore
 from tests.devices.cuda.faulty import REASONS, Plan, faulty_hand
 from tests.devices.cuda.scripted import ScriptedNode
 

@@ -20,7 +20,7 @@ from ekc.devices.cuda.caller import RemoteCaller
 from ekc.devices.cuda.messages import Describe, Rules, Time, Work
 from ekc.devices.cuda.remote import Child, Patience, Remote
 from ekc.errors import DeviceError
-from ekc.search.naive import naive
+from ekc.search.space.naive import naive
 from tests.devices.cuda.hands import Forked
 from tests.devices.cuda.scripted_driver import ScriptedDriver
 

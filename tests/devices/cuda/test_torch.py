@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import ekc
-from ekc.search.naive import naive
+from ekc.search.space.naive import naive
 
 OP = ekc.matmul(8, 12, 4)
 WITHOUT = """

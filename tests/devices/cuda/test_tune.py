@@ -12,9 +12,9 @@ import ekc
 from ekc import devices
 from ekc.cli import main
 from ekc.errors import InvalidInput, NothingLegal
-from ekc.search.explain_learned import explain_learned
-from ekc.search.naive import naive
-from ekc.search.records import RecordStore
+from ekc.search.explain.learned import explain_learned
+from ekc.search.records.store import RecordStore
+from ekc.search.space.naive import naive
 from ekc.search.spent import Spent
 from tests.devices.cuda.faulty import Plan, faulty_hand
 from tests.devices.cuda.hands import Forked

@@ -12,8 +12,8 @@ from ekc import devices
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.recording import Writer
 from ekc.ir.analysis import analyse
-from ekc.search.naive import naive
-from ekc.search.space import Space
+from ekc.search.space.naive import naive
+from ekc.search.space.space import Space
 
 OP = ekc.matmul(32, 32, 32)
 OTHER = ekc.matvec(64, 64)

@@ -12,7 +12,7 @@ import ekc
 from ekc import devices
 from ekc.devices.recording import Writer, read
 from ekc.errors import RecordError
-from ekc.search.naive import naive
+from ekc.search.space.naive import naive
 from tests.devices.cuda.scripted import ScriptedNode
 from tests.devices.nvml.card import Card
 from tests.devices.recording.made import TARGET, schedules

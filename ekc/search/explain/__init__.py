@@ -1,0 +1,1 @@
+"""Why one schedule costs more energy than another."""

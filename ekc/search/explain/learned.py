@@ -1,0 +1,259 @@
+"""Why one schedule costs more energy than another, on a device that does not tell: by features, as a model
+learned them from what was measured there.
+
+Energy is latency x power, so the log of a ratio of energies is the sum of those of both; each is credited to
+the features by which the schedules differ, and what the model did not expect is a line of its own. The two
+schedules are left out of what it learns from: otherwise it would credit their noise to their features.
+
+Logs become joules by the logarithmic mean of the two energies (B. W. Ang's index decomposition, LMDI), which
+leaves nothing over.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.devices.base import Device, Interval, Peaks
+from ekc.errors import InvalidInput
+from ekc.ir.schedule import Schedule
+from ekc.search.explain.causes import GROUPS, readable
+from ekc.search.explain.schedule_model import FEWEST_METERED, Quality, ScheduleModel, by_prior, quality
+from ekc.search.explain.shares import shares
+from ekc.search.explain.simulated import same_operator
+from ekc.search.models.analysed import analysed
+from ekc.search.records.evidence import Evidence, evidence, figures_of
+
+UNEXPLAINED = "unexplained"
+SEED = 0
+"""Of folds and models: an account is the same each time."""
+STRONGEST, WEAKEST = 3, 0.1
+"""Features named of a group, and the least share of its largest one that is worth a word."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two schedules. Per call; what was not measured is expected of it by the model."""
+
+    digest: str
+    latency_s: float
+    power_w: float
+    timed: bool
+    metered: bool
+    energy_interval_j: Interval | None
+
+    @property
+    def energy_j(self) -> float:
+        """Joules per call: power times latency."""
+        return self.power_w * self.latency_s
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One figure of both schedules, and its part of the log of the ratio of energies."""
+
+    name: str
+    a: float
+    b: float
+    energy: float
+
+
+@dataclass(frozen=True)
+class Line:
+    """What a group of features, or nothing known, does to the log of B over A."""
+
+    cause: str
+    latency: float
+    power: float
+    prior: float
+    """Of the energy: what physics alone says of this group."""
+    features: tuple[Feature, ...] = ()
+    """The strongest first."""
+
+    @property
+    def energy(self) -> float:
+        """Latency and power together."""
+        return self.latency + self.power
+
+
+@dataclass(frozen=True)
+class Account:
+    """Two schedules of one operator on one device, and what the logs of their ratios are made of."""
+
+    a: Side
+    b: Side
+    lines: tuple[Line, ...]
+    """They add up to the logs of the ratios. The largest first; what is unexplained last."""
+
+    @property
+    def log_ratio(self) -> float:
+        """Natural log of the energy of B over that of A."""
+        return math.log(self.b.energy_j / self.a.energy_j)
+
+    @property
+    def difference_j(self) -> float:
+        """Joules per call that B costs more than A."""
+        return self.b.energy_j - self.a.energy_j
+
+    @property
+    def joules_per_log(self) -> float:
+        """The logarithmic mean of the energies: turns parts of the log into joules."""
+        return self.difference_j / self.log_ratio if self.log_ratio else self.a.energy_j
+
+    def share_of_a(self, log: float) -> float:
+        """A part of the log as a share of A's energy."""
+        return log * self.joules_per_log / self.a.energy_j
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """An account, what it was learned from, and how far to believe it."""
+
+    device: str
+    """With "(simulated)" where it is."""
+    source: str
+    account: Account
+    timed: int
+    """Schedules that the model learned latencies from, A and B not among them, ..."""
+    metered: int
+    """... and powers: a part of the same."""
+    failed: int
+    quality: Quality
+
+    @property
+    def doubt(self) -> str:
+        """Why the lines should not be believed one by one; "" where there is no reason."""
+        of, error = self.account, self.quality.energy.error
+        if of.a.digest == of.b.digest:
+            return "A and B are one schedule"
+        if abs(of.log_ratio) <= math.log1p(error):
+            return "A and B differ by no more than the model errs on schedules it has not seen"
+        if abs(of.lines[-1].energy) > abs(of.log_ratio) / 2:
+            return "what the model did not expect is more than half as large as the difference"
+        if error >= self.quality.energy_by_prior.error:
+            return "on schedules it has not seen the model errs no less than physics alone"
+        return ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values. Logs are natural ones, of B over A."""
+        of = self.account
+        lines = [
+            dataclasses.asdict(line)
+            | {
+                "energy": line.energy,
+                "difference_j": line.energy * of.joules_per_log,
+                "share_of_a": of.share_of_a(line.energy),
+            }
+            for line in of.lines
+        ]
+        sides = {
+            name: dataclasses.asdict(side) | {"energy_j": side.energy_j}
+            for name, side in (("a", of.a), ("b", of.b))
+        }
+        learned = {"source": self.source, "timed": self.timed, "metered": self.metered, "failed": self.failed}
+        return sides | {
+            "difference_j": of.difference_j,
+            "log_ratio": of.log_ratio,
+            "lines": lines,
+            "learned_from": learned,
+            "quality": dataclasses.asdict(self.quality),
+            "doubt": self.doubt,
+        }
+
+
+def explain_learned(a: Schedule, b: Schedule, device: Device, records: str | Path | None) -> Explanation:
+    """The energies of two schedules, by features, learned from a record file or from the recording that the
+    device is.
+
+    Raises `InvalidInput` for schedules of different operators, for one that failed, and where too little was
+    metered; `RecordError` for the file.
+    """
+    same_operator(a, b)
+    known = evidence(a.op, device, records)
+    others = known.without([a.digest, b.digest])
+    _enough(others, a, device)
+    return Explanation(
+        device=device.label,
+        source=known.source,
+        account=account(a, b, known, device),
+        timed=len(others.candidates),
+        metered=int(others.metered.sum()),
+        failed=len(known.failures),
+        quality=quality(others, device.peaks, SEED),
+    )
+
+
+def account(a: Schedule, b: Schedule, known: Evidence, device: Device) -> Account:
+    """The lines alone: `device` says what can be had at most, all else is out of `known`."""
+    others = known.without([a.digest, b.digest])
+    model = ScheduleModel(others.candidates, device.peaks, SEED)
+    pair = figures_of([a, b], device.limits)
+    expected = model.expect(pair)
+    one, other = (
+        _side(s, known, float(expected.latency[i]), float(expected.power[i])) for i, s in enumerate((a, b))
+    )
+    lines = sorted(_lines(model, device.peaks, pair), key=lambda line: -abs(line.energy))
+    return Account(one, other, (*lines, _unexplained(one, other, lines)))
+
+
+def _enough(others: Evidence, schedule: Schedule, device: Device) -> None:
+    metered = int(others.metered.sum())
+    if metered < FEWEST_METERED:
+        raise InvalidInput(
+            f"{schedule.op.name} on {device.label}: beside A and B, {others.source} holds {metered} metered "
+            f"schedules, and {FEWEST_METERED} are needed to learn from and to judge by; "
+            "tune it with more --trials, or record more"
+        )
+
+
+def _side(schedule: Schedule, known: Evidence, latency: float, power: float) -> Side:
+    """Measured where it was; `latency` and `power` are the logs that the model expects."""
+    found = known.of(schedule)
+    metered = found is not None and found.metered
+    return Side(
+        digest=schedule.digest,
+        latency_s=found.latency_s if found is not None else math.exp(latency),
+        power_w=found.power_w if found is not None and metered else math.exp(power),
+        timed=found is not None,
+        metered=metered,
+        energy_interval_j=found.trial().energy_interval_j if found is not None and metered else None,
+    )
+
+
+def _lines(model: ScheduleModel, peaks: Peaks, pair: Mapping[str, NDArray[np.float64]]) -> list[Line]:
+    def logs(figures: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
+        seen = analysed(figures, peaks)
+        said = model.of(seen)
+        return np.stack([said.latency, said.power, by_prior(seen).energy], axis=1)
+
+    a, b = ({name: float(values[i]) for name, values in pair.items()} for i in (0, 1))
+    parts = shares(logs, a, b, list(GROUPS.values()))
+    return [_line(cause, names, parts, a, b) for cause, names in GROUPS.items()]
+
+
+def _line(
+    cause: str,
+    names: tuple[str, ...],
+    parts: Mapping[str, NDArray[np.float64]],
+    a: Mapping[str, float],
+    b: Mapping[str, float],
+) -> Line:
+    latency, power, prior = (float(x) for x in sum(parts[name] for name in names))  # type: ignore[union-attr]
+    found = [Feature(readable(n), a[n], b[n], float(parts[n][0] + parts[n][1])) for n in names]
+    found.sort(key=lambda f: -abs(f.energy))
+    strong = [f for f in found[:STRONGEST] if f.energy and abs(f.energy) >= WEAKEST * abs(found[0].energy)]
+    return Line(cause, latency, power, prior, tuple(strong))
+
+
+def _unexplained(a: Side, b: Side, lines: Sequence[Line]) -> Line:
+    """The logs of B over A, less what the model expects of them."""
+    latency = math.log(b.latency_s / a.latency_s) - sum(line.latency for line in lines)
+    power = math.log(b.power_w / a.power_w) - sum(line.power for line in lines)
+    return Line(UNEXPLAINED, latency, power, 0.0)

@@ -1,0 +1,153 @@
+"""How many of the timed kernels to meter, and which.
+
+The share is of all kernels timed, pays for the finals too, and is spent on the low-latency set. It
+shrinks while predictions made beforehand agree with what the meter then says, and grows when they do not: the
+dynamic update of arXiv 2411.18873, with constants of our own. Agreement is judged on the last predictions,
+in whatever round they were made: rank correlation, and a signal-to-noise ratio whose mean is removed (a raw
+one flatters a model that predicts the mean). Between faithful and not lies a gap where the share stays.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.search.models.belief import improvement
+from ekc.search.models.trees import spearman
+
+Array = NDArray[np.float64]
+
+FLOOR, START, CEILING = 0.05, 0.13, 1.0
+"""Of the timed kernels. At the ceiling there is one to meter for each that was timed."""
+NEW_IN_FINALS = 3.75
+"""So many finalists are metered there for the first time where little was metered before: the mean of 60 runs
+of 64 trials (`benchmarks/paper.py`)."""
+BEGIN = 4
+"""Kernels of the first round that are metered, ahead of the share: without them nothing is known."""
+SHRINK, GROW = 0.7, 2.5
+"""Growing is quick: too much metering costs seconds, too little may cost the best kernel."""
+WINDOW = 12
+"""Predictions that a verdict looks back on."""
+FEWEST, FRESH = 6, 3
+"""Predictions that a verdict wants: in all, and since the last one."""
+FAITHFUL_RANK, FAITHFUL_SNR = 0.7, 2.0
+LOST_RANK, LOST_SNR = 0.5, 1.25
+"""Below both, the model says no more than the mean of what was metered. Few pairs may rank well by luck, so a
+rank counts only with a signal above this."""
+NEGLIGIBLE, MOSTLY = 0.01, 0.75
+"""An error that matters to nobody, the figures that a run quotes being hardly surer, and the share of the
+predictions that must not have a larger one. The first of a window were made by a model that knew next to
+nothing."""
+USELESS = 0.25
+"""A spread of the error with which nobody can choose: kernels as fast as each other hardly differ by more in
+what they draw. Ranks do not tell: where latencies differ, which are measured, energies rank well with any
+power."""
+INFORMATION = 0.3
+"""The part of the metered kernels chosen to learn from, not because they look good."""
+
+
+@dataclass
+class MeteringShare:
+    """The share of timed kernels that is metered."""
+
+    share: float = START
+    adapts: bool = True
+    reserved: float = 0.0
+    """Kernels that the share pays for and others meter: those of the finals."""
+    _fresh: int = 0
+    _owed: float = field(init=False)
+    _owed_curious: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._owed = -self.reserved
+
+    def wanted(self, timed: int, most: int, fewest: int = 0) -> tuple[int, int]:
+        """(how many to meter, how many of those to learn from), `timed` more kernels having been timed
+        and `most` waiting to be metered. Fractions are carried over, and so is what `fewest` asks for
+        ahead of its time; what `most` cuts off is not, so the share is one at most."""
+        self._owed += self.share * timed
+        whole = max(_whole(self._owed), fewest)
+        self._owed -= whole
+        count = min(whole, most)
+        self._owed_curious += INFORMATION * count
+        curious = _whole(self._owed_curious)
+        self._owed_curious -= curious
+        return count, curious
+
+    def update(self, predicted: Array, measured: Array, fresh: int) -> None:
+        """The last energies (`WINDOW` at most) predicted beforehand, what the meter said then, and how
+        many of them are new."""
+        self._fresh += fresh
+        if not self.adapts or len(measured) < FEWEST or self._fresh < FRESH:
+            return
+        self._fresh = 0
+        verdict = faithful(predicted, measured)
+        # Those before may be of a model that knew next to nothing; more figures would teach this one nothing.
+        mended = usual_error(predicted[-FRESH:], measured[-FRESH:]) <= NEGLIGIBLE
+        if verdict is True:
+            self.share = max(self.share * SHRINK, FLOOR)
+        elif verdict is False and not mended:
+            self.share = min(self.share * GROW, CEILING)
+
+
+def _whole(owed: float) -> int:
+    """What can be paid of it."""
+    return max(math.floor(owed + 1e-9), 0)
+
+
+def faithful(predicted: Array, measured: Array) -> bool | None:
+    """Whether predictions were true to what was measured; None where neither can be said."""
+    rank, snr = spearman(predicted, measured) or 0.0, signal_to_noise(predicted, measured)
+    error = error_spread(predicted, measured)
+    if usual_error(predicted, measured) <= NEGLIGIBLE:
+        return True
+    if error > USELESS or (rank < LOST_RANK and snr < LOST_SNR):
+        return False
+    return True if snr >= FAITHFUL_SNR or (rank >= FAITHFUL_RANK and snr >= LOST_SNR) else None
+
+
+def signal_to_noise(predicted: Array, measured: Array) -> float:
+    """Variance of the log of the figures over that of the prediction error, means removed."""
+    return float(np.log(measured).var()) / max(error_spread(predicted, measured) ** 2, 1e-12)
+
+
+def error_spread(predicted: Array, measured: Array) -> float:
+    """Standard deviation of the log of predicted over measured: a common factor is no error."""
+    return float((np.log(predicted) - np.log(measured)).std())
+
+
+def usual_error(predicted: Array, measured: Array) -> float:
+    """What `MOSTLY` of the predictions are off by at most, as a log, their median factor taken out."""
+    off = np.log(predicted) - np.log(measured)
+    return float(np.quantile(np.abs(off - np.median(off)), MOSTLY))
+
+
+def choose(
+    count: int, curious: int, mean: Array, spread: Array, best: float, rows: NDArray[np.float32]
+) -> list[int]:
+    """Which `count` kernels to meter: the most promising, and `curious` ones that would teach most.
+
+    mean, spread: of the log of the energy expected of each kernel; best: the least log energy metered;
+    rows: features. Promising is who may improve on the best. Most is learned where the model is
+    unsure and nothing like it is being metered. Ties break by position, so the answer depends on
+    nothing but its arguments.
+    """
+    # Before anything was metered that may win, nothing can be improved on.
+    promise = improvement(mean, spread, best) if np.isfinite(best) else -mean
+    order = np.argsort(-promise, kind="stable").tolist()
+    chosen = order[: count - curious]
+    unit = rows.std(axis=0)
+    scaled = rows / np.where(unit > 0, unit, 1.0)
+    for _ in range(curious):
+        rest = [i for i in order if i not in chosen]
+        near = np.array([_nearest(scaled[i], scaled[chosen]) for i in rest])
+        chosen.append(rest[int(np.argmax(near * spread[rest]))])
+    return sorted(chosen)
+
+
+def _nearest(row: NDArray[np.float32], others: NDArray[np.float32]) -> float:
+    """Distance to the nearest of the others; 1 where there is none."""
+    return float(np.min(np.linalg.norm(others - row, axis=1))) if len(others) else 1.0

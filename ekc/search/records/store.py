@@ -1,0 +1,272 @@
+"""The record store: every measurement with its conditions, in one SQLite file.
+
+A row is one measurement event. It is committed before the next measurement begins, so that a
+killed run loses nothing it has measured, and a second run finds what the first one paid for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ekc.errors import RecordError
+from ekc.search.records import rows as sql
+from ekc.search.records.rows import Key, Kind, Row, canonical_json, operator_hash
+from ekc.version import __version__
+
+__all__ = ["Key", "Kind", "RecordStore", "Row", "canonical_json", "operator_hash"]
+
+APPLICATION_ID = 0x656B6301
+"""Marks an SQLite file as ours, in its header: "ekc" and a 1."""
+FORMAT_VERSION = 1
+"""Of the table. A file with a higher number comes from a newer ekc."""
+
+_NO_SQLITE = "is not an SQLite file (or its first bytes are damaged); use another --records file"
+_DAMAGED = "is damaged or cut short; restore a copy of it or use another --records file"
+
+
+class RecordStore:
+    """Rows of measurements in the file `path`, or in memory if it is None.
+
+    `create=False` opens for reading only and never makes a file. A write waits up to `busy_s`
+    seconds for another process. Raises RecordError, one line, for whatever is wrong with the file.
+    To be used from the thread that opened it.
+    """
+
+    def __init__(self, path: str | Path | None, *, create: bool = True, busy_s: float = 5.0) -> None:
+        self._path = None if path is None else Path(path)
+        self._busy_s = busy_s
+        if self._path is not None:
+            _check_place(self._path, create)
+        with self._one_line():
+            self._connection = sqlite3.connect(
+                _uri(self._path, create), uri=True, timeout=busy_s, isolation_level=None
+            )
+        try:
+            with self._one_line():
+                self._prepare(create or self._path is None)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file. What was added is already in it."""
+        self._connection.close()
+
+    def add(self, row: Row) -> Row:
+        """Commit one row, and return it with `created` and `id` set.
+
+        Raises InvalidInput if the row cannot be stored as it is, RecordError if the file fails.
+        """
+        row = replace(row, created=row.created or datetime.now(UTC).isoformat())
+        values = sql.to_sql(row)
+        with self._one_line(), self._transaction():
+            number = self._connection.execute(sql.INSERT, values).lastrowid
+        assert number is not None  # an insert always has one
+        return replace(row, id=number)
+
+    def find(self, kind: Kind, key: Key) -> Row | None:
+        """The latest row of this kind and identity, or None if it was never measured."""
+        with self._one_line():
+            found = self._connection.execute(sql.FIND, sql.identity(kind, key)).fetchone()
+        return None if found is None else sql.from_sql(found, self._name)
+
+    def rows(
+        self, *, operator: str | None = None, device: str | None = None, kind: Kind | None = None
+    ) -> Iterator[Row]:
+        """All rows, oldest first, narrowed by canonical operator JSON, device name and kind."""
+        wanted = {
+            "operator_hash": None if operator is None else operator_hash(operator),
+            "device": device,
+            "kind": kind,
+        }
+        given = {column: value for column, value in wanted.items() if value is not None}
+        where = " and ".join(f"{column} = ?" for column in given) or "true"
+        query = f"{sql.SELECT} where {where} order by id"
+        with self._one_line():
+            for found in self._connection.execute(query, tuple(given.values())):
+                yield sql.from_sql(found, self._name)
+
+    @property
+    def _name(self) -> str:
+        return "the record store in memory" if self._path is None else str(self._path)
+
+    def _prepare(self, create: bool) -> None:
+        if create and self._is_blank():
+            self._start_file()
+        self._check_format()
+        # Write-ahead log with normal sync: a commit is in the operating system's hands before `add`
+        # returns, so kill -9 loses no committed row. Only a power cut may lose the last few, and
+        # even then the file stays whole.
+        self._connection.execute("pragma synchronous = normal")
+        if not create:
+            # Not mode=ro: a read-only connection leaves its log files behind when it closes.
+            self._connection.execute("pragma query_only = on")
+
+    def _is_blank(self) -> bool:
+        return self._pragma("application_id") == 0 and self._pragma("schema_version") == 0
+
+    def _start_file(self) -> None:
+        self._write_ahead()
+        with self._transaction():
+            # Asked again under the lock: another process may have been first.
+            if self._is_blank():
+                self._connection.execute(sql.TABLE)
+                self._connection.execute(sql.INDEX)
+                self._connection.execute(f"pragma user_version = {FORMAT_VERSION}")
+                self._connection.execute(f"pragma application_id = {APPLICATION_ID}")
+
+    def _write_ahead(self) -> None:
+        # SQLite does not wait for others while it changes the journal mode, so we do.
+        deadline = time.monotonic() + self._busy_s
+        while True:
+            try:
+                self._connection.execute("pragma journal_mode = wal")
+                return
+            except sqlite3.OperationalError as error:
+                if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.01)
+
+    def _check_format(self) -> None:
+        if self._is_blank():
+            raise RecordError(f"{self._name} is empty: no record was ever written to it")
+        if self._pragma("application_id") != APPLICATION_ID:
+            raise RecordError(
+                f"{self._name} is an SQLite file, but not a record file of ekc; use another --records file"
+            )
+        version = self._pragma("user_version")
+        if version > FORMAT_VERSION:
+            raise RecordError(
+                f"{self._name} has record format {version} of a newer ekc; this is ekc {__version__}, "
+                f"which reads format {FORMAT_VERSION}: upgrade ekc or use another --records file"
+            )
+
+    def _pragma(self, name: str) -> int:
+        return int(self._connection.execute(f"pragma {name}").fetchone()[0])
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        # Immediate: take the write lock at once, so that waiting happens here and never half way.
+        # Ctrl-C may have come just where nothing could catch it.
+        self._roll_back()
+        try:
+            self._connection.execute("begin immediate")
+            yield
+            self._connection.execute("commit")
+        except BaseException:
+            self._roll_back()
+            raise
+
+    def _roll_back(self) -> None:
+        # SQLite may have done it by itself, for example when the disk is full.
+        if self._connection.in_transaction:
+            self._connection.execute("rollback")
+
+    @contextlib.contextmanager
+    def _one_line(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise RecordError(f"{self._name} {_reason(error)}") from error
+
+
+def _uri(path: Path | None, create: bool) -> str:
+    if path is None:
+        return "file::memory:"
+    uri = path.absolute().as_uri()
+    if create:
+        return f"{uri}?mode=rwc"
+    writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+    if not writable and not _has_log(path):
+        # Where no log can be written (a shared read-only folder) and none is in use, read without one.
+        return f"{uri}?mode=ro&immutable=1"
+    return f"{uri}?mode=rw"
+
+
+def _check_place(path: Path, create: bool) -> None:
+    if "\0" in str(path):
+        raise RecordError(f"{path!r} cannot be opened: a name cannot hold a null byte")
+    try:
+        if path.is_dir():
+            raise RecordError(f"{path} is a folder; name a file in it, such as {path / 'tuning.db'}")
+        if not path.parent.is_dir():
+            raise RecordError(f"folder {path.parent} does not exist; {_nearest_folder(path.parent)}")
+        if not create and not path.exists():
+            siblings = [p.name for p in path.parent.iterdir() if p.is_file()]
+            near = difflib.get_close_matches(path.name, siblings, n=1)
+            hint = f"did you mean {path.with_name(near[0])}?" if near else "ekc tune --records writes one"
+            raise RecordError(f"there is no record file {path}; {hint}")
+        if path.exists():
+            _check_bytes(path)
+    except OSError as error:
+        raise RecordError(f"{path} cannot be opened: {error.strerror}") from error
+
+
+def _check_bytes(path: Path) -> None:
+    # SQLite takes a file of a few bytes for a new one and writes over it, and fills up a last page
+    # that is cut short with zeros. So these two are looked at before it is asked.
+    if not path.is_file():
+        raise RecordError(f"{path} is not a plain file; use another --records file")
+    with path.open("rb") as file:
+        head, size = file.read(100), os.fstat(file.fileno()).st_size
+    if head and not head.startswith(b"SQLite format 3\0"):
+        raise RecordError(f"{path} {_NO_SQLITE}")
+    page = int.from_bytes(head[16:18], "big")  # 65536 is written as 1
+    cut = len(head) < 100 or (page > 1 and size % page)
+    if head and cut and not _has_log(path):
+        raise RecordError(f"{path} {_DAMAGED}")
+
+
+def _has_log(path: Path) -> bool:
+    # A log means that the file is in use, or waits to be completed from it.
+    return path.with_name(f"{path.name}-wal").exists()
+
+
+def _nearest_folder(folder: Path) -> str:
+    missing = folder
+    while not missing.parent.is_dir():
+        missing = missing.parent
+    siblings = [p.name for p in missing.parent.iterdir() if p.is_dir()]
+    near = difflib.get_close_matches(missing.name, siblings, n=1)
+    if near:
+        return f"did you mean {missing.with_name(near[0])}?"
+    return f"create it, or use a file in {missing.parent}"
+
+
+def _code(error: sqlite3.Error) -> int:
+    # The low byte is the primary code; errors of the Python module itself carry none.
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+
+
+def _reason(error: sqlite3.Error) -> str:
+    match _code(error):
+        case sqlite3.SQLITE_NOTADB:
+            return _NO_SQLITE
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED | sqlite3.SQLITE_PROTOCOL:
+            return "is locked by another process; close it or use another --records file"
+        case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
+            return f"cannot be written ({error}); use a --records file in a folder that you can write"
+        case sqlite3.SQLITE_CORRUPT:
+            return _DAMAGED
+        case sqlite3.SQLITE_FULL:
+            return "cannot grow: the disk is full"
+        case _:
+            return f"cannot be used: {error}"

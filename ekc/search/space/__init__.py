@@ -1,0 +1,1 @@
+"""The design space: structures derived by rules, and their genomes as arrays."""

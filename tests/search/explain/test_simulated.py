@@ -1,0 +1,125 @@
+"""The account of an energy difference adds up, and each cause is what its name says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import ekc
+from ekc import devices
+from ekc.codegen.generate import compile_schedule
+from ekc.devices import power, specs
+from ekc.devices.accesses import executed
+from ekc.devices.breakdown import breakdown
+from ekc.devices.simulated import SimulatedDevice
+from ekc.devices.steady import steady, work
+from ekc.errors import InvalidInput
+from ekc.search.explain.simulated import explain
+from ekc.search.space.naive import naive
+
+MM = ekc.matmul(128, 128, 128)
+
+
+def staged(op: ekc.Operator = MM) -> ekc.Schedule:
+    """16 x 16 blocks, both inputs through shared memory."""
+    return (
+        ekc.Schedule(op)
+        .split("i", (16,))
+        .split("j", (16,))
+        .split("k", (16,))
+        .reorder("i.0", "j.0", "i.1", "j.1", "k.0", "k.1")
+        .bind("i.0", "block.y")
+        .bind("j.0", "block.x")
+        .bind("i.1", "thread.y")
+        .bind("j.1", "thread.x")
+        .cache_write("C")
+        .cache_read("A", "shared", at="k.0")
+        .cache_read("B", "shared", at="k.0")
+    )
+
+
+@pytest.mark.parametrize("name", ["a100", "rtx4090"])
+@pytest.mark.parametrize("schedule", [naive(MM), staged()], ids=["naive", "staged"])
+def test_the_causes_add_up_to_power_times_latency(name: str, schedule: ekc.Schedule) -> None:
+    device, spec = devices.open(name), specs.get(name)
+    assert spec is not None
+    kernel = compile_schedule(schedule, device.arch, device.limits)
+    todo = work(spec, kernel, executed(kernel))
+    found = breakdown(spec, todo, device.clocks().current_mhz)
+    assert found.energy_j == pytest.approx(found.power_w * found.latency_s, rel=1e-9)
+    state = steady(spec, todo, device.clocks().current_mhz)
+    assert found.latency_s == state.latency_s
+    assert all(cause.joules >= 0 for cause in found.causes if cause.name != "unexplained by events")
+
+
+def test_the_sum_is_what_a_long_metering_sees() -> None:
+    device = SimulatedDevice(specs.A100)
+    kernel = compile_schedule(staged(), device.arch, device.limits)
+    metered = device.meter(kernel, seconds=120.0).power_w
+    assert device.breakdown(kernel).power_w == pytest.approx(metered, rel=0.01)
+
+
+def test_a_capped_kernel_draws_the_cap() -> None:
+    device, spec = devices.open("a100"), specs.get("a100")
+    assert spec is not None
+    kernel = compile_schedule(staged(ekc.matmul(1024, 1024, 1024)), device.arch, device.limits)
+    todo = work(spec, kernel, executed(kernel))
+    free = breakdown(spec, todo, device.clocks().current_mhz)
+    cap = 0.9 * free.power_w
+    capped = replace(spec, power=replace(spec.power, tdp_w=cap))
+    found = breakdown(capped, todo, device.clocks().current_mhz)
+    assert found.power_w == pytest.approx(cap, rel=1e-3)
+    assert found.clock_mhz < free.clock_mhz == device.clocks().current_mhz
+
+
+def test_dynamic_energy_is_the_sum_of_its_parts() -> None:
+    device, spec = devices.open("a100"), specs.get("a100")
+    assert spec is not None
+    kernel = compile_schedule(staged(), device.arch, device.limits)
+    (counted, _), *_ = work(spec, kernel, executed(kernel)).launches
+    parts = {part.kind: part for part in power.dynamic_parts(spec, counted)}
+    assert parts["multiply-add"].joules == pytest.approx(
+        32 * counted.fma32 * power.FMA_PJ * spec.power.process * 1e-12
+    )
+    assert parts["DRAM data"].joules == pytest.approx(
+        counted.traffic.dram_bytes * spec.power.memory_pj_per_byte * 1e-12
+    )
+    whole = power.dynamic_energy(spec, counted)
+    assert whole.core_j + whole.memory_j == pytest.approx(sum(p.joules for p in parts.values()), rel=1e-12)
+
+
+def test_a_difference_is_explained_line_by_line() -> None:
+    device = devices.open("a100")
+    told = explain(naive(MM), staged(), device)
+    assert sum(line.difference_j for line in told.lines) == pytest.approx(told.difference_j, rel=1e-9)
+    lines = {line.cause: line for line in told.lines}
+    # Only one of the two uses shared memory; both do the same multiplications.
+    assert lines["shared wavefronts"].count_a == 0 < lines["shared wavefronts"].count_b
+    assert lines["shared wavefronts"].difference_j > 0
+    assert lines["multiply-add"].count_a == lines["multiply-add"].count_b == 128**3 / 32
+    sizes = [abs(line.difference_j) for line in told.lines]
+    assert sizes == sorted(sizes, reverse=True)
+    back = explain(staged(), naive(MM), device)
+    assert back.difference_j == pytest.approx(-told.difference_j)
+
+
+def test_without_the_residual_events_explain_all() -> None:
+    (plain,), (drawn,) = (
+        [line for line in explain(naive(MM), staged(), devices.open(target)).lines if not line.unit]
+        for target in ("a100@no-residual", "a100")
+    )
+    assert plain.cause == drawn.cause == "unexplained by events"
+    assert plain.energy_a_j == pytest.approx(0, abs=1e-12 * abs(drawn.energy_a_j) + 1e-15)
+    assert drawn.energy_a_j != pytest.approx(0, abs=1e-9)
+
+
+def test_a_schedule_does_not_differ_from_itself() -> None:
+    told = explain(staged(), staged(), devices.open("a100"))
+    assert told.difference_j == 0
+    assert all(line.difference_j == 0 for line in told.lines)
+
+
+def test_schedules_of_two_operators_do_not_compare() -> None:
+    with pytest.raises(InvalidInput, match="two of one operator compare"):
+        explain(naive(MM), naive(ekc.matmul(64, 64, 64)), devices.open("a100"))

@@ -1,0 +1,265 @@
+"""How many kernels are metered, and which: on figures whose truth is known, and on devices that are all
+explained or not explained at all."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import ekc
+from ekc import devices
+from ekc.codegen.compiled import CompiledKernel
+from ekc.devices.base import Device, Interval, Metering
+from ekc.devices.digest import digest
+from ekc.devices.residual import generator
+from ekc.search.candidate import Candidate
+from ekc.search.measuring import Bench
+from ekc.search.method import OURS, Method
+from ekc.search.models.foresight import Foresight, Judged
+from ekc.search.models.metering import (
+    BEGIN,
+    CEILING,
+    FLOOR,
+    GROW,
+    START,
+    MeteringShare,
+    choose,
+    faithful,
+    signal_to_noise,
+)
+from ekc.search.models.power import PowerModel
+from ekc.search.options import Wish
+from ekc.search.records.store import RecordStore
+from ekc.search.result import TuningResult
+from ekc.search.run import Run
+from ekc.search.space.space import Space
+
+SMALL = ekc.matvec(512, 512)
+
+
+def _figures(seed: int, count: int = 12) -> NDArray[np.float64]:
+    return np.exp(np.random.default_rng(seed).normal(0, 0.3, count))
+
+
+def _moved(share: MeteringShare, *rounds: tuple[NDArray[np.float64], NDArray[np.float64]]) -> list[float]:
+    shares = []
+    for predicted, measured in rounds:
+        share.update(predicted, measured, fresh=len(measured))
+        shares.append(share.share)
+    return shares
+
+
+def test_what_the_finals_meter_is_part_of_the_share() -> None:
+    share = MeteringShare(0.25, adapts=False, reserved=2.0)
+    assert sum(share.wanted(4, most=4)[0] for _ in range(16)) == 16 - 2
+
+
+def test_the_share_shrinks_to_its_floor_on_faithful_predictions() -> None:
+    shares = _moved(MeteringShare(), *((_figures(s) * 1.01, _figures(s)) for s in range(8)))
+    assert shares == sorted(shares, reverse=True)
+    assert START > shares[0] > FLOOR
+    assert shares[-1] == FLOOR
+
+
+def test_the_share_rises_to_its_ceiling_on_scrambled_ones() -> None:
+    shares = _moved(MeteringShare(), *((_figures(s + 100), _figures(s)) for s in range(8)))
+    assert START < shares[0] < CEILING
+    assert shares[-1] == CEILING
+
+
+def test_the_share_stays_where_predictions_are_neither_faithful_nor_lost() -> None:
+    measured = _figures(0, 400) ** 0.5
+    predicted = measured * np.exp(np.random.default_rng(1).normal(0, 0.2, 400))
+    assert faithful(predicted, measured) is None
+    share = MeteringShare()
+    share.update(predicted, measured, fresh=400)
+    assert share.share == START
+
+
+def test_few_predictions_say_nothing() -> None:
+    share = MeteringShare()
+    share.update(_figures(1, 5), _figures(2, 5), fresh=5)
+    assert share.share == START, "five are too few for a verdict"
+    share.update(_figures(3), _figures(4), fresh=0)
+    assert share.share == START * GROW, "they waited, the next call gave it"
+    moved = share.share
+    share.update(_figures(5), _figures(6), fresh=2)
+    assert share.share == moved, "two new ones do not"
+
+
+def test_an_error_that_nobody_could_see_is_faithful() -> None:
+    """All kernels cost the same but for half a percent: no rank, no signal, and nothing lost."""
+    random = np.random.default_rng(0)
+    predicted, measured = np.exp(random.normal(0, 0.005, (2, 12)))
+    assert signal_to_noise(predicted, measured) < 1.25
+    assert faithful(predicted, measured)
+
+
+@pytest.mark.parametrize(("early", "counts"), [(2, False), (5, True)])
+def test_what_was_predicted_from_next_to_nothing_does_not_count(early: int, counts: bool) -> None:
+    """Kernels at the power cap cost the same to half a percent, so ranks are luck; the first of the window
+    were predicted 7 % off. Where it is nearly half of them, that is no early mistake."""
+    random = np.random.default_rng(3)
+    predicted, measured = np.exp(random.normal(0, 0.003, (2, 12)))
+    predicted[:early] *= 1.07
+    assert signal_to_noise(predicted, measured) < 1.25
+    assert (faithful(predicted, measured) is not True) is counts
+
+
+def test_latencies_that_differ_do_not_make_a_model_of_power_faithful() -> None:
+    """Energy is power x latency, and the latency is measured: it ranks well with any power."""
+    random = np.random.default_rng(0)
+    seconds, luck = np.exp(random.normal(0, 1.0, 400)), np.exp(random.normal(0, 0.5, 400))
+    predicted, measured = seconds * 100.0, seconds * 100.0 * luck
+    assert signal_to_noise(predicted, measured) > 2
+    assert faithful(predicted, measured) is False
+    assert faithful(predicted, predicted * luck**0.3), "0.15 is what a choice can live with"
+
+
+def test_predicting_the_mean_is_no_signal() -> None:
+    """A raw signal-to-noise ratio would be flattered by values far from zero."""
+    measured = 100 + _figures(0)
+    assert signal_to_noise(np.full(12, measured.mean()), measured) == pytest.approx(1.0)
+    assert signal_to_noise(measured * 3, measured) > 1e6
+
+
+def test_early_errors_of_a_model_that_has_learned_since_cost_no_more_meterings() -> None:
+    """Figures that hardly differ, as of constant power among equally fast kernels: two of six predictions
+    were off, by a model of four labels, and say no more than the mean. The last three are right."""
+    measured = np.exp(np.array([0.001, -0.001, 0.002, 0.0, -0.002, 0.001]))
+    early, late = np.array([0.09, 0.10, 0.01]), np.array([0.01, 0.01, 0.0])
+    for off, moves in ((np.append(early, late), False), (np.append(late, early), True)):
+        share = MeteringShare()
+        assert faithful(measured * np.exp(off), measured) is False
+        share.update(measured * np.exp(off), measured, fresh=6)
+        assert (share.share > START) is moves
+
+
+def test_a_fixed_share_does_not_move() -> None:
+    share = MeteringShare(0.3, adapts=False)
+    assert _moved(share, *((_figures(s + 100), _figures(s)) for s in range(8))) == [0.3] * 8
+
+
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.3, 1.0])
+def test_shares_of_small_rounds_add_up(share: float) -> None:
+    counted = MeteringShare(share, adapts=False)
+    dealt = [counted.wanted(timed, most=100) for timed in [3, 1, 4, 1, 5, 9, 2, 6] * 5]
+    assert sum(count for count, _ in dealt) == int(share * 155 + 1e-9)
+    assert sum(curious for _, curious in dealt) == int(0.3 * sum(count for count, _ in dealt) + 1e-9)
+    assert all(0 <= curious <= count for count, curious in dealt)
+    assert counted.wanted(1000, most=7)[0] == 7
+
+
+def test_what_is_metered_first_is_paid_back() -> None:
+    share = MeteringShare(0.1, adapts=False)
+    assert share.wanted(16, most=16, fewest=4)[0] == 4
+    assert [share.wanted(8, most=8)[0] for _ in range(8)] == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def test_the_promising_are_metered_and_of_equals_the_unsure() -> None:
+    mean, spread = np.log(np.arange(1.0, 9.0)), np.full(8, 0.05)
+    rows = np.eye(8, dtype=np.float32)
+    assert choose(3, 0, mean, spread, mean[0], rows) == [0, 1, 2]
+    spread[6] = 2.0
+    assert choose(3, 0, mean, spread, mean[0], rows) == [0, 1, 6]
+    assert choose(3, 0, np.zeros(8), spread, 0.0, rows)[-1] == 6
+
+
+def test_curiosity_goes_where_the_model_is_unsure_and_nothing_alike_is_metered() -> None:
+    mean, spread = np.arange(10.0), np.full(10, 0.1)
+    rows = np.zeros((10, 2), dtype=np.float32)
+    rows[7] = 5
+    assert choose(4, 1, mean, spread, 0.0, rows) == [0, 1, 2, 7], "unlike the rest"
+    rows[8], spread[8] = (-5, -5), 0.2
+    assert choose(4, 1, mean, spread, 0.0, rows) == [0, 1, 2, 8], "as unlike, and less sure"
+    assert choose(1, 1, np.zeros(1), np.ones(1), np.inf, rows[:1]) == [0]
+
+
+class Repowered:
+    """A simulated device whose meter shows another power. Everything else is the device's own."""
+
+    def __init__(self, device: Device, sigma: float, base_w: float | None = None) -> None:
+        self._device, self._sigma, self._base_w = device, sigma, base_w
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._device, name)
+
+    def meter(self, kernel: CompiledKernel, *, seconds: float = 1.0, draw: int = 0) -> Metering:
+        """The device's metering at `base_w` watts, or its own, times a factor that nothing explains."""
+        true = self._device.meter(kernel, seconds=seconds, draw=draw)
+        luck = generator("test", digest(kernel)).standard_normal()
+        factor = (self._base_w or true.power_w) / true.power_w * float(np.exp(self._sigma * luck))
+        power, energy = true.power_interval_w, true.energy_interval_j
+        return dataclasses.replace(
+            true,
+            power_w=true.power_w * factor,
+            energy_j=true.energy_j * factor,
+            power_interval_w=Interval(power.low * factor, power.high * factor),
+            energy_interval_j=Interval(energy.low * factor, energy.high * factor),
+        )
+
+
+def searched(device: Any, method: Method = OURS, trials: int = 192) -> tuple[TuningResult, Run]:
+    wish = Wish(trials, "energy", 0.05, False, 0, None)
+    with RecordStore(None) as store, ThreadPoolExecutor(2) as workers:
+        run = Run(
+            Space(SMALL, device.limits), Bench(device, store), workers, wish, lambda done, text: None, method
+        )
+        return run.run(()), run
+
+
+def test_where_power_is_constant_the_share_falls_to_its_floor() -> None:
+    result, run = searched(Repowered(devices.open("a100"), sigma=0.0, base_w=200.0), trials=256)
+    shares = [card.share for card in result.model_cards]
+    assert shares[0] == START
+    assert shares[-1] == run.task.learner.share.share == FLOOR
+    assert result.metered_count <= 0.15 * result.trial_count
+
+
+def test_where_nothing_explains_power_the_share_rises_to_its_ceiling() -> None:
+    result, run = searched(Repowered(devices.open("a100"), sigma=0.5), trials=256)
+    shares = [card.share for card in result.model_cards]
+    assert shares[0] == START
+    assert shares[-1] == run.task.learner.share.share == CEILING
+    limit = 1.05 * min(t.latency_s for t in result.trials if t.latency_s is not None)
+    there = next(card.round for card in result.model_cards if card.share == CEILING)
+    later = [t for t in result.trials if t.round > there and t.latency_s and t.latency_s <= limit]
+    assert later
+    assert all(t.metered for t in later), "all of the low-latency set that was timed since"
+
+
+def test_what_is_judged_was_predicted_before_it_was_metered(monkeypatch: pytest.MonkeyPatch) -> None:
+    of, judge, learn = Foresight.of, Foresight.judged, PowerModel.learn
+    learned: list[Candidate] = []
+    made: list[tuple[Foresight, int]] = []
+    known: list[bool] = []
+
+    def foresee(candidates: Sequence[Candidate], power: PowerModel) -> Foresight:
+        made.append((of(candidates, power), len(learned)))
+        return made[-1][0]
+
+    def judged_by(foresight: Foresight, metered: Sequence[int]) -> list[Judged]:
+        ((_, before),) = [m for m in made if m[0] is foresight]
+        seen = {id(c) for c in learned[:before]}
+        known.extend(id(foresight.candidates[i]) in seen for i in metered)
+        return judge(foresight, metered)
+
+    def learns(power: PowerModel, metered: Sequence[Candidate], timed: Sequence[Candidate]) -> None:
+        learned.extend(metered)
+        learn(power, metered, timed)
+
+    monkeypatch.setattr(Foresight, "of", foresee)
+    monkeypatch.setattr(Foresight, "judged", judged_by)
+    monkeypatch.setattr(PowerModel, "learn", learns)
+    result, run = searched(devices.open("a100"), trials=40)
+    judged, cards = run.task.learner.judged, result.model_cards
+    assert cards[0].error is None
+    assert cards[-1].rows < run.task.learner.power.rows == BEGIN + len(judged)
+    assert known == [False] * len(judged), "none was learned from before its foresight was made"
+    assert all(j.measured_j != j.believed_j and j.spread > 0 for j in judged)

@@ -1,0 +1,286 @@
+"""What is believed of power: constant where it is, the prior where it explains, the model where it learns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import ekc
+from ekc.devices.base import Conditions, Interval, Metering, Peaks, Timing
+from ekc.search.candidate import Candidate
+from ekc.search.models import prior
+from ekc.search.models.features import BALANCE, NAMES
+from ekc.search.models.foresight import Foresight
+from ekc.search.models.power import POWER_CAP, SLOPE, PowerModel
+from ekc.search.space.naive import naive
+from tests.search.spaces import legal, space
+
+CAP_W = 300.0
+MS = 1e-3
+PEAKS, LARGE = (Peaks(1e13, {"float16": 1e14}, 1e12, watts) for watts in (CAP_W, 1000.0))
+
+
+def kernels(watts: Any, prior_w: Any, rows: NDArray[np.float32], capped: Any = None) -> list[Candidate]:
+    """Timed and metered kernels of one millisecond."""
+    capped = np.zeros(len(rows), bool) if capped is None else capped
+    schedule = naive(ekc.matvec(8, 8))
+    made = []
+    for row, w, expected, cap in zip(rows, watts, prior_w, capped, strict=True):
+        throttle = (POWER_CAP,) if cap else ()
+        conditions = Conditions("d", True, "", "", "", 1000.0, 40.0, throttle, "", "")
+        timing = Timing(MS, Interval(MS, MS), 5, conditions)
+        power, energy = float(w), float(w) * MS
+        metering = Metering(
+            *(power, Interval(power, power), energy, Interval(energy, energy), energy, energy),
+            *(50.0, 1.0, 10, conditions),
+        )
+        made.append(
+            Candidate(schedule, "", row, MS, float(expected), 1, timings=[timing], meterings=[metering])
+        )
+    return made
+
+
+def _rows(count: int, seed: int = 0) -> NDArray[np.float32]:
+    """Five figures that differ, and no SM without a block."""
+    rows = np.zeros((count, len(NAMES)), np.float32)
+    rows[:, :5] = np.random.default_rng(seed).normal(size=(count, 5))
+    rows[:, BALANCE] = 1.0
+    return rows
+
+
+def _watts(model: PowerModel, asked: list[Candidate], which: bool | None = None) -> NDArray[np.float64]:
+    return np.exp(model.expect_of(asked, which)[0])
+
+
+def _explained() -> tuple[NDArray[np.float32], NDArray[np.float64], list[Candidate], PowerModel]:
+    """(rows, watts) of 60 kernels whose power their features explain, these, and what 40 of them taught."""
+    rows = _rows(60)
+    watts = 200 * np.exp(0.2 * np.tanh(rows[:, 0]))
+    all_of_them = kernels(watts, np.full(60, 150.0), rows)
+    model = PowerModel(0, LARGE)
+    model.learn(all_of_them[:40])
+    return rows, watts, all_of_them, model
+
+
+def test_before_anything_is_metered_the_prior_rules_up_to_the_cap() -> None:
+    asked = kernels([1, 1], [120, 900], _rows(2))
+    np.testing.assert_allclose(_watts(PowerModel(0, PEAKS), asked), [120, CAP_W])
+
+
+def test_constant_power_is_learned_from_a_handful_whatever_the_prior_says() -> None:
+    priors = np.random.default_rng(1).uniform(100, 250, 40)
+    all_of_them = kernels(np.full(40, 180.0), priors, _rows(40))
+    model = PowerModel(0, PEAKS)
+    model.learn(all_of_them[:5])
+    np.testing.assert_allclose(_watts(model, all_of_them[5:]), 180, rtol=0.1)
+    model.learn(all_of_them[5:20])
+    np.testing.assert_allclose(_watts(model, all_of_them[20:]), 180, rtol=0.03)
+
+
+def test_a_prior_that_explains_is_followed() -> None:
+    priors = np.random.default_rng(1).uniform(60, 250, 30)
+    all_of_them = kernels(0.7 * priors, priors, _rows(30))
+    model = PowerModel(0, PEAKS)
+    model.learn(all_of_them[:7])
+    assert not model.ready
+    off = np.abs(_watts(model, all_of_them[7:]) / (0.7 * priors[7:]) - 1)
+    assert np.median(off) < 0.05
+    assert np.median(np.abs(np.median(0.7 * priors[:7]) / (0.7 * priors[7:]) - 1)) > 0.2, "constant is not"
+
+
+def test_what_features_explain_is_learned_and_unlike_kernels_are_less_sure() -> None:
+    rows, watts, all_of_them, model = _explained()
+    off = np.abs(_watts(model, all_of_them[40:]) / watts[40:] - 1)
+    assert np.median(off) < 0.05 < np.median(np.abs(model.median / watts[40:] - 1))
+    near, far = kernels([1, 1], [150, 150], np.stack([rows[0], rows[0] + 20]))
+    spread = model.expect_of([near, far])[1]
+    assert spread[1] > 2 * spread[0]
+
+
+def test_of_kernels_that_do_not_matter_the_line_tells() -> None:
+    rows, _, all_of_them, model = _explained()
+    asked, pace, priors = rows[40:], np.zeros(20), np.full(20, 150.0)
+    matter = np.arange(20) % 3 == 0
+    every, none, some = (
+        model.expect(asked, pace, priors, m) for m in (matter | True, matter & False, matter)
+    )
+    # As one would be told who asked of these alone: sums of more rows at once round otherwise.
+    alone = model.expect(asked[matter], pace[matter], priors[matter], matter[matter])
+    for figure in range(2):
+        np.testing.assert_array_equal(some[figure][~matter], none[figure][~matter])
+        np.testing.assert_array_equal(some[figure][matter], alone[figure])
+        np.testing.assert_allclose(alone[figure], every[figure][matter], 0, 1e-6)
+    np.testing.assert_allclose(np.exp(none[0]), _watts(model, all_of_them[40:], False))
+    np.testing.assert_allclose(np.exp(every[0]), _watts(model, all_of_them[40:], True))
+    assert (every[0] != none[0]).any()
+
+
+def test_a_capped_kernel_draws_what_capped_kernels_draw() -> None:
+    rows, capped = _rows(20), np.arange(20) % 2 == 0
+    watts = np.where(capped, 297.0, 200.0)
+    all_of_them = kernels(watts, np.full(20, 220.0), rows, capped)
+    model = PowerModel(0, PEAKS)
+    np.testing.assert_allclose(_watts(model, all_of_them[:1]), CAP_W)
+    model.learn(all_of_them[:12])
+    np.testing.assert_allclose(_watts(model, all_of_them[12:]), watts[12:], rtol=0.01)
+    trivial = PowerModel(0, PEAKS, constant=True)
+    trivial.learn(all_of_them[:12])
+    assert len(set(_watts(trivial, all_of_them[12:]).round(6))) == 1, "the trivial predictor knows no cap"
+
+
+def _held_back() -> tuple[NDArray[np.bool_], list[Candidate]]:
+    """(who is throttled, 60 kernels) where the prior explains all and the cap lies amid."""
+    priors = np.geomspace(100, 500, 60)
+    capped = 0.9 * priors > CAP_W
+    return capped, kernels(np.minimum(0.9 * priors, CAP_W), priors, _rows(60), capped)
+
+
+def test_throttled_kernels_that_nobody_metered_teach_that_others_like_them_draw_the_cap() -> None:
+    capped, all_of_them = _held_back()
+    # Metered: four that draw little and look alike. The line is drawn flat, as too little tells it otherwise.
+    few = [0, 1, 2, 3]
+    blind, seeing = (PowerModel(0, PEAKS) for _ in range(2))
+    blind.learn([all_of_them[i] for i in few])
+    unmetered = [all_of_them[i] for i in np.flatnonzero(capped)[::2]]
+    for c in unmetered:
+        c.meterings = []
+    seeing.learn([all_of_them[i] for i in few], unmetered)
+    rest = np.flatnonzero(capped)[1::2]
+    asked = _rows(60)[rest], np.zeros(len(rest)), np.array([all_of_them[i].prior_power_w for i in rest])
+    off = [1 - np.exp(m.expect(*asked, np.ones(len(rest), bool))[0]) / CAP_W for m in (blind, seeing)]
+    assert np.median(off[0]) > 0.2
+    assert np.median(off[1]) < 0.02
+    assert (off[1] < off[0]).all()
+
+
+def test_a_throttled_kernel_that_is_believed_above_the_cap_bends_nothing() -> None:
+    capped, all_of_them = _held_back()
+    free = [c for c, held in zip(all_of_them, capped, strict=True) if not held]
+    plain, told = (PowerModel(0, PEAKS) for _ in range(2))
+    plain.learn(free)
+    told.learn(free, [c for c, held in zip(all_of_them, capped, strict=True) if held][10:])
+    asked = kernels(np.ones(20), np.geomspace(100, 300, 20), _rows(20, 1))
+    np.testing.assert_array_equal(_watts(told, asked), _watts(plain, asked))
+
+
+def test_the_trivial_predictor_learns_nothing_of_the_cap() -> None:
+    _, all_of_them = _held_back()
+    model = PowerModel(0, PEAKS, constant=True)
+    model.learn(all_of_them[:4], all_of_them)
+    np.testing.assert_allclose(_watts(model, all_of_them), model.median, rtol=1e-3)
+
+
+def test_a_clock_that_nobody_told_is_no_number_in_json() -> None:
+    (one,) = kernels([100.0], [100.0], _rows(1))
+    silent = replace(one.meterings[0].conditions, clock_mhz=float("nan"))
+    one.meterings = [replace(one.meterings[0], conditions=silent)]
+    assert one.trial().to_json()["clock_mhz"] is None
+
+
+def test_the_trivial_predictor_is_the_median() -> None:
+    all_of_them = kernels([100, 200, 250], [50, 100, 150], _rows(3))
+    model = PowerModel(0, PEAKS, constant=True)
+    model.learn(all_of_them)
+    np.testing.assert_allclose(_watts(model, all_of_them), 200)
+    assert not model.ready
+
+
+def test_a_model_that_ranks_badly_is_quarantined_until_it_ranks_well() -> None:
+    _, watts, all_of_them, model = _explained()
+    asked, truth = all_of_them[40:], watts[40:]
+    told, line = _watts(model, asked, True), _watts(model, asked, False)
+    contrary = np.sort(truth)[::-1][np.argsort(np.argsort(told))]
+    model.judge(told, contrary, contrary)
+    assert model.quarantined
+    np.testing.assert_array_equal(_watts(model, asked), line)
+    np.testing.assert_array_equal(_watts(model, asked, True), told)
+    model.judge(told, contrary, truth)
+    assert not model.quarantined
+    poor = truth * np.exp(np.random.default_rng(3).normal(0, 0.5, len(truth)))
+    model.judge(poor, contrary, truth)
+    assert not model.quarantined, "a poor model is believed while the line is poorer"
+    np.testing.assert_array_equal(_watts(model, asked), told)
+
+
+def test_the_same_work_in_half_the_time_draws_twice_the_dynamic_power() -> None:
+    watts, standby = np.array([100.0, 180.0]), np.array([CAP_W / 3, CAP_W / 4])
+    np.testing.assert_allclose(prior.paced(watts, np.zeros(2), standby), watts)
+    np.testing.assert_allclose(
+        prior.paced(watts, np.full(2, -np.log(2)), standby), standby + 2 * (watts - standby)
+    )
+
+
+def test_a_board_stands_by_with_less_where_sms_have_no_block() -> None:
+    np.testing.assert_allclose(prior.standby(np.array([1.0, 0.5, 0.0]), PEAKS), [100.0, 85.0, 70.0])
+
+
+def test_the_prior_counts_what_moves_and_what_computes() -> None:
+    figures = space("matmul").figures(legal("matmul", 200))
+    assert (figures["balance"] < 1).any()
+    working = prior.power(figures, PEAKS) - prior.standby(figures["balance"], PEAKS)
+    np.testing.assert_allclose(working, prior._joules(figures) / prior.latency(figures, PEAKS))
+    for name in ("total_operations", "total_global_load_sectors", "l2_bytes", "dram_bytes"):
+        still = {**figures, name: figures[name] * 1.5}
+        gained = prior._joules(still) - prior._joules(figures)
+        assert (gained[figures[name] > 0] > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("l2_bytes", "l2"),
+        ("total_shared_load_wavefronts", "l1"),
+        ("dram_bytes", "dram"),
+        ("total_operations", "arithmetic"),
+    ],
+)
+def test_each_level_takes_what_it_moves(name: str, part: str) -> None:
+    figures = space("matmul").figures(legal("matmul", 50))
+    before = prior._parts(figures, PEAKS)
+    after = prior._parts({**figures, name: 1e3 + 100 * figures[name]}, PEAKS)
+    assert (after[part] > before[part]).all()
+    for other in set(before) - {part}:
+        np.testing.assert_array_equal(after[other], before[other])
+
+
+def test_a_request_takes_a_pass_through_l1_and_one_for_each_four_sectors() -> None:
+    figures = space("matmul").figures(legal("matmul", 50))
+    none = {name: 0 * values for name, values in figures.items() if name.startswith("total_")}
+    asked = 1000 + 0 * figures["balance"]
+
+    def seconds(sectors: float) -> NDArray[np.float64]:
+        moved = {"total_global_load_requests": asked, "total_global_load_sectors": sectors * asked}
+        return prior._parts({**figures, **none, **moved}, PEAKS)["l1"]
+
+    np.testing.assert_allclose(seconds(1.0), seconds(4.0))
+    np.testing.assert_allclose(seconds(16.0), 4 * seconds(4.0))
+
+
+def test_the_slope_is_the_usual_one_until_kernels_that_differ_tell_another() -> None:
+    alike, apart = np.exp([5.0, 5.001, 5.002, 5.003]), np.exp(np.linspace(4.4, 5.4, 4))
+    slopes = []
+    for priors in (alike, apart):
+        model = PowerModel(0, LARGE)
+        model.learn(kernels(np.full(4, 200.0), priors, _rows(4)))
+        slopes.append(model._slope)
+    assert slopes[0] == pytest.approx(SLOPE, rel=0.01)
+    assert slopes[1] < 0.02
+
+
+def test_what_was_expected_is_kept_as_it_was() -> None:
+    rows = _rows(30)
+    all_of_them = kernels(np.linspace(150, 220, 30), np.full(30, 150.0), rows)
+    model = PowerModel(0, PEAKS)
+    early = Foresight.of(all_of_them[:10], model)
+    assert np.isnan(early.model).all()
+    model.learn(all_of_them[:10])
+    late = Foresight.of(all_of_them[10:], model)
+    model.learn(all_of_them[10:])
+    first, second = late.judged([0, 3])
+    assert first.measured_j == pytest.approx(0.15 * (1 + 10 * 70 / 29 / 150))
+    assert second.believed_j == pytest.approx(np.exp(late.mean[3]))
+    assert second.constant_j == pytest.approx(MS * np.median([k.power_w for k in all_of_them[:10]]))

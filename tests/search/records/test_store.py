@@ -1,0 +1,375 @@
+"""The record store keeps what was committed, whatever happens, and says in one line what is wrong."""
+
+import contextlib
+import math
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from ekc.errors import InvalidInput, RecordError
+from ekc.search.records.store import FORMAT_VERSION, Key, Kind, RecordStore, Row, canonical_json
+from ekc.version import __version__
+
+ROOT = Path(__file__).parents[3]
+KEY = Key(
+    canonical_json({"kind": "matmul", "m": 8}),
+    "d1",
+    "a100",
+    True,
+    "580.1",
+    "13.0",
+    "fixed",
+    "normal(0,1) seed 0",
+)
+ROW = Row("timing", KEY, '[["split","i",[2]]]', "ok", {"latency_s": 1e-3, "throttle": ["power cap"]})
+
+WRITER = """
+import sys
+from dataclasses import replace
+from ekc.search.records.store import Key, RecordStore, Row
+who, count = sys.argv[2], int(sys.argv[3])
+key = Key("{}", "d", who, True, "580.1", "13.0", "fixed", "ones")
+with RecordStore(sys.argv[1]) as store:
+    for draw in range(count):
+        store.add(Row("timing", replace(key, draw=draw), "[]", "ok", {"pad": "x" * 300}))
+        print(draw, flush=True)
+"""
+
+
+def start_writer(path: Path, who: str, count: int) -> subprocess.Popen[str]:
+    """A process of its own that adds `count` rows and prints the number of each once it is committed."""
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path), who, str(count)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "tuning.db"
+
+
+@pytest.fixture
+def filled(path: Path) -> Path:
+    """A record file of several pages."""
+    with RecordStore(path) as store:
+        for draw in range(100):
+            store.add(replace(ROW, key=replace(KEY, draw=draw), payload={"pad": "x" * 300}))
+    return path
+
+
+def refusal(path: Path | str, *, create: bool = True, busy_s: float = 0.1) -> str:
+    """The one line with which a file is refused on opening or on reading all of it."""
+    with pytest.raises(RecordError) as caught, RecordStore(path, create=create, busy_s=busy_s) as store:
+        list(store.rows())
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@contextlib.contextmanager
+def raw(path: Path) -> Iterator[sqlite3.Connection]:
+    """The file as SQLite sees it."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        yield connection
+
+
+# What is kept
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_a_row_comes_back_as_it_went_in(path: Path, in_memory: bool) -> None:
+    with RecordStore(None if in_memory else path) as store:
+        added = store.add(ROW)
+        assert added.id == 1
+        assert added.created.endswith("+00:00")
+        assert store.find("timing", KEY) == added
+        assert list(store.rows()) == [added]
+        assert replace(added, id=0, created="") == ROW
+
+
+def test_a_second_run_reads_what_the_first_one_measured(path: Path) -> None:
+    with RecordStore(path) as store:
+        added = store.add(ROW)
+    with RecordStore(path) as store:
+        assert store.find("timing", KEY) == added
+        assert store.add(ROW).id == 2
+
+
+def test_the_latest_row_is_found(path: Path) -> None:
+    with RecordStore(path) as store:
+        store.add(ROW)
+        again = store.add(replace(ROW, status="throttled"))
+        assert store.find("timing", KEY) == again
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(KEY, operator="{}"),
+        replace(KEY, schedule_digest="d2"),
+        replace(KEY, device="h100"),
+        replace(KEY, simulated=False),
+        replace(KEY, nvrtc="12.9"),
+        replace(KEY, clock_regime="free"),
+        replace(KEY, data_policy="ones"),
+        replace(KEY, draw=1),
+        replace(KEY, window_s=1.0),
+    ],
+)
+def test_every_part_of_the_identity_counts(other: Key) -> None:
+    with RecordStore(None) as store:
+        store.add(ROW)
+        assert store.find("timing", other) is None
+        assert store.find("metering", KEY) is None
+        added = store.add(replace(ROW, key=other))
+        assert store.find("timing", other) == added
+
+
+def test_rows_are_narrowed() -> None:
+    other = replace(KEY, operator="{}", device="h100")
+    with RecordStore(None) as store:
+        store.add(ROW)
+        store.add(replace(ROW, kind="failure", key=other))
+        store.add(replace(ROW, key=other))
+        assert [row.id for row in store.rows()] == [1, 2, 3]
+        assert [row.id for row in store.rows(operator=KEY.operator)] == [1]
+        assert [row.id for row in store.rows(device="h100", kind="timing")] == [3]
+        assert [row.id for row in store.rows(kind="check")] == []
+
+
+def test_equal_operators_have_equal_json() -> None:
+    assert (
+        canonical_json({"b": 1, "a": (2, 3)}) == canonical_json({"a": [2, 3], "b": 1}) == '{"a":[2,3],"b":1}'
+    )
+
+
+def test_a_missing_temperature_is_kept() -> None:
+    with RecordStore(None) as store:
+        store.add(replace(ROW, payload={"temperature_c": math.nan}))
+        (row,) = store.rows()
+        assert math.isnan(cast(float, row.payload["temperature_c"]))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (replace(ROW, kind=cast(Kind, "guess")), "must be one of timing, metering, failure, check"),
+        (replace(ROW, key=replace(KEY, window_s=math.nan)), "window_s of a record is nan"),
+        (replace(ROW, payload={"x": object()}), "payload of a timing record cannot be written as JSON"),
+    ],
+)
+def test_what_cannot_be_stored_as_it_is(row: Row, message: str) -> None:
+    with RecordStore(None) as store:
+        with pytest.raises(InvalidInput, match=message):
+            store.add(row)
+        assert list(store.rows()) == []
+
+
+# Several processes, and sudden ends
+
+
+def test_processes_that_start_and_write_at_once_lose_no_row(path: Path) -> None:
+    writers = [start_writer(path, f"w{i}", 150) for i in range(4)]
+    for writer in writers:
+        writer.communicate(timeout=60)
+        assert writer.returncode == 0
+    with RecordStore(path, create=False) as store:
+        for i in range(4):
+            assert [row.key.draw for row in store.rows(device=f"w{i}")] == list(range(150))
+
+
+def test_kill_9_loses_no_committed_row(path: Path) -> None:
+    printed = 0
+    for turn in range(3):
+        with start_writer(path, f"w{turn}", 10**6) as writer:
+            assert writer.stdout is not None
+            for line in writer.stdout:
+                if int(line) >= 40 + turn:
+                    writer.send_signal(signal.SIGKILL)
+                    break
+            printed = int(([line, *writer.stdout])[-1])
+        with RecordStore(path) as store:  # resumes on what the dead process left
+            draws = [row.key.draw for row in store.rows(device=f"w{turn}")]
+            assert draws == list(range(len(draws)))
+            # One more than printed may be in: committed, and killed before the print.
+            assert printed + 1 <= len(draws) <= printed + 2
+
+
+def test_a_file_left_blank_by_a_sudden_end_is_started_again(path: Path) -> None:
+    path.touch()
+    assert refusal(path, create=False) == f"{path} is empty: no record was ever written to it"
+    with RecordStore(path) as store:
+        store.add(ROW)
+
+
+def test_a_locked_file(filled: Path) -> None:
+    with raw(filled) as other, RecordStore(filled, busy_s=0.2) as store:
+        other.execute("begin immediate")
+        assert store.find("timing", KEY) is not None  # reading goes on
+        assert store._pragma("busy_timeout") == 200  # told by SQLite, as a clock also tells of a busy machine
+        began = time.monotonic()
+        with pytest.raises(RecordError) as caught:
+            store.add(ROW)
+        assert time.monotonic() - began > 0.15
+        assert str(caught.value) == (
+            f"{filled} is locked by another process; close it or use another --records file"
+        )
+        other.execute("rollback")
+        assert store.add(ROW).id == 101
+
+
+def test_a_new_file_locked_by_another(path: Path) -> None:
+    with raw(path) as other:
+        other.execute("begin exclusive")
+        assert "is locked by another process" in refusal(path)
+
+
+# Files that cannot be used
+
+
+@pytest.mark.parametrize("text", ["latency,energy\n" * 100, "short", "SQLite format 2"])
+def test_not_an_sqlite_file(path: Path, text: str) -> None:
+    path.write_text(text)
+    before = path.read_bytes()
+    for create in (True, False):
+        assert f"{path} is not an SQLite file" in refusal(path, create=create)
+    assert path.read_bytes() == before
+
+
+def test_an_sqlite_file_of_someone_else(path: Path) -> None:
+    with raw(path) as other:
+        other.execute("create table trials (id)")
+    before = path.read_bytes()
+    for create in (True, False):
+        assert f"{path} is an SQLite file, but not a record file of ekc" in refusal(path, create=create)
+    assert path.read_bytes() == before
+
+
+def test_a_file_of_a_newer_ekc(filled: Path) -> None:
+    with raw(filled) as other:
+        other.execute("pragma user_version = 7")
+    message = refusal(filled)
+    assert f"record format 7 of a newer ekc; this is ekc {__version__}" in message
+    assert f"reads format {FORMAT_VERSION}" in message
+
+
+@pytest.mark.parametrize("length", [1, 50, 99, 100, 600, 4096, 5000, 20000, -4096, -1])
+def test_a_file_cut_short(filled: Path, length: int) -> None:
+    data = filled.read_bytes()
+    filled.write_bytes(data[:length])
+    message = refusal(filled, create=length % 2 == 0)
+    assert "is damaged or cut short" in message or "first bytes are damaged" in message
+    assert filled.read_bytes() == data[:length]
+
+
+def test_damaged_pages(filled: Path) -> None:
+    data = bytearray(filled.read_bytes())
+    data[3 * 4096 :] = os.urandom(len(data) - 3 * 4096)
+    filled.write_bytes(data)
+    assert str(filled) in refusal(filled)
+
+
+@pytest.mark.parametrize("damage", ["'{'", "null", "x'ff'", "cast(x'22ff22' as text)", "'[]'"])
+def test_a_damaged_payload(filled: Path, damage: str) -> None:
+    with raw(filled) as other:
+        other.execute("pragma ignore_check_constraints = on")
+        other.execute("pragma writable_schema = on")
+        other.execute("update sqlite_schema set sql = replace(sql, 'payload text not null', 'payload')")
+    with raw(filled) as other:
+        other.execute(f"update trials set payload = {damage} where id = 7")
+    assert str(filled) in refusal(filled)
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    assert refusal(tmp_path) == f"{tmp_path} is a folder; name a file in it, such as {tmp_path / 'tuning.db'}"
+
+
+def test_a_missing_folder(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    near = refusal(tmp_path / "result" / "x.db")
+    assert near == f"folder {tmp_path / 'result'} does not exist; did you mean {tmp_path / 'results'}?"
+    far = refusal(tmp_path / "q" / "q" / "x.db")
+    assert far == f"folder {tmp_path / 'q' / 'q'} does not exist; create it, or use a file in {tmp_path}"
+
+
+def test_a_name_that_no_file_can_have(tmp_path: Path) -> None:
+    assert "cannot be opened: File name too long" in refusal(tmp_path / ("x" * 300))
+    assert "cannot be opened: a name cannot hold a null byte" in refusal(f"{tmp_path}/a\0b")
+
+
+def test_a_pipe_is_not_waited_for(path: Path) -> None:
+    os.mkfifo(path)
+    assert refusal(path) == f"{path} is not a plain file; use another --records file"
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that even root cannot write to")
+def test_a_folder_that_cannot_be_written() -> None:
+    assert "/proc/tuning.db cannot be written" in refusal("/proc/tuning.db")
+
+
+def test_names_that_mean_something_in_an_address(tmp_path: Path) -> None:
+    path = tmp_path / "a?mode=memory&b#c%20 d.db"
+    with RecordStore(path) as store:
+        store.add(ROW)
+    assert path.exists()
+
+
+# Reading only
+
+
+def test_reading_makes_no_file(tmp_path: Path, filled: Path) -> None:
+    message = refusal(tmp_path / "tunings.db", create=False)
+    assert message == f"there is no record file {tmp_path / 'tunings.db'}; did you mean {filled}?"
+    assert "; ekc tune --records writes one" in refusal(tmp_path / "q", create=False)
+    with RecordStore(filled, create=False) as store:
+        assert len(list(store.rows())) == 100
+    assert [p.name for p in tmp_path.iterdir()] == [filled.name]
+
+
+def test_reading_writes_nothing(filled: Path) -> None:
+    with RecordStore(filled, create=False) as store, pytest.raises(RecordError, match="cannot be written"):
+        store.add(ROW)
+
+
+def test_reading_where_nothing_can_be_written(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Root may write anywhere, so the answer is what is faked.
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with RecordStore(filled, create=False) as store:
+        assert len(list(store.rows())) == 100
+        assert [p.name for p in filled.parent.iterdir()] == [filled.name]
+
+
+def test_reading_beside_a_writer(filled: Path) -> None:
+    with RecordStore(filled) as writer, RecordStore(filled, create=False) as reader:
+        added = writer.add(ROW)
+        assert reader.find("timing", KEY) == added
+
+
+def test_a_full_disk() -> None:
+    with RecordStore(None) as store:
+        store.add(ROW)
+        store._connection.execute("pragma max_page_count = 1")
+        with pytest.raises(RecordError, match="cannot grow: the disk is full"):
+            store.add(replace(ROW, payload={"pad": "x" * 50_000}))
+        assert store.find("timing", KEY) is not None
+
+
+def test_a_transaction_that_an_interrupt_left_open_harms_no_later_row(path: Path) -> None:
+    with RecordStore(path) as store:
+        first = store.add(ROW)
+        store._connection.execute("begin immediate")
+        store._connection.execute("delete from trials")
+        second = store.add(replace(ROW, status="later"))
+    with RecordStore(path) as store:
+        assert [one.id for one in store.rows()] == [first.id, second.id]

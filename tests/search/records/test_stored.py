@@ -1,0 +1,108 @@
+"""What is on file of schedules, put together: one that this ekc cannot read costs none of the others, and
+figures that are none are told."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ekc
+from ekc import devices
+from ekc.search.records.named import named
+from ekc.search.records.store import RecordStore
+from ekc.search.records.stored import stored_trials
+from tests.search.runs import MV, tune
+
+
+def _split_again(schedule: str) -> str:
+    """A schedule with its first step once more, whose loop is gone."""
+    data = json.loads(schedule)
+    return json.dumps(data | {"steps": [*data["steps"], data["steps"][0]]})
+
+
+@pytest.mark.parametrize(
+    "spoil", [_split_again, lambda schedule: "{}"], ids=["a step refused", "no schedule"]
+)
+def test_a_schedule_that_cannot_be_read_is_left_out(spoil: Callable[[str], str], tmp_path: Path) -> None:
+    op = ekc.matmul(64, 64, 64)
+    tune(op, records=tmp_path / "whole.db")
+    with RecordStore(tmp_path / "whole.db", create=False) as whole, RecordStore(tmp_path / "odd.db") as file:
+        *_, last = whole.rows(kind="metering")
+        odd = last.key.schedule_digest
+        for row in whole.rows():
+            is_odd = row.key.schedule_digest == odd
+            file.add(replace(row, schedule=spoil(row.schedule)) if is_odd else row)
+        with pytest.warns(UserWarning, match=f"records: schedule {odd} left out: "):
+            found = {t.schedule.digest for t in stored_trials(file.rows())}
+        assert found == {row.key.schedule_digest for row in whole.rows()} - {odd}
+    for known in (op, None):
+        with pytest.warns(UserWarning, match="left out"):
+            assert named("best", tmp_path / "odd.db", devices.open("a100"), known).digest in found
+    with pytest.warns(UserWarning, match="left out"):
+        assert ekc.best(op, records=tmp_path / "odd.db", target="a100").schedule.digest in found
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short run on file."""
+    file = tmp_path_factory.mktemp("records") / "whole.db"
+    tune(records=file)
+    return file
+
+
+def _changed(file: Path, to: Path, kind: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Path:
+    """A copy whose rows of a kind hold something else."""
+    shutil.copy(file, to)
+    with sqlite3.connect(to) as connection:
+        found = connection.execute("select id, payload from trials where kind = ?", (kind,)).fetchall()
+        rows = [(json.dumps(change(json.loads(text))), number) for number, text in found]
+        connection.executemany("update trials set payload = ? where id = ?", rows)
+    connection.close()
+    return to
+
+
+DAMAGED: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
+    "it has no latency_s, interval_s, samples, conditions": ("timing", lambda payload: {}),
+    "latency_s is 'fast', which is no float": ("timing", lambda payload: payload | {"latency_s": "fast"}),
+    "latency_s is 0; it must be a finite number above 0": (
+        *("timing", lambda payload: payload | {"latency_s": 0}),
+    ),
+    "samples_s is 3, which is no tuple": ("timing", lambda payload: payload | {"samples_s": 3}),
+    "it has no shared_bytes, spill_store_bytes, spill_load_bytes, stack_bytes": (
+        *("timing", lambda payload: payload | {"resources": [{"registers": 32}]}),
+    ),
+    "conditions is None, which is no Conditions": ("timing", lambda payload: payload | {"conditions": None}),
+    "interval_s is 0 to 0; it must lie about a number above 0": (
+        *("timing", lambda payload: payload | {"interval_s": {"low": 0, "high": 0}}),
+    ),
+    "power_w is nan; it must be a finite": ("metering", lambda payload: payload | {"power_w": math.nan}),
+}
+
+
+@pytest.mark.parametrize("told", DAMAGED)
+def test_figures_that_are_none_are_told_with_file_and_row(told: str, whole: Path, tmp_path: Path) -> None:
+    kind, change = DAMAGED[told]
+    file = _changed(whole, tmp_path / "odd.db", kind, change)
+    with pytest.raises(ekc.RecordError, match=rf"odd\.db is damaged: row \d+ holds no {kind}: {told}"):
+        ekc.best(MV, records=file, target="a100")
+
+
+def test_a_run_that_meets_a_damaged_row_ends_with_it(whole: Path, tmp_path: Path) -> None:
+    for kind in ("timing", "metering"):
+        file = _changed(whole, tmp_path / f"{kind}.db", kind, lambda payload: {})
+        with pytest.raises(ekc.RecordError, match=rf"{kind}\.db is damaged: row \d+ holds no {kind}"):
+            tune(records=file)
+
+
+def test_a_field_of_a_newer_ekc_is_left_out(whole: Path, tmp_path: Path) -> None:
+    file = _changed(whole, tmp_path / "newer.db", "timing", lambda payload: payload | {"mood": "good"})
+    known, newer = (ekc.best(MV, records=records, target="a100") for records in (whole, file))
+    assert newer.to_json() == known.to_json()

@@ -1,0 +1,105 @@
+"""Structures whose tiles come by asynchronous copies: where they are drawn, and that they are legal."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import ekc.ir.operators as o
+from ekc import devices
+from ekc.ir.analysis import analyse
+from ekc.ir.nodes import StageNode, walk
+from ekc.ir.operator import Operator
+from ekc.ir.rules import checks
+from ekc.ir.steps import Bind, CacheRead, CacheWrite, Hole, Pipeline, Reorder, Split
+from ekc.ir.tree import kernels
+from ekc.search.space.builder import Structure
+from ekc.search.space.space import Population, Space
+from ekc.search.space.structures import structures
+from ekc.search.space.walks import Sorted, Walks
+
+A100, TURING = devices.open("a100").limits, devices.open("rtx2080ti").limits
+FLYING: dict[str, tuple[Operator, int]] = {
+    "float32, as it lies and turned": (o.matmul(128, 96, 64), 2),
+    "float16, as it lies only": (o.matmul(128, 96, 64, dtype="float16"), 1),
+    "float16, rows of an odd length": (o.matmul(128, 97, 64, dtype="float16"), 0),
+    "float16, rows that start anywhere": (o.conv2d(1, 8, 14, 14, out_channels=16, dtype="float16"), 0),
+    "one tensor that is reused": (o.matvec(512, 384), 1),
+    "nothing reused": (o.compute("soft", axes={"i": 9}, inputs={"x": (9,)}, body=lambda x, i: x[i] + 1), 0),
+}
+
+
+def flying(op: Operator) -> list[int]:
+    return [
+        i for i, s in enumerate(structures(op, A100)) if s.name.endswith("flying") and "tensor" not in s.name
+    ]
+
+
+@pytest.mark.parametrize("name", FLYING)
+def test_they_are_drawn_where_copies_can_bring_what_is_reused(name: str) -> None:
+    op, count = FLYING[name]
+    assert len(flying(op)) == count
+    names = [s.name for s in structures(op, TURING)]
+    others = [s.name for s in structures(op, A100) if "tensor" not in s.name]
+    assert names == [name for name in others if not name.endswith("flying")]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_their_draws_are_legal_once_mended_and_move_whole_words(dtype: str) -> None:
+    op = o.matmul(128, 96, 64, dtype=dtype)
+    space, random = Space(op, A100), np.random.default_rng(3)
+    drawn = space.draw(random, 600)
+    mine = np.isin(drawn.structure, flying(op))
+    mended, dropped = space.repair(random, Population(drawn.structure[mine], drawn.genes[mine]))
+    assert len(mended) >= 0.95 * mine.sum(), dropped
+    widths = set()
+    for row in range(12):
+        program = space.schedule(mended, row).program
+        for node in walk(kernels(program)[0].body):
+            if isinstance(node, StageNode) and node.asynchronous:
+                widths.add(int(node.staging.vector) * node.buffer.dtype.bytes)
+    assert widths <= {4, 8, 16}
+    assert len(widths) > 1
+
+
+HOLES = {
+    "tile": (2, 4, 8),
+    "reduce": (4, 8, 16),
+    "vector": (1, 2, 4),
+    "pad": (0, 4, 8),
+    "swizzle": (1, 2, 4, 8),
+    "move": (1, 2, 4),
+    "depth": (2, 3, 6),
+}
+STEPS = (
+    Split("i", (Hole("tile"), 4)),
+    Split("j", (8, 4)),
+    Split("k", (Hole("reduce"),)),
+    Reorder(("i.0", "j.0", "i.1", "j.1", "k.0", "k.1", "i.2", "j.2")),
+    Bind("i.0", "block.x"),
+    Bind("j.0", "block.x"),
+    Bind("i.1", "thread.x"),
+    Bind("j.1", "thread.x"),
+    CacheWrite("C"),
+    CacheRead("A", "shared", "k.0", Hole("vector"), (), Hole("pad"), Hole("swizzle")),
+    CacheRead("B", "shared", "k.0", swizzle=Hole("swizzle")),
+    CacheRead("A.shared", "register", "k.1", Hole("move")),
+    Pipeline("k.0", Hole("depth"), "async"),
+)
+
+
+def test_swizzle_and_depth_are_numbers_of_a_recorded_walk() -> None:
+    """Rules and figures of many, from the tape, are those of each Program alone."""
+    rows, random = 80, np.random.default_rng(0)
+    columns = {hole: random.choice(values, rows).astype(np.int64) for hole, values in HOLES.items()}
+    walks = Walks(o.matmul(64, 64, 64), [Structure("by hand", STEPS, ())], A100, columns)
+    figures = {name: values for name, _, values in walks.figures(Sorted([0, rows], columns))}
+    broken = walks.broken(Sorted([0, rows], columns))
+    for row in range(rows):
+        program = walks.program(0, {hole: int(column[row]) for hole, column in columns.items()})
+        alone = analyse(program, A100)
+        many = {name: np.broadcast_to(values, rows)[row] for name, values in figures.items()}
+        assert many == {name: values[0] for name, values in alone.items()}
+        refused = {c.rule for c in checks(program, A100) if c.refusal() is not None}
+        assert refused == {b.rule for b in broken if row in b.rows}
+    assert 10 <= len(np.unique(np.concatenate([b.rows for b in broken]))) <= rows - 10

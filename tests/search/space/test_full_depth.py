@@ -1,0 +1,180 @@
+"""Schedules as deep as the tuner makes them, for random operators: right results, whole round trips.
+
+`tests/ir` draws some 300 shallow schedules step by step; here are 250 of the spaces of some 60 operators,
+each of 15 steps or more.
+"""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import ekc.ir.expr as ex
+import ekc.ir.operators as o
+from ekc.errors import ScheduleError
+from ekc.ir.limits import Limits
+from ekc.ir.operator import Operator
+from ekc.ir.refusal import Refusal
+from ekc.ir.rules import enforce
+from ekc.ir.schedule import Schedule
+from ekc.search.space.space import Space
+from tests.ir.test_schedules import assert_same
+
+DEPTH, CASES, EACH = 15, 250, 4
+"""Steps, schedules, and schedules of one space: to draw from a new one costs more than to try a schedule."""
+SMALL = (2, 3, 4, 5, 7, 8, 9, 12, 13)
+WINDOW = (1, 2, 3)
+
+
+def _matmul(draw: Any) -> Operator:
+    flip = st.booleans()
+    return o.matmul(*_three(draw), dtype=_dtype(draw), transpose_a=draw(flip), transpose_b=draw(flip))
+
+
+def _batch(draw: Any) -> Operator:
+    return o.batch_matmul(draw(st.sampled_from((2, 3))), *_three(draw), dtype=_dtype(draw))
+
+
+def _conv(draw: Any) -> Operator:
+    pick = {
+        "out_channels": draw(st.sampled_from((4, 8))),
+        "kernel": (draw(st.sampled_from(WINDOW)), draw(st.sampled_from(WINDOW))),
+        "stride": draw(st.sampled_from((1, 2))),
+        "padding": draw(st.sampled_from((0, 1, 2))),
+        "groups": draw(st.sampled_from((1, 1, 2, 4))),
+    }
+    return o.conv2d(draw(st.sampled_from((1, 2))), 4, draw(st.sampled_from((6, 7))), 8, **pick)
+
+
+def _band(draw: Any) -> Operator:
+    n, m, width = draw(st.sampled_from((9, 16))), draw(st.sampled_from(SMALL)), draw(st.sampled_from((3, 4)))
+    return o.compute(
+        "band",
+        axes={"i": n, "j": m},
+        reduce={"b": width},
+        inputs={"A": (n, width), "B": (n, m)},
+        body=lambda A, B, i, j, b: A[i, b] * B[i + b - width // 2, j],
+    )
+
+
+def _largest(draw: Any) -> Operator:
+    m, n, k = _three(draw)
+    return o.compute(
+        "largest",
+        axes={"i": m, "j": n},
+        reduce={"k": k},
+        inputs={"A": (m, k), "B": (n, k)},
+        body=lambda A, B, i, j, k: A[i, k] + B[j, k],
+        combine="max",
+    )
+
+
+def _epilogue(draw: Any) -> Operator:
+    m, n, k = _three(draw)
+    return o.matmul(m, n, k).then(
+        "D",
+        axes={"p": m, "q": n},
+        inputs={"bias": (n,)},
+        body=lambda C, bias, p, q: ex.relu(C[p, q] + bias[q]),
+    )
+
+
+def _three(draw: Any) -> list[int]:
+    return [draw(st.sampled_from(SMALL)) for _ in range(3)]
+
+
+def _dtype(draw: Any) -> str:
+    return draw(st.sampled_from(("float32", "float32", "float16")))
+
+
+KINDS = (_matmul, _batch, _conv, _band, _largest, _epilogue)
+
+
+def from_space(op: Operator, seed: int, limits: Limits) -> list[Schedule]:
+    """Random legal schedules, `EACH` at most, of the structures of an operator that are deep enough."""
+    space, random = Space(op, limits), np.random.default_rng(seed)
+    deep = np.array([len(s.steps) >= DEPTH for s in space.structures])
+    drawn = space.draw(random, 100)
+    legal, dropped = space.repair(random, drawn[np.flatnonzero(deep[drawn.structure])[:EACH]])
+    assert len(legal), dropped
+    return [space.schedule(legal, row) for row in range(len(legal))]
+
+
+@st.composite
+def deep_schedules(draw: st.DrawFn) -> list[Schedule]:
+    """A small operator with random schedules of its space, each of 15 steps or more."""
+    op = draw(st.sampled_from(KINDS))(draw)
+    schedules = from_space(op, draw(st.integers(0, 2**20)), Limits(threads_per_block=64))
+    for schedule in schedules:
+        assert len(schedule.steps) >= DEPTH, schedule.to_python()
+    return schedules
+
+
+def test_250_deep_schedules_compute_their_operators_and_come_back_whole() -> None:
+    seen: list[tuple[str, int]] = []
+
+    @settings(
+        max_examples=math.ceil(1.1 * CASES / EACH),  # Repair drops some.
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+    @given(deep_schedules())
+    def one(schedules: list[Schedule]) -> None:
+        for schedule in schedules:
+            seen.append((schedule.op.name, len(schedule.steps)))
+            assert_same(schedule)
+            _comes_back(schedule)
+
+    one()
+    assert len(seen) >= CASES
+    assert {name for name, _ in seen} == {"matmul", "batch_matmul", "conv2d", "band", "largest", "matmul_D"}
+    depths = [depth for _, depth in seen]
+    assert min(depths) >= DEPTH
+    assert max(depths) >= 24
+
+
+def _comes_back(schedule: Schedule) -> None:
+    """Through JSON and through Python text."""
+    again = Schedule.from_json(schedule.to_json())
+    names = {"ekc": SimpleNamespace(Schedule=Schedule), "op": schedule.op}
+    typed = eval(f"({schedule.to_python()})", names)
+    assert again == typed == schedule
+    assert again.digest == typed.digest == schedule.digest
+
+
+def _complete(refusal: Refusal) -> None:
+    assert all((refusal.rule, refusal.need, refusal.limit, refusal.nearest)), refusal
+    assert str(refusal).count("\n") == 0
+
+
+@pytest.mark.parametrize(
+    "tight",
+    [
+        Limits(threads_per_block=2),
+        Limits(shared_bytes_per_block=16),
+        Limits(registers_per_thread=25),
+        Limits(grid_x=1),
+    ],
+)
+@pytest.mark.parametrize(
+    "make", [o.matmul(13, 24, 9), o.conv2d(1, 4, 8, 8, out_channels=8, kernel=3, padding=1)]
+)
+def test_every_refusal_names_rule_need_limit_and_nearest(make: Operator, tight: Limits) -> None:
+    space, random = Space(make, tight), np.random.default_rng(0)
+    raw, refused = space.draw(random, 60), 0
+    for row in range(len(raw)):
+        for refusal in space.refusals(raw, row):
+            _complete(refusal)
+            refused += 1
+        try:
+            enforce(space.schedule(raw, row).program, tight)
+        except ScheduleError as problem:
+            _complete(problem.refusal)
+    assert refused >= 20

@@ -1,0 +1,67 @@
+"""Which sums are cut into parts: long ones whose outputs are too few to fill the device."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import ekc
+from ekc.ir.limits import Limits
+from ekc.search.space.structures import structures
+
+A100 = Limits(sms=108)
+
+
+def parts(op: ekc.Operator, limits: Limits = A100) -> set[tuple[int, str]]:
+    """How many parts of which axis some structures have."""
+    found = (re.match(r"(\d+) parts of (\w+), ", s.name) for s in structures(op, limits))
+    return {(int(x[1]), x[2]) for x in found if x}
+
+
+CASES = {
+    "few tiles": (ekc.matmul(64, 64, 16384), {(128, "k"), (32, "k")}),
+    "few rows": (ekc.matvec(64, 65536), {(128, "k"), (32, "k")}),
+    "small maps": (ekc.conv2d(1, 512, 7, 7, out_channels=512, kernel=3, padding=1), {(16, "c"), (4, "c")}),
+    "gradient of a weight": (ekc.einsum("nyxc,nyxd->cd", (64, 14, 14, 64), (64, 14, 14, 64)), {(32, "n")}),
+    "one number": (ekc.einsum("a,a->", (2**20,), (2**20,)), {(8192, "a"), (2048, "a")}),
+    "many tiles": (ekc.matmul(4096, 4096, 4096), set()),
+    "many rows": (ekc.matvec(8192, 8192), set()),
+    "short sums": (ekc.matmul(64, 64, 1024), set()),
+    "a prime": (ekc.matmul(64, 64, 16381), set()),
+    "no sum": (ekc.einsum("a,b->ab", (64,), (64,)), set()),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_parts_follow_from_the_expression(name: str) -> None:
+    op, expected = CASES[name]
+    assert parts(op) == expected
+
+
+def test_a_larger_device_takes_more_of_them() -> None:
+    op = ekc.matmul(256, 256, 16384)
+    assert max(parts(op)) < max(parts(op, Limits(sms=132 * 4)))
+
+
+def test_a_decision_of_one_name_has_one_table() -> None:
+    """Else crossover would hand an index of one table to another."""
+    tables = {}
+    for structure in structures(ekc.matmul(64, 64, 16384), A100):
+        holes = {d for step in structure.steps for d in step.holes()}
+        assert holes == {hole for d in structure.decisions for hole in d.holes}
+        for d in structure.decisions:
+            assert np.array_equal(tables.setdefault(d.name, d.table), d.table), d.name
+
+
+def test_parts_have_the_structures_and_the_tiles_of_the_whole() -> None:
+    found = structures(ekc.matmul(64, 64, 16384, dtype="float16"), A100)
+    whole = [s for s in found if " parts of " not in s.name]
+    parted = [s for s in found if s.name.startswith("128 parts of k, C_parts/")]
+    assert [s.name.partition("/")[2] for s in parted] == [s.name for s in whole]
+    assert "tensor flying" in parted[0].name
+    for a, b in zip(whole, parted, strict=True):
+        names = [{d.name.removeprefix("128parts/") for d in s.decisions} for s in (a, b)]
+        tiles = {name for name in names[0] if name.startswith("tile")}
+        assert tiles <= names[1]

@@ -1,0 +1,72 @@
+"""Small moves between the values of a decision."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ekc.search.space.decisions import Level, choice, level, tiling
+from ekc.search.space.neighbours import FACTORS, Moves, neighbours
+
+TILING = tiling("tile.i", 96, (level("vthread", 96, 4), level("thread", 96, 32), level("tile", 96, 8)))
+
+
+def _lists(table: np.ndarray) -> list[list[int]]:
+    rows, count = neighbours(table)
+    return [part.tolist() for part in np.split(rows, np.cumsum(count)[:-1])]
+
+
+def _one_move(before: np.ndarray, after: np.ndarray, table: np.ndarray) -> bool:
+    """Said again, plainly."""
+    changed = np.flatnonzero(before != after)
+    if len(changed) == 1:
+        values = sorted(set(table[:, changed[0]].tolist()))
+        return abs(values.index(before[changed[0]]) - values.index(after[changed[0]])) == 1
+    if len(changed) == 2:
+        handed = [
+            max(before[c], after[c]) // min(before[c], after[c])
+            if max(before[c], after[c]) % min(before[c], after[c]) == 0
+            else 0
+            for c in changed
+        ]
+        up = [after[c] > before[c] for c in changed]
+        return handed[0] == handed[1] and handed[0] in FACTORS and up[0] != up[1]
+    return False
+
+
+@pytest.mark.parametrize(
+    "decision", [TILING, choice("vector", (1, 2, 4)), tiling("t", 7, (level("tile", 7, 7),))]
+)
+def test_neighbours_are_all_rows_one_move_away_and_no_others(decision: object) -> None:
+    table = decision.table  # type: ignore[attr-defined]
+    expected = [
+        [j for j in range(len(table)) if _one_move(table[i], table[j], table)] for i in range(len(table))
+    ]
+    assert _lists(table) == expected
+
+
+def test_a_choice_moves_to_the_next_value() -> None:
+    assert _lists(choice("vector", (1, 2, 4)).table) == [[1], [0, 2], [1]]
+
+
+def test_a_factor_moves_between_levels() -> None:
+    table = TILING.table
+    row = np.flatnonzero((table == (1, 16, 4)).all(axis=1))[0]
+    reached = {tuple(table[i].tolist()) for i in _lists(table)[row]}
+    assert {(2, 8, 4), (1, 8, 8), (2, 16, 2), (1, 16, 3), (1, 12, 4)} <= reached
+
+
+def test_a_single_value_has_no_neighbour_and_stays() -> None:
+    moves = Moves([choice("one", (4,)).table, choice("two", (1, 2)).table])
+    random = np.random.default_rng(0)
+    decision, value = np.array([0, 1, 1] * 20), np.array([0, 0, 1] * 20)
+    np.testing.assert_array_equal(moves.one(random, decision, value), [0, 1, 0] * 20)
+
+
+def test_every_neighbour_is_drawn() -> None:
+    decision = tiling("tile", 64, (Level("thread", (1, 2, 4, 8)), Level("tile", (1, 2, 4))))
+    moves, lists = Moves([choice("x", (1, 2)).table, decision.table]), _lists(decision.table)
+    random = np.random.default_rng(1)
+    for row, expected in enumerate(lists):
+        drawn = moves.one(random, np.full(400, 1), np.full(400, row))
+        assert sorted(set(drawn.tolist())) == expected

@@ -1,0 +1,98 @@
+"""Which inputs are packed: factors for tensor cores over whose last dimension a window moves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import ekc
+from ekc.ir.limits import Limits
+from ekc.ir.steps import Pack, Tensorize
+from ekc.search.space.space import Space
+from ekc.search.space.structures import structures
+from tests.emulator.generated import run
+
+CONV = {"out_channels": 64, "kernel": 3, "padding": 1}
+IMAGE = Pack("X", (0, 2, 3, 1))
+WEIGHTS = Pack("W", (0, 2, 3, 1))
+CASES: dict[str, tuple[ekc.Operator, tuple[Pack, ...]]] = {
+    "channels first": (ekc.conv2d(1, 32, 14, 14, dtype="float16", **CONV), (IMAGE, WEIGHTS)),
+    "bytes": (ekc.conv2d(1, 32, 14, 14, dtype="int8", **CONV), (IMAGE, WEIGHTS)),
+    "one dimension": (
+        ekc.conv1d(1, 32, 28, out_channels=64, kernel=3, dtype="bfloat16"),
+        (Pack("X", (0, 2, 1)), Pack("W", (0, 2, 1))),
+    ),
+    "a written contraction": (
+        ekc.einsum("abk,kbc->ac", (64, 8, 32), (32, 8, 64), dtype="float16"),
+        (),
+    ),
+    "taps last": (
+        ekc.einsum("akt,kct->ac", (64, 32, 9), (32, 64, 9), dtype="float16"),
+        (Pack("A", (0, 2, 1)), Pack("B", (1, 2, 0))),
+    ),
+    "fewer channels than taps": (
+        ekc.conv2d(1, 3, 14, 14, out_channels=64, kernel=7, padding=3, dtype="float16"),
+        (IMAGE, WEIGHTS),
+    ),
+    "channels last": (ekc.conv2d(1, 32, 14, 14, dtype="float16", layout="NHWC", **CONV), ()),
+    "no window": (ekc.conv2d(1, 32, 14, 14, out_channels=64, kernel=1, dtype="float16"), ()),
+    "only a row of taps": (
+        ekc.conv2d(1, 32, 14, 14, out_channels=64, kernel=(3, 1), dtype="float16"),
+        (),
+    ),
+    "product": (ekc.matmul(64, 64, 64, dtype="float16", transpose_a=True), ()),
+    "no tensor cores": (ekc.conv2d(1, 32, 14, 14, **CONV), ()),
+    "never stored": (ekc.conv2d(1, 32, 14, 14, dtype="tf32", **CONV), ()),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_packed_follows_from_the_expression(name: str) -> None:
+    op, expected = CASES[name]
+    found = [s for s in structures(op, Limits()) if any(isinstance(x, Pack) for x in s.steps)]
+    assert bool(found) == bool(expected)
+    for s in found:
+        assert tuple(x for x in s.steps if isinstance(x, Pack)) == expected
+        assert any(isinstance(x, Tensorize) for x in s.steps)
+        assert s.name.startswith("packed ")
+
+
+def test_a_target_without_tensor_cores_packs_nothing() -> None:
+    op, _ = CASES["channels first"]
+    assert not [s for s in structures(op, Limits(tensor_cores=False)) if "packed" in s.name]
+
+
+def test_nothing_is_packed_for_a_sum_that_is_not_on_tensor_cores_beside_one_that_is() -> None:
+    first, _ = CASES["channels first"]
+    both = first.then(
+        "Z",
+        axes={"zo": 64, "zp": 14, "zq": 14},
+        reduce={"zc": 64},
+        inputs={"V": (64, 64)},
+        body=lambda Y, V, zo, zp, zq, zc: Y[0, zc, zp, zq] * V[zo, zc],
+        dtype="float16",
+    )
+    found = [s for s in structures(both, Limits()) if s.name.startswith("packed ")]
+    assert found
+    assert all("Y/tensor" in s.name for s in found)
+
+
+def test_packed_structures_leave_the_others_as_they_were() -> None:
+    """Decisions of one name have one table, so that what is bred of both can be exchanged."""
+    op, _ = CASES["channels first"]
+    tables: dict[str, object] = {}
+    for s in structures(op, Limits()):
+        for d in s.decisions:
+            assert tables.setdefault(d.name, d.table.tolist()) == d.table.tolist(), d.name
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+def test_a_packed_schedule_is_right_and_clean(dtype: str) -> None:
+    op = ekc.conv2d(1, 16, 6, 10, out_channels=24, kernel=3, padding=1, dtype=dtype)
+    space, random = Space(op, Limits()), np.random.default_rng(0)
+    packs = np.array([s.name.startswith("packed ") for s in space.structures])
+    drawn = space.draw(random, 400)
+    legal, dropped = space.repair(random, drawn[packs[drawn.structure]][:8])
+    assert len(legal) >= 4, dropped
+    for row in range(len(legal)):
+        run(space.schedule(legal, row)).check()

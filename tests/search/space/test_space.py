@@ -1,0 +1,241 @@
+"""The space: what is true of one schedule is true of it in a population, and breeding stays inside."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import ekc.ir.operators as o
+from ekc.errors import ScheduleError
+from ekc.ir.analysis import analyse
+from ekc.ir.inline import chains
+from ekc.ir.operator import Operator
+from ekc.ir.rules import enforce
+from ekc.ir.steps import Bind, ComputeAt
+from ekc.search.space.space import Population, Space
+from tests.search.spaces import ISSUE, LIMITS, OPERATORS, drawn, legal, rules_broken, space
+
+ROWS = 100
+"""Schedules of each operator that are held against the walk over single Programs: 1,300 in all."""
+
+
+def _different(name: str, population: Population) -> list[str]:
+    """Every figure of a population that is not exactly that of the schedule alone."""
+    figures, wrong = space(name).figures(population), []
+    for row in range(len(population)):
+        alone = analyse(space(name).schedule(population, row).program, LIMITS)
+        assert set(alone) == set(figures)
+        wrong += [
+            f"{name} row {row}: {quantity} is {figures[quantity][row]!r} among many, {value[0]!r} alone"
+            for quantity, value in alone.items()
+            if figures[quantity][row] != value[0]
+        ]
+    return wrong
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_the_broadcasting_walk_equals_the_walk_over_single_programs(name: str) -> None:
+    population = legal(name, ROWS)
+    assert len(population) >= 0.95 * ROWS
+    assert _different(name, population) == []
+
+
+def test_that_is_a_thousand_schedules_of_many_structures() -> None:
+    seen = {name: legal(name, ROWS) for name in OPERATORS}
+    assert sum(len(p) for p in seen.values()) >= 1000
+    structures = {(name, int(s)) for name, p in seen.items() for s in np.unique(p.structure)}
+    kinds = {space(name).structures[s].name for name, s in structures}
+    assert len(kinds) >= 20, kinds
+    assert len(np.unique(seen["matmul"].structure)) >= 8
+
+
+def _launches(op: Operator) -> dict[str, int]:
+    """How many launches each structure has."""
+    walks = Space(op, LIMITS)
+    population = walks.draw(np.random.default_rng(0), 200)
+    return {
+        walks.structures[number].name: len(walks.schedule(population, row).program.nests)
+        for number, row in zip(*np.unique(population.structure, return_index=True), strict=True)
+    }
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        o.softmax((3, 40, 128)),
+        o.layer_norm((7, 101), dtype="float16"),
+        o.rms_norm((64,)),
+        OPERATORS["softmax"].then("Z", axes={"u": 48, "v": 200}, body=lambda X, Y, u, v: X[u, v] - Y[u, v]),
+    ],
+    ids=["softmax", "layer_norm", "one row", "what is more than rows"],
+)
+def test_rows_are_reduced_by_lanes_and_in_one_launch_where_they_can_be(op: Operator) -> None:
+    found = _launches(op)
+    assert max(found.values()) == len(chains(op))
+    one = {name for name, count in found.items() if count == 1}
+    expected = {"Y/one launch", "Y/one launch X:shared"} if op.outputs[0].name == "Y" else set()
+    assert one == expected
+    steps = Space(op, LIMITS).structures[0].steps
+    lanes = {s.loop.split(".")[0] for s in steps if isinstance(s, Bind) and s.level == "thread.x"}
+    assert {c.reduction[-1].name for c in op.computes if c.reduction} <= lanes
+
+
+def test_products_are_not_left_to_single_warps() -> None:
+    """They are no rows: none is reduced on the spot where what follows could read it in one launch."""
+    found = Space(OPERATORS["two computes"], LIMITS).structures
+    assert not any(isinstance(step, ComputeAt) for s in found for step in s.steps)
+
+
+def test_a_wrong_figure_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison sees a figure that is off by one part in a million for one member."""
+    right = Space.figures
+
+    def off(self: Space, population: Population) -> dict[str, np.ndarray]:
+        figures = right(self, population)
+        figures["total_guards"] = figures["total_guards"] + 1e-6 * (np.arange(len(population)) == 3)
+        return figures
+
+    monkeypatch.setattr(Space, "figures", off)
+    assert len(_different("primes", legal("primes", 20))) == 1
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_masks_of_a_population_say_what_explain_says_of_each(name: str) -> None:
+    population, found = drawn(name, ROWS // 2, seed=5) + legal(name, ROWS // 2, seed=5), Counter[str]()
+    broken = list(rules_broken(name, population))
+    for row in range(len(population)):
+        masked = {b.rule for b in broken if row in b.rows}
+        refusals = list(space(name).refusals(population, row))
+        assert {r.rule for r in refusals} == masked
+        for r in refusals:
+            assert all((r.rule, r.need, r.limit, r.nearest)), r
+        found["illegal" if masked else "legal"] += 1
+    assert found["illegal"] >= 5 or name in ("matvec", "apart"), found
+    assert found["legal"] >= 40, found
+
+
+@pytest.mark.parametrize("name", ["matmul", "conv stride 2", "fp16"])
+def test_a_legal_row_makes_a_schedule_and_an_illegal_one_is_refused(name: str) -> None:
+    population = drawn(name, 30, seed=2) + legal(name, 30, seed=2)
+    refused = 0
+    for row in range(len(population)):
+        reasons = list(space(name).refusals(population, row))
+        if not reasons:
+            enforce(space(name).schedule(population, row).program, LIMITS)
+            continue
+        refused += 1
+        with pytest.raises(ScheduleError) as problem:
+            enforce(space(name).schedule(population, row).program, LIMITS)
+        assert problem.value.refusal.rule in {r.rule for r in reasons}
+    assert 5 <= refused <= 30
+
+
+@pytest.mark.parametrize("name", ISSUE)
+def test_repair_makes_at_least_95_of_100_random_draws_legal(name: str) -> None:
+    random = np.random.default_rng(7)
+    raw = space(name).draw(random, 2000)
+    mended, dropped = space(name).repair(random, raw)
+    assert len(mended) >= 0.95 * len(raw), dropped
+    assert len(mended) + sum(dropped.values()) == len(raw)
+    for row in range(0, len(mended), 100):
+        assert list(space(name).refusals(mended, row)) == []
+    assert set(np.unique(mended.structure)) == set(range(len(space(name).structures)))
+
+
+def test_what_repair_cannot_mend_is_counted_by_rule() -> None:
+    tight = Space(OPERATORS["matmul"], replace(LIMITS, registers_per_thread=24))
+    random = np.random.default_rng(0)
+    mended, dropped = tight.repair(random, tight.draw(random, 50))
+    assert len(mended) == 0
+    assert dropped == {"registers": 50}
+
+
+def _unused(name: str, population: Population) -> int:
+    """Genes set that the structure does not use."""
+    return int((population.genes[~space(name).uses[population.structure]] != 0).sum())
+
+
+@pytest.mark.parametrize("name", ["matmul", "conv stride 2", "matvec", "two computes"])
+def test_children_use_only_genes_of_their_structure_and_their_tables(name: str) -> None:
+    random = np.random.default_rng(3)
+    a, b = legal(name, 300, seed=1), legal(name, 300, seed=2)
+    count = min(len(a), len(b))
+    a, b = a[:count], b[:count]
+    crossed = space(name).cross(random, a, b)
+    for child in (crossed, space(name).mutate(random, a), space(name).mutate(random, crossed, structural=1)):
+        assert _unused(name, child) == 0
+        assert (child.genes >= 0).all()
+        assert (child.genes < space(name).sizes).all()
+    np.testing.assert_array_equal(crossed.structure, a.structure)
+    mother, father = crossed.genes == a.genes, crossed.genes == b.genes
+    assert (mother | father).all()
+    mixed = (~mother).any(axis=1) & (~father).any(axis=1)
+    assert mixed.mean() > 0.5
+
+
+@pytest.mark.parametrize("name", ["matmul", "conv depthwise", "two computes"])
+def test_mutants_differ_from_their_parents(name: str) -> None:
+    parents = legal(name, 500)
+    mutants = space(name).mutate(np.random.default_rng(4), parents, structural=0)
+    differs, eager = mutants.genes != parents.genes, np.array([d.eager for d in space(name).decisions])
+    # A redraw may hit the same value again, above all where a table has two entries.
+    assert differs.any(axis=1).mean() > 0.7
+    assert differs[:, ~eager].sum(axis=1).max() == 2
+    # Beyond two, what differs is eager and begins at its last value again.
+    beyond = differs & eager & (mutants.genes != space(name).sizes - 1)
+    assert beyond.sum(axis=1).max() <= 2
+    np.testing.assert_array_equal(mutants.structure, parents.structure)
+    moved = space(name).mutate(np.random.default_rng(4), parents, structural=1)
+    assert (moved.structure != parents.structure).mean() > 0.5
+
+
+def test_a_seed_draws_the_same_population_and_another_seed_another() -> None:
+    keys = [space("matmul").keys(legal("matmul", 200, seed)) for seed in (0, 0, 1)]
+    np.testing.assert_array_equal(keys[0], keys[1])
+    # Structures of few decisions may meet by chance.
+    assert np.isin(keys[2], keys[0]).mean() < 0.1
+
+
+@pytest.mark.parametrize("name", [*OPERATORS, *ISSUE])
+def test_decisions_of_one_name_share_one_table(name: str) -> None:
+    first: dict[str, np.ndarray] = {}
+    for structure in space(name).structures:
+        holes = [hole for d in structure.decisions for hole in d.holes]
+        assert len(holes) == len(set(holes))
+        for d in structure.decisions:
+            np.testing.assert_array_equal(d.table, first.setdefault(d.name, d.table))
+            assert len(np.unique(d.table, axis=0)) == d.size
+    assert [d.name for d in space(name).decisions] == list(first)
+
+
+def test_equal_genomes_have_equal_keys_and_others_do_not() -> None:
+    population = legal("conv stride 2", 2000)
+    keys = space("conv stride 2").keys(population)
+    genomes = np.column_stack([population.structure, population.genes])
+    assert len(np.unique(keys)) == len(np.unique(genomes, axis=0))
+    np.testing.assert_array_equal(keys[:50], space("conv stride 2").keys(population[:50]))
+
+
+def test_a_row_as_a_schedule_holds_the_values_of_its_genes() -> None:
+    population = legal("matmul", 40)
+    for row in range(len(population)):
+        values = space("matmul").values(population, row)
+        steps = {s.loop: s for s in space("matmul").schedule(population, row).steps if s.kind == "split"}
+        for axis in ("i", "j", "k"):
+            prefix = f"tile.{axis}." if f"tile.{axis}.1" in values else None
+            if prefix:
+                assert steps[axis].factors == tuple(v for h, v in values.items() if h.startswith(prefix))
+
+
+def test_an_operator_of_single_elements_has_figures() -> None:
+    """Nothing of its patterns is a vector."""
+    one, random = Space(o.matmul(1, 1, 1), LIMITS), np.random.default_rng(0)
+    some, _ = one.repair(random, one.draw(random, 200))
+    figures = one.figures(some)
+    for row in range(len(some))[:: len(some) // 20]:
+        alone = analyse(one.schedule(some, row).program, LIMITS)
+        for name, values in figures.items():
+            assert values[row] == pytest.approx(alone[name][0], rel=1e-9), name

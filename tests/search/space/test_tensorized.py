@@ -1,0 +1,147 @@
+"""Structures for tensor cores: where they are drawn, that they are legal once mended, and right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import ekc.ir.operators as o
+from ekc import devices
+from ekc.codegen.generate import generate
+from ekc.devices import l2
+from ekc.ir import expr as ex
+from ekc.ir.analysis import analyse
+from ekc.ir.operator import Operator
+from ekc.ir.schedule import Schedule
+from ekc.search.population import Population
+from ekc.search.space.space import Space
+from ekc.search.space.structures import structures
+from tests.emulator.generated import run
+
+A100, TURING = devices.open("a100").limits, devices.open("rtx2080ti").limits
+HALF = {"dtype": "float16"}
+DRAWN: dict[str, tuple[Operator, tuple[str, ...]]] = {
+    "as they lie": (o.matmul(64, 64, 64, **HALF), ("tensor flying", "tensor")),
+    "float32": (o.matmul(64, 64, 64), ()),
+    "tf32": (
+        o.matmul(64, 64, 64, dtype="tf32"), ("tensor flying", "tensor", "tensor B' flying", "tensor B'"),
+    ),
+    "int8, rows along the depth": (
+        o.matmul(64, 64, 64, dtype="int8", transpose_b=True), ("tensor flying", "tensor"),
+    ),
+    "no columns": (o.matvec(64, 64, **HALF), ()),
+    "a batch": (o.batch_matmul(3, 32, 32, 32, **HALF), ("tensor flying", "tensor")),
+    "a window": (
+        o.conv2d(1, 32, 12, 12, out_channels=32, padding=1, **HALF),
+        tuple(f"tensor{v}{t}" for v in (" view", "") for t in ("", " X'", " W'", " W' X'")),
+    ),
+    "a tensor times itself": (o.compute(
+        "gram", axes={"i": 32, "j": 32}, reduce={"k": 32}, inputs={"A": (32, 32)}, output="C", **HALF,
+        body=lambda A, i, j, k: A[i, k] * A[j, k],
+    ), ()),
+    "a batch along memory": (o.einsum("kbma,nkb->anmb", (32, 4, 4, 4), (8, 32, 4), **HALF), tuple(
+        f"tensor{t}" for t in (" view", " view A'", " view B'", " view A' B'", "", " B'")
+    )),
+    "rows of two axes, the first along memory": (
+        o.einsum("kma,nk->anm", (32, 4, 4), (8, 32), **HALF),
+        ("tensor view", "tensor view A'", "tensor", "tensor A'"),
+    ),
+    "rows of an odd length": (o.matmul(33, 35, 37, **HALF), ("tensor",)),
+}  # fmt: skip
+RUN: dict[str, Operator] = {
+    name: op for name, (op, structures) in DRAWN.items() if structures
+} | {
+    "an epilogue": o.matmul(48, 40, 32, **HALF).epilogue(lambda c, bias: ex.relu(c + bias), bias=(40,)),
+    "columns first": o.einsum("ik,jk->ji", (48, 32), (40, 32), **HALF),
+    "sums over two axes": o.einsum("ikl,kjl->ij", (32, 16, 3), (16, 24, 3), **HALF),
+    "rows of two axes, the first along memory": o.einsum("kma,nk->anm", (32, 4, 4), (8, 32), **HALF),
+    "channels last": o.conv2d(1, 32, 9, 9, out_channels=32, padding=1, layout="NHWC", **HALF),
+}  # fmt: skip
+
+
+def test_a_depth_that_no_instruction_fits_is_left_to_others() -> None:
+    """Every launch but the largest has one structure: an illegal one would leave no legal schedule at all."""
+    window = o.conv2d(1, 1, 8, 8, out_channels=8, kernel=7, padding=3, **HALF)
+    outer = o.matmul(32, 32, 1, **HALF)
+    for first in (window, outer):
+        assert not [s for s in structures(first, A100) if "tensor" in s.name]
+    op = outer.then(
+        "D", axes={"u": 32, "v": 32}, reduce={"w": 32}, inputs={"E": (32, 32)},
+        body=lambda C, E, u, v, w: C[u, w] * E[w, v],
+    )  # fmt: skip
+    space, random = Space(op, A100), np.random.default_rng(0)
+    assert len(space.repair(random, space.draw(random, 200))[0])
+
+
+def test_copies_that_no_tile_can_hold_are_left_to_others() -> None:
+    """The same where asynchronous copies of 4 bytes want neighbours that lie in different tiles."""
+    op = o.einsum("kbma,nkb->anmb", (32, 4, 4, 4), (8, 32, 4), **HALF).then(
+        "D", axes={"u": 32, "v": 64}, reduce={"w": 8, "y": 4, "x": 4}, inputs={"F": (32, 64, 8, 4, 4)},
+        body=lambda C, F, u, v, w, x, y: C[x, w, y, 0] * F[u, v, w, x, y],
+    )  # fmt: skip
+    space, random = Space(op, A100), np.random.default_rng(0)
+    assert len(space.repair(random, space.draw(random, 200))[0]) > 150
+
+
+def tensor_rows(space: Space) -> list[int]:
+    return [i for i, s in enumerate(space.structures) if "tensor" in s.name]
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_they_are_drawn_where_tensor_cores_can_multiply(name: str) -> None:
+    op, expected = DRAWN[name]
+    found = [s.name for s in structures(op, A100) if "tensor" in s.name and "packed" not in s.name]
+    assert sorted(found) == sorted(expected)
+    assert not [s.name for s in structures(op, TURING) if "tensor" in s.name]
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_a_mended_draw_is_right(name: str) -> None:
+    """Two of each, compiled and executed under the sanitizer."""
+    space, random = Space(RUN[name], A100), np.random.default_rng(4)
+    mine = tensor_rows(space)
+    assert mine
+    drawn = space.draw(random, 3000)
+    kept = np.isin(drawn.structure, mine)
+    legal, dropped = space.repair(random, Population(drawn.structure[kept], drawn.genes[kept]))
+    assert len(legal) >= 0.95 * kept.sum(), dropped
+    for row in random.choice(len(legal), 2, replace=False):
+        run(space.schedule(legal, int(row))).check()
+
+
+def test_a_population_counts_like_each_of_its_members() -> None:
+    op = o.matmul(100, 72, 90, dtype="tf32", transpose_b=True)
+    space, random = Space(op, A100), np.random.default_rng(0)
+    drawn = space.draw(random, 600)
+    kept = np.isin(drawn.structure, tensor_rows(space))
+    some, _ = space.repair(random, Population(drawn.structure[kept][:40], drawn.genes[kept][:40]))
+    assert len(some) >= 20
+    figures = space.figures(some)
+    for row in range(len(some)):
+        alone = analyse(space.schedule(some, row).program, A100)
+        for name, values in figures.items():
+            assert values[row] == pytest.approx(alone[name][0], rel=1e-9), name
+    assert figures["total_tensor_products"].min() > 0
+
+
+def _rastered(blocks: int) -> Schedule:
+    """A wide product whose blocks go down by so many rows of tiles before the next columns."""
+    op = o.matmul(4096, 16384, 1024, **HALF)
+    structure = next(s for s in structures(op, A100) if s.name == "tensor flying")
+    tiles = {"tile.tensor.i": (blocks, 2, 4, 2, 8), "tile.tensor.j": (2, 8, 4, 2), "tile.tensor.k": (2, 16)}
+    values: dict[str, int] = {}
+    for d in structure.decisions:
+        values |= dict(zip(d.holes, tiles.get(d.name, d.value(0)), strict=True))
+    return Schedule(op).do(*(step.filled(values) for step in structure.steps))
+
+
+def test_groups_of_blocks_fetch_less_from_dram() -> None:
+    """By the analysis that models see, and by the reuse in L2 that simulated devices work out."""
+    seen, simulated = [], []
+    for blocks in (1, 8):
+        schedule = _rastered(blocks)
+        seen.append(float(analyse(schedule.program, A100)["dram_bytes"][0]))
+        touched = generate(schedule, A100).launches[0].footprints
+        simulated.append(sum(l2.dram_bytes(touched, A100.sms, 8 * 2**20)))
+    assert seen[1] < 0.8 * seen[0]
+    assert simulated[1] < 0.8 * simulated[0]

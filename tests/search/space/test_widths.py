@@ -1,0 +1,198 @@
+"""Widths are as wide as the rest lets them be, and of what is equally fast the leaner wins."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ekc.ir.operators as o
+from ekc.codegen.generate import compile_schedule
+from ekc.devices.accesses import executed
+from ekc.devices.base import Conditions, Interval, Timing
+from ekc.ir.analysis import analyse
+from ekc.ir.operator import Operator
+from ekc.ir.schedule import Schedule
+from ekc.search.candidate import Candidate
+from ekc.search.choice import by_speed, slots, winners
+from ekc.search.finals import Finals
+from ekc.search.models.features import features
+from ekc.search.objective import OBJECTIVES
+from ekc.search.population import Population
+from ekc.search.space.space import Space
+from tests.ir.async_examples import async_matmul
+from tests.search.spaces import LIMITS, drawn, legal, rules_broken, space
+
+WHEN = Conditions("a100", True, "made up", "", "", 0.0, 0.0, (), "made up", "0")
+
+
+def _eager(name: str) -> np.ndarray:
+    return np.array([d.eager for d in space(name).decisions])
+
+
+def _could_be_wider(name: str, population: Population) -> np.ndarray:
+    """[genome, decision]: eager decisions that any greater value would leave legal."""
+    could = np.zeros(population.genes.shape, dtype=bool)
+    for column in np.flatnonzero(_eager(name)):
+        for more in range(1, int(space(name).sizes[column])):
+            raised = population.genes.copy()
+            raised[:, column] += more
+            there = space(name).uses[population.structure, column] & (
+                raised[:, column] < space(name).sizes[column]
+            )
+            raised[~there, column] = 0
+            broken = np.zeros(len(population), dtype=bool)
+            for found in rules_broken(name, Population(population.structure, raised)):
+                broken[found.rows] = True
+            could[:, column] |= there & ~broken
+    return could
+
+
+@pytest.mark.parametrize("name", ["matmul", "fp16", "matvec"])
+def test_widths_are_what_is_eager_and_are_drawn_at_their_widest(name: str) -> None:
+    kinds = {d.name.split(".")[0] for d in space(name).decisions if d.eager}
+    assert kinds
+    assert kinds <= {"vector", "move", "flight"}
+    raw = drawn(name, 200)
+    used = space(name).uses[raw.structure] & _eager(name)
+    assert (raw.genes == space(name).sizes - 1)[used].all()
+    assert not (raw.genes == space(name).sizes - 1)[~used & space(name).uses[raw.structure]].all()
+
+
+@pytest.mark.parametrize("name", ["matmul", "fp16", "matvec"])
+def test_repair_leaves_few_widths_narrower_than_they_need_be(name: str) -> None:
+    """A pad may be mended in place of a width, or the other way round: which is drawn."""
+    assert _could_be_wider(name, legal(name, 300)).any(axis=1).mean() < 0.25
+
+
+def test_narrow_accesses_are_still_reached() -> None:
+    """By mutation: some layouts need them, against bank conflicts."""
+    parents, random = legal("matmul", 300), np.random.default_rng(0)
+    children, _ = space("matmul").repair(random, space("matmul").mutate(random, parents))
+    assert 0.05 < _could_be_wider("matmul", children).any(axis=1).mean() < 0.6
+
+
+def test_a_new_tile_tries_its_widths_anew() -> None:
+    parents, random = legal("matmul", 300), np.random.default_rng(0)
+    children = space("matmul").mutate(random, parents, structural=0)
+    tiles = np.array([bool(d.kinds) for d in space("matmul").decisions])
+    moved = children.genes != parents.genes
+    cut = moved[:, tiles].any(axis=1)
+    used = space("matmul").uses[children.structure] & _eager("matmul")
+    widest = (children.genes == space("matmul").sizes - 1) | ~used
+    assert 20 < cut.sum() < 280
+    # What is narrow after a cut was made so by a second mutation.
+    assert widest[cut].all(axis=1).mean() > 0.8
+    assert widest[~cut].all(axis=1).mean() < 0.6
+
+
+@pytest.mark.parametrize("unroll", [1, 8])
+@pytest.mark.parametrize("staged", [False, True])
+def test_reads_of_global_memory_are_as_wide_as_the_schedule_says(unroll: int, staged: bool) -> None:
+    """The compiler joins none: it knows of a pointer that elements are aligned, no more."""
+    s = Schedule(o.matmul(64, 64, 32)).split("i", (8, 4)).split("j", (8, 4)).split("k", (8,))
+    s = s.reorder("i.0", "j.0", "i.1", "j.1", "k.0", "k.1", "i.2", "j.2").cache_write("C", "register")
+    s = s.bind("i.0", "block.x").bind("j.0", "block.x").bind("i.1", "thread.x").bind("j.1", "thread.x")
+    if staged:
+        s = s.cache_read("A", "register", at="k.1").cache_read("B", "register", at="k.1", vector=4)
+    s = s.unroll("k.1", unroll)
+    kernel = compile_schedule(s, "sm_80", LIMITS)
+    widths = Counter(re.findall(r"ld\.global\S*", kernel.ptx))
+    assert {"v4" in width for width in widths} == ({False, True} if staged else {False})
+    (ran,) = executed(kernel)
+    loads = [a.requests for a in ran.accesses if (a.space, a.kind) == ("global", "load")]
+    counted = sum(loads) * kernel.launches[0].grid[0]
+    assert analyse(s.program, LIMITS)["total_global_load_requests"][0] == pytest.approx(counted)
+
+
+def _timed(vector: int, seconds: float, half: float) -> Candidate:
+    """A product that reads B by so many elements, timed as said."""
+    s = Schedule(o.matmul(64, 64, 32)).split("j", (4,)).reorder("i", "j.0", "k", "j.1")
+    s = s.bind("i", "block.x").bind("j.0", "thread.x").cache_write("C", "register")
+    s = s.cache_read("B", "register", at="k", vector=vector)
+    row = features(analyse(s.program, LIMITS))[0]
+    c = Candidate(s, "made up", row, seconds, 100.0, 1)
+    c.timings = [Timing(seconds, Interval(seconds - half, seconds + half), 20, WHEN)]
+    return c
+
+
+def test_narrow_reads_take_more_slots() -> None:
+    narrow, wide = (analyse(_timed(v, 1.0, 0.0).schedule.program, LIMITS) for v in (1, 4))
+    names = ("operations", "loop_steps", "barriers", "shuffles", "conversions", "guards")
+    names += tuple(f"{s}_{way}_requests" for s in ("global", "shared") for way in ("load", "store"))
+    names += ("shared_load_wavefronts", "shared_store_wavefronts")
+    counts = [sum(x[f"total_{name}"][0] for name in names) for x in (narrow, wide)]
+    found = [slots(_timed(v, 1.0, 0.0).schedule) for v in (1, 4)]
+    np.testing.assert_allclose(found, counts, rtol=1e-9)
+    assert counts[0] > counts[1]
+
+
+def test_of_slots_within_a_percent_the_deeper_pipeline_counts_as_less() -> None:
+    """Up to three tiles ahead, a third of a percent each."""
+    ahead = [slots(async_matmul(64, 64, 128, stages=stages)) for stages in (2, 3, 4, 6)]
+    plain = ahead[0] / (1 - 1 / 300)
+    np.testing.assert_allclose(ahead, [plain * (1 - n / 300) for n in (1, 2, 3, 3)], rtol=1e-12)
+
+
+@pytest.mark.parametrize(("half", "leaner"), [(1e-9, False), (2e-7, True)])
+def test_of_equal_timings_the_leaner_is_the_fastest(half: float, leaner: bool) -> None:
+    narrow, wide, slow = _timed(1, 1.0000e-4, half), _timed(4, 1.0003e-4, half), _timed(2, 1.1e-4, half)
+    ranked = by_speed([slow, narrow, wide])
+    assert [c is wide for c in ranked] == ([True, False, False] if leaner else [False, True, False])
+    assert ranked[-1] is slow
+    best, fastest = Finals(wide.schedule.op, None, "latency", 0.05).winners([slow, narrow, wide])  # type: ignore[arg-type]
+    assert best is fastest is ranked[0]
+
+
+def test_what_failed_is_no_mark_and_comes_behind() -> None:
+    broken, narrow, wide = _timed(4, 0.9e-4, 1e-6), _timed(1, 1.0e-4, 1e-9), _timed(4, 1.1e-4, 1e-9)
+    broken.status, never = "wrong", _timed(2, 1.0, 0.0)
+    never.timings, never.status = [], "compile: made up"
+    assert [id(c) for c in by_speed([never, wide, narrow, broken])] == [id(narrow), id(wide)]
+    assert by_speed([]) == []
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from((1, 2, 4)), st.floats(1.0, 1.05), st.floats(0, 0.02)), min_size=2),
+       st.sampled_from(OBJECTIVES))  # fmt: skip
+def test_what_is_on_file_is_chosen_as_in_a_run(drawn: list[tuple[int, float, float]], objective: str) -> None:
+    """Candidates of a run and the trials that are kept of them: one rule."""
+    run = [_timed(width, 1e-4 * seconds, 1e-4 * half) for width, seconds, half in drawn]
+    for c, (_, seconds, half) in zip(run, drawn, strict=True):
+        c.predicted_power_w = 100.0 * (seconds + half)
+    of_run, on_file = (winners(known, objective, 0.02) for known in (run, [c.trial() for c in run]))
+    assert [(x.schedule, x.latency_s) for x in of_run] == [(x.schedule, x.latency_s) for x in on_file]
+
+
+@pytest.mark.parametrize(
+    ("op", "own"),
+    [
+        (o.matvec(64, 256), {4, 8}),
+        (o.matvec(64, 256, dtype="float16"), {8}),
+        # A warp's vectors would leave a rest, or rows are no whole vectors: any number of elements.
+        (o.matvec(64, 192), {1, 2, 3, 4, 6, 8}),
+        (o.matvec(64, 225), {1, 2, 3, 4, 5, 6, 8}),
+    ],
+)
+def test_a_lane_has_whole_vectors_where_they_fit(op: Operator, own: set[int]) -> None:
+    found = [d for d in Space(op, LIMITS).decisions if d.name == "tile.lanes.k"]
+    assert {row[1] for row in found[0].table.tolist()} <= own
+    assert min(row[1] for row in found[0].table.tolist()) == min(own)
+    assert {row[0] for row in found[0].table.tolist()} == {32}
+
+
+def test_lanes_read_through_registers() -> None:
+    """Only so are loads of global memory vectors."""
+    names = [s.name for s in space("matvec").structures if "lanes" in s.name]
+    assert names
+    assert all(name.endswith("lanes registers") for name in names)
+
+
+def test_a_disturbed_timing_makes_nothing_the_fastest() -> None:
+    """Two lean kernels beside a busy neighbour: their intervals reach to the fastest, their means do not."""
+    fast, noisy, noisier = _timed(1, 0.8e-4, 1e-8), _timed(4, 1.0e-4, 2.5e-5), _timed(2, 1.1e-4, 4e-5)
+    assert [id(c) for c in by_speed([noisier, noisy, fast])] == [id(fast), id(noisy), id(noisier)]
