@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ekc.emulator import atomics
 from ekc.emulator.counters import WORD, sectors, wavefronts
+from ekc.emulator.decoding.shelf import Site
 from ekc.emulator.memory import (
     GLOBAL_BASE,
     LOCAL_WINDOW,
@@ -20,7 +21,6 @@ from ekc.emulator.memory import (
     gather_into,
     scatter,
 )
-from ekc.emulator.shelf import Site
 
 if TYPE_CHECKING:
     from ekc.emulator.batch import Batch

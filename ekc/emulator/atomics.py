@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ekc.emulator import halves
+from ekc.emulator.decoding.shelf import dtype_of
 from ekc.emulator.memory import Probe, gather, scatter
-from ekc.emulator.rounding import flush
-from ekc.emulator.shelf import dtype_of
+from ekc.emulator.numbers import halves
+from ekc.emulator.numbers.rounding import flush
 from ekc.errors import EkcError
 
 _STEP: dict[str, Callable[..., Any]] = {

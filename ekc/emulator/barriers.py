@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ekc.emulator.cfg import Block
-from ekc.emulator.program import Immediate, Instruction, Operand, Register
+from ekc.emulator.ptx.cfg import Block
+from ekc.emulator.ptx.program import Immediate, Instruction, Operand, Register
 from ekc.errors import EkcError
 
 if TYPE_CHECKING:

@@ -11,14 +11,14 @@ import numpy as np
 from ekc.emulator import bind
 from ekc.emulator.access import Access
 from ekc.emulator.barriers import Barriers
-from ekc.emulator.cfg import Block
 from ekc.emulator.copies import Copies
-from ekc.emulator.decode import Decoded
+from ekc.emulator.decoding.decode import Decoded
 from ekc.emulator.geometry import WARP, Geometry
-from ekc.emulator.lanes import ballot
-from ekc.emulator.sanitize import Bounds
+from ekc.emulator.numbers.lanes import ballot
+from ekc.emulator.ptx.cfg import Block
+from ekc.emulator.sanitizer.sanitize import Bounds
+from ekc.emulator.sanitizer.watch import Watch
 from ekc.emulator.warps import Warps
-from ekc.emulator.watch import Watch
 from ekc.errors import EkcError
 
 if TYPE_CHECKING:

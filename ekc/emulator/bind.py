@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ekc.emulator.functions import arithmetic
+from ekc.emulator.decoding.functions import arithmetic
 
 if TYPE_CHECKING:
     from ekc.emulator.batch import Batch

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ekc.emulator.cells import cells, contents
+from ekc.emulator.decoding.shelf import Site
 from ekc.emulator.memory import Probe, scatter
-from ekc.emulator.shelf import Site
+from ekc.emulator.sanitizer.cells import cells, contents
 
 if TYPE_CHECKING:
     from ekc.emulator.batch import Batch

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ekc.emulator.batch import Batch
+from ekc.emulator.decoding.shelf import Site
 from ekc.emulator.geometry import Shape
 from ekc.emulator.memory import Probe
-from ekc.emulator.shelf import Site
 from ekc.emulator.survey import NotingAccess, Tour, reached, toured
 
 PASS, SECTOR = 128, 32

@@ -10,12 +10,12 @@ import numpy as np
 
 from ekc.emulator.batch import Batch, Tally
 from ekc.emulator.counters import Counters, SiteCount, summed
-from ekc.emulator.decode import Decoded, decode
+from ekc.emulator.decoding.decode import Decoded, decode
 from ekc.emulator.geometry import Shape
-from ekc.emulator.kinds import kind_of
-from ekc.emulator.parse import parse
 from ekc.emulator.plan import Plan
-from ekc.emulator.program import Module
+from ekc.emulator.ptx.kinds import kind_of
+from ekc.emulator.ptx.parse import parse
+from ekc.emulator.ptx.program import Module
 from ekc.emulator.report import Report
 from ekc.errors import InvalidInput
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ekc.emulator.conflicts import BlockConflicts
-from ekc.emulator.decode import Decoded
+from ekc.emulator.decoding.decode import Decoded
+from ekc.emulator.decoding.shelf import dtype_of
 from ekc.emulator.geometry import Geometry, Shape
 from ekc.emulator.memory import GLOBAL_BASE, Allocation, Space
-from ekc.emulator.program import TYPE_BYTES, Variable
-from ekc.emulator.read_only_cache import ReadOnlyCache
-from ekc.emulator.sanitize import Findings
-from ekc.emulator.shelf import dtype_of
+from ekc.emulator.ptx.program import TYPE_BYTES, Variable
+from ekc.emulator.sanitizer.conflicts import BlockConflicts
+from ekc.emulator.sanitizer.read_only_cache import ReadOnlyCache
+from ekc.emulator.sanitizer.sanitize import Findings
 from ekc.errors import InvalidInput
 
 _GAP = 1 << 20

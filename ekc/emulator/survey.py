@@ -18,17 +18,17 @@ from numpy.typing import NDArray
 
 from ekc.emulator.access import Access
 from ekc.emulator.batch import Batch
-from ekc.emulator.cfg import Block
 from ekc.emulator.counters import distinct, wavefronts
-from ekc.emulator.decode import Decoded, decode
+from ekc.emulator.decoding.decode import Decoded, decode
+from ekc.emulator.decoding.shelf import Site
+from ekc.emulator.decoding.slots import apart
 from ekc.emulator.geometry import Shape
 from ekc.emulator.memory import Probe
-from ekc.emulator.parse import parse
 from ekc.emulator.plan import Blank, Plan
-from ekc.emulator.program import Module
-from ekc.emulator.shelf import Site
-from ekc.emulator.slice import slice_of
-from ekc.emulator.slots import apart
+from ekc.emulator.ptx.cfg import Block
+from ekc.emulator.ptx.parse import parse
+from ekc.emulator.ptx.program import Module
+from ekc.emulator.ptx.slice import slice_of
 
 TRIPS = 2
 """Trips of a loop: the first is often special, the second shows the rest."""

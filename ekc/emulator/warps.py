@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ekc.emulator import fragments, lanes
+from ekc.emulator.numbers import fragments, lanes
 from ekc.errors import EkcError
 
 if TYPE_CHECKING:

@@ -7,7 +7,43 @@ import math
 import numpy as np
 import pytest
 
-from ekc.emulator import numerics as num
+from ekc.emulator.numbers.bits import (
+    bfe,
+    bfi,
+    bfind,
+    brev,
+    clz,
+    div,
+    dp2a,
+    dp4a,
+    lop3,
+    mad,
+    mad24,
+    mul24,
+    mul_hi,
+    mul_lo,
+    mul_wide,
+    popc,
+    prmt,
+    rem,
+    sad,
+    shf_l,
+    shf_r,
+    shl,
+    shr,
+)
+from ekc.emulator.numbers.compare import (
+    absolute,
+    compare,
+    copysign,
+    maximum,
+    maximum_bf16,
+    minimum,
+    minimum_bf16,
+    negate,
+    set_,
+    setp,
+)
 from ekc.errors import InvalidInput
 
 TYPES = (np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64)
@@ -49,19 +85,19 @@ def test_products_and_differences(dtype):
     a, b, c = (draw(dtype, seed) for seed in range(3))
     b = np.roll(b, 1)
     bits = np.iinfo(dtype).bits
-    agree(num.mul_lo(a, b), [x * y for x, y in rows(a, b)], dtype)
-    agree(num.mul_hi(a, b), [x * y >> bits for x, y in rows(a, b)], dtype)
-    agree(num.mad(a, b, c), [x * y + z for x, y, z in rows(a, b, c)], dtype)
-    agree(num.mad(a, b, c, "hi"), [(x * y >> bits) + z for x, y, z in rows(a, b, c)], dtype)
-    agree(num.sad(a, b, c), [z + abs(x - y) for x, y, z in rows(a, b, c)], dtype)
+    agree(mul_lo(a, b), [x * y for x, y in rows(a, b)], dtype)
+    agree(mul_hi(a, b), [x * y >> bits for x, y in rows(a, b)], dtype)
+    agree(mad(a, b, c), [x * y + z for x, y, z in rows(a, b, c)], dtype)
+    agree(mad(a, b, c, "hi"), [(x * y >> bits) + z for x, y, z in rows(a, b, c)], dtype)
+    agree(sad(a, b, c), [z + abs(x - y) for x, y, z in rows(a, b, c)], dtype)
     if bits < 64:
-        assert num.mul_wide(a, b).tolist() == [x * y for x, y in rows(a, b)]
+        assert mul_wide(a, b).tolist() == [x * y for x, y in rows(a, b)]
 
 
 def test_mad_hi_sat_clamps():
     a, b, c = (draw(np.int32, seed) for seed in range(3))
     expected = [min(max((x * y >> 32) + z, -(2**31)), 2**31 - 1) for x, y, z in rows(a, b, c)]
-    assert num.mad(a, b, c, "hi", sat=True).tolist() == expected
+    assert mad(a, b, c, "hi", sat=True).tolist() == expected
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint32])
@@ -72,9 +108,9 @@ def test_mul24(dtype):
         x &= 0xFFFFFF
         return x - 2**24 if dtype is np.int32 and x >> 23 else x
 
-    agree(num.mul24(a, b), [low(x) * low(y) for x, y in rows(a, b)], dtype)
-    agree(num.mul24(a, b, "hi"), [low(x) * low(y) >> 16 for x, y in rows(a, b)], dtype)
-    agree(num.mad24(a, b, c), [low(x) * low(y) + z for x, y, z in rows(a, b, c)], dtype)
+    agree(mul24(a, b), [low(x) * low(y) for x, y in rows(a, b)], dtype)
+    agree(mul24(a, b, "hi"), [low(x) * low(y) >> 16 for x, y in rows(a, b)], dtype)
+    agree(mad24(a, b, c), [low(x) * low(y) + z for x, y, z in rows(a, b, c)], dtype)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -88,8 +124,8 @@ def test_division_truncates(dtype):
         quotient = abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1) if y else -1
         quotients.append(quotient)
         remainders.append(x - y * quotient if y else -1)
-    agree(num.div(a, b), quotients, dtype)
-    agree(num.rem(a, b), remainders, dtype)
+    agree(div(a, b), quotients, dtype)
+    agree(rem(a, b), remainders, dtype)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -97,8 +133,8 @@ def test_shifts_go_beyond_the_width(dtype):
     a, bits = draw(dtype, 1), np.iinfo(dtype).bits
     b = np.random.default_rng(2).integers(0, 80, COUNT).astype(np.uint32)
     b[:3] = [2**32 - 1, bits, bits - 1]
-    agree(num.shl(a, b), [x << y if y < bits else 0 for x, y in rows(a, b)], dtype)
-    agree(num.shr(a, b), [x >> min(y, 100) for x, y in rows(a, b)], dtype)
+    agree(shl(a, b), [x << y if y < bits else 0 for x, y in rows(a, b)], dtype)
+    agree(shr(a, b), [x >> min(y, 100) for x, y in rows(a, b)], dtype)
 
 
 @pytest.mark.parametrize("mode", ["wrap", "clamp"])
@@ -108,8 +144,8 @@ def test_funnel_shifts(mode):
     amounts = [min(n, 32) if mode == "clamp" else n % 32 for n in c.tolist()]
     joined = [y << 32 | x for x, y in rows(a, b)]
     left = [(v << n) >> 32 for v, n in zip(joined, amounts, strict=True)]
-    agree(num.shf_l(a, b, c, mode), left, np.uint32)
-    agree(num.shf_r(a, b, c, mode), [v >> n for v, n in zip(joined, amounts, strict=True)], np.uint32)
+    agree(shf_l(a, b, c, mode), left, np.uint32)
+    agree(shf_r(a, b, c, mode), [v >> n for v, n in zip(joined, amounts, strict=True)], np.uint32)
 
 
 def field(value, position, length, bits, signed):
@@ -130,37 +166,37 @@ def test_bit_fields(dtype):
     length[::7] = 0
     signed = a.dtype.kind == "i"
     expected = [field(x, p, n, bits, signed) for x, p, n in rows(a, position, length)]
-    agree(num.bfe(a, position, length), expected, dtype)
+    agree(bfe(a, position, length), expected, dtype)
     inserted = []
     for x, y, p, n in rows(a, b, position & np.uint32(0xFF), length):
         mask = ((1 << n) - 1) << p & (1 << bits) - 1
         inserted.append(y & ~mask | x << p & mask)
-    agree(num.bfi(a, b, position, length), inserted, dtype)
+    agree(bfi(a, b, position, length), inserted, dtype)
 
 
 @pytest.mark.parametrize("dtype", WORDS)
 def test_counting_and_finding(dtype):
     a, bits = draw(dtype, 1), np.iinfo(dtype).bits
     plain = [x % 2**bits for x in a.tolist()]
-    agree(num.popc(a), [x.bit_count() for x in plain], np.uint32)
-    agree(num.clz(a), [bits - x.bit_length() for x in plain], np.uint32)
-    agree(num.brev(a), [int(f"{x:0{bits}b}"[::-1], 2) for x in plain], dtype)
+    agree(popc(a), [x.bit_count() for x in plain], np.uint32)
+    agree(clz(a), [bits - x.bit_length() for x in plain], np.uint32)
+    agree(brev(a), [int(f"{x:0{bits}b}"[::-1], 2) for x in plain], dtype)
     found = [(~x if x < 0 else x).bit_length() - 1 for x in a.tolist()]
-    agree(num.bfind(a), found, np.uint32)
-    agree(num.bfind(a, shiftamt=True), [-1 if x < 0 else bits - 1 - x for x in found], np.uint32)
+    agree(bfind(a), found, np.uint32)
+    agree(bfind(a, shiftamt=True), [-1 if x < 0 else bits - 1 - x for x in found], np.uint32)
 
 
 def test_lop3_of_every_immediate():
     a, b, c = np.uint32([0xF0] * 4), np.uint32([0xCC] * 4), np.uint32([0xAA] * 4)
     for immediate in range(256):
-        assert (num.lop3(a, b, c, immediate) & np.uint32(0xFF) == immediate).all()
+        assert (lop3(a, b, c, immediate) & np.uint32(0xFF) == immediate).all()
 
 
 def test_prmt_picks_bytes_and_signs():
     a, b = np.uint32([0x03020180] * 5), np.uint32([0x87060504] * 5)
     control = np.uint32([0x3210, 0x7654, 0x0007, 0x08FA, 0xFFFF])
     wanted = [0x03020180, 0x87060504, 0x80808087, 0x80FFFF00, 0xFFFFFFFF]
-    assert num.prmt(a, b, control).tolist() == wanted
+    assert prmt(a, b, control).tolist() == wanted
     a, b, control = np.uint32([0x03020100] * 4), np.uint32([0x07060504] * 4), np.uint32([4, 1, 2, 3])
     table = {
         "f4e": [0x03020100, 0x04030201, 0x05040302, 0x06050403],
@@ -171,9 +207,9 @@ def test_prmt_picks_bytes_and_signs():
         "rc16": [0x01000100, 0x03020302, 0x01000100, 0x03020302],
     }
     for mode, expected in table.items():
-        assert num.prmt(a, b, control, mode).tolist() == expected
+        assert prmt(a, b, control, mode).tolist() == expected
     with pytest.raises(InvalidInput, match="prmt mode"):
-        num.prmt(a, b, control, "rc4")
+        prmt(a, b, control, "rc4")
 
 
 @pytest.mark.parametrize("left", [np.int32, np.uint32])
@@ -192,9 +228,9 @@ def test_dot_products_of_bytes(left, right):
         four.append(z + sum(p * q for p, q in zip(parts(x, left, 8), quarters, strict=True)))
         low.append(z + halves[0] * quarters[0] + halves[1] * quarters[1])
         high.append(z + halves[0] * quarters[2] + halves[1] * quarters[3])
-    agree(num.dp4a(a, b, c), four, c.dtype)
-    agree(num.dp2a(a, b, c), low, c.dtype)
-    agree(num.dp2a(a, b, c, "hi"), high, c.dtype)
+    agree(dp4a(a, b, c), four, c.dtype)
+    agree(dp2a(a, b, c), low, c.dtype)
+    agree(dp2a(a, b, c, "hi"), high, c.dtype)
 
 
 FLOATS = [0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, -math.nan, 2.0**-140]
@@ -203,7 +239,7 @@ FLOATS = [0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, -math.nan, 2.0**-
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_minimum_and_maximum_of_floats(dtype):
     a, b = (grid.ravel() for grid in np.meshgrid(np.array(FLOATS[:8], dtype), np.array(FLOATS[:8], dtype)))
-    for function, least in ((num.minimum, True), (num.maximum, False)):
+    for function, least in ((minimum, True), (maximum, False)):
         plain, strict = function(a, b), function(a, b, nan=True)
         for x, y, got, with_nan in rows(a, b, plain, strict):
             odd = math.isnan(x), math.isnan(y)
@@ -215,53 +251,53 @@ def test_minimum_and_maximum_of_floats(dtype):
             key = [(v, math.copysign(1, v)) for v in numbers]
             assert (got, math.copysign(1, got)) == (min(key) if least else max(key))
     if dtype is np.float32:
-        nan = num.minimum(a, b)
+        nan = minimum(a, b)
         assert set(nan.view(np.uint32)[np.isnan(nan)].tolist()) == {0x7FFFFFFF}
 
 
 def test_minimum_flushes_and_takes_bf16():
     tiny, zero = np.float32([2.0**-140]), np.float32([0])
-    assert num.maximum(tiny, zero).tolist() == [2.0**-140]
-    assert num.maximum(tiny, zero, ftz=True).tolist() == [0]
+    assert maximum(tiny, zero).tolist() == [2.0**-140]
+    assert maximum(tiny, zero, ftz=True).tolist() == [0]
     words = np.uint16([0x3F80, 0xBF80, 0x7FC1]), np.uint16([0x4000, 0x8000, 0x3F80])
-    assert num.maximum_bf16(*words).tolist() == [0x4000, 0x8000, 0x3F80]
-    assert num.minimum_bf16(*words, nan=True).tolist() == [0x3F80, 0xBF80, 0x7FFF]
-    assert num.minimum(np.int32([-1]), np.int32([1])).tolist() == [-1]
-    assert num.maximum(np.uint32([2**32 - 1]), np.uint32([1])).tolist() == [2**32 - 1]
+    assert maximum_bf16(*words).tolist() == [0x4000, 0x8000, 0x3F80]
+    assert minimum_bf16(*words, nan=True).tolist() == [0x3F80, 0xBF80, 0x7FFF]
+    assert minimum(np.int32([-1]), np.int32([1])).tolist() == [-1]
+    assert maximum(np.uint32([2**32 - 1]), np.uint32([1])).tolist() == [2**32 - 1]
 
 
 def test_signs():
-    assert num.absolute(np.int32([-(2**31), -5])).tolist() == [-(2**31), 5]
-    assert num.negate(np.int32([-(2**31), 5])).tolist() == [-(2**31), -5]
+    assert absolute(np.int32([-(2**31), -5])).tolist() == [-(2**31), 5]
+    assert negate(np.int32([-(2**31), 5])).tolist() == [-(2**31), -5]
     value = np.float32([0.0, -0.0, -2.5, 2.0**-140])
-    assert num.negate(value).view(np.uint32).tolist() == (value.view(np.uint32) ^ 0x80000000).tolist()
-    assert num.absolute(value, ftz=True).view(np.uint32).tolist() == [0, 0, 0x40200000, 0]
-    assert num.copysign(np.float32([-1, 1]), np.float32([3, -4])).tolist() == [-3, 4]
+    assert negate(value).view(np.uint32).tolist() == (value.view(np.uint32) ^ 0x80000000).tolist()
+    assert absolute(value, ftz=True).view(np.uint32).tolist() == [0, 0, 0x40200000, 0]
+    assert copysign(np.float32([-1, 1]), np.float32([3, -4])).tolist() == [-3, 4]
 
 
 def test_comparisons_of_floats():
     a, b = (grid.ravel() for grid in np.meshgrid(np.float32(FLOATS), np.float32(FLOATS)))
     ordered = ~(np.isnan(a) | np.isnan(b))
     for name, plain in (("eq", a == b), ("lt", a < b), ("le", a <= b), ("gt", a > b), ("ge", a >= b)):
-        assert (num.compare(name, a, b) == (plain & ordered)).all()
-        assert (num.compare(f"{name}u", a, b) == (plain | ~ordered)).all()
-    assert (num.compare("ne", a, b) == ((a != b) & ordered)).all()
-    assert (num.compare("neu", a, b) == (a != b)).all()
-    assert (num.compare("num", a, b) == ordered).all()
-    assert (num.compare("nan", a, b) == ~ordered).all()
-    assert num.compare("eq", np.float32([2.0**-140]), np.float32([0]), ftz=True).all()
+        assert (compare(name, a, b) == (plain & ordered)).all()
+        assert (compare(f"{name}u", a, b) == (plain | ~ordered)).all()
+    assert (compare("ne", a, b) == ((a != b) & ordered)).all()
+    assert (compare("neu", a, b) == (a != b)).all()
+    assert (compare("num", a, b) == ordered).all()
+    assert (compare("nan", a, b) == ~ordered).all()
+    assert compare("eq", np.float32([2.0**-140]), np.float32([0]), ftz=True).all()
 
 
 def test_comparisons_of_integers_and_their_results():
     a, b = np.int32([-1, 1, 5]), np.int32([1, -1, 5])
-    assert num.compare("lt", a, b).tolist() == [True, False, False]
-    assert num.compare("lo", a, b).tolist() == [False, True, False]
-    assert num.compare("hs", a, b).tolist() == [True, False, True]
-    true, other = num.setp("lt", a, b, np.array([True, True, False]), "and")
+    assert compare("lt", a, b).tolist() == [True, False, False]
+    assert compare("lo", a, b).tolist() == [False, True, False]
+    assert compare("hs", a, b).tolist() == [True, False, True]
+    true, other = setp("lt", a, b, np.array([True, True, False]), "and")
     assert (true.tolist(), other.tolist()) == ([True, False, False], [False, True, False])
-    assert num.setp("lt", a, b)[1].tolist() == [False, True, True]
-    assert num.set_("lt", a, b).tolist() == [0xFFFFFFFF, 0, 0]
-    assert num.set_("lt", a, b, "s32", np.array([True, True, True]), "xor").tolist() == [0, -1, -1]
-    assert num.set_("le", a, b, "f32").tolist() == [1, 0, 1]
+    assert setp("lt", a, b)[1].tolist() == [False, True, True]
+    assert set_("lt", a, b).tolist() == [0xFFFFFFFF, 0, 0]
+    assert set_("lt", a, b, "s32", np.array([True, True, True]), "xor").tolist() == [0, -1, -1]
+    assert set_("le", a, b, "f32").tolist() == [1, 0, 1]
     with pytest.raises(InvalidInput, match="comparison"):
-        num.compare("lg", a, b)
+        compare("lg", a, b)

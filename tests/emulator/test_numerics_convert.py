@@ -8,7 +8,23 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from ekc.emulator import numerics as num
+from ekc.emulator.numbers.approximations import (
+    cos_approx,
+    div_approx,
+    div_full,
+    div_ieee,
+    ex2_approx,
+    lg2_approx,
+    rcp_approx,
+    rcp_ieee,
+    rsqrt_approx,
+    sin_approx,
+    sqrt_approx,
+    sqrt_ieee,
+    tanh_approx,
+)
+from ekc.emulator.numbers.convert import NUMPY_TYPES, cvt
+from ekc.emulator.numbers.halves import bf16_to_f32
 from ekc.errors import InvalidInput
 
 INTEGERS = ("s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64")
@@ -24,8 +40,8 @@ def quiet():
 def floats(source):
     """All halves; of the wider floats any bits, and numbers around the ends of every integer type."""
     if source in ("f16", "bf16"):
-        return np.arange(65536, dtype=np.uint32).astype(np.uint16).view(num.NUMPY_TYPES[source])
-    dtype, rng = num.NUMPY_TYPES[source], np.random.default_rng(1)
+        return np.arange(65536, dtype=np.uint32).astype(np.uint16).view(NUMPY_TYPES[source])
+    dtype, rng = NUMPY_TYPES[source], np.random.default_rng(1)
     any_bits = rng.integers(0, 2**64, 3000, dtype=np.uint64).view(dtype)
     ends = np.array([2.0**k for k in range(66)], dtype)
     ends = np.concatenate([ends, np.nextafter(ends, dtype.type(0)), np.nextafter(ends, dtype.type(np.inf))])
@@ -34,7 +50,7 @@ def floats(source):
 
 
 def as_floats(value, source):
-    return (num.bf16_to_f32(value) if source == "bf16" else value).astype(np.float64).tolist()
+    return (bf16_to_f32(value) if source == "bf16" else value).astype(np.float64).tolist()
 
 
 WHOLE = {"rni": round, "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}
@@ -46,7 +62,7 @@ def test_float_to_integer_clamps_and_knows_nan(source, rounding):
     value = floats(source)[:: 5 if source in ("f16", "bf16") else 1]
     wide = as_floats(value, source)
     for target in INTEGERS:
-        bounds = np.iinfo(num.NUMPY_TYPES[target])
+        bounds = np.iinfo(NUMPY_TYPES[target])
         low, high = int(bounds.min), int(bounds.max)
         nothing = (low or 1 << (bounds.bits - 1)) if source == "f64" or bounds.bits == 64 else 0
         expected = [
@@ -54,13 +70,13 @@ def test_float_to_integer_clamps_and_knows_nan(source, rounding):
             min(max(WHOLE[rounding](x), low), high)
             for x in wide
         ]  # fmt: skip
-        result = num.cvt(value, source, target, rounding)
-        assert result.dtype == num.NUMPY_TYPES[target]
+        result = cvt(value, source, target, rounding)
+        assert result.dtype == NUMPY_TYPES[target]
         assert result.tolist() == expected
 
 
 def integers(source):
-    dtype, rng = num.NUMPY_TYPES[source], np.random.default_rng(2)
+    dtype, rng = NUMPY_TYPES[source], np.random.default_rng(2)
     bounds = np.iinfo(dtype)
     drawn = rng.integers(bounds.min, bounds.max, 1500, dtype=dtype, endpoint=True)
     fewer = drawn >> rng.integers(0, bounds.bits, 1500).astype(dtype)
@@ -85,14 +101,14 @@ def bracket(exact, nearest, dtype):
 @pytest.mark.parametrize("target", ["f16", "f32", "f64"])
 @pytest.mark.parametrize("source", INTEGERS)
 def test_integer_to_float_rounds_once(source, target):
-    value, dtype = integers(source), num.NUMPY_TYPES[target]
-    nearest = num.cvt(value, source, target)
+    value, dtype = integers(source), NUMPY_TYPES[target]
+    nearest = cvt(value, source, target)
     for exact, got in zip(value.tolist(), nearest.tolist(), strict=True):
         if math.isfinite(got):
             bracket(Fraction(exact), got, dtype)
         else:
             assert abs(exact) >= 65520
-    down, up, in_ = (num.cvt(value, source, target, mode).tolist() for mode in ("rm", "rp", "rz"))
+    down, up, in_ = (cvt(value, source, target, mode).tolist() for mode in ("rm", "rp", "rz"))
     for exact, low, high, zero in zip(value.tolist(), down, up, in_, strict=True):
         assert low <= exact <= high
         assert low == high or math.isclose(float(np.nextafter(dtype.type(low), dtype.type(np.inf))), high)
@@ -102,9 +118,9 @@ def test_integer_to_float_rounds_once(source, target):
 @pytest.mark.parametrize("mode", ["rn", "rz", "rm", "rp"])
 @pytest.mark.parametrize(("source", "target"), [("f32", "f16"), ("f64", "f16"), ("f64", "f32")])
 def test_narrowing_floats_rounds_once(source, target, mode):
-    value, dtype = floats(source), num.NUMPY_TYPES[target]
+    value, dtype = floats(source), NUMPY_TYPES[target]
     value = np.concatenate([value, (value.astype(np.float64) * 2.0**-20).astype(value.dtype)])
-    got = num.cvt(value, source, target, mode)
+    got = cvt(value, source, target, mode)
     for exact, result in zip(value.tolist(), got.tolist(), strict=True):
         if math.isnan(exact):
             assert math.isnan(result)
@@ -126,8 +142,8 @@ def test_narrowing_floats_rounds_once(source, target, mode):
 @pytest.mark.parametrize("source", ["f32", "f64", "f16", "s32", "u64"])
 def test_bf16_is_the_nearest_or_the_directed_neighbour(source, mode):
     value = floats(source) if source.startswith("f") else integers(source)
-    words = num.cvt(value, source, "bf16", mode)
-    result = num.bf16_to_f32(words).astype(np.float64)
+    words = cvt(value, source, "bf16", mode)
+    result = bf16_to_f32(words).astype(np.float64)
     for exact, got, word in zip(value.tolist(), result.tolist(), words.tolist(), strict=True):
         if not math.isfinite(exact) or not math.isfinite(got):
             assert math.isnan(exact) == math.isnan(got)
@@ -149,29 +165,29 @@ def test_bf16_is_the_nearest_or_the_directed_neighbour(source, mode):
 @pytest.mark.parametrize("source", INTEGERS)
 def test_integer_to_integer_wraps_or_clamps(source, target):
     value = integers(source)
-    bounds = np.iinfo(num.NUMPY_TYPES[target])
+    bounds = np.iinfo(NUMPY_TYPES[target])
     low, high = int(bounds.min), int(bounds.max)
     clamped = [min(max(x, low), high) for x in value.tolist()]
-    assert num.cvt(value, source, target, sat=True).tolist() == clamped
+    assert cvt(value, source, target, sat=True).tolist() == clamped
     wrapped = [(x - low) % 2**bounds.bits + low for x in value.tolist()]
-    assert num.cvt(value, source, target).tolist() == wrapped
+    assert cvt(value, source, target).tolist() == wrapped
 
 
 def test_sat_ftz_and_whole_floats():
     value = np.array([-0.5, 0.25, 1.5, np.nan, np.inf, -np.inf, 2.0**-140], np.float32)
-    assert num.cvt(value, "f32", "f32", sat=True, ftz=True).tolist() == [0, 0.25, 1, 0, 1, 0, 0]
-    assert num.cvt(value, "f32", "f16", "rn", sat=True).tolist() == [0, 0.25, 1, 0, 1, 0, 0]
-    assert num.cvt(value[:3], "f32", "f32", "rni").tolist() == [-0.0, 0, 2]
-    assert num.cvt(value[:3], "f32", "f32", "rpi").tolist() == [-0.0, 1, 2]
-    assert num.cvt(np.float64([2.0**-140]), "f64", "f32", "rn", ftz=True).tolist() == [0]
-    assert num.cvt(np.float32([2.0**-140]), "f32", "s32", "rpi", ftz=True).tolist() == [0]
+    assert cvt(value, "f32", "f32", sat=True, ftz=True).tolist() == [0, 0.25, 1, 0, 1, 0, 0]
+    assert cvt(value, "f32", "f16", "rn", sat=True).tolist() == [0, 0.25, 1, 0, 1, 0, 0]
+    assert cvt(value[:3], "f32", "f32", "rni").tolist() == [-0.0, 0, 2]
+    assert cvt(value[:3], "f32", "f32", "rpi").tolist() == [-0.0, 1, 2]
+    assert cvt(np.float64([2.0**-140]), "f64", "f32", "rn", ftz=True).tolist() == [0]
+    assert cvt(np.float32([2.0**-140]), "f32", "s32", "rpi", ftz=True).tolist() == [0]
 
 
 def test_cvt_names_the_legal_choices():
     with pytest.raises(InvalidInput, match="rni, rzi, rmi, rpi"):
-        num.cvt(np.float32([1]), "f32", "s32", "rn")
+        cvt(np.float32([1]), "f32", "s32", "rn")
     with pytest.raises(InvalidInput, match="cvt type"):
-        num.cvt(np.float32([1]), "f32", "e4m3")
+        cvt(np.float32([1]), "f32", "e4m3")
 
 
 def spread(low, high, count=200_000):
@@ -187,18 +203,18 @@ def test_approximations_are_within_the_bounds_of_the_isa():
     both, line = spread(-125, 125), np.random.default_rng(4).uniform(-6.2831853, 6.2831853, 200_000)
     wide, line = both.astype(np.float64), line.astype(np.float32)
     exponent = np.float32(line * 19)
-    assert relative(num.ex2_approx(exponent), np.exp2(exponent.astype(np.float64))) < 2.0**-22
-    assert relative(num.rcp_approx(both), 1 / wide) < 2.0**-23
-    assert relative(num.rsqrt_approx(both), wide**-0.5) < 2.0**-22.9
-    assert relative(num.sqrt_approx(both), wide**0.5) < 2.0**-23
-    assert relative(num.tanh_approx(line), np.tanh(line.astype(np.float64))) < 2.0**-11
+    assert relative(ex2_approx(exponent), np.exp2(exponent.astype(np.float64))) < 2.0**-22
+    assert relative(rcp_approx(both), 1 / wide) < 2.0**-23
+    assert relative(rsqrt_approx(both), wide**-0.5) < 2.0**-22.9
+    assert relative(sqrt_approx(both), wide**0.5) < 2.0**-23
+    assert relative(tanh_approx(line), np.tanh(line.astype(np.float64))) < 2.0**-11
     near_one = spread(-1, 1)
-    assert np.max(np.abs(num.lg2_approx(near_one) - np.log2(near_one.astype(np.float64)))) < 2.0**-22
-    assert relative(num.lg2_approx(spread(1, 127)), np.log2(spread(1, 127).astype(np.float64))) < 2.0**-22
-    for ours, exact in ((num.sin_approx, np.sin), (num.cos_approx, np.cos)):
+    assert np.max(np.abs(lg2_approx(near_one) - np.log2(near_one.astype(np.float64)))) < 2.0**-22
+    assert relative(lg2_approx(spread(1, 127)), np.log2(spread(1, 127).astype(np.float64))) < 2.0**-22
+    for ours, exact in ((sin_approx, np.sin), (cos_approx, np.cos)):
         assert np.max(np.abs(ours(line) - exact(line.astype(np.float64)))) < 2.0**-20.5
     other = spread(-60, 60)[::-1]
-    for divide in (num.div_full, num.div_approx):
+    for divide in (div_full, div_approx):
         assert relative(divide(spread(-60, 60), other), spread(-60, 60).astype(np.float64) / other) < 2.0**-22
 
 
@@ -206,36 +222,36 @@ def test_approximations_at_their_ends():
     special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, -1.0, 2.0**-140], np.float32)
     inf = math.inf
     for function, expected in (
-        (num.ex2_approx, [1, 1, inf, 0, None, 0.5, 1]),
-        (num.lg2_approx, [-inf, -inf, inf, None, None, None, -140]),
-        (num.rcp_approx, [inf, -inf, 0.0, -0.0, None, -1, inf]),
-        (num.rsqrt_approx, [inf, -inf, 0.0, None, None, None, 2.0**70]),
-        (num.sqrt_approx, [0.0, -0.0, inf, None, None, None, 2.0**-70]),
-        (num.tanh_approx, [0.0, -0.0, 1, -1, None, np.float32(-0.7615942), 2.0**-140]),
-        (num.cos_approx, [1, 1, None, None, None, np.float32(0.5403023), 1]),
+        (ex2_approx, [1, 1, inf, 0, None, 0.5, 1]),
+        (lg2_approx, [-inf, -inf, inf, None, None, None, -140]),
+        (rcp_approx, [inf, -inf, 0.0, -0.0, None, -1, inf]),
+        (rsqrt_approx, [inf, -inf, 0.0, None, None, None, 2.0**70]),
+        (sqrt_approx, [0.0, -0.0, inf, None, None, None, 2.0**-70]),
+        (tanh_approx, [0.0, -0.0, 1, -1, None, np.float32(-0.7615942), 2.0**-140]),
+        (cos_approx, [1, 1, None, None, None, np.float32(0.5403023), 1]),
     ):
         wanted = np.array([np.nan if x is None else x for x in expected], np.float32)
         wanted.view(np.uint32)[np.isnan(wanted)] = 0x7FFFFFFF
         np.testing.assert_array_equal(function(special).view(np.uint32), wanted.view(np.uint32))
-    assert num.rsqrt_approx(special[-1:], ftz=True).tolist() == [inf]
-    assert num.lg2_approx(special[-1:], ftz=True).tolist() == [-inf]
-    assert num.ex2_approx(np.float32([-130.0]), ftz=True).tolist() == [0]
+    assert rsqrt_approx(special[-1:], ftz=True).tolist() == [inf]
+    assert lg2_approx(special[-1:], ftz=True).tolist() == [-inf]
+    assert ex2_approx(np.float32([-130.0]), ftz=True).tolist() == [0]
     large = np.float32([3e38, 3e38])
-    assert num.div_approx(np.float32([1e30, np.inf]), large).view(np.uint32).tolist() == [0, 0x7FFFFFFF]
+    assert div_approx(np.float32([1e30, np.inf]), large).view(np.uint32).tolist() == [0, 0x7FFFFFFF]
 
 
 def test_exact_division_and_root():
     rng = np.random.default_rng(6)
     a, b = (rng.integers(0, 2**32, 100_000, dtype=np.uint32).view(np.float32) for _ in range(2))
     for result, exact in (
-        (num.div_ieee(a, b), a.astype(np.float64) / b),
-        (num.rcp_ieee(a), 1 / a.astype(np.float64)),
-        (num.sqrt_ieee(a), np.sqrt(a.astype(np.float64))),
+        (div_ieee(a, b), a.astype(np.float64) / b),
+        (rcp_ieee(a), 1 / a.astype(np.float64)),
+        (sqrt_ieee(a), np.sqrt(a.astype(np.float64))),
     ):
         # A float64 quotient or root of float32 numbers never misleads its rounding, unless subnormal.
         sure = ~(np.abs(exact) < 2.0**-125)
         np.testing.assert_array_equal(result[sure], exact.astype(np.float32)[sure])
         assert set(result.view(np.uint32)[np.isnan(result)].tolist()) == {0x7FFFFFFF}
     tiny = np.float32([2.0**-127])
-    assert num.div_ieee(tiny, tiny).tolist() == [1]
-    assert num.div_ieee(tiny, np.float32([1]), ftz=True).tolist() == [0]
+    assert div_ieee(tiny, tiny).tolist() == [1]
+    assert div_ieee(tiny, np.float32([1]), ftz=True).tolist() == [0]

@@ -8,7 +8,25 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from ekc.emulator import numerics as num
+from ekc.emulator.numbers.fma import fma32
+from ekc.emulator.numbers.halves import (
+    add16,
+    add16x2,
+    bf16_to_f32,
+    f32_to_bf16,
+    fma16,
+    fma16x2,
+    fma_bf16,
+    fma_bf16x2,
+    mul16,
+    mul16x2,
+    pack_halves,
+    pack_words,
+    sub16,
+    sub16x2,
+    tf32_round,
+)
+from ekc.emulator.numbers.rounding import flush
 
 SINGLE = (24, -149, 128)
 HALF = (11, -24, 16)
@@ -120,14 +138,14 @@ KINDS = (
 @pytest.mark.parametrize("kind", KINDS)
 def test_fma32_is_exact_to_nearest(kind):
     a, b, c = triples(kind, 13_000)
-    same_bits(num.fma32(a, b, c), reference(a, b, c, SINGLE))
+    same_bits(fma32(a, b, c), reference(a, b, c, SINGLE))
 
 
 @pytest.mark.parametrize("mode", ["rz", "rm", "rp"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_fma32_is_exact_in_the_other_modes(kind, mode):
     a, b, c = triples(kind, 2_000)
-    same_bits(num.fma32(a, b, c, mode=mode), reference(a, b, c, SINGLE, mode))
+    same_bits(fma32(a, b, c, mode=mode), reference(a, b, c, SINGLE, mode))
 
 
 SPECIAL = np.array(
@@ -139,7 +157,7 @@ SPECIAL = np.array(
 @pytest.mark.parametrize("mode", ["rn", "rz", "rm", "rp"])
 def test_fma32_of_every_special_triple(mode):
     a, b, c = (grid.ravel() for grid in np.meshgrid(SPECIAL, SPECIAL, SPECIAL, indexing="ij"))
-    same_bits(num.fma32(a, b, c, mode=mode), reference(a, b, c, SINGLE, mode))
+    same_bits(fma32(a, b, c, mode=mode), reference(a, b, c, SINGLE, mode))
 
 
 def flushed(value):
@@ -150,21 +168,21 @@ def flushed(value):
 def test_fma32_flushes_operands_and_result(kind):
     a, b, c = triples(kind, 13_000)
     expected = reference(flushed(a), flushed(b), flushed(c), SINGLE).astype(np.float32)
-    same_bits(num.fma32(a, b, c, ftz=True), flushed(expected))
+    same_bits(fma32(a, b, c, ftz=True), flushed(expected))
 
 
 def test_fma32_broadcasts_and_writes_in_place():
     a, b, c = triples("ties", 40_000)
-    expected = num.fma32(a, b, c)
+    expected = fma32(a, b, c)
     held = c.copy()
-    assert num.fma32(a, b, held, out=held) is held
+    assert fma32(a, b, held, out=held) is held
     np.testing.assert_array_equal(held, expected)
     spaced = np.zeros(80_000, np.float32)
-    num.fma32(a, b, c, out=spaced[::2])
+    fma32(a, b, c, out=spaced[::2])
     np.testing.assert_array_equal(spaced[::2], expected)
-    rows = num.fma32(a.reshape(200, 200), b[:200], np.float32(0.5))
+    rows = fma32(a.reshape(200, 200), b[:200], np.float32(0.5))
     np.testing.assert_array_equal(
-        rows, num.fma32(a, np.tile(b[:200], 200), np.full(40_000, 0.5)).reshape(200, 200)
+        rows, fma32(a, np.tile(b[:200], 200), np.full(40_000, 0.5)).reshape(200, 200)
     )
 
 
@@ -176,9 +194,9 @@ def test_add16_and_mul16_of_every_half(other):
     a, b = ALL.view(np.float16), np.full(65536, other, np.uint16).view(np.float16)
     one, minus_zero = np.ones(65536), np.full(65536, -0.0)
     wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
-    same_bits(num.add16(a, b), reference(wide_a, one, wide_b, HALF))
+    same_bits(add16(a, b), reference(wide_a, one, wide_b, HALF))
     sign = np.copysign(1.0, wide_a) * np.copysign(1.0, wide_b)
-    same_bits(num.mul16(a, b), reference(wide_a, wide_b, np.copysign(minus_zero, sign), HALF))
+    same_bits(mul16(a, b), reference(wide_a, wide_b, np.copysign(minus_zero, sign), HALF))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -188,47 +206,47 @@ def test_fma16_is_exact(seed):
     if seed:
         c = (c.view(np.uint16) & 0x83FF | (0x1000 if seed == 1 else 0)).astype(np.uint16).view(np.float16)
     expected = reference(*(x.astype(np.float64) for x in (a, b, c)), HALF)
-    same_bits(num.fma16(a, b, c), expected)
+    same_bits(fma16(a, b, c), expected)
     packed = [x.view(np.uint32) for x in (a, b, c)]
-    same_bits(num.fma16x2(*packed).view(np.float16), expected)
+    same_bits(fma16x2(*packed).view(np.float16), expected)
 
 
 def test_packed_halves_do_both():
     rng = np.random.default_rng(5)
     a, b = (rng.permutation(ALL).view(np.uint32) for _ in range(2))
-    for packed, plain in ((num.add16x2, num.add16), (num.mul16x2, num.mul16), (num.sub16x2, num.sub16)):
+    for packed, plain in ((add16x2, add16), (mul16x2, mul16), (sub16x2, sub16)):
         expected = plain(a.view(np.float16), b.view(np.float16)).view(np.uint16)
         np.testing.assert_array_equal(packed(a, b).view(np.uint16), expected)
 
 
 def test_packing_puts_the_first_low():
     low, high = np.uint16([0x3C00, 0x0001]), np.uint16([0xBC00, 0x8000])
-    assert num.pack_words(low, high).tolist() == [0xBC003C00, 0x80000001]
-    assert num.pack_halves(low.view(np.float16), high.view(np.float16)).tolist() == [0xBC003C00, 0x80000001]
+    assert pack_words(low, high).tolist() == [0xBC003C00, 0x80000001]
+    assert pack_halves(low.view(np.float16), high.view(np.float16)).tolist() == [0xBC003C00, 0x80000001]
 
 
 def test_flush_leaves_its_operand():
     value = np.float32([2.0**-127, -(2.0**-149), 2.0**-126, np.inf, -0.0])
     bits = value.view(np.uint32).tolist()
-    assert num.flush(value).view(np.uint32).tolist() == [0, 0x80000000, *bits[2:]]
+    assert flush(value).view(np.uint32).tolist() == [0, 0x80000000, *bits[2:]]
     assert value.view(np.uint32).tolist() == bits
 
 
 def test_fma_bf16_is_exact():
     rng = np.random.default_rng(7)
     words = [rng.permutation(ALL) for _ in range(3)]
-    wide = [num.bf16_to_f32(word).astype(np.float64) for word in words]
+    wide = [bf16_to_f32(word).astype(np.float64) for word in words]
     expected = reference(*wide, BRAIN)
-    result = num.fma_bf16(*words)
+    result = fma_bf16(*words)
     nan = np.isnan(expected)
     assert (result[nan] == 0x7FFF).all()
-    np.testing.assert_array_equal(num.bf16_to_f32(result)[~nan], expected[~nan])
+    np.testing.assert_array_equal(bf16_to_f32(result)[~nan], expected[~nan])
 
 
 def test_bf16_goes_there_and_back():
-    wide = num.bf16_to_f32(ALL)
+    wide = bf16_to_f32(ALL)
     assert (wide.view(np.uint32) == ALL.astype(np.uint32) << 16).all()
-    back = num.f32_to_bf16(wide)
+    back = f32_to_bf16(wide)
     np.testing.assert_array_equal(back[~np.isnan(wide)], ALL[~np.isnan(wide)])
     assert (back[np.isnan(wide)] == 0x7FFF).all()
 
@@ -238,11 +256,11 @@ def test_tf32_rounds_ties_away_from_zero():
         [0x3F800FFF, 0x3F801000, 0xBF801000, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0x00001000], np.uint32
     )
     wanted = [0x3F800000, 0x3F802000, 0xBF802000, 0x7F800000, 0x7F800000, NAN, 0x00002000]
-    assert num.tf32_round(bits.view(np.float32)).view(np.uint32).tolist() == wanted
+    assert tf32_round(bits.view(np.float32)).view(np.uint32).tolist() == wanted
 
 
 def test_fma_bf16x2_does_both():
     rng = np.random.default_rng(9)
     words = [rng.permutation(ALL) for _ in range(3)]
-    packed = num.fma_bf16x2(*(word.view(np.uint32) for word in words))
-    np.testing.assert_array_equal(packed.view(np.uint16), num.fma_bf16(*words))
+    packed = fma_bf16x2(*(word.view(np.uint32) for word in words))
+    np.testing.assert_array_equal(packed.view(np.uint16), fma_bf16(*words))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ekc.emulator import numerics as num
+from ekc.emulator.numbers.fragments import fragment, gather, ldmatrix, mma, scatter
+from ekc.emulator.numbers.lanes import match_any, redux, shfl_source, vote
 from ekc.errors import InvalidInput
 
 LANE = np.arange(32)
@@ -24,18 +25,18 @@ def source(mode, lane, b, c):
 def test_shfl_source(mode):
     for c in (0x1F, 0x00, 0x181F, 0x1800, 0x1C1F, 0x1E1F, 0x1007, 0x100F):
         for b in (0, 1, 2, 7, 16, 31, 33):
-            lanes, inside = num.shfl_source(mode, LANE, np.uint32(b), np.uint32(c))
+            lanes, inside = shfl_source(mode, LANE, np.uint32(b), np.uint32(c))
             expected = [source(mode, lane, b, c) for lane in range(32)]
             assert list(zip(lanes.tolist(), inside.tolist(), strict=True)) == expected
     with pytest.raises(InvalidInput, match="shfl mode"):
-        num.shfl_source("sideways", LANE, np.uint32(0), np.uint32(0))
+        shfl_source("sideways", LANE, np.uint32(0), np.uint32(0))
 
 
 def test_butterfly_adds_a_warp():
     value = np.random.default_rng(0).integers(0, 100, (4, 32))
     total = value.copy()
     for step in (16, 8, 4, 2, 1):
-        lanes, _ = num.shfl_source("bfly", LANE, np.uint32(step), np.uint32(0x1F))
+        lanes, _ = shfl_source("bfly", LANE, np.uint32(step), np.uint32(0x1F))
         total = total + total[:, lanes]
     assert (total == value.sum(axis=1, keepdims=True)).all()
 
@@ -46,12 +47,12 @@ MASKS = np.uint32([0xFFFFFFFF, 0x0000FFFF, 0x80000001, 0x00F0F0F0])
 def test_votes():
     predicate = np.zeros((4, 32), np.bool_)
     predicate[1, :16] = predicate[2, 31] = predicate[3, 0] = True
-    assert num.vote("ballot", predicate, MASKS).tolist() == [0, 0xFFFF, 0x80000000, 0]
-    assert num.vote("any", predicate, MASKS).tolist() == [False, True, True, False]
-    assert num.vote("all", predicate, MASKS).tolist() == [False, True, False, False]
-    assert num.vote("uni", predicate, MASKS).tolist() == [True, True, False, True]
+    assert vote("ballot", predicate, MASKS).tolist() == [0, 0xFFFF, 0x80000000, 0]
+    assert vote("any", predicate, MASKS).tolist() == [False, True, True, False]
+    assert vote("all", predicate, MASKS).tolist() == [False, True, False, False]
+    assert vote("uni", predicate, MASKS).tolist() == [True, True, False, True]
     with pytest.raises(InvalidInput, match="vote mode"):
-        num.vote("most", predicate, MASKS)
+        vote("most", predicate, MASKS)
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint32])
@@ -65,17 +66,17 @@ def test_redux(dtype):
         for x in held[1:]:
             bits = {"and": bits["and"] & x, "or": bits["or"] | x, "xor": bits["xor"] ^ x}
         for operation, expected in {**plain, **bits}.items():
-            result = num.redux(operation, value, MASKS)
+            result = redux(operation, value, MASKS)
             assert result.dtype == dtype
             assert (int(result[warp]) - expected) % 2**32 == 0
     with pytest.raises(InvalidInput, match="redux operation"):
-        num.redux("mul", value, MASKS)
+        redux("mul", value, MASKS)
 
 
 def test_match_any():
     value = np.array([[lane % 3 for lane in range(32)]], np.uint32)
     expected = [sum(1 << other for other in range(16) if other % 3 == lane % 3) for lane in range(32)]
-    assert num.match_any(value, np.uint32([0xFFFF]))[0].tolist() == expected
+    assert match_any(value, np.uint32([0xFFFF]))[0].tolist() == expected
 
 
 WARPS = 7
@@ -100,15 +101,13 @@ def test_mma_is_the_matrix_product(depth, types):
     low = 0 if "u8" in types[1:3] else -9
     a, b = (rng.integers(low, 10, (WARPS, *shape)) for shape in ((16, depth), (depth, 8)))
     c = rng.integers(-100, 100, (WARPS, 16, 8))
-    registers = [
-        num.gather(m, name, depth, t) for m, name, t in zip((a, b, c), "abc", types[1:], strict=True)
-    ]
+    registers = [gather(m, name, depth, t) for m, name, t in zip((a, b, c), "abc", types[1:], strict=True)]
     for register, count in zip(registers, (16 * depth, 8 * depth, 128), strict=True):
         assert register.shape[:2] == (WARPS, 32)
         assert register.dtype == np.uint32
         assert count % 32 == 0
-    result = num.mma(*registers, f"m16n8k{depth}", types)
-    assert (num.scatter(result, "d", depth, types[0]) == a @ b + c).all()
+    result = mma(*registers, f"m16n8k{depth}", types)
+    assert (scatter(result, "d", depth, types[0]) == a @ b + c).all()
 
 
 def test_fragments_hold_every_element_once():
@@ -118,7 +117,7 @@ def test_fragments_hold_every_element_once():
             ("b", (depth, 8), types[2]),
             ("c", (16, 8), "f32"),
         ):
-            place = num.fragment(operand, depth, dtype)
+            place = fragment(operand, depth, dtype)
             seen = np.zeros(shape, int)
             np.add.at(seen, (place.row, place.column), 1)
             assert (seen == 1).all()
@@ -126,32 +125,32 @@ def test_fragments_hold_every_element_once():
 
 def test_fragments_lie_where_the_isa_says():
     """Rows and columns of lane 13 (group 3, place 1), worked by hand from the ISA's formulas."""
-    half = num.fragment("a", 16, "f16")
+    half = fragment("a", 16, "f16")
     assert half.row[13].tolist() == [3, 3, 11, 11, 3, 3, 11, 11]
     assert half.column[13].tolist() == [2, 3, 2, 3, 10, 11, 10, 11]
-    other = num.fragment("b", 16, "bf16")
+    other = fragment("b", 16, "bf16")
     assert (other.row[13].tolist(), other.column[13].tolist()) == ([2, 3, 10, 11], [3] * 4)
-    tensor = num.fragment("a", 8, "tf32")
+    tensor = fragment("a", 8, "tf32")
     assert (tensor.row[13].tolist(), tensor.column[13].tolist()) == ([3, 11, 3, 11], [1, 1, 5, 5])
-    assert num.fragment("b", 8, "tf32").row[13].tolist() == [1, 5]
-    byte = num.fragment("a", 32, "s8")
+    assert fragment("b", 8, "tf32").row[13].tolist() == [1, 5]
+    byte = fragment("a", 32, "s8")
     assert byte.row[13].tolist() == ([3] * 4 + [11] * 4) * 2
     assert byte.column[13].tolist() == [4, 5, 6, 7] * 2 + [20, 21, 22, 23] * 2
-    assert num.fragment("b", 32, "u8").row[13].tolist() == [4, 5, 6, 7, 20, 21, 22, 23]
-    total = num.fragment("c", 16, "f32")
+    assert fragment("b", 32, "u8").row[13].tolist() == [4, 5, 6, 7, 20, 21, 22, 23]
+    total = fragment("c", 16, "f32")
     assert (total.row[13].tolist(), total.column[13].tolist()) == ([3, 3, 11, 11], [2, 3, 2, 3])
     with pytest.raises(InvalidInput, match=r"mma\.m16n8k16 of tf32"):
-        num.fragment("a", 16, "tf32")
+        fragment("a", 16, "tf32")
 
 
 def test_mma_wraps_or_clamps_integers():
     a, b = np.full((1, 16, 32), 100), np.full((1, 32, 8), 100)
     c = np.full((1, 16, 8), 2**31 - 1)
     types = ("s32", "s8", "s8", "s32")
-    registers = [num.gather(m, name, 32, t) for m, name, t in zip((a, b, c), "abc", types[1:], strict=True)]
-    wrapped = num.mma(*registers, "m16n8k32", types)
+    registers = [gather(m, name, 32, t) for m, name, t in zip((a, b, c), "abc", types[1:], strict=True)]
+    wrapped = mma(*registers, "m16n8k32", types)
     assert (wrapped.view(np.int32) == 320_000 - 2**31 - 1).all()
-    clamped = num.mma(*registers, "m16n8k32", types, satfinite=True)
+    clamped = mma(*registers, "m16n8k32", types, satfinite=True)
     assert (clamped.view(np.int32) == 2**31 - 1).all()
 
 
@@ -159,7 +158,7 @@ def test_mma_wraps_or_clamps_integers():
 @pytest.mark.parametrize("transposed", [False, True])
 def test_ldmatrix_gives_the_layout_that_mma_wants(count, transposed):
     memory = np.arange(8 * count * 8).reshape(8 * count, 8)
-    rows = num.ldmatrix(count, transposed)
+    rows = ldmatrix(count, transposed)
     loaded = memory[rows.lane, rows.column]
     assert loaded.shape == (32, count, 2)
     for index in range(count):
@@ -171,8 +170,8 @@ def test_ldmatrix_gives_the_layout_that_mma_wants(count, transposed):
 def test_ldmatrix_x4_loads_operand_a():
     matrix = np.arange(256).reshape(16, 16)
     tiles = [matrix[:8, :8], matrix[8:, :8], matrix[:8, 8:], matrix[8:, 8:]]
-    rows, place = num.ldmatrix(4), num.fragment("a", 16, "f16")
+    rows, place = ldmatrix(4), fragment("a", 16, "f16")
     loaded = np.concatenate(tiles)[rows.lane, rows.column].reshape(32, 8)
     assert (loaded == matrix[place.row, place.column]).all()
     with pytest.raises(InvalidInput, match="x1, x2, x4"):
-        num.ldmatrix(3)
+        ldmatrix(3)

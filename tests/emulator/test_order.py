@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ekc.emulator as emulator
-from ekc.emulator.order import run_order
+from ekc.emulator.ptx.order import run_order
 
 ARM_BEHIND = """.version 8.0
 .target sm_80

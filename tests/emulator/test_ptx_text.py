@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ekc.emulator.parse import parse
-from ekc.emulator.program import Immediate, KernelText, Register
+from ekc.emulator.ptx.parse import parse
+from ekc.emulator.ptx.program import Immediate, KernelText, Register
 from ekc.errors import EkcError
 
 HEAD = """.version 8.0

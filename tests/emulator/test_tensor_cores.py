@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import ekc.ir.operators as o
-from ekc.emulator import fragments
+from ekc.emulator.numbers import fragments
 from ekc.errors import ScheduleError
 from ekc.ir.dtypes import BFLOAT16, FLOAT16, INT8, DType, converted, dtype_of
 from ekc.ir.evaluate import evaluate

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ekc.emulator.parse import parse
-from ekc.emulator.used_bytes import WHOLE, bytes_used
+from ekc.emulator.ptx.parse import parse
+from ekc.emulator.ptx.used_bytes import WHOLE, bytes_used
 
 HEAD = """.version 8.0
 .target sm_80

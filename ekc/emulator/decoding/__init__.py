@@ -1,0 +1,1 @@
+"""A kernel as Python text, written once: what every instruction does to arrays of lanes."""

@@ -1,0 +1,161 @@
+"""Functions that decoded text calls, by the names it uses; the same for every batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ekc.emulator.memory import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_SIZE
+from ekc.emulator.numbers import approximations, bits, compare, halves
+from ekc.emulator.numbers.convert import cvt
+from ekc.emulator.numbers.fma import fma32
+from ekc.emulator.numbers.rounding import flush, narrow_bf16, saturate
+
+_NUMPY = (
+    np.add, np.subtract, np.multiply, np.divide, np.negative, np.absolute, np.bitwise_and, np.bitwise_or,
+    np.bitwise_xor, np.invert, np.left_shift, np.right_shift, np.logical_not, np.equal, np.not_equal, np.less,
+    np.less_equal, np.greater, np.greater_equal, np.minimum, np.maximum, np.isnan,
+)  # fmt: skip
+
+
+def _fma64(a: Any, b: Any, c: Any) -> Any:
+    """`fma.f64`, with the product split exactly; the last bit may be off where the sum ties."""
+    split = 134217729.0
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    product = a * b
+    ah = a * split - (a * split - a)
+    bh = b * split - (b * split - b)
+    low = ((ah * bh - product) + ah * (b - bh) + (a - ah) * bh) + (a - ah) * (b - bh)
+    total = product + c
+    back = total - product
+    lost = (product - (total - back)) + (c - back)
+    exact = total + (lost + low)
+    return np.where(np.isfinite(exact), exact, total)
+
+
+def _parts(words: Any, dtype: Any) -> tuple[Any, Any]:
+    """The lower and the upper 16 bits of each register."""
+    words = np.asarray(words)
+    low, high = (words & np.uint32(0xFFFF)).astype(np.uint16), (words >> np.uint32(16)).astype(np.uint16)
+    return low.view(dtype), high.view(dtype)
+
+
+def _ordered(root: str, a: Any, b: Any) -> Any:
+    return (compare.minimum if root == "min" else compare.maximum)(np.asarray(a), np.asarray(b))
+
+
+def _extreme(root: str, a: Any, b: Any, nan: bool, ftz: bool) -> Any:
+    return (compare.minimum if root == "min" else compare.maximum)(
+        np.asarray(a), np.asarray(b), nan=nan, ftz=ftz
+    )
+
+
+def _extreme_bf16(root: str, a: Any, b: Any, nan: bool, ftz: bool) -> Any:
+    chosen = compare.minimum_bf16 if root == "min" else compare.maximum_bf16
+    return chosen(np.asarray(a), np.asarray(b), nan=nan)
+
+
+def _extreme_pairs(root: str, a: Any, b: Any, nan: bool, ftz: bool) -> Any:
+    (al, ah), (bl, bh) = _parts(a, np.float16), _parts(b, np.float16)
+    return halves.pack_halves(_extreme(root, al, bl, nan, ftz), _extreme(root, ah, bh, nan, ftz))
+
+
+def _extreme_brains(root: str, a: Any, b: Any, nan: bool, ftz: bool) -> Any:
+    (al, ah), (bl, bh) = _parts(a, np.uint16), _parts(b, np.uint16)
+    return halves.pack_words(_extreme_bf16(root, al, bl, nan, ftz), _extreme_bf16(root, ah, bh, nan, ftz))
+
+
+def _brain(root: str) -> Any:
+    one, minus, zero = np.uint16(0x3F80), np.uint16(0xBF80), np.uint16(0x8000)
+
+    def go(a: Any, b: Any) -> Any:
+        triple = {"add": (a, one, b), "sub": (b, minus, a), "mul": (a, b, zero)}[root]
+        return halves.fma_bf16(*(np.asarray(x) for x in triple))
+
+    return go
+
+
+def _brain_pair(root: str) -> Any:
+    single = _brain(root)
+
+    def go(a: Any, b: Any) -> Any:
+        (al, ah), (bl, bh) = _parts(a, np.uint16), _parts(b, np.uint16)
+        return halves.pack_words(single(al, bl), single(ah, bh))
+
+    return go
+
+
+_UNARY64: dict[str, Callable[[Any], Any]] = {
+    "sqrt": np.sqrt,
+    "rcp": np.reciprocal,
+    "rsqrt": lambda a: 1 / np.sqrt(a),
+}
+_UNARY16: dict[str, Callable[[Any], Any]] = {"ex2": np.exp2, "tanh": np.tanh}
+
+
+def _unary_half(root: str, a: Any) -> Any:
+    return _UNARY16[root](np.asarray(a).astype(np.float64)).astype(np.float16)
+
+
+def _unary_pair(root: str, a: Any) -> Any:
+    low, high = _parts(a, np.float16)
+    return halves.pack_halves(_unary_half(root, low), _unary_half(root, high))
+
+
+def _unary_brain(root: str, a: Any) -> Any:
+    """Of bf16, where `ex2` always has `.ftz`."""
+    word = narrow_bf16(_UNARY16[root](halves.bf16_to_f32(a).astype(np.float64)))
+    subnormal = (word & np.uint16(0x7F80)) == 0
+    return np.where(subnormal, np.uint16(0), word) if root == "ex2" else word
+
+
+def _unary_brains(root: str, a: Any) -> Any:
+    low, high = _parts(a, np.uint16)
+    return halves.pack_words(_unary_brain(root, low), _unary_brain(root, high))
+
+
+def _saturate_pair(a: Any) -> Any:
+    low, high = _parts(a, np.float16)
+    return halves.pack_halves(saturate(low), saturate(high))
+
+
+def arithmetic() -> dict[str, Any]:
+    """Functions and constants that are the same for every batch."""
+    names: dict[str, Any] = {one.__name__: one for one in _NUMPY}
+    names |= {
+        "copyto": np.copyto,
+        "where": np.where,
+        "clip": np.clip,
+        "full": np.full,
+        "copysign": compare.copysign,
+    }
+    names |= {
+        "bits": bits, "halves": halves, "approximations": approximations, "cvt": cvt, "fma32": fma32,
+        "flush": flush, "saturate": saturate, "ordered": _ordered, "fma64": _fma64, "extreme_f16": _extreme,
+        "extreme_f32": _extreme, "extreme_f64": _extreme, "extreme_bf16": _extreme_bf16,
+        "extreme_f16x2": _extreme_pairs, "extreme_bf16x2": _extreme_brains,
+        "fma_f16": halves.fma16, "fma_f16x2": halves.fma16x2,
+        "fma_bf16": halves.fma_bf16, "fma_bf16x2": halves.fma_bf16x2,
+        "unary_f64": lambda root, a: _UNARY64[root](a), "unary_f16": _unary_half, "unary_f16x2": _unary_pair,
+        "unary_bf16": _unary_brain, "unary_bf16x2": _unary_brains,
+        "saturate_f16": saturate, "saturate_f16x2": _saturate_pair,
+        "ONE": np.float32(1), "MINUS": np.float32(-1), "ZERO": np.float32(0), "NEGZERO": np.float32(-0.0),
+        "TRUE": np.bool_(True),
+        "ALL32": np.uint32(0xFFFFFFFF), "LOW": np.uint64(0x0FFFFFFF),
+        "SHARED_WINDOW": np.uint64(SHARED_WINDOW), "LOCAL_WINDOW": np.uint64(LOCAL_WINDOW),
+        "in_space": _in_space,
+    }  # fmt: skip
+    for root in ("add", "sub", "mul"):
+        names[f"{root}_f16"] = getattr(halves, f"{root}16")
+        names[f"{root}_f16x2"] = getattr(halves, f"{root}16x2")
+        names[f"{root}_bf16"] = _brain(root)
+        names[f"{root}_bf16x2"] = _brain_pair(root)
+    return names
+
+
+def _in_space(space: str, address: Any) -> Any:
+    shared = (address >= SHARED_WINDOW) & (address < SHARED_WINDOW + WINDOW_SIZE)
+    local = (address >= LOCAL_WINDOW) & (address < LOCAL_WINDOW + WINDOW_SIZE)
+    return {"shared": shared, "local": local}.get(space, ~(shared | local))

@@ -1,0 +1,159 @@
+"""Reads the operands of statements, names resolved in the scopes that inline assembly opens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import count
+
+from ekc.emulator.ptx.program import Address, Immediate, Operand, Pair, Register, Symbol, Vector
+from ekc.emulator.ptx.reader import Reader, number_of
+from ekc.errors import EkcError
+
+_BRACKET = re.compile(r"[{\[(]")
+_PIECE = re.compile(r"(?:[^,{}\[\]()]|\{[^{}]*\}|\[[^\[\]]*\]|\([^()]*\))+")
+"""One operand among others: its commas stand between brackets."""
+
+
+class Names:
+    """What names mean where the parser stands in a kernel, and the operands that it has read there."""
+
+    def __init__(self) -> None:
+        self.registers: dict[str, str] = {}
+        self._scopes: list[dict[str, str]] = []
+        self._serial = count()
+        self._read: list[dict[str, Operand]] = [{}]
+        """By text, for the kernel and every open scope: kernels are long, and their operands few."""
+
+    @property
+    def nested(self) -> bool:
+        """Whether a scope is open."""
+        return bool(self._scopes)
+
+    def open(self) -> None:
+        """Begin a scope, in which everything still means what it meant before."""
+        self._scopes.append({})
+        self._read.append(self._read[-1])
+
+    def close(self) -> None:
+        """End the innermost scope."""
+        self._scopes.pop()
+        self._read.pop()
+
+    def declare(self, names: Sequence[str], kind: str) -> None:
+        """Registers of the innermost scope."""
+        self._read[-1] = {}
+        if not self._scopes:
+            self.registers.update(dict.fromkeys(names, kind))
+            return
+        for name in names:
+            own = self._scopes[-1][name] = f"{name}@{next(self._serial)}"
+            self.registers[own] = kind
+
+    def variable(self, name: str) -> str:
+        """The own name of a variable that is declared here."""
+        if not self._scopes:
+            return name
+        self._read[-1] = {}
+        own = self._scopes[-1][name] = f"{name}@{next(self._serial)}"
+        return own
+
+    def resolve(self, name: str) -> str:
+        """The register or variable that a name means here."""
+        for scope in reversed(self._scopes):
+            if name in scope:
+                return scope[name]
+        return name
+
+    def operands(self, text: str, line: int) -> tuple[Operand, ...]:
+        """The operands of a statement, from the text behind its opcode."""
+        known, found = self._read[-1], []
+        for piece in _pieces(text, line):
+            one = known.get(piece)
+            if one is None:
+                one = known[piece] = self._operand(piece, line)
+            found.append(one)
+        return tuple(found)
+
+    def _operand(self, text: str, line: int) -> Operand:
+        # Most are plain registers.
+        own = self.resolve(text.strip())
+        return Register(own) if own in self.registers else _Reading(text, line, self).whole()
+
+
+def _pieces(text: str, line: int) -> list[str]:
+    """The text of each operand."""
+    if not _BRACKET.search(text):
+        return text.split(",") if text.strip() else []
+    pieces = _PIECE.findall(text)
+    if ",".join(pieces) != text:
+        raise EkcError(f"PTX line {line}: {text.strip()!r} cannot be operands")
+    return pieces
+
+
+class _Reading(Reader):
+    """The reading of one operand."""
+
+    def __init__(self, text: str, line: int, names: Names) -> None:
+        super().__init__(text, line)
+        self.names = names
+
+    def whole(self) -> Operand:
+        """The operand that the text is, and nothing behind it."""
+        if not self.peek():
+            raise EkcError(f"PTX line {self.line()}: an operand is missing beside a comma")
+        one = self.simple()
+        if self.accept("|"):
+            one = Pair(one, self.simple())
+        if self.peek():
+            raise EkcError(f"PTX line {self.line()}: {self.peek()!r} where ';' was expected")
+        return one
+
+    def simple(self) -> Operand:
+        """One operand without the `|` of pairs."""
+        if self.accept("{"):
+            items = [self.simple()]
+            while self.accept(","):
+                items.append(self.simple())
+            self.take("}")
+            return Vector(tuple(items))
+        if self.accept("["):
+            return self.address()
+        if self.accept("("):
+            items = []
+            while not self.accept(")"):
+                items.append(self.simple())
+                self.accept(",")
+            return Vector(tuple(items))
+        negated = bool(self.accept("!"))
+        return self._named_or_number(negated, -1 if self.accept("-") else 1)
+
+    def _named_or_number(self, negated: bool, sign: int) -> Operand:
+        _, kind, _ = self.token()
+        line, word = self.line(), self.take()
+        if kind == "number":
+            return Immediate(sign * number_of(word, line))
+        if kind != "word":
+            raise EkcError(f"PTX line {line}: {word!r} cannot be an operand")
+        return self.named(self.names.resolve(word), negated)
+
+    def named(self, name: str, negated: bool) -> Operand:
+        """A register, or a symbol with its offset."""
+        if name == "_" or name in self.names.registers:
+            return Register(name, negated)
+        offset = self.number() if self.accept("+") else 0
+        return Symbol(name, offset)
+
+    def address(self) -> Address:
+        """What stands between brackets."""
+        base = self.simple()
+        if not isinstance(base, Register | Symbol | Immediate):
+            raise EkcError(f"PTX line {self.line()}: this address is not supported")
+        offset = 0
+        while self.peek() in ("+", "-"):
+            sign = 1 if self.take() == "+" else -1
+            offset += sign * self.number()
+        self.take("]")
+        if isinstance(base, Symbol) and base.offset:
+            base, offset = Symbol(base.name), offset + base.offset
+        return Address(base, offset)

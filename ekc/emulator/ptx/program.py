@@ -1,0 +1,206 @@
+"""PTX as data: what the parser gives and everything else reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+from ekc.emulator.ptx.tokens import spelled
+
+_STORES = (
+    "st",
+    "red",
+    "prefetch",
+    "cp",
+    "bar",
+    "barrier",
+    "stmatrix",
+    "discard",
+    "applypriority",
+    "prefetchu",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """A register operand; `%p1` after `!` is `negated`."""
+
+    name: str
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Immediate:
+    """A number: an int, or a float with the bits that PTX spells (`0f`, `0d`)."""
+
+    value: int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A variable, a label or a special register such as `%tid.x`, with a byte offset."""
+
+    name: str
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """`[base+offset]`."""
+
+    base: Register | Symbol | Immediate
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """`{a, b, c, d}`."""
+
+    items: tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """`%r1|%p1`: a result and a predicate."""
+
+    first: Operand
+    second: Operand
+
+
+Operand = Register | Immediate | Symbol | Address | Vector | Pair
+
+
+@dataclass(frozen=True, eq=False)
+class Instruction:
+    """One statement: opcode with its modifiers, guard and operands, and where it stands."""
+
+    opcode: str
+    guard: Register | None
+    operands: tuple[Operand, ...]
+    line: int
+    source_line: int | None
+    raw: str
+    """As it stands in the PTX, without the semicolon."""
+
+    @cached_property
+    def text(self) -> str:
+        """The statement as one line, its tokens evenly spaced."""
+        return spelled(self.raw)
+
+    @cached_property
+    def parts(self) -> tuple[str, ...]:
+        """The opcode's words: `ld.global.f32` is ("ld", "global", "f32")."""
+        return words(self.opcode)
+
+    @cached_property
+    def ends_block(self) -> bool:
+        """Whether control leaves the straight line here."""
+        return _ends_block(self.opcode)
+
+    @cached_property
+    def writes(self) -> tuple[str, ...]:
+        """Registers that it sets."""
+        first = self.operands[0] if self.operands else None
+        return () if first is None or isinstance(first, Address) or _sets_none(self.opcode) else names(first)
+
+    @cached_property
+    def reads(self) -> tuple[str, ...]:
+        """Registers that it reads, its guard included."""
+        found = [n for operand in self.operands[1 if self.writes else 0 :] for n in names(operand)]
+        return (*found, self.guard.name) if self.guard else tuple(found)
+
+
+@lru_cache(maxsize=4096)
+def words(opcode: str) -> tuple[str, ...]:
+    """An opcode split at its dots."""
+    return tuple(opcode.split("."))
+
+
+@lru_cache(maxsize=4096)
+def _ends_block(opcode: str) -> bool:
+    root = words(opcode)[0]
+    return root in ("bra", "ret", "exit", "brx", "trap") or (
+        root in ("bar", "barrier") and not opcode.startswith(("bar.warp", "barrier.cluster"))
+    )
+
+
+@lru_cache(maxsize=4096)
+def _sets_none(opcode: str) -> bool:
+    """Whether the first operand of an opcode is no result."""
+    stores = words(opcode)[0] in _STORES or _ends_block(opcode)
+    return stores and not opcode.startswith(("bar.red", "barrier.red"))
+
+
+def names(operand: Operand) -> tuple[str, ...]:
+    """Registers in an operand."""
+    if isinstance(operand, Register):
+        return (operand.name,) if operand.name != "_" else ()
+    if isinstance(operand, Address):
+        return names(operand.base)
+    if isinstance(operand, Vector):
+        return tuple(n for item in operand.items for n in names(item))
+    if isinstance(operand, Pair):
+        return names(operand.first) + names(operand.second)
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A declared variable: space, element type, elements (None: `name[]`), alignment, initial values."""
+
+    name: str
+    space: str
+    type: str
+    count: int | None
+    align: int
+    values: tuple[int | float, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes; 0 for dynamic shared memory."""
+        return TYPE_BYTES[self.type] * (self.count or 0)
+
+
+@dataclass
+class KernelText:
+    """One `.entry`: parameters, registers (name -> type), variables, statements and labels."""
+
+    name: str
+    parameters: list[Variable] = field(default_factory=list)
+    registers: dict[str, str] = field(default_factory=dict)
+    variables: list[Variable] = field(default_factory=list)
+    code: list[Instruction] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=dict)
+    tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    max_threads: int | None = None
+
+    @cached_property
+    def readers(self) -> dict[str, list[Instruction]]:
+        """The statements that read each register; of a kernel that is complete."""
+        found: dict[str, list[Instruction]] = {}
+        for one in self.code:
+            for name in one.reads:
+                found.setdefault(name, []).append(one)
+        return found
+
+
+@dataclass
+class Module:
+    """A whole PTX text."""
+
+    version: str
+    target: str
+    variables: list[Variable] = field(default_factory=list)
+    kernels: dict[str, KernelText] = field(default_factory=dict)
+
+
+TYPE_BYTES = {
+    **{f"{k}8": 1 for k in "bus"},
+    **{f"{k}{n}": n // 8 for k in "busf" for n in (16, 32, 64)},
+    "b128": 16,
+    "f16x2": 4,
+    "bf16": 2,
+    "bf16x2": 4,
+    "tf32": 4,
+    "pred": 1,
+}
