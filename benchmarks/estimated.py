@@ -21,8 +21,8 @@ from ekc.codegen.generate import generate
 from ekc.devices.accesses import Access, Executed
 from ekc.devices.ptx.counts import Counts
 from ekc.emulator.counters import sectors, wavefronts
-from ekc.ir.analysis import analyse
-from ekc.ir.rules import RESERVED_REGISTERS
+from ekc.ir.analysis.analysis import analyse
+from ekc.ir.rules.launch import RESERVED_REGISTERS
 
 WARP, LINE = 32, 128
 INTEGER_PER_ACCESS, INTEGER_PER_STEP = 1.0, 4.0

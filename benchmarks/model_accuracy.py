@@ -29,7 +29,7 @@ import ekc
 from ekc.devices.base import Peaks
 from ekc.devices.recording import Origin, Recorded, Recording, read
 from ekc.errors import EkcError
-from ekc.ir.analysis import analyse
+from ekc.ir.analysis.analysis import analyse
 from ekc.search.candidate import Candidate
 from ekc.search.models import prior
 from ekc.search.models.analysed import analysed

@@ -5,8 +5,8 @@
 Legal schedules as a run first meets them: bred on what physics alone expects, then drawn from the better
 half. Each is compiled for sm_80. *spill*: share that ptxas gives a stack of more than 64 bytes; *median*: of
 expected over allocated registers, of those without; *spread*: of the log of that. --a-round sets what the
-estimate takes a copy of a pipelined tile to keep for each of its rounds (`ekc.ir.rules.REGISTERS_A_ROUND`);
-0 is the rule of before.
+estimate takes a copy of a pipelined tile to keep for each of its rounds
+(`ekc.ir.rules.launch.REGISTERS_A_ROUND`); 0 is the rule of before.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tune_table import OPERATORS, TARGET, table
 import ekc
 from ekc import devices
 from ekc.codegen.generate import compile_schedule, toolchain
-from ekc.ir import rules
+from ekc.ir.rules import launch as rules
 from ekc.ir.tree import kernels
 from ekc.search.breeding import Breeder
 from ekc.search.models.spills import STACK

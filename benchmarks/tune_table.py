@@ -25,8 +25,8 @@ from ekc import devices
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.verify import verify
 from ekc.errors import EkcError
-from ekc.ir.agreement import random_inputs
-from ekc.ir.expected import Expected
+from ekc.ir.evaluation.agreement import random_inputs
+from ekc.ir.evaluation.expected import Expected
 from ekc.search.models.prior import LAUNCH_S
 from ekc.search.result import Trial, TuningResult
 

@@ -27,7 +27,7 @@ from tune_table import table
 
 import ekc
 from ekc import devices
-from ekc.ir.analysis import analyse
+from ekc.ir.analysis.analysis import analyse
 from ekc.search.models.analysed import analysed
 from ekc.search.models.lessons import Lessons
 from ekc.search.models.trees import spearman

@@ -11,8 +11,8 @@ from benchmarks.gpu.items import CHECKED, DTYPES
 from benchmarks.gpu.kit import Kit
 from benchmarks.gpu.sampling import draws
 from ekc.errors import EkcError, InvalidInput
-from ekc.ir.agreement import random_inputs
-from ekc.ir.expected import Expected
+from ekc.ir.evaluation.agreement import random_inputs
+from ekc.ir.evaluation.expected import Expected
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from ekc.search.text_table import text_table

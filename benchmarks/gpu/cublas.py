@@ -17,7 +17,7 @@ from benchmarks.gpu.kit import Kit
 from ekc.devices.cuda.driver import Driver
 from ekc.devices.cuda.timing import calls_of_a_graph
 from ekc.errors import DeviceError, EkcError
-from ekc.ir.expected import Expected
+from ekc.ir.evaluation.expected import Expected
 
 TYPES = {"float32": 0, "tf32": 0, "float16": 2, "bfloat16": 14}
 """cudaDataType_t of library_types.h."""

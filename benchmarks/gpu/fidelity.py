@@ -16,7 +16,7 @@ from ekc.devices import specs
 from ekc.devices.base import Device
 from ekc.devices.recording import Recorded, read
 from ekc.errors import EkcError
-from ekc.ir.analysis import analyse
+from ekc.ir.analysis.analysis import analyse
 from ekc.search.models import prior
 from ekc.search.models.trees import spearman
 from ekc.search.text_table import text_table

@@ -23,7 +23,7 @@ from ekc.devices.cuda.target import parse
 from ekc.devices.gate import judged
 from ekc.devices.verify import verify
 from ekc.errors import DeviceError
-from ekc.ir.expected import Expected
+from ekc.ir.evaluation.expected import Expected
 from ekc.ir.schedule import Schedule
 from ekc.version import __version__
 

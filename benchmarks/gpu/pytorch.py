@@ -15,7 +15,7 @@ from benchmarks.gpu.items import Item
 from benchmarks.gpu.kit import Kit
 from ekc.devices.cuda.timing import calls_of_a_graph
 from ekc.errors import DeviceError
-from ekc.ir.expected import Expected
+from ekc.ir.evaluation.expected import Expected
 
 WARM_UP_CALLS = 3
 DTYPES = ("float32", "tf32", "float16", "bfloat16")

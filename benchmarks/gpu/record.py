@@ -13,9 +13,9 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.recording import Recorded, Writer, read
 from ekc.devices.verify import UNSAFE, WRONG
 from ekc.errors import CompileError, EkcError, ScheduleError
-from ekc.ir.agreement import random_inputs
-from ekc.ir.analysis import analyse
-from ekc.ir.expected import Expected
+from ekc.ir.analysis.analysis import analyse
+from ekc.ir.evaluation.agreement import random_inputs
+from ekc.ir.evaluation.expected import Expected
 from ekc.ir.schedule import Schedule
 from ekc.search.measuring import COMPILE, LABEL_WINDOW_S
 from ekc.search.text_table import text_table

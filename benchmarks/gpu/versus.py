@@ -13,8 +13,8 @@ from benchmarks.gpu.kit import Kit
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.cuda.target import parse
 from ekc.errors import EkcError, RecordError
-from ekc.ir.agreement import random_inputs
-from ekc.ir.expected import Expected
+from ekc.ir.evaluation.agreement import random_inputs
+from ekc.ir.evaluation.expected import Expected
 from ekc.ir.schedule import Schedule
 from ekc.search.space.naive import naive
 from ekc.search.text_table import text_table

@@ -40,8 +40,8 @@ def check(source: Source, arch: str | None, as_json: bool) -> int:
     import ekc
     from ekc import devices
     from ekc.devices.verify import verify
-    from ekc.ir.agreement import random_inputs
-    from ekc.ir.expected import Expected
+    from ekc.ir.evaluation.agreement import random_inputs
+    from ekc.ir.evaluation.expected import Expected
 
     found, device = source.find(), devices.open(source.target)
     refusals = _refusals(found.schedule, device)
@@ -73,7 +73,7 @@ def check(source: Source, arch: str | None, as_json: bool) -> int:
 
 def _refusals(schedule: Schedule, device: Device) -> list[Refusal]:
     """Every rule that refuses the schedule on this device, not the first alone."""
-    from ekc.ir.rules import checks
+    from ekc.ir.rules.launch import checks
 
     return [r for c in checks(schedule.program, device.limits) if (r := c.refusal()) is not None]
 

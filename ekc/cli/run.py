@@ -31,8 +31,8 @@ def run(source: Source, seed: int, as_json: bool) -> int:
     from ekc import devices
     from ekc.devices.gate import judged
     from ekc.devices.verify import verify
-    from ekc.ir.agreement import input_policy, random_inputs
-    from ekc.ir.expected import Expected
+    from ekc.ir.evaluation.agreement import input_policy, random_inputs
+    from ekc.ir.evaluation.expected import Expected
 
     found, device = source.find(), devices.open(source.target)
     schedule = found.schedule

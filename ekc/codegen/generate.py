@@ -25,7 +25,7 @@ from ekc.ir.async_copy import COMMIT, COPIES, WAIT, has_async_copies
 from ekc.ir.footprint import global_reads
 from ekc.ir.limits import Limits, shared_bytes
 from ekc.ir.nodes import Kernel, StageNode, walk
-from ekc.ir.rules import enforce
+from ekc.ir.rules.launch import enforce
 from ekc.ir.schedule import Schedule
 from ekc.ir.tensor_core import has_products
 from ekc.ir.tree import kernels

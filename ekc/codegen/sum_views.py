@@ -12,8 +12,8 @@ from ekc.ir.dtypes import start_value
 from ekc.ir.footprint import placed
 from ekc.ir.linear import variable
 from ekc.ir.nodes import CombineNode, ComputeNode, InitNode, ReduceNode
+from ekc.ir.patterns.warp import WARP
 from ekc.ir.region import segment_cell
-from ekc.ir.warp import WARP
 
 _WALKS_WRITTEN_OUT = 8
 """A reduction on the spot over several axes walks along its last one so often in a row, without loops; each

@@ -12,8 +12,8 @@ from ekc.ir.dtypes import BFLOAT16, FLOAT16, TF32, DType, dtype_of
 from ekc.ir.fragment_loads import HIGH, LANES, LOW, ROW, fit, held, pairs, pointed
 from ekc.ir.linear import Linear
 from ekc.ir.nodes import FragmentNode, Kernel, MmaNode, walk
+from ekc.ir.patterns.warp import WARP
 from ekc.ir.tensor_core import SUMS, MatrixLoad, Product
-from ekc.ir.warp import WARP
 
 _PARTS = {ROW: "matrix_row", LOW: "matrix_low", HIGH: "matrix_high"}
 

@@ -10,7 +10,7 @@ from ekc.codegen.scope import Scope
 from ekc.codegen.types import Arithmetic, converted, move_type
 from ekc.codegen.view import View
 from ekc.ir.access import Access, moved
-from ekc.ir.issue import fetched
+from ekc.ir.analysis.issue import fetched
 from ekc.ir.linear import Linear
 from ekc.ir.nodes import WriteNode
 from ekc.ir.region import segment_cell

@@ -18,8 +18,8 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.base import Executes
 from ekc.devices.execute import BLANKS, blank
 from ekc.devices.verify import WRONG, sampled
-from ekc.ir.agreement import Agreement, compare
-from ekc.ir.expected import Expected
+from ekc.ir.evaluation.agreement import Agreement, compare
+from ekc.ir.evaluation.expected import Expected
 from ekc.ir.schedule import Schedule
 from ekc.ir.tree import kernels
 

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.execute import execute
 from ekc.emulator import Finding, Report
-from ekc.ir.agreement import Agreement, compare
-from ekc.ir.expected import Expected
+from ekc.ir.evaluation.agreement import Agreement, compare
+from ekc.ir.evaluation.expected import Expected
+from ekc.ir.evaluation.sampling import sample_blocks, sums
 from ekc.ir.nodes import Kernel
-from ekc.ir.sampling import sample_blocks, sums
 from ekc.ir.schedule import Schedule
 from ekc.ir.tree import kernels
 

@@ -14,7 +14,7 @@ from ekc.ir.operator import TensorSpec
 from ekc.ir.refusal import refuse
 from ekc.ir.region import Region
 from ekc.ir.swizzle import swizzled
-from ekc.ir.tape import some
+from ekc.ir.tape.tape import some
 
 MOST_BYTES = 16
 """That one access moves."""

@@ -165,7 +165,7 @@ class Operator:
 
         float64 holds every int32, so integers are exact; `InvalidInput` where a value leaves int32.
         """
-        from ekc.ir.reference import reference
+        from ekc.ir.evaluation.reference import reference
 
         return reference(self, arrays)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ekc.ir.linear import Extent, Linear
 from ekc.ir.nodes import StageNode
-from ekc.ir.warp import SECTOR_BYTES
+from ekc.ir.patterns.warp import SECTOR_BYTES
 
 LINE_BYTES = 128
 """What a cache line holds, and a round of shared memory's banks."""

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Protocol, TypeVar
 
 from ekc.devices.base import Interval
-from ekc.ir.analysis import analyse
+from ekc.ir.analysis.analysis import analyse
 from ekc.ir.limits import Limits
 from ekc.ir.schedule import Schedule
 from ekc.search.models import features

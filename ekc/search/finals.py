@@ -15,8 +15,8 @@ from ekc.devices.base import Metering
 from ekc.devices.gate import judged
 from ekc.devices.verify import UNSAFE, WRONG, verify
 from ekc.errors import DeviceError, EkcError
-from ekc.ir.agreement import random_inputs
-from ekc.ir.expected import Expected
+from ekc.ir.evaluation.agreement import random_inputs
+from ekc.ir.evaluation.expected import Expected
 from ekc.ir.operator import Operator
 from ekc.search.candidate import Candidate
 from ekc.search.choice import by_speed, rank, winners

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ekc.codegen.generate import generate
 from ekc.devices.digest import digest_of_text
 from ekc.errors import EkcError
-from ekc.ir.analysis import analyse
+from ekc.ir.analysis.analysis import analyse
 from ekc.ir.schedule import Schedule
 from ekc.search.candidate import Candidate
 from ekc.search.measuring import LABEL_WINDOW_S, Bench, Failure

@@ -11,7 +11,7 @@ import pytest
 
 from ekc.devices.accesses import Access, executed
 from ekc.devices.execute import execute
-from ekc.ir.agreement import random_inputs
+from ekc.ir.evaluation.agreement import random_inputs
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import clblast

@@ -16,9 +16,9 @@ from benchmarks.gpu.items import Item, conv, matmul, matvec
 from ekc import devices
 from ekc.devices.cuda.timing import GRAPH_S
 from ekc.errors import DeviceError
-from ekc.ir.agreement import random_inputs
 from ekc.ir.dtypes import dtype_of
-from ekc.ir.expected import Expected
+from ekc.ir.evaluation.agreement import random_inputs
+from ekc.ir.evaluation.expected import Expected
 
 CALL_S = 40e-6
 

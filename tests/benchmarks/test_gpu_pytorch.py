@@ -26,8 +26,8 @@ from ekc.devices.cuda.timing import GRAPH_CALLS, SAMPLE_S, WARM_UP_S
 from ekc.devices.specs import A100
 from ekc.devices.steady import Steady
 from ekc.errors import DeviceError
-from ekc.ir.agreement import random_inputs
-from ekc.ir.expected import Expected
+from ekc.ir.evaluation.agreement import random_inputs
+from ekc.ir.evaluation.expected import Expected
 from tests.benchmarks import scripted_torch
 from tests.benchmarks.scripted_torch import CALL_S, NAME, UUID, module
 

@@ -14,7 +14,7 @@ from ekc.codegen.generate import compile_schedule
 from ekc.codegen.shared_memory import POOL, asked_for
 from ekc.devices.execute import execute
 from ekc.errors import ScheduleError
-from ekc.ir.agreement import random_inputs
+from ekc.ir.evaluation.agreement import random_inputs
 from ekc.ir.limits import STATIC_SHARED, Limits, shared_bytes
 from ekc.ir.schedule import Schedule
 from ekc.ir.tree import kernels

@@ -13,7 +13,7 @@ from ekc.devices.accesses import Executed, executed
 from ekc.devices.execute import execute
 from ekc.devices.occupancy import WARP
 from ekc.emulator import Counters
-from ekc.ir.agreement import random_inputs
+from ekc.ir.evaluation.agreement import random_inputs
 from ekc.ir.tree import kernels
 from ekc.search.space.space import Space
 from tests.devices import samples

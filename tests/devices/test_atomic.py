@@ -22,8 +22,8 @@ from ekc.devices.execute import execute
 from ekc.devices.gate import run_on
 from ekc.devices.steady import work
 from ekc.devices.verify import UNSAFE, WRONG, verify
-from ekc.ir.agreement import random_inputs
-from ekc.ir.expected import Expected
+from ekc.ir.evaluation.agreement import random_inputs
+from ekc.ir.evaluation.expected import Expected
 from ekc.ir.schedule import Schedule
 from tests.codegen.samples import shared_sum
 from tests.devices.cuda.scripted import ScriptedNode

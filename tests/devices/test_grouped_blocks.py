@@ -8,7 +8,7 @@ import ekc.ir.operators as o
 from ekc.codegen.footprints import footprints
 from ekc.devices import l2
 from ekc.devices.specs import A100
-from ekc.ir.analysis import analyse
+from ekc.ir.analysis.analysis import analyse
 from ekc.ir.schedule import Schedule
 from ekc.ir.tree import kernels
 from tests.ir.test_schedules import assert_same

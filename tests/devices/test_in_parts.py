@@ -20,10 +20,10 @@ from ekc.devices.gate import run_on
 from ekc.devices.steady import work
 from ekc.devices.verify import WRONG, verify
 from ekc.errors import ScheduleError
-from ekc.ir.agreement import random_inputs
-from ekc.ir.expected import Expected
+from ekc.ir.evaluation.agreement import random_inputs
+from ekc.ir.evaluation.expected import Expected
 from ekc.ir.limits import Limits
-from ekc.ir.rules import enforce
+from ekc.ir.rules.launch import enforce
 from ekc.ir.schedule import Schedule
 from ekc.search.space.builder import Structure
 from ekc.search.space.structures import structures

@@ -10,8 +10,8 @@ import pytest
 import ekc
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.verify import verify
-from ekc.ir.agreement import random_inputs
-from ekc.ir.expected import Expected, everything
+from ekc.ir.evaluation.agreement import random_inputs
+from ekc.ir.evaluation.expected import Expected, everything
 from ekc.ir.expr import Expr, sqrt
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule

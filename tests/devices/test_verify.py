@@ -16,10 +16,10 @@ from ekc.devices.execute import execute
 from ekc.devices.kernel import Kernel
 from ekc.devices.verify import Verdict, verify
 from ekc.errors import EkcError, KernelFault
-from ekc.ir.agreement import random_inputs
-from ekc.ir.evaluate import evaluate
-from ekc.ir.expected import Expected
-from ekc.ir.sampling import sample_blocks
+from ekc.ir.evaluation.agreement import random_inputs
+from ekc.ir.evaluation.evaluate import evaluate
+from ekc.ir.evaluation.expected import Expected
+from ekc.ir.evaluation.sampling import sample_blocks
 from ekc.ir.schedule import Schedule
 from ekc.ir.tree import kernels
 from ekc.search.space.naive import naive

@@ -13,7 +13,7 @@ import ekc.ir.operators as o
 from ekc.errors import ScheduleError
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
-from ekc.ir.rules import enforce
+from ekc.ir.rules.launch import enforce
 from ekc.ir.schedule import Schedule
 from ekc.search.space.space import Space
 from tests.ir.drawn_operators import FIRST, Choose, draw_operator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import ekc.ir.expr as ex
-from ekc.ir.analysis import analyse
+from ekc.ir.analysis.analysis import analyse
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule

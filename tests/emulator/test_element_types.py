@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 import ekc.ir.operators as o
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.execute import execute
-from ekc.ir.agreement import random_inputs
 from ekc.ir.dtypes import tf32_rounded
+from ekc.ir.evaluation.agreement import random_inputs
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from tests.codegen import samples

@@ -14,7 +14,7 @@ import ekc.ir.operators as o
 from ekc.codegen.cache import cached_compile
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
-from ekc.ir.rules import enforce
+from ekc.ir.rules.launch import enforce
 from ekc.ir.schedule import Schedule
 from tests.emulator.generated import run
 from tests.emulator.predicted import executed, predicted

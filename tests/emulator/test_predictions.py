@@ -1,9 +1,9 @@
 """What the analysis foretells against what the PTX machine counts, for the same schedules.
 
-The analysis reads a tree and knows two habits of the compiler (`ekc.ir.issue`); the machine executes the PTX
-that NVRTC made and knows nothing of the tree. Where the schedule alone decides, the two agree exactly. Where
-the compiler decides (what it joins, keeps, drops because nobody reads it, or computes under a guard all the
-same), the test holds the measured distance.
+The analysis reads a tree and knows two habits of the compiler (`ekc.ir.analysis.issue`); the machine executes
+the PTX that NVRTC made and knows nothing of the tree. Where the schedule alone decides, the two agree
+exactly. Where the compiler decides (what it joins, keeps, drops because nobody reads it, or computes under a
+guard all the same), the test holds the measured distance.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import ekc.ir.operators as o
 from ekc.errors import ScheduleError
-from ekc.ir.analysis import analyse
+from ekc.ir.analysis.analysis import analyse
 from ekc.ir.limits import Limits
-from ekc.ir.rules import enforce
+from ekc.ir.rules.launch import enforce
 from ekc.ir.schedule import Schedule
 from tests.emulator.generated import run
 from tests.emulator.predicted import executed, predicted

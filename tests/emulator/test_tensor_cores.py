@@ -15,9 +15,9 @@ import ekc.ir.operators as o
 from ekc.emulator.numbers import fragments
 from ekc.errors import ScheduleError
 from ekc.ir.dtypes import BFLOAT16, FLOAT16, INT8, DType, converted, dtype_of
-from ekc.ir.evaluate import evaluate
+from ekc.ir.evaluation.evaluate import evaluate
 from ekc.ir.limits import Limits
-from ekc.ir.rules import enforce
+from ekc.ir.rules.launch import enforce
 from ekc.ir.schedule import Schedule
 from ekc.ir.steps import Bind, CacheWrite, Reorder, Split
 from ekc.ir.tensor_core import COLUMNS, GROUPS, PLACES, PRODUCTS, ROWS, SUMS, Product

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import ekc.ir.operators as o
 from ekc.errors import ScheduleError
 from ekc.ir.limits import Limits
-from ekc.ir.rules import enforce
+from ekc.ir.rules.launch import enforce
 from ekc.ir.schedule import Schedule
 from ekc.ir.steps import Unroll
 from tests.emulator.generated import run

@@ -7,7 +7,7 @@ import pytest
 
 import ekc.emulator as emulator
 from ekc.emulator.counters import wavefronts
-from ekc.ir import warp
+from ekc.ir.patterns import warp
 from tests.emulator.case import ptx
 
 LANES = np.arange(32)

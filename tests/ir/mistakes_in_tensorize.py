@@ -9,7 +9,7 @@ from dataclasses import replace
 import ekc.ir.operators as o
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
-from ekc.ir.rules import enforce
+from ekc.ir.rules.launch import enforce
 from ekc.ir.schedule import Schedule
 from ekc.ir.steps import (
     Bind,

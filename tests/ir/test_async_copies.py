@@ -14,11 +14,11 @@ import ekc.ir.operators as o
 from ekc.codegen.generate import generate
 from ekc.devices import open as open_device
 from ekc.errors import ScheduleError
-from ekc.ir import evaluate as evaluator
-from ekc.ir.analysis import analyse
+from ekc.ir.analysis.analysis import analyse
+from ekc.ir.evaluation import evaluate as evaluator
 from ekc.ir.limits import Limits
 from ekc.ir.nodes import LoopNode, WaitNode, walk
-from ekc.ir.rules import enforce, registers_needed
+from ekc.ir.rules.launch import enforce, registers_needed
 from ekc.ir.schedule import Schedule
 from ekc.ir.tree import kernels
 from tests.ir.async_examples import async_conv2d, async_matmul, async_twice, draw_async

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 import ekc
 import ekc.ir.operators as o
-from ekc.ir.evaluate import evaluate
+from ekc.ir.evaluation.evaluate import evaluate
+from ekc.ir.evaluation.sampling import sample_blocks
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
-from ekc.ir.rules import checks
-from ekc.ir.sampling import sample_blocks
+from ekc.ir.rules.launch import checks
 from ekc.ir.schedule import Schedule
 from ekc.ir.tree import kernels
 from tests.ir.drawn_operators import draw_operator

@@ -8,7 +8,7 @@ import pytest
 
 import ekc.ir.expr as ex
 import ekc.ir.operators as o
-from ekc.ir.analysis import quantities
+from ekc.ir.analysis.analysis import quantities
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule

@@ -20,9 +20,9 @@ import ekc.ir.operators as o
 from ekc.emulator.numbers.halves import tf32_round
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.agreement import random_inputs
 from ekc.ir.dtypes import FLOAT32, INT8, INT32, NAMES, TF32, converted, dtype_of, start_value, tf32_rounded
-from ekc.ir.evaluate import evaluate
+from ekc.ir.evaluation.agreement import random_inputs
+from ekc.ir.evaluation.evaluate import evaluate
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from ekc.ir.serialize import operator_from_json

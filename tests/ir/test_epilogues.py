@@ -15,7 +15,7 @@ from ekc.codegen.generate import compile_schedule, generate
 from ekc.devices.execute import execute
 from ekc.errors import InvalidInput
 from ekc.ir import meaning
-from ekc.ir.evaluate import evaluate
+from ekc.ir.evaluation.evaluate import evaluate
 from ekc.ir.inline import chains
 from ekc.ir.operator import Operator
 from ekc.ir.printer import show

@@ -10,8 +10,8 @@ import pytest
 import ekc
 import ekc.ir.expr as ex
 import ekc.ir.operators as o
-from ekc.ir.agreement import random_inputs
-from ekc.ir.expected import Expected, Right, everything
+from ekc.ir.evaluation.agreement import random_inputs
+from ekc.ir.evaluation.expected import Expected, Right, everything
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 

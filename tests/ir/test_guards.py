@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ekc.ir.access import Guard
-from ekc.ir.guard_counts import counts
-from ekc.ir.guards import shares
 from ekc.ir.linear import Linear
+from ekc.ir.patterns.guard_counts import counts
+from ekc.ir.patterns.guards import shares
 
 
 def brute(guard: Guard, extents: dict[str, int], lanes: dict[str, int]) -> tuple[float, float]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ekc.ir.analysis import analyse
+from ekc.ir.analysis.analysis import analyse
 from ekc.ir.limits import Limits
 from ekc.ir.operators import matmul, matvec
+from ekc.ir.patterns.warp import SECTOR_BYTES
 from ekc.ir.schedule import Schedule
-from ekc.ir.warp import SECTOR_BYTES
 from tests.ir.examples import tiled_matmul, two_launches
 from tests.search.spaces import legal, space
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import ekc.ir.operators as o
 from ekc.errors import ScheduleError
 from ekc.ir.access import Access
-from ekc.ir.agreement import random_inputs
-from ekc.ir.evaluate import evaluate
+from ekc.ir.evaluation.agreement import random_inputs
+from ekc.ir.evaluation.evaluate import evaluate
 from ekc.ir.linear import Linear, Quasi, span, value, variable
 from ekc.ir.nodes import ComputeNode, LoopNode, Node
 from ekc.ir.region import Region, region_of

@@ -10,8 +10,8 @@ import pytest
 import ekc
 import ekc.ir.operators as o
 from ekc.errors import InvalidInput
-from ekc.ir.agreement import random_inputs
-from ekc.ir.evaluate import evaluate
+from ekc.ir.evaluation.agreement import random_inputs
+from ekc.ir.evaluation.evaluate import evaluate
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 

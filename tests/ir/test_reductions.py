@@ -13,8 +13,8 @@ import ekc.ir.operators as o
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.execute import execute
 from ekc.ir import expr as ex
-from ekc.ir import reference
-from ekc.ir.evaluate import evaluate
+from ekc.ir.evaluation import reference
+from ekc.ir.evaluation.evaluate import evaluate
 from ekc.ir.schedule import Schedule
 from ekc.ir.serialize import operator_from_json
 from tests.ir.test_operators import Array, arrays_for, close

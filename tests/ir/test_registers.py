@@ -7,8 +7,8 @@ import pytest
 from ekc.codegen.generate import compile_schedule
 from ekc.errors import ScheduleError
 from ekc.ir import operators as o
-from ekc.ir import rules
 from ekc.ir.limits import Limits
+from ekc.ir.rules import launch as rules
 from ekc.ir.schedule import Schedule
 from ekc.ir.tree import kernels
 

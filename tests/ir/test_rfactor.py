@@ -8,7 +8,7 @@ import pytest
 import ekc
 import ekc.ir.operators as o
 from ekc.errors import InvalidInput
-from ekc.ir.evaluate import evaluate
+from ekc.ir.evaluation.evaluate import evaluate
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from numpy.typing import NDArray
 
 import ekc
-from ekc.ir.evaluate import evaluate
+from ekc.ir.evaluation.evaluate import evaluate
+from ekc.ir.evaluation.sampling import sample_blocks
 from ekc.ir.operator import Operator
 from ekc.ir.printer import show
-from ekc.ir.sampling import sample_blocks
 from ekc.ir.schedule import Schedule
 from ekc.ir.steps import REGISTRY, Step
 from ekc.ir.tree import kernels

@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from ekc.errors import EkcError
-from ekc.ir.lookup import Lookup
-from ekc.ir.tape import ROWS, Walk, record, some
-from ekc.ir.tape_replay import Tape
+from ekc.ir.patterns.lookup import Lookup
+from ekc.ir.tape.replay import Tape
+from ekc.ir.tape.tape import ROWS, Walk, record, some
 
 Steps = Iterator[Sequence[tuple[Any, tuple[Any, ...]]]]
 

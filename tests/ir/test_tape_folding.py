@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ekc.ir.tape import ROWS, record
+from ekc.ir.tape.tape import ROWS, record
 
 FUNCTIONS = (
     *(np.add, np.subtract, np.multiply, np.divide, np.floor_divide, np.remainder),

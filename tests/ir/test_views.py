@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 import ekc.ir.operators as o
 from ekc.errors import ScheduleError
-from ekc.ir.agreement import random_inputs
-from ekc.ir.analysis import analyse
-from ekc.ir.evaluate import evaluate
+from ekc.ir.analysis.analysis import analyse
+from ekc.ir.evaluation.agreement import random_inputs
+from ekc.ir.evaluation.evaluate import evaluate
 from ekc.ir.footprint import block_elements, global_reads
 from ekc.ir.limits import Limits
 from ekc.ir.linear import Linear, Quasi, moved_by, turns_over, value
 from ekc.ir.nodes import StageNode, walk
 from ekc.ir.operator import Operator
-from ekc.ir.rules import enforce
+from ekc.ir.rules.launch import enforce
 from ekc.ir.schedule import Schedule
 from ekc.ir.tree import kernels
 from tests.ir.mistakes_in_tensorize import fused

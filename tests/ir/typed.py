@@ -9,7 +9,7 @@ from ekc.errors import InvalidInput, ScheduleError
 from ekc.ir.dtypes import dtype_of
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
-from ekc.ir.rules import enforce
+from ekc.ir.rules.launch import enforce
 from ekc.ir.schedule import Schedule
 
 Types = tuple[str, str, str]

@@ -13,7 +13,7 @@ import ekc
 from ekc import devices
 from ekc.devices.base import Conditions, Interval, Metering, Peaks, Timing
 from ekc.devices.recording import Writer
-from ekc.ir.analysis import analyse
+from ekc.ir.analysis.analysis import analyse
 from ekc.ir.limits import Limits
 from ekc.search.space.naive import naive
 from ekc.search.space.space import Space

@@ -10,7 +10,7 @@ import ekc
 from ekc import devices
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.recording import Writer
-from ekc.ir.analysis import analyse
+from ekc.ir.analysis.analysis import analyse
 
 OP = ekc.matmul(256, 256, 256)
 TILES = ((16, 16), (8, 32), (32, 8), (32, 32), (8, 8), (4, 64))

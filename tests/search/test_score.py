@@ -13,7 +13,7 @@ import pytest
 import ekc
 from ekc import devices
 from ekc.devices.base import Interval
-from ekc.ir.analysis import analyse
+from ekc.ir.analysis.analysis import analyse
 from ekc.search.breeding import Breeder
 from ekc.search.choice import margin
 from ekc.search.measuring import Bench

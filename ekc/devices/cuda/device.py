@@ -25,7 +25,7 @@ from ekc.devices.cuda.messages import Execute, Outputs, Rules, Samples, Time, Wo
 from ekc.devices.cuda.watch import Seen
 from ekc.devices.digest import identity
 from ekc.errors import DeviceError, InvalidInput
-from ekc.ir.agreement import DATA_SEED
+from ekc.ir.evaluation.agreement import DATA_SEED
 from ekc.version import __version__
 
 UNKNOWN_POWER_W = 300.0

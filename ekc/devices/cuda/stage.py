@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ekc.codegen.compiled import Launch
 from ekc.devices.cuda.driver import Driver, Shape
 from ekc.devices.cuda.messages import Work
-from ekc.ir.agreement import random_arrays
+from ekc.ir.evaluation.agreement import random_arrays
 from ekc.ir.operator import TensorSpec
 
 

@@ -55,7 +55,7 @@ class Recorded:
     """The structure of the space that it came from, in words."""
     schedule_json: str
     figures: Mapping[str, float]
-    """What the analysis of `ekc.ir.analysis` says of it, by name."""
+    """What the analysis of `ekc.ir.analysis.analysis` says of it, by name."""
     resources: tuple[Resources, ...]
     """One per launch; empty where it could not be compiled."""
     launches: tuple[Mapping[str, Any], ...]

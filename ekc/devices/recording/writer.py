@@ -76,7 +76,7 @@ class Writer:
         kernel: CompiledKernel | None,
     ) -> None:
         """A schedule before it is measured, once; `kernel` is None where it could not be compiled, and
-        `figures` is what `ekc.ir.analysis.analyse` returns."""
+        `figures` is what `ekc.ir.analysis.analysis.analyse` returns."""
         if schedule.digest in self._written:
             return
         data = json.loads(schedule.to_json())

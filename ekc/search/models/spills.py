@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ekc.codegen.compiled import Resources
 from ekc.ir.limits import Limits
-from ekc.ir.warp import WARP
+from ekc.ir.patterns.warp import WARP
 from ekc.search.models.belief import Belief, normal_below
 from ekc.search.models.features import REGISTERS, THREADS
 

@@ -17,7 +17,7 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.base import Metering, Peaks, Timing
 from ekc.devices.recording import Recorded, RecordedDevice
 from ekc.errors import DeviceError, RecordError
-from ekc.ir.analysis import analyse
+from ekc.ir.analysis.analysis import analyse
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ekc.devices.base import Device
 from ekc.devices.recording import Recorded, RecordedDevice
 from ekc.errors import InvalidInput
-from ekc.ir.analysis import analyse
+from ekc.ir.analysis.analysis import analyse
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule

@@ -12,7 +12,7 @@ from ekc.ir.limits import Limits
 from ekc.ir.operator import Axis, Compute, Operator
 from ekc.ir.program import Program, initial
 from ekc.ir.quotients import turns_at
-from ekc.ir.rules import checks
+from ekc.ir.rules.launch import checks
 from ekc.ir.steps import Bind, CacheWrite, ComputeInline, Hole, Reorder, Split, Step
 from ekc.ir.tree import kernels
 from ekc.search.space.decisions import Decision, Level, choice, dividing_rows, level, tiling

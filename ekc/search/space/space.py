@@ -19,7 +19,7 @@ from ekc.devices.cuda.remote import Remote
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.refusal import Refusal
-from ekc.ir.rules import checks
+from ekc.ir.rules.launch import checks
 from ekc.ir.schedule import Schedule
 from ekc.search.models.analysed import Analysed, room
 from ekc.search.population import Population

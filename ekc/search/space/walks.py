@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.ir.analysis import quantities
+from ekc.ir.analysis.analysis import quantities
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.program import Program, initial
 from ekc.ir.refusal import Check
-from ekc.ir.rules import checks
-from ekc.ir.tape import ROWS, Walk, record
-from ekc.ir.tape_replay import Given, Tape
+from ekc.ir.rules.launch import checks
+from ekc.ir.tape.replay import Given, Tape
+from ekc.ir.tape.tape import ROWS, Walk, record
 from ekc.search.space.builder import Structure
 
 

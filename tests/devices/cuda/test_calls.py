@@ -18,7 +18,7 @@ from ekc.devices.cuda import calls
 from ekc.devices.cuda.places import widest
 from ekc.devices.kernel import Kernel
 from ekc.errors import DeviceError, InvalidInput
-from ekc.ir.agreement import random_inputs
+from ekc.ir.evaluation.agreement import random_inputs
 from ekc.search.space.naive import naive
 from tests.devices.cuda.gpu_arrays import ByDlpack, OnGpu
 from tests.devices.cuda.scripted import ScriptedNode

@@ -20,7 +20,7 @@ from ekc.devices.cuda.median import interval, relative_width
 from ekc.devices.cuda.messages import Rules, Samples, Work
 from ekc.devices.cuda.stage import Stage
 from ekc.devices.cuda.timing import Timer, enough
-from ekc.ir.agreement import random_inputs
+from ekc.ir.evaluation.agreement import random_inputs
 from ekc.search.space.naive import naive
 from tests.devices.cuda.scripted_driver import ScriptedDriver
 

@@ -11,7 +11,7 @@ import ekc
 from ekc import devices
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.recording import Writer
-from ekc.ir.analysis import analyse
+from ekc.ir.analysis.analysis import analyse
 from ekc.search.space.naive import naive
 from ekc.search.space.space import Space
 

@@ -7,10 +7,10 @@ import pytest
 
 import ekc.ir.operators as o
 from ekc import devices
-from ekc.ir.analysis import analyse
+from ekc.ir.analysis.analysis import analyse
 from ekc.ir.nodes import StageNode, walk
 from ekc.ir.operator import Operator
-from ekc.ir.rules import checks
+from ekc.ir.rules.launch import checks
 from ekc.ir.steps import Bind, CacheRead, CacheWrite, Hole, Pipeline, Reorder, Split
 from ekc.ir.tree import kernels
 from ekc.search.space.builder import Structure

@@ -21,7 +21,7 @@ from ekc.errors import ScheduleError
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.refusal import Refusal
-from ekc.ir.rules import enforce
+from ekc.ir.rules.launch import enforce
 from ekc.ir.schedule import Schedule
 from ekc.search.space.space import Space
 from tests.ir.test_schedules import assert_same

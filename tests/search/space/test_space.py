@@ -10,10 +10,10 @@ import pytest
 
 import ekc.ir.operators as o
 from ekc.errors import ScheduleError
-from ekc.ir.analysis import analyse
+from ekc.ir.analysis.analysis import analyse
 from ekc.ir.inline import chains
 from ekc.ir.operator import Operator
-from ekc.ir.rules import enforce
+from ekc.ir.rules.launch import enforce
 from ekc.ir.steps import Bind, ComputeAt
 from ekc.search.space.space import Population, Space
 from tests.search.spaces import ISSUE, LIMITS, OPERATORS, drawn, legal, rules_broken, space

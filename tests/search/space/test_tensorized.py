@@ -10,7 +10,7 @@ from ekc import devices
 from ekc.codegen.generate import generate
 from ekc.devices import l2
 from ekc.ir import expr as ex
-from ekc.ir.analysis import analyse
+from ekc.ir.analysis.analysis import analyse
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from ekc.search.population import Population

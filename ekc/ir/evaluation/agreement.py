@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir.dtypes import INT8, DType
-from ekc.ir.expected import Expected, everything
+from ekc.ir.evaluation.expected import Expected, everything
 from ekc.ir.footprint import stored
 from ekc.ir.linear import value
 from ekc.ir.nodes import Kernel

@@ -19,7 +19,7 @@ from ekc.ir import expr as ex
 from ekc.ir.access import Access, Buffer, Guard
 from ekc.ir.async_copy import groups_left, tiles_ahead
 from ekc.ir.dtypes import converted, start_value, unset
-from ekc.ir.flight import Flight
+from ekc.ir.evaluation.flight import Flight
 from ekc.ir.linear import value
 from ekc.ir.nodes import (
     BarrierNode,

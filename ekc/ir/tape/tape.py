@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.errors import EkcError
-from ekc.ir.tape_code import Call, Ref, Writer, leaves, parts, refs
-from ekc.ir.tape_folding import alike, folded, in_order, number
-from ekc.ir.tape_replay import Tape
+from ekc.ir.tape.code import Call, Ref, Writer, leaves, parts, refs
+from ekc.ir.tape.folding import alike, folded, in_order, number
+from ekc.ir.tape.replay import Tape
 
 ROWS = 97
 """Rows to record with: a number that no array has for another reason."""

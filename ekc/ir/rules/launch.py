@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ekc.ir.async_rules import copies_fly
-from ekc.ir.atomic_rules import added_once
 from ekc.ir.limits import Limits
 from ekc.ir.linear import Extent, larger, smaller
 from ekc.ir.nodes import FragmentNode, Kernel, LoopNode, Node, ReduceNode, StageNode, walk
+from ekc.ir.patterns.warp import WARP
 from ekc.ir.program import Program, Staging
 from ekc.ir.refusal import Check
+from ekc.ir.rules.async_copy import copies_fly
+from ekc.ir.rules.atomic import added_once
+from ekc.ir.rules.tensorize import products_fit
+from ekc.ir.rules.vector import vectors_fit
 from ekc.ir.swizzle import LINE_BYTES
-from ekc.ir.tensor_rules import products_fit
 from ekc.ir.tree import kernels
-from ekc.ir.vector_rules import vectors_fit
-from ekc.ir.warp import WARP
 
 MAX_STATEMENTS = 8192
 """Statements that one kernel may write out; beyond, compiling takes long and the code leaves its cache."""

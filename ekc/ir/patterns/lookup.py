@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.ir.tape import recorded
+from ekc.ir.tape.tape import recorded
 
 _SLOT_BITS, _PROBES = 17, 6
 _SLOTS = 1 << _SLOT_BITS

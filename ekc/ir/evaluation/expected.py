@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from ekc.ir import expr as ex
 from ekc.ir.dtypes import FLOAT32, DType
+from ekc.ir.evaluation.reference import as_stored, inputs_as_read, read_padded, reference_at
 from ekc.ir.inline import elementwise
 from ekc.ir.operator import Compute, Operator
-from ekc.ir.reference import as_stored, inputs_as_read, read_padded, reference_at
 
 Array = NDArray[Any]
 Where = dict[str, Array]

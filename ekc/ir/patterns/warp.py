@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir.linear import ceil_div
-from ekc.ir.lookup import Lookup
+from ekc.ir.patterns.lookup import Lookup
 
 WARP = 32
 SECTOR_BYTES = 32

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir.linear import ceil_div
-from ekc.ir.lookup import Lookup
+from ekc.ir.patterns.lookup import Lookup
+from ekc.ir.patterns.warp import WARP, Pattern, addresses, columns, over_warps, passes
 from ekc.ir.swizzle import CHUNKS, LINE_BYTES, swizzled
-from ekc.ir.warp import WARP, Pattern, addresses, columns, over_warps, passes
 
 PERIOD_BYTES = LINE_BYTES * CHUNKS[-1]
 """A start so much further on gives the same wavefronts."""

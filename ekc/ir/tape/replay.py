@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.ir.tape_code import Nowhere, Part
+from ekc.ir.tape.code import Nowhere, Part
 
 
 class Given(NamedTuple):

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from ekc.ir.access import Guard
-from ekc.ir.guard_counts import counts
 from ekc.ir.linear import Atom, Extent, Linear, Quasi, atom_range
-from ekc.ir.lookup import Lookup
-from ekc.ir.warp import along
+from ekc.ir.patterns.guard_counts import counts
+from ekc.ir.patterns.lookup import Lookup
+from ekc.ir.patterns.warp import along
 
 Share = Any
 """A float, or a float64 vector over a population."""

@@ -7,12 +7,12 @@ from functools import reduce
 
 import numpy as np
 
-from ekc.ir.figures import Array, f64, product
+from ekc.ir.analysis.figures import Array, f64, product
 from ekc.ir.footprint import Forms, block_elements, global_reads, global_writes
 from ekc.ir.limits import Limits
 from ekc.ir.nodes import Kernel
-from ekc.ir.rules import RESERVED_REGISTERS, prefetched, registers_needed, statements
-from ekc.ir.warp import SECTOR_BYTES, WARP
+from ekc.ir.patterns.warp import SECTOR_BYTES, WARP
+from ekc.ir.rules.launch import RESERVED_REGISTERS, prefetched, registers_needed, statements
 
 
 def parallelism(kernel: Kernel, limits: Limits, fma: Array) -> dict[str, Array]:

@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from ekc.ir import swizzled_warp
 from ekc.ir.access import Access, Guard
-from ekc.ir.figures import Array, f64
+from ekc.ir.analysis.figures import Array, f64
 from ekc.ir.fragment_loads import HIGH, LANES
-from ekc.ir.guards import Lanes, reaches, shares
 from ekc.ir.linear import Extent, Linear, atom_range, ceil_div, moved_by, smaller, turns_over
 from ekc.ir.nodes import Kernel, StageNode
 from ekc.ir.operator import Axis
+from ekc.ir.patterns import swizzled_warp
+from ekc.ir.patterns.guards import Lanes, reaches, shares
+from ekc.ir.patterns.warp import WARP, Pattern, sectors, wavefronts
 from ekc.ir.program import Nest
 from ekc.ir.region import Region
 from ekc.ir.strips import strip
 from ekc.ir.tensor_core import GROUPS, ROW_BYTES
-from ekc.ir.warp import WARP, Pattern, sectors, wavefronts
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ekc.ir.guards import needed
 from ekc.ir.limits import Limits
 from ekc.ir.nodes import Kernel, MmaNode, walk
+from ekc.ir.patterns.guards import needed
 from ekc.ir.refusal import Check
 from ekc.ir.tensor_core import LEAST_ARCH
 from ekc.ir.tensor_tile import RULE, extents_fit

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from ekc.ir.access import Access, Guard
 from ekc.ir.dtypes import BFLOAT16, FLOAT16, TF32, DType
-from ekc.ir.guards import needed
 from ekc.ir.linear import Atom, Extent, atom_variables, smaller
-from ekc.ir.lookup import Lookup
 from ekc.ir.nodes import ComputeNode, InitNode, LoopNode, Node, ReduceNode, StageNode, WriteNode
+from ekc.ir.patterns.guards import needed
+from ekc.ir.patterns.lookup import Lookup
 from ekc.ir.program import Nest
 
 _APART = (FLOAT16, TF32)

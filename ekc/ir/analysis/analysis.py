@@ -14,11 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir.access import Access, Guard, moved
-from ekc.ir.dtypes import TF32
-from ekc.ir.figures import Array, f64, product
-from ekc.ir.fragment_loads import fit, held, pointed, turns, ways
-from ekc.ir.guards import Lanes, joint, shares
-from ekc.ir.issue import (
+from ekc.ir.analysis.figures import Array, f64, product
+from ekc.ir.analysis.issue import (
     conversions,
     converted_share,
     fetched,
@@ -29,6 +26,10 @@ from ekc.ir.issue import (
     read_once,
     written_out,
 )
+from ekc.ir.analysis.residency import parallelism, reuse
+from ekc.ir.analysis.traffic import Traffic, known
+from ekc.ir.dtypes import TF32
+from ekc.ir.fragment_loads import fit, held, pointed, turns, ways
 from ekc.ir.limits import Limits
 from ekc.ir.nodes import (
     BarrierNode,
@@ -46,13 +47,12 @@ from ekc.ir.nodes import (
     WriteNode,
 )
 from ekc.ir.operator import arithmetic
+from ekc.ir.patterns.guards import Lanes, joint, shares
+from ekc.ir.patterns.warp import WARP
 from ekc.ir.program import Program
 from ekc.ir.region import Region
-from ekc.ir.residency import parallelism, reuse
-from ekc.ir.tape import some
-from ekc.ir.traffic import Traffic, known
+from ekc.ir.tape.tape import some
 from ekc.ir.tree import kernels
-from ekc.ir.warp import WARP
 
 SUMMED = (
     "fma",

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir.linear import ceil_div
-from ekc.ir.warp import WARP
+from ekc.ir.patterns.warp import WARP
 
 _MOST_VALUES = 1 << 16
 """Up to so many values are counted; of more, the two ends are a small part, and all are taken as equal."""

@@ -1,0 +1,1 @@
+"""Walks over a schedule, recorded once and replayed for a population."""
