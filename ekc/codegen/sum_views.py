@@ -59,12 +59,20 @@ def combine_view(scope: Scope, node: CombineNode) -> View:
     lanes = 1
     for loop in node.lanes:
         lanes *= int(loop.extent)
+    step = int(scope.kernel.lane_step)
     other = f"__shfl_xor_sync(0xffffffffu, {target}, lane)"
     compute = scope.kernel.nest.compute
     update = Arithmetic(compute.acc_dtype).combined(compute.combine, target, other)
     return View(
         "combine",
-        {"loops": loops, "half": lanes // 2, "update": update, "lanes": lanes, "combine": compute.combine},
+        {
+            "loops": loops,
+            "half": lanes // 2 * step,
+            "step": step,
+            "update": update,
+            "lanes": lanes,
+            "combine": compute.combine,
+        },
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from ekc.ir import expr as ex
@@ -224,6 +225,12 @@ class Kernel:
     def thread_loops(self) -> tuple[Loop, ...]:
         """Every thread loop, fastest first, as the linear thread number counts them."""
         return tuple(x for level in THREAD_LEVELS for x in reversed(self.bound(level)))
+
+    @property
+    def lane_step(self) -> Extent:
+        """How many threads apart two lanes are that hold neighbouring parts of one sum."""
+        faster = takewhile(lambda x: not x.reduction, self.thread_loops)
+        return product(x.extent for x in faster)
 
     @property
     def block_loops(self) -> tuple[Loop, ...]:

@@ -13,6 +13,7 @@ from ekc.codegen.generate import GENERATOR, generate
 from ekc.ir.schedule import Schedule
 from tests.codegen import samples
 from tests.ir.async_examples import async_matmul
+from tests.ir.examples import column_lanes
 from tests.ir.tensor_examples import half_matmul, swizzled_matmul
 from tests.ir.view_examples import half_conv2d
 
@@ -27,6 +28,7 @@ KERNELS: dict[str, Callable[[], Schedule]] = {
     "conv2d": samples.conv2d,
     "conv2d_view": half_conv2d,
     "matvec_float16": lambda: samples.matvec(4096, 4096, dtype="float16", lanes=32, rows=8),
+    "column_lanes": column_lanes,
     "softmax": lambda: samples.softmax(1000, 1000, dtype="float16"),
     "relu_matmul": samples.relu_matmul,
     "matmul_bfloat16": lambda: samples.small_matmul(33, 34, 12, dtype="bfloat16", vector=2),

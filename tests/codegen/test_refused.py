@@ -17,10 +17,11 @@ def matmul(m: int = 8, n: int = 8, k: int = 8, dtype: str = "float32") -> Schedu
     return Schedule(o.matmul(m, n, k, dtype=dtype))
 
 
-def lanes(*factors: int) -> Schedule:
+def lanes(*factors: int, between: bool = False) -> Schedule:
     s = Schedule(o.matvec(8, 128)).split("k", factors).cache_write("y")
     names = [f"k.{i + 1}" for i in range(len(factors))]
-    s = s.reorder("i", *names, "k.0").bind("i", "block.x")
+    order = (names[0], "i", *names[1:]) if between else ("i", *names)
+    s = s.reorder(*order, "k.0").bind("i", "thread.x" if between else "block.x")
     for name in names:
         s = s.bind(name, "thread.x")
     return s
@@ -31,8 +32,8 @@ def shifted(by: int) -> Schedule:
     return Schedule(op).cache_read("X", "shared", vector=4)
 
 
-def rows_of_threads() -> Schedule:
-    s = Schedule(o.matvec(8, 64)).split("k", (8,)).reorder("k.0", "k.1", "i")
+def rows_of_threads(rows: int) -> Schedule:
+    s = Schedule(o.matvec(rows, 64)).split("k", (8,)).reorder("k.0", "k.1", "i")
     return s.cache_write("y").bind("k.1", "thread.x").bind("i", "thread.x")
 
 
@@ -71,7 +72,18 @@ MISTAKES: dict[str, tuple[Callable[[], Schedule], str]] = {
         r'atomic C: needs 4 elements at once, the limit is 1 .*cache_write\("C"\), one at a time',
     ),
     "lanes unheld": (lambda: matmul().reorder("k", "i", "j").bind("k", "thread.x"), "needs an accumulator"),
-    "lanes not fastest": (rows_of_threads, r"needs k\.1 fastest"),
+    "lanes beside too many": (
+        lambda: rows_of_threads(8),
+        "reduction over lanes: needs 8 threads that run faster, the limit is a power of two up to 4; .* 4",
+    ),
+    "lanes beside three": (
+        lambda: rows_of_threads(3),
+        "needs 3 threads that run faster, the limit is a power of two up to 4; .* 4",
+    ),
+    "lanes apart": (
+        lambda: lanes(4, 2, between=True),
+        r"needs k\.\d and k\.\d side by side, the limit is i runs between; .* i outside of both",
+    ),
     "too many lanes": (lambda: lanes(32, 2), "reduction over lanes: needs 64"),
     "half a warp": (lambda: lanes(8), "reduction over lanes: needs 8 threads, the limit is whole warps"),
     "wide": (

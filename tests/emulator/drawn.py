@@ -92,7 +92,7 @@ BRED: dict[str, Operator] = {
     "silu fp16": o.matvec(40, 64, dtype="float16").epilogue(lambda y, gate: ex.silu(y) * gate, gate=(40,)),
 }
 """Operators whose spaces the tuner would search; small, so that whole grids run."""
-TYPED: dict[str, Operator] = {
+MORE: dict[str, Operator] = {
     "tf32": o.matmul(32, 24, 40, dtype="tf32"),
     "bf16": o.matmul(48, 40, 24, dtype="bfloat16"),
     "bf16 out fp32": o.matmul(19, 23, 17, dtype="bfloat16", out_dtype="float32"),
@@ -103,14 +103,19 @@ TYPED: dict[str, Operator] = {
     "int8 transposed": o.matmul(48, 32, 64, dtype="int8", transpose_b=True, out_dtype="int8"),
     "matvec int8": o.matvec(64, 128, dtype="int8"),
     "conv int8": o.conv2d(1, 16, 7, 7, out_channels=8, kernel=3, padding=1, dtype="int8"),
+    "columns": o.einsum("km,k->m", (96, 64), (96,)),
+    "columns odd": o.reduce((61, 37), 0, "max"),
+    "columns fp16": o.einsum("km,k->m", (64, 40), (64,), dtype="float16"),
+    "columns between": o.reduce((3, 40, 24), 1, "mean"),
 }
-"""The same of other element types; kept apart, so that `sample` stays what its distances were measured on."""
+"""The same of other element types and orders; kept apart, so that `sample` stays what its distances were
+measured on."""
 _POPULATION = 64
 
 
 @cache
 def space(name: str) -> Space:
-    return Space((BRED | TYPED)[name], Limits())
+    return Space((BRED | MORE)[name], Limits())
 
 
 def bred(name: str, seed: int) -> Schedule:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import ekc
 from ekc.codegen.generate import generate
 from ekc.ir.schedule import Schedule
-from tests.emulator.drawn import BRED, TYPED, bred, stepped
+from tests.emulator.drawn import BRED, MORE, bred, stepped
 from tests.emulator.generated import compiled, run
 from tests.emulator.predicted import executed, predicted
 from tests.ir.drawn_operators import FIRST
@@ -35,7 +35,7 @@ def steps(draw: st.DrawFn) -> Schedule:
 
 def from_the_space() -> st.SearchStrategy[Schedule]:
     """What the tuner can breed, at full depth."""
-    return st.builds(bred, st.sampled_from(sorted(BRED | TYPED)), st.integers(0, 2**32 - 1))
+    return st.builds(bred, st.sampled_from(sorted(BRED | MORE)), st.integers(0, 2**32 - 1))
 
 
 @settings(

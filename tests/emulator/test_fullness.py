@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from ekc.codegen import nvrtc
+from ekc.codegen.generate import compile_schedule
 from ekc.emulator.fullness import Fullness, fullness
+from ekc.ir.schedule import Schedule
+from tests.ir.examples import depth_lanes, tiled_matmul
 
 TEXT = """
 extern "C" __global__ void k(const float* x, const float4* v, const short* h, float* y) {
@@ -38,3 +41,16 @@ def test_passes_and_sectors_beyond_need() -> None:
     assert sorted(x.conflicts for x in found if x.space == "shared") == [0, 0, 0, 0, 7, 7]
     assert not any(x.conflicts for x in found if x.space == "global")
     assert all(isinstance(x, Fullness) and ptx.splitlines()[x.line - 1].strip() for x in found)
+
+
+def test_lanes_that_share_the_depth_take_no_pass_to_spare_and_those_that_do_not_take_some() -> None:
+    def spare(schedule: Schedule) -> set[float]:
+        kernel = compile_schedule(schedule, "sm_80")
+        one = kernel.launches[0]
+        found = fullness(kernel.ptx, one.name, grid=one.grid, block=one.block, sizes=one.argument_bytes)
+        loads = [x for x in found if x.space == "shared" and not x.writes]
+        assert {x.bytes_per_lane for x in loads} == {16}
+        return {x.taken - x.needed for x in loads}
+
+    assert spare(depth_lanes(64, 64, 64)) == {0}
+    assert spare(tiled_matmul(256, 128, 64)) == {1, 2}

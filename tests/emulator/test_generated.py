@@ -15,6 +15,8 @@ SMALL = {
     "matmul": lambda: examples.tiled_matmul(256, 128, 64),
     "conv2d": examples.tiled_conv2d,
     "matvec_lanes": examples.lanes_matvec,
+    "column_lanes": examples.column_lanes,
+    "depth_lanes": examples.depth_lanes,
     "fused_loops": examples.fused_loops,
     "plain": examples.EXAMPLES["plain"],
 }

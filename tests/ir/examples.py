@@ -61,6 +61,43 @@ def lanes_matvec() -> Schedule:
     return _over_lanes(o.matvec(41, 100))
 
 
+def column_lanes() -> Schedule:
+    """Columns summed across every fourth lane, four of them side by side; tails in both axes."""
+    return (
+        Schedule(o.einsum("km,k->m", (100, 41), (100,)))
+        .split("m", (2, 4, 2))
+        .split("k", (8, 3))
+        .reorder("m.0", "m.1", "k.1", "m.2", "k.0", "k.2", "m.3")
+        .bind("m.0", "block.x")
+        .bind("m.1", "thread.x")
+        .bind("k.1", "thread.x")
+        .bind("m.2", "thread.x")
+        .cache_write("C")
+        .cache_read("A", "register", at="k.0")
+    )
+
+
+def depth_lanes(m: int = 40, n: int = 30, k: int = 50) -> Schedule:
+    """A product whose lanes share out the depth, eight by two rows by two columns."""
+    return (
+        Schedule(o.matmul(m, n, k, transpose_a=True))
+        .cache_write("C")
+        .split("i", (4, 2, 4))
+        .split("j", (2, 2, 4))
+        .split("k", (4, 8))
+        .reorder("i.0", "j.0", "k.2", "i.2", "j.2", "k.0", "k.1", "i.1", "i.3", "j.1", "j.3")
+        .bind("i.0", "block.y")
+        .bind("j.0", "block.x")
+        .bind("k.2", "thread.x")
+        .bind("i.2", "thread.x")
+        .bind("j.2", "thread.x")
+        .cache_read("A", "shared", at="k.0", pad=8)
+        .cache_read("B", "shared", at="k.0", pad=8)
+        .cache_read("A.shared", "register", at="k.1", vector=4)
+        .cache_read("B.shared", "register", at="k.1", vector=4)
+    )
+
+
 def _over_lanes(op: Operator) -> Schedule:
     return (
         Schedule(op)
@@ -152,6 +189,8 @@ EXAMPLES = {
     "conv2d_async": lambda: async_conv2d(4),
     "conv2d": tiled_conv2d,
     "matvec_lanes": lanes_matvec,
+    "column_lanes": column_lanes,
+    "depth_lanes": depth_lanes,
     "two_launches": two_launches,
     "on_the_spot": fused_on_the_spot,
     "fused_loops": fused_loops,

@@ -8,6 +8,7 @@ same functions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -180,7 +181,7 @@ def accumulator_type(kernel: Kernel, limits: Limits) -> Iterator[Check]:
 
 
 def lanes_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
-    """Reduction loops over threads: the fastest lanes of whole warps, a power of two, and an accumulator."""
+    """Reduction loops over threads: neighbours, within whole warps, powers of two, and an accumulator."""
     lanes = [x for x in kernel.thread_loops if x.reduction]
     if not lanes:
         return
@@ -189,21 +190,32 @@ def lanes_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
         yield Check(
             "reduction over lanes", False, "an accumulator", "none", f'cache_write("{name}", "register")'
         )
-    if list(kernel.thread_loops[: len(lanes)]) != lanes:
-        fastest = kernel.thread_loops[0].name
+    first = kernel.thread_loops.index(lanes[0])
+    between = [x.name for x in kernel.thread_loops[first : first + len(lanes)] if not x.reduction]
+    if between:
         yield Check(
             "reduction over lanes",
             False,
-            f"{lanes[0].name} fastest",
-            f"{fastest} runs faster",
-            "bind it to thread.x, innermost of its loops",
+            f"{' and '.join(x.name for x in lanes)} side by side",
+            f"{between[0]} runs between",
+            f"reorder, with {between[0]} outside of both",
         )
     n: Extent = 1
     for loop in lanes:
         n = n * loop.extent
-    whole = np.asanyarray(n)
-    ok = (whole <= 32) & ((whole & (whole - 1)) == 0)
+    whole, step = np.asanyarray(n), np.asanyarray(kernel.lane_step)
+    ok = (whole <= 32) & _power_of_two(whole)
     yield Check("reduction over lanes", ok, n, "a power of two up to 32", "32", "lanes")
+    beside = np.maximum(WARP // np.maximum(whole, 1), 1)
+    yield Check(
+        "reduction over lanes",
+        (step <= beside) & _power_of_two(step),
+        step,
+        beside,
+        beside,
+        "threads that run faster",
+        "a power of two up to {}",
+    )
     t = kernel.threads
     yield Check(
         "reduction over lanes",
@@ -213,6 +225,10 @@ def lanes_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
         "a multiple of 32",
         "threads",
     )
+
+
+def _power_of_two(n: Any) -> Any:
+    return (n & (n - 1)) == 0
 
 
 def computed_once(kernel: Kernel, limits: Limits) -> Iterator[Check]:

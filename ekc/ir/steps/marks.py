@@ -26,9 +26,10 @@ class Bind(Step):
 
     Levels: block.x/y/z, thread.x/y/z, vthread (a strided slice of a thread's own tile). Several
     loops may share one index; the innermost of them runs fastest. A reduction loop on thread.x is
-    summed across lanes: it must be the fastest, with an extent of 2, 4, 8, 16 or 32 (all that are summed so
-    together), in a block of whole warps; rules say so of the whole kernel. One on blocks is summed in memory,
-    where `atomic` allows it.
+    summed across lanes: it has an extent of 2, 4, 8, 16 or 32 (all that are summed so together, side by
+    side), in a block of whole warps. 2, 4, 8 or 16 threads may run faster than it, where a warp still holds
+    the whole sum. Rules say so of the whole kernel. One on blocks is summed in memory, where `atomic` allows
+    it.
     Refuses: an unknown loop or level, a loop already bound, one that holds a staging (but as vthread), a
     reduction loop elsewhere than on thread.x, or on blocks that add by atomics.
     """

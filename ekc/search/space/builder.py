@@ -21,6 +21,8 @@ from ekc.search.space.divided import divided_by, groups, short_groups
 
 VTHREADS, THREADS, TILE, REDUCE, LANES = 8, 256, 16, 64, 32
 """Largest factor at each tile level. Ours, not the paper's."""
+SIDE = 4
+"""Lanes side by side along columns: with 16 bytes each they fill two sectors, as a burst of DRAM does."""
 Chain = tuple[Compute, ...]
 """What one launch makes: a compute, and those put behind it."""
 
@@ -69,16 +71,23 @@ class Builder:
         name = f"{name}.{axis.name}" + (f".by{grain}" if grain > 1 else "")
         return self.split(axis, tiling(name, axis.extent, columns, grain))
 
-    def lanes(self, axis: Axis) -> list[str]:
+    def beside(self, axis: Axis) -> list[str]:
+        """Split an output axis into blocks, threads, lanes side by side, and a tile of each."""
+        threads, tile = (level(kind, axis.extent, 8) for kind in ("thread", "tile"))
+        columns = (threads, Level("lane", (SIDE,)), tile)
+        return self.split(axis, tiling(f"tile.columns.{axis.name}", axis.extent, columns))
+
+    def lanes(self, axis: Axis, lanes: int) -> list[str]:
         """Split a reduction axis over the lanes of a warp, neighbours in each: whole vectors of what is read
         along it, where those of a warp make the axis without a rest."""
         read = {x.tensor for x in ex.loads(self.compute.body) if axis.name in ex.variables(x.index[-1])}
         wide = max((widths(self.op, tensor)[-1] for tensor in read), default=1)
         own = level("reduce", axis.extent, max(8, wide))
-        if axis.extent % (LANES * wide) == 0:
+        if axis.extent % (lanes * wide) == 0:
             own = Level("reduce", tuple(v for v in own.values if v % wide == 0))
-        columns = (Level("lane", (LANES,)), own)
-        return self.split(axis, tiling(f"tile.lanes.{axis.name}", axis.extent, columns))
+        columns = (Level("lane", (lanes,)), own)
+        name = "tile.lanes" if lanes == LANES else f"tile.{lanes}lanes"
+        return self.split(axis, tiling(f"{name}.{axis.name}", axis.extent, columns))
 
     def row(self, axis: Axis, widths: tuple[int, ...]) -> list[str]:
         """Split an axis that stays within a block: iterations, whole warps, vectors where any width fits."""

@@ -13,8 +13,9 @@ The rules, in the order they apply:
 3. *stage*: each tensor with reuse across threads may go through shared memory, in its own order or
    with its last spatial dimension fastest; any tensor may go through registers.
 4. *lanes*: the reduction may be spread over the lanes of a warp instead of kept in one thread; that comes
-   first where rows are read once, along their neighbours. What is read goes through registers where it can,
-   for only so are loads of global memory vectors.
+   first where rows are read once, along their neighbours. Where neighbours are other sums, as in the columns
+   of a matrix, four lanes may stand side by side along them. What is read goes through registers where it
+   can, for only so are loads of global memory vectors.
 5. *hold*: results stay in registers until complete; computes that are elementwise in them, and their only
    readers, are put behind them, so that one launch makes both.
 6. *fly*: where every tensor with reuse goes through shared memory and registers, the tiles may also come by
@@ -45,7 +46,7 @@ from ekc.ir.inline import chains
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Axis, Compute, Operator
 from ekc.ir.steps import CacheRead, ComputeAt, Hole, Pipeline, Unroll, Vectorize
-from ekc.search.space.builder import LANES, Builder, Chain, Structure, builds, fits, widths
+from ekc.search.space.builder import LANES, SIDE, Builder, Chain, Structure, builds, fits, widths
 from ekc.search.space.digits import part_axes
 from ekc.search.space.divided import divided, groups
 from ekc.search.space.flying import DEPTHS, grain, grains, movable
@@ -102,12 +103,12 @@ def _in_launches(op: Operator, limits: Limits) -> list[Structure]:
 
 
 def _beside(options: list[Structure], compute: Compute, limits: Limits) -> Structure:
-    """The structure of a launch beside the largest: over lanes where it reads everything once and has fewer
-    outputs than the device has threads, else the first."""
+    """The structure of a launch beside the largest: over lanes, as many as go, where it reads everything once
+    and has fewer outputs than the device has threads, else the first."""
     once = not any(_reused(compute, load) for load in ex.loads(compute.body))
     few = math.prod(a.extent for a in compute.spatial) < limits.sms * limits.threads_per_sm
     lanes = [s for s in options if LANES_HELD in s.name]
-    return lanes[0] if lanes and once and few else options[0]
+    return lanes[-1] if lanes and once and few else options[0]
 
 
 def _of_launch(op: Operator, chain: Chain, prefix: str, limits: Limits) -> list[Structure]:
@@ -142,6 +143,9 @@ def _derived(op: Operator, chain: Chain, prefix: str, limits: Limits) -> list[St
         found += [_tiled(op, chain, routes, prefix, flying=True) for routes in able]
     if compute.reduction:
         lane_axis = max(compute.reduction, key=lambda a: (_contiguous(a, reads), a.extent))
+        columns = _columns(compute, reads, lane_axis)
+        if columns and lane_axis.extent >= LANES // SIDE:
+            found.append(_over_lanes(op, chain, lane_axis, tuple(reads), prefix, columns))
         if lane_axis.extent >= LANES:
             lanes = _over_lanes(op, chain, lane_axis, tuple(reads), prefix)
             if not builds(op, lanes):
@@ -156,6 +160,16 @@ def _streams(compute: Compute, reads: dict[str, ex.Load], axis: Axis) -> bool:
     return any(axis.name in ex.variables(x.index[-1]) for x in along) and all(
         a.name in ex.variables(x) for x in along for a in compute.spatial if a.extent > 1
     )
+
+
+def _columns(compute: Compute, reads: dict[str, ex.Load], summed: Axis) -> Axis | None:
+    """The output axis along which the terms of a sum have their neighbours, where each is read once and they
+    fill lanes."""
+    once = [x for x in reads.values() if not _reused(compute, x) and summed.name in ex.variables(x)]
+    for axis in compute.spatial:
+        if axis.extent >= SIDE and any(ex.variables(x.index[-1]) == {axis.name} for x in once):
+            return axis
+    return None
 
 
 def _contiguous(axis: Axis, reads: dict[str, ex.Load]) -> int:
@@ -240,23 +254,34 @@ def _flight(b: Builder, route: Route) -> Hole | int:
 
 
 def _over_lanes(
-    op: Operator, chain: Chain, lane_axis: Axis, registers: tuple[str, ...], prefix: str
+    op: Operator,
+    chain: Chain,
+    lane_axis: Axis,
+    registers: tuple[str, ...],
+    prefix: str,
+    columns: Axis | None = None,
 ) -> Structure:
-    """Rule 4: the innermost part of one reduction axis over lanes, a vector of it in each."""
+    """Rule 4: the innermost part of one reduction axis over lanes, a vector of it in each; with `columns`,
+    lanes side by side along these too."""
     b = Builder(op, chain, prefix)
+    side: tuple[str, ...] = ()
     for axis in b.compute.spatial:
         if b.whole(axis):
             b.blocks.append(axis.name)
+        elif axis is columns:
+            block, thread, beside, tile = b.beside(axis)
+            b.place(block=block, thread=thread, tile=tile)
+            side = (beside,)
         else:
             block, thread, tile = b.tile(axis, {"thread": 32, "tile": 8}, "tile.rows")
             b.place(block=block, thread=thread, tile=tile)
     for axis in b.compute.reduction:
         if axis is not lane_axis:
             b.reduce(axis)
-    outer, lane, vector = b.lanes(lane_axis)
+    outer, lane, vector = b.lanes(lane_axis, LANES // SIDE if side else LANES)
     b.outer.append(outer)
     b.inner.append(vector)
-    b.bind((lane,))
+    b.bind((lane, *side))
     b.hold()
     for tensor in registers:
         width = b.width("move", tensor)
@@ -264,7 +289,7 @@ def _over_lanes(
     if not registers:
         b.steps.append(Unroll(vector))
     b.steps.append(Unroll(outer, b.hole("unroll", (1, 2, 4, 8, 16))))
-    return b.finish(LANES_HELD if registers else "lanes")
+    return b.finish(("column " if side else "") + (LANES_HELD if registers else "lanes"))
 
 
 def _fused(op: Operator) -> list[Structure]:

@@ -83,6 +83,16 @@ def test_rows_are_reduced_by_lanes_and_in_one_launch_where_they_can_be(op: Opera
     assert {c.reduction[-1].name for c in op.computes if c.reduction} <= lanes
 
 
+def test_columns_are_summed_by_lanes_side_by_side_and_rows_are_not() -> None:
+    def lanes(op: Operator) -> list[list[str]]:
+        beside = [s for s in Space(op, LIMITS).structures if "column lanes" in s.name]
+        return [[x.loop for x in s.steps if isinstance(x, Bind) and x.level == "thread.x"] for s in beside]
+
+    assert lanes(o.einsum("km,k->m", (96, 64), (96,))) == [["m.1", "k.1", "m.2"]]
+    assert lanes(o.reduce((5, 40, 24), 1)) == [["i0.1", "i2.1", "k1.1", "i2.2"]]
+    assert lanes(o.matvec(64, 96)) == lanes(o.matmul(64, 64, 64)) == lanes(o.reduce((64, 3), 0)) == []
+
+
 def test_products_are_not_left_to_single_warps() -> None:
     """They are no rows: none is reduced on the spot where what follows could read it in one launch."""
     found = Space(OPERATORS["two computes"], LIMITS).structures
