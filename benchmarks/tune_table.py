@@ -120,7 +120,7 @@ def measured(name: str, op: ekc.Operator, trials: int, seed: int) -> dict[str, A
     keep = kept(result)
     problems = problems_of(op, keep)
     speedup = naive.latency_s / best.latency_s if naive.latency_s else None
-    least_s = result.roofline_share * best.latency_s
+    least_s = result.roof.least_s
     starved = least_s > LAUNCH_S and (naive.latency_s is None or least_s / naive.latency_s < STARVED)
     return {
         "operator": name,
@@ -134,7 +134,7 @@ def measured(name: str, op: ekc.Operator, trials: int, seed: int) -> dict[str, A
         "fastest_energy_j": result.fastest.energy_j,
         "power_w": best.power_w,
         "roofline_share": result.roofline_share,
-        "roofline_bound": result.roofline_bound,
+        "roofline_bound": result.roof.bound,
         "structure": best.structure,
         "digest": best.schedule.digest,
         "trials": result.trial_count,

@@ -109,6 +109,8 @@ class Peaks:
     dram_bytes_per_s: float
     board_power_w: float
     """The power cap of the board."""
+    source: str = ""
+    """Who says what the device does a clock; "" in recordings of before this was kept."""
 
 
 class Device(Protocol):

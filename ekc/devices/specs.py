@@ -1,13 +1,7 @@
 """What is known about each GPU that can be simulated: plain figures, each with its source.
 
-Sources, by the short names used below:
-  A100    NVIDIA A100 Tensor Core GPU Architecture whitepaper, and the A100 PCIe 40 GB data sheet
-  H100    NVIDIA H100 Tensor Core GPU Architecture whitepaper (SXM5)
-  H200    NVIDIA H200 data sheet (SXM; the chip is an H100's)
-  Ada     NVIDIA Ada GPU Architecture whitepaper (RTX 4090)
-  GA102   NVIDIA Ampere GA102 GPU Architecture whitepaper (RTX 3090)
-  Turing  NVIDIA Turing GPU Architecture whitepaper (RTX 2080 Ti, reference card)
-  CUDA    CUDA C++ Programming Guide, table of compute capabilities
+Sources are NVIDIA's architecture whitepapers and data sheets, as each `Spec.sources` names them. "CUDA" below
+is the CUDA C++ Programming Guide, table of compute capabilities; "GA102" the Ampere GA102 whitepaper.
 Figures marked *fit* come from recordings (`Spec.sources` names which); *estimate* is our own.
 """
 
@@ -151,6 +145,7 @@ class Spec:
             flops_by_type=plain | {name: rate * tensor for name, rate in self.tensor_rates.items()},
             dram_bytes_per_s=self.memory_bytes_per_s,
             board_power_w=self.power.tdp_w,
+            source=self.sources[BOOK],
         )
 
     def limits(self) -> Limits:
@@ -168,10 +163,14 @@ class Spec:
         )
 
 
+BOOK = "counts, clocks, memory"
+"""The source of what sets the ceilings."""
+
+
 def _sources(book: str, voltage: str, power: str, l2: str) -> Mapping[str, str]:
     return MappingProxyType(
         {
-            "counts, clocks, memory": book,
+            BOOK: book,
             "per-SM limits": "CUDA C++ Programming Guide, compute capabilities",
             "l2_bytes_per_clock": l2,
             "voltage": voltage,
@@ -216,7 +215,7 @@ A100 = Spec(
         memory_pj_per_byte=45.0,
     ),
     sources=_sources(
-        book="A100",
+        book="NVIDIA A100 architecture whitepaper and PCIe 40 GB data sheet",
         voltage=_A100_FIT,
         power="fit: the same, and CLBlast GEMM a100_gemm_clocks (4 tiles, 7 clocks)",
         l2="A100",
@@ -254,7 +253,7 @@ H100 = Spec(
         kelvin_per_w=0.06,
     ),
     sources=_sources(
-        book="H100",
+        book="NVIDIA H100 architecture whitepaper, SXM5",
         voltage="estimate: knee and slope as on A100, stretched to the higher boost",
         power=_H200_FIT,
         l2="estimate: below A100's width, as microbenchmarks see it",
@@ -292,7 +291,7 @@ H200 = Spec(
         kelvin_per_w=0.06,
     ),
     sources=_sources(
-        book="H200",
+        book="NVIDIA H200 data sheet, SXM; the chip is an H100's",
         voltage="estimate: as h100",
         power=_H200_FIT,
         l2="estimate: as h100",
@@ -330,7 +329,7 @@ RTX4090 = Spec(
         kelvin_per_w=0.09,
     ),
     sources=_sources(
-        book="Ada",
+        book="NVIDIA Ada architecture whitepaper, RTX 4090",
         voltage="estimate",
         power="estimate: A100 energies by process node; GDDR6X per byte",
         l2="estimate",
@@ -368,7 +367,7 @@ RTX3090 = Spec(
         kelvin_per_w=0.12,
     ),
     sources=_sources(
-        book="GA102",
+        book="NVIDIA Ampere GA102 architecture whitepaper, RTX 3090",
         voltage=_A4000_FIT,
         power="estimate: A100 energies by process node; GDDR6X per byte",
         l2="estimate",
@@ -406,7 +405,7 @@ RTX2080TI = Spec(
         kelvin_per_w=0.16,
     ),
     sources=_sources(
-        book="Turing",
+        book="NVIDIA Turing architecture whitepaper, RTX 2080 Ti reference card",
         voltage="estimate",
         power="estimate: A100 energies by process node; GDDR6 per byte",
         l2="estimate",

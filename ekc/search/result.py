@@ -11,6 +11,7 @@ from ekc.devices.base import Interval
 from ekc.devices.difference import Measured
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
+from ekc.search.roofline import Roof
 from ekc.search.spent import Spent, calls_to_break_even
 
 if TYPE_CHECKING:
@@ -135,11 +136,9 @@ class TuningResult:
     trials: tuple[Trial, ...]
     """Everything tried, failures included, in the order of trying."""
     seconds: float
-    roofline_share: float
-    """Least time the device could take (arithmetic as written, masked taps of a transposed convolution
-    included, or compulsory traffic) over the latency of `best`."""
-    roofline_bound: str
-    """"compute" or "memory": which of the two that least time is."""
+    roof: Roof
+    """What bounds the operator here (arithmetic as written, masked taps of a transposed convolution
+    included, or compulsory traffic)."""
     model_cards: tuple[ModelCard, ...] = ()
     refusals: Mapping[str, int] = field(default_factory=dict)
     """Genomes dropped as illegal after repair, by rule."""
@@ -166,6 +165,12 @@ class TuningResult:
     def metered_count(self) -> int:
         """Schedules whose energy was measured."""
         return sum(t.metered for t in self.trials)
+
+    @property
+    def roofline_share(self) -> float:
+        """The least time that the operator could take over the latency of `best`."""
+        assert self.best.latency_s is not None
+        return self.roof.least_s / self.best.latency_s
 
     @property
     def break_even_calls(self) -> dict[str, float | None]:
@@ -248,7 +253,7 @@ class TuningResult:
             "trial_count": self.trial_count,
             "metered_count": self.metered_count,
             "roofline_share": self.roofline_share,
-            "roofline_bound": self.roofline_bound,
+            "roof": vars(self.roof),
             "model_cards": [vars(c) for c in self.model_cards],
             "refusals": dict(self.refusals),
             "bred": self.bred,

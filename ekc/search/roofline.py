@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from ekc.devices.base import Peaks
@@ -19,3 +20,38 @@ def arithmetic_of(op: Operator) -> str:
     acc = op.computes[0].acc_dtype
     read = op.inputs[0].dtype if op.inputs else acc
     return read.name if acc.name == read.accumulator else acc.name
+
+
+@dataclass(frozen=True)
+class Roof:
+    """What bounds an operator on a device."""
+
+    bound: str
+    """"compute" or "memory"."""
+    least_s: float
+    """No kernel takes less: its arithmetic as written, or compulsory traffic, at the ceiling."""
+    ceiling: float
+    """Operations a second, or bytes."""
+    unit: str
+    """"FLOP/s", "OP/s" or "B/s"."""
+    of: str
+    """The element type of the arithmetic; "" of memory."""
+    source: str
+    """Who says so."""
+
+    def __str__(self) -> str:
+        """`arithmetic: 17.6 TFLOP/s of float32 (whitepaper)`."""
+        source = f" ({self.source})" if self.source else ""
+        if self.bound == "memory":
+            return f"compulsory memory traffic: {self.ceiling / 1e9:,.0f} GB/s{source}"
+        return f"arithmetic: {self.ceiling / 1e12:.3g} T{self.unit} of {self.of}{source}"
+
+
+def roof(op: Operator, peaks: Peaks) -> Roof:
+    """The lower of the two ceilings: that of arithmetic, or of memory."""
+    compute_s, memory_s = float(least_seconds(op, op.flops, peaks)), op.min_bytes / peaks.dram_bytes_per_s
+    if compute_s < memory_s:
+        return Roof("memory", memory_s, peaks.dram_bytes_per_s, "B/s", "", peaks.source)
+    of = arithmetic_of(op)
+    unit = "OP/s" if of.startswith("int") else "FLOP/s"
+    return Roof("compute", compute_s, peaks.flops_by_type[of], unit, of, peaks.source)

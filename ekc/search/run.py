@@ -20,7 +20,7 @@ from ekc.search.options import Wish
 from ekc.search.payoff import WhilePaying
 from ekc.search.progress import Progress
 from ekc.search.result import INTERRUPTED, DeviceNote, Trial, TuningResult
-from ekc.search.roofline import least_seconds
+from ekc.search.roofline import roof
 from ekc.search.rounds import Rounds, population_size
 from ekc.search.schedules import Schedules
 from ekc.search.space.naive import naive
@@ -127,9 +127,6 @@ class Run:
         return c.trial()
 
     def _result(self, best: Candidate, fastest: Candidate, baseline: Candidate) -> TuningResult:
-        peaks = self.device.peaks
-        compute_s = float(least_seconds(self.op, self.op.flops, peaks))
-        memory_s = self.op.min_bytes / peaks.dram_bytes_per_s
         device = self.device
         return TuningResult(
             op=self.op,
@@ -144,8 +141,7 @@ class Run:
             baseline=baseline.trial(),
             trials=tuple(c.trial() for c in self.task.candidates),
             seconds=self.task.seconds,
-            roofline_share=max(compute_s, memory_s) / best.latency_s,
-            roofline_bound="compute" if compute_s >= memory_s else "memory",
+            roof=roof(self.op, device.peaks),
             model_cards=tuple(self.task.learner.cards),
             refusals=dict(self.breeder.refusals),
             bred=self.breeder.repaired,

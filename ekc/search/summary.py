@@ -106,10 +106,8 @@ def speed_up(baseline: Trial, trial: Trial) -> str:
 
 
 def _share(trial: Trial, result: TuningResult) -> str:
-    """A trial's share of the roofline, from that of the best: the least time is the same for all."""
-    if not result.best.latency_s or not trial.latency_s:
-        return "-"
-    return f"{100 * result.roofline_share * result.best.latency_s / trial.latency_s:.1f}%"
+    """A trial's share of the roofline."""
+    return f"{100 * result.roof.least_s / trial.latency_s:.1f}%" if trial.latency_s else "-"
 
 
 def _notes(result: TuningResult) -> Iterator[str]:
@@ -122,7 +120,7 @@ def _notes(result: TuningResult) -> Iterator[str]:
     yield from note("energy", _saving(result))
     yield from note("cost", _cost(result))
     yield from note("pays", _pays(result))
-    yield from note("bound", f"the least time on the roofline is set by {_bound(result)}")
+    yield from note("bound", f"the least time on the roofline is set by {result.roof}")
     yield from note("checked", result.best.checked or "not executed")
     yield from note("atomics", rounding(result.best))
     yield from note("throttled", ", ".join(result.best.throttle))
@@ -144,12 +142,6 @@ def rounding(best: Trial) -> str:
     names = ", ".join(best.schedule.program.unordered)
     return (
         f"blocks add to {names} in any order, so results differ from run to run by rounding" if names else ""
-    )
-
-
-def _bound(result: TuningResult) -> str:
-    return {"compute": "arithmetic", "memory": "compulsory memory traffic"}.get(
-        result.roofline_bound, result.roofline_bound
     )
 
 

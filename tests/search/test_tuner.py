@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from ekc.devices.digest import digest_of_text
 from ekc.devices.simulated import SimulatedDevice
 from ekc.errors import DeviceError, InvalidInput
 from ekc.search.measuring import FINAL_WINDOW_S
-from ekc.search.roofline import arithmetic_of
+from ekc.search.roofline import arithmetic_of, roof
 from ekc.search.space.naive import naive
 from ekc.search.workers import Processes
 from tests.search.runs import MV, TRIALS, rows, tune, winner
@@ -84,6 +85,23 @@ def test_a_run_fuses_what_is_behind_a_sum() -> None:
 )
 def test_the_peak_of_a_roofline_goes_by_inputs_and_accumulator(types: dict[str, str], bound: str) -> None:
     assert arithmetic_of(ekc.matmul(8, 8, 8, **types)) == bound
+
+
+@pytest.mark.parametrize(
+    ("op", "words"),
+    [
+        (ekc.matmul(256, 256, 256), "arithmetic: 17.6 TFLOP/s of float32 (NVIDIA A100 "),
+        (ekc.matmul(512, 512, 512, dtype="float16"), "arithmetic: 282 TFLOP/s of float16 (NVIDIA A100 "),
+        (ekc.matmul(1024, 1024, 1024, dtype="int8"), "arithmetic: 564 TOP/s of int8 (NVIDIA A100 "),
+        (ekc.matvec(256, 256), "compulsory memory traffic: 1,555 GB/s (NVIDIA A100 "),
+    ],
+)
+def test_a_roof_names_the_ceiling_and_who_says_so(op: ekc.Operator, words: str) -> None:
+    peaks = ekc.devices.open("a100").peaks
+    assert str(roof(op, peaks)).startswith(words)
+    assert str(roof(op, replace(peaks, source=""))) == words.partition(" (")[0]
+    arithmetic, traffic = op.flops / peaks.flops_by_type[arithmetic_of(op)], op.min_bytes / 1555e9
+    assert roof(op, peaks).least_s == max(arithmetic, traffic)
 
 
 @pytest.mark.parametrize(
