@@ -91,8 +91,8 @@ def test_the_peak_of_a_roofline_goes_by_inputs_and_accumulator(types: dict[str, 
     ("op", "words"),
     [
         (ekc.matmul(256, 256, 256), "arithmetic: 17.6 TFLOP/s of float32 (NVIDIA A100 "),
-        (ekc.matmul(512, 512, 512, dtype="float16"), "arithmetic: 282 TFLOP/s of float16 (NVIDIA A100 "),
-        (ekc.matmul(1024, 1024, 1024, dtype="int8"), "arithmetic: 564 TOP/s of int8 (NVIDIA A100 "),
+        (ekc.matmul(4096, 4096, 4096, dtype="float16"), "arithmetic: 282 TFLOP/s of float16 (NVIDIA A100 "),
+        (ekc.matmul(4096, 4096, 4096, dtype="int8"), "arithmetic: 564 TOP/s of int8 (NVIDIA A100 "),
         (ekc.matvec(256, 256), "compulsory memory traffic: 1,555 GB/s (NVIDIA A100 "),
     ],
 )
