@@ -134,7 +134,7 @@ constant was fitted to these rows here.
 - Tensor cores: no recording has kernels of `mma.sync`, so nothing says whether ours are simulated right.
   What the library's kernels say is how far behind they are: by about as much as the ceiling of `mma.sync`
   says (1 / 0.62 = 1.6) where a product is large, by more where it has too few tiles for the device. The
-  shortest take a microsecond longer: one launch costs 2.5 us here, and the recorded kernels take 2.2 to
+  shortest take up to a microsecond longer: one launch costs 2.5 us here, and the recorded kernels take 2.2 to
   3.3 us in whole, as if launched by a graph. No constant was changed for that.
 - Power on the H200: of kernels shorter than 100 us it was not recorded but diluted. At 600 to 700 TFLOP/s
   the median is 233 W below 15 us, 619 W from 30 to 50 us and 691 W beyond 100 us, as if the board had

@@ -297,7 +297,8 @@ def main() -> None:
         sys.exit(str(problem))
     if not lines:
         parser.error(f"--only: nothing contains {asked.only!r}; there are {', '.join(CASES)}")
-    tuned = "" if asked.schedule else f"; fastest of {asked.trials} trials, seed {asked.seed}, simulated"
+    tuned = f"; fastest of {asked.trials} trials, seed {asked.seed}, simulated, but what is written out"
+    tuned = "" if asked.schedule else tuned
     tuned += "" if asked.residual else ", without residual"
     print(f"ekc {ekc.__version__}, Python {platform.python_version()}; main loops{tuned}")
     print(show(lines))

@@ -218,7 +218,7 @@ A100 = Spec(
         book="NVIDIA A100 architecture whitepaper and PCIe 40 GB data sheet",
         voltage=_A100_FIT,
         power="fit: the same, and CLBlast GEMM a100_gemm_clocks (4 tiles, 7 clocks)",
-        l2="A100",
+        l2="NVIDIA A100 architecture whitepaper",
     ),
 )
 H100 = Spec(

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -146,22 +147,41 @@ def test_a_kernel_of_ours() -> None:
     assert found.global_loads.keys() <= {16}
 
 
-def test_the_report_of_a_schedule(tmp_path: Path) -> None:
-    file, figures = tmp_path / "tiled.json", tmp_path / "figures.json"
-    file.write_text(_tiled().to_json())
-    options = ["--schedule", str(file), "--target", "a100", "--json", str(figures)]
+def reported(tmp_path: Path, *options: str) -> tuple[str, list[dict[str, Any]]]:
+    figures = tmp_path / "figures.json"
     done = subprocess.run(
-        [sys.executable, str(FOLDER / "sass_report.py"), *options],
+        [
+            sys.executable,
+            str(FOLDER / "sass_report.py"),
+            "--target",
+            "a100",
+            "--json",
+            str(figures),
+            *options,
+        ],
         capture_output=True,
         text=True,
         timeout=300,
         env=os.environ | {"EKC_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(FOLDER.parent)},
     )
     assert done.returncode == 0, done.stderr
-    assert "16 x 128" in done.stdout
-    (line,) = json.loads(figures.read_text())["lines"]
+    return done.stdout, json.loads(figures.read_text())["lines"]
+
+
+def test_the_report_of_a_schedule(tmp_path: Path) -> None:
+    file = tmp_path / "tiled.json"
+    file.write_text(_tiled().to_json())
+    text, (line,) = reported(tmp_path, "--schedule", str(file))
+    assert "16 x 128" in text
     assert line["ffma"] > 0.5
     assert line["spills"] == 0
+
+
+def test_the_product_that_is_written_out_meets_every_bar(tmp_path: Path) -> None:
+    _, (line,) = reported(tmp_path, "--only", "written out")
+    assert set(line["bar"]) >= {"ffma", "narrow_shared", "narrow_global", "spills", "spare_passes"}
+    assert line["missed"] == []
+    assert line["share_of_peak"] > 0.85
 
 
 def test_without_nvdisasm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

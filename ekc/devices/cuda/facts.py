@@ -144,7 +144,7 @@ class Facts:
             flops_by_type=plain | {t: rate * tensor for t, rate in rates.by_type.items()},
             dram_bytes_per_s=self._bytes_per_s,
             board_power_w=board_power_w,
-            source="counts and clocks of the driver, what an SM does a clock of NVIDIA's whitepapers",
+            source=self.assumed or "the driver; what an SM does a clock is of NVIDIA's whitepapers",
         )
 
     @property

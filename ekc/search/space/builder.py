@@ -71,7 +71,7 @@ class Builder:
         name = f"{name}.{axis.name}" + (f".by{grain}" if grain > 1 else "")
         return self.split(axis, tiling(name, axis.extent, columns, grain))
 
-    def beside(self, axis: Axis) -> list[str]:
+    def side_by_side(self, axis: Axis) -> list[str]:
         """Split an output axis into blocks, threads, lanes side by side, and a tile of each."""
         threads, tile = (level(kind, axis.extent, 8) for kind in ("thread", "tile"))
         columns = (threads, Level("lane", (SIDE,)), tile)

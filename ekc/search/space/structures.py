@@ -269,7 +269,7 @@ def _over_lanes(
         if b.whole(axis):
             b.blocks.append(axis.name)
         elif axis is columns:
-            block, thread, beside, tile = b.beside(axis)
+            block, thread, beside, tile = b.side_by_side(axis)
             b.place(block=block, thread=thread, tile=tile)
             side = (beside,)
         else:

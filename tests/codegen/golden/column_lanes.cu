@@ -46,7 +46,7 @@ ekc_einsum(const float* __restrict__ A, const float* __restrict__ B, float* __re
     }
     // sum over 8 lanes, every 4
     #pragma unroll
-    for (int lane = 16; lane >= 4; lane /= 2) {
+    for (int lane = 16; lane > 2; lane /= 2) {
         #pragma unroll
         for (int m_3 = 0; m_3 < 2; ++m_3) {
             C_acc[m_3] += __shfl_xor_sync(0xffffffffu, C_acc[m_3], lane);
