@@ -21,6 +21,7 @@ from ekc.codegen.tensor_views import lane_lines, needed
 from ekc.codegen.types import helpers
 from ekc.codegen.views import views
 from ekc.codegen.walks import walks
+from ekc.codegen.warpgroup_views import group_functions
 from ekc.ir.async_copy import COMMIT, COPIES, WAIT, has_async_copies
 from ekc.ir.footprint import global_reads
 from ekc.ir.limits import Limits, shared_bytes
@@ -29,6 +30,7 @@ from ekc.ir.rules.launch import enforce
 from ekc.ir.schedule import Schedule
 from ekc.ir.tensor_core import has_products
 from ekc.ir.tree import kernels
+from ekc.ir.warpgroup import has_group_products
 from ekc.version import __version__
 
 GENERATOR = 3
@@ -67,8 +69,10 @@ def generate(schedule: Schedule, limits: Limits | None = None, name: str | None 
         "commit": COMMIT,
         "wait": WAIT,
         **needed([*trees]),
+        **group_functions(trees),
         "walking": any(walks(tree) for tree in trees),
         "masks": masked,
+        "paneled": any(b.panel for tree in trees for b in tree.buffers),
         "swizzled": any(int(b.swizzle) > 1 for tree in trees for b in tree.buffers),
     }
     return Generated(render("kernel.cu.j2", kernels=blocks, **values), tuple(launches))
@@ -86,7 +90,12 @@ def compile_schedule(
 ) -> CompiledKernel:
     """Generate and compile; CUBIN and PTX come from one NVRTC run, or from the cache."""
     limits = limits or Limits(shared_bytes_per_block=shared_bytes(arch))
-    limits = replace(limits, async_copies=has_async_copies(arch), tensor_cores=has_products(arch))
+    limits = replace(
+        limits,
+        async_copies=has_async_copies(arch),
+        tensor_cores=has_products(arch),
+        group_products=has_group_products(arch),
+    )
     made = generate(schedule, limits, name)
     return replace(assemble(schedule, made, cached_compile(made.source, arch)), name=name or schedule.op.name)
 

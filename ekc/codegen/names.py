@@ -27,7 +27,7 @@ const_cast consteval constexpr constinit decltype dynamic_cast explicit friend m
 nullptr or_eq reinterpret_cast requires static_assert static_cast thread_local typeid typename wchar_t
 xor xor_eq NULL NAN INFINITY EOF linux unix dim3 float2 float4 uint2 uint4 to_float to_half expf sqrtf
 rsqrtf tanhf erff fabsf fmaxf fminf floorf bf16_t atomicAdd to_bf16 to_tf32 to_int8 abs
-copy_async_4 copy_async_8 copy_async_16 commit_copies wait_copies swizzled shared_memory
+copy_async_4 copy_async_8 copy_async_16 commit_copies wait_copies swizzled paneled shared_memory
 kept shared_place shared_at turns_outside
 matrix_row matrix_low matrix_high load_matrices_2 load_matrices_4 load_matrices_2_transposed
 load_matrices_4_transposed mma_m16n8k16_float16 mma_m16n8k16_bfloat16 mma_m16n8k8_tf32 mma_m16n8k32_int8
@@ -151,11 +151,19 @@ class Names:
     def cell(self, buffer: Buffer, cell: tuple[Linear, ...], copy: str = "") -> str:
         """An element of a buffer; `copy` picks the copy of a pipelined one."""
         inside = "".join(f"[{self.linear(cell[i])}]" for i in buffer.stored)
-        if int(buffer.swizzle) > 1:
-            each = CHUNK_BYTES // buffer.dtype.bytes
-            inside = f"[swizzled<{int(buffer.swizzle)}, {each}>({self.linear(buffer.address(cell))})]"
+        if not laid_out_plainly(buffer):
+            inside = f"[{self.placed(buffer, self.linear(buffer.address(cell)))}]"
         which = f"[{copy}]" if copy else ""
         return f"{self[buffer.name]}{which}{inside}"
+
+    def placed(self, buffer: Buffer, address: str) -> str:
+        """Where the element at an address really lies: `swizzled<8, 8>(paneled<128, 64, 64>(d0 * 128 + d1))`."""
+        if buffer.panel:
+            address = f"paneled<{int(buffer.width)}, {int(buffer.rows)}, {buffer.panel}>({address})"
+        if int(buffer.swizzle) > 1:
+            each = CHUNK_BYTES // buffer.dtype.bytes
+            address = f"swizzled<{int(buffer.swizzle)}, {each}>({address})"
+        return address
 
     def offset(self, access: Access) -> str:
         """Elements from the start of a tensor, `(i_0 * 128 + d0) * 4096 + d1`."""
@@ -211,6 +219,11 @@ class Names:
         assert isinstance(e, ex.Binary)
         a, b = (self.value(part, arithmetic, axes, load) for part in (e.a, e.b))
         return arithmetic.binary(e, a, b)
+
+
+def laid_out_plainly(buffer: Buffer) -> bool:
+    """Whether elements lie where their coordinates say, as in a C array."""
+    return int(buffer.swizzle) == 1 and not buffer.panel
 
 
 def _goes_far(nest: Nest, extents: Mapping[str, Extent]) -> bool:

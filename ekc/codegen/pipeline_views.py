@@ -12,12 +12,16 @@ from ekc.codegen.scope import Scope
 from ekc.codegen.tensor_views import rows_of, with_lane_parts
 from ekc.codegen.view import View
 from ekc.codegen.walks import walked
+from ekc.codegen.warpgroup_views import begins_before
 from ekc.ir.async_copy import groups_left, tiles_ahead
 from ekc.ir.nodes import (
     BarrierNode,
     FragmentNode,
+    GroupNode,
     LoopNode,
+    MmaNode,
     Node,
+    SharedFactor,
     StageNode,
     WaitNode,
     walk,
@@ -66,17 +70,22 @@ def overlapped_view(scope: Scope, node: LoopNode, inner: Inner) -> View:
         texts, found = walked(scope.kernel, scope.names, node.loop, copies, texts)
         scope.early += found.early
         starts = found.late
-    rest = [n for n in node.body if n not in copies and not isinstance(n, WaitNode)]
+    rest: Sequence[Node] = [n for n in node.body if n not in copies and not isinstance(n, WaitNode)]
+    rows = [*_rows_before(scope, rest), *_tiles_before(scope, rest)]
+    # Products that run by themselves are started first, and waited for when the copies have been issued.
+    group = rest[0] if len(rest) == 1 and isinstance(rest[0], GroupNode) else None
     text = loop_text(scope, node) | {
         "stages": stages,
         "ahead": tiles_ahead(stages),
         "left": groups_left(stages),
         "copies": tuple(View("async_stage", text) for text in texts),
         "starts": starts,
-        "rows": _rows_before(scope, rest),
+        "rows": rows,
+        "seen": any(isinstance(n, GroupNode) for n in walk(tuple(rest))),
+        "grouped": group is not None,
         "written": _written(scope, node),
     }
-    return View("async_pipeline", text, inner(rest))
+    return View("async_pipeline", text, inner(group.body if group else rest))
 
 
 def _rows_before(scope: Scope, nodes: Sequence[Node]) -> list[dict[str, Any]]:
@@ -92,6 +101,19 @@ def _rows_before(scope: Scope, nodes: Sequence[Node]) -> list[dict[str, Any]]:
         if copy and found:
             scope.rows[node.stage.buffer.name] = found.source
             starts.append(found.start)
+    return starts
+
+
+def _tiles_before(scope: Scope, nodes: Sequence[Node]) -> list[dict[str, Any]]:
+    """What tells where tiles begin that products of a warpgroup find by themselves."""
+    starts, inside = [], list(walk(tuple(nodes)))
+    for node in inside:
+        for factor in (node.a, node.b) if isinstance(node, MmaNode) else ():
+            if isinstance(factor, SharedFactor):
+                name = factor.staging.name
+                found = begins_before(node, factor, scope.names, between(inside), scope.parity[name])
+                scope.rows[name] = found.source
+                starts.append(found.start)
     return starts
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 
-from ekc.codegen.names import Names
+from ekc.codegen.names import Names, laid_out_plainly
 from ekc.ir.access import Buffer
 from ekc.ir.limits import STATIC_SHARED
 from ekc.ir.nodes import Kernel
 
 POOL = "shared_memory"
 """The C name of what a launch asks for."""
-_ALIGNED = "__align__(16)"
 
 
 def asked_for(kernel: Kernel) -> int:
@@ -24,8 +23,12 @@ def shared_declarations(kernel: Kernel, names: Names) -> list[str]:
     """`__shared__ __align__(16) float A_shared[2][8][132];`, or a reference into the pool."""
     tiles = [b for b in kernel.buffers if b.scope == "shared"]
     if not asked_for(kernel):
-        return [f"__shared__ {_ALIGNED} {b.dtype.cuda} {names[b.name]}{array_sizes(b)};" for b in tiles]
-    lines, at = [f"extern __shared__ {_ALIGNED} unsigned char {POOL}[];"], 0
+        return [
+            f"__shared__ __align__({b.alignment}) {b.dtype.cuda} {names[b.name]}{array_sizes(b)};" for b in tiles
+        ]
+    # The strictest first: every tile's room is a multiple of its alignment, so all begin where they may.
+    tiles.sort(key=lambda b: -b.alignment)
+    lines, at = [f"extern __shared__ __align__({tiles[0].alignment}) unsigned char {POOL}[];"], 0
     for b in tiles:
         kind, sizes = b.dtype.cuda, array_sizes(b)
         lines.append(
@@ -36,7 +39,7 @@ def shared_declarations(kernel: Kernel, names: Names) -> list[str]:
 
 
 def array_sizes(buffer: Buffer) -> str:
-    """`[2][8][132]`: its copies and the extents as stored; a swizzled tile has one extent."""
+    """`[2][8][132]`: its copies and the extents as stored; one of panels, or swizzled, has one extent."""
     extents = _extents(buffer)
     if int(buffer.copies) > 1:
         extents.insert(0, int(buffer.copies))
@@ -50,7 +53,7 @@ def copy_elements(buffer: Buffer) -> int:
 
 def _extents(buffer: Buffer) -> list[int]:
     """Of one copy."""
-    extents = [int(s) for s in buffer.sizes] if int(buffer.swizzle) == 1 else [int(buffer.elements)]
+    extents = [int(s) for s in buffer.sizes] if laid_out_plainly(buffer) else [int(buffer.elements)]
     if buffer.scope == "shared" and len(extents) == 1:
         # A row by itself: the next copy must start where a vector may, and of 12 bytes the compiler reads 16.
         extents[0] = int(buffer.bytes) // int(buffer.copies) // buffer.dtype.bytes

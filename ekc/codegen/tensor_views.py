@@ -35,9 +35,10 @@ def needed(kernels: list[Kernel]) -> dict[str, Any]:
     nodes = [node for kernel in kernels for node in walk(kernel.body)]
     loads = {_matrix_load(n) for n in nodes if isinstance(n, FragmentNode)} - {None}
     products = {n.tile.product for n in nodes if isinstance(n, MmaNode)}
+    of_warps = [p for p in products if isinstance(p, Product)]
     return {
         "matrix_loads": [_load_text(x) for x in sorted(filter(None, loads), key=_load_name)],
-        "products": [_product_text(p) for p in sorted(products, key=_product_name)],
+        "products": [_product_text(p) for p in sorted(of_warps, key=_product_name)],
     }
 
 
@@ -144,7 +145,7 @@ def _words(node: FragmentNode, names: Names, copy: str) -> Iterator[dict[str, st
     for register in range(node.registers):
         elements = [
             names.cell(_shared(node), moved(node.source, held(node, register, slot)).cell, copy)
-            for slot in range(node.tile.product.each)
+            for slot in range(node.product.each)
         ]
         target = f"{_cell(node, names)}[{register}]"
         yield {"target": target, "value": _word(elements, node.source.dtype)}
@@ -164,6 +165,9 @@ def product_text(node: MmaNode, names: Names) -> dict[str, Any]:
     """The call of a product: its sums, and the fragments that the loops around pick."""
     target, tile = node.compute.target, node.tile
     assert target.buffer is not None
+    assert isinstance(tile.product, Product)
+    assert isinstance(node.a, FragmentNode)
+    assert isinstance(node.b, FragmentNode)
     sums = []
     for element in range(SUMS):
         row, column = tile.product.sum_place(element)

@@ -16,17 +16,20 @@ from ekc.codegen.scope import Scope
 from ekc.codegen.sum_views import combine_view, compute_view, init_view, reduce_view
 from ekc.codegen.tensor_views import fragment_text, product_text
 from ekc.codegen.view import View
+from ekc.codegen.warpgroup_views import group_product_text
 from ekc.codegen.write_views import write_view
 from ekc.ir.nodes import (
     BarrierNode,
     CombineNode,
     ComputeNode,
     FragmentNode,
+    GroupNode,
     InitNode,
     LoopNode,
     MmaNode,
     Node,
     ReduceNode,
+    SharedFactor,
     StageNode,
     WaitNode,
     WriteNode,
@@ -52,8 +55,12 @@ def _view(scope: Scope, node: Node) -> View:
             return View("register_stage", private(scope, node))
         case FragmentNode():
             return View("fragment", _fragment(scope, node))
+        case MmaNode() if isinstance(node.a, SharedFactor):
+            return View("product", group_product_text(node, scope.names, scope.rows))
         case MmaNode():
             return View("product", product_text(node, scope.names))
+        case GroupNode():
+            return View("group", {}, views(scope, node.body))
         case ReduceNode():
             return reduce_view(scope, node)
         case InitNode():

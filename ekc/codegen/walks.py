@@ -17,17 +17,16 @@ from ekc.codegen.names import Names
 from ekc.codegen.rounds import in_strip
 from ekc.codegen.shared_memory import copy_elements
 from ekc.ir.access import Access, Buffer, Guard
-from ekc.ir.nodes import FragmentNode, Kernel, StageNode, walk
+from ekc.ir.nodes import Kernel, MmaNode, StageNode, walk
 from ekc.ir.program import Loop
 from ekc.ir.region import segment_cell
-from ekc.ir.swizzle import period
 
 Text = dict[str, Any]
 
 
 def walks(kernel: Kernel) -> bool:
     """Whether some tile of a kernel feeds tensor cores, or is one of a view."""
-    tensor = any(isinstance(node, FragmentNode) for node in walk(kernel.body))
+    tensor = any(isinstance(node, MmaNode) for node in walk(kernel.body))
     return tensor or any(b.region.view is not None for b in kernel.buffers)
 
 
@@ -209,8 +208,8 @@ def _strips_to(text: Text, buffer: Buffer) -> int | None:
 
 def _in_bytes(buffer: Buffer, step: int) -> int | None:
     """Of a step of so many elements, unless chunks change places on it."""
-    whole = period(int(buffer.swizzle), buffer.dtype.bytes)
-    return None if step % whole else step * buffer.dtype.bytes
+    apart = buffer.apart(step)
+    return None if apart is None else apart * buffer.dtype.bytes
 
 
 def _turns(node: StageNode, name: str) -> bool:

@@ -11,9 +11,10 @@ import numpy as np
 from ekc.ir.dtypes import DType
 from ekc.ir.linear import Extent, Linear, span
 from ekc.ir.operator import TensorSpec
+from ekc.ir.panels import PATTERN_BYTES, apart, paneled
 from ekc.ir.refusal import refuse
 from ekc.ir.region import Region
-from ekc.ir.swizzle import swizzled
+from ekc.ir.swizzle import period, swizzled
 from ekc.ir.tape.tape import some
 
 MOST_BYTES = 16
@@ -49,6 +50,8 @@ class Buffer:
     copies: Extent
     swizzle: Extent = 1
     """Chunks of 16 bytes that change places within each line of 128 (`ekc.ir.swizzle`)."""
+    panel: int = 0
+    """Elements of a row that lie side by side before those of the next row (`ekc.ir.panels`); 0 is all."""
 
     @property
     def elements(self) -> Extent:
@@ -69,7 +72,22 @@ class Buffer:
     @property
     def room(self) -> Extent:
         """Bytes up to where the next shared tile may begin."""
-        return -(-self.bytes // MOST_BYTES) * MOST_BYTES
+        return -(-self.bytes // self.alignment) * self.alignment
+
+    @property
+    def alignment(self) -> int:
+        """Bytes, of which the place where it begins is a multiple."""
+        return PATTERN_BYTES if self.panel else MOST_BYTES
+
+    @property
+    def width(self) -> Extent:
+        """Elements of a row as stored, pad included."""
+        return self.sizes[-1]
+
+    @property
+    def rows(self) -> Extent:
+        """Rows as stored."""
+        return self.elements // self.width
 
     @property
     def strides(self) -> tuple[Extent, ...]:
@@ -82,7 +100,8 @@ class Buffer:
         return tuple(strides[i] for i in range(len(self.region.segments)))
 
     def address(self, coordinates: tuple[Linear, ...]) -> Linear:
-        """The element's place, from its coordinate along each segment; a swizzle comes on top (`placed`)."""
+        """The element's place, from its coordinate along each segment; panels and a swizzle come on top
+        (`placed`)."""
         total = Linear()
         for form, stride in zip(coordinates, self.strides, strict=True):
             total = total + form.scaled(stride)
@@ -90,7 +109,16 @@ class Buffer:
 
     def placed(self, address: Any) -> Any:
         """Where the element at an address (numbers, not a form) really lies."""
+        if self.panel:
+            address = paneled(address, self.width, self.rows, self.panel)
         return swizzled(address, self.swizzle, self.dtype.bytes)
+
+    def apart(self, step: int) -> int | None:
+        """How far from an element that one lies, of a single tile, whose address is so much greater; None
+        where that differs from element to element."""
+        found = apart(step, int(self.width), int(self.rows), self.panel) if self.panel else step
+        whole = period(int(self.swizzle), self.dtype.bytes)
+        return None if found is None or found % whole else found
 
     @property
     def may_swizzle(self) -> bool:
@@ -144,6 +172,7 @@ def make_buffer(
     pad: Extent,
     copies: Extent,
     swizzle: Extent = 1,
+    panel: int = 0,
 ) -> Buffer:
     """A buffer for a region, its dimensions stored in `order`, `pad` elements after each row."""
     stored = tuple(
@@ -151,7 +180,7 @@ def make_buffer(
     )
     sizes = [region.segments[i].extent for i in stored]
     sizes[-1] = sizes[-1] + pad
-    return Buffer(name, scope, dtype, region, order, stored, tuple(sizes), copies, swizzle)
+    return Buffer(name, scope, dtype, region, order, stored, tuple(sizes), copies, swizzle, panel)
 
 
 def global_access(spec: TensorSpec, index: tuple[Linear, ...], extents: Mapping[str, Extent]) -> Access:

@@ -90,7 +90,7 @@ def pointed(node: FragmentNode, across: bool, pair: bool) -> dict[str, Linear]:
     Matrix m is register m. Of a, registers run through the halves of the rows, then along the depth; of b
     along the depth, then (`pair`) to the next fragment.
     """
-    tile, deep = node.tile, PLACES * node.tile.product.each
+    tile, deep = node.tile, PLACES * node.product.each
     far, near = (HIGH, LOW) if node.is_a else (LOW, HIGH)
     depth = Linear(((far, deep),))
     if node.is_a:
@@ -109,18 +109,18 @@ def pointed(node: FragmentNode, across: bool, pair: bool) -> dict[str, Linear]:
 
 def held(node: FragmentNode, register: int, slot: int) -> dict[str, Linear]:
     """The loops of the tile at one element of a lane's register, in terms of the lane's group and place."""
-    tile, each = node.tile, node.tile.product.each
+    tile, each = node.tile, node.product.each
     place, group = tile.places.name, Linear(((tile.groups.name, 1),))
     if node.is_a:
-        half, beyond = tile.product.a_place(register, slot)
+        half, beyond = node.product.a_place(register, slot)
         return {tile.rows.name: Linear((), half), tile.depth.name: Linear(((place, each),), beyond)}
-    depth = Linear(((place, each),), tile.product.b_place(register, slot))
+    depth = Linear(((place, each),), node.product.b_place(register, slot))
     return {tile.depth.name: depth, tile.places.name: Linear(), tile.columns.name: group}
 
 
 def turns(node: FragmentNode) -> list[tuple[Extent, int, int]]:
     """What a lane runs through by itself, element by element: step of the address, 1, and how many."""
-    product, steps = node.tile.product, dict(node.source.address.terms)
+    product, steps = node.product, dict(node.source.address.terms)
     deep = steps.get(node.tile.depth.name, 0)
     halves = [(steps.get(node.tile.rows.name, 0), 1, 2)] if node.is_a else []
     further = product.depth // (PLACES * product.each)

@@ -30,6 +30,8 @@ class Limits:
     """Whether the target copies from global to shared memory by itself (compute capability 8.0 and later)."""
     tensor_cores: bool = True
     """Whether the target has the products of a warp that `ekc.ir.tensor_core` holds (8.0 and later)."""
+    group_products: bool = False
+    """Whether it has those of a warpgroup that `ekc.ir.warpgroup` holds (9.0 alone)."""
     grid_x: int = 2**31 - 1
     grid_yz: int = 65535
 

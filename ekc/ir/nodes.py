@@ -16,6 +16,7 @@ from ekc.ir.linear import Extent, Linear
 from ekc.ir.operator import Compute, TensorSpec
 from ekc.ir.program import BLOCK_LEVELS, THREAD_LEVELS, Loop, Nest, Staging
 from ekc.ir.region import Region
+from ekc.ir.tensor_core import Product
 from ekc.ir.tensor_tile import TensorTile
 
 
@@ -70,10 +71,20 @@ class FragmentNode:
         return self.stage.staging.tensor == self.tile.a.tensor
 
     @property
+    def staging(self) -> Staging:
+        """Of the copy."""
+        return self.stage.staging
+
+    @property
+    def product(self) -> Product:
+        """What it is a factor of."""
+        assert isinstance(self.tile.product, Product)
+        return self.tile.product
+
+    @property
     def registers(self) -> int:
         """Of each lane, for one fragment."""
-        product = self.tile.product
-        return product.a_registers if self.is_a else product.b_registers
+        return self.product.a_registers if self.is_a else self.product.b_registers
 
     @property
     def fragments(self) -> Extent:
@@ -124,16 +135,33 @@ class ComputeNode:
 
 
 @dataclass(frozen=True, eq=False)
+class SharedFactor:
+    """A factor that a product of a warpgroup finds by itself: a tile in shared memory."""
+
+    staging: Staging
+    """What fills the tile."""
+    source: Access
+    """Where an element lies in it, in terms of loops."""
+
+
+@dataclass(frozen=True, eq=False)
 class MmaNode:
-    """A product of a warp on tensor cores, in place of the innermost loops."""
+    """A product of a warp, or of a warpgroup, on tensor cores, in place of the innermost loops."""
 
     tile: TensorTile
     loops: LoopNode
     """What it means: the loops and the statement that it stands for."""
     compute: ComputeNode
     """That statement."""
-    a: FragmentNode
-    b: FragmentNode
+    a: FragmentNode | SharedFactor
+    b: FragmentNode | SharedFactor
+
+
+@dataclass(frozen=True, eq=False)
+class GroupNode:
+    """Products that a warpgroup starts one after the other; then it waits for all of them."""
+
+    body: tuple[Node, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,6 +215,7 @@ Node = (
     | InitNode
     | ComputeNode
     | MmaNode
+    | GroupNode
     | CombineNode
     | WriteNode
     | BarrierNode
@@ -198,7 +227,7 @@ def walk(nodes: tuple[Node, ...]) -> Iterator[Node]:
     """Every node, outer ones first."""
     for node in nodes:
         yield node
-        if isinstance(node, LoopNode):
+        if isinstance(node, (LoopNode, GroupNode)):
             yield from walk(node.body)
 
 

@@ -21,6 +21,7 @@ from ekc.ir.nodes import (
     CombineNode,
     ComputeNode,
     FragmentNode,
+    GroupNode,
     InitNode,
     Kernel,
     LoopNode,
@@ -36,6 +37,7 @@ from ekc.ir.program import Loop, Program
 from ekc.ir.region import Region, Segment
 from ekc.ir.tree import kernels
 from ekc.ir.view import View
+from ekc.ir.warpgroup import STRIP
 
 _WIDEST = 68
 """A line longer than this has its remark right behind it and does not push the column."""
@@ -106,6 +108,9 @@ def _node(kernel: Kernel, node: Node) -> Iterator[_Line]:
             yield _fragment(kernel, node)
         case MmaNode():
             yield _mma(node)
+        case GroupNode():
+            yield from _body(kernel, node.body)
+            yield _Line("wait for products")
         case ReduceNode():
             yield _reduce(node)
         case InitNode():
@@ -159,7 +164,7 @@ def _stage(kernel: Kernel, node: StageNode) -> _Line:
 def _fragment(kernel: Kernel, node: FragmentNode) -> _Line:
     fits, pair = fit(node), int(pairs(node))
     if not fits.any:
-        how = f"{node.registers * node.fragments} x {node.tile.product.each} {node.source.dtype}"
+        how = f"{node.registers * node.fragments} x {node.product.each} {node.source.dtype}"
     else:
         trans = "" if fits.along else ".trans"
         how = f"{node.fragments // pair} x ldmatrix.x{node.registers * pair}{trans}"
@@ -167,12 +172,15 @@ def _fragment(kernel: Kernel, node: FragmentNode) -> _Line:
 
 
 def _mma(node: MmaNode) -> _Line:
-    """A product of a warp, told by the first element of its sums and factors."""
+    """A product, told by the first element of its sums and factors."""
     tile = node.tile
-    start = {x.name: Linear() for x in (*tile.inner, tile.groups, tile.places)}
+    start = {x.name: Linear() for x in (*tile.inner, *tile.spread)}
     a, b = (_access(moved(node.compute.reads[load], start)) for load in (tile.a, tile.b))
     sums = _access(moved(node.compute.target, start))
-    return _Line(f"multiply {sums} += {a} * {b}", f"{tile.product.name} {tile.product.dtype}")
+    name = tile.product.name
+    if tile.strips is not None:
+        name = name.replace("N", str(STRIP * tile.strips.extent))
+    return _Line(f"multiply {sums} += {a} * {b}", f"{name} {tile.product.dtype}")
 
 
 def _reduce(node: ReduceNode) -> _Line:
@@ -210,6 +218,8 @@ def _stage_remarks(kernel: Kernel, node: StageNode) -> Iterator[str]:
     before = node.source.buffer.order if node.source.buffer else tuple(range(len(buffer.order)))
     if buffer.order != before:
         yield "transposed"
+    if buffer.panel:
+        yield f"panels of {buffer.panel}"
     if buffer.swizzle > 1:
         yield f"swizzle {buffer.swizzle}"
     if node.asynchronous:

@@ -76,6 +76,8 @@ class Staging:
     """Extra elements at the end of each stored row."""
     swizzle: Extent = 1
     """Chunks of 16 bytes that change places within each line of 128; 1 is none."""
+    panel: int = 0
+    """Elements of a row that lie side by side before those of the next row; 0 is all of them."""
     produced_by: Compute | None = None
     """Set when the region is computed on the spot instead of copied (compute_at)."""
     warps: Extent = 1
@@ -104,7 +106,7 @@ class Nest:
     """Whether the output is held in registers until complete (cache_write)."""
     store_vector: Extent = 1
     instruction: str = ""
-    """The product of a warp that does the three innermost loops (tensorize)."""
+    """The product of a warp, or of a warpgroup, that does the innermost loops (tensorize)."""
     atomic: bool = False
     """Whether what is held is added to the output, which a launch before clears: blocks may share a sum."""
     epilogue: Compute | None = None

@@ -115,9 +115,10 @@ class Schedule:
         pad: int = 0,
         swizzle: int = 1,
         reader: str = "",
+        panel: int = 0,
     ) -> Schedule:
         """Stage a tensor in shared memory or registers. See `ekc.ir.steps.CacheRead`."""
-        return self.do(CacheRead(source, scope, at, vector, _tupled(order), pad, swizzle, reader))
+        return self.do(CacheRead(source, scope, at, vector, _tupled(order), pad, swizzle, reader, panel))
 
     def cache_write(self, tensor: str, scope: str = "register", vector: int = 1) -> Schedule:
         """Hold the output in registers until complete. See `ekc.ir.steps.CacheWrite`."""
@@ -136,7 +137,7 @@ class Schedule:
         return self.do(Pipeline(loop, stages, copy))
 
     def tensorize(self, loop: str, instruction: str) -> Schedule:
-        """Do the innermost loops as a product of a warp on tensor cores. See `ekc.ir.steps.Tensorize`."""
+        """Do the innermost loops as a product on tensor cores. See `ekc.ir.steps.Tensorize`."""
         return self.do(Tensorize(loop, instruction))
 
     def to_json(self) -> str:

@@ -24,12 +24,14 @@ from ekc.ir.nodes import (
     CombineNode,
     ComputeNode,
     FragmentNode,
+    GroupNode,
     InitNode,
     Kernel,
     LoopNode,
     MmaNode,
     Node,
     ReduceNode,
+    SharedFactor,
     StageNode,
     WaitNode,
     WriteNode,
@@ -86,7 +88,7 @@ class _Derivation:
     def _start(self) -> int:
         """Which serial loop the accumulator starts just outside of: the first reduction, else the vector."""
         if self.tile:
-            # A product of a warp sums whole tiles, so its sums start outside it.
+            # A product sums whole tiles, so its sums start outside it.
             outside = [i for i, x in enumerate(self.serial) if x.reduction and x not in self.tile.inner]
             return min([*outside, self._first_inner()])
         reductions = [i for i, x in enumerate(self.serial) if x.reduction]
@@ -96,8 +98,15 @@ class _Derivation:
         return vectors[0] if vectors else 0
 
     def _first_inner(self) -> int:
-        """The serial loop at which a product of a warp takes over."""
-        return len(self.serial) - 3 if self.tile else len(self.serial)
+        """The serial loop at which a product takes over."""
+        return len(self.serial) - (len(self.tile.inner) if self.tile else 0)
+
+    def _first_grouped(self) -> int | None:
+        """The serial loop from which on products of a warpgroup are one group: no tile comes inside."""
+        if not self.tile or self.tile.warps is None:
+            return None
+        staged = {s.at for s in self.nest.stagings}
+        return max([self.start, *(i + 1 for i, x in enumerate(self.serial) if x.name in staged)])
 
     def _inside(self, at: str | None, scope: str) -> frozenset[str]:
         """The loops that run while a staging at `at` stays: deeper serial ones, for a block all threads, for
@@ -123,7 +132,7 @@ class _Derivation:
         dtype = self.compute.acc_dtype if s.scope == "register" else self.tensors[s.tensor].dtype
         if s.produced_by is not None and s.produced_by.reduction:
             copies, dtype = s.warps, s.produced_by.acc_dtype
-        return make_buffer(s.name, s.scope, dtype, region, order, s.pad, copies, s.swizzle)
+        return make_buffer(s.name, s.scope, dtype, region, order, s.pad, copies, s.swizzle, s.panel)
 
     def _accumulator(self) -> Buffer | None:
         if not self.nest.accumulate:
@@ -154,20 +163,29 @@ class _Derivation:
             inside: tuple[Node, ...] = (self._mma(self.tile),)
         else:
             inside = self._loop(position) if position < len(self.serial) else (self._statement(),)
+        if position == self._first_grouped():
+            inside = (GroupNode(inside),)
         if position != self.start:
             return inside
         before: tuple[Node, ...] = (self._init(),) if self.compute.reduction else ()
         return (*before, *inside, *self._finish())
 
     def _mma(self, tile: TensorTile) -> MmaNode:
-        """The product of a warp, and the loops it stands for."""
+        """The product, and the loops it stands for."""
         body: Node = self._statement()
         assert isinstance(body, ComputeNode)
         compute = body
         for loop in reversed(self.serial[self._first_inner() :]):
             body = LoopNode(loop, (body,), written_out=True)
         assert isinstance(body, LoopNode)
-        return MmaNode(tile, body, compute, self.fragments[tile.a.tensor], self.fragments[tile.b.tensor])
+        return MmaNode(tile, body, compute, self._factor(tile.a), self._factor(tile.b))
+
+    def _factor(self, load: ex.Load) -> FragmentNode | SharedFactor:
+        """What holds a factor: a warp, or shared memory."""
+        if load.tensor in self.fragments:
+            return self.fragments[load.tensor]
+        staging = [s for s in self.nest.stagings if s.tensor == load.tensor][-1]
+        return SharedFactor(staging, self._read(load, self.reads[load]))
 
     def _fragment(self, stage: StageNode, tile: TensorTile) -> FragmentNode:
         """What each lane takes of a shared tile, by the loops that the product of a warp runs."""

@@ -231,7 +231,7 @@ class _Walk:
         alone = ~fit(node).any
         if some(alone):
             element = moved(node.source, held(node, 0, 0))
-            loads = count * node.registers * node.tile.product.each
+            loads = count * node.registers * node.product.each
             self.traffic.touch(element, "load", 1, loads * alone, (), turns=turns(node))
 
     def _compute(self, node: ComputeNode, trips: Array) -> None:

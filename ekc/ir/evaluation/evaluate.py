@@ -26,6 +26,7 @@ from ekc.ir.nodes import (
     CombineNode,
     ComputeNode,
     FragmentNode,
+    GroupNode,
     InitNode,
     Kernel,
     LoopNode,
@@ -88,14 +89,14 @@ def _tile(kernel: Kernel) -> int:
 
 def _pure_loops(nodes: Sequence[Node]) -> Iterator[LoopNode]:
     for node in map(_spelled_out, nodes):
-        if isinstance(node, LoopNode):
-            if _is_pure(node):
-                yield node
+        if isinstance(node, LoopNode) and _is_pure(node):
+            yield node
+        if isinstance(node, (LoopNode, GroupNode)):
             yield from _pure_loops(node.body)
 
 
 def _spelled_out(node: Node) -> Node:
-    """A product of a warp as the loops that it stands for."""
+    """A product on tensor cores as the loops that it stands for."""
     return node.loops if isinstance(node, MmaNode) else node
 
 
@@ -146,6 +147,8 @@ class _Blocks:
                 case FragmentNode():
                     # What a warp holds together, every lane has a copy of here.
                     self._stage(node.stage)
+                case GroupNode():
+                    self.run(node.body)
                 case ReduceNode():
                     self._reduce(node)
                 case InitNode():

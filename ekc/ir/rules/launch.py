@@ -255,13 +255,18 @@ def warps_share(kernel: Kernel, limits: Limits) -> Iterator[Check]:
 
 
 def lines_whole(kernel: Kernel, limits: Limits) -> Iterator[Check]:
-    """A swizzled tile has whole lines: an element may change places with any of its line."""
+    """A swizzled tile has whole lines: an element may change places with any of its line. Panels are of
+    whole lines too."""
     for b in kernel.buffers:
         if b.may_swizzle:
             size, chunks = b.elements * b.dtype.bytes, np.asanyarray(b.swizzle)
             whole = (chunks == 1) | (np.asanyarray(size) % LINE_BYTES == 0)
             limit = f"a multiple of {LINE_BYTES}"
             yield Check(f"swizzle of {b.name}", whole, size, limit, "no swizzle, or another pad", "bytes")
+        if b.panel:
+            rule, width = f"panels of {b.name}", np.asanyarray(b.width)
+            near = f"rows of {b.panel} times a whole number"
+            yield Check(rule, width % b.panel == 0, b.width, b.panel, near, "elements a row", "a multiple of {}")
 
 
 Rule = Callable[[Kernel, Limits], Iterator[Check]]

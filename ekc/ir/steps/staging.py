@@ -9,12 +9,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ekc.ir import expr as ex
+from ekc.ir.dtypes import DType
 from ekc.ir.inline import clamped, reads
 from ekc.ir.linear import Extent
 from ekc.ir.on_the_spot import depth, misplaced
+from ekc.ir.panels import panel_elements
 from ekc.ir.program import Nest, Program, Staging
 from ekc.ir.refusal import Check, refuse
 from ekc.ir.steps.base import Step, is_vector_width
+from ekc.ir.swizzle import LINE_BYTES
 
 SCOPES = ("shared", "register", "fragment")
 
@@ -45,14 +48,16 @@ class CacheRead(Step):
     elements move at once (up to 16 bytes); `order` gives the tensor's dimensions as stored, slowest
     first; `pad` adds elements to each stored row, against bank conflicts. So does `swizzle=8` (4, 2):
     chunks of 16 bytes change places within each line of 128, by the line's number. That takes no space, but
-    integer instructions for each read, few only where a lane reads whole chunks.
+    integer instructions for each read, few only where a lane reads whole chunks. `panel=64` (lines of 128
+    bytes) stores the first line of every row before the second of any, as products of a warpgroup want it.
     A "fragment" is held by the lanes of a warp together, for `tensorize`: it is filled from a shared copy,
     and the instruction says how it lies.
     Where several computes read the tensor, the loop tells which is meant; `reader`, the name of its output,
     tells it without a loop.
     Halide and TVM call it cache_read too, Exo stage_mem.
     Refuses: an unknown tensor, scope, loop or reader; a copy that exists; shared memory filled from
-    registers; a fragment filled from anything but shared memory, or with a layout of its own.
+    registers; a fragment filled from anything but shared memory, or with a layout of its own; panels that are
+    not lines of 128 bytes, or not in shared memory.
     """
 
     kind: ClassVar[str] = "cache_read"
@@ -64,6 +69,7 @@ class CacheRead(Step):
     pad: Extent = 0
     swizzle: Extent = 1
     reader: str = ""
+    panel: int = 0
 
     def apply(self, program: Program) -> Program:
         """See the class."""
@@ -81,7 +87,8 @@ class CacheRead(Step):
                 f"a permutation of {tuple(range(rank))}",
                 str(tuple(range(rank))),
             )
-        layout = (self.vector, self.order, self.pad, self.swizzle)
+        self._panels_fit(program.op.tensors[tensor].dtype)
+        layout = (self.vector, self.order, self.pad, self.swizzle, self.panel)
         new = Staging(tensor, self.source, self.scope, self.at, *layout)
         self._fits(nest, new)
         widths = np.asanyarray(self.vector)
@@ -103,13 +110,20 @@ class CacheRead(Step):
         nearest = "8" if self.scope == "shared" else "1"
         return Check(f"cache_read {name}", legal, self.swizzle, limit, nearest, "chunks to swizzle")
 
+    def _panels_fit(self, dtype: DType) -> None:
+        """Panels are lines of shared memory."""
+        line = panel_elements(dtype.bytes)
+        if self.panel and (self.panel != line or self.scope != "shared"):
+            limit = f"{line} of {dtype} (a line of {LINE_BYTES} bytes), in shared memory"
+            raise refuse("cache_read", f"panel={self.panel} in scope {self.scope!r}", limit, f"panel={line}")
+
     def _fragment_fits(self, nest: Nest, new: Staging) -> None:
         """The instruction deals a fragment out, from a tile that all lanes of the warp see."""
         source = nest.staging(new.source)
         if source is None or source.scope != "shared":
             first = f'cache_read("{new.tensor}", "shared") first, then "{new.tensor}.shared"'
             raise refuse("cache_read", f"{new.name} filled from shared memory", f"{new.source} is not", first)
-        usual: dict[str, Any] = {"vector": 1, "order": (), "pad": 0, "swizzle": 1}
+        usual: dict[str, Any] = {"vector": 1, "order": (), "pad": 0, "swizzle": 1, "panel": 0}
         told = [name for name, value in usual.items() if not np.array_equal(getattr(self, name), value)]
         if told:
             limit = "the instruction says how a fragment lies"

@@ -11,11 +11,12 @@ from ekc.ir.refusal import refuse
 from ekc.ir.steps.base import Step
 from ekc.ir.tensor_core import PRODUCTS
 from ekc.ir.tensor_tile import extents_fit, tensor_tile
+from ekc.ir.warpgroup import PRODUCTS as GROUP_PRODUCTS
 
 
 @dataclass(frozen=True)
 class Tensorize(Step):
-    """Do the three innermost loops as one product of a warp on tensor cores.
+    """Do the innermost loops as one product of a warp, or of a warpgroup, on tensor cores.
 
     `tensorize("k.2", "mma.m16n8k16")`::
 
@@ -25,15 +26,29 @@ class Tensorize(Step):
             for k.2 in 16
               C.acc[..] += A.fragment[..] * B.fragment[..]
 
-    The loop named is the reduced one of the three. What is computed stays what the loops say, so epilogue,
+    The loop named is the reduced one of them. What is computed stays what the loops say, so epilogue,
     edges and write are as before; a warp does 16 rows by 8 columns at once, and its lanes hold the sums as
     rows cut (2, 8) and columns cut (4, 2), the 8 and the 4 on thread.x. Both factors come from a copy in
     "fragment" scope, filled from shared memory. Instructions: mma.m16n8k16 (float16, bfloat16), mma.m16n8k8
     (tf32), mma.m16n8k32 (int8), on targets from sm_80 on.
+
+    `tensorize("k.2", "wgmma.m64nNk16")` (float16, bfloat16; sm_90a) is a product of four warps by N = 8 to 256
+    columns::
+
+        thread.y i.3 in 4                   ->   thread.y i.3 in 4
+          thread.x i.5 in 8, j.3 in 4              thread.x i.5 in 8, j.3 in 4
+            for j.2 in 16                            wgmma.m64n128k16 C.acc[..] += A.shared * B.shared
+              for i.4 in 2                           wait for products
+                for j.4 in 2
+                  for k.2 in 16
+                    C.acc[..] += A.shared[..] * B.shared[..]
+
+    Its rows are cut (4, 2, 8), the 4 innermost on thread.y, its columns (N / 8, 4, 2). It reads both factors
+    where asynchronous copies have put them: shared tiles with swizzle=8 and panel=64.
     TVM calls it tensorize too, Exo replace.
     Refuses: an unknown loop or instruction, a body that is no sum of products of two tensors, types that the
     instruction does not take, loops or lanes that do not lie as it deals them out, no accumulator, factors
-    that are not in fragments.
+    that are not in fragments (of a warpgroup: in shared tiles as above).
     """
 
     kind: ClassVar[str] = "tensorize"
@@ -43,7 +58,7 @@ class Tensorize(Step):
     def apply(self, program: Program) -> Program:
         """See the class."""
         nest = program.nest_of(self.loop, "tensorize")
-        names = list(dict.fromkeys(p.name for p in PRODUCTS))
+        names = list(dict.fromkeys(p.name for p in (*PRODUCTS, *GROUP_PRODUCTS)))
         if self.instruction not in names:
             near = difflib.get_close_matches(str(self.instruction), names, n=1, cutoff=0.0)[0]
             limit = f"the instructions {', '.join(names)}"

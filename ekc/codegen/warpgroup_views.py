@@ -1,0 +1,135 @@
+"""What the templates print of products of a warpgroup: their functions, and where the tiles of each begin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ekc.codegen.around import kept_place
+from ekc.codegen.names import Names
+from ekc.codegen.walks import in_copy
+from ekc.ir.access import Access, moved
+from ekc.ir.descriptors import across, first
+from ekc.ir.dtypes import dtype_of
+from ekc.ir.linear import Linear
+from ekc.ir.nodes import Kernel, LoopNode, MmaNode, SharedFactor, walk
+from ekc.ir.swizzle import LINE_BYTES
+from ekc.ir.tensor_core import SUMS
+from ekc.ir.warpgroup import BEGIN, COMMIT, SEEN, STRIP, WAIT, WARPS, Descriptor, GroupProduct
+
+_WAYS = {False: "along", True: "across"}
+
+
+@dataclass(frozen=True)
+class _Function:
+    """One instruction: of a family, so many strips wide, its tiles lying so."""
+
+    product: GroupProduct
+    strips: int
+    a_across: bool
+    b_across: bool
+
+    @property
+    def name(self) -> str:
+        """`wgmma_m64n128k16_float16_along_across`: how rows of a and of b run in shared memory."""
+        shape = self.product.name.replace(".", "_").replace("N", str(STRIP * self.strips))
+        return f"{shape}_{self.product.dtype}_{_WAYS[self.a_across]}_{_WAYS[self.b_across]}"
+
+
+def group_functions(kernels: Iterable[Kernel]) -> dict[str, Any]:
+    """The functions around kernels that have products of a warpgroup; nothing where none has."""
+    found = {_function(n) for k in kernels for n in products(k)}
+    functions = [_function_text(f) for f in sorted(found, key=lambda f: f.name)]
+    return {"group_products": functions, "seen": SEEN, "begin": BEGIN, "commit_group": COMMIT, "wait_group": WAIT}
+
+
+def products(kernel: Kernel) -> list[MmaNode]:
+    """Those of a launch that a warpgroup does."""
+    return [n for n in walk(kernel.body) if isinstance(n, MmaNode) and isinstance(n.a, SharedFactor)]
+
+
+def _function(node: MmaNode) -> _Function:
+    tile = node.tile
+    assert isinstance(tile.product, GroupProduct)
+    assert tile.strips is not None
+    ways = [across(node, f) for f in (node.a, node.b) if isinstance(f, SharedFactor)]
+    return _Function(tile.product, int(tile.strips.extent), bool(ways[0]), bool(ways[1]))
+
+
+def _function_text(function: _Function) -> dict[str, Any]:
+    product, sums = function.product, SUMS * function.strips
+    acc, cells = dtype_of(product.dtype.accumulator), []
+    for element in range(sums):
+        places = zip(("strip", "half", "pair"), product.sum_place(element), strict=True)
+        cells.append(f"c[{' + '.join(f'{n} * {name}' for name, n in places if n) or '0'}]")
+    return {
+        "name": function.name,
+        "what": f"{product.name.replace('N', str(STRIP * function.strips))} of {product.dtype}",
+        "type": acc.cuda,
+        "ptx": product.ptx(function.strips, function.a_across, function.b_across),
+        "sums": ", ".join(f'"+{"r" if acc.integer else "f"}"({c})' for c in cells),
+    }
+
+
+def group_product_text(node: MmaNode, names: Names, places: Mapping[str, str]) -> dict[str, Any]:
+    """The call of a product: where its sums begin and how far apart they are, and its descriptors; `places`
+    tells by tile where it begins."""
+    target, tile = node.compute.target, node.tile
+    assert target.buffer is not None
+    assert tile.strips is not None
+    begin = moved(target, {x.name: Linear() for x in tile.inner})
+    steps = dict(target.address.terms)
+    apart = [int(steps.get(x.name, 0)) for x in (tile.strips, tile.rows, tile.columns)]
+    factors = [_described(node, f, places) for f in (node.a, node.b) if isinstance(f, SharedFactor)]
+    name = f"{_function(node).name}<{', '.join(map(str, apart))}>"
+    return {"call": f"{name}(&{names.cell(target.buffer, begin.cell)}, {', '.join(factors)});"}
+
+
+def _described(node: MmaNode, factor: SharedFactor, places: Mapping[str, str]) -> str:
+    buffer = factor.source.buffer
+    assert buffer is not None
+    bits = Descriptor.of(bool(across(node, factor)), int(buffer.rows), LINE_BYTES).bits
+    return f"described<{bits:#x}>({places[buffer.name]})"
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Where tiles begin: the text that tells it before the loop, and the text of one inside."""
+
+    start: dict[str, Any]
+    source: str
+
+
+def begins_before(
+    node: MmaNode, factor: SharedFactor, names: Names, loops: Mapping[str, LoopNode], copy: str
+) -> Begin:
+    """Where the tiles of a factor begin, `loops` being those between the one that brings them and their use.
+
+        &B_shared[k_0_copy][k_1 * 16][j_1 * 64]   ->   B_shared_begin + k_0_copy * 16384 + paneled<..>(..) * 2
+    """
+    begin = first(node, factor)
+    buffer = begin.buffer
+    assert buffer is not None
+    (start,) = names.free([f"{names[buffer.name]}_begin"])
+    inside = _of(begin, loops)
+    outside = replace(names, zero=names.zero | {a for a, _ in inside.terms if isinstance(a, str)})
+    text = {
+        "declare": f"unsigned int {start};",
+        "loops": [],
+        "target": start,
+        "value": kept_place(outside.cell(buffer, begin.cell, "0")),
+        "what": names[buffer.name],
+    }
+    place = f"{start} + {in_copy(buffer, copy)}"
+    further = names.linear(inside)
+    if further == "0":
+        return Begin(text, place)
+    # Tiles begin at whole patterns, so chunks that change places within them change nothing here.
+    unturned = replace(buffer, swizzle=1)
+    return Begin(text, f"{place} + {names.placed(unturned, further)} * {buffer.dtype.bytes}")
+
+
+def _of(begin: Access, loops: Mapping[str, LoopNode]) -> Linear:
+    """The part of an address that some loops move."""
+    return Linear(tuple((a, c) for a, c in begin.address.terms if isinstance(a, str) and a in loops))

@@ -1,0 +1,38 @@
+"""Tiles stored in panels: of every row the first line of 128 bytes, rows under each other; then the second lines.
+
+    row 0: a b     ->   a, c, e, ..., then b, d, f, ...       of a, b, ... a line each
+    row 1: c d
+    row 2: e f
+
+So the rows of a panel are lines that follow each other, and with a swizzle of 8 chunks eight of them are a
+pattern of 1024 bytes: what products of a warpgroup read (`ekc.ir.warpgroup`), however wide the tile is. Lines
+stay whole, so that requests meet the same banks as without panels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ekc.ir.swizzle import CHUNKS, LINE_BYTES
+
+PATTERN_BYTES = LINE_BYTES * CHUNKS[-1]
+"""Where panels begin: at multiples of this, for hardware that swizzles addresses and not places in a tile."""
+
+
+def panel_elements(itemsize: int) -> int:
+    """Elements of a row in one panel."""
+    return LINE_BYTES // itemsize
+
+
+def paneled(address: Any, width: Any, rows: Any, panel: int) -> Any:
+    """Where an element lies, from its place in a tile of `rows` rows of `width`, row by row."""
+    row, place = address // width, address % width
+    return place // panel * (rows * panel) + row * panel + place % panel
+
+
+def apart(step: int, width: int, rows: int, panel: int) -> int | None:
+    """How far an element lies that is `step` further on, where that is a number: by whole rows, or by whole
+    lines of one row."""
+    if step % width == 0:
+        return step // width * panel
+    return step // panel * rows * panel if step % panel == 0 else None

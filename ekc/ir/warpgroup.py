@@ -1,0 +1,121 @@
+"""Products that four warps do together, `wgmma`, as data: what each does, who holds what, and the PTX.
+
+An instruction multiplies 64 rows by up to 256 columns and adds to the sums that its warpgroup holds. Each of
+the four warps has 16 of the rows, and its lanes hold their part as those of `ekc.ir.tensor_core` hold 16 rows
+by 8 columns, strip after strip of 8 columns (PTX ISA, "Register fragments and shared memory matrix layouts"
+of wgmma.mma_async):
+
+    sums   element e   row 16 * warp + group + 8 * (e / 2 % 2), column 8 * (e / 4) + 2 * place + e % 2
+
+Nobody holds the factors: a *descriptor* of 64 bits says where their tiles lie in shared memory, stored in
+panels (`ekc.ir.panels`) and swizzled by 8 chunks. Their rows run along the depth, or across it:
+
+    along     what lies a row apart: rows of a (columns of b), eight of them a pattern of 1024 bytes
+    across    what lies a row apart: the depth, eight of it a pattern; a line has 64 rows of a (columns of b)
+
+The products of a tile run by themselves, one after the other. Those that a warpgroup starts together are a
+group, like copies are, and sums may be used when it is waited for. Tiles that threads wrote are seen by these
+products only after a fence between the two ways to memory (PTX ISA, "Async proxy").
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.ir.dtypes import BFLOAT16, FLOAT16, DType, converted, dtype_of
+from ekc.ir.panels import PATTERN_BYTES
+from ekc.ir.swizzle import CHUNKS
+from ekc.ir.tensor_core import ROWS, SUMS, operands
+
+WARPS = 4
+"""Of a warpgroup."""
+STRIP = 8
+"""Columns of which a lane has two."""
+MOST_STRIPS = 32
+"""256 columns."""
+SWIZZLE = CHUNKS[-1]
+"""Chunks that change places in a tile that is read so: the only layout used here."""
+SEEN = "fence.proxy.async.shared::cta;"
+"""What threads wrote to shared memory is seen by products that start after the next barrier."""
+BEGIN = "wgmma.fence.sync.aligned;"
+"""Registers are as the products that follow shall find them."""
+COMMIT = "wgmma.commit_group.sync.aligned;"
+WAIT = "wgmma.wait_group.sync.aligned 0;"
+"""All products have ended: their sums may be used, and their tiles overwritten."""
+
+
+@dataclass(frozen=True)
+class GroupProduct:
+    """One family of instructions: `c += a @ b` for a of 64 x depth, b of depth x n and c of 64 x n."""
+
+    name: str
+    dtype: DType
+    """Of both factors; the sums have its accumulator's."""
+    depth: int
+    types: str
+    """Of d, a and b, in PTX."""
+
+    def ptx(self, strips: int, a_across: bool, b_across: bool) -> str:
+        """Operands, %0 and on: the sums, the descriptors of a and b; whether rows run across the depth."""
+        sums = SUMS * strips
+        shape = f"m{WARPS * ROWS}n{STRIP * strips}k{self.depth}"
+        where = f"%{sums}, %{sums + 1}, adds, 1, 1, {int(a_across)}, {int(b_across)};"
+        multiply = f"wgmma.mma_async.sync.aligned.{shape}.{self.types} {operands(0, sums)}, {where}"
+        return f"{{ .reg .pred adds; setp.ne.b32 adds, 1, 0; {multiply} }}"
+
+    def sum_place(self, element: int) -> tuple[int, int, int]:
+        """(strip, which half of the rows, which of two columns) of a sum; beyond them the lane's warp, group
+        and place."""
+        return element // SUMS, element // 2 % 2, element % 2
+
+    def multiplied(self, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
+        """What it means: a [..., 64, depth] and b [..., depth, n] as stored, c [..., 64, n] as summed."""
+        acc = dtype_of(self.dtype.accumulator)
+        left, right = (converted(x, self.dtype, acc) for x in (a, b))
+        return np.asarray(c + np.matmul(left, right), acc.numpy)
+
+
+PRODUCTS = (
+    GroupProduct("wgmma.m64nNk16", FLOAT16, 16, "f32.f16.f16"),
+    GroupProduct("wgmma.m64nNk16", BFLOAT16, 16, "f32.bf16.bf16"),
+)
+"""Those whose tiles may lie either way. (tf32 and int8 come with rows along the depth alone; they are not
+here.)"""
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """What a descriptor says of a tile but where it begins (PTX ISA, "Matrix-descriptor format"; how far apart
+    patterns lie as CUTLASS words it for both ways)."""
+
+    leading_bytes: int
+    """Of a tile whose rows run across the depth: from one panel to the next. Else not read, and 16."""
+    stride_bytes: int = PATTERN_BYTES
+    """From one pattern to the next in a panel."""
+
+    @classmethod
+    def of(cls, across: bool, rows: int, line_bytes: int) -> Descriptor:
+        """Of a tile in panels of so many rows."""
+        return cls(rows * line_bytes if across else 16)
+
+    @property
+    def bits(self) -> int:
+        """The 64 bits, the beginning left 0."""
+        swizzle_of_128_bytes = 1
+        return self.leading_bytes >> 4 << 16 | self.stride_bytes >> 4 << 32 | swizzle_of_128_bytes << 62
+
+
+def has_group_products(arch: str) -> bool:
+    """Whether a target has the instructions: sm_90a alone, which no later one follows."""
+    return re.fullmatch(r"(sm|compute)_90a", arch) is not None
+
+
+def group_product_of(dtype: DType) -> GroupProduct | None:
+    """The family for factors of a type, if there is one."""
+    return next((p for p in PRODUCTS if p.dtype is dtype), None)
+
