@@ -15,6 +15,7 @@ from ekc.emulator.copies import Copies
 from ekc.emulator.decoding.decode import Decoded
 from ekc.emulator.geometry import WARP, Geometry
 from ekc.emulator.numbers.lanes import ballot
+from ekc.emulator.products import Products
 from ekc.emulator.ptx.cfg import Block
 from ekc.emulator.sanitizer.sanitize import Bounds
 from ekc.emulator.sanitizer.watch import Watch
@@ -60,6 +61,7 @@ class Batch:
         self.shared_base = geometry.block_numbers() * plan.shared_stride
         self.local_base = self.every * plan.local_stride
         self.access, self.warps, self.copies = self.access_type(self), Warps(self), Copies(self)
+        self.products = Products(self)
         self.bounds = Bounds(plan.findings, geometry, self.every)
         if self.sanitize:
             self.watch = Watch(self)
@@ -200,20 +202,23 @@ class Batch:
             self._leave(block, mask)
 
     def _ready(self, low: int, mask: Any) -> tuple[int, Any]:
-        """For an instruction of a whole warp: warps that miss lanes elsewhere wait, if others can run."""
-        if not self.decoded.blocks[low].warp_wide:
+        """For an instruction of a whole warp (or warpgroup): those that miss lanes elsewhere wait, if others
+        can run."""
+        together = self.decoded.blocks[low].together
+        if together == 1:
             return low, mask
         running = self.pc < WAITING
-        missing = np.logical_or.reduceat(running & ~mask, self.starts)
+        starts = self.starts if together == WARP else self.products.starts
+        missing = np.logical_or.reduceat(running & ~mask, starts)
         if not missing.any():
             return low, mask
-        late = np.repeat(missing, np.diff(np.r_[self.starts, self.every.size]))
+        late = np.repeat(missing, np.diff(np.r_[starts, self.every.size]))
         ready = mask & ~late
         if ready.any():
             return low, ready
         others = running & ~mask & late
         places = self.pc[others]
-        ahead = [int(p) for p in np.unique(places) if not self.decoded.blocks[p].warp_wide]
+        ahead = [int(p) for p in np.unique(places) if self.decoded.blocks[p].together == 1]
         if not ahead:
             return low, mask
         return ahead[0], self.pc == ahead[0]

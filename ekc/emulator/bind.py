@@ -63,8 +63,8 @@ def names(batch: Batch) -> dict[str, Any]:
     found = arithmetic() | rows(batch) | batch.geometry.specials() | shelf.constants
     found |= {
         "probe": access.probe, "load": access.load, "store": access.store, "atomic": access.atomic,
-        "copies": batch.copies, "is_set": batch.is_set, "parameter": batch.plan.parameter,
-        "clock": batch.clock,
+        "copies": batch.copies, "products": batch.products, "is_set": batch.is_set,
+        "parameter": batch.plan.parameter, "clock": batch.clock, "EVERY": np.ones(batch.every.size, np.bool_),
         "shuffle": warps.shuffle, "vote": warps.vote, "redux": warps.redux, "match": warps.match,
         "tensor": warps.tensor, "ldmatrix": warps.ldmatrix, "warp_epoch": batch.warp_epoch,
     }  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +78,7 @@ def summed(sites: list[SiteCount], barriers: int, divergent: int) -> Counters:
     """Totals from the counts of every instruction."""
     total = Counters(barriers=barriers, divergent_branches=divergent)
     for one in sites:
-        total.instructions[one.line] = one
+        _note_line(total.instructions, one)
         total.warp_instructions[one.kind] = total.warp_instructions.get(one.kind, 0) + one.warps
         total.lane_instructions[one.kind] = total.lane_instructions.get(one.kind, 0) + one.lanes
         if one.bytes:
@@ -96,6 +96,14 @@ def summed(sites: list[SiteCount], barriers: int, divergent: int) -> Counters:
             total.shared_wavefronts += one.wavefronts
             total.bank_conflicts += one.conflicts
     return total
+
+
+def _note_line(lines: dict[int, SiteCount], one: SiteCount) -> None:
+    """Instructions of inline assembly may share a line: the last names it."""
+    known = lines.get(one.line)
+    lines[one.line] = replace(one)
+    if known is not None:
+        lines[one.line].add(known)
 
 
 def sectors(addresses: Index, warps: Index, size: int) -> int:

@@ -15,7 +15,7 @@ from ekc.emulator.geometry import Shape
 from ekc.emulator.plan import Plan
 from ekc.emulator.ptx.kinds import kind_of
 from ekc.emulator.ptx.parse import parse
-from ekc.emulator.ptx.program import Module
+from ekc.emulator.ptx.program import Instruction, Module
 from ekc.emulator.report import Report
 from ekc.errors import InvalidInput
 
@@ -106,20 +106,20 @@ def _run(decoded: Decoded, plan: Plan, ids: Any) -> list[Tally]:
 
 
 def _counters(decoded: Decoded, done: list[Tally]) -> Counters:
-    sites: dict[int, SiteCount] = {}
+    sites: dict[Instruction, SiteCount] = {}
     for number, block in enumerate(decoded.blocks):
         warps = sum(b.warp_runs[number] for b in done)
         lanes = sum(b.lane_runs[number] for b in done)
         last = [block.exit.instruction] if block.exit.instruction else []
         for one in [*block.code, *last]:
-            found = sites.setdefault(one.line, SiteCount(one.text, one.line, kind_of(one)))
+            found = sites.setdefault(one, SiteCount(one.text, one.line, kind_of(one)))
             found.warps += warps
             found.lanes += lanes
     for tally in done:
         for number, requests in enumerate(tally.requests):
             if requests:
                 site = decoded.shelf.sites[number]
-                found = sites[site.instruction.line]
+                found = sites[site.instruction]
                 if site.action == "async":
                     found.landed += requests
                 else:
@@ -129,4 +129,4 @@ def _counters(decoded: Decoded, done: list[Tally]) -> Counters:
                 found.conflicts += tally.conflicts[number]
                 found.bytes += tally.bytes[number]
     barriers, divergent = sum(b.barriers for b in done), sum(b.divergent for b in done)
-    return summed([sites[line] for line in sorted(sites)], barriers, divergent)
+    return summed(sorted(sites.values(), key=lambda one: one.line), barriers, divergent)

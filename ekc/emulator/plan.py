@@ -21,6 +21,8 @@ from ekc.errors import InvalidInput
 _GAP = 1 << 20
 """Bytes between neighbours in global memory, so that an overrun lands nowhere."""
 _RED_ZONE = 128
+_PATTERN = 1024
+"""Bytes of the widest swizzle pattern."""
 _GRID_LIMIT, _BLOCK_LIMIT = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
 _THREADS, _SHARED = 1024, 227 * 1024
 _WIDE = frozenset(("gl", "gpu", "cluster", "sys"))
@@ -54,6 +56,8 @@ class Plan:
         self.arrays: list[tuple[int, Any]] = []
         self.symbols: dict[str, int] = {}
         self.values: dict[str, bytes] = {}
+        self.grouped = any(one.opcode.startswith("wgmma.mma_async") for one in decoded.text.code)
+        """The kernel has products of warpgroups."""
         self._lay_shared(dynamic_shared)
         self._lay_local()
         self._lay_global(args)
@@ -64,24 +68,33 @@ class Plan:
 
     # -- memory layout --------------------------------------------------------------------------
     def _lay_shared(self, dynamic: int) -> None:
-        """Static arrays first, each with room behind it, then the dynamic one."""
+        """Static arrays first, each with room behind it, then the dynamic one. Where products of warpgroups
+        read them, none lies better than it asks to: what they read may need more."""
         self.shared: list[Allocation] = []
         variables = [*self.decoded.text.variables, *self.decoded.module.variables]
         at = used = 0
         for one in (v for v in variables if v.space == "shared" and v.count is not None):
-            at = -(-at // _RED_ZONE) * _RED_ZONE
+            at = self._aligned(at, one.align)
             self.symbols[one.name] = at
             self.shared.append(Allocation(f"shared array {one.name}", at, at + one.size))
             at += one.size + _RED_ZONE
             used += one.size
         if not 0 <= dynamic <= _SHARED or used + dynamic > _SHARED:
             raise InvalidInput(f"{used} + {dynamic} bytes of shared memory: a block has at most {_SHARED}")
-        at = -(-at // _RED_ZONE) * _RED_ZONE
+        open_ended = [v for v in variables if v.space == "shared" and v.count is None]
+        at = self._aligned(at, max((one.align for one in open_ended), default=1))
         if dynamic:
             self.shared.append(Allocation("dynamic shared memory", at, at + dynamic))
-        for one in (v for v in variables if v.space == "shared" and v.count is None):
+        for one in open_ended:
             self.symbols[one.name] = at
         self.shared_stride = -(-(at + dynamic) // _RED_ZONE) * _RED_ZONE
+
+    def _aligned(self, at: int, align: int) -> int:
+        """The next place for a shared array."""
+        unit = max(align, _RED_ZONE)
+        at = -(-at // unit) * unit
+        odd = self.grouped and unit < _PATTERN and at % (2 * unit) == 0
+        return at + unit if odd else at
 
     def _lay_local(self) -> None:
         self.local: list[Allocation] = []

@@ -10,6 +10,7 @@ from ekc.emulator.decoding.op_arith import ARITHMETIC
 from ekc.emulator.decoding.op_bits import BITS
 from ekc.emulator.decoding.op_memory import MEMORY
 from ekc.emulator.decoding.op_warp import WARP
+from ekc.emulator.decoding.op_warpgroup import WARPGROUP
 from ekc.emulator.decoding.shelf import Shelf
 from ekc.emulator.decoding.slots import allot
 from ekc.emulator.decoding.writer import Writer
@@ -22,7 +23,13 @@ Allotment = Callable[
     [list[Block], dict[str, str]], tuple[dict[str, tuple[str, int]], dict[str, int], set[str]]
 ]
 """(class, row) of every register, rows of each class, registers live at the entry."""
-_OPERATIONS: dict[str, Callable[[Writer, Instruction], None]] = {**ARITHMETIC, **BITS, **MEMORY, **WARP}
+_OPERATIONS: dict[str, Callable[[Writer, Instruction], None]] = {
+    **ARITHMETIC,
+    **BITS,
+    **MEMORY,
+    **WARP,
+    **WARPGROUP,
+}
 
 
 @dataclass(frozen=True)

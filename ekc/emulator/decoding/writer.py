@@ -17,6 +17,7 @@ from ekc.emulator.ptx.program import (
     Operand,
     Register,
     Symbol,
+    names,
 )
 from ekc.errors import EkcError
 
@@ -56,7 +57,15 @@ class Writer:
         if early and self.one.parts[0] not in ("mov", "selp"):
             number = self.shelf.site(self.one, "other", "u4")
             for name in early:
-                self.line(f"is_set({number}, I{self.shelf.early.index(name)}, {name!r}, {self.mask})")
+                line = f"is_set({number}, I{self.shelf.early.index(name)}, {name!r}, {self._readers(name)})"
+                self.line(line)
+
+    def _readers(self, name: str) -> str | None:
+        """The lanes that read a register: of the sums of a `wgmma`, those that add to them."""
+        if not self.one.accumulates or name not in names(self.one.operands[0]):
+            return self.mask
+        keep = self.src(self.one.operands[3], "pred")
+        return f"{keep} & {self.mask or 'TRUE'} & EVERY"
 
     def end(self) -> None:
         """Forget what the instruction overwrote."""

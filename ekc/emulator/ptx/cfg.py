@@ -8,6 +8,7 @@ from ekc.emulator.ptx.order import run_order
 from ekc.emulator.ptx.program import Instruction, KernelText, Operand, Symbol
 from ekc.errors import EkcError
 
+_WARP, _WARPGROUP = 32, 128
 _WARP_WIDE = ("shfl", "vote", "redux", "match", "activemask", "mma", "ldmatrix", "stmatrix", "movmatrix")
 
 
@@ -28,8 +29,8 @@ class Block:
     number: int
     code: list[Instruction]
     exit: Exit = field(default_factory=lambda: Exit("exit"))
-    warp_wide: bool = False
-    """Begins with an instruction that lanes of a warp must run together."""
+    together: int = 1
+    """Threads that must run its first instruction as one: 32 of a warp, 128 of a warpgroup."""
 
     @property
     def size(self) -> int:
@@ -57,7 +58,7 @@ def _cut(kernel: KernelText) -> list[Block]:
     for i, start in enumerate(starts):
         end = starts[i + 1] if i + 1 < len(starts) else len(kernel.code)
         code = kernel.code[start:end]
-        block = Block(i, code, warp_wide=bool(code) and is_warp_wide(code[0]))
+        block = Block(i, code, together=together(code[0]) if code else 1)
         block.exit = _exit(kernel, code, i + 1 if i + 1 < len(starts) else None, number)
         if block.exit.instruction is not None:
             block.code = code[:-1]
@@ -65,9 +66,11 @@ def _cut(kernel: KernelText) -> list[Block]:
     return found
 
 
-def is_warp_wide(one: Instruction) -> bool:
-    """Whether the lanes of a warp must meet at this instruction."""
-    return one.parts[0] in _WARP_WIDE or one.opcode.startswith("bar.warp")
+def together(one: Instruction) -> int:
+    """Threads that must meet at this instruction: of a warp, of a warpgroup, or 1."""
+    if one.parts[0] == "wgmma":
+        return _WARPGROUP
+    return _WARP if one.parts[0] in _WARP_WIDE or one.opcode.startswith("bar.warp") else 1
 
 
 def _starts(kernel: KernelText) -> list[int]:
@@ -75,7 +78,7 @@ def _starts(kernel: KernelText) -> list[int]:
     for i, one in enumerate(kernel.code):
         if one.ends_block:
             starts.add(i + 1)
-        elif is_warp_wide(one):
+        elif together(one) > 1:
             starts.add(i)
     return sorted(s for s in starts if s < len(kernel.code))
 

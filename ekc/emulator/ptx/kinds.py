@@ -28,6 +28,8 @@ def kind_of(one: Instruction) -> str:
         return "warp"
     if root == "mma":
         return "mma"
+    if root == "wgmma":
+        return "wgmma" if parts[1] == "mma_async" else "wgmma.control"
     if (
         root in ("fma", "mad", "add", "sub", "mul", "div", "min", "max", "neg", "abs")
         and parts[-1] in _FLOATS

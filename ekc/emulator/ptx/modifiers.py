@@ -12,6 +12,7 @@ _LOGIC = "and or xor"
 _SPACES = "global shared shared::cta shared::cluster local const param param::entry"
 _ORDER = "weak volatile relaxed acquire release acq_rel mmio cta cluster gpu sys"
 _SHAPES = "m8n8k4 m8n8k16 m8n8k32 m16n8k4 m16n8k8 m16n8k16 m16n8k32 m16n8k64"
+_GROUP_SHAPES = " ".join(f"m64n{n}k{k}" for n in range(8, 257, 8) for k in (8, 16, 32))
 _COMPARE = "eq ne lt le gt ge lo ls hi hs equ neu ltu leu gtu geu num nan"
 _ANY = ""
 """Every type of an instruction that has no line of its own."""
@@ -52,6 +53,7 @@ _KNOWN: dict[str, dict[str, str]] = {
     "match": {_ANY: "sync any all"},
     "redux": {_ANY: f"sync {_LOGIC} add min max"},
     "mma": {_ANY: f"sync aligned row col satfinite {_SHAPES}"},
+    "wgmma": {_ANY: f"mma_async fence commit_group wait_group sync aligned satfinite {_GROUP_SHAPES}"},
     "bar barrier": {_ANY: "sync red arrive warp cta aligned popc and or"},
     "bra brx ret exit": {_ANY: "uni idx"},
 }  # fmt: skip

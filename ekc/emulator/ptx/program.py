@@ -98,6 +98,11 @@ class Instruction:
         return _ends_block(self.opcode)
 
     @cached_property
+    def accumulates(self) -> bool:
+        """Whether it adds to its result: a `wgmma` whose scale-d is not the number 0."""
+        return self.opcode.startswith("wgmma.mma_async") and Immediate(0) not in self.operands[3:4]
+
+    @cached_property
     def writes(self) -> tuple[str, ...]:
         """Registers that it sets."""
         first = self.operands[0] if self.operands else None
@@ -106,7 +111,8 @@ class Instruction:
     @cached_property
     def reads(self) -> tuple[str, ...]:
         """Registers that it reads, its guard included."""
-        found = [n for operand in self.operands[1 if self.writes else 0 :] for n in names(operand)]
+        first = 1 if self.writes and not self.accumulates else 0
+        found = [n for operand in self.operands[first:] for n in names(operand)]
         return (*found, self.guard.name) if self.guard else tuple(found)
 
 

@@ -1,0 +1,147 @@
+"""Products of a warpgroup (`wgmma`): where a descriptor finds each element, who holds which sum, the sums.
+
+Shared memory is seen as chunks of 16 bytes: every layout of the PTX ISA ("Canonical Layouts") keeps the
+elements of a chunk together, and so does a swizzle. A chunk holds neighbours along k (K-major), or along the
+rows of a and the columns of b (MN-major).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.emulator.numbers import fragments
+from ekc.emulator.numbers.rounding import Array
+
+Index = NDArray[np.int64]
+Word = NDArray[np.uint32]
+
+ROWS, LANES, CHUNK = 64, 128, 16
+"""Rows of a and d; threads of a warpgroup; bytes of a chunk."""
+DEPTH = 32
+"""Bytes of k that an instruction takes, of every element type."""
+WIDTHS = (16, 128, 64, 32)
+"""Bytes of a line of the swizzle pattern, by the two bits of the descriptor; 16 is no swizzle."""
+_ADDRESS = (1 << 18) - 1
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One factor in shared memory: 64 rows of a, or the columns of b."""
+
+    kind: str
+    """Of its elements, such as "f16"."""
+    lines: int
+    transposed: bool = False
+    """MN-major."""
+
+    @property
+    def each(self) -> int:
+        """Elements of a chunk."""
+        return {"f16": 8, "bf16": 8, "tf32": 4, "s8": 16}[self.kind]
+
+    @property
+    def depth(self) -> int:
+        """Elements along k."""
+        return 2 * self.each
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of the whole factor."""
+        return 2 * self.lines
+
+
+class Descriptors(NamedTuple):
+    """The fields of some matrix descriptors: bytes, and the swizzle by its two bits."""
+
+    start: Index
+    leading: Index
+    stride: Index
+    base: Index
+    swizzle: Index
+
+
+def fields(words: NDArray[np.uint64]) -> Descriptors:
+    """Descriptors taken apart."""
+
+    def part(low: int, bits: int) -> Index:
+        return ((words >> np.uint64(low)) & np.uint64((1 << bits) - 1)).astype(np.int64)
+
+    return Descriptors(part(0, 14) << 4, part(16, 14) << 4, part(32, 14) << 4, part(49, 3), part(62, 2))
+
+
+class Layout(NamedTuple):
+    """Offset of every chunk: `fixed` bytes, and how often the leading and the stride offset are added."""
+
+    fixed: Index
+    leading: Index
+    stride: Index
+
+
+@cache
+def layout(operand: Operand, swizzle: int) -> Layout:
+    """Chunks in the order (line, half of k) of K-major, and (k, chunk of lines) of MN-major factors."""
+    width = WIDTHS[swizzle]
+    if not operand.transposed:
+        line, half = np.arange(operand.lines)[:, None], np.arange(2)
+        fixed = line % 8 * width + half * CHUNK * (width > CHUNK)
+        return _flat(fixed, half * (width == CHUNK), line // 8)
+    k, part = np.arange(operand.depth)[:, None], np.arange(operand.lines // operand.each)
+    along = width // CHUNK
+    fixed = k % 8 * width + part % along * CHUNK
+    if along == 1:
+        return _flat(fixed, k // 8, part)
+    return _flat(fixed, part // along, k // 8)
+
+
+def _flat(*arrays: NDArray[np.int_]) -> Layout:
+    rows = [np.array(row, np.int64).ravel() for row in np.broadcast_arrays(*arrays)]
+    for row in rows:
+        row.flags.writeable = False
+    return Layout(*rows)
+
+
+def addresses(operand: Operand, descriptors: Descriptors) -> Index:
+    """The shared address of every chunk: (descriptors, chunks). A swizzle acts on the address itself."""
+    found = np.empty((descriptors.start.size, operand.chunks), np.int64)
+    for swizzle in np.unique(descriptors.swizzle):
+        own = descriptors.swizzle == swizzle
+        fixed, leading, stride = layout(operand, int(swizzle))
+        start, lbo, sbo = (f[own, None] for f in (descriptors.start, descriptors.leading, descriptors.stride))
+        at = (start + fixed + leading * lbo + stride * sbo) & _ADDRESS
+        found[own] = at ^ ((at >> 3) & (WIDTHS[swizzle] - CHUNK))
+    return found
+
+
+def factor(operand: Operand, chunks: Array) -> Array:
+    """Chunks (groups, chunks) as matrices in float64 or int64: (groups, lines, depth)."""
+    words = np.ascontiguousarray(chunks).view(np.uint32).reshape(len(chunks), -1)
+    elements = fragments.unpack(words, operand.kind)
+    if operand.transposed:
+        return elements.reshape(-1, operand.depth, operand.lines).swapaxes(1, 2)
+    return elements.reshape(-1, operand.lines, operand.depth)
+
+
+def multiplied(a: Array, b: Array, negated: bool) -> Array:
+    """Sums over k in the order of the registers: (registers, groups * 128 lanes)."""
+    left = a.astype(np.float64)
+    with np.errstate(all="ignore"):
+        product = np.matmul(-left if negated else left, b.astype(np.float64).swapaxes(1, 2))
+    # Row 16 w + 8 h + q, column 8 j + 2 p + e: register 4 j + 2 h + e of lane 4 q + p of warp w.
+    apart = product.reshape(-1, 4, 2, 8, product.shape[2] // 8, 4, 2)
+    ordered: Array = apart.transpose(4, 2, 6, 0, 1, 3, 5)
+    return ordered.reshape(product.shape[2] // 2, -1)
+
+
+def added(product: Array, held: Word, keep: Array, kind: str, satfinite: bool) -> Word:
+    """The registers of d after the product, rounded once; what they held counts where `keep` says so."""
+    with np.errstate(all="ignore"):
+        sums = fragments.unpack(held, kind)
+        if kind == "s32":
+            product = product.astype(np.int64)
+        total = product + sums if np.all(keep) else np.where(keep, product + sums, product)
+        return fragments.pack(total, kind, satfinite=satfinite)
