@@ -12,6 +12,7 @@ from ekc.devices.nvml.library import explained, nvml, uuid_of
 from ekc.devices.nvml.permission import refusal
 from ekc.devices.nvml.sensors import Sensors
 from ekc.errors import EkcError
+from ekc.ir.limits import target_of
 
 
 def gpus(nvrtc: str | None, archs: list[str]) -> dict[str, Any]:
@@ -77,7 +78,7 @@ def _arch(sensors: Sensors, archs: list[str]) -> str:
         return f"not told ({problem})"
     name = f"sm_{major}{minor}"
     if name in archs:
-        return name
+        return target_of(10 * major + minor)
     same = [arch for arch in archs if arch.startswith(f"sm_{major}") and len(arch) == len(name)]
     return f"{name}, which NVRTC does not know" + (f"; {same[-1]} is compiled for" if same else "")
 

@@ -157,7 +157,7 @@ class Names:
         return f"{self[buffer.name]}{which}{inside}"
 
     def placed(self, buffer: Buffer, address: str) -> str:
-        """Where the element at an address really lies: `swizzled<8, 8>(paneled<128, 64, 64>(d0 * 128 + d1))`."""
+        """Where the element at an address lies: `swizzled<8, 8>(paneled<128, 64, 64>(d0 * 128 + d1))`."""
         if buffer.panel:
             address = f"paneled<{int(buffer.width)}, {int(buffer.rows)}, {buffer.panel}>({address})"
         if int(buffer.swizzle) > 1:

@@ -108,7 +108,9 @@ def _tiles_before(scope: Scope, nodes: Sequence[Node]) -> list[dict[str, Any]]:
     """What tells where tiles begin that products of a warpgroup find by themselves."""
     starts, inside = [], list(walk(tuple(nodes)))
     for node in inside:
-        for factor in (node.a, node.b) if isinstance(node, MmaNode) else ():
+        if not isinstance(node, MmaNode):
+            continue
+        for factor in (node.a, node.b):
             if isinstance(factor, SharedFactor):
                 name = factor.staging.name
                 found = begins_before(node, factor, scope.names, between(inside), scope.parity[name])

@@ -24,7 +24,8 @@ def shared_declarations(kernel: Kernel, names: Names) -> list[str]:
     tiles = [b for b in kernel.buffers if b.scope == "shared"]
     if not asked_for(kernel):
         return [
-            f"__shared__ __align__({b.alignment}) {b.dtype.cuda} {names[b.name]}{array_sizes(b)};" for b in tiles
+            f"__shared__ __align__({b.alignment}) {b.dtype.cuda} {names[b.name]}{array_sizes(b)};"
+            for b in tiles
         ]
     # The strictest first: every tile's room is a multiple of its alignment, so all begin where they may.
     tiles.sort(key=lambda b: -b.alignment)

@@ -16,7 +16,7 @@ from ekc.ir.linear import Linear
 from ekc.ir.nodes import Kernel, LoopNode, MmaNode, SharedFactor, walk
 from ekc.ir.swizzle import LINE_BYTES
 from ekc.ir.tensor_core import SUMS
-from ekc.ir.warpgroup import BEGIN, COMMIT, SEEN, STRIP, WAIT, WARPS, Descriptor, GroupProduct
+from ekc.ir.warpgroup import BEGIN, COMMIT, SEEN, STRIP, WAIT, Descriptor, GroupProduct
 
 _WAYS = {False: "along", True: "across"}
 
@@ -41,7 +41,13 @@ def group_functions(kernels: Iterable[Kernel]) -> dict[str, Any]:
     """The functions around kernels that have products of a warpgroup; nothing where none has."""
     found = {_function(n) for k in kernels for n in products(k)}
     functions = [_function_text(f) for f in sorted(found, key=lambda f: f.name)]
-    return {"group_products": functions, "seen": SEEN, "begin": BEGIN, "commit_group": COMMIT, "wait_group": WAIT}
+    return {
+        "group_products": functions,
+        "seen": SEEN,
+        "begin": BEGIN,
+        "commit_group": COMMIT,
+        "wait_group": WAIT,
+    }
 
 
 def products(kernel: Kernel) -> list[MmaNode]:
@@ -106,7 +112,7 @@ def begins_before(
 ) -> Begin:
     """Where the tiles of a factor begin, `loops` being those between the one that brings them and their use.
 
-        &B_shared[k_0_copy][k_1 * 16][j_1 * 64]   ->   B_shared_begin + k_0_copy * 16384 + paneled<..>(..) * 2
+    &B_shared[k_0_copy][k_1 * 16][j_1 * 64]   ->   B_shared_begin + k_0_copy * 16384 + paneled<..>(..) * 2
     """
     begin = first(node, factor)
     buffer = begin.buffer

@@ -109,6 +109,8 @@ class Peaks:
     dram_bytes_per_s: float
     board_power_w: float
     """The power cap of the board."""
+    mma_share: float = 1.0
+    """Of what tensor cores do, what products of a warp get, where only those of a warpgroup get all."""
     source: str = ""
     """Who says what the device does a clock; "" in recordings of before this was kept."""
 

@@ -15,7 +15,7 @@ from ekc.devices.accesses import Access, Executed
 from ekc.devices.occupancy import WARP, Occupancy
 from ekc.devices.ptx.counts import Counts
 from ekc.devices.specs import Spec
-from ekc.devices.tensor_rates import DATA_CENTER
+from ekc.devices.tensor_rates import DATA_CENTER, GROUP_SHARE
 from ekc.devices.traffic import LINE, Resident, Traffic, traffic
 from ekc.ir.async_copy import COPIES
 
@@ -39,9 +39,14 @@ class Events:
     fp16: float
     tensor: float
     tensor_half_flops: float
-    """The operations of matrix instructions, as so many of float16 that take the tensor cores as long."""
+    """The operations of matrix instructions, as so many of float16 of products of a warp that take the tensor
+    cores as long."""
     tensor_j_flops: float
     """The same, as so many of float16 that take as much energy."""
+    group_waits: float
+    """Times that one warp waits for products of its warpgroup, which it started together, ..."""
+    group_tensor: float
+    """... and these products: of `tensor`."""
     sfu: float
     int_ops: float
     convert: float
@@ -98,6 +103,7 @@ def events(spec: Spec, launch: Launch, resources: Resources, ran: Executed, occu
     # An asynchronous copy takes the slot of its load, and passes no register.
     by_hand = [one for one in on_chip if not one.asynchronous]
     hottest = max((one.trips for one in ran.accesses), default=1.0)
+    operands = warps * counts.bytes_group / LINE
     local = warps * (counts.local_accesses + _spills(resources) * hottest)
     return Events(
         blocks=blocks,
@@ -108,8 +114,10 @@ def events(spec: Spec, launch: Launch, resources: Resources, ran: Executed, occu
         fp32=warps * counts.fp32,
         fp16=warps * counts.fp16,
         tensor=warps * counts.tensor,
-        tensor_half_flops=warps * _half_flops(counts, spec.tensor_rates),
-        tensor_j_flops=warps * _half_flops(counts, DATA_CENTER),
+        tensor_half_flops=warps * _half_flops(counts, spec.tensor_rates, spec.mma_share / GROUP_SHARE),
+        tensor_j_flops=warps * _half_flops(counts, DATA_CENTER, 1.0),
+        group_waits=counts.group_waits,
+        group_tensor=warps * counts.tensor_groups,
         sfu=warps * counts.sfu,
         int_ops=warps * counts.int_ops,
         convert=warps * counts.convert,
@@ -117,11 +125,12 @@ def events(spec: Spec, launch: Launch, resources: Resources, ran: Executed, occu
         branch=warps * counts.branch,
         other=warps * counts.other,
         shared_requests=blocks * sum(one.requests for one in by_hand),
-        shared_wavefronts=blocks * sum(one.requests * one.wavefronts for one in on_chip),
+        shared_wavefronts=blocks * sum(one.requests * one.wavefronts for one in on_chip) + operands,
         shared_lane_bytes=blocks * sum(one.requests * one.bytes_per_lane * WARP for one in by_hand),
         local_requests=local,
         lsu_cycles=blocks * sum(one.requests * _cycles(spec, _passes(one)) for one in ran.accesses)
-        + local * _cycles(spec, 1.0),
+        + local * _cycles(spec, 1.0)
+        + operands * LINE / spec.capability.l1_bytes_per_clock,
         traffic=traffic(spec, launch, ran, local, resident),
         rounds=rounds,
         tiles=counts.async_waits,
@@ -130,10 +139,11 @@ def events(spec: Spec, launch: Launch, resources: Resources, ran: Executed, occu
     )
 
 
-def _half_flops(counts: Counts, rates: Mapping[str, float]) -> float:
-    """Operations of matrix instructions over the rates of their types; a type of no rate cannot run here."""
+def _half_flops(counts: Counts, rates: Mapping[str, float], group: float) -> float:
+    """Operations of matrix instructions over the rates of their types; a type of no rate cannot run here.
+    `group`: what one of a product of a warpgroup counts."""
     done = {"float16": counts.tensor_half, "tf32": counts.tensor_tf32, "int8": counts.tensor_int8}
-    return sum(flops / rates[name] for name, flops in done.items() if flops)
+    return sum(flops / rates[name] for name, flops in done.items() if flops) + group * counts.tensor_group
 
 
 def _passes(one: Access) -> float:

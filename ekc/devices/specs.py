@@ -16,6 +16,7 @@ from ekc.devices.tensor_rates import DATA_CENTER, GEFORCE, GEFORCE_TURING, HOPPE
 from ekc.ir.async_copy import has_async_copies
 from ekc.ir.limits import Limits, shared_bytes
 from ekc.ir.tensor_core import has_products
+from ekc.ir.warpgroup import has_group_products
 
 KIB = 1024
 MIB = 1024 * 1024
@@ -53,7 +54,7 @@ SM_75 = Capability("sm_75", 32, 16, 64 * KIB, 0, 96 * KIB, 256, l1_bytes_per_clo
 SM_80 = Capability("sm_80", 64, 32, 164 * KIB, KIB, 192 * KIB, 128)
 SM_86 = Capability("sm_86", 48, 16, 100 * KIB, KIB, 128 * KIB, 128, load_store_units=16)
 SM_89 = Capability("sm_89", 48, 24, 100 * KIB, KIB, 128 * KIB, 128, load_store_units=16)
-SM_90 = Capability("sm_90", 64, 32, 228 * KIB, KIB, 256 * KIB, 128)
+SM_90 = Capability("sm_90a", 64, 32, 228 * KIB, KIB, 256 * KIB, 128)
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,7 @@ class Spec:
             flops_by_type=plain | {name: rate * tensor for name, rate in self.tensor_rates.items()},
             dram_bytes_per_s=self.memory_bytes_per_s,
             board_power_w=self.power.tdp_w,
+            mma_share=self.mma_share / MMA_SHARE,
             source=self.sources[BOOK],
         )
 
@@ -160,6 +162,7 @@ class Spec:
             sms=self.sms,
             async_copies=has_async_copies(c.arch),
             tensor_cores=has_products(c.arch),
+            group_products=has_group_products(c.arch),
         )
 
 

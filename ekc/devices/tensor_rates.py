@@ -14,6 +14,8 @@ GEFORCE_TURING = MappingProxyType({"float16": 1.0, "int8": 4.0})
 
 MMA_SHARE = 0.95
 """As of fp32: operand fetches take the rest (estimate; cuBLAS and CUTLASS end a few percent below peak)."""
+GROUP_SHARE = MMA_SHARE
+"""Of `wgmma`, where its operands come from shared memory (estimate, as of the others)."""
 HOPPER_MMA_SHARE = 0.62
 """Only `wgmma` feeds Hopper's tensor cores in full; `mma.sync` gets 62 to 63 % of the published rate
 (estimate after Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", 2024)."""

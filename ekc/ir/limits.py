@@ -43,6 +43,12 @@ def from_arch(arch: str, least: int) -> bool:
     return number is None or number >= least
 
 
+def target_of(capability: int) -> str:
+    """The target of a compute capability: "sm_80" of 80. "sm_90a" of 90, whose products of a warpgroup no
+    later target keeps, so that code for them runs nowhere else."""
+    return f"sm_{capability}{'a' if capability == 90 else ''}"
+
+
 def shared_bytes(arch: str) -> int:
     """Most shared memory of one block on a target ("sm_80"); of one that is not known, what all have."""
     return _MOST_SHARED_KIB.get(_capability(arch) or 0, STATIC_SHARED // 1024) * 1024

@@ -1,4 +1,4 @@
-"""Tiles stored in panels: of every row the first line of 128 bytes, rows under each other; then the second lines.
+"""Tiles stored in panels: of every row the first line of 128 bytes, row after row; then the second lines.
 
     row 0: a b     ->   a, c, e, ..., then b, d, f, ...       of a, b, ... a line each
     row 1: c d

@@ -90,8 +90,8 @@ here.)"""
 
 @dataclass(frozen=True)
 class Descriptor:
-    """What a descriptor says of a tile but where it begins (PTX ISA, "Matrix-descriptor format"; how far apart
-    patterns lie as CUTLASS words it for both ways)."""
+    """What a descriptor says of a tile but where it begins (PTX ISA, "Matrix-descriptor format"; CUTLASS words
+    how far apart patterns lie, for both ways)."""
 
     leading_bytes: int
     """Of a tile whose rows run across the depth: from one panel to the next. Else not read, and 16."""
@@ -118,4 +118,3 @@ def has_group_products(arch: str) -> bool:
 def group_product_of(dtype: DType) -> GroupProduct | None:
     """The family for factors of a type, if there is one."""
     return next((p for p in PRODUCTS if p.dtype is dtype), None)
-

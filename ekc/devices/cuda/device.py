@@ -26,6 +26,7 @@ from ekc.devices.cuda.watch import Seen
 from ekc.devices.digest import identity
 from ekc.errors import DeviceError, InvalidInput
 from ekc.ir.evaluation.agreement import DATA_SEED
+from ekc.ir.limits import target_of
 from ekc.version import __version__
 
 UNKNOWN_POWER_W = 300.0
@@ -187,7 +188,7 @@ def arch_for(capability: int) -> str:
             f"NVRTC {nvrtc.version()} makes no machine code for compute capability {capability / 10:.1f}: "
             f"it knows sm_{min(known)} to sm_{max(known)}"
         )
-    return f"sm_{max(fitting)}"
+    return target_of(max(fitting))
 
 
 def number_of(arch: str) -> int:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from ekc.devices.base import Peaks
 from ekc.devices.cuda.driver import Driver
-from ekc.devices.tensor_rates import DATA_CENTER, GEFORCE, GEFORCE_TURING, HOPPER_MMA_SHARE
+from ekc.devices.tensor_rates import DATA_CENTER, GEFORCE, GEFORCE_TURING, HOPPER_MMA_SHARE, MMA_SHARE
 from ekc.ir.async_copy import has_async_copies
-from ekc.ir.limits import Limits
+from ekc.ir.limits import Limits, target_of
 from ekc.ir.tensor_core import has_products
+from ekc.ir.warpgroup import has_group_products
 
 ATTRIBUTES = (
     "COMPUTE_CAPABILITY_MAJOR",
@@ -45,9 +46,11 @@ class Rates:
     fp32_lanes: int
     int_lanes: int
     tensor_fp16: int
-    """Dense, fp16 in, fp32 accumulate, on `mma.sync`."""
+    """Dense, fp16 in, fp32 accumulate, on the widest instruction that ekc has for it."""
     by_type: Mapping[str, float]
     """What the tensor cores take, relative to fp16."""
+    mma_share: float = 1.0
+    """Of that, what `mma.sync` gets."""
 
 
 _RATES = {
@@ -55,7 +58,7 @@ _RATES = {
     80: Rates(64, 64, 2048, DATA_CENTER),
     86: Rates(128, 64, 512, GEFORCE),
     89: Rates(128, 64, 512, GEFORCE),
-    90: Rates(128, 64, round(4096 * HOPPER_MMA_SHARE), DATA_CENTER),
+    90: Rates(128, 64, 4096, DATA_CENTER, HOPPER_MMA_SHARE / MMA_SHARE),
     100: Rates(128, 64, round(8192 * HOPPER_MMA_SHARE), DATA_CENTER),
     120: Rates(128, 64, 512, GEFORCE),
 }
@@ -117,7 +120,7 @@ class Facts:
 
     def limits(self) -> Limits:
         """What a schedule may use here."""
-        a, arch = self.attributes, f"sm_{self.capability}"
+        a, arch = self.attributes, target_of(self.capability)
         return Limits(
             threads_per_block=a["MAX_THREADS_PER_BLOCK"],
             threads_per_block_z=a["MAX_BLOCK_DIM_Z"],
@@ -129,6 +132,7 @@ class Facts:
             sms=a["MULTIPROCESSOR_COUNT"],
             async_copies=has_async_copies(arch),
             tensor_cores=has_products(arch),
+            group_products=has_group_products(arch),
             grid_x=a["MAX_GRID_DIM_X"],
             grid_yz=a["MAX_GRID_DIM_Y"],
         )
@@ -144,6 +148,7 @@ class Facts:
             flops_by_type=plain | {t: rate * tensor for t, rate in rates.by_type.items()},
             dram_bytes_per_s=self._bytes_per_s,
             board_power_w=board_power_w,
+            mma_share=rates.mma_share,
             source=self.assumed or "the driver; what an SM does a clock is of NVIDIA's whitepapers",
         )
 

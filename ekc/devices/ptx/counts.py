@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -19,6 +18,7 @@ _FACTORS = {
     **dict.fromkeys(("f16", "bf16"), "tensor_half"), "tf32": "tensor_tf32",
     **dict.fromkeys(("s8", "u8"), "tensor_int8"),
 }  # fmt: skip
+GROUP_WARPS = 4
 _REGISTER = re.compile(r"%\w+")
 _VECTOR = re.compile(r"v(\d)")
 _MATRIX_ACCESSES = ("ldmatrix", "stmatrix", "wmma.load", "wmma.store")
@@ -53,6 +53,9 @@ class Counts:
     """... float16 and bfloat16, ..."""
     tensor_tf32: float = 0.0
     tensor_int8: float = 0.0
+    tensor_group: float = 0.0
+    """Of products of a warpgroup (`wgmma`) of float16 and bfloat16, a warp's quarter; they are not in
+    `tensor_half`."""
     sfu: float = 0.0
     """ex2, lg2, rcp, sqrt, rsqrt, sin, cos, tanh and float division, of any precision."""
     int_ops: float = 0.0
@@ -84,6 +87,12 @@ class Counts:
     bytes_load_shared: float = 0.0
     bytes_store_shared: float = 0.0
     bytes_local: float = 0.0
+    tensor_groups: float = 0.0
+    """Of `tensor`, the products of a warpgroup."""
+    bytes_group: float = 0.0
+    """Of shared memory that products of a warpgroup read, a warp's quarter."""
+    group_waits: float = 0.0
+    """Times that the thread waits for products of its warpgroup."""
 
 
 def count(ptx: str, kernel: str) -> Counts:
@@ -146,6 +155,8 @@ def _kinds(instruction: Instruction) -> Iterator[tuple[str, float]]:
     elif name == "cvt":
         yield _conversion(opcode), 1.0
     else:
+        if opcode[:2] == ("wgmma", "wait_group"):
+            yield "group_waits", 1.0
         field = _arithmetic(opcode)
         yield field, 2.0 if kind == "f32x2" else 1.0
         if field == "tensor":
@@ -156,8 +167,16 @@ def _multiplied(opcode: tuple[str, ...]) -> Iterator[tuple[str, float]]:
     """Operations of a matrix instruction, told from its shape and the types of its factors."""
     shape = next((match for part in opcode if (match := _SHAPE.fullmatch(part))), None)
     field = next((_FACTORS[part] for part in opcode[1:] if part in _FACTORS), None)
-    if shape and field:
-        yield field, 2.0 * math.prod(int(extent) for extent in shape.groups())
+    if not (shape and field):
+        return
+    rows, columns, depth = (int(extent) for extent in shape.groups())
+    flops = 2.0 * rows * columns * depth
+    if opcode[0] != "wgmma":
+        yield field, flops
+    elif field == "tensor_half":
+        yield "tensor_groups", 1.0
+        yield "tensor_group", flops / GROUP_WARPS
+        yield "bytes_group", 2.0 * (rows + columns) * depth / GROUP_WARPS
 
 
 def _asynchronous(instruction: Instruction) -> Iterator[tuple[str, float]]:

@@ -36,6 +36,7 @@ from ekc.ir.nodes import (
     CombineNode,
     ComputeNode,
     FragmentNode,
+    GroupNode,
     InitNode,
     Kernel,
     LoopNode,
@@ -51,12 +52,16 @@ from ekc.ir.patterns.guards import Lanes, joint, shares
 from ekc.ir.patterns.warp import WARP
 from ekc.ir.program import Program
 from ekc.ir.region import Region
+from ekc.ir.swizzle import LINE_BYTES
 from ekc.ir.tape.tape import some
+from ekc.ir.tensor_core import ROWS
 from ekc.ir.tree import kernels
+from ekc.ir.warpgroup import STRIP, WARPS
 
 SUMMED = (
     "fma",
     "tensor_products",
+    "group_products",
     "operations",
     "loop_steps",
     "barriers",
@@ -138,9 +143,9 @@ class _Walk:
                 case ComputeNode():
                     self._compute(node, trips)
                 case MmaNode():
-                    each = product(x.extent for x in node.tile.inner)
-                    self._add("fma", trips * each * self.threads)
-                    self._add("tensor_products", trips * self.warps)
+                    self._multiply(node, trips)
+                case GroupNode():
+                    self._visit(node.body, trips)
                 case CombineNode():
                     lanes = product(x.extent for x in node.lanes)
                     self._add(
@@ -233,6 +238,21 @@ class _Walk:
             element = moved(node.source, held(node, 0, 0))
             loads = count * node.registers * node.product.each
             self.traffic.touch(element, "load", 1, loads * alone, (), turns=turns(node))
+
+    def _multiply(self, node: MmaNode, trips: Array) -> None:
+        """A product on tensor cores; those of a warpgroup count as so many of its warps, and read their
+        factors from shared memory, lines at a time."""
+        tile = node.tile
+        self._add("fma", trips * product(x.extent for x in tile.inner) * self.threads)
+        if tile.strips is None:
+            self._add("tensor_products", trips * self.warps)
+            return
+        strips = f64(tile.strips.extent)
+        self._add("group_products", trips * self.warps * strips)
+        size = tile.product.depth * tile.product.dtype.bytes
+        read = (WARPS * ROWS + STRIP * strips) * size * trips * self.warps / WARPS
+        self._add("shared_load_bytes", read)
+        self._add("shared_load_wavefronts", read / LINE_BYTES)
 
     def _compute(self, node: ComputeNode, trips: Array) -> None:
         compute = node.nest.compute

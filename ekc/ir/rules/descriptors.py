@@ -30,7 +30,9 @@ def descriptor_fits(kernel: Kernel, node: MmaNode, factor: SharedFactor) -> Iter
         yield Check(rule, False, f"{staging.name} in panels", limit, near)
         return
     swizzle = np.asanyarray(buffer.swizzle)
-    yield Check(rule, swizzle == SWIZZLE, buffer.swizzle, SWIZZLE, SWIZZLE, f"chunks to swizzle in {buffer.name}")
+    yield Check(
+        rule, swizzle == SWIZZLE, buffer.swizzle, SWIZZLE, SWIZZLE, f"chunks to swizzle in {buffer.name}"
+    )
     patterns = np.asanyarray(buffer.rows) % CHUNKS[-1] == 0
     yield Check(rule, patterns, buffer.rows, CHUNKS[-1], 64, f"rows of {buffer.name}", "a multiple of {}")
     need = f"{factor.source.spec.name} stored along its rows or along the depth"

@@ -266,7 +266,9 @@ def lines_whole(kernel: Kernel, limits: Limits) -> Iterator[Check]:
         if b.panel:
             rule, width = f"panels of {b.name}", np.asanyarray(b.width)
             near = f"rows of {b.panel} times a whole number"
-            yield Check(rule, width % b.panel == 0, b.width, b.panel, near, "elements a row", "a multiple of {}")
+            yield Check(
+                rule, width % b.panel == 0, b.width, b.panel, near, "elements a row", "a multiple of {}"
+            )
 
 
 Rule = Callable[[Kernel, Limits], Iterator[Check]]

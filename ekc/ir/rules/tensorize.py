@@ -1,4 +1,4 @@
-"""What a product on tensor cores asks of a whole launch: the target, the loops' lengths, no edge that cuts it."""
+"""What a product on tensor cores asks of a launch: the target, the loops' lengths, no edge that cuts it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ def products_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
     for node in products:
         product = node.tile.product
         grouped = isinstance(product, GroupProduct)
-        rule, targets = f"{RULE} {product.name}", "sm_90a alone" if grouped else f"targets from sm_{LEAST_ARCH} on"
+        rule, targets = (
+            f"{RULE} {product.name}",
+            "sm_90a alone" if grouped else f"targets from sm_{LEAST_ARCH} on",
+        )
         has = limits.group_products if grouped else limits.tensor_cores
         yield Check(rule, has, product.name, targets, "mma.m16n8k16" if grouped else "leave tensorize out")
         yield from extents_fit(kernel.nest, node.tile)

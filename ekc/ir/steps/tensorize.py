@@ -32,8 +32,8 @@ class Tensorize(Step):
     "fragment" scope, filled from shared memory. Instructions: mma.m16n8k16 (float16, bfloat16), mma.m16n8k8
     (tf32), mma.m16n8k32 (int8), on targets from sm_80 on.
 
-    `tensorize("k.2", "wgmma.m64nNk16")` (float16, bfloat16; sm_90a) is a product of four warps by N = 8 to 256
-    columns::
+    `tensorize("k.2", "wgmma.m64nNk16")` (float16, bfloat16; sm_90a) is a product of four warps, 64 rows by
+    N = 8 to 256 columns::
 
         thread.y i.3 in 4                   ->   thread.y i.3 in 4
           thread.x i.5 in 8, j.3 in 4              thread.x i.5 in 8, j.3 in 4

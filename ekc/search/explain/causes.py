@@ -7,7 +7,13 @@ no model can know; which group does, it can.
 from __future__ import annotations
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "arithmetic": ("total_operations", "total_tensor_products", "total_conversions", "useful_share"),
+    "arithmetic": (
+        "total_operations",
+        "total_tensor_products",
+        "total_group_products",
+        "total_conversions",
+        "useful_share",
+    ),
     "loops and guards": ("total_loop_steps", "total_guards", "statements"),
     "global memory": (
         "total_global_load_requests",

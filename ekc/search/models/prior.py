@@ -78,7 +78,7 @@ def _joules(figures: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
     sectors = figures["total_global_load_sectors"] + figures["total_global_store_sectors"]
     waves = figures["total_shared_load_wavefronts"] + figures["total_shared_store_wavefronts"]
     lanes = FLOAT_PJ * figures["total_operations"] + INTEGER_PJ * (requests + steps)
-    products = PRODUCT_PJ * figures["total_tensor_products"]
+    products = PRODUCT_PJ * (figures["total_tensor_products"] + figures["total_group_products"])
     moved = SHARED_PJ * PASS_BYTES * waves + L1_PJ * SECTOR_BYTES * sectors
     moved = moved + L2_PJ * figures["l2_bytes"] + DRAM_PJ * figures["dram_bytes"]
     return np.asarray(1e-12 * (32 * lanes + products + moved))
@@ -101,10 +101,10 @@ def _parts(figures: Mapping[str, NDArray[np.float64]], peaks: Peaks) -> dict[str
     waves = figures["total_shared_load_wavefronts"] + figures["total_shared_store_wavefronts"]
     # However few bytes a request asks for, it takes a pass.
     passes = waves + np.maximum(asked, sectors * SECTOR_BYTES / PASS_BYTES)
-    products = figures["total_tensor_products"] * PRODUCT_FLOPS / peaks.flops_by_type["float16"]
+    products = figures["total_tensor_products"] / peaks.mma_share + figures["total_group_products"]
     return {
         "arithmetic": instructions / lanes / use,
-        "tensor": products / use,
+        "tensor": products * PRODUCT_FLOPS / peaks.flops_by_type["float16"] / use,
         "l1": PASS_BYTES * passes / (lanes * 2) / use,
         "l2": figures["l2_bytes"] / (3 * peaks.dram_bytes_per_s) / use**0.5,
         "dram": figures["dram_bytes"] / peaks.dram_bytes_per_s / np.maximum(bytes_in_flight, 0.05),
