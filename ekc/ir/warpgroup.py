@@ -90,8 +90,8 @@ here.)"""
 
 @dataclass(frozen=True)
 class Descriptor:
-    """What a descriptor says of a tile but where it begins (PTX ISA, "Matrix-descriptor format"; CUTLASS words
-    how far apart patterns lie, for both ways)."""
+    """What a descriptor says of a tile but where it begins (PTX ISA, "Matrix-descriptor format"; the comments
+    of CUTLASS tell how far apart patterns lie, for both ways)."""
 
     leading_bytes: int
     """Of a tile whose rows run across the depth: from one panel to the next. Else not read, and 16."""

@@ -26,7 +26,8 @@ The rules, in the order they apply:
 8. *multiply*: a sum of products of two tensors, of a type that tensor cores take, may be done by products of
    a warp: rows and columns cut into warps, tiles, and the instruction's lanes and registers, both factors
    through shared memory into fragments (`tensorized.py`). Outputs that only one of them has are fused into
-   one dimension, where there are several, or the largest of them is taken.
+   one dimension, where there are several, or the largest of them is taken. Where the target has products of
+   a warpgroup, they may do it too, of factors that stay in shared memory (`warpgroups.py`).
 9. *parts*: where the outputs are too few to fill the device, the longest sum may be cut into parts, which
    are outputs of a launch of their own, and summed by another (`in_parts.py`).
 10. *pack*: where a window moves over the last dimension of what tensor cores are to multiply, it may be
@@ -53,6 +54,7 @@ from ekc.search.space.flying import DEPTHS, grain, grains, movable
 from ekc.search.space.in_parts import in_parts, own_tables
 from ekc.search.space.packed import packed
 from ekc.search.space.tensorized import tensorized
+from ekc.search.space.warpgroups import of_warpgroups
 
 MOST_ROW_BYTES = 36 * 1024
 """A row that goes through shared memory: 48 KiB with what a tile may round up."""
@@ -151,7 +153,10 @@ def _derived(op: Operator, chain: Chain, prefix: str, limits: Limits) -> list[St
             if not builds(op, lanes):
                 lanes = _over_lanes(op, chain, lane_axis, (), prefix)
             found = [lanes, *found] if _streams(compute, reads, lane_axis) else [*found, lanes]
-    return [*tensorized(op, chain, prefix, limits), *found] if limits.tensor_cores else found
+    if not limits.tensor_cores:
+        return found
+    grouped = of_warpgroups(op, chain, prefix, limits)
+    return [*grouped, *tensorized(op, chain, prefix, limits), *found]
 
 
 def _streams(compute: Compute, reads: dict[str, ex.Load], axis: Axis) -> bool:

@@ -33,7 +33,7 @@ resident shares rows and columns alike in L2."""
 
 
 @dataclass(frozen=True)
-class _Roles:
+class Roles:
     """Which axis is what, and which read which factor."""
 
     product: Product
@@ -49,10 +49,10 @@ class _Roles:
 def tensorized(op: Operator, chain: Chain, prefix: str, limits: Limits) -> list[Structure]:
     """Every structure for tensor cores of one launch; none where its compute is no such contraction."""
     found = []
-    for roles in _roles(op, chain[0]):
+    for roles in roles_of(op, chain[0]):
         for orders in itertools.product(*(_orders(op, load, roles) for load in (roles.a, roles.b))):
             ways = zip((roles.a, roles.b), orders, strict=True)
-            flies = all(_flies(op, chain[0], roles, load, order) for load, order in ways)
+            flies = all(can_fly(op, chain[0], roles, load, order) for load, order in ways)
             for flying in (True, False):
                 if not flying or (limits.async_copies and flies):
                     found.append(_structure(op, chain, roles, orders, prefix, flying))
@@ -61,11 +61,11 @@ def tensorized(op: Operator, chain: Chain, prefix: str, limits: Limits) -> list[
 
 def depth_of(op: Operator, compute: Compute) -> Axis | None:
     """The axis that products of a warp are summed along; None where a compute is no contraction for them."""
-    roles = _roles(op, compute)
+    roles = roles_of(op, compute)
     return roles[0].depth if roles else None
 
 
-def _roles(op: Operator, compute: Compute) -> list[_Roles]:
+def roles_of(op: Operator, compute: Compute) -> list[Roles]:
     """Who is what: with the outputs of each factor as one, where it has several, and with the largest."""
     factors = ex.factors(compute.body)
     loads = [x for x in factors if isinstance(x, ex.Load)]
@@ -84,7 +84,7 @@ def _roles(op: Operator, compute: Compute) -> list[_Roles]:
     b = 0 if last in own[0] else 1
     columns = last if last in own[b] else max(own[b], key=lambda x: x.extent)
     rows, depth = (max(axes, key=lambda x: x.extent) for axes in (own[1 - b], depths))
-    plain = _Roles(product, rows, columns, depth, loads[1 - b], loads[b])
+    plain = Roles(product, rows, columns, depth, loads[1 - b], loads[b])
     of_rows, of_columns = joint(own[1 - b]), joint(own[b])
     if not (of_rows or of_columns):
         return [plain]
@@ -98,7 +98,7 @@ def _whole(op: Operator, compute: Compute, depth: Axis, product: Product) -> boo
     return covered(compute, depth, op.tensors) or depth.extent % product.depth == 0
 
 
-def _orders(op: Operator, load: ex.Load, roles: _Roles) -> list[tuple[int, ...]]:
+def _orders(op: Operator, load: ex.Load, roles: Roles) -> list[tuple[int, ...]]:
     """Orders of a shared tile: the tensor's own, and where `ldmatrix` cannot load that, the depth last."""
     last = load.index[-1]
     wide = op.tensors[load.tensor].dtype.bytes == 2
@@ -110,7 +110,7 @@ def _orders(op: Operator, load: ex.Load, roles: _Roles) -> list[tuple[int, ...]]
     return [(), (*(d for d in range(len(load.index)) if d != deep[-1]), deep[-1])]
 
 
-def _flies(op: Operator, compute: Compute, roles: _Roles, load: ex.Load, order: tuple[int, ...]) -> bool:
+def can_fly(op: Operator, compute: Compute, roles: Roles, load: ex.Load, order: tuple[int, ...]) -> bool:
     """Whether a copy can move the tensor into this order, and a tile holds the neighbours that it needs:
     along an axis that is cut here, or the last that is fused into such a one."""
     inner = {fused(group).name: group[-1].name for group in roles.joint}
@@ -122,7 +122,7 @@ def _flies(op: Operator, compute: Compute, roles: _Roles, load: ex.Load, order: 
 def _structure(
     op: Operator,
     chain: Chain,
-    roles: _Roles,
+    roles: Roles,
     orders: tuple[tuple[int, ...], ...],
     prefix: str,
     flying: bool,
@@ -143,9 +143,9 @@ def _structure(
     b.steps += [Bind(x, "block.x") for x in blocks]
     b.steps += [Bind(x, "thread.y") for x in (i[2], j[1])]
     b.steps += [Bind(x, "thread.x") for x in (i[5], j[3])]
-    b.hold(_pairs(chain, roles))
+    b.hold(pairs_written(chain, roles))
     for load, order in zip((roles.a, roles.b), orders, strict=True):
-        vector = _vector(b, load.tensor, order, flying)
+        vector = copy_width(b, load.tensor, order, flying)
         pad, swizzle = _banks(b, load.tensor)
         b.steps.append(CacheRead(load.tensor, "shared", k[0], vector, order, pad, swizzle))
     for load in (roles.a, roles.b):
@@ -168,14 +168,14 @@ def _cut(b: Builder, axis: Axis, instruction: tuple[int, int], blocks: tuple[Lev
     return b.split(axis, tiling(f"tile.tensor.{axis.name}", axis.extent, columns))
 
 
-def _pairs(chain: Chain, roles: _Roles) -> int:
+def pairs_written(chain: Chain, roles: Roles) -> int:
     """Elements written at once: the two neighbours that a lane has, where they are such in the output."""
     last = chain[0].spatial[-1]
     side = [group[-1] for group in roles.joint if fused(group) == roles.columns] or [roles.columns]
     return 2 if last is side[0] and chain[-1].output.shape[-1] % 2 == 0 else 1
 
 
-def _vector(b: Builder, tensor: str, order: tuple[int, ...], flying: bool) -> Hole | int:
+def copy_width(b: Builder, tensor: str, order: tuple[int, ...], flying: bool) -> Hole | int:
     """Elements that one copy into shared memory moves."""
     if order and flying:
         return 1
