@@ -145,6 +145,11 @@ class Products:
         if (watch := self._watch()) is not None:
             watch.wait(self.batch.decoded.shelf.sites[number], left, self._taking(mask)[0], mask)
 
+    def touched(self, number: int, mask: Any) -> None:
+        """A statement may touch the sums of a product in flight."""
+        if (watch := self._watch()) is not None:
+            watch.touched(self.batch.decoded.shelf.sites[number], mask)
+
     def proxy(self, mask: Any) -> None:
         """`fence.proxy.async` of shared memory."""
         if (watch := self._watch()) is not None:

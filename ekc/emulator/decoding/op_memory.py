@@ -147,7 +147,7 @@ def _issue_copy(w: Writer, one: Instruction) -> None:
 
 
 def fence(w: Writer, one: Instruction) -> None:
-    """`fence`: one of the async proxy makes shared memory that was written visible to products of warpgroups."""
+    """`fence`: that of the async proxy shows products of warpgroups what was written to shared memory."""
     if one.parts[1:3] == ("proxy", "async") and "global" not in one.parts:
         w.line(f"products.proxy({w.mask})")
 

@@ -39,13 +39,20 @@ class Flights:
         """For each group of a block: the last product that reads a chunk of shared memory."""
         self.lines: dict[int, Instruction] = {}
         """The statement of each product."""
+        self.last: dict[Instruction, Any] = {}
+        """The last product of each statement, by group."""
 
     def issue(self, site: Site, groups: Any) -> int:
         """A new product of these groups: its number."""
         self.serial += 1
         self.issued[groups] = self.serial
         self.lines[self.serial] = site.instruction
+        self.last.setdefault(site.instruction, np.zeros_like(self.issued))[groups] = self.serial
         return self.serial
+
+    def holding(self, one: Instruction) -> Any:
+        """The lanes whose group has not waited for the last product of a statement."""
+        return (self.last.get(one, self.ended) > self.ended)[self.group]
 
     def read(self, groups: Any, chunks: Any) -> None:
         """The product issued last reads these chunks: a row for each group."""

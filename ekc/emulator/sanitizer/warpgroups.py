@@ -13,6 +13,7 @@ from ekc.emulator.ptx.program import Immediate
 from ekc.emulator.sanitizer.factors import Factors
 from ekc.emulator.sanitizer.flights import Flight, Flights
 from ekc.emulator.sanitizer.proxies import Proxies
+from ekc.emulator.sanitizer.sums import Sums
 
 if TYPE_CHECKING:
     from ekc.emulator.batch import Batch
@@ -31,6 +32,7 @@ class Warpgroups:
         most = max((int(x.value) for x in waits if isinstance(x, Immediate)), default=0)
         group, slots = products.group, products.slots
         self.flights = Flights(findings, geometry, batch.every, group, slots, size, most)
+        self.sums = Sums(findings, geometry, self.flights, shelf.hazards, products.place)
         writes = [site.code for site in shelf.sites if site.action in ("store", "async", "atom")]
         grain = min((int(code[1]) for code in writes), default=8)
         self.proxies = Proxies(findings, geometry, batch.every, size, grain)
@@ -40,6 +42,7 @@ class Warpgroups:
         self.factors.whole(site, groups, mask)
         for what, row in rows.items():
             self.factors.same(site, what, row, groups, mask)
+        self.sums.issue(site, groups)
         self.flights.issue(site, groups)
 
     def factor(
@@ -84,6 +87,11 @@ class Warpgroups:
     def fence(self, site: Site, groups: Index, mask: Any) -> None:
         """`wgmma.fence`."""
         self.factors.whole(site, groups, mask)
+        self.sums.fence(groups)
+
+    def touched(self, site: Site, mask: Any) -> None:
+        """A statement may touch the sums of a product in flight."""
+        self.sums.touched(site, mask)
 
     def commit(self, site: Site, groups: Index, mask: Any) -> None:
         """`wgmma.commit_group`."""
