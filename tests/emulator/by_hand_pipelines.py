@@ -26,6 +26,7 @@ template <int N> __device__ __forceinline__ void wait() {{ asm volatile("wgmma.w
 __device__ __forceinline__ void multiply(float (&d)[32], unsigned long long a, unsigned long long b, int keep = 1) {{
   asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, %34, 0;\\nwgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {{{REGISTERS}}}, %32, %33, p, 1, 1, 0, 1;\\n}}"
     : {TIED} : "l"(a), "l"(b), "r"(keep) : "memory"); }}
+__device__ __forceinline__ void hold(float (&d)[32]) {{ asm volatile("" : {TIED}); }}
 """
 
 PIPELINE = (

@@ -14,6 +14,7 @@ from ekc.emulator.sanitizer.sanitize import Findings
 
 _LINES = 8
 """Lines of a swizzle pattern."""
+_WITHIN = "A start moves along a line by multiples of 32 bytes, as far as the instruction's part of it fits."
 
 
 class Factors:
@@ -90,22 +91,28 @@ class Factors:
 
     def pattern(self, site: Site, what: str, operand: Operand, fields: Descriptors, first: Index) -> None:
         """A finding where a swizzled factor does not lie as its pattern does: with base offset 0 the first of
-        8 lines begins at a multiple of the pattern, and an instruction stays within its lines."""
+        8 lines begins at a multiple of the pattern, and so does every repetition; an instruction stays within
+        its lines."""
         width = np.array(WIDTHS)[fields.swizzle]
         size = _LINES * width
-        extent = np.minimum(width, operand.lines * CHUNK // operand.each if operand.transposed else DEPTH)
-        off = (fields.start % size + extent > width) | (fields.stride % size != 0)
+        along = operand.lines * CHUNK // operand.each if operand.transposed else DEPTH
+        off = fields.start % size
+        strides = fields.stride % size != 0
         if operand.transposed:
-            off |= (fields.leading % size != 0) & (operand.lines * CHUNK // operand.each > width)
-        bad = off & (width > CHUNK)
-        if bad.any():
-            group = int(np.flatnonzero(bad)[0])
-            message = (
-                f"{what} has a {width[group]}-byte swizzle, but its pattern does not begin at a multiple of "
-                f"{size[group]} bytes"
-            )
-            hint = (
-                f"Declare the tile __align__({size[group]}), its strides multiples of that; a start may move "
-                "along a line by multiples of 32 bytes."
-            )
-            self._tell("misaligned", site, message, hint, int(first[group]), int(fields.start[group]))
+            strides |= (fields.leading % size != 0) & (along > width)
+        wrongs = (
+            (off >= width, "starts", "Declare its array __align__({size})."),
+            (off + np.minimum(width, along) > width, "goes over the end of its line,", _WITHIN),
+            (strides, "has strides", "Its byte offsets in the descriptor must be multiples of {size}."),
+        )
+        for wrong, does, hint in wrongs:
+            bad = wrong & (width > CHUNK)
+            if bad.any():
+                group = int(np.flatnonzero(bad)[0])
+                message = (
+                    f"{what} {does} off the pattern of its {width[group]}-byte swizzle, which repeats every "
+                    f"{size[group]} bytes"
+                )
+                lane, where = int(first[group]), int(fields.start[group])
+                self._tell("misaligned", site, message, hint.format(size=size[group]), lane, where)
+                return

@@ -202,11 +202,11 @@ class Races:
         if other.carried:
             self._tell_flight(writer, lane, other)
             return
-        thread = self.geometry.threads
+        thread, rival = self.geometry.threads, other.site.instruction
         what = "also writes" if other.kind in CHANGES else "reads"
         message = (
             f"thread {lane % thread} writes shared memory that thread {second % thread} {what} "
-            f"(PTX line {other.site.instruction.line}: {other.site.instruction.text}) with no barrier between"
+            f"(PTX line {rival.line}: {rival.brief}) with no barrier between"
         )
         hint = "A __syncthreads() is missing between the two, or two threads share an index."
         self._add("race", writer, lane, message, hint)

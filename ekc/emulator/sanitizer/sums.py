@@ -9,10 +9,15 @@ import numpy as np
 from ekc.emulator.decoding.shelf import Site
 from ekc.emulator.geometry import Geometry
 from ekc.emulator.memory import Index
+from ekc.emulator.ptx.program import Instruction
 from ekc.emulator.ptx.sums import Hazards
 from ekc.emulator.sanitizer.flights import Flights
 from ekc.emulator.sanitizer.sanitize import Findings
 
+_WAIT = (
+    "The sums are there after wgmma.commit_group and wgmma.wait_group. Where the CUDA text waits first, the "
+    'compiler has moved this: behind the wait, tie the sums by asm volatile("" : "+f"(d[0]), ...).'
+)
 _FENCE = "Run wgmma.fence between what writes the sums and the first product that adds to them."
 
 
@@ -26,6 +31,8 @@ class Sums:
         self.place = place
         self.fenced = np.zeros(len(place), np.bool_)
         """Groups that ever ran a fence."""
+        self.told: set[Instruction] = set()
+        """Products whose sums somebody touched: one statement is enough."""
 
     def fence(self, groups: Index) -> None:
         """`wgmma.fence`."""
@@ -52,13 +59,13 @@ class Sums:
         for product in touch.products:
             bad = self.flights.holding(product)
             bad = bad if mask is None else bad & mask
-            if bad.any():
+            if bad.any() and product not in self.told:
                 message = (
                     f"{touch.verb} {touch.register}, which holds sums of a product still in flight "
                     f"(PTX line {product.line})"
                 )
-                hint = "The sums are there after wgmma.commit_group and wgmma.wait_group."
-                self._tell(site, message, hint, int(np.flatnonzero(bad)[0]))
+                self._tell(site, message, _WAIT, int(np.flatnonzero(bad)[0]))
+                self.told.add(product)
                 return
 
     def _tell(self, site: Site, message: str, hint: str, lane: int) -> None:
