@@ -40,7 +40,7 @@ class Barriers:
             return False
         self.passed += self.blocks
         if self.batch.sanitize:
-            self.batch.watch.races.close()
+            self.batch.watch.barrier()
         return True
 
     def _operands(self, one: Instruction) -> tuple[Operand, Operand | None, bool]:
@@ -107,7 +107,7 @@ class Barriers:
             met |= self.arrived[number] & full[self.block]
             self.arrived[number] &= ~full[self.block]
         if batch.sanitize:
-            batch.watch.races.close(met)
+            batch.watch.barrier(met)
         batch.pc[lanes] = self.next[lanes]
         self.at[lanes] = -1
 
@@ -167,6 +167,6 @@ class Barriers:
             first = lanes & (self.at == number) & (self.line == self.line[lanes][0])
             missing = ~first & np.isin(self.block, self.block[first])
             self._tell(first, missing if missing.any() else first, "never reaches this barrier")
-            self.batch.watch.races.close()
+            self.batch.watch.barrier()
         self.batch.pc[lanes] = self.next[lanes]
         self.at[lanes] = -1

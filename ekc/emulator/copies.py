@@ -67,6 +67,7 @@ class Copies:
         copy = Copy(site, probe, at, tuple(r[lanes] for r in rows), np.full(lanes.size, -1))
         if batch.sanitize:
             self.check(site, probe, at, "copies over", copy.values)
+            batch.watch.changing(site, probe, at, "copies over")
         self.flying.append(copy)
         if batch.sanitize:
             # It may land from now on.

@@ -13,6 +13,7 @@ from ekc.errors import EkcError
 
 if TYPE_CHECKING:
     from ekc.emulator.batch import Batch
+    from ekc.emulator.sanitizer.warpgroups import Warpgroups
 
 
 @dataclass(frozen=True)
@@ -57,16 +58,22 @@ class Products:
         self.regular = geometry.threads % LANES == 0
 
     def multiply(
-        self, number: int, what: tuple[Any, ...], a: Any, b: Any, keep: Any, d: tuple[Any, ...], mask: Any
+        self, number: int, form_of: tuple[Any, ...], a: Any, b: Any, keep: Any, d: tuple[Any, ...], mask: Any
     ) -> None:
         """`wgmma.mma_async`: d += a b, or d = a b where `keep` is false."""
-        how = form(*what)
+        how = form(*form_of)
         groups, first = self._taking(mask)
+        site, watch = self.batch.decoded.shelf.sites[number], self._watch()
+        if watch is not None:
+            watch.issue(site, {"the descriptor of a": a, "that of b": b, "scale-d": keep}, groups, mask)
         factors: list[Any] = []
-        for operand, row in ((how.a, a), (how.b, b)):
+        for what, operand, row in (("a", how.a, a), ("b", how.b, b)):
             fields = warpgroup.fields(np.broadcast_to(row, self.batch.every.shape)[first])
             self._refuse(number, fields)
-            factors.append(self._read(operand, warpgroup.addresses(operand, fields), first))
+            addresses = warpgroup.addresses(operand, fields)
+            if watch is not None:
+                watch.factor(site, what, operand, fields, addresses, groups, first)
+            factors.append(self._read(operand, addresses, first))
         self._count(number, how, groups.size)
         product = warpgroup.multiplied(factors[0], factors[1], how.negated)
         self._write(how, product, keep, d, groups, mask)
@@ -77,6 +84,9 @@ class Products:
             return np.arange(len(self.place)), self.place[:, 0]
         groups, first = np.unique(self.group[mask], return_index=True)
         return groups, np.flatnonzero(mask)[first]
+
+    def _watch(self) -> Warpgroups | None:
+        return self.batch.watch.warpgroups if self.batch.sanitize else None
 
     def _refuse(self, number: int, fields: warpgroup.Descriptors) -> None:
         if fields.base.any():
@@ -122,9 +132,25 @@ class Products:
 
     def fence(self, number: int, mask: Any) -> None:
         """`wgmma.fence`."""
+        if (watch := self._watch()) is not None:
+            watch.fence(self.batch.decoded.shelf.sites[number], self._taking(mask)[0], mask)
 
     def commit(self, number: int, mask: Any) -> None:
         """`wgmma.commit_group`."""
+        if (watch := self._watch()) is not None:
+            watch.commit(self.batch.decoded.shelf.sites[number], self._taking(mask)[0], mask)
 
-    def wait(self, left: int, mask: Any) -> None:
+    def wait(self, number: int, left: int, mask: Any) -> None:
         """`wgmma.wait_group`."""
+        if (watch := self._watch()) is not None:
+            watch.wait(self.batch.decoded.shelf.sites[number], left, self._taking(mask)[0], mask)
+
+    def touched(self, number: int, mask: Any) -> None:
+        """A statement may touch the sums of a product in flight."""
+        if (watch := self._watch()) is not None:
+            watch.touched(self.batch.decoded.shelf.sites[number], mask)
+
+    def proxy(self, mask: Any) -> None:
+        """`fence.proxy.async` of shared memory."""
+        if (watch := self._watch()) is not None:
+            watch.proxies.fenced(mask)

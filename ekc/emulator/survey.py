@@ -261,10 +261,10 @@ def _touches(tour: Tour) -> list[Touch]:
 
 def reached(tour: Tour) -> dict[tuple[int, str], list[Site]]:
     """By line of the PTX and action, the sites of an access that was reached: the masked form of an
-    instruction counts with the plain one."""
+    instruction counts with the plain one. Products of warpgroups are none: no lane touches by itself."""
     groups: dict[tuple[int, str], list[Site]] = {}
     for site in tour.decoded.shelf.sites:
-        if tour.access.requests[site.number]:
+        if tour.access.requests[site.number] and site.action != "product":
             groups.setdefault((site.instruction.line, site.action), []).append(site)
     return groups
 

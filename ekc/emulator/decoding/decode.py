@@ -17,6 +17,7 @@ from ekc.emulator.decoding.writer import Writer
 from ekc.emulator.ptx import modifiers
 from ekc.emulator.ptx.cfg import Block, blocks
 from ekc.emulator.ptx.program import Instruction, KernelText, Module
+from ekc.emulator.ptx.sums import hazards
 from ekc.errors import EkcError
 
 Allotment = Callable[
@@ -73,6 +74,7 @@ def decode(module: Module, name: str, rows: Allotment = allot) -> Decoded:
     variables = {v.name: v for v in [*module.variables, *text.variables, *text.parameters]}
     dead = frozenset(text.registers) - text.readers.keys() | {"_"}
     shelf = Shelf(module, text, places, dict(text.registers), variables, dead, tuple(sorted(early)))
+    shelf.hazards = hazards(found)
     lines: list[str] = []
     for block in found:
         lines += _function(f"b{block.number}", _write(shelf, block, masked=False))

@@ -146,6 +146,12 @@ def _issue_copy(w: Writer, one: Instruction) -> None:
     w.line(f"copies.issue({into}, {out_of}, {target}, {first}, {source}, {second}, {w.mask}, {filled})")
 
 
+def fence(w: Writer, one: Instruction) -> None:
+    """`fence`: that of the async proxy shows products of warpgroups what was written to shared memory."""
+    if one.parts[1:3] == ("proxy", "async") and "global" not in one.parts:
+        w.line(f"products.proxy({w.mask})")
+
+
 def nothing(w: Writer, one: Instruction) -> None:
     """Fences and hints: lanes run in lockstep, memory is one."""
 
@@ -173,7 +179,6 @@ MEMORY: dict[str, Callable[[Writer, Instruction], None]] = {
     "red": atomic,
     "cp": async_copy,
     "ldmatrix": matrices,
-    **dict.fromkeys(
-        ("membar", "fence", "prefetch", "prefetchu", "nanosleep", "discard", "griddepcontrol"), nothing
-    ),
+    "fence": fence,
+    **dict.fromkeys(("membar", "prefetch", "prefetchu", "nanosleep", "discard", "griddepcontrol"), nothing),
 }

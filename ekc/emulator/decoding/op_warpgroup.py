@@ -22,7 +22,7 @@ def warpgroup(w: Writer, one: Instruction) -> None:
         left = one.operands[0]
         if not isinstance(left, Immediate):
             raise w.fail("the number of groups must be a number")
-        w.line(f"products.wait({int(left.value)}, {w.mask})")
+        w.line(f"products.wait({w.shelf.site(one, 'other', 'u4')}, {int(left.value)}, {w.mask})")
     elif what in ("fence", "commit_group"):
         w.line(f"products.{what.removesuffix('_group')}({w.shelf.site(one, 'other', 'u4')}, {w.mask})")
     else:

@@ -19,6 +19,7 @@ from ekc.emulator.ptx.program import (
     Variable,
     Vector,
 )
+from ekc.emulator.ptx.sums import Hazards
 from ekc.emulator.ptx.used_bytes import bytes_used
 
 _DTYPES = {"f16": "f2", "bf16": "u2", "f16x2": "u4", "bf16x2": "u4", "tf32": "f4", "pred": "?"}
@@ -95,6 +96,8 @@ class Shelf:
     full: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Rows that hold one value: name -> (dtype, text of the value)."""
     sites: list[Site] = field(default_factory=list)
+    hazards: Hazards = field(default_factory=Hazards)
+    """Of the sums of products of warpgroups."""
     scratch: int = 0
     """float64 rows that fused multiply-adds need."""
 

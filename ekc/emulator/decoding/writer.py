@@ -50,6 +50,8 @@ class Writer:
             self.line(f"G = {text} & M" if self.base_mask else f"G = {text} & TRUE")
             self.mask = "G"
         self._ask_whether_set()
+        if one in self.shelf.hazards.touches:
+            self.line(f"products.touched({self.shelf.site(one, 'other', 'u4')}, {self.mask})")
 
     def _ask_whether_set(self) -> None:
         """Values that are only passed on are not asked for: merges of paths move what nobody then reads."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
@@ -19,6 +20,10 @@ _STORES = (
     "applypriority",
     "prefetchu",
 )
+
+
+_LONG = re.compile(r"\{([^,{}]+)(?:, [^,{}]+){3,}, ([^,{}]+)\}")
+"""A vector of five or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,11 @@ class Instruction:
     def text(self) -> str:
         """The statement as one line, its tokens evenly spaced."""
         return spelled(self.raw)
+
+    @cached_property
+    def brief(self) -> str:
+        """The same, of long vectors the first and the last item."""
+        return _LONG.sub(r"{\1, ..., \2}", self.text)
 
     @cached_property
     def parts(self) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from ekc.emulator.decoding.shelf import Site
 from ekc.emulator.geometry import WARP, Geometry
 from ekc.emulator.memory import Index, Probe
 from ekc.emulator.sanitizer.cells import cells, contents
+from ekc.emulator.sanitizer.flights import HINT, Flight
 from ekc.emulator.sanitizer.meetings import Moment
 from ekc.emulator.sanitizer.rivals import CHANGES, Rivals
 from ekc.emulator.sanitizer.sanitize import Findings
@@ -31,6 +32,10 @@ class Entry:
     values: tuple[Any, ...]
     moment: Moment
     """Orders accesses of one warp."""
+    flight: Flight | None = None
+    """The product of a warpgroup that reads, until somebody waits for it."""
+    carried: bool = False
+    """It was in flight when a barrier was crossed."""
 
     @property
     def low(self) -> int:
@@ -49,7 +54,17 @@ class Entry:
     def kept(self, keep: Any) -> Entry:
         """The entry for some of its lanes."""
         values = tuple(v if np.ndim(v) == 0 else v[keep] for v in self.values)
-        return Entry(self.site, self.probe.moved(0, keep), self.offset, self.kind, values, self.moment)
+        probe = self.probe.moved(0, keep)
+        return replace(self, probe=probe, values=values)
+
+    def aloft(self, every: Index) -> list[Entry]:
+        """What of it goes on beyond a barrier."""
+        if self.flight is None:
+            return []
+        keep = self.flight.aloft(self.probe.lanes(every))
+        if not keep.any():
+            return []
+        return [replace(self if keep.all() else self.kept(keep), carried=True)]
 
 
 class Races:
@@ -64,12 +79,20 @@ class Races:
         self.log: list[Entry] = []
         self.moment = Moment(np.zeros(int(warp[-1]) + 1, np.int32))
 
-    def note(self, site: Site, probe: Probe, offset: int, kind: str, values: tuple[Any, ...] = ()) -> None:
+    def note(
+        self,
+        site: Site,
+        probe: Probe,
+        offset: int,
+        kind: str,
+        values: tuple[Any, ...] = (),
+        flight: Flight | None = None,
+    ) -> None:
         """Log an access; volatile ones go with atomics."""
         if site.volatile:
             kind = "look" if kind == "read" else "atomic"
         copies = tuple(np.array(v) for v in values) if kind == "write" else ()
-        self.log.append(Entry(site, probe, offset, kind, copies, self.moment))
+        self.log.append(Entry(site, probe, offset, kind, copies, self.moment, flight))
 
     def meet(self, lanes: Any, members: Any, living: Any) -> None:
         """These lanes met, each those that its mask names of the living of its warp."""
@@ -82,6 +105,7 @@ class Races:
             entries = self._split(entries, lanes)
         if any(e.kind in CHANGES for e in entries):
             self._look(entries)
+        self.log += [left for e in entries for left in e.aloft(self.every)]
 
     def _split(self, entries: list[Entry], lanes: Any) -> list[Entry]:
         """The accesses of these lanes; the rest goes back into the log."""
@@ -175,19 +199,27 @@ class Races:
         return not a.moment.ordered(b.moment, warp, lane % thread % WARP, other % thread % WARP)
 
     def _tell(self, writer: Entry, lane: int, other: Entry, second: int) -> None:
-        thread = self.geometry.threads
+        if other.carried:
+            self._tell_flight(writer, lane, other)
+            return
+        thread, rival = self.geometry.threads, other.site.instruction
         what = "also writes" if other.kind in CHANGES else "reads"
         message = (
             f"thread {lane % thread} writes shared memory that thread {second % thread} {what} "
-            f"(PTX line {other.site.instruction.line}: {other.site.instruction.text}) with no barrier between"
+            f"(PTX line {rival.line}: {rival.brief}) with no barrier between"
         )
-        at = (
-            int(writer.probe.address[np.flatnonzero(writer.probe.lanes(self.every) == lane)[0]])
-            + writer.offset
-        )
-        place = (self.geometry, lane)
         hint = "A __syncthreads() is missing between the two, or two threads share an index."
-        self.findings.add("race", writer.site.instruction, message, hint, place, at)
+        self._add("race", writer, lane, message, hint)
+
+    def _tell_flight(self, writer: Entry, lane: int, other: Entry) -> None:
+        line = other.site.instruction.line
+        message = f"overwrites what a product still in flight reads (PTX line {line})"
+        self._add("async-product", writer, lane, message, HINT)
+
+    def _add(self, kind: str, writer: Entry, lane: int, message: str, hint: str) -> None:
+        own = np.flatnonzero(writer.probe.lanes(self.every) == lane)[0]
+        at = int(writer.probe.address[own]) + writer.offset
+        self.findings.add(kind, writer.site.instruction, message, hint, (self.geometry, lane), at)
 
 
 def _matters(a: Entry, value: Any, b: Entry, other: Any) -> bool:

@@ -39,7 +39,7 @@ class Findings:
             kind,
             message,
             self.kernel,
-            one.text,
+            one.brief,
             one.line,
             one.source_line,
             unravel(block, geometry.grid),

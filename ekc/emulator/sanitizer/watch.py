@@ -10,6 +10,7 @@ from ekc.emulator.decoding.shelf import Site
 from ekc.emulator.memory import Allocation, Probe
 from ekc.emulator.sanitizer.races import Races
 from ekc.emulator.sanitizer.sanitize import Written
+from ekc.emulator.sanitizer.warpgroups import Warpgroups
 
 if TYPE_CHECKING:
     from ekc.emulator.batch import Batch
@@ -27,6 +28,7 @@ class Watch:
         self.numbers = (np.repeat(geometry.ids, geometry.threads) + 1).astype(np.int32)
         assert batch.plan.conflicts is not None
         self.conflicts, self.cache = batch.plan.conflicts, batch.plan.cache
+        self.warpgroups = Warpgroups(batch) if batch.plan.grouped else None
 
     def _blocks(self, probe: Probe) -> Any:
         """The block of each lane, counted from 1."""
@@ -61,6 +63,7 @@ class Watch:
             self.conflicts.storing(site, probe, offset, values, self._blocks(probe), *place)
         if probe.space.kind == "shared":
             self.batch.copies.check(site, probe, offset, "writes over", values)
+            self.changing(site, probe, offset, "overwrites")
 
     def stored(self, site: Site, probe: Probe, offset: int, values: tuple[Any, ...]) -> None:
         """A store has happened."""
@@ -72,6 +75,7 @@ class Watch:
         self.written[kind].store(site, probe, offset)
         if kind == "shared":
             self.races.note(site, probe, offset, "write", values)
+            self._changed(site, probe, offset)
 
     def atomic(self, site: Site, probe: Probe, offset: int) -> None:
         """An atomic is about to happen."""
@@ -86,6 +90,24 @@ class Watch:
                 self.written["shared"].load(site, probe, offset)
             self.batch.copies.check(site, probe, offset, "changes")
             self.races.note(site, probe, offset, "atomic")
+            self.changing(site, probe, offset, "changes")
+            self._changed(site, probe, offset)
+
+    def changing(self, site: Site, probe: Probe, offset: int, verb: str) -> None:
+        """Shared memory is about to change, or may from now on."""
+        if self.warpgroups is not None:
+            self.warpgroups.flights.overwritten(site, probe, offset, verb)
+
+    def _changed(self, site: Site, probe: Probe, offset: int) -> None:
+        """Shared memory has changed."""
+        if self.warpgroups is not None:
+            self.warpgroups.proxies.stored(site, probe, offset)
+
+    def barrier(self, lanes: Any = None) -> None:
+        """Lanes (None: all) cross a barrier."""
+        self.races.close(lanes)
+        if self.warpgroups is not None:
+            self.warpgroups.proxies.crossed(lanes)
 
     def _whole(self, site: Site, probe: Probe, offset: int, writable: bool) -> Allocation | None:
         """The allocation of this kind that holds the whole access, if one does."""
