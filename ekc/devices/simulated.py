@@ -20,7 +20,7 @@ from ekc.devices.steady import Steady, Work, explained, steady, work
 from ekc.errors import DeviceError, InvalidInput
 from ekc.version import __version__
 
-SIMULATOR = 6
+SIMULATOR = 7
 """Raise it whenever a model or a figure changes: records of another simulator are not reused."""
 TIME_NOISE = 0.003
 """Relative noise of one timed call (estimate). A4000 GEMM at a locked clock repeats to 0.02 %

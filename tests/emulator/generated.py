@@ -13,6 +13,7 @@ from ekc.codegen import nvrtc
 from ekc.codegen.generate import Generated, generate
 from ekc.emulator import Report
 from ekc.errors import InvalidInput
+from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 
@@ -52,10 +53,10 @@ class Ran:
             )
 
 
-def run(schedule: Schedule, arch: str = "sm_80", ptx: Ptx = compiled) -> Ran:
+def run(schedule: Schedule, arch: str = "sm_80", ptx: Ptx = compiled, limits: Limits | None = None) -> Ran:
     """Compile and run every launch; inputs are uniform, always the same."""
     op = schedule.op
-    made = generate(schedule)
+    made = generate(schedule, limits)
     text = ptx(made.source, arch)
     held = {name: np.zeros(t.shape, t.dtype.numpy) for name, t in schedule.program.op.tensors.items()}
     given, expected = _inputs_and_results(op)

@@ -18,9 +18,9 @@ TRAFFIC = (
 QUANTITIES = ("fma", "barriers", "shuffles", *TRAFFIC)
 
 
-def predicted(schedule: Schedule) -> dict[str, float]:
+def predicted(schedule: Schedule, limits: Limits | None = None) -> dict[str, float]:
     """Totals over all launches."""
-    figures = analyse(schedule.program, Limits())
+    figures = analyse(schedule.program, limits or Limits())
     return {name: float(figures["total_" + name][0]) for name in QUANTITIES}
 
 
@@ -39,6 +39,10 @@ def executed(ran: Ran) -> Counter[str]:
                 total["global_load_sectors"] += site.sectors
                 total["shared_store_requests"] += site.landed
                 total["shared_store_wavefronts"] += site.wavefronts
+                continue
+            if site.kind == "wgmma":
+                # It reads its factors by itself: no request of a lane.
+                total["shared_load_wavefronts"] += site.wavefronts
                 continue
             kind, _, space = site.kind.partition(".")
             total[f"{space}_{kind}_requests"] += site.requests

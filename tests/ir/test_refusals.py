@@ -20,6 +20,7 @@ from tests.ir.mistakes_in_pack import PACK_MISTAKES
 from tests.ir.mistakes_in_rfactor import RFACTOR_MISTAKES
 from tests.ir.mistakes_in_stagings import STAGING_MISTAKES
 from tests.ir.mistakes_in_tensorize import TENSOR_MISTAKES, asked
+from tests.ir.mistakes_in_warpgroups import WARPGROUP_MISTAKES
 from tests.ir.starts import chain, product, staged
 
 CASES = (
@@ -29,6 +30,7 @@ CASES = (
     | STAGING_MISTAKES
     | INLINING_MISTAKES
     | TENSOR_MISTAKES
+    | WARPGROUP_MISTAKES
     | RFACTOR_MISTAKES
     | ATOMIC_MISTAKES
 )

@@ -23,7 +23,7 @@ def descriptor_fits(kernel: Kernel, node: MmaNode, factor: SharedFactor) -> Iter
     assert buffer is not None
     rule = f"{RULE} {product.name}"
     flies = kernel.nest.asynchronous(staging)
-    how = f'pipeline({staging.at!r}, stages=3, copy="async")'
+    how = f'pipeline("{staging.at}", stages=3, copy="async")'
     yield Check(rule, flies, f"{staging.name} copied by asynchronous copies", "it is not", how)
     if not buffer.panel:
         limit, near = "its rows are stored whole", f"panel=64, swizzle={SWIZZLE}"
@@ -49,8 +49,8 @@ def descriptor_fits(kernel: Kernel, node: MmaNode, factor: SharedFactor) -> Iter
         begins = _begins(np.asanyarray(step), buffer, product.depth, turned)
         if isinstance(atom, str):
             begins = begins | (np.asanyarray(kernel.nest.extents.get(atom, 2)) == 1)
-        limit = f"whole patterns of {buffer.name}"
-        yield Check(rule, begins, step, None, "64, or a deeper tile", f"elements a step of {atom}", limit)
+        limit, near = f"whole patterns of {buffer.name}", buffer.panel if turned else product.depth
+        yield Check(rule, begins, step, None, near, f"elements a step of {atom}", limit)
 
 
 def _begins(step: Any, buffer: Buffer, depth: int, turned: bool) -> Any:

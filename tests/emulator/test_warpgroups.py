@@ -1,0 +1,129 @@
+"""Products of a warpgroup in the PTX machine: right, clean, and with the traffic that the analysis foretells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+import ekc.ir.operators as o
+from ekc.codegen import nvrtc
+from ekc.codegen.generate import generate
+from ekc.errors import ScheduleError
+from ekc.ir.evaluation.evaluate import evaluate
+from ekc.ir.rules.launch import enforce
+from ekc.ir.schedule import Schedule
+from ekc.search.space.space import Space
+from tests.emulator.generated import TOLERANCE, run
+from tests.emulator.predicted import executed, predicted
+from tests.ir.warpgroup_examples import ARCH, HOPPER, GroupCut, draw_group, group_matmul, half_group_matmul
+
+COUNTED = (
+    "shared_store_requests", "shared_store_wavefronts", "shared_load_wavefronts",
+    "global_load_requests", "global_load_sectors", "global_store_requests", "global_store_sectors", "barriers",
+)  # fmt: skip
+
+
+def evaluated(schedule: Schedule) -> None:
+    """What the tree means: the loops that the instruction stands for, in NumPy."""
+    rng, op = np.random.default_rng(5), schedule.op
+    arrays = [rng.uniform(-1, 1, t.shape).astype(t.dtype.numpy) for t in op.inputs]
+    found, expected = evaluate(schedule.program, arrays), op.reference(*arrays)
+    assert found.written.all()
+    tolerance = TOLERANCE[found.output.dtype.name]
+    np.testing.assert_allclose(found.output.astype(float), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_the_worked_example_runs() -> None:
+    """float16, 256^3: compiled, executed under the sanitizer, right, and as much work as foretold."""
+    schedule = half_group_matmul()
+    evaluated(schedule)
+    ran = run(schedule, ARCH, limits=HOPPER)
+    ran.check()
+    (report,) = ran.reports
+    # One instruction of a warpgroup is one of each of its four warps.
+    assert report.counters.warp_instructions["wgmma"] == 4 * 256**3 // (64 * 128 * 16)
+    foretold, found = predicted(schedule, HOPPER), executed(ran)
+    for name in COUNTED:
+        assert found[name] == pytest.approx(foretold[name]), name
+    assert found["fma"] == 0
+
+
+@st.composite
+def products(draw: st.DrawFn) -> Schedule:
+    def choose(options: Any) -> Any:
+        return draw(st.sampled_from(options))
+
+    return draw_group(choose)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(products())
+def test_a_drawn_product_is_right_and_its_traffic_foretold(schedule: Schedule) -> None:
+    try:
+        enforce(schedule.program, HOPPER)
+    except ScheduleError:
+        assume(False)
+    evaluated(schedule)
+    ran = run(schedule, ARCH, limits=HOPPER)
+    ran.check()
+    foretold, found = predicted(schedule, HOPPER), executed(ran)
+    for name in ("shared_load_wavefronts", "barriers"):
+        assert found[name] == pytest.approx(foretold[name]), name
+
+
+OPERATORS = {
+    "product": o.matmul(200, 264, 136, dtype="float16"),
+    "both turned": o.matmul(136, 130, 72, dtype="bfloat16", transpose_a=True, transpose_b=True),
+    "batch": o.batch_matmul(2, 64, 72, 80, dtype="float16"),
+    "channels last": o.conv2d(
+        2, 64, 7, 7, out_channels=64, kernel=3, padding=1, dtype="float16", layout="NHWC"
+    ),
+    "packed": o.conv2d(2, 64, 7, 7, out_channels=64, kernel=3, padding=1, dtype="float16"),
+    "epilogue": o.matmul(128, 128, 64, dtype="float16").epilogue(lambda c, bias: c + bias, bias=(128,)),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_members_of_the_space_are_right_and_clean(name: str) -> None:
+    """Three of those that the search would draw."""
+    space, rng = Space(OPERATORS[name], HOPPER), np.random.default_rng(1)
+    legal = space.repair(rng, space.draw(rng, 600))[0]
+    found = [row for row in range(len(legal)) if "warpgroup" in space.structure_name(legal, row)]
+    for row in found[:3]:
+        run(space.schedule(legal, row), ARCH, limits=HOPPER).check()
+    assert len(found) >= 3
+
+
+@pytest.mark.parametrize(
+    ("mistake", "word"),
+    [
+        (("show_to_products();", ""), "fence.proxy.async"),
+        (("    wait_for_products();\n", ""), "wgmma.wait_group"),
+        (("begin_products();\n", ""), "wgmma.fence"),
+        (("described<0x4000004000010000>", "described<0x4000002000010000>"), None),
+    ],
+)
+def test_a_line_left_out_of_the_text_is_found(mistake: tuple[str, str], word: str | None) -> None:
+    """The machine knows the instructions from the ISA, not from the text that makes them."""
+    schedule = half_group_matmul()
+    source = generate(schedule, HOPPER).source
+    start = source.index('extern "C"')
+    assert mistake[0] in source[start:]
+    changed = source[:start] + source[start:].replace(*mistake)
+    ran = run(schedule, ARCH, lambda *_: nvrtc.compile(changed, ARCH).ptx, HOPPER)
+    if word is None:
+        # A stride of half a pattern: other elements, all written, so that only the result tells.
+        assert not np.allclose(ran.found[0].astype(float), ran.expected[0], rtol=2e-2, atol=2e-2)
+        return
+    assert any(word in f"{found.message} {found.hint}" for report in ran.reports for found in report.findings)
+
+
+def test_two_products_along_the_columns_share_a_tile_of_a() -> None:
+    """Panels side by side: the second product begins at another panel of B."""
+    schedule = group_matmul(o.matmul(128, 256, 128, dtype="bfloat16"), GroupCut(1, (2, 2), 8))
+    evaluated(schedule)
+    run(schedule, ARCH, limits=HOPPER).check()

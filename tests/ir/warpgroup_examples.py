@@ -1,0 +1,81 @@
+"""Matrix products by hand for warpgroups, from small choices: what a test draws and what it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ekc.ir.operators as o
+from ekc.ir.limits import Limits, shared_bytes
+from ekc.ir.operator import Operator
+from ekc.ir.schedule import Schedule
+
+ARCH = "sm_90a"
+HOPPER = Limits(shared_bytes_per_block=shared_bytes(ARCH), group_products=True)
+INSTRUCTION = "wgmma.m64nNk16"
+
+
+@dataclass(frozen=True)
+class GroupCut:
+    """How a product is cut: warpgroups of a block, products along rows and columns for each, columns of a
+    product, products deep."""
+
+    groups: int = 2
+    tiles: tuple[int, int] = (1, 1)
+    strips: int = 16
+    depth: int = 4
+    stages: int = 3
+    vector: int = 8
+    write: int = 2
+
+
+def group_matmul(op: Operator, cut: GroupCut | None = None) -> Schedule:
+    """A matmul operator of float16 or bfloat16 on products of a warpgroup."""
+    cut = cut or GroupCut()
+    return untouched(op, cut).tensorize("k.2", INSTRUCTION)
+
+
+def untouched(op: Operator, cut: GroupCut | None = None) -> Schedule:
+    """The same before its last step: loops that any thread could run."""
+    cut = cut or GroupCut()
+    shared: dict[str, Any] = {"at": "k.0", "vector": cut.vector, "swizzle": 8, "panel": 64}
+    return (
+        Schedule(op)
+        .split("i", (cut.groups, cut.tiles[0], 4, 2, 8))
+        .split("j", (cut.tiles[1], cut.strips, 4, 2))
+        .split("k", (cut.depth, 16))
+        .reorder(
+            "i.0", "j.0", "i.1", "i.3", "i.5", "j.3", "k.0", "k.1", "i.2", "j.1", "j.2", "i.4", "j.4", "k.2"
+        )
+        .bind("i.0", "block.y")
+        .bind("j.0", "block.x")
+        .bind("i.1", "thread.y")
+        .bind("i.3", "thread.y")
+        .bind("i.5", "thread.x")
+        .bind("j.3", "thread.x")
+        .cache_write("C", vector=cut.write)
+        .cache_read("A", "shared", **shared)
+        .cache_read("B", "shared", **shared)
+        .pipeline("k.0", stages=cut.stages, copy="async")
+        .unroll("k.1")
+    )
+
+
+def half_group_matmul() -> Schedule:
+    """The worked example: float16, rows of A along the depth and rows of B across it."""
+    return group_matmul(o.matmul(256, 256, 256, dtype="float16"))
+
+
+def draw_group(choose: Callable[[Sequence[Any]], Any]) -> Schedule:
+    """A small product of either type, its factors stored in any way, ragged where its tiles may be."""
+    turned = {f"transpose_{x}": choose((False, True)) for x in "ab"}
+    along = {"a": not turned["transpose_a"], "b": turned["transpose_b"]}
+    # A line lies within a tile: 64 terms of the depth, or 64 rows (columns).
+    depth = choose((4, 8)) if any(along.values()) else choose((1, 2, 4))
+    strips = choose((1, 4, 8, 13, 16, 32)) if along["b"] else choose((8, 16, 24, 32))
+    groups, rows = choose((1, 2, 3)), choose((1, 2))
+    columns = choose((1, 1, 2)) if strips < 16 else 1
+    cut = GroupCut(groups, (rows, columns), strips, depth, choose((2, 3, 4)), choose((8, 8, 2)))
+    m, n, k = (8 * choose(range(1, 30)) for _ in range(3))
+    return group_matmul(o.matmul(m, n, k, dtype=choose(("float16", "bfloat16")), **turned), cut)
