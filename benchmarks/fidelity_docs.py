@@ -111,9 +111,9 @@ size of the shared part, 3 %, remains an estimate.
 
 ## Tensor cores on the H200
 
-The recording has library kernels of bfloat16 (`wgmma`). Ours are the fastest of the space of schedules on
-`mma.sync`, as the search finds them on the simulated `h200`, at the clock that its power cap allows. No
-constant was fitted to these rows here.
+The recording has library kernels of bfloat16 (`wgmma`, on tiles that TMA brings). Ours are the fastest that
+the search finds on the simulated `h200`, at the clock that its power cap allows: products of a warpgroup (`wgmma`) on
+tiles that asynchronous copies bring, or of a warp (`mma`). No constant was fitted to these rows here.
 
 ```
 {h200}

@@ -1,7 +1,8 @@
 """Our best tensor-core schedules on the simulated h200, beside what a library was recorded to do on an H200.
 
 Products of bfloat16, A[m, k] by B[n, k], as linear layers have them. Library kernels of Hopper are of
-`wgmma`, ours of `mma.sync`; nothing is fitted here, so every row is unseen.
+`wgmma` on tiles that TMA brings; ours of `wgmma` on tiles that asynchronous copies bring, or of `mma.sync`.
+Nothing is fitted here, so every row is unseen.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ LONG_S = 100e-6
 NEIGHBOURS, FEWEST = 25, 5
 """Recorded rows that a kernel is compared with, and the least that say anything, of rows as of kernels."""
 ALIKE = 2.0
-"""Rows count as alike within this factor of both rates: on tensor cores alone ours are 1.6 times slower."""
+"""Rows count as alike within this factor of both rates."""
 POWER_BAR = 0.10
 SLICES, STRIDE = 20, 13
 """Shapes are drawn from so many slices of the rows, which are taken in strides."""
@@ -137,6 +138,7 @@ def measured(row: Row, trials: int, seed: int, records: Path | None) -> dict[str
         "clock_mhz": state.clock_mhz,
         "ratio": state.latency_s / row.seconds,
         "parts": any(s.kind == "rfactor" for s in schedule.steps),
+        "warpgroup": any("wgmma" in s.to_python() for s in schedule.steps),
     }
 
 
@@ -212,7 +214,7 @@ def _simple(
 def text(result: dict[str, Any]) -> str:
     """The table of shapes and the scores under it."""
     said = [
-        f"tensor cores, h200 (simulated): fastest of {result['trials']} trials with bfloat16 mma.sync,",
+        f"tensor cores, h200 (simulated): fastest of {result['trials']} trials with bfloat16 on them,",
         f"against the library's kernel recorded on an H200; {len(result['shapes'])} of {SLICES} shapes",
         "                             time [us]          TFLOP/s              power [W]",
         "     m     n     k   recorded simulated ratio  recorded simulated  recorded simulated",
@@ -241,8 +243,9 @@ def _line(one: dict[str, Any]) -> str:
     without = f"  {one['without_s'] * 1e6:.1f} without them" if "without_s" in one else ""
     if "ratio" not in one:
         return f"{shape}  no schedule on tensor cores among those tried{without}"
+    how = "wgmma" if one["warpgroup"] else "mma"
     return (
         f"{shape}{one['simulated_s'] * 1e6:10.1f}{one['ratio']:6.2f}"
         f"{one['recorded_tflops']:10.1f}{one['simulated_tflops']:10.1f}"
-        f"{one['recorded_w']:10.0f}{one['simulated_w']:10.0f}{'  in parts' if one['parts'] else ''}{without}"
+        f"{one['recorded_w']:10.0f}{one['simulated_w']:10.0f}  {how}{', in parts' if one['parts'] else ''}{without}"
     )

@@ -260,7 +260,7 @@ H100 = Spec(
         voltage="estimate: knee and slope as on A100, stretched to the higher boost",
         power=_H200_FIT,
         l2="estimate: fast.cu's kernel 6 (H100 SXM, bfloat16 8192^3, 192 x 192 tiles, no multicast) does "
-        "777.5 TFLOP/s, for which L2 gives 8.1 TB/s: 4,620 B a clock at 1,755 MHz, over the share of the best",
+        "777.5 TFLOP/s, so L2 gives 8.1 TB/s: 4,620 B a clock at 1,755 MHz, over the share of the best",
     ),
 )
 H200 = Spec(

@@ -1,4 +1,4 @@
-"""Products of a warpgroup in the PTX machine: right, clean, and with the traffic that the analysis foretells."""
+"""Products of a warpgroup in the PTX machine: right, clean, and their traffic as the analysis foretells."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from tests.ir.warpgroup_examples import ARCH, HOPPER, GroupCut, draw_group, grou
 
 COUNTED = (
     "shared_store_requests", "shared_store_wavefronts", "shared_load_wavefronts",
-    "global_load_requests", "global_load_sectors", "global_store_requests", "global_store_sectors", "barriers",
+    "global_load_requests", "global_load_sectors", "global_store_requests", "global_store_sectors",
+    "barriers",
 )  # fmt: skip
 
 
@@ -60,7 +61,7 @@ def products(draw: st.DrawFn) -> Schedule:
     return draw_group(choose)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(products())
 def test_a_drawn_product_is_right_and_its_traffic_foretold(schedule: Schedule) -> None:
     try:

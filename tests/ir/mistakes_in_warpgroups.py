@@ -134,17 +134,10 @@ WARPGROUP_MISTAKES: dict[str, Case] = {
     ),
     "wgmma of padded rows": (
         lambda: staged(pad=8),
-        "panels of B.shared",
-        "136 elements a row",
+        "cache_read B.shared",
+        "136 elements in rows of panels",
         "a multiple of 64",
-        "rows of 64",
-    ),
-    "wgmma of rows turned": (
-        lambda: staged(order=(1, 0), vector=2),
-        "async copy of B.shared",
-        "2 elements",
-        "the order being another",
-        "register",
+        "64",
     ),
     "wgmma through registers": (
         lambda: changed(lambda s: replace(s, copy="register", stages=2) if isinstance(s, Pipeline) else s),
@@ -155,8 +148,8 @@ WARPGROUP_MISTAKES: dict[str, Case] = {
     ),
     "wgmma of half a line": (
         lambda: split("k", 2, 16),
-        "panels of A.shared",
-        "32 elements a row",
+        "cache_read A.shared",
+        "32 elements in rows of panels",
         "a multiple of 64",
         "64",
     ),

@@ -77,5 +77,5 @@ def draw_group(choose: Callable[[Sequence[Any]], Any]) -> Schedule:
     groups, rows = choose((1, 2, 3)), choose((1, 2))
     columns = choose((1, 1, 2)) if strips < 16 else 1
     cut = GroupCut(groups, (rows, columns), strips, depth, choose((2, 3, 4)), choose((8, 8, 2)))
-    m, n, k = (8 * choose(range(1, 30)) for _ in range(3))
+    m, n, k = (8 * choose(range(1, most)) for most in (24, 24, 16))
     return group_matmul(o.matmul(m, n, k, dtype=choose(("float16", "bfloat16")), **turned), cut)

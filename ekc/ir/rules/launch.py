@@ -264,11 +264,9 @@ def lines_whole(kernel: Kernel, limits: Limits) -> Iterator[Check]:
             limit = f"a multiple of {LINE_BYTES}"
             yield Check(f"swizzle of {b.name}", whole, size, limit, "no swizzle, or another pad", "bytes")
         if b.panel:
-            rule, width = f"panels of {b.name}", np.asanyarray(b.width)
-            near = f"rows of {b.panel} times a whole number"
-            yield Check(
-                rule, width % b.panel == 0, b.width, b.panel, near, "elements a row", "a multiple of {}"
-            )
+            whole = np.asanyarray(b.width) % b.panel == 0
+            rule, unit = f"cache_read {b.name}", "elements in rows of panels"
+            yield Check(rule, whole, b.width, b.panel, b.panel, unit, "a multiple of {}")
 
 
 Rule = Callable[[Kernel, Limits], Iterator[Check]]
