@@ -112,8 +112,9 @@ size of the shared part, 3 %, remains an estimate.
 ## Tensor cores on the H200
 
 The recording has library kernels of bfloat16 (`wgmma`, on tiles that TMA brings). Ours are the fastest that
-the search finds on the simulated `h200`, at the clock that its power cap allows: products of a warpgroup (`wgmma`) on
-tiles that asynchronous copies bring, or of a warp (`mma`). No constant was fitted to these rows here.
+the search finds on the simulated `h200`, at the clock that its power cap allows: products of a warpgroup
+(`wgmma`) on tiles that asynchronous copies bring, or of a warp (`mma`). No constant was fitted to these rows
+here.
 
 ```
 {h200}

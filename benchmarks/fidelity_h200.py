@@ -243,9 +243,9 @@ def _line(one: dict[str, Any]) -> str:
     without = f"  {one['without_s'] * 1e6:.1f} without them" if "without_s" in one else ""
     if "ratio" not in one:
         return f"{shape}  no schedule on tensor cores among those tried{without}"
-    how = "wgmma" if one["warpgroup"] else "mma"
+    how = ("wgmma" if one["warpgroup"] else "mma") + (", in parts" if one["parts"] else "")
     return (
         f"{shape}{one['simulated_s'] * 1e6:10.1f}{one['ratio']:6.2f}"
         f"{one['recorded_tflops']:10.1f}{one['simulated_tflops']:10.1f}"
-        f"{one['recorded_w']:10.0f}{one['simulated_w']:10.0f}  {how}{', in parts' if one['parts'] else ''}{without}"
+        f"{one['recorded_w']:10.0f}{one['simulated_w']:10.0f}  {how}{without}"
     )

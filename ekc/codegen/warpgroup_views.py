@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,7 @@ from ekc.ir.linear import Linear
 from ekc.ir.nodes import Kernel, LoopNode, MmaNode, SharedFactor, walk
 from ekc.ir.swizzle import LINE_BYTES
 from ekc.ir.tensor_core import SUMS
-from ekc.ir.warpgroup import BEGIN, COMMIT, SEEN, STRIP, WAIT, Descriptor, GroupProduct
+from ekc.ir.warpgroup import BEGIN, COMMIT, SEEN, WAIT, Descriptor, GroupProduct
 
 _WAYS = {False: "along", True: "across"}
 
@@ -33,8 +34,8 @@ class _Function:
     @property
     def name(self) -> str:
         """`wgmma_m64n128k16_float16_along_across`: how rows of a and of b run in shared memory."""
-        shape = self.product.name.replace(".", "_").replace("N", str(STRIP * self.strips))
-        return f"{shape}_{self.product.dtype}_{_WAYS[self.a_across]}_{_WAYS[self.b_across]}"
+        sized = self.product.sized(self.strips).replace(".", "_")
+        return f"{sized}_{self.product.dtype}_{_WAYS[self.a_across]}_{_WAYS[self.b_across]}"
 
 
 def group_functions(kernels: Iterable[Kernel]) -> dict[str, Any]:
@@ -64,18 +65,23 @@ def _function(node: MmaNode) -> _Function:
 
 
 def _function_text(function: _Function) -> dict[str, Any]:
-    product, sums = function.product, SUMS * function.strips
-    acc, cells = dtype_of(product.dtype.accumulator), []
-    for element in range(sums):
-        places = zip(("strip", "half", "pair"), product.sum_place(element), strict=True)
-        cells.append(f"c[{' + '.join(f'{n} * {name}' for name, n in places if n) or '0'}]")
+    product, acc = function.product, dtype_of(function.product.dtype.accumulator)
+    ptx = product.ptx(function.strips, function.a_across, function.b_across)
+    sums = [f'"+f"({_sum(product.sum_place(element))})' for element in range(SUMS * function.strips)]
     return {
         "name": function.name,
-        "what": f"{product.name.replace('N', str(STRIP * function.strips))} of {product.dtype}",
+        "what": f"{product.sized(function.strips)} of {product.dtype}",
         "type": acc.cuda,
-        "ptx": product.ptx(function.strips, function.a_across, function.b_across),
-        "sums": ", ".join(f'"+{"r" if acc.integer else "f"}"({c})' for c in cells),
+        "ptx": textwrap.wrap(ptx, 96, drop_whitespace=False, break_long_words=False),
+        "sums": [", ".join(sums[i : i + SUMS]) for i in range(0, len(sums), SUMS)],
     }
+
+
+def _sum(place: tuple[int, int, int]) -> str:
+    """`c[3 * strip + half]`."""
+    steps = zip(place, ("strip", "half", "pair"), strict=True)
+    terms = [name if n == 1 else f"{n} * {name}" for n, name in steps if n]
+    return f"c[{' + '.join(terms) or '0'}]"
 
 
 def group_product_text(node: MmaNode, names: Names, places: Mapping[str, str]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from ekc.ir.program import Loop, Program
 from ekc.ir.region import Region, Segment
 from ekc.ir.tree import kernels
 from ekc.ir.view import View
-from ekc.ir.warpgroup import STRIP
+from ekc.ir.warpgroup import GroupProduct
 
 _WIDEST = 68
 """A line longer than this has its remark right behind it and does not push the column."""
@@ -178,8 +178,8 @@ def _mma(node: MmaNode) -> _Line:
     a, b = (_access(moved(node.compute.reads[load], start)) for load in (tile.a, tile.b))
     sums = _access(moved(node.compute.target, start))
     name = tile.product.name
-    if tile.strips is not None:
-        name = name.replace("N", str(STRIP * tile.strips.extent))
+    if isinstance(tile.product, GroupProduct) and tile.strips is not None:
+        name = tile.product.sized(tile.strips.extent)
     return _Line(f"multiply {sums} += {a} * {b}", f"{name} {tile.product.dtype}")
 
 

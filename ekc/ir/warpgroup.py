@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from ekc.ir.dtypes import BFLOAT16, FLOAT16, DType, converted, dtype_of
 from ekc.ir.panels import PATTERN_BYTES
 from ekc.ir.swizzle import CHUNKS
-from ekc.ir.tensor_core import ROWS, SUMS, operands
+from ekc.ir.tensor_core import SUMS, operands
 
 WARPS = 4
 """Of a warpgroup."""
@@ -63,10 +63,13 @@ class GroupProduct:
     def ptx(self, strips: int, a_across: bool, b_across: bool) -> str:
         """Operands, %0 and on: the sums, the descriptors of a and b; whether rows run across the depth."""
         sums = SUMS * strips
-        shape = f"m{WARPS * ROWS}n{STRIP * strips}k{self.depth}"
+        name = f"{self.sized(strips).replace('.', '.mma_async.sync.aligned.')}.{self.types}"
         where = f"%{sums}, %{sums + 1}, adds, 1, 1, {int(a_across)}, {int(b_across)};"
-        multiply = f"wgmma.mma_async.sync.aligned.{shape}.{self.types} {operands(0, sums)}, {where}"
-        return f"{{ .reg .pred adds; setp.ne.b32 adds, 1, 0; {multiply} }}"
+        return f"{{ .reg .pred adds; setp.ne.b32 adds, 1, 0; {name} {operands(0, sums)}, {where} }}"
+
+    def sized(self, strips: int) -> str:
+        """Its name for so many strips: "wgmma.m64n128k16"."""
+        return self.name.replace("N", str(STRIP * strips))
 
     def sum_place(self, element: int) -> tuple[int, int, int]:
         """(strip, which half of the rows, which of two columns) of a sum; beyond them the lane's warp, group

@@ -49,8 +49,8 @@ def descriptor_fits(kernel: Kernel, node: MmaNode, factor: SharedFactor) -> Iter
         begins = _begins(np.asanyarray(step), buffer, product.depth, turned)
         if isinstance(atom, str):
             begins = begins | (np.asanyarray(kernel.nest.extents.get(atom, 2)) == 1)
-        limit, near = f"whole patterns of {buffer.name}", buffer.panel if turned else product.depth
-        yield Check(rule, begins, step, None, near, f"elements a step of {atom}", limit)
+        limit, nearest = f"whole patterns of {buffer.name}", buffer.panel if turned else product.depth
+        yield Check(rule, begins, step, None, nearest, f"elements a step of {atom}", limit)
 
 
 def _begins(step: Any, buffer: Buffer, depth: int, turned: bool) -> Any:

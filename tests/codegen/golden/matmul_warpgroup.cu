@@ -1,0 +1,297 @@
+// matmul(A[256, 256] float16, B[256, 256] float16)
+//   C[i, j] = sum[k < 256] A[i, k] * B[k, j]
+// 
+// Written by ekc VERSION from the schedule
+//   ekc.Schedule(op)
+//       .split("i", (2, 1, 4, 2, 8))
+//       .split("j", (1, 16, 4, 2))
+//       .split("k", (4, 16))
+//       .reorder("i.0", "j.0", "i.1", "i.3", "i.5", "j.3", "k.0", "k.1", "i.2", "j.1", "j.2", "i.4", "j.4", "k.2")
+//       .bind("i.0", "block.y")
+//       .bind("j.0", "block.x")
+//       .bind("i.1", "thread.y")
+//       .bind("i.3", "thread.y")
+//       .bind("i.5", "thread.x")
+//       .bind("j.3", "thread.x")
+//       .cache_write("C", vector=2)
+//       .cache_read("A", "shared", at="k.0", vector=8, swizzle=8, panel=64)
+//       .cache_read("B", "shared", at="k.0", vector=8, swizzle=8, panel=64)
+//       .pipeline("k.0", stages=3, copy="async")
+//       .unroll("k.1")
+//       .tensorize("k.2", "wgmma.m64nNk16")
+// digest d543dc411dcba9de
+// A float16 in memory. Arithmetic is done in float; no header is needed.
+struct __align__(2) half_t {
+    unsigned short bits;
+};
+static __device__ __forceinline__ float to_float(half_t h)
+{
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h.bits));
+    return f;
+}
+static __device__ __forceinline__ half_t to_half(float f)
+{
+    half_t h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h.bits) : "f"(f));
+    return h;
+}
+
+// Where something lies in shared memory.
+static __device__ __forceinline__ unsigned int shared_place(const void* at)
+{
+    return static_cast<unsigned int>(__cvta_generic_to_shared(at));
+}
+template <typename type>
+static __device__ __forceinline__ type& shared_at(unsigned int place)
+{
+    return *static_cast<type*>(__cvta_shared_to_generic(place));
+}
+// A number that the compiler shall hold in a register; it would work it out anew in every iteration.
+static __device__ __forceinline__ unsigned int kept(unsigned int number)
+{
+    asm volatile("" : "+r"(number));
+    return number;
+}
+
+// Copies to shared memory that land by themselves; where there is nothing to read they leave zeros.
+static __device__ __forceinline__ void copy_async_16(void* to, const void* from)
+{
+    const unsigned int shared = static_cast<unsigned int>(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(shared), "l"(from));
+}
+static __device__ __forceinline__ void copy_async_16(void* to, const void* from, bool inside)
+{
+    const unsigned int shared = static_cast<unsigned int>(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(shared), "l"(from), "r"(inside ? 16 : 0));
+}
+static __device__ __forceinline__ void copy_async_16(unsigned int to, const void* from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to), "l"(from));
+}
+static __device__ __forceinline__ void copy_async_16(unsigned int to, const void* from, bool inside)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(to), "l"(from), "r"(inside ? 16 : 0));
+}
+// What was issued since the last call is one group.
+static __device__ __forceinline__ void commit_copies()
+{
+    asm volatile("cp.async.commit_group;");
+}
+// Wait until at most the newest `left` groups are on their way.
+template <int left>
+static __device__ __forceinline__ void wait_copies()
+{
+    asm volatile("cp.async.wait_group %0;" : : "n"(left) : "memory");
+}
+
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#error "products of a warpgroup are of sm_90a alone: compile this file for that target"
+#endif
+// Four warps multiply tiles in shared memory. A descriptor of each tells how it lies there, and where.
+template <unsigned long long lies>
+static __device__ __forceinline__ unsigned long long described(unsigned int place)
+{
+    return lies | place >> 4;
+}
+// What this thread wrote to shared memory shall be seen by products that start after the next barrier.
+static __device__ __forceinline__ void show_to_products()
+{
+    asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
+}
+static __device__ __forceinline__ void begin_products()
+{
+    asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
+}
+static __device__ __forceinline__ void commit_products()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
+}
+// Products run by themselves until here.
+static __device__ __forceinline__ void wait_for_products()
+{
+    asm volatile("wgmma.wait_group.sync.aligned 0;" : : : "memory");
+}
+// wgmma.m64n128k16 of float16. The sums of a thread begin at `c`: strip by strip of 8 columns, in two halves of the rows, in pairs.
+template <int strip, int half, int pair>
+static __device__ __forceinline__ void wgmma_m64n128k16_float16_along_across(float* c, unsigned long long a, unsigned long long b)
+{
+    asm volatile("{ .reg .pred adds; setp.ne.b32 adds, 1, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
+                 "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+                 "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, "
+                 "%59, %60, %61, %62, %63}, %64, %65, adds, 1, 1, 0, 1; }"
+                 : "+f"(c[0]), "+f"(c[pair]), "+f"(c[half]), "+f"(c[half + pair]),
+                   "+f"(c[strip]), "+f"(c[strip + pair]), "+f"(c[strip + half]), "+f"(c[strip + half + pair]),
+                   "+f"(c[2 * strip]), "+f"(c[2 * strip + pair]), "+f"(c[2 * strip + half]), "+f"(c[2 * strip + half + pair]),
+                   "+f"(c[3 * strip]), "+f"(c[3 * strip + pair]), "+f"(c[3 * strip + half]), "+f"(c[3 * strip + half + pair]),
+                   "+f"(c[4 * strip]), "+f"(c[4 * strip + pair]), "+f"(c[4 * strip + half]), "+f"(c[4 * strip + half + pair]),
+                   "+f"(c[5 * strip]), "+f"(c[5 * strip + pair]), "+f"(c[5 * strip + half]), "+f"(c[5 * strip + half + pair]),
+                   "+f"(c[6 * strip]), "+f"(c[6 * strip + pair]), "+f"(c[6 * strip + half]), "+f"(c[6 * strip + half + pair]),
+                   "+f"(c[7 * strip]), "+f"(c[7 * strip + pair]), "+f"(c[7 * strip + half]), "+f"(c[7 * strip + half + pair]),
+                   "+f"(c[8 * strip]), "+f"(c[8 * strip + pair]), "+f"(c[8 * strip + half]), "+f"(c[8 * strip + half + pair]),
+                   "+f"(c[9 * strip]), "+f"(c[9 * strip + pair]), "+f"(c[9 * strip + half]), "+f"(c[9 * strip + half + pair]),
+                   "+f"(c[10 * strip]), "+f"(c[10 * strip + pair]), "+f"(c[10 * strip + half]), "+f"(c[10 * strip + half + pair]),
+                   "+f"(c[11 * strip]), "+f"(c[11 * strip + pair]), "+f"(c[11 * strip + half]), "+f"(c[11 * strip + half + pair]),
+                   "+f"(c[12 * strip]), "+f"(c[12 * strip + pair]), "+f"(c[12 * strip + half]), "+f"(c[12 * strip + half + pair]),
+                   "+f"(c[13 * strip]), "+f"(c[13 * strip + pair]), "+f"(c[13 * strip + half]), "+f"(c[13 * strip + half + pair]),
+                   "+f"(c[14 * strip]), "+f"(c[14 * strip + pair]), "+f"(c[14 * strip + half]), "+f"(c[14 * strip + half + pair]),
+                   "+f"(c[15 * strip]), "+f"(c[15 * strip + pair]), "+f"(c[15 * strip + half]), "+f"(c[15 * strip + half + pair])
+                 : "l"(a), "l"(b));
+}
+
+// Where an element of a tile lies: chunks of `each` elements change places, by the number of their line.
+template <unsigned int chunks, unsigned int each>
+static __device__ __forceinline__ unsigned int swizzled(unsigned int element)
+{
+    return element ^ (element / (8 * each) % chunks * each);
+}
+
+// Where an element of a tile lies whose rows are cut into panels: those of the first panel come first.
+template <unsigned int width, unsigned int rows, unsigned int panel>
+static __device__ __forceinline__ unsigned int paneled(unsigned int element)
+{
+    const unsigned int row = element / width, place = element % width;
+    return place / panel * (rows * panel) + row * panel + place % panel;
+}
+
+// grid 2 x 2 x 1, block 32 x 8 x 1
+extern "C" __global__ void __launch_bounds__(256)
+ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* __restrict__ C)
+{
+    extern __shared__ __align__(1024) unsigned char shared_memory[];
+    half_t (&A_shared)[3][8192] = *reinterpret_cast<half_t (*)[3][8192]>(shared_memory + 0);
+    half_t (&B_shared)[3][8192] = *reinterpret_cast<half_t (*)[3][8192]>(shared_memory + 49152);
+    alignas(16) float C_acc[1][2][16][2];
+    const int i_0 = blockIdx.y;
+    const int j_0 = blockIdx.x;
+    const int i_1 = threadIdx.y / 4;
+    const int i_3 = threadIdx.y % 4;
+    const int i_5 = threadIdx.x / 4;
+    const int j_3 = threadIdx.x % 4;
+    const int thread = threadIdx.y * 32 + threadIdx.x;
+    #pragma unroll
+    for (int i_4 = 0; i_4 < 2; ++i_4) {
+        #pragma unroll
+        for (int d2 = 0; d2 < 16; ++d2) {
+            #pragma unroll
+            for (int j_4 = 0; j_4 < 2; ++j_4) {
+                C_acc[0][i_4][d2][j_4] = 0.0f;
+            }
+        }
+    }
+    // where the rounds of A_shared start, tile 0, and where they go, copy 0
+    const half_t* A_shared_walk = A;
+    int A_shared_from;
+    unsigned int A_shared_to;
+    {
+        constexpr int round = 0;
+        const int element = (round * 256 + thread) * 8;
+        const int i = thread * 8 / 64 + round * 32;
+        const int k = thread * 8 % 64;
+        A_shared_from = (i_0 * 128 + i) * 256 + k;
+        A_shared_to = kept(shared_place(&A_shared[0][swizzled<8, 8>(paneled<64, 128, 64>(i * 64 + k))]));
+    }
+    // where the rounds of B_shared start, tile 0, and where they go, copy 0
+    const half_t* B_shared_walk = B;
+    int B_shared_from;
+    unsigned int B_shared_to;
+    {
+        constexpr int round = 0;
+        const int element = (round * 256 + thread) * 8;
+        const int k = thread * 8 / 128 + round * 16;
+        const int j = thread * 8 % 128;
+        B_shared_from = k * 256 + j_0 * 128 + j;
+        B_shared_to = kept(shared_place(&B_shared[0][swizzled<8, 8>(paneled<128, 64, 64>(k * 128 + j))]));
+    }
+    // where the rows of A_shared lie, copy 0
+    unsigned int A_shared_begin;
+    A_shared_begin = kept(shared_place(&A_shared[0][swizzled<8, 8>(paneled<64, 128, 64>(i_1 * 4096))]));
+    // where the rows of B_shared lie, copy 0
+    unsigned int B_shared_begin;
+    B_shared_begin = kept(shared_place(&B_shared[0][swizzled<8, 8>(paneled<128, 64, 64>(0))]));
+    // 3 copies of each tile: those of the next 2 are on their way while one is used
+    #pragma unroll 1
+    for (int k_0 = 0; k_0 < 2; ++k_0) {
+        const int k_0_copy = k_0;
+        // copy A[i_0 * 128 : 128, k_0 * 64 : 64] -> A_shared
+        #pragma unroll
+        for (int round = 0; round < 4; ++round) {
+            const int element = (round * 256 + thread) * 8;
+            const int i = thread * 8 / 64 + round * 32;
+            const int k = thread * 8 % 64;
+            copy_async_16(A_shared_to + round * 4096 + k_0_copy * 16384, &A_shared_walk[A_shared_from + round * 8192]);
+        }
+        A_shared_walk += 64;
+        // copy B[k_0 * 64 : 64, j_0 * 128 : 128] -> B_shared
+        #pragma unroll
+        for (int round = 0; round < 4; ++round) {
+            const int element = (round * 256 + thread) * 8;
+            const int k = thread * 8 / 128 + round * 16;
+            const int j = thread * 8 % 128;
+            copy_async_16(B_shared_to + round * 2048 + k_0_copy * 16384, &B_shared_walk[B_shared_from + round * 4096]);
+        }
+        B_shared_walk += 16384;
+        commit_copies();
+    }
+    int k_0_slot = 0, k_0_spent = 2;
+    #pragma unroll 1
+    for (int k_0_now = 0; k_0_now < 4; ++k_0_now) {
+        wait_copies<1>();
+        show_to_products();
+        __syncthreads();
+        {
+            const int k_0 = k_0_now;
+            const int k_0_copy = k_0_slot;
+            begin_products();
+            #pragma unroll
+            for (int k_1 = 0; k_1 < 4; ++k_1) {
+                #pragma unroll
+                for (int i_2 = 0; i_2 < 1; ++i_2) {
+                    #pragma unroll
+                    for (int j_1 = 0; j_1 < 1; ++j_1) {
+                        wgmma_m64n128k16_float16_along_across<2, 32, 1>(&C_acc[i_2][0][j_1 * 16][0], described<0x4000004000010000>(A_shared_begin + k_0_copy * 16384 + paneled<64, 128, 64>(i_2 * 4096 + k_1 * 16) * 2), described<0x4000004002000000>(B_shared_begin + k_0_copy * 16384 + paneled<128, 64, 64>(k_1 * 2048 + j_1 * 128) * 2));
+                    }
+                }
+            }
+            commit_products();
+        }
+        if (k_0_now + 2 < 4) {
+            const int k_0 = k_0_now + 2;
+            const int k_0_copy = k_0_spent;
+            // copy A[i_0 * 128 : 128, k_0 * 64 : 64] -> A_shared
+            #pragma unroll
+            for (int round = 0; round < 4; ++round) {
+                const int element = (round * 256 + thread) * 8;
+                const int i = thread * 8 / 64 + round * 32;
+                const int k = thread * 8 % 64;
+                copy_async_16(A_shared_to + round * 4096 + k_0_copy * 16384, &A_shared_walk[A_shared_from + round * 8192]);
+            }
+            A_shared_walk += 64;
+            // copy B[k_0 * 64 : 64, j_0 * 128 : 128] -> B_shared
+            #pragma unroll
+            for (int round = 0; round < 4; ++round) {
+                const int element = (round * 256 + thread) * 8;
+                const int k = thread * 8 / 128 + round * 16;
+                const int j = thread * 8 % 128;
+                copy_async_16(B_shared_to + round * 2048 + k_0_copy * 16384, &B_shared_walk[B_shared_from + round * 4096]);
+            }
+            B_shared_walk += 16384;
+        }
+        commit_copies();
+        wait_for_products();
+        k_0_spent = k_0_slot;
+        k_0_slot = k_0_slot == 2 ? 0 : k_0_slot + 1;
+    }
+    // write C_acc -> C
+    #pragma unroll
+    for (int i_4 = 0; i_4 < 2; ++i_4) {
+        #pragma unroll
+        for (int d2 = 0; d2 < 16; ++d2) {
+            {
+                alignas(4) const half_t moved[2] = { to_half(C_acc[0][i_4][d2][0]), to_half(C_acc[0][i_4][d2][1]) };
+                *reinterpret_cast<unsigned int*>(&C[(i_0 * 128 + i_1 * 64 + i_3 * 16 + i_5 + i_4 * 8) * 256 + j_0 * 128 + j_3 * 2 + d2 * 8]) = *reinterpret_cast<const unsigned int*>(&moved[0]);
+            }
+        }
+    }
+}
