@@ -15,8 +15,9 @@ from pathlib import Path
 
 BYTES = 16
 """Of one instruction, since Volta."""
-MULTIPLY_ADDS = {"FFMA": 1, "HFMA2": 2, "DFMA": 1, "IDP": 4, "HMMA": 1, "IMMA": 1}
-"""Opcodes that do the work. How many multiply-adds an HMMA is depends on its shape: it counts as one."""
+MULTIPLY_ADDS = {"FFMA": 1, "HFMA2": 2, "DFMA": 1, "IDP": 4, "HMMA": 1, "IMMA": 1, "HGMMA": 1}
+"""Opcodes that do the work. How many multiply-adds an HMMA is depends on its shape: it counts as one. An
+HGMMA counts as so many of them as it has strips of 8 columns (`Instruction.products`)."""
 INTEGER = {
     "IMAD",
     "IADD3",
@@ -52,6 +53,14 @@ class Instruction:
     def name(self) -> str:
         """The opcode without modifiers."""
         return self.opcode.split(".")[0]
+
+    @property
+    def products(self) -> int:
+        """How many instructions that multiply and add it stands for: 16 of HGMMA.64x128x16, of others one."""
+        shape = re.search(r"\.\d+x(\d+)x\d+", self.opcode)
+        if self.name not in MULTIPLY_ADDS:
+            return 0
+        return int(shape[1]) // 8 if self.name == "HGMMA" and shape else 1
 
     @property
     def bytes(self) -> int:
@@ -135,7 +144,7 @@ def _loops(code: Sequence[Instruction]) -> list[tuple[int, int]]:
 
 
 def _works(x: Instruction) -> int:
-    return MULTIPLY_ADDS.get(x.name, 0)
+    return MULTIPLY_ADDS.get(x.name, 0) * x.products
 
 
 @dataclass(frozen=True)
@@ -149,6 +158,12 @@ class Account:
     global_loads: Counter[int]
     async_copies: Counter[int]
     matrix_loads: int
+    group_products: int
+    """HGMMA, which take their factors out of shared memory themselves."""
+    products: int
+    """Instructions that multiply and add, an HGMMA for the HMMA that it stands for."""
+    multiply_adds: int
+    """What a lane multiplies and adds in one trip."""
     integer: int
     spills: int
     """Accesses to local memory in the whole kernel."""
@@ -160,15 +175,16 @@ class Account:
         return self.names[name] / self.instructions
 
     @property
-    def multiply_adds(self) -> int:
-        """What a lane multiplies and adds in one trip."""
-        return sum(count * MULTIPLY_ADDS.get(name, 0) for name, count in self.names.items())
+    def tensor_share(self) -> float:
+        """Of the instructions, those of tensor cores, an HGMMA for the HMMA that it stands for."""
+        others = self.names["HMMA"] + self.names["IMMA"]
+        grouped = self.products - sum(self.names[n] for n in MULTIPLY_ADDS if n != "HGMMA")
+        return (others + grouped) / (self.instructions - self.group_products + grouped)
 
     @property
     def integer_per_multiply_add(self) -> float:
         """Integer instructions for each instruction that multiplies and adds."""
-        works = sum(count for name, count in self.names.items() if name in MULTIPLY_ADDS)
-        return self.integer / works if works else float("inf")
+        return self.integer / self.products if self.products else float("inf")
 
 
 def account(code: Sequence[Instruction]) -> Account:
@@ -183,6 +199,9 @@ def account(code: Sequence[Instruction]) -> Account:
         global_loads=Counter(x.bytes for x in fetching if x.name == "LDG"),
         async_copies=Counter(x.bytes for x in fetching if x.name == "LDGSTS"),
         matrix_loads=sum(x.name == "LDSM" for x in loop),
+        group_products=sum(x.name == "HGMMA" for x in loop),
+        products=sum(x.products for x in loop),
+        multiply_adds=sum(_works(x) for x in loop),
         integer=sum(x.name in INTEGER for x in loop),
         spills=sum(x.name in ("LDL", "STL") for x in code),
         bytes_in_flight=_in_flight(fetching),

@@ -119,6 +119,9 @@ CHECKED: dict[str, Maker] = {
     "conv2d, strided, grouped, NHWC": lambda t: ekc.conv2d(
         1, 8, 13, 13, out_channels=8, kernel=3, stride=2, padding=1, groups=2, layout="NHWC", dtype=t
     ),
+    "conv2d, 64 channels, NHWC": lambda t: ekc.conv2d(
+        2, 64, 7, 7, out_channels=64, kernel=3, padding=1, layout="NHWC", dtype=t
+    ),
     "conv1d": lambda t: ekc.conv1d(2, 8, 50, out_channels=8, kernel=3, padding=1, dtype=t),
     "conv3d": lambda t: ekc.conv3d(1, 4, 6, 8, 8, out_channels=4, kernel=3, padding=1, dtype=t),
     "conv_transpose1d": lambda t: ekc.conv_transpose1d(1, 4, 20, out_channels=4, kernel=4, stride=2, dtype=t),

@@ -11,6 +11,7 @@ from ekc.devices.base import Peaks
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
+from ekc.ir.steps import Tensorize
 from ekc.search.breeding import Breeder
 from ekc.search.models import prior
 from ekc.search.population import Population
@@ -30,10 +31,18 @@ class Sampler:
         self._breeder = Breeder(self._space, np.random.default_rng(seed), size)
 
     def drawn(self, count: int) -> list[Named]:
-        """The naive schedule and legal ones drawn at random."""
+        """The naive schedule and legal ones drawn at random: first one of each instruction of tensor cores
+        that some are on, and one of none."""
         legal = self._breeder.draw(self._breeder.size)
-        found = [(naive(self._op), "naive"), *(self._named(legal, row) for row in range(len(legal)))]
+        on = [self._instruction(int(structure)) for structure in legal.structure]
+        first = [on.index(instruction) for instruction in sorted(set(on), reverse=True)]
+        rows = [*first, *(row for row in range(len(legal)) if row not in first)]
+        found = [(naive(self._op), "naive"), *(self._named(legal, row) for row in rows)]
         return list(_once(found))[:count]
+
+    def _instruction(self, structure: int) -> str:
+        steps = self._space.structures[structure].steps
+        return next((step.instruction for step in steps if isinstance(step, Tensorize)), "")
 
     def stratified(self, count: int) -> list[Named]:
         """The naive schedule; then half of the rest out of equal slices of random ones in order of their

@@ -49,7 +49,7 @@ def test_a_card_with_everything(scripted: Any, capsys: pytest.CaptureFixture[str
     assert found["cubins"].startswith("loads those of NVRTC")
     one = found["each"][0]
     assert one["name"] == "GPU 0 (NVIDIA H100 80GB HBM3)"
-    assert one["arch"] == "sm_90"
+    assert one["arch"] == "sm_90a"
     assert one["counter"] == "moves every 100 ms"
     assert "instantaneous (field 186), new every 100 ms, looks at 25 of every 100 ms" in one["power"]
     assert (one["cap"], one["mig"]) == ("400 W", "off")

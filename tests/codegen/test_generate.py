@@ -13,6 +13,7 @@ from ekc.errors import InvalidInput
 from ekc.ir.schedule import Schedule
 from tests.codegen import samples
 from tests.codegen.test_execute_on_host import named
+from tests.ir.warpgroup_examples import HOPPER, half_group_matmul
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +44,15 @@ def test_the_example_of_the_design_is_tight(design: Schedule) -> None:
 def test_it_compiles_for_every_generation(design: Schedule, arch: str) -> None:
     for schedule in (design, samples.matvec(64, 256, dtype="float16")):
         assert nvrtc.compile(generate(schedule).source, arch).cubin
+
+
+def test_products_of_a_warpgroup_say_in_a_line_what_they_are_compiled_for() -> None:
+    """Other targets lack the instruction, and ptxas would name a line of PTX that nobody wrote."""
+    source = generate(half_group_matmul(), HOPPER).source
+    assert nvrtc.compile(source, "sm_90a").cubin
+    for arch in ("sm_90", "sm_100a"):
+        with pytest.raises(nvrtc.NvrtcError, match="sm_90a alone: compile this file for that target"):
+            nvrtc.compile(source, arch)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What simulated devices count of products of a warp, and what they make of it."""
+"""What simulated devices count of products on tensor cores, and what they make of it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ekc.devices.specs import A100, H100
 from ekc.errors import ScheduleError
 from ekc.ir.schedule import Schedule
 from tests.ir.tensor_examples import INSTRUCTIONS, ROW, Cut, half_matmul, tensor_matmul
+from tests.ir.warpgroup_examples import GroupCut, group_matmul, half_group_matmul
 
 FIELDS = {"float16": "tensor_half", "bfloat16": "tensor_half", "tf32": "tensor_tf32", "int8": "tensor_int8"}
 
@@ -56,6 +57,28 @@ def test_a_time_keeps_to_the_rate_of_the_tensor_cores() -> None:
     for dtype, rate in rates.items():
         assert rate < 1.02 * A100.mma_share * device.peaks.flops_by_type[dtype]
     assert H100.mma_share < A100.mma_share
+
+
+def test_products_of_a_warpgroup_are_counted_a_quarter_for_each_warp() -> None:
+    """256^3 in 4 blocks of 8 warps: operations, what they read of shared memory, and the waits for them."""
+    kernel = compile_schedule(half_group_matmul(), "sm_90a")
+    counts = executed(kernel)[0].counts
+    assert counts.tensor == counts.tensor_groups == 4 * 4
+    assert counts.tensor_group == 2 * 256**3 / (4 * 8)
+    assert counts.tensor_half == 0
+    assert counts.bytes_group == 16 * 2 * (64 + 128) * 16 / 4
+    assert counts.group_waits == 4
+
+
+def test_they_go_beyond_what_a_warp_alone_can_do_on_hopper_and_not_beyond_the_tensor_cores() -> None:
+    device, flops = ekc.devices.open("h200@no-residual"), 2 * 4096.0**3
+    grouped = group_matmul(o.matmul(4096, 4096, 4096, dtype="float16"), GroupCut(2, strips=32, stages=4))
+    found = device.time(compile_schedule(grouped, "sm_90a", device.limits))
+    rate, peak = flops / found.latency_s, device.peaks.flops_by_type["float16"]
+    alone = tensor_matmul(o.matmul(4096, 4096, 4096, dtype="float16"), Cut((2, 2), (4, 8), 1, 4, pad=8))
+    slower = flops / device.time(compile_schedule(alone, "sm_90a", device.limits)).latency_s
+    assert slower < 0.62 * peak
+    assert 1.3 * slower < rate < 0.95 * peak
 
 
 def test_no_earlier_target_takes_them() -> None:

@@ -1,4 +1,4 @@
-"""Tiles in panels: every element has a place of its own, and rows of a panel are lines one after the other."""
+"""Tiles in panels: every element has its own place, and rows of a panel are lines one after the other."""
 
 from __future__ import annotations
 
