@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 
 from ekc.codegen.reach import divides_far, leaves_int, offset_leaves_int
 from ekc.codegen.types import Arithmetic
@@ -16,6 +17,7 @@ from ekc.ir.on_the_spot import reads_on_the_spot
 from ekc.ir.program import Nest
 from ekc.ir.region import Region
 from ekc.ir.swizzle import CHUNK_BYTES
+from ekc.ir.warpgroup import MOST_STRIPS, PRODUCTS, GroupInstruction
 
 _LOCALS = frozenset(
     ("element", "round", "thread", "moved", "lane", "step", "reduced", "part", *(f"d{i}" for i in range(64)))
@@ -30,9 +32,16 @@ rsqrtf tanhf erff fabsf fmaxf fminf floorf bf16_t atomicAdd to_bf16 to_tf32 to_i
 copy_async_4 copy_async_8 copy_async_16 commit_copies wait_copies swizzled paneled shared_memory
 kept shared_place shared_at turns_outside
 matrix_row matrix_low matrix_high load_matrices_2 load_matrices_4 load_matrices_2_transposed
+described show_to_products begin_products commit_products wait_for_products
 load_matrices_4_transposed mma_m16n8k16_float16 mma_m16n8k16_bfloat16 mma_m16n8k8_tf32 mma_m16n8k32_int8
 """
-RESERVED = frozenset(_WORDS.split())
+_GROUP_PRODUCTS = (
+    GroupInstruction(p, strips, *ways).function
+    for p in PRODUCTS
+    for strips in range(1, MOST_STRIPS + 1)
+    for ways in product((False, True), repeat=2)
+)
+RESERVED = frozenset((*_WORDS.split(), *_GROUP_PRODUCTS))
 """Words that operators may use but C++, CUDA or the generated code has taken."""
 
 

@@ -17,31 +17,13 @@ from ekc.ir.linear import Linear
 from ekc.ir.nodes import Kernel, LoopNode, MmaNode, SharedFactor, walk
 from ekc.ir.swizzle import LINE_BYTES
 from ekc.ir.tensor_core import SUMS
-from ekc.ir.warpgroup import BEGIN, COMMIT, SEEN, WAIT, Descriptor, GroupProduct
-
-_WAYS = {False: "along", True: "across"}
-
-
-@dataclass(frozen=True)
-class _Function:
-    """One instruction: of a family, so many strips wide, its tiles lying so."""
-
-    product: GroupProduct
-    strips: int
-    a_across: bool
-    b_across: bool
-
-    @property
-    def name(self) -> str:
-        """`wgmma_m64n128k16_float16_along_across`: how rows of a and of b run in shared memory."""
-        sized = self.product.sized(self.strips).replace(".", "_")
-        return f"{sized}_{self.product.dtype}_{_WAYS[self.a_across]}_{_WAYS[self.b_across]}"
+from ekc.ir.warpgroup import BEGIN, COMMIT, SEEN, WAIT, Descriptor, GroupInstruction, GroupProduct
 
 
 def group_functions(kernels: Iterable[Kernel]) -> dict[str, Any]:
     """The functions around kernels that have products of a warpgroup; nothing where none has."""
-    found = {_function(n) for k in kernels for n in products(k)}
-    functions = [_function_text(f) for f in sorted(found, key=lambda f: f.name)]
+    found = {_instruction(n) for k in kernels for n in products(k)}
+    functions = [_function_text(f) for f in sorted(found, key=lambda f: f.function)]
     return {
         "group_products": functions,
         "seen": SEEN,
@@ -56,23 +38,22 @@ def products(kernel: Kernel) -> list[MmaNode]:
     return [n for n in walk(kernel.body) if isinstance(n, MmaNode) and isinstance(n.a, SharedFactor)]
 
 
-def _function(node: MmaNode) -> _Function:
+def _instruction(node: MmaNode) -> GroupInstruction:
     tile = node.tile
     assert isinstance(tile.product, GroupProduct)
     assert tile.strips is not None
     ways = [across(node, f) for f in (node.a, node.b) if isinstance(f, SharedFactor)]
-    return _Function(tile.product, int(tile.strips.extent), bool(ways[0]), bool(ways[1]))
+    return GroupInstruction(tile.product, int(tile.strips.extent), bool(ways[0]), bool(ways[1]))
 
 
-def _function_text(function: _Function) -> dict[str, Any]:
-    product, acc = function.product, dtype_of(function.product.dtype.accumulator)
-    ptx = product.ptx(function.strips, function.a_across, function.b_across)
-    sums = [f'"+f"({_sum(product.sum_place(element))})' for element in range(SUMS * function.strips)]
+def _function_text(instruction: GroupInstruction) -> dict[str, Any]:
+    product = instruction.product
+    sums = [f'"+f"({_sum(product.sum_place(element))})' for element in range(instruction.sums)]
     return {
-        "name": function.name,
-        "what": f"{product.sized(function.strips)} of {product.dtype}",
-        "type": acc.cuda,
-        "ptx": textwrap.wrap(ptx, 96, drop_whitespace=False, break_long_words=False),
+        "name": instruction.function,
+        "what": f"{product.sized(instruction.strips)} of {product.dtype}",
+        "type": dtype_of(product.dtype.accumulator).cuda,
+        "ptx": textwrap.wrap(instruction.ptx, 96, drop_whitespace=False, break_long_words=False),
         "sums": [", ".join(sums[i : i + SUMS]) for i in range(0, len(sums), SUMS)],
     }
 
@@ -94,7 +75,7 @@ def group_product_text(node: MmaNode, names: Names, places: Mapping[str, str]) -
     steps = dict(target.address.terms)
     apart = [int(steps.get(x.name, 0)) for x in (tile.strips, tile.rows, tile.columns)]
     factors = [_described(node, f, places) for f in (node.a, node.b) if isinstance(f, SharedFactor)]
-    name = f"{_function(node).name}<{', '.join(map(str, apart))}>"
+    name = f"{_instruction(node).function}<{', '.join(map(str, apart))}>"
     return {"call": f"{name}(&{names.cell(target.buffer, begin.cell)}, {', '.join(factors)});"}
 
 

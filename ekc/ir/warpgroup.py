@@ -60,13 +60,6 @@ class GroupProduct:
     types: str
     """Of d, a and b, in PTX."""
 
-    def ptx(self, strips: int, a_across: bool, b_across: bool) -> str:
-        """Operands, %0 and on: the sums, the descriptors of a and b; whether rows run across the depth."""
-        sums = SUMS * strips
-        name = f"{self.sized(strips).replace('.', '.mma_async.sync.aligned.')}.{self.types}"
-        where = f"%{sums}, %{sums + 1}, adds, 1, 1, {int(a_across)}, {int(b_across)};"
-        return f"{{ .reg .pred adds; setp.ne.b32 adds, 1, 0; {name} {operands(0, sums)}, {where} }}"
-
     def sized(self, strips: int) -> str:
         """Its name for so many strips: "wgmma.m64n128k16"."""
         return self.name.replace("N", str(STRIP * strips))
@@ -89,6 +82,35 @@ PRODUCTS = (
 )
 """Those whose tiles may lie either way. (tf32 and int8 come with rows along the depth alone; they are not
 here.)"""
+
+
+@dataclass(frozen=True)
+class GroupInstruction:
+    """One of a family: so many strips wide, rows of its tiles running along the depth or across it."""
+
+    product: GroupProduct
+    strips: int
+    a_across: bool
+    b_across: bool
+
+    @property
+    def function(self) -> str:
+        """What the text calls it: `wgmma_m64n128k16_float16_along_across`."""
+        ways = "_".join("across" if way else "along" for way in (self.a_across, self.b_across))
+        return f"{self.product.sized(self.strips).replace('.', '_')}_{self.product.dtype}_{ways}"
+
+    @property
+    def sums(self) -> int:
+        """Of each lane."""
+        return SUMS * self.strips
+
+    @property
+    def ptx(self) -> str:
+        """Operands, %0 and on: the sums, the descriptors of a and b."""
+        sums, product = self.sums, self.product
+        name = f"{product.sized(self.strips).replace('.', '.mma_async.sync.aligned.')}.{product.types}"
+        where = f"%{sums}, %{sums + 1}, adds, 1, 1, {int(self.a_across)}, {int(self.b_across)};"
+        return f"{{ .reg .pred adds; setp.ne.b32 adds, 1, 0; {name} {operands(0, sums)}, {where} }}"
 
 
 @dataclass(frozen=True)
