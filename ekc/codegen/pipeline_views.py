@@ -12,7 +12,7 @@ from ekc.codegen.scope import Scope
 from ekc.codegen.tensor_views import rows_of, with_lane_parts
 from ekc.codegen.view import View
 from ekc.codegen.walks import walked
-from ekc.codegen.warpgroup_views import begins_before
+from ekc.codegen.warpgroup_views import begins_before, waited
 from ekc.ir.async_copy import groups_left, tiles_ahead
 from ekc.ir.nodes import (
     BarrierNode,
@@ -83,6 +83,7 @@ def overlapped_view(scope: Scope, node: LoopNode, inner: Inner) -> View:
         "rows": rows,
         "seen": any(isinstance(n, GroupNode) for n in walk(tuple(rest))),
         "grouped": group is not None,
+        "wait": waited(scope.kernel, scope.names) if group else "",
         "written": _written(scope, node),
     }
     return View("async_pipeline", text, inner(group.body if group else rest))

@@ -16,7 +16,7 @@ from ekc.codegen.scope import Scope
 from ekc.codegen.sum_views import combine_view, compute_view, init_view, reduce_view
 from ekc.codegen.tensor_views import fragment_text, product_text
 from ekc.codegen.view import View
-from ekc.codegen.warpgroup_views import group_product_text
+from ekc.codegen.warpgroup_views import group_product_text, waited
 from ekc.codegen.write_views import write_view
 from ekc.ir.nodes import (
     BarrierNode,
@@ -60,7 +60,7 @@ def _view(scope: Scope, node: Node) -> View:
         case MmaNode():
             return View("product", product_text(node, scope.names))
         case GroupNode():
-            return View("group", {}, views(scope, node.body))
+            return View("group", {"wait": waited(scope.kernel, scope.names)}, views(scope, node.body))
         case ReduceNode():
             return reduce_view(scope, node)
         case InitNode():

@@ -79,6 +79,13 @@ def group_product_text(node: MmaNode, names: Names, places: Mapping[str, str]) -
     return {"call": f"{name}(&{names.cell(target.buffer, begin.cell)}, {', '.join(factors)});"}
 
 
+def waited(kernel: Kernel, names: Names) -> str:
+    """The call that waits for products: it takes all sums that a thread holds."""
+    (held,) = {n.compute.target.buffer for n in products(kernel)}
+    assert held is not None
+    return f"wait_for_products<{int(held.elements)}>(&{names[held.name]}{'[0]' * len(held.sizes)});"
+
+
 def _described(node: MmaNode, factor: SharedFactor, places: Mapping[str, str]) -> str:
     buffer = factor.source.buffer
     assert buffer is not None
