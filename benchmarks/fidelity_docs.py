@@ -35,12 +35,12 @@ L1. A copy past L1 (`cp.async` of 16 bytes) passes the banks once, into its tile
 latency model are fitted to recordings; the rest comes from data sheets and microbenchmarks, or is named an
 estimate where it stands (`ekc/devices/`).
 
-Products on tensor cores (`mma.sync`, `wgmma`) are counted by the type of their factors, at the dense rates of the data
-sheets: float16 and bfloat16 312 TFLOP/s on `a100`, 989 on `h100` and `h200`, 165, 71 and 53.8 on the
-GeForce cards with sums in float32; tf32 half of that, int8 twice, on GeForce four times. The best kernels
-are taken to sustain 95 % of it, on Hopper 62 % by `mma.sync`, which cannot feed its tensor cores (estimates).
-What `wgmma` reads of shared memory passes the banks as other reads do; its products follow each other
-without waiting, and the last of a group is waited for.
+Products on tensor cores (`mma.sync`, `wgmma`) are counted by the type of their factors, at the dense rates
+of the data sheets: float16 and bfloat16 312 TFLOP/s on `a100`, 989 on `h100` and `h200`, 165, 71 and 53.8
+on the GeForce cards with sums in float32; tf32 half of that, int8 twice, on GeForce four times. The best
+kernels are taken to sustain 95 % of it, on Hopper 62 % by `mma.sync`, which cannot feed its tensor cores
+(estimates). What `wgmma` reads of shared memory passes the banks as other reads do; its products follow
+each other without waiting, and the last of a group is waited for.
 Energy is an estimate too: 0.36 pJ an operation of float16 at 7 nm, twice that for tf32, half for int8.
 `ldmatrix` is a shared access with the wavefronts that the PTX machine counts.
 

@@ -103,7 +103,7 @@ def test_members_of_the_space_are_right_and_clean(name: str) -> None:
     ("mistake", "word"),
     [
         (("show_to_products();", ""), "fence.proxy.async"),
-        (("    wait_for_products();\n", ""), "wgmma.wait_group"),
+        (("    wait_for_products<64>(&C_acc[0][0][0][0]);\n", ""), "wgmma.wait_group"),
         (("begin_products();\n", ""), "wgmma.fence"),
         (("described<0x4000004000010000>", "described<0x4000002000010000>"), None),
     ],

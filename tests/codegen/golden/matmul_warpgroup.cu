@@ -107,10 +107,15 @@ static __device__ __forceinline__ void commit_products()
 {
     asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
 }
-// Products run by themselves until here.
-static __device__ __forceinline__ void wait_for_products()
+// Products run by themselves until here; what is done with a sum must not be moved before it.
+template <int sums, typename type>
+static __device__ __forceinline__ void wait_for_products(type* c)
 {
     asm volatile("wgmma.wait_group.sync.aligned 0;" : : : "memory");
+    #pragma unroll
+    for (int i = 0; i < sums; ++i) {
+        asm volatile("" : "+f"(c[i]) : : "memory");
+    }
 }
 // wgmma.m64n128k16 of float16. The sums of a thread begin at `c`: strip by strip of 8 columns, in two halves of the rows, in pairs.
 template <int strip, int half, int pair>
@@ -279,7 +284,7 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
             B_shared_walk += 16384;
         }
         commit_copies();
-        wait_for_products();
+        wait_for_products<64>(&C_acc[0][0][0][0]);
         k_0_spent = k_0_slot;
         k_0_slot = k_0_slot == 2 ? 0 : k_0_slot + 1;
     }
