@@ -71,7 +71,7 @@ def overlapped_view(scope: Scope, node: LoopNode, inner: Inner) -> View:
         scope.early += found.early
         starts = found.late
     rest: Sequence[Node] = [n for n in node.body if n not in copies and not isinstance(n, WaitNode)]
-    rows = [*_rows_before(scope, rest), *_tiles_before(scope, rest)]
+    rows = [*_rows_before(scope, rest), *_tiles_before(scope, node.loop.name, rest)]
     # Products that run by themselves are started first, and waited for when the copies have been issued.
     group = rest[0] if len(rest) == 1 and isinstance(rest[0], GroupNode) else None
     text = loop_text(scope, node) | {
@@ -105,14 +105,14 @@ def _rows_before(scope: Scope, nodes: Sequence[Node]) -> list[dict[str, Any]]:
     return starts
 
 
-def _tiles_before(scope: Scope, nodes: Sequence[Node]) -> list[dict[str, Any]]:
-    """What tells where tiles begin that products of a warpgroup find by themselves."""
+def _tiles_before(scope: Scope, loop: str, nodes: Sequence[Node]) -> list[dict[str, Any]]:
+    """What tells where tiles begin that a loop brings and products of a warpgroup find by themselves."""
     starts, inside = [], list(walk(tuple(nodes)))
     for node in inside:
         if not isinstance(node, MmaNode):
             continue
         for factor in (node.a, node.b):
-            if isinstance(factor, SharedFactor):
+            if isinstance(factor, SharedFactor) and factor.staging.at == loop:
                 name = factor.staging.name
                 found = begins_before(node, factor, scope.names, between(inside), scope.parity[name])
                 scope.rows[name] = found.source

@@ -10,7 +10,7 @@ from typing import Any
 from ekc.codegen.around import kept_place
 from ekc.codegen.names import Names
 from ekc.codegen.walks import in_copy
-from ekc.ir.access import Access, moved
+from ekc.ir.access import Access, Buffer, moved
 from ekc.ir.descriptors import across, first
 from ekc.ir.dtypes import dtype_of
 from ekc.ir.linear import Linear
@@ -106,7 +106,8 @@ def begins_before(
 ) -> Begin:
     """Where the tiles of a factor begin, `loops` being those between the one that brings them and their use.
 
-    &B_shared[k_0_copy][k_1 * 16][j_1 * 64]   ->   B_shared_begin + k_0_copy * 16384 + paneled<..>(..) * 2
+    &B_shared[k_0_copy][k_1 * 16][j_1 * 64]
+      ->   B_shared_begin + k_0_copy * 16384 + k_1 * 2048 + paneled<..>(j_1 * 64) * 2
     """
     begin = first(node, factor)
     buffer = begin.buffer
@@ -122,14 +123,25 @@ def begins_before(
         "what": names[buffer.name],
     }
     place = f"{start} + {in_copy(buffer, copy)}"
-    further = names.linear(inside)
-    if further == "0":
-        return Begin(text, place)
-    # Tiles begin at whole patterns, so chunks that change places within them change nothing here.
-    unturned = replace(buffer, swizzle=1)
-    return Begin(text, f"{place} + {names.placed(unturned, further)} * {buffer.dtype.bytes}")
+    further = _further(buffer, inside, names)
+    return Begin(text, f"{place} + {further}" if further else place)
 
 
 def _of(begin: Access, loops: Mapping[str, LoopNode]) -> Linear:
     """The part of an address that some loops move."""
     return Linear(tuple((a, c) for a, c in begin.address.terms if isinstance(a, str) and a in loops))
+
+
+def _further(buffer: Buffer, moved: Linear, names: Names) -> str:
+    """Bytes that a form leads further on: by whole rows, which are a number apart, and within a row.
+
+    Tiles begin in the first line of a pattern, where the swizzle changes nothing.
+    """
+    width, size = int(buffer.width), buffer.dtype.bytes
+    rows = tuple((a, int(c) // width * buffer.panel * size) for a, c in moved.terms if int(c) % width == 0)
+    within = names.linear(Linear(tuple(t for t in moved.terms if int(t[1]) % width)))
+    parts = [names.linear(Linear(rows))] if rows else []
+    if within != "0":
+        placed = f"({within})" if width == buffer.panel else names.placed(replace(buffer, swizzle=1), within)
+        parts.append(f"{placed} * {size}")
+    return " + ".join(part for part in parts if part != "0")

@@ -16,7 +16,7 @@ def across(node: MmaNode, factor: SharedFactor) -> bool | None:
     neither is told."""
     buffer, tile = factor.source.buffer, node.tile
     assert buffer is not None
-    along = {name for form in buffer.region.segments[buffer.fastest].terms for name in [form[0]]}
+    along = {atom for atom, _ in buffer.region.segments[buffer.fastest].terms}
     own = tile.groups if factor is node.a else tile.columns
     if tile.depth.name in along:
         return False

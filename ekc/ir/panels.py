@@ -6,7 +6,7 @@
 
 So the rows of a panel are lines that follow each other, and with a swizzle of 8 chunks eight of them are a
 pattern of 1024 bytes: what products of a warpgroup read (`ekc.ir.warpgroup`), however wide the tile is. Lines
-stay whole, so that requests meet the same banks as without panels.
+stay whole, so that a request along a row, as copies make it, meets the same banks as without panels.
 """
 
 from __future__ import annotations

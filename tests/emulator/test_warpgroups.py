@@ -19,7 +19,15 @@ from ekc.ir.schedule import Schedule
 from ekc.search.space.space import Space
 from tests.emulator.generated import TOLERANCE, run
 from tests.emulator.predicted import executed, predicted
-from tests.ir.warpgroup_examples import ARCH, HOPPER, GroupCut, draw_group, group_matmul, half_group_matmul
+from tests.ir.warpgroup_examples import (
+    ARCH,
+    HOPPER,
+    GroupCut,
+    by_taps,
+    draw_group,
+    group_matmul,
+    half_group_matmul,
+)
 
 COUNTED = (
     "shared_store_requests", "shared_store_wavefronts", "shared_load_wavefronts",
@@ -121,6 +129,36 @@ def test_a_line_left_out_of_the_text_is_found(mistake: tuple[str, str], word: st
         assert not np.allclose(ran.found[0].astype(float), ran.expected[0], rtol=2e-2, atol=2e-2)
         return
     assert any(word in f"{found.message} {found.hint}" for report in ran.reports for found in report.findings)
+
+
+def flipped(rows: int) -> Schedule:
+    """Two taps of A in one tile, the last first: a loop inside leads back by whole rows."""
+    op = o.compute(
+        "flip",
+        axes={"i": rows, "j": 64},
+        reduce={"r": 2, "k": 64},
+        inputs={"A": (2, 64, rows), "B": (2, 64, 64)},
+        body=lambda A, B, i, j, r, k: A[1 - r, k, i] * B[r, k, j],
+        output="C",
+        dtype="float16",
+    )
+    return by_taps(
+        op, GroupCut(rows // 64, strips=8, stages=2), ("k.0", "r", "k.1"), {"A": "k.0", "B": "k.0"}
+    )
+
+
+@pytest.mark.parametrize("rows", [128, 192, 256])
+def test_a_loop_may_lead_back_by_whole_rows(rows: int) -> None:
+    run(flipped(rows), ARCH, limits=HOPPER).check()
+
+
+@pytest.mark.parametrize(("a", "b"), [("r", "k.0"), ("k.0", "r")])
+def test_the_factors_may_come_in_loops_of_their_own(a: str, b: str) -> None:
+    """One tile stays while several of the other pass: copies of both loops are on their way together."""
+    op = o.einsum("rik,rjk->ij", (2, 64, 128), (2, 64, 128), dtype="float16")
+    schedule = by_taps(op, GroupCut(1, strips=8, stages=2), ("r", "k.0", "k.1"), {"A": a, "B": b})
+    evaluated(schedule)
+    run(schedule, ARCH, limits=HOPPER).check()
 
 
 def test_two_products_along_the_columns_share_a_tile_of_a() -> None:

@@ -13,7 +13,8 @@ from ekc.ir.rules.launch import enforce
 from ekc.ir.schedule import Schedule
 from ekc.ir.steps import Bind, CacheRead, CacheWrite, Pipeline, Reorder, Split, Step, Tensorize
 from tests.ir.mistakes_in_loops import Case
-from tests.ir.warpgroup_examples import HOPPER, INSTRUCTION, GroupCut, group_matmul, untouched
+from tests.ir.tensor_examples import tensor_matmul
+from tests.ir.warpgroup_examples import HOPPER, INSTRUCTION, GroupCut, by_taps, group_matmul, untouched
 
 HALF = o.matmul(256, 256, 256, dtype="float16")
 WHOLE = f"tensorize {INSTRUCTION}"
@@ -46,7 +47,9 @@ def elsewhere() -> Schedule:
 
 def in_fragments() -> Schedule:
     """Factors taken out of shared memory, as a product of a warp has them."""
-    return untouched(HALF).cache_read("A.shared", "fragment", at="k.1").tensorize("k.2", INSTRUCTION)
+    steps = [replace(s, panel=0) if isinstance(s, CacheRead) else s for s in untouched(HALF).steps]
+    held = Schedule(HALF).do(*steps).cache_read("A.shared", "fragment", at="k.1")
+    return held.tensorize("k.2", INSTRUCTION)
 
 
 def reordered(moves: dict[str, str]) -> Schedule:
@@ -54,6 +57,22 @@ def reordered(moves: dict[str, str]) -> Schedule:
     return changed(
         lambda s: replace(s, loops=tuple(moves.get(x, x) for x in s.loops)) if isinstance(s, Reorder) else s
     )
+
+
+def joint_inside() -> Schedule:
+    """Two taps fused into one loop within the tile."""
+    op = o.einsum("srik,srjk->ij", (2, 2, 64, 64), (2, 2, 64, 64), dtype="float16")
+    at = {"A": "k.0", "B": "k.0"}
+    schedule = by_taps(op, GroupCut(1, strips=8), ("k.0", "s", "r", "k.1"), at, fuse=("s", "r"))
+    enforce(schedule.program, HOPPER)
+    return schedule
+
+
+def panels_for_a_warp() -> Schedule:
+    """A product of a warp, its shared tiles stored for one of a warpgroup."""
+    steps = tensor_matmul(HALF).steps
+    stored = [replace(s, panel=64) if isinstance(s, CacheRead) and s.scope == "shared" else s for s in steps]
+    return Schedule(HALF).do(*stored)
 
 
 WARPGROUP_MISTAKES: dict[str, Case] = {
@@ -159,6 +178,20 @@ WARPGROUP_MISTAKES: dict[str, Case] = {
         "32 elements a step of j.1",
         "whole patterns of B.shared",
         "64",
+    ),
+    "wgmma with a joint loop inside": (
+        joint_inside,
+        WHOLE,
+        "joint loops outside of k.0",
+        "s_r inside",
+        'fuse outside of "k.0"',
+    ),
+    "fragments out of panels": (
+        panels_for_a_warp,
+        "cache_read",
+        "A.fragment filled from whole rows",
+        "A.shared is in panels",
+        "A.shared without panel=",
     ),
     "panels in registers": (
         lambda: Schedule(HALF).cache_read("A", "register", at="k", panel=64),

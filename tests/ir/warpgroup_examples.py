@@ -62,6 +62,30 @@ def untouched(op: Operator, cut: GroupCut | None = None) -> Schedule:
     )
 
 
+def by_taps(
+    op: Operator, cut: GroupCut, loops: Sequence[str], at: dict[str, str], fuse: tuple[str, ...] = ()
+) -> Schedule:
+    """A product with sums over taps beside the depth: the summed `loops` from outer to inner, and by factor
+    the one that brings its tile; two of them fused if so wished."""
+    joint = "_".join(fuse)
+    schedule = (
+        Schedule(op)
+        .split("i", (cut.groups, cut.tiles[0], 4, 2, 8))
+        .split("j", (cut.strips, 4, 2))
+        .split("k", (cut.depth, 16))
+        .reorder("i.0", "j.0", "i.1", "i.3", "i.5", "j.2", *loops, "i.2", "j.1", "i.4", "j.3", "k.2")
+    )
+    schedule = schedule.fuse(*fuse) if joint else schedule
+    for loop, level in (("i.0", "block.y"), ("j.0", "block.x"), ("i.1", "thread.y"), ("i.3", "thread.y")):
+        schedule = schedule.bind(loop, level)
+    schedule = schedule.bind("i.5", "thread.x").bind("j.2", "thread.x").cache_write("C", vector=cut.write)
+    for factor, loop in at.items():
+        schedule = schedule.cache_read(factor, "shared", at=loop, vector=cut.vector, swizzle=8, panel=64)
+    for loop in dict.fromkeys(at.values()):
+        schedule = schedule.pipeline(loop, stages=cut.stages, copy="async")
+    return schedule.tensorize("k.2", INSTRUCTION)
+
+
 def half_group_matmul() -> Schedule:
     """The worked example: float16, rows of A along the depth and rows of B across it."""
     return group_matmul(o.matmul(256, 256, 256, dtype="float16"))

@@ -46,11 +46,11 @@ class Rates:
     fp32_lanes: int
     int_lanes: int
     tensor_fp16: int
-    """Dense, fp16 in, fp32 accumulate, on the widest instruction that ekc has for it."""
+    """Dense, fp16 in, fp32 accumulate: of the data sheet."""
     by_type: Mapping[str, float]
     """What the tensor cores take, relative to fp16."""
     mma_share: float = 1.0
-    """Of that, what `mma.sync` gets."""
+    """Of that, what products of a warp (`mma.sync`) get."""
 
 
 _RATES = {
@@ -59,7 +59,7 @@ _RATES = {
     86: Rates(128, 64, 512, GEFORCE),
     89: Rates(128, 64, 512, GEFORCE),
     90: Rates(128, 64, 4096, DATA_CENTER, HOPPER_MMA_SHARE / MMA_SHARE),
-    100: Rates(128, 64, round(8192 * HOPPER_MMA_SHARE), DATA_CENTER),
+    100: Rates(128, 64, 8192, DATA_CENTER, HOPPER_MMA_SHARE / MMA_SHARE),
     120: Rates(128, 64, 512, GEFORCE),
 }
 """Lanes: CUDA C++ Programming Guide, throughput of native arithmetic. Tensor cores: the whitepapers that

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from ekc.devices.ptx.loops import executions
 from ekc.devices.ptx.text import Instruction, blocks
+from ekc.ir.warpgroup import WARPS
 
 _BITS = re.compile(r"(?:[subf]|bf|tf)(\d+)(x2)?")
 _INTEGER = re.compile(r"[sub](?:8|16|32|64)|pred")
@@ -18,7 +19,6 @@ _FACTORS = {
     **dict.fromkeys(("f16", "bf16"), "tensor_half"), "tf32": "tensor_tf32",
     **dict.fromkeys(("s8", "u8"), "tensor_int8"),
 }  # fmt: skip
-GROUP_WARPS = 4
 _REGISTER = re.compile(r"%\w+")
 _VECTOR = re.compile(r"v(\d)")
 _MATRIX_ACCESSES = ("ldmatrix", "stmatrix", "wmma.load", "wmma.store")
@@ -55,7 +55,7 @@ class Counts:
     tensor_int8: float = 0.0
     tensor_group: float = 0.0
     """Of products of a warpgroup (`wgmma`) of float16 and bfloat16, a warp's quarter; they are not in
-    `tensor_half`."""
+    `tensor_half`. (Those of other types, which ekc does not emit, are in their fields.)"""
     sfu: float = 0.0
     """ex2, lg2, rcp, sqrt, rsqrt, sin, cos, tanh and float division, of any precision."""
     int_ops: float = 0.0
@@ -173,10 +173,11 @@ def _multiplied(opcode: tuple[str, ...]) -> Iterator[tuple[str, float]]:
     flops = 2.0 * rows * columns * depth
     if opcode[0] != "wgmma":
         yield field, flops
-    elif field == "tensor_half":
-        yield "tensor_groups", 1.0
-        yield "tensor_group", flops / GROUP_WARPS
-        yield "bytes_group", 2.0 * (rows + columns) * depth / GROUP_WARPS
+        return
+    yield "tensor_groups", 1.0
+    yield "tensor_group" if field == "tensor_half" else field, flops / WARPS
+    # Along the depth an instruction takes 32 bytes of every row, whatever the type.
+    yield "bytes_group", 32.0 * (rows + columns) / WARPS
 
 
 def _asynchronous(instruction: Instruction) -> Iterator[tuple[str, float]]:

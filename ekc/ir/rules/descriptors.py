@@ -9,7 +9,7 @@ import numpy as np
 
 from ekc.ir.access import Buffer
 from ekc.ir.descriptors import across, units
-from ekc.ir.linear import Extent
+from ekc.ir.linear import Atom, Extent
 from ekc.ir.nodes import Kernel, MmaNode, SharedFactor
 from ekc.ir.refusal import Check
 from ekc.ir.swizzle import CHUNKS
@@ -19,38 +19,71 @@ from ekc.ir.warpgroup import SWIZZLE
 
 def descriptor_fits(kernel: Kernel, node: MmaNode, factor: SharedFactor) -> Iterator[Check]:
     """Copied ahead, in swizzled panels, its elements where the descriptor says that they are."""
-    staging, buffer, product = factor.staging, factor.source.buffer, node.tile.product
+    buffer = factor.source.buffer
     assert buffer is not None
-    rule = f"{RULE} {product.name}"
-    flies = kernel.nest.asynchronous(staging)
-    how = f'pipeline("{staging.at}", stages=3, copy="async")'
-    yield Check(rule, flies, f"{staging.name} copied by asynchronous copies", "it is not", how)
+    rule = f"{RULE} {node.tile.product.name}"
+    yield from _copied(rule, kernel, factor)
     if not buffer.panel:
         limit, near = "its rows are stored whole", f"panel=64, swizzle={SWIZZLE}"
-        yield Check(rule, False, f"{staging.name} in panels", limit, near)
+        yield Check(rule, False, f"{buffer.name} in panels", limit, near)
         return
-    swizzle = np.asanyarray(buffer.swizzle)
-    yield Check(
-        rule, swizzle == SWIZZLE, buffer.swizzle, SWIZZLE, SWIZZLE, f"chunks to swizzle in {buffer.name}"
-    )
+    unit = f"chunks to swizzle in {buffer.name}"
+    yield Check(rule, np.asanyarray(buffer.swizzle) == SWIZZLE, buffer.swizzle, SWIZZLE, SWIZZLE, unit)
     patterns = np.asanyarray(buffer.rows) % CHUNKS[-1] == 0
     yield Check(rule, patterns, buffer.rows, CHUNKS[-1], 64, f"rows of {buffer.name}", "a multiple of {}")
-    need = f"{factor.source.spec.name} stored along its rows or along the depth"
     turned = across(node, factor)
     if turned is None:
-        yield Check(rule, False, need, f"{buffer.name} is neither", "another order=, or mma.m16n8k16")
+        need = f"{factor.source.spec.name} stored along its rows or along the depth"
+        near = "unfused axes, another order=, or mma.m16n8k16"
+        yield Check(rule, False, need, f"{buffer.name} is neither", near)
         return
+    yield from _dealt(rule, node, factor)
+    yield from _begun(rule, kernel, node, factor, turned)
+
+
+def _copied(rule: str, kernel: Kernel, factor: SharedFactor) -> Iterator[Check]:
+    """The fence between copies and products stands where copies are waited for."""
+    staging = factor.staging
+    how = f'pipeline("{staging.at}", stages=3, copy="async")'
+    flies = kernel.nest.asynchronous(staging)
+    yield Check(rule, flies, f"{staging.name} copied by asynchronous copies", "it is not", how)
+
+
+def _dealt(rule: str, node: MmaNode, factor: SharedFactor) -> Iterator[Check]:
+    """The loops of the product move through the tile as the instruction does."""
+    assert factor.source.buffer is not None
     steps = dict(factor.source.address.terms)
     for loop, step in units(node, factor).items():
-        found = np.asanyarray(steps.pop(loop, 0))
-        limit = f"{{}} in {buffer.name}"
+        found = np.asanyarray(steps.get(loop, 0))
+        limit = f"{{}} in {factor.source.buffer.name}"
         yield Check(rule, found == step, found, step, "an unfused axis", f"elements a step of {loop}", limit)
-    for atom, step in [*steps.items(), ("the first element", factor.source.address.const)]:
+
+
+def _begun(rule: str, kernel: Kernel, node: MmaNode, factor: SharedFactor, turned: bool) -> Iterator[Check]:
+    """The other loops lead to where a tile may begin."""
+    buffer, product = factor.source.buffer, node.tile.product
+    assert buffer is not None
+    limit, nearest = f"whole patterns of {buffer.name}", buffer.panel if turned else product.depth
+    within = units(node, factor)
+    inside = _inside(kernel, factor)
+    others: list[tuple[Atom, Extent]] = [t for t in factor.source.address.terms if t[0] not in within]
+    for atom, step in [*others, ("the first element", factor.source.address.const)]:
         begins = _begins(np.asanyarray(step), buffer, product.depth, turned)
         if isinstance(atom, str):
             begins = begins | (np.asanyarray(kernel.nest.extents.get(atom, 2)) == 1)
-        limit, nearest = f"whole patterns of {buffer.name}", buffer.panel if turned else product.depth
-        yield Check(rule, begins, step, None, nearest, f"elements a step of {atom}", limit)
+            yield Check(rule, begins, step, None, nearest, f"elements a step of {atom}", limit)
+            continue
+        yield Check(rule, begins, step, None, nearest, "elements a step of a joint loop", limit)
+        joint = ", ".join(sorted(atom.variables() & inside))
+        need, where = f"joint loops outside of {factor.staging.at}", f"{joint} inside"
+        yield Check(rule, not joint, need, where, f'fuse outside of "{factor.staging.at}"')
+
+
+def _inside(kernel: Kernel, factor: SharedFactor) -> frozenset[str]:
+    """The loops that run while a tile stays: where they lead is told as a sum."""
+    serial = [x.name for x in kernel.nest.loops if x.is_serial]
+    at = factor.staging.at
+    return frozenset(serial if at is None else serial[serial.index(at) + 1 :])
 
 
 def _begins(step: Any, buffer: Buffer, depth: int, turned: bool) -> Any:
@@ -58,4 +91,5 @@ def _begins(step: Any, buffer: Buffer, depth: int, turned: bool) -> Any:
     rows run along the depth, at the next product's part of them."""
     width: Extent = buffer.width
     along = buffer.panel if turned else depth
-    return (step % (CHUNKS[-1] * width) == 0) | ((step < width) & (step % along == 0))
+    within = (step >= 0) & (step < width) & (step % along == 0)
+    return (step % (CHUNKS[-1] * width) == 0) | within

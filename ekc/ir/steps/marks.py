@@ -206,6 +206,8 @@ class Pipeline(Step):
                                       copy tile k.0 + 2 over tile k.0 - 1, a group
                                       use tile k.0
 
+    Where products of a warpgroup alone use a tile, they run by themselves: started before the copies are
+    issued, waited for after it.
     Asynchronous copies (cp.async) take no registers and one barrier an iteration. They move 4, 8 or 16 bytes
     at once, an element of 4 bytes where the order changes, and need a target from sm_80 on: rules say so.
     Refuses: an unknown loop, a loop with no shared staging (none sits in one on blocks or threads), one whose

@@ -123,6 +123,9 @@ class CacheRead(Step):
         if source is None or source.scope != "shared":
             first = f'cache_read("{new.tensor}", "shared") first, then "{new.tensor}.shared"'
             raise refuse("cache_read", f"{new.name} filled from shared memory", f"{new.source} is not", first)
+        if source.panel:
+            limit, near = f"{source.name} is in panels", f"{source.name} without panel="
+            raise refuse("cache_read", f"{new.name} filled from whole rows", limit, near)
         usual: dict[str, Any] = {"vector": 1, "order": (), "pad": 0, "swizzle": 1, "panel": 0}
         told = [name for name, value in usual.items() if not np.array_equal(getattr(self, name), value)]
         if told:

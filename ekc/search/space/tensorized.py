@@ -130,19 +130,13 @@ def _structure(
     b = Builder(op, chain, prefix)
     compute, product = chain[0], roles.product
     b.steps += fusing(compute, roles.joint)
-    i = _cut(b, roles.rows, (ROWS // GROUPS, GROUPS), (Level("raster", RASTER),))
-    j = _cut(b, roles.columns, (PLACES, COLUMNS // PLACES))
+    own = (Level("thread", WARPS), Level("tile", TILES))
+    i = dealt(b, "tensor", roles.rows, (Level("raster", RASTER), *own), (ROWS // GROUPS, GROUPS))
+    j = dealt(b, "tensor", roles.columns, own, (PLACES, COLUMNS // PLACES))
     deep = (Level("reduce", DEEP), Level("lane", (product.depth,)))
     k = b.split(roles.depth, tiling(f"tile.tensor.{roles.depth.name}", roles.depth.extent, deep))
-    cut = (roles.rows, roles.columns, roles.depth, *(a for group in roles.joint for a in group))
-    others = [x.name for x in compute.spatial if x not in cut]
-    blocks = [*others, i[0], j[0], i[1]]
-    outer = [*(x.name for x in compute.reduction if x not in cut), k[0]]
-    inner = (i[3], j[2], i[4], j[4], k[2])
-    b.steps.append(Reorder((*blocks, i[2], j[1], i[5], j[3], *outer, k[1], *inner)))
-    b.steps += [Bind(x, "block.x") for x in blocks]
-    b.steps += [Bind(x, "thread.y") for x in (i[2], j[1])]
-    b.steps += [Bind(x, "thread.x") for x in (i[5], j[3])]
+    inner = (k[1], i[3], j[2], i[4], j[4], k[2])
+    spread(b, roles, (i[0], j[0], i[1]), (i[2], j[1]), (i[5], j[3]), (k[0], *inner))
     b.hold(pairs_written(chain, roles))
     for load, order in zip((roles.a, roles.b), orders, strict=True):
         vector = copy_width(b, load.tensor, order, flying)
@@ -161,11 +155,30 @@ def _structure(
     return b.finish("tensor" + view + turned + (" flying" if flying else ""))
 
 
-def _cut(b: Builder, axis: Axis, instruction: tuple[int, int], blocks: tuple[Level, ...] = ()) -> list[str]:
-    """Blocks, warps, tiles of the instruction, and what it deals out to lanes and registers."""
-    own = tuple(Level("lane", (extent,)) for extent in instruction)
-    columns = (*blocks, Level("thread", WARPS), Level("tile", TILES), *own)
-    return b.split(axis, tiling(f"tile.tensor.{axis.name}", axis.extent, columns))
+def dealt(
+    b: Builder, kind: str, axis: Axis, own: tuple[Level, ...], instruction: tuple[int, ...]
+) -> list[str]:
+    """Cut rows or columns into blocks, what we choose, and what the instruction deals out."""
+    columns = (*own, *(Level("lane", (extent,)) for extent in instruction))
+    return b.split(axis, tiling(f"tile.{kind}.{axis.name}", axis.extent, columns))
+
+
+def spread(
+    b: Builder,
+    roles: Roles,
+    blocks: tuple[str, ...],
+    warps: tuple[str, ...],
+    lanes: tuple[str, ...],
+    inner: tuple[str, ...],
+) -> None:
+    """Order the loops and bind them: outputs that are not cut are blocks too, other sums run outside."""
+    cut = (roles.rows, roles.columns, roles.depth, *(a for group in roles.joint for a in group))
+    others = [x.name for x in b.compute.spatial if x not in cut]
+    sums = [x.name for x in b.compute.reduction if x not in cut]
+    b.steps.append(Reorder((*others, *blocks, *warps, *lanes, *sums, *inner)))
+    b.steps += [Bind(x, "block.x") for x in (*others, *blocks)]
+    b.steps += [Bind(x, "thread.y") for x in warps]
+    b.steps += [Bind(x, "thread.x") for x in lanes]
 
 
 def pairs_written(chain: Chain, roles: Roles) -> int:

@@ -11,7 +11,7 @@ from ekc.ir import expr as ex
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Axis, Compute, Operator
 from ekc.ir.panels import panel_elements
-from ekc.ir.steps import Bind, CacheRead, Pipeline, Reorder, Tensorize, Unroll
+from ekc.ir.steps import CacheRead, Pipeline, Tensorize, Unroll
 from ekc.ir.tensor_core import COLUMNS, GROUPS, PLACES, ROWS
 from ekc.ir.warpgroup import MOST_STRIPS, STRIP, SWIZZLE, WARPS, GroupProduct, group_product_of
 from ekc.search.space.builder import Builder, Chain, Structure
@@ -19,7 +19,16 @@ from ekc.search.space.decisions import MOST_WASTE, Level, tiling
 from ekc.search.space.digits import along
 from ekc.search.space.flying import DEPTHS
 from ekc.search.space.joint_axes import fused, fusing
-from ekc.search.space.tensorized import RASTER, Roles, can_fly, copy_width, pairs_written, roles_of
+from ekc.search.space.tensorized import (
+    RASTER,
+    Roles,
+    can_fly,
+    copy_width,
+    dealt,
+    pairs_written,
+    roles_of,
+    spread,
+)
 
 GROUPS_OF_WARPS, TILES, DEEP = (1, 2, 3, 4), (1, 2), (2, 4, 8)
 """Warpgroups along the rows, products along them for each, products deep a shared tile. Ours."""
@@ -67,19 +76,12 @@ def _structure(
     strips = range(STRIP, MOST_STRIPS + 1, STRIP) if not ways[1] else (2, 4, *range(8, MOST_STRIPS + 1, 4))
     least = panel // product.depth if any(ways) else 1
     own = (Level("raster", RASTER), Level("thread", GROUPS_OF_WARPS), Level("tile", TILES))
-    i = _cut(b, roles.rows, own, (WARPS, ROWS // GROUPS, GROUPS))
-    j = _cut(b, roles.columns, (Level("tile", tuple(strips)),), (PLACES, COLUMNS // PLACES))
+    i = dealt(b, "group", roles.rows, own, (WARPS, ROWS // GROUPS, GROUPS))
+    j = dealt(b, "group", roles.columns, (Level("tile", tuple(strips)),), (PLACES, COLUMNS // PLACES))
     deep = (Level("reduce", tuple(d for d in DEEP if d % least == 0)), Level("lane", (product.depth,)))
     k = b.split(roles.depth, tiling(f"tile.group.{roles.depth.name}", roles.depth.extent, deep))
-    cut = (roles.rows, roles.columns, roles.depth, *(a for group in roles.joint for a in group))
-    others = [x.name for x in compute.spatial if x not in cut]
-    blocks = [*others, i[0], j[0], i[1]]
-    outer = [*(x.name for x in compute.reduction if x not in cut), k[0]]
-    threads, lanes = (i[2], i[4]), (i[6], j[2])
-    b.steps.append(Reorder((*blocks, *threads, *lanes, *outer, k[1], i[3], j[1], i[5], j[3], k[2])))
-    b.steps += [Bind(x, "block.x") for x in blocks]
-    b.steps += [Bind(x, "thread.y") for x in threads]
-    b.steps += [Bind(x, "thread.x") for x in lanes]
+    inner = (k[1], i[3], j[1], i[5], j[3], k[2])
+    spread(b, roles, (i[0], j[0], i[1]), (i[2], i[4]), (i[6], j[2]), (k[0], *inner))
     b.hold(pairs_written(chain, roles))
     for load in (roles.a, roles.b):
         vector = copy_width(b, load.tensor, (), True)
@@ -88,9 +90,3 @@ def _structure(
     b.steps.append(Unroll(k[1], max(DEEP)))
     b.steps.append(Tensorize(k[2], product.name))
     return b.finish("warpgroup" + (" view" if roles.joint else "") + " flying")
-
-
-def _cut(b: Builder, axis: Axis, own: tuple[Level, ...], dealt: tuple[int, ...]) -> list[str]:
-    """Blocks, what we choose, and what the instruction deals out to warps, lanes and registers."""
-    columns = (*own, *(Level("lane", (extent,)) for extent in dealt))
-    return b.split(axis, tiling(f"tile.group.{axis.name}", axis.extent, columns))

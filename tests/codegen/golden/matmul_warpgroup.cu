@@ -114,7 +114,7 @@ static __device__ __forceinline__ void wait_for_products(type* c)
     asm volatile("wgmma.wait_group.sync.aligned 0;" : : : "memory");
     #pragma unroll
     for (int i = 0; i < sums; ++i) {
-        asm volatile("" : "+f"(c[i]) : : "memory");
+        asm volatile("" : "+f"(c[i]));
     }
 }
 // wgmma.m64n128k16 of float16. The sums of a thread begin at `c`: strip by strip of 8 columns, in two halves of the rows, in pairs.
@@ -255,7 +255,7 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
                 for (int i_2 = 0; i_2 < 1; ++i_2) {
                     #pragma unroll
                     for (int j_1 = 0; j_1 < 1; ++j_1) {
-                        wgmma_m64n128k16_float16_along_across<2, 32, 1>(&C_acc[i_2][0][j_1 * 16][0], described<0x4000004000010000>(A_shared_begin + k_0_copy * 16384 + paneled<64, 128, 64>(i_2 * 4096 + k_1 * 16) * 2), described<0x4000004002000000>(B_shared_begin + k_0_copy * 16384 + paneled<128, 64, 64>(k_1 * 2048 + j_1 * 128) * 2));
+                        wgmma_m64n128k16_float16_along_across<2, 32, 1>(&C_acc[i_2][0][j_1 * 16][0], described<0x4000004000010000>(A_shared_begin + k_0_copy * 16384 + i_2 * 8192 + (k_1 * 16) * 2), described<0x4000004002000000>(B_shared_begin + k_0_copy * 16384 + k_1 * 2048 + j_1 * 128));
                     }
                 }
             }
