@@ -134,9 +134,11 @@ here.
   cap. Rank correlation of power there is near 0, in the simulator and in the table alike.
 - What the recorded FMA kernel multiplied is not known. With the energies for random data it comes out a
   quarter too high; the figure above uses one factor, fitted on every other clock ("activity").
-- Tensor cores: no recording has kernels of `mma.sync`, so nothing says whether ours are simulated right.
-  What the library's kernels say is how far behind they are: by about as much as the ceiling of `mma.sync`
-  says (1 / 0.62 = 1.6) where a product is large, by more where it has too few tiles for the device. The
+- Tensor cores: no recording has kernels of ours, so nothing says whether they are simulated right. What the
+  library's kernels say is how far behind they are: by a fifth where a product is large, by more where it
+  has too few tiles for the device. Ours wait for each tile's products before the next and bring tiles
+  by instructions of all threads; the library's do neither (TMA, clusters that share tiles). What L2 gives on
+  these chips is an estimate of what somebody's published kernel must have drawn (`specs.py`). The
   shortest take up to a microsecond longer: one launch costs 2.5 us here, and the recorded kernels take 2.2 to
   3.3 us in whole, as if launched by a graph. No constant was changed for that.
 - Power on the H200: of kernels shorter than 100 us it was not recorded but diluted. At 600 to 700 TFLOP/s
