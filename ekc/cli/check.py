@@ -44,19 +44,20 @@ def check(source: Source, arch: str | None, as_json: bool) -> int:
     from ekc.ir.evaluation.expected import Expected
 
     found, device = source.find(), devices.open(source.target)
-    refusals = _refusals(found.schedule, device)
+    arch = arch or device.arch
+    refusals = _refusals(found.schedule, device, arch)
     op, fine = found.schedule.op, not refusals
     facts = {
         "operator": op.to_json(),
         "digest": found.schedule.digest,
         "origin": found.origin,
         "device": {"name": device.name, "simulated": device.simulated},
-        "arch": arch or device.arch,
+        "arch": arch,
         "refusals": [asdict(r) for r in refusals],
         "launches": [],
     }
     if not refusals:
-        kernel = ekc.compile(found.schedule, arch=arch or device.arch, limits=device.limits)
+        kernel = ekc.compile(found.schedule, arch=arch, limits=device.limits)
         verdict = verify(found.schedule, kernel.compiled, Expected(op, random_inputs(op)))
         fine = verdict.ok
         facts["executed_by"] = kernel.executed_by
@@ -71,11 +72,13 @@ def check(source: Source, arch: str | None, as_json: bool) -> int:
     return 0 if fine else 1
 
 
-def _refusals(schedule: Schedule, device: Device) -> list[Refusal]:
-    """Every rule that refuses the schedule on this device, not the first alone."""
+def _refusals(schedule: Schedule, device: Device, arch: str) -> list[Refusal]:
+    """Every rule that refuses the schedule on this device, compiled for `arch`, not the first alone."""
     from ekc.ir.rules.launch import checks
+    from ekc.ir.target import on_target
 
-    return [r for c in checks(schedule.program, device.limits) if (r := c.refusal()) is not None]
+    limits = on_target(device.limits, arch)
+    return [r for c in checks(schedule.program, limits) if (r := c.refusal()) is not None]
 
 
 def _launches(compiled: CompiledKernel, device: Device) -> Iterator[dict[str, Any]]:

@@ -22,15 +22,14 @@ from ekc.codegen.types import helpers
 from ekc.codegen.views import views
 from ekc.codegen.walks import walks
 from ekc.codegen.warpgroup_views import group_functions
-from ekc.ir.async_copy import COMMIT, COPIES, WAIT, has_async_copies
+from ekc.ir.async_copy import COMMIT, COPIES, WAIT
 from ekc.ir.footprint import global_reads
 from ekc.ir.limits import Limits, shared_bytes
 from ekc.ir.nodes import Kernel, StageNode, walk
 from ekc.ir.rules.launch import enforce
 from ekc.ir.schedule import Schedule
-from ekc.ir.tensor_core import has_products
+from ekc.ir.target import on_target
 from ekc.ir.tree import kernels
-from ekc.ir.warpgroup import has_group_products
 from ekc.version import __version__
 
 GENERATOR = 3
@@ -90,13 +89,7 @@ def compile_schedule(
 ) -> CompiledKernel:
     """Generate and compile; CUBIN and PTX come from one NVRTC run, or from the cache."""
     limits = limits or Limits(shared_bytes_per_block=shared_bytes(arch))
-    limits = replace(
-        limits,
-        async_copies=has_async_copies(arch),
-        tensor_cores=has_products(arch),
-        group_products=has_group_products(arch),
-    )
-    made = generate(schedule, limits, name)
+    made = generate(schedule, on_target(limits, arch), name)
     return replace(assemble(schedule, made, cached_compile(made.source, arch)), name=name or schedule.op.name)
 
 

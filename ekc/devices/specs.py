@@ -13,10 +13,8 @@ from types import MappingProxyType
 
 from ekc.devices.base import Peaks
 from ekc.devices.tensor_rates import DATA_CENTER, GEFORCE, GEFORCE_TURING, HOPPER_MMA_SHARE, MMA_SHARE
-from ekc.ir.async_copy import has_async_copies
 from ekc.ir.limits import Limits, shared_bytes
-from ekc.ir.tensor_core import has_products
-from ekc.ir.warpgroup import has_group_products
+from ekc.ir.target import on_target
 
 KIB = 1024
 MIB = 1024 * 1024
@@ -153,17 +151,15 @@ class Spec:
     def limits(self) -> Limits:
         """The same figures as the hard limits a schedule must keep."""
         c = self.capability
-        return Limits(
+        own = Limits(
             registers_per_sm=c.registers_per_sm,
             shared_bytes_per_block=c.shared_bytes_per_block,
             shared_bytes_per_sm=c.shared_bytes_per_sm,
             threads_per_sm=c.warps_per_sm * 32,
             blocks_per_sm=c.blocks_per_sm,
             sms=self.sms,
-            async_copies=has_async_copies(c.arch),
-            tensor_cores=has_products(c.arch),
-            group_products=has_group_products(c.arch),
         )
+        return on_target(own, c.arch)
 
 
 BOOK = "counts, clocks, memory"

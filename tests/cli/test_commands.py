@@ -22,6 +22,7 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from tests.devices import faults
 from tests.devices.test_atomic import matvec_shared
+from tests.ir.warpgroup_examples import half_group_matmul
 
 EKC = [sys.executable, "-c", "import sys; from ekc.cli import main; sys.exit(main())"]
 SIZE = ["matmul", "32", "32", "32"]
@@ -320,6 +321,17 @@ def test_check_lists_every_refusal(capsys: pytest.CaptureFixture[str], tmp_path:
     refusals = json_of(capsys, "check", "--schedule", "s.json", status=1)["refusals"]
     assert {"threads per block", "shared memory"} <= {r["rule"] for r in refusals}
     assert all(set(r) == {"rule", "need", "limit", "nearest"} for r in refusals)
+
+
+def test_what_a_schedule_may_use_follows_from_what_it_is_compiled_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "schedule.json"
+    file.write_text(half_group_matmul().to_json())
+    (launch,) = json_of(capsys, "check", "--schedule", str(file), "--arch", "sm_90a")["launches"]
+    assert launch["executed"]["counters"]["warp_instructions"]["wgmma"] == 512
+    assert main(["check", "--schedule", str(file), "--arch", "sm_90"]) == 1
+    assert "sm_90a alone   mma.m16n8k16" in capsys.readouterr().out
 
 
 def test_show(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from ekc.devices.base import Peaks
 from ekc.devices.cuda.driver import Driver
 from ekc.devices.tensor_rates import DATA_CENTER, GEFORCE, GEFORCE_TURING, HOPPER_MMA_SHARE, MMA_SHARE
-from ekc.ir.async_copy import has_async_copies
 from ekc.ir.limits import Limits, target_of
-from ekc.ir.tensor_core import has_products
-from ekc.ir.warpgroup import has_group_products
+from ekc.ir.target import on_target
 
 ATTRIBUTES = (
     "COMPUTE_CAPABILITY_MAJOR",
@@ -120,8 +118,8 @@ class Facts:
 
     def limits(self) -> Limits:
         """What a schedule may use here."""
-        a, arch = self.attributes, target_of(self.capability)
-        return Limits(
+        a = self.attributes
+        own = Limits(
             threads_per_block=a["MAX_THREADS_PER_BLOCK"],
             threads_per_block_z=a["MAX_BLOCK_DIM_Z"],
             shared_bytes_per_block=a["MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"],
@@ -130,12 +128,10 @@ class Facts:
             threads_per_sm=a["MAX_THREADS_PER_MULTIPROCESSOR"],
             blocks_per_sm=a["MAX_BLOCKS_PER_MULTIPROCESSOR"],
             sms=a["MULTIPROCESSOR_COUNT"],
-            async_copies=has_async_copies(arch),
-            tensor_cores=has_products(arch),
-            group_products=has_group_products(arch),
             grid_x=a["MAX_GRID_DIM_X"],
             grid_yz=a["MAX_GRID_DIM_Y"],
         )
+        return on_target(own, target_of(self.capability))
 
     def peaks(self, clock_mhz: float, board_power_w: float) -> Peaks:
         """Ceilings at a clock, all above 0; `assumed` says which nobody told."""
