@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +67,12 @@ def main() -> int:
     print(f"ekc {__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}")
     print(f"scripted NVML, a job of {options.seconds:g} s; bar: {BAR:.0%} of one core for both\n")
     print(f"{'card':26}{'governor':>10}{'guard':>9}{'both':>9}{'measured':>10}")
-    rows = []
-    for name, instant in CARDS.items():
-        row = {"card": name} | measured(instant, options.seconds)
-        rows.append(row)
+    with ThreadPoolExecutor() as both_at_once:
+        # Processor time is billed to each process, and nearly all of the time they sleep.
+        found = both_at_once.map(lambda instant: measured(instant, options.seconds), CARDS.values())
+    rows = [{"card": name} | own for name, own in zip(CARDS, found, strict=True)]
+    for row in rows:
+        name = row["card"]
         both = row["governor"] + row["guard"]
         verdict = "pass" if row["pass"] else "FAIL"
         print(

@@ -95,7 +95,7 @@ def several() -> list[Walk]:
 @pytest.mark.parametrize("bounds", BOUNDS)
 def test_walks_that_share_calls_give_what_each_gives_of_its_own_rows(bounds: list[int]) -> None:
     given = columns(bounds[-1], seed=4)
-    tapes = record(several(), columns(ROWS))
+    tapes = tuple(record(several(), columns(ROWS)))
     for number, walk in enumerate(several()):
         low, high = bounds[number : number + 2]
         own = {name: column[low:high] for name, column in given.items()}
@@ -144,7 +144,7 @@ def test_what_no_row_may_be_is_asked_once_of_walks_that_stand_together() -> None
 
 
 def test_what_walks_that_stand_together_give_alike_is_given_once() -> None:
-    found, astray = record(several(), columns(ROWS))[0](columns(300), BOUNDS[0])
+    found, astray = next(record(several(), columns(ROWS)))(columns(300), BOUNDS[0])
     assert not astray
     given = sorted((label, rows.start, rows.stop) for label, rows, _ in found)
     # What all have; the sums that are each one's own; what the outer two have apart.
@@ -152,6 +152,25 @@ def test_what_walks_that_stand_together_give_alike_is_given_once() -> None:
     own = [(1, low, high) for low, high in pairwise(BOUNDS[0])]
     apart = [(2, low, high) for low, high in pairwise(BOUNDS[0])]
     assert given == everyone + own + apart
+
+
+def test_walks_go_no_further_than_they_are_asked_to() -> None:
+    gone: list[str] = []
+
+    def slow(given: Mapping[str, Any]) -> Steps:
+        gone.append("first")
+        yield told(given["a"] if np.any(given["a"] < 0) else -given["a"])
+        gone.append("second")
+        yield told(given["b"] if np.any(given["b"] < 0) else -given["b"])
+
+    tapes = record([slow, slow], columns(ROWS))
+    first = next(tapes)
+    assert gone == ["first"] * 2
+    second = next(tapes)
+    assert gone == ["first"] * 2 + ["second"] * 2
+    # What was taken for granted until then stays so.
+    assert [len(tape.nowhere) for tape in (first, second)] == [1, 2]
+    assert [where.walks for tape in (first, second) for where in tape.nowhere] == [(0, 1)] * 3
 
 
 def test_a_call_said_twice_is_done_once_and_an_idle_one_never() -> None:
@@ -193,7 +212,7 @@ def test_some_takes_the_general_way() -> None:
 )
 def test_a_vector_that_leaves_the_tape_is_an_error(lose: Any) -> None:
     with pytest.raises(EkcError, match="left the tape"):
-        record([lambda given: iter([told(lose(given["a"]))])], columns(ROWS))
+        next(record([lambda given: iter([told(lose(given["a"]))])], columns(ROWS)))
 
 
 def test_a_lookup_counts_each_pattern_once_and_never_forgets_a_result() -> None:

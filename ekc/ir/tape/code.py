@@ -32,20 +32,24 @@ class Call:
     options: dict[str, Any]
 
 
-def leaves(value: Any) -> Iterator[Any]:
+def leaves(value: Any) -> list[Any]:
     """What stands in nested tuples, lists and dictionaries."""
-    if isinstance(value, dict):
-        value = tuple(value.values())
-    if isinstance(value, (tuple, list)):
-        for one in value:
-            yield from leaves(one)
-    else:
-        yield value
+    found: list[Any] = []
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, dict):
+            left.extend(reversed(one.values()))
+        elif isinstance(one, (tuple, list)):
+            left.extend(reversed(one))
+        else:
+            found.append(one)
+    return found
 
 
-def refs(values: Any) -> Iterator[Ref]:
+def refs(values: Any) -> list[Ref]:
     """The results among some values."""
-    return (x for x in leaves(values) if isinstance(x, Ref))
+    return [x for x in leaves(values) if isinstance(x, Ref)]
 
 
 class Part(NamedTuple):

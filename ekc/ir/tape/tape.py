@@ -83,6 +83,8 @@ class _Recorder:
         self.nowhere: dict[Ref, None] = {}
         """Masks, in order, of which the walk took no row to be set."""
         self.results: dict[Ref, Any] = {}
+        self.simply: dict[Any, Any] = {}
+        """What calls of vectors and numbers gave: of seven such calls, walks made six before."""
         self.alone: set[Ref] = set()
 
     def column(self, value: NDArray[np.int64]) -> _Taped:
@@ -105,6 +107,17 @@ class _Recorder:
 
     def simple(self, function: Any, operands: Any) -> Any:
         """A call of vectors and numbers; noted only where what it gives is not known without it."""
+        key = (function, *[x.ref if type(x) is _Taped else (type(x), x) for x in operands])
+        try:
+            return self.simply[key]
+        except KeyError:
+            found = self.simply[key] = self._new(function, operands)
+            return found
+        except TypeError:
+            # Of an array without a number on the tape.
+            return self._new(function, operands)
+
+    def _new(self, function: Any, operands: Any) -> Any:
         operands = alike(function, tuple(number(x) for x in operands))
         operands = in_order(function, operands, tuple(self.operand(x) for x in operands))
         found = self.call(function, operands, {})
@@ -112,11 +125,14 @@ class _Recorder:
         return found if known is None else known
 
     def take(self, walk: Walk, columns: Mapping[str, Any]) -> Iterator[_Section]:
-        """What a walk yields, and what it took for granted until then."""
-        self.assumed, self.nowhere = {}, {}
+        """What a walk yields, and what it took for granted until then; others may go on between."""
+        assumed: dict[Ref, bool] = {}
+        nowhere: dict[Ref, None] = {}
+        self.assumed, self.nowhere = assumed, nowhere
         for outputs in walk(columns):
             given = [(label, tuple(self.operand(_alone(v)) for v in values)) for label, values in outputs]
-            yield _Section(given, dict(self.assumed), tuple(self.nowhere))
+            yield _Section(given, dict(assumed), tuple(nowhere))
+            self.assumed, self.nowhere = assumed, nowhere
 
     def cast(self, source: _Taped, dtype: Any) -> Ref | None:
         """A conversion to another type."""
@@ -232,16 +248,20 @@ Walk = Callable[[Mapping[str, Any]], Iterator[Sequence[tuple[Any, tuple[Any, ...
 """Yields sequences of labels and of values under these."""
 
 
-def record(walks: Sequence[Walk], columns: Mapping[str, NDArray[np.int64]]) -> tuple[Tape, ...]:
-    """Record walks on columns of ROWS rows: a tape for each sequence that they yield.
+def record(walks: Sequence[Walk], columns: Mapping[str, NDArray[np.int64]]) -> Iterator[Tape]:
+    """Record walks on columns of ROWS rows: a tape for each sequence that they yield, when it is asked for.
 
     All walks yield equally many sequences. Raises `EkcError` where a vector leaves the tape.
     """
     recorder = _Recorder()
     taped = {name: recorder.column(column) for name, column in columns.items()}
-    with np.errstate(all="ignore"):
-        taken = [list(recorder.take(walk, taped)) for walk in walks]
-    return tuple(_tape(recorder, tuple(columns), sections) for sections in zip(*taken, strict=True))
+    taken = zip(*(recorder.take(walk, taped) for walk in walks), strict=True)
+    while True:
+        with np.errstate(all="ignore"):
+            sections = next(taken, None)
+        if sections is None:
+            return
+        yield _tape(recorder, tuple(columns), sections)
 
 
 def _tape(recorder: _Recorder, columns: tuple[str, ...], sections: Sequence[_Section]) -> Tape:

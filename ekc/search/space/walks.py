@@ -73,10 +73,11 @@ class Walks:
         """`sample`: values of every hole to record with, such as a population has; any number of rows."""
         self.op, self.structures, self.limits = op, structures, limits
         self._sample = {hole: np.resize(column, ROWS) for hole, column in sample.items()}
+        self._recording: Iterator[Tape] = iter(())
 
     def prepare(self) -> None:
         """Record now what else the first population would wait for."""
-        len(self._tapes)
+        _ = self._figures
 
     def program(self, structure: int, values: Mapping[str, Any]) -> Program:
         """The Program for numbers, or for vectors of them."""
@@ -88,7 +89,7 @@ class Walks:
     def broken(self, genomes: Sorted) -> list[Broken]:
         """Every rule that some rows break."""
         failed: dict[str, tuple[list[NDArray[np.intp]], list[Any]]] = {}
-        found, astray = self._tapes[0](genomes.columns, genomes.bounds)
+        found, astray = self._rules(genomes.columns, genomes.bounds)
         for structure, rows in genomes.present(astray):
             direct = checks(self.program(structure, genomes.of(rows)), self.limits)
             found += [Given(c.rule, rows, _facts(c)) for c in direct]
@@ -102,7 +103,7 @@ class Walks:
 
     def figures(self, genomes: Sorted) -> Iterator[tuple[str, slice, Any]]:
         """The analysis: a quantity, some rows, and what it is for them; a plain number where all agree."""
-        found, astray = self._tapes[1](genomes.columns, genomes.bounds)
+        found, astray = self._figures(genomes.columns, genomes.bounds)
         for name, rows, (values,) in found:
             yield name, rows, values
         for structure, rows in genomes.present(astray):
@@ -110,8 +111,20 @@ class Walks:
             yield from ((name, rows, values) for name, values in direct.items())
 
     @cached_property
-    def _tapes(self) -> tuple[Tape, ...]:
-        return record([self._walk(i) for i in range(len(self.structures))], self._sample)
+    def _rules(self) -> Tape:
+        self._recording = record([self._walk(i) for i in range(len(self.structures))], self._sample)
+        return next(self._recording)
+
+    @cached_property
+    def _figures(self) -> Tape:
+        """Recorded when it is asked for: who only draws and mends needs the rules alone."""
+        _ = self._rules
+        try:
+            return next(self._recording)
+        except BaseException:
+            # What was interrupted does not go on; asked again, it begins with the rules.
+            del self._rules
+            raise
 
     def _walk(self, structure: int) -> Walk:
         def walk(columns: Mapping[str, Any]) -> Iterator[Sequence[tuple[str, tuple[Any, ...]]]]:

@@ -249,3 +249,20 @@ def test_an_operator_of_single_elements_has_figures() -> None:
         alone = analyse(one.schedule(some, row).program, LIMITS)
         for name, values in figures.items():
             assert values[row] == pytest.approx(alone[name][0], rel=1e-9), name
+
+
+def test_an_analysis_that_was_interrupted_is_whole_when_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Space(OPERATORS["matmul"], LIMITS)
+    population = legal("matmul", 20)
+    with monkeypatch.context() as patch:
+
+        def stopped(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        patch.setattr("ekc.search.space.walks.quantities", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            made.figures(population)
+    found, expected = made.figures(population), space("matmul").figures(population)
+    assert set(found) == set(expected)
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values)
