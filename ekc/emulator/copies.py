@@ -147,7 +147,8 @@ class Copies:
             grain = min(int(site.code[1]), int(copy.site.code[1]))
             pending = cells(copy.site, copy.probe, copy.offset, grain).ravel()
             mine = cells(site, probe, offset, grain)
-            bad = np.isin(mine, pending)
+            # The table spans no more than the shared memory of a batch; to sort would cost more.
+            bad = np.isin(mine, pending, kind="table")
             if bad.any() and values is not None:
                 lands = contents(copy.site, copy.probe, copy.values, grain).ravel()
                 order = np.argsort(pending, kind="stable")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,9 +48,10 @@ class Entry:
         """One past the highest byte."""
         return self.probe.high + self.offset + self.site.size
 
-    def meets(self, other: Entry) -> bool:
-        """Whether the ranges of addresses overlap."""
-        return self.low < other.high and other.low < self.high
+    def meets(self, spans: Sequence[tuple[int, int]]) -> bool:
+        """Whether the range of addresses overlaps with one of some: lowest, and one past the highest."""
+        low, high = self.low, self.high
+        return any(low < end and begin < high for begin, end in spans)
 
     def kept(self, keep: Any) -> Entry:
         """The entry for some of its lanes."""
@@ -125,7 +127,8 @@ class Races:
         for kind in ("write", "atomic"):
             writers = [e for e in entries if e.kind == kind]
             others = [e for e in entries if e.kind == "read" or (kind == "write" and e.kind != kind)]
-            touched = [e for e in others if any(e.meets(w) for w in writers)]
+            spans = tuple({(e.low, e.high) for e in writers})
+            touched = [e for e in others if e.meets(spans)]
             if kind == "atomic" and not touched:
                 continue
             touched += writers
