@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +87,8 @@ def drawn(each: int = 14) -> list[Schedule]:
     """Random schedules: tilings of the usual kind, and whatever steps come."""
     made: list[Schedule] = []
     for make, seeds in ((samples.random_schedule, range(60)), (seeded_schedule, range(1000))):
-        some = [s for seed in seeds if (s := legal(make, seed)) is not None]
-        made += some[:each]
+        some = (s for seed in seeds if (s := legal(make, seed)) is not None)
+        made += islice(some, each)
     return made
 
 

@@ -108,8 +108,8 @@ MORE: dict[str, Operator] = {
     "columns fp16": o.einsum("km,k->m", (64, 40), (64,), dtype="float16"),
     "columns between": o.reduce((3, 40, 24), 1, "mean"),
 }
-"""The same of other element types and orders; kept apart, so that `sample` stays what its distances were
-measured on."""
+"""The same of other element types and orders; kept apart, so that `bred_ones` stay what their distances
+were measured on."""
 _POPULATION = 64
 
 
@@ -163,8 +163,12 @@ def _start(schedule: Schedule) -> Schedule:
     return schedule
 
 
-def sample(count: int) -> list[Schedule]:
-    """The same schedules every time: half bred, half stepped."""
+def bred_ones(count: int) -> list[Schedule]:
+    """The same bred schedules every time."""
     names = sorted(BRED)
-    half = [bred(names[i % len(names)], i) for i in range(count // 2)]
-    return half + [stepped(random.Random(i).choice, FIRST) for i in range(count - len(half))]
+    return [bred(names[i % len(names)], i) for i in range(count)]
+
+
+def stepped_ones(count: int) -> list[Schedule]:
+    """The same stepped schedules every time."""
+    return [stepped(random.Random(i).choice, FIRST) for i in range(count)]

@@ -12,6 +12,7 @@ import ekc.ir.expr as ex
 import ekc.ir.operators as o
 from ekc.ir.evaluation.agreement import random_inputs
 from ekc.ir.evaluation.expected import Expected, Right, everything
+from ekc.ir.evaluation.reference import read_padded
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 
@@ -111,3 +112,34 @@ def test_a_reader_of_other_elements_has_the_slack_of_all_it_reads() -> None:
     np.testing.assert_allclose(found.value, (c / (1 + np.exp(-c))) @ w, rtol=1e-9, atol=1e-9)
     alone = Expected(op, random_inputs(op)).tensor("C_out").slack
     assert alone < found.slack < 24 * 4 * alone
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        lambda i, j, k: (i, j),
+        lambda i, j, k: (i, k),
+        lambda i, j, k: (j, i),  # Turned.
+        lambda i, j, k: (i, i),  # A diagonal.
+        lambda i, j, k: (i + k, j),
+        lambda i, j, k: (i, j + k),
+        lambda i, j, k: (i - 2, 2 * j),  # Beyond both ends.
+        lambda i, j, k: (3, j),
+        lambda i, j, k: (i, 40),
+        lambda i, j, k: (i // 2, j % 3),
+    ],
+)
+@pytest.mark.parametrize("rows", [np.arange(9), np.array([5, 5, 0]), np.array([7])])
+def test_what_is_read_is_what_stands_there_and_0_outside(at: Callable[..., tuple], rows: np.ndarray) -> None:
+    array = np.random.default_rng(0).integers(1, 99, (12, 11)).astype(np.float32)
+    axes = {"i": rows.reshape(-1, 1, 1), "j": np.arange(11).reshape(1, -1, 1), "k": np.arange(3)[None, None]}
+    load = ex.Load("A", tuple(ex.as_expr(x) for x in at(*(ex.Var(name) for name in axes))))
+    found = read_padded(array, load, axes)
+    wanted = np.zeros((len(rows), 11, 3))
+    for n, i in enumerate(rows.tolist()):
+        for j in range(11):
+            for k in range(3):
+                row, column = at(i, j, k)
+                if 0 <= row < 12 and 0 <= column < 11:
+                    wanted[n, j, k] = array[row, column]
+    np.testing.assert_array_equal(np.broadcast_to(found, wanted.shape), wanted)

@@ -9,7 +9,7 @@ takes seconds; any other body is evaluated point by point, in slices that fit in
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
 from typing import Any
 
@@ -145,11 +145,25 @@ def _cut(axes: list[str], ranges: Mapping[str, NDArray[Any]]) -> str:
 def read_padded(array: NDArray[Any], load: ex.Load, axes: Mapping[str, Any]) -> NDArray[Any]:
     """tensor[index] with 0 outside, in float64."""
     index = [np.asarray(ex.evaluate(i, axes, _no_load)) for i in load.index]
-    inside: Any = True
-    for i, extent in zip(index, array.shape, strict=True):
-        inside = inside & (i >= 0) & (i < extent)
-    clipped = tuple(np.clip(i, 0, e - 1) for i, e in zip(index, array.shape, strict=True))
-    return np.where(inside, array[clipped].astype(np.float64), 0.0)
+    inside = [(i >= 0) & (i < extent) for i, extent in zip(index, array.shape, strict=True)]
+    if all(one.all() for one in inside):
+        return _picked(array, index).astype(np.float64)
+    clipped = [np.clip(i, 0, e - 1) for i, e in zip(index, array.shape, strict=True)]
+    return np.where(reduce(np.logical_and, inside), _picked(array, clipped).astype(np.float64), 0.0)
+
+
+def _picked(array: NDArray[Any], index: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """array[index]; where each index moves along dimensions of its own, in order, an axis at a time, which
+    copies rows and not points, and beginning with what leaves least."""
+    moved = [dimension for i in index for dimension, size in enumerate(i.shape) if size != 1]
+    if moved != sorted(set(moved)) or len({i.ndim for i in index if i.ndim}) > 1:
+        return np.asarray(array[tuple(index)])
+    found = array
+    for axis in sorted(range(array.ndim), key=lambda k: index[k].size / array.shape[k]):
+        flat = index[axis].ravel()
+        if not np.array_equal(flat, np.arange(array.shape[axis])):
+            found = found.take(flat, axis)
+    return found.reshape(np.broadcast_shapes(*(i.shape for i in index)))
 
 
 def _no_load(load: ex.Load) -> Any:
