@@ -285,16 +285,21 @@ def test_power_is_scored_against_rows_of_like_rates(tmp_path: Path, monkeypatch:
     assert found["pass"] is True
 
 
-def test_a_shape_that_is_faster_without_tensor_cores_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shape_says_what_multiplies_and_whether_it_is_faster_without_tensor_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
     import fidelity_h200
 
     shape = {"shape": [3, 768, 2048], "recorded_s": 7.4e-6, "recorded_tflops": 1.3, "recorded_w": 156.0}
-    ours = {"simulated_s": 21e-6, "ratio": 2.8, "simulated_tflops": 0.4, "simulated_w": 185.0, "parts": False}
+    ours = {"simulated_s": 21e-6, "ratio": 2.8, "simulated_tflops": 0.4, "simulated_w": 185.0}
+    warp, group = ours | {"warpgroup": False, "parts": False}, ours | {"warpgroup": True, "parts": True}
     faster = {"without_s": 4.63e-6}
-    shapes = [shape | ours, shape | ours | faster, shape | faster]
+    shapes = [shape | warp, shape | group | faster, shape | faster]
     told = fidelity_h200.text({"trials": 64, "shapes": shapes, "ratio": {}, "power": None}).splitlines()[4:7]
     assert [line.endswith("  4.6 without them") for line in told] == [False, True, True]
+    assert told[0].endswith("  mma")
+    assert "  wgmma, in parts  " in told[1]
 
 
 def test_the_page_of_the_simulated_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
