@@ -23,10 +23,14 @@ from ekc.devices import specs
 from ekc.devices.accesses import executed
 from ekc.devices.steady import Steady, explained, steady
 from ekc.errors import InvalidInput
+from ekc.ir.steps import Tensorize
+from ekc.ir.warpgroup import PRODUCTS
 
 FILE = "h200_gemm_power.csv.gz"
 TARGET = "h200"
 TRIALS = 64
+GROUPED = {p.name for p in PRODUCTS}
+"""Instructions that a warpgroup does together."""
 MISSED_W, MISSED_TFLOPS = 150.0, 50.0
 """Below this power above this rate, the meter had not seen the kernel: it says what the idle board draws."""
 LONG_S = 100e-6
@@ -138,7 +142,7 @@ def measured(row: Row, trials: int, seed: int, records: Path | None) -> dict[str
         "clock_mhz": state.clock_mhz,
         "ratio": state.latency_s / row.seconds,
         "parts": any(s.kind == "rfactor" for s in schedule.steps),
-        "warpgroup": any("wgmma" in s.to_python() for s in schedule.steps),
+        "warpgroup": any(isinstance(s, Tensorize) and s.instruction in GROUPED for s in schedule.steps),
     }
 
 

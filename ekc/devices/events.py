@@ -45,7 +45,7 @@ class Events:
     """The same, as so many of float16 that take as much energy."""
     group_waits: float
     """Times that one warp waits for products of its warpgroup, which it started together, ..."""
-    group_tensor: float
+    group_products: float
     """... and these products: of `tensor`."""
     sfu: float
     int_ops: float
@@ -117,7 +117,7 @@ def events(spec: Spec, launch: Launch, resources: Resources, ran: Executed, occu
         tensor_half_flops=warps * _half_flops(counts, spec.tensor_rates, spec.mma_share / GROUP_SHARE),
         tensor_j_flops=warps * _half_flops(counts, DATA_CENTER, 1.0),
         group_waits=counts.group_waits,
-        group_tensor=warps * counts.tensor_groups,
+        group_products=warps * counts.group_products,
         sfu=warps * counts.sfu,
         int_ops=warps * counts.int_ops,
         convert=warps * counts.convert,
@@ -143,7 +143,7 @@ def _half_flops(counts: Counts, rates: Mapping[str, float], group: float) -> flo
     """Operations of matrix instructions over the rates of their types; a type of no rate cannot run here.
     `group`: what one of a product of a warpgroup counts."""
     done = {"float16": counts.tensor_half, "tf32": counts.tensor_tf32, "int8": counts.tensor_int8}
-    return sum(flops / rates[name] for name, flops in done.items() if flops) + group * counts.tensor_group
+    return sum(flops / rates[name] for name, flops in done.items() if flops) + group * counts.group_flops
 
 
 def _passes(one: Access) -> float:

@@ -172,7 +172,7 @@ def _waits(events: Events, clock_mhz: float) -> tuple[float, float]:
     """Cycles along one warp that other warps of the block can fill, and those that stop the block."""
     parallel = _parallelism(events.registers)
     path = events.arithmetic / events.warps * max(1.0, DEPENDENT_CYCLES / parallel)
-    path += (events.tensor - events.group_tensor) / events.warps * TENSOR_CYCLES / parallel
+    path += (events.tensor - events.group_products) / events.warps * TENSOR_CYCLES / parallel
     # Products of a warpgroup follow each other without waiting; the last of a group is waited for.
     path += events.group_waits * TENSOR_CYCLES
     path += events.shared_requests / events.warps * SHARED_CYCLES / parallel

@@ -25,6 +25,11 @@ from ekc.ir.warpgroup import MOST_STRIPS, STRIP, WARPS, GroupProduct, group_prod
 RULE = "tensorize"
 _SPLITS = 'split("i", (.., 2, 8)), split("j", (.., 4, 2))'
 _GROUP_SPLITS = 'split("i", (.., 4, 2, 8)), split("j", (.., 16, 4, 2))'
+_HELD = {
+    "fragment": ("fragments", 'cache_read("{}.shared", "fragment", at=...) first'),
+    "shared": ("shared memory", 'cache_read("{}", "shared", at=..., swizzle=8, panel=...) first'),
+}
+"""By scope of the factors: in words, and the step that brings one there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,20 +172,13 @@ def _held(nest: Nest, factors: tuple[ex.Load, ex.Load], scope: str) -> None:
     if not nest.accumulate:
         output = nest.compute.output.name
         raise refuse(RULE, f"{output} held in registers", "it is not", f'cache_write("{output}") first')
+    where, first = _HELD[scope]
     for name in (f.tensor for f in factors):
         held = [s for s in nest.stagings if s.tensor == name]
-        if not held:
-            how = f'cache_read("{name}", "shared", at=..., swizzle=8, panel=...) first'
-            if scope == "fragment":
-                how = f'cache_read("{name}.shared", "fragment", at=...) first'
-            raise refuse(RULE, f"{name} in {_WHERE[scope]}", "it is not", how)
-        if held[-1].scope != scope:
-            how = f'cache_read("{name}.shared", "fragment", at=...) first'
-            nearest = how if scope == "fragment" else f"leave {held[-1].name} out"
-            raise refuse(RULE, f"{name} in {_WHERE[scope]}", f"{held[-1].name} is not", nearest)
-
-
-_WHERE = {"fragment": "fragments", "shared": "shared memory"}
+        if not held or held[-1].scope != scope:
+            last = f"{held[-1].name} is not" if held else "it is not"
+            nearest = first.format(name) if scope == "fragment" or not held else f"leave {held[-1].name} out"
+            raise refuse(RULE, f"{name} in {where}", last, nearest)
 
 
 def _names(loops: list[Loop]) -> str:

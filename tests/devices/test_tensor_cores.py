@@ -63,8 +63,8 @@ def test_products_of_a_warpgroup_are_counted_a_quarter_for_each_warp() -> None:
     """256^3 in 4 blocks of 8 warps: operations, what they read of shared memory, and the waits for them."""
     kernel = compile_schedule(half_group_matmul(), "sm_90a")
     counts = executed(kernel)[0].counts
-    assert counts.tensor == counts.tensor_groups == 4 * 4
-    assert counts.tensor_group == 2 * 256**3 / (4 * 8)
+    assert counts.tensor == counts.group_products == 4 * 4
+    assert counts.group_flops == 2 * 256**3 / (4 * 8)
     assert counts.tensor_half == 0
     assert counts.bytes_group == 16 * 2 * (64 + 128) * 16 / 4
     assert counts.group_waits == 4

@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 import ekc.ir.operators as o
 from ekc.codegen import nvrtc
 from ekc.codegen.generate import generate
+from ekc.emulator.numbers import warpgroup
 from ekc.errors import ScheduleError
 from ekc.ir.evaluation.evaluate import evaluate
 from ekc.ir.rules.launch import enforce
 from ekc.ir.schedule import Schedule
+from ekc.ir.tensor_core import GROUPS, PLACES, ROWS, SUMS
+from ekc.ir.warpgroup import PRODUCTS, STRIP, WARPS, GroupInstruction, GroupProduct
 from ekc.search.space.space import Space
 from tests.emulator.generated import TOLERANCE, run
 from tests.emulator.predicted import executed, predicted
@@ -44,6 +47,26 @@ def evaluated(schedule: Schedule) -> None:
     assert found.written.all()
     tolerance = TOLERANCE[found.output.dtype.name]
     np.testing.assert_allclose(found.output.astype(float), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("product", PRODUCTS, ids=lambda p: str(p.dtype))
+@pytest.mark.parametrize("strips", [1, 13, 32])
+def test_it_computes_what_the_machine_computes(product: GroupProduct, strips: int) -> None:
+    """Which thread of a warpgroup holds which sum, and what it comes to: ours beside the machine's."""
+    rng, rows, columns = np.random.default_rng(7), WARPS * ROWS, STRIP * strips
+    a = rng.standard_normal((3, rows, product.depth)).astype(product.dtype.numpy)
+    b = rng.standard_normal((3, product.depth, columns)).astype(product.dtype.numpy)
+    meant = product.multiplied(a, b, np.zeros((3, rows, columns), np.float32))
+    machine = warpgroup.multiplied(a.astype(np.float64), b.swapaxes(1, 2).astype(np.float64), False)
+    warp, lane = np.divmod(np.arange(WARPS * 32), 32)
+    group, place = np.divmod(lane, PLACES)
+    for element in range(SUMS * strips):
+        strip, half, pair = product.sum_place(element)
+        row, column = ROWS * warp + GROUPS * half + group, STRIP * strip + 2 * place + pair
+        ours = meant[:, row, column].ravel()
+        np.testing.assert_allclose(ours, machine[element], rtol=1e-5, atol=1e-5)
+    kind = {"float16": "f16", "bfloat16": "bf16"}[product.dtype.name]
+    assert f".m64n{columns}k16.f32.{kind}.{kind} " in GroupInstruction(product, strips, False, True).ptx
 
 
 def test_the_worked_example_runs() -> None:

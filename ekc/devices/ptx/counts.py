@@ -53,9 +53,9 @@ class Counts:
     """... float16 and bfloat16, ..."""
     tensor_tf32: float = 0.0
     tensor_int8: float = 0.0
-    tensor_group: float = 0.0
-    """Of products of a warpgroup (`wgmma`) of float16 and bfloat16, a warp's quarter; they are not in
-    `tensor_half`. (Those of other types, which ekc does not emit, are in their fields.)"""
+    group_flops: float = 0.0
+    """Operations of products of a warpgroup (`wgmma`) of float16 and bfloat16, a warp's quarter; they are not
+    in `tensor_half`. (Those of other types, which ekc does not emit, are in their fields.)"""
     sfu: float = 0.0
     """ex2, lg2, rcp, sqrt, rsqrt, sin, cos, tanh and float division, of any precision."""
     int_ops: float = 0.0
@@ -87,7 +87,7 @@ class Counts:
     bytes_load_shared: float = 0.0
     bytes_store_shared: float = 0.0
     bytes_local: float = 0.0
-    tensor_groups: float = 0.0
+    group_products: float = 0.0
     """Of `tensor`, the products of a warpgroup."""
     bytes_group: float = 0.0
     """Of shared memory that products of a warpgroup read, a warp's quarter."""
@@ -174,8 +174,8 @@ def _multiplied(opcode: tuple[str, ...]) -> Iterator[tuple[str, float]]:
     if opcode[0] != "wgmma":
         yield field, flops
         return
-    yield "tensor_groups", 1.0
-    yield "tensor_group" if field == "tensor_half" else field, flops / WARPS
+    yield "group_products", 1.0
+    yield "group_flops" if field == "tensor_half" else field, flops / WARPS
     # Along the depth an instruction takes 32 bytes of every row, whatever the type.
     yield "bytes_group", 32.0 * (rows + columns) / WARPS
 
