@@ -7,37 +7,77 @@
 
 from __future__ import annotations
 
+import warnings
+from functools import cache
 from typing import Any
 
 import torch
 
 from ekc.devices.kernel import Kernel
+from ekc.errors import InvalidInput
+from ekc.ir.arrays import settle
+from ekc.ir.operator import TensorSpec
 
 
 def register(kernel: Kernel, name: str) -> Any:
-    """Make a kernel the operator `name`, "namespace::operator", for tensors on a GPU; returns it.
+    """Make a kernel the operator `name`, "namespace::operator", and return it.
 
     It takes the operator's inputs in order and returns a new tensor; `torch.compile` and export see it as one
-    operator whose shape and type are known. Its work is queued on the current stream. Inputs that are not
-    contiguous are copied first. It has no gradient: `register_autograd` of the result gives it one.
+    operator whose shape and type are known. It has no gradient: `register_autograd` of the result gives it
+    one. Inputs that are not contiguous are copied first.
 
-    Raises what `torch.library.custom_op` raises for a name that is malformed, and `InvalidInput` when called
-    with tensors of another shape or type.
+    Tensors on a GPU: its work is queued on the current stream. Tensors on the CPU: `kernel.executed_by`
+    computes, as for NumPy arrays, which is the PTX machine unless the kernel was compiled for a device of its
+    own. The first such call of an operator says so by a `UserWarning`, later ones do not.
+
+    Raises `InvalidInput` for a kernel without inputs, and what `torch.library.custom_op` raises for a name
+    that is malformed. Calls raise `InvalidInput` for tensors of another shape, type or place, also under
+    `torch.compile` and export.
     """
     op = kernel.schedule.op
+    if not op.inputs:
+        raise InvalidInput(f"{op.name}: no inputs, by which PyTorch chooses a device; call the kernel itself")
     result = op.outputs[0]
     arguments = ", ".join(f"Tensor {spec.name}" for spec in op.inputs)
 
-    def run(*tensors: torch.Tensor) -> torch.Tensor:
-        # PyTorch hands out no tensor that still asks for its gradient; autograd has seen to that above.
-        made: torch.Tensor = kernel(*(tensor.detach().contiguous() for tensor in tensors))
+    @cache
+    def warn_once() -> None:
+        warnings.warn(
+            f"{name}: tensors on the CPU are computed by {kernel.executed_by}; "
+            "that shows what the kernel computes, not how fast it is",
+            stacklevel=2,
+        )
+
+    def compute(*tensors: torch.Tensor) -> torch.Tensor:
+        if all(tensor.device.type == "cpu" for tensor in tensors):
+            warn_once()
+        # Autograd is above this: the gradient is not lost here.
+        plain = (settle(x.name, tensor.detach()) for x, tensor in zip(op.inputs, tensors, strict=True))
+        made: torch.Tensor = kernel(*(tensor.contiguous() for tensor in plain))
         return made
 
-    def shape(*tensors: torch.Tensor) -> torch.Tensor:
-        return tensors[0].new_empty(result.shape, dtype=getattr(torch, result.dtype.numpy.name))
+    def make_fake(*tensors: torch.Tensor) -> torch.Tensor:
+        for spec, tensor in zip(op.inputs, tensors, strict=True):
+            _check_tensor(spec, tensor, tensors[0].device)
+        return tensors[0].new_empty(result.shape, dtype=_find_dtype(result))
 
-    registered = torch.library.custom_op(
-        name, run, mutates_args=(), device_types="cuda", schema=f"({arguments}) -> Tensor"
-    )
-    registered.register_fake(shape)
+    registered = torch.library.custom_op(name, compute, mutates_args=(), schema=f"({arguments}) -> Tensor")
+    registered.register_fake(make_fake)
     return registered
+
+
+def _find_dtype(spec: TensorSpec) -> torch.dtype:
+    found: torch.dtype = getattr(torch, spec.dtype.numpy.name)
+    return found
+
+
+def _check_tensor(spec: TensorSpec, tensor: torch.Tensor, device: torch.device) -> None:
+    """`InvalidInput` for a tensor without memory that is not as declared, or not where the first one is."""
+    if tuple(tensor.shape) != spec.shape:
+        raise InvalidInput(f"{spec.name} has shape {tuple(tensor.shape)}, needed {spec.shape}")
+    if tensor.dtype != _find_dtype(spec):
+        raise InvalidInput(f"{spec.name} is {tensor.dtype}, needed {_find_dtype(spec)}")
+    if tensor.device != device:
+        raise InvalidInput(
+            f"{spec.name} is on {tensor.device}, the first input on {device}: move one of them"
+        )

@@ -1,7 +1,8 @@
-"""A compiled schedule that can be called with NumPy arrays."""
+"""A compiled schedule that can be called with arrays of NumPy, PyTorch and other libraries."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ from ekc.devices.cuda.arrays import on_gpu
 from ekc.devices.execute import EXECUTED_BY, execute
 from ekc.devices.patience import warn_where_long
 from ekc.errors import InvalidInput, KernelFault
+from ekc.ir.arrays import is_tensor, make_like
 from ekc.ir.schedule import Schedule
 
 
@@ -21,24 +23,32 @@ from ekc.ir.schedule import Schedule
 class Kernel:
     """A schedule, and the CUDA, PTX and CUBIN made of it. Call it: arrays in, an array out.
 
-    NumPy in, NumPy out: the call executes the compiled PTX in a machine made of NumPy, under a sanitizer:
-    every launch, every thread, and no GPU. That shows what the kernel computes, not how fast it is. If it was
-    compiled for a real device (`ekc.compile(schedule, device=ekc.devices.open("cuda:0"))`) it runs there, in
-    a worker, so that a fault costs no more than the call. `executed_by` says which of the two.
+    NumPy in, NumPy out; tensors of PyTorch in, a tensor out. Of several libraries in one call, that of the
+    first input makes the result.
+
+    Arrays in the memory of the host: the call executes the compiled PTX in a machine made of NumPy, under a
+    sanitizer: every launch, every thread, and no GPU. That shows what the kernel computes, not how fast it
+    is. If it was compiled for a real device (`ekc.compile(schedule, device=ekc.devices.open("cuda:0"))`) it
+    runs there, in a worker, so that a fault costs no more than the call. `executed_by` says which of the two.
+    Libraries with the array API standard (JAX) get their own arrays back, all else that NumPy can read is
+    answered in NumPy.
 
     Arrays on a GPU (PyTorch, CuPy, Numba: anything with DLPack or `__cuda_array_interface__`) stay there. The
     kernel is queued on the library's current stream, or on `stream`, a CUDA handle; nothing is copied or
-    waited for. The result is a new array of the same library, or `out`.
+    waited for. The result is a new array, or `out`.
+
+    A kernel has no gradient: a tensor that requires one is refused unless PyTorch's gradients are off
+    (`torch.no_grad()`). `ekc.torch.register` makes an operator, for gradients, `torch.compile` and export.
     """
 
     schedule: Schedule
     compiled: CompiledKernel
     device: Executes | None = field(default=None, compare=False)
-    """The GPU that NumPy arrays are sent to, if one was named."""
+    """The GPU that arrays of the host are sent to, if one was named."""
 
     @property
     def executed_by(self) -> str:
-        """Who computes the result for NumPy arrays."""
+        """Who computes the result for arrays in the memory of the host."""
         return EXECUTED_BY if self.device is None else self.device.executed_by
 
     @property
@@ -79,13 +89,21 @@ class Kernel:
         `DeviceError` where a GPU's driver refuses, and `EkcError` for an instruction that the machine does
         not know.
         """
+        if "torch._dynamo" in sys.modules and any(map(is_tensor, arrays)):
+            # torch.compile would follow Python into the PTX machine.
+            return sys.modules["torch"].compiler.disable(self._run)(arrays, out, stream)
+        return self._run(arrays, out, stream)
+
+    def _run(self, arrays: tuple[Any, ...], out: Any, stream: int | None) -> Any:
+        """See `__call__`."""
         if any(on_gpu(array) for array in arrays):
             from ekc.devices.cuda.calls import call
 
             return call(self.schedule.op, self.compiled, arrays, out, stream)
         if out is not None or stream is not None:
-            raise InvalidInput("out and stream are for arrays on a GPU; these are not")
-        return self._emulated(arrays) if self.device is None else self._sent(self.device, arrays)
+            raise InvalidInput("out and stream are for arrays on a GPU; these are not: leave both out")
+        made = self._emulated(arrays) if self.device is None else self._sent(self.device, arrays)
+        return make_like(arrays[0], made) if arrays else made
 
     def _sent(self, device: Executes, arrays: tuple[Any, ...]) -> NDArray[Any]:
         """Run on the GPU of `device`, by way of its worker."""

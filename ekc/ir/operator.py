@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
+from ekc.ir.arrays import make_like, read_array
 from ekc.ir.checks import identifier, whole
 from ekc.ir.depth import shallow
 from ekc.ir.dtypes import BFLOAT16, DType
@@ -160,14 +161,16 @@ class Operator:
         """A name for the contents: equal operators have equal digests, on any machine."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:16]
 
-    def reference(self, *arrays: NDArray[Any]) -> NDArray[Any]:
+    def reference(self, *arrays: Any) -> Any:
         """The result in NumPy with float64 accumulation; arrays in the order of `inputs`.
 
         float64 holds every int32, so integers are exact; `InvalidInput` where a value leaves int32.
+        The result is an array of the first input's library, a tensor for tensors of PyTorch on the CPU.
         """
         from ekc.ir.evaluation.reference import reference
 
-        return reference(self, arrays)
+        result = reference(self, arrays)
+        return make_like(arrays[0], result) if arrays else result
 
     def then(
         self,
@@ -213,13 +216,18 @@ class Operator:
 
         return append_epilogue(self, body, inputs, out_dtype)
 
-    def check_arrays(self, arrays: tuple[NDArray[Any], ...]) -> tuple[NDArray[Any], ...]:
-        """The arrays, each of the declared shape and dtype; `InvalidInput` names the first that is not."""
+    def check_count(self, arrays: Sequence[Any]) -> None:
+        """`InvalidInput` unless there is one array for each input."""
         if len(arrays) != len(self.inputs):
             names = ", ".join(t.name for t in self.inputs)
             raise InvalidInput(f"{self.name}: takes {len(self.inputs)} arrays ({names}), got {len(arrays)}")
-        for spec, array in zip(self.inputs, arrays, strict=True):
-            array = np.asarray(array)
+
+    def check_arrays(self, arrays: tuple[Any, ...]) -> tuple[NDArray[Any], ...]:
+        """The arrays as NumPy's, each of the declared shape and dtype; `InvalidInput` names the first that is
+        not."""
+        self.check_count(arrays)
+        read = tuple(read_array(spec, array) for spec, array in zip(self.inputs, arrays, strict=True))
+        for spec, array in zip(self.inputs, read, strict=True):
             if array.shape != spec.shape:
                 raise InvalidInput(f"{self.name}: {spec.name} has shape {array.shape}, needed {spec.shape}")
             if array.dtype != spec.dtype.numpy:
@@ -229,7 +237,7 @@ class Operator:
                 raise InvalidInput(
                     f"{self.name}: {spec.name} is {array.dtype}, needed {spec.dtype}; try {fix}"
                 )
-        return tuple(np.asarray(a) for a in arrays)
+        return read
 
     def __str__(self) -> str:
         lines = [f"{self.name}({', '.join(map(str, self.inputs))})"]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ekc.errors import InvalidInput
+from ekc.ir.arrays import is_tensor
 from ekc.ir.operator import TensorSpec
 
 LEGACY_STREAM = 1
@@ -58,6 +59,9 @@ class _Tensor(ctypes.Structure):
 
 def on_gpu(array: Any) -> bool:
     """Whether an object says that it lies in the memory of a CUDA GPU."""
+    if is_tensor(array):
+        # A meta tensor raises when asked by DLPack.
+        return bool(array.device.type == "cuda")
     if hasattr(array, "__dlpack_device__"):
         return int(array.__dlpack_device__()[0]) in _CUDA
     return hasattr(array, "__cuda_array_interface__")
@@ -71,7 +75,7 @@ def taken(array: Any, spec: TensorSpec, stream: int) -> DeviceArray:
     try:
         found = _dlpack(array, stream) if hasattr(array, "__dlpack__") else _interface(array)
     except (BufferError, RuntimeError, TypeError, AttributeError) as problem:
-        raise InvalidInput(f"{spec.name} cannot be taken: {str(problem).splitlines()[0]}") from problem
+        raise InvalidInput(f"{spec.name} cannot be taken: {str(problem).partition(chr(10))[0]}") from problem
     needed = spec.dtype.numpy.name
     if found.shape != spec.shape:
         raise InvalidInput(f"{spec.name} has shape {found.shape}, needed {spec.shape}")

@@ -17,6 +17,7 @@ from ekc.devices.cuda.driver import Driver
 from ekc.devices.cuda.frameworks import at_home, current_stream, new_like
 from ekc.devices.cuda.places import check_places
 from ekc.errors import InvalidInput
+from ekc.ir.arrays import settle
 from ekc.ir.operator import Operator, TensorSpec
 
 
@@ -60,13 +61,14 @@ def call(
     Raises `InvalidInput` for arrays of another shape, type, place or alignment than needed,
     `DeviceError` where the driver refuses.
     """
+    op.check_count(arrays)
     op_inputs = op.inputs
-    if len(arrays) != len(op_inputs):
-        names = ", ".join(t.name for t in op_inputs)
-        raise InvalidInput(f"{op.name}: takes {len(op_inputs)} arrays ({names}), got {len(arrays)}")
+    arrays = [settle(spec.name, array) for spec, array in zip(op_inputs, arrays, strict=True)]
     for spec, array in zip(op_inputs, arrays, strict=True):
         if not on_gpu(array):
             raise InvalidInput(f"{spec.name} is not on a GPU, others are: move it there")
+    if out is not None and not on_gpu(out):
+        raise InvalidInput("out is not on a GPU, the inputs are: move it there")
     queue = current_stream(arrays[0]) if stream is None else stream
     specs: tuple[TensorSpec, ...] = (*op_inputs, op.outputs[0])
     with at_home(arrays[0]):

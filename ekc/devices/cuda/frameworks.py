@@ -48,4 +48,6 @@ def new_like(array: Any, spec: TensorSpec) -> Any:
 
 
 def _library(array: Any) -> str:
-    return type(array).__module__.partition(".")[0]
+    """The library that made an array's class, or the class that it is derived from."""
+    libraries = [kind.__module__.partition(".")[0] for kind in type(array).__mro__]
+    return next((name for name in libraries if name in ("torch", "cupy", "numba")), libraries[0])

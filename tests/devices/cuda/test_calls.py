@@ -198,7 +198,7 @@ def library(monkeypatch: pytest.MonkeyPatch, name: str, **content: Any) -> type[
     module = ModuleType(name)
     vars(module).update(content)
     monkeypatch.setitem(sys.modules, name, module)
-    return type("Array", (OnGpu,), {"__module__": f"{name}.core", "device": "cuda:0"})
+    return type("Tensor", (OnGpu,), {"__module__": name})
 
 
 def test_the_current_stream_and_new_arrays_of_pytorch(
@@ -218,12 +218,29 @@ def test_the_current_stream_and_new_arrays_of_pytorch(
         yield
 
     current = SimpleNamespace(current_stream=lambda _: SimpleNamespace(cuda_stream=77), device=home)
-    kind = library(monkeypatch, "torch", cuda=current, empty=empty, float32="float32")
-    result = kernel_of(OP)(*(kind(driver, a) for a in random_inputs(OP)))
-    assert made == [((8, 12), "float32", "cuda:0")]
+    kind = library(
+        monkeypatch,
+        "torch",
+        cuda=current,
+        empty=empty,
+        float32="float32",
+        strided="strided",
+        is_grad_enabled=lambda: True,
+    )
+    kind.device, kind.layout, kind.requires_grad = SimpleNamespace(type="cuda"), "strided", False  # type: ignore[attr-defined]
+    kind.detach = kind.resolve_neg = lambda self: self  # type: ignore[attr-defined]
+    arrays = [kind(driver, a) for a in random_inputs(OP)]
+    result = kernel_of(OP)(*arrays)
+    assert made == [((8, 12), "float32", kind.device)]  # type: ignore[attr-defined]
     assert driver.streams == [77]
-    assert entered == ["cuda:0"]
+    assert entered == [kind.device]  # type: ignore[attr-defined]
     near(result.numpy(), OP)
+    # A class derived from theirs is theirs too; a sign that was put off is applied.
+    derived = type("Derived", (kind,), {"__module__": "elsewhere", "resolve_neg": lambda _: arrays[0]})
+    near(kernel_of(OP)(derived(driver, np.zeros((8, 4), np.float32)), arrays[1]).numpy(), OP)
+    arrays[1].requires_grad = True  # type: ignore[attr-defined]
+    with pytest.raises(InvalidInput, match=r"^B requires a gradient, and a kernel has none; pass B\.detach"):
+        kernel_of(OP)(*arrays)
 
 
 def test_numpy_goes_to_the_gpu_that_was_named_and_it_is_said(driver: ScriptedDriver) -> None:

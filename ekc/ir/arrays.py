@@ -1,0 +1,95 @@
+"""Arrays of any library: read into NumPy where they lie in the memory of the host, and made from NumPy again.
+
+No library is imported for it: whoever passes a tensor of PyTorch has imported PyTorch.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from ekc.ir.operator import TensorSpec
+
+_REGISTER = "register an operator for that: ekc.torch.register(kernel, 'mine::name')"
+
+
+def is_tensor(array: Any) -> bool:
+    """Whether an array is a tensor of PyTorch, of a class derived from `torch.Tensor` too."""
+    return any((kind.__module__, kind.__name__) == ("torch", "Tensor") for kind in type(array).__mro__)
+
+
+def settle(name: str, array: Any) -> Any:
+    """An array without what its memory does not show: a tensor's gradient, and a sign not yet applied.
+
+    Raises `InvalidInput` for a tensor without numbers (meta, fake), for a sparse one, and for one whose
+    gradient would be lost.
+    """
+    if not is_tensor(array):
+        return array
+    torch: Any = sys.modules["torch"]
+    fake = any(kind.__name__ == "FakeTensor" for kind in type(array).__mro__)
+    if fake or array.device.type == "meta":
+        kind = "FakeTensor" if fake else "meta tensor"
+        raise InvalidInput(f"{name} is a {kind}, which holds no numbers; {_REGISTER}")
+    if array.layout != torch.strided:
+        raise InvalidInput(f"{name} is {array.layout}, needed {torch.strided}; pass {name}.to_dense()")
+    if array.requires_grad and torch.is_grad_enabled():
+        raise InvalidInput(
+            f"{name} requires a gradient, and a kernel has none; pass {name}.detach(), or {_REGISTER}"
+        )
+    return array.detach().resolve_neg()
+
+
+def read_array(spec: TensorSpec, array: Any) -> NDArray[Any]:
+    """An array as NumPy sees it, of whatever shape and type; without a copy where NumPy can do without.
+
+    Raises `InvalidInput` for one that is not in the memory of the host, and what `settle` raises.
+    """
+    array = settle(spec.name, array)
+    try:
+        if is_tensor(array):
+            return _read_tensor(spec, array)
+        read = np.asarray(array)
+        # An array with DLPack alone is an object to NumPy, unless asked by name.
+        return np.from_dlpack(array) if read.dtype == object and hasattr(array, "__dlpack__") else read
+    except (BufferError, RuntimeError, TypeError) as problem:
+        raise InvalidInput(f"{spec.name} cannot be read: {str(problem).partition(chr(10))[0]}") from problem
+
+
+def _read_tensor(spec: TensorSpec, tensor: Any) -> NDArray[Any]:
+    torch: Any = sys.modules["torch"]
+    if tensor.device.type != "cpu":
+        raise InvalidInput(f"{spec.name} is on {tensor.device}, needed on the CPU; pass {spec.name}.cpu()")
+    needed = getattr(torch, spec.dtype.numpy.name)
+    if tensor.dtype != needed:
+        way = "view" if (tensor.dtype, needed) == (torch.uint16, torch.bfloat16) else "to"
+        raise InvalidInput(
+            f"{spec.name} is {tensor.dtype}, needed {spec.dtype}; try {spec.name}.{way}({needed})"
+        )
+    if needed == torch.bfloat16:
+        # NumPy has no such type of its own, and PyTorch does not know that of ml_dtypes.
+        return np.asarray(tensor.view(torch.int16).numpy()).view(ml_dtypes.bfloat16)
+    return np.asarray(tensor.numpy())
+
+
+def make_like(array: Any, result: NDArray[Any]) -> Any:
+    """A result as an array of the library of `array`, on the host: a tensor for a tensor of PyTorch.
+
+    Other libraries make theirs by the array API standard (`__array_namespace__`); one without it gets NumPy.
+    """
+    if is_tensor(array):
+        torch: Any = sys.modules["torch"]
+        result = np.ascontiguousarray(result)
+        if result.dtype == ml_dtypes.bfloat16:
+            return torch.from_numpy(result.view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(result)
+    if isinstance(array, np.ndarray | np.generic) or not hasattr(array, "__array_namespace__"):
+        return result
+    return array.__array_namespace__().asarray(result, device=array.device)
