@@ -57,8 +57,9 @@ def read_array(spec: TensorSpec, array: Any) -> NDArray[Any]:
         if is_tensor(array):
             return _read_tensor(spec, array)
         read = np.asarray(array)
-        # An array with DLPack alone is an object to NumPy, unless asked by name.
-        return np.from_dlpack(array) if read.dtype == object and hasattr(array, "__dlpack__") else read
+        # NumPy takes an array that speaks DLPack alone for a single object.
+        alone = read.dtype == object and read is not array and hasattr(array, "__dlpack__")
+        return np.from_dlpack(array) if alone else read
     except (BufferError, RuntimeError, TypeError) as problem:
         raise InvalidInput(f"{spec.name} cannot be read: {str(problem).partition(chr(10))[0]}") from problem
 

@@ -100,6 +100,11 @@ def test_a_library_that_refuses_is_one_line(kernel: Kernel) -> None:
             call(A, Unreadable())
 
 
+def test_an_array_of_objects_is_refused_by_its_type(kernel: Kernel) -> None:
+    with pytest.raises(InvalidInput, match=r"A is object, needed float32; try A\.astype\('float32'\)"):
+        kernel(A.astype(object), B)
+
+
 CALL = """
 import sys
 import numpy as np
