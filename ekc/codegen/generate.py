@@ -18,7 +18,7 @@ from ekc.codegen.render import render
 from ekc.codegen.scope import Scope
 from ekc.codegen.shared_memory import asked_for, shared_declarations
 from ekc.codegen.tensor_views import lane_lines, needed
-from ekc.codegen.types import functions, helpers
+from ekc.codegen.types import helpers, list_functions
 from ekc.codegen.views import views
 from ekc.codegen.walks import walks
 from ekc.codegen.warpgroup_views import group_functions
@@ -64,7 +64,7 @@ def generate(schedule: Schedule, limits: Limits | None = None, name: str | None 
     values = {
         "header": header(schedule),
         "types": helpers(schedule.program.op),
-        "functions": functions(trees),
+        "functions": list_functions(trees),
         "copies": copies,
         "commit": COMMIT,
         "wait": WAIT,

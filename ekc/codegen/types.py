@@ -20,8 +20,8 @@ _INT_FUNCTIONS = {"abs": "abs"}
 _EXTREMES = {"max": "maximum", "min": "minimum"}
 """Inline functions for floats that keep NaN: `fmaxf` and `fminf` drop it."""
 _WRAPPING = {"+": "add", "-": "subtract", "*": "multiply", "abs": "absolute"}
-"""Inline functions for int whose results wrap modulo 2**32: the operators of C leave that undefined, and the
-compiler removes what only matters after an overflow, as the maximum in `max(c * c, 0)`."""
+"""Inline functions for int whose results wrap modulo 2**32: C leaves an overflow of its
+operators undefined, and the compiler uses that: it drops the maximum in `max(c * c, 0)`."""
 _FLOAT_FUNCTIONS = {
     "exp": "expf",
     "sqrt": "sqrtf",
@@ -49,7 +49,7 @@ class Arithmetic:
         read = {tensors[load.tensor].dtype for load in ex.loads(compute.body)}
         return cls(compute.acc_dtype, compute.acc_dtype is INT32 and INT32 in read)
 
-    def function(self, operation: str) -> str | None:
+    def find_function(self, operation: str) -> str | None:
         """The inline function that is called for an operation of an expression; None where C has it."""
         table = _WRAPPING if self.wraps else {} if self.dtype.integer else _EXTREMES
         return table.get(operation)
@@ -70,11 +70,11 @@ class Arithmetic:
     def call(self, function: str, argument: str) -> str:
         """A function of one value."""
         names = _INT_FUNCTIONS if self.dtype.integer else _FLOAT_FUNCTIONS
-        return f"{self.function(function) or names[function]}({argument})"
+        return f"{self.find_function(function) or names[function]}({argument})"
 
     def extreme(self, op: str, a: str, b: str) -> str:
         """The smaller ("min") or larger ("max") of two values; NaN where either is."""
-        return f"{self.function(op) or op}({a}, {b})"
+        return f"{self.find_function(op) or op}({a}, {b})"
 
     def combined(self, combine: str, target: str, value: str) -> str:
         """The statement that takes one more value into a reduction."""
@@ -86,7 +86,7 @@ class Arithmetic:
         """`a op b`, with parentheses only where C needs them."""
         if e.op in ("min", "max"):
             return self.extreme(e.op, a, b)
-        if called := self.function(e.op):
+        if called := self.find_function(e.op):
             return f"{called}({a}, {b})"
         left, right = (x.op if isinstance(x, ex.Binary) else "" for x in (e.a, e.b))
         if e.op in ("//", "%"):
@@ -133,12 +133,14 @@ def helpers(op: Operator) -> frozenset[str]:
     return frozenset(dtype.name for dtype in read | written)
 
 
-def functions(kernels: Iterable[Kernel]) -> frozenset[str]:
+def list_functions(kernels: Iterable[Kernel]) -> frozenset[str]:
     """The inline functions that the arithmetic of some kernels calls."""
-    return frozenset(name for kernel in kernels for c in _computes(kernel) for name in _called(kernel, c))
+    return frozenset(
+        name for kernel in kernels for c in _list_computes(kernel) for name in _list_calls(kernel, c)
+    )
 
 
-def _computes(kernel: Kernel) -> Iterator[Compute]:
+def _list_computes(kernel: Kernel) -> Iterator[Compute]:
     """All that a kernel computes: what it sums, what is put behind that, what it makes of staged elements."""
     yield kernel.nest.compute
     if kernel.nest.epilogue is not None:
@@ -146,9 +148,9 @@ def _computes(kernel: Kernel) -> Iterator[Compute]:
     yield from (s.produced_by for s in kernel.nest.stagings if s.produced_by is not None)
 
 
-def _called(kernel: Kernel, compute: Compute) -> Iterator[str]:
+def _list_calls(kernel: Kernel, compute: Compute) -> Iterator[str]:
     written = Arithmetic.of(compute, kernel.tensors)
-    operations = [ex.operation(e) for e in arithmetic(compute.body)]
+    operations = [ex.name_operation(e) for e in arithmetic(compute.body)]
     if compute.reduction:
         operations.append("+" if compute.combine == "sum" else compute.combine)
-    yield from filter(None, map(written.function, operations))
+    yield from filter(None, map(written.find_function, operations))

@@ -279,7 +279,7 @@ def children(e: Expr) -> tuple[Expr, ...]:
     return e.index if isinstance(e, Load) else ()
 
 
-def operation(e: Binary | Call) -> str:
+def name_operation(e: Binary | Call) -> str:
     """The operator or the function of a node."""
     return e.op if isinstance(e, Binary) else e.function
 

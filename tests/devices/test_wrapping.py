@@ -209,7 +209,7 @@ def _few(shape: tuple[int, ...], low: int, high: int) -> NDArray[Any]:
     return np.arange(int(np.prod(shape))).reshape(shape) % 7 - 3
 
 
-def test_an_intermediate_result_that_wraps_is_told_too() -> None:
+def test_an_intermediate_result_that_wraps_is_reported_too() -> None:
     """The result fits, and yet is not the exact one."""
     schedule = _each(lambda a, b, i: ex.minimum(a * b, 5))
     arrays = (np.full(32, 2**16 + 1, np.int32), np.full(32, 2**15, np.int32))

@@ -156,7 +156,7 @@ class _Walk:
                         trips * f64(node.buffer.elements) * np.log2(np.maximum(lanes, 1.0)) * self.warps
                     )
                     self._add("shuffles", shuffles)
-                    self._add("operations", shuffles * self._combine_selects(self.kernel.nest.compute))
+                    self._add("operations", shuffles * self._count_combine_selects(self.kernel.nest.compute))
                 case WriteNode():
                     count = trips * f64(node.region.size) / f64(node.vector)
                     self._add("guards", trips * _needed(node.target.guards) * self.warps)
@@ -200,7 +200,7 @@ class _Walk:
         guards = node.target.guards
         runs = elements * shares(guards, known(self.kernel.nest, node.region), self.traffic.lanes).warps
         behind = self.kernel.nest.epilogue or self.kernel.nest.compute
-        self._add("operations", runs * self.warps * self._instructions(behind))
+        self._add("operations", runs * self.warps * self._count_instructions(behind))
         for access in node.reads.values():
             if access.buffer is not None:
                 continue
@@ -265,7 +265,10 @@ class _Walk:
         passed = shares(node.guards, node.nest.extents, self.traffic.lanes)
         runs = trips * passed.warps * self.warps
         self._add("fma", trips * passed.lanes * self.threads)
-        self._add("operations", runs * (max(self._instructions(compute), 1) + self._combine_selects(compute)))
+        self._add(
+            "operations",
+            runs * (max(self._count_instructions(compute), 1) + self._count_combine_selects(compute)),
+        )
         self._add("guards", trips * self.warps * _needed(node.guards))
         for access in node.reads.values():
             cost = conversions(access.dtype, compute.acc_dtype)
@@ -283,16 +286,16 @@ class _Walk:
             for kind in ("load", "store") if compute.reduction else ("store",):
                 self.traffic.touch(node.target, kind, 1, kept, node.guards)
 
-    def _instructions(self, compute: Compute) -> int:
+    def _count_instructions(self, compute: Compute) -> int:
         """Instructions of a body: one for each operation, and those that keep NaN in software."""
-        operations = [ex.operation(e) for e in arithmetic(compute.body)]
-        return len(operations) + self._selects(compute, operations)
+        operations = [ex.name_operation(e) for e in arithmetic(compute.body)]
+        return len(operations) + self._count_selects(compute, operations)
 
-    def _combine_selects(self, compute: Compute) -> int:
+    def _count_combine_selects(self, compute: Compute) -> int:
         """Instructions that keep NaN when a value is taken into a reduction."""
-        return self._selects(compute, [compute.combine] if compute.reduction else [])
+        return self._count_selects(compute, [compute.combine] if compute.reduction else [])
 
-    def _selects(self, compute: Compute, operations: Iterable[str]) -> int:
+    def _count_selects(self, compute: Compute, operations: Iterable[str]) -> int:
         if self.limits.nan_extremes or compute.acc_dtype.integer:
             return 0
         return _NAN_SELECT * sum(operation in ("max", "min") for operation in operations)
@@ -305,8 +308,10 @@ class _Walk:
         extent = f64(compute.reduction[-1].extent)
         walks = elements * others * np.ceil(extent / WARP)
         self._add("fma", elements * others * extent)
-        selects, shuffles = self._combine_selects(compute), elements * shared * np.log2(WARP)
-        self._add("operations", walks * (max(self._instructions(compute), 1) + selects) + shuffles * selects)
+        selects, shuffles = self._count_combine_selects(compute), elements * shared * np.log2(WARP)
+        self._add(
+            "operations", walks * (max(self._count_instructions(compute), 1) + selects) + shuffles * selects
+        )
         self._add("loop_steps", walks)
         self._add("shuffles", shuffles)
         self._add("barriers", trips * (shared > 1))

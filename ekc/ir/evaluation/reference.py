@@ -37,7 +37,7 @@ class Computed:
 
     values: NDArray[np.float64]
     wrapped: bool = False
-    """Whether int32 held some exact result not, or one that leads to it, so that it wrapped modulo 2**32."""
+    """Whether some result is not the exact one, because int32 wrapped modulo 2**32."""
 
 
 def reference(op: Operator, arrays: tuple[NDArray[Any], ...]) -> NDArray[Any]:
@@ -107,7 +107,7 @@ def _contract(
     letters = {a.name: chr(ord("a") + i) for i, a in enumerate(compute.axes)}
     names = ["".join(letters[a] for a in own) for own in axes]
     absent = [a.name for a in compute.axes if not any(letters[a.name] in n for n in names)]
-    operands += [np.ones(len(ranges[a]), operands[0].dtype) for a in absent]
+    operands = [*operands, *(np.ones(len(ranges[a]), operands[0].dtype) for a in absent)]
     names += [letters[a] for a in absent]
     out = "".join(letters[a.name] for a in compute.spatial)
     kind, terms = operands[0].dtype, math.prod(a.extent for a in compute.reduction)
