@@ -62,7 +62,8 @@ def tune(
     line over clocks. records: an SQLite file; figures on file are not measured again, so an interrupted run
     resumes by running again.
     time_budget_s: seconds after which the run ends with the best so far. start: schedules to try
-    first. executor: any concurrent.futures Executor for compiling (default: a worker per core, 32 at most:
+    first. executor: any concurrent.futures Executor for compiling, or a dask.distributed Client; its workers
+    need the NVRTC, generator and ekc of this process (default: a worker per core, 32 at most:
     processes for runs of 32 trials or more on simulated devices, otherwise threads; and from 128 trials on a
     process for half of each population, where there is a second core). progress: say on stderr
     what the run will take, then how far it is. The same seed gives the same winner for any number of workers,
@@ -70,7 +71,8 @@ def tune(
     operators and devices are learned from before anything is measured.
 
     Ctrl-C ends the run with the best so far. Raises `InvalidInput` for arguments, `DeviceError` for
-    the target, `RecordError` for the file, `NothingLegal` with the reasons when no schedule works.
+    the target, `RecordError` for the file, `ToolchainError` for a worker of `executor` with other versions,
+    `NothingLegal` with the reasons when no schedule works.
     """
     check_start(op, start)
     check_options(trials, effort, max_slowdown, clocks, seed, time_budget_s)
