@@ -6,6 +6,7 @@ model so that few are metered, and a share of metering that follows the model's 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
@@ -26,7 +27,8 @@ from ekc.search.objective import checked_objective
 from ekc.search.options import Wish, check_options, check_start
 from ekc.search.progress import announce, progress_bar
 from ekc.search.recordings.recorded_schedules import RecordedBench, recorded_schedules
-from ekc.search.records.store import RecordStore
+from ekc.search.records.conditions import describe_unused, group_rows
+from ekc.search.records.store import RecordStore, canonical_json
 from ekc.search.records.warm_start import learned_from
 from ekc.search.result import TuningResult
 from ekc.search.run import Run
@@ -110,4 +112,13 @@ def _prepared(
     space = Space(op, device.limits, worker=worker)
     store = stack.enter_context(RecordStore(records))
     bench = Bench(device, store)
-    return space, bench, lambda: str(forecast(space, bench, wish))
+    groups = group_rows(store.rows(operator=canonical_json(op.to_json()), kind="timing"))
+    near, far = describe_unused(groups, device)
+    if near:
+        warnings.warn(
+            f"records: {records} holds schedules of {op.name} that were timed on {device.label}: {near}; "
+            "they are not used, and all is measured here",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return space, bench, lambda: str(forecast(space, bench, wish)) + (f"; on file: {far}" if far else "")
