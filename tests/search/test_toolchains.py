@@ -31,13 +31,13 @@ HERE = read_versions()
 
 PATCH = "from unittest.mock import patch\n"
 RESTORE = PATCH + "patch.stopall()"
-OTHER_NVRTC = PATCH + "patch('ekc.codegen.nvrtc.version', lambda: '13.0').start()"
+OTHER_NVRTC = PATCH + "patch('ekc.codegen.nvrtc.version', lambda: '10.1').start()"
 OTHER_GENERATOR = PATCH + "patch('ekc.codegen.generate.GENERATOR', -1).start()"
 OLD_NVRTC_THAT_REFUSES = """
 from unittest.mock import patch
 from ekc.errors import CompileError
 unknown = CompileError('kernel.cu(1): error: an instruction that this NVRTC does not know')
-patch('ekc.codegen.nvrtc.version', lambda: '12.9').start()
+patch('ekc.codegen.nvrtc.version', lambda: '10.2').start()
 patch('ekc.search.preparing.compile_schedule', side_effect=unknown).start()
 """
 NO_NVRTC = """
@@ -108,7 +108,7 @@ def test_refusals_of_another_compiler_are_not_filed(tmp_path: Path) -> None:
     """As failures of schedules they would be found there by later runs."""
     with Processes(1) as workers:
         change_worker(workers, OLD_NVRTC_THAT_REFUSES)
-        assert refusal(workers, tmp_path / "r.db") == told("12.9")
+        assert refusal(workers, tmp_path / "r.db") == told("10.2")
 
 
 def test_an_ekc_that_was_upgraded_under_a_run_is_refused(
@@ -132,7 +132,7 @@ def test_a_worker_of_dask_with_another_compiler_or_generator_is_refused(
 ) -> None:
     # Dask answers a question that it was asked before from memory.
     op, change = (ekc.matvec(128, 64), OTHER_GENERATOR) if as_executor else (ekc.matvec(64, 64), OTHER_NVRTC)
-    line = told(generator=-1) if as_executor else told("13.0")
+    line = told(generator=-1) if as_executor else told("10.1")
     change_worker(client, change)
     try:
         assert refusal(client.get_executor() if as_executor else client, tmp_path / "r.db", op) == line

@@ -125,12 +125,13 @@ def _list_other_conditions(groups: Mapping[Conditions, Sequence[Row]], here: Con
             f"{f' was made with {needed}' if needed else ''}; it holds {counts}; --any-toolchain "
             "(any_toolchain=True) takes the best of the nearest, ekc tune --records measures here"
         )
-    timed = {row.key.schedule_digest for row in groups.get(here, ()) if row.kind == "timing"}
-    failed = {row.key.schedule_digest for row in groups.get(here, ()) if row.kind == "failure"} - timed
-    if not timed and not failed:
+    timed = {there: [row for row in rows if row.kind == "timing"] for there, rows in groups.items()}
+    own = len({row.key.schedule_digest for row in timed.get(here, ())})
+    rest = list_counts({there: rows for there, rows in timed.items() if rows}, here)
+    held = " and ".join(text for text in (f"{own} under the conditions here" if own else "", rest) if text)
+    if not held:
         return ""
-    held = f"it holds {len(timed)} that were timed alone and {len(failed)} that failed"
-    return f"; {held}; run ekc tune with --records"
+    return f"; it holds schedules that were timed and not metered: {held}; run ekc tune with --records"
 
 
 def _list_other_operators(store: RecordStore) -> str:

@@ -173,7 +173,9 @@ def test_other_operators_and_what_was_not_metered_are_named(records: Path, tmp_p
         connection.execute("delete from trials where kind != 'timing'")
         (count,) = connection.execute("select count(distinct schedule_digest) from trials").fetchone()
     connection.close()
-    assert f"; it holds {count} that were timed alone and 0 that failed; run ekc tune" in refusal(timed)
+    held = "; it holds schedules that were timed and not metered:"
+    assert f"{held} {count} under the conditions here; run ekc tune" in refusal(timed)
+    assert f"{held} {count} on a100 (simulated); run ekc tune" in refusal(timed, target="h100")
     assert "; nothing was metered in it; run ekc tune" in refusal(timed, OTHER)
 
 
