@@ -20,6 +20,7 @@ from ekc.errors import (
     NothingLegal,
     RecordError,
     ScheduleError,
+    ToolchainError,
 )
 from ekc.version import __version__
 
@@ -107,6 +108,7 @@ __all__ = [
     "RecordError",
     "Schedule",
     "ScheduleError",
+    "ToolchainError",
     "Trial",
     "TuningResult",
     "__version__",

@@ -32,6 +32,10 @@ class CompileError(EkcError):
     """NVRTC refused the CUDA text; the message shows the source line."""
 
 
+class ToolchainError(EkcError):
+    """Another compiler, generator or ekc than that of this process made a kernel, or would have to."""
+
+
 class KernelFault(EkcError):
     """A compiled kernel did what no kernel may: a stray access, a race, an element left unwritten."""
 

@@ -10,7 +10,7 @@ import click
 from ekc.cli.given import refuse_unread
 from ekc.cli.operators import NEGATIVES, Request, no_options, operator_arguments
 from ekc.cli.output import json_option, say, say_json
-from ekc.cli.sources import CHOICE, choice_options, read_schedule, target_option
+from ekc.cli.sources import CHOICE, any_toolchain_option, choice_options, read_schedule, target_option
 from ekc.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 @click.argument("b", callback=no_options)
 @operator_arguments
 @click.option("--records", type=click.Path(path_type=Path), help="Where digests, best and fastest are found.")
+@any_toolchain_option
 @choice_options
 @target_option
 @json_option
@@ -33,6 +34,7 @@ def explain(
     b: str,
     request: Request,
     records: Path | None,
+    any_toolchain: bool,
     objective: str,
     max_slowdown: float,
     target: str,
@@ -61,7 +63,7 @@ def explain(
 
     device, rule = devices.open(target), Rule(objective, max_slowdown)
     _check_read((a, b), request, records if tells(device) else None)
-    one, other = (_schedule(word, request, records, device, rule) for word in (a, b))
+    one, other = (_schedule(word, request, records, device, rule, any_toolchain) for word in (a, b))
     words = (_told(a, rule), _told(b, rule))
     if tells(device):
         exact = account(one, other, device)
@@ -91,6 +93,8 @@ def _check_read(words: tuple[str, str], request: Request, records: Path | None) 
         raise InvalidInput("OPERATOR: A and B say themselves of which they are; leave it out")
     if records is not None and not named - {"naive"}:
         raise InvalidInput("--records: neither A nor B is looked for in a file; leave it out")
+    if not named & {"best", "fastest"}:
+        refuse_unread(("any_toolchain",), "neither A nor B is best or fastest; leave it out")
     if "best" not in named:
         refuse_unread(CHOICE, "it says which schedule is the best, and neither A nor B is; leave it out")
 
@@ -103,7 +107,9 @@ def _is_file(word: str) -> bool:
     return word != "naive" and (word.endswith(".json") or Path(word).is_file())
 
 
-def _schedule(word: str, request: Request, records: Path | None, device: Device, rule: Rule) -> Schedule:
+def _schedule(
+    word: str, request: Request, records: Path | None, device: Device, rule: Rule, any_toolchain: bool
+) -> Schedule:
     """The schedule that a word on the command line stands for."""
     from ekc.devices.recording import RecordedDevice
     from ekc.search.records.named import named, named_in_recording
@@ -120,7 +126,7 @@ def _schedule(word: str, request: Request, records: Path | None, device: Device,
         return named_in_recording(word, device, op, rule)
     if records is None:
         raise InvalidInput(f"{word!r} is no schedule file (.json); to name a schedule on file, add --records")
-    return named(word, records, device, op, rule)
+    return named(word, records, device, op, rule, any_toolchain)
 
 
 def _text(found: Explanation, one: Schedule, words: tuple[str, str]) -> str:

@@ -9,7 +9,15 @@ import click
 
 from ekc.cli.operators import NEGATIVES, Request, operator_arguments
 from ekc.cli.output import OUT, json_option, say, say_json, writable, wrote
-from ekc.cli.sources import Found, Source, choice_options, schedule_source, target_option, tell_replaced
+from ekc.cli.sources import (
+    Found,
+    Source,
+    any_toolchain_option,
+    choice_options,
+    schedule_source,
+    target_option,
+    tell_replaced,
+)
 
 if TYPE_CHECKING:
     from ekc.devices.base import Device
@@ -20,20 +28,28 @@ if TYPE_CHECKING:
 @click.option(
     "--records", type=click.Path(path_type=Path), required=True, help="The record file to look into."
 )
+@any_toolchain_option
 @choice_options
 @target_option
 @json_option
 def best(
-    request: Request, records: Path, target: str, objective: str, max_slowdown: float, as_json: bool
+    request: Request,
+    records: Path,
+    any_toolchain: bool,
+    target: str,
+    objective: str,
+    max_slowdown: float,
+    as_json: bool,
 ) -> None:
     """The best schedule on file for an operator and a device."""
     from ekc import devices
-    from ekc.search.records.best import Rule, judged
+    from ekc.codegen.generate import toolchain
+    from ekc.search.records.best import Rule, choose_best
     from ekc.search.summary import figure, note, rounding, spread, unit_of
     from ekc.search.text_table import text_table
 
     op, rule, device = request.operator(), Rule(objective, max_slowdown), devices.open(target)
-    trial, _ = rule.winners(judged(op, records, device))
+    trial = choose_best(op, records, device, rule, any_toolchain)
     if as_json:
         say_json(
             {"operator": op.to_json(), "device": {"name": device.name, "simulated": device.simulated}}
@@ -47,10 +63,15 @@ def best(
         figure(trial.power_w),
         figure(trial.energy_j, energy[0]) + spread(trial.energy_j, trial.energy_interval_j),
     )
-    title = f"{str(op).splitlines()[0]} on {device.label}: best of {records}"
+    elsewhere = trial.measured_elsewhere
+    title = f"{str(op).splitlines()[0]} on {device.label}: best of {records}" + (
+        "\nMeasured elsewhere: these figures are not of this device and toolchain." if elsewhere else ""
+    )
     say(text_table((f"latency [{latency[1]}]", "power [W]", f"energy [{energy[1]}]"), [row], title, labels=0))
     notes = [
         *note("best", str(rule)),
+        *note("figures", f"measured elsewhere: {elsewhere}" if elsewhere else ""),
+        *note("compiled", f"afresh for {device.arch} with NVRTC {toolchain()}" if elsewhere else ""),
         *note("checked", trial.checked or "not executed"),
         *note("atomics", rounding(trial)),
     ]
@@ -91,11 +112,13 @@ def _provenance(found: Found, device: Device) -> dict[str, str]:
     trial = found.trial
     if trial is None:
         return told | {"figures": "none: not measured"}
-    told["device"] = f"{device.label}, {device.clock_regime}"
+    there = trial.measured_elsewhere
+    told["device"] = there or f"{device.label}, {device.clock_regime}"
+    if there:
+        told["figures"] = "measured elsewhere, on that device and with those programs; compiled afresh"
     if trial.latency_s is not None:
         told["latency"] = f"{trial.latency_s * 1e6:.2f} us"
     if trial.energy_j is not None:
-        told["energy"] = (
-            f"{trial.energy_j * 1e3:.4g} mJ a call ({'metered' if trial.metered else 'predicted'})"
-        )
+        how = ("metered" if trial.metered else "predicted") + (" elsewhere" if there else "")
+        told["energy"] = f"{trial.energy_j * 1e3:.4g} mJ a call ({how})"
     return told | {"result": trial.checked or "not executed"}

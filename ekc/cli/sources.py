@@ -41,6 +41,7 @@ class Source:
     target: str
     objective: str
     max_slowdown: float
+    any_toolchain: bool
 
     def find(self) -> Found:
         """The schedule; the naive one when only an operator is named. Raises EkcError."""
@@ -49,20 +50,22 @@ class Source:
                 raise InvalidInput(
                     "--schedule: the file names its operator itself; leave OPERATOR and --records out"
                 )
-            refuse_unread(CHOICE, "--schedule names the one schedule; leave one of them out")
+            refuse_unread(FILTERS, "--schedule names the one schedule; leave one of them out")
             return Found(read_schedule(self.file), f"schedule of {self.file}")
         op = self.request.operator()
         if self.records is None:
-            refuse_unread(CHOICE, "it chooses among the schedules of a record file; add --records FILE")
+            refuse_unread(FILTERS, "it chooses among the schedules of a record file; add --records FILE")
             from ekc.search.space.naive import naive
 
             return Found(naive(op), "naive schedule, one output element per thread")
         from ekc import devices
-        from ekc.search.records.best import Rule, judged
+        from ekc.search.records.best import Rule, choose_best
 
         rule = Rule(self.objective, self.max_slowdown)
-        trial, _ = rule.winners(judged(op, self.records, devices.open(self.target)))
-        return Found(trial.schedule, f"best schedule of {self.records} {rule}", trial)
+        trial = choose_best(op, self.records, devices.open(self.target), rule, self.any_toolchain)
+        elsewhere = trial.measured_elsewhere
+        mark = f", measured elsewhere: {elsewhere}" if elsewhere else ""
+        return Found(trial.schedule, f"best schedule of {self.records} {rule}{mark}", trial)
 
 
 def schedule_source(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -78,13 +81,14 @@ def schedule_source(command: Callable[..., Any]) -> Callable[..., Any]:
         target: str,
         objective: str,
         max_slowdown: float,
+        any_toolchain: bool,
         **values: Any,
     ) -> Any:
-        source = Source(request, schedule, records, target, objective, max_slowdown)
+        source = Source(request, schedule, records, target, objective, max_slowdown, any_toolchain)
         return command(source=source, **values)
 
     path = click.Path(path_type=Path)
-    wrapped = target_option(choice_options(wrapped))
+    wrapped = target_option(choice_options(any_toolchain_option(wrapped)))
     wrapped = click.option("--records", type=path, help="Take the best schedule of this record file.")(
         wrapped
     )
@@ -94,6 +98,7 @@ def schedule_source(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 CHOICE = ("objective", "max_slowdown")
+FILTERS = (*CHOICE, "any_toolchain")
 
 
 def choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -111,6 +116,14 @@ def choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
         show_default=True,
         help="What the best has least of: energy, latency or edp.",
     )(wrapped)
+
+
+any_toolchain_option: Callable[[Any], Any] = click.option(
+    "--any-toolchain",
+    is_flag=True,
+    help="Where nothing was metered under the conditions here, take what was metered with another NVRTC, "
+    "generator or driver, at other clocks, or else on another device: compiled here, its figures marked.",
+)
 
 
 target_option: Callable[[Any], Any] = click.option(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import statistics
+import warnings
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from ekc.codegen.compiled import CompiledKernel, Resources
 from ekc.devices.base import Counts, Device, Interval, Metering, Timing
 from ekc.devices.difference import Measured, interval_of_mean
+from ekc.errors import ToolchainError
 from ekc.ir.limits import Limits
 from ekc.ir.schedule import Schedule
-from ekc.search.preparing import compile_text, prepare
+from ekc.search.preparing import Prepared, compile_text, prepare, read_versions
 from ekc.search.result import Trial
 
 
@@ -37,7 +38,7 @@ class Candidate:
     checked: str = ""
     in_turn: bool = False
     """Whether its meterings took turns with those of the other finalists."""
-    _job: Future[tuple[CompiledKernel, Any]] | None = None
+    _job: Future[Prepared] | None = None
     _learner: Counts | None = None
     _target: tuple[str, Limits] = ("sm_80", Limits())
 
@@ -46,7 +47,13 @@ class Candidate:
         self.aim(device.arch, device.limits)
         self._learner = device if isinstance(device, Counts) else None
         count = self._learner.count if self._learner else None
-        self._job = executor.submit(prepare, self.schedule.to_json(), device.arch, device.limits, count)
+        what = self.schedule.to_json(), device.arch, device.limits, count
+        try:
+            self._job = executor.submit(prepare, *what, read_versions())
+        except BrokenExecutor as problem:
+            warnings.warn(
+                f"executor: {problem}; kernels are compiled in this process", RuntimeWarning, stacklevel=1
+            )
 
     def aim(self, arch: str, limits: Limits) -> None:
         """Remember the target, to compile only if the kernel is asked for."""
@@ -54,17 +61,34 @@ class Candidate:
 
     @cached_property
     def kernel(self) -> CompiledKernel:
-        """The compiled kernel; raises what compiling raised."""
-        if self._job is not None:
-            try:
-                kernel, counted = self._job.result()
-                if self._learner and counted is not None:
-                    self._learner.learn(kernel, counted)
-                return kernel
-            except (BrokenExecutor, CancelledError):
-                # A worker died or was told to stop, which says nothing of this kernel: compile it here.
-                self._job = None
-        return compile_text(self.schedule.to_json(), *self._target)
+        """The compiled kernel; raises what compiling raised, and `ToolchainError` where a worker cannot do
+        what this process would do."""
+        answer = self._answer()
+        if answer is None:
+            return compile_text(self.schedule.to_json(), *self._target)
+        kernel, counted = answer.open(read_versions())
+        if self._learner and counted is not None:
+            self._learner.learn(kernel, counted)
+        return kernel
+
+    def _answer(self) -> Prepared | None:
+        """The answer of the worker that was asked; None where none was, or where it died or was told to stop,
+        which says nothing of this kernel."""
+        if self._job is None:
+            return None
+        try:
+            answer = self._job.result()
+        except (BrokenExecutor, CancelledError):
+            self._job = None
+            return None
+        except Exception as problem:
+            # A worker that has this very job answers, whatever compiling raises.
+            reason = " ".join(f"{type(problem).__name__}: {problem}".split())
+            raise ToolchainError(
+                f"executor: a worker did not answer ({reason}); "
+                f"it needs {read_versions()}, as this process has"
+            ) from problem
+        return answer
 
     @property
     def resources(self) -> tuple[Resources, ...]:

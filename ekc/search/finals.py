@@ -14,7 +14,7 @@ from itertools import pairwise
 from ekc.devices.base import Metering
 from ekc.devices.gate import judged
 from ekc.devices.verify import UNSAFE, WRONG, verify
-from ekc.errors import DeviceError, EkcError
+from ekc.errors import DeviceError, EkcError, ToolchainError
 from ekc.ir.evaluation.agreement import random_inputs
 from ekc.ir.evaluation.expected import Expected
 from ekc.ir.operator import Operator
@@ -98,6 +98,8 @@ class Finals:
         if verdict is None:
             try:
                 verdict = self._execute(candidate)
+            except ToolchainError:
+                raise
             except DeviceError as problem:
                 # It faulted or hung where it would run.
                 candidate.status = self.bench.fail(candidate.schedule, f"device: {problem}").status

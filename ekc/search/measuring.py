@@ -19,7 +19,7 @@ from ekc.codegen.generate import toolchain
 from ekc.devices.base import Device, Executes, Metering, Spreads, Timing
 from ekc.devices.execute import EXECUTED_BY
 from ekc.devices.plain import plain
-from ekc.errors import CompileError, EkcError, ScheduleError
+from ekc.errors import CompileError, EkcError, ScheduleError, ToolchainError
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from ekc.search.records.store import Key, Kind, RecordStore, Row, canonical_json
@@ -112,6 +112,8 @@ class Bench:
             begun = self._ahead.pop(schedule.digest, None)
             timed = begun.result() if begun is not None else self.device.time(kernel(), draw=draw)
             timing = replace(timed, resources=kernel().resources)
+        except ToolchainError:
+            raise
         except (CompileError, ScheduleError) as problem:
             return self.fail(schedule, f"{COMPILE}{problem}")
         except EkcError as problem:
@@ -137,6 +139,8 @@ class Bench:
             return row.metering()
         try:
             metering = self.device.meter(kernel(), seconds=seconds, draw=draw)
+        except ToolchainError:
+            raise
         except EkcError as problem:
             return self.fail(schedule, f"device: {problem}")
         self._file("metering", key, schedule, plain(metering))

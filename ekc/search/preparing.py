@@ -1,20 +1,76 @@
 """The job that goes to an executor: what is done about a schedule before a device sees it.
 
-It is a pure function of plain values: it may run in another thread, in another process, or not ahead at all.
+It is a pure function of plain values: it may run in another thread, in another process, on another machine,
+or not ahead at all. Its answer names the versions that made the kernel, so that a worker with another
+compiler is found out before anything of its work is filed.
 """
 
 from __future__ import annotations
 
+import platform
+import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+from ekc.codegen import generate, nvrtc
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
-from ekc.errors import EkcError
+from ekc.errors import EkcError, ToolchainError
 from ekc.ir.limits import Limits
 from ekc.ir.schedule import Schedule
+from ekc.version import __version__
 
 Count = Callable[[CompiledKernel], Any]
+
+
+@dataclass(frozen=True)
+class Versions:
+    """The programs that make a kernel of a schedule and count what it executes."""
+
+    nvrtc: str
+    """Such as "13.5", or "not installed"."""
+    generator: int
+    ekc: str
+
+    def __str__(self) -> str:
+        return f"NVRTC {self.nvrtc}, generator {self.generator}, ekc {self.ekc}"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The answer of a worker; of a worker with other versions nothing but these."""
+
+    versions: Versions
+    host: str
+    """The name of the machine that the worker runs on."""
+    kernel: CompiledKernel | None = None
+    counted: Any = None
+    """None where nothing was asked for, or counting failed."""
+    error: Exception | None = None
+    """Raised by the compile."""
+
+    def open(self, here: Versions) -> tuple[CompiledKernel, Any]:
+        """The kernel and its counts. Raises what compiling raised, and `ToolchainError` where other versions
+        than these made it."""
+        if self.versions != here:
+            raise ToolchainError(
+                f"executor: a worker on {self.host} has {self.versions}, and this process {here}; "
+                "install the same versions on both"
+            )
+        if self.error is not None:
+            raise self.error
+        assert self.kernel is not None  # what else there is to answer was raised
+        return self.kernel, self.counted
+
+
+def read_versions() -> Versions:
+    """The versions of this process."""
+    try:
+        compiler = nvrtc.version()
+    except EkcError:
+        compiler = "not installed"
+    return Versions(compiler, generate.GENERATOR, __version__)
 
 
 def compile_text(schedule: str, arch: str, limits: Limits) -> CompiledKernel:
@@ -22,11 +78,26 @@ def compile_text(schedule: str, arch: str, limits: Limits) -> CompiledKernel:
     return compile_schedule(Schedule.from_json(schedule), arch, limits)
 
 
-def prepare(schedule: str, arch: str, limits: Limits, count: Count | None) -> tuple[CompiledKernel, Any]:
-    """The kernel of a schedule given as JSON, and what its device would `count` of it. None where that is not
-    asked for, or fails: the device then counts when it times the kernel, and says why it cannot."""
-    kernel = compile_text(schedule, arch, limits)
+def prepare(schedule: str, arch: str, limits: Limits, count: Count | None, wanted: Versions) -> Prepared:
+    """The kernel of a schedule given as JSON, and what its device would `count` of it. Where that fails the
+    device counts when it times the kernel, and says why it cannot. Nothing is compiled where this process has
+    other versions than are `wanted`; what compiling raises is in the answer."""
+    here, host = read_versions(), platform.node()
+    if here != wanted:
+        return Prepared(here, host)
     try:
-        return kernel, count(kernel) if count else None
+        kernel = compile_text(schedule, arch, limits)
+        return Prepared(here, host, kernel, _count(kernel, count))
+    except EkcError as problem:
+        return Prepared(here, host, error=problem)
+    except Exception as problem:
+        # A bug: the parent's traceback would end where the job was sent off.
+        problem.add_note(traceback.format_exc())
+        return Prepared(here, host, error=problem)
+
+
+def _count(kernel: CompiledKernel, count: Count | None) -> Any:
+    try:
+        return count(kernel) if count else None
     except EkcError:
-        return kernel, None
+        return None

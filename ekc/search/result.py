@@ -50,6 +50,8 @@ class Trial:
     round: int = 0
     checked: str = ""
     """How the compiled kernel was executed and compared; "" where it was not."""
+    measured_elsewhere: str = ""
+    """The device, compiler and driver that the figures come from where they are not those here."""
 
     @property
     def ok(self) -> bool:
@@ -76,6 +78,7 @@ class Trial:
             "throttle": list(self.throttle),
             "round": self.round,
             "checked": self.checked,
+            "measured_elsewhere": self.measured_elsewhere,
         }
 
 

@@ -6,6 +6,7 @@ model so that few are metered, and a share of metering that follows the model's 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
@@ -26,7 +27,8 @@ from ekc.search.objective import checked_objective
 from ekc.search.options import Wish, check_options, check_start
 from ekc.search.progress import announce, progress_bar
 from ekc.search.recordings.recorded_schedules import RecordedBench, recorded_schedules
-from ekc.search.records.store import RecordStore
+from ekc.search.records.conditions import describe_unused, group_rows
+from ekc.search.records.store import RecordStore, canonical_json
 from ekc.search.records.warm_start import learned_from
 from ekc.search.result import TuningResult
 from ekc.search.run import Run
@@ -62,7 +64,8 @@ def tune(
     line over clocks. records: an SQLite file; figures on file are not measured again, so an interrupted run
     resumes by running again.
     time_budget_s: seconds after which the run ends with the best so far. start: schedules to try
-    first. executor: any concurrent.futures Executor for compiling (default: a worker per core, 32 at most:
+    first. executor: any concurrent.futures Executor for compiling, or a dask.distributed Client; its workers
+    need the NVRTC, generator and ekc of this process (default: a worker per core, 32 at most:
     processes for runs of 32 trials or more on simulated devices, otherwise threads; and from 128 trials on a
     process for half of each population, where there is a second core). progress: say on stderr
     what the run will take, then how far it is. The same seed gives the same winner for any number of workers,
@@ -70,7 +73,8 @@ def tune(
     operators and devices are learned from before anything is measured.
 
     Ctrl-C ends the run with the best so far. Raises `InvalidInput` for arguments, `DeviceError` for
-    the target, `RecordError` for the file, `NothingLegal` with the reasons when no schedule works.
+    the target, `RecordError` for the file, `ToolchainError` for a worker of `executor` with other versions,
+    `NothingLegal` with the reasons when no schedule works.
     """
     check_start(op, start)
     check_options(trials, effort, max_slowdown, clocks, seed, time_budget_s)
@@ -108,4 +112,13 @@ def _prepared(
     space = Space(op, device.limits, worker=worker)
     store = stack.enter_context(RecordStore(records))
     bench = Bench(device, store)
-    return space, bench, lambda: str(forecast(space, bench, wish))
+    groups = group_rows(store.rows(operator=canonical_json(op.to_json()), kind="timing"))
+    near, far = describe_unused(groups, device)
+    if near:
+        warnings.warn(
+            f"records: {records} holds schedules of {op.name} that were timed on {device.label}: {near}; "
+            "they are not used, and all is measured here",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return space, bench, lambda: str(forecast(space, bench, wish)) + (f"; on file: {far}" if far else "")

@@ -21,7 +21,7 @@ from ekc.codegen.nvrtc import NvrtcError
 from ekc.devices.accesses import executed
 from ekc.devices.base import Counts
 from ekc.search import workers
-from ekc.search.preparing import prepare
+from ekc.search.preparing import prepare, read_versions
 from ekc.search.space.naive import naive
 from ekc.search.workers import FEWEST, MOST, Processes, hired
 from tests.devices.cuda.test_remote import alive
@@ -44,10 +44,10 @@ def wait_for_the_end_of(pids: Iterable[int]) -> None:
 def test_what_a_worker_prepares_is_what_is_prepared_here(two: Processes) -> None:
     device = devices.open("a100")
     assert isinstance(device, Counts)
-    asked = naive(OP).to_json(), device.arch, device.limits, device.count
+    asked = naive(OP).to_json(), device.arch, device.limits, device.count, read_versions()
     there, here = two.submit(prepare, *asked).result(), prepare(*asked)
     assert there == here
-    kernel, counted = there
+    kernel, counted = there.open(read_versions())
     assert counted == executed(kernel)
     told, untold = devices.open("a100"), devices.open("a100")
     assert isinstance(told, Counts)
@@ -101,7 +101,9 @@ def test_the_folder_a_script_runs_in_shadows_no_module(
     (tmp_path / "inspect.py").write_text("raise RuntimeError")
     monkeypatch.chdir(tmp_path)
     with Processes(1) as pool:
-        assert pool.submit(prepare, naive(OP).to_json(), "sm_80", devices.open("a100").limits, None).result()
+        limits, here = devices.open("a100").limits, read_versions()
+        answer = pool.submit(prepare, naive(OP).to_json(), "sm_80", limits, None, here).result()
+        assert answer.open(here)
 
 
 def test_none_is_left_when_the_executor_closes() -> None:

@@ -206,10 +206,12 @@ def account(a: Schedule, b: Schedule, known: Evidence, device: Device) -> Accoun
 def _enough(others: Evidence, schedule: Schedule, device: Device) -> None:
     metered = int(others.metered.sum())
     if metered < FEWEST_METERED:
+        held = others.elsewhere
+        more = f"; it also holds {held}, which cannot be learned from here" if held else ""
         raise InvalidInput(
             f"{schedule.op.name} on {device.label}: beside A and B, {others.source} holds {metered} metered "
             f"schedules, and {FEWEST_METERED} are needed to learn from and to judge by; "
-            "tune it with more --trials, or record more"
+            f"tune it with more --trials, or record more{more}"
         )
 
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ekc import devices
-from ekc.codegen.generate import toolchain
+from ekc.codegen.generate import compile_schedule
 from ekc.devices.base import Device
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
+from ekc.ir.serialize import operator_from_json
 from ekc.search.choice import winners
 from ekc.search.objective import checked_objective
 from ekc.search.options import check_slowdown
+from ekc.search.records.conditions import (
+    MOST_LISTED,
+    Conditions,
+    group_rows,
+    list_counts,
+    order_by_nearness,
+    present_conditions,
+)
 from ekc.search.records.rows import Row
 from ekc.search.records.store import RecordStore, canonical_json
 from ekc.search.records.stored import stored_trials
@@ -53,41 +63,85 @@ def best(
     target: str = "auto",
     objective: str = "energy",
     max_slowdown: float = MAX_SLOWDOWN,
+    any_toolchain: bool = False,
 ) -> Trial:
     """The best metered schedule on file for an operator and a device, by the rule that `tune` uses: there too
     `max_slowdown` is not used for "latency".
 
+    any_toolchain: where nothing was metered under the conditions here, take what was metered with another
+    NVRTC, generator or driver, at other clocks, or else on another device. The schedule is compiled here, to
+    see that it can be, and `measured_elsewhere` of the trial says where its figures come from.
+
     Raises `RecordError` for the file, `InvalidInput` for arguments, and when it holds no metered schedule of
-    the operator.
+    the operator; with `any_toolchain` also what compiling raises.
     """
     rule = Rule(objective, max_slowdown)
-    return rule.winners(judged(op, records, devices.open(target)))[0]
+    return choose_best(op, records, devices.open(target), rule, any_toolchain)
 
 
-def judged(op: Operator, records: str | Path, device: Device) -> list[Trial]:
-    """The metered schedules on file that a choice is made among. Raises as `best` does."""
+def choose_best(
+    op: Operator, records: str | Path, device: Device, rule: Rule = USUAL, any_toolchain: bool = False
+) -> Trial:
+    """See `best`."""
+    found, _ = rule.winners(judged(op, records, device, any_toolchain))
+    if found.measured_elsewhere:
+        compile_schedule(found.schedule, device.arch, device.limits)
+    return found
+
+
+def judged(op: Operator, records: str | Path, device: Device, any_toolchain: bool = False) -> list[Trial]:
+    """The metered schedules on file that a choice is made among. Raises as `best` does, which compiles."""
     with RecordStore(records, create=False) as store:
-        found = store.rows(operator=canonical_json(op.to_json()), device=device.name)
-        rows = [row for row in found if alike(row, device)]
-    known = [t for t in stored_trials(rows) if t.ok and t.metered and t.latency_s and t.energy_j]
-    # Where finals were held they decide: a first look may have been a lucky one.
-    finals = {row.key.schedule_digest for row in rows if row.kind == "timing" and row.key.draw}
-    trials = [t for t in known if t.schedule.digest in finals] or known
-    if not trials:
+        groups = group_rows(store.rows(operator=canonical_json(op.to_json())))
+        here = present_conditions(device)
+        trials = _choose_finalists(groups.get(here, ()))
+        if trials:
+            return trials
+        for there in order_by_nearness(groups, here) if any_toolchain else ():
+            trials = _choose_finalists(groups[there])
+            if trials:
+                # The verdict on file is of a kernel that another toolchain made.
+                return [replace(t, measured_elsewhere=str(there), checked="") for t in trials]
         raise InvalidInput(
-            f"{op.name} on {device.label}: no metered schedule in {records}; run ekc tune with --records"
+            f"{op.name} on {device.label}: no metered schedule in {records}"
+            + (_list_other_conditions(groups, here) or _list_other_operators(store))
         )
-    return trials
 
 
-def alike(row: Row, device: Device) -> bool:
-    """Whether a row was made under the conditions of today."""
-    key = row.key
-    then = (key.simulated, key.driver, key.nvrtc, key.clock_regime, key.data_policy)
-    return then == (
-        device.simulated,
-        device.driver,
-        toolchain(),
-        device.clock_regime,
-        device.data_policy,
+def _choose_finalists(rows: Sequence[Row]) -> list[Trial]:
+    """Those of the finals where finals were held: a first look may have been a lucky one."""
+    known = [t for t in stored_trials(rows) if t.ok and t.metered and t.latency_s and t.energy_j]
+    finals = {row.key.schedule_digest for row in rows if row.kind == "timing" and row.key.draw}
+    return [t for t in known if t.schedule.digest in finals] or known
+
+
+def _list_other_conditions(groups: Mapping[Conditions, Sequence[Row]], here: Conditions) -> str:
+    """The end of a refusal: the conditions of what is on file of the operator; "" for nothing."""
+    metered = {there: [row for row in rows if row.kind == "metering"] for there, rows in groups.items()}
+    counts = list_counts({there: rows for there, rows in metered.items() if rows}, here)
+    if counts:
+        needed = here.describe_against(there for there, rows in metered.items() if rows)
+        return (
+            f"{f' was made with {needed}' if needed else ''}; it holds {counts}; --any-toolchain "
+            "(any_toolchain=True) takes the best of the nearest, ekc tune --records measures here"
+        )
+    timed = {there: [row for row in rows if row.kind == "timing"] for there, rows in groups.items()}
+    own = len({row.key.schedule_digest for row in timed.get(here, ())})
+    rest = list_counts({there: rows for there, rows in timed.items() if rows}, here)
+    held = " and ".join(text for text in (f"{own} under the conditions here" if own else "", rest) if text)
+    if not held:
+        return ""
+    return f"; it holds schedules that were timed and not metered: {held}; run ekc tune with --records"
+
+
+def _list_other_operators(store: RecordStore) -> str:
+    """The end of a refusal: the operators that something was metered of."""
+    texts = dict.fromkeys(row.key.operator for row in store.rows(kind="metering"))
+    names = [str(operator_from_json(json.loads(text))).splitlines()[0] for text in texts]
+    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
+    held = (
+        f"; it holds those of {', '.join(names[:MOST_LISTED])}{more}"
+        if names
+        else "; nothing was metered in it"
     )
+    return f"{held}; run ekc tune with --records"

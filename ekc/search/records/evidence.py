@@ -6,7 +6,7 @@ Each schedule comes with the figures of its analysis, so that models can learn f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from ekc.ir.schedule import Schedule
 from ekc.search.candidate import Candidate
 from ekc.search.finals import REFUSED
 from ekc.search.models.analysed import Figures, analysed
-from ekc.search.records.best import alike
+from ekc.search.records.conditions import group_rows, list_counts, present_conditions
 from ekc.search.records.store import RecordStore, canonical_json
 from ekc.search.records.stored import on_file, stored_candidates
 
@@ -40,6 +40,8 @@ class Evidence:
     """Of these, by quantity: one entry per candidate."""
     failures: Mapping[str, str]
     """By digest: why a schedule teaches nothing."""
+    elsewhere: str = ""
+    """How many more schedules the file holds that were measured under other conditions, and under which."""
 
     @cached_property
     def metered(self) -> NDArray[np.bool_]:
@@ -49,7 +51,7 @@ class Evidence:
     def without(self, digests: Sequence[str]) -> Evidence:
         """All but some schedules."""
         kept = np.array([c.schedule.digest not in digests for c in self.candidates], dtype=bool)
-        return Evidence(self.source, *self.rows(kept), self.failures)
+        return Evidence(self.source, *self.rows(kept), self.failures, self.elsewhere)
 
     def rows(self, kept: NDArray[np.bool_]) -> tuple[tuple[Candidate, ...], Figures]:
         """Some candidates, and their figures."""
@@ -66,8 +68,8 @@ class Evidence:
 
 
 def evidence(op: Operator, device: Device, records: str | Path | None) -> Evidence:
-    """From the rows of a record file that were made under the conditions of today, or from the recording that
-    the device is.
+    """From the rows of a record file that were made under the conditions here, or from the recording that the
+    device is.
 
     Raises `RecordError` for the file, `InvalidInput` where a device that is measured comes without records,
     or a recording with some.
@@ -83,9 +85,10 @@ def evidence(op: Operator, device: Device, records: str | Path | None) -> Eviden
             "measured there: add --records FILE, as ekc tune --records writes it"
         )
     with RecordStore(records, create=False) as store:
-        found = store.rows(operator=canonical_json(op.to_json()), device=device.name)
-        rows = [row for row in found if alike(row, device)]
-    return _evidence(str(records), stored_candidates(rows), device)
+        groups = group_rows(store.rows(operator=canonical_json(op.to_json())))
+    here = present_conditions(device)
+    found = _evidence(str(records), stored_candidates(groups.get(here, ())), device)
+    return replace(found, elsewhere=list_counts(groups, here))
 
 
 def recorded_candidate(row: Recorded) -> Candidate:

@@ -13,6 +13,7 @@ from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from ekc.ir.serialize import operator_from_json
 from ekc.search.records.best import USUAL, Rule, judged
+from ekc.search.records.conditions import group_rows, list_counts, present_conditions
 from ekc.search.records.evidence import recorded_candidate
 from ekc.search.records.store import RecordStore
 from ekc.search.result import Trial
@@ -22,17 +23,23 @@ FEWEST_DIGITS = 4
 
 
 def named(
-    word: str, records: str | Path, device: Device, op: Operator | None = None, rule: Rule = USUAL
+    word: str,
+    records: str | Path,
+    device: Device,
+    op: Operator | None = None,
+    rule: Rule = USUAL,
+    any_toolchain: bool = False,
 ) -> Schedule:
     """The schedule that a word stands for in a record file: "best" and "fastest" of an operator (of the only
-    one measured on the device, if none is given), or the first digits of a digest.
+    one measured on the device, if none is given), or the first digits of a digest, whatever it was measured
+    on. `any_toolchain`: see `best.best`.
 
     Raises `RecordError` for the file, `InvalidInput` where the word fits none, or more than one.
     """
     if word not in ("best", "fastest"):
         return _by_digest(word, records)
-    op = op or _only_operator(word, records, device)
-    return _of(word, judged(op, records, device), rule)
+    op = op or _only_operator(word, records, device, any_toolchain)
+    return _of(word, judged(op, records, device, any_toolchain), rule)
 
 
 def named_in_recording(
@@ -57,9 +64,17 @@ def _of(word: str, trials: Sequence[Trial], rule: Rule) -> Schedule:
     return (best if word == "best" else fastest).schedule
 
 
-def _only_operator(word: str, records: str | Path, device: Device) -> Operator:
+def _only_operator(word: str, records: str | Path, device: Device, any_toolchain: bool) -> Operator:
     with RecordStore(records, create=False) as store:
-        texts = dict.fromkeys(row.key.operator for row in store.rows(device=device.name, kind="metering"))
+        groups = group_rows(store.rows(kind="metering"))
+    here = present_conditions(device)
+    rows = [row for there, some in groups.items() if any_toolchain or there.is_on(here) for row in some]
+    if not rows and groups:
+        raise InvalidInput(
+            f"{word}: nothing was metered on {device.label} in {records}; it holds schedules that were: "
+            f"{list_counts(groups, here)}; --any-toolchain takes one of the nearest"
+        )
+    texts = dict.fromkeys(row.key.operator for row in rows)
     return _the_one(word, [operator_from_json(json.loads(text)) for text in texts], device, records)
 
 

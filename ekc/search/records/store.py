@@ -11,6 +11,7 @@ import difflib
 import os
 import sqlite3
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from typing import Self
 
 from ekc.errors import RecordError
 from ekc.search.records import rows as sql
+from ekc.search.records.checkpoints import Checkpoints
 from ekc.search.records.rows import Key, Kind, Row, canonical_json, operator_hash
 from ekc.version import __version__
 
@@ -47,10 +49,13 @@ class RecordStore:
         self._busy_s = busy_s
         if self._path is not None:
             _check_place(self._path, create)
+            if not create:
+                _tell_of_log(self._path)
         with self._one_line():
             self._connection = sqlite3.connect(
                 _uri(self._path, create), uri=True, timeout=busy_s, isolation_level=None
             )
+        self._checkpoints = Checkpoints(self._path) if create and self._path is not None else None
         try:
             with self._one_line():
                 self._prepare(create or self._path is None)
@@ -67,7 +72,9 @@ class RecordStore:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file. What was added is already in it."""
+        """Let go of the file. What was added is already in it, or in its log."""
+        if self._checkpoints is not None:
+            self._checkpoints.close()
         self._connection.close()
 
     def add(self, row: Row) -> Row:
@@ -80,6 +87,8 @@ class RecordStore:
         with self._one_line(), self._transaction():
             number = self._connection.execute(sql.INSERT, values).lastrowid
         assert number is not None  # an insert always has one
+        if self._checkpoints is not None:
+            self._checkpoints.expect()
         return replace(row, id=number)
 
     def find(self, kind: Kind, key: Key) -> Row | None:
@@ -113,8 +122,9 @@ class RecordStore:
             self._start_file()
         self._check_format()
         # Write-ahead log with normal sync: a commit is in the operating system's hands before `add`
-        # returns, so kill -9 loses no committed row. Only a power cut may lose the last few, and
-        # even then the file stays whole.
+        # returns, so kill -9 loses no committed row of file and log together; the file alone may lack those
+        # of the last seconds (`checkpoints.py`). Only a power cut may lose the last few, and even then the
+        # file stays whole.
         self._connection.execute("pragma synchronous = normal")
         if not create:
             # Not mode=ro: a read-only connection leaves its log files behind when it closes.
@@ -132,6 +142,8 @@ class RecordStore:
                 self._connection.execute(sql.INDEX)
                 self._connection.execute(f"pragma user_version = {FORMAT_VERSION}")
                 self._connection.execute(f"pragma application_id = {APPLICATION_ID}")
+        # From here on the file alone is a record file, and its log is empty.
+        self._connection.execute("pragma wal_checkpoint(truncate)").fetchone()
 
     def _write_ahead(self) -> None:
         # SQLite does not wait for others while it changes the journal mode, so we do.
@@ -237,7 +249,24 @@ def _check_bytes(path: Path) -> None:
 
 def _has_log(path: Path) -> bool:
     # A log means that the file is in use, or waits to be completed from it.
-    return path.with_name(f"{path.name}-wal").exists()
+    return _log_of(path).exists()
+
+
+def _tell_of_log(path: Path) -> None:
+    """Warn of a log that holds rows: who copies the file alone may lose them."""
+    log = _log_of(path)
+    with contextlib.suppress(OSError):
+        if log.stat().st_size:
+            warnings.warn(
+                f"{log} lies beside {path.name}: a run is under way or was killed, and its last rows may be "
+                "in the -wal file alone; copy both files together",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+
+def _log_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
 
 
 def _nearest_folder(folder: Path) -> str:

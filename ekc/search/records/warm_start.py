@@ -1,29 +1,31 @@
 """Warm start: the measurements of a record file, as lessons for another operator or another device.
 
 Rows of the operator on the very device are left to the run itself, which finds them by their key and does
-not measure them again (but for those of another NVRTC or generator, whose kernels are others): so a run that
-is resumed has the same lessons as one that was not broken off, if nothing else was added to the file
-meanwhile. What a simulated device said teaches simulated devices only.
+not measure them again (but for those made under other conditions, such as another NVRTC): so a run that is
+resumed has the same lessons as one that was not broken off, if nothing else was added to the file meanwhile.
+What a simulated device said teaches simulated devices only.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from ekc.codegen.generate import toolchain
 from ekc.devices import specs
 from ekc.devices.base import Device, Peaks
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
+from ekc.ir.serialize import operator_from_json
 from ekc.search.models.analysed import analysed
 from ekc.search.models.lessons import Group, Lessons, lessons
 from ekc.search.models.selection import best_and_even
 from ekc.search.models.trees import MIN_ROWS
+from ekc.search.records.conditions import present_conditions, read_conditions
 from ekc.search.records.evidence import figures_of
 from ekc.search.records.rows import Key, Row, canonical_json
 from ekc.search.records.store import RecordStore
@@ -32,6 +34,8 @@ from ekc.search.result import Trial
 
 MOST_GROUPS, MOST_ROWS = 6, 64
 """Operators on devices, those measured last, and kernels of each: analysing them takes a few seconds."""
+MOST_REASONS = 4
+"""Reasons, why something on file teaches nothing, in one line."""
 
 _FIXED = re.compile(r"fixed (\d+) MHz")
 
@@ -40,37 +44,70 @@ def learned_from(path: str | Path, op: Operator, device: Device, seed: int) -> t
     """(what a file teaches, that in words or why it is nothing). Raises `RecordError` for the file."""
     with RecordStore(path, create=False) as store:
         found = _bunches(store.rows(), canonical_json(op.to_json()), device)
-    groups, strange = list[Group](), set[str]()
+    groups, left_out = list[Group](), dict[str, None]()
     for alike, rows in reversed(found.items()):
-        at = _at(alike.device, alike.clock_regime, device)
-        if device.simulated and alike.driver != device.driver:
-            strange.add(f"what {alike.driver} said is left out")
-        elif at is None:
-            strange.add(f"nothing is known of the rates of {alike.device}, clocks {alike.clock_regime}")
+        why = _why_not(alike, device)
+        at = None if why else _at(alike.device, alike.clock_regime, device)
+        if at is None:
+            why = why or f"nothing is known of the rates of {alike.device}, clocks {alike.clock_regime}"
         elif len(groups) < MOST_GROUPS:
-            groups += _group(rows, alike.device, *at)
-    left_out = "".join(f"; {why}" for why in sorted(strange))
+            made = _group(rows, alike.device, *at)
+            groups += made
+            why = "" if made or _is_of_clock_search(alike, op, device) else _too_few(alike, rows)
+        if why:
+            left_out[why] = None
+    rest = "".join(f"; {why}" for why in _shorten(sorted(left_out)))
     if not groups:
         kind = "simulated " if device.simulated else ""
         fewest = f"{MIN_ROWS} timed kernels of another operator or on another {kind}device"
-        return None, f"nothing learned from {path}: it does not hold {fewest}{left_out}"
+        return None, f"nothing learned from {path}: it does not hold {fewest}{rest}"
     taught = lessons(groups, device.peaks, seed)
-    return taught, f"{taught}{left_out}"
+    return taught, f"{taught}{rest}"
 
 
 def _bunches(rows: Iterable[Row], own: str, device: Device) -> dict[Key, list[Row]]:
-    """Rows that teach, by what they are of and how they were made: the key of each bunch names no schedule.
-    Those measured last come last."""
+    """Rows that the run does not find for itself, by operator and conditions: the key of each bunch names no
+    schedule. Those measured last come last."""
     found: dict[Key, list[Row]] = {}
-    the_runs = own, device.name, toolchain()
+    here = present_conditions(device)
     for row in rows:
-        key = row.key
-        if key.simulated == device.simulated and (key.operator, key.device, key.nvrtc) != the_runs:
-            alike = replace(key, schedule_digest="", draw=0, window_s=None)
-            so_far = found.pop(alike, [])
-            so_far.append(row)
-            found[alike] = so_far
+        if row.key.operator == own and read_conditions(row.key) == here:
+            continue
+        alike = replace(row.key, schedule_digest="", draw=0, window_s=None)
+        so_far = found.pop(alike, [])
+        so_far.append(row)
+        found[alike] = so_far
     return found
+
+
+def _why_not(alike: Key, device: Device) -> str:
+    """Why a bunch teaches nothing here; "" where it may."""
+    if alike.simulated and not device.simulated:
+        return f"what was simulated of {alike.device} teaches no GPU"
+    if device.simulated and not alike.simulated:
+        return f"what was measured on {alike.device} teaches no simulated device"
+    if device.simulated and alike.driver != device.driver:
+        return f"what {alike.driver} said is left out"
+    return ""
+
+
+def _is_of_clock_search(alike: Key, op: Operator, device: Device) -> bool:
+    """Whether a bunch differs from what the run measures in its clocks alone: a search over clocks leaves a
+    few kernels of the very operator at each."""
+    same = replace(read_conditions(alike), clock_regime=device.clock_regime) == present_conditions(device)
+    return same and alike.operator == canonical_json(op.to_json())
+
+
+def _too_few(alike: Key, rows: Sequence[Row]) -> str:
+    operator = str(operator_from_json(json.loads(alike.operator))).splitlines()[0]
+    timed = {row.key.schedule_digest for row in rows if row.kind == "timing"}
+    return f"{operator} on {alike.device} has {len(timed)} timed kernel{'s' * (len(timed) != 1)}"
+
+
+def _shorten(reasons: Sequence[str]) -> Sequence[str]:
+    if len(reasons) <= MOST_REASONS:
+        return reasons
+    return [*reasons[:MOST_REASONS], f"and {len(reasons) - MOST_REASONS} more"]
 
 
 def _at(name: str, regime: str, device: Device) -> tuple[Limits, Peaks] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,12 +133,46 @@ def test_a_device_of_which_nothing_is_known_is_named(records: Path, tmp_path: Pa
     assert "nothing is known of the rates of gtx480" in told
 
 
-def _copied(records: Path, file: Path, **changed: str) -> Path:
+def _copied(records: Path, file: Path, **changed: Any) -> Path:
     """The rows of one device, added with another key."""
     with RecordStore(records, create=False) as old, RecordStore(file) as new:
         for row in old.rows(device="a100"):
             new.add(replace(row, key=replace(row.key, **changed)))
     return file
+
+
+def test_the_very_operator_under_another_driver_or_compiler_teaches(
+    records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run does not find these rows by their key, so they are not left to it."""
+    gpu = devices.open("a100")
+    monkeypatch.setattr(gpu, "simulated", False)
+    monkeypatch.setattr(gpu, "driver", "590.1")
+    for number, changed in enumerate(
+        ({"driver": "580.1"}, {"driver": "590.1", "nvrtc": "13.0, generator 3"})
+    ):
+        file = _copied(records, tmp_path / f"{number}.db", simulated=False, **changed)
+        taught, _ = learned_from(file, SMALL, gpu, 0)
+        assert taught is not None
+        assert taught.groups == ("matmul(A[64, 64] float32, B[64, 64] float32) on a100",)
+
+
+def test_why_the_rows_of_a_file_teach_nothing_is_said(
+    records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = devices.open("a100")
+    _, told = learned_from(_copied(records, tmp_path / "gpu.db", simulated=False), SMALL, device, 0)
+    assert told.endswith("; what was measured on a100 teaches no simulated device")
+    file = _copied(records, tmp_path / "old.db", driver="simulator 1")
+    assert learned_from(file, SMALL, device, 0)[1].endswith("; what simulator 1 said is left out")
+    few = tmp_path / "few.db"
+    with RecordStore(records, create=False) as store, RecordStore(few) as new:
+        for row in [row for row in store.rows(device="rtx4090", kind="timing") if not row.key.draw][:3]:
+            new.add(replace(row, key=replace(row.key, nvrtc="13.0, generator 3")))
+    _, told = learned_from(few, SMALL, device, 0)
+    assert told.endswith(f"; {str(SMALL).splitlines()[0]} on rtx4090 has 3 timed kernels")
+    monkeypatch.setattr(device, "simulated", False)
+    assert learned_from(few, SMALL, device, 0)[1].endswith("; what was simulated of rtx4090 teaches no GPU")
 
 
 def test_another_simulator_teaches_nothing_and_is_named(records: Path, tmp_path: Path) -> None:

@@ -1,0 +1,232 @@
+"""A record file alone, without its log, holds a run up to its last seconds, also one that kill -9 ended."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+import ekc
+from ekc.cli.commands import main
+from ekc.search.records import checkpoints
+from ekc.search.records.store import RecordStore
+from tests.search.records.test_store import KEY, ROOT, ROW
+from tests.search.runs import tune
+
+SOON_S, LIMIT_S = 0.05, 60.0
+STUCK = 5
+"""The call of the meter that takes longer than any test."""
+
+RUN = f"""
+import sys, time
+import ekc
+from ekc.devices.simulated import SimulatedDevice
+from ekc.search.records import checkpoints
+from ekc.search.records.store import RecordStore
+
+checkpoints.INTERVAL_S = {SOON_S}
+add, calls = RecordStore.add, []
+def told(self, row):
+    filed = add(self, row)
+    print(filed.id, flush=True)
+    return filed
+RecordStore.add = told
+time_kernel = SimulatedDevice.time
+def stuck(self, kernel, **rest):
+    calls.append(kernel)
+    if len(calls) == {STUCK}:
+        print("stuck", flush=True)
+        time.sleep(1000)
+    return time_kernel(self, kernel, **rest)
+SimulatedDevice.time = stuck
+ekc.tune(ekc.matvec(96, 64), target="a100", trials=8, records=sys.argv[1], progress=False)
+"""
+WRITER = f"""
+import sys
+from ekc.search.records import checkpoints
+from ekc.search.records.store import Key, RecordStore, Row
+
+checkpoints.INTERVAL_S = {SOON_S}
+key = Key("{{}}", "d", "a100", True, "580.1", "13.0", "fixed", "ones")
+with RecordStore(sys.argv[1]) as store:
+    while True:
+        print(store.add(Row("failure", key, "[]", "ok")).id, flush=True)
+        if sys.stdin.readline() != "go on\\n":
+            break
+"""
+
+
+@contextmanager
+def started(script: str, file: Path) -> Iterator[tuple[IO[str], IO[str], Callable[[], None]]]:
+    """Its stdin and stdout, and what kills it; it is killed in any case."""
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(file)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    ) as process:
+
+        def kill() -> None:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield process.stdin, process.stdout, kill
+        finally:
+            kill()
+
+
+def rows_alone(file: Path) -> int:
+    """Rows of a copy of the file, without its log."""
+    alone = file.with_name("alone.db")
+    for beside in file.parent.glob("alone.db*"):
+        beside.unlink()
+    shutil.copyfile(file, alone)
+    with RecordStore(alone, create=False) as store:
+        return len(list(store.rows()))
+
+
+def wait_for(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not happened():
+        assert time.monotonic() < deadline, f"not within {LIMIT_S:g} s"
+        time.sleep(0.02)
+
+
+def test_a_run_killed_in_a_long_measurement_leaves_its_rows_in_the_file_alone(tmp_path: Path) -> None:
+    """Nothing is committed while it waits: the rows before are moved all the same."""
+    file = tmp_path / "r.db"
+    with started(RUN, file) as (_, told, kill):
+        filed = [int(line) for line in iter(told.readline, "stuck\n")]
+        assert filed
+        wait_for(lambda: rows_alone(file) == len(filed))
+        kill()
+    assert rows_alone(file) == filed[-1]
+
+
+def test_rows_are_moved_as_long_as_they_come(tmp_path: Path) -> None:
+    """Each row once the row before it has reached the file."""
+    file = tmp_path / "r.db"
+    with started(WRITER, file) as (ask, told, kill):
+        for number in range(1, 5):
+            assert int(told.readline()) == number
+            wait_for(lambda: rows_alone(file) == number)  # noqa: B023 - called here
+            print("go on", file=ask, flush=True)
+        told.readline()
+        kill()
+    assert 4 <= rows_alone(file) <= 5
+    with RecordStore(file) as store:
+        assert len(list(store.rows())) == 5, "with its log it has them all"
+
+
+def test_what_a_reader_keeps_from_the_file_is_moved_when_it_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "INTERVAL_S", SOON_S)
+    file = tmp_path / "r.db"
+    moves: list[bool] = []
+    move = checkpoints._move_rows
+    monkeypatch.setattr(checkpoints, "_move_rows", lambda path: moves.append(move(path)) or moves[-1])
+    with RecordStore(file) as store:
+        for draw in range(3):
+            store.add(replace(ROW, key=replace(KEY, draw=draw)))
+        with sqlite3.connect(file) as reader:
+            reader.execute("begin")
+            reader.execute("select * from trials").fetchone()
+            store.add(replace(ROW, key=replace(KEY, draw=3)))
+            wait_for(lambda: False in moves)
+        reader.close()
+        wait_for(lambda: rows_alone(file) == 4)
+
+
+def test_a_run_that_just_began_leaves_a_record_file(tmp_path: Path) -> None:
+    with RecordStore(tmp_path / "r.db"):
+        assert rows_alone(tmp_path / "r.db") == 0
+
+
+def test_no_more_than_the_last_30_seconds_can_be_missing() -> None:
+    """Of a move that another process cut short, and of the next one."""
+    assert 2 * checkpoints.INTERVAL_S <= 30
+
+
+def test_no_thread_is_left_and_none_without_rows(tmp_path: Path) -> None:
+    def threads() -> set[str]:
+        return {thread.name for thread in checkpoints.threading.enumerate()}
+
+    with RecordStore(tmp_path / "r.db") as store:
+        assert "ekc-checkpoints" not in threads()
+        store.add(ROW)
+        assert "ekc-checkpoints" in threads()
+    assert "ekc-checkpoints" not in threads()
+
+
+# A log beside the file
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two files as a kill leaves them: the last row is in the log alone."""
+    folder = tmp_path_factory.mktemp("left")
+    tune(ekc.matmul(16, 16, 16), trials=2, records=folder / "r.db")
+    with RecordStore(folder / "r.db") as store:
+        store.add(ROW)
+        for name in ("r.db", "r.db-wal"):
+            shutil.copyfile(folder / name, folder / f"left-{name}")
+    return folder
+
+
+COMMANDS = (
+    "best matmul 16 16 16 --records r.db",
+    "show matmul 16 16 16 --records r.db",
+    "export matmul 16 16 16 --records r.db --out o",
+    "explain fastest best --records r.db",
+    "tune matmul 8 8 8 --trials 1 --warm-start r.db --out o --quiet",
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda line: str(line).split()[0])
+def test_commands_that_read_say_that_a_log_lies_beside(
+    command: str,
+    left: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("r.db", "r.db-wal"):
+        shutil.copyfile(left / f"left-{name}", tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    assert main(command.split()) == 0
+    told = [line for line in capsys.readouterr().err.splitlines() if "-wal" in line]
+    assert told == [
+        "ekc: warning: r.db-wal lies beside r.db: a run is under way or was killed, and its last rows may be "
+        "in the -wal file alone; copy both files together"
+    ]
+    assert main(command.split()) == 0
+    assert "-wal" not in capsys.readouterr().err, "the command before moved what was in it"
+
+
+def test_python_is_warned_too_and_of_nothing_where_all_is_in_the_file(left: Path, tmp_path: Path) -> None:
+    op = ekc.matmul(16, 16, 16)
+    for name in ("r.db", "r.db-wal"):
+        shutil.copyfile(left / f"left-{name}", tmp_path / name)
+    with pytest.warns(RuntimeWarning, match="r.db-wal lies beside r.db"):
+        ekc.best(op, tmp_path / "r.db", "a100")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ekc.best(op, tmp_path / "r.db", "a100")
+        tune(ekc.matvec(8, 8), trials=1, records=tmp_path / "n.db", warm_start=tmp_path / "n.db")

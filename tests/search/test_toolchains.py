@@ -1,0 +1,178 @@
+"""A worker with another compiler, generator or ekc is refused in one line, and nothing of its work is filed.
+
+The workers are real processes of each kind of executor, changed from within.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import platform
+import sqlite3
+import sys
+from collections.abc import Iterator
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ekc
+from ekc import devices
+from ekc.errors import ToolchainError
+from ekc.search import preparing
+from ekc.search.preparing import read_versions
+from ekc.search.space.naive import naive
+from ekc.search.workers import Processes
+from tests.search.runs import MV, tune, winner
+
+ROOT = Path(__file__).parents[2]
+HERE = read_versions()
+
+PATCH = "from unittest.mock import patch\n"
+RESTORE = PATCH + "patch.stopall()"
+OTHER_NVRTC = PATCH + "patch('ekc.codegen.nvrtc.version', lambda: '10.1').start()"
+OTHER_GENERATOR = PATCH + "patch('ekc.codegen.generate.GENERATOR', -1).start()"
+OLD_NVRTC_THAT_REFUSES = """
+from unittest.mock import patch
+from ekc.errors import CompileError
+unknown = CompileError('kernel.cu(1): error: an instruction that this NVRTC does not know')
+patch('ekc.codegen.nvrtc.version', lambda: '10.2').start()
+patch('ekc.search.preparing.compile_schedule', side_effect=unknown).start()
+"""
+NO_NVRTC = """
+from unittest.mock import patch
+from ekc.errors import EkcError
+missing = EkcError('NVRTC cannot be loaded: pip install nvidia-cuda-nvrtc')
+patch('ekc.codegen.nvrtc._library', side_effect=missing).start()
+"""
+OTHER_JOB = PATCH + "patch('ekc.search.preparing.prepare', lambda schedule, arch: None).start()"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def importable() -> Iterator[None]:
+    """Processes that others start import ekc from this checkout."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *sys.path]))
+        yield
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    """Of a Dask cluster of one process."""
+    distributed = pytest.importorskip(
+        "distributed", reason="Dask is not installed (pip install distributed): its executors are not tested"
+    )
+    with (
+        distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+
+
+def spawned() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+
+
+def change_worker(workers: Executor, code: str) -> None:
+    """Run a text in the one worker."""
+    workers.submit(exec, code, {}).result()
+
+
+def refusal(workers: Executor, file: Path, op: ekc.Operator = MV) -> str:
+    """The line that refuses a run; the naive kernel alone, which was compiled here, is on file."""
+    with pytest.raises(ToolchainError) as caught:
+        tune(op, executor=workers, records=file)
+    assert "\n" not in str(caught.value)
+    with sqlite3.connect(file) as connection:
+        found = set(connection.execute("select kind, schedule_digest from trials"))
+    assert found == {(kind, naive(op).digest) for kind in ("timing", "metering")}
+    return str(caught.value)
+
+
+def told(nvrtc: str = HERE.nvrtc, generator: int = HERE.generator, version: str = HERE.ekc) -> str:
+    """The line about a worker with these versions."""
+    return (
+        f"executor: a worker on {platform.node()} has NVRTC {nvrtc}, generator {generator}, ekc {version}, "
+        f"and this process {HERE}; install the same versions on both"
+    )
+
+
+def test_a_process_of_a_pool_with_no_compiler_is_refused(tmp_path: Path) -> None:
+    with spawned() as workers:
+        change_worker(workers, NO_NVRTC)
+        assert refusal(workers, tmp_path / "r.db") == told("not installed")
+
+
+def test_refusals_of_another_compiler_are_not_filed(tmp_path: Path) -> None:
+    """As failures of schedules they would be found there by later runs."""
+    with Processes(1) as workers:
+        change_worker(workers, OLD_NVRTC_THAT_REFUSES)
+        assert refusal(workers, tmp_path / "r.db") == told("10.2")
+
+
+def test_an_ekc_that_was_upgraded_under_a_run_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers that start later import the new one."""
+    package = tmp_path / "site" / "ekc"
+    package.mkdir(parents=True)
+    for part in (ROOT / "ekc").iterdir():
+        if part.name not in ("version.py", "__pycache__"):
+            (package / part.name).symlink_to(part)
+    (package / "version.py").write_text('__version__ = "99.1"\n')
+    monkeypatch.syspath_prepend(package.parent)
+    with Processes(1) as workers:
+        assert refusal(workers, tmp_path / "r.db") == told(version="99.1")
+
+
+@pytest.mark.parametrize("as_executor", [False, True], ids=["client", "executor"])
+def test_a_worker_of_dask_with_another_compiler_or_generator_is_refused(
+    client: Any, as_executor: bool, tmp_path: Path
+) -> None:
+    # Dask answers a question that it was asked before from memory.
+    op, change = (ekc.matvec(128, 64), OTHER_GENERATOR) if as_executor else (ekc.matvec(64, 64), OTHER_NVRTC)
+    line = told(generator=-1) if as_executor else told("10.1")
+    change_worker(client, change)
+    try:
+        assert refusal(client.get_executor() if as_executor else client, tmp_path / "r.db", op) == line
+    finally:
+        change_worker(client, RESTORE)
+
+
+def test_a_worker_of_dask_with_our_versions_finds_what_is_found_here(client: Any) -> None:
+    assert winner(tune(executor=client)) == winner(tune())
+
+
+def test_a_worker_of_dask_that_lacks_the_job_is_refused(client: Any, tmp_path: Path) -> None:
+    """As one of an older ekc."""
+    change_worker(client, OTHER_JOB)
+    try:
+        line = refusal(client, tmp_path / "r.db", ekc.matvec(64, 128))
+    finally:
+        change_worker(client, RESTORE)
+    assert line.startswith("executor: a worker did not answer (TypeError: ")
+    assert line.endswith(f"; it needs {HERE}, as this process has")
+
+
+def test_a_pool_that_breaks_costs_no_run() -> None:
+    """Its answers to come and its later jobs are done here."""
+    with spawned() as workers:
+        with pytest.raises(BrokenExecutor):
+            workers.submit(os._exit, 1).result()
+        with pytest.warns(RuntimeWarning, match="executor: .*; kernels are compiled in this process"):
+            broken = tune(executor=workers)
+    assert winner(broken) == winner(tune())
+
+
+def test_a_bug_of_a_worker_with_our_versions_is_raised_with_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def crash(*_: object) -> None:
+        raise ZeroDivisionError("a bug in the generator")
+
+    monkeypatch.setattr(preparing, "compile_schedule", crash)
+    answer = preparing.prepare(naive(MV).to_json(), "sm_80", devices.open("a100").limits, None, HERE)
+    with pytest.raises(ZeroDivisionError, match="a bug in the generator") as bug:
+        answer.open(HERE)
+    assert "in crash" in "".join(bug.value.__notes__)
