@@ -120,7 +120,7 @@ class _Line:
         from rich.console import Console
         from rich.live import Live
 
-        self._live = Live(console=Console(stderr=True), transient=True, auto_refresh=False)
+        self._live = Live(console=Console(stderr=True, force_jupyter=False), transient=True, auto_refresh=False)
         self._live.start()
 
     def show(self, line: str) -> None:
