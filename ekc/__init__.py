@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         softmax,
     )
     from ekc.ir.schedule import Schedule
+    from ekc.search.events import TuningEvent
     from ekc.search.records.best import best
     from ekc.search.result import Trial, TuningResult
     from ekc.search.tuner import tune
@@ -87,6 +88,7 @@ _HOMES = {
     "ekc.ir.schedule": ("Schedule",),
     "ekc.devices.compiling": ("compile",),
     "ekc.governor.governor": ("Governor",),
+    "ekc.search.events": ("TuningEvent",),
     "ekc.search.tuner": ("tune",),
     "ekc.search.records.best": ("best",),
     "ekc.search.result": ("Trial", "TuningResult"),
@@ -108,6 +110,7 @@ __all__ = [
     "Schedule",
     "ScheduleError",
     "Trial",
+    "TuningEvent",
     "TuningResult",
     "__version__",
     "abs",

@@ -51,6 +51,16 @@ def check_start(op: Operator, start: Sequence[Schedule]) -> None:
             raise InvalidInput(f"start: a schedule of {s.op.name} cannot start the tuning of {op.name}")
 
 
+def check_helpers(executor: object, callback: object) -> None:
+    """Refuse what cannot compile, and what cannot be called."""
+    if executor is not None and not callable(getattr(executor, "submit", None)):
+        raise InvalidInput(
+            f"executor: {executor!r} has no submit(); give a concurrent.futures.Executor, or leave it out"
+        )
+    if callback is not None and not callable(callback):
+        raise InvalidInput(f"callback: {callback!r} cannot be called; give a function of one TuningEvent")
+
+
 def check_options(
     trials: int | None,
     effort: str | None,

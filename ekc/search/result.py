@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 INTERRUPTED = "interrupted"
 """Why a run ended early whose user would not wait."""
+STOPPED = "stopped by the callback"
+"""Why a run ended early whose callback asked for it."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,6 @@
 """A table is returned as text, and its text does not depend on where it is made."""
 
 import builtins
-import json
-import sys
 from pathlib import Path
 
 import pytest
