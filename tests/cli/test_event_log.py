@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import pytest
 
 import ekc
 from ekc.cli import main
-from ekc.search.events import EVENTS, STAGES
 from tests.devices.recording.made import record
 
 TUNE = ["tune", "matmul", "16", "24", "8", "--target", "a100", "--trials", "2", "--out", "o"]
@@ -39,6 +39,8 @@ def _events(file: str) -> list[dict[str, Any]]:
 
 
 def test_every_event_is_one_line_and_stdout_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    from ekc.search.events import EVENTS, STAGES
+
     Path("run.jsonl").write_text("of an earlier run\n")
     assert main([*TUNE, "--json", "--log-json", "run.jsonl"]) == 0
     out, err = capsys.readouterr()
@@ -51,8 +53,19 @@ def test_every_event_is_one_line_and_stdout_is_one_object(capsys: pytest.Capture
     for name in ("latency_s", "power_w", "energy_j", "digest", "metered"):
         assert events[-1]["best"][name] == told["best"][name]
     assert "matmul on a100 (simulated): 2/2 trials" in err
+
+
+def test_without_a_terminal_lines_are_plain_whatever_rich_would_do(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"FORCE_COLOR": "1", "COLUMNS": "20", "TTY_COMPATIBLE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert main([*TUNE, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["trial_count"] == 2
     assert "\x1b" not in err
     assert "..." not in err
+    assert re.search(r"^ +\d+ s  matmul on a100 \(simulated\): 2/2 trials.*; done$", err, re.MULTILINE)
 
 
 def test_quiet_says_nothing_and_still_logs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,19 +42,6 @@ def test_a_step_that_takes_long_is_told_again_and_again(
     assert not [t for t in progress.threading.enumerate() if t.name == "ekc-progress"]
 
 
-def test_lines_are_plain_whatever_rich_would_do(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, value in {"FORCE_COLOR": "1", "COLUMNS": "20", "TTY_COMPATIBLE": "1"}.items():
-        monkeypatch.setenv(name, value)
-    tune(trials=2, progress=True)
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "\x1b" not in err
-    assert "..." not in err
-    assert re.search(r"^ +\d+ s  matvec on a100 \(simulated\): 2/2 trials.*; done$", err, re.MULTILINE)
-
-
 @pytest.mark.parametrize("stderr", [None, "closed"])
 def test_without_stderr_a_run_is_silent_and_works(
     stderr: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
