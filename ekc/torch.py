@@ -9,7 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
+try:
+    import torch
+except ImportError as problem:
+    reason = str(problem).partition("\n")[0]
+    raise ImportError(f"ekc.torch needs PyTorch ({reason}): pip install torch") from None
 
 from ekc.devices.kernel import Kernel
 

@@ -91,6 +91,8 @@ def search(file: Path, figure: str, trials: int, seed: int, as_json: bool) -> No
 
     try:
         table = from_t4(file.read_text(encoding="utf-8"), figure)
+    except InvalidInput as problem:
+        raise InvalidInput(f"{file}: {problem}") from problem
     except (OSError, UnicodeDecodeError) as problem:
         reason = getattr(problem, "strerror", None) or "not UTF-8 text"
         raise InvalidInput(f"{file} cannot be read ({reason})") from problem

@@ -11,6 +11,7 @@ from typing import Any
 from ekc.codegen import ptxas_log
 from ekc.codegen.compiled import Resources
 from ekc.errors import CompileError, EkcError, InvalidInput
+from ekc.ir.checks import check_text, show
 
 _FILE = b"kernel.cu"
 # Source lines are indented in the log; names stand in quotes, and may well be "error".
@@ -48,6 +49,12 @@ def compile(source: str, arch: str = "sm_80", options: Sequence[str] = ()) -> Nv
     Raises `InvalidInput` for an arch that NVRTC does not know, `NvrtcError` (a `CompileError`)
     for text that it refuses, `EkcError` where NVRTC is not installed.
     """
+    check_text("source", source, "CUDA C++")
+    check_text("arch", arch, "'sm_80'")
+    if not isinstance(options, (list, tuple)):
+        raise InvalidInput(f"options: {show(options)} is no list of texts; write options=['-lineinfo']")
+    for option in options:
+        check_text("options", option, "'-lineinfo'")
     nvrtc = _library()
     _check_arch(nvrtc, arch)
     flags = [f"--gpu-architecture={arch}", "--std=c++17", "--ptxas-options=-v", *options]

@@ -210,7 +210,7 @@ class TuningResult:
         from ekc.codegen.bundle import export
 
         kernel = self.compile(name)
-        return export(kernel.compiled, self.best.schedule, Path(folder), provenance=self.provenance())
+        return export(kernel.compiled, self.best.schedule, folder, provenance=self.provenance())
 
     def provenance(self) -> dict[str, str]:
         """Where the exported figures come from."""

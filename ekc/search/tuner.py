@@ -23,7 +23,7 @@ from ekc.search.effort import checked_effort
 from ekc.search.forecast import forecast
 from ekc.search.measuring import Bench
 from ekc.search.objective import checked_objective
-from ekc.search.options import Wish, check_helpers, check_options, check_start
+from ekc.search.options import Wish, check_files, check_helpers, check_options, check_start
 from ekc.search.progress import show_progress
 from ekc.search.recordings.recorded_schedules import RecordedBench, recorded_schedules
 from ekc.search.records.store import RecordStore
@@ -81,6 +81,7 @@ def tune(
     """
     check_start(op, start)
     check_helpers(executor, callback)
+    check_files(records=records, warm_start=warm_start)
     check_options(trials, effort, max_slowdown, clocks, seed, time_budget_s)
     objective, asked = checked_objective(objective), checked_effort(effort)
     calls = asked.calls if trials is None else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ekc.ir.checks import check_flag
 from ekc.ir.operator import Operator
 from ekc.ir.operators.building import compute
 
@@ -18,6 +19,8 @@ def matmul(
     out_dtype: str | None = None,
 ) -> Operator:
     """C[m, n] = A[m, k] @ B[k, n]; A is stored [k, m] with `transpose_a`, B [n, k] with `transpose_b`."""
+    check_flag("transpose_a", transpose_a)
+    check_flag("transpose_b", transpose_b)
     return compute(
         "matmul",
         axes={"i": m, "j": n},

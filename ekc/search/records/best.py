@@ -10,10 +10,11 @@ from ekc import devices
 from ekc.codegen.generate import toolchain
 from ekc.devices.base import Device
 from ekc.errors import InvalidInput
+from ekc.ir.checks import check_path
 from ekc.ir.operator import Operator
 from ekc.search.choice import winners
 from ekc.search.objective import checked_objective
-from ekc.search.options import check_slowdown
+from ekc.search.options import check_operator, check_slowdown
 from ekc.search.records.rows import Row
 from ekc.search.records.store import RecordStore, canonical_json
 from ekc.search.records.stored import stored_trials
@@ -60,6 +61,8 @@ def best(
     Raises `RecordError` for the file, `InvalidInput` for arguments, and when it holds no metered schedule of
     the operator.
     """
+    check_operator(op)
+    check_path("records", records)
     rule = Rule(objective, max_slowdown)
     return rule.winners(judged(op, records, devices.open(target)))[0]
 
