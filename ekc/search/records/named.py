@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ekc.devices.base import Device
 from ekc.devices.recording import RecordedDevice
-from ekc.errors import InvalidInput
+from ekc.errors import InvalidInput, RecordError
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from ekc.ir.serialize import operator_from_json
@@ -60,7 +60,14 @@ def _of(word: str, trials: Sequence[Trial], rule: Rule) -> Schedule:
 def _only_operator(word: str, records: str | Path, device: Device) -> Operator:
     with RecordStore(records, create=False) as store:
         texts = dict.fromkeys(row.key.operator for row in store.rows(device=device.name, kind="metering"))
-    return _the_one(word, [operator_from_json(json.loads(text)) for text in texts], device, records)
+    return _the_one(word, [_read_operator(text, records) for text in texts], device, records)
+
+
+def _read_operator(text: str, file: str | Path) -> Operator:
+    try:
+        return operator_from_json(json.loads(text))
+    except (ValueError, RecursionError) as problem:
+        raise RecordError(f"{file} is damaged: it holds an operator that is not one ({problem})") from None
 
 
 def _the_one(word: str, operators: Sequence[Operator], device: Device, file: str | Path) -> Operator:
