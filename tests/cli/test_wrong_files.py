@@ -1,4 +1,4 @@
-"""Every file that a command reads, with content that a user may give it: it is read, or one line says why not."""
+"""Every file that a command reads, with all that users may put into it: it is read, or one line says why."""
 
 from __future__ import annotations
 
