@@ -52,7 +52,7 @@ def tuned(op: ekc.Operator, chosen: tuple[Structure, ...], asked: argparse.Names
     wish = Wish(asked.trials, "latency", 0.05, False, asked.seed, None)
     with RecordStore(None) as store, ThreadPoolExecutor(os.cpu_count()) as workers:
         space = Space(op, device.limits, chosen)
-        return Run(space, Bench(device, store), workers, wish, lambda done, text: None).run(())
+        return Run(space, Bench(device, store), workers, wish).run(())
 
 
 def line(name: str, asked: argparse.Namespace) -> dict[str, Any]:

@@ -111,9 +111,7 @@ def run(
     wish = Wish(trials, objective, MAX_SLOWDOWN, False, seed, None)
     began = time.thread_time()
     with ThreadPoolExecutor(1) as workers:
-        search = Run(
-            Space(op, bench.device.limits), bench, workers, wish, lambda done, text: None, METHODS[variant]
-        )
+        search = Run(Space(op, bench.device.limits), bench, workers, wish, None, METHODS[variant])
         result = search.run(())
     search_s = time.thread_time() - began - bench.elsewhere_s
     return _kept(result) | {

@@ -68,7 +68,7 @@ def run(
     op: ekc.Operator, device: Device, store: RecordStore, workers: Executor, wish: Wish
 ) -> tuple[Trial, list[Candidate]]:
     """The winner, and everything that the run timed."""
-    search = Run(Space(op, device.limits), Bench(device, store), workers, wish, lambda done, text: None)
+    search = Run(Space(op, device.limits), Bench(device, store), workers, wish)
     return search.run(()).best, search.task.working
 
 
@@ -94,7 +94,7 @@ def random_best(
 ) -> tuple[list[Candidate], float | None]:
     """(the most promising of `count` random schedules, timed; rank correlation over these)."""
     space = Space(op, bench.device.limits)
-    task = ScheduleTask(space, bench, workers, _wish(RESCORED, seed), lambda done, text: None)
+    task = ScheduleTask(space, bench, workers, _wish(RESCORED, seed))
     task.learner.learn_latency(known)
     drawn = _draws(Breeder(space, np.random.default_rng(seed)), count)
     expected, _, _, _ = task.learner.expect(task.memory.of(drawn))

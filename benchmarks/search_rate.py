@@ -71,7 +71,7 @@ class Stopwatch:
         device, self.random = devices.open("a100"), np.random.default_rng(seed)
         self.space = Space(op, device.limits, worker=worker)
         wish = Wish(DEFAULT, "energy", 0.05, False, seed, None)
-        self.task = ScheduleTask(self.space, Bench(device, store), workers, wish, lambda done, text: None)
+        self.task = ScheduleTask(self.space, Bench(device, store), workers, wish)
         self.device = device
         self._train()
         self.reset()

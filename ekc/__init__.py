@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         softmax,
     )
     from ekc.ir.schedule import Schedule
+    from ekc.search.events import TuningEvent
     from ekc.search.records.best import best
     from ekc.search.result import Trial, TuningResult
     from ekc.search.tuner import tune
@@ -88,6 +89,7 @@ _HOMES = {
     "ekc.ir.schedule": ("Schedule",),
     "ekc.devices.compiling": ("compile",),
     "ekc.governor.governor": ("Governor",),
+    "ekc.search.events": ("TuningEvent",),
     "ekc.search.tuner": ("tune",),
     "ekc.search.records.best": ("best",),
     "ekc.search.result": ("Trial", "TuningResult"),
@@ -110,6 +112,7 @@ __all__ = [
     "ScheduleError",
     "ToolchainError",
     "Trial",
+    "TuningEvent",
     "TuningResult",
     "__version__",
     "abs",

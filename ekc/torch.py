@@ -11,7 +11,11 @@ import warnings
 from functools import cache
 from typing import Any
 
-import torch
+try:
+    import torch
+except ImportError as problem:
+    reason = str(problem).partition("\n")[0]
+    raise ImportError(f"ekc.torch needs PyTorch ({reason}): pip install torch") from None
 
 from ekc.devices.kernel import Kernel
 from ekc.errors import InvalidInput

@@ -120,7 +120,8 @@ class _Line:
         from rich.console import Console
         from rich.live import Live
 
-        self._live = Live(console=Console(stderr=True), transient=True, auto_refresh=False)
+        console = Console(stderr=True, force_jupyter=False)
+        self._live = Live(console=console, transient=True, auto_refresh=False)
         self._live.start()
 
     def show(self, line: str) -> None:

@@ -18,6 +18,7 @@ from ekc.search.summary import figure, source_of, speed_up, unit_of
 from ekc.search.text_table import text_table
 
 if TYPE_CHECKING:
+    from ekc.cli.event_log import EventLog
     from ekc.cli.tune import Options
     from ekc.ir.operator import Operator
     from ekc.search.result import TuningResult
@@ -49,7 +50,7 @@ class Missing:
         return self.reason if self.reason == NOT_TUNED else "failed"
 
 
-def tune_layers(file: Path, options: Options, out: Path, as_json: bool) -> int:
+def tune_layers(file: Path, options: Options, events: EventLog, out: Path, as_json: bool) -> int:
     """Tune every layer of a file; the exit status. One that fails does not stop the rest. Ctrl-C does, and
     what is done by then is told."""
     # Every layer is built before the first is tuned: a slip in the last costs no time.
@@ -64,7 +65,7 @@ def tune_layers(file: Path, options: Options, out: Path, as_json: bool) -> int:
         left = _left(time.monotonic() - began, number - 1, len(layers))
         log(f"layer {number} of {len(layers)}: {layer.name}{left}")
         try:
-            result = options.tune(op)
+            result = options.tune(op, events, layer)
             done.append(Tuned(layer, result, result.export(_folder(out, layer, op))))
             interrupted = status_of(result) == INTERRUPTED
         except EkcError as problem:

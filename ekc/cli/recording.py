@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ekc.cli.operators import NEGATIVES, Request, no_options, operator_arguments
-from ekc.cli.output import json_option, say, say_json
+from ekc.cli.output import json_option, log, say, say_json
 from ekc.errors import InvalidInput
 
 FILE = click.argument("file", type=click.Path(path_type=Path), callback=no_options)
@@ -89,10 +91,13 @@ def search(file: Path, figure: str, trials: int, seed: int, as_json: bool) -> No
 
     try:
         table = from_t4(file.read_text(encoding="utf-8"), figure)
+    except InvalidInput as problem:
+        raise InvalidInput(f"{file}: {problem}") from problem
     except (OSError, UnicodeDecodeError) as problem:
         reason = getattr(problem, "strerror", None) or "not UTF-8 text"
         raise InvalidInput(f"{file} cannot be read ({reason})") from problem
-    rows = replay(table, RecordedSpace(table), min(trials, len(table.figures)), seed)
+    trials = min(trials, len(table.figures))
+    rows = replay(table, RecordedSpace(table), trials, seed, _log_trials(trials))
     found = float(np.nanmin(table.figures[rows]))
     facts = {"rows": len(table.figures), "trials": len(rows), "found": found, "best": table.best}
     if as_json:
@@ -101,3 +106,19 @@ def search(file: Path, figure: str, trials: int, seed: int, as_json: bool) -> No
         unit = f" {table.unit}" if table.unit else ""
         told = f"{figure} {found:.6g}{unit} after {len(rows)} of {len(table.figures)} rows of {file}"
         say(f"{told}; the best of all is {table.best:.6g}{unit} ({found / table.best:.3f} times)")
+
+
+def _log_trials(trials: int) -> Callable[[int], None]:
+    """Logs how many rows were tried, every few seconds."""
+    from ekc.search.progress import EVERY_S
+
+    began = last = time.monotonic()
+
+    def tell(tried: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= EVERY_S:
+            last = now
+            log(f"{now - began:5.0f} s  {tried}/{trials} trials")
+
+    return tell

@@ -139,13 +139,13 @@ def read_schedule(path: Path, option: str = "--schedule: ") -> Schedule:
     from ekc.ir.schedule import Schedule
 
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as problem:
         reason = getattr(problem, "strerror", None) or "not UTF-8 text"
         raise InvalidInput(f"{option}{path} cannot be read ({reason})") from problem
     try:
         data = json.loads(text)
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise InvalidInput(f"{option}{path} is not JSON ({problem})") from problem
     inner = data.get("schedule") if isinstance(data, dict) else None
     return Schedule.from_json(text if inner is None else json.dumps(inner))

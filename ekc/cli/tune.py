@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from ekc.cli.event_log import EventLog
 from ekc.cli.operators import NEGATIVES, Request, operator_arguments
 from ekc.cli.output import OUT, json_option, say, say_json, writable, wrote
 from ekc.cli.sources import choice_options, target_option, tell_replaced
@@ -17,6 +18,7 @@ from ekc.errors import InvalidInput
 
 if TYPE_CHECKING:
     from ekc.ir.operator import Operator
+    from ekc.search.layers import Layer
     from ekc.search.result import TuningResult
 
 
@@ -53,8 +55,8 @@ class Options:
         if self.warm_start is not None:
             RecordStore(self.warm_start, create=False).close()
 
-    def tune(self, op: Operator) -> TuningResult:
-        """One run of `ekc.tune`."""
+    def tune(self, op: Operator, events: EventLog, layer: Layer | None = None) -> TuningResult:
+        """One run of `ekc.tune`, of a layer if there is one; its events go into the log."""
         import ekc
         from ekc import devices
         from ekc.search.effort import checked_effort
@@ -80,6 +82,7 @@ class Options:
                 time_budget_s=self.time_budget_s,
                 executor=executor,
                 progress=not self.quiet,
+                callback=events.listener(layer),
             )
 
 
@@ -121,7 +124,13 @@ class Options:
     "--out", type=click.Path(path_type=Path), default=OUT, show_default=True, help="Folder for the kernel."
 )
 @click.option("--name", help="What files and functions are called. [default: as the operator]")
-@click.option("--quiet", is_flag=True, help="No forecast, no progress bar.")
+@click.option("--quiet", is_flag=True, help="No forecast, no progress.")
+@click.option(
+    "--log-json",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write every event of the run into this file, one JSON object a line.",
+)
 @json_option
 def tune(
     request: Request,
@@ -129,6 +138,7 @@ def tune(
     out: Path,
     name: str | None,
     as_json: bool,
+    log_json: Path | None,
     **options: object,
 ) -> int:
     """Search the schedules of an operator; print the best and write its CUDA into a folder.
@@ -142,14 +152,22 @@ def tune(
     Ctrl-C ends the search with the best so far; the status then is 130.
     """
     chosen = Options(**options)  # type: ignore[arg-type]
-    if layers is not None:
-        from ekc.cli.layers import tune_layers
-
+    with closing(EventLog(log_json)) as events:
+        events.check(chosen.records, chosen.warm_start)
+        if layers is None:
+            return _tune_one(request, chosen, events, out, name, as_json)
         if not request.empty:
             raise InvalidInput("--layers: the file names its operators itself; leave OPERATOR out")
         if name is not None:
             raise InvalidInput("--name: with --layers each kernel has a folder of its own; leave it out")
-        return tune_layers(layers, chosen, out, as_json)
+        from ekc.cli.layers import tune_layers
+
+        return tune_layers(layers, chosen, events, out, as_json)
+
+
+def _tune_one(
+    request: Request, chosen: Options, events: EventLog, out: Path, name: str | None, as_json: bool
+) -> int:
     op = request.operator()
     if name is not None:
         from ekc.ir.checks import identifier
@@ -157,7 +175,7 @@ def tune(
         identifier("--name", name)
     chosen.check()
     writable(out)
-    result = chosen.tune(op)
+    result = chosen.tune(op, events)
     tell_replaced(out, op, name)
     paths = result.export(out, name)
     if as_json:

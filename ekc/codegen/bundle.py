@@ -13,7 +13,7 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.names import RESERVED
 from ekc.codegen.render import render
 from ekc.errors import InvalidInput
-from ekc.ir.checks import identifier
+from ekc.ir.checks import check_path, identifier
 from ekc.ir.fresh import fresh
 from ekc.ir.operator import TensorSpec
 from ekc.ir.schedule import Schedule
@@ -40,6 +40,7 @@ def export(
     Raises `InvalidInput` for a folder that cannot be written, a kernel made from another schedule, a
     simulated device that does not say so.
     """
+    folder = check_path("folder", folder)
     told = dict(provenance or {})
     name = identifier("kernel", compiled.name)
     if f"digest {schedule.digest}" not in compiled.cuda_source:

@@ -29,7 +29,9 @@ def open(target: str = "auto") -> Device:
     `RecordError` for a file that is no recording.
     """
     if not isinstance(target, str):
-        raise DeviceError(f"target {target!r} is not a name; choose auto, cuda:N or a simulated device")
+        from ekc.ir.checks import show
+
+        raise DeviceError(f"target {show(target)} is not a name; choose auto, cuda:N or a simulated device")
     if target.startswith("recorded:"):
         from ekc.devices.recording import RecordedDevice
 

@@ -6,7 +6,7 @@ from ekc.codegen.generate import compile_schedule
 from ekc.devices.base import Device, Executes
 from ekc.devices.kernel import Kernel
 from ekc.errors import InvalidInput
-from ekc.ir.checks import identifier
+from ekc.ir.checks import identifier, show
 from ekc.ir.limits import Limits
 from ekc.ir.schedule import Schedule
 
@@ -32,9 +32,15 @@ def compile(
     NVRTC does not know, an arch beside a device, a name that C cannot have.
     """
     if not isinstance(schedule, Schedule):
-        raise InvalidInput(f"schedule: {schedule!r} is not an ekc.Schedule; ekc.Schedule(op) starts one")
+        raise InvalidInput(f"schedule: {show(schedule)} is not an ekc.Schedule; ekc.Schedule(op) starts one")
     if arch is not None and not isinstance(arch, str):
-        raise InvalidInput(f"arch: {arch!r} is not the name of a target; the nearest is {f'sm_{arch}'!r}")
+        raise InvalidInput(
+            f"arch: {show(arch)} is not the name of a target; the nearest is {_nearest_arch(arch)!r}"
+        )
+    if limits is not None and not isinstance(limits, Limits):
+        raise InvalidInput(f"limits: {show(limits)} is not an ekc.ir.limits.Limits; leave it out")
+    if device is not None and not (hasattr(device, "arch") and hasattr(device, "limits")):
+        raise InvalidInput(f"device: {show(device)} is not a device; ekc.devices.open('a100') gives one")
     if name is not None:
         identifier("name", name)
     if device is None:
@@ -43,3 +49,8 @@ def compile(
         raise InvalidInput("device and arch or limits: give one; a device has its own")
     compiled = compile_schedule(schedule, device.arch, device.limits, name)
     return Kernel(schedule, compiled, device if isinstance(device, Executes) else None)
+
+
+def _nearest_arch(arch: object) -> str:
+    """ "sm_80" of 80, and of what is no number at all."""
+    return f"sm_{arch}" if isinstance(arch, int) and 10 <= arch < 1000 else ARCH

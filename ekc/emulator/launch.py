@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ LANES = 16384
 """Lanes of a batch: enough that NumPy's calls cost little, few enough that rows stay in the cache."""
 MAX_INSTRUCTIONS = 5_000_000
 """Instructions that one batch may issue: about those of its slowest thread."""
+MOST_COUNT = 2**63 - 1
+"""Of anything that is given to a launch as a number."""
 
 
 def launch(
@@ -43,15 +46,22 @@ def launch(
     malformed PTX, an unknown kernel or instruction, arguments that do not fit, a grid beyond the limits,
     or a kernel that goes over `max_instructions`.
     """
+    for what, text in (("ptx_text", ptx_text), ("kernel_name", kernel_name)):
+        if not isinstance(text, str):
+            raise InvalidInput(f"{what} must be a text, not of type {type(text).__name__}")
+    if not isinstance(args, Sequence) or isinstance(args, str | bytes):
+        raise InvalidInput(f"args must be a list of arrays and numbers, not of type {type(args).__name__}")
+    if not isinstance(sanitize, bool | np.bool_):
+        raise InvalidInput(f"sanitize must be True or False, not of type {type(sanitize).__name__}")
     decoded = _decoded(ptx_text, kernel_name)
     plan = Plan(
         decoded,
         _shape("grid", grid),
         _shape("block", block),
         args,
-        dynamic_shared,
-        sanitize,
-        max_instructions,
+        _count("dynamic_shared", dynamic_shared),
+        bool(sanitize),
+        _count("max_instructions", max_instructions),
     )
     total = plan.grid[0] * plan.grid[1] * plan.grid[2]
     ids = _chosen(blocks, total)
@@ -75,19 +85,32 @@ def _decoded(text: str, name: str) -> Decoded:
 
 def _shape(what: str, given: Sequence[int]) -> Shape:
     try:
-        numbers = [int(n) for n in given]
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(f"{what} must be up to three whole numbers, not {given!r}") from error
+        numbers = [_count(what, n) for n in given]
+    except TypeError:
+        numbers = []
     if not 1 <= len(numbers) <= 3:
-        raise InvalidInput(f"{what} must be up to three whole numbers, not {given!r}")
+        raise InvalidInput(f"{what} must be up to three whole numbers; write {what}=(1, 1, 1)")
     x, y, z = (*numbers, 1, 1)[:3]
     return x, y, z
+
+
+def _count(what: str, given: int) -> int:
+    try:
+        number = index(given)
+    except TypeError:
+        raise InvalidInput(f"{what} must be a whole number, not of type {type(given).__name__}") from None
+    if not 0 <= number <= MOST_COUNT:
+        raise InvalidInput(f"{what} is outside 0 to {MOST_COUNT}")
+    return number
 
 
 def _chosen(blocks: Iterable[int] | None, total: int) -> Any:
     if blocks is None:
         return np.arange(total)
-    ids = np.unique(np.fromiter((int(b) for b in blocks), np.int64))
+    try:
+        ids = np.unique(np.fromiter((index(b) for b in blocks), np.int64))
+    except (TypeError, OverflowError):
+        raise InvalidInput(f"blocks must be whole numbers from 0 to {total - 1}") from None
     if ids.size and not (ids[0] >= 0 and ids[-1] < total):
         raise InvalidInput(f"blocks must be 0 to {total - 1}, not {int(ids[0])} to {int(ids[-1])}")
     return ids

@@ -249,7 +249,7 @@ def _scalar_bytes(kernel: str, position: int, one: Variable, value: Any) -> byte
         raise InvalidInput(f"argument {position} of {kernel} is {value!r}; the parameter is a .{one.type}")
     number, bits = int(value), 8 * dtype.itemsize
     if not -(1 << (bits - 1)) <= number < 1 << bits:
-        raise InvalidInput(f"argument {position} of {kernel}: {number} does not fit a .{one.type}")
+        raise InvalidInput(f"argument {position} of {kernel}: the number does not fit a .{one.type}")
     return (number & ((1 << bits) - 1)).to_bytes(dtype.itemsize, "little")
 
 

@@ -10,14 +10,17 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from numbers import Integral
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import ekc
+from ekc.errors import InvalidInput
 from ekc.governor.live.request import Request
 from ekc.governor.live.steps import StepCounter
 from ekc.governor.policy import Policy
+from ekc.ir.checks import check_flag, check_path, several, show
 
 LEAVING_S = 20.0
 
@@ -51,7 +54,12 @@ class Governor:
         quiet: bool = False,
     ) -> None:
         policy = Policy(objective, max_slowdown, min_saving, remaining_s)
-        Request(policy, actuator=actuator, model=str(model))
+        for name, value in (("each", each), ("advise", advise), ("quiet", quiet)):
+            check_flag(name, value)
+        numbers = several(gpus)
+        if numbers is None or any(isinstance(n, bool) or not isinstance(n, (Integral, str)) for n in numbers):
+            raise InvalidInput(f"gpus: {show(gpus)} is no list of numbers or UUIDs; write gpus=[0]")
+        Request(policy, actuator=actuator, model=str(check_path("model", model)))
         self._flags = [*_flags(policy, gpus, each, actuator, advise, quiet), "--model", str(model)]
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None

@@ -17,6 +17,8 @@ from ekc.errors import InvalidInput
 if TYPE_CHECKING:
     from ekc.ir.operator import TensorSpec
 
+_PROTOCOLS = ("__array__", "__array_interface__", "__cuda_array_interface__", "__dlpack__")
+"""Attributes of an object that is an array to some library."""
 _REGISTER = "register an operator for that: ekc.torch.register(kernel, 'mine::name')"
 
 
@@ -50,8 +52,15 @@ def settle(name: str, array: Any) -> Any:
 def read_array(spec: TensorSpec, array: Any) -> NDArray[Any]:
     """An array as NumPy sees it, of whatever shape and type; without a copy where NumPy can do without.
 
-    Raises `InvalidInput` for one that is not in the memory of the host, and what `settle` raises.
+    Raises `InvalidInput` for what is no array (a list, None), for one that is not in the memory of the host,
+    and what `settle` raises.
     """
+    if not _is_array(array):
+        given = "None" if array is None else f"of type {type(array).__name__}"
+        raise InvalidInput(
+            f"{spec.name} is {given}, needed an array; "
+            f"try numpy.array(..., {spec.dtype.numpy.name!r}) of shape {spec.shape}"
+        )
     array = settle(spec.name, array)
     try:
         if is_tensor(array):
@@ -62,6 +71,11 @@ def read_array(spec: TensorSpec, array: Any) -> NDArray[Any]:
         return np.from_dlpack(array) if alone else read
     except (BufferError, RuntimeError, TypeError) as problem:
         raise InvalidInput(f"{spec.name} cannot be read: {str(problem).partition(chr(10))[0]}") from problem
+
+
+def _is_array(array: Any) -> bool:
+    """Whether an object offers its elements by a protocol of arrays, or as a buffer with a shape."""
+    return isinstance(array, memoryview) or any(hasattr(array, name) for name in _PROTOCOLS)
 
 
 def _read_tensor(spec: TensorSpec, tensor: Any) -> NDArray[Any]:

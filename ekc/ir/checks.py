@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import keyword
+import numbers
 import operator as _operator
+import os
 import re
-from collections.abc import Callable, Collection, Sequence
+import unicodedata
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,16 +32,89 @@ _RESERVED = frozenset(_WORDS.split())
 def identifier(what: str, name: Any) -> str:
     """A name that is safe in CUDA text: a letter, then letters, digits and underscores, no keyword."""
     if not isinstance(name, str) or not _IDENTIFIER.match(name):
-        near = re.sub(r"\W", "_", str(name)).lstrip("0123456789_") or "a"
         raise InvalidInput(
-            f"{what}: {name!r} is not an identifier (a letter, then letters, digits, underscores); "
-            f"try {near!r}"
+            f"{what}: {show(name)} is not an identifier (a letter from a to z, then letters, digits, _); "
+            f"try {_nearest_identifier(name if isinstance(name, str) else show(name))!r}"
         )
     if name in _RESERVED or keyword.iskeyword(name):
         raise InvalidInput(
             f"{what}: {name!r} is a reserved word of C++ or of the generated code; try {name + '_'!r}"
         )
     return name
+
+
+def _nearest_identifier(name: str) -> str:
+    """A legal name that looks like this one: accents are dropped, other characters become underscores."""
+    plain = "".join(c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c))
+    near = re.sub(r"[^A-Za-z0-9_]", "_", plain).lstrip("0123456789_")[:MAX_SHOWN] or "a"
+    return near + "_" * (near in _RESERVED or keyword.iskeyword(near))
+
+
+MAX_SHOWN = 80
+"""Characters of a value in a message."""
+
+
+def show(value: Any) -> str:
+    """A value as a message shows it: on one line, and cut where it is long."""
+    try:
+        text = repr(value)
+    except Exception:
+        # An integer of thousands of digits, or an object whose class cannot print it.
+        return f"this {type(value).__name__}"
+    text = " ".join(text.split()) if "\n" in text else text
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
+
+
+def check_choice(what: str, value: Any, known: Collection[str]) -> str:
+    """One of the known names."""
+    if not isinstance(value, str) or value not in known:
+        word = value if isinstance(value, str) else show(value)
+        (near,) = difflib.get_close_matches(word, known, n=1, cutoff=0.0)
+        raise InvalidInput(f"{what}: {show(value)} is not one of {', '.join(known)}; the nearest is {near!r}")
+    return value
+
+
+def check_text(what: str, value: Any, example: str) -> str:
+    """A text that can be written in UTF-8."""
+    if not isinstance(value, str):
+        raise InvalidInput(f"{what}: {show(value)} is not a text; write {example}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{what}: {show(value)} holds half a character; write {example}") from None
+    return value
+
+
+def check_flag(what: str, value: Any) -> bool:
+    """True or False: "false" and the like would count as true."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise InvalidInput(f"{what}: {show(value)} is neither True nor False")
+    return bool(value)
+
+
+def check_mapping(what: str, value: Any, example: str) -> Mapping[Any, Any]:
+    """Values by name."""
+    if not isinstance(value, Mapping):
+        raise InvalidInput(f"{what}: {show(value)} holds no values by name; write {example}")
+    return value
+
+
+def check_path(what: str, value: Any) -> Path:
+    """The name of a file or a folder."""
+    if not isinstance(value, (str, os.PathLike)) or "\0" in str(value):
+        raise InvalidInput(f"{what}: {show(value)} is not a path; give a text or a pathlib.Path")
+    return Path(value)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a real number, of Python or NumPy, that a float can hold, and no truth value."""
+    if not isinstance(value, numbers.Real) or isinstance(value, (bool, np.bool_)):
+        return False
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
 
 
 def _rounded(value: Any, otherwise: int) -> int:
@@ -53,13 +131,13 @@ def whole(what: str, value: Any, limit: int, least: int = 1) -> int:
         number = _operator.index(value)
     except TypeError:
         raise InvalidInput(
-            f"{what}: {value!r} is not a whole number; the nearest legal value is "
+            f"{what}: {show(value)} is not a whole number; the nearest legal value is "
             f"{min(max(least, _rounded(value, least)), limit)}"
         ) from None
     if isinstance(value, bool) or not least <= number <= limit:
         near = min(max(number, least), limit)
         raise InvalidInput(
-            f"{what}: {value!r} is outside {least} to {limit}; the nearest legal value is {near}"
+            f"{what}: {show(value)} is outside {least} to {limit}; the nearest legal value is {near}"
         )
     return number
 

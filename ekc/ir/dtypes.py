@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.errors import InvalidInput
+from ekc.ir.checks import show
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,9 +110,10 @@ def dtype_of(name: str | DType) -> DType:
         return name
     if isinstance(name, str) and name in _TABLE:
         return _TABLE[name]
-    near = _OTHERS.get(str(name)) or difflib.get_close_matches(str(name), _TABLE, n=1, cutoff=0.3)
+    word = name if isinstance(name, str) else show(name)
+    near = _OTHERS.get(word) or difflib.get_close_matches(word, _TABLE, n=1, cutoff=0.3)
     raise InvalidInput(
-        f"dtype: {name!r} is not one of {', '.join(_TABLE)}; the nearest is {(near or ['float32'])[0]!r}"
+        f"dtype: {show(name)} is not one of {', '.join(_TABLE)}; the nearest is {(near or ['float32'])[0]!r}"
     )
 
 
@@ -120,9 +122,9 @@ def accumulator_and_result(
 ) -> tuple[DType, DType]:
     """What a compute over `dtype` is summed in and stored as, where one or both are left to the default."""
     element = dtype_of(dtype)
-    acc = dtype_of(acc_dtype or element.accumulator)
+    acc = dtype_of(element.accumulator if acc_dtype is None else acc_dtype)
     usual = element.result if element.result in acc.storable else acc.name
-    return acc, dtype_of(out_dtype or usual)
+    return acc, dtype_of(usual if out_dtype is None else out_dtype)
 
 
 def start_value(combine: str, dtype: DType) -> float | int:

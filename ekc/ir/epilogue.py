@@ -9,7 +9,7 @@ from typing import Any
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.checks import identifier, parameters, several, whole
+from ekc.ir.checks import identifier, parameters, several, show, whole
 from ekc.ir.depth import shallow
 from ekc.ir.dtypes import FLOAT32, DType, dtype_of
 from ekc.ir.operator import MAX_ELEMENTS, Axis, Compute, Operator, TensorSpec
@@ -25,11 +25,13 @@ def append_epilogue(
 ) -> Operator:
     """`op` and one more compute, elementwise in its result; see `Operator.epilogue`."""
     if out_dtype is not None and not isinstance(out_dtype, (str, DType)):
-        raise InvalidInput(f"epilogue: out_dtype={out_dtype!r} is no type; call an input out_dtype_ instead")
+        raise InvalidInput(
+            f"epilogue: out_dtype={show(out_dtype)} is no type; call an input out_dtype_ instead"
+        )
     result, last = op.outputs[0], op.computes[-1]
     taken = {*op.tensors, *(a.name for c in op.computes for a in c.axes), *shapes}
     axes = tuple(Axis(_fresh(a.name, taken), a.extent) for a in last.spatial)
-    out = dtype_of(out_dtype or result.dtype)
+    out = dtype_of(result.dtype if out_dtype is None else out_dtype)
     # Integers that become floats are scaled by floats, and in floats.
     element = out if result.dtype.integer and not out.integer else result.dtype
     acc = FLOAT32 if not element.integer else last.acc_dtype
@@ -56,7 +58,7 @@ def _checked(op: Operator, result: TensorSpec, name: str, shape: Any) -> tuple[i
         raise InvalidInput(f"epilogue: {name!r} is a tensor of {op.name} already; try {name + '_2'!r}")
     given = several(shape)
     if not given:
-        raise InvalidInput(f"epilogue: shape of {name}: {shape!r} is not a tuple of extents; try (1,)")
+        raise InvalidInput(f"epilogue: shape of {name}: {show(shape)} is not a tuple of extents; try (1,)")
     extents = tuple(whole(f"extent of {name}", e, MAX_ELEMENTS) for e in given)
     last = result.shape[max(0, len(result.shape) - len(extents)) :]
     if len(extents) > len(last) or any(e not in (1, of) for e, of in zip(extents, last, strict=True)):

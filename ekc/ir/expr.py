@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ekc.errors import InvalidInput
-from ekc.ir.checks import whole
+from ekc.ir.checks import show, whole
 from ekc.ir.meaning import FUNCTIONS, apply_binary
 from ekc.ir.unwritable import Unwritable, not_of_numpy
 
@@ -185,10 +185,10 @@ def as_expr(value: Operand) -> Expr:
             "alike, not where they are equal; ekc.maximum(1 - abs(i - j), 0) is 1 where i is j, else 0"
         )
     if not isinstance(number, (int, float)):
-        raise InvalidInput(f"expression: {value!r} is neither a number nor an element, as A[i] is")
+        raise InvalidInput(f"expression: {show(value)} is neither a number nor an element, as A[i] is")
     if number not in _INFINITIES and not -_LARGEST <= number <= _LARGEST:
         raise InvalidInput(
-            f"expression: {value!r:.40} is no number of float32; the largest is {_LARGEST:.6g}"
+            f"expression: {show(value):.40} is no number of float32; the largest is {_LARGEST:.6g}"
         )
     return Const(number)
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.arrays import make_like, read_array
-from ekc.ir.checks import identifier, whole
+from ekc.ir.checks import check_choice, identifier, show, whole
 from ekc.ir.depth import shallow
 from ekc.ir.dtypes import BFLOAT16, DType
 from ekc.ir.element_types import Span, check_types
@@ -194,7 +194,8 @@ class Operator:
         from ekc.ir.operators import append_compute
 
         types = (dtype, acc_dtype, out_dtype)
-        return append_compute(self, output, body, axes, reduce or {}, inputs or {}, combine, *types)
+        over, extra = {} if reduce is None else reduce, {} if inputs is None else inputs
+        return append_compute(self, output, body, axes, over, extra, combine, *types)
 
     def epilogue(
         self, body: Callable[..., ex.Operand], /, *, out_dtype: str | None = None, **inputs: tuple[int, ...]
@@ -247,6 +248,11 @@ class Operator:
 def _validate(op: Operator) -> None:
     """Refuse names that would not survive in CUDA text, and graphs that do not hang together."""
     identifier("operator", op.name)
+    if not isinstance(op.inputs, tuple) or not all(isinstance(t, TensorSpec) for t in op.inputs):
+        raise InvalidInput(f"inputs: {show(op.inputs)} is no tuple of tensors; ekc.compute makes one")
+    made = isinstance(op.computes, tuple) and all(isinstance(c, Compute) for c in op.computes)
+    if not made or not op.computes:
+        raise InvalidInput(f"computes: {show(op.computes)} is no tuple of computes; ekc.compute makes one")
     known: dict[str, TensorSpec] = {}
     for spec in op.inputs:
         _declare(known, spec)
@@ -261,8 +267,7 @@ def _validate(op: Operator) -> None:
                     f"axis: {axis.name!r} is used twice in {op.name}; give each compute its own names"
                 )
             axes.add(axis.name)
-        if compute.combine not in COMBINERS:
-            raise InvalidInput(f"combine: {compute.combine!r} is not one of {', '.join(COMBINERS)}")
+        check_choice("combine", compute.combine, COMBINERS)
         shallow(compute.output.name, compute.body, ex.children)
         _check_body(op, compute, known)
         check_types(compute, known, spans)

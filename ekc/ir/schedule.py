@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from ekc.errors import InvalidInput
+from ekc.ir.checks import check_text, show
 from ekc.ir.operator import Operator
 from ekc.ir.program import Program, initial
 from ekc.ir.serialize import operator_from_json
@@ -54,7 +55,11 @@ class Schedule:
     def program(self) -> Program:
         """What the steps make of the operator."""
         if not isinstance(self.op, Operator):
-            raise InvalidInput(f"schedule: {self.op!r} is no operator; try ekc.matmul(64, 64, 64)")
+            raise InvalidInput(f"schedule: {show(self.op)} is no operator; try ekc.matmul(64, 64, 64)")
+        if not isinstance(self.steps, tuple):
+            raise InvalidInput(
+                f"schedule: {show(self.steps)} is no tuple of steps; try .split(...) and the like"
+            )
         return _applied(initial(self.op), self.steps)
 
     def do(self, *steps: Step) -> Schedule:
@@ -148,8 +153,9 @@ class Schedule:
     @classmethod
     def from_json(cls, text: str) -> Schedule:
         """The inverse of `to_json`; every step is checked again."""
+        check_text("schedule", text, "what Schedule.to_json gives")
         try:
-            data: Any = json.loads(text)
+            data: Any = json.loads(text.removeprefix("\ufeff"))
         except (ValueError, RecursionError) as problem:
             raise InvalidInput(f"schedule: not JSON ({problem})") from None
         if not isinstance(data, dict) or not {"format", "operator", "steps"} <= set(data):
@@ -178,7 +184,7 @@ def _applied(program: Program, steps: tuple[Step, ...]) -> Program:
     """What steps make of a Program, each checked before the next one counts on its numbers."""
     for step in steps:
         if not isinstance(step, Step):
-            raise InvalidInput(f"schedule: {step!r} is no step; try .split(...) and the like")
+            raise InvalidInput(f"schedule: {show(step)} is no step; try .split(...) and the like")
         before, program = len(program.checks), step.apply(program)
         for check in program.checks[before:]:
             check.enforce()

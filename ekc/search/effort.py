@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 
-from ekc.errors import InvalidInput
+from ekc.ir.checks import check_choice
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,4 @@ def checked_effort(name: str | None) -> Effort:
     """The effort of that name. Raises InvalidInput."""
     if name is None:
         return UNSAID
-    if not isinstance(name, str) or name not in EFFORTS:
-        near = difflib.get_close_matches(str(name), EFFORTS, n=1, cutoff=0.0)[0]
-        raise InvalidInput(f"effort: {name!r} is not one of {', '.join(EFFORTS)}; the nearest is {near!r}")
-    return EFFORTS[name]
+    return EFFORTS[check_choice("effort", name, EFFORTS)]

@@ -45,6 +45,8 @@ class Finals:
     bench: Bench
     objective: str
     max_slowdown: float
+    report: Callable[[str, Candidate], None] = lambda name, about: None
+    """Is told the name of an event and the finalist that it is about."""
     _expected: Expected | None = None
 
     def run(self, candidates: list[Candidate], measure: Callable[[], bool]) -> list[Candidate]:
@@ -59,6 +61,7 @@ class Finals:
                 break
             for c in finalists[:: -1 if repeat % 2 else 1]:
                 self._again(c, FIRST_DRAW + repeat, repeat == 0, self._needs_energy or measure())
+                self.report("final", c)
                 turns.append((c, FIRST_DRAW + repeat))
         in_turn = _in_turn([self.bench.metered_at(c.schedule, FINAL_WINDOW_S, draw) for c, draw in turns])
         for c in finalists:
@@ -92,8 +95,12 @@ class Finals:
 
     def check(self, candidate: Candidate) -> bool:
         """Execute the compiled PTX once per schedule, on chosen blocks; the verdict is filed."""
-        if candidate.checked:
-            return candidate.ok
+        if not candidate.checked:
+            self._judge(candidate)
+            self.report("check", candidate)
+        return candidate.ok
+
+    def _judge(self, candidate: Candidate) -> None:
         verdict = self.bench.checked(candidate.schedule)
         if verdict is None:
             try:
@@ -103,16 +110,15 @@ class Finals:
             except DeviceError as problem:
                 # It faulted or hung where it would run.
                 candidate.status = self.bench.fail(candidate.schedule, f"device: {problem}").status
-                return False
+                return
             except EkcError as problem:
                 # Says nothing of the kernel, so nothing is filed: another ekc may be able to.
                 candidate.status = f"{UNCHECKED}: {problem}"
-                return False
+                return
             self.bench.file_check(candidate.schedule, verdict)
         candidate.checked = verdict
         if verdict.startswith(REFUSED):
             candidate.status = verdict
-        return candidate.ok
 
     def _execute(self, candidate: Candidate) -> str:
         if self._expected is None:

@@ -91,7 +91,7 @@ def _read_toml(path: Path) -> dict[str, object]:
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}{_neighbour(path)}") from error
     try:
-        return tomllib.loads(data.decode())
+        return tomllib.loads(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise InvalidInput(f"{path}, line {line}: not UTF-8 text") from error

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
-from ekc.errors import InvalidInput
+from ekc.ir.checks import check_choice
 
 OBJECTIVES = ("energy", "latency", "edp")
 
 
 def checked_objective(name: str) -> str:
     """The name, if it is one of the objectives."""
-    if name not in OBJECTIVES:
-        near = difflib.get_close_matches(str(name), OBJECTIVES, n=1, cutoff=0.0)[0]
-        raise InvalidInput(
-            f"objective: {name!r} is not one of {', '.join(OBJECTIVES)}; the nearest is {near!r}"
-        )
-    return name
+    return check_choice("objective", name, OBJECTIVES)
 
 
 def merit(objective: str, latency_s: Any, energy_j: Any) -> Any:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from ekc.errors import InvalidInput
-from ekc.ir.checks import whole
+from ekc.ir.checks import check_choice, check_path, is_number, show, whole
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from ekc.search.effort import checked_effort
@@ -36,19 +33,34 @@ class Wish:
     """When: the seconds of the run and its time budget count from here, what is prepared included."""
 
 
+def check_operator(op: object) -> None:
+    """Refuse what is no operator."""
+    if not isinstance(op, Operator):
+        raise InvalidInput(f"op: {show(op)} is not an operator; ekc.matmul(64, 64, 64) makes one")
+
+
 def check_start(op: Operator, start: Sequence[Schedule]) -> None:
     """Refuse what is no operator, and schedules to start from that are not of it."""
-    if not isinstance(op, Operator):
-        raise InvalidInput(f"op: {op!r} is not an operator; ekc.matmul(64, 64, 64) makes one")
+    check_operator(op)
     if isinstance(start, Schedule) or not isinstance(start, Sequence):
         raise InvalidInput(
             f"start: {type(start).__name__} is not a list of schedules; write start=[schedule]"
         )
     for s in start:
         if not isinstance(s, Schedule):
-            raise InvalidInput(f"start: {s!r} is not a schedule; give a list of ekc.Schedule")
+            raise InvalidInput(f"start: {show(s)} is not a schedule; give a list of ekc.Schedule")
         if s.op != op:
             raise InvalidInput(f"start: a schedule of {s.op.name} cannot start the tuning of {op.name}")
+
+
+def check_helpers(executor: object, callback: object) -> None:
+    """Refuse what cannot compile, and what cannot be called."""
+    if executor is not None and not callable(getattr(executor, "submit", None)):
+        raise InvalidInput(
+            f"executor: {show(executor)} has no submit(); give a concurrent.futures.Executor, or leave it out"
+        )
+    if callback is not None and not callable(callback):
+        raise InvalidInput(f"callback: {show(callback)} cannot be called; give a function of one TuningEvent")
 
 
 def check_options(
@@ -67,20 +79,21 @@ def check_options(
         whole("trials", trials, 1_000_000)
     whole("seed", seed, 2**63 - 1, least=0)
     check_slowdown(max_slowdown)
-    if clocks not in CLOCKS:
-        (near,) = difflib.get_close_matches(str(clocks), CLOCKS, n=1, cutoff=0.0)
-        raise InvalidInput(f"clocks: {clocks!r} is not one of {', '.join(CLOCKS)}; the nearest is {near!r}")
-    if budget is not None and not (_number(budget) and budget > 0):
-        raise InvalidInput(f"time_budget_s: {budget!r} is not above 0; leave it out for no limit")
+    check_choice("clocks", clocks, CLOCKS)
+    if budget is not None and not (is_number(budget) and budget > 0):
+        raise InvalidInput(f"time_budget_s: {show(budget)} is not above 0; leave it out for no limit")
 
 
 def check_slowdown(max_slowdown: float) -> None:
     """Refuse what says nothing of how much slower than the fastest the best may be."""
-    if not _number(max_slowdown) or not 0 <= max_slowdown <= 10:
+    if not is_number(max_slowdown) or not 0 <= max_slowdown <= 10:
         raise InvalidInput(
-            f"max_slowdown: {max_slowdown!r} is outside 0 to 10; 0.05 means at most 5 % slower"
+            f"max_slowdown: {show(max_slowdown)} is outside 0 to 10; 0.05 means at most 5 % slower"
         )
 
 
-def _number(value: object) -> bool:
-    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+def check_files(**files: object) -> None:
+    """Refuse what is no path, of options that may be left out."""
+    for name, file in files.items():
+        if file is not None:
+            check_path(name, file)

@@ -1,47 +1,102 @@
-"""A progress bar on stderr, or silence."""
+"""Progress of a run on stderr: a bar in a terminal, elsewhere a plain line every few seconds."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
+from ekc.search.events import TuningEvent, describe
+from ekc.search.reporter import Listener
 
-class Progress(Protocol):
-    """What the tuner tells while it works."""
-
-    def __call__(self, done: int, text: str) -> None:
-        """`done` trials so far, and what is best."""
-
-
-def announce(text: str) -> None:
-    """Say something on stderr, before the bar."""
-    from rich.console import Console
-
-    Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(text)
+EVERY_S = 5.0
+"""Between two plain lines."""
 
 
 @contextmanager
-def progress_bar(total: int, title: str, shown: bool) -> Iterator[Progress]:
-    """A bar over `total` trials; does nothing unless `shown`."""
-    if not shown:
-        yield lambda done, text: None
-        return
+def show_progress(shown: bool) -> Iterator[tuple[Listener, ...]]:
+    """The display as a listener, while the block runs; none unless `shown`, or where stderr is closed."""
+    if not shown or sys.stderr is None or sys.stderr.closed:
+        yield ()
+    elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        with _bar() as listener:
+            yield (listener,)
+    else:
+        lines = _Lines()
+        try:
+            yield (lines.listen,)
+        finally:
+            lines.close()
+
+
+class _Lines:
+    """Writes where the run is every `EVERY_S` seconds, also while one step takes longer."""
+
+    def __init__(self) -> None:
+        self._stream = sys.stderr
+        self._event: TuningEvent | None = None
+        self._heard_s = 0.0
+        self._closed = threading.Event()
+        self._clock = threading.Thread(target=self._repeat, name="ekc-progress", daemon=True)
+        self._clock.start()
+
+    def listen(self, event: TuningEvent) -> None:
+        """Keep the newest event; write the first and the last words of a run at once."""
+        self._heard_s = time.monotonic()
+        self._event = event
+        if event.name == "forecast":
+            self._write(event.text)
+        elif event.name == "end":
+            self._write(_line(event, event.seconds))
+
+    def close(self) -> None:
+        self._closed.set()
+        self._clock.join()
+
+    def _repeat(self) -> None:
+        while not self._closed.wait(EVERY_S):
+            event = self._event
+            if event is not None:
+                self._write(_line(event, event.seconds + time.monotonic() - self._heard_s))
+
+    def _write(self, line: str) -> None:
+        # A reader of stderr that has left is no reason to end the run.
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(f"{line}\n")
+            self._stream.flush()
+
+
+def _line(event: TuningEvent, seconds: float) -> str:
+    why = f" ({event.text})" if event.text and event.name == "end" else ""
+    return f"{seconds:5.0f} s  {event.operator} on {event.device}: {event.so_far}; {event.doing}{why}"
+
+
+@contextmanager
+def _bar() -> Iterator[Listener]:
+    """A bar as wide as the terminal; what does not fit is cut from the words at its end."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Column
 
     columns = (
-        TextColumn(title),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[text]}"),
+        MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=3)),
+        BarColumn(bar_width=10),
+        TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=7)),
+        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, ratio=1)),
     )
-    with Bar(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(title, total=total, text="")
+    console = Console(stderr=True, force_jupyter=False, highlight=False, markup=False)
+    with Progress(*columns, console=console, expand=True) as bar:
+        task = bar.add_task("", total=None)
 
-        def tell(done: int, text: str) -> None:
-            bar.update(task, completed=done, text=text)
+        def listen(event: TuningEvent) -> None:
+            if event.name == "forecast":
+                bar.console.print(event.text, soft_wrap=True)
+            found = f"{describe(event.best)}; " if event.best else ""
+            words = f"{event.device}: {found}{event.doing}; {event.operator}"
+            bar.update(task, completed=event.tried, total=event.planned, description=words)
 
-        yield tell
+        yield listen

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 INTERRUPTED = "interrupted"
 """Why a run ended early whose user would not wait."""
+STOPPED = "stopped by the callback"
+"""Why a run ended early whose callback asked for it."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +213,7 @@ class TuningResult:
         from ekc.codegen.bundle import export
 
         kernel = self.compile(name)
-        return export(kernel.compiled, self.best.schedule, Path(folder), provenance=self.provenance())
+        return export(kernel.compiled, self.best.schedule, folder, provenance=self.provenance())
 
     def provenance(self) -> dict[str, str]:
         """Where the exported figures come from."""

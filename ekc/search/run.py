@@ -18,8 +18,8 @@ from ekc.search.method import OURS, Method
 from ekc.search.models.lessons import Lessons
 from ekc.search.options import Wish
 from ekc.search.payoff import WhilePaying
-from ekc.search.progress import Progress
-from ekc.search.result import INTERRUPTED, DeviceNote, Trial, TuningResult
+from ekc.search.reporter import Reporter
+from ekc.search.result import INTERRUPTED, STOPPED, DeviceNote, Trial, TuningResult
 from ekc.search.roofline import roof
 from ekc.search.rounds import Rounds, population_size
 from ekc.search.schedules import Schedules
@@ -38,12 +38,13 @@ class Run:
         bench: Bench,
         workers: Executor,
         wish: Wish,
-        tell: Progress,
+        reporter: Reporter | None = None,
         method: Method = OURS,
         lessons: Lessons | None = None,
     ) -> None:
         self.op, self.bench, self.device, self.wish = space.op, bench, bench.device, wish
-        self.task = ScheduleTask(space, bench, workers, wish, tell, method, lessons)
+        self.task = ScheduleTask(space, bench, workers, wish, reporter, method, lessons)
+        self.reporter = self.task.reporter
         random, size = np.random.default_rng(wish.seed), population_size(wish.trials)
         self.breeder = self.task.method.breeder(space, random, size)
         self.paying = None if wish.calls is None else WhilePaying(self.task, wish.calls)
@@ -55,15 +56,22 @@ class Run:
     def run(self, start: Sequence[Schedule]) -> TuningResult:
         """Baseline, rounds, finals."""
         baseline = self.task.candidate(naive(self.op), "naive", 0)
-        finals = Finals(self.op, self.bench, self.wish.objective, self.wish.max_slowdown)
+        finals = Finals(
+            self.op, self.bench, self.wish.objective, self.wish.max_slowdown, self.reporter.report
+        )
         finalists: list[Candidate] = []
         try:
+            self.reporter.enter("baseline")
             self._baseline(baseline)
+            self.reporter.report("baseline", baseline)
+            self.reporter.enter("breed", 1)
             self.rounds.run(self.task.given(start))
             self.task.meter_some(self.rounds.number)
             # The naive schedule too: where a search finds nothing better, that is what wins.
+            self.reporter.enter("finals")
             finalists = finals.run([*self.task.candidates, baseline], self.task.on_time)
             if self.wish.search_clocks and finalists:
+                self.reporter.enter("clocks")
                 self._over_clocks(finals.winners(finalists)[0])
         except KeyboardInterrupt:
             if not self.task.working:
@@ -74,7 +82,10 @@ class Run:
         if not working or not self.task.working:
             raise NothingLegal(self._why_nothing())
         best, fastest = finals.winners(working)
-        return self._result(best, fastest, baseline)
+        result = self._result(best, fastest, baseline)
+        self.reporter.stage = "end"
+        self.reporter.report("end", text=result.stopped)
+        return result
 
     def _baseline(self, baseline: Candidate) -> None:
         timing = self.bench.time(baseline.schedule, lambda: baseline.kernel)
@@ -91,6 +102,8 @@ class Run:
         """Why the run ended early, if it did."""
         if self.interrupted:
             return INTERRUPTED
+        if self.reporter.stopped:
+            return STOPPED
         if self.task.late:
             return f"time budget of {self.wish.time_budget_s:g} s used"
         return self.rounds.stopped or (self.paying.stopped if self.paying else "")
@@ -124,6 +137,7 @@ class Run:
                 self.clocks_note = self.clocks_note or f"at {mhz} MHz: {outcome.status}"
                 return None
         c.timings, c.meterings = [timing], [metering]  # type: ignore[list-item]
+        self.reporter.report("clock", c)
         return c.trial()
 
     def _result(self, best: Candidate, fastest: Candidate, baseline: Candidate) -> TuningResult:

@@ -26,7 +26,7 @@ from ekc.search.models.lessons import Lessons
 from ekc.search.models.promise import Promise
 from ekc.search.options import Wish
 from ekc.search.population import Population
-from ekc.search.progress import Progress
+from ekc.search.reporter import Reporter
 from ekc.search.roofline import least_seconds
 from ekc.search.schedules import Schedules
 from ekc.search.standing import Standing
@@ -53,11 +53,11 @@ class ScheduleTask:
         bench: Bench,
         workers: Executor,
         wish: Wish,
-        tell: Progress,
+        reporter: Reporter | None = None,
         method: Method = OURS,
         lessons: Lessons | None = None,
     ) -> None:
-        self.space, self.bench, self.workers, self.wish, self.tell = space, bench, workers, wish, tell
+        self.space, self.bench, self.workers, self.wish = space, bench, workers, wish
         self.device = bench.device
         self.method, self.lessons = method, lessons
         self.learner = Learner(
@@ -65,6 +65,8 @@ class ScheduleTask:
         )
         self.memory = Memory(space, lambda some: self._informed(space.seen(some, self.device.peaks)))
         self.candidates: list[Candidate] = []
+        self.reporter = reporter or Reporter(space.op, bench.device, wish)
+        self.reporter.candidates = self.candidates
         self.late = False
         self._tried: set[str] = set()
         self._unjudged = 0
@@ -171,6 +173,7 @@ class ScheduleTask:
         for c in fresh:
             if self.bench.known(c.schedule) is None:
                 c.submit(self.workers, self.device)
+        self.reporter.enter("measure", number)
         timed = []
         with self.bench.ahead([(c.schedule, partial(getattr, c, "kernel")) for c in fresh]):
             for c in fresh:
@@ -179,13 +182,15 @@ class ScheduleTask:
                 self.candidates.append(c)
                 timed.append(c)
                 self._time(c)
-                self.tell(len(self.candidates), self._best_so_far())
+                self.reporter.report("trial", c)
         self.learner.learn_latency([c for c in timed if c.ok])
         self._unjudged += len(timed)
         if self._due():
             self.meter_some(number)
         else:
             self.learner.predict_all(self.working)
+        if len(self.candidates) < self.wish.trials:
+            self.reporter.enter("breed", number + 1)
         return [c.latency_s if c.ok else math.nan for c in timed]
 
     def _due(self) -> bool:
@@ -195,6 +200,7 @@ class ScheduleTask:
     def meter_some(self, number: int) -> None:
         """Meter a share of what was timed since, and judge the energy model by it."""
         if self._unjudged and self.wish.objective != "latency":
+            self.reporter.enter("meter", number)
             self.learner.learn_energy(self.working, number, self._meter)
         self._unjudged = 0
 
@@ -207,31 +213,26 @@ class ScheduleTask:
 
     def _meter(self, c: Candidate) -> bool:
         outcome = self.bench.meter(c.schedule, lambda: c.kernel, LABEL_WINDOW_S)
+        metered = not isinstance(outcome, Failure)
         if isinstance(outcome, Failure):
             c.status = outcome.status
-            return False
-        c.meterings.append(outcome)
-        return True
+        else:
+            c.meterings.append(outcome)
+        self.reporter.report("metering", c)
+        return metered
 
     def on_time(self) -> bool:
-        """Whether there is time left. However little there is, one schedule is tried."""
+        """Whether there is time left, and no callback asked to end. However little there is, one schedule is
+        tried."""
         budget = self.wish.time_budget_s
         if budget is not None and self.seconds > budget and self.candidates:
             self.late = True
-        return not self.late
+        return not self.late and not (self.reporter.stopped and self.candidates)
 
     @property
     def seconds(self) -> float:
         """Since the run was asked for."""
         return time.monotonic() - self.wish.asked_s
-
-    def _best_so_far(self) -> str:
-        working = self.working
-        if not working:
-            return ""
-        fastest = min(c.latency_s for c in working)
-        metered = sum(c.metered for c in working)
-        return f"fastest {fastest * 1e6:.1f} us, {metered} metered"
 
 
 def _promise(

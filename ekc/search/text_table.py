@@ -1,4 +1,8 @@
-"""Tables as plain text: ASCII, no colour codes, as wide as a terminal of 100 columns."""
+"""Tables as plain text: ASCII, no colour codes, as wide as a terminal of 100 columns.
+
+The text depends on nothing else: not on the terminal, on variables such as COLUMNS and FORCE_COLOR, nor on a
+notebook, whose page rich would otherwise write the table to.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,13 @@ def text_table(
         table.add_row(*row)
     sink = io.StringIO()
     console = Console(
-        file=sink, width=WIDTH, color_system=None, force_terminal=False, markup=False, emoji=False
+        file=sink,
+        width=WIDTH,
+        color_system=None,
+        force_terminal=False,
+        force_jupyter=False,
+        markup=False,
+        emoji=False,
     )
     console.print(table, highlight=False)
     lines = [line.rstrip() for line in sink.getvalue().splitlines()]

@@ -17,20 +17,21 @@ from ekc import devices
 from ekc.devices.base import Device
 from ekc.devices.cuda.remote import Remote
 from ekc.devices.recording import RecordedDevice
-from ekc.errors import InvalidInput
+from ekc.errors import EkcError, InvalidInput
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from ekc.search.effort import checked_effort
 from ekc.search.forecast import forecast
 from ekc.search.measuring import Bench
 from ekc.search.objective import checked_objective
-from ekc.search.options import Wish, check_options, check_start
-from ekc.search.progress import announce, progress_bar
+from ekc.search.options import Wish, check_files, check_helpers, check_options, check_start
+from ekc.search.progress import show_progress
 from ekc.search.recordings.recorded_schedules import RecordedBench, recorded_schedules
 from ekc.search.records.conditions import describe_unused, group_rows
 from ekc.search.records.store import RecordStore, canonical_json
 from ekc.search.records.warm_start import learned_from
-from ekc.search.result import TuningResult
+from ekc.search.reporter import Listener, Reporter
+from ekc.search.result import INTERRUPTED, TuningResult
 from ekc.search.run import Run
 from ekc.search.schedules import Schedules
 from ekc.search.space.space import Space
@@ -52,6 +53,7 @@ def tune(
     progress: bool = True,
     effort: str | None = None,
     warm_start: str | Path | None = None,
+    callback: Listener | None = None,
 ) -> TuningResult:
     """Search the schedules of `op` for the one that costs least at the speed of the fastest.
 
@@ -68,15 +70,22 @@ def tune(
     need the NVRTC, generator and ekc of this process (default: a worker per core, 32 at most:
     processes for runs of 32 trials or more on simulated devices, otherwise threads; and from 128 trials on a
     process for half of each population, where there is a second core). progress: say on stderr
-    what the run will take, then how far it is. The same seed gives the same winner for any number of workers,
-    unless time ran out. warm_start: a record file (it may be that of `records`) whose measurements of other
-    operators and devices are learned from before anything is measured.
+    what the run will take, then how far it is: a bar in a terminal, elsewhere a line every few seconds. The
+    same seed gives the same winner for any number of workers, unless time ran out. warm_start: a record file
+    (it may be that of `records`) whose measurements of other operators and devices are learned from before
+    anything is measured.
+
+    callback: called with every `TuningEvent`, in the thread of the run. If it returns True, the run ends as
+    if its time were up: with the best so far, after at least one trial. What it raises ends the run at once
+    and goes to the caller; what was measured stays in `records`. The logger "ekc.tune" takes the same events.
 
     Ctrl-C ends the run with the best so far. Raises `InvalidInput` for arguments, `DeviceError` for
     the target, `RecordError` for the file, `ToolchainError` for a worker of `executor` with other versions,
     `NothingLegal` with the reasons when no schedule works.
     """
     check_start(op, start)
+    check_helpers(executor, callback)
+    check_files(records=records, warm_start=warm_start)
     check_options(trials, effort, max_slowdown, clocks, seed, time_budget_s)
     objective, asked = checked_objective(objective), checked_effort(effort)
     calls = asked.calls if trials is None else None
@@ -84,15 +93,34 @@ def tune(
     wish = Wish(trials, objective, max_slowdown, clocks == "search", seed, time_budget_s, calls)
     device = devices.open(target)
     with ExitStack() as stack:
-        worker = stack.enter_context(aside(trials, executor))
-        space, bench, outlook = _prepared(stack, op, device, wish, records, worker)
-        taught, told = (None, "") if warm_start is None else learned_from(warm_start, op, device, seed)
-        if progress:
-            announce(outlook())
-        workers = executor or stack.enter_context(hired(device, trials))
-        tell = stack.enter_context(progress_bar(trials, f"{op.name} on {device.label}", progress))
-        result = Run(space, bench, workers, wish, tell, lessons=taught).run(start)
-        return replace(result, warm_start=told)
+        shown = stack.enter_context(show_progress(progress))
+        reporter = Reporter(op, device, wish, shown + (() if callback is None else (callback,)))
+        try:
+            reporter.report("start")
+            return _searched(stack, reporter, start, records, executor, warm_start, progress)
+        except (EkcError, KeyboardInterrupt) as problem:
+            reporter.report("error", text=str(problem) or INTERRUPTED)
+            raise
+
+
+def _searched(
+    stack: ExitStack,
+    reporter: Reporter,
+    start: Sequence[Schedule],
+    records: str | Path | None,
+    executor: Executor | None,
+    warm_start: str | Path | None,
+    forecasts: bool,
+) -> TuningResult:
+    op, device, wish = reporter.op, reporter.device, reporter.wish
+    worker = stack.enter_context(aside(wish.trials, executor))
+    space, bench, outlook = _prepared(stack, op, device, wish, records, worker)
+    taught, told = (None, "") if warm_start is None else learned_from(warm_start, op, device, wish.seed)
+    if forecasts:
+        reporter.report("forecast", text=outlook())
+    workers = executor or stack.enter_context(hired(device, wish.trials))
+    result = Run(space, bench, workers, wish, reporter, lessons=taught).run(start)
+    return replace(result, warm_start=told)
 
 
 def _prepared(

@@ -32,7 +32,7 @@ def searched(method: Method, objective: str = "energy", trials: int = 24) -> tup
             bench,
             workers,
             wish,
-            lambda done, text: None,
+            None,
             method,
         )
         return run.run(()), run

@@ -55,7 +55,7 @@ def test_of_what_is_believed_level_the_leanest_comes_first(monkeypatch: pytest.M
     with RecordStore(None) as store, ThreadPoolExecutor(1) as workers:
         space = Space(ekc.matvec(256, 256), device.limits)
         wish = Wish(8, "latency", 0.05, False, 0, None)
-        task = ScheduleTask(space, Bench(device, store), workers, wish, lambda done, text: None)
+        task = ScheduleTask(space, Bench(device, store), workers, wish)
         drawn = Breeder(space, np.random.default_rng(0)).draw(64)
         mean = np.linspace(-0.02, 0.04, len(drawn))[::-1]
         believed = Promise(mean, np.full(len(drawn), 0.1), 0.0)
@@ -78,7 +78,7 @@ def test_what_failed_after_it_was_timed_makes_nothing_too_slow() -> None:
     with RecordStore(None) as store, ThreadPoolExecutor(1) as workers:
         space = Space(ekc.matvec(64, 64), device.limits)
         wish = Wish(8, "energy", 0.05, False, 0, None)
-        task = ScheduleTask(space, Bench(device, store), workers, wish, lambda done, text: None)
+        task = ScheduleTask(space, Bench(device, store), workers, wish)
         task.candidates = [_kernel(1e-6, ok=False), _kernel(20e-6)]
         assert task.standing.scores == pytest.approx([20e-4])
 

@@ -6,6 +6,7 @@ failure, check), in the order they happened.
 
 from __future__ import annotations
 
+import codecs
 import json
 import warnings
 from collections.abc import Iterator, Mapping
@@ -63,6 +64,8 @@ def _near(path: Path) -> str:
 def _lines(path: Path, data: bytes) -> Iterator[dict[str, Any]]:
     if data.startswith(STORE):
         raise RecordError(f"{path} is a file of --records and no recording: --records and `ekc best` read it")
+    if data.removeprefix(codecs.BOM_UTF8).startswith(b"{"):
+        raise RecordError(f"{path} is not compressed, as a recording is; gzip it")
     try:
         found = unpack(data)
         if found.good < len(data) and found.text:

@@ -23,10 +23,10 @@ def check(word: str) -> None:
     if word in (NONE, SIMULATED):
         return
     try:
-        whole = json.loads(Path(word).read_text())
+        whole = json.loads(Path(word).read_text(encoding="utf-8-sig"))
     except OSError as problem:
         raise InvalidInput(f"--model {word}: {problem.strerror}; a file, simulated or none") from problem
-    except ValueError:
+    except (ValueError, RecursionError):
         whole = None
     if not isinstance(whole, dict) or "models" not in whole:
         raise InvalidInput(

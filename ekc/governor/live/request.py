@@ -8,6 +8,7 @@ from ekc.errors import InvalidInput
 from ekc.governor.live.models import NONE, check
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
+from ekc.ir.checks import show
 
 ACTUATORS = ("auto", "nvml", "zeusd")
 
@@ -31,6 +32,6 @@ class Request:
     """Clock limits that hold already, since they cannot be read."""
 
     def __post_init__(self) -> None:
-        if self.actuator not in ACTUATORS:
-            raise InvalidInput(f"--actuator {self.actuator}: it must be one of {', '.join(ACTUATORS)}")
+        if not isinstance(self.actuator, str) or self.actuator not in ACTUATORS:
+            raise InvalidInput(f"--actuator {show(self.actuator)}: it must be one of {', '.join(ACTUATORS)}")
         check(self.model)

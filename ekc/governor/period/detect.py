@@ -14,6 +14,7 @@ from ekc.governor.period.signal import Signals, even, views
 from ekc.governor.period.similarity import Similarity, similarities
 from ekc.governor.period.verdict import Period, Verdict
 from ekc.governor.samples import Samples, Values
+from ekc.ir.checks import is_number, show
 
 CYCLES = 3.0
 """A period is told after so many of it."""
@@ -58,8 +59,8 @@ def detect_period(samples: Samples | Values, sampling_hz: float, sensor_s: float
     """
     if sensor_s is None:
         sensor_s = samples.sensor_s if isinstance(samples, Samples) else 0.1
-    if not (np.isfinite(sensor_s) and sensor_s > 0):
-        raise InvalidInput(f"sensor_s is {sensor_s}; it must be a positive number of seconds, e.g. 0.1")
+    if not is_number(sensor_s) or not 0 < sensor_s < np.inf:
+        raise InvalidInput(f"sensor_s is {show(sensor_s)}; it must be a positive number of seconds, e.g. 0.1")
     signals = views(even(samples, sampling_hz), sampling_hz, sensor_s)
     if signals is None:
         return Period(float("nan"), 1.0, "too_short")

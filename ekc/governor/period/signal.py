@@ -8,6 +8,7 @@ import numpy as np
 
 from ekc.errors import InvalidInput
 from ekc.governor.samples import Samples, Values
+from ekc.ir.checks import is_number, show
 
 GAP = 3.1
 """Readings further apart than so many intervals leave a gap, that is not bridged."""
@@ -55,13 +56,13 @@ def even(samples: Samples | Values, sampling_hz: float) -> list[Row]:
     An array holds one signal, (n,), or several, (signals, n), already read at that rate. Raises
     `InvalidInput` for a rate that is not positive, and for an array of another shape.
     """
-    if not (np.isfinite(sampling_hz) and sampling_hz > 0):
-        raise InvalidInput(f"sampling_hz is {sampling_hz}; it must be a positive number, e.g. 10")
+    if not is_number(sampling_hz) or not 0 < sampling_hz < np.inf:
+        raise InvalidInput(f"sampling_hz is {show(sampling_hz)}; it must be a positive number, e.g. 10")
     if isinstance(samples, Samples):
         return _of_samples(samples, sampling_hz)
     try:
         array = np.atleast_2d(np.asarray(samples, dtype=np.float64))
-    except (TypeError, ValueError) as problem:
+    except (TypeError, ValueError, OverflowError) as problem:
         raise InvalidInput(f"samples are not numbers in rows of one length ({problem})") from problem
     if array.ndim != 2:
         raise InvalidInput(f"samples have {array.ndim} axes; give one signal, (n,), or several, (signals, n)")

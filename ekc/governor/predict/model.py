@@ -101,7 +101,7 @@ class Boosted:
     def load(file: Path) -> Boosted:
         """Read what `save` wrote; `RecordError` for anything else."""
         try:
-            whole = json.loads(file.read_text())
+            whole = json.loads(file.read_text(encoding="utf-8-sig"))
             if whole["format"] != FORMAT or tuple(whole["features"]) != FEATURES:
                 raise RecordError(f"{file}: trained for another version of ekc; train it again")
             trust, blind = _trust(whole["trust"]), _trust(whole["blind_trust"])
@@ -109,7 +109,7 @@ class Boosted:
             # Files of earlier versions hold models of the memory clock too.
             boosters = {name: _booster(name, whole["models"][name]) for name in NAMES}
             return Boosted(whole["card"], str(whole["trained_on"]), boosters, trust, blind)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             told = str(error).splitlines() or [type(error).__name__]
             raise RecordError(f"{file} is no model of the governor: {told[0]}") from None
 

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.checks import identifier, parameters, several, whole
+from ekc.ir.checks import check_mapping, identifier, parameters, several, show, whole
 from ekc.ir.dtypes import DType, accumulator_and_result, dtype_of
 from ekc.ir.operator import MAX_ELEMENTS, Axis, Compute, Operator, TensorSpec
 
@@ -62,8 +62,10 @@ def compute(
     that are not sums of integer multiples of axes.
     """
     element = dtype_of(dtype)
+    tensors = list(check_mapping("inputs", inputs, 'inputs={"A": (64,)}'))
     stage = make_compute(
-        output, body, axes, reduce or {}, list(inputs), combine, element, acc_dtype, out_dtype
+        *(output, body, axes, {} if reduce is None else reduce, tensors, combine, element),
+        *(acc_dtype, out_dtype),
     )
     specs = tuple(TensorSpec(n, shape_of(n, s), element) for n, s in inputs.items())
     return Operator(identifier("operator", name), specs, (stage,))
@@ -81,6 +83,9 @@ def make_compute(
     out_dtype: str | None,
 ) -> Compute:
     """One compute, its body called with tensors and axes by parameter name."""
+    identifier("output", output)
+    check_mapping("axes", axes, 'axes={"i": 64}')
+    check_mapping("reduce", reduce, 'reduce={"k": 64}')
     if not axes:
         raise InvalidInput(f"{output}: needs at least one spatial axis; use an axis of extent 1")
     for axis, extent in (*axes.items(), *reduce.items()):
@@ -93,7 +98,7 @@ def make_compute(
     known: dict[str, Any] = {t: Tensor(t) for t in tensors} | {a.name: ex.Var(a.name) for a in all_axes}
     wanted = parameters(body, known)
     if wanted is None:
-        raise InvalidInput(f"body: {body!r} is no function of tensors and axes; try lambda A, i: A[i]")
+        raise InvalidInput(f"body: {show(body)} is no function of tensors and axes; try lambda A, i: A[i]")
     for parameter in wanted:
         if parameter not in known:
             raise InvalidInput(
@@ -103,7 +108,7 @@ def make_compute(
     spec = TensorSpec(output, tuple(int(e) for e in axes.values()), out)
     value = body(**{p: known[p] for p in wanted})
     if not isinstance(value, (ex.Expr, int, float)):
-        raise InvalidInput(f"body: returned {value!r}, needed an expression of {', '.join(known)}")
+        raise InvalidInput(f"body: returned {show(value)}, needed an expression of {', '.join(known)}")
     return Compute(spec, all_axes, ex.as_expr(value), combine, acc)
 
 
@@ -120,7 +125,8 @@ def append_compute(
     out_dtype: str | None,
 ) -> Operator:
     """`op` and one more compute; see `Operator.then`."""
-    element = dtype_of(dtype or (*op.inputs, *op.outputs)[0].dtype.result)
+    element = dtype_of((*op.inputs, *op.outputs)[0].dtype.result if dtype is None else dtype)
+    check_mapping("inputs", inputs, 'inputs={"B": (64,)}')
     extra = tuple(TensorSpec(n, shape_of(n, s), element) for n, s in inputs.items())
     names = [*op.tensors, *(t.name for t in extra)]
     last = make_compute(output, body, axes, reduce, names, combine, element, acc_dtype, out_dtype)
@@ -129,9 +135,18 @@ def append_compute(
 
 def shape_of(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     """A shape as given from outside: extents from 1 to 2**40."""
+    identifier("tensor", name)
     extents = several(shape)
     if extents is None:
-        raise InvalidInput(f"shape of {name}: {shape!r} is not a tuple of extents; try ({shape!r},)")
+        raise InvalidInput(
+            f"shape of {name}: {show(shape)} is not a tuple of extents; try ({_extent(shape)},)"
+        )
     if not extents:
         raise InvalidInput(f"shape of {name}: () has no dimensions; try (1,)")
     return tuple(whole(f"extent of {name}", e, MAX_ELEMENTS) for e in extents)
+
+
+def _extent(value: Any) -> int:
+    """What may have been meant as the only extent."""
+    legal = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_ELEMENTS
+    return value if legal else 64

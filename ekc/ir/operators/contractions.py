@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ekc.ir.checks import check_flag
 from ekc.ir.operator import Operator
 from ekc.ir.operators.building import compute
 
@@ -22,6 +23,8 @@ def matmul(
     `InvalidInput` where the extents would let a sum of int8 leave int32. Sums of int32 wrap modulo 2**32, as
     in CUDA and NumPy.
     """
+    check_flag("transpose_a", transpose_a)
+    check_flag("transpose_b", transpose_b)
     return compute(
         "matmul",
         axes={"i": m, "j": n},

@@ -7,6 +7,7 @@ from math import prod
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
+from ekc.ir.checks import check_text
 from ekc.ir.operator import Operator
 from ekc.ir.operators.building import Tensor, compute, shape_of
 
@@ -29,6 +30,7 @@ def einsum(
     Raises `InvalidInput` for another form, an extent that differs between two places of a letter, and
     output letters that are unknown or repeated.
     """
+    check_text("einsum", subscripts, "'mk,kn->mn'")
     match = _FORM.match(subscripts.replace(" ", ""))
     if not match:
         raise InvalidInput(f"einsum: {subscripts!r} is not of the form 'ab,bc->ac' or 'ab->a'")

@@ -12,6 +12,7 @@ import numpy as np
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
+from ekc.ir.checks import is_number, show
 from ekc.ir.dtypes import dtype_of
 from ekc.ir.operator import Operator
 from ekc.ir.operators.building import Tensor, compute, shape_of
@@ -185,6 +186,6 @@ def rms_norm(
 
 def _not_negative(eps: float) -> float:
     number = eps.item() if isinstance(eps, np.generic) else eps
-    if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number < math.inf:
-        raise InvalidInput(f"eps: {eps!r} is not a number of at least 0; try 1e-5")
+    if not is_number(number) or not 0 <= number < math.inf:
+        raise InvalidInput(f"eps: {show(eps)} is not a number of at least 0; try 1e-5")
     return float(number)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from math import prod
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.checks import several
+from ekc.ir.checks import check_choice, check_flag, several, show
 from ekc.ir.operator import Operator
 from ekc.ir.operators.building import Tensor, compute, shape_of
 
@@ -35,11 +34,8 @@ def reduce(
     Raises `InvalidInput` for an axis outside the shape or given twice, and an unknown combine.
     """
     shape = shape_of("X", shape)
-    if combine not in _COMBINES:
-        near = difflib.get_close_matches(str(combine), _COMBINES, n=1, cutoff=0.0)[0]
-        raise InvalidInput(
-            f"combine: {combine!r} is not one of {', '.join(_COMBINES)}; the nearest is {near!r}"
-        )
+    check_choice("combine", combine, _COMBINES)
+    check_flag("keepdims", keepdims)
     over = axes_of(axes, shape)
     element: ex.Expr = Tensor("X")[
         tuple(ex.Var(f"k{d}" if d in over else f"i{d}") for d in range(len(shape)))
@@ -83,6 +79,6 @@ def _axis(axis: Any, rank: int) -> int:
     if not isinstance(number, int) or isinstance(number, bool) or not -rank <= number < rank:
         near = min(max(number if isinstance(number, int) else -1, -rank), rank - 1)
         raise InvalidInput(
-            f"axis: {axis!r} is not from {-rank} to {rank - 1}; the nearest legal value is {near}"
+            f"axis: {show(axis)} is not from {-rank} to {rank - 1}; the nearest legal value is {near}"
         )
     return number % rank

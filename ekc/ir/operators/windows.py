@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.checks import several, whole
+from ekc.ir.checks import check_choice, several, show, whole
 from ekc.ir.operator import MAX_ELEMENTS
 
 Several = int | tuple[int, ...]
@@ -69,7 +68,7 @@ def _each(name: str, value: Several, count: int, least: int = 1) -> tuple[int, .
         each = (value,) * count
     if len(each) != count:
         other = {1: "nor a tuple of one", 2: "nor a pair"}.get(count, "nor a triple")
-        raise InvalidInput(f"{name}: {value!r} is neither one whole number {other}")
+        raise InvalidInput(f"{name}: {show(value)} is neither one whole number {other}")
     return tuple(whole(name, v, MAX_ELEMENTS, least) for v in each)
 
 
@@ -135,9 +134,7 @@ class Layout:
     def of(cls, name: str, dims: str) -> Layout:
         """NCHW or NHWC, with the dimensions of this image in place of H and W."""
         known = (f"NC{dims}", f"N{dims}C")
-        if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.0)[0]
-            raise InvalidInput(f"layout: {name!r} is not one of {', '.join(known)}; the nearest is {near!r}")
+        check_choice("layout", name, known)
         return cls(name == known[1])
 
     def order(self, channel: Any, *image: Any) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ekc.errors import InvalidInput
+from ekc.ir.checks import show
 from ekc.ir.program import Program
 
 REGISTRY: dict[str, type[Step]] = {}
@@ -110,12 +111,13 @@ def _check_type(kind: str, f: dataclasses.Field[Any], value: Any) -> None:
     fits = _is_text if "str" in declared else _is_whole
     if isinstance(value, tuple) != many or not all(map(fits, values)):
         one = "text" if fits is _is_text else "a whole number"
-        raise InvalidInput(f"{kind}: {f.name}={value!r} is not {'a tuple, each entry ' if many else ''}{one}")
+        needed = f"a tuple, each entry {one}" if many else one
+        raise InvalidInput(f"{kind}: {f.name}={show(value)} is not {needed}")
     for number in values:
         if isinstance(number, (int, np.integer)) and not -MOST <= number <= MOST:
             near = MOST if number > 0 else -MOST
             raise InvalidInput(
-                f"{kind}: {f.name}={number} is beyond {near}; the nearest legal value is {near}"
+                f"{kind}: {f.name}={show(number)} is beyond {near}; the nearest legal value is {near}"
             )
 
 

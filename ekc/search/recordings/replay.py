@@ -6,7 +6,7 @@ table after every round; breeding looks the answers up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -37,6 +37,8 @@ class Replay:
     space: RecordedSpace
     process: GaussianProcess = field(default_factory=GaussianProcess)
     tried: list[int] = field(default_factory=list)
+    tell: Callable[[int], None] = lambda tried: None
+    """Is told after every round how many rows were tried."""
 
     def __post_init__(self) -> None:
         self._features = self.space.features_of(np.arange(len(self.recorded.figures))).astype(np.float64)
@@ -66,6 +68,7 @@ class Replay:
     def measure(self, fresh: Sequence[int], number: int) -> list[float]:
         """Look the figures up."""
         self.tried += fresh
+        self.tell(len(self.tried))
         known = self.recorded.figures[self.tried]
         if len(known) > 1 and np.isfinite(known).any():
             self._learn(known)
@@ -87,9 +90,15 @@ class Replay:
         return True
 
 
-def replay(recorded: Table, space: RecordedSpace, trials: int, seed: int) -> list[int]:
-    """The rows that a search of `trials` tries, in its order."""
-    task = Replay(recorded, space)
+def replay(
+    recorded: Table,
+    space: RecordedSpace,
+    trials: int,
+    seed: int,
+    tell: Callable[[int], None] = lambda tried: None,
+) -> list[int]:
+    """The rows that a search of `trials` tries, in its order; `tell` is told how many after every round."""
+    task = Replay(recorded, space, tell=tell)
     breeder = Breeder(space, np.random.default_rng(seed), population_size(trials))
     Rounds(breeder, task, trials, pace=ONE_BY_ONE).run()
     return task.tried

@@ -126,8 +126,9 @@ _FIGURE = " figure"
 
 def _results(text: str) -> list[dict[str, Any]]:
     try:
-        data = json.loads(text)
-    except ValueError as problem:
+        # Some editors begin a file with a byte-order mark.
+        data = json.loads(text.removeprefix("\ufeff"))
+    except (ValueError, RecursionError) as problem:
         raise InvalidInput(f"T4: not JSON ({problem})") from None
     if not isinstance(data, dict) or not isinstance(data.get("results"), list):
         raise InvalidInput("T4: the JSON needs schema_version and a list of results")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,11 +10,11 @@ from ekc import devices
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.base import Device
 from ekc.errors import InvalidInput
+from ekc.ir.checks import check_path
 from ekc.ir.operator import Operator
-from ekc.ir.serialize import operator_from_json
 from ekc.search.choice import winners
 from ekc.search.objective import checked_objective
-from ekc.search.options import check_slowdown
+from ekc.search.options import check_operator, check_slowdown
 from ekc.search.records.conditions import (
     MOST_LISTED,
     Conditions,
@@ -26,7 +25,7 @@ from ekc.search.records.conditions import (
 )
 from ekc.search.records.rows import Row
 from ekc.search.records.store import RecordStore, canonical_json
-from ekc.search.records.stored import stored_trials
+from ekc.search.records.stored import read_operator, stored_trials
 from ekc.search.result import Trial
 
 MAX_SLOWDOWN = 0.05
@@ -75,6 +74,8 @@ def best(
     Raises `RecordError` for the file, `InvalidInput` for arguments, and when it holds no metered schedule of
     the operator; with `any_toolchain` also what compiling raises.
     """
+    check_operator(op)
+    check_path("records", records)
     rule = Rule(objective, max_slowdown)
     return choose_best(op, records, devices.open(target), rule, any_toolchain)
 
@@ -104,7 +105,7 @@ def judged(op: Operator, records: str | Path, device: Device, any_toolchain: boo
                 return [replace(t, measured_elsewhere=str(there), checked="") for t in trials]
         raise InvalidInput(
             f"{op.name} on {device.label}: no metered schedule in {records}"
-            + (_list_other_conditions(groups, here) or _list_other_operators(store))
+            + (_list_other_conditions(groups, here) or _list_other_operators(store, records))
         )
 
 
@@ -134,10 +135,10 @@ def _list_other_conditions(groups: Mapping[Conditions, Sequence[Row]], here: Con
     return f"; it holds schedules that were timed and not metered: {held}; run ekc tune with --records"
 
 
-def _list_other_operators(store: RecordStore) -> str:
+def _list_other_operators(store: RecordStore, file: str | Path) -> str:
     """The end of a refusal: the operators that something was metered of."""
     texts = dict.fromkeys(row.key.operator for row in store.rows(kind="metering"))
-    names = [str(operator_from_json(json.loads(text))).splitlines()[0] for text in texts]
+    names = [str(read_operator(text, file)).splitlines()[0] for text in texts]
     more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
     held = (
         f"; it holds those of {', '.join(names[:MOST_LISTED])}{more}"

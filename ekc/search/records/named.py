@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,11 +10,11 @@ from ekc.devices.recording import RecordedDevice
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
-from ekc.ir.serialize import operator_from_json
 from ekc.search.records.best import USUAL, Rule, judged
 from ekc.search.records.conditions import group_rows, list_counts, present_conditions
 from ekc.search.records.evidence import recorded_candidate
 from ekc.search.records.store import RecordStore
+from ekc.search.records.stored import read_operator
 from ekc.search.result import Trial
 
 FEWEST_DIGITS = 4
@@ -75,7 +74,7 @@ def _only_operator(word: str, records: str | Path, device: Device, any_toolchain
             f"{list_counts(groups, here)}; --any-toolchain takes one of the nearest"
         )
     texts = dict.fromkeys(row.key.operator for row in rows)
-    return _the_one(word, [operator_from_json(json.loads(text)) for text in texts], device, records)
+    return _the_one(word, [read_operator(text, records) for text in texts], device, records)
 
 
 def _the_one(word: str, operators: Sequence[Operator], device: Device, file: str | Path) -> Operator:

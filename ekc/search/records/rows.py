@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Literal, TypeVar, get_args
 
 from ekc.devices.base import Metering, Timing
@@ -159,11 +160,31 @@ def from_sql(values: tuple[Any, ...], source: str) -> Row:
         number, created, kind, operator, _, digest, schedule, device, simulated,
         driver, nvrtc, regime, policy, version, draw, window, text, status,
     ) = values  # fmt: skip
+    texts = (
+        created,
+        kind,
+        operator,
+        digest,
+        schedule,
+        device,
+        driver,
+        nvrtc,
+        regime,
+        policy,
+        version,
+        status,
+    )
+    if not all(isinstance(value, str) for value in texts):
+        raise RecordError(f"{source} is damaged: row {number} holds bytes where a text belongs")
+    try:
+        datetime.fromisoformat(created)
+    except ValueError:
+        raise RecordError(f"{source} is damaged: row {number} says no time ({created!r:.40})") from None
     try:
         payload = json.loads(text)
         if not isinstance(payload, dict):
             raise TypeError("not an object")
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise RecordError(
             f"{source} is damaged: the payload of row {number} is not JSON ({error})"
         ) from error

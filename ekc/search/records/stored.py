@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 
-from ekc.errors import InvalidInput, ScheduleError
+from ekc.errors import InvalidInput, RecordError, ScheduleError
+from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
+from ekc.ir.serialize import operator_from_json
 from ekc.search.candidate import Candidate
 from ekc.search.finals import REFUSED
 from ekc.search.measuring import is_executed
 from ekc.search.records.rows import Row
 from ekc.search.result import Trial
+
+
+def read_operator(text: str, file: str | Path) -> Operator:
+    """The operator that a row of `file` holds as JSON text; `RecordError` for a damaged row."""
+    try:
+        return operator_from_json(json.loads(text))
+    except (ValueError, RecursionError) as problem:
+        raise RecordError(f"{file} is damaged: it holds an operator that is not one ({problem})") from None
 
 
 def stored_trials(rows: Iterable[Row]) -> list[Trial]:

@@ -208,9 +208,7 @@ class Repowered:
 def searched(device: Any, method: Method = OURS, trials: int = 192) -> tuple[TuningResult, Run]:
     wish = Wish(trials, "energy", 0.05, False, 0, None)
     with RecordStore(None) as store, ThreadPoolExecutor(2) as workers:
-        run = Run(
-            Space(SMALL, device.limits), Bench(device, store), workers, wish, lambda done, text: None, method
-        )
+        run = Run(Space(SMALL, device.limits), Bench(device, store), workers, wish, None, method)
         return run.run(()), run
 
 

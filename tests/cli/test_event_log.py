@@ -1,0 +1,149 @@
+"""`ekc tune --log-json FILE`, and what a run says where no terminal is: stdout holds the result alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ekc
+from ekc.cli import main
+from tests.devices.recording.made import record
+
+TUNE = ["tune", "matmul", "16", "24", "8", "--target", "a100", "--trials", "2", "--out", "o"]
+LAYERS = """
+[[layer]]
+name = "one"
+model = "net"
+operator = "matvec"
+m = 16
+k = 16
+[[layer]]
+name = "two"
+model = "other"
+operator = "softmax"
+shape = [4, 8]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def _events(file: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(file).read_text().splitlines()]
+
+
+def test_every_event_is_one_line_and_stdout_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    from ekc.search.events import EVENTS, STAGES
+
+    Path("run.jsonl").write_text("of an earlier run\n")
+    assert main([*TUNE, "--json", "--log-json", "run.jsonl"]) == 0
+    out, err = capsys.readouterr()
+    told, events = json.loads(out), _events("run.jsonl")
+    assert {e["event"] for e in events} <= set(EVENTS)
+    assert {e["stage"] for e in events} <= set(STAGES)
+    assert [e["event"] for e in (events[0], events[1], events[-1])] == ["start", "forecast", "end"]
+    assert {e["device"] for e in events} == {"a100 (simulated)"}
+    assert sum(e["event"] == "trial" for e in events) == told["trial_count"] == 2
+    for name in ("latency_s", "power_w", "energy_j", "digest", "metered"):
+        assert events[-1]["best"][name] == told["best"][name]
+    assert "matmul on a100 (simulated): 2/2 trials" in err
+
+
+def test_without_a_terminal_lines_are_plain_whatever_rich_would_do(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"FORCE_COLOR": "1", "COLUMNS": "20", "TTY_COMPATIBLE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert main([*TUNE, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["trial_count"] == 2
+    assert "\x1b" not in err
+    assert "..." not in err
+    assert re.search(r"^ +\d+ s  matmul on a100 \(simulated\): 2/2 trials.*; done$", err, re.MULTILINE)
+
+
+def test_quiet_says_nothing_and_still_logs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TUNE, "--json", "--quiet", "--log-json", "run.jsonl"]) == 0
+    assert capsys.readouterr().err == ""
+    assert [e["event"] for e in _events("run.jsonl")].count("forecast") == 0
+    assert _events("run.jsonl")[-1]["event"] == "end"
+
+
+def test_layers_write_one_log_with_their_names_and_failures(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("net.toml").write_text(LAYERS)
+    tune = ekc.tune
+
+    def fail_softmax(op: ekc.Operator, **options: Any) -> Any:
+        if op.name == "softmax":
+            monkeypatch.setattr("ekc.search.finals.Finals.pick", lambda *_: [])
+        return tune(op, **options)
+
+    monkeypatch.setattr(ekc, "tune", fail_softmax, raising=False)
+    layers = ["tune", "--layers", "net.toml", "--target", "a100", "--trials", "2", "--json", "--out", "o"]
+    assert main([*layers, "--log-json", "run.jsonl"]) == 2
+    out, err = capsys.readouterr()
+    told, events = json.loads(out), _events("run.jsonl")
+    assert [layer["name"] for layer in told["layers"]] == ["one"]
+    ends = [(e["layer"], e["model"], e["operator"], e["event"]) for e in events if e["stage"] == "end"]
+    assert ends == [("one", "net", "matvec", "end")]
+    assert (events[-1]["layer"], events[-1]["event"]) == ("two", "error")
+    assert events[-1]["text"] == told["failed"][0]["reason"]
+    assert "matvec on a100 (simulated): 2/2 trials" in err
+
+
+def test_a_replay_logs_too(capsys: pytest.CaptureFixture[str]) -> None:
+    record(Path("r.gz"))
+    replay = ["tune", "matmul", "32", "32", "32", "--target", "recorded:r.gz", "--trials", "3", "--json"]
+    assert main([*replay, "--log-json", "run.jsonl"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["trial_count"] == 3
+    assert _events("run.jsonl")[-1]["tried"] == 3
+    assert "replay of" in err
+    assert "3/3 trials" in err
+
+
+def test_a_log_that_cannot_be_written_is_refused_before_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TUNE, "--log-json", "nowhere/run.jsonl"]) == 2
+    assert capsys.readouterr().err == (
+        "ekc: --log-json: nowhere/run.jsonl cannot be written (No such file or directory)\n"
+    )
+    assert not Path("o").exists()
+
+
+@pytest.mark.parametrize("option", ["--records", "--warm-start"])
+def test_a_log_never_replaces_measurements(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("t.db").write_bytes(b"SQLite format 3\0 rows")
+    assert main([*TUNE, option, "t.db", "--log-json", "./t.db"]) == 2
+    assert capsys.readouterr().err == "ekc: --log-json: t.db is a file of measurements; name another one\n"
+    assert Path("t.db").read_bytes() == b"SQLite format 3\0 rows"
+
+
+def test_a_disk_that_is_full_costs_the_log_and_not_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TUNE, "--json", "--log-json", "/dev/full"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["trial_count"] == 2
+    assert err.count("cannot be written any more (No space left on device)") == 1
+
+
+def test_a_long_search_of_a_recording_says_how_far_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ekc.search.progress.EVERY_S", 0.0)
+    one = {"invalidity": "correct", "times": {"runtimes": []}, "correctness": 1, "objectives": ["time"]}
+    results = [
+        one | {"configuration": {"a": n}, "measurements": [{"name": "time", "value": 1 + n, "unit": "ms"}]}
+        for n in range(20)
+    ]
+    Path("t4.json").write_text(json.dumps({"schema_version": "1.0.0", "results": results}))
+    assert main(["recording", "search", "t4.json", "--trials", "9", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["trials"] == 9
+    assert "9/9 trials" in err

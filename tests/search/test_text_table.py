@@ -1,0 +1,54 @@
+"""A table is returned as text, and its text does not depend on where it is made."""
+
+import builtins
+from pathlib import Path
+
+import pytest
+
+from ekc.search.text_table import text_table
+
+ROOT = Path(__file__).parents[2]
+ROWS = [("best", "134.9 +/-0.2%", "[bold]x[/bold] :smile:"), ("naive", "4325", "https://example.org/a_b")]
+PLAIN = """\
+A title
+        latency [us]                      source
+------------------------------------------------
+best   134.9 +/-0.2%    [bold]x[/bold] :smile:
+naive           4325   https://example.org/a_b"""
+
+
+def _table() -> str:
+    return text_table(("", "latency [us]", "source"), ROWS, "A title")
+
+
+class ZMQInteractiveShell:
+    """Named as the shell of a Jupyter kernel, which is how rich knows one."""
+
+
+class TerminalInteractiveShell:
+    """Named as IPython's shell in a terminal; rich takes it for a notebook where Databricks is named."""
+
+
+@pytest.mark.parametrize(
+    ("shell", "environment"),
+    [
+        (ZMQInteractiveShell, {}),
+        (TerminalInteractiveShell, {"DATABRICKS_RUNTIME_VERSION": "15.4"}),
+        (type("Shell", (), {"__module__": "google.colab._shell"}), {}),
+        (ZMQInteractiveShell, {"JUPYTER_COLUMNS": "20", "FORCE_COLOR": "1"}),
+        (None, {"FORCE_COLOR": "1", "TERM": "xterm-256color"}),
+        (None, {"NO_COLOR": "1"}),
+        (None, {"COLUMNS": "20", "LINES": "2"}),
+        (None, {"TERM": "dumb", "TTY_COMPATIBLE": "1"}),
+    ],
+)
+def test_a_table_is_the_same_everywhere(monkeypatch, capfd, shell, environment):
+    plain = _table()
+    assert "134.9 +/-0.2%" in plain
+    assert "[bold]x[/bold] :smile:" in plain
+    if shell is not None:
+        monkeypatch.setattr(builtins, "get_ipython", shell, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert _table() == plain
+    assert capfd.readouterr() == ("", "")
