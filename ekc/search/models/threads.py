@@ -34,8 +34,8 @@ _LIMIT = _Limit()
 
 
 def _forked() -> None:
-    """A child has none of the threads, neither ours nor those that hold BLAS. What lets go of BLAS is kept: it
-    knows how many threads BLAS had; the child finds one or, with OpenBLAS, as many as there are cores."""
+    """A child has none of the threads, neither ours nor those that hold BLAS. What lets go of BLAS is kept:
+    it knows how many threads BLAS had; the child finds one or, with OpenBLAS, as many as there are cores."""
     predictors.cache_clear()
     _LIMIT.holders = 0
 
