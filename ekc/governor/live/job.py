@@ -70,7 +70,7 @@ class Command:
         self._before: dict[int, Handler] = {}
         self._arrived: list[int] = []
         """Signals about which nothing was decided yet."""
-        self._deciding: set[int] = set()
+        self._deciding = False
         self._started = False
         # Before the command starts: a signal right after would end us, and where we are a terminal's first
         # process, all on it. What is ignored, as nohup has it, is left so until the command has inherited it.
@@ -87,14 +87,15 @@ class Command:
         self._handle(ignored=True)
         # Where the terminal stops whoever writes to it from the background, what we write must not.
         self._before[signal.SIGTTOU] = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-        self._started = True
         self._pass_on_early()
+        self._started = True
+        self._decide_arrived()
 
     def _handle(self, ignored: bool) -> None:
         """Take over the signals that are ignored so far, or the others."""
         for number in SENT:
             if number not in self._before and (signal.getsignal(number) == signal.SIG_IGN) == ignored:
-                self._before[number] = signal.signal(number, self._decide)
+                self._before[number] = signal.signal(number, self._arrive)
 
     def release(self) -> None:
         """Signals are ours again, as they were before."""
@@ -141,27 +142,32 @@ class Command:
             self._witness.forget(number)
             self._process.send_signal(number)
 
-    def _decide(self, number: int, frame: FrameType | None) -> None:
-        """Whether a signal has to be passed on, once it has reached whom else it was sent to. One that comes
-        once more meanwhile is the same: `timeout` sends to its child first, then to the group."""
+    def _arrive(self, number: int, frame: FrameType | None) -> None:
+        """One that comes again before it was decided about is the same: `timeout` sends to its child first,
+        then to the group."""
         if number not in self._arrived:
             self._arrived.append(number)
-        if not self._started or number in self._deciding:
-            return
-        self._deciding.add(number)
-        while number in self._arrived:
+        if self._started and not self._deciding:
+            self._decide_arrived()
+
+    def _decide_arrived(self) -> None:
+        """Whether signals have to be passed on, once they have reached whom else they were sent to."""
+        self._deciding = True
+        while self._arrived:
             time.sleep(SPREADING_S)
-            self._arrived.remove(number)
+            number = self._arrived.pop(0)
             if not self._witness.saw(number):
                 self._process.send_signal(number)
             if number == signal.SIGTSTP:
                 self._stop_along()
-        self._deciding.discard(number)
+        self._deciding = False
 
     def _stop_along(self) -> None:
         """When the command stops; it may have other plans. The shell sees us, and continues us both."""
         latest = time.monotonic() + STOPPING_S
         while time.monotonic() < latest and self._process.returncode is None:
+            if signal.SIGCONT in self._arrived:
+                return
             if self._stopped() is not None:
                 _stop_here()
                 return
