@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,16 +20,22 @@ def run_script(folder: Path, text: str, *words: str) -> list[str]:
     script = folder / "script.py"
     script.write_text(text)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run(
+    process = subprocess.Popen(
         [sys.executable, script, *words],
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=PATIENCE_S,
         env=environment,
         cwd=folder,
+        start_new_session=True,
     )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout.splitlines()
+    try:
+        out, err = process.communicate(timeout=PATIENCE_S)
+    finally:
+        with suppress(ProcessLookupError):  # Children that hang.
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, err[-4000:]
+    return out.splitlines()
 
 
 POOL = """
@@ -36,7 +44,7 @@ import ekc
 
 def tune(seed):
     op = ekc.matvec(32, 64)
-    return ekc.tune(op, target="a100", trials=12, seed=seed, progress=False).best.schedule.digest
+    return ekc.tune(op, target="a100", trials=10, seed=seed, progress=False).best.schedule.digest
 
 def tune_in_grandchild(seed):
     near, far = multiprocessing.Pipe()

@@ -133,8 +133,7 @@ def test_a_job_that_saves_at_the_first_sigterm_is_not_sent_another(one: Scripted
     assert process.returncode == 3
 
 
-@pytest.mark.parametrize("send", [os.kill, os.killpg])
-@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGRTMIN])
+@pytest.mark.parametrize(("number", "send"), [(signal.SIGQUIT, os.killpg), (signal.SIGRTMIN, os.kill)])
 def test_a_signal_that_ends_the_job_ends_us_likewise_and_settings_are_back(
     one: ScriptedBoards, number: signal.Signals, send: Callable[[int, int], None]
 ) -> None:
@@ -233,7 +232,7 @@ sys.exit(7)
 
 @pytest.mark.parametrize(
     ("redirected", "closed"),
-    [("2>&-", "2"), ("0<&-", "0"), ("1>&-", "1"), ("0<&- 1>&- 2>&-", "012"), ("2>/dev/full", "")],
+    [("2>&-", "2"), ("0<&- 1>&- 2>&-", "012"), ("2>/dev/full", "")],
 )
 def test_a_job_runs_and_has_the_files_that_we_were_given(
     one: ScriptedBoards, redirected: str, closed: str

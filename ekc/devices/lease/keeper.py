@@ -15,7 +15,7 @@ from ekc.devices.lease.leased import Leased
 from ekc.devices.lease.record import READY
 from ekc.devices.limits.settable import Settable, Settings
 from ekc.errors import ActuatorError, EkcError
-from ekc.forks import abandon_in_children
+from ekc.forks import abandon_in_children, hold_forks
 
 BEAT_S = 0.5
 """Between two signs of life; a guard waits for several times as long."""
@@ -45,15 +45,17 @@ class Keeper:
         """Whether leases ended, and what had been set under them is not in force again."""
         self.actuators: list[Leased] = []
         try:
-            for settable in settables:
-                self.actuators.append(Leased(settable, before or Settings(), self._renew))
-            self._guard = self._start_guard()
+            # A child that is forked half way would hold locks and a pipe of which it does not know.
+            with hold_forks():
+                for settable in settables:
+                    self.actuators.append(Leased(settable, before or Settings(), self._renew))
+                self._guard = self._start_guard()
+                abandon_in_children(self)
         except BaseException:
             self._end_leases()
             raise
         self._heart = threading.Thread(target=self._beat_on, name="ekc-lease", daemon=True)
         self._heart.start()
-        abandon_in_children(self)
 
     @property
     def guard_pid(self) -> int:
@@ -189,7 +191,8 @@ class Keeper:
 
     def _new_guard(self) -> None:
         self._dismiss()
-        self._guard = self._start_guard()
+        with hold_forks():
+            self._guard = self._start_guard()
 
     def _dismiss(self, wait: bool = True) -> None:
         """A guard whose leases are over leaves when its pipe closes."""
