@@ -1,7 +1,7 @@
 """Boosted trees (XGBoost), in one thread: the only module that calls XGBoost.
 
 XGBoost works with OpenMP, whose threads a forked child does not have: whatever asks for more than one there
-waits for ever. So every matrix and every booster is told to use one, which is also the quickest for tables of
+waits for ever. So every matrix and every booster gets `nthread=1`, which is also the quickest for tables of
 some hundred rows.
 """
 
@@ -51,7 +51,7 @@ def load_trees(model: Any) -> Any:
 
 
 def _library() -> Any:
-    """The library, its threads told not to spin while they wait."""
+    """The library, its threads set not to spin while they wait."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import xgboost
 

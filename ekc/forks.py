@@ -64,7 +64,7 @@ class _Gate:
                 self._changed.notify_all()
 
     def after_in_child(self) -> None:
-        """Of the threads only the one that forked is here; another may have held the condition."""
+        """Only the thread that forked is here; another may have held the condition."""
         me = threading.get_ident()
         self._begin({thread: calls for thread, calls in self._calls.items() if thread == me})
 
@@ -96,5 +96,5 @@ def hold_forks() -> Iterator[None]:
 
 
 def abandon_in_children(owned: ParentOwned) -> None:
-    """In every process that is forked while this object lives, it is told to `abandon` first."""
+    """In every process that is forked while this object lives, its `abandon` is called first."""
     _owned.add(owned)

@@ -32,7 +32,7 @@ def log(text: str) -> None:
     try:
         click.echo(text, err=True)
     except OSError:
-        # What waits in its buffer would fail again when Python ends, and change the exit status.
+        # Text in its buffer would fail again when Python ends, and change the exit status.
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - as long as the process lives
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-NOBODY = 12345
+UNKNOWN_USER = 12345
 """A user id without an entry in the system's list, as containers have them."""
 SCRIPT = """
 import json, os, pwd, resource, sys, warnings
@@ -22,7 +22,7 @@ from ekc.codegen.cache import cached_compile
 from ekc.devices.lease import record
 
 SOURCE = 'extern "C" __global__ void k(float *a) { a[0] = 1; }'
-main(["doctor", "--json"])  # what is imported, and which library, while all of it may be read
+main(["doctor", "--json"])  # imports modules and libraries while they may be read
 nvrtc.compile(SOURCE)
 print()
 
@@ -44,8 +44,8 @@ def seen_in_child(environment, user, bytes_of_file):
         os.write(writing, json.dumps([str(w.message) for w in seen]).encode() + b"\\n")
         os._exit(0)
     os.close(writing)
-    told, warned = os.fdopen(reading).read().splitlines()
-    return [json.loads(warned), json.loads(told)["cache"]]
+    shown, warned = os.fdopen(reading).read().splitlines()
+    return [json.loads(warned), json.loads(shown)["cache"]]
 
 for name in ("HOME", "XDG_CACHE_HOME", "EKC_CACHE_DIR"):
     os.environ.pop(name, None)
@@ -53,7 +53,7 @@ for case in json.loads(sys.argv[1]):
     print(json.dumps(seen_in_child(*case)), flush=True)
 """
 NO_FOLDER = "compile cache has no folder ("
-UNKNOWN = f"HOME is not set, and user id {NOBODY} has no entry in the system's list"
+UNKNOWN = f"HOME is not set, and user id {UNKNOWN_USER} has no entry in the system's list"
 HINT = ": every kernel is compiled again; set EKC_CACHE_DIR to a folder that can be written"
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
 
@@ -81,15 +81,15 @@ def test_a_user_whom_the_system_does_not_know(tmp_path: Path) -> None:
     shut = f"compile cache {tmp_path}/home/.cache/ekc cannot be written (Permission denied){HINT}"
     found = seen(
         tmp_path,
-        ({}, NOBODY, 0),
-        ({"HOME": ""}, NOBODY, 0),
-        ({"HOME": "relative", "XDG_CACHE_HOME": "relative"}, NOBODY, 0),
-        ({"HOME": f"{tmp_path}/home"}, NOBODY, 0),
+        ({}, UNKNOWN_USER, 0),
+        ({"HOME": ""}, UNKNOWN_USER, 0),
+        ({"HOME": "relative", "XDG_CACHE_HOME": "relative"}, UNKNOWN_USER, 0),
+        ({"HOME": f"{tmp_path}/home"}, UNKNOWN_USER, 0),
     )
     assert [warned for warned, _ in found] == [[unknown], [unknown], [unknown], [shut]]
-    assert [told["writable"] for _, told in found] == [False] * 4
+    assert [shown["writable"] for _, shown in found] == [False] * 4
     assert UNKNOWN in str(found[0][1]["reason"])
-    ((warned, _),) = seen(tmp_path, ({"EKC_CACHE_DIR": "~/kept"}, NOBODY, 0))
+    ((warned, _),) = seen(tmp_path, ({"EKC_CACHE_DIR": "~/kept"}, UNKNOWN_USER, 0))
     assert len(warned) == 1
     assert warned[0].startswith(f"{NO_FOLDER}EKC_CACHE_DIR is ~/kept: ")
     assert not (tmp_path / "relative").exists()
@@ -123,6 +123,6 @@ def test_a_folder_that_another_user_may_only_read_serves_its_entries(tmp_path: P
         seen(tmp_path, ({"EKC_CACHE_DIR": kept}, 0, 0))
         for path in (Path(kept), *Path(kept).rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o644)
-        ((warned, told),) = seen(tmp_path, ({"EKC_CACHE_DIR": kept}, NOBODY, 0))
+        ((warned, shown),) = seen(tmp_path, ({"EKC_CACHE_DIR": kept}, UNKNOWN_USER, 0))
     assert warned == []
-    assert told["writable"] is False
+    assert shown["writable"] is False

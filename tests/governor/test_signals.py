@@ -202,7 +202,7 @@ def test_job_control_of_an_interactive_shell(one: ScriptedBoards) -> None:
     _until(terminal, "head -n 1")
     os.write(terminal, b"typed\n")
     _until(terminal, "typed\r\ntyped")
-    # What we write ourselves stops nobody.
+    # Lines of the governor stop no job, even where the terminal stops writers in the background.
     os.write(terminal, f"stty tostop; {govern} -- sh -c 'sleep 1; > done' &\n".encode())
     wait_until((one.folder / "done").exists)
     os.write(terminal, b"exit\n")

@@ -47,7 +47,7 @@ class _Held:
 def main(arguments: list[str]) -> int:
     """Watch, then put back. Status 1 where that failed to the end."""
     for number in SENT:
-        signal.signal(number, signal.SIG_IGN)  # What ends or stops the governor must not do it to us first.
+        signal.signal(number, signal.SIG_IGN)  # Whatever ends the governor must not end us first.
     try:
         held = [_held(*pair) for pair in zip(arguments[::2], arguments[1::2], strict=True)]
     except EkcError as problem:

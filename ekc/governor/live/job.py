@@ -136,7 +136,7 @@ class Command:
         """A command of ours is waited for all the same."""
 
     def _pass_on_early(self) -> None:
-        """What came before the command could handle it has ended it, or was sent before it was there."""
+        """A signal from before the command could handle it has ended it, or was sent before it was there."""
         while self._arrived:
             number = self._arrived.pop(0)
             self._witness.forget(number)
@@ -201,8 +201,10 @@ class Attached:
             raise InvalidInput(f"--pid {pid}: {problem.strerror}; see ps for the jobs that run") from problem
         self.pid = pid
         self._left = threading.Event()
-        told = [signal.Signals[f"SIG{name}"] for name in ENDING]
-        numbers = [n for n in told if signal.getsignal(n) != signal.SIG_IGN]  # As nohup has it, so it stays.
+        ending = [signal.Signals[f"SIG{name}"] for name in ENDING]
+        numbers = [
+            n for n in ending if signal.getsignal(n) != signal.SIG_IGN
+        ]  # As nohup has it, so it stays.
         self._before = {number: signal.signal(number, self._told) for number in numbers}
 
     def variable(self, name: str) -> str:

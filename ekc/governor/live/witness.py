@@ -12,7 +12,7 @@ import signal
 from pathlib import Path
 
 PROGRAM = ("cat",)
-"""Small, on every system, ends with its input, and has a name that nobody looks for to end this program."""
+"""Small, on every system, ends with its input, and no user ends it by name when this program is meant."""
 
 
 class Witness:
@@ -32,7 +32,7 @@ class Witness:
         return True
 
     def forget(self, number: int) -> None:
-        """What is pending stays so until the process ends: another takes its place."""
+        """A signal is pending until the process ends, so another takes its place."""
         before = self._pid, self._input
         self._pid, self._input = _started()
         self._seen = (self._seen | _pending(before[0])) - {number}
