@@ -19,7 +19,7 @@ from ekc.cli.doctor import doctor
 from ekc.cli.explain import explain
 from ekc.cli.govern import govern
 from ekc.cli.known import best, export
-from ekc.cli.output import log, one_line
+from ekc.cli.output import log, one_line, open_missing
 from ekc.cli.recording import recording
 from ekc.cli.run import run
 from ekc.cli.show import show
@@ -44,6 +44,7 @@ for command in (tune, run, check, show, explain, best, export, recording, govern
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
+    open_missing()
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:

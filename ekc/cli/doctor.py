@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import click
@@ -78,10 +79,12 @@ def _cache() -> dict[str, Any]:
     from ekc.cli.output import writable
     from ekc.codegen import cache
 
+    folder = "none"
     try:
-        return {"folder": str(writable(cache.folder())), "writable": True}
+        folder = str(cache.folder())
+        return {"folder": str(writable(Path(folder))), "writable": True}
     except InvalidInput as problem:
-        return {"folder": str(cache.folder()), "writable": False, "reason": str(problem)}
+        return {"folder": folder, "writable": False, "reason": str(problem)}
 
 
 def _version(package: str) -> str:

@@ -88,8 +88,8 @@ class Lines:
         with contextlib.suppress(OSError):
             if self._status is not None:
                 self._status.above(line)
-            else:
-                log(line)
+                return
+        log(line)
 
     def _write(self, value: dict[str, Any]) -> None:
         try:
@@ -97,6 +97,8 @@ class Lines:
                 self._machine.write(json.dumps(value) + "\n")
                 self._machine.flush()
         except OSError as problem:
+            if self._machine is sys.stdout:
+                sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - else Python fails once more when it ends
             self._machine = None
             self._say(f"ekc govern: --json cannot be written any more ({problem.strerror})")
 

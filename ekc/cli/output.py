@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -26,8 +28,23 @@ def say(text: str) -> None:
 
 
 def log(text: str) -> None:
-    """Anything else, on stderr."""
-    click.echo(text, err=True)
+    """Anything else, on stderr. A terminal that is gone, or a full disk, is no reason to end."""
+    try:
+        click.echo(text, err=True)
+    except OSError:
+        # Text in its buffer would fail again when Python ends, and change the exit status.
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - as long as the process lives
+
+
+def open_missing() -> None:
+    """Where we were started without stdin, stdout or stderr (`2>&-`): nothing is read there, and what is
+    written is lost. A command that we start is without them too."""
+    while (lowest := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(lowest)
+    sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
 
 
 def one_line(text: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import pwd
 import tempfile
 import warnings
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from pathlib import Path
 from ekc.codegen import nvrtc
 from ekc.codegen.compiled import Resources
 from ekc.codegen.nvrtc import NvrtcOutput
+from ekc.errors import InvalidInput
 
 _FORMAT = 1
 """Part of every key: raise it when the entry's layout or ekc's own NVRTC options change."""
@@ -28,31 +30,54 @@ _FORMAT = 1
 def cached_compile(source: str, arch: str = "sm_80", options: Sequence[str] = ()) -> NvrtcOutput:
     """`nvrtc.compile`, or its earlier output from `folder()`. Raises what `nvrtc.compile` raises.
 
-    A folder that cannot be written costs a warning, once, and the time to compile.
+    A folder that cannot be written, or named, costs a warning, once, and the time to compile.
     """
-    path = _path(source, arch, options)
+    try:
+        place = folder()
+    except InvalidInput as problem:
+        _warn_once(str(problem))
+        return nvrtc.compile(source, arch, options)
+    path = place / _name(source, arch, options)
     known = _load(path, source, arch)
     if known is not None:
         return known
     output = nvrtc.compile(source, arch, options)
-    _store(path, output)
+    if reason := _store(path, output):
+        _warn_once(f"{place} cannot be written ({reason})")
     return output
 
 
 def folder() -> Path:
-    """`$EKC_CACHE_DIR`, else `$XDG_CACHE_HOME/ekc`, else `~/.cache/ekc`."""
+    """`$EKC_CACHE_DIR`, else `$XDG_CACHE_HOME/ekc`, else `~/.cache/ekc`. Raises `InvalidInput` where there is
+    no home directory to begin at."""
     if own := os.environ.get("EKC_CACHE_DIR"):
-        return Path(own).expanduser()
+        try:
+            return Path(own).expanduser()
+        except RuntimeError as problem:
+            raise InvalidInput(f"has no folder (EKC_CACHE_DIR is {own}: {problem})") from None
     # The XDG standard says to ignore a relative path.
     shared = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (shared if shared.is_absolute() else Path.home() / ".cache") / "ekc"
+    return (shared if shared.is_absolute() else _home() / ".cache") / "ekc"
 
 
-def _path(source: str, arch: str, options: Sequence[str]) -> Path:
-    """Where the entry of this compile is, there or not."""
+def _home() -> Path:
+    """`$HOME`, else that of the user in the system's list, where a container's user may be missing."""
+    own = Path(os.environ.get("HOME", ""))
+    if own.is_absolute():
+        return own
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        raise InvalidInput(
+            f"has no folder (HOME is not set, and user id {os.getuid()} has no entry in the system's list)"
+        ) from None
+
+
+def _name(source: str, arch: str, options: Sequence[str]) -> str:
+    """That of the entry of this compile, below the folder."""
     content = json.dumps([_FORMAT, nvrtc.version(), arch, list(options), source])
     key = hashlib.sha256(content.encode()).hexdigest()
-    return folder() / key[:2] / f"{key}.nvrtc"
+    return f"{key[:2]}/{key}.nvrtc"
 
 
 def _load(path: Path, source: str, arch: str) -> NvrtcOutput | None:
@@ -77,8 +102,8 @@ def _load(path: Path, source: str, arch: str) -> NvrtcOutput | None:
     )
 
 
-def _store(path: Path, output: NvrtcOutput) -> None:
-    """Write the entry, or warn that it cannot be written."""
+def _store(path: Path, output: NvrtcOutput) -> str:
+    """Write the entry; why it cannot be written, where that is so."""
     ptx = output.ptx.encode()
     header = {
         "ptx_bytes": len(ptx),
@@ -91,7 +116,8 @@ def _store(path: Path, output: NvrtcOutput) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         _write_whole(path, hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
     except OSError as error:
-        _warn_once(folder(), error.strerror or type(error).__name__)
+        return error.strerror or type(error).__name__
+    return ""
 
 
 def _write_whole(path: Path, content: bytes) -> None:
@@ -106,10 +132,10 @@ def _write_whole(path: Path, content: bytes) -> None:
 
 
 @cache
-def _warn_once(place: Path, reason: str) -> None:
-    """Say that compiles are not kept; `functools.cache` makes it once per folder and reason."""
+def _warn_once(problem: str) -> None:
+    """Say that compiles are not kept; `functools.cache` makes it once per problem."""
     warnings.warn(
-        f"compile cache {place} cannot be written ({reason}): every kernel is compiled again; "
+        f"compile cache {problem}: every kernel is compiled again; "
         "set EKC_CACHE_DIR to a folder that can be written",
-        stacklevel=4,
+        stacklevel=3,
     )

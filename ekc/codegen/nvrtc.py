@@ -11,6 +11,7 @@ from typing import Any
 from ekc.codegen import ptxas_log
 from ekc.codegen.compiled import Resources
 from ekc.errors import CompileError, EkcError, InvalidInput
+from ekc.forks import hold_forks
 
 _FILE = b"kernel.cu"
 # Source lines are indented in the log; names stand in quotes, and may well be "error".
@@ -42,6 +43,7 @@ class NvrtcOutput:
     """Such as "13.5"."""
 
 
+@hold_forks()
 def compile(source: str, arch: str = "sm_80", options: Sequence[str] = ()) -> NvrtcOutput:
     """Compile CUDA C++ text for `arch`; `options` are passed to NVRTC after ekc's own.
 
@@ -82,12 +84,14 @@ def _check_text(what: str, text: object) -> None:
         raise InvalidInput(f"{what}: it holds half a character, which UTF-8 cannot write") from None
 
 
+@hold_forks()
 def version() -> str:
     """Version of the NVRTC in use, such as "13.5"; `EkcError` where there is none."""
     nvrtc = _library()
     return "{}.{}".format(*_checked(nvrtc, nvrtc.nvrtcVersion()))
 
 
+@hold_forks()
 def supported_archs() -> tuple[str, ...]:
     """The archs that this NVRTC compiles for, oldest first, such as ("sm_75", "sm_80", ...)."""
     return tuple(f"sm_{number}" for number in _arch_numbers(_library()))

@@ -16,6 +16,7 @@ from ekc.devices.limits.settable import Settings
 from ekc.devices.nvml.permission import refusal
 from ekc.devices.nvml.sensors import Sensors
 from ekc.errors import ActuatorError, DeviceError
+from ekc.forks import abandon_in_children
 
 
 class SmClocks:
@@ -29,6 +30,7 @@ class SmClocks:
     def __init__(self, sensors: Sensors) -> None:
         self._sensors = sensors
         self._keeper: Keeper | None = None
+        abandon_in_children(self)
 
     def offered(self) -> Clocks:
         """What can be set, ascending, or why nothing can. Nothing is tried: a driver may still refuse."""
@@ -64,6 +66,10 @@ class SmClocks:
             yield
         finally:
             actuator.apply(Settings())
+
+    def abandon(self) -> None:
+        """In a forked child: the lease is the parent's."""
+        self._keeper = None
 
     def close(self) -> None:
         """End the lease. What could not be put back is warned of; the guard goes on trying."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import warnings
+import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral
@@ -17,6 +19,7 @@ from typing import Any
 
 import ekc
 from ekc.errors import InvalidInput
+from ekc.forks import abandon_in_children
 from ekc.governor.live.request import Request
 from ekc.governor.live.steps import StepCounter
 from ekc.governor.policy import Policy
@@ -62,16 +65,25 @@ class Governor:
         Request(policy, actuator=actuator, model=str(check_path("model", model)))
         self._flags = [*_flags(policy, gpus, each, actuator, advise, quiet), "--model", str(model)]
         self._process: subprocess.Popen[bytes] | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: Path | None = None
+        self._removal: weakref.finalize[..., Governor] | None = None
         self._counter: AbstractContextManager[None] = nullcontext()
         try:
-            folder = tempfile.TemporaryDirectory(prefix="ekc-governor-")
-            self._counter = StepCounter(Path(folder.name) / "steps")
+            folder = Path(tempfile.mkdtemp(prefix="ekc-governor-"))
+            self._removal = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            self._counter = StepCounter(folder / "steps")
             self._folder = folder
         except OSError as problem:  # A full disk is no reason not to train.
             warnings.warn(f"ekc: no governor, since no file can be written for it ({problem})", stacklevel=2)
+        abandon_in_children(self)
         self.report: dict[str, Any] | None = None
         """After the block: what `ekc govern --json` tells last; None where nothing was governed."""
+
+    def abandon(self) -> None:
+        """In a forked child: the process beside, its files and the count of steps are the parent's."""
+        if self._removal is not None:
+            self._removal.detach()
+        self._process, self._folder, self._counter = None, None, nullcontext()
 
     def step(self) -> AbstractContextManager[None]:
         """Around one training step; counting steps tells progress better than any sensor."""
@@ -80,7 +92,7 @@ class Governor:
     def __enter__(self) -> Governor:
         if self._folder is None or os.environ.get("LOCAL_RANK", "0") != "0":
             return self
-        files = ["--steps", f"{self._folder.name}/steps", "--json", f"{self._folder.name}/events"]
+        files = ["--steps", f"{self._folder}/steps", "--json", f"{self._folder}/events"]
         family = ["--gpus-of", str(os.getppid())] if "LOCAL_RANK" in os.environ else []
         words = [
             sys.executable,
@@ -110,7 +122,7 @@ class Governor:
                 self._process.wait(LEAVING_S)
             except subprocess.TimeoutExpired:
                 self._process.kill()  # Its guard puts the settings back.
-            self.report = _report(Path(self._folder.name) / "events")
+            self.report = _report(self._folder / "events")
         self._process = None
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ekc.devices.lease.signals import SENT
 from ekc.errors import ActuatorError, InvalidInput
 from ekc.governor.advise import Advised, advise
 from ekc.governor.events import Ended, Event
@@ -24,7 +25,7 @@ from ekc.governor.jobs.world import SimulatedRun
 from ekc.governor.live import session
 from ekc.governor.live.book import Book
 from ekc.governor.live.group import GroupActuator, GroupProbe
-from ekc.governor.live.job import FORWARDED, KILLED, Command
+from ekc.governor.live.job import KILLED, Command
 from ekc.governor.live.jsonl import event_json, plain
 from ekc.governor.live.report import report
 from ekc.governor.live.session import Session, Unit
@@ -138,7 +139,7 @@ def test_one_lost_gpu_does_not_keep_the_others_of_its_group_slow() -> None:
     assert [x.settings() for x in others] == [Settings()] * 2
 
 
-@pytest.mark.parametrize("number", FORWARDED)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1])
 def test_a_signal_right_after_the_start_ends_the_job_not_us(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,17 +154,19 @@ def test_a_signal_right_after_the_start_ends_the_job_not_us(
     # What runs in the background may have inherited one that is ignored, and so would the job.
     before = signal.signal(number, signal.SIG_DFL)
     try:
-        assert Command(["sleep", "60"]).wait() == KILLED + number
+        job = Command(["sleep", "60"])
+        assert job.wait() == KILLED + number
+        job.release()
         assert signal.getsignal(number) == signal.SIG_DFL
     finally:
         signal.signal(number, before)
 
 
 def test_a_command_that_cannot_be_started_leaves_the_signals_as_they_were() -> None:
-    before = [signal.getsignal(number) for number in FORWARDED]
+    before = [signal.getsignal(number) for number in SENT]
     with pytest.raises(InvalidInput, match="no/such"):
         Command(["/no/such/command"])
-    assert [signal.getsignal(number) for number in FORWARDED] == before
+    assert [signal.getsignal(number) for number in SENT] == before
 
 
 def test_a_loop_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:

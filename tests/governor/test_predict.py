@@ -82,9 +82,9 @@ class Asked:
     def __init__(self, booster: object) -> None:
         self.booster, self.times = booster, 0
 
-    def predict(self, table: object) -> np.ndarray:
+    def inplace_predict(self, table: object) -> np.ndarray:
         self.times += 1
-        return self.booster.predict(table)  # type: ignore[attr-defined, no-any-return]
+        return self.booster.inplace_predict(table)  # type: ignore[attr-defined, no-any-return]
 
 
 def test_every_model_that_is_trained_is_asked(model: Boosted) -> None:

@@ -193,5 +193,7 @@ class Bindings:
         return results[0] if results else None
 
     def _meaning(self, status: Any) -> str:
+        if status == self._cuda.CUresult.CUDA_ERROR_NOT_INITIALIZED:
+            return "a process that used CUDA was forked; start its children with the spawn method"
         said: bytes | None = self._cuda.cuGetErrorString(status)[1]
         return said.decode(errors="replace") if said else ""

@@ -25,6 +25,7 @@ from ekc.devices.cuda.messages import Execute, Outputs, Rules, Samples, Time, Wo
 from ekc.devices.cuda.watch import Seen
 from ekc.devices.digest import identity
 from ekc.errors import DeviceError, InvalidInput
+from ekc.forks import abandon_in_children
 from ekc.ir.evaluation.agreement import DATA_SEED
 from ekc.ir.limits import target_of
 from ekc.version import __version__
@@ -57,6 +58,7 @@ class CudaDevice:
         self.l2 = "cold" if self._rules.cold else "warm"
         self.data_policy = f"random (floats normal, integers uniform), seed {DATA_SEED}; L2 {self.l2}"
         self.executed_by = f"{self.label}: the machine code itself"
+        abandon_in_children(self)
 
     @property
     def label(self) -> str:
@@ -108,9 +110,14 @@ class CudaDevice:
             raise DeviceError(f"{self.label} cannot be set to {mhz} MHz: {refusal}")
         device = copy(self)
         device._mhz, device._latencies, device._threads = mhz, {}, ()
+        abandon_in_children(device)
         device.clock_regime = f"fixed {mhz} MHz"
         device.peaks = self._gpus[0].facts.peaks(mhz, self.peaks.board_power_w)
         return device
+
+    def abandon(self) -> None:
+        """In a forked child: the threads are the parent's."""
+        self._threads = ()
 
     def close(self) -> None:
         """End the workers; they also end with this object."""

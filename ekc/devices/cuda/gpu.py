@@ -20,9 +20,10 @@ from ekc.devices.meter import Board, Window, meter
 from ekc.devices.nvml.board import Caller, NvmlBoard
 from ekc.devices.nvml.sensors import Sensors
 from ekc.errors import DeviceError
+from ekc.forks import abandon_in_children
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Gpu:
     """A GPU to be used by one thread at a time: hold `lock` from a question to its answer."""
 
@@ -33,6 +34,13 @@ class Gpu:
     clocks: SmClocks
     board: Callable[[Sensors, Caller], Board] = NvmlBoard
     lock: Any = field(default_factory=threading.RLock)
+
+    def __post_init__(self) -> None:
+        abandon_in_children(self)
+
+    def abandon(self) -> None:
+        """In a forked child: a thread that held the lock is not here."""
+        self.lock = threading.RLock()
 
     @classmethod
     def opened(cls, index: int, remote: Remote, sensors: Callable[[str], Sensors], nvrtc: str) -> Gpu:

@@ -21,20 +21,10 @@ from typing import Any, Protocol
 
 from ekc.devices.cuda.messages import Fault, Taking, Work
 from ekc.errors import DeviceError
+from ekc.forks import abandon_in_children, hold_forks
 
 GRACE_S = 10.0
 """For a killed worker to end: the driver first takes the context down."""
-_living: weakref.WeakSet[Remote] = weakref.WeakSet()
-"""What a child that is forked must not hold on to."""
-
-
-def _forked() -> None:
-    """In the child: with its pipes open here a worker would outlive our parent, and two would ask it."""
-    for remote in _living:
-        remote.abandon()
-
-
-os.register_at_fork(after_in_child=_forked)
 
 
 @dataclass(frozen=True)
@@ -141,7 +131,7 @@ class Remote:
         """Whether an answer has been asked for and not fetched."""
         # Not a method: that would keep this object alive, and the worker with it.
         self._finalizer = weakref.finalize(self, _dismiss, self._hands)
-        _living.add(self)
+        abandon_in_children(self)
 
     def ask(self, request: Any, seconds: float | None = None) -> Any:
         """The reply. Raises `DeviceError` when the driver refuses, the worker hangs or dies."""
@@ -155,7 +145,10 @@ class Remote:
             # Ctrl-C came before that answer was fetched: it must not be taken for the one to this question.
             _dismiss(self._hands)
         if not self._hands:
-            self._hands.append(self._hired())
+            with (
+                hold_forks()
+            ):  # With its pipes open in a child that knows nothing of it, it would outlive us.
+                self._hands.append(self._hired())
             self._limit += self.patience.start
         self._due = True
         # A worker that ended since can still be read: what it said last is the reason.
@@ -177,7 +170,8 @@ class Remote:
         _dismiss(self._hands)
 
     def abandon(self) -> None:
-        """In a forked child: the worker is its parent's; who asks here gets another."""
+        """In a forked child: the worker is its parent's; who asks here gets another. With its pipes open here
+        it would outlive that parent."""
         self._due = False
         while self._hands:
             self._hands.pop().abandon()

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from ekc.devices.lease import record
 from ekc.devices.lease.record import READY, Lease
 from ekc.devices.lease.restore import end, put_back
+from ekc.devices.lease.signals import SENT
 from ekc.devices.limits import Settable, reopened
 from ekc.errors import EkcError, RecordError
 
@@ -45,8 +46,8 @@ class _Held:
 
 def main(arguments: list[str]) -> int:
     """Watch, then put back. Status 1 where that failed to the end."""
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # What ends the governor must not end us first.
+    for number in SENT:
+        signal.signal(number, signal.SIG_IGN)  # Whatever ends the governor must not end us first.
     try:
         held = [_held(*pair) for pair in zip(arguments[::2], arguments[1::2], strict=True)]
     except EkcError as problem:

@@ -8,7 +8,6 @@ import select
 import subprocess
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
@@ -16,22 +15,12 @@ from ekc.devices.lease.leased import Leased
 from ekc.devices.lease.record import READY
 from ekc.devices.limits.settable import Settable, Settings
 from ekc.errors import ActuatorError, EkcError
+from ekc.forks import abandon_in_children, hold_forks
 
 BEAT_S = 0.5
 """Between two signs of life; a guard waits for several times as long."""
 STARTING_S = 20.0
 """A guard that has not opened its actuators by then never will: the driver does not answer."""
-_living: weakref.WeakSet[Keeper] = weakref.WeakSet()
-"""What a child that is forked must not hold on to."""
-
-
-def _forked() -> None:
-    """In the child: with the lock and the pipe of a lease open here, it would outlive our parent."""
-    for keeper in _living:
-        keeper.abandon()
-
-
-os.register_at_fork(after_in_child=_forked)
 
 
 class Keeper:
@@ -56,15 +45,17 @@ class Keeper:
         """Whether leases ended, and what had been set under them is not in force again."""
         self.actuators: list[Leased] = []
         try:
-            for settable in settables:
-                self.actuators.append(Leased(settable, before or Settings(), self._renew))
-            self._guard = self._start_guard()
+            # A child that is forked half way would hold locks and a pipe of which it does not know.
+            with hold_forks():
+                for settable in settables:
+                    self.actuators.append(Leased(settable, before or Settings(), self._renew))
+                self._guard = self._start_guard()
+                abandon_in_children(self)
         except BaseException:
             self._end_leases()
             raise
         self._heart = threading.Thread(target=self._beat_on, name="ekc-lease", daemon=True)
         self._heart.start()
-        _living.add(self)
 
     @property
     def guard_pid(self) -> int:
@@ -83,7 +74,8 @@ class Keeper:
         return problems
 
     def abandon(self) -> None:
-        """Leave the lease to the process that we were forked from; no lock is safe to take here."""
+        """Leave the lease to the process that we were forked from; no lock is safe to take here. With its
+        lock and its pipe open here it would outlive that process."""
         assert self._guard.stdin is not None
         self._guard.stdin.close()
         for actuator in self.actuators:
@@ -199,7 +191,8 @@ class Keeper:
 
     def _new_guard(self) -> None:
         self._dismiss()
-        self._guard = self._start_guard()
+        with hold_forks():
+            self._guard = self._start_guard()
 
     def _dismiss(self, wait: bool = True) -> None:
         """A guard whose leases are over leaves when its pipe closes."""

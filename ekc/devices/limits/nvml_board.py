@@ -10,6 +10,7 @@ from typing import Any
 from ekc.devices.limits.settable import Gears, Settings
 from ekc.devices.nvml.library import explained, nvml, reason
 from ekc.errors import ActuatorError
+from ekc.forks import hold_forks
 
 _VOLTA, _AMPERE = 5, 7
 """NVML_DEVICE_ARCH: the first whose SM clock, and whose memory clock, can be limited."""
@@ -78,7 +79,8 @@ class NvmlBoard:
 
     def _unless_unsupported(self, function: str, *arguments: Any) -> Any:
         try:
-            return getattr(self.library, function)(self.handle, *arguments)
+            with hold_forks():
+                return getattr(self.library, function)(self.handle, *arguments)
         except self.library.NVMLError as problem:
             if problem.value == self.library.NVML_ERROR_NOT_SUPPORTED:
                 return None

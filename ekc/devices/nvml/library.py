@@ -8,6 +8,7 @@ from typing import Any
 
 from ekc.devices.nvml.presence import Absent, start
 from ekc.errors import ActuatorError
+from ekc.forks import hold_forks
 
 _once = threading.Lock()
 _initialised = False
@@ -19,7 +20,7 @@ def nvml() -> Any:
     """pynvml, initialised once per process. Raises `ActuatorError` where there is no driver, or no NVML."""
     global _initialised
 
-    with _once:
+    with hold_forks(), _once:
         if not _initialised:
             started = start()
             if isinstance(started, Absent):
@@ -43,6 +44,7 @@ def uuids() -> dict[int, str]:
     return found
 
 
+@hold_forks()
 def _permitted(library: Any, index: int) -> bool:
     """What else is wrong with a GPU, who asks it is told."""
     try:
@@ -59,6 +61,7 @@ def uuid_of(index: int) -> str:
     return str(explained(f"the UUID of GPU {index}", library.nvmlDeviceGetUUID, handle))
 
 
+@hold_forks()
 def handle_of(library: Any, uuid: str) -> Any:
     """By a UUID of NVML's, or of CUDA's, which has no kind in front. Raises `ActuatorError`."""
     for kind in _KINDS[:-1]:
@@ -74,7 +77,8 @@ def explained(what: str, call: Callable[..., Any], *arguments: Any) -> Any:
     import pynvml
 
     try:
-        return call(*arguments)
+        with hold_forks():
+            return call(*arguments)
     except pynvml.NVMLError as problem:
         raise ActuatorError(f"{what}: {reason(problem)}") from problem
 

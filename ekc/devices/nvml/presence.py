@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ekc.forks import hold_forks
+
 TRACES = tuple(map(Path, ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/nvhost-gpu")))
 """What a driver that is loaded leaves; the last one on Jetson."""
 
@@ -19,6 +21,7 @@ class Absent:
     """Whether there may be one all the same, of which nobody tells."""
 
 
+@hold_forks()
 def gpus() -> int | Absent:
     """Number of GPUs (at least one), or why there is none."""
     library = start()
@@ -32,6 +35,7 @@ def gpus() -> int | Absent:
     return number or Absent("the NVIDIA driver sees no GPU")
 
 
+@hold_forks()
 def start() -> Any:
     """pynvml, initialised; an `Absent` where that cannot be."""
     try:

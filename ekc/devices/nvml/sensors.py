@@ -14,6 +14,7 @@ from typing import Any
 from ekc.devices.base import NOT_TOLD, POWER_CAP
 from ekc.devices.nvml.library import explained, handle_of, nvml
 from ekc.errors import ActuatorError
+from ekc.forks import hold_forks
 
 MEAN_S = 1.0
 """Over which power readings are a mean where they are not instantaneous."""
@@ -116,7 +117,8 @@ class Sensors:
             self.problem = f"the installed nvidia-ml-py does not know {function}"
             return None
         try:
-            return call(self.handle, *arguments)
+            with hold_forks():
+                return call(self.handle, *arguments)
         except self.library.NVMLError as problem:
             self.failed(function, problem)
             return None

@@ -22,6 +22,7 @@ from ekc.devices.recording.members import pack
 from ekc.devices.recording.reader import KIND, VERSION, content, parsed
 from ekc.devices.recording.rows import Origin, Recording
 from ekc.errors import RecordError
+from ekc.forks import abandon_in_children
 from ekc.ir.schedule import Schedule
 from ekc.version import __version__
 
@@ -52,6 +53,7 @@ class Writer:
         except BaseException:
             self.close()
             raise
+        abandon_in_children(self)
 
     def __enter__(self) -> Self:
         return self
@@ -66,6 +68,10 @@ class Writer:
         # Said aloud: a child that was forked meanwhile shares the lock, and would hold it on.
         with suppress(OSError, ValueError):
             fcntl.flock(self._file, fcntl.LOCK_UN)
+        self._file.close()
+
+    def abandon(self) -> None:
+        """In a forked child: the file and its lock are the parent's."""
         self._file.close()
 
     def schedule(

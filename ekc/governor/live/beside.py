@@ -58,6 +58,13 @@ def beside(
     in this thread, which asks nothing of a driver until then.
     """
     opened = _Opened(job, request, audience, probe_of, loop)
+    try:
+        return _waited(job, opened, audience)
+    finally:
+        job.release()
+
+
+def _waited(job: Job, opened: _Opened, audience: Listener) -> End:
     opener = threading.Thread(target=opened.open, name="ekc-open", daemon=True)
     opener.start()
     status = job.wait()

@@ -13,15 +13,21 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
+from ekc.devices.lease.signals import SENT
 from ekc.errors import InvalidInput
+from ekc.governor.live.witness import Witness
 
 Handler = Callable[[int, FrameType | None], Any] | int | None
 """What `signal.signal` takes and returns."""
-FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""What schedulers send to the process that they started, which is us."""
 LOOK_S = 0.2
 KILLED = 128
 """And the number of the signal, as shells have it."""
+SPREADING_S = 0.05
+"""Within which a signal to many processes reaches all of them."""
+STOPPING_S = 1.0
+"""For a command that does something before it stops."""
+ENDING = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM", "XCPU")
+"""Signals by which we leave a process that is not ours."""
 BORN_S = 1.0
 """A process shows no environment while it is being started; one that has none is waited for so long."""
 
@@ -47,44 +53,56 @@ class Job(Protocol):
         """There is nothing to govern: a process that is not ours is not waited for any longer."""
         ...
 
+    def release(self) -> None:
+        """After all is done: signals do again what they did before."""
+        ...
+
 
 class Command:
-    """A command, started by us with our own terminal, files and environment.
+    """A command, started by us with our own terminal, process group, files and environment.
 
-    Signals meant for it are passed on. A Ctrl-C reaches it from the terminal without us. Raises
-    `InvalidInput` where it cannot be started. To be made, and waited for, in the main thread.
+    A signal sent to us alone is passed on; one sent to the group has reached it already. Where a terminal
+    stops it, we stop too. Raises `InvalidInput` where it cannot be started. To be made, waited for and
+    released in the main thread.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
         self._before: dict[int, Handler] = {}
-        early: list[int] = []
-        self._send: Callable[[int], None] = early.append
+        self._arrived: list[int] = []
+        """Signals about which nothing was decided yet."""
+        self._deciding = False
+        self._started = False
         # Before the command starts: a signal right after would end us, and where we are a terminal's first
         # process, all on it. What is ignored, as nohup has it, is left so until the command has inherited it.
         self._handle(ignored=False)
+        self._witness = Witness()
         try:
             # Files that were opened for the command, as a shell's <(...) does, stay open.
             self._process = subprocess.Popen(list(words), close_fds=False)
         except (OSError, ValueError) as problem:
-            self._give_back()
+            self.release()
             reason = getattr(problem, "strerror", None) or str(problem)
             raise InvalidInput(f"cannot run {words[0]!r}: {reason}") from problem
         self.pid = self._process.pid
-        self._send = self._process.send_signal
         self._handle(ignored=True)
-        for number in early:
-            self._send(number)
+        # Where the terminal stops whoever writes to it from the background, what we write must not.
+        self._before[signal.SIGTTOU] = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+        self._pass_on_early()
+        self._started = True
+        self._decide_arrived()
 
     def _handle(self, ignored: bool) -> None:
         """Take over the signals that are ignored so far, or the others."""
-        for number in (*FORWARDED, signal.SIGINT):
+        for number in SENT:
             if number not in self._before and (signal.getsignal(number) == signal.SIG_IGN) == ignored:
-                handler = self._interrupted if number == signal.SIGINT else self._pass_on
-                self._before[number] = signal.signal(number, handler)
+                self._before[number] = signal.signal(number, self._arrive)
 
-    def _give_back(self) -> None:
+    def release(self) -> None:
+        """Signals are ours again, as they were before."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        self._before = {}
+        self._witness.close()
 
     def variable(self, name: str) -> str:
         """It was given ours."""
@@ -98,7 +116,6 @@ class Command:
         """The command's own exit status; 128 and the signal where one ended it."""
         self._until_ended()
         status = self._process.wait()
-        self._give_back()
         return KILLED - status if status < 0 else status
 
     def _until_ended(self) -> None:
@@ -111,25 +128,70 @@ class Command:
                 time.sleep(LOOK_S)
             return
         while not _ended(descriptor, LOOK_S):
-            pass
+            if self._stopped() == signal.SIGTTOU:
+                _stop_here()
         os.close(descriptor)
 
     def leave(self) -> None:
         """A command of ours is waited for all the same."""
 
-    def _pass_on(self, number: int, frame: FrameType | None) -> None:
-        self._send(number)
+    def _pass_on_early(self) -> None:
+        """A signal from before the command could handle it has ended it, or was sent before it was there."""
+        while self._arrived:
+            number = self._arrived.pop(0)
+            self._witness.forget(number)
+            self._process.send_signal(number)
 
-    def _interrupted(self, number: int, frame: FrameType | None) -> None:
-        """Only what did not come from a terminal has to be passed on."""
-        if not _in_foreground():
-            self._send(number)
+    def _arrive(self, number: int, frame: FrameType | None) -> None:
+        """One that comes again before it was decided about is the same: `timeout` sends to its child first,
+        then to the group."""
+        if number not in self._arrived:
+            self._arrived.append(number)
+        if self._started and not self._deciding:
+            self._decide_arrived()
+
+    def _decide_arrived(self) -> None:
+        """Whether signals have to be passed on, once they have reached whom else they were sent to."""
+        self._deciding = True
+        while self._arrived:
+            time.sleep(SPREADING_S)
+            number = self._arrived.pop(0)
+            if not self._witness.saw(number):
+                self._process.send_signal(number)
+            if number == signal.SIGTSTP:
+                self._stop_along()
+        self._deciding = False
+
+    def _stop_along(self) -> None:
+        """When the command stops; it may have other plans. The shell sees us, and continues us both."""
+        latest = time.monotonic() + STOPPING_S
+        while time.monotonic() < latest and self._process.returncode is None:
+            if signal.SIGCONT in self._arrived:
+                return
+            if self._stopped() is not None:
+                _stop_here()
+                return
+            time.sleep(SPREADING_S)
+
+    def _stopped(self) -> int | None:
+        """The signal that has stopped the command since this was last asked."""
+        try:
+            seen = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG)
+        except ChildProcessError:
+            return None
+        return None if seen is None else seen.si_status
+
+
+def _stop_here() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 class Attached:
-    """A process that runs already; we leave when it ends, or on SIGTERM or Ctrl-C, and it goes on without us.
+    """A process that runs already; we leave when it ends, or on a signal that ends a program, such as that of
+    Ctrl-C, and it goes on without us.
 
-    Raises `InvalidInput` where there is no such process. To be made, and waited for, in the main thread.
+    Raises `InvalidInput` where there is no such process. To be made, waited for and released in the main
+    thread.
     """
 
     def __init__(self, pid: int) -> None:
@@ -139,8 +201,10 @@ class Attached:
             raise InvalidInput(f"--pid {pid}: {problem.strerror}; see ps for the jobs that run") from problem
         self.pid = pid
         self._left = threading.Event()
-        told = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-        numbers = [n for n in told if signal.getsignal(n) != signal.SIG_IGN]  # As nohup has it, so it stays.
+        ending = [signal.Signals[f"SIG{name}"] for name in ENDING]
+        numbers = [
+            n for n in ending if signal.getsignal(n) != signal.SIG_IGN
+        ]  # As nohup has it, so it stays.
         self._before = {number: signal.signal(number, self._told) for number in numbers}
 
     def variable(self, name: str) -> str:
@@ -170,9 +234,12 @@ class Attached:
         """0: how it ended is for its parent to know."""
         while not self._left.is_set() and not _ended(self._descriptor, LOOK_S):
             pass
+        return 0
+
+    def release(self) -> None:
+        """Signals are ours again, as they were before."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        return 0
 
     def leave(self) -> None:
         """From any thread."""
@@ -180,20 +247,6 @@ class Attached:
 
     def _told(self, number: int, frame: FrameType | None) -> None:
         self.leave()
-
-
-def _in_foreground() -> bool:
-    """Whether a Ctrl-C of our terminal, which stdin need not be, reaches us and so a command of ours."""
-    try:
-        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
-    except OSError:
-        return False
-    try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    except OSError:
-        return False
-    finally:
-        os.close(terminal)
 
 
 def _ended(descriptor: int, seconds: float) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ekc.boosting import load_trees, predict_values
 from ekc.errors import RecordError
 from ekc.governor.curve import Prior
 from ekc.governor.landscape import Beliefs, lower, slower
@@ -83,11 +84,9 @@ class Boosted:
 
     def predict(self, inputs: tuple[float, ...], ratio: Values) -> tuple[Values, Values]:
         """Time and energy over the default's at each ratio of the SM clock."""
-        import xgboost
-
         inputs, kind = (inputs[len(COUNTERS) :], BLIND) if _blind(inputs) else (inputs, COUNTED)
-        table = xgboost.DMatrix(np.column_stack([np.tile(inputs, (len(ratio), 1)), ratio]))
-        time, energy = (self.boosters[kind + target].predict(table) for target in TARGETS)
+        table = np.column_stack([np.tile(inputs, (len(ratio), 1)), ratio])
+        time, energy = (predict_values(self.boosters[kind + target], table) for target in TARGETS)
         return np.exp(time), np.exp(energy)
 
     def save(self, file: Path) -> None:
@@ -131,10 +130,7 @@ def _trust(told: Mapping[str, Any]) -> Trust:
 
 def _booster(name: str, model: Any) -> Any:
     """One of the models, with as many inputs as it will be given."""
-    import xgboost
-
-    booster = xgboost.Booster()
-    booster.load_model(bytearray(json.dumps(model), "utf-8"))
+    booster = load_trees(model)
     wanted = 1 + len(FEATURES) - (len(COUNTERS) if name.startswith(BLIND) else 0)
     if booster.num_features() != wanted:
         raise ValueError(f"{name} takes {booster.num_features()} inputs, not {wanted}")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ekc.boosting import train_trees
 from ekc.governor.jobs.draw import KINDS, draw
 from ekc.governor.jobs.job import Bill, Job, bill
 from ekc.governor.jobs.world import SimulatedRun
@@ -36,7 +37,6 @@ PARAMETERS = {
     "eta": 0.15,
     "subsample": 0.8,
     "min_child_weight": 4,
-    "nthread": 1,
     "seed": 7,
 }
 ROUNDS = 80
@@ -125,8 +125,6 @@ def _boosters(
     rows: Sequence[Row], kinds: Sequence[str], going: Callable[[], bool] = lambda: True
 ) -> dict[str, Any]:
     """By name of target; once more from signals alone, as not every card lets its counters be read."""
-    import xgboost
-
     boosters = {}
     table = np.array([(*r.features, r.ratio) for r in rows])
     for target in TARGETS:
@@ -134,5 +132,5 @@ def _boosters(
         for kind in kinds:
             _go_on(going)
             columns = table[:, len(COUNTERS) :] if kind == BLIND else table
-            boosters[kind + target] = xgboost.train(PARAMETERS, xgboost.DMatrix(columns, logs), ROUNDS)
+            boosters[kind + target] = train_trees(PARAMETERS, columns, np.array(logs), ROUNDS)
     return boosters

@@ -12,6 +12,8 @@ from typing import Any
 
 from threadpoolctl import ThreadpoolController
 
+from ekc.forks import hold_forks
+
 
 @cache
 def predictors() -> ThreadPoolExecutor:
@@ -20,13 +22,8 @@ def predictors() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(2, "ekc-predict")
 
 
-if hasattr(os, "register_at_fork"):
-    # A forked child has none of the threads.
-    os.register_at_fork(after_in_child=predictors.cache_clear)
-
-
 class _Limit:
-    """How many hold BLAS to one thread, and what lets go of it."""
+    """How many hold BLAS to one thread, and what lets go of it: None where BLAS has its threads."""
 
     def __init__(self) -> None:
         self.lock, self.holders = Lock(), 0
@@ -34,6 +31,16 @@ class _Limit:
 
 
 _LIMIT = _Limit()
+
+
+def _forked() -> None:
+    """A child has none of the threads, neither ours nor those that hold BLAS. What lets go of BLAS is kept:
+    it knows how many threads BLAS had; the child finds one or, with OpenBLAS, as many as there are cores."""
+    predictors.cache_clear()
+    _LIMIT.holders = 0
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 @cache
@@ -46,14 +53,16 @@ def one_blas_thread() -> Iterator[None]:
     """Matrices this small gain nothing from threads, which spin while they wait and cost a busy machine
     twenty times the work; and sums come out the same however many cores there are. The setting is that of the
     whole process, so the last of those that hold it at one time lets go."""
-    with _LIMIT.lock:
+    with hold_forks(), _LIMIT.lock:
         if not _LIMIT.holders:
-            _LIMIT.limiter = _controller().limit(limits=1, user_api="blas")
+            limiter = _controller().limit(limits=1, user_api="blas")
+            _LIMIT.limiter = _LIMIT.limiter or limiter
         _LIMIT.holders += 1
     try:
         yield
     finally:
-        with _LIMIT.lock:
+        with hold_forks(), _LIMIT.lock:
             _LIMIT.holders -= 1
             if not _LIMIT.holders:
                 _LIMIT.limiter.restore_original_limits()
+                _LIMIT.limiter = None

@@ -6,12 +6,13 @@ Rows weigh by how good they are, so that the trees spend themselves where the se
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ekc.boosting import predict_values, train_trees
 
 MIN_ROWS = 8
 """Below this many rows the prior rules alone."""
@@ -27,16 +28,7 @@ PARAMETERS = {
     "subsample": 0.9,
     "colsample_bytree": 0.7,
     "tree_method": "hist",
-    "nthread": 1,
 }
-
-
-def _xgboost() -> Any:
-    """The library, its threads told not to spin while they wait."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    import xgboost
-
-    return xgboost
 
 
 @dataclass
@@ -68,15 +60,13 @@ class ResidualModel:
         """Learn afresh from all rows; with few rows only a common factor."""
         if self.rows < MIN_ROWS:
             return
-        xgb = _xgboost()
         merit = np.array(self._merits)
         weight = np.maximum((merit.min() / merit) ** self.sharpness, LEAST_WEIGHT)
-        data = xgb.DMatrix(np.stack(self._rows), label=self._targets(), weight=weight)
         parameters = PARAMETERS | {
             "seed": self.seed,
             "base_score": float(np.average(self._targets(), weights=weight)),
         }
-        self._booster = xgb.train(parameters, data, num_boost_round=ROUNDS)
+        self._booster = train_trees(parameters, np.stack(self._rows), self._targets(), ROUNDS, weight)
 
     def _targets(self) -> NDArray[np.float64]:
         return np.asarray(np.log(np.array(self._values) / np.array(self._priors)))
@@ -86,7 +76,7 @@ class ResidualModel:
         if self._booster is None:
             scale = float(np.exp(np.median(self._targets()))) if self.rows else 1.0
             return prior * scale
-        return np.asarray(prior * np.exp(self._booster.inplace_predict(rows).astype(np.float64)))
+        return np.asarray(prior * np.exp(predict_values(self._booster, rows).astype(np.float64)))
 
 
 def spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> float | None:

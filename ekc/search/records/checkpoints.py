@@ -12,6 +12,8 @@ import threading
 from contextlib import closing
 from pathlib import Path
 
+from ekc.forks import abandon_in_children, hold_forks
+
 INTERVAL_S = 15.0
 """From a row to the move that takes it along: half of the 30 s that the documentation promises, as a move is
 repeated that a reader in another process cut short."""
@@ -22,6 +24,11 @@ class Checkpoints:
 
     def __init__(self, path: Path) -> None:
         self._path, self._interval_s = path, INTERVAL_S
+        self.abandon()
+        abandon_in_children(self)
+
+    def abandon(self) -> None:
+        """Begin without a thread: a forked child has none, and its events may be locked."""
         self._due, self._closed = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -55,7 +62,10 @@ def _move_rows(path: Path) -> bool:
     none wait. An error (a full disk) costs nothing that was committed: the rows stay in the log."""
     try:
         # SQLite connections belong to one thread, so this one has its own.
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as connection:
+        with (
+            hold_forks(),
+            closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as connection,
+        ):
             busy, pages, moved = connection.execute("pragma wal_checkpoint(passive)").fetchone()
     except sqlite3.Error:
         return False

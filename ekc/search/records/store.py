@@ -17,9 +17,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from ekc.errors import RecordError
+from ekc.forks import hold_forks
 from ekc.search.records import rows as sql
 from ekc.search.records.checkpoints import Checkpoints
 from ekc.search.records.rows import Key, Kind, Row, canonical_json, operator_hash
@@ -75,7 +76,8 @@ class RecordStore:
         """Let go of the file. What was added is already in it, or in its log."""
         if self._checkpoints is not None:
             self._checkpoints.close()
-        self._connection.close()
+        with hold_forks():
+            self._connection.close()
 
     def add(self, row: Row) -> Row:
         """Commit one row, and return it with `created` and `id` set.
@@ -110,8 +112,14 @@ class RecordStore:
         where = " and ".join(f"{column} = ?" for column in given) or "true"
         query = f"{sql.SELECT} where {where} order by id"
         with self._one_line():
-            for found in self._connection.execute(query, tuple(given.values())):
-                yield sql.from_sql(found, self._name)
+            rows = self._connection.execute(query, tuple(given.values()))
+        while (found := self._next(rows)) is not None:
+            yield sql.from_sql(found, self._name)
+
+    def _next(self, rows: sqlite3.Cursor) -> tuple[Any, ...] | None:
+        with self._one_line():
+            found: tuple[Any, ...] | None = rows.fetchone()
+            return found
 
     @property
     def _name(self) -> str:
@@ -195,7 +203,9 @@ class RecordStore:
     @contextlib.contextmanager
     def _one_line(self) -> Iterator[None]:
         try:
-            yield
+            # A child that is forked inherits the connection, and must not inherit half a transaction.
+            with hold_forks():
+                yield
         except sqlite3.Error as error:
             raise RecordError(f"{self._name} {_reason(error)}") from error
 

@@ -1,0 +1,82 @@
+"""Tells a signal to one process from one to all of a process group.
+
+The receiver cannot know: both look the same to it. So another member of the group blocks all signals; what
+was sent to the group, or to every process of a batch job one by one, is pending there, and `/proc` shows it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+PROGRAM = ("cat",)
+"""Small, on every system, ends with its input, and no user ends it by name when this program is meant."""
+
+
+class Witness:
+    """A member of our process group until `close`, or until we end. Without the program, none is there and
+    every signal counts as sent to us alone."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+        """By witnesses before this one, and not yet asked for."""
+        self._pid, self._input = _started()
+
+    def saw(self, number: int) -> bool:
+        """Whether the group was sent this signal since it was last asked for."""
+        if number not in self._seen | _pending(self._pid):
+            return False
+        self.forget(number)
+        return True
+
+    def forget(self, number: int) -> None:
+        """A signal is pending until the process ends, so another takes its place."""
+        before = self._pid, self._input
+        self._pid, self._input = _started()
+        self._seen = (self._seen | _pending(before[0])) - {number}
+        _end(*before)
+
+    def close(self) -> None:
+        """End the process."""
+        _end(self._pid, self._input)
+        self._pid, self._input = None, -1
+
+
+def _started() -> tuple[int | None, int]:
+    """Process id, and the pipe that ends it; it keeps no file of ours open."""
+    reading, writing = os.pipe()
+    files = [
+        (os.POSIX_SPAWN_DUP2, reading, 0),
+        (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+    ]
+    try:
+        blocked = signal.valid_signals()
+        return os.posix_spawnp(
+            PROGRAM[0], PROGRAM, os.environ, file_actions=files, setsigmask=blocked
+        ), writing
+    except OSError:
+        return None, writing
+    finally:
+        os.close(reading)
+
+
+def _pending(pid: int | None) -> set[int]:
+    """Signals that wait for a process."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return set()
+    masks = [int(line.split()[1], 16) for line in lines if line.startswith(("ShdPnd:", "SigPnd:"))]
+    return {number for number in signal.valid_signals() if any(mask >> (number - 1) & 1 for mask in masks)}
+
+
+def _end(pid: int | None, pipe: int) -> None:
+    if pipe >= 0:
+        os.close(pipe)
+    if pid is not None:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)

@@ -1,0 +1,303 @@
+"""Children forked from a process that tunes: none waits for ever, none harms what is its parent's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+PATIENCE_S = 120
+"""A hang is what is looked for; the scripts take a few seconds."""
+
+
+def run_script(folder: Path, text: str, *words: str) -> list[str]:
+    """Lines that a script prints in a process of its own, which has not forked or tuned before."""
+    script = folder / "script.py"
+    script.write_text(text)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    process = subprocess.Popen(
+        [sys.executable, script, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        cwd=folder,
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=PATIENCE_S)
+    finally:
+        with suppress(ProcessLookupError):  # Children that hang.
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, err[-4000:]
+    return out.splitlines()
+
+
+POOL = """
+import multiprocessing, os
+import ekc
+
+def tune(seed):
+    op = ekc.matvec(32, 64)
+    return ekc.tune(op, target="a100", trials=10, seed=seed, progress=False).best.schedule.digest
+
+def tune_in_grandchild(seed):
+    near, far = multiprocessing.Pipe()
+    if os.fork() == 0:
+        far.send(tune(seed))
+        os._exit(0)
+    return near.recv()
+
+if __name__ == "__main__":
+    first = tune(0)
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert pool.map_async(tune, [0, 0]).get(200) == [first] * 2
+        assert pool.map_async(tune_in_grandchild, [0]).get(200) == [first]
+    print("as in the parent")
+"""
+
+
+def test_forked_children_and_theirs_tune_after_their_parent_did(tmp_path: Path) -> None:
+    assert run_script(tmp_path, POOL) == ["as in the parent"]
+
+
+TREES = """
+import json, os
+import numpy as np
+import xgboost
+from ekc.boosting import predict_values
+from ekc.governor.predict.model import BLIND, COUNTED, Row, _booster
+from ekc.governor.predict.train import _boosters
+from ekc.search.models.trees import ResidualModel
+
+def learn():
+    model = ResidualModel(seed=0)
+    rows = np.random.default_rng(0).normal(size=(16, 5)).astype(np.float32)
+    for number, row in enumerate(rows):
+        model.add(row, 1.0, 1.0 + number, 1.0 + number)
+    model.fit()
+    assert len(model.predict(rows, np.ones(16))) == 16
+    table = np.random.default_rng(0).uniform(0.5, 1.0, (16, 8))
+    jobs = [Row(str(n), tuple(x[:7]), 0.5 + n / 32, 1.0 + n / 16, 0.9) for n, x in enumerate(table)]
+    for name, booster in _boosters(jobs, (COUNTED, BLIND)).items():
+        again = _booster(name, json.loads(booster.save_raw("json")))
+        assert len(predict_values(again, table[:, : again.num_features()])) == 16
+
+threads = len(os.listdir("/proc/self/task"))
+learn()
+print("threads started:", len(os.listdir("/proc/self/task")) - threads, flush=True)
+
+xgboost.DMatrix(np.ones((64, 4)), nthread=4)  # as a user's own code does, in this thread
+child = os.fork()
+if child == 0:
+    learn()
+    os._exit(0)
+print("child:", os.waitpid(child, 0)[1])
+"""
+
+
+def test_trees_need_no_openmp_threads_whoever_started_some_before(tmp_path: Path) -> None:
+    assert run_script(tmp_path, TREES) == ["threads started: 0", "child: 0"]
+
+
+INSIDE = """
+import os, sqlite3, sys, threading, time
+import numpy as np
+
+under_way, entered = [], threading.Event()
+
+def watched(call):
+    def wrapper(*arguments, **named):
+        under_way.append(1)
+        entered.set()
+        time.sleep(0.5)
+        try:
+            return call(*arguments, **named)
+        finally:
+            under_way.pop()
+    return wrapper
+
+def nvrtc():
+    from cuda.bindings import nvrtc as library
+    from ekc.codegen import nvrtc
+    library.nvrtcCompileProgram = watched(library.nvrtcCompileProgram)
+    return lambda: nvrtc.compile('extern "C" __global__ void k(float *a) { a[0] = 1; }')
+
+def xgboost():
+    import xgboost as library
+    from ekc.search.models.trees import ResidualModel
+    library.train = watched(library.train)
+    model = ResidualModel(seed=0)
+    for number in range(8):
+        model.add(np.ones(3, np.float32) * number, 1.0, 1.0, 1.0)
+    return model.fit
+
+def sqlite():
+    from ekc.search.records.store import RecordStore
+    def add():
+        store = RecordStore("some.db")
+        def traced(statement):
+            if statement.startswith("begin"):
+                under_way.append(1)
+                entered.set()
+                time.sleep(0.5)
+            if statement.startswith(("commit", "rollback")):
+                under_way.clear()
+        store._connection.set_trace_callback(traced)
+        with store._one_line(), store._transaction():
+            pass
+    return add
+
+def nvml():
+    from ekc.devices.nvml.library import explained
+    import pynvml
+    return lambda: explained("the name of an error", watched(pynvml.nvmlErrorString), 1)
+
+work = locals()[sys.argv[1]]()
+thread = threading.Thread(target=work)
+thread.start()
+assert entered.wait(60)
+child = os.fork()
+if child == 0:
+    os._exit(len(under_way))
+print("under way in the child:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+thread.join()
+"""
+
+
+@pytest.mark.parametrize("library", ["nvrtc", "xgboost", "sqlite", "nvml"])
+def test_a_fork_waits_for_what_another_thread_asks_of_a_library(library: str, tmp_path: Path) -> None:
+    assert run_script(tmp_path, INSIDE, library) == ["under way in the child: 0"]
+
+
+GATE = """
+import os, signal, sys, threading, time
+from ekc.forks import hold_forks
+
+def fork(wait=True):
+    child = os.fork()
+    if child == 0:
+        with hold_forks():  # a child has no calls of other threads, and may make its own
+            signal.raise_signal(signal.SIGUSR1)
+        os._exit(7)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if wait else child
+
+signal.signal(signal.SIGUSR1, lambda *_: None)
+with hold_forks(), hold_forks():
+    assert fork() == 7, "a thread does not wait for itself"
+
+ends = threading.Event()
+def busy():
+    while not ends.is_set():
+        with hold_forks(), hold_forks():
+            time.sleep(0.001)
+threads = [threading.Thread(target=busy) for _ in range(3)]
+for thread in threads:
+    thread.start()
+forking = [threading.Thread(target=lambda: [fork() for _ in range(5)]) for _ in range(3)]
+for thread in forking:
+    thread.start()
+for thread in forking:
+    thread.join()
+ends.set()
+for thread in threads:
+    thread.join()
+print("all forked")
+"""
+
+
+def test_forks_of_several_threads_between_calls_of_several(tmp_path: Path) -> None:
+    assert run_script(tmp_path, GATE) == ["all forked"]
+
+
+BLAS = """
+import os, threading
+from threadpoolctl import threadpool_info, threadpool_limits
+import numpy as np
+from ekc.search.models.threads import one_blas_thread
+
+def numbers():
+    np.ones((2, 2)) @ np.ones((2, 2))
+    return {x["num_threads"] for x in threadpool_info() if x["user_api"] == "blas"}
+
+holds, ends = threading.Event(), threading.Event()
+def hold():
+    with one_blas_thread():
+        holds.set()
+        ends.wait()
+
+with threadpool_limits(2, user_api="blas"):
+    thread = threading.Thread(target=hold)
+    thread.start()
+    holds.wait()
+    child = os.fork()
+    if child == 0:
+        with one_blas_thread():
+            assert numbers() == {1}
+        os._exit(max(numbers()))
+    print("child:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    ends.set()
+    thread.join()
+    print("parent:", numbers())
+"""
+
+
+def test_a_child_has_blas_back_though_a_thread_of_its_parent_held_it(tmp_path: Path) -> None:
+    assert run_script(tmp_path, BLAS) == ["child: 2", "parent: {2}"]
+
+
+LEAVING = """
+import os, sys
+from pathlib import Path
+import ekc
+from ekc.devices.recording.writer import Writer
+from ekc.errors import RecordError
+from ekc.search.records.store import Key, RecordStore, Row
+from ekc.search.workers import Processes
+
+device = ekc.devices.open("a100")
+key = Key("{}", "digest", "a100", True, "", "", "fixed", "random", 0, None)
+with Processes(1) as pool, Writer("some.jsonl", device), RecordStore("some.db") as store:
+    worker = pool.submit(os.getpid).result()
+    governor = ekc.Governor(quiet=True)
+    folder = governor._folder if isinstance(governor._folder, Path) else Path(governor._folder.name)
+    store.add(Row("timing", key, "{}", "ok", {}))
+    child = os.fork()
+    if child == 0:
+        with governor.step():
+            pass
+        sys.exit(5)  # through every block above, then atexit and finalizers
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+    assert pool.submit(os.getpid).result() == worker
+    print("worker is there")
+    assert (folder / "steps").read_bytes() == bytes(8), "a step of the child counts"
+    print("files are there")
+    if os.fork() == 0:
+        try:
+            Writer("some.jsonl", device)
+        except RecordError:
+            os._exit(0)
+        os._exit(1)
+    print("lock is held:", os.wait()[1] == 0)
+    store.add(Row("timing", key, "{}", "ok", {}))
+    assert len(list(store.rows())) == 2
+    assert Path("some.db-wal").exists()
+    print("records are there")
+del governor
+print("files are removed:", not folder.exists())
+"""
+
+
+def test_a_child_that_leaves_through_the_blocks_of_its_parent_ends_nothing(tmp_path: Path) -> None:
+    assert run_script(tmp_path, LEAVING) == [
+        "worker is there",
+        "files are there",
+        "lock is held: True",
+        "records are there",
+        "files are removed: True",
+    ]
