@@ -301,3 +301,35 @@ def test_a_child_that_leaves_through_the_blocks_of_its_parent_ends_nothing(tmp_p
         "records are there",
         "files are removed: True",
     ]
+
+
+LOG = """
+import os, threading
+from ekc.search.records.store import Key, RecordStore, Row
+
+key = Key("{}", "digest", "a100", True, "", "", "fixed", "random", 0, None)
+with RecordStore("some.db") as store:
+    store.add(Row("timing", key, "{}", "ok", {}))
+    held, ends = threading.Event(), threading.Event()
+
+    def hold():
+        # As the thread that moves rows does for a moment whenever it wakes.
+        with store._checkpoints._due._cond:
+            held.set()
+            ends.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        store.close()
+        os._exit(7)
+    print("child:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    ends.set()
+    thread.join()
+"""
+
+
+def test_a_child_closes_a_record_file_though_a_thread_of_its_parent_was_moving_rows(tmp_path: Path) -> None:
+    assert run_script(tmp_path, LOG) == ["child: 7"]
