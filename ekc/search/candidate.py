@@ -72,7 +72,7 @@ class Candidate:
         return kernel
 
     def _answer(self) -> Prepared | None:
-        """The answer of the worker that was asked; None where none was, or where it died or was told to stop,
+        """The answer of the worker that was asked; None where none was, or where it died or was stopped,
         which says nothing of this kernel."""
         if self._job is None:
             return None

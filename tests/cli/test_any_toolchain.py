@@ -59,11 +59,11 @@ def test_with_the_option_each_takes_the_schedule(
     assert main(given) == 0
     capsys.readouterr()
     assert main([*given, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    answer = json.loads(capsys.readouterr().out)
     known = ekc.best(OP, old, "a100", any_toolchain=True).schedule.digest
-    assert told.get("digest", told.get("digest_b")) == known
-    if "origin" in told:
-        assert ", measured elsewhere: a100 (simulated), NVRTC 13.0, generator 3, " in told["origin"]
+    assert answer.get("digest", answer.get("digest_b")) == known
+    if "origin" in answer:
+        assert ", measured elsewhere: a100 (simulated), NVRTC 13.0, generator 3, " in answer["origin"]
 
 
 def test_figures_are_marked(old: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,7 +59,7 @@ def importable() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
-    """Of a Dask cluster of one process."""
+    """A client of a Dask cluster of one process."""
     distributed = pytest.importorskip(
         "distributed", reason="Dask is not installed (pip install distributed): its executors are not tested"
     )
@@ -90,7 +90,7 @@ def refusal(workers: Executor, file: Path, op: ekc.Operator = MV) -> str:
     return str(caught.value)
 
 
-def told(nvrtc: str = HERE.nvrtc, generator: int = HERE.generator, version: str = HERE.ekc) -> str:
+def line_about(nvrtc: str = HERE.nvrtc, generator: int = HERE.generator, version: str = HERE.ekc) -> str:
     """The line about a worker with these versions."""
     return (
         f"executor: a worker on {platform.node()} has NVRTC {nvrtc}, generator {generator}, ekc {version}, "
@@ -101,14 +101,14 @@ def told(nvrtc: str = HERE.nvrtc, generator: int = HERE.generator, version: str 
 def test_a_process_of_a_pool_with_no_compiler_is_refused(tmp_path: Path) -> None:
     with spawned() as workers:
         change_worker(workers, NO_NVRTC)
-        assert refusal(workers, tmp_path / "r.db") == told("not installed")
+        assert refusal(workers, tmp_path / "r.db") == line_about("not installed")
 
 
 def test_refusals_of_another_compiler_are_not_filed(tmp_path: Path) -> None:
     """As failures of schedules they would be found there by later runs."""
     with Processes(1) as workers:
         change_worker(workers, OLD_NVRTC_THAT_REFUSES)
-        assert refusal(workers, tmp_path / "r.db") == told("10.2")
+        assert refusal(workers, tmp_path / "r.db") == line_about("10.2")
 
 
 def test_an_ekc_that_was_upgraded_under_a_run_is_refused(
@@ -123,7 +123,7 @@ def test_an_ekc_that_was_upgraded_under_a_run_is_refused(
     (package / "version.py").write_text('__version__ = "99.1"\n')
     monkeypatch.syspath_prepend(package.parent)
     with Processes(1) as workers:
-        assert refusal(workers, tmp_path / "r.db") == told(version="99.1")
+        assert refusal(workers, tmp_path / "r.db") == line_about(version="99.1")
 
 
 @pytest.mark.parametrize("as_executor", [False, True], ids=["client", "executor"])
@@ -132,7 +132,7 @@ def test_a_worker_of_dask_with_another_compiler_or_generator_is_refused(
 ) -> None:
     # Dask answers a question that it was asked before from memory.
     op, change = (ekc.matvec(128, 64), OTHER_GENERATOR) if as_executor else (ekc.matvec(64, 64), OTHER_NVRTC)
-    line = told(generator=-1) if as_executor else told("10.1")
+    line = line_about(generator=-1) if as_executor else line_about("10.1")
     change_worker(client, change)
     try:
         assert refusal(client.get_executor() if as_executor else client, tmp_path / "r.db", op) == line

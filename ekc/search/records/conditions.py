@@ -99,9 +99,8 @@ def order_by_nearness(found: Iterable[Conditions], here: Conditions) -> list[Con
 
 
 def describe_unused(groups: Mapping[Conditions, Sequence[Row]], device: Device) -> tuple[str, str]:
-    """What a run on the device finds on file of its operator and cannot use, as (schedules on this device
-    under other conditions, those on other devices); "" for none, and for both where some were measured under
-    the conditions here."""
+    """Schedules on file that a run on the device cannot use, as (those of this device under other conditions,
+    those of other devices); "" for none, and for both where some were measured under the conditions here."""
     here = present_conditions(device)
     if here in groups:
         return "", ""

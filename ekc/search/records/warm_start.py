@@ -45,15 +45,15 @@ def learned_from(path: str | Path, op: Operator, device: Device, seed: int) -> t
     with RecordStore(path, create=False) as store:
         found = _bunches(store.rows(), canonical_json(op.to_json()), device)
     groups, left_out = list[Group](), dict[str, None]()
-    for alike, rows in reversed(found.items()):
-        why = _why_not(alike, device)
-        at = None if why else _at(alike.device, alike.clock_regime, device)
+    for shared, rows in reversed(found.items()):
+        why = _explain_exclusion(shared, device)
+        at = None if why else _at(shared.device, shared.clock_regime, device)
         if at is None:
-            why = why or f"nothing is known of the rates of {alike.device}, clocks {alike.clock_regime}"
+            why = why or f"nothing is known of the rates of {shared.device}, clocks {shared.clock_regime}"
         elif len(groups) < MOST_GROUPS:
-            made = _group(rows, alike.device, *at)
+            made = _group(rows, shared.device, *at)
             groups += made
-            why = "" if made or _is_of_clock_search(alike, op, device) else _too_few(alike, rows)
+            why = "" if made or _is_of_clock_search(shared, op, device) else _too_few(shared, rows)
         if why:
             left_out[why] = None
     rest = "".join(f"; {why}" for why in _shorten(sorted(left_out)))
@@ -73,35 +73,35 @@ def _bunches(rows: Iterable[Row], own: str, device: Device) -> dict[Key, list[Ro
     for row in rows:
         if row.key.operator == own and read_conditions(row.key) == here:
             continue
-        alike = replace(row.key, schedule_digest="", draw=0, window_s=None)
-        so_far = found.pop(alike, [])
+        shared = replace(row.key, schedule_digest="", draw=0, window_s=None)
+        so_far = found.pop(shared, [])
         so_far.append(row)
-        found[alike] = so_far
+        found[shared] = so_far
     return found
 
 
-def _why_not(alike: Key, device: Device) -> str:
+def _explain_exclusion(shared: Key, device: Device) -> str:
     """Why a bunch teaches nothing here; "" where it may."""
-    if alike.simulated and not device.simulated:
-        return f"what was simulated of {alike.device} teaches no GPU"
-    if device.simulated and not alike.simulated:
-        return f"what was measured on {alike.device} teaches no simulated device"
-    if device.simulated and alike.driver != device.driver:
-        return f"what {alike.driver} said is left out"
+    if shared.simulated and not device.simulated:
+        return f"simulated figures of {shared.device} teach no GPU"
+    if device.simulated and not shared.simulated:
+        return f"measurements on {shared.device} teach no simulated device"
+    if device.simulated and shared.driver != device.driver:
+        return f"what {shared.driver} said is left out"
     return ""
 
 
-def _is_of_clock_search(alike: Key, op: Operator, device: Device) -> bool:
+def _is_of_clock_search(shared: Key, op: Operator, device: Device) -> bool:
     """Whether a bunch differs from what the run measures in its clocks alone: a search over clocks leaves a
     few kernels of the very operator at each."""
-    same = replace(read_conditions(alike), clock_regime=device.clock_regime) == present_conditions(device)
-    return same and alike.operator == canonical_json(op.to_json())
+    same = replace(read_conditions(shared), clock_regime=device.clock_regime) == present_conditions(device)
+    return same and shared.operator == canonical_json(op.to_json())
 
 
-def _too_few(alike: Key, rows: Sequence[Row]) -> str:
-    operator = str(operator_from_json(json.loads(alike.operator))).splitlines()[0]
+def _too_few(shared: Key, rows: Sequence[Row]) -> str:
+    operator = str(operator_from_json(json.loads(shared.operator))).splitlines()[0]
     timed = {row.key.schedule_digest for row in rows if row.kind == "timing"}
-    return f"{operator} on {alike.device} has {len(timed)} timed kernel{'s' * (len(timed) != 1)}"
+    return f"{operator} on {shared.device} has {len(timed)} timed kernel{'s' * (len(timed) != 1)}"
 
 
 def _shorten(reasons: Sequence[str]) -> Sequence[str]:

@@ -38,11 +38,11 @@ from ekc.search.records.store import RecordStore
 
 checkpoints.INTERVAL_S = {SOON_S}
 add, calls = RecordStore.add, []
-def told(self, row):
+def add_and_print(self, row):
     filed = add(self, row)
     print(filed.id, flush=True)
     return filed
-RecordStore.add = told
+RecordStore.add = add_and_print
 time_kernel = SimulatedDevice.time
 def stuck(self, kernel, **rest):
     calls.append(kernel)
@@ -111,8 +111,8 @@ def wait_for(happened: Callable[[], bool]) -> None:
 def test_a_run_killed_in_a_long_measurement_leaves_its_rows_in_the_file_alone(tmp_path: Path) -> None:
     """Nothing is committed while it waits: the rows before are moved all the same."""
     file = tmp_path / "r.db"
-    with started(RUN, file) as (_, told, kill):
-        filed = [int(line) for line in iter(told.readline, "stuck\n")]
+    with started(RUN, file) as (_, output, kill):
+        filed = [int(line) for line in iter(output.readline, "stuck\n")]
         assert filed
         wait_for(lambda: rows_alone(file) == len(filed))
         kill()
@@ -122,12 +122,12 @@ def test_a_run_killed_in_a_long_measurement_leaves_its_rows_in_the_file_alone(tm
 def test_rows_are_moved_as_long_as_they_come(tmp_path: Path) -> None:
     """Each row once the row before it has reached the file."""
     file = tmp_path / "r.db"
-    with started(WRITER, file) as (ask, told, kill):
+    with started(WRITER, file) as (ask, output, kill):
         for number in range(1, 5):
-            assert int(told.readline()) == number
+            assert int(output.readline()) == number
             wait_for(lambda: rows_alone(file) == number)  # noqa: B023 - called here
             print("go on", file=ask, flush=True)
-        told.readline()
+        output.readline()
         kill()
     assert 4 <= rows_alone(file) <= 5
     with RecordStore(file) as store:
@@ -160,7 +160,7 @@ def test_a_run_that_just_began_leaves_a_record_file(tmp_path: Path) -> None:
 
 
 def test_no_more_than_the_last_30_seconds_can_be_missing() -> None:
-    """Of a move that another process cut short, and of the next one."""
+    """A move that another process cut short is repeated: two intervals."""
     assert 2 * checkpoints.INTERVAL_S <= 30
 
 
@@ -211,8 +211,8 @@ def test_commands_that_read_say_that_a_log_lies_beside(
         shutil.copyfile(left / f"left-{name}", tmp_path / name)
     monkeypatch.chdir(tmp_path)
     assert main(command.split()) == 0
-    told = [line for line in capsys.readouterr().err.splitlines() if "-wal" in line]
-    assert told == [
+    warned = [line for line in capsys.readouterr().err.splitlines() if "-wal" in line]
+    assert warned == [
         "ekc: warning: r.db-wal lies beside r.db: a run is under way or was killed, and its last rows may be "
         "in the -wal file alone; copy both files together"
     ]

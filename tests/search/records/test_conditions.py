@@ -1,4 +1,4 @@
-"""What a record file holds under other conditions is named, and taken where it is asked for."""
+"""A record file measured under other conditions: its content is named, and taken where asked for."""
 
 from __future__ import annotations
 

@@ -161,18 +161,18 @@ def test_why_the_rows_of_a_file_teach_nothing_is_said(
     records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = devices.open("a100")
-    _, told = learned_from(_copied(records, tmp_path / "gpu.db", simulated=False), SMALL, device, 0)
-    assert told.endswith("; what was measured on a100 teaches no simulated device")
+    _, words = learned_from(_copied(records, tmp_path / "gpu.db", simulated=False), SMALL, device, 0)
+    assert words.endswith("; measurements on a100 teach no simulated device")
     file = _copied(records, tmp_path / "old.db", driver="simulator 1")
     assert learned_from(file, SMALL, device, 0)[1].endswith("; what simulator 1 said is left out")
     few = tmp_path / "few.db"
     with RecordStore(records, create=False) as store, RecordStore(few) as new:
         for row in [row for row in store.rows(device="rtx4090", kind="timing") if not row.key.draw][:3]:
             new.add(replace(row, key=replace(row.key, nvrtc="13.0, generator 3")))
-    _, told = learned_from(few, SMALL, device, 0)
-    assert told.endswith(f"; {str(SMALL).splitlines()[0]} on rtx4090 has 3 timed kernels")
+    _, words = learned_from(few, SMALL, device, 0)
+    assert words.endswith(f"; {str(SMALL).splitlines()[0]} on rtx4090 has 3 timed kernels")
     monkeypatch.setattr(device, "simulated", False)
-    assert learned_from(few, SMALL, device, 0)[1].endswith("; what was simulated of rtx4090 teaches no GPU")
+    assert learned_from(few, SMALL, device, 0)[1].endswith("; simulated figures of rtx4090 teach no GPU")
 
 
 def test_another_simulator_teaches_nothing_and_is_named(records: Path, tmp_path: Path) -> None:
