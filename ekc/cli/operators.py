@@ -53,8 +53,8 @@ _OPTIONS = {
     "out_dtype": "of the result, if another than usual",
 }
 _FLAGS = {
-    "transpose_a": "A is stored [k, m] (matmul)",
-    "transpose_b": "B is stored [n, k] (matmul)",
+    "transpose_a": "A is stored [k, m] (matmul, batch_matmul)",
+    "transpose_b": "B is stored [n, k] (matmul, batch_matmul)",
     "keepdims": "reduced axes stay, with extent 1 (reduce)",
 }
 

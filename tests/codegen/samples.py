@@ -124,6 +124,25 @@ def matvec(m: int, k: int, *, dtype: str = "float32", lanes: int = 8, rows: int 
     )
 
 
+def batch_matmul_transposed() -> Schedule:
+    """Both factors transposed, each in tiles of shared memory as it is stored."""
+    return (
+        Schedule(o.batch_matmul(3, 60, 64, 48, transpose_a=True, transpose_b=True))
+        .split("i", (8, 2))
+        .split("j", (16, 2))
+        .split("k", (8,))
+        .reorder("b", "i.0", "j.0", "i.1", "j.1", "k.0", "k.1", "i.2", "j.2")
+        .bind("b", "block.z")
+        .bind("i.0", "block.y")
+        .bind("j.0", "block.x")
+        .bind("i.1", "thread.y")
+        .bind("j.1", "thread.x")
+        .cache_write("C", vector=2)
+        .cache_read("A", "shared", at="k.0", vector=2)
+        .cache_read("B", "shared", at="k.0", vector=4)
+    )
+
+
 def matmul_gelu() -> Schedule:
     """A bias and an activation, then a residual, all behind the sum; the last rows stick out."""
     op = o.matmul(250, 128, 64).epilogue(lambda c, bias: ex.gelu(c + bias), bias=(128,))

@@ -36,6 +36,7 @@ KERNELS: dict[str, Callable[[], Schedule]] = {
     "matmul_bfloat16": lambda: samples.small_matmul(33, 34, 12, dtype="bfloat16", vector=2),
     "matvec_int8": lambda: samples.matvec(4096, 4096, dtype="int8", lanes=32, rows=8),
     "matmul_gelu": samples.matmul_gelu,
+    "batch_matmul_transposed": samples.batch_matmul_transposed,
 }
 LIMITS = {"matmul_warpgroup": HOPPER}
 """Of the target, where not all have what a kernel needs."""

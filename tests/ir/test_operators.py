@@ -47,6 +47,15 @@ def test_half_in_float_out() -> None:
     assert op.reference(*arrays_for(op)).dtype == np.float32
 
 
+@pytest.mark.parametrize("transpose_a", [False, True])
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_batch_matmul_of_transposed_factors(transpose_a: bool, transpose_b: bool) -> None:
+    op = o.batch_matmul(2, 5, 7, 9, dtype="float16", transpose_a=transpose_a, transpose_b=transpose_b)
+    a, b = (x.astype(np.float64) for x in arrays_for(op))
+    right = (a.swapaxes(1, 2) if transpose_a else a) @ (b.swapaxes(1, 2) if transpose_b else b)
+    close(op, op.reference(*arrays_for(op)), right)
+
+
 def test_matvec_and_batch_matmul() -> None:
     op = o.matvec(6, 11)
     a, x = arrays_for(op)

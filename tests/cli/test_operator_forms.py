@@ -1,0 +1,32 @@
+"""Forms of operators as text: options of the shell, and keys of layer files."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from ekc.cli import main
+from ekc.cli.operators import KINDS, build
+from ekc.search.layers import read_layers
+
+FORMS = [
+    (
+        "batch_matmul 2 6 7 8 --transpose-a --transpose-b",
+        'operator = "batch_matmul"\nb = 2\nm = 6\nn = 7\nk = 8\ntranspose_a = true\ntranspose_b = true\n',
+        "C[b, i, j] = sum[k < 8] A[b, k, i] * B[b, j, k]",
+    ),
+]
+
+
+@pytest.mark.parametrize(("command", "layer", "text"), FORMS, ids=[f[0].split()[0] for f in FORMS])
+def test_the_shell_and_layer_files_take_a_form(
+    command: str, layer: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", *shlex.split(command)]) == 0
+    assert text in capsys.readouterr().out
+    file = tmp_path / "net.toml"
+    file.write_text(f'[[layer]]\nname = "one"\n{layer}')
+    (read,) = read_layers(file, frozenset(KINDS))
+    assert text in str(build(read.operator_kind, read.arguments))
