@@ -30,6 +30,8 @@ KINDS = (
 EPILOGUE = ("epilogue", "inputs")
 """Options of every kind: what is done to each element of the result, and the shapes of further inputs."""
 _SHAPE = re.compile(r"\d+(x\d+)*\Z")
+_ENDS = re.compile(r"(?=.*:)\d+(:\d+)?(x\d+(:\d+)?)*\Z")
+"""Padding before and after each dimension."""
 _OPTIONS = {
     "n": "images (convolutions)",
     "c": "input channels (convolutions)",
@@ -39,7 +41,7 @@ _OPTIONS = {
     "out_channels": "output channels (convolutions)",
     "kernel": "filter extent, 3 or 3x5 (convolutions)",
     "stride": "3 or 3x5 (convolutions)",
-    "padding": "3 or 3x5 (convolutions)",
+    "padding": "3 or 3x5, 1:2x0:1 before and after each dimension, same or valid (convolutions)",
     "output_padding": "rows added behind, 1 or 1x0 (transposed convolutions)",
     "dilation": "3 or 3x5 (convolutions)",
     "groups": "groups of channels (convolutions)",
@@ -205,15 +207,23 @@ def _check_names(
 
 
 def _number(text: str) -> object:
-    """3 as a number, 3x5 as a pair, 2.5 as a fraction (for the operator to refuse); else the text itself."""
+    """3 as a number, 3x5 as a pair, 1:2x3 as ((1, 2), 3), 2.5 as a fraction (for the operator to refuse);
+    else the text itself."""
     if _SHAPE.match(text) and "x" in text:
         return _shape(text)
+    if _ENDS.match(text):
+        return tuple(_pair(part) for part in text.split("x"))
     for kind in (int, float):
         try:
             return kind(text)
         except ValueError:
             continue
     return text
+
+
+def _pair(text: str) -> int | tuple[int, ...]:
+    both = tuple(map(int, text.split(":")))
+    return both if len(both) == 2 else both[0]
 
 
 def _shape(text: str) -> tuple[int, ...]:

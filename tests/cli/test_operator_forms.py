@@ -17,6 +17,22 @@ FORMS = [
         'operator = "batch_matmul"\nb = 2\nm = 6\nn = 7\nk = 8\ntranspose_a = true\ntranspose_b = true\n',
         "C[b, i, j] = sum[k < 8] A[b, k, i] * B[b, j, k]",
     ),
+    (
+        "conv2d 1 4 9 8 --out-channels 4 --stride 2x1 --padding same",
+        'operator = "conv2d"\nn = 1\nc = 4\nh = 9\nw = 8\nout_channels = 4\n'
+        'stride = [2, 1]\npadding = "same"\n',
+        "X[n, c, p * 2 + r - 1, q + s - 1]",
+    ),
+    (
+        "conv2d 1 4 9 8 --out-channels 4 --padding 2:0x1",
+        'operator = "conv2d"\nn = 1\nc = 4\nh = 9\nw = 8\nout_channels = 4\npadding = [[2, 0], 1]\n',
+        "X[n, c, p + r - 2, q + s - 1]",
+    ),
+    (
+        "conv_transpose1d 1 4 9 --out-channels 4 --padding 1:0",
+        'operator = "conv_transpose1d"\nn = 1\nc = 4\nw = 9\nout_channels = 4\npadding = [[1, 0]]\n',
+        "Y[n, o, q]",
+    ),
 ]
 
 

@@ -88,7 +88,17 @@ def shared_sum(m: int, n: int, k: int, *, dtype: str = "float32", out_dtype: str
 
 def conv2d(*, stride: int = 1, padding: int = 1, dtype: str = "float32") -> Schedule:
     """A convolution whose tiles stick out of the image and of the channels."""
-    op = o.conv2d(2, 5, 9, 9, out_channels=6, kernel=3, stride=stride, padding=padding, dtype=dtype)
+    return tiled_conv2d(
+        o.conv2d(2, 5, 9, 9, out_channels=6, kernel=3, stride=stride, padding=padding, dtype=dtype)
+    )
+
+
+def conv2d_same() -> Schedule:
+    """An even filter: one element of padding more behind the image than before it."""
+    return tiled_conv2d(o.conv2d(2, 5, 9, 9, out_channels=6, kernel=4, stride=2, padding="same"))
+
+
+def tiled_conv2d(op: Operator) -> Schedule:
     return (
         Schedule(op)
         .split("o", (2, 2))

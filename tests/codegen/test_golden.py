@@ -37,6 +37,7 @@ KERNELS: dict[str, Callable[[], Schedule]] = {
     "matvec_int8": lambda: samples.matvec(4096, 4096, dtype="int8", lanes=32, rows=8),
     "matmul_gelu": samples.matmul_gelu,
     "batch_matmul_transposed": samples.batch_matmul_transposed,
+    "conv2d_same": samples.conv2d_same,
 }
 LIMITS = {"matmul_warpgroup": HOPPER}
 """Of the target, where not all have what a kernel needs."""

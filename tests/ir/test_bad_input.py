@@ -55,6 +55,30 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
         lambda: o.conv2d(1, 4, 4, 4, out_channels=4, padding=-1),
         r"padding: -1 is outside 0 to .*nearest legal value is 0",
     ),
+    "padding word": (
+        lambda: o.conv2d(1, 4, 4, 4, out_channels=4, padding="smae"),
+        r"padding: 'smae' is neither a number, .* nor one of same, valid; the nearest is 'same'",
+    ),
+    "padding transposed word": (
+        lambda: o.conv_transpose1d(1, 4, 4, out_channels=4, padding="full"),
+        r"padding: 'full' is neither a number, .* nor one of same, valid; the nearest is 'valid'",
+    ),
+    "padding triple": (
+        lambda: o.conv2d(1, 4, 4, 4, out_channels=4, padding=((1, 2, 3), 0)),  # type: ignore[arg-type]
+        r"padding: \(1, 2, 3\) is no pair \(before, after\); try \(1, 2\)",
+    ),
+    "padding entries": (
+        lambda: o.conv1d(1, 4, 4, out_channels=4, padding=(1, 2)),
+        r"padding: \(1, 2\) has 2 entries for 1 image dimension; try 1, or .* \(\(1, 2\),\)",
+    ),
+    "padding after": (
+        lambda: o.conv3d(1, 4, 4, 4, 4, out_channels=4, padding=(0, (1, -2), 0)),
+        r"padding: -2 is outside 0 to .*nearest legal value is 0",
+    ),
+    "padding before takes all": (
+        lambda: o.conv_transpose1d(1, 4, 2, out_channels=4, padding=((4, 0),)),
+        r"padding: \(4, 0\) leaves no output along w; the nearest legal value is 1",
+    ),
     "three strides": (
         lambda: o.conv2d(1, 4, 4, 4, out_channels=4, stride=(1, 1, 1)),
         r"stride: .*neither one whole number nor a pair",
