@@ -33,6 +33,21 @@ FORMS = [
         'operator = "conv_transpose1d"\nn = 1\nc = 4\nw = 9\nout_channels = 4\npadding = [[1, 0]]\n',
         "Y[n, o, q]",
     ),
+    (
+        "layer_norm 2x6x5 --axes 0x1",
+        'operator = "layer_norm"\nshape = [2, 6, 5]\naxes = [0, 1]\n',
+        "mean[i2] = sum[i0 < 2, i1 < 6] X[i0, i1, i2] * 0.08333333333333333",
+    ),
+    (
+        "rms_norm 2x6x5 --axes -2",
+        'operator = "rms_norm"\nshape = [2, 6, 5]\naxes = -2\n',
+        "square[i0, i2] = sum[i1 < 6]",
+    ),
+    (
+        "softmax 2x6x5 --axis 1x2",
+        'operator = "softmax"\nshape = [2, 6, 5]\naxis = [1, 2]\n',
+        "top[i0] = max[i1 < 6, i2 < 5] X[i0, i1, i2]",
+    ),
 ]
 
 

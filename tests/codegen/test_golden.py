@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import ekc.ir.operators as o
 from ekc.codegen.generate import GENERATOR, generate
 from ekc.ir.schedule import Schedule
+from ekc.search.space.naive import naive
 from tests.codegen import samples
 from tests.ir.async_examples import async_matmul
 from tests.ir.examples import column_lanes
@@ -38,6 +40,7 @@ KERNELS: dict[str, Callable[[], Schedule]] = {
     "matmul_gelu": samples.matmul_gelu,
     "batch_matmul_transposed": samples.batch_matmul_transposed,
     "conv2d_same": samples.conv2d_same,
+    "layer_norm_axes": lambda: naive(o.layer_norm((2, 6, 5, 9), axes=(1, 2))),
 }
 LIMITS = {"matmul_warpgroup": HOPPER}
 """Of the target, where not all have what a kernel needs."""

@@ -145,6 +145,13 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "reduce axis fraction": (lambda: o.reduce((4, 4), 0.5), r"axis: 0.5 is not from -2 to 1"),  # type: ignore[arg-type]
     "reduce shape": (lambda: o.reduce(4, 0), r"shape of X: 4 is not a tuple of extents"),  # type: ignore[arg-type]
     "softmax axis": (lambda: o.softmax((4, 4), -3), r"axis: -3 is not from -2 to 1; .* is -2"),
+    "softmax axis twice": (lambda: o.softmax((4, 4), (0, -2)), r"axes: \(0, -2\) names axis 0 twice"),
+    "norm axes": (
+        lambda: o.layer_norm((4, 4), axes=(0, 2)),
+        r"axis: 2 is not from -2 to 1; the nearest legal value is 1",
+    ),
+    "norm axes twice": (lambda: o.rms_norm((4, 4), axes=(1, -1)), r"axes: \(1, -1\) names axis 1 twice"),
+    "norm no axes": (lambda: o.rms_norm((4, 4), axes=()), r"axes: names no axis"),
     "softmax shape": (lambda: o.softmax((4, 0)), r"extent of X: 0 is outside 1"),
     "no shape": (lambda: o.softmax(()), r"shape of X: \(\) has no dimensions"),
     "eps": (lambda: o.layer_norm((4, 4), -1), r"eps: -1 is not a number of at least 0; try 1e-5"),

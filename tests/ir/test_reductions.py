@@ -22,11 +22,6 @@ from tests.ir.test_operators import Array, arrays_for, close
 SHAPES = st.lists(st.integers(1, 6), min_size=1, max_size=4).map(tuple)
 
 
-def along(x: Array, axis: int, of: Any) -> Array:
-    """`of` every row, one by one."""
-    return np.apply_along_axis(of, axis, x)
-
-
 @settings(max_examples=150, deadline=None)
 @given(st.data(), SHAPES, st.sampled_from(("sum", "max", "min", "mean")), st.booleans(), st.booleans())
 def test_reduce(data: st.DataObject, shape: Any, combine: str, keepdims: bool, half: bool) -> None:
@@ -43,35 +38,60 @@ def test_reduce(data: st.DataObject, shape: Any, combine: str, keepdims: bool, h
     close(op, op.reference(x), np.atleast_1d(expected))
 
 
+def draw_axes(data: st.DataObject, rank: int) -> Any:
+    """One axis, several, or all, as an operator takes them."""
+    places = st.integers(-rank, rank - 1)
+    some = st.lists(places, min_size=1, max_size=rank, unique_by=lambda a: a % rank).map(tuple)
+    return data.draw(st.none() | places | some)
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.data(), SHAPES, st.booleans())
 def test_softmax(data: st.DataObject, shape: Any, half: bool) -> None:
-    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
+    axis = draw_axes(data, len(shape))
     op = o.softmax(shape, axis, dtype="float16" if half else "float32")
     (x,) = arrays_for(op)
-    expected = along(x.astype(np.float64), axis, lambda row: np.exp(row) / sum(np.exp(row)))
-    close(op, op.reference(x), expected)
+    powers = np.exp(x.astype(np.float64))
+    close(op, op.reference(x), powers / np.sum(powers, axis, keepdims=True))
     assert operator_from_json(op.to_json()) == op
 
 
+def stretched(column: Array, shape: Any, axes: Any) -> Array:
+    """gamma or beta where it meets a tensor."""
+    over = range(len(shape)) if axes is None else {a % len(shape) for a in np.atleast_1d(axes).tolist()}
+    assert column.shape == tuple(shape[d] for d in sorted(over))
+    return column.astype(np.float64).reshape([e if d in over else 1 for d, e in enumerate(shape)])
+
+
 @settings(max_examples=100, deadline=None)
-@given(SHAPES, st.sampled_from((1e-5, 0.25)), st.booleans())
-def test_layer_norm(shape: Any, eps: float, half: bool) -> None:
-    op = o.layer_norm(shape, eps, dtype="float16" if half else "float32")
+@given(st.data(), SHAPES, st.sampled_from((1e-5, 0.25)), st.booleans())
+def test_layer_norm(data: st.DataObject, shape: Any, eps: float, half: bool) -> None:
+    axes = draw_axes(data, len(shape))
+    op = o.layer_norm(shape, eps, axes=axes, dtype="float16" if half else "float32")
     x, gamma, beta = arrays_for(op)
-    normal = along(x.astype(np.float64), -1, lambda row: (row - np.mean(row)) / np.sqrt(np.var(row) + eps))
-    close(op, op.reference(x, gamma, beta), normal * gamma.astype(np.float64) + beta.astype(np.float64))
+    rows = x.astype(np.float64)
+    normal = (rows - np.mean(rows, axes, keepdims=True)) / np.sqrt(np.var(rows, axes, keepdims=True) + eps)
+    close(
+        op,
+        op.reference(x, gamma, beta),
+        normal * stretched(gamma, shape, axes) + stretched(beta, shape, axes),
+    )
 
 
 @settings(max_examples=100, deadline=None)
-@given(SHAPES, st.booleans())
-def test_rms_norm(shape: Any, half: bool) -> None:
-    op = o.rms_norm(shape, 1e-6, dtype="float16" if half else "float32")
+@given(st.data(), SHAPES, st.booleans())
+def test_rms_norm(data: st.DataObject, shape: Any, half: bool) -> None:
+    axes = draw_axes(data, len(shape))
+    op = o.rms_norm(shape, 1e-6, axes=axes, dtype="float16" if half else "float32")
     x, gamma = arrays_for(op)
-    normal = along(
-        x.astype(np.float64), -1, lambda row: row / np.linalg.norm(np.append(row / len(row) ** 0.5, 1e-3))
-    )
-    close(op, op.reference(x, gamma), normal * gamma.astype(np.float64))
+    rows = x.astype(np.float64)
+    normal = rows / np.sqrt(np.mean(rows**2, axes, keepdims=True) + 1e-6)
+    close(op, op.reference(x, gamma), normal * stretched(gamma, shape, axes))
+
+
+def test_norms_go_along_the_last_axis_unless_told_otherwise() -> None:
+    for make in (o.layer_norm, o.rms_norm):
+        assert make((3, 4, 5)) == make((3, 4, 5), axes=2) == make((3, 4, 5), axes=(-1,))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

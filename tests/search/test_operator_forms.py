@@ -39,10 +39,28 @@ def conv_transpose2d_asymmetric() -> Form:
     return op, lambda x, w: scattered(x, w, (2, 1), ((1, 0), (0, 2)), (1, 1), 1, (0, 0))
 
 
+def layer_norm_axes() -> Form:
+    """Over the channels and rows of (n, c, h, w), neither of which is last."""
+    op = ekc.layer_norm((2, 6, 5, 9), axes=(1, 2))
+
+    def right(x: Array, gamma: Array, beta: Array) -> Array:
+        mean, spread = (of(x, (1, 2), keepdims=True) for of in (np.mean, np.var))
+        return (x - mean) / np.sqrt(spread + 1e-5) * gamma[..., None] + beta[..., None]
+
+    return op, right
+
+
+def rms_norm_axes() -> Form:
+    op = ekc.rms_norm((10, 6, 40), axes=(1, 2))
+    return op, lambda x, g: x / np.sqrt(np.mean(x * x, (1, 2), keepdims=True) + 1e-5) * g
+
+
 FORMS: tuple[Callable[[], Form], ...] = (
     batch_matmul,
     conv2d_same,
     conv_transpose2d_asymmetric,
+    layer_norm_axes,
+    rms_norm_axes,
 )
 
 

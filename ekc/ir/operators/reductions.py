@@ -14,12 +14,14 @@ from ekc.ir.checks import several
 from ekc.ir.operator import Operator
 from ekc.ir.operators.building import Tensor, compute, shape_of
 
+Axes = int | tuple[int, ...] | None
+"""One axis, several, or all; negative ones count from the last."""
 _COMBINES = ("sum", "max", "min", "mean")
 
 
 def reduce(
     shape: tuple[int, ...],
-    axes: int | tuple[int, ...] | None = None,
+    axes: Axes = None,
     combine: str = "sum",
     *,
     keepdims: bool = False,
@@ -61,7 +63,7 @@ def reduce(
     )
 
 
-def axes_of(axes: int | tuple[int, ...] | None, shape: tuple[int, ...]) -> tuple[int, ...]:
+def axes_of(axes: Axes, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Positions in a shape, each from 0 and in order; negative ones count from the last, None is all."""
     rank = len(shape)
     if axes is None:
