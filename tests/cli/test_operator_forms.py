@@ -51,6 +51,19 @@ FORMS = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("ij,jk 4x6 6x5", "C[i, k] = sum[j < 6] A[i, j] * B[j, k]"),
+        ("...ij,jk->...ik 2x4x6 6x5", "C[batch0, i, k] = sum[j < 6] A[batch0, i, j] * B[j, k]"),
+        ("ij,jk,kl->il 2x30 30x3 3x40", "C[i, l] = sum[k < 3] AB[i, k] * D[k, l]"),
+    ],
+)
+def test_the_shell_takes_a_form_of_einsum(words: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "einsum", *words.split()]) == 0
+    assert text in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("command", "layer", "text"), FORMS, ids=[f[0].split()[0] for f in FORMS])
 def test_the_shell_and_layer_files_take_a_form(
     command: str, layer: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

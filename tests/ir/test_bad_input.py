@@ -236,13 +236,37 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "index fraction": (lambda: one(body=lambda x, i: x[i * 0.5]), r"is not a sum of integer multiples"),
     "index by zero": (lambda: one(body=lambda x, i: x[i // 0]), r"divides by 0, the least divisor is 1"),
     "combine": (lambda: one(combine="mean"), r"combine: 'mean' is not one of sum, max, min"),
-    "einsum form": (lambda: o.einsum("mk", (4, 4)), r"'mk' is not of the form 'ab,bc->ac' or 'ab->a'"),
-    "einsum three": (
-        lambda: o.einsum("ab,bc,cd->ad", (4, 4), (4, 4), (4, 4)),
-        r"'ab,bc,cd->ad' is not of the form",
+    "einsum form": (
+        lambda: o.einsum("mk->k->", (4, 4)),
+        r"'mk->k->' is not of the form 'ab,bc->ac', 'ab,bc', '...ab,...bc->...ac' or 'ab->a'",
     ),
-    "einsum dots": (lambda: o.einsum("...k,kn->...n", (4, 4), (4, 4)), r"is not of the form"),
-    "einsum shapes": (lambda: o.einsum("ab,bc->ac", (4, 4)), r"has 2 operands, 1 shapes given"),
+    "einsum nothing": (lambda: o.einsum("a,->a", (4,), ()), r"'a,->a' is not of the form"),
+    "einsum seven": (
+        lambda: o.einsum("a,a,a,a,a,a,a", *[(4,)] * 7),
+        r"7 operands, at most 6; multiply some of them beforehand",
+    ),
+    "einsum dots lost": (
+        lambda: o.einsum("...mk,kn->mn", (2, 4, 4), (4, 4)),
+        r"the output 'mn' lacks '...'; write '...mn'",
+    ),
+    "einsum dots made": (
+        lambda: o.einsum("mk,kn->...mn", (4, 4), (4, 4)),
+        r"the output '...mn' has '...', which no operand has; leave it out",
+    ),
+    "einsum dots apart": (
+        lambda: o.einsum("...k,...k", (3, 2, 4), (4, 2, 4)),
+        r"'...' is \(4, 2\) in '...k' and \(3, 2\) before it, .*: 4 is neither 3 nor 1",
+    ),
+    "einsum dots rank": (
+        lambda: o.einsum("...mk,kn->...mn", (4,), (4, 4)),
+        r"'...mk' names at least 2 dimensions, the shape \(4,\) has 1",
+    ),
+    "einsum third name": (
+        lambda: o.einsum("ab,bD,Dc->ac", (4, 4), (4, 4), (4, 4)),
+        r"'D' is the name of a tensor; try 'd'",
+    ),
+    "einsum two dots": (lambda: o.einsum("...a...,a", (4, 4), (4,)), r"is not of the form"),
+    "einsum shapes": (lambda: o.einsum("ab,bc->ac", (4, 4)), r"has 2 operands, 1 shape given"),
     "einsum shape": (lambda: o.einsum("a,b->ab", 4, (5,)), r"shape of A: 4 is not a tuple of .*try \(4,\)"),  # type: ignore[arg-type]
     "einsum diagonal": (
         lambda: o.einsum("aa,ab->b", (4, 5), (4, 4)),
