@@ -23,6 +23,7 @@ def execution_facts(checked: Checked) -> dict[str, Any]:
         "max_error": checked.agreement.max_error,
         "tolerance": checked.agreement.tolerance,
         "right": checked.agreement.ok,
+        "wrapped": checked.agreement.wrapped,
         "findings": [asdict(f) | {"text": str(f)} for f in report.findings],
         "notes": list(report.notes),
         "counters": counters,
@@ -32,12 +33,15 @@ def execution_facts(checked: Checked) -> dict[str, Any]:
 
 def counts_text(facts: dict[str, Any]) -> dict[str, str]:
     """The same in words, a line each; counts are of the blocks that ran."""
+    from ekc.ir.evaluation.agreement import WRAPPED
+
     counters = facts["counters"]
     classes = sorted(counters["warp_instructions"].items(), key=lambda item: -item[1])
     return {
         "executed": f"{facts['blocks']} of {facts['total_blocks']} blocks, on the CPU",
         "result": f"{'agrees' if facts['right'] else 'DOES NOT AGREE'} with the reference: "
-        f"max error {facts['max_error']:.3g}, tolerance {facts['tolerance']:.3g}",
+        f"max error {facts['max_error']:.3g}, tolerance {facts['tolerance']:.3g}"
+        + (f"; {WRAPPED}" if facts["wrapped"] else ""),
         "sanitizer": f"{len(facts['findings']) or 'no'} findings",
         "sectors": f"{counters['global_sectors']} in {counters['global_requests']} global requests",
         "wavefronts": _wavefronts(counters),

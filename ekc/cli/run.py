@@ -52,6 +52,7 @@ def run(source: Source, seed: int, as_json: bool) -> int:
         "tolerance": verdict.worst.tolerance,
         "complete": all(x.agreement.complete for x in verdict.launches),
         "strays": sum(x.agreement.strays for x in verdict.launches),
+        "wrapped": verdict.worst.wrapped,
         "blocks": sum(x.agreement.blocks for x in verdict.launches),
         "total_blocks": sum(x.agreement.total_blocks for x in verdict.launches),
         "launches": [execution_facts(x) for x in verdict.launches],
@@ -68,6 +69,7 @@ def run(source: Source, seed: int, as_json: bool) -> int:
 
 def _text(verdict: Verdict, here: DeviceVerdict | None, inputs: str, seed: int, executed_by: str) -> str:
     from ekc.devices.verify import WRONG
+    from ekc.ir.evaluation.agreement import WRAPPED
 
     complete = all(x.agreement.complete for x in verdict.launches)
     strays = sum(x.agreement.strays for x in verdict.launches)
@@ -81,6 +83,8 @@ def _text(verdict: Verdict, here: DeviceVerdict | None, inputs: str, seed: int, 
         "written": written + (f", and {strays} that other blocks own" if strays else ""),
         "sanitizer": "\n           ".join(map(str, verdict.findings)) or "found nothing",
     }
+    if verdict.worst.wrapped:
+        lines["integers"] = WRAPPED
     if here is not None:
         lines["on the GPU"] = str(here)
     told = [f"{name:11}{text}" for name, text in lines.items()]

@@ -87,7 +87,8 @@ def _source(scope: Scope, node: StageNode, names: Names) -> str:
     axes = dict(zip((a.name for a in compute.spatial), node.source.index, strict=True))
     reads = node.produced
     acc = compute.acc_dtype
-    value = names.value(compute.body, Arithmetic(acc), axes, lambda x: scope.read(reads[x], acc, names))
+    arithmetic = Arithmetic.of(compute, scope.kernel.tensors)
+    value = names.value(compute.body, arithmetic, axes, lambda x: scope.read(reads[x], acc, names))
     return converted(value, acc, node.buffer.dtype)
 
 

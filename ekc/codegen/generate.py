@@ -18,7 +18,7 @@ from ekc.codegen.render import render
 from ekc.codegen.scope import Scope
 from ekc.codegen.shared_memory import asked_for, shared_declarations
 from ekc.codegen.tensor_views import lane_lines, needed
-from ekc.codegen.types import helpers
+from ekc.codegen.types import helpers, list_functions
 from ekc.codegen.views import views
 from ekc.codegen.walks import walks
 from ekc.codegen.warpgroup_views import group_functions
@@ -32,7 +32,7 @@ from ekc.ir.target import on_target
 from ekc.ir.tree import kernels
 from ekc.version import __version__
 
-GENERATOR = 3
+GENERATOR = 4
 """Raise it whenever the text of some schedule changes: figures of another text do not answer."""
 
 
@@ -64,6 +64,7 @@ def generate(schedule: Schedule, limits: Limits | None = None, name: str | None 
     values = {
         "header": header(schedule),
         "types": helpers(schedule.program.op),
+        "functions": list_functions(trees),
         "copies": copies,
         "commit": COMMIT,
         "wait": WAIT,

@@ -29,6 +29,7 @@ const_cast consteval constexpr constinit decltype dynamic_cast explicit friend m
 nullptr or_eq reinterpret_cast requires static_assert static_cast thread_local typeid typename wchar_t
 xor xor_eq NULL NAN INFINITY EOF linux unix dim3 float2 float4 uint2 uint4 to_float to_half expf sqrtf
 rsqrtf tanhf erff fabsf fmaxf fminf floorf bf16_t atomicAdd to_bf16 to_tf32 to_int8 abs
+maximum minimum add subtract multiply absolute
 copy_async_4 copy_async_8 copy_async_16 commit_copies wait_copies swizzled paneled shared_memory
 kept shared_place shared_at turns_outside
 matrix_row matrix_low matrix_high load_matrices_2 load_matrices_4 load_matrices_2_transposed

@@ -39,7 +39,7 @@ def compute_view(scope: Scope, node: ComputeNode) -> View:
     """One value worked out, and set or combined with what was there."""
     compute = node.nest.compute
     acc = compute.acc_dtype
-    arithmetic = Arithmetic(acc)
+    arithmetic = Arithmetic.of(compute, scope.kernel.tensors)
     value = scope.names.value(
         compute.body, arithmetic, node.nest.index, lambda x: scope.read(node.reads[x], acc, scope.names)
     )
@@ -62,7 +62,7 @@ def combine_view(scope: Scope, node: CombineNode) -> View:
     step = int(scope.kernel.lane_step)
     other = f"__shfl_xor_sync(0xffffffffu, {target}, lane)"
     compute = scope.kernel.nest.compute
-    update = Arithmetic(compute.acc_dtype).combined(compute.combine, target, other)
+    update = Arithmetic.of(compute, scope.kernel.tensors).combined(compute.combine, target, other)
     return View(
         "combine",
         {
@@ -87,7 +87,7 @@ def reduce_view(scope: Scope, node: ReduceNode) -> View:
     scope.parity[buffer.name] = "0" if warps > 1 else ""
     axes = placed(compute, node.source.index) | {a.name: variable(a.name) for a in compute.reduction}
     acc = compute.acc_dtype
-    arithmetic = Arithmetic(acc)
+    arithmetic = Arithmetic.of(compute, scope.kernel.tensors)
     value = names.value(compute.body, arithmetic, axes, lambda x: scope.read(node.reads[x], acc, names))
     steps = -(-last.extent // group)
     here = box(scope.names, node.staging.tensor, region)

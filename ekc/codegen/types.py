@@ -6,15 +6,22 @@ read and rounded when it is written. `ekc.ir.dtypes.converted` does the same to 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ekc.ir import expr as ex
-from ekc.ir.dtypes import BFLOAT16, FLOAT16, INT8, TF32, DType
-from ekc.ir.operator import Operator
+from ekc.ir.dtypes import BFLOAT16, FLOAT16, INT8, INT32, TF32, DType
+from ekc.ir.nodes import Kernel
+from ekc.ir.operator import Compute, Operator, TensorSpec, arithmetic
 
 _MOVES = {2: "unsigned short", 4: "unsigned int", 8: "uint2", 16: "uint4"}
 _FLOAT_MOVES = {8: "float2", 16: "float4"}
 _INT_FUNCTIONS = {"abs": "abs"}
+_EXTREMES = {"max": "maximum", "min": "minimum"}
+"""Inline functions for floats that keep NaN: `fmaxf` and `fminf` drop it."""
+_WRAPPING = {"+": "add", "-": "subtract", "*": "multiply", "abs": "absolute"}
+"""Inline functions for int whose results wrap modulo 2**32: C leaves an overflow of its
+operators undefined, and the compiler uses that: it drops the maximum in `max(c * c, 0)`."""
 _FLOAT_FUNCTIONS = {
     "exp": "expf",
     "sqrt": "sqrtf",
@@ -33,6 +40,19 @@ class Arithmetic:
     """How values of an accumulator's type are written."""
 
     dtype: DType
+    wraps: bool = False
+    """Whether results may leave int32, and are written so that they wrap modulo 2**32."""
+
+    @classmethod
+    def of(cls, compute: Compute, tensors: Mapping[str, TensorSpec]) -> Arithmetic:
+        """The arithmetic of a compute: extents bound the results from int8, nothing those from int32."""
+        read = {tensors[load.tensor].dtype for load in ex.loads(compute.body)}
+        return cls(compute.acc_dtype, compute.acc_dtype is INT32 and INT32 in read)
+
+    def find_function(self, operation: str) -> str | None:
+        """The inline function that is called for an operation of an expression; None where C has it."""
+        table = _WRAPPING if self.wraps else {} if self.dtype.integer else _EXTREMES
+        return table.get(operation)
 
     def literal(self, number: float) -> str:
         """A number; infinities by their bits, which needs no header."""
@@ -50,22 +70,24 @@ class Arithmetic:
     def call(self, function: str, argument: str) -> str:
         """A function of one value."""
         names = _INT_FUNCTIONS if self.dtype.integer else _FLOAT_FUNCTIONS
-        return f"{names[function]}({argument})"
+        return f"{self.find_function(function) or names[function]}({argument})"
 
     def extreme(self, op: str, a: str, b: str) -> str:
-        """The smaller ("min") or larger ("max") of two values."""
-        return f"{op}({a}, {b})" if self.dtype.integer else f"f{op}f({a}, {b})"
+        """The smaller ("min") or larger ("max") of two values; NaN where either is."""
+        return f"{self.find_function(op) or op}({a}, {b})"
 
     def combined(self, combine: str, target: str, value: str) -> str:
         """The statement that takes one more value into a reduction."""
         if combine == "sum":
-            return f"{target} += {value};"
+            return f"{target} = add({target}, {value});" if self.wraps else f"{target} += {value};"
         return f"{target} = {self.extreme(combine, target, value)};"
 
     def binary(self, e: ex.Binary, a: str, b: str) -> str:
         """`a op b`, with parentheses only where C needs them."""
         if e.op in ("min", "max"):
             return self.extreme(e.op, a, b)
+        if called := self.find_function(e.op):
+            return f"{called}({a}, {b})"
         left, right = (x.op if isinstance(x, ex.Binary) else "" for x in (e.a, e.b))
         if e.op in ("//", "%"):
             a = f"({a})" if left in _BINDING else a
@@ -109,3 +131,26 @@ def helpers(op: Operator) -> frozenset[str]:
     """The types whose inline functions the kernels of an operator need: int8 only where it is written."""
     read, written = {t.dtype for t in op.inputs} - {INT8}, {c.output.dtype for c in op.computes}
     return frozenset(dtype.name for dtype in read | written)
+
+
+def list_functions(kernels: Iterable[Kernel]) -> frozenset[str]:
+    """The inline functions that the arithmetic of some kernels calls."""
+    return frozenset(
+        name for kernel in kernels for c in _list_computes(kernel) for name in _list_calls(kernel, c)
+    )
+
+
+def _list_computes(kernel: Kernel) -> Iterator[Compute]:
+    """All that a kernel computes: what it sums, what is put behind that, what it makes of staged elements."""
+    yield kernel.nest.compute
+    if kernel.nest.epilogue is not None:
+        yield kernel.nest.epilogue
+    yield from (s.produced_by for s in kernel.nest.stagings if s.produced_by is not None)
+
+
+def _list_calls(kernel: Kernel, compute: Compute) -> Iterator[str]:
+    written = Arithmetic.of(compute, kernel.tensors)
+    operations = [ex.name_operation(e) for e in arithmetic(compute.body)]
+    if compute.reduction:
+        operations.append("+" if compute.combine == "sum" else compute.combine)
+    yield from filter(None, map(written.find_function, operations))

@@ -52,7 +52,8 @@ def _through(scope: Scope, node: WriteNode, names: Names) -> dict[str, Any]:
     inside = names.also({"part": "part"}, {"part": vector})
     here = dict(zip(node.reads, names.free([f"{x.tensor}_here" for x in node.reads]), strict=True))
     near = dict(zip(node.reads, names.free([f"{x.tensor}_near" for x in node.reads]), strict=True))
-    acc = (scope.kernel.nest.epilogue or scope.kernel.nest.compute).acc_dtype
+    compute = scope.kernel.nest.epilogue or scope.kernel.nest.compute
+    acc = compute.acc_dtype
     fetches, values = [], []
     for load, access in node.reads.items():
         width = int(fetched(node, access))
@@ -63,7 +64,7 @@ def _through(scope: Scope, node: WriteNode, names: Names) -> dict[str, Any]:
         values.append({"name": here[load], "text": text})
     index = (form.substitute(move) for form in node.target.index)
     axes = dict(zip((a.name for a in scope.kernel.nest.compute.spatial), index, strict=True))
-    value = inside.value(node.value, Arithmetic(acc), axes, lambda x: here[x])
+    value = inside.value(node.value, Arithmetic.of(compute, scope.kernel.tensors), axes, lambda x: here[x])
     return {
         "fetches": fetches,
         "held": acc.cuda,

@@ -38,8 +38,9 @@ class DeviceVerdict:
 
     @property
     def worst(self) -> Agreement:
-        """The launch furthest beyond what rounding explains."""
-        return max(self.launches, key=lambda x: (not x.ok, x.max_error - x.tolerance))
+        """The launch furthest beyond what rounding explains; it wrapped if any did."""
+        worst = max(self.launches, key=lambda x: (not x.ok, x.max_error - x.tolerance))
+        return replace(worst, wrapped=any(x.wrapped for x in self.launches))
 
     @property
     def share(self) -> str:

@@ -6,7 +6,7 @@ a launch that reads what an earlier one left out reads the reference there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,8 +52,9 @@ class Verdict:
 
     @property
     def worst(self) -> Agreement:
-        """The agreement of the launch that is furthest beyond what rounding explains."""
-        return max((x.agreement for x in self.launches), key=_badness)
+        """The agreement of the launch furthest beyond what rounding explains; it wrapped if any did."""
+        agreements = [x.agreement for x in self.launches]
+        return replace(max(agreements, key=_badness), wrapped=any(x.wrapped for x in agreements))
 
     @property
     def fault(self) -> str:

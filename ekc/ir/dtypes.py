@@ -24,7 +24,7 @@ from ekc.errors import InvalidInput
 
 @dataclass(frozen=True, repr=False)
 class DType:
-    """One element type."""
+    """One element type. NumPy takes it wherever it takes a dtype, as in `np.zeros(t.shape, t.dtype)`."""
 
     name: str
     bytes: int
@@ -59,6 +59,16 @@ class DType:
         """The least and the greatest value of an integer type."""
         half = 1 << (8 * self.bytes - 1)
         return -half, half - 1
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The NumPy type, under the name by which NumPy 2.0 to 2.3 ask for it."""
+        return self.numpy
+
+    @property
+    def __numpy_dtype__(self) -> np.dtype[Any]:
+        """The same, for NumPy 2.4 and later."""
+        return self.numpy
 
     def __str__(self) -> str:
         return self.name

@@ -1,9 +1,10 @@
 """Which element types a compute may read, sum in and store, each refusal with the nearest legal choice.
 
 A float accumulator is float32; float16 sums would lose what the type has to give, and need packed pairs to
-be any faster. An integer accumulator is int32, and must hold every sum: with int8 inputs that is known from
-the extents, so that nothing can wrap around unnoticed. What int32 inputs hold is not known beforehand; there
-the reference says so when a value leaves int32.
+be any faster. An integer accumulator is int32, with one rule for each input. Sums of int8 are exact: where
+their extents would let them leave int32, they are refused. The values of int32 inputs are not known
+beforehand: sums and products of those wrap modulo 2**32, as in CUDA and NumPy, in kernel, evaluator and
+reference, and verification says where one did.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 Span = tuple[int, int] | None
 """Least and greatest value; None where nothing is known but the type."""
 _EXACT = ("+", "-", "*", "min", "max", "abs")
-"""What int32 computes exactly; a quotient or a root it does not."""
+"""What int32 computes exactly, modulo 2**32; a quotient or a root it does not."""
 
 
 def check_types(compute: Compute, known: Mapping[str, TensorSpec], spans: dict[str, Span]) -> None:

@@ -199,17 +199,17 @@ def abs(a: Operand) -> Expr:
 
 
 def maximum(a: Operand, b: Operand) -> Expr:
-    """The larger of two values."""
+    """The larger of two values; NaN where either is."""
     return Binary("max", as_expr(a), as_expr(b))
 
 
 def minimum(a: Operand, b: Operand) -> Expr:
-    """The smaller of two values."""
+    """The smaller of two values; NaN where either is."""
     return Binary("min", as_expr(a), as_expr(b))
 
 
 def relu(a: Operand) -> Expr:
-    """max(a, 0)."""
+    """max(a, 0), and NaN of NaN."""
     return maximum(a, 0)
 
 
@@ -277,6 +277,11 @@ def children(e: Expr) -> tuple[Expr, ...]:
     if isinstance(e, Call):
         return (e.argument,)
     return e.index if isinstance(e, Load) else ()
+
+
+def name_operation(e: Binary | Call) -> str:
+    """The operator or the function of a node."""
+    return e.op if isinstance(e, Binary) else e.function
 
 
 def loads(e: Expr) -> tuple[Load, ...]:

@@ -32,6 +32,8 @@ class Limits:
     """Whether the target has the products of a warp that `ekc.ir.tensor_core` holds (8.0 and later)."""
     group_products: bool = False
     """Whether it has those of a warpgroup that `ekc.ir.warpgroup` holds (9.0 alone)."""
+    nan_extremes: bool = True
+    """Whether it has the maximum and the minimum of two floats that keep NaN (8.0 and later)."""
     grid_x: int = 2**31 - 1
     grid_yz: int = 65535
 

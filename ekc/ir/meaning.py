@@ -1,6 +1,7 @@
-"""What functions and operators of expressions mean, in NumPy.
+"""The meaning of the functions and operators of expressions, in NumPy.
 
-Max and min skip NaN, as those of CUDA do.
+One rule for NaN, for all float types: a result is NaN where an operand is. `max` and `min` keep NaN too, in
+expressions and in reductions, as `np.maximum` does and unlike `fmaxf` of C.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def apply_binary(op: str, a: Any, b: Any) -> Any:
         case "%":
             return a % b
         case "min":
-            return np.fmin(a, b)
+            return np.minimum(a, b)
         case "max":
-            return np.fmax(a, b)
+            return np.maximum(a, b)
     raise ValueError(f"unknown operation {op!r}")

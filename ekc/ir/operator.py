@@ -111,7 +111,7 @@ class Compute:
         return f"{self.store} = {body}"
 
 
-def arithmetic(e: ex.Expr) -> list[ex.Expr]:
+def arithmetic(e: ex.Expr) -> list[ex.Binary | ex.Call]:
     """The operations of an expression, those of its indices left out."""
     if not isinstance(e, (ex.Binary, ex.Call)):
         return []
@@ -163,7 +163,7 @@ class Operator:
     def reference(self, *arrays: NDArray[Any]) -> NDArray[Any]:
         """The result in NumPy with float64 accumulation; arrays in the order of `inputs`.
 
-        float64 holds every int32, so integers are exact; `InvalidInput` where a value leaves int32.
+        Integers are exact; what reads int32 wraps modulo 2**32, as in a kernel.
         """
         from ekc.ir.evaluation.reference import reference
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ekc.ir.async_copy import has_async_copies
-from ekc.ir.limits import Limits
+from ekc.ir.limits import Limits, from_arch
 from ekc.ir.tensor_core import has_products
 from ekc.ir.warpgroup import has_group_products
 
@@ -17,4 +17,5 @@ def on_target(limits: Limits, arch: str) -> Limits:
         async_copies=has_async_copies(arch),
         tensor_cores=has_products(arch),
         group_products=has_group_products(arch),
+        nan_extremes=from_arch(arch, 80),
     )

@@ -30,10 +30,15 @@ _TO_FLOAT = 'asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h.bits));'
 _TO_HALF = 'asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h.bits) : "f"(f));'
 _BRAIN = 'asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h.bits) : "f"(f));'
 _TF32 = 'asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(f));'
+_MAXIMUM, _MINIMUM = (
+    f'asm("{root}.NaN.f32 %0, %1, %2;" : "=f"(chosen) : "f"(a), "f"(b));' for root in ("max", "min")
+)
 _ASM = {
-    # For old GPUs these two are written out by hand, and so they are here.
+    # For old GPUs these are written out by hand, and so they are here.
     _BRAIN: "",
     _TF32: "",
+    _MAXIMUM: "",
+    _MINIMUM: "",
     _TO_FLOAT: "f = static_cast<float>(std::bit_cast<_Float16>(h.bits));",
     _TO_HALF: "h.bits = std::bit_cast<unsigned short>(static_cast<_Float16>(f));",
 }

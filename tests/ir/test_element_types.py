@@ -12,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -40,13 +40,7 @@ def test_a_drawn_schedule_of_any_types_computes_what_the_operator_says(drawn: Sc
     op = retyped(drawn.op, types)
     schedule = rescheduled(drawn, op)
     arrays = _inputs(op)
-    try:
-        expected = op.reference(*arrays)
-    except InvalidInput as beyond:
-        # A chain of products may leave int32, and the reference says so.
-        if "int32 holds up to" not in str(beyond):
-            raise
-        reject()
+    expected = op.reference(*arrays)
     found = evaluate(schedule.program, arrays)
     assert found.written.all()
     np.testing.assert_allclose(
@@ -220,13 +214,6 @@ def test_absolute_values_and_extremes_of_integers_are_exact() -> None:
     want = [abs(min(int(v), 3) - i) * max(int(v), -2) for i, v in enumerate(x)]
     assert op.reference(x).tolist() == want
     assert evaluate(Schedule(op).program, [x]).output.tolist() == want
-
-
-def test_int32_inputs_that_leave_int32_are_noticed() -> None:
-    op = o.matmul(2, 2, 4, dtype="int32")
-    large = [np.full(t.shape, 40_000, np.int32) for t in op.inputs]
-    with pytest.raises(InvalidInput, match=r"C: a value reaches 6400000000, int32 holds up to 2147483647"):
-        op.reference(*large)
 
 
 @pytest.mark.parametrize(

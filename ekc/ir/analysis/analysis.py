@@ -7,12 +7,13 @@ otherwise; requests are warp instructions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ekc.ir import expr as ex
 from ekc.ir.access import Access, Guard, moved
 from ekc.ir.analysis.figures import Array, f64, product
 from ekc.ir.analysis.issue import (
@@ -47,7 +48,7 @@ from ekc.ir.nodes import (
     WaitNode,
     WriteNode,
 )
-from ekc.ir.operator import arithmetic
+from ekc.ir.operator import Compute, arithmetic
 from ekc.ir.patterns.guards import Lanes, joint, shares
 from ekc.ir.patterns.warp import WARP
 from ekc.ir.program import Program
@@ -82,6 +83,9 @@ SUMMED = (
 )
 """Quantities that the walk adds up, per warp or (bytes, fma) per block. An asynchronous copy, one
 instruction, is among the requests to load and among those to store."""
+
+_NAN_SELECT = 2
+"""Instructions, a comparison and a select, that keep NaN beside a maximum or minimum that drops it."""
 
 
 def analyse(program: Program, limits: Limits, size: int = 1) -> dict[str, NDArray[np.float64]]:
@@ -148,10 +152,11 @@ class _Walk:
                     self._visit(node.body, trips)
                 case CombineNode():
                     lanes = product(x.extent for x in node.lanes)
-                    self._add(
-                        "shuffles",
-                        trips * f64(node.buffer.elements) * np.log2(np.maximum(lanes, 1.0)) * self.warps,
+                    shuffles = (
+                        trips * f64(node.buffer.elements) * np.log2(np.maximum(lanes, 1.0)) * self.warps
                     )
+                    self._add("shuffles", shuffles)
+                    self._add("operations", shuffles * self._count_combine_selects(self.kernel.nest.compute))
                 case WriteNode():
                     count = trips * f64(node.region.size) / f64(node.vector)
                     self._add("guards", trips * _needed(node.target.guards) * self.warps)
@@ -194,7 +199,8 @@ class _Walk:
         """What is done to each finished element, and what is read for it."""
         guards = node.target.guards
         runs = elements * shares(guards, known(self.kernel.nest, node.region), self.traffic.lanes).warps
-        self._add("operations", runs * self.warps * len(arithmetic(node.value)))
+        behind = self.kernel.nest.epilogue or self.kernel.nest.compute
+        self._add("operations", runs * self.warps * self._count_instructions(behind))
         for access in node.reads.values():
             if access.buffer is not None:
                 continue
@@ -256,11 +262,13 @@ class _Walk:
 
     def _compute(self, node: ComputeNode, trips: Array) -> None:
         compute = node.nest.compute
-        each = len(arithmetic(compute.body))
         passed = shares(node.guards, node.nest.extents, self.traffic.lanes)
         runs = trips * passed.warps * self.warps
         self._add("fma", trips * passed.lanes * self.threads)
-        self._add("operations", runs * max(each, 1))
+        self._add(
+            "operations",
+            runs * (max(self._count_instructions(compute), 1) + self._count_combine_selects(compute)),
+        )
         self._add("guards", trips * self.warps * _needed(node.guards))
         for access in node.reads.values():
             cost = conversions(access.dtype, compute.acc_dtype)
@@ -278,6 +286,20 @@ class _Walk:
             for kind in ("load", "store") if compute.reduction else ("store",):
                 self.traffic.touch(node.target, kind, 1, kept, node.guards)
 
+    def _count_instructions(self, compute: Compute) -> int:
+        """Instructions of a body: one for each operation, and those that keep NaN in software."""
+        operations = [ex.name_operation(e) for e in arithmetic(compute.body)]
+        return len(operations) + self._count_selects(compute, operations)
+
+    def _count_combine_selects(self, compute: Compute) -> int:
+        """Instructions that keep NaN when a value is taken into a reduction."""
+        return self._count_selects(compute, [compute.combine] if compute.reduction else [])
+
+    def _count_selects(self, compute: Compute, operations: Iterable[str]) -> int:
+        if self.limits.nan_extremes or compute.acc_dtype.integer:
+            return 0
+        return _NAN_SELECT * sum(operation in ("max", "min") for operation in operations)
+
     def _reduce(self, node: ReduceNode, trips: Array) -> None:
         """A reduction on the spot: whole warps walk along the last axis, and combine by shuffles."""
         compute, shared = node.compute, f64(node.staging.warps)
@@ -286,9 +308,12 @@ class _Walk:
         extent = f64(compute.reduction[-1].extent)
         walks = elements * others * np.ceil(extent / WARP)
         self._add("fma", elements * others * extent)
-        self._add("operations", walks * max(len(arithmetic(compute.body)), 1))
+        selects, shuffles = self._count_combine_selects(compute), elements * shared * np.log2(WARP)
+        self._add(
+            "operations", walks * (max(self._count_instructions(compute), 1) + selects) + shuffles * selects
+        )
         self._add("loop_steps", walks)
-        self._add("shuffles", elements * shared * np.log2(WARP))
+        self._add("shuffles", shuffles)
         self._add("barriers", trips * (shared > 1))
         for access in node.reads.values():
             # What does not move along the axis is read once by each warp.

@@ -20,6 +20,7 @@ from ekc.ir.nodes import Kernel
 from ekc.ir.operator import Compute, Operator, TensorSpec
 
 DATA_SEED = 0
+WRAPPED = "int32 results left int32 and wrapped modulo 2**32"
 _INT32_INPUT = 1000
 """Largest magnitude of a random int32 input: a bias, a count."""
 
@@ -38,6 +39,8 @@ class Agreement:
     """Elements written that belong to no block that ran."""
     blocks: int
     total_blocks: int
+    wrapped: bool = False
+    """Whether int32 sums or products left int32 and wrapped modulo 2**32, as the kernel's do."""
 
     @property
     def ok(self) -> bool:
@@ -50,14 +53,16 @@ class Agreement:
             told.append("not every element was written")
         if self.strays:
             told.append(f"{self.strays} elements written that belong to other blocks")
+        if self.wrapped:
+            told.append(WRAPPED)
         return ", ".join(told)
 
 
 def random_inputs(op: Operator, seed: int = DATA_SEED) -> tuple[NDArray[Any], ...]:
     """Arrays of the operator's shapes and dtypes; never all zeros, which flatter everything.
 
-    Floats are standard normal; int8 is uniform over its whole range, int32 over +-1000, so that sums stay
-    within int32.
+    Floats are standard normal; int8 is uniform over its whole range, int32 over +-1000, so that most sums
+    stay within int32.
     """
     return random_arrays(op.inputs, seed)
 
@@ -95,7 +100,7 @@ def compare(
     """
     compute = _judged(expected.op, kernel)
     output, written = (x.reshape(compute.output.shape) for x in (output, written.copy()))
-    error, allowed, complete = 0.0, 0.0, True
+    error, allowed, complete, wrapped = 0.0, 0.0, True, False
     held = set(expected.op.tensors) - stored(kernel.nest)
     foreign, flat = written.copy().reshape(-1), written.reshape(-1)
     for where, owned in _parts(kernel, compute, blocks):
@@ -108,9 +113,9 @@ def compare(
         with np.errstate(invalid="ignore"):
             difference = np.abs(np.where(written[grid] & ~_alike(got, right.value), got - right.value, 0.0))
         error = max(error, float(np.max(np.where(np.isnan(difference), np.inf, difference), initial=0.0)))
-        allowed = max(allowed, right.slack)
+        allowed, wrapped = max(allowed, right.slack), wrapped or right.wrapped
     strays = int(np.count_nonzero(foreign))
-    return Agreement(error, allowed, complete, strays, len(blocks), int(kernel.blocks))
+    return Agreement(error, allowed, complete, strays, len(blocks), int(kernel.blocks), wrapped)
 
 
 def _judged(op: Operator, kernel: Kernel) -> Compute:

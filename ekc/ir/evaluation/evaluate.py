@@ -8,7 +8,7 @@ barrier would not show.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ekc.ir import expr as ex
 from ekc.ir.access import Access, Buffer, Guard
 from ekc.ir.async_copy import groups_left, tiles_ahead
-from ekc.ir.dtypes import converted, start_value, unset
+from ekc.ir.dtypes import DType, converted, start_value, unset
 from ekc.ir.evaluation.flight import Flight
 from ekc.ir.linear import value
 from ekc.ir.nodes import (
@@ -41,7 +41,7 @@ from ekc.ir.program import Program
 from ekc.ir.tree import kernels
 
 _POINTS_AT_ONCE = 1 << 20
-_COMBINE = {"sum": np.add, "max": np.fmax, "min": np.fmin}
+_COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
 @dataclass(frozen=True)
@@ -213,12 +213,13 @@ class _Blocks:
         acc = compute.acc_dtype
         dtype = acc.numpy
         shape = (self.count, self.threads, *(int(x.extent) for x in axes))
-        result = ex.evaluate(
+        result = _evaluate_body(
             compute.body,
+            acc,
             _axis_values(node, grid),
             lambda x: converted(self._load(node.reads[x], grid, len(axes)), node.reads[x].dtype, acc),
         )
-        result = np.broadcast_to(np.asarray(result, dtype), shape)
+        result = np.broadcast_to(result, shape)
         inside = _inside(node.guards, grid)
         if compute.reduction:
             if node.guards:
@@ -294,8 +295,8 @@ class _Blocks:
         def read(x: ex.Load) -> NDArray[Any]:
             return converted(self._load(node.reads[x], grid, extra), node.reads[x].dtype, compute.acc_dtype)
 
-        result = ex.evaluate(compute.body, axes, read)
-        result = np.broadcast_to(np.asarray(result, dtype), (self.count, 1, *points))
+        result = _evaluate_body(compute.body, compute.acc_dtype, axes, read)
+        result = np.broadcast_to(result, (self.count, 1, *points))
         over = tuple(range(2 + len(segments), 2 + extra))
         start = dtype.type(start_value(compute.combine, compute.acc_dtype))
         combine = _COMBINE[compute.combine]
@@ -316,8 +317,8 @@ class _Blocks:
         def read(x: ex.Load) -> NDArray[Any]:
             return converted(self._load(produced[x], grid, extra), produced[x].dtype, acc)
 
-        result = ex.evaluate(compute.body, axes, read)
-        result = converted(np.asarray(result, acc.numpy), acc, node.buffer.dtype)
+        result = _evaluate_body(compute.body, acc, axes, read)
+        result = converted(result, acc, node.buffer.dtype)
         return np.where(_inside(node.source.guards, grid), result, np.zeros((), result.dtype))
 
     def _with_segments(self, segments: Any, threads: bool = True, more: int = 0) -> dict[str, Any]:
@@ -371,7 +372,7 @@ class _Blocks:
         def read(x: ex.Load) -> NDArray[Any]:
             return converted(self._load(reads[x], grid, segments), reads[x].dtype, acc)
 
-        result = np.asarray(ex.evaluate(node.value, axes, read), acc.numpy)
+        result = _evaluate_body(node.value, acc, axes, read)
         result = converted(result, acc, node.target.dtype)
         out = self.memory[node.target.spec.name].reshape(-1)
         result = np.broadcast_to(result, where.shape)[mask]
@@ -380,6 +381,15 @@ class _Blocks:
         else:
             out[where[mask]] = result
         self.written.reshape(-1)[where[mask]] = True
+
+
+def _evaluate_body(
+    body: ex.Expr, acc: DType, axes: Mapping[str, Any], read: Callable[[ex.Load], Any]
+) -> NDArray[Any]:
+    """A body in the accumulator's type; each result of int32 wraps modulo 2**32."""
+    if acc.integer:
+        axes = {name: np.asarray(index).astype(acc.numpy) for name, index in axes.items()}
+    return np.asarray(ex.evaluate(body, axes, read), acc.numpy)
 
 
 def _axis_values(node: ComputeNode, grid: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,8 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir import expr as ex
-from ekc.ir.dtypes import FLOAT32, DType
-from ekc.ir.evaluation.reference import as_stored, inputs_as_read, read_padded, reference_at
+from ekc.ir.dtypes import FLOAT32, INT32, DType
+from ekc.ir.evaluation.reference import (
+    Computed,
+    as_stored,
+    evaluate_body,
+    inputs_as_read,
+    read_padded,
+    reference_at,
+)
 from ekc.ir.inline import elementwise
 from ekc.ir.operator import Compute, Operator
 
@@ -32,6 +39,8 @@ class Right:
 
     value: Array
     slack: float
+    wrapped: bool = False
+    """Whether some int32 that leads to them wrapped."""
 
     def moved(self) -> tuple[Array, ...]:
         """The values with that error: all up, all down, each up or down."""
@@ -79,7 +88,8 @@ class Expected:
         """
         read = {name: self._read(compute, name, where, held) for name in self._made(compute)}
         values = {name: right.value for name, right in read.items()}
-        value, stored = self._evaluate(compute, where, values), compute.output.name not in held
+        found, stored = self._evaluate(compute, where, values), compute.output.name not in held
+        value, wrapped = found.values, found.wrapped or any(right.wrapped for right in read.values())
         if stored:
             value = overflowed(value, compute.output.dtype)
         scale = float(np.max(np.abs(value[np.isfinite(value)]), initial=0.0))
@@ -87,9 +97,9 @@ class Expected:
         for name, right in read.items():
             if not right.slack:
                 continue
-            changed = (self._evaluate(compute, where, values | {name: m}) for m in right.moved())
+            changed = (self._evaluate(compute, where, values | {name: m}).values for m in right.moved())
             slack += max(_furthest(c, value) for c in changed)
-        return Right(value, slack)
+        return Right(value, slack, wrapped)
 
     def _copies(self, compute: Compute, held: Collection[str]) -> bool:
         """Whether it only brings stored elements elsewhere, which rounds nothing."""
@@ -110,7 +120,7 @@ class Expected:
         there = dict(zip((a.name for a in maker.spatial), where.values(), strict=True))
         return self.at(maker, there, held)
 
-    def _evaluate(self, compute: Compute, where: Where, made: dict[str, Array]) -> Array:
+    def _evaluate(self, compute: Compute, where: Where, made: dict[str, Array]) -> Computed:
         own = {n: values for n, values in made.items() if elementwise(compute, self.makers[n].output)}
         if not own:
             return reference_at(compute, self.inputs | made, where)
@@ -120,9 +130,12 @@ class Expected:
         def load(x: ex.Load) -> Array:
             return own[x.tensor] if x.tensor in own else read_padded(tensors[x.tensor], x, grid)
 
-        with np.errstate(all="ignore"):
-            value = np.asarray(ex.evaluate(compute.body, grid, load), np.float64)
-        return as_stored(compute, np.broadcast_to(value, tuple(len(index) for index in where.values())))
+        shape = tuple(len(index) for index in where.values())
+
+        def computed(kind: np.dtype[Any]) -> Array:
+            return np.broadcast_to(evaluate_body(compute.body, grid, load, kind), shape)
+
+        return as_stored(compute, computed, compute.acc_dtype is INT32)
 
 
 def rounding(compute: Compute, scale: float, stored: bool = True) -> float:

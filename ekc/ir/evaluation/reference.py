@@ -1,34 +1,43 @@
 """The meaning of an operator in NumPy, accumulated in float64: what every kernel is held against.
 
-Inputs declared tf32 are rounded to it first. float64 holds every int32, so integer results are exact.
+Inputs declared tf32 are rounded to it first. Sums of int8 are exact: their extents keep them within int32.
+Whatever reads int32 is worked out in int32, where every result wraps modulo 2**32 as it does in a kernel.
 
 A body that is a product is contracted factor by factor with einsum, so that a full-size product
-takes seconds; any other body is evaluated point by point, in slices that fit in memory.
+takes seconds; any other body is evaluated point by point, in slices that fit in memory. Where an infinity
+or NaN is read, factors are multiplied before anything is summed: (2 - 1) * inf is no 2 * inf - 1 * inf.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, reduce
+from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.dtypes import INT8, INT32, TF32, tf32_rounded
+from ekc.ir.dtypes import INT8, INT32, TF32, start_value, tf32_rounded
 from ekc.ir.operator import Compute, Operator
 
 _POINTS_AT_ONCE = 1 << 23
 _MOST_SLICES = 1024
-_REDUCE: Mapping[str, Callable[..., NDArray[Any]]] = {
-    "sum": np.sum,
-    "max": partial(np.fmax.reduce, initial=-np.inf),
-    "min": partial(np.fmin.reduce, initial=np.inf),
-}
-_JOIN: Mapping[str, Callable[..., NDArray[Any]]] = {"sum": np.add, "max": np.fmax, "min": np.fmin}
+_EXACT = 2.0**53
+"""Up to here float64 holds every whole number."""
+FLOAT64 = np.dtype(np.float64)
+_JOIN: Mapping[str, np.ufunc] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+
+
+@dataclass(frozen=True, eq=False)
+class Computed:
+    """Results of one compute."""
+
+    values: NDArray[np.float64]
+    wrapped: bool = False
+    """Whether some result is not the exact one, because int32 wrapped modulo 2**32."""
 
 
 def reference(op: Operator, arrays: tuple[NDArray[Any], ...]) -> NDArray[Any]:
@@ -36,7 +45,7 @@ def reference(op: Operator, arrays: tuple[NDArray[Any], ...]) -> NDArray[Any]:
     tensors = inputs_as_read(op, arrays)
     for compute in op.computes:
         everything = {a.name: np.arange(a.extent) for a in compute.spatial}
-        tensors[compute.output.name] = reference_at(compute, tensors, everything)
+        tensors[compute.output.name] = reference_at(compute, tensors, everything).values
     with np.errstate(over="ignore"):
         return tensors[op.outputs[0].name].astype(op.outputs[0].dtype.numpy)
 
@@ -49,50 +58,65 @@ def inputs_as_read(op: Operator, arrays: tuple[NDArray[Any], ...]) -> dict[str, 
 
 def reference_at(
     compute: Compute, tensors: Mapping[str, NDArray[Any]], where: dict[str, NDArray[Any]]
-) -> NDArray[Any]:
-    """One compute in float64 at the outer product of chosen spatial indices; result in output order.
+) -> Computed:
+    """One compute at the outer product of chosen spatial indices; values in float64, in output order.
 
-    Floats are not rounded; integers are what is stored (int8 is clamped). `InvalidInput` where a sum leaves
-    int32.
+    Floats are not rounded; integers are those that are stored (int8 is clamped).
     """
-    return as_stored(compute, _summed(compute, tensors, where))
+    read = (tensors[load.tensor] for load in ex.loads(compute.body))
+    may_wrap = compute.acc_dtype is INT32 and any(array.dtype != INT8.numpy for array in read)
+    return as_stored(compute, lambda kind: _summed(compute, tensors, where, kind), may_wrap)
 
 
-def as_stored(compute: Compute, values: NDArray[Any]) -> NDArray[Any]:
-    """Results of a compute as its output holds them; see `reference_at`."""
-    if compute.acc_dtype is INT32 and np.max(np.abs(values), initial=0.0) > INT32.limits[1]:
-        raise InvalidInput(
-            f"{compute.output.name}: a value reaches {np.max(np.abs(values)):.0f}, int32 holds up to "
-            f"{INT32.limits[1]}; use smaller inputs or acc_dtype='float32'"
-        )
-    return np.clip(values, *INT8.limits) if compute.output.dtype is INT8 else values
+def as_stored(
+    compute: Compute, computed: Callable[[np.dtype[Any]], NDArray[Any]], may_wrap: bool
+) -> Computed:
+    """Results of a compute as its output holds them; see `reference_at`. `computed` gives them in one kind of
+    number."""
+    # Infinities and NaN are results like others: the kernel has them too.
+    with np.errstate(all="ignore"):
+        exact = values = computed(FLOAT64)
+        if may_wrap:
+            values = computed(INT32.numpy).astype(np.float64)
+    stored = np.clip(values, *INT8.limits) if compute.output.dtype is INT8 else values
+    return Computed(stored, may_wrap and not np.array_equal(values, exact))
 
 
 def _summed(
-    compute: Compute, tensors: Mapping[str, NDArray[Any]], where: dict[str, NDArray[Any]]
+    compute: Compute, tensors: Mapping[str, NDArray[Any]], where: dict[str, NDArray[Any]], kind: np.dtype[Any]
 ) -> NDArray[Any]:
+    """The compute in one kind of number: float64, or int32 that wraps."""
     ranges = where | {a.name: np.arange(a.extent) for a in compute.reduction}
     parts = ex.factors(compute.body) if compute.combine == "sum" and compute.reduction else (compute.body,)
     if (
         all(math.prod(len(ranges[v]) for v in ex.variables(p)) <= 16 * _POINTS_AT_ONCE for p in parts)
         and len(parts) > 1
     ):
-        return _contract(compute, parts, tensors, ranges)
-    return _pointwise(compute, tensors, ranges)
+        axes = [[a.name for a in compute.axes if a.name in ex.variables(p)] for p in parts]
+        operands = [_evaluate(p, own, tensors, ranges, kind) for p, own in zip(parts, axes, strict=True)]
+        sums = {a.name for a in compute.reduction}
+        if all(sums <= {*own} for own in axes) or all(np.isfinite(x).all() for x in operands):
+            return _contract(compute, axes, operands, ranges)
+    return _pointwise(compute, tensors, ranges, kind)
 
 
-def _contract(compute: Compute, parts: Any, tensors: Any, ranges: dict[str, NDArray[Any]]) -> NDArray[Any]:
+def _contract(
+    compute: Compute, axes: list[list[str]], operands: list[NDArray[Any]], ranges: dict[str, NDArray[Any]]
+) -> NDArray[Any]:
+    """A sum of products of operands over their own axes."""
     letters = {a.name: chr(ord("a") + i) for i, a in enumerate(compute.axes)}
-    operands: list[NDArray[Any]] = []
-    names: list[str] = []
-    for part in parts:
-        axes = [a.name for a in compute.axes if a.name in ex.variables(part)]
-        operands.append(_evaluate(part, axes, tensors, ranges))
-        names.append("".join(letters[a] for a in axes))
+    names = ["".join(letters[a] for a in own) for own in axes]
     absent = [a.name for a in compute.axes if not any(letters[a.name] in n for n in names)]
-    operands += [np.ones(len(ranges[a])) for a in absent]
+    operands = [*operands, *(np.ones(len(ranges[a]), operands[0].dtype) for a in absent)]
     names += [letters[a] for a in absent]
     out = "".join(letters[a.name] for a in compute.spatial)
+    kind, terms = operands[0].dtype, math.prod(a.extent for a in compute.reduction)
+    if (
+        kind != FLOAT64
+        and terms * math.prod(float(np.max(np.abs(x.astype(FLOAT64)))) for x in operands) < _EXACT
+    ):
+        # Products of float64 matrices are much faster, and exact up to here.
+        return _einsum(names, out, [x.astype(FLOAT64) for x in operands]).astype(np.int64).astype(kind)
     return _einsum(names, out, operands)
 
 
@@ -111,29 +135,42 @@ def _einsum(names: list[str], out: str, operands: list[NDArray[Any]]) -> NDArray
     return np.stack(slices, out.index(shared))
 
 
-def _evaluate(e: ex.Expr, axes: list[str], tensors: Any, ranges: dict[str, NDArray[Any]]) -> NDArray[Any]:
-    """An expression as a float64 array over `axes`."""
+def _evaluate(
+    e: ex.Expr, axes: list[str], tensors: Any, ranges: dict[str, NDArray[Any]], kind: np.dtype[Any]
+) -> NDArray[Any]:
+    """An expression as an array over `axes`, in one kind of number."""
     grid = {a: ranges[a].reshape([-1 if b == a else 1 for b in axes]) for a in axes}
     shape = tuple(len(ranges[a]) for a in axes)
-    # Infinities and NaN are results like others: the kernel has them too.
-    with np.errstate(all="ignore"):
-        result = ex.evaluate(e, grid, lambda load: read_padded(tensors[load.tensor], load, grid))
-    return np.broadcast_to(np.asarray(result, dtype=np.float64), shape)
+    result = evaluate_body(e, grid, lambda load: read_padded(tensors[load.tensor], load, grid), kind)
+    return np.broadcast_to(result, shape)
 
 
-def _pointwise(compute: Compute, tensors: Any, ranges: dict[str, NDArray[Any]]) -> NDArray[Any]:
+def evaluate_body(
+    e: ex.Expr, axes: Mapping[str, Any], load: Callable[[ex.Load], NDArray[Any]], kind: np.dtype[Any]
+) -> NDArray[Any]:
+    """An expression in one kind of number; `load` reads float64, which holds every int32."""
+    if kind != FLOAT64:
+        axes = {name: np.asarray(index).astype(kind) for name, index in axes.items()}
+    return np.asarray(ex.evaluate(e, axes, lambda x: load(x).astype(kind, copy=False)), kind)
+
+
+def _pointwise(
+    compute: Compute, tensors: Any, ranges: dict[str, NDArray[Any]], kind: np.dtype[Any]
+) -> NDArray[Any]:
     """Slice by slice along one axis, the parts of each sum joined where that is a reduction's."""
     axes = [a.name for a in compute.axes]
     over = tuple(i for i, a in enumerate(compute.axes) if a.reduction)
     cut = _cut(axes, ranges)
     rest = math.prod(len(ranges[a]) for a in axes if a != cut)
     step = max(1, _POINTS_AT_ONCE // max(1, rest))
+    join, start_at = _JOIN[compute.combine], start_value(compute.combine, compute.acc_dtype)
     slices = []
     for start in range(0, len(ranges[cut]), step):
-        values = _evaluate(compute.body, axes, tensors, ranges | {cut: ranges[cut][start : start + step]})
-        slices.append(_REDUCE[compute.combine](values, axis=over) if over else values)
+        part = ranges | {cut: ranges[cut][start : start + step]}
+        values = _evaluate(compute.body, axes, tensors, part, kind)
+        slices.append(join.reduce(values, axis=over, dtype=kind, initial=start_at) if over else values)
     at = axes.index(cut)
-    return reduce(_JOIN[compute.combine], slices) if at in over else np.concatenate(slices, axis=at)
+    return reduce(join, slices) if at in over else np.concatenate(slices, axis=at)
 
 
 def _cut(axes: list[str], ranges: Mapping[str, NDArray[Any]]) -> str:

@@ -17,7 +17,11 @@ def matmul(
     acc_dtype: str | None = None,
     out_dtype: str | None = None,
 ) -> Operator:
-    """C[m, n] = A[m, k] @ B[k, n]; A is stored [k, m] with `transpose_a`, B [n, k] with `transpose_b`."""
+    """C[m, n] = A[m, k] @ B[k, n]; A is stored [k, m] with `transpose_a`, B [n, k] with `transpose_b`.
+
+    `InvalidInput` where the extents would let a sum of int8 leave int32. Sums of int32 wrap modulo 2**32, as
+    in CUDA and NumPy.
+    """
     return compute(
         "matmul",
         axes={"i": m, "j": n},

@@ -33,7 +33,7 @@ def reduce(
 
     Negative axes count from the last. With `keepdims` a reduced axis stays with extent 1; without, a
     reduction over all axes has the shape (1,). A mean adds up elements times 1/count, so that it cannot
-    overflow where its result does not.
+    overflow where its result does not. NaN is kept, by "max" and "min" too. Sums of int32 wrap modulo 2**32.
     Raises `InvalidInput` for an axis outside the shape or given twice, and an unknown combine.
     """
     shape = shape_of("X", shape)

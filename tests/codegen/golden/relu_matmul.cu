@@ -16,6 +16,19 @@
 //       .compute_at("C", "r.0")
 //       .cache_read("B", "shared", at="r.0")
 // digest cda3abb3f7fca495
+// The larger of two values, NaN where either is; fmaxf returns the number beside a NaN.
+static __device__ __forceinline__ float maximum(float a, float b)
+{
+#if __CUDA_ARCH__ >= 800
+    float chosen;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(chosen) : "f"(a), "f"(b));
+    return chosen;
+#else
+    const float number = fmaxf(a, b);
+    return a == a && b == b ? number : __int_as_float(0x7fffffff);
+#endif
+}
+
 // grid 2 x 2 x 1, block 8 x 4 x 1
 extern "C" __global__ void __launch_bounds__(32)
 ekc_act_D(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ D)
@@ -40,7 +53,7 @@ ekc_act_D(const float* __restrict__ A, const float* __restrict__ B, float* __res
             const int element = round * 32 + thread;
             const int p = element / 4;
             const int r = element % 4;
-            C_shared[p][r] = (p_0 * 8 + p < 13 && r_0 * 4 + r < 10) ? fmaxf((p_0 * 8 + p < 13 && r_0 * 4 + r < 10 ? A[(p_0 * 8 + p) * 10 + r_0 * 4 + r] : 0.0f), 0.0f) + 1.0f : 0.0f;
+            C_shared[p][r] = (p_0 * 8 + p < 13 && r_0 * 4 + r < 10) ? maximum((p_0 * 8 + p < 13 && r_0 * 4 + r < 10 ? A[(p_0 * 8 + p) * 10 + r_0 * 4 + r] : 0.0f), 0.0f) + 1.0f : 0.0f;
         }
         // stage B[r_0 * 4 : 4, q_0 * 8 : 8] -> B_shared
         #pragma unroll

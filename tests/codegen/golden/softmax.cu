@@ -34,6 +34,19 @@ static __device__ __forceinline__ half_t to_half(float f)
     return h;
 }
 
+// The larger of two values, NaN where either is; fmaxf returns the number beside a NaN.
+static __device__ __forceinline__ float maximum(float a, float b)
+{
+#if __CUDA_ARCH__ >= 800
+    float chosen;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(chosen) : "f"(a), "f"(b));
+    return chosen;
+#else
+    const float number = fmaxf(a, b);
+    return a == a && b == b ? number : __int_as_float(0x7fffffff);
+#endif
+}
+
 // grid 250 x 1 x 1, block 256 x 1 x 1
 extern "C" __global__ void __launch_bounds__(256)
 ekc_softmax(const half_t* __restrict__ X, half_t* __restrict__ Y)
@@ -68,11 +81,11 @@ ekc_softmax(const half_t* __restrict__ X, half_t* __restrict__ Y)
         #pragma unroll 8
         for (int step = 0; step < 16; ++step) {
             const int i1 = step * 64 + thread % 64;
-            if (i1 < 1000) reduced = fmaxf(reduced, to_float(X_shared[p0][i1]));
+            if (i1 < 1000) reduced = maximum(reduced, to_float(X_shared[p0][i1]));
         }
         #pragma unroll
         for (int lane = 16; lane > 0; lane /= 2) {
-            reduced = fmaxf(reduced, __shfl_xor_sync(0xffffffffu, reduced, lane));
+            reduced = maximum(reduced, __shfl_xor_sync(0xffffffffu, reduced, lane));
         }
         if (thread % 32 == 0) {
             top_shared[thread / 32 % 2][p0] = reduced;
@@ -86,7 +99,7 @@ ekc_softmax(const half_t* __restrict__ X, half_t* __restrict__ Y)
             float reduced = top_shared[0][p0];
             #pragma unroll
             for (int part = 1; part < 2; ++part) {
-                reduced = fmaxf(reduced, top_shared[part][p0]);
+                reduced = maximum(reduced, top_shared[part][p0]);
             }
             top_shared[0][p0] = reduced;
         }
