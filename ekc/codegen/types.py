@@ -22,6 +22,8 @@ _EXTREMES = {"max": "maximum", "min": "minimum"}
 _WRAPPING = {"+": "add", "-": "subtract", "*": "multiply", "abs": "absolute"}
 """Inline functions for int whose results wrap modulo 2**32: C leaves an overflow of its
 operators undefined, and the compiler uses that: it drops the maximum in `max(c * c, 0)`."""
+_SYMBOLS = {"sum": "+", "prod": "*"}
+"""The operators of C by which a reduction takes one more value in."""
 _FLOAT_FUNCTIONS = {
     "exp": "expf",
     "sqrt": "sqrtf",
@@ -78,9 +80,12 @@ class Arithmetic:
 
     def combined(self, combine: str, target: str, value: str) -> str:
         """The statement that takes one more value into a reduction."""
-        if combine == "sum":
-            return f"{target} = add({target}, {value});" if self.wraps else f"{target} += {value};"
-        return f"{target} = {self.extreme(combine, target, value)};"
+        symbol = _SYMBOLS.get(combine)
+        if symbol is None:
+            return f"{target} = {self.extreme(combine, target, value)};"
+        if called := self.find_function(symbol):
+            return f"{target} = {called}({target}, {value});"
+        return f"{target} {symbol}= {value};"
 
     def binary(self, e: ex.Binary, a: str, b: str) -> str:
         """`a op b`, with parentheses only where C needs them."""
@@ -152,5 +157,5 @@ def _list_calls(kernel: Kernel, compute: Compute) -> Iterator[str]:
     written = Arithmetic.of(compute, kernel.tensors)
     operations = [ex.name_operation(e) for e in arithmetic(compute.body)]
     if compute.reduction:
-        operations.append("+" if compute.combine == "sum" else compute.combine)
+        operations.append(_SYMBOLS.get(compute.combine, compute.combine))
     yield from filter(None, map(written.find_function, operations))

@@ -127,8 +127,9 @@ def accumulator_and_result(
 
 def start_value(combine: str, dtype: DType) -> float | int:
     """What a reduction starts from: nothing it meets is changed by it."""
-    if combine == "sum":
-        return 0 if dtype.integer else 0.0
+    if combine in ("sum", "prod"):
+        neutral = int(combine == "prod")
+        return neutral if dtype.integer else float(neutral)
     if dtype.integer:
         return dtype.limits[0 if combine == "max" else 1]
     return -math.inf if combine == "max" else math.inf

@@ -63,9 +63,11 @@ def _sum_span(compute: Compute, spans: Mapping[str, Span], known: Mapping[str, T
     """What an integer compute can reach, partial sums in any order included."""
     extents = {a.name: a.extent for a in compute.axes}
     one = _span(compute.body, compute.output.name, extents, spans, known)
-    if one is None or not compute.reduction or compute.combine != "sum":
+    if one is None or not compute.reduction or compute.combine in ("max", "min"):
         return one
     terms = math.prod(a.extent for a in compute.reduction)
+    if compute.combine == "prod":
+        return _product_span(compute, one, terms)
     low, high = min(one[0], 0), max(one[1], 0)
     if not _fits(low * terms, high * terms):
         most = INT32.limits[1] // max(-low, high)
@@ -74,6 +76,20 @@ def _sum_span(compute: Compute, spans: Mapping[str, Span], known: Mapping[str, T
             f"leave int32; the nearest is {most} terms, or acc_dtype='float32'"
         )
     return low * terms, high * terms
+
+
+def _product_span(compute: Compute, one: tuple[int, int], terms: int) -> Span:
+    """What a product of so many factors can reach."""
+    size = max(abs(one[0]), abs(one[1]))
+    # Factors of 2 or more leave int32 within 31 of them.
+    most = next((n for n in range(31) if size ** (n + 1) > INT32.limits[1]), terms)
+    if terms > most:
+        raise InvalidInput(
+            f"acc_dtype: {compute.output.name} multiplies {terms} factors of up to {size}, which can leave "
+            f"int32; the nearest is {most} factors, or acc_dtype='float32'"
+        )
+    reach = size**terms if size > 1 else size
+    return (-reach if one[0] < 0 else 0), reach
 
 
 def _span(

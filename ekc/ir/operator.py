@@ -27,7 +27,7 @@ from ekc.ir.linear import NotLinear, linearize
 
 MAX_ELEMENTS = 2**40
 """No GPU holds a tensor of more elements; a larger extent is a slip of the keyboard."""
-COMBINERS = ("sum", "max", "min")
+COMBINERS = ("sum", "prod", "max", "min")
 """How a reduction combines; `ekc.ir.dtypes.start_value` says where it starts."""
 
 

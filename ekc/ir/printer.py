@@ -310,7 +310,7 @@ def _compute(node: ComputeNode) -> Iterator[_Line]:
     compute = node.nest.compute
     body = _told(compute.body, node)
     target = _access(node.target)
-    symbol = "+=" if compute.combine == "sum" else f"{compute.combine}="
+    symbol = {"sum": "+=", "prod": "*="}.get(compute.combine, f"{compute.combine}=")
     beyond = dict.fromkeys(f"zero beyond {a.spec.name}" for a in node.reads.values() if a.guards)
     line = _Line(f"{target} {symbol if compute.reduction else '='} {body}", _remarks(beyond))
     if not node.guards:

@@ -44,6 +44,11 @@ FORMS = [
         "square[i0, i2] = sum[i1 < 6]",
     ),
     (
+        "reduce 2x6x5 --axes 1 --combine prod",
+        'operator = "reduce"\nshape = [2, 6, 5]\naxes = 1\ncombine = "prod"\n',
+        "Y[i0, i2] = prod[k1 < 6] X[i0, k1, i2]",
+    ),
+    (
         "softmax 2x6x5 --axis 1x2",
         'operator = "softmax"\nshape = [2, 6, 5]\naxis = [1, 2]\n',
         "top[i0] = max[i1 < 6, i2 < 5] X[i0, i1, i2]",

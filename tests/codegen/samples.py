@@ -153,6 +153,24 @@ def batch_matmul_transposed() -> Schedule:
     )
 
 
+def product_over_lanes(dtype: str = "float32") -> Schedule:
+    """Rows multiplied up in two parts, each by 8 lanes that read vectors; beyond the end nothing may be 0."""
+    return (
+        Schedule(o.reduce((5, 100), 1, "prod", dtype=dtype))
+        .rfactor("k1", 2)
+        .split("i0", (4,))
+        .split("k1", (8, 4))
+        .reorder("k1_part", "i0.0", "i0.1", "k1.1", "k1.0", "k1.2")
+        .bind("k1_part", "block.y")
+        .bind("i0.0", "block.x")
+        .bind("i0.1", "thread.y")
+        .bind("k1.1", "thread.x")
+        .cache_write("Y_parts")
+        .cache_write("Y")
+        .cache_read("X", "register", at="k1.0", vector=2)
+    )
+
+
 def matmul_gelu() -> Schedule:
     """A bias and an activation, then a residual, all behind the sum; the last rows stick out."""
     op = o.matmul(250, 128, 64).epilogue(lambda c, bias: ex.gelu(c + bias), bias=(128,))

@@ -134,7 +134,11 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "reduce combine": (
         lambda: o.reduce((4, 4), 0, "avg"),
-        r"combine: 'avg' is not one of sum, max, min, mean; the nearest is 'ma",
+        r"combine: 'avg' is not one of sum, prod, max, min, mean; the nearest is 'ma",
+    ),
+    "reduce prod of int8": (
+        lambda: o.reduce((4, 5), 1, "prod", dtype="int8"),
+        r"Y multiplies 5 factors of up to 128, which can leave int32; the nearest is 4 factors",
     ),
     "reduce axis": (
         lambda: o.reduce((4, 4), 2),
@@ -235,7 +239,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "index data": (lambda: one(body=lambda x, i: x[x[i]]), r"is not a sum of integer multiples"),
     "index fraction": (lambda: one(body=lambda x, i: x[i * 0.5]), r"is not a sum of integer multiples"),
     "index by zero": (lambda: one(body=lambda x, i: x[i // 0]), r"divides by 0, the least divisor is 1"),
-    "combine": (lambda: one(combine="mean"), r"combine: 'mean' is not one of sum, max, min"),
+    "combine": (lambda: one(combine="mean"), r"combine: 'mean' is not one of sum, prod, max, min"),
     "einsum form": (
         lambda: o.einsum("mk->k->", (4, 4)),
         r"'mk->k->' is not of the form 'ab,bc->ac', 'ab,bc', '...ab,...bc->...ac' or 'ab->a'",

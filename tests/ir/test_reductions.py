@@ -22,27 +22,23 @@ from tests.ir.test_operators import Array, arrays_for, close
 SHAPES = st.lists(st.integers(1, 6), min_size=1, max_size=4).map(tuple)
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.data(), SHAPES, st.sampled_from(("sum", "max", "min", "mean")), st.booleans(), st.booleans())
-def test_reduce(data: st.DataObject, shape: Any, combine: str, keepdims: bool, half: bool) -> None:
-    rank = len(shape)
-    places = st.integers(-rank, rank - 1)
-    axes = data.draw(
-        st.none()
-        | places
-        | st.lists(places, min_size=1, max_size=rank, unique_by=lambda a: a % rank).map(tuple)
-    )
-    op = o.reduce(shape, axes, combine, keepdims=keepdims, dtype="float16" if half else "float32")
-    (x,) = arrays_for(op)
-    expected = getattr(np, combine)(x.astype(np.float64), axis=axes, keepdims=keepdims)
-    close(op, op.reference(x), np.atleast_1d(expected))
-
-
 def draw_axes(data: st.DataObject, rank: int) -> Any:
     """One axis, several, or all, as an operator takes them."""
     places = st.integers(-rank, rank - 1)
     some = st.lists(places, min_size=1, max_size=rank, unique_by=lambda a: a % rank).map(tuple)
     return data.draw(st.none() | places | some)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.data(), SHAPES, st.sampled_from(("sum", "prod", "max", "min", "mean")), st.booleans(), st.booleans()
+)
+def test_reduce(data: st.DataObject, shape: Any, combine: str, keepdims: bool, half: bool) -> None:
+    axes = draw_axes(data, len(shape))
+    op = o.reduce(shape, axes, combine, keepdims=keepdims, dtype="float16" if half else "float32")
+    (x,) = arrays_for(op)
+    expected = getattr(np, combine)(x.astype(np.float64), axis=axes, keepdims=keepdims)
+    close(op, op.reference(x), np.atleast_1d(expected))
 
 
 @settings(max_examples=100, deadline=None)
@@ -125,7 +121,7 @@ def test_relu_of_nan_is_nan_as_in_the_kernel() -> None:
         np.testing.assert_array_equal(found, x)
 
 
-@pytest.mark.parametrize(("how", "right"), [("sum", 64 * 63 // 2), ("max", 63), ("min", 0)])
+@pytest.mark.parametrize(("how", "right"), [("sum", 64 * 63 // 2), ("prod", 0), ("max", 63), ("min", 0)])
 def test_a_long_reduction_is_worked_out_slice_by_slice(
     how: str, right: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

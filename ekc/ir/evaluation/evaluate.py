@@ -41,7 +41,7 @@ from ekc.ir.program import Program
 from ekc.ir.tree import kernels
 
 _POINTS_AT_ONCE = 1 << 20
-_COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+_COMBINE = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
 @dataclass(frozen=True)

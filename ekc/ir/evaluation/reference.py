@@ -28,7 +28,12 @@ _MOST_SLICES = 1024
 _EXACT = 2.0**53
 """Up to here float64 holds every whole number."""
 FLOAT64 = np.dtype(np.float64)
-_JOIN: Mapping[str, np.ufunc] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+_JOIN: Mapping[str, np.ufunc] = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+}
 
 
 @dataclass(frozen=True, eq=False)

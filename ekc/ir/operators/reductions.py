@@ -16,7 +16,7 @@ from ekc.ir.operators.building import Tensor, compute, shape_of
 
 Axes = int | tuple[int, ...] | None
 """One axis, several, or all; negative ones count from the last."""
-_COMBINES = ("sum", "max", "min", "mean")
+_COMBINES = ("sum", "prod", "max", "min", "mean")
 
 
 def reduce(
@@ -29,11 +29,12 @@ def reduce(
     acc_dtype: str | None = None,
     out_dtype: str | None = None,
 ) -> Operator:
-    """Y = "sum", "max", "min" or "mean" of X over `axes` (None: all), as NumPy's reductions have it.
+    """Y = "sum", "prod", "max", "min" or "mean" of X over `axes` (None: all), as NumPy's reductions have it.
 
     Negative axes count from the last. With `keepdims` a reduced axis stays with extent 1; without, a
     reduction over all axes has the shape (1,). A mean adds up elements times 1/count, so that it cannot
-    overflow where its result does not. NaN is kept, by "max" and "min" too. Sums of int32 wrap modulo 2**32.
+    overflow where its result does not. NaN is kept, by "max" and "min" too. Sums and
+    products of int32 wrap modulo 2**32; a product of more than four int8 might leave int32, and is refused.
     Raises `InvalidInput` for an axis outside the shape or given twice, and an unknown combine.
     """
     shape = shape_of("X", shape)
