@@ -47,7 +47,7 @@ _OPTIONS = {
     "groups": "groups of channels (convolutions)",
     "layout": "NCHW or NHWC, and likewise for 1 and 3 dimensions (convolutions)",
     "axes": "which to go along, 1 or 0x2 (reduce, layer_norm, rms_norm)",
-    "combine": "sum, prod, max, min or mean (reduce)",
+    "combine": "sum, prod, max, min, mean, argmax or argmin (reduce)",
     "axis": "where the rows run, 1 or 0x2 (softmax)",
     "eps": "what is added to the variance (layer_norm, rms_norm)",
     "dtype": "of the inputs: float32, tf32, float16, bfloat16 or int8",

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ekc.ir import expr as ex
-from ekc.ir.dtypes import BFLOAT16, FLOAT16, INT8, INT32, TF32, DType
+from ekc.ir.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, TF32, DType, read_as
 from ekc.ir.nodes import Kernel
-from ekc.ir.operator import Compute, Operator, TensorSpec, arithmetic
+from ekc.ir.operator import Compute, Operator, TensorSpec
 
 _MOVES = {2: "unsigned short", 4: "unsigned int", 8: "uint2", 16: "uint4"}
 _FLOAT_MOVES = {8: "float2", 16: "float4"}
@@ -44,12 +44,22 @@ class Arithmetic:
     dtype: DType
     wraps: bool = False
     """Whether results may leave int32, and are written so that they wrap modulo 2**32."""
+    floats: frozenset[str] = frozenset()
+    """Tensors that are not summed in an int32 accumulator, but compared in float32."""
 
     @classmethod
     def of(cls, compute: Compute, tensors: Mapping[str, TensorSpec]) -> Arithmetic:
         """The arithmetic of a compute: extents bound the results from int8, nothing those from int32."""
         read = {tensors[load.tensor].dtype for load in ex.loads(compute.body)}
-        return cls(compute.acc_dtype, compute.acc_dtype is INT32 and INT32 in read)
+        acc = compute.acc_dtype
+        reads = {load.tensor for load in ex.loads(compute.body)}
+        floats = frozenset(t for t in reads if read_as(tensors[t].dtype, acc) is not acc)
+        return cls(acc, acc is INT32 and INT32 in read, floats)
+
+    def comparing(self, e: ex.Where) -> Arithmetic:
+        """The arithmetic of the two values that are compared."""
+        read = {load.tensor for part in (e.a, e.b) for load in ex.loads(part)}
+        return Arithmetic(FLOAT32) if read & self.floats else self
 
     def find_function(self, operation: str) -> str | None:
         """The inline function that is called for an operation of an expression; None where C has it."""
@@ -155,7 +165,22 @@ def _list_computes(kernel: Kernel) -> Iterator[Compute]:
 
 def _list_calls(kernel: Kernel, compute: Compute) -> Iterator[str]:
     written = Arithmetic.of(compute, kernel.tensors)
-    operations = [ex.name_operation(e) for e in arithmetic(compute.body)]
+    found = [*_functions_of(compute.body, written)]
     if compute.reduction:
-        operations.append(_SYMBOLS.get(compute.combine, compute.combine))
-    yield from filter(None, map(written.find_function, operations))
+        found.append(written.find_function(_SYMBOLS.get(compute.combine, compute.combine)))
+    yield from filter(None, found)
+
+
+def _functions_of(e: ex.Expr, written: Arithmetic) -> Iterator[str | None]:
+    """The inline function that each operation of an expression calls, those of its indices left out."""
+    if isinstance(e, ex.Load):
+        return
+    if isinstance(e, (ex.Binary, ex.Call)):
+        yield written.find_function(ex.name_operation(e))
+    parts = ex.children(e)
+    if isinstance(e, ex.Where):
+        parts = (e.then, e.otherwise)
+        for part in (e.a, e.b):
+            yield from _functions_of(part, written.comparing(e))
+    for part in parts:
+        yield from _functions_of(part, written)

@@ -111,9 +111,9 @@ class Compute:
         return f"{self.store} = {body}"
 
 
-def arithmetic(e: ex.Expr) -> list[ex.Binary | ex.Call]:
+def arithmetic(e: ex.Expr) -> list[ex.Binary | ex.Call | ex.Where]:
     """The operations of an expression, those of its indices left out."""
-    if not isinstance(e, (ex.Binary, ex.Call)):
+    if not isinstance(e, (ex.Binary, ex.Call, ex.Where)):
         return []
     return [e, *(n for child in ex.children(e) for n in arithmetic(child))]
 

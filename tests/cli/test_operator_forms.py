@@ -49,6 +49,11 @@ FORMS = [
         "Y[i0, i2] = prod[k1 < 6] X[i0, k1, i2]",
     ),
     (
+        "reduce 2x6x5 --axes 1x2 --combine argmin",
+        'operator = "reduce"\nshape = [2, 6, 5]\naxes = [1, 2]\ncombine = "argmin"\n',
+        "Y[p0] = min[q1 < 6, q2 < 5] where(X[p0, q1, q2] == extreme[p0], q1 * 5 + q2,",
+    ),
+    (
         "softmax 2x6x5 --axis 1x2",
         'operator = "softmax"\nshape = [2, 6, 5]\naxis = [1, 2]\n',
         "top[i0] = max[i1 < 6, i2 < 5] X[i0, i1, i2]",

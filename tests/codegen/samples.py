@@ -171,6 +171,29 @@ def product_over_lanes(dtype: str = "float32") -> Schedule:
     )
 
 
+def argmax_over_lanes(dtype: str = "float16", how: str = "argmax") -> Schedule:
+    """Rows of 100: the extreme by 32 lanes, the index of it in two parts by 8 lanes that read vectors."""
+    return (
+        Schedule(o.reduce((5, 100), 1, how, dtype=dtype))
+        .rfactor("q1", 2)
+        .split("k1", (32,))
+        .reorder("i0", "k1.1", "k1.0")
+        .bind("i0", "block.x")
+        .bind("k1.1", "thread.x")
+        .cache_write("extreme")
+        .split("p0", (4,))
+        .split("q1", (8, 4))
+        .reorder("q1_part", "p0.0", "p0.1", "q1.1", "q1.0", "q1.2")
+        .bind("q1_part", "block.y")
+        .bind("p0.0", "block.x")
+        .bind("p0.1", "thread.y")
+        .bind("q1.1", "thread.x")
+        .cache_write("Y_parts")
+        .cache_read("X", "register", at="q1.0", vector=2)
+        .cache_write("Y")
+    )
+
+
 def matmul_gelu() -> Schedule:
     """A bias and an activation, then a residual, all behind the sum; the last rows stick out."""
     op = o.matmul(250, 128, 64).epilogue(lambda c, bias: ex.gelu(c + bias), bias=(128,))

@@ -42,6 +42,7 @@ KERNELS: dict[str, Callable[[], Schedule]] = {
     "batch_matmul_transposed": samples.batch_matmul_transposed,
     "conv2d_same": samples.conv2d_same,
     "einsum_three": lambda: naive(o.einsum("...ij,...jk,kl", (2, 1, 40, 12), (3, 12, 33), (33, 6))),
+    "reduce_argmax": samples.argmax_over_lanes,
     "reduce_prod": samples.product_over_lanes,
     "layer_norm_axes": lambda: naive(o.layer_norm((2, 6, 5, 9), axes=(1, 2))),
 }

@@ -134,12 +134,25 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "reduce combine": (
         lambda: o.reduce((4, 4), 0, "avg"),
-        r"combine: 'avg' is not one of sum, prod, max, min, mean; the nearest is 'ma",
+        r"combine: 'avg' is not one of sum, prod, max, min, mean, argmax, argmin; the nearest is 'mean'",
     ),
     "reduce prod of int8": (
         lambda: o.reduce((4, 5), 1, "prod", dtype="int8"),
         r"Y multiplies 5 factors of up to 128, which can leave int32; the nearest is 4 factors",
     ),
+    "argmax as another type": (
+        lambda: o.reduce((4, 5), 1, "argmax", out_dtype="float32"),
+        r"out_dtype: argmax compares elements as they are and gives int32; leave it out",
+    ),
+    "argmin summed": (
+        lambda: o.reduce((4, 5), 1, "argmin", acc_dtype="float32"),
+        r"acc_dtype: argmin compares elements as they are and gives int32; leave it out",
+    ),
+    "argmax of all": (
+        lambda: o.reduce((2**16, 2**15), None, "argmax"),
+        r"argmax: 2147483648 elements, at most 2147483647, as int32 counts; take fewer axes",
+    ),
+    "argmx": (lambda: o.reduce((4, 5), 1, "argmx"), r"the nearest is 'argmax'"),
     "reduce axis": (
         lambda: o.reduce((4, 4), 2),
         r"axis: 2 is not from -2 to 1; the nearest legal value is 1",

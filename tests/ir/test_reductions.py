@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import ekc.ir.operators as o
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.execute import execute
 from ekc.ir import expr as ex
+from ekc.ir.dtypes import NAMES
 from ekc.ir.evaluation import reference
 from ekc.ir.evaluation.evaluate import evaluate
 from ekc.ir.schedule import Schedule
@@ -39,6 +41,33 @@ def test_reduce(data: st.DataObject, shape: Any, combine: str, keepdims: bool, h
     (x,) = arrays_for(op)
     expected = getattr(np, combine)(x.astype(np.float64), axis=axes, keepdims=keepdims)
     close(op, op.reference(x), np.atleast_1d(expected))
+
+
+def flat_index(x: Array, axes: Any, how: str, keepdims: bool) -> Array:
+    """np.argmax or np.argmin over some axes: of one that is made of them, last."""
+    over = range(x.ndim) if axes is None else sorted(a % x.ndim for a in np.atleast_1d(axes).tolist())
+    rows = np.moveaxis(x, list(over), range(x.ndim - len(over), x.ndim))
+    found = getattr(np, how)(rows.reshape(*rows.shape[: x.ndim - len(over)], -1), axis=-1)
+    return np.expand_dims(found, tuple(over)) if keepdims else np.atleast_1d(found)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), SHAPES, st.sampled_from(("argmax", "argmin")), st.booleans(), st.sampled_from(NAMES))
+def test_argmax_and_argmin(data: st.DataObject, shape: Any, how: str, keepdims: bool, dtype: str) -> None:
+    """Few values, so that many are equal; infinities and NaN among floats."""
+    axes = draw_axes(data, len(shape))
+    op = o.reduce(shape, axes, how, keepdims=keepdims, dtype=dtype)
+    values = [-2, -1, 0, 1, 2] + [np.nan, np.inf, -np.inf] * (not op.inputs[0].dtype.integer)
+    some = st.lists(st.sampled_from(values), min_size=math.prod(shape), max_size=math.prod(shape))
+    x = np.array(data.draw(some)).reshape(shape).astype(op.inputs[0].dtype.numpy)
+    right = flat_index(x.astype(np.float64), axes, how, keepdims)
+    if axes is None or isinstance(axes, int):
+        numpys = getattr(np, how)(x.astype(np.float64), axis=axes, keepdims=keepdims)
+        np.testing.assert_array_equal(right, np.atleast_1d(numpys))
+    for found in (op.reference(x), evaluate(Schedule(op).program, [x]).output):
+        assert found.dtype == np.int32
+        np.testing.assert_array_equal(found, right)
+    assert operator_from_json(op.to_json()) == op
 
 
 @settings(max_examples=100, deadline=None)

@@ -68,6 +68,17 @@ def reduce_prod() -> Form:
     return op, lambda x: np.prod(x, (0, 2))
 
 
+def argmax() -> Form:
+    """Of a few values, so that the first of many equal ones is asked for."""
+    op = ekc.reduce((9, 300), 1, "argmax", dtype="int8")
+    return op, lambda x: np.argmax(x, 1)
+
+
+def argmin_of_all() -> Form:
+    op = ekc.reduce((5, 6, 70), None, "argmin", dtype="float16")
+    return op, np.argmin
+
+
 FORMS: tuple[Callable[[], Form], ...] = (
     batch_matmul,
     conv2d_same,
@@ -76,6 +87,8 @@ FORMS: tuple[Callable[[], Form], ...] = (
     rms_norm_axes,
     einsum_of_three,
     reduce_prod,
+    argmax,
+    argmin_of_all,
 )
 
 
