@@ -212,7 +212,7 @@ def _number(text: str) -> object:
     if _SHAPE.match(text) and "x" in text:
         return _shape(text)
     if _ENDS.match(text):
-        return tuple(_pair(part) for part in text.split("x"))
+        return tuple(_parse_pair(part) for part in text.split("x"))
     for kind in (int, float):
         try:
             return kind(text)
@@ -221,7 +221,7 @@ def _number(text: str) -> object:
     return text
 
 
-def _pair(text: str) -> int | tuple[int, ...]:
+def _parse_pair(text: str) -> int | tuple[int, ...]:
     both = tuple(map(int, text.split(":")))
     return both if len(both) == 2 else both[0]
 

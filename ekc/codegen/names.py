@@ -227,7 +227,7 @@ class Names:
         if isinstance(e, ex.Call):
             return arithmetic.call(e.function, self.value(e.argument, arithmetic, axes, load))
         if isinstance(e, ex.Where):
-            compared = arithmetic.comparing(e)
+            compared = arithmetic.choose_comparison(e)
             a, b = (self.value(part, compared, axes, load) for part in (e.a, e.b))
             then, otherwise = (self.value(part, arithmetic, axes, load) for part in (e.then, e.otherwise))
             return f"({a} {e.op} {b} ? {then} : {otherwise})"

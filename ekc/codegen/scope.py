@@ -9,7 +9,7 @@ from ekc.codegen.names import Names
 from ekc.codegen.types import converted, zero
 from ekc.codegen.walks import walks
 from ekc.ir.access import Access
-from ekc.ir.dtypes import DType, read_as
+from ekc.ir.dtypes import DType, find_read_type
 from ekc.ir.nodes import Kernel
 from ekc.ir.region import Region
 
@@ -36,7 +36,7 @@ class Scope:
 
     def read(self, access: Access, acc: DType, names: Names) -> str:
         """A value read in the body, in the type of the arithmetic, 0 outside the tensor."""
-        kind = read_as(access.dtype, acc)
+        kind = find_read_type(access.dtype, acc)
         text = converted(self.copied(access, names), access.dtype, kind)
         guard = names.condition(access.guards)
         return f"({guard} ? {text} : {zero(kind)})" if guard else text

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ekc.ir import expr as ex
-from ekc.ir.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, TF32, DType, read_as
+from ekc.ir.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, TF32, DType, find_read_type
 from ekc.ir.nodes import Kernel
 from ekc.ir.operator import Compute, Operator, TensorSpec
 
@@ -53,10 +53,10 @@ class Arithmetic:
         read = {tensors[load.tensor].dtype for load in ex.loads(compute.body)}
         acc = compute.acc_dtype
         reads = {load.tensor for load in ex.loads(compute.body)}
-        floats = frozenset(t for t in reads if read_as(tensors[t].dtype, acc) is not acc)
+        floats = frozenset(t for t in reads if find_read_type(tensors[t].dtype, acc) is not acc)
         return cls(acc, acc is INT32 and INT32 in read, floats)
 
-    def comparing(self, e: ex.Where) -> Arithmetic:
+    def choose_comparison(self, e: ex.Where) -> Arithmetic:
         """The arithmetic of the two values that are compared."""
         read = {load.tensor for part in (e.a, e.b) for load in ex.loads(part)}
         return Arithmetic(FLOAT32) if read & self.floats else self
@@ -165,13 +165,13 @@ def _list_computes(kernel: Kernel) -> Iterator[Compute]:
 
 def _list_calls(kernel: Kernel, compute: Compute) -> Iterator[str]:
     written = Arithmetic.of(compute, kernel.tensors)
-    found = [*_functions_of(compute.body, written)]
+    found = [*_list_body_calls(compute.body, written)]
     if compute.reduction:
         found.append(written.find_function(_SYMBOLS.get(compute.combine, compute.combine)))
     yield from filter(None, found)
 
 
-def _functions_of(e: ex.Expr, written: Arithmetic) -> Iterator[str | None]:
+def _list_body_calls(e: ex.Expr, written: Arithmetic) -> Iterator[str | None]:
     """The inline function that each operation of an expression calls, those of its indices left out."""
     if isinstance(e, ex.Load):
         return
@@ -181,6 +181,6 @@ def _functions_of(e: ex.Expr, written: Arithmetic) -> Iterator[str | None]:
     if isinstance(e, ex.Where):
         parts = (e.then, e.otherwise)
         for part in (e.a, e.b):
-            yield from _functions_of(part, written.comparing(e))
+            yield from _list_body_calls(part, written.choose_comparison(e))
     for part in parts:
-        yield from _functions_of(part, written)
+        yield from _list_body_calls(part, written)

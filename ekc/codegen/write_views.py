@@ -11,7 +11,7 @@ from ekc.codegen.types import Arithmetic, converted, move_type
 from ekc.codegen.view import View
 from ekc.ir.access import Access, moved
 from ekc.ir.analysis.issue import fetched
-from ekc.ir.dtypes import read_as
+from ekc.ir.dtypes import find_read_type
 from ekc.ir.linear import Linear
 from ekc.ir.nodes import WriteNode
 from ekc.ir.region import segment_cell
@@ -57,7 +57,7 @@ def _through(scope: Scope, node: WriteNode, names: Names) -> dict[str, Any]:
     acc = compute.acc_dtype
     fetches, values = [], []
     for load, access in node.reads.items():
-        width, kind = int(fetched(node, access)), read_as(access.dtype, acc)
+        width, kind = int(fetched(node, access)), find_read_type(access.dtype, acc)
         text = scope.read(moved(access, move), acc, inside)
         if width > 1:
             fetches.append(_fetch(scope, access, near[load], width, vector, axis, names))

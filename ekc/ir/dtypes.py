@@ -125,7 +125,7 @@ def accumulator_and_result(
     return acc, dtype_of(out_dtype or usual)
 
 
-def read_as(dtype: DType, acc: DType) -> DType:
+def find_read_type(dtype: DType, acc: DType) -> DType:
     """The type of an element in the arithmetic of an accumulator: that of the accumulator, or float32 of a
     float that an int32 accumulator does not sum but compares."""
     return acc if dtype.name in acc.summable else dtype_of(dtype.accumulator)

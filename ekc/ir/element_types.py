@@ -30,7 +30,7 @@ _EXACT = ("+", "-", "*", "min", "max", "abs")
 def check_types(compute: Compute, known: Mapping[str, TensorSpec], spans: dict[str, Span]) -> None:
     """Refuse element types that no kernel can be made of; `spans` gains what the output can hold."""
     acc, out, name = compute.acc_dtype, compute.output.dtype, compute.output.name
-    read = [known[load.tensor] for load in _summed(compute.body)]
+    read = [known[load.tensor] for load in _list_summed(compute.body)]
     if not acc.storable:
         near = dtype_of(read[0].dtype.accumulator) if read else dtype_of(acc.accumulator)
         raise InvalidInput(
@@ -54,13 +54,13 @@ def check_types(compute: Compute, known: Mapping[str, TensorSpec], spans: dict[s
         spans[name] = INT8.limits
 
 
-def _summed(e: ex.Expr) -> Iterator[ex.Load]:
+def _list_summed(e: ex.Expr) -> Iterator[ex.Load]:
     """The reads that the accumulator works with: all but those that are only compared."""
     if isinstance(e, ex.Load):
         yield e
         return
     for part in (e.then, e.otherwise) if isinstance(e, ex.Where) else ex.children(e):
-        yield from _summed(part)
+        yield from _list_summed(part)
 
 
 def _compares_floats(e: ex.Where, known: Mapping[str, TensorSpec]) -> bool:
@@ -95,7 +95,7 @@ def _sum_span(compute: Compute, spans: Mapping[str, Span], known: Mapping[str, T
         return one
     terms = math.prod(a.extent for a in compute.reduction)
     if compute.combine == "prod":
-        return _product_span(compute, one, terms)
+        return _find_product_span(compute, one, terms)
     low, high = min(one[0], 0), max(one[1], 0)
     if not _fits(low * terms, high * terms):
         most = INT32.limits[1] // max(-low, high)
@@ -106,7 +106,7 @@ def _sum_span(compute: Compute, spans: Mapping[str, Span], known: Mapping[str, T
     return low * terms, high * terms
 
 
-def _product_span(compute: Compute, one: tuple[int, int], terms: int) -> Span:
+def _find_product_span(compute: Compute, one: tuple[int, int], terms: int) -> Span:
     """What a product of so many factors can reach."""
     size = max(abs(one[0]), abs(one[1]))
     # Factors of 2 or more leave int32 within 31 of them.

@@ -58,7 +58,7 @@ def body_of(text: str, inputs: Mapping[str, object]) -> Callable[..., ex.Operand
 
     def body(*elements: ex.Expr, **more: ex.Expr) -> ex.Operand:
         try:
-            return _number(_value(tree, dict(zip(own, elements, strict=True)) | more, text))
+            return _check_number(_value(tree, dict(zip(own, elements, strict=True)) | more, text))
         except RecursionError as problem:
             raise InvalidInput(f"epilogue: a text that goes too far ({problem})") from problem
 
@@ -75,7 +75,7 @@ def _names(tree: ast.expr) -> list[str]:
     return [x.id for x in sorted(found, key=lambda x: x.col_offset)]
 
 
-def _number(value: ex.Operand | ex.Condition) -> ex.Operand:
+def _check_number(value: ex.Operand | ex.Condition) -> ex.Operand:
     """A part of the text that arithmetic can use: no condition."""
     return ex.as_expr(value) if isinstance(value, ex.Condition) else value
 
@@ -92,9 +92,9 @@ def _value(tree: ast.expr, elements: Mapping[str, ex.Expr], text: str) -> ex.Ope
         case ast.Name(id=name):
             return elements[name]
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return _OPERATORS[type(op)](ex.as_expr(value(left)), _number(value(right)))
+            return _OPERATORS[type(op)](ex.as_expr(value(left)), _check_number(value(right)))
         case ast.UnaryOp(op=ast.USub(), operand=inner):
-            return -_number(value(inner))
+            return -_check_number(value(inner))
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
             return _called(name, [value(a) for a in args])
     shown = ast.get_source_segment(text.strip(), tree) or text

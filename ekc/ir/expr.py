@@ -174,11 +174,11 @@ class Condition(Unwritable):
     def __str__(self) -> str:
         return f"{self.a} {self.op} {self.b}"
 
-    def _no_number(self, *_: Any) -> NoReturn:
+    def _refuse(self, *_: Any) -> NoReturn:
         raise InvalidInput(f"expression: {self} is a condition and no number; use ekc.where({self}, 1, 0)")
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _no_number
-    __neg__ = __abs__ = __and__ = __or__ = __invert__ = __array_ufunc__ = _no_number
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __neg__ = __abs__ = __and__ = __or__ = __invert__ = __array_ufunc__ = _refuse
 
 
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2, "//": 2, "%": 2}
@@ -217,7 +217,7 @@ def as_expr(value: Operand | Condition) -> Expr:
             "text; ekc.where(ekc.equal(i, j), 1, 0) is 1 where i equals j, else 0"
         )
     if isinstance(number, Condition):
-        number._no_number()
+        number._refuse()
     if not isinstance(number, (int, float)):
         raise InvalidInput(f"expression: {value!r} is neither a number nor an element, as A[i] is")
     if number not in _INFINITIES and not -_LARGEST <= number <= _LARGEST:

@@ -19,11 +19,11 @@ from ekc.ir import expr as ex
 from ekc.ir.dtypes import FLOAT32, INT32, DType
 from ekc.ir.evaluation.reference import (
     Computed,
-    as_held,
     as_stored,
     evaluate_body,
-    floats,
+    hold_values,
     inputs_as_read,
+    list_floats,
     read_padded,
     reference_at,
 )
@@ -89,7 +89,7 @@ class Expected:
         reads does to its result, found by moving that tensor.
         """
         read = {name: self._read(compute, name, where, held) for name in self._made(compute)}
-        values = {name: as_held(self.makers[name], right.value) for name, right in read.items()}
+        values = {name: hold_values(self.makers[name], right.value) for name, right in read.items()}
         found, stored = self._evaluate(compute, where, values), compute.output.name not in held
         value, wrapped = found.values, found.wrapped or any(right.wrapped for right in read.values())
         if stored:
@@ -138,7 +138,7 @@ class Expected:
         shape = tuple(len(index) for index in where.values())
 
         def computed(kind: np.dtype[Any]) -> Array:
-            return np.broadcast_to(evaluate_body(compute.body, grid, load, kind, floats(tensors)), shape)
+            return np.broadcast_to(evaluate_body(compute.body, grid, load, kind, list_floats(tensors)), shape)
 
         return as_stored(compute, computed, compute.acc_dtype is INT32)
 

@@ -50,7 +50,7 @@ def reference(op: Operator, arrays: tuple[NDArray[Any], ...]) -> NDArray[Any]:
     tensors = inputs_as_read(op, arrays)
     for compute in op.computes:
         everything = {a.name: np.arange(a.extent) for a in compute.spatial}
-        tensors[compute.output.name] = as_held(compute, reference_at(compute, tensors, everything).values)
+        tensors[compute.output.name] = hold_values(compute, reference_at(compute, tensors, everything).values)
     with np.errstate(over="ignore"):
         return tensors[op.outputs[0].name].astype(op.outputs[0].dtype.numpy)
 
@@ -61,12 +61,12 @@ def inputs_as_read(op: Operator, arrays: tuple[NDArray[Any], ...]) -> dict[str, 
     return {t.name: tf32_rounded(a) if t.dtype is TF32 else a for t, a in checked}
 
 
-def as_held(compute: Compute, values: NDArray[Any]) -> NDArray[Any]:
+def hold_values(compute: Compute, values: NDArray[Any]) -> NDArray[Any]:
     """Results of a compute for those that read them: integers in their own type, floats in float64."""
     return values.astype(compute.output.dtype.numpy) if compute.output.dtype.integer else values
 
 
-def floats(tensors: Mapping[str, NDArray[Any]]) -> frozenset[str]:
+def list_floats(tensors: Mapping[str, NDArray[Any]]) -> frozenset[str]:
     """The tensors that hold no integers."""
     return frozenset(name for name, a in tensors.items() if not np.issubdtype(a.dtype, np.integer))
 
@@ -157,7 +157,7 @@ def _evaluate(
     grid = {a: ranges[a].reshape([-1 if b == a else 1 for b in axes]) for a in axes}
     shape = tuple(len(ranges[a]) for a in axes)
     result = evaluate_body(
-        e, grid, lambda load: read_padded(tensors[load.tensor], load, grid), kind, floats(tensors)
+        e, grid, lambda load: read_padded(tensors[load.tensor], load, grid), kind, list_floats(tensors)
     )
     return np.broadcast_to(result, shape)
 

@@ -35,7 +35,7 @@ def conv1d(
 
     Weights OIW (I is c / groups), with `layout="NWC"` OWI. Raises `InvalidInput` as `conv2d` does.
     """
-    over = windows({"w": w}, kernel, stride, padding, dilation, _same)
+    over = windows({"w": w}, kernel, stride, padding, dilation, _pad_same)
     return _convolution(
         "conv1d", n, Channels(c, out_channels, groups), over, layout, dtype, acc_dtype, out_dtype
     )
@@ -67,7 +67,7 @@ def conv2d(
     Raises `InvalidInput` for numbers out of range, groups that do not divide the channels, another layout,
     and a filter that spans more than the padded image.
     """
-    over = windows({"h": h, "w": w}, kernel, stride, padding, dilation, _same)
+    over = windows({"h": h, "w": w}, kernel, stride, padding, dilation, _pad_same)
     return _convolution(
         "conv2d", n, Channels(c, out_channels, groups), over, layout, dtype, acc_dtype, out_dtype
     )
@@ -95,7 +95,7 @@ def conv3d(
 
     Weights OIDHW (I is c / groups), with `layout="NDHWC"` ODHWI. Raises `InvalidInput` as `conv2d` does.
     """
-    over = windows({"d": d, "h": h, "w": w}, kernel, stride, padding, dilation, _same)
+    over = windows({"d": d, "h": h, "w": w}, kernel, stride, padding, dilation, _pad_same)
     return _convolution(
         "conv3d", n, Channels(c, out_channels, groups), over, layout, dtype, acc_dtype, out_dtype
     )
@@ -134,7 +134,7 @@ def _convolution(
     )
 
 
-def _same(x: Window) -> tuple[int, int]:
+def _pad_same(x: Window) -> tuple[int, int]:
     """The least padding with ceil(size / stride) outputs; of an odd one the larger half behind."""
     outputs = -(-x.size // x.stride)
     total = max((outputs - 1) * x.stride + x.reach - x.size, 0)

@@ -98,17 +98,17 @@ def einsum(
     for letter in sorted({*match[1]} & {*names, "C"}):
         raise InvalidInput(f"einsum: {letter!r} is the name of a tensor; try {letter.lower()!r}")
     inputs = {name: shape_of(name, shape) for name, shape in zip(names, shapes, strict=True)}
-    stretched = _stretched(operands, tuple(inputs.values()))
-    factors, extents = _factors(operands, inputs, stretched)
-    out = _output(operands, match[2], stretched)
+    stretched = _broadcast_dots(operands, tuple(inputs.values()))
+    factors, extents = _name_factors(operands, inputs, stretched)
+    out = _read_output(operands, match[2], stretched)
     if len(set(out)) != len(out) or not set(out) <= set(extents):
         raise InvalidInput(f"einsum: the output {match[2]!r} must name letters of the operands, each once")
     specs = tuple(TensorSpec(name, shape, dtype_of(dtype)) for name, shape in inputs.items())
-    products = _cheapest(factors, _Factor("C", out or (None,)), extents)
-    return _operator(specs, products, extents, dtype, acc_dtype, out_dtype)
+    products = _order_products(factors, _Factor("C", out or (None,)), extents)
+    return _build_operator(specs, products, extents, dtype, acc_dtype, out_dtype)
 
 
-def _stretched(operands: list[str], shapes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+def _broadcast_dots(operands: list[str], shapes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
     """The extents that "..." stands for, as operands of NumPy broadcast: aligned at the last."""
     found: tuple[int, ...] = ()
     for text, shape in zip(operands, shapes, strict=True):
@@ -131,7 +131,7 @@ def _stretched(operands: list[str], shapes: tuple[tuple[int, ...], ...]) -> tupl
     return found
 
 
-def _factors(
+def _name_factors(
     operands: list[str], inputs: Mapping[str, tuple[int, ...]], stretched: tuple[int, ...]
 ) -> tuple[tuple[_Factor, ...], dict[str, int]]:
     """Each operand with its axes, and the extent of each axis, in order of appearance."""
@@ -139,10 +139,12 @@ def _factors(
     factors = []
     for text, (name, shape) in zip(operands, inputs.items(), strict=True):
         before, dots, after = text.partition("...")
-        batch = _batch(stretched)[len(stretched) - (len(shape) - len(before) - len(after)) :] if dots else ()
+        batch = (
+            _name_batch(stretched)[len(stretched) - (len(shape) - len(before) - len(after)) :] if dots else ()
+        )
         index: list[str | None] = []
         for axis, extent in zip((*before, *batch, *after), shape, strict=True):
-            if axis in batch and extent != stretched[_batch(stretched).index(axis)]:
+            if axis in batch and extent != stretched[_name_batch(stretched).index(axis)]:
                 index.append(None)
                 continue
             index.append(axis)
@@ -154,14 +156,14 @@ def _factors(
     return tuple(factors), extents
 
 
-def _batch(stretched: tuple[int, ...]) -> tuple[str, ...]:
+def _name_batch(stretched: tuple[int, ...]) -> tuple[str, ...]:
     """Names for the axes that "..." stands for."""
     return tuple(f"batch{d}" for d in range(len(stretched)))
 
 
-def _output(operands: list[str], given: str | None, stretched: tuple[int, ...]) -> tuple[str, ...]:
+def _read_output(operands: list[str], given: str | None, stretched: tuple[int, ...]) -> tuple[str, ...]:
     """The axes of the output; of the implicit form the letters that occur once, in alphabetical order."""
-    batch, letters = _batch(stretched), "".join(operands).replace(".", "")
+    batch, letters = _name_batch(stretched), "".join(operands).replace(".", "")
     if given is None:
         return (*batch, *sorted(x for x in letters if letters.count(x) == 1))
     before, dots, after = given.partition("...")
@@ -172,7 +174,7 @@ def _output(operands: list[str], given: str | None, stretched: tuple[int, ...]) 
     return (*before, *batch, *after)
 
 
-def _cheapest(
+def _order_products(
     factors: Sequence[_Factor], output: _Factor, extents: Mapping[str, int]
 ) -> tuple[_Product, ...]:
     """The products that need the fewest operations, and of those the fewest products."""
@@ -183,11 +185,11 @@ def _cheapest(
         kept = dict.fromkeys(a for f in pair for a in f.index if a in needed)
         made = _Product(_Factor("".join(f.name for f in pair), tuple(kept) or (None,)), pair)
         place = factors.index(pair[0])
-        found.append((made, *_cheapest([*rest[:place], made.output, *rest[place:]], output, extents)))
+        found.append((made, *_order_products([*rest[:place], made.output, *rest[place:]], output, extents)))
     return min(found, key=lambda products: (sum(p.flops(extents) for p in products), len(products)))
 
 
-def _operator(
+def _build_operator(
     inputs: tuple[TensorSpec, ...],
     products: tuple[_Product, ...],
     extents: Mapping[str, int],

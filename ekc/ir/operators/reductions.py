@@ -58,7 +58,7 @@ def reduce(
         )
     over = axes_of(axes, shape)
     if combine in _EXTREMES:
-        return _index_of(shape, over, combine, keepdims, dtype, acc_dtype, out_dtype)
+        return _find_index(shape, over, combine, keepdims, dtype, acc_dtype, out_dtype)
     element: ex.Expr = Tensor("X")[
         tuple(ex.Var(f"k{d}" if d in over else f"i{d}") for d in range(len(shape)))
     ]
@@ -79,7 +79,7 @@ def reduce(
     )
 
 
-def _index_of(
+def _find_index(
     shape: tuple[int, ...],
     over: tuple[int, ...],
     combine: str,
@@ -97,7 +97,7 @@ def _index_of(
         raise InvalidInput(f"{combine}: {count} elements, at most {_NONE}, as int32 counts; take fewer axes")
     kept = [d for d in range(len(shape)) if keepdims or d not in over]
 
-    def row(spatial: str, summed: str) -> tuple[dict[str, int], dict[str, int], tuple[ex.Expr, ...]]:
+    def name_axes(spatial: str, summed: str) -> tuple[dict[str, int], dict[str, int], tuple[ex.Expr, ...]]:
         """The axes of a compute, those it goes along, and the index of an element of X."""
         places = {f"{spatial}{d}": 1 if d in over else shape[d] for d in kept} or {spatial: 1}
         along = {f"{summed}{d}": shape[d] for d in over}
@@ -105,7 +105,7 @@ def _index_of(
         return places, along, index
 
     element = dtype_of(dtype)
-    places, along, first = row("i", "k")
+    places, along, first = name_axes("i", "k")
     op = compute(
         f"reduce_{combine}",
         axes=places,
@@ -117,7 +117,7 @@ def _index_of(
         dtype=dtype,
         out_dtype=element.result,
     )
-    places, along, again = row("p", "q")
+    places, along, again = name_axes("p", "q")
     x, extreme = Tensor("X")[again], Tensor("extreme")[tuple(map(ex.Var, places))]
     number: ex.Expr = ex.Const(0)
     for d in over:

@@ -39,7 +39,7 @@ def conv_transpose1d(
 
     Weights IOW (O is out_channels / groups), with `layout="NWC"` IWO. See `conv_transpose2d`.
     """
-    over = windows({"w": w}, kernel, stride, padding, dilation, _same)
+    over = windows({"w": w}, kernel, stride, padding, dilation, _crop_same)
     channels = Channels(c, out_channels, groups)
     return _transposed(
         "conv_transpose1d", n, channels, over, output_padding, layout, dtype, acc_dtype, out_dtype
@@ -75,7 +75,7 @@ def conv_transpose2d(
     Raises `InvalidInput` as `conv2d` does, and for a padding that leaves no output or an output_padding
     that is below neither stride nor dilation.
     """
-    over = windows({"h": h, "w": w}, kernel, stride, padding, dilation, _same)
+    over = windows({"h": h, "w": w}, kernel, stride, padding, dilation, _crop_same)
     channels = Channels(c, out_channels, groups)
     return _transposed(
         "conv_transpose2d", n, channels, over, output_padding, layout, dtype, acc_dtype, out_dtype
@@ -102,7 +102,7 @@ def conv_transpose3d(
     out_dtype: str | None = None,
 ) -> Operator:
     """As `conv_transpose2d`, over depth too: weights IODHW, with `layout="NDHWC"` IDHWO."""
-    over = windows({"d": d, "h": h, "w": w}, kernel, stride, padding, dilation, _same)
+    over = windows({"d": d, "h": h, "w": w}, kernel, stride, padding, dilation, _crop_same)
     channels = Channels(c, out_channels, groups)
     return _transposed(
         "conv_transpose3d", n, channels, over, output_padding, layout, dtype, acc_dtype, out_dtype
@@ -178,7 +178,7 @@ def _remainder(e: ex.Expr, by: int) -> ex.Expr:
     return ex.Const(0) if by == 1 else e % by
 
 
-def _same(x: Window) -> tuple[int, int]:
+def _crop_same(x: Window) -> tuple[int, int]:
     """What leaves size * stride outputs; below 0 behind, where strides leave gaps between the filters."""
     before = max(x.reach - x.stride, 0) // 2
     return before, x.reach - x.stride - before

@@ -80,13 +80,13 @@ def windows(
         for (dim, size), numbers in zip(image.items(), columns, strict=True)
     ]
     if isinstance(padding, str):
-        ends = [same(x) if _word(padding) == "same" else (0, 0) for x in over]
+        ends = [same(x) if _check_word(padding) == "same" else (0, 0) for x in over]
     else:
-        ends = _ends(padding, count)
+        ends = _read_ends(padding, count)
     return tuple(replace(x, before=a, after=b) for x, (a, b) in zip(over, ends, strict=True))
 
 
-def _word(padding: str) -> str:
+def _check_word(padding: str) -> str:
     if padding in _WORDS:
         return padding
     near = difflib.get_close_matches(padding, _WORDS, n=1, cutoff=0.0)[0]
@@ -96,7 +96,7 @@ def _word(padding: str) -> str:
     )
 
 
-def _ends(padding: Any, count: int) -> list[tuple[int, int]]:
+def _read_ends(padding: Any, count: int) -> list[tuple[int, int]]:
     """Padding before and after each image dimension."""
     given = several(padding)
     if given is None:
@@ -109,10 +109,10 @@ def _ends(padding: Any, count: int) -> list[tuple[int, int]]:
             f"padding: {padding!r} has {len(given)} entries for {count} image dimension{'s' * (count > 1)}; "
             f"try {padding[0] if given else 0}, or (before, after) of each: ({pairs}{',' * (count == 1)})"
         )
-    return [_pair(one) for one in given]
+    return [_read_pair(one) for one in given]
 
 
-def _pair(one: Any) -> tuple[int, int]:
+def _read_pair(one: Any) -> tuple[int, int]:
     both = several(one)
     if both is None:
         both = (one, one)
