@@ -205,13 +205,6 @@ def _einsum_of_three(choose: Choose) -> Operator:
     return o.einsum(text, *shapes, dtype=_dtype(choose))
 
 
-def _index_of_extreme(choose: Choose) -> Operator:
-    shape, axes = tuple(_extents(choose, 3)), choose([0, 1, -1, (0, 2), None])
-    return o.reduce(
-        shape, axes, choose(("argmax", "argmin")), keepdims=choose((True, False)), dtype=_dtype(choose)
-    )
-
-
 def _normalisation_along_axes(choose: Choose) -> Operator:
     shape, axes = tuple(_extents(choose, 3)), choose([0, 1, (0, 2), (1, 2), None])
     make = choose((o.layer_norm, o.rms_norm))
@@ -358,7 +351,6 @@ OPERATORS: tuple[Callable[[Choose], Operator], ...] = (
     _batch_matmul_transposed,
     _conv_of_any_padding,
     _einsum_of_three,
-    _index_of_extreme,
     _normalisation_along_axes,
     _product,
     _where,

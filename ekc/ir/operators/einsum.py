@@ -136,15 +136,15 @@ def _name_factors(
 ) -> tuple[tuple[_Factor, ...], dict[str, int]]:
     """Each operand with its axes, and the extent of each axis, in order of appearance."""
     extents: dict[str, int] = {}
+    whole = dict(zip(_name_batch(stretched), stretched, strict=True))
     factors = []
     for text, (name, shape) in zip(operands, inputs.items(), strict=True):
         before, dots, after = text.partition("...")
-        batch = (
-            _name_batch(stretched)[len(stretched) - (len(shape) - len(before) - len(after)) :] if dots else ()
-        )
+        own = len(shape) - len(before) - len(after) if dots else 0
+        batch = list(whole)[len(whole) - own :]
         index: list[str | None] = []
         for axis, extent in zip((*before, *batch, *after), shape, strict=True):
-            if axis in batch and extent != stretched[_name_batch(stretched).index(axis)]:
+            if extent != whole.get(axis, extent):
                 index.append(None)
                 continue
             index.append(axis)
