@@ -28,7 +28,23 @@ if TYPE_CHECKING:
     from ekc import codegen, devices, emulator, governor
     from ekc.devices.compiling import compile
     from ekc.governor.governor import Governor
-    from ekc.ir.expr import abs, erf, exp, gelu, maximum, minimum, relu, rsqrt, sigmoid, silu, sqrt, tanh
+    from ekc.ir.expr import (
+        abs,
+        equal,
+        erf,
+        exp,
+        gelu,
+        less,
+        maximum,
+        minimum,
+        relu,
+        rsqrt,
+        sigmoid,
+        silu,
+        sqrt,
+        tanh,
+        where,
+    )
     from ekc.ir.operator import Operator
     from ekc.ir.operators import (
         batch_matmul,
@@ -73,9 +89,11 @@ _HOMES = {
     ),
     "ekc.ir.expr": (
         "abs",
+        "equal",
         "erf",
         "exp",
         "gelu",
+        "less",
         "maximum",
         "minimum",
         "relu",
@@ -84,6 +102,7 @@ _HOMES = {
         "silu",
         "sqrt",
         "tanh",
+        "where",
     ),
     "ekc.ir.operator": ("Operator",),
     "ekc.ir.schedule": ("Schedule",),
@@ -130,11 +149,13 @@ __all__ = [
     "devices",
     "einsum",
     "emulator",
+    "equal",
     "erf",
     "exp",
     "gelu",
     "governor",
     "layer_norm",
+    "less",
     "matmul",
     "matvec",
     "maximum",
@@ -149,6 +170,7 @@ __all__ = [
     "sqrt",
     "tanh",
     "tune",
+    "where",
 ]
 
 

@@ -30,6 +30,8 @@ KINDS = (
 EPILOGUE = ("epilogue", "inputs")
 """Options of every kind: what is done to each element of the result, and the shapes of further inputs."""
 _SHAPE = re.compile(r"\d+(x\d+)*\Z")
+_ENDS = re.compile(r"(?=.*:)\d+(:\d+)?(x\d+(:\d+)?)*\Z")
+"""Padding before and after each dimension."""
 _OPTIONS = {
     "n": "images (convolutions)",
     "c": "input channels (convolutions)",
@@ -39,22 +41,22 @@ _OPTIONS = {
     "out_channels": "output channels (convolutions)",
     "kernel": "filter extent, 3 or 3x5 (convolutions)",
     "stride": "3 or 3x5 (convolutions)",
-    "padding": "3 or 3x5 (convolutions)",
+    "padding": "3 or 3x5, 1:2x0:1 before and after each dimension, same or valid (convolutions)",
     "output_padding": "rows added behind, 1 or 1x0 (transposed convolutions)",
     "dilation": "3 or 3x5 (convolutions)",
     "groups": "groups of channels (convolutions)",
     "layout": "NCHW or NHWC, and likewise for 1 and 3 dimensions (convolutions)",
-    "axes": "which to reduce, 1 or 0x2 (reduce)",
-    "combine": "sum, max, min or mean (reduce)",
-    "axis": "where the rows run (softmax)",
+    "axes": "which to go along, 1 or 0x2 (reduce, layer_norm, rms_norm)",
+    "combine": "sum, prod, max, min, mean, argmax or argmin (reduce)",
+    "axis": "where the rows run, 1 or 0x2 (softmax)",
     "eps": "what is added to the variance (layer_norm, rms_norm)",
     "dtype": "of the inputs: float32, tf32, float16, bfloat16 or int8",
     "acc_dtype": "of the sums: float32 or int32, if another than usual",
     "out_dtype": "of the result, if another than usual",
 }
 _FLAGS = {
-    "transpose_a": "A is stored [k, m] (matmul)",
-    "transpose_b": "B is stored [n, k] (matmul)",
+    "transpose_a": "A is stored [k, m] (matmul, batch_matmul)",
+    "transpose_b": "B is stored [n, k] (matmul, batch_matmul)",
     "keepdims": "reduced axes stay, with extent 1 (reduce)",
 }
 
@@ -205,15 +207,23 @@ def _check_names(
 
 
 def _number(text: str) -> object:
-    """3 as a number, 3x5 as a pair, 2.5 as a fraction (for the operator to refuse); else the text itself."""
+    """3 as a number, 3x5 as a pair, 1:2x3 as ((1, 2), 3), 2.5 as a fraction (for the operator to refuse);
+    else the text itself."""
     if _SHAPE.match(text) and "x" in text:
         return _shape(text)
+    if _ENDS.match(text):
+        return tuple(_parse_pair(part) for part in text.split("x"))
     for kind in (int, float):
         try:
             return kind(text)
         except ValueError:
             continue
     return text
+
+
+def _parse_pair(text: str) -> int | tuple[int, ...]:
+    both = tuple(map(int, text.split(":")))
+    return both if len(both) == 2 else both[0]
 
 
 def _shape(text: str) -> tuple[int, ...]:

@@ -226,6 +226,11 @@ class Names:
             return load(e)
         if isinstance(e, ex.Call):
             return arithmetic.call(e.function, self.value(e.argument, arithmetic, axes, load))
+        if isinstance(e, ex.Where):
+            compared = arithmetic.choose_comparison(e)
+            a, b = (self.value(part, compared, axes, load) for part in (e.a, e.b))
+            then, otherwise = (self.value(part, arithmetic, axes, load) for part in (e.then, e.otherwise))
+            return f"({a} {e.op} {b} ? {then} : {otherwise})"
         assert isinstance(e, ex.Binary)
         a, b = (self.value(part, arithmetic, axes, load) for part in (e.a, e.b))
         return arithmetic.binary(e, a, b)

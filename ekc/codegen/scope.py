@@ -9,7 +9,7 @@ from ekc.codegen.names import Names
 from ekc.codegen.types import converted, zero
 from ekc.codegen.walks import walks
 from ekc.ir.access import Access
-from ekc.ir.dtypes import DType
+from ekc.ir.dtypes import DType, find_read_type
 from ekc.ir.nodes import Kernel
 from ekc.ir.region import Region
 
@@ -35,10 +35,11 @@ class Scope:
         return cls(kernel, Names.of(kernel), int(kernel.threads), walks(kernel))
 
     def read(self, access: Access, acc: DType, names: Names) -> str:
-        """A value read in the body, in the accumulator's type, 0 outside the tensor."""
-        text = converted(self.copied(access, names), access.dtype, acc)
+        """A value read in the body, in the type of the arithmetic, 0 outside the tensor."""
+        kind = find_read_type(access.dtype, acc)
+        text = converted(self.copied(access, names), access.dtype, kind)
         guard = names.condition(access.guards)
-        return f"({guard} ? {text} : {zero(acc)})" if guard else text
+        return f"({guard} ? {text} : {zero(kind)})" if guard else text
 
     def copied(self, access: Access, names: Names) -> str:
         """The place that is read or written: of a buffer, in the copy in use, or of a tensor."""

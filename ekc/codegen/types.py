@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ekc.ir import expr as ex
-from ekc.ir.dtypes import BFLOAT16, FLOAT16, INT8, INT32, TF32, DType
+from ekc.ir.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, TF32, DType, find_read_type
 from ekc.ir.nodes import Kernel
-from ekc.ir.operator import Compute, Operator, TensorSpec, arithmetic
+from ekc.ir.operator import Compute, Operator, TensorSpec
 
 _MOVES = {2: "unsigned short", 4: "unsigned int", 8: "uint2", 16: "uint4"}
 _FLOAT_MOVES = {8: "float2", 16: "float4"}
@@ -22,6 +22,8 @@ _EXTREMES = {"max": "maximum", "min": "minimum"}
 _WRAPPING = {"+": "add", "-": "subtract", "*": "multiply", "abs": "absolute"}
 """Inline functions for int whose results wrap modulo 2**32: C leaves an overflow of its
 operators undefined, and the compiler uses that: it drops the maximum in `max(c * c, 0)`."""
+_SYMBOLS = {"sum": "+", "prod": "*"}
+"""The operators of C by which a reduction takes one more value in."""
 _FLOAT_FUNCTIONS = {
     "exp": "expf",
     "sqrt": "sqrtf",
@@ -42,12 +44,22 @@ class Arithmetic:
     dtype: DType
     wraps: bool = False
     """Whether results may leave int32, and are written so that they wrap modulo 2**32."""
+    floats: frozenset[str] = frozenset()
+    """Tensors that are not summed in an int32 accumulator, but compared in float32."""
 
     @classmethod
     def of(cls, compute: Compute, tensors: Mapping[str, TensorSpec]) -> Arithmetic:
         """The arithmetic of a compute: extents bound the results from int8, nothing those from int32."""
         read = {tensors[load.tensor].dtype for load in ex.loads(compute.body)}
-        return cls(compute.acc_dtype, compute.acc_dtype is INT32 and INT32 in read)
+        acc = compute.acc_dtype
+        reads = {load.tensor for load in ex.loads(compute.body)}
+        floats = frozenset(t for t in reads if find_read_type(tensors[t].dtype, acc) is not acc)
+        return cls(acc, acc is INT32 and INT32 in read, floats)
+
+    def choose_comparison(self, e: ex.Where) -> Arithmetic:
+        """The arithmetic of the two values that are compared."""
+        read = {load.tensor for part in (e.a, e.b) for load in ex.loads(part)}
+        return Arithmetic(FLOAT32) if read & self.floats else self
 
     def find_function(self, operation: str) -> str | None:
         """The inline function that is called for an operation of an expression; None where C has it."""
@@ -78,9 +90,12 @@ class Arithmetic:
 
     def combined(self, combine: str, target: str, value: str) -> str:
         """The statement that takes one more value into a reduction."""
-        if combine == "sum":
-            return f"{target} = add({target}, {value});" if self.wraps else f"{target} += {value};"
-        return f"{target} = {self.extreme(combine, target, value)};"
+        symbol = _SYMBOLS.get(combine)
+        if symbol is None:
+            return f"{target} = {self.extreme(combine, target, value)};"
+        if called := self.find_function(symbol):
+            return f"{target} = {called}({target}, {value});"
+        return f"{target} {symbol}= {value};"
 
     def binary(self, e: ex.Binary, a: str, b: str) -> str:
         """`a op b`, with parentheses only where C needs them."""
@@ -150,7 +165,22 @@ def _list_computes(kernel: Kernel) -> Iterator[Compute]:
 
 def _list_calls(kernel: Kernel, compute: Compute) -> Iterator[str]:
     written = Arithmetic.of(compute, kernel.tensors)
-    operations = [ex.name_operation(e) for e in arithmetic(compute.body)]
+    found = [*_list_body_calls(compute.body, written)]
     if compute.reduction:
-        operations.append("+" if compute.combine == "sum" else compute.combine)
-    yield from filter(None, map(written.find_function, operations))
+        found.append(written.find_function(_SYMBOLS.get(compute.combine, compute.combine)))
+    yield from filter(None, found)
+
+
+def _list_body_calls(e: ex.Expr, written: Arithmetic) -> Iterator[str | None]:
+    """The inline function that each operation of an expression calls, those of its indices left out."""
+    if isinstance(e, ex.Load):
+        return
+    if isinstance(e, (ex.Binary, ex.Call)):
+        yield written.find_function(ex.name_operation(e))
+    parts = ex.children(e)
+    if isinstance(e, ex.Where):
+        parts = (e.then, e.otherwise)
+        for part in (e.a, e.b):
+            yield from _list_body_calls(part, written.choose_comparison(e))
+    for part in parts:
+        yield from _list_body_calls(part, written)

@@ -11,6 +11,7 @@ from ekc.codegen.types import Arithmetic, converted, move_type
 from ekc.codegen.view import View
 from ekc.ir.access import Access, moved
 from ekc.ir.analysis.issue import fetched
+from ekc.ir.dtypes import find_read_type
 from ekc.ir.linear import Linear
 from ekc.ir.nodes import WriteNode
 from ekc.ir.region import segment_cell
@@ -56,18 +57,17 @@ def _through(scope: Scope, node: WriteNode, names: Names) -> dict[str, Any]:
     acc = compute.acc_dtype
     fetches, values = [], []
     for load, access in node.reads.items():
-        width = int(fetched(node, access))
+        width, kind = int(fetched(node, access)), find_read_type(access.dtype, acc)
         text = scope.read(moved(access, move), acc, inside)
         if width > 1:
             fetches.append(_fetch(scope, access, near[load], width, vector, axis, names))
-            text = converted(f"{near[load]}[part]", access.dtype, acc)
-        values.append({"name": here[load], "text": text})
+            text = converted(f"{near[load]}[part]", access.dtype, kind)
+        values.append({"name": here[load], "text": text, "type": kind.cuda})
     index = (form.substitute(move) for form in node.target.index)
     axes = dict(zip((a.name for a in scope.kernel.nest.compute.spatial), index, strict=True))
     value = inside.value(node.value, Arithmetic.of(compute, scope.kernel.tensors), axes, lambda x: here[x])
     return {
         "fetches": fetches,
-        "held": acc.cuda,
         "reads": values,
         "value": converted(value, acc, spec.dtype),
     }

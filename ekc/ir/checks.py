@@ -12,6 +12,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -65,11 +66,13 @@ def show(value: Any) -> str:
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
 
 
-def check_choice(what: str, value: Any, known: Collection[str]) -> str:
-    """One of the known names."""
+def check_choice(
+    what: str, value: Any, known: Collection[str], synonyms: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """One of the known names; `synonyms` are names elsewhere that are spelled far from ours."""
     if not isinstance(value, str) or value not in known:
         word = value if isinstance(value, str) else show(value)
-        (near,) = difflib.get_close_matches(word, known, n=1, cutoff=0.0)
+        near = synonyms.get(word) or difflib.get_close_matches(word, known, n=1, cutoff=0.0)[0]
         raise InvalidInput(f"{what}: {show(value)} is not one of {', '.join(known)}; the nearest is {near!r}")
     return value
 

@@ -127,10 +127,17 @@ def accumulator_and_result(
     return acc, dtype_of(usual if out_dtype is None else out_dtype)
 
 
+def find_read_type(dtype: DType, acc: DType) -> DType:
+    """The type of an element in the arithmetic of an accumulator: that of the accumulator, or float32 of a
+    float that an int32 accumulator does not sum but compares."""
+    return acc if dtype.name in acc.summable else dtype_of(dtype.accumulator)
+
+
 def start_value(combine: str, dtype: DType) -> float | int:
     """What a reduction starts from: nothing it meets is changed by it."""
-    if combine == "sum":
-        return 0 if dtype.integer else 0.0
+    if combine in ("sum", "prod"):
+        neutral = int(combine == "prod")
+        return neutral if dtype.integer else float(neutral)
     if dtype.integer:
         return dtype.limits[0 if combine == "max" else 1]
     return -math.inf if combine == "max" else math.inf

@@ -10,7 +10,7 @@ reference, and verification says where one did.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ekc.errors import InvalidInput
@@ -30,7 +30,7 @@ _EXACT = ("+", "-", "*", "min", "max", "abs")
 def check_types(compute: Compute, known: Mapping[str, TensorSpec], spans: dict[str, Span]) -> None:
     """Refuse element types that no kernel can be made of; `spans` gains what the output can hold."""
     acc, out, name = compute.acc_dtype, compute.output.dtype, compute.output.name
-    read = [known[load.tensor] for load in ex.loads(compute.body)]
+    read = [known[load.tensor] for load in _list_summed(compute.body)]
     if not acc.storable:
         near = dtype_of(read[0].dtype.accumulator) if read else dtype_of(acc.accumulator)
         raise InvalidInput(
@@ -43,6 +43,7 @@ def check_types(compute: Compute, known: Mapping[str, TensorSpec], spans: dict[s
                 f"acc_dtype: {spec.name} is {spec.dtype}, which {acc} cannot sum; "
                 f"the nearest is {spec.dtype.accumulator!r}"
             )
+    _check_comparisons(compute, known)
     if out.name not in acc.storable:
         raise InvalidInput(
             f"out_dtype: {name} is summed in {acc} and cannot be stored as {out}; "
@@ -51,6 +52,33 @@ def check_types(compute: Compute, known: Mapping[str, TensorSpec], spans: dict[s
     spans[name] = _sum_span(compute, spans, known) if acc.integer else None
     if out is INT8:
         spans[name] = INT8.limits
+
+
+def _list_summed(e: ex.Expr) -> Iterator[ex.Load]:
+    """The reads that the accumulator works with: all but those that are only compared."""
+    if isinstance(e, ex.Load):
+        yield e
+        return
+    for part in (e.then, e.otherwise) if isinstance(e, ex.Where) else ex.children(e):
+        yield from _list_summed(part)
+
+
+def _compares_floats(e: ex.Where, known: Mapping[str, TensorSpec]) -> bool:
+    return any(not known[x.tensor].dtype.integer for part in (e.a, e.b) for x in ex.loads(part))
+
+
+def _check_comparisons(compute: Compute, known: Mapping[str, TensorSpec]) -> None:
+    """Refuse an int32 compute that compares floats with integers: float32 does not hold all of these."""
+    for e in ex.walk(compute.body):
+        if not compute.acc_dtype.integer or not isinstance(e, ex.Where) or not _compares_floats(e, known):
+            continue
+        read = (known[x.tensor] for part in (e.a, e.b) for x in ex.loads(part))
+        for spec in read:
+            if spec.dtype.integer:
+                raise InvalidInput(
+                    f"where: {e.a} {e.op} {e.b} compares {spec.name}, which is {spec.dtype}, with floats; "
+                    "the nearest is acc_dtype='float32'"
+                )
 
 
 def _nearest(out: DType, acc: DType) -> str:
@@ -63,9 +91,11 @@ def _sum_span(compute: Compute, spans: Mapping[str, Span], known: Mapping[str, T
     """What an integer compute can reach, partial sums in any order included."""
     extents = {a.name: a.extent for a in compute.axes}
     one = _span(compute.body, compute.output.name, extents, spans, known)
-    if one is None or not compute.reduction or compute.combine != "sum":
+    if one is None or not compute.reduction or compute.combine in ("max", "min"):
         return one
     terms = math.prod(a.extent for a in compute.reduction)
+    if compute.combine == "prod":
+        return _find_product_span(compute, one, terms)
     low, high = min(one[0], 0), max(one[1], 0)
     if not _fits(low * terms, high * terms):
         most = INT32.limits[1] // max(-low, high)
@@ -74,6 +104,20 @@ def _sum_span(compute: Compute, spans: Mapping[str, Span], known: Mapping[str, T
             f"leave int32; the nearest is {most} terms, or acc_dtype='float32'"
         )
     return low * terms, high * terms
+
+
+def _find_product_span(compute: Compute, one: tuple[int, int], terms: int) -> Span:
+    """What a product of so many factors can reach."""
+    size = max(abs(one[0]), abs(one[1]))
+    # Factors of 2 or more leave int32 within 31 of them.
+    most = next((n for n in range(31) if size ** (n + 1) > INT32.limits[1]), terms)
+    if terms > most:
+        raise InvalidInput(
+            f"acc_dtype: {compute.output.name} multiplies {terms} factors of up to {size}, which can leave "
+            f"int32; the nearest is {most} factors, or acc_dtype='float32'"
+        )
+    reach = size**terms if size > 1 else size
+    return (-reach if one[0] < 0 else 0), reach
 
 
 def _span(
@@ -93,6 +137,13 @@ def _span(
         return _held(name, 0, extents[e.name] - 1)
     if isinstance(e, ex.Const) and isinstance(e.value, int):
         return _held(name, e.value, e.value)
+    if isinstance(e, ex.Where):
+        if not _compares_floats(e, known):
+            for part in (e.a, e.b):
+                _span(part, name, extents, spans, known)
+        chosen = [_span(part, name, extents, spans, known) for part in (e.then, e.otherwise)]
+        both = [span for span in chosen if span is not None]
+        return (min(low for low, _ in both), max(high for _, high in both)) if len(both) == 2 else None
     what = e.op if isinstance(e, ex.Binary) else e.function if isinstance(e, ex.Call) else str(e)
     if what not in _EXACT:
         raise InvalidInput(

@@ -91,6 +91,8 @@ def _value(
         )
     own, *rest = loads
     value = body(own, **dict(zip(shapes, rest, strict=True)))
+    if isinstance(value, ex.Condition):
+        value = ex.as_expr(value)
     if isinstance(value, ex.Expr):
         shallow(result.name, value, ex.children)
     if not isinstance(value, ex.Expr) or own not in ex.loads(value):

@@ -11,13 +11,13 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from ekc.errors import InvalidInput
 from ekc.ir.checks import show, whole
-from ekc.ir.meaning import FUNCTIONS, apply_binary
+from ekc.ir.meaning import COMPARISONS, FUNCTIONS, apply_binary
 from ekc.ir.unwritable import Unwritable, not_of_numpy
 
 
@@ -149,6 +149,38 @@ class Call(Expr):
         return f"{self.function}({self.argument})"
 
 
+@dataclass(frozen=True)
+class Where(Expr):
+    """`then` where `a op b` holds, with op one of == <, else `otherwise`. Beside NaN no comparison holds."""
+
+    op: str
+    a: Expr
+    b: Expr
+    then: Expr
+    otherwise: Expr
+
+    def __str__(self) -> str:
+        return f"where({self.a} {self.op} {self.b}, {self.then}, {self.otherwise})"
+
+
+@dataclass(frozen=True)
+class Condition(Unwritable):
+    """A comparison of two values: no number, but what `where` chooses by."""
+
+    op: str
+    a: Expr
+    b: Expr
+
+    def __str__(self) -> str:
+        return f"{self.a} {self.op} {self.b}"
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise InvalidInput(f"expression: {self} is a condition and no number; use ekc.where({self}, 1, 0)")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __neg__ = __abs__ = __and__ = __or__ = __invert__ = __array_ufunc__ = _refuse
+
+
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2, "//": 2, "%": 2}
 
 
@@ -173,7 +205,7 @@ def _power(base: Expr, exponent: int) -> Expr:
     return product
 
 
-def as_expr(value: Operand) -> Expr:
+def as_expr(value: Operand | Condition) -> Expr:
     """A number as a Const; an expression as itself. `InvalidInput` for what is neither, and for numbers that
     float32 does not hold."""
     if isinstance(value, Expr):
@@ -181,9 +213,11 @@ def as_expr(value: Operand) -> Expr:
     number = value.item() if isinstance(value, np.generic) else value
     if isinstance(number, bool):
         raise InvalidInput(
-            f"expression: {number} is no number: `==` and `!=` tell whether expressions are written "
-            "alike, not where they are equal; ekc.maximum(1 - abs(i - j), 0) is 1 where i is j, else 0"
+            f"expression: {number} is no number: `==` and `!=` say whether two expressions have the same "
+            "text; ekc.where(ekc.equal(i, j), 1, 0) is 1 where i equals j, else 0"
         )
+    if isinstance(number, Condition):
+        number._refuse()
     if not isinstance(number, (int, float)):
         raise InvalidInput(f"expression: {show(value)} is neither a number nor an element, as A[i] is")
     if number not in _INFINITIES and not -_LARGEST <= number <= _LARGEST:
@@ -206,6 +240,30 @@ def maximum(a: Operand, b: Operand) -> Expr:
 def minimum(a: Operand, b: Operand) -> Expr:
     """The smaller of two values; NaN where either is."""
     return Binary("min", as_expr(a), as_expr(b))
+
+
+def equal(a: Operand, b: Operand) -> Condition:
+    """Where two values are equal, for `where`; NaN equals nothing."""
+    return Condition("==", as_expr(a), as_expr(b))
+
+
+def less(a: Operand, b: Operand) -> Condition:
+    """Where a is less than b, for `where`; never beside NaN."""
+    return Condition("<", as_expr(a), as_expr(b))
+
+
+def where(condition: Condition, a: Operand, b: Operand) -> Expr:
+    """a where a condition holds, else b: `where(less(x, 0), 0.1 * x, x)`.
+
+    Both are worked out, and one is chosen. Only `equal` and `less` make conditions; for x > y write
+    `less(y, x)`, for "unless" exchange a and b. An int32 accumulator may compare elements that it could not
+    sum, such as float32: they are compared in float32.
+    """
+    if not isinstance(condition, Condition):
+        raise InvalidInput(
+            f"where: {condition} is no condition; write ekc.equal(a, b) or ekc.less(a, b) for a == b or a < b"
+        )
+    return Where(condition.op, condition.a, condition.b, as_expr(a), as_expr(b))
 
 
 def relu(a: Operand) -> Expr:
@@ -276,12 +334,14 @@ def children(e: Expr) -> tuple[Expr, ...]:
         return (e.a, e.b)
     if isinstance(e, Call):
         return (e.argument,)
+    if isinstance(e, Where):
+        return (e.a, e.b, e.then, e.otherwise)
     return e.index if isinstance(e, Load) else ()
 
 
-def name_operation(e: Binary | Call) -> str:
+def name_operation(e: Binary | Call | Where) -> str:
     """The operator or the function of a node."""
-    return e.op if isinstance(e, Binary) else e.function
+    return e.function if isinstance(e, Call) else e.op if isinstance(e, Binary) else "where"
 
 
 def loads(e: Expr) -> tuple[Load, ...]:
@@ -311,6 +371,8 @@ def substitute(e: Expr, values: Mapping[str, Expr]) -> Expr:
         return Call(e.function, substitute(e.argument, values))
     if isinstance(e, Load):
         return Load(e.tensor, tuple(substitute(i, values) for i in e.index))
+    if isinstance(e, Where):
+        return Where(e.op, *(substitute(part, values) for part in children(e)))
     return e
 
 
@@ -320,6 +382,8 @@ def with_loads(e: Expr, change: Callable[[Load], Expr]) -> Expr:
         return change(e)
     if isinstance(e, Binary):
         return Binary(e.op, with_loads(e.a, change), with_loads(e.b, change))
+    if isinstance(e, Where):
+        return Where(e.op, *(with_loads(part, change) for part in children(e)))
     return Call(e.function, with_loads(e.argument, change)) if isinstance(e, Call) else e
 
 
@@ -333,5 +397,8 @@ def evaluate(e: Expr, axes: Mapping[str, Any], load: Callable[[Load], Any]) -> A
         return load(e)
     if isinstance(e, Call):
         return FUNCTIONS[e.function](evaluate(e.argument, axes, load))
+    if isinstance(e, Where):
+        a, b, then, otherwise = (evaluate(part, axes, load) for part in children(e))
+        return np.where(COMPARISONS[e.op](a, b), then, otherwise)
     assert isinstance(e, Binary)
     return apply_binary(e.op, evaluate(e.a, axes, load), evaluate(e.b, axes, load))

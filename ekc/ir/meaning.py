@@ -37,6 +37,9 @@ FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
+COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {"==": np.equal, "<": np.less}
+
+
 def apply_binary(op: str, a: Any, b: Any) -> Any:
     """`a op b` on numbers or arrays."""
     match op:

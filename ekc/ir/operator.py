@@ -28,7 +28,7 @@ from ekc.ir.linear import NotLinear, linearize
 
 MAX_ELEMENTS = 2**40
 """No GPU holds a tensor of more elements; a larger extent is a slip of the keyboard."""
-COMBINERS = ("sum", "max", "min")
+COMBINERS = ("sum", "prod", "max", "min")
 """How a reduction combines; `ekc.ir.dtypes.start_value` says where it starts."""
 
 
@@ -112,9 +112,9 @@ class Compute:
         return f"{self.store} = {body}"
 
 
-def arithmetic(e: ex.Expr) -> list[ex.Binary | ex.Call]:
+def arithmetic(e: ex.Expr) -> list[ex.Binary | ex.Call | ex.Where]:
     """The operations of an expression, those of its indices left out."""
-    if not isinstance(e, (ex.Binary, ex.Call)):
+    if not isinstance(e, (ex.Binary, ex.Call, ex.Where)):
         return []
     return [e, *(n for child in ex.children(e) for n in arithmetic(child))]
 

@@ -204,6 +204,8 @@ def _read_from(e: ex.Expr, node: ReduceNode) -> ex.Expr:
             return ex.Binary(e.op, _read_from(e.a, node), _read_from(e.b, node))
         case ex.Call():
             return ex.Call(e.function, _read_from(e.argument, node))
+        case ex.Where():
+            return ex.Where(e.op, *(_read_from(part, node) for part in ex.children(e)))
     return e
 
 
@@ -310,7 +312,7 @@ def _compute(node: ComputeNode) -> Iterator[_Line]:
     compute = node.nest.compute
     body = _told(compute.body, node)
     target = _access(node.target)
-    symbol = "+=" if compute.combine == "sum" else f"{compute.combine}="
+    symbol = {"sum": "+=", "prod": "*="}.get(compute.combine, f"{compute.combine}=")
     beyond = dict.fromkeys(f"zero beyond {a.spec.name}" for a in node.reads.values() if a.guards)
     line = _Line(f"{target} {symbol if compute.reduction else '='} {body}", _remarks(beyond))
     if not node.guards:
@@ -338,6 +340,8 @@ def _told(e: ex.Expr, node: ComputeNode) -> ex.Expr:
             return ex.Binary(e.op, _told(e.a, node), _told(e.b, node))
         case ex.Call():
             return ex.Call(e.function, _told(e.argument, node))
+        case ex.Where():
+            return ex.Where(e.op, *(_told(part, node) for part in ex.children(e)))
     return e
 
 

@@ -22,6 +22,8 @@ def expr_to_json(e: ex.Expr) -> Any:
         return ["load", e.tensor, *map(expr_to_json, e.index)]
     if isinstance(e, ex.Call):
         return ["call", e.function, expr_to_json(e.argument)]
+    if isinstance(e, ex.Where):
+        return ["where", e.op, *map(expr_to_json, ex.children(e))]
     assert isinstance(e, ex.Binary)
     return [e.op, expr_to_json(e.a), expr_to_json(e.b)]
 
@@ -37,6 +39,8 @@ def expr_from_json(data: Any) -> ex.Expr:
             return ex.Load(tensor, tuple(map(expr_from_json, index)))
         case ["call", str(function), argument] if function in FUNCTIONS:
             return ex.Call(function, expr_from_json(argument))
+        case ["where", "==" | "<" as op, a, b, then, otherwise]:
+            return ex.Where(op, *map(expr_from_json, (a, b, then, otherwise)))
         case ["+" | "-" | "*" | "/" | "//" | "%" | "min" | "max" as op, a, b]:
             return ex.Binary(op, expr_from_json(a), expr_from_json(b))
     raise InvalidInput(f"expression: {data!r} is not one that ekc writes")

@@ -16,6 +16,7 @@ import numpy as np
 from ekc.ir import expr as ex
 from ekc.ir.access import Access, Buffer, buffer_access, cell_of, cell_within, global_access, make_buffer
 from ekc.ir.clearing import clearing
+from ekc.ir.dtypes import find_read_type
 from ekc.ir.footprint import index_of, placed
 from ekc.ir.inline import reads_at_write
 from ekc.ir.linear import Extent, Linear
@@ -129,7 +130,8 @@ class _Derivation:
         order = s.order or (source.order if source else ()) or tuple(range(len(region.base)))
         copies = self.nest.loop(s.at).pipeline if s.at is not None and s.scope == "shared" else 1
         # Registers hold what arithmetic uses, so a float16 is converted once, when it arrives.
-        dtype = self.compute.acc_dtype if s.scope == "register" else self.tensors[s.tensor].dtype
+        dtype = self.tensors[s.tensor].dtype
+        dtype = find_read_type(dtype, self.compute.acc_dtype) if s.scope == "register" else dtype
         if s.produced_by is not None and s.produced_by.reduction:
             copies, dtype = s.warps, s.produced_by.acc_dtype
         return make_buffer(s.name, s.scope, dtype, region, order, s.pad, copies, s.swizzle, s.panel)

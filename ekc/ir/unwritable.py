@@ -19,12 +19,13 @@ class Unwritable:
     def __bool__(self) -> NoReturn:
         raise InvalidInput(
             f"expression: {self} is neither true nor false: `if`, `and`, `or` and `not` cannot choose "
-            "between elements; use ekc.maximum or ekc.minimum"
+            "between elements; use ekc.where, ekc.maximum or ekc.minimum"
         )
 
     def _not_ordered(self, other: Any) -> NoReturn:
         raise InvalidInput(
-            f"expression: {self} cannot be compared with {other}; use ekc.maximum or ekc.minimum"
+            f"expression: {self} cannot be compared with {other}; use ekc.maximum, ekc.minimum, or ekc.less "
+            "and ekc.equal in ekc.where"
         )
 
     __lt__ = __le__ = __gt__ = __ge__ = _not_ordered
@@ -48,6 +49,6 @@ class Unwritable:
 def not_of_numpy(function: str) -> InvalidInput:
     """The refusal of a function of NumPy that was given an expression."""
     name = {"absolute": "abs", "fabs": "abs", "power": "exp"}.get(function, function)
-    known = (*FUNCTIONS, "maximum", "minimum")
+    known = (*FUNCTIONS, "maximum", "minimum", "equal", "less")
     near = f"ekc.{name}" if name in known else f"one of {', '.join(known)} of ekc"
     return InvalidInput(f"expression: numpy.{function} takes no expression; use {near}")

@@ -88,7 +88,17 @@ def shared_sum(m: int, n: int, k: int, *, dtype: str = "float32", out_dtype: str
 
 def conv2d(*, stride: int = 1, padding: int = 1, dtype: str = "float32") -> Schedule:
     """A convolution whose tiles stick out of the image and of the channels."""
-    op = o.conv2d(2, 5, 9, 9, out_channels=6, kernel=3, stride=stride, padding=padding, dtype=dtype)
+    return tiled_conv2d(
+        o.conv2d(2, 5, 9, 9, out_channels=6, kernel=3, stride=stride, padding=padding, dtype=dtype)
+    )
+
+
+def conv2d_same() -> Schedule:
+    """An even filter: one element of padding more behind the image than before it."""
+    return tiled_conv2d(o.conv2d(2, 5, 9, 9, out_channels=6, kernel=4, stride=2, padding="same"))
+
+
+def tiled_conv2d(op: Operator) -> Schedule:
     return (
         Schedule(op)
         .split("o", (2, 2))
@@ -121,6 +131,66 @@ def matvec(m: int, k: int, *, dtype: str = "float32", lanes: int = 8, rows: int 
         .bind("k.1", "thread.x")
         .cache_write("y")
         .cache_read("A", "register", at="k.0", vector=4)
+    )
+
+
+def batch_matmul_transposed() -> Schedule:
+    """Both factors transposed, each in tiles of shared memory as it is stored."""
+    return (
+        Schedule(o.batch_matmul(3, 60, 64, 48, transpose_a=True, transpose_b=True))
+        .split("i", (8, 2))
+        .split("j", (16, 2))
+        .split("k", (8,))
+        .reorder("b", "i.0", "j.0", "i.1", "j.1", "k.0", "k.1", "i.2", "j.2")
+        .bind("b", "block.z")
+        .bind("i.0", "block.y")
+        .bind("j.0", "block.x")
+        .bind("i.1", "thread.y")
+        .bind("j.1", "thread.x")
+        .cache_write("C", vector=2)
+        .cache_read("A", "shared", at="k.0", vector=2)
+        .cache_read("B", "shared", at="k.0", vector=4)
+    )
+
+
+def product_over_lanes(dtype: str = "float32") -> Schedule:
+    """Rows multiplied up in two parts, each by 8 lanes that read vectors; beyond the end nothing may be 0."""
+    return (
+        Schedule(o.reduce((5, 100), 1, "prod", dtype=dtype))
+        .rfactor("k1", 2)
+        .split("i0", (4,))
+        .split("k1", (8, 4))
+        .reorder("k1_part", "i0.0", "i0.1", "k1.1", "k1.0", "k1.2")
+        .bind("k1_part", "block.y")
+        .bind("i0.0", "block.x")
+        .bind("i0.1", "thread.y")
+        .bind("k1.1", "thread.x")
+        .cache_write("Y_parts")
+        .cache_write("Y")
+        .cache_read("X", "register", at="k1.0", vector=2)
+    )
+
+
+def argmax_over_lanes(dtype: str = "float16", how: str = "argmax") -> Schedule:
+    """Rows of 100: the extreme by 32 lanes, the index of it in two parts by 8 lanes that read vectors."""
+    return (
+        Schedule(o.reduce((5, 100), 1, how, dtype=dtype))
+        .rfactor("q1", 2)
+        .split("k1", (32,))
+        .reorder("i0", "k1.1", "k1.0")
+        .bind("i0", "block.x")
+        .bind("k1.1", "thread.x")
+        .cache_write("extreme")
+        .split("p0", (4,))
+        .split("q1", (8, 4))
+        .reorder("q1_part", "p0.0", "p0.1", "q1.1", "q1.0", "q1.2")
+        .bind("q1_part", "block.y")
+        .bind("p0.0", "block.x")
+        .bind("p0.1", "thread.y")
+        .bind("q1.1", "thread.x")
+        .cache_write("Y_parts")
+        .cache_read("X", "register", at="q1.0", vector=2)
+        .cache_write("Y")
     )
 
 

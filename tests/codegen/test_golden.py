@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import ekc.ir.operators as o
 from ekc.codegen.generate import GENERATOR, generate
 from ekc.ir.schedule import Schedule
+from ekc.search.space.naive import naive
 from tests.codegen import samples
 from tests.ir.async_examples import async_matmul
 from tests.ir.examples import column_lanes
@@ -37,6 +39,12 @@ KERNELS: dict[str, Callable[[], Schedule]] = {
     "matvec_int8": lambda: samples.matvec(4096, 4096, dtype="int8", lanes=32, rows=8),
     "matmul_int32": lambda: samples.small_matmul(33, 34, 12, dtype="int32", vector=2),
     "matmul_gelu": samples.matmul_gelu,
+    "batch_matmul_transposed": samples.batch_matmul_transposed,
+    "conv2d_same": samples.conv2d_same,
+    "einsum_three": lambda: naive(o.einsum("...ij,...jk,kl", (2, 1, 40, 12), (3, 12, 33), (33, 6))),
+    "reduce_argmax": samples.argmax_over_lanes,
+    "reduce_prod": samples.product_over_lanes,
+    "layer_norm_axes": lambda: naive(o.layer_norm((2, 6, 5, 9), axes=(1, 2))),
 }
 LIMITS = {"matmul_warpgroup": HOPPER}
 """Of the target, where not all have what a kernel needs."""

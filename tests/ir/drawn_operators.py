@@ -173,6 +173,70 @@ def _normalisation(choose: Choose) -> Operator:
     return make(shape, dtype=_dtype(choose))
 
 
+def _batch_matmul_transposed(choose: Choose) -> Operator:
+    flips = {"transpose_a": choose((True, False)), "transpose_b": choose((True, False))}
+    return o.batch_matmul(choose((1, 2, 3)), *_extents(choose, 3), dtype=_dtype(choose), **flips)
+
+
+def _conv_of_any_padding(choose: Choose) -> Operator:
+    make = choose((o.conv2d, o.conv_transpose2d))
+    return make(
+        1,
+        3,
+        choose((5, 6)),
+        choose((4, 7)),
+        out_channels=4,
+        kernel=(choose((2, 3)), choose((1, 4))),
+        stride=choose((1, 2)),
+        padding=choose(("same", ((1, 0), (0, 2)), ((0, 1),))),
+    )
+
+
+def _einsum_of_three(choose: Choose) -> Operator:
+    a, b, c, d = _extents(choose, 4)
+    text, *shapes = choose(
+        [
+            ("ab,bc,cd", (a, b), (b, c), (c, d)),
+            ("...ab,bc,...cd->...ad", (2, a, b), (b, c), (1, c, d)),
+            ("ab,a,b->ba", (a, b), (a,), (b,)),
+            ("ca,ab,cb->c", (c, a), (a, b), (c, b)),
+        ]
+    )
+    return o.einsum(text, *shapes, dtype=_dtype(choose))
+
+
+def _normalisation_along_axes(choose: Choose) -> Operator:
+    shape, axes = tuple(_extents(choose, 3)), choose([0, 1, (0, 2), (1, 2), None])
+    make = choose((o.layer_norm, o.rms_norm))
+    return make(shape, axes=axes, dtype=_dtype(choose))
+
+
+def _product(choose: Choose) -> Operator:
+    shape, axes = tuple(_extents(choose, 3)), choose([0, 1, -1, (0, 2), (1, 2), None])
+    return o.reduce(shape, axes, "prod", keepdims=choose((True, False)), dtype=_dtype(choose))
+
+
+def _where(choose: Choose) -> Operator:
+    m, n = _extents(choose, 2)
+    bodies = [
+        lambda x, i, k: ex.where(ex.less(x[i, k], 0), x[i, k] * 0.5, x[i, k]),
+        lambda x, i, k: ex.where(ex.equal(i, k), x[i, k], 0),
+        lambda x, i, k: ex.where(ex.less(x[i, k], x[i, k - 1]), k, 1),
+    ]
+    counts = {"acc_dtype": "int32", "out_dtype": "int32"}
+    body = choose(bodies)
+    return o.compute(
+        "choice",
+        axes={"i": m},
+        reduce={"k": n},
+        inputs={"x": (m, n)},
+        body=body,
+        combine=choose(("sum", "max", "min")),
+        dtype=_dtype(choose),
+        **(counts if body is bodies[2] else {}),
+    )
+
+
 def _band(choose: Choose) -> Operator:
     n, width = choose((5, 9, 16)), choose((3, 4))
     return o.compute(
@@ -284,4 +348,10 @@ OPERATORS: tuple[Callable[[Choose], Operator], ...] = (
     _conv_transpose,
     _reduce,
     _normalisation,
+    _batch_matmul_transposed,
+    _conv_of_any_padding,
+    _einsum_of_three,
+    _normalisation_along_axes,
+    _product,
+    _where,
 )

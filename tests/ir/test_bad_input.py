@@ -55,6 +55,30 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
         lambda: o.conv2d(1, 4, 4, 4, out_channels=4, padding=-1),
         r"padding: -1 is outside 0 to .*nearest legal value is 0",
     ),
+    "padding word": (
+        lambda: o.conv2d(1, 4, 4, 4, out_channels=4, padding="smae"),
+        r"padding: 'smae' is neither a number, .* nor one of same, valid; the nearest is 'same'",
+    ),
+    "padding transposed word": (
+        lambda: o.conv_transpose1d(1, 4, 4, out_channels=4, padding="full"),
+        r"padding: 'full' is neither a number, .* nor one of same, valid; the nearest is 'valid'",
+    ),
+    "padding triple": (
+        lambda: o.conv2d(1, 4, 4, 4, out_channels=4, padding=((1, 2, 3), 0)),  # type: ignore[arg-type]
+        r"padding: \(1, 2, 3\) is no pair \(before, after\); try \(1, 2\)",
+    ),
+    "padding entries": (
+        lambda: o.conv1d(1, 4, 4, out_channels=4, padding=(1, 2)),
+        r"padding: \(1, 2\) has 2 entries for 1 image dimension; try 1, or .* \(\(1, 2\),\)",
+    ),
+    "padding after": (
+        lambda: o.conv3d(1, 4, 4, 4, 4, out_channels=4, padding=(0, (1, -2), 0)),
+        r"padding: -2 is outside 0 to .*nearest legal value is 0",
+    ),
+    "padding before takes all": (
+        lambda: o.conv_transpose1d(1, 4, 2, out_channels=4, padding=((4, 0),)),
+        r"padding: \(4, 0\) leaves no output along w; the nearest legal value is 1",
+    ),
     "three strides": (
         lambda: o.conv2d(1, 4, 4, 4, out_channels=4, stride=(1, 1, 1)),
         r"stride: .*neither one whole number nor a pair",
@@ -110,8 +134,25 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "reduce combine": (
         lambda: o.reduce((4, 4), 0, "avg"),
-        r"combine: 'avg' is not one of sum, max, min, mean; the nearest is 'ma",
+        r"combine: 'avg' is not one of sum, prod, max, min, mean, argmax, argmin; the nearest is 'mean'",
     ),
+    "reduce prod of int8": (
+        lambda: o.reduce((4, 5), 1, "prod", dtype="int8"),
+        r"Y multiplies 5 factors of up to 128, which can leave int32; the nearest is 4 factors",
+    ),
+    "argmax as another type": (
+        lambda: o.reduce((4, 5), 1, "argmax", out_dtype="float32"),
+        r"out_dtype: argmax compares elements as they are and gives int32; leave it out",
+    ),
+    "argmin summed": (
+        lambda: o.reduce((4, 5), 1, "argmin", acc_dtype="float32"),
+        r"acc_dtype: argmin compares elements as they are and gives int32; leave it out",
+    ),
+    "argmax of all": (
+        lambda: o.reduce((2**16, 2**15), None, "argmax"),
+        r"argmax: 2147483648 elements, at most 2147483647, as int32 counts; take fewer axes",
+    ),
+    "argmx": (lambda: o.reduce((4, 5), 1, "argmx"), r"the nearest is 'argmax'"),
     "reduce axis": (
         lambda: o.reduce((4, 4), 2),
         r"axis: 2 is not from -2 to 1; the nearest legal value is 1",
@@ -121,6 +162,13 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "reduce axis fraction": (lambda: o.reduce((4, 4), 0.5), r"axis: 0.5 is not from -2 to 1"),  # type: ignore[arg-type]
     "reduce shape": (lambda: o.reduce(4, 0), r"shape of X: 4 is not a tuple of extents"),  # type: ignore[arg-type]
     "softmax axis": (lambda: o.softmax((4, 4), -3), r"axis: -3 is not from -2 to 1; .* is -2"),
+    "softmax axis twice": (lambda: o.softmax((4, 4), (0, -2)), r"axes: \(0, -2\) names axis 0 twice"),
+    "norm axes": (
+        lambda: o.layer_norm((4, 4), axes=(0, 2)),
+        r"axis: 2 is not from -2 to 1; the nearest legal value is 1",
+    ),
+    "norm axes twice": (lambda: o.rms_norm((4, 4), axes=(1, -1)), r"axes: \(1, -1\) names axis 1 twice"),
+    "norm no axes": (lambda: o.rms_norm((4, 4), axes=()), r"axes: names no axis"),
     "softmax shape": (lambda: o.softmax((4, 0)), r"extent of X: 0 is outside 1"),
     "no shape": (lambda: o.softmax(()), r"shape of X: \(\) has no dimensions"),
     "eps": (lambda: o.layer_norm((4, 4), -1), r"eps: -1 is not a number of at least 0; try 1e-5"),
@@ -204,14 +252,38 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "index data": (lambda: one(body=lambda x, i: x[x[i]]), r"is not a sum of integer multiples"),
     "index fraction": (lambda: one(body=lambda x, i: x[i * 0.5]), r"is not a sum of integer multiples"),
     "index by zero": (lambda: one(body=lambda x, i: x[i // 0]), r"divides by 0, the least divisor is 1"),
-    "combine": (lambda: one(combine="mean"), r"combine: 'mean' is not one of sum, max, min"),
-    "einsum form": (lambda: o.einsum("mk", (4, 4)), r"'mk' is not of the form 'ab,bc->ac' or 'ab->a'"),
-    "einsum three": (
-        lambda: o.einsum("ab,bc,cd->ad", (4, 4), (4, 4), (4, 4)),
-        r"'ab,bc,cd->ad' is not of the form",
+    "combine": (lambda: one(combine="mean"), r"combine: 'mean' is not one of sum, prod, max, min"),
+    "einsum form": (
+        lambda: o.einsum("mk->k->", (4, 4)),
+        r"'mk->k->' is not of the form 'ab,bc->ac', 'ab,bc', '...ab,...bc->...ac' or 'ab->a'",
     ),
-    "einsum dots": (lambda: o.einsum("...k,kn->...n", (4, 4), (4, 4)), r"is not of the form"),
-    "einsum shapes": (lambda: o.einsum("ab,bc->ac", (4, 4)), r"has 2 operands, 1 shapes given"),
+    "einsum nothing": (lambda: o.einsum("a,->a", (4,), ()), r"'a,->a' is not of the form"),
+    "einsum seven": (
+        lambda: o.einsum("a,a,a,a,a,a,a", *[(4,)] * 7),
+        r"7 operands, at most 6; multiply some of them beforehand",
+    ),
+    "einsum dots lost": (
+        lambda: o.einsum("...mk,kn->mn", (2, 4, 4), (4, 4)),
+        r"the output 'mn' lacks '...'; write '...mn'",
+    ),
+    "einsum dots made": (
+        lambda: o.einsum("mk,kn->...mn", (4, 4), (4, 4)),
+        r"the output '...mn' has '...', which no operand has; leave it out",
+    ),
+    "einsum dots apart": (
+        lambda: o.einsum("...k,...k", (3, 2, 4), (4, 2, 4)),
+        r"'...' is \(4, 2\) in '...k' and \(3, 2\) before it, .*: 4 is neither 3 nor 1",
+    ),
+    "einsum dots rank": (
+        lambda: o.einsum("...mk,kn->...mn", (4,), (4, 4)),
+        r"'...mk' names at least 2 dimensions, the shape \(4,\) has 1",
+    ),
+    "einsum third name": (
+        lambda: o.einsum("ab,bD,Dc->ac", (4, 4), (4, 4), (4, 4)),
+        r"'D' is the name of a tensor; try 'd'",
+    ),
+    "einsum two dots": (lambda: o.einsum("...a...,a", (4, 4), (4,)), r"is not of the form"),
+    "einsum shapes": (lambda: o.einsum("ab,bc->ac", (4, 4)), r"has 2 operands, 1 shape given"),
     "einsum shape": (lambda: o.einsum("a,b->ab", 4, (5,)), r"shape of A: 4 is not a tuple of .*try \(4,\)"),  # type: ignore[arg-type]
     "einsum diagonal": (
         lambda: o.einsum("aa,ab->b", (4, 5), (4, 4)),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,12 +19,14 @@ from tests.ir.test_operators import Array, arrays_for, close
 FORWARD = {1: o.conv1d, 2: o.conv2d, 3: o.conv3d}
 TRANSPOSED = {1: o.conv_transpose1d, 2: o.conv_transpose2d, 3: o.conv_transpose3d}
 Several = tuple[int, ...]
+Ends = tuple[tuple[int, int], ...]
+"""Padding before and after each image dimension."""
 
 
-def convolved(x: Array, w: Array, stride: Several, padding: Several, dilation: Several, groups: int) -> Array:
+def convolved(x: Array, w: Array, stride: Several, padding: Ends, dilation: Several, groups: int) -> Array:
     """Channels first: pad, cut every window out, keep every dilation-th tap and every stride-th window."""
     image = tuple(range(2, x.ndim))
-    padded = np.pad(x, [(0, 0), (0, 0), *((p, p) for p in padding)])
+    padded = np.pad(x, [(0, 0), (0, 0), *padding])
     reach = [(k - 1) * d + 1 for k, d in zip(w.shape[2:], dilation, strict=True)]
     cut = np.lib.stride_tricks.sliding_window_view(padded, reach, axis=image)
     cut = cut[(slice(None),) * 2 + tuple(slice(None, None, s) for s in stride)]
@@ -35,7 +39,7 @@ def convolved(x: Array, w: Array, stride: Several, padding: Several, dilation: S
 
 
 def scattered(
-    x: Array, w: Array, stride: Several, padding: Several, dilation: Several, groups: int, more: Several
+    x: Array, w: Array, stride: Several, padding: Ends, dilation: Several, groups: int, more: Several
 ) -> Array:
     """Channels first: every input element adds its multiples of the filter to the output."""
     kernel, image = w.shape[2:], x.shape[2:]
@@ -53,11 +57,20 @@ def scattered(
         full[(slice(None), slice(first, first + per), *where)] += np.multiply.outer(
             x[(slice(None), channel, *place)], w[channel]
         )
-    return full[(Ellipsis, *(slice(p, e - p or None) for p, e in zip(padding, full.shape[2:], strict=True)))]
+    kept = (slice(a, e - b) for (a, b), e in zip(padding, full.shape[2:], strict=True))
+    return full[(Ellipsis, *kept)]
 
 
 def drawn(data: st.DataObject, rank: int, least: int, most: int) -> Several:
     return tuple(data.draw(st.integers(least, most)) for _ in range(rank))
+
+
+def draw_ends(data: st.DataObject, most: Several) -> tuple[Any, Ends]:
+    """Padding as an operator takes it, and as pairs: numbers for both ends of a dimension, or pairs."""
+    pairs = tuple((data.draw(st.integers(0, m)), data.draw(st.integers(0, m))) for m in most)
+    if data.draw(st.booleans()):
+        return pairs, pairs
+    return tuple(a for a, _ in pairs), tuple((a, a) for a, _ in pairs)
 
 
 def first(op: Operator) -> list[Array]:
@@ -77,8 +90,9 @@ def check(op: Operator, layout: str, want: Callable[..., Array], *numbers: Any) 
 def test_convolutions(data: st.DataObject) -> None:
     rank = data.draw(st.sampled_from((1, 2, 2, 3)))
     kernel, dilation = drawn(data, rank, 1, 3), drawn(data, rank, 1, 2)
-    stride, padding, groups = drawn(data, rank, 1, 3), drawn(data, rank, 0, 2), data.draw(st.integers(1, 3))
-    image = tuple(max(1, d * (k - 1) + 1 - 2 * p) for d, k, p in zip(dilation, kernel, padding, strict=True))
+    stride, groups = drawn(data, rank, 1, 3), data.draw(st.integers(1, 3))
+    padding, ends = draw_ends(data, (2,) * rank)
+    image = tuple(max(1, d * (k - 1) + 1 - sum(p)) for d, k, p in zip(dilation, kernel, ends, strict=True))
     image = tuple(e + data.draw(st.integers(0, 4)) for e in image)
     layout = data.draw(st.sampled_from(("NC" + "DHW"[-rank:], "N" + "DHW"[-rank:] + "C")))
     op = FORWARD[rank](
@@ -93,7 +107,7 @@ def test_convolutions(data: st.DataObject) -> None:
         groups=groups,
         layout=layout,
     )
-    check(op, layout, convolved, stride, padding, dilation, groups)
+    check(op, layout, convolved, stride, ends, dilation, groups)
 
 
 @settings(max_examples=150, deadline=None)
@@ -105,7 +119,7 @@ def test_transposed_convolutions(data: st.DataObject) -> None:
     sizes = [
         (e - 1) * s + d * (k - 1) + 1 for e, s, d, k in zip(image, stride, dilation, kernel, strict=True)
     ]
-    padding = tuple(data.draw(st.integers(0, min(2, (e - 1) // 2))) for e in sizes)
+    padding, ends = draw_ends(data, tuple(min(2, (e - 1) // 2) for e in sizes))
     more = tuple(data.draw(st.integers(0, max(s, d) - 1)) for s, d in zip(stride, dilation, strict=True))
     layout = data.draw(st.sampled_from(("NC" + "DHW"[-rank:], "N" + "DHW"[-rank:] + "C")))
     op = TRANSPOSED[rank](
@@ -121,7 +135,55 @@ def test_transposed_convolutions(data: st.DataObject) -> None:
         groups=groups,
         layout=layout,
     )
-    check(op, layout, scattered, stride, padding, dilation, groups, more)
+    check(op, layout, scattered, stride, ends, dilation, groups, more)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_same_keeps_the_share_of_the_stride(data: st.DataObject) -> None:
+    """ceil(size / stride) outputs of the least padding, the odd element behind."""
+    rank = data.draw(st.sampled_from((1, 2, 3)))
+    kernel, stride, dilation = drawn(data, rank, 1, 5), drawn(data, rank, 1, 4), drawn(data, rank, 1, 2)
+    image = drawn(data, rank, 1, 8)
+    numbers = {"kernel": kernel, "stride": stride, "dilation": dilation}
+    op = FORWARD[rank](1, 1, *image, out_channels=2, padding="same", **numbers)
+    outputs = tuple(math.ceil(e / s) for e, s in zip(image, stride, strict=True))
+    assert op.outputs[0].shape == (1, 2, *outputs)
+    short = [
+        max(0, (o - 1) * s + d * (k - 1) + 1 - e)
+        for o, s, d, k, e in zip(outputs, stride, dilation, kernel, image, strict=True)
+    ]
+    ends = tuple((total // 2, math.ceil(total / 2)) for total in short)
+    assert op == FORWARD[rank](1, 1, *image, out_channels=2, padding=ends, **numbers)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_same_transposed_is_the_gradient_of_same(data: st.DataObject) -> None:
+    """<conv(x), y> = <x, conv_transpose(y)>, with stride times as many outputs as inputs."""
+    rank = data.draw(st.sampled_from((1, 2)))
+    kernel, stride, dilation = drawn(data, rank, 1, 5), drawn(data, rank, 1, 4), drawn(data, rank, 1, 2)
+    image = drawn(data, rank, 1, 4)
+    numbers = {"kernel": kernel, "stride": stride, "dilation": dilation, "padding": "same"}
+    back = TRANSPOSED[rank](1, 3, *image, out_channels=2, **numbers)
+    large = tuple(e * s for e, s in zip(image, stride, strict=True))
+    assert back.outputs[0].shape == (1, 2, *large)
+    forward = FORWARD[rank](1, 2, *large, out_channels=3, **numbers)
+    x, w = arrays_for(forward)
+    y = arrays_for(back)[0]
+    there, here = forward.reference(x, w).astype(float), back.reference(y, w).astype(float)
+    np.testing.assert_allclose(np.sum(there * y), np.sum(here * x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("padding", "ends"),
+    [(2, ((2, 2), (2, 2))), ("valid", ((0, 0), (0, 0))), (((1, 0),), ((1, 0), (1, 0)))],
+)
+def test_short_forms_of_padding(padding: Any, ends: Ends) -> None:
+    for make in (o.conv2d, o.conv_transpose2d):
+        assert make(1, 2, 7, 6, out_channels=2, padding=padding) == make(
+            1, 2, 7, 6, out_channels=2, padding=ends
+        )
 
 
 def test_a_depthwise_convolution_has_one_input_channel_for_each_output_channel() -> None:

@@ -17,7 +17,7 @@ from ekc.ir.operator import Operator
 MISTAKES: dict[str, tuple[Callable[..., Any], str]] = {
     "equal": (
         lambda A, i, j: A[i, j] * (i == j),
-        r"False is no number: .*ekc.maximum\(1 - abs\(i - j\), 0\)",
+        r"False is no number: .*ekc.where\(ekc.equal\(i, j\), 1, 0\)",
     ),
     "unequal": (lambda A, i, j: A[i, j] * (i != j), r"True is no number"),
     "equal to itself": (lambda A, i, j: A[i, j] + (i == i), r"True is no number"),
@@ -59,7 +59,7 @@ def test_a_mistake_in_a_body_is_told_in_one_line(name: str) -> None:
 
 
 def test_the_mask_that_the_message_names_is_one() -> None:
-    op = square(lambda A, i, j: A[i, j] * ekc.maximum(1 - abs(i - j), 0))
+    op = square(lambda A, i, j: A[i, j] * ekc.where(ekc.equal(i, j), 1, 0))
     assert np.array_equal(op.reference(np.ones((4, 4), np.float32)), np.eye(4))
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import ekc.ir.expr as ex
@@ -47,6 +49,15 @@ def test_half_in_float_out() -> None:
     assert op.reference(*arrays_for(op)).dtype == np.float32
 
 
+@pytest.mark.parametrize("transpose_a", [False, True])
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_batch_matmul_of_transposed_factors(transpose_a: bool, transpose_b: bool) -> None:
+    op = o.batch_matmul(2, 5, 7, 9, dtype="float16", transpose_a=transpose_a, transpose_b=transpose_b)
+    a, b = (x.astype(np.float64) for x in arrays_for(op))
+    right = (a.swapaxes(1, 2) if transpose_a else a) @ (b.swapaxes(1, 2) if transpose_b else b)
+    close(op, op.reference(*arrays_for(op)), right)
+
+
 def test_matvec_and_batch_matmul() -> None:
     op = o.matvec(6, 11)
     a, x = arrays_for(op)
@@ -73,12 +84,81 @@ def test_matvec_and_batch_matmul() -> None:
         ("ii->i", ((3, 3),)),
         ("ijk->j", ((2, 3, 4),)),
         ("ij->", ((2, 3),)),
+        ("ij,jk", ((3, 4), (4, 5))),
+        ("kj,ji", ((3, 4), (4, 5))),
+        ("ba", ((3, 4),)),
+        ("ii", ((3, 3),)),
+        ("iZ,ja", ((3, 2), (4, 5))),
+        ("...ij,...jk->...ik", ((2, 3, 4), (2, 4, 5))),
+        ("...ij,...jk", ((3, 1, 3, 4), (2, 4, 5))),
+        ("...ij,jk->k...i", ((2, 3, 4), (4, 5))),
+        ("i...,i...->...", ((3, 2, 1), (3, 4))),
+        ("...,...", ((2, 1, 3), (4, 1))),
+        ("...ij,jk->ik", ((3, 4), (4, 5))),
+        ("...i->...", ((2, 3, 4),)),
+        ("ij,jk,kl->il", ((2, 30), (30, 3), (3, 40))),
+        ("ij,jk,kl->il", ((40, 3), (3, 30), (30, 2))),
+        ("bi,ij,bj->b", ((3, 4), (4, 5), (3, 5))),
+        ("i,i,i->", ((6,), (6,), (6,))),
+        ("i,i,j->j", ((6,), (6,), (3,))),
+        ("...ij,jk,...kl->...il", ((2, 1, 3, 4), (4, 5), (3, 5, 2))),
+        ("ab,bc,cd,de", ((2, 9), (9, 3), (3, 8), (8, 2))),
+        ("a,ab,b,c->c", ((3,), (3, 4), (4,), (5,))),
     ],
 )
 def test_einsum(text: str, shapes: tuple[tuple[int, ...], ...]) -> None:
     op = o.einsum(text, *shapes)
     arrays = [x.astype(np.float64) for x in arrays_for(op)]
     close(op, op.reference(*arrays_for(op)), np.einsum(text, *arrays).reshape(op.outputs[0].shape))
+
+
+EXTENTS = dict(zip("abcde", (2, 3, 5, 7, 9), strict=True))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_drawn_einsums_of_three(data: st.DataObject) -> None:
+    """As np.einsum has it, whatever the order of multiplication; never more operations than all at once."""
+    letters = st.lists(st.sampled_from(tuple(EXTENTS)), min_size=1, max_size=3).map("".join)
+    operands = [data.draw(letters) for _ in range(data.draw(st.integers(1, 4)))]
+    known = sorted(set("".join(operands)))
+    text = ",".join(operands)
+    if data.draw(st.booleans()):
+        text += "->" + "".join(data.draw(st.permutations(known))[: data.draw(st.integers(0, len(known)))])
+    op = o.einsum(text, *(tuple(EXTENTS[x] for x in letters) for letters in operands))
+    arrays = arrays_for(op)
+    right = np.asarray(np.einsum(text, *(x.astype(np.float64) for x in arrays)))
+    np.testing.assert_allclose(
+        op.reference(*arrays), right.reshape(op.outputs[0].shape), rtol=1e-5, atol=1e-5
+    )
+    at_once = len(operands) - 1 + (len(op.outputs[0].shape) < len(known) or right.ndim == 0)
+    assert op.flops <= at_once * np.prod([EXTENTS[x] for x in known])
+    assert operator_from_json(op.to_json()) == op
+
+
+def test_three_factors_are_multiplied_in_the_cheaper_order() -> None:
+    left = o.einsum("ij,jk,kl->il", (2, 30), (30, 3), (3, 40))
+    assert [c.output.name for c in left.computes] == ["AB", "C"]
+    assert left.flops == 2 * (2 * 30 * 3 + 2 * 3 * 40)
+    right = o.einsum("ij,jk,kl->il", (40, 3), (3, 30), (30, 2))
+    assert [c.output.name for c in right.computes] == ["BD", "C"]
+    assert [c.output.name for c in o.einsum("ij,i,j->ij", (4, 5), (4,), (5,)).computes] == ["C"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "out_dtype", "between"),
+    [
+        ("float16", None, "float16"),
+        ("float16", "float32", "float32"),
+        ("bfloat16", None, "bfloat16"),
+        ("tf32", None, "float32"),
+        ("int8", None, "int32"),
+        ("int8", "int8", "int32"),
+    ],
+)
+def test_what_is_stored_between_two_products(dtype: str, out_dtype: str | None, between: str) -> None:
+    op = o.einsum("ij,jk,kl->il", (2, 30), (30, 3), (3, 40), dtype=dtype, out_dtype=out_dtype)
+    assert [c.output.dtype.name for c in op.computes] == [between, out_dtype or between]
 
 
 def test_a_band_of_diagonals() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import ekc.ir.operators as o
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.execute import execute
 from ekc.ir import expr as ex
+from ekc.ir.dtypes import NAMES
 from ekc.ir.evaluation import reference
 from ekc.ir.evaluation.evaluate import evaluate
 from ekc.ir.schedule import Schedule
@@ -22,56 +24,99 @@ from tests.ir.test_operators import Array, arrays_for, close
 SHAPES = st.lists(st.integers(1, 6), min_size=1, max_size=4).map(tuple)
 
 
-def along(x: Array, axis: int, of: Any) -> Array:
-    """`of` every row, one by one."""
-    return np.apply_along_axis(of, axis, x)
+def draw_axes(data: st.DataObject, rank: int) -> Any:
+    """One axis, several, or all, as an operator takes them."""
+    places = st.integers(-rank, rank - 1)
+    some = st.lists(places, min_size=1, max_size=rank, unique_by=lambda a: a % rank).map(tuple)
+    return data.draw(st.none() | places | some)
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.data(), SHAPES, st.sampled_from(("sum", "max", "min", "mean")), st.booleans(), st.booleans())
+@given(
+    st.data(), SHAPES, st.sampled_from(("sum", "prod", "max", "min", "mean")), st.booleans(), st.booleans()
+)
 def test_reduce(data: st.DataObject, shape: Any, combine: str, keepdims: bool, half: bool) -> None:
-    rank = len(shape)
-    places = st.integers(-rank, rank - 1)
-    axes = data.draw(
-        st.none()
-        | places
-        | st.lists(places, min_size=1, max_size=rank, unique_by=lambda a: a % rank).map(tuple)
-    )
+    axes = draw_axes(data, len(shape))
     op = o.reduce(shape, axes, combine, keepdims=keepdims, dtype="float16" if half else "float32")
     (x,) = arrays_for(op)
     expected = getattr(np, combine)(x.astype(np.float64), axis=axes, keepdims=keepdims)
     close(op, op.reference(x), np.atleast_1d(expected))
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.data(), SHAPES, st.booleans())
-def test_softmax(data: st.DataObject, shape: Any, half: bool) -> None:
-    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
-    op = o.softmax(shape, axis, dtype="float16" if half else "float32")
-    (x,) = arrays_for(op)
-    expected = along(x.astype(np.float64), axis, lambda row: np.exp(row) / sum(np.exp(row)))
-    close(op, op.reference(x), expected)
+def flat_index(x: Array, axes: Any, how: str, keepdims: bool) -> Array:
+    """np.argmax or np.argmin over some axes: of one that is made of them, last."""
+    over = range(x.ndim) if axes is None else sorted(a % x.ndim for a in np.atleast_1d(axes).tolist())
+    rows = np.moveaxis(x, list(over), range(x.ndim - len(over), x.ndim))
+    found = getattr(np, how)(rows.reshape(*rows.shape[: x.ndim - len(over)], -1), axis=-1)
+    return np.expand_dims(found, tuple(over)) if keepdims else np.atleast_1d(found)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), SHAPES, st.sampled_from(("argmax", "argmin")), st.booleans(), st.sampled_from(NAMES))
+def test_argmax_and_argmin(data: st.DataObject, shape: Any, how: str, keepdims: bool, dtype: str) -> None:
+    """Few values, so that many are equal; infinities and NaN among floats."""
+    axes = draw_axes(data, len(shape))
+    op = o.reduce(shape, axes, how, keepdims=keepdims, dtype=dtype)
+    values = [-2, -1, 0, 1, 2] + [np.nan, np.inf, -np.inf] * (not op.inputs[0].dtype.integer)
+    some = st.lists(st.sampled_from(values), min_size=math.prod(shape), max_size=math.prod(shape))
+    x = np.array(data.draw(some)).reshape(shape).astype(op.inputs[0].dtype.numpy)
+    right = flat_index(x.astype(np.float64), axes, how, keepdims)
+    if axes is None or isinstance(axes, int):
+        numpys = getattr(np, how)(x.astype(np.float64), axis=axes, keepdims=keepdims)
+        np.testing.assert_array_equal(right, np.atleast_1d(numpys))
+    for found in (op.reference(x), evaluate(Schedule(op).program, [x]).output):
+        assert found.dtype == np.int32
+        np.testing.assert_array_equal(found, right)
     assert operator_from_json(op.to_json()) == op
 
 
 @settings(max_examples=100, deadline=None)
-@given(SHAPES, st.sampled_from((1e-5, 0.25)), st.booleans())
-def test_layer_norm(shape: Any, eps: float, half: bool) -> None:
-    op = o.layer_norm(shape, eps, dtype="float16" if half else "float32")
-    x, gamma, beta = arrays_for(op)
-    normal = along(x.astype(np.float64), -1, lambda row: (row - np.mean(row)) / np.sqrt(np.var(row) + eps))
-    close(op, op.reference(x, gamma, beta), normal * gamma.astype(np.float64) + beta.astype(np.float64))
+@given(st.data(), SHAPES, st.booleans())
+def test_softmax(data: st.DataObject, shape: Any, half: bool) -> None:
+    axis = draw_axes(data, len(shape))
+    op = o.softmax(shape, axis, dtype="float16" if half else "float32")
+    (x,) = arrays_for(op)
+    powers = np.exp(x.astype(np.float64))
+    close(op, op.reference(x), powers / np.sum(powers, axis, keepdims=True))
+    assert operator_from_json(op.to_json()) == op
+
+
+def stretched(column: Array, shape: Any, axes: Any) -> Array:
+    """gamma or beta where it meets a tensor."""
+    over = range(len(shape)) if axes is None else {a % len(shape) for a in np.atleast_1d(axes).tolist()}
+    assert column.shape == tuple(shape[d] for d in sorted(over))
+    return column.astype(np.float64).reshape([e if d in over else 1 for d, e in enumerate(shape)])
 
 
 @settings(max_examples=100, deadline=None)
-@given(SHAPES, st.booleans())
-def test_rms_norm(shape: Any, half: bool) -> None:
-    op = o.rms_norm(shape, 1e-6, dtype="float16" if half else "float32")
-    x, gamma = arrays_for(op)
-    normal = along(
-        x.astype(np.float64), -1, lambda row: row / np.linalg.norm(np.append(row / len(row) ** 0.5, 1e-3))
+@given(st.data(), SHAPES, st.sampled_from((1e-5, 0.25)), st.booleans())
+def test_layer_norm(data: st.DataObject, shape: Any, eps: float, half: bool) -> None:
+    axes = draw_axes(data, len(shape))
+    op = o.layer_norm(shape, eps, axes=axes, dtype="float16" if half else "float32")
+    x, gamma, beta = arrays_for(op)
+    rows = x.astype(np.float64)
+    normal = (rows - np.mean(rows, axes, keepdims=True)) / np.sqrt(np.var(rows, axes, keepdims=True) + eps)
+    close(
+        op,
+        op.reference(x, gamma, beta),
+        normal * stretched(gamma, shape, axes) + stretched(beta, shape, axes),
     )
-    close(op, op.reference(x, gamma), normal * gamma.astype(np.float64))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data(), SHAPES, st.booleans())
+def test_rms_norm(data: st.DataObject, shape: Any, half: bool) -> None:
+    axes = draw_axes(data, len(shape))
+    op = o.rms_norm(shape, 1e-6, axes=axes, dtype="float16" if half else "float32")
+    x, gamma = arrays_for(op)
+    rows = x.astype(np.float64)
+    normal = rows / np.sqrt(np.mean(rows**2, axes, keepdims=True) + 1e-6)
+    close(op, op.reference(x, gamma), normal * stretched(gamma, shape, axes))
+
+
+def test_norms_go_along_the_last_axis_unless_told_otherwise() -> None:
+    for make in (o.layer_norm, o.rms_norm):
+        assert make((3, 4, 5)) == make((3, 4, 5), axes=2) == make((3, 4, 5), axes=(-1,))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -105,7 +150,7 @@ def test_relu_of_nan_is_nan_as_in_the_kernel() -> None:
         np.testing.assert_array_equal(found, x)
 
 
-@pytest.mark.parametrize(("how", "right"), [("sum", 64 * 63 // 2), ("max", 63), ("min", 0)])
+@pytest.mark.parametrize(("how", "right"), [("sum", 64 * 63 // 2), ("prod", 0), ("max", 63), ("min", 0)])
 def test_a_long_reduction_is_worked_out_slice_by_slice(
     how: str, right: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

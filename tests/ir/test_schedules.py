@@ -37,7 +37,7 @@ def arrays_for(op: Operator, seed: int = 0) -> list[NDArray[Any]]:
 
 def tolerance(op: Operator, expected: NDArray[Any]) -> float:
     """One rounding for each term of each sum, in the coarsest type on the way."""
-    eps = max(float(np.finfo(d.numpy).eps) for c in op.computes for d in (c.acc_dtype, c.output.dtype))
+    eps = max(d.epsilon for c in op.computes for d in (c.acc_dtype, c.output.dtype))
     terms = sum(math.prod(a.extent for a in c.reduction) + 2 for c in op.computes)
     return 2 * eps * terms * max(1.0, float(np.abs(expected).max()))
 

@@ -29,7 +29,7 @@ from ekc.ir.analysis.issue import (
 )
 from ekc.ir.analysis.residency import parallelism, reuse
 from ekc.ir.analysis.traffic import Traffic, known
-from ekc.ir.dtypes import TF32
+from ekc.ir.dtypes import TF32, find_read_type
 from ekc.ir.fragment_loads import fit, held, pointed, turns, ways
 from ekc.ir.limits import Limits
 from ekc.ir.nodes import (
@@ -205,7 +205,7 @@ class _Walk:
             if access.buffer is not None:
                 continue
             width, share = fetched(node, access), read_once(node, access)
-            cost = conversions(access.dtype, self.kernel.nest.compute.acc_dtype)
+            cost = conversions(access.dtype, find_read_type(access.dtype, self.kernel.nest.compute.acc_dtype))
             if cost:
                 self._add("conversions", runs * share * f64(width) * self.warps * cost)
             self._add("guards", runs * share * _needed(access.guards) * self.warps)
@@ -271,7 +271,7 @@ class _Walk:
         )
         self._add("guards", trips * self.warps * _needed(node.guards))
         for access in node.reads.values():
-            cost = conversions(access.dtype, compute.acc_dtype)
+            cost = conversions(access.dtype, find_read_type(access.dtype, compute.acc_dtype))
             if cost:
                 share = converted_share(self.path, access, node.nest)
                 self._add("conversions", runs * share * cost)
@@ -287,9 +287,10 @@ class _Walk:
                 self.traffic.touch(node.target, kind, 1, kept, node.guards)
 
     def _count_instructions(self, compute: Compute) -> int:
-        """Instructions of a body: one for each operation, and those that keep NaN in software."""
+        """Instructions of a body: one for each operation, one more for each choice, which compares and
+        selects, and those that keep NaN in software."""
         operations = [ex.name_operation(e) for e in arithmetic(compute.body)]
-        return len(operations) + self._count_selects(compute, operations)
+        return len(operations) + operations.count("where") + self._count_selects(compute, operations)
 
     def _count_combine_selects(self, compute: Compute) -> int:
         """Instructions that keep NaN when a value is taken into a reduction."""
@@ -319,7 +320,7 @@ class _Walk:
             # What does not move along the axis is read once by each warp.
             moves = compute.reduction[-1].name in access.address.variables()
             count = walks if moves else elements * others * shared
-            if access.dtype is not compute.acc_dtype:
+            if access.dtype is not find_read_type(access.dtype, compute.acc_dtype):
                 self._add("conversions", count)
             self._add("guards", count * _needed(access.guards))
             self.traffic.walk(access, compute.reduction[-1], count, node.buffer.region)

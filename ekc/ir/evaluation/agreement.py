@@ -5,6 +5,7 @@ What is expected comes from the operator alone; which elements a block owns from
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -62,9 +63,25 @@ def random_inputs(op: Operator, seed: int = DATA_SEED) -> tuple[NDArray[Any], ..
     """Arrays of the operator's shapes and dtypes; never all zeros, which flatter everything.
 
     Floats are standard normal; int8 is uniform over its whole range, int32 over +-1000, so that most sums
-    stay within int32.
+    stay within int32. Of a product over n factors floats are near 1 or -1, exp(normal / sqrt(n)), and
+    integers odd: the product of many others is 0, whatever a kernel leaves out.
     """
-    return random_arrays(op.inputs, seed)
+    factors, arrays = _count_factors(op), random_arrays(op.inputs, seed)
+    return tuple(_move_near_one(a, factors) for a in arrays) if factors else arrays
+
+
+def _count_factors(op: Operator) -> int:
+    """Of the longest product that an operator reduces to; 0 where there is none."""
+    products = [c for c in op.computes if c.combine == "prod" and c.reduction]
+    return max((math.prod(a.extent for a in c.reduction) for c in products), default=0)
+
+
+def _move_near_one(array: NDArray[Any], factors: int) -> NDArray[Any]:
+    if np.issubdtype(array.dtype, np.integer):
+        return np.asarray(np.bitwise_or(array, array.dtype.type(1)))
+    values = np.asarray(array, np.float32)
+    sized = np.exp(values / np.float32(math.sqrt(factors)))
+    return np.asarray(np.copysign(sized, values), array.dtype)
 
 
 def random_arrays(specs: Sequence[TensorSpec], seed: int = DATA_SEED) -> tuple[NDArray[Any], ...]:
@@ -75,7 +92,9 @@ def random_arrays(specs: Sequence[TensorSpec], seed: int = DATA_SEED) -> tuple[N
 
 def input_policy(op: Operator) -> str:
     """What `random_inputs` draws for this operator, in words."""
-    words = {t.dtype: f"{t.dtype} uniform" if t.dtype.integer else "normal(0, 1)" for t in op.inputs}
+    factors = _count_factors(op)
+    integers, floats = ("odd", f"+-exp(normal(0, 1/{factors}))") if factors else ("uniform", "normal(0, 1)")
+    words = {t.dtype: f"{t.dtype} {integers}" if t.dtype.integer else floats for t in op.inputs}
     return ", ".join(dict.fromkeys(words.values()))
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ekc.ir import expr as ex
 from ekc.ir.access import Access, Buffer, Guard
 from ekc.ir.async_copy import groups_left, tiles_ahead
-from ekc.ir.dtypes import DType, converted, start_value, unset
+from ekc.ir.dtypes import DType, converted, find_read_type, start_value, unset
 from ekc.ir.evaluation.flight import Flight
 from ekc.ir.linear import value
 from ekc.ir.nodes import (
@@ -41,7 +41,7 @@ from ekc.ir.program import Program
 from ekc.ir.tree import kernels
 
 _POINTS_AT_ONCE = 1 << 20
-_COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+_COMBINE = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ class _Blocks:
             compute.body,
             acc,
             _axis_values(node, grid),
-            lambda x: converted(self._load(node.reads[x], grid, len(axes)), node.reads[x].dtype, acc),
+            lambda x: _widen_elements(self._load(node.reads[x], grid, len(axes)), node.reads[x].dtype, acc),
         )
         result = np.broadcast_to(result, shape)
         inside = _inside(node.guards, grid)
@@ -293,7 +293,9 @@ class _Blocks:
         axes |= {a.name: grid[a.name] for a in compute.reduction}
 
         def read(x: ex.Load) -> NDArray[Any]:
-            return converted(self._load(node.reads[x], grid, extra), node.reads[x].dtype, compute.acc_dtype)
+            return _widen_elements(
+                self._load(node.reads[x], grid, extra), node.reads[x].dtype, compute.acc_dtype
+            )
 
         result = _evaluate_body(compute.body, compute.acc_dtype, axes, read)
         result = np.broadcast_to(result, (self.count, 1, *points))
@@ -315,7 +317,7 @@ class _Blocks:
         axes = {a.name: value(f, grid) for a, f in zip(compute.spatial, node.source.index, strict=True)}
 
         def read(x: ex.Load) -> NDArray[Any]:
-            return converted(self._load(produced[x], grid, extra), produced[x].dtype, acc)
+            return _widen_elements(self._load(produced[x], grid, extra), produced[x].dtype, acc)
 
         result = _evaluate_body(compute.body, acc, axes, read)
         result = converted(result, acc, node.buffer.dtype)
@@ -370,7 +372,7 @@ class _Blocks:
         }
 
         def read(x: ex.Load) -> NDArray[Any]:
-            return converted(self._load(reads[x], grid, segments), reads[x].dtype, acc)
+            return _widen_elements(self._load(reads[x], grid, segments), reads[x].dtype, acc)
 
         result = _evaluate_body(node.value, acc, axes, read)
         result = converted(result, acc, node.target.dtype)
@@ -381,6 +383,11 @@ class _Blocks:
         else:
             out[where[mask]] = result
         self.written.reshape(-1)[where[mask]] = True
+
+
+def _widen_elements(values: NDArray[Any], source: DType, acc: DType) -> NDArray[Any]:
+    """Elements in the type that arithmetic has them in."""
+    return converted(values, source, find_read_type(source, acc))
 
 
 def _evaluate_body(

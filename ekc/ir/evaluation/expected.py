@@ -21,7 +21,9 @@ from ekc.ir.evaluation.reference import (
     Computed,
     as_stored,
     evaluate_body,
+    hold_values,
     inputs_as_read,
+    list_floats,
     read_padded,
     reference_at,
 )
@@ -87,13 +89,13 @@ class Expected:
         reads does to its result, found by moving that tensor.
         """
         read = {name: self._read(compute, name, where, held) for name in self._made(compute)}
-        values = {name: right.value for name, right in read.items()}
+        values = {name: hold_values(self.makers[name], right.value) for name, right in read.items()}
         found, stored = self._evaluate(compute, where, values), compute.output.name not in held
         value, wrapped = found.values, found.wrapped or any(right.wrapped for right in read.values())
         if stored:
             value = overflowed(value, compute.output.dtype)
         scale = float(np.max(np.abs(value[np.isfinite(value)]), initial=0.0))
-        slack = 0.0 if self._copies(compute, held) else rounding(compute, scale, stored)
+        slack = 0.0 if self._rounds_nothing(compute, held) else rounding(compute, scale, stored)
         for name, right in read.items():
             if not right.slack:
                 continue
@@ -101,12 +103,15 @@ class Expected:
             slack += max(_furthest(c, value) for c in changed)
         return Right(value, slack, wrapped)
 
-    def _copies(self, compute: Compute, held: Collection[str]) -> bool:
-        """Whether it only brings stored elements elsewhere, which rounds nothing."""
+    def _rounds_nothing(self, compute: Compute, held: Collection[str]) -> bool:
+        """Whether it only brings stored elements elsewhere, or picks the largest or smallest of some."""
         body = compute.body
-        if not isinstance(body, ex.Load) or compute.reduction or body.tensor in held:
+        if not isinstance(body, ex.Load) or body.tensor in held:
             return False
-        return self.op.tensors[body.tensor].dtype is compute.output.dtype
+        if compute.reduction and compute.combine not in ("max", "min"):
+            return False
+        read, out = self.op.tensors[body.tensor].dtype, compute.output.dtype
+        return read is out or (out is FLOAT32 and not read.integer)
 
     def _made(self, compute: Compute) -> dict[str, None]:
         """The tensors it reads that are no inputs."""
@@ -133,7 +138,7 @@ class Expected:
         shape = tuple(len(index) for index in where.values())
 
         def computed(kind: np.dtype[Any]) -> Array:
-            return np.broadcast_to(evaluate_body(compute.body, grid, load, kind), shape)
+            return np.broadcast_to(evaluate_body(compute.body, grid, load, kind, list_floats(tensors)), shape)
 
         return as_stored(compute, computed, compute.acc_dtype is INT32)
 

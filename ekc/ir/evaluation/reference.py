@@ -28,7 +28,12 @@ _MOST_SLICES = 1024
 _EXACT = 2.0**53
 """Up to here float64 holds every whole number."""
 FLOAT64 = np.dtype(np.float64)
-_JOIN: Mapping[str, np.ufunc] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+_JOIN: Mapping[str, np.ufunc] = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +50,7 @@ def reference(op: Operator, arrays: tuple[NDArray[Any], ...]) -> NDArray[Any]:
     tensors = inputs_as_read(op, arrays)
     for compute in op.computes:
         everything = {a.name: np.arange(a.extent) for a in compute.spatial}
-        tensors[compute.output.name] = reference_at(compute, tensors, everything).values
+        tensors[compute.output.name] = hold_values(compute, reference_at(compute, tensors, everything).values)
     with np.errstate(over="ignore"):
         return tensors[op.outputs[0].name].astype(op.outputs[0].dtype.numpy)
 
@@ -56,6 +61,16 @@ def inputs_as_read(op: Operator, arrays: tuple[NDArray[Any], ...]) -> dict[str, 
     return {t.name: tf32_rounded(a) if t.dtype is TF32 else a for t, a in checked}
 
 
+def hold_values(compute: Compute, values: NDArray[Any]) -> NDArray[Any]:
+    """Results of a compute for those that read them: integers in their own type, floats in float64."""
+    return values.astype(compute.output.dtype.numpy) if compute.output.dtype.integer else values
+
+
+def list_floats(tensors: Mapping[str, NDArray[Any]]) -> frozenset[str]:
+    """The tensors that hold no integers."""
+    return frozenset(name for name, a in tensors.items() if not np.issubdtype(a.dtype, np.integer))
+
+
 def reference_at(
     compute: Compute, tensors: Mapping[str, NDArray[Any]], where: dict[str, NDArray[Any]]
 ) -> Computed:
@@ -64,7 +79,7 @@ def reference_at(
     Floats are not rounded; integers are those that are stored (int8 is clamped).
     """
     read = (tensors[load.tensor] for load in ex.loads(compute.body))
-    may_wrap = compute.acc_dtype is INT32 and any(array.dtype != INT8.numpy for array in read)
+    may_wrap = compute.acc_dtype is INT32 and any(array.dtype == INT32.numpy for array in read)
     return as_stored(compute, lambda kind: _summed(compute, tensors, where, kind), may_wrap)
 
 
@@ -141,17 +156,28 @@ def _evaluate(
     """An expression as an array over `axes`, in one kind of number."""
     grid = {a: ranges[a].reshape([-1 if b == a else 1 for b in axes]) for a in axes}
     shape = tuple(len(ranges[a]) for a in axes)
-    result = evaluate_body(e, grid, lambda load: read_padded(tensors[load.tensor], load, grid), kind)
+    result = evaluate_body(
+        e, grid, lambda load: read_padded(tensors[load.tensor], load, grid), kind, list_floats(tensors)
+    )
     return np.broadcast_to(result, shape)
 
 
 def evaluate_body(
-    e: ex.Expr, axes: Mapping[str, Any], load: Callable[[ex.Load], NDArray[Any]], kind: np.dtype[Any]
+    e: ex.Expr,
+    axes: Mapping[str, Any],
+    load: Callable[[ex.Load], NDArray[Any]],
+    kind: np.dtype[Any],
+    compared: frozenset[str],
 ) -> NDArray[Any]:
-    """An expression in one kind of number; `load` reads float64, which holds every int32."""
+    """An expression in one kind of number; `load` reads float64, which holds every int32. The tensors
+    `compared` hold floats, which int32 arithmetic only compares."""
     if kind != FLOAT64:
         axes = {name: np.asarray(index).astype(kind) for name, index in axes.items()}
-    return np.asarray(ex.evaluate(e, axes, lambda x: load(x).astype(kind, copy=False)), kind)
+
+    def read(x: ex.Load) -> NDArray[Any]:
+        return load(x) if x.tensor in compared else load(x).astype(kind, copy=False)
+
+    return np.asarray(ex.evaluate(e, axes, read), kind)
 
 
 def _pointwise(

@@ -107,7 +107,7 @@ def make_compute(
     acc, out = accumulator_and_result(dtype, acc_dtype, out_dtype)
     spec = TensorSpec(output, tuple(int(e) for e in axes.values()), out)
     value = body(**{p: known[p] for p in wanted})
-    if not isinstance(value, (ex.Expr, int, float)):
+    if not isinstance(value, (ex.Expr, ex.Condition, int, float)):
         raise InvalidInput(f"body: returned {show(value)}, needed an expression of {', '.join(known)}")
     return Compute(spec, all_axes, ex.as_expr(value), combine, acc)
 

@@ -46,16 +46,23 @@ def batch_matmul(
     k: int,
     *,
     dtype: str = "float32",
+    transpose_a: bool = False,
+    transpose_b: bool = False,
     acc_dtype: str | None = None,
     out_dtype: str | None = None,
 ) -> Operator:
-    """C[b, m, n] = A[b, m, k] @ B[b, k, n] for each b."""
+    """C[b, m, n] = A[b, m, k] @ B[b, k, n] for each b; A is stored [b, k, m] with `transpose_a`, B [b, n, k]
+    with `transpose_b`, as the keys of an attention layer are."""
+    check_flag("transpose_a", transpose_a)
+    check_flag("transpose_b", transpose_b)
     return compute(
         "batch_matmul",
         axes={"b": b, "i": m, "j": n},
         reduce={"k": k},
-        inputs={"A": (b, m, k), "B": (b, k, n)},
-        body=lambda A, B, b, i, j, k: A[b, i, k] * B[b, k, j],
+        inputs={"A": (b, k, m) if transpose_a else (b, m, k), "B": (b, n, k) if transpose_b else (b, k, n)},
+        body=lambda A, B, b, i, j, k: (
+            (A[b, k, i] if transpose_a else A[b, i, k]) * (B[b, j, k] if transpose_b else B[b, k, j])
+        ),
         dtype=dtype,
         acc_dtype=acc_dtype,
         out_dtype=out_dtype,

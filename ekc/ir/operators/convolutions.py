@@ -1,6 +1,7 @@
 """Convolutions over one, two and three image dimensions: one expression for all of them.
 
-`groups=c` is a depthwise convolution; padding is 0 unless given. Channels-last layouts store the weights
+`groups=c` is a depthwise convolution. Padding is 0 unless given, and may differ between the two ends of a
+dimension. Channels-last layouts store the weights
 with channels last too (OHWI for NHWC), as PyTorch's `channels_last` and cuDNN do.
 """
 
@@ -11,7 +12,7 @@ from ekc.ir import expr as ex
 from ekc.ir.checks import whole
 from ekc.ir.operator import MAX_ELEMENTS, Operator
 from ekc.ir.operators.building import Tensor, compute
-from ekc.ir.operators.windows import Channels, Layout, Window, windows
+from ekc.ir.operators.windows import Channels, Layout, Padding, Window, windows
 
 
 def conv1d(
@@ -22,7 +23,7 @@ def conv1d(
     out_channels: int,
     kernel: int | tuple[int] = 3,
     stride: int | tuple[int] = 1,
-    padding: int | tuple[int] = 0,
+    padding: Padding = 0,
     dilation: int | tuple[int] = 1,
     groups: int = 1,
     layout: str = "NCW",
@@ -34,7 +35,7 @@ def conv1d(
 
     Weights OIW (I is c / groups), with `layout="NWC"` OWI. Raises `InvalidInput` as `conv2d` does.
     """
-    over = windows({"w": w}, kernel, stride, padding, dilation)
+    over = windows({"w": w}, kernel, stride, padding, dilation, _pad_same)
     return _convolution(
         "conv1d", n, Channels(c, out_channels, groups), over, layout, dtype, acc_dtype, out_dtype
     )
@@ -49,7 +50,7 @@ def conv2d(
     out_channels: int,
     kernel: int | tuple[int, int] = 3,
     stride: int | tuple[int, int] = 1,
-    padding: int | tuple[int, int] = 0,
+    padding: Padding = 0,
     dilation: int | tuple[int, int] = 1,
     groups: int = 1,
     layout: str = "NCHW",
@@ -60,10 +61,13 @@ def conv2d(
     """Y[n, o, p, q] = sum over c, r, s of X[n, c, p*stride + r*dilation - padding, ...] * W[o, c, r, s].
 
     Input and output NCHW, weights OIHW (I is c / groups); with `layout="NHWC"` weights OHWI.
+    `padding` is a number, or one for each image dimension, or pairs (before, after): ((1, 2), (0, 1)), and
+    ((1, 2),) for both. "valid" is 0. "same" pads so that the output has ceil(h / stride) rows, as XLA has it
+    (PyTorch knows it for stride 1 alone, and agrees there): an odd row goes behind the image.
     Raises `InvalidInput` for numbers out of range, groups that do not divide the channels, another layout,
     and a filter that spans more than the padded image.
     """
-    over = windows({"h": h, "w": w}, kernel, stride, padding, dilation)
+    over = windows({"h": h, "w": w}, kernel, stride, padding, dilation, _pad_same)
     return _convolution(
         "conv2d", n, Channels(c, out_channels, groups), over, layout, dtype, acc_dtype, out_dtype
     )
@@ -79,7 +83,7 @@ def conv3d(
     out_channels: int,
     kernel: int | tuple[int, int, int] = 3,
     stride: int | tuple[int, int, int] = 1,
-    padding: int | tuple[int, int, int] = 0,
+    padding: Padding = 0,
     dilation: int | tuple[int, int, int] = 1,
     groups: int = 1,
     layout: str = "NCDHW",
@@ -91,7 +95,7 @@ def conv3d(
 
     Weights OIDHW (I is c / groups), with `layout="NDHWC"` ODHWI. Raises `InvalidInput` as `conv2d` does.
     """
-    over = windows({"d": d, "h": h, "w": w}, kernel, stride, padding, dilation)
+    over = windows({"d": d, "h": h, "w": w}, kernel, stride, padding, dilation, _pad_same)
     return _convolution(
         "conv3d", n, Channels(c, out_channels, groups), over, layout, dtype, acc_dtype, out_dtype
     )
@@ -109,7 +113,7 @@ def _convolution(
 ) -> Operator:
     whole("n", n, MAX_ELEMENTS)
     order = Layout.of(layout, "".join(x.dim for x in over).upper()).order
-    places = [x.out * x.stride + x.tap * x.dilation - x.padding for x in over]
+    places = [x.out * x.stride + x.tap * x.dilation - x.before for x in over]
     pixel = Tensor("X")[ex.Var("n"), *order(channels.read(), *places)]
     weight = Tensor("W")[ex.Var("o"), *order(ex.Var("c"), *(x.tap for x in over))]
     outs = [(x.out.name, _output_extent(x)) for x in over]
@@ -130,8 +134,15 @@ def _convolution(
     )
 
 
+def _pad_same(x: Window) -> tuple[int, int]:
+    """The least padding with ceil(size / stride) outputs; of an odd one the larger half behind."""
+    outputs = -(-x.size // x.stride)
+    total = max((outputs - 1) * x.stride + x.reach - x.size, 0)
+    return total // 2, total - total // 2
+
+
 def _output_extent(x: Window) -> int:
-    padded = x.size + 2 * x.padding
+    padded = x.size + x.padding
     if x.reach > padded:
         near = (x.reach - x.size + 1) // 2
         raise InvalidInput(

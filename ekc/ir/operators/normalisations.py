@@ -1,6 +1,7 @@
 """softmax, layer_norm and rms_norm: graphs of computes that go over the rows of a tensor again and again.
 
-Each first reduces every row to a number or two, kept in float32, then finishes its elements.
+A row runs along one axis or several. Each operator first reduces every row to a number or two, kept in
+float32, then finishes its elements.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ekc.ir.checks import is_number, show
 from ekc.ir.dtypes import dtype_of
 from ekc.ir.operator import Operator
 from ekc.ir.operators.building import Tensor, compute, shape_of
-from ekc.ir.operators.reductions import axes_of
+from ekc.ir.operators.reductions import Axes, axes_of
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,8 @@ class _Pass:
 
     letter: str
     shape: tuple[int, ...]
-    axis: int
-    """The dimension that a row runs along."""
+    axes: tuple[int, ...]
+    """The dimensions that a row runs along."""
 
     @property
     def whole(self) -> dict[str, int]:
@@ -35,8 +36,13 @@ class _Pass:
 
     @property
     def along(self) -> dict[str, int]:
-        """The axis that a row runs along."""
-        return {f"{self.letter}{self.axis}": self.shape[self.axis]}
+        """The axes that a row runs along."""
+        return {f"{self.letter}{d}": self.shape[d] for d in self.axes}
+
+    @property
+    def row(self) -> tuple[int, ...]:
+        """The shape of a row."""
+        return tuple(self.along.values())
 
     @property
     def rows(self) -> dict[str, int]:
@@ -57,17 +63,16 @@ class _Pass:
         return Tensor(tensor)[tuple(ex.Var(a) for a in self.along)]
 
 
-def _passes(shape: tuple[int, ...], axis: int, letters: str, dtype: str) -> tuple[_Pass, ...]:
+def _passes(shape: tuple[int, ...], axes: Axes, letters: str, dtype: str) -> tuple[_Pass, ...]:
     if dtype_of(dtype).integer:
         raise InvalidInput(f"dtype: {dtype} has no fractions, which these need; the nearest is 'float16'")
     shape = shape_of("X", shape)
-    (place,) = axes_of((axis,), shape)
-    return tuple(_Pass(letter, shape, place) for letter in letters)
+    return tuple(_Pass(letter, shape, axes_of(axes, shape)) for letter in letters)
 
 
 def softmax(
     shape: tuple[int, ...],
-    axis: int = -1,
+    axis: Axes = -1,
     *,
     dtype: str = "float32",
     acc_dtype: str | None = None,
@@ -75,7 +80,8 @@ def softmax(
 ) -> Operator:
     """Y = exp(X - top) / total along `axis`: top is the largest of a row, total the sum of its exp(X - top).
 
-    Nothing overflows: no exponent is above 0, and a total is at least 1.
+    `axis` is one axis, or a tuple of some that are normalised together; None is all of them. Nothing
+    overflows: no exponent is above 0, and a total is at least 1.
     Raises `InvalidInput` for an axis that the shape lacks.
     """
     i, j, p = _passes(shape, axis, "ijp", dtype)
@@ -111,18 +117,21 @@ def layer_norm(
     shape: tuple[int, ...],
     eps: float = 1e-5,
     *,
+    axes: Axes = -1,
     dtype: str = "float32",
     acc_dtype: str | None = None,
     out_dtype: str | None = None,
 ) -> Operator:
-    """Y = (X - mean) / sqrt(variance + eps) * gamma + beta, mean and variance over the last axis.
+    """Y = (X - mean) / sqrt(variance + eps) * gamma + beta, mean and variance over `axes`.
 
-    gamma and beta have the extent of the last axis. The variance is the mean of (X - mean)**2, in a pass
-    of its own: the mean of X**2 less the square of the mean would lose the digits of a small spread.
-    Raises `InvalidInput` for an eps that is no number of at least 0.
+    `axes` is one axis (the last, unless given), a tuple of any, or None for all, as in `reduce`. gamma and
+    beta have the extents of these axes, in the order of X: (c,) for `axes=1` of (n, c, h, w). The variance is
+    the mean of (X - mean)**2, in a pass of its own: the mean of X**2 less the square of the mean would lose
+    the digits of a small spread.
+    Raises `InvalidInput` for an eps that is no number of at least 0, and axes that `reduce` refuses.
     """
-    i, j, p = _passes(shape, -1, "ijp", dtype)
-    share, eps = 1 / i.shape[-1], _not_negative(eps)
+    i, j, p = _passes(shape, axes, "ijp", dtype)
+    share, eps = 1 / math.prod(i.row), _not_negative(eps)
     op = compute(
         "layer_norm",
         axes=i.rows,
@@ -139,7 +148,7 @@ def layer_norm(
     op = op.then(
         "Y",
         axes=p.whole,
-        inputs={"gamma": i.shape[-1:], "beta": i.shape[-1:]},
+        inputs={"gamma": i.row, "beta": i.row},
         body=lambda: (
             (p.x - p.of_row("mean")) * ex.rsqrt(p.of_row("variance") + eps) * p.of_column("gamma")
             + p.of_column("beta")
@@ -153,16 +162,17 @@ def rms_norm(
     shape: tuple[int, ...],
     eps: float = 1e-5,
     *,
+    axes: Axes = -1,
     dtype: str = "float32",
     acc_dtype: str | None = None,
     out_dtype: str | None = None,
 ) -> Operator:
-    """Y = X / sqrt(square + eps) * gamma, square the mean of X**2 over the last axis.
+    """Y = X / sqrt(square + eps) * gamma, square the mean of X**2 over `axes`.
 
-    gamma has the extent of the last axis. Raises `InvalidInput` as `layer_norm` does.
+    `axes` as in `layer_norm`; gamma has their extents. Raises `InvalidInput` as `layer_norm` does.
     """
-    i, p = _passes(shape, -1, "ip", dtype)
-    share, eps = 1 / i.shape[-1], _not_negative(eps)
+    i, p = _passes(shape, axes, "ip", dtype)
+    share, eps = 1 / math.prod(i.row), _not_negative(eps)
     op = compute(
         "rms_norm",
         axes=i.rows,
@@ -177,7 +187,7 @@ def rms_norm(
     op = op.then(
         "Y",
         axes=p.whole,
-        inputs={"gamma": i.shape[-1:]},
+        inputs={"gamma": i.row},
         body=lambda: p.x * ex.rsqrt(p.of_row("square") + eps) * p.of_column("gamma"),
         out_dtype=out_dtype,
     )

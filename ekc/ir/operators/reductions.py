@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -10,15 +11,23 @@ import numpy as np
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.checks import check_choice, check_flag, several, show
+from ekc.ir.dtypes import INT32, dtype_of
 from ekc.ir.operator import Operator
 from ekc.ir.operators.building import Tensor, compute, shape_of
 
-_COMBINES = ("sum", "max", "min", "mean")
+Axes = int | tuple[int, ...] | None
+"""One axis, several, or all; negative ones count from the last."""
+_OTHERS = {"avg": "mean", "average": "mean"}
+"""Names elsewhere that are spelled far from ours."""
+_EXTREMES = {"argmax": "max", "argmin": "min"}
+_NONE = INT32.limits[1]
+"""No index: greater than all."""
+_COMBINES = ("sum", "prod", "max", "min", "mean", "argmax", "argmin")
 
 
 def reduce(
     shape: tuple[int, ...],
-    axes: int | tuple[int, ...] | None = None,
+    axes: Axes = None,
     combine: str = "sum",
     *,
     keepdims: bool = False,
@@ -26,17 +35,26 @@ def reduce(
     acc_dtype: str | None = None,
     out_dtype: str | None = None,
 ) -> Operator:
-    """Y = "sum", "max", "min" or "mean" of X over `axes` (None: all), as NumPy's reductions have it.
+    """Y = "sum", "prod", "max", "min", "mean", "argmax" or "argmin" of X over `axes` (None: all), as NumPy's.
 
     Negative axes count from the last. With `keepdims` a reduced axis stays with extent 1; without, a
     reduction over all axes has the shape (1,). A mean adds up elements times 1/count, so that it cannot
-    overflow where its result does not. NaN is kept, by "max" and "min" too. Sums of int32 wrap modulo 2**32.
-    Raises `InvalidInput` for an axis outside the shape or given twice, and an unknown combine.
+    overflow where its result does not. NaN is kept, by "max" and "min" too. Sums and products of int32 wrap
+    modulo 2**32; a product of more than four int8 might leave int32, and is refused.
+
+    "argmax" and "argmin" give int32: where the extreme is along the axis; of several axes, its number when
+    their elements are counted in order, the last axis fastest (None: in all of X). Of equal elements the
+    first counts, and the first NaN before all numbers. They are two computes, the extreme and the least index
+    that has it, and so exact in parts and over lanes too.
+    Raises `InvalidInput` for an axis outside the shape or given twice, an unknown combine, and an argmax that
+    is to be stored as another type than int32 or goes over 2**31 elements or more.
     """
     shape = shape_of("X", shape)
-    check_choice("combine", combine, _COMBINES)
+    check_choice("combine", combine, _COMBINES, _OTHERS)
     check_flag("keepdims", keepdims)
     over = axes_of(axes, shape)
+    if combine in _EXTREMES:
+        return _find_index(shape, over, combine, keepdims, dtype, acc_dtype, out_dtype)
     element: ex.Expr = Tensor("X")[
         tuple(ex.Var(f"k{d}" if d in over else f"i{d}") for d in range(len(shape)))
     ]
@@ -57,7 +75,64 @@ def reduce(
     )
 
 
-def axes_of(axes: int | tuple[int, ...] | None, shape: tuple[int, ...]) -> tuple[int, ...]:
+def _find_index(
+    shape: tuple[int, ...],
+    over: tuple[int, ...],
+    combine: str,
+    keepdims: bool,
+    dtype: str,
+    acc_dtype: str | None,
+    out_dtype: str | None,
+) -> Operator:
+    """The extreme of each row, then the least index of an element that equals it or, as it, is NaN."""
+    if out_dtype not in (None, "int32", INT32) or acc_dtype is not None:
+        name = "acc_dtype" if acc_dtype is not None else "out_dtype"
+        raise InvalidInput(f"{name}: {combine} compares elements as they are and gives int32; leave it out")
+    count = prod(shape[d] for d in over)
+    if count > _NONE:
+        raise InvalidInput(f"{combine}: {count} elements, at most {_NONE}, as int32 counts; take fewer axes")
+    kept = [d for d in range(len(shape)) if keepdims or d not in over]
+
+    def name_axes(spatial: str, summed: str) -> tuple[dict[str, int], dict[str, int], tuple[ex.Expr, ...]]:
+        """The axes of a compute, those it goes along, and the index of an element of X."""
+        places = {f"{spatial}{d}": 1 if d in over else shape[d] for d in kept} or {spatial: 1}
+        along = {f"{summed}{d}": shape[d] for d in over}
+        index = tuple(ex.Var(f"{summed if d in over else spatial}{d}") for d in range(len(shape)))
+        return places, along, index
+
+    element = dtype_of(dtype)
+    places, along, first = name_axes("i", "k")
+    op = compute(
+        f"reduce_{combine}",
+        axes=places,
+        reduce=along,
+        inputs={"X": shape},
+        body=lambda: Tensor("X")[first],
+        combine=_EXTREMES[combine],
+        output="extreme",
+        dtype=dtype,
+        out_dtype=element.result,
+    )
+    places, along, again = name_axes("p", "q")
+    x, extreme = Tensor("X")[again], Tensor("extreme")[tuple(map(ex.Var, places))]
+    number: ex.Expr = ex.Const(0)
+    for d in over:
+        number = number * shape[d] + ex.Var(f"q{d}") if d != over[0] else ex.Var(f"q{d}")
+    # NaN equals nothing: where the extreme is NaN, elements that do not equal themselves have it.
+    nan = _NONE if element.integer else ex.where(ex.equal(x, x), _NONE, number)
+    found = op.then(
+        "Y",
+        axes=places,
+        reduce=along,
+        body=lambda: ex.where(ex.equal(x, extreme), number, nan),
+        combine="min",
+        acc_dtype="int32",
+        out_dtype="int32",
+    )
+    return replace(found, name=op.name)
+
+
+def axes_of(axes: Axes, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Positions in a shape, each from 0 and in order; negative ones count from the last, None is all."""
     rank = len(shape)
     if axes is None:

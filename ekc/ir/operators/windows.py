@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ekc.errors import InvalidInput
@@ -13,6 +14,10 @@ from ekc.ir.operator import MAX_ELEMENTS
 
 Several = int | tuple[int, ...]
 """One number for every image dimension, or one for each."""
+Padding = int | str | tuple[int | tuple[int, int], ...]
+"""One number for both ends of every image dimension; for each dimension a number or the pair (before, after);
+`((before, after),)` for every dimension; "same" or "valid"."""
+_WORDS = ("same", "valid")
 _AXES = {"d": ("z", "t"), "h": ("p", "r"), "w": ("q", "s")}
 """The output axis and the filter axis of each image dimension: depth, height, width."""
 
@@ -26,13 +31,21 @@ class Window:
     size: int
     kernel: int
     stride: int
-    padding: int
     dilation: int
+    before: int = 0
+    """Padding at the start of the dimension."""
+    after: int = 0
+    """Padding at its end."""
 
     @property
     def reach(self) -> int:
         """Elements from the filter's first tap to its last."""
         return (self.kernel - 1) * self.dilation + 1
+
+    @property
+    def padding(self) -> int:
+        """Padding at both ends together."""
+        return self.before + self.after
 
     @property
     def out(self) -> ex.Var:
@@ -46,20 +59,67 @@ class Window:
 
 
 def windows(
-    image: dict[str, int], kernel: Several, stride: Several, padding: Several, dilation: Several
+    image: dict[str, int],
+    kernel: Several,
+    stride: Several,
+    padding: Padding,
+    dilation: Several,
+    same: Callable[[Window], tuple[int, int]],
 ) -> tuple[Window, ...]:
-    """One window for each image dimension, its numbers checked."""
+    """One window for each image dimension, its numbers checked; `same` says how far padding="same" pads the
+    two ends of a dimension."""
     count = len(image)
-    columns = (
+    columns = zip(
         _each("kernel", kernel, count),
         _each("stride", stride, count),
-        _each("padding", padding, count, least=0),
         _each("dilation", dilation, count),
+        strict=True,
     )
-    return tuple(
+    over = [
         Window(dim, whole(dim, size, MAX_ELEMENTS), *numbers)
-        for (dim, size), *numbers in zip(image.items(), *columns, strict=True)
+        for (dim, size), numbers in zip(image.items(), columns, strict=True)
+    ]
+    if isinstance(padding, str):
+        ends = [same(x) if _check_word(padding) == "same" else (0, 0) for x in over]
+    else:
+        ends = _read_ends(padding, count)
+    return tuple(replace(x, before=a, after=b) for x, (a, b) in zip(over, ends, strict=True))
+
+
+def _check_word(padding: str) -> str:
+    if padding in _WORDS:
+        return padding
+    near = difflib.get_close_matches(padding, _WORDS, n=1, cutoff=0.0)[0]
+    raise InvalidInput(
+        f"padding: {padding!r} is neither a number, nor pairs (before, after), nor one of "
+        f"{', '.join(_WORDS)}; the nearest is {near!r}"
     )
+
+
+def _read_ends(padding: Any, count: int) -> list[tuple[int, int]]:
+    """Padding before and after each image dimension."""
+    given = several(padding)
+    if given is None:
+        given = (padding,) * count
+    elif len(given) == 1 and several(given[0]) is not None:
+        given *= count
+    if len(given) != count:
+        pairs = ", ".join(["(1, 2)"] * count)
+        raise InvalidInput(
+            f"padding: {padding!r} has {len(given)} entries for {count} image dimension{'s' * (count > 1)}; "
+            f"try {padding[0] if given else 0}, or (before, after) of each: ({pairs}{',' * (count == 1)})"
+        )
+    return [_read_pair(one) for one in given]
+
+
+def _read_pair(one: Any) -> tuple[int, int]:
+    both = several(one)
+    if both is None:
+        both = (one, one)
+    if len(both) != 2:
+        raise InvalidInput(f"padding: {one!r} is no pair (before, after); try (1, 2)")
+    before, after = (whole("padding", v, MAX_ELEMENTS, 0) for v in both)
+    return before, after
 
 
 def _each(name: str, value: Several, count: int, least: int = 1) -> tuple[int, ...]:

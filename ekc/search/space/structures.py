@@ -308,7 +308,7 @@ def _fused(op: Operator) -> list[Structure]:
         return []
     again = dict.fromkeys(x.tensor for c in before for x in ex.loads(c.body))
     read = {x.tensor for x in ex.loads(last.body)} - made
-    copied = tuple(t for t in again if t in read and _row_bytes(op, t) <= MOST_ROW_BYTES)
+    copied = tuple(t for t in again if t in read and _row_bytes(op, t, rows) <= MOST_ROW_BYTES)
     found = [_on_the_spot(op, rows, tensors) for tensors in dict.fromkeys((copied, ()))]
     return [s for s in found if builds(op, s)]
 
@@ -318,9 +318,12 @@ def _reduces_rows(compute: Compute) -> bool:
     return bool(compute.reduction) and any(_streams(compute, reads, a) for a in compute.reduction)
 
 
-def _row_bytes(op: Operator, tensor: str) -> int:
+def _row_bytes(op: Operator, tensor: str, rows: set[str]) -> int:
+    """The part of a tensor that the last compute goes along for one row."""
     spec = op.tensors[tensor]
-    return spec.shape[-1] * spec.dtype.bytes
+    read = next(x for x in ex.loads(op.computes[-1].body) if x.tensor == tensor)
+    along = [e for i, e in zip(read.index, spec.shape, strict=True) if not ex.variables(i) <= rows]
+    return math.prod(along) * spec.dtype.bytes
 
 
 def _on_the_spot(op: Operator, rows: set[str], copied: tuple[str, ...]) -> Structure:

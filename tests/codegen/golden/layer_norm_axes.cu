@@ -1,0 +1,91 @@
+// layer_norm(X[2, 6, 5, 9] float32, gamma[6, 5] float32, beta[6, 5] float32)
+//   mean[i0, i3] = sum[i1 < 6, i2 < 5] X[i0, i1, i2, i3] * 0.03333333333333333
+//   variance[j0, j3] = sum[j1 < 6, j2 < 5] (X[j0, j1, j2, j3] - mean[j0, j3]) * (X[j0, j1, j2, j3] - mean[j0,
+//       j3]) * 0.03333333333333333
+//   Y[p0, p1, p2, p3] = (X[p0, p1, p2, p3] - mean[p0, p3]) * rsqrt(variance[p0, p3] + 1e-05) * gamma[p1, p2] +
+//       beta[p1, p2]
+// 
+// Written by ekc VERSION from the schedule
+//   ekc.Schedule(op)
+//       .split("i0", (16,))
+//       .split("i3", (16,))
+//       .reorder("i0.0", "i3.0", "i0.1", "i3.1", "i1", "i2")
+//       .bind("i0.0", "block.x")
+//       .bind("i3.0", "block.x")
+//       .bind("i0.1", "thread.x")
+//       .bind("i3.1", "thread.y")
+//       .cache_write("mean")
+//       .split("j0", (16,))
+//       .split("j3", (16,))
+//       .reorder("j0.0", "j3.0", "j0.1", "j3.1", "j1", "j2")
+//       .bind("j0.0", "block.x")
+//       .bind("j3.0", "block.x")
+//       .bind("j0.1", "thread.x")
+//       .bind("j3.1", "thread.y")
+//       .cache_write("variance")
+//       .split("p2", (16,))
+//       .split("p3", (16,))
+//       .reorder("p0", "p1", "p2.0", "p3.0", "p2.1", "p3.1")
+//       .bind("p0", "block.x")
+//       .bind("p1", "block.x")
+//       .bind("p2.0", "block.x")
+//       .bind("p3.0", "block.x")
+//       .bind("p2.1", "thread.x")
+//       .bind("p3.1", "thread.y")
+// digest aee1cc56f91d64cb
+// grid 1 x 1 x 1, block 16 x 16 x 1
+extern "C" __global__ void __launch_bounds__(256)
+ekc_layer_norm_0(const float* __restrict__ X, float* __restrict__ mean)
+{
+    alignas(16) float mean_acc[1];
+    const int i0_0 = blockIdx.x;
+    const int i3_0 = blockIdx.x % 1;
+    const int i3_1 = threadIdx.y;
+    const int i0_1 = threadIdx.x;
+    mean_acc[0] = 0.0f;
+    #pragma unroll 1
+    for (int i1 = 0; i1 < 6; ++i1) {
+        #pragma unroll 1
+        for (int i2 = 0; i2 < 5; ++i2) {
+            mean_acc[0] += (i0_0 * 16 + i0_1 < 2 && i3_0 * 16 + i3_1 < 9 ? X[(i0_0 * 16 + i0_1) * 270 + i1 * 45 + i2 * 9 + i3_0 * 16 + i3_1] : 0.0f) * 0.03333333333333333f;
+        }
+    }
+    // write mean_acc -> mean
+    if (i0_0 * 16 + i0_1 < 2 && i3_0 * 16 + i3_1 < 9) {
+        mean[(i0_0 * 16 + i0_1) * 9 + i3_0 * 16 + i3_1] = mean_acc[0];
+    }
+}
+// grid 1 x 1 x 1, block 16 x 16 x 1
+extern "C" __global__ void __launch_bounds__(256)
+ekc_layer_norm_1(const float* __restrict__ X, const float* __restrict__ mean, float* __restrict__ variance)
+{
+    alignas(16) float variance_acc[1];
+    const int j0_0 = blockIdx.x;
+    const int j3_0 = blockIdx.x % 1;
+    const int j3_1 = threadIdx.y;
+    const int j0_1 = threadIdx.x;
+    variance_acc[0] = 0.0f;
+    #pragma unroll 1
+    for (int j1 = 0; j1 < 6; ++j1) {
+        #pragma unroll 1
+        for (int j2 = 0; j2 < 5; ++j2) {
+            variance_acc[0] += ((j0_0 * 16 + j0_1 < 2 && j3_0 * 16 + j3_1 < 9 ? X[(j0_0 * 16 + j0_1) * 270 + j1 * 45 + j2 * 9 + j3_0 * 16 + j3_1] : 0.0f) - (j0_0 * 16 + j0_1 < 2 && j3_0 * 16 + j3_1 < 9 ? mean[(j0_0 * 16 + j0_1) * 9 + j3_0 * 16 + j3_1] : 0.0f)) * ((j0_0 * 16 + j0_1 < 2 && j3_0 * 16 + j3_1 < 9 ? X[(j0_0 * 16 + j0_1) * 270 + j1 * 45 + j2 * 9 + j3_0 * 16 + j3_1] : 0.0f) - (j0_0 * 16 + j0_1 < 2 && j3_0 * 16 + j3_1 < 9 ? mean[(j0_0 * 16 + j0_1) * 9 + j3_0 * 16 + j3_1] : 0.0f)) * 0.03333333333333333f;
+        }
+    }
+    // write variance_acc -> variance
+    if (j0_0 * 16 + j0_1 < 2 && j3_0 * 16 + j3_1 < 9) {
+        variance[(j0_0 * 16 + j0_1) * 9 + j3_0 * 16 + j3_1] = variance_acc[0];
+    }
+}
+// grid 12 x 1 x 1, block 16 x 16 x 1
+extern "C" __global__ void __launch_bounds__(256)
+ekc_layer_norm_2(const float* __restrict__ X, const float* __restrict__ mean, const float* __restrict__ variance, const float* __restrict__ gamma, const float* __restrict__ beta, float* __restrict__ Y)
+{
+    const int p0 = blockIdx.x / 6;
+    const int p1 = blockIdx.x % 6;
+    const int p2_0 = blockIdx.x % 1;
+    const int p3_0 = blockIdx.x % 1;
+    const int p3_1 = threadIdx.y;
+    const int p2_1 = threadIdx.x;
+    if (p2_0 * 16 + p2_1 < 5 && p3_0 * 16 + p3_1 < 9) Y[p0 * 270 + p1 * 45 + (p2_0 * 16 + p2_1) * 9 + p3_0 * 16 + p3_1] = ((p2_0 * 16 + p2_1 < 5 && p3_0 * 16 + p3_1 < 9 ? X[p0 * 270 + p1 * 45 + (p2_0 * 16 + p2_1) * 9 + p3_0 * 16 + p3_1] : 0.0f) - (p3_0 * 16 + p3_1 < 9 ? mean[p0 * 9 + p3_0 * 16 + p3_1] : 0.0f)) * rsqrtf((p3_0 * 16 + p3_1 < 9 ? variance[p0 * 9 + p3_0 * 16 + p3_1] : 0.0f) + 1e-05f) * (p2_0 * 16 + p2_1 < 5 ? gamma[p1 * 5 + p2_0 * 16 + p2_1] : 0.0f) + (p2_0 * 16 + p2_1 < 5 ? beta[p1 * 5 + p2_0 * 16 + p2_1] : 0.0f);
+}
