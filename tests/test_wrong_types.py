@@ -43,15 +43,22 @@ def _mine(**change: Any) -> ekc.Operator:
 
 ENTRIES: dict[str, tuple[Callable[..., object], dict[str, Any]]] = {
     "matmul": (ekc.matmul, {"m": 4, "n": 4, "k": 4, "transpose_a": False, "transpose_b": False} | TYPES),
-    "batch_matmul": (ekc.batch_matmul, {"b": 2, "m": 4, "n": 4, "k": 4} | TYPES),
+    "batch_matmul": (
+        ekc.batch_matmul,
+        {"b": 2, "m": 4, "n": 4, "k": 4, "transpose_a": False, "transpose_b": False} | TYPES,
+    ),
     "matvec": (ekc.matvec, {"m": 4, "k": 4} | TYPES),
     "einsum": (lambda text, a, b: ekc.einsum(text, a, b), {"text": "ij,jk->ik", "a": (4, 4), "b": (4, 4)}),
     "conv1d": (ekc.conv1d, CONV | {"dilation": 1, "layout": "NCW"} | TYPES),
     "conv_transpose1d": (ekc.conv_transpose1d, CONV | {"output_padding": 0, "layout": "NCW"} | TYPES),
     "reduce": (ekc.reduce, {"shape": (4, 4), "axes": 0, "combine": "sum", "keepdims": False} | TYPES),
+    "argmax": (
+        ekc.reduce,
+        {"shape": (4, 4), "axes": 0, "combine": "argmax", "keepdims": False, "dtype": "float32"},
+    ),
     "softmax": (ekc.softmax, {"shape": (4, 4), "axis": -1} | TYPES),
-    "layer_norm": (ekc.layer_norm, {"shape": (4, 4), "eps": 1e-5} | TYPES),
-    "rms_norm": (ekc.rms_norm, {"shape": (4, 4), "eps": 1e-5} | TYPES),
+    "layer_norm": (ekc.layer_norm, {"shape": (4, 4), "axes": -1, "eps": 1e-5} | TYPES),
+    "rms_norm": (ekc.rms_norm, {"shape": (4, 4), "axes": -1, "eps": 1e-5} | TYPES),
     "compute": (
         _mine,
         {"name": "mine", "axes": {"i": 4}, "reduce": None, "inputs": {"A": (4,)}, "combine": "sum"}
@@ -62,6 +69,10 @@ ENTRIES: dict[str, tuple[Callable[..., object], dict[str, Any]]] = {
     "an index": (lambda x: _mine(body=lambda A, i: A[x]), {"x": 1}),
     "arithmetic": (lambda x: _mine(body=lambda A, i: x * A[i] / x + A[i // 2] - x), {"x": 2}),
     "functions": (lambda x, y: ekc.maximum(ekc.gelu(x), ekc.abs(y)), {"x": 1.0, "y": 2.0}),
+    "choices": (
+        lambda x, y: ekc.where(ekc.less(x, y), ekc.where(ekc.equal(x, y), x, y), x),
+        {"x": 1.0, "y": 2.0},
+    ),
     "then": (
         MM.then,
         {"output": "D", "axes": {"p": 8}, "body": lambda C, p: C[p, 0], "reduce": None, "inputs": None}

@@ -91,7 +91,7 @@ def _check_word(padding: str) -> str:
         return padding
     near = difflib.get_close_matches(padding, _WORDS, n=1, cutoff=0.0)[0]
     raise InvalidInput(
-        f"padding: {padding!r} is neither a number, nor pairs (before, after), nor one of "
+        f"padding: {show(padding)} is neither a number, nor pairs (before, after), nor one of "
         f"{', '.join(_WORDS)}; the nearest is {near!r}"
     )
 
@@ -105,9 +105,11 @@ def _read_ends(padding: Any, count: int) -> list[tuple[int, int]]:
         given *= count
     if len(given) != count:
         pairs = ", ".join(["(1, 2)"] * count)
+        first = show(padding[0]) if given else 0
         raise InvalidInput(
-            f"padding: {padding!r} has {len(given)} entries for {count} image dimension{'s' * (count > 1)}; "
-            f"try {padding[0] if given else 0}, or (before, after) of each: ({pairs}{',' * (count == 1)})"
+            f"padding: {show(padding)} has {len(given)} entries for {count} image "
+            f"dimension{'s' * (count > 1)}; try {first}, or (before, after) of each: "
+            f"({pairs}{',' * (count == 1)})"
         )
     return [_read_pair(one) for one in given]
 
@@ -117,7 +119,7 @@ def _read_pair(one: Any) -> tuple[int, int]:
     if both is None:
         both = (one, one)
     if len(both) != 2:
-        raise InvalidInput(f"padding: {one!r} is no pair (before, after); try (1, 2)")
+        raise InvalidInput(f"padding: {show(one)} is no pair (before, after); try (1, 2)")
     before, after = (whole("padding", v, MAX_ELEMENTS, 0) for v in both)
     return before, after
 
