@@ -1,4 +1,4 @@
-"""Element types in C: literals, conversions, vector moves, and which inline functions a kernel needs.
+"""Element types in C: literals, conversions, vector moves.
 
 Arithmetic is done in the accumulator's type, `float` or `int`; what is stored otherwise is widened when it is
 read and rounded when it is written. `ekc.ir.dtypes.converted` does the same to arrays.
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from ekc.ir import expr as ex
 from ekc.ir.dtypes import BFLOAT16, FLOAT16, INT8, TF32, DType
-from ekc.ir.operator import Operator
 
 _MOVES = {2: "unsigned short", 4: "unsigned int", 8: "uint2", 16: "uint4"}
 _FLOAT_MOVES = {8: "float2", 16: "float4"}
@@ -25,6 +24,7 @@ _FLOAT_FUNCTIONS = {
 }
 _BINDING = {"+": 1, "-": 1, "*": 2, "/": 2}
 """How strongly the operators of C bind that stand without parentheses of their own."""
+_FROM = {FLOAT16: "from_half", BFLOAT16: "from_bf16", TF32: "to_tf32"}
 _TO = {FLOAT16: "to_half", BFLOAT16: "to_bf16", INT8: "to_int8"}
 
 
@@ -83,10 +83,8 @@ def converted(value: str, source: DType, target: DType) -> str:
     """A value of one type as another."""
     if source is target:
         return value
-    if source in (FLOAT16, BFLOAT16):
-        return f"to_float({value})"
-    if source is TF32:
-        return f"to_tf32({value})"
+    if source in _FROM:
+        return f"{_FROM[source]}({value})"
     return f"{_TO[target]}({value})" if target in _TO else f"static_cast<{target.cuda}>({value})"
 
 
@@ -103,9 +101,3 @@ def zero(dtype: DType) -> str:
     if dtype.cuda in ("float", "int", "signed char"):
         return "0.0f" if dtype.cuda == "float" else "0"
     return f"{dtype.cuda}{{0}}"
-
-
-def helpers(op: Operator) -> frozenset[str]:
-    """The types whose inline functions the kernels of an operator need: int8 only where it is written."""
-    read, written = {t.dtype for t in op.inputs} - {INT8}, {c.output.dtype for c in op.computes}
-    return frozenset(dtype.name for dtype in read | written)

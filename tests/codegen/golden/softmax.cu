@@ -21,7 +21,7 @@
 struct __align__(2) half_t {
     unsigned short bits;
 };
-static __device__ __forceinline__ float to_float(half_t h)
+static __device__ __forceinline__ float from_half(half_t h)
 {
     float f;
     asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h.bits));
@@ -68,7 +68,7 @@ ekc_softmax(const half_t* __restrict__ X, half_t* __restrict__ Y)
         #pragma unroll 8
         for (int step = 0; step < 16; ++step) {
             const int i1 = step * 64 + thread % 64;
-            if (i1 < 1000) reduced = fmaxf(reduced, to_float(X_shared[p0][i1]));
+            if (i1 < 1000) reduced = fmaxf(reduced, from_half(X_shared[p0][i1]));
         }
         #pragma unroll
         for (int lane = 16; lane > 0; lane /= 2) {
@@ -101,7 +101,7 @@ ekc_softmax(const half_t* __restrict__ X, half_t* __restrict__ Y)
         #pragma unroll 8
         for (int step = 0; step < 16; ++step) {
             const int j1 = step * 64 + thread % 64;
-            if (j1 < 1000) reduced += expf(to_float(X_shared[p0][j1]) - top_shared[0][p0]);
+            if (j1 < 1000) reduced += expf(from_half(X_shared[p0][j1]) - top_shared[0][p0]);
         }
         #pragma unroll
         for (int lane = 16; lane > 0; lane /= 2) {
@@ -131,10 +131,10 @@ ekc_softmax(const half_t* __restrict__ X, half_t* __restrict__ Y)
         {
             alignas(8) half_t moved[4] = {};
             *reinterpret_cast<uint2*>(&moved[0]) = *reinterpret_cast<const uint2*>(&X_shared[p0_1][p1_0 * 256 + p1_1 * 4]);
-            X_register[0] = to_float(moved[0]);
-            X_register[1] = to_float(moved[1]);
-            X_register[2] = to_float(moved[2]);
-            X_register[3] = to_float(moved[3]);
+            X_register[0] = from_half(moved[0]);
+            X_register[1] = from_half(moved[1]);
+            X_register[2] = from_half(moved[2]);
+            X_register[3] = from_half(moved[3]);
         }
         #pragma unroll
         for (int p1_2 = 0; p1_2 < 4; ++p1_2) {
