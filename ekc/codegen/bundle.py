@@ -12,6 +12,7 @@ from typing import Any
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.names import RESERVED
 from ekc.codegen.render import render
+from ekc.codegen.symbols import kernel_digest
 from ekc.errors import InvalidInput
 from ekc.ir.checks import identifier
 from ekc.ir.fresh import fresh
@@ -52,7 +53,7 @@ def export(
         )
     facts = _facts(compiled, schedule, told)
     texts = {
-        f"{name}.cu": compiled.cuda_source + render("bundle.cu.j2", **facts),
+        f"{name}.cu": render("bundle.cu.j2", cuda_source=compiled.cuda_source, **facts),
         f"{name}.h": render("bundle.h.j2", **facts),
         f"{name}.json": json.dumps(_record(compiled, schedule, facts["workspace_bytes"], told), indent=1)
         + "\n",
@@ -74,6 +75,7 @@ def _facts(compiled: CompiledKernel, schedule: Schedule, told: Mapping[str, str]
         "operator": [_plain(line) for line in str(op).splitlines()],
         "version": __version__,
         "digest": schedule.digest,
+        "kernel_digest": kernel_digest(compiled),
         "arch": compiled.arch,
         "inputs": [{"pointer": pointers[t.name], "text": str(t)} for t in op.inputs],
         "output": {"pointer": pointers[output.name], "text": str(output)},
@@ -120,6 +122,7 @@ def _record(
         "nvrtc_version": compiled.nvrtc_version,
         "arch": compiled.arch,
         "digest": schedule.digest,
+        "kernel_digest": kernel_digest(compiled),
         "schedule": json.loads(schedule.to_json()),
         "launches": [{fact: getattr(launch, fact) for fact in launch_facts} for launch in compiled.launches],
         "resources": [asdict(r) for r in compiled.resources],

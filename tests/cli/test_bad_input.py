@@ -101,7 +101,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("", "which operator?"),
         ("--layers nowhere.toml", "nowhere.toml cannot be read"),
         ("matmul 4 4 4 --layers nowhere.toml", "leave OPERATOR out"),
-        ("--layers nowhere.toml --name one", "a folder of its own"),
+        ("--layers nowhere.toml --name 2x2", "--name: '2x2' is not an identifier"),
         ("matmul 4 4 4 --name 2x2", "--name: '2x2' is not an identifier"),
     ],
 )
