@@ -39,8 +39,8 @@ extern "C" __global__ void __launch_bounds__(256)
 ekc_softmax(const half_t* __restrict__ X, half_t* __restrict__ Y)
 {
     __shared__ __align__(16) half_t X_shared[4][1024];
-    __shared__ __align__(16) float total_shared[2][4];
-    __shared__ __align__(16) float top_shared[2][4];
+    __shared__ __align__(16) float ekc_total_shared[2][4];
+    __shared__ __align__(16) float ekc_top_shared[2][4];
     alignas(16) float Y_acc[4];
     const int p0_0 = blockIdx.x;
     const int p0_1 = threadIdx.x / 64;
@@ -59,7 +59,7 @@ ekc_softmax(const half_t* __restrict__ X, half_t* __restrict__ Y)
         }
     }
     __syncthreads();
-    // max at top[p0_0 * 4 : 4] -> top_shared, 2 warps an element
+    // max at top[p0_0 * 4 : 4] -> ekc_top_shared, 2 warps an element
     #pragma unroll 1
     for (int round = 0; round < 1; ++round) {
         const int element = round * 4 + thread / 64;
@@ -75,7 +75,7 @@ ekc_softmax(const half_t* __restrict__ X, half_t* __restrict__ Y)
             reduced = fmaxf(reduced, __shfl_xor_sync(0xffffffffu, reduced, lane));
         }
         if (thread % 32 == 0) {
-            top_shared[thread / 32 % 2][p0] = reduced;
+            ekc_top_shared[thread / 32 % 2][p0] = reduced;
         }
     }
     __syncthreads();
@@ -83,16 +83,16 @@ ekc_softmax(const half_t* __restrict__ X, half_t* __restrict__ Y)
         const int element = round * 256 + thread;
         if (element < 4) {
             const int p0 = element;
-            float reduced = top_shared[0][p0];
+            float reduced = ekc_top_shared[0][p0];
             #pragma unroll
             for (int part = 1; part < 2; ++part) {
-                reduced = fmaxf(reduced, top_shared[part][p0]);
+                reduced = fmaxf(reduced, ekc_top_shared[part][p0]);
             }
-            top_shared[0][p0] = reduced;
+            ekc_top_shared[0][p0] = reduced;
         }
     }
     __syncthreads();
-    // sum at total[p0_0 * 4 : 4] -> total_shared, 2 warps an element
+    // sum at total[p0_0 * 4 : 4] -> ekc_total_shared, 2 warps an element
     #pragma unroll 1
     for (int round = 0; round < 1; ++round) {
         const int element = round * 4 + thread / 64;
@@ -101,14 +101,14 @@ ekc_softmax(const half_t* __restrict__ X, half_t* __restrict__ Y)
         #pragma unroll 8
         for (int step = 0; step < 16; ++step) {
             const int j1 = step * 64 + thread % 64;
-            if (j1 < 1000) reduced += expf(from_half(X_shared[p0][j1]) - top_shared[0][p0]);
+            if (j1 < 1000) reduced += expf(from_half(X_shared[p0][j1]) - ekc_top_shared[0][p0]);
         }
         #pragma unroll
         for (int lane = 16; lane > 0; lane /= 2) {
             reduced += __shfl_xor_sync(0xffffffffu, reduced, lane);
         }
         if (thread % 32 == 0) {
-            total_shared[thread / 32 % 2][p0] = reduced;
+            ekc_total_shared[thread / 32 % 2][p0] = reduced;
         }
     }
     __syncthreads();
@@ -116,12 +116,12 @@ ekc_softmax(const half_t* __restrict__ X, half_t* __restrict__ Y)
         const int element = round * 256 + thread;
         if (element < 4) {
             const int p0 = element;
-            float reduced = total_shared[0][p0];
+            float reduced = ekc_total_shared[0][p0];
             #pragma unroll
             for (int part = 1; part < 2; ++part) {
-                reduced += total_shared[part][p0];
+                reduced += ekc_total_shared[part][p0];
             }
-            total_shared[0][p0] = reduced;
+            ekc_total_shared[0][p0] = reduced;
         }
     }
     __syncthreads();
@@ -138,7 +138,7 @@ ekc_softmax(const half_t* __restrict__ X, half_t* __restrict__ Y)
         }
         #pragma unroll
         for (int p1_2 = 0; p1_2 < 4; ++p1_2) {
-            Y_acc[p1_2] = expf(X_register[p1_2] - top_shared[0][p0_1]) / total_shared[0][p0_1];
+            Y_acc[p1_2] = expf(X_register[p1_2] - ekc_top_shared[0][p0_1]) / ekc_total_shared[0][p0_1];
         }
         // write Y_acc -> Y
         if (p1_0 * 256 + p1_1 * 4 < 1000) {
