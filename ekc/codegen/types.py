@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from ekc.ir import expr as ex
 from ekc.ir.dtypes import BFLOAT16, FLOAT16, INT8, TF32, DType
 
@@ -35,13 +37,15 @@ class Arithmetic:
     dtype: DType
 
     def literal(self, number: float) -> str:
-        """A number; infinities by their bits, which needs no header."""
+        """A number, in the fewest digits that float32 tells apart; infinities by their bits, which needs no
+        header."""
         if self.dtype.integer:
             # C has no literal for the least int: the minus is an operation on one too large.
             return str(int(number)) if number > self.dtype.limits[0] else f"({int(number) + 1} - 1)"
         if number in (float("inf"), float("-inf")):
             return "__int_as_float(0x7f800000)" if number > 0 else "__int_as_float(0xff800000)"
-        return f"{float(number)!r}f"
+        with np.errstate(under="ignore"):
+            return f"{np.float32(number)}f"
 
     def cast(self, index: str) -> str:
         """An index as a value."""

@@ -9,6 +9,8 @@ import keyword
 import operator
 from collections.abc import Callable, Mapping
 
+import numpy as np
+
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 
@@ -20,7 +22,9 @@ FUNCTIONS: dict[str, Callable[..., ex.Expr]] = {
     )
 }
 """What a text may call."""
-_OPERATORS: dict[type[ast.AST], Callable[[ex.Expr, ex.Operand], ex.Expr]] = {
+_SHOWN = 60
+"""Characters of a text that a message shows."""
+_OPERATORS: dict[type[ast.AST], Callable[[ex.Operand, ex.Operand], ex.Operand]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -38,7 +42,7 @@ def body_of(text: str, inputs: Mapping[str, object]) -> Callable[..., ex.Operand
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError) as problem:
-        raise InvalidInput(f"epilogue: {text!r} is no expression ({problem.args[0]})") from problem
+        raise InvalidInput(f"epilogue: {_cut(text)} is no expression ({problem.args[0]})") from problem
     for name in inputs:
         if not name.isidentifier() or keyword.iskeyword(name):
             raise InvalidInput(f"epilogue: an input cannot be called {name!r}; write bias, say")
@@ -50,7 +54,7 @@ def body_of(text: str, inputs: Mapping[str, object]) -> Callable[..., ex.Operand
     if len(own) != 1:
         found = f"it names {' and '.join(own)}" if own else "it names none"
         raise InvalidInput(
-            f"epilogue: {text!r} must name the result once, by a name that is no input; {found}; "
+            f"epilogue: {_cut(text)} must name the result once, by a name that is no input; {found}; "
             f"the inputs are {', '.join(inputs) or 'none'}"
         )
 
@@ -79,22 +83,49 @@ def _value(tree: ast.expr, elements: Mapping[str, ex.Expr], text: str) -> ex.Ope
     def value(part: ast.expr) -> ex.Operand:
         return _value(part, elements, text)
 
+    shown = ast.get_source_segment(text.strip(), tree) or text
     match tree:
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
-            return number
+            return _finite(number, shown)
         case ast.Name(id=name):
             return elements[name]
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return _OPERATORS[type(op)](ex.as_expr(value(left)), value(right))
+            a, b = value(left), value(right)
+            if isinstance(op, ast.Div) and not isinstance(b, ex.Expr) and np.float32(b) == 0:
+                raise InvalidInput(f"epilogue: {_cut(shown)} divides by 0; write another divisor")
+            made = _OPERATORS[type(op)](a, b)
+            return made if isinstance(made, ex.Expr) else _finite(made, shown)
         case ast.UnaryOp(op=ast.USub(), operand=inner):
             return -value(inner)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
-            return _called(name, [value(a) for a in args])
-    shown = ast.get_source_segment(text.strip(), tree) or text
+            values = [value(a) for a in args]
+            made = _called(name, values)
+            return made if any(isinstance(v, ex.Expr) for v in values) else _worked_out(made, shown)
     raise InvalidInput(
-        f"epilogue: {shown!r} cannot be used; write + - * /, numbers, names and "
+        f"epilogue: {_cut(shown)} cannot be used; write + - * /, numbers, names and "
         f"{', '.join(sorted(FUNCTIONS))}"
     )
+
+
+def _finite(number: float, shown: str) -> float:
+    """A number that a text writes or comes to; refused where float32 has no such number."""
+    if not -ex.BEYOND < number < ex.BEYOND:
+        raise InvalidInput(
+            f"epilogue: {_cut(shown)} is no number of float32; the largest is {ex.LARGEST:.6g}"
+        )
+    return number
+
+
+def _worked_out(constant: ex.Expr, shown: str) -> float:
+    """The number that a function of numbers gives."""
+    with np.errstate(all="ignore"):
+        found = ex.evaluate(constant, {}, lambda _: 0)
+    return _finite(found.item() if isinstance(found, np.generic) else found, shown)
+
+
+def _cut(text: str) -> str:
+    """The text in quotes, or its beginning where a line does not hold it."""
+    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
 
 
 def _called(name: str, values: list[ex.Operand]) -> ex.Expr:

@@ -123,7 +123,7 @@ ekc_matmul_epilogue(const float* __restrict__ A, const float* __restrict__ B, co
                             const float C_here = C_acc[i_1][i_3][j_1][part];
                             const float ekc_bias_here = ekc_bias_near[part];
                             const float ekc_before_here = ekc_before_near[part];
-                            moved[part] = 0.5f * (C_here + ekc_bias_here) * (1.0f + erff((C_here + ekc_bias_here) * 0.7071067811865476f)) + ekc_before_here;
+                            moved[part] = 0.5f * (C_here + ekc_bias_here) * (1.0f + erff((C_here + ekc_bias_here) * 0.7071067690849304f)) + ekc_before_here;
                         }
                         *reinterpret_cast<float4*>(&ekc_C_out2[(i_0 * 128 + i_2 * 4 + i_1 * 64 + i_3) * 128 + j_0 * 128 + j_2 * 4 + j_1 * 64]) = *reinterpret_cast<const float4*>(&moved[0]);
                     }
