@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ekc.cli.operators import KINDS, build
 from ekc.cli.output import log, one_line, say, say_json, writable
 from ekc.cli.status import BAD_INPUT, INTERRUPTED, status_of
+from ekc.codegen.symbols import kernel_name
 from ekc.errors import EkcError, InvalidInput
 from ekc.search.layers import Layer, read_layers
 from ekc.search.summary import figure, source_of, speed_up, unit_of
@@ -50,11 +51,10 @@ class Missing:
         return self.reason if self.reason == NOT_TUNED else "failed"
 
 
-def tune_layers(file: Path, options: Options, events: EventLog, out: Path, as_json: bool) -> int:
+def tune_layers(file: Path, options: Options, events: EventLog, out: Path, prefix: str, as_json: bool) -> int:
     """Tune every layer of a file; the exit status. One that fails does not stop the rest. Ctrl-C does, and
-    what is done by then is told."""
-    # Every layer is built before the first is tuned: a slip in the last costs no time.
-    layers = [(layer, _operator(file, layer)) for layer in read_layers(file, frozenset(KINDS) - {"einsum"})]
+    what is done by then is told. Names of kernels begin with `prefix`."""
+    layers = _operators(file)
     options.check()
     writable(out)
     done: list[Tuned] = []
@@ -66,7 +66,7 @@ def tune_layers(file: Path, options: Options, events: EventLog, out: Path, as_js
         log(f"layer {number} of {len(layers)}: {layer.name}{left}")
         try:
             result = options.tune(op, events, layer)
-            done.append(Tuned(layer, result, result.export(_folder(out, layer, op))))
+            done.append(Tuned(layer, result, result.export(_folder(out, layer, op), kernel_name(op, prefix))))
             interrupted = status_of(result) == INTERRUPTED
         except EkcError as problem:
             missing.append(Missing(layer, one_line(str(problem))))
@@ -92,6 +92,19 @@ def _left(spent_s: float, done: int, layers: int) -> str:
     if not done:
         return ""
     return f" (about {math.ceil(spent_s / done * (layers - done) / 60)} min left at the pace so far)"
+
+
+def _operators(file: Path) -> list[tuple[Layer, Operator]]:
+    """The layers and their operators, each operator once. Every one is built before the first is tuned: a
+    slip in the last costs no time."""
+    found: dict[str, tuple[Layer, Operator]] = {}
+    for layer in read_layers(file, frozenset(KINDS) - {"einsum"}):
+        op = _operator(file, layer)
+        if op.digest in found:
+            known = found[op.digest][0]
+            layer = replace(known, uses=known.uses + layer.uses)
+        found[op.digest] = (layer, op)
+    return list(found.values())
 
 
 def _operator(file: Path, layer: Layer) -> Operator:

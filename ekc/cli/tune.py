@@ -123,7 +123,10 @@ class Options:
 @click.option(
     "--out", type=click.Path(path_type=Path), default=OUT, show_default=True, help="Folder for the kernel."
 )
-@click.option("--name", help="What files and functions are called. [default: as the operator]")
+@click.option(
+    "--name",
+    help="What files and functions are called; with --layers, their prefix. [default: as the operator]",
+)
 @click.option("--quiet", is_flag=True, help="No forecast, no progress.")
 @click.option(
     "--log-json",
@@ -152,27 +155,25 @@ def tune(
     Ctrl-C ends the search with the best so far; the status then is 130.
     """
     chosen = Options(**options)  # type: ignore[arg-type]
+    if name is not None:
+        from ekc.ir.checks import identifier
+
+        identifier("--name", name)
     with closing(EventLog(log_json)) as events:
         events.check(chosen.records, chosen.warm_start)
         if layers is None:
             return _tune_one(request, chosen, events, out, name, as_json)
         if not request.empty:
             raise InvalidInput("--layers: the file names its operators itself; leave OPERATOR out")
-        if name is not None:
-            raise InvalidInput("--name: with --layers each kernel has a folder of its own; leave it out")
         from ekc.cli.layers import tune_layers
 
-        return tune_layers(layers, chosen, events, out, as_json)
+        return tune_layers(layers, chosen, events, out, name or "", as_json)
 
 
 def _tune_one(
     request: Request, chosen: Options, events: EventLog, out: Path, name: str | None, as_json: bool
 ) -> int:
     op = request.operator()
-    if name is not None:
-        from ekc.ir.checks import identifier
-
-        identifier("--name", name)
     chosen.check()
     writable(out)
     result = chosen.tune(op, events)

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.codegen.names import RESERVED
+from ekc.codegen.names import c_name
 from ekc.codegen.render import render
+from ekc.codegen.symbols import kernel_digest
 from ekc.errors import InvalidInput
 from ekc.ir.checks import check_path, identifier
-from ekc.ir.fresh import fresh
 from ekc.ir.operator import TensorSpec
 from ekc.ir.schedule import Schedule
 from ekc.version import __version__
 
 _ALIGNMENT = 256
 """Bytes between the starts of workspace tensors, as cudaMalloc gives."""
-_LAUNCHER_NAMES = frozenset(("workspace", "stream", "room", "error", "arguments"))
-"""What the launcher calls its own."""
 
 
 def export(
@@ -53,7 +51,7 @@ def export(
         )
     facts = _facts(compiled, schedule, told)
     texts = {
-        f"{name}.cu": compiled.cuda_source + render("bundle.cu.j2", **facts),
+        f"{name}.cu": render("bundle.cu.j2", cuda_source=compiled.cuda_source, **facts),
         f"{name}.h": render("bundle.h.j2", **facts),
         f"{name}.json": json.dumps(_record(compiled, schedule, facts["workspace_bytes"], told), indent=1)
         + "\n",
@@ -69,20 +67,20 @@ def _facts(compiled: CompiledKernel, schedule: Schedule, told: Mapping[str, str]
     given = {t.name for t in (*op.inputs, output)}
     kept = [op.tensors[x] for x in dict.fromkeys(a for launch in compiled.launches for a in launch.arguments)]
     offsets, total = _workspace([t for t in kept if t.name not in given])
-    pointers = _pointers((*op.inputs, output, *(op.tensors[x] for x in offsets)))
     return {
         "name": compiled.name,
         "operator": [_plain(line) for line in str(op).splitlines()],
         "version": __version__,
         "digest": schedule.digest,
+        "kernel_digest": kernel_digest(compiled),
         "arch": compiled.arch,
-        "inputs": [{"pointer": pointers[t.name], "text": str(t)} for t in op.inputs],
-        "output": {"pointer": pointers[output.name], "text": str(output)},
+        "inputs": [{"pointer": c_name(t.name), "name": t.name, "text": str(t)} for t in op.inputs],
+        "output": {"pointer": c_name(output.name), "name": output.name, "text": str(output)},
         "unordered": ", ".join(schedule.program.unordered),
-        "workspace": [{"pointer": pointers[x], "offset": offset} for x, offset in offsets.items()],
+        "workspace": [{"pointer": c_name(x), "offset": offset} for x, offset in offsets.items()],
         "workspace_bytes": total,
         "launches": [
-            asdict(launch) | {"pointers": [pointers[a] for a in launch.arguments]}
+            asdict(launch) | {"pointers": [c_name(a) for a in launch.arguments]}
             for launch in compiled.launches
         ],
         "provenance": {_plain(key): _plain(value) for key, value in told.items()},
@@ -96,13 +94,6 @@ def _workspace(tensors: list[TensorSpec]) -> tuple[dict[str, int], int]:
         offsets[t.name] = total
         total += -(-t.bytes // _ALIGNMENT) * _ALIGNMENT
     return offsets, total
-
-
-def _pointers(tensors: Sequence[TensorSpec]) -> dict[str, str]:
-    """The launcher's name for each tensor: its own, unless something else is called so."""
-    free = [t.name for t in tensors if t.name not in RESERVED | _LAUNCHER_NAMES]
-    taken = {*RESERVED, *_LAUNCHER_NAMES, *free}
-    return {t.name: t.name if t.name in free else fresh(t.name, taken) for t in tensors}
 
 
 def _plain(text: str) -> str:
@@ -121,6 +112,7 @@ def _record(
         "nvrtc_version": compiled.nvrtc_version,
         "arch": compiled.arch,
         "digest": schedule.digest,
+        "kernel_digest": kernel_digest(compiled),
         "schedule": json.loads(schedule.to_json()),
         "launches": [{fact: getattr(launch, fact) for fact in launch_facts} for launch in compiled.launches],
         "resources": [asdict(r) for r in compiled.resources],

@@ -18,9 +18,8 @@ from ekc.codegen.render import render
 from ekc.codegen.scope import Scope
 from ekc.codegen.shared_memory import asked_for, shared_declarations
 from ekc.codegen.tensor_views import lane_lines, needed
-from ekc.codegen.types import helpers, list_functions
+from ekc.codegen.unused import drop_unused_constants, words
 from ekc.codegen.views import views
-from ekc.codegen.walks import walks
 from ekc.codegen.warpgroup_views import group_functions
 from ekc.ir.async_copy import COMMIT, COPIES, WAIT
 from ekc.ir.footprint import global_reads
@@ -59,23 +58,18 @@ def generate(schedule: Schedule, limits: Limits | None = None, name: str | None 
         function = f"ekc_{name or schedule.op.name}" + (f"_{number}" if len(trees) > 1 else "")
         launches.append(_launch(kernel, function))
         blocks.append(_kernel_text(kernel, launches[-1]))
-    masked = any("mask" in told for block in blocks for copy in block["early"] for told in copy["each"])
+    text = drop_unused_constants(render("kernels.cu.j2", kernels=blocks))
     copies = [COPIES[n] for n in sorted({n for tree in trees for n in _copied_bytes(tree)})]
     values = {
         "header": header(schedule),
-        "types": helpers(schedule.program.op),
-        "functions": list_functions(trees),
+        "used": words(text),
         "copies": copies,
         "commit": COMMIT,
         "wait": WAIT,
         **needed([*trees]),
         **group_functions(trees),
-        "walking": any(walks(tree) for tree in trees),
-        "masks": masked,
-        "paneled": any(b.panel for tree in trees for b in tree.buffers),
-        "swizzled": any(int(b.swizzle) > 1 for tree in trees for b in tree.buffers),
     }
-    return Generated(render("kernel.cu.j2", kernels=blocks, **values), tuple(launches))
+    return Generated(render("kernel.cu.j2", kernels=text, **values), tuple(launches))
 
 
 def _copied_bytes(kernel: Kernel) -> Iterator[int]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import product
 
 from ekc.codegen.reach import divides_far, leaves_int, offset_leaves_int
 from ekc.codegen.types import Arithmetic
@@ -17,38 +17,26 @@ from ekc.ir.on_the_spot import reads_on_the_spot
 from ekc.ir.program import Nest
 from ekc.ir.region import Region
 from ekc.ir.swizzle import CHUNK_BYTES
-from ekc.ir.warpgroup import MOST_STRIPS, PRODUCTS, GroupInstruction
 
-_LOCALS = frozenset(
-    ("element", "round", "thread", "moved", "lane", "step", "reduced", "part", *(f"d{i}" for i in range(64)))
-)
-"""Names that the templates use for their own."""
-_WORDS = """
-alignof and_eq asm bitand bitor char16_t char32_t char8_t co_await co_return co_yield compl concept
-const_cast consteval constexpr constinit decltype dynamic_cast explicit friend mutable noexcept not_eq
-nullptr or_eq reinterpret_cast requires static_assert static_cast thread_local typeid typename wchar_t
-xor xor_eq NULL NAN INFINITY EOF linux unix dim3 float2 float4 uint2 uint4 to_float to_half expf sqrtf
-rsqrtf tanhf erff fabsf fmaxf fminf floorf bf16_t atomicAdd to_bf16 to_tf32 to_int8 abs
-maximum minimum add subtract multiply absolute
-copy_async_4 copy_async_8 copy_async_16 commit_copies wait_copies swizzled paneled shared_memory
-kept shared_place shared_at turns_outside
-matrix_row matrix_low matrix_high load_matrices_2 load_matrices_4 load_matrices_2_transposed
-described show_to_products begin_products commit_products wait_for_products
-load_matrices_4_transposed mma_m16n8k16_float16 mma_m16n8k16_bfloat16 mma_m16n8k8_tf32 mma_m16n8k32_int8
-"""
-_GROUP_PRODUCTS = (
-    GroupInstruction(p, strips, *ways).function
-    for p in PRODUCTS
-    for strips in range(1, MOST_STRIPS + 1)
-    for ways in product((False, True), repeat=2)
-)
-RESERVED = frozenset((*_WORDS.split(), *_GROUP_PRODUCTS))
-"""Words that operators may use but C++, CUDA or the generated code has taken."""
+_COORDINATES = frozenset(f"d{i}" for i in range(64))
+"""Coordinates that no axis gives a name: the only names of the generator that an axis may have too."""
+_SHORT = re.compile(r"[A-Z]|[a-z]\d*(_[a-z]\d*)*")
+"""A letter, or small ones joined as fused axes are: no header defines a macro of this form."""
 
 
-def _derived(c_name: str) -> tuple[str, ...]:
+def c_name(name: str) -> str:
+    """The name in C of a tensor, axis, buffer or loop: `i_0` for `i.0`, `ekc_bias_shared` for `bias.shared`.
+
+    No header of CUDA or C defines a macro or a type that begins with `ekc_`, and the generated text calls
+    nothing of its own so: whatever an operator calls its tensors and axes (BUFSIZ, M_PI), it is no other's.
+    """
+    own, *parts = name.replace("+", "_").split(".")
+    return "_".join([own if _SHORT.fullmatch(own) else f"ekc_{own}", *parts])
+
+
+def _derived(own: str) -> tuple[str, ...]:
     """Names that a pipeline makes: of the loop counter, of the fetched tile, and of copies of a tile."""
-    return f"{c_name}_now", f"{c_name}_next", f"{c_name}_copy", f"{c_name}_slot", f"{c_name}_spent"
+    return f"{own}_now", f"{own}_next", f"{own}_copy", f"{own}_slot", f"{own}_spent"
 
 
 @dataclass(frozen=True)
@@ -65,17 +53,17 @@ class Names:
 
     @classmethod
     def of(cls, kernel: Kernel) -> Names:
-        """Tensors keep their names; `i.0` becomes `i_0`; a name that is taken gets an underscore more."""
+        """By `c_name`; a name that is taken gets an underscore more."""
         table: dict[str, str] = {}
-        taken = set(_LOCALS | RESERVED)
+        taken = set(_COORDINATES)
         wanted = [*kernel.tensors, *(b.name for b in kernel.buffers), *(x.name for x in kernel.nest.loops)]
         wanted += kernel.nest.reduced_inside
         for name in wanted:
-            c_name = name.replace(".", "_")
-            while taken & {c_name, *_derived(c_name)}:
-                c_name += "_"
-            taken |= {c_name, *_derived(c_name)}
-            table[name] = c_name
+            own = c_name(name)
+            while taken & {own, *_derived(own)}:
+                own += "_"
+            taken |= {own, *_derived(own)}
+            table[name] = own
         extents = kernel.nest.extents | kernel.nest.reduced_inside
         return cls(table, extents, far=_goes_far(kernel.nest, extents))
 
@@ -101,7 +89,7 @@ class Names:
         """The names as wanted, an underscore more wherever one is taken."""
         found: list[str] = []
         for name in wanted:
-            while name in found or name in self.table.values() or name in _LOCALS | RESERVED:
+            while name in found or name in self.table.values():
                 name += "_"
             found.append(name)
         return found
@@ -113,13 +101,12 @@ class Names:
         for i, s in enumerate(region.segments):
             axes = {axis_of.get(a, "") if isinstance(a, str) else "" for a, _ in s.terms}
             axis = axes.pop() if len(axes) == 1 else ""
-            axis = axis.replace("+", "_") if s.joint else axis
-            free = axis.isidentifier() and axis not in _LOCALS | RESERVED and not self._takes(axis)
-            names.append(axis if free else f"d{i}")
+            own = c_name(axis) if axis and (s.joint or "+" not in axis) else ""
+            names.append(own if own and own not in _COORDINATES and not self._takes(own) else f"d{i}")
         return names
 
     def _takes(self, name: str) -> bool:
-        return any(name in (c_name, *_derived(c_name)) for c_name in self.table.values())
+        return any(name in (own, *_derived(own)) for own in self.table.values())
 
     def own_coordinates(self, region: Region) -> list[str]:
         """Coordinates of a tile of one thread: named after the loop that will use it."""

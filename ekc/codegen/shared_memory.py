@@ -10,7 +10,7 @@ from ekc.ir.limits import STATIC_SHARED
 from ekc.ir.nodes import Kernel
 
 POOL = "shared_memory"
-"""The C name of what a launch asks for."""
+"""What a launch asks for is called so, and by its alignment: one file has one alignment for one name."""
 
 
 def asked_for(kernel: Kernel) -> int:
@@ -29,11 +29,12 @@ def shared_declarations(kernel: Kernel, names: Names) -> list[str]:
         ]
     # The strictest first: every tile's room is a multiple of its alignment, so all begin where they may.
     tiles.sort(key=lambda b: -b.alignment)
-    lines, at = [f"extern __shared__ __align__({tiles[0].alignment}) unsigned char {POOL}[];"], 0
+    pool = f"{POOL}_{tiles[0].alignment}"
+    lines, at = [f"extern __shared__ __align__({tiles[0].alignment}) unsigned char {pool}[];"], 0
     for b in tiles:
         kind, sizes = b.dtype.cuda, array_sizes(b)
         lines.append(
-            f"{kind} (&{names[b.name]}){sizes} = *reinterpret_cast<{kind} (*){sizes}>({POOL} + {at});"
+            f"{kind} (&{names[b.name]}){sizes} = *reinterpret_cast<{kind} (*){sizes}>({pool} + {at});"
         )
         at += int(b.room)
     return lines

@@ -47,7 +47,6 @@ def _load_text(load: MatrixLoad) -> dict[str, str]:
     return {
         "name": _load_name(load),
         "parameters": ", ".join(f"unsigned int& {r}" for r in registers),
-        "registers": ", ".join(registers),
         "ptx": load.ptx,
         "outputs": ", ".join(f'"=r"({r})' for r in registers),
     }
@@ -118,7 +117,7 @@ def fragment_text(node: FragmentNode, names: Names, copy: str, source: str) -> d
         f"{_cell(node, names, fragment)}[{r}]" for fragment in range(pair) for r in range(node.registers)
     ]
     rounded = targets if node.source.dtype is TF32 else []
-    source = source or f"&{with_lane_parts(names).cell(_shared(node), row.cell, copy)}"
+    source = source or f"shared_place(&{with_lane_parts(names).cell(_shared(node), row.cell, copy)})"
     return text | {"function": _load_name(load), "targets": targets, "source": source, "rounded": rounded}
 
 

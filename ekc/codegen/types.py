@@ -1,4 +1,4 @@
-"""Element types in C: literals, conversions, vector moves, and which inline functions a kernel needs.
+"""Element types in C: literals, conversions, vector moves.
 
 Arithmetic is done in the accumulator's type, `float` or `int`; what is stored otherwise is widened when it is
 read and rounded when it is written. `ekc.ir.dtypes.converted` does the same to arrays.
@@ -6,13 +6,14 @@ read and rounded when it is written. `ekc.ir.dtypes.converted` does the same to 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+import numpy as np
 
 from ekc.ir import expr as ex
 from ekc.ir.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, TF32, DType, find_read_type
-from ekc.ir.nodes import Kernel
-from ekc.ir.operator import Compute, Operator, TensorSpec
+from ekc.ir.operator import Compute, TensorSpec
 
 _MOVES = {2: "unsigned short", 4: "unsigned int", 8: "uint2", 16: "uint4"}
 _FLOAT_MOVES = {8: "float2", 16: "float4"}
@@ -34,6 +35,7 @@ _FLOAT_FUNCTIONS = {
 }
 _BINDING = {"+": 1, "-": 1, "*": 2, "/": 2}
 """How strongly the operators of C bind that stand without parentheses of their own."""
+_FROM = {FLOAT16: "from_half", BFLOAT16: "from_bf16", TF32: "to_tf32"}
 _TO = {FLOAT16: "to_half", BFLOAT16: "to_bf16", INT8: "to_int8"}
 
 
@@ -67,13 +69,15 @@ class Arithmetic:
         return table.get(operation)
 
     def literal(self, number: float) -> str:
-        """A number; infinities by their bits, which needs no header."""
+        """A number, in the fewest digits that float32 tells apart; infinities by their bits, which needs no
+        header."""
         if self.dtype.integer:
             # C has no literal for the least int: the minus is an operation on one too large.
             return str(int(number)) if number > self.dtype.limits[0] else f"({int(number) + 1} - 1)"
         if number in (float("inf"), float("-inf")):
             return "__int_as_float(0x7f800000)" if number > 0 else "__int_as_float(0xff800000)"
-        return f"{float(number)!r}f"
+        with np.errstate(under="ignore"):
+            return f"{np.float32(number)}f"
 
     def cast(self, index: str) -> str:
         """An index as a value."""
@@ -120,10 +124,8 @@ def converted(value: str, source: DType, target: DType) -> str:
     """A value of one type as another."""
     if source is target:
         return value
-    if source in (FLOAT16, BFLOAT16):
-        return f"to_float({value})"
-    if source is TF32:
-        return f"to_tf32({value})"
+    if source in _FROM:
+        return f"{_FROM[source]}({value})"
     return f"{_TO[target]}({value})" if target in _TO else f"static_cast<{target.cuda}>({value})"
 
 
@@ -140,47 +142,3 @@ def zero(dtype: DType) -> str:
     if dtype.cuda in ("float", "int", "signed char"):
         return "0.0f" if dtype.cuda == "float" else "0"
     return f"{dtype.cuda}{{0}}"
-
-
-def helpers(op: Operator) -> frozenset[str]:
-    """The types whose inline functions the kernels of an operator need: int8 only where it is written."""
-    read, written = {t.dtype for t in op.inputs} - {INT8}, {c.output.dtype for c in op.computes}
-    return frozenset(dtype.name for dtype in read | written)
-
-
-def list_functions(kernels: Iterable[Kernel]) -> frozenset[str]:
-    """The inline functions that the arithmetic of some kernels calls."""
-    return frozenset(
-        name for kernel in kernels for c in _list_computes(kernel) for name in _list_calls(kernel, c)
-    )
-
-
-def _list_computes(kernel: Kernel) -> Iterator[Compute]:
-    """All that a kernel computes: what it sums, what is put behind that, what it makes of staged elements."""
-    yield kernel.nest.compute
-    if kernel.nest.epilogue is not None:
-        yield kernel.nest.epilogue
-    yield from (s.produced_by for s in kernel.nest.stagings if s.produced_by is not None)
-
-
-def _list_calls(kernel: Kernel, compute: Compute) -> Iterator[str]:
-    written = Arithmetic.of(compute, kernel.tensors)
-    found = [*_list_body_calls(compute.body, written)]
-    if compute.reduction:
-        found.append(written.find_function(_SYMBOLS.get(compute.combine, compute.combine)))
-    yield from filter(None, found)
-
-
-def _list_body_calls(e: ex.Expr, written: Arithmetic) -> Iterator[str | None]:
-    """The inline function that each operation of an expression calls, those of its indices left out."""
-    if isinstance(e, ex.Load):
-        return
-    if isinstance(e, (ex.Binary, ex.Call)):
-        yield written.find_function(ex.name_operation(e))
-    parts = ex.children(e)
-    if isinstance(e, ex.Where):
-        parts = (e.then, e.otherwise)
-        for part in (e.a, e.b):
-            yield from _list_body_calls(part, written.choose_comparison(e))
-    for part in parts:
-        yield from _list_body_calls(part, written)

@@ -156,7 +156,7 @@ def _inside(
     (never,) = around.names.free([f"{name}_never"])
     mask, turn = parted
     late = each.told("bool", name, f"({never}[round] & ({turn})) == 0")
-    return [each.told("unsigned int", never, kept(mask)) | {"mask": True}], [late]
+    return [each.told("unsigned int", never, kept(mask))], [late]
 
 
 def _to(text: Text, node: StageNode, names: Names) -> tuple[Text, list[Text]]:

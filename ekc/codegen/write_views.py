@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ekc.codegen.names import Names
+from ekc.codegen.names import Names, c_name
 from ekc.codegen.region_text import stepped
 from ekc.codegen.scope import Scope
 from ekc.codegen.types import Arithmetic, converted, move_type
@@ -51,8 +51,8 @@ def _through(scope: Scope, node: WriteNode, names: Names) -> dict[str, Any]:
     vector, spec, axis = int(node.vector), node.target.spec, f"#{node.vector_segment}"
     move = {axis: Linear(((axis, 1), ("part", 1)))} if vector > 1 else {}
     inside = names.also({"part": "part"}, {"part": vector})
-    here = dict(zip(node.reads, names.free([f"{x.tensor}_here" for x in node.reads]), strict=True))
-    near = dict(zip(node.reads, names.free([f"{x.tensor}_near" for x in node.reads]), strict=True))
+    here = dict(zip(node.reads, names.free([f"{c_name(x.tensor)}_here" for x in node.reads]), strict=True))
+    near = dict(zip(node.reads, names.free([f"{c_name(x.tensor)}_near" for x in node.reads]), strict=True))
     compute = scope.kernel.nest.epilogue or scope.kernel.nest.compute
     acc = compute.acc_dtype
     fetches, values = [], []

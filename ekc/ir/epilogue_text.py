@@ -9,10 +9,12 @@ import keyword
 import operator
 from collections.abc import Callable, Mapping
 
+import numpy as np
+
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 
-FUNCTIONS: dict[str, Callable[..., ex.Operand | ex.Condition]] = {
+FUNCTIONS: dict[str, Callable[..., ex.Expr | ex.Condition]] = {
     f.__name__: f
     for f in (
         *(ex.relu, ex.gelu, ex.silu, ex.sigmoid, ex.tanh, ex.exp, ex.erf),
@@ -22,7 +24,9 @@ FUNCTIONS: dict[str, Callable[..., ex.Operand | ex.Condition]] = {
 """The functions that a text may call."""
 _TAKES = {"maximum": 2, "minimum": 2, "equal": 2, "less": 2, "where": 3}
 """How many values, where it is not one."""
-_OPERATORS: dict[type[ast.AST], Callable[[ex.Expr, ex.Operand], ex.Expr]] = {
+_SHOWN = 60
+"""Characters of a text that a message shows."""
+_OPERATORS: dict[type[ast.AST], Callable[[ex.Operand, ex.Operand], ex.Operand]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -40,7 +44,7 @@ def body_of(text: str, inputs: Mapping[str, object]) -> Callable[..., ex.Operand
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError) as problem:
-        raise InvalidInput(f"epilogue: {text!r} is no expression ({problem.args[0]})") from problem
+        raise InvalidInput(f"epilogue: {_cut(text)} is no expression ({problem.args[0]})") from problem
     for name in inputs:
         if not name.isidentifier() or keyword.iskeyword(name):
             raise InvalidInput(f"epilogue: an input cannot be called {name!r}; write bias, say")
@@ -52,7 +56,7 @@ def body_of(text: str, inputs: Mapping[str, object]) -> Callable[..., ex.Operand
     if len(own) != 1:
         found = f"it names {' and '.join(own)}" if own else "it names none"
         raise InvalidInput(
-            f"epilogue: {text!r} must name the result once, by a name that is no input; {found}; "
+            f"epilogue: {_cut(text)} must name the result once, by a name that is no input; {found}; "
             f"the inputs are {', '.join(inputs) or 'none'}"
         )
 
@@ -86,25 +90,54 @@ def _value(tree: ast.expr, elements: Mapping[str, ex.Expr], text: str) -> ex.Ope
     def value(part: ast.expr) -> ex.Operand | ex.Condition:
         return _value(part, elements, text)
 
+    shown = ast.get_source_segment(text.strip(), tree) or text
     match tree:
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
-            return number
+            return _finite(number, shown)
         case ast.Name(id=name):
             return elements[name]
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return _OPERATORS[type(op)](ex.as_expr(value(left)), _check_number(value(right)))
+            a, b = _check_number(value(left)), _check_number(value(right))
+            if isinstance(op, ast.Div) and not isinstance(b, ex.Expr) and np.float32(b) == 0:
+                raise InvalidInput(f"epilogue: {_cut(shown)} divides by 0; write another divisor")
+            made = _OPERATORS[type(op)](a, b)
+            return made if isinstance(made, ex.Expr) else _finite(made, shown)
         case ast.UnaryOp(op=ast.USub(), operand=inner):
             return -_check_number(value(inner))
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
-            return _called(name, [value(a) for a in args])
-    shown = ast.get_source_segment(text.strip(), tree) or text
+            values = [value(a) for a in args]
+            called = _called(name, values)
+            if isinstance(called, ex.Condition) or any(isinstance(v, ex.Expr | ex.Condition) for v in values):
+                return called
+            return _worked_out(called, shown)
     raise InvalidInput(
-        f"epilogue: {shown!r} cannot be used; write + - * /, numbers, names and "
+        f"epilogue: {_cut(shown)} cannot be used; write + - * /, numbers, names and "
         f"{', '.join(sorted(FUNCTIONS))}"
     )
 
 
-def _called(name: str, values: list[ex.Operand | ex.Condition]) -> ex.Operand | ex.Condition:
+def _finite(number: float, shown: str) -> float:
+    """A number that a text writes or comes to; refused where float32 has no such number."""
+    if not -ex.BEYOND < number < ex.BEYOND:
+        raise InvalidInput(
+            f"epilogue: {_cut(shown)} is no number of float32; the largest is {ex.LARGEST:.6g}"
+        )
+    return number
+
+
+def _worked_out(constant: ex.Expr, shown: str) -> float:
+    """The number that a function of numbers gives."""
+    with np.errstate(all="ignore"):
+        found = ex.evaluate(constant, {}, lambda _: 0)
+    return _finite(found.item() if isinstance(found, np.generic) else found, shown)
+
+
+def _cut(text: str) -> str:
+    """The text in quotes, or its beginning where a line does not hold it."""
+    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
+
+
+def _called(name: str, values: list[ex.Operand | ex.Condition]) -> ex.Expr | ex.Condition:
     if name not in FUNCTIONS:
         near = difflib.get_close_matches(name, FUNCTIONS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(FUNCTIONS))}"

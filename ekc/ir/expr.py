@@ -45,7 +45,7 @@ class Expr(Unwritable):
         return self if _is_number(other, 1) else Binary("*", as_expr(other), self)
 
     def __truediv__(self, other: Operand) -> Expr:
-        return Binary("/", self, as_expr(other))
+        return Binary("/", self, _divisor(other))
 
     def __rtruediv__(self, other: Operand) -> Expr:
         return Binary("/", as_expr(other), self)
@@ -80,7 +80,10 @@ class Expr(Unwritable):
 
 
 Operand = Expr | int | float
-_LARGEST = float(np.finfo(np.float32).max)
+LARGEST = float(np.finfo(np.float32).max)
+BEYOND = 2.0**128 - 2.0**103
+"""The least number that float32 rounds to infinity."""
+_LEAST_NORMAL, _LEAST = 2.0**-126, 2.0**-149
 _INFINITIES = (math.inf, -math.inf)
 _LARGEST_POWER = 8
 _FROM_NUMPY: Mapping[str, Callable[..., Expr]] = {
@@ -207,7 +210,8 @@ def _power(base: Expr, exponent: int) -> Expr:
 
 def as_expr(value: Operand | Condition) -> Expr:
     """A number as a Const; an expression as itself. `InvalidInput` for what is neither, and for numbers that
-    float32 does not hold."""
+    float32 rounds to infinity. Numbers so small that float32 keeps few or none of their digits are rounded to
+    it here, for the kernel and its reference to have the same."""
     if isinstance(value, Expr):
         return value
     number = value.item() if isinstance(value, np.generic) else value
@@ -220,11 +224,25 @@ def as_expr(value: Operand | Condition) -> Expr:
         number._refuse()
     if not isinstance(number, (int, float)):
         raise InvalidInput(f"expression: {show(value)} is neither a number nor an element, as A[i] is")
-    if number not in _INFINITIES and not -_LARGEST <= number <= _LARGEST:
-        raise InvalidInput(
-            f"expression: {show(value):.40} is no number of float32; the largest is {_LARGEST:.6g}"
-        )
+    if number not in _INFINITIES and not -BEYOND < number < BEYOND:
+        # Python writes no whole number of more than 4300 digits.
+        text = f"a whole number of {number.bit_length()} bits" if isinstance(number, int) else repr(value)
+        raise InvalidInput(f"expression: {text} is no number of float32; the largest is {LARGEST:.6g}")
+    if isinstance(number, float) and -_LEAST_NORMAL < number < _LEAST_NORMAL:
+        with np.errstate(under="ignore"):
+            number = float(np.float32(number))
     return Const(number)
+
+
+def _divisor(value: Operand) -> Expr:
+    """An expression to divide by; `InvalidInput` for 0, and for what float32 rounds to it."""
+    divisor = as_expr(value)
+    if isinstance(divisor, Const) and divisor.value == 0:
+        told = "" if value == 0 else ", which float32 rounds to 0"
+        raise InvalidInput(
+            f"expression: {value} is a divisor{told}; the least divisor of float32 is {_LEAST:.6g}"
+        )
+    return divisor
 
 
 def abs(a: Operand) -> Expr:

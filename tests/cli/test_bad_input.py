@@ -96,6 +96,8 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("conv2d 1 4 8 8 --out-channels 4 --layout NWHC", "is not one of NCHW, NHWC"),
         ("conv3d 1 4 8 8 --out-channels 4", "w missing"),
         ("matmul 4 4 4 --epilogue 'relu(c +'", "is no expression"),
+        ("matmul 4 4 4 --epilogue '1/0 + c'", "epilogue: '1/0' divides by 0"),
+        ("matvec 4 4 --epilogue 'y * (3e38 * 10)'", "'3e38 * 10' is no number of float32"),
         ("matmul 4 4 4 --epilogue 'relu(c + bias)'", "it names c and bias; the inputs are none"),
         ("matmul 4 4 4 --epilogue 'c + bias' --input bias:4", "is not written as bias=768"),
         ("matmul 4 4 4 --epilogue 'c + bias' --input bias=4 --input bias=1", "bias is given twice"),
@@ -105,7 +107,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("", "which operator?"),
         ("--layers nowhere.toml", "nowhere.toml cannot be read"),
         ("matmul 4 4 4 --layers nowhere.toml", "leave OPERATOR out"),
-        ("--layers nowhere.toml --name one", "a folder of its own"),
+        ("--layers nowhere.toml --name 2x2", "--name: '2x2' is not an identifier"),
         ("matmul 4 4 4 --name 2x2", "--name: '2x2' is not an identifier"),
     ],
 )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -119,3 +122,71 @@ def test_it_says_how_long_the_rest_may_take(
     assert first == "layer 1 of 3: one"
     assert second.startswith("layer 2 of 3: two (about 1 min left")
     assert third.startswith("layer 3 of 3: six (about 1 min left")
+
+
+SAME = '[[layer]]\nname = "{}"\noperator = "matmul"\nm = 16\nn = 32\nk = 16\n{}\n'
+
+
+def exported(*options: str) -> list[str]:
+    """The names of the kernels that a run leaves behind."""
+    assert main([*TUNE, *options]) == 0
+    return sorted(p.stem for p in Path("o").rglob("*.cu"))
+
+
+def test_the_names_of_layers_are_theirs_alone_and_stay(ends: Callable[..., None]) -> None:
+    ends(whole, whole, whole)
+    names = exported()
+    assert [re.sub("_[0-9a-f]{8}$", "", name) for name in names] == [
+        *("matmul_16x16x16", "matmul_4x16x16", "matmul_8x16x16")
+    ]
+    guards = {p.stem: re.findall("#define (EKC_.*_H)", p.read_text()) for p in Path("o").rglob("*.h")}
+    assert guards == {name: [f"EKC_{name}_H"] for name in names}
+    assert all(f"ekc_{p.stem}_launch(" in p.read_text() for p in Path("o").rglob("*.cu"))
+    # Another layer, in front, and one of the same operator: no name changes.
+    layers = Path("net.toml").read_text()
+    Path("net.toml").write_text(SAME.format("new", "") + LAYER.format("again", 1, 8) + layers)
+    shutil.rmtree("o")
+    ends(whole, whole, whole, whole)
+    assert set(exported()) > set(names)
+
+
+def test_a_name_is_the_prefix_of_all(ends: Callable[..., None]) -> None:
+    ends(whole, whole, whole)
+    names = exported()
+    shutil.rmtree("o")
+    ends(whole, whole, whole)
+    assert exported("--name", "net_v2") == [f"net_v2_{name}" for name in names]
+
+
+def test_a_prefix_that_is_no_identifier_is_one_line(
+    ends: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ends()
+    assert main([*TUNE, "--name", "2x"]) == 2
+    assert "--name: '2x' is not an identifier" in capsys.readouterr().err
+
+
+def test_layers_of_one_operator_in_other_words_are_tuned_once(ends: Callable[..., None]) -> None:
+    """A default that is written out makes another table of the file, and the same operator."""
+    Path("net.toml").write_text(SAME.format("bare", "") + SAME.format("full", "transpose_b = false"))
+    ends(whole)
+    assert len(exported()) == 1
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+def test_two_layers_go_into_one_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has the launcher and the workspace of its own; once one kernel served both."""
+    monkeypatch.chdir(tmp_path)
+    layer = '[[layer]]\nname = "{}"\noperator = "matmul"\nm = 8\nn = {}\nk = {}\n'
+    Path("net.toml").write_text(layer.format("wide", 16, 8) + layer.format("deep", 8, 16))
+    names = exported("--target", "a100", "--trials", "1", "--name", "net")
+    sources = [str(p) for p in Path("o").rglob("*.cu")]
+    headers = "".join(f'#include "{p}"\n' for p in Path("o").rglob("*.h"))
+    called = " || ".join(f"(void*)ekc_{name}_launch == (void*)&call" for name in names)
+    Path("call.cpp").write_text(
+        f"{headers}int call() {{ return {called}; }}\nint main() {{ return call(); }}\n"
+    )
+    command = ["nvcc", "-arch=sm_80", "-Xcicc", "-O0", *sources, "call.cpp", "-o", "call"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert len(names) == len(sources) == 2

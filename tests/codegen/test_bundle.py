@@ -70,7 +70,7 @@ def test_the_exported_text_still_compiles_with_nvrtc(tmp_path: Path, name: str) 
     schedule = SCHEDULES[name]()
     kernel = compiled(schedule)
     text = export(kernel, schedule, tmp_path)[0].read_text()
-    assert text.startswith(kernel.cuda_source)
+    assert kernel.cuda_source in text
     assert nvrtc.compile(text).resources.keys() == {launch.name for launch in kernel.launches}
 
 
@@ -180,28 +180,23 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
 
 
 def test_names_of_the_launcher_do_not_collide_with_tensors(tmp_path: Path) -> None:
-    from tests.codegen.test_execute_on_host import named
-
-    schedule = named(("i", "j"), "k", ("workspace", "stream"), "error")
-    text = export(compiled(schedule), schedule, tmp_path)[0].read_text()
-    assert (
-        "(const void* workspace_, const void* stream_, void* error_, void* workspace, void* stream)" in text
-    )
-    if shutil.which("nvcc"):
-        run("nvcc", "-arch=sm_80", "-c", "named.cu", "-o", "kernel.o", folder=tmp_path)
-
-
-def test_tensors_called_as_the_launcher_calls_its_own_get_other_names(tmp_path: Path) -> None:
-    """`&room` would be the address of an error code; `error` must not become the `error_` that there is."""
-    shapes = {"room": (8,), "error": (8,), "error_": (8,)}
+    """`&room` would be the address of an error code, `&ekc_named` that of an argument."""
+    shapes = {"room": (8,), "error": (8,), "error_": (8,), "workspace": (8,), "named": (8,)}
     op = o.compute(
         "named",
         axes={"i": 8},
         inputs=shapes,
-        body=lambda room, error, error_, i: room[i] + error[i] * error_[i],
+        body=lambda room, error, error_, workspace, named, i: (
+            room[i] + error[i] * error_[i] + workspace[i] * named[i]
+        ),
     )
     schedule = Schedule(op).bind("i", "thread.x")
     export(compiled(schedule), schedule, tmp_path)
     text = (tmp_path / "named.cu").read_text()
-    assert "ekc_named_launch(const void* room_, const void* error__, const void* error_, void* C," in text
-    assert "{ &room_, &error__, &error_, &C };" in text
+    assert (
+        "const void* ekc_error_, const void* ekc_workspace, const void* ekc_named, void* C, void* w" in text
+    )
+    assert "{ &ekc_room, &ekc_error, &ekc_error_, &ekc_workspace, &ekc_named, &C };" in text
+    assert "(&::ekc_named)" in text
+    if shutil.which("nvcc"):
+        run("nvcc", "-arch=sm_80", "-c", "named.cu", "-o", "kernel.o", folder=tmp_path)

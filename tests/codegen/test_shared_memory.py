@@ -53,7 +53,7 @@ def test_tiles_of_the_pool_do_not_overlap_and_end_where_it_ends() -> None:
     rooms = [int(b.room) for b in kernel.buffers if b.scope == "shared"]
     begins = [0, *itertools.accumulate(rooms)][:-1]
     text = compile_schedule(deep(44)).cuda_source
-    assert all(f"({POOL} + {at})" in text for at in begins)
+    assert all(f"({POOL}_16 + {at})" in text for at in begins)
     assert sum(rooms) == asked_for(kernel)
     assert all(room % 16 == 0 for room in rooms)
 

@@ -113,9 +113,7 @@ def test_right_and_foretold(schedule: Schedule, wide: list[tuple[int, int]]) -> 
 def test_pieces_of_a_row_share_what_is_told_of_it() -> None:
     """Of 128 channels a thread takes two pieces of each row; where and whether is told of half the rounds."""
     source = generate(half_conv2d(256, 8, stages=3, pad=8), Limits()).source
-    (rounds,) = {
-        int(n) for n in re.findall(r"round < (\d+); \+\+round\) \{\n.*\n.*\n.*\n.*copy_async", source)
-    }
+    (rounds,) = {int(n) for n in re.findall(r"round < (\d+); \+\+round\) \{\n.*copy_async", source)}
     told = dict(re.findall(r"(\w+)\[(\d+)\];\n", source))
     assert {name for name in told if name.startswith("X_shared")} == {
         "X_shared_from_base", "X_shared_inside_never", "X_shared_from", "X_shared_inside",

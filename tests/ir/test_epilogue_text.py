@@ -71,6 +71,18 @@ MISTAKES = {
     "relu(x=c)": "'relu(x=c)' cannot be used",
     "c" + " + 1" * 2000: "a text that goes too far",
     "c + 1" + "0" * 400: "is no number of float32",
+    "1/0 + c": "epilogue: '1/0' divides by 0; write another divisor",
+    "c + bias / (2 - 2)": "'bias / (2 - 2)' divides by 0",
+    "c / 1e-46": "'c / 1e-46' divides by 0",
+    "maximum(0/0, c)": "'0/0' divides by 0",
+    "c + 1e400": "'1e400' is no number of float32; the largest is 3.40282e+38",
+    "c * (3e38 * 10)": "'3e38 * 10' is no number of float32",
+    "c + 9999999999999999999999 * 99999999999999999": "is no number of float32",
+    "c - exp(1000)": "'exp(1000)' is no number of float32",
+    "c * sqrt(0 - 1)": "'sqrt(0 - 1)' is no number of float32",
+    "0**-1 + c": "'0**-1' cannot be used; write + - * /",
+    "2**99999 * c": "'2**99999' cannot be used; write + - * /",
+    "c + " + "9" * 5000: "is no expression",
     "c + 'a'": "\"'a'\" cannot be used",
 }
 
@@ -81,6 +93,19 @@ def test_a_mistake_is_one_clear_line(text: str) -> None:
         OP.epilogue(body_of(text, {"bias": (4,)}), bias=(4,))
     assert MISTAKES[text] in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_no_message_shows_a_text_of_thousands_of_characters() -> None:
+    for text in ("c + " + "9" * 5000, "c + " + "d.real" * 500, "c + " + "1" * 3000):
+        with pytest.raises(InvalidInput) as caught:
+            OP.epilogue(body_of(text, {}))
+        assert len(str(caught.value)) < 400
+
+
+def test_numbers_are_worked_out_as_python_does() -> None:
+    """As in the body of a function, where Python does it before ekc sees an expression."""
+    written = OP.epilogue(body_of("c * (1 / 3) + maximum(2, 3) * -2", {}))
+    assert str(written.computes[-1].body) == f"C[i_out, j_out] * {1 / 3} + {-6}"
 
 
 @pytest.mark.parametrize("name", ["self", "body"])

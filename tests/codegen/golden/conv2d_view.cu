@@ -27,12 +27,6 @@
 struct __align__(2) half_t {
     unsigned short bits;
 };
-static __device__ __forceinline__ float to_float(half_t h)
-{
-    float f;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h.bits));
-    return f;
-}
 static __device__ __forceinline__ half_t to_half(float f)
 {
     half_t h;
@@ -44,11 +38,6 @@ static __device__ __forceinline__ half_t to_half(float f)
 static __device__ __forceinline__ unsigned int shared_place(const void* at)
 {
     return static_cast<unsigned int>(__cvta_generic_to_shared(at));
-}
-template <typename type>
-static __device__ __forceinline__ type& shared_at(unsigned int place)
-{
-    return *static_cast<type*>(__cvta_shared_to_generic(place));
 }
 // A number that the compiler shall hold in a register; it would work it out anew in every iteration.
 static __device__ __forceinline__ unsigned int kept(unsigned int number)
@@ -69,22 +58,12 @@ static __device__ __forceinline__ unsigned int turns_outside(int place, int exte
     return bits;
 }
 
-// Copies to shared memory that land by themselves; where there is nothing to read they leave zeros.
-static __device__ __forceinline__ void copy_async_16(void* to, const void* from)
-{
-    const unsigned int shared = static_cast<unsigned int>(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(shared), "l"(from));
-}
-static __device__ __forceinline__ void copy_async_16(void* to, const void* from, bool inside)
-{
-    const unsigned int shared = static_cast<unsigned int>(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(shared), "l"(from), "r"(inside ? 16 : 0));
-}
+// Copies to shared memory that land by themselves; those that may have nothing to read then leave zeros.
 static __device__ __forceinline__ void copy_async_16(unsigned int to, const void* from)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to), "l"(from));
 }
-static __device__ __forceinline__ void copy_async_16(unsigned int to, const void* from, bool inside)
+static __device__ __forceinline__ void copy_async_16_or_zeros(unsigned int to, const void* from, bool inside)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(to), "l"(from), "r"(inside ? 16 : 0));
 }
@@ -105,10 +84,6 @@ static __device__ __forceinline__ void load_matrices_4(unsigned int& r0, unsigne
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(row) : "memory");
-}
-static __device__ __forceinline__ void load_matrices_4(unsigned int& r0, unsigned int& r1, unsigned int& r2, unsigned int& r3, const void* row)
-{
-    load_matrices_4(r0, r1, r2, r3, static_cast<unsigned int>(__cvta_generic_to_shared(row)));
 }
 
 // mma.m16n8k16 of float16: what the lanes of a warp hold together, multiplied and added to the four sums of each.
@@ -141,7 +116,6 @@ ekc_conv2d(const half_t* __restrict__ X, const half_t* __restrict__ W, half_t* _
     unsigned int X_shared_inside_never[2];
     #pragma unroll
     for (int round = 0; round < 2; ++round) {
-        const int element = (round * 128 + thread) * 8;
         const int n_p_q = thread * 8 / 32 + round * 32;
         const int c = thread * 8 % 32;
         X_shared_from_base[round] = kept((((((n_p_q_0 * 64 + n_p_q) / 14)) / 14)) * 6272 + (((((n_p_q_0 * 64 + n_p_q) / 14)) % 14) - 1) * 448 + (((n_p_q_0 * 64 + n_p_q) % 14) - 1) * 32 + c);
@@ -151,7 +125,6 @@ ekc_conv2d(const half_t* __restrict__ X, const half_t* __restrict__ W, half_t* _
     int W_shared_from_base;
     {
         constexpr int round = 0;
-        const int element = (round * 128 + thread) * 8;
         const int o = thread * 8 / 32 + round * 32;
         const int c = thread * 8 % 32;
         W_shared_from_base = kept((o_0 * 64 + o) * 288 + c);
@@ -177,16 +150,12 @@ ekc_conv2d(const half_t* __restrict__ X, const half_t* __restrict__ W, half_t* _
             bool X_shared_inside[2];
             {
                 constexpr int round = 0;
-                const int element = (round * 128 + thread) * 8;
                 const int n_p_q = thread * 8 / 32 + round * 32;
                 const int c = thread * 8 % 32;
                 X_shared_to = kept(shared_place(&X_shared[0][n_p_q][c]));
             }
             #pragma unroll
             for (int round = 0; round < 2; ++round) {
-                const int element = (round * 128 + thread) * 8;
-                const int n_p_q = thread * 8 / 32 + round * 32;
-                const int c = thread * 8 % 32;
                 X_shared_from[round] = X_shared_from_base[round] + r * 448 + s * 32;
                 X_shared_inside[round] = (X_shared_inside_never[round] & (1u << r | 1u << (s + 3))) == 0;
             }
@@ -196,7 +165,6 @@ ekc_conv2d(const half_t* __restrict__ X, const half_t* __restrict__ W, half_t* _
             unsigned int W_shared_to;
             {
                 constexpr int round = 0;
-                const int element = (round * 128 + thread) * 8;
                 const int o = thread * 8 / 32 + round * 32;
                 const int c = thread * 8 % 32;
                 W_shared_from = W_shared_from_base + r * 96 + s * 32;
@@ -216,18 +184,12 @@ ekc_conv2d(const half_t* __restrict__ X, const half_t* __restrict__ W, half_t* _
                     // copy X[((((n_p_q) / 14)) / 14), r + ((((n_p_q) / 14)) % 14) - 1, s + ((n_p_q) % 14) - 1, c_0 * 32 : 32], n_p_q = n_p_q_0 * 64 : 64 -> X_shared
                     #pragma unroll
                     for (int round = 0; round < 2; ++round) {
-                        const int element = (round * 128 + thread) * 8;
-                        const int n_p_q = thread * 8 / 32 + round * 32;
-                        const int c = thread * 8 % 32;
-                        copy_async_16(X_shared_to + round * 2560 + c_0_copy * 5120, &X_shared_walk[X_shared_from[round]], X_shared_inside[round]);
+                        copy_async_16_or_zeros(X_shared_to + round * 2560 + c_0_copy * 5120, &X_shared_walk[X_shared_from[round]], X_shared_inside[round]);
                     }
                     X_shared_walk += 32;
                     // copy W[o_0 * 64 : 64, r, s, c_0 * 32 : 32] -> W_shared
                     #pragma unroll
                     for (int round = 0; round < 2; ++round) {
-                        const int element = (round * 128 + thread) * 8;
-                        const int o = thread * 8 / 32 + round * 32;
-                        const int c = thread * 8 % 32;
                         copy_async_16(W_shared_to + round * 2560 + c_0_copy * 5120, &W_shared_walk[W_shared_from + round * 9216]);
                     }
                     W_shared_walk += 32;
@@ -240,30 +202,22 @@ ekc_conv2d(const half_t* __restrict__ X, const half_t* __restrict__ W, half_t* _
                 wait_copies<1>();
                 __syncthreads();
                 if (c_0_now + 2 < 1) {
-                    const int c_0 = c_0_now + 2;
                     const int c_0_copy = c_0_spent;
                     // copy X[((((n_p_q) / 14)) / 14), r + ((((n_p_q) / 14)) % 14) - 1, s + ((n_p_q) % 14) - 1, c_0 * 32 : 32], n_p_q = n_p_q_0 * 64 : 64 -> X_shared
                     #pragma unroll
                     for (int round = 0; round < 2; ++round) {
-                        const int element = (round * 128 + thread) * 8;
-                        const int n_p_q = thread * 8 / 32 + round * 32;
-                        const int c = thread * 8 % 32;
-                        copy_async_16(X_shared_to + round * 2560 + c_0_copy * 5120, &X_shared_walk[X_shared_from[round]], X_shared_inside[round]);
+                        copy_async_16_or_zeros(X_shared_to + round * 2560 + c_0_copy * 5120, &X_shared_walk[X_shared_from[round]], X_shared_inside[round]);
                     }
                     X_shared_walk += 32;
                     // copy W[o_0 * 64 : 64, r, s, c_0 * 32 : 32] -> W_shared
                     #pragma unroll
                     for (int round = 0; round < 2; ++round) {
-                        const int element = (round * 128 + thread) * 8;
-                        const int o = thread * 8 / 32 + round * 32;
-                        const int c = thread * 8 % 32;
                         copy_async_16(W_shared_to + round * 2560 + c_0_copy * 5120, &W_shared_walk[W_shared_from + round * 9216]);
                     }
                     W_shared_walk += 32;
                 }
                 commit_copies();
                 {
-                    const int c_0 = c_0_now;
                     const int c_0_copy = c_0_slot;
                     #pragma unroll 1
                     for (int c_1 = 0; c_1 < 2; ++c_1) {

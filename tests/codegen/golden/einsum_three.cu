@@ -26,31 +26,31 @@
 // digest a74942639a5e6564
 // grid 3 x 1 x 1, block 16 x 16 x 1
 extern "C" __global__ void __launch_bounds__(256)
-ekc_einsum_0(const float* __restrict__ B, const float* __restrict__ D, float* __restrict__ BD)
+ekc_einsum_0(const float* __restrict__ B, const float* __restrict__ D, float* __restrict__ ekc_BD)
 {
-    alignas(16) float BD_acc[1];
-    const int batch11 = blockIdx.x;
+    alignas(16) float ekc_BD_acc[1];
+    const int ekc_batch11 = blockIdx.x;
     const int j1_0 = blockIdx.x % 1;
     const int l1_0 = blockIdx.x % 1;
     const int l1_1 = threadIdx.y;
     const int j1_1 = threadIdx.x;
-    BD_acc[0] = 0.0f;
+    ekc_BD_acc[0] = 0.0f;
     #pragma unroll 1
     for (int k1 = 0; k1 < 33; ++k1) {
-        BD_acc[0] += (j1_0 * 16 + j1_1 < 12 ? B[batch11 * 396 + (j1_0 * 16 + j1_1) * 33 + k1] : 0.0f) * (l1_0 * 16 + l1_1 < 6 ? D[k1 * 6 + l1_0 * 16 + l1_1] : 0.0f);
+        ekc_BD_acc[0] += (j1_0 * 16 + j1_1 < 12 ? B[ekc_batch11 * 396 + (j1_0 * 16 + j1_1) * 33 + k1] : 0.0f) * (l1_0 * 16 + l1_1 < 6 ? D[k1 * 6 + l1_0 * 16 + l1_1] : 0.0f);
     }
-    // write BD_acc -> BD
+    // write ekc_BD_acc -> ekc_BD
     if (j1_0 * 16 + j1_1 < 12 && l1_0 * 16 + l1_1 < 6) {
-        BD[batch11 * 72 + (j1_0 * 16 + j1_1) * 6 + l1_0 * 16 + l1_1] = BD_acc[0];
+        ekc_BD[ekc_batch11 * 72 + (j1_0 * 16 + j1_1) * 6 + l1_0 * 16 + l1_1] = ekc_BD_acc[0];
     }
 }
 // grid 18 x 1 x 1, block 16 x 16 x 1
 extern "C" __global__ void __launch_bounds__(256)
-ekc_einsum_1(const float* __restrict__ A, const float* __restrict__ BD, float* __restrict__ C)
+ekc_einsum_1(const float* __restrict__ A, const float* __restrict__ ekc_BD, float* __restrict__ C)
 {
     alignas(16) float C_acc[1];
-    const int batch0 = blockIdx.x / 9;
-    const int batch1 = blockIdx.x / 3 % 3;
+    const int ekc_batch0 = blockIdx.x / 9;
+    const int ekc_batch1 = blockIdx.x / 3 % 3;
     const int i_0 = blockIdx.x % 3;
     const int l_0 = blockIdx.x % 1;
     const int l_1 = threadIdx.y;
@@ -58,10 +58,10 @@ ekc_einsum_1(const float* __restrict__ A, const float* __restrict__ BD, float* _
     C_acc[0] = 0.0f;
     #pragma unroll 1
     for (int j = 0; j < 12; ++j) {
-        C_acc[0] += (i_0 * 16 + i_1 < 40 ? A[batch0 * 480 + (i_0 * 16 + i_1) * 12 + j] : 0.0f) * (l_0 * 16 + l_1 < 6 ? BD[batch1 * 72 + j * 6 + l_0 * 16 + l_1] : 0.0f);
+        C_acc[0] += (i_0 * 16 + i_1 < 40 ? A[ekc_batch0 * 480 + (i_0 * 16 + i_1) * 12 + j] : 0.0f) * (l_0 * 16 + l_1 < 6 ? ekc_BD[ekc_batch1 * 72 + j * 6 + l_0 * 16 + l_1] : 0.0f);
     }
     // write C_acc -> C
     if (i_0 * 16 + i_1 < 40 && l_0 * 16 + l_1 < 6) {
-        C[batch0 * 720 + batch1 * 240 + (i_0 * 16 + i_1) * 6 + l_0 * 16 + l_1] = C_acc[0];
+        C[ekc_batch0 * 720 + ekc_batch1 * 240 + (i_0 * 16 + i_1) * 6 + l_0 * 16 + l_1] = C_acc[0];
     }
 }

@@ -19,26 +19,20 @@
 //       .pipeline("k.0", stages=3, copy="async")
 //       .unroll("k.1", factor=4)
 // digest 54fbe1244e882b32
-// Copies to shared memory that land by themselves; where there is nothing to read they leave zeros.
-static __device__ __forceinline__ void copy_async_4(void* to, const void* from)
+// Where something lies in shared memory.
+static __device__ __forceinline__ unsigned int shared_place(const void* at)
 {
-    const unsigned int shared = static_cast<unsigned int>(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" : : "r"(shared), "l"(from));
+    return static_cast<unsigned int>(__cvta_generic_to_shared(at));
 }
-static __device__ __forceinline__ void copy_async_4(void* to, const void* from, bool inside)
+
+// Copies to shared memory that land by themselves; those that may have nothing to read then leave zeros.
+static __device__ __forceinline__ void copy_async_4_or_zeros(unsigned int to, const void* from, bool inside)
 {
-    const unsigned int shared = static_cast<unsigned int>(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" : : "r"(shared), "l"(from), "r"(inside ? 4 : 0));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" : : "r"(to), "l"(from), "r"(inside ? 4 : 0));
 }
-static __device__ __forceinline__ void copy_async_16(void* to, const void* from)
+static __device__ __forceinline__ void copy_async_16_or_zeros(unsigned int to, const void* from, bool inside)
 {
-    const unsigned int shared = static_cast<unsigned int>(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(shared), "l"(from));
-}
-static __device__ __forceinline__ void copy_async_16(void* to, const void* from, bool inside)
-{
-    const unsigned int shared = static_cast<unsigned int>(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(shared), "l"(from), "r"(inside ? 16 : 0));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(to), "l"(from), "r"(inside ? 16 : 0));
 }
 // What was issued since the last call is one group.
 static __device__ __forceinline__ void commit_copies()
@@ -84,18 +78,16 @@ ekc_matmul(const float* __restrict__ A, const float* __restrict__ B, float* __re
         // copy A[i_0 * 16 : 16, k_0 * 8 : 8] -> A_shared
         #pragma unroll
         for (int round = 0; round < 4; ++round) {
-            const int element = round * 32 + thread;
             const int i = thread / 8 + round * 4;
             const int k = thread % 8;
-            copy_async_4(&A_shared[k_0_copy][k][i], &A[(i_0 * 16 + i) * 36 + k_0 * 8 + k], i_0 * 16 + i < 33 && k_0 * 8 + k < 36);
+            copy_async_4_or_zeros(shared_place(&A_shared[k_0_copy][k][i]), &A[(i_0 * 16 + i) * 36 + k_0 * 8 + k], i_0 * 16 + i < 33 && k_0 * 8 + k < 36);
         }
         // copy B[k_0 * 8 : 8, j_0 * 32 : 32] -> B_shared
         #pragma unroll
         for (int round = 0; round < 2; ++round) {
-            const int element = (round * 32 + thread) * 4;
             const int k = thread * 4 / 32 + round * 4;
             const int j = thread * 4 % 32;
-            copy_async_16(&B_shared[k_0_copy][k][j], &B[(k_0 * 8 + k) * 44 + j_0 * 32 + j], k_0 * 8 + k < 36 && j_0 * 32 + j < 44);
+            copy_async_16_or_zeros(shared_place(&B_shared[k_0_copy][k][j]), &B[(k_0 * 8 + k) * 44 + j_0 * 32 + j], k_0 * 8 + k < 36 && j_0 * 32 + j < 44);
         }
         commit_copies();
     }
@@ -110,23 +102,20 @@ ekc_matmul(const float* __restrict__ A, const float* __restrict__ B, float* __re
             // copy A[i_0 * 16 : 16, k_0 * 8 : 8] -> A_shared
             #pragma unroll
             for (int round = 0; round < 4; ++round) {
-                const int element = round * 32 + thread;
                 const int i = thread / 8 + round * 4;
                 const int k = thread % 8;
-                copy_async_4(&A_shared[k_0_copy][k][i], &A[(i_0 * 16 + i) * 36 + k_0 * 8 + k], i_0 * 16 + i < 33 && k_0 * 8 + k < 36);
+                copy_async_4_or_zeros(shared_place(&A_shared[k_0_copy][k][i]), &A[(i_0 * 16 + i) * 36 + k_0 * 8 + k], i_0 * 16 + i < 33 && k_0 * 8 + k < 36);
             }
             // copy B[k_0 * 8 : 8, j_0 * 32 : 32] -> B_shared
             #pragma unroll
             for (int round = 0; round < 2; ++round) {
-                const int element = (round * 32 + thread) * 4;
                 const int k = thread * 4 / 32 + round * 4;
                 const int j = thread * 4 % 32;
-                copy_async_16(&B_shared[k_0_copy][k][j], &B[(k_0 * 8 + k) * 44 + j_0 * 32 + j], k_0 * 8 + k < 36 && j_0 * 32 + j < 44);
+                copy_async_16_or_zeros(shared_place(&B_shared[k_0_copy][k][j]), &B[(k_0 * 8 + k) * 44 + j_0 * 32 + j], k_0 * 8 + k < 36 && j_0 * 32 + j < 44);
             }
         }
         commit_copies();
         {
-            const int k_0 = k_0_now;
             const int k_0_copy = k_0_slot;
             #pragma unroll 4
             for (int k_1 = 0; k_1 < 8; ++k_1) {

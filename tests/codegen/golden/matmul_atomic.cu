@@ -22,15 +22,15 @@ extern "C" __global__ void __launch_bounds__(256)
 ekc_matmul_0(float* __restrict__ C)
 {
     alignas(16) float C_acc[4];
-    const int at_0 = blockIdx.x;
-    const int at_1 = threadIdx.x;
+    const int ekc_at_0 = blockIdx.x;
+    const int ekc_at_1 = threadIdx.x;
     #pragma unroll
-    for (int at_2 = 0; at_2 < 4; ++at_2) {
-        C_acc[at_2] = 0.0f;
+    for (int ekc_at_2 = 0; ekc_at_2 < 4; ++ekc_at_2) {
+        C_acc[ekc_at_2] = 0.0f;
     }
     // write C_acc -> C
-    if (at_0 * 1024 + at_1 * 4 < 6000) {
-        *reinterpret_cast<float4*>(&C[at_0 * 1024 + at_1 * 4]) = *reinterpret_cast<const float4*>(&C_acc[0]);
+    if (ekc_at_0 * 1024 + ekc_at_1 * 4 < 6000) {
+        *reinterpret_cast<float4*>(&C[ekc_at_0 * 1024 + ekc_at_1 * 4]) = *reinterpret_cast<const float4*>(&C_acc[0]);
     }
 }
 // grid 2 x 7 x 16, block 16 x 8 x 1

@@ -25,7 +25,7 @@
 struct __align__(2) bf16_t {
     unsigned short bits;
 };
-static __device__ __forceinline__ float to_float(bf16_t h)
+static __device__ __forceinline__ float from_bf16(bf16_t h)
 {
     return __int_as_float(static_cast<int>(h.bits) << 16);
 }
@@ -145,8 +145,8 @@ ekc_matmul(const bf16_t* __restrict__ A, const bf16_t* __restrict__ B, bf16_t* _
                     {
                         alignas(4) bf16_t moved[2] = {};
                         *reinterpret_cast<unsigned int*>(&moved[0]) = *reinterpret_cast<const unsigned int*>(&A_shared[k_0 % 2][k_1][i_2 * 2 + i_1 * 8]);
-                        A_register[i_1][0] = to_float(moved[0]);
-                        A_register[i_1][1] = to_float(moved[1]);
+                        A_register[i_1][0] = from_bf16(moved[0]);
+                        A_register[i_1][1] = from_bf16(moved[1]);
                     }
                 }
                 alignas(16) float B_register[2][2];
@@ -155,8 +155,8 @@ ekc_matmul(const bf16_t* __restrict__ A, const bf16_t* __restrict__ B, bf16_t* _
                     {
                         alignas(4) bf16_t moved[2] = {};
                         *reinterpret_cast<unsigned int*>(&moved[0]) = *reinterpret_cast<const unsigned int*>(&B_shared[k_0 % 2][k_1][j_2 * 2 + j_1 * 16]);
-                        B_register[j_1][0] = to_float(moved[0]);
-                        B_register[j_1][1] = to_float(moved[1]);
+                        B_register[j_1][0] = from_bf16(moved[0]);
+                        B_register[j_1][1] = from_bf16(moved[1]);
                     }
                 }
                 #pragma unroll

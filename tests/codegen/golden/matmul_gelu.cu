@@ -27,7 +27,7 @@
 // digest c2fb9bcb03ea1ffb
 // grid 1 x 2 x 1, block 16 x 16 x 1
 extern "C" __global__ void __launch_bounds__(256)
-ekc_matmul_epilogue(const float* __restrict__ A, const float* __restrict__ B, const float* __restrict__ bias, const float* __restrict__ before, float* __restrict__ C_out2)
+ekc_matmul_epilogue(const float* __restrict__ A, const float* __restrict__ B, const float* __restrict__ ekc_bias, const float* __restrict__ ekc_before, float* __restrict__ ekc_C_out2)
 {
     __shared__ __align__(16) float A_shared[8][132];
     __shared__ __align__(16) float B_shared[8][128];
@@ -104,7 +104,7 @@ ekc_matmul_epilogue(const float* __restrict__ A, const float* __restrict__ B, co
         }
         __syncthreads();
     }
-    // write C_acc -> C_out2
+    // write C_acc -> ekc_C_out2
     #pragma unroll
     for (int i_1 = 0; i_1 < 2; ++i_1) {
         #pragma unroll
@@ -114,18 +114,18 @@ ekc_matmul_epilogue(const float* __restrict__ A, const float* __restrict__ B, co
                 if (i_0 * 128 + i_2 * 4 + i_1 * 64 + i_3 < 250) {
                     {
                         alignas(16) float moved[4];
-                        alignas(16) float bias_near[4];
-                        *reinterpret_cast<float4*>(&bias_near[0]) = *reinterpret_cast<const float4*>(&bias[j_0 * 128 + j_2 * 4 + j_1 * 64]);
-                        alignas(16) float before_near[4];
-                        *reinterpret_cast<float4*>(&before_near[0]) = *reinterpret_cast<const float4*>(&before[(i_0 * 128 + i_2 * 4 + i_1 * 64 + i_3) * 128 + j_0 * 128 + j_2 * 4 + j_1 * 64]);
+                        alignas(16) float ekc_bias_near[4];
+                        *reinterpret_cast<float4*>(&ekc_bias_near[0]) = *reinterpret_cast<const float4*>(&ekc_bias[j_0 * 128 + j_2 * 4 + j_1 * 64]);
+                        alignas(16) float ekc_before_near[4];
+                        *reinterpret_cast<float4*>(&ekc_before_near[0]) = *reinterpret_cast<const float4*>(&ekc_before[(i_0 * 128 + i_2 * 4 + i_1 * 64 + i_3) * 128 + j_0 * 128 + j_2 * 4 + j_1 * 64]);
                         #pragma unroll
                         for (int part = 0; part < 4; ++part) {
                             const float C_here = C_acc[i_1][i_3][j_1][part];
-                            const float bias_here = bias_near[part];
-                            const float before_here = before_near[part];
-                            moved[part] = 0.5f * (C_here + bias_here) * (1.0f + erff((C_here + bias_here) * 0.7071067811865476f)) + before_here;
+                            const float ekc_bias_here = ekc_bias_near[part];
+                            const float ekc_before_here = ekc_before_near[part];
+                            moved[part] = 0.5f * (C_here + ekc_bias_here) * (1.0f + erff((C_here + ekc_bias_here) * 0.7071067690849304f)) + ekc_before_here;
                         }
-                        *reinterpret_cast<float4*>(&C_out2[(i_0 * 128 + i_2 * 4 + i_1 * 64 + i_3) * 128 + j_0 * 128 + j_2 * 4 + j_1 * 64]) = *reinterpret_cast<const float4*>(&moved[0]);
+                        *reinterpret_cast<float4*>(&ekc_C_out2[(i_0 * 128 + i_2 * 4 + i_1 * 64 + i_3) * 128 + j_0 * 128 + j_2 * 4 + j_1 * 64]) = *reinterpret_cast<const float4*>(&moved[0]);
                     }
                 }
             }

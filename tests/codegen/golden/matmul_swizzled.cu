@@ -23,7 +23,7 @@
 struct __align__(2) half_t {
     unsigned short bits;
 };
-static __device__ __forceinline__ float to_float(half_t h)
+static __device__ __forceinline__ float from_half(half_t h)
 {
     float f;
     asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h.bits));
@@ -36,16 +36,16 @@ static __device__ __forceinline__ half_t to_half(float f)
     return h;
 }
 
-// Copies to shared memory that land by themselves; where there is nothing to read they leave zeros.
-static __device__ __forceinline__ void copy_async_16(void* to, const void* from)
+// Where something lies in shared memory.
+static __device__ __forceinline__ unsigned int shared_place(const void* at)
 {
-    const unsigned int shared = static_cast<unsigned int>(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(shared), "l"(from));
+    return static_cast<unsigned int>(__cvta_generic_to_shared(at));
 }
-static __device__ __forceinline__ void copy_async_16(void* to, const void* from, bool inside)
+
+// Copies to shared memory that land by themselves; those that may have nothing to read then leave zeros.
+static __device__ __forceinline__ void copy_async_16(unsigned int to, const void* from)
 {
-    const unsigned int shared = static_cast<unsigned int>(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(shared), "l"(from), "r"(inside ? 16 : 0));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to), "l"(from));
 }
 // What was issued since the last call is one group.
 static __device__ __forceinline__ void commit_copies()
@@ -102,7 +102,7 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
             if (element < 128) {
                 const int i = element / 8;
                 const int k = element % 8;
-                copy_async_16(&A_shared[k_0_copy][swizzled<8, 8>(i * 8 + k)], &A[(i_0 * 16 + i) * 32 + k_0 * 8 + k]);
+                copy_async_16(shared_place(&A_shared[k_0_copy][swizzled<8, 8>(i * 8 + k)]), &A[(i_0 * 16 + i) * 32 + k_0 * 8 + k]);
             }
         }
         // copy B[k_0 * 8 : 8, j_0 * 32 : 32] -> B_shared
@@ -111,7 +111,7 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
             const int element = (round * 32 + thread) * 8;
             const int k = element / 32;
             const int j = element % 32;
-            copy_async_16(&B_shared[k_0_copy][swizzled<8, 8>(k * 32 + j)], &B[(k_0 * 8 + k) * 64 + j_0 * 32 + j]);
+            copy_async_16(shared_place(&B_shared[k_0_copy][swizzled<8, 8>(k * 32 + j)]), &B[(k_0 * 8 + k) * 64 + j_0 * 32 + j]);
         }
         commit_copies();
     }
@@ -130,7 +130,7 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
                 if (element < 128) {
                     const int i = element / 8;
                     const int k = element % 8;
-                    copy_async_16(&A_shared[k_0_copy][swizzled<8, 8>(i * 8 + k)], &A[(i_0 * 16 + i) * 32 + k_0 * 8 + k]);
+                    copy_async_16(shared_place(&A_shared[k_0_copy][swizzled<8, 8>(i * 8 + k)]), &A[(i_0 * 16 + i) * 32 + k_0 * 8 + k]);
                 }
             }
             // copy B[k_0 * 8 : 8, j_0 * 32 : 32] -> B_shared
@@ -139,12 +139,11 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
                 const int element = (round * 32 + thread) * 8;
                 const int k = element / 32;
                 const int j = element % 32;
-                copy_async_16(&B_shared[k_0_copy][swizzled<8, 8>(k * 32 + j)], &B[(k_0 * 8 + k) * 64 + j_0 * 32 + j]);
+                copy_async_16(shared_place(&B_shared[k_0_copy][swizzled<8, 8>(k * 32 + j)]), &B[(k_0 * 8 + k) * 64 + j_0 * 32 + j]);
             }
         }
         commit_copies();
         {
-            const int k_0 = k_0_now;
             const int k_0_copy = k_0_slot;
             #pragma unroll 4
             for (int k_1 = 0; k_1 < 8; ++k_1) {
@@ -156,7 +155,7 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
                         for (int j_1 = 0; j_1 < 2; ++j_1) {
                             #pragma unroll
                             for (int j_3 = 0; j_3 < 2; ++j_3) {
-                                C_acc[i_1][i_3][j_1][j_3] += to_float(A_shared[k_0_copy][swizzled<8, 8>(i_1 * 64 + i_2 * 16 + i_3 * 8 + k_1)]) * to_float(B_shared[k_0_copy][swizzled<8, 8>(k_1 * 32 + j_1 * 16 + j_2 * 2 + j_3)]);
+                                C_acc[i_1][i_3][j_1][j_3] += from_half(A_shared[k_0_copy][swizzled<8, 8>(i_1 * 64 + i_2 * 16 + i_3 * 8 + k_1)]) * from_half(B_shared[k_0_copy][swizzled<8, 8>(k_1 * 32 + j_1 * 16 + j_2 * 2 + j_3)]);
                             }
                         }
                     }

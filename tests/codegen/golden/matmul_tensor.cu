@@ -25,12 +25,6 @@
 struct __align__(2) half_t {
     unsigned short bits;
 };
-static __device__ __forceinline__ float to_float(half_t h)
-{
-    float f;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h.bits));
-    return f;
-}
 static __device__ __forceinline__ half_t to_half(float f)
 {
     half_t h;
@@ -43,11 +37,6 @@ static __device__ __forceinline__ unsigned int shared_place(const void* at)
 {
     return static_cast<unsigned int>(__cvta_generic_to_shared(at));
 }
-template <typename type>
-static __device__ __forceinline__ type& shared_at(unsigned int place)
-{
-    return *static_cast<type*>(__cvta_shared_to_generic(place));
-}
 // A number that the compiler shall hold in a register; it would work it out anew in every iteration.
 static __device__ __forceinline__ unsigned int kept(unsigned int number)
 {
@@ -55,24 +44,10 @@ static __device__ __forceinline__ unsigned int kept(unsigned int number)
     return number;
 }
 
-// Copies to shared memory that land by themselves; where there is nothing to read they leave zeros.
-static __device__ __forceinline__ void copy_async_16(void* to, const void* from)
-{
-    const unsigned int shared = static_cast<unsigned int>(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(shared), "l"(from));
-}
-static __device__ __forceinline__ void copy_async_16(void* to, const void* from, bool inside)
-{
-    const unsigned int shared = static_cast<unsigned int>(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(shared), "l"(from), "r"(inside ? 16 : 0));
-}
+// Copies to shared memory that land by themselves; those that may have nothing to read then leave zeros.
 static __device__ __forceinline__ void copy_async_16(unsigned int to, const void* from)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to), "l"(from));
-}
-static __device__ __forceinline__ void copy_async_16(unsigned int to, const void* from, bool inside)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(to), "l"(from), "r"(inside ? 16 : 0));
 }
 // What was issued since the last call is one group.
 static __device__ __forceinline__ void commit_copies()
@@ -92,18 +67,10 @@ static __device__ __forceinline__ void load_matrices_4(unsigned int& r0, unsigne
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(row) : "memory");
 }
-static __device__ __forceinline__ void load_matrices_4(unsigned int& r0, unsigned int& r1, unsigned int& r2, unsigned int& r3, const void* row)
-{
-    load_matrices_4(r0, r1, r2, r3, static_cast<unsigned int>(__cvta_generic_to_shared(row)));
-}
 static __device__ __forceinline__ void load_matrices_4_transposed(unsigned int& r0, unsigned int& r1, unsigned int& r2, unsigned int& r3, unsigned int row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(row) : "memory");
-}
-static __device__ __forceinline__ void load_matrices_4_transposed(unsigned int& r0, unsigned int& r1, unsigned int& r2, unsigned int& r3, const void* row)
-{
-    load_matrices_4_transposed(r0, r1, r2, r3, static_cast<unsigned int>(__cvta_generic_to_shared(row)));
 }
 
 // mma.m16n8k16 of float16: what the lanes of a warp hold together, multiplied and added to the four sums of each.
@@ -147,7 +114,6 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
     unsigned int A_shared_to;
     {
         constexpr int round = 0;
-        const int element = (round * 128 + thread) * 8;
         const int i = thread * 8 / 32 + round * 32;
         const int k = thread * 8 % 32;
         A_shared_from = (i_0 * 64 + i) * 64 + k;
@@ -159,7 +125,6 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
     unsigned int B_shared_to;
     {
         constexpr int round = 0;
-        const int element = (round * 128 + thread) * 8;
         const int k = thread * 8 / 64 + round * 16;
         const int j = thread * 8 % 64;
         B_shared_from = k * 128 + j_0 * 64 + j;
@@ -178,18 +143,12 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
         // copy A[i_0 * 64 : 64, k_0 * 32 : 32] -> A_shared
         #pragma unroll
         for (int round = 0; round < 2; ++round) {
-            const int element = (round * 128 + thread) * 8;
-            const int i = thread * 8 / 32 + round * 32;
-            const int k = thread * 8 % 32;
             copy_async_16(A_shared_to + round * 2560 + k_0_copy * 5120, &A_shared_walk[A_shared_from + round * 2048]);
         }
         A_shared_walk += 32;
         // copy B[k_0 * 32 : 32, j_0 * 64 : 64] -> B_shared
         #pragma unroll
         for (int round = 0; round < 2; ++round) {
-            const int element = (round * 128 + thread) * 8;
-            const int k = thread * 8 / 64 + round * 16;
-            const int j = thread * 8 % 64;
             copy_async_16(B_shared_to + round * 2304 + k_0_copy * 4608, &B_shared_walk[B_shared_from + round * 2048]);
         }
         B_shared_walk += 4096;
@@ -201,30 +160,22 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
         wait_copies<0>();
         __syncthreads();
         if (k_0_now + 1 < 2) {
-            const int k_0 = k_0_now + 1;
             const int k_0_copy = k_0_spent;
             // copy A[i_0 * 64 : 64, k_0 * 32 : 32] -> A_shared
             #pragma unroll
             for (int round = 0; round < 2; ++round) {
-                const int element = (round * 128 + thread) * 8;
-                const int i = thread * 8 / 32 + round * 32;
-                const int k = thread * 8 % 32;
                 copy_async_16(A_shared_to + round * 2560 + k_0_copy * 5120, &A_shared_walk[A_shared_from + round * 2048]);
             }
             A_shared_walk += 32;
             // copy B[k_0 * 32 : 32, j_0 * 64 : 64] -> B_shared
             #pragma unroll
             for (int round = 0; round < 2; ++round) {
-                const int element = (round * 128 + thread) * 8;
-                const int k = thread * 8 / 64 + round * 16;
-                const int j = thread * 8 % 64;
                 copy_async_16(B_shared_to + round * 2304 + k_0_copy * 4608, &B_shared_walk[B_shared_from + round * 2048]);
             }
             B_shared_walk += 4096;
         }
         commit_copies();
         {
-            const int k_0 = k_0_now;
             const int k_0_copy = k_0_slot;
             #pragma unroll 1
             for (int k_1 = 0; k_1 < 2; ++k_1) {

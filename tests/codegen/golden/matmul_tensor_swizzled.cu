@@ -26,12 +26,6 @@
 struct __align__(2) half_t {
     unsigned short bits;
 };
-static __device__ __forceinline__ float to_float(half_t h)
-{
-    float f;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h.bits));
-    return f;
-}
 static __device__ __forceinline__ half_t to_half(float f)
 {
     half_t h;
@@ -62,18 +56,10 @@ static __device__ __forceinline__ void load_matrices_4(unsigned int& r0, unsigne
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(row) : "memory");
 }
-static __device__ __forceinline__ void load_matrices_4(unsigned int& r0, unsigned int& r1, unsigned int& r2, unsigned int& r3, const void* row)
-{
-    load_matrices_4(r0, r1, r2, r3, static_cast<unsigned int>(__cvta_generic_to_shared(row)));
-}
 static __device__ __forceinline__ void load_matrices_4_transposed(unsigned int& r0, unsigned int& r1, unsigned int& r2, unsigned int& r3, unsigned int row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(row) : "memory");
-}
-static __device__ __forceinline__ void load_matrices_4_transposed(unsigned int& r0, unsigned int& r1, unsigned int& r2, unsigned int& r3, const void* row)
-{
-    load_matrices_4_transposed(r0, r1, r2, r3, static_cast<unsigned int>(__cvta_generic_to_shared(row)));
 }
 
 // mma.m16n8k16 of float16: what the lanes of a warp hold together, multiplied and added to the four sums of each.
@@ -124,7 +110,6 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
     unsigned int A_shared_to;
     {
         constexpr int round = 0;
-        const int element = (round * 128 + thread) * 8;
         const int i = thread * 8 / 32 + round * 32;
         const int k = thread * 8 % 32;
         A_shared_from = (i_0 * 64 + i) * 128 + k;
@@ -136,7 +121,6 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
     unsigned int B_shared_to;
     {
         constexpr int round = 0;
-        const int element = (round * 128 + thread) * 8;
         const int k = thread * 8 / 64 + round * 16;
         const int j = thread * 8 % 64;
         B_shared_from = k * 128 + j_0 * 64 + j;
@@ -161,35 +145,23 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
         // fetch A[i_0 * 64 : 64, k_0 * 32 : 32]
         #pragma unroll
         for (int round = 0; round < 2; ++round) {
-            const int element = (round * 128 + thread) * 8;
-            const int i = thread * 8 / 32 + round * 32;
-            const int k = thread * 8 % 32;
             *reinterpret_cast<uint4*>(&A_shared_next[round * 8]) = *reinterpret_cast<const uint4*>(&A_shared_walk[A_shared_from + round * 4096]);
         }
         A_shared_walk += 32;
         // fetch B[k_0 * 32 : 32, j_0 * 64 : 64]
         #pragma unroll
         for (int round = 0; round < 2; ++round) {
-            const int element = (round * 128 + thread) * 8;
-            const int k = thread * 8 / 64 + round * 16;
-            const int j = thread * 8 % 64;
             *reinterpret_cast<uint4*>(&B_shared_next[round * 8]) = *reinterpret_cast<const uint4*>(&B_shared_walk[B_shared_from + round * 2048]);
         }
         B_shared_walk += 4096;
         // store it in A_shared
         #pragma unroll
         for (int round = 0; round < 2; ++round) {
-            const int element = (round * 128 + thread) * 8;
-            const int i = thread * 8 / 32 + round * 32;
-            const int k = thread * 8 % 32;
             *reinterpret_cast<uint4*>(&shared_at<half_t>(A_shared_to + round * 2048 + (k_0 % 2) * 4096)) = *reinterpret_cast<const uint4*>(&A_shared_next[round * 8]);
         }
         // store it in B_shared
         #pragma unroll
         for (int round = 0; round < 2; ++round) {
-            const int element = (round * 128 + thread) * 8;
-            const int k = thread * 8 / 64 + round * 16;
-            const int j = thread * 8 % 64;
             *reinterpret_cast<uint4*>(&shared_at<half_t>(B_shared_to + round * 2048 + (k_0 % 2) * 4096)) = *reinterpret_cast<const uint4*>(&B_shared_next[round * 8]);
         }
     }
@@ -197,22 +169,15 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
     #pragma unroll 1
     for (int k_0_now = 0; k_0_now < 4; ++k_0_now) {
         if (k_0_now + 1 < 4) {
-            const int k_0 = k_0_now + 1;
             // fetch A[i_0 * 64 : 64, k_0 * 32 : 32]
             #pragma unroll
             for (int round = 0; round < 2; ++round) {
-                const int element = (round * 128 + thread) * 8;
-                const int i = thread * 8 / 32 + round * 32;
-                const int k = thread * 8 % 32;
                 *reinterpret_cast<uint4*>(&A_shared_next[round * 8]) = *reinterpret_cast<const uint4*>(&A_shared_walk[A_shared_from + round * 4096]);
             }
             A_shared_walk += 32;
             // fetch B[k_0 * 32 : 32, j_0 * 64 : 64]
             #pragma unroll
             for (int round = 0; round < 2; ++round) {
-                const int element = (round * 128 + thread) * 8;
-                const int k = thread * 8 / 64 + round * 16;
-                const int j = thread * 8 % 64;
                 *reinterpret_cast<uint4*>(&B_shared_next[round * 8]) = *reinterpret_cast<const uint4*>(&B_shared_walk[B_shared_from + round * 2048]);
             }
             B_shared_walk += 4096;
@@ -247,17 +212,11 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
             // store it in A_shared
             #pragma unroll
             for (int round = 0; round < 2; ++round) {
-                const int element = (round * 128 + thread) * 8;
-                const int i = thread * 8 / 32 + round * 32;
-                const int k = thread * 8 % 32;
                 *reinterpret_cast<uint4*>(&shared_at<half_t>(A_shared_to + round * 2048 + (k_0 % 2) * 4096)) = *reinterpret_cast<const uint4*>(&A_shared_next[round * 8]);
             }
             // store it in B_shared
             #pragma unroll
             for (int round = 0; round < 2; ++round) {
-                const int element = (round * 128 + thread) * 8;
-                const int k = thread * 8 / 64 + round * 16;
-                const int j = thread * 8 % 64;
                 *reinterpret_cast<uint4*>(&shared_at<half_t>(B_shared_to + round * 2048 + (k_0 % 2) * 4096)) = *reinterpret_cast<const uint4*>(&B_shared_next[round * 8]);
             }
         }

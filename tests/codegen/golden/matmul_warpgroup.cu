@@ -24,12 +24,6 @@
 struct __align__(2) half_t {
     unsigned short bits;
 };
-static __device__ __forceinline__ float to_float(half_t h)
-{
-    float f;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h.bits));
-    return f;
-}
 static __device__ __forceinline__ half_t to_half(float f)
 {
     half_t h;
@@ -42,11 +36,6 @@ static __device__ __forceinline__ unsigned int shared_place(const void* at)
 {
     return static_cast<unsigned int>(__cvta_generic_to_shared(at));
 }
-template <typename type>
-static __device__ __forceinline__ type& shared_at(unsigned int place)
-{
-    return *static_cast<type*>(__cvta_shared_to_generic(place));
-}
 // A number that the compiler shall hold in a register; it would work it out anew in every iteration.
 static __device__ __forceinline__ unsigned int kept(unsigned int number)
 {
@@ -54,24 +43,10 @@ static __device__ __forceinline__ unsigned int kept(unsigned int number)
     return number;
 }
 
-// Copies to shared memory that land by themselves; where there is nothing to read they leave zeros.
-static __device__ __forceinline__ void copy_async_16(void* to, const void* from)
-{
-    const unsigned int shared = static_cast<unsigned int>(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(shared), "l"(from));
-}
-static __device__ __forceinline__ void copy_async_16(void* to, const void* from, bool inside)
-{
-    const unsigned int shared = static_cast<unsigned int>(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(shared), "l"(from), "r"(inside ? 16 : 0));
-}
+// Copies to shared memory that land by themselves; those that may have nothing to read then leave zeros.
 static __device__ __forceinline__ void copy_async_16(unsigned int to, const void* from)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to), "l"(from));
-}
-static __device__ __forceinline__ void copy_async_16(unsigned int to, const void* from, bool inside)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(to), "l"(from), "r"(inside ? 16 : 0));
 }
 // What was issued since the last call is one group.
 static __device__ __forceinline__ void commit_copies()
@@ -164,9 +139,9 @@ static __device__ __forceinline__ unsigned int paneled(unsigned int element)
 extern "C" __global__ void __launch_bounds__(256)
 ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* __restrict__ C)
 {
-    extern __shared__ __align__(1024) unsigned char shared_memory[];
-    half_t (&A_shared)[3][8192] = *reinterpret_cast<half_t (*)[3][8192]>(shared_memory + 0);
-    half_t (&B_shared)[3][8192] = *reinterpret_cast<half_t (*)[3][8192]>(shared_memory + 49152);
+    extern __shared__ __align__(1024) unsigned char shared_memory_1024[];
+    half_t (&A_shared)[3][8192] = *reinterpret_cast<half_t (*)[3][8192]>(shared_memory_1024 + 0);
+    half_t (&B_shared)[3][8192] = *reinterpret_cast<half_t (*)[3][8192]>(shared_memory_1024 + 49152);
     alignas(16) float C_acc[1][2][16][2];
     const int i_0 = blockIdx.y;
     const int j_0 = blockIdx.x;
@@ -191,7 +166,6 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
     unsigned int A_shared_to;
     {
         constexpr int round = 0;
-        const int element = (round * 256 + thread) * 8;
         const int i = thread * 8 / 64 + round * 32;
         const int k = thread * 8 % 64;
         A_shared_from = (i_0 * 128 + i) * 256 + k;
@@ -203,7 +177,6 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
     unsigned int B_shared_to;
     {
         constexpr int round = 0;
-        const int element = (round * 256 + thread) * 8;
         const int k = thread * 8 / 128 + round * 16;
         const int j = thread * 8 % 128;
         B_shared_from = k * 256 + j_0 * 128 + j;
@@ -222,18 +195,12 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
         // copy A[i_0 * 128 : 128, k_0 * 64 : 64] -> A_shared
         #pragma unroll
         for (int round = 0; round < 4; ++round) {
-            const int element = (round * 256 + thread) * 8;
-            const int i = thread * 8 / 64 + round * 32;
-            const int k = thread * 8 % 64;
             copy_async_16(A_shared_to + round * 4096 + k_0_copy * 16384, &A_shared_walk[A_shared_from + round * 8192]);
         }
         A_shared_walk += 64;
         // copy B[k_0 * 64 : 64, j_0 * 128 : 128] -> B_shared
         #pragma unroll
         for (int round = 0; round < 4; ++round) {
-            const int element = (round * 256 + thread) * 8;
-            const int k = thread * 8 / 128 + round * 16;
-            const int j = thread * 8 % 128;
             copy_async_16(B_shared_to + round * 2048 + k_0_copy * 16384, &B_shared_walk[B_shared_from + round * 4096]);
         }
         B_shared_walk += 16384;
@@ -246,7 +213,6 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
         show_to_products();
         __syncthreads();
         {
-            const int k_0 = k_0_now;
             const int k_0_copy = k_0_slot;
             begin_products();
             #pragma unroll
@@ -262,23 +228,16 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
             commit_products();
         }
         if (k_0_now + 2 < 4) {
-            const int k_0 = k_0_now + 2;
             const int k_0_copy = k_0_spent;
             // copy A[i_0 * 128 : 128, k_0 * 64 : 64] -> A_shared
             #pragma unroll
             for (int round = 0; round < 4; ++round) {
-                const int element = (round * 256 + thread) * 8;
-                const int i = thread * 8 / 64 + round * 32;
-                const int k = thread * 8 % 64;
                 copy_async_16(A_shared_to + round * 4096 + k_0_copy * 16384, &A_shared_walk[A_shared_from + round * 8192]);
             }
             A_shared_walk += 64;
             // copy B[k_0 * 64 : 64, j_0 * 128 : 128] -> B_shared
             #pragma unroll
             for (int round = 0; round < 4; ++round) {
-                const int element = (round * 256 + thread) * 8;
-                const int k = thread * 8 / 128 + round * 16;
-                const int j = thread * 8 % 128;
                 copy_async_16(B_shared_to + round * 2048 + k_0_copy * 16384, &B_shared_walk[B_shared_from + round * 4096]);
             }
             B_shared_walk += 16384;

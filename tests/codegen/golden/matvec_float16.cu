@@ -16,7 +16,7 @@
 struct __align__(2) half_t {
     unsigned short bits;
 };
-static __device__ __forceinline__ float to_float(half_t h)
+static __device__ __forceinline__ float from_half(half_t h)
 {
     float f;
     asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h.bits));
@@ -44,14 +44,14 @@ ekc_matvec(const half_t* __restrict__ A, const half_t* __restrict__ x, half_t* _
         {
             alignas(8) half_t moved[4] = {};
             *reinterpret_cast<uint2*>(&moved[0]) = *reinterpret_cast<const uint2*>(&A[(i_0 * 8 + i_1) * 4096 + k_0 * 128 + k_1 * 4]);
-            A_register[0] = to_float(moved[0]);
-            A_register[1] = to_float(moved[1]);
-            A_register[2] = to_float(moved[2]);
-            A_register[3] = to_float(moved[3]);
+            A_register[0] = from_half(moved[0]);
+            A_register[1] = from_half(moved[1]);
+            A_register[2] = from_half(moved[2]);
+            A_register[3] = from_half(moved[3]);
         }
         #pragma unroll
         for (int k_2 = 0; k_2 < 4; ++k_2) {
-            y_acc[0] += A_register[k_2] * to_float(x[k_0 * 128 + k_1 * 4 + k_2]);
+            y_acc[0] += A_register[k_2] * from_half(x[k_0 * 128 + k_1 * 4 + k_2]);
         }
     }
     // sum over 32 lanes

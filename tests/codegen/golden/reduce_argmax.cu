@@ -25,7 +25,7 @@
 struct __align__(2) half_t {
     unsigned short bits;
 };
-static __device__ __forceinline__ float to_float(half_t h)
+static __device__ __forceinline__ float from_half(half_t h)
 {
     float f;
     asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h.bits));
@@ -53,36 +53,36 @@ static __device__ __forceinline__ float maximum(float a, float b)
 
 // grid 5 x 1 x 1, block 32 x 1 x 1
 extern "C" __global__ void __launch_bounds__(32)
-ekc_reduce_argmax_0(const half_t* __restrict__ X, half_t* __restrict__ extreme)
+ekc_reduce_argmax_0(const half_t* __restrict__ X, half_t* __restrict__ ekc_extreme)
 {
-    alignas(16) float extreme_acc[1];
+    alignas(16) float ekc_extreme_acc[1];
     const int i0 = blockIdx.x;
     const int k1_1 = threadIdx.x;
-    extreme_acc[0] = __int_as_float(0xff800000);
+    ekc_extreme_acc[0] = __int_as_float(0xff800000);
     #pragma unroll 1
     for (int k1_0 = 0; k1_0 < 4; ++k1_0) {
-        if (k1_0 * 32 + k1_1 < 100) extreme_acc[0] = maximum(extreme_acc[0], (k1_0 * 32 + k1_1 < 100 ? to_float(X[i0 * 100 + k1_0 * 32 + k1_1]) : 0.0f));
+        if (k1_0 * 32 + k1_1 < 100) ekc_extreme_acc[0] = maximum(ekc_extreme_acc[0], (k1_0 * 32 + k1_1 < 100 ? from_half(X[i0 * 100 + k1_0 * 32 + k1_1]) : 0.0f));
     }
     // max over 32 lanes
     #pragma unroll
     for (int lane = 16; lane > 0; lane /= 2) {
-        extreme_acc[0] = maximum(extreme_acc[0], __shfl_xor_sync(0xffffffffu, extreme_acc[0], lane));
+        ekc_extreme_acc[0] = maximum(ekc_extreme_acc[0], __shfl_xor_sync(0xffffffffu, ekc_extreme_acc[0], lane));
     }
-    // write extreme_acc -> extreme
+    // write ekc_extreme_acc -> ekc_extreme
     if (k1_1 == 0) {
-        extreme[i0] = to_half(extreme_acc[0]);
+        ekc_extreme[i0] = to_half(ekc_extreme_acc[0]);
     }
 }
 // grid 2 x 2 x 1, block 8 x 4 x 1
 extern "C" __global__ void __launch_bounds__(32)
-ekc_reduce_argmax_1(const half_t* __restrict__ X, const half_t* __restrict__ extreme, int* __restrict__ Y_parts)
+ekc_reduce_argmax_1(const half_t* __restrict__ X, const half_t* __restrict__ ekc_extreme, int* __restrict__ ekc_Y_parts)
 {
-    alignas(16) int Y_parts_acc[1];
-    const int q1_part = blockIdx.y;
+    alignas(16) int ekc_Y_parts_acc[1];
+    const int ekc_q1_part = blockIdx.y;
     const int p0_0 = blockIdx.x;
     const int p0_1 = threadIdx.y;
     const int q1_1 = threadIdx.x;
-    Y_parts_acc[0] = 2147483647;
+    ekc_Y_parts_acc[0] = 2147483647;
     #pragma unroll 1
     for (int q1_0 = 0; q1_0 < 2; ++q1_0) {
         alignas(16) float X_register[4];
@@ -90,39 +90,39 @@ ekc_reduce_argmax_1(const half_t* __restrict__ X, const half_t* __restrict__ ext
         for (int q1_2 = 0; q1_2 < 4; q1_2 += 2) {
             {
                 alignas(4) half_t moved[2] = {};
-                if (p0_0 * 4 + p0_1 < 5 && q1_part * 50 + q1_0 * 32 + q1_1 * 4 + q1_2 < 100) *reinterpret_cast<unsigned int*>(&moved[0]) = *reinterpret_cast<const unsigned int*>(&X[(p0_0 * 4 + p0_1) * 100 + q1_part * 50 + q1_0 * 32 + q1_1 * 4 + q1_2]);
-                X_register[q1_2] = to_float(moved[0]);
-                X_register[q1_2 + 1] = to_float(moved[1]);
+                if (p0_0 * 4 + p0_1 < 5 && ekc_q1_part * 50 + q1_0 * 32 + q1_1 * 4 + q1_2 < 100) *reinterpret_cast<unsigned int*>(&moved[0]) = *reinterpret_cast<const unsigned int*>(&X[(p0_0 * 4 + p0_1) * 100 + ekc_q1_part * 50 + q1_0 * 32 + q1_1 * 4 + q1_2]);
+                X_register[q1_2] = from_half(moved[0]);
+                X_register[q1_2 + 1] = from_half(moved[1]);
             }
         }
         #pragma unroll
         for (int q1_2 = 0; q1_2 < 4; ++q1_2) {
-            if (q1_0 * 32 + q1_1 * 4 + q1_2 < 50) Y_parts_acc[0] = min(Y_parts_acc[0], (X_register[q1_2] == (p0_0 * 4 + p0_1 < 5 ? to_float(extreme[p0_0 * 4 + p0_1]) : 0.0f) ? static_cast<int>(q1_part) * 50 + static_cast<int>(q1_0 * 32 + q1_1 * 4 + q1_2) : (X_register[q1_2] == X_register[q1_2] ? 2147483647 : static_cast<int>(q1_part) * 50 + static_cast<int>(q1_0 * 32 + q1_1 * 4 + q1_2))));
+            if (q1_0 * 32 + q1_1 * 4 + q1_2 < 50) ekc_Y_parts_acc[0] = min(ekc_Y_parts_acc[0], (X_register[q1_2] == (p0_0 * 4 + p0_1 < 5 ? from_half(ekc_extreme[p0_0 * 4 + p0_1]) : 0.0f) ? static_cast<int>(ekc_q1_part) * 50 + static_cast<int>(q1_0 * 32 + q1_1 * 4 + q1_2) : (X_register[q1_2] == X_register[q1_2] ? 2147483647 : static_cast<int>(ekc_q1_part) * 50 + static_cast<int>(q1_0 * 32 + q1_1 * 4 + q1_2))));
         }
     }
     // min over 8 lanes
     #pragma unroll
     for (int lane = 4; lane > 0; lane /= 2) {
-        Y_parts_acc[0] = min(Y_parts_acc[0], __shfl_xor_sync(0xffffffffu, Y_parts_acc[0], lane));
+        ekc_Y_parts_acc[0] = min(ekc_Y_parts_acc[0], __shfl_xor_sync(0xffffffffu, ekc_Y_parts_acc[0], lane));
     }
-    // write Y_parts_acc -> Y_parts
+    // write ekc_Y_parts_acc -> ekc_Y_parts
     if (q1_1 == 0 && p0_0 * 4 + p0_1 < 5) {
-        Y_parts[q1_part * 5 + p0_0 * 4 + p0_1] = Y_parts_acc[0];
+        ekc_Y_parts[ekc_q1_part * 5 + p0_0 * 4 + p0_1] = ekc_Y_parts_acc[0];
     }
 }
 // grid 1 x 1 x 1, block 1 x 1 x 1
 extern "C" __global__ void __launch_bounds__(1)
-ekc_reduce_argmax_2(const int* __restrict__ Y_parts, int* __restrict__ Y)
+ekc_reduce_argmax_2(const int* __restrict__ ekc_Y_parts, int* __restrict__ Y)
 {
     alignas(16) int Y_acc[1];
     #pragma unroll 1
-    for (int p0_ = 0; p0_ < 5; ++p0_) {
+    for (int ekc_p0_ = 0; ekc_p0_ < 5; ++ekc_p0_) {
         Y_acc[0] = 2147483647;
         #pragma unroll 1
-        for (int q1_part_ = 0; q1_part_ < 2; ++q1_part_) {
-            Y_acc[0] = min(Y_acc[0], Y_parts[q1_part_ * 5 + p0_]);
+        for (int ekc_q1_part_ = 0; ekc_q1_part_ < 2; ++ekc_q1_part_) {
+            Y_acc[0] = min(Y_acc[0], ekc_Y_parts[ekc_q1_part_ * 5 + ekc_p0_]);
         }
         // write Y_acc -> Y
-        Y[p0_] = Y_acc[0];
+        Y[ekc_p0_] = Y_acc[0];
     }
 }

@@ -21,7 +21,7 @@
 struct __align__(2) half_t {
     unsigned short bits;
 };
-static __device__ __forceinline__ float to_float(half_t h)
+static __device__ __forceinline__ float from_half(half_t h)
 {
     float f;
     asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h.bits));
@@ -52,8 +52,8 @@ extern "C" __global__ void __launch_bounds__(256)
 ekc_softmax(const half_t* __restrict__ X, half_t* __restrict__ Y)
 {
     __shared__ __align__(16) half_t X_shared[4][1024];
-    __shared__ __align__(16) float total_shared[2][4];
-    __shared__ __align__(16) float top_shared[2][4];
+    __shared__ __align__(16) float ekc_total_shared[2][4];
+    __shared__ __align__(16) float ekc_top_shared[2][4];
     alignas(16) float Y_acc[4];
     const int p0_0 = blockIdx.x;
     const int p0_1 = threadIdx.x / 64;
@@ -72,7 +72,7 @@ ekc_softmax(const half_t* __restrict__ X, half_t* __restrict__ Y)
         }
     }
     __syncthreads();
-    // max at top[p0_0 * 4 : 4] -> top_shared, 2 warps an element
+    // max at top[p0_0 * 4 : 4] -> ekc_top_shared, 2 warps an element
     #pragma unroll 1
     for (int round = 0; round < 1; ++round) {
         const int element = round * 4 + thread / 64;
@@ -81,14 +81,14 @@ ekc_softmax(const half_t* __restrict__ X, half_t* __restrict__ Y)
         #pragma unroll 8
         for (int step = 0; step < 16; ++step) {
             const int i1 = step * 64 + thread % 64;
-            if (i1 < 1000) reduced = maximum(reduced, to_float(X_shared[p0][i1]));
+            if (i1 < 1000) reduced = maximum(reduced, from_half(X_shared[p0][i1]));
         }
         #pragma unroll
         for (int lane = 16; lane > 0; lane /= 2) {
             reduced = maximum(reduced, __shfl_xor_sync(0xffffffffu, reduced, lane));
         }
         if (thread % 32 == 0) {
-            top_shared[thread / 32 % 2][p0] = reduced;
+            ekc_top_shared[thread / 32 % 2][p0] = reduced;
         }
     }
     __syncthreads();
@@ -96,16 +96,16 @@ ekc_softmax(const half_t* __restrict__ X, half_t* __restrict__ Y)
         const int element = round * 256 + thread;
         if (element < 4) {
             const int p0 = element;
-            float reduced = top_shared[0][p0];
+            float reduced = ekc_top_shared[0][p0];
             #pragma unroll
             for (int part = 1; part < 2; ++part) {
-                reduced = maximum(reduced, top_shared[part][p0]);
+                reduced = maximum(reduced, ekc_top_shared[part][p0]);
             }
-            top_shared[0][p0] = reduced;
+            ekc_top_shared[0][p0] = reduced;
         }
     }
     __syncthreads();
-    // sum at total[p0_0 * 4 : 4] -> total_shared, 2 warps an element
+    // sum at total[p0_0 * 4 : 4] -> ekc_total_shared, 2 warps an element
     #pragma unroll 1
     for (int round = 0; round < 1; ++round) {
         const int element = round * 4 + thread / 64;
@@ -114,14 +114,14 @@ ekc_softmax(const half_t* __restrict__ X, half_t* __restrict__ Y)
         #pragma unroll 8
         for (int step = 0; step < 16; ++step) {
             const int j1 = step * 64 + thread % 64;
-            if (j1 < 1000) reduced += expf(to_float(X_shared[p0][j1]) - top_shared[0][p0]);
+            if (j1 < 1000) reduced += expf(from_half(X_shared[p0][j1]) - ekc_top_shared[0][p0]);
         }
         #pragma unroll
         for (int lane = 16; lane > 0; lane /= 2) {
             reduced += __shfl_xor_sync(0xffffffffu, reduced, lane);
         }
         if (thread % 32 == 0) {
-            total_shared[thread / 32 % 2][p0] = reduced;
+            ekc_total_shared[thread / 32 % 2][p0] = reduced;
         }
     }
     __syncthreads();
@@ -129,12 +129,12 @@ ekc_softmax(const half_t* __restrict__ X, half_t* __restrict__ Y)
         const int element = round * 256 + thread;
         if (element < 4) {
             const int p0 = element;
-            float reduced = total_shared[0][p0];
+            float reduced = ekc_total_shared[0][p0];
             #pragma unroll
             for (int part = 1; part < 2; ++part) {
-                reduced += total_shared[part][p0];
+                reduced += ekc_total_shared[part][p0];
             }
-            total_shared[0][p0] = reduced;
+            ekc_total_shared[0][p0] = reduced;
         }
     }
     __syncthreads();
@@ -144,14 +144,14 @@ ekc_softmax(const half_t* __restrict__ X, half_t* __restrict__ Y)
         {
             alignas(8) half_t moved[4] = {};
             *reinterpret_cast<uint2*>(&moved[0]) = *reinterpret_cast<const uint2*>(&X_shared[p0_1][p1_0 * 256 + p1_1 * 4]);
-            X_register[0] = to_float(moved[0]);
-            X_register[1] = to_float(moved[1]);
-            X_register[2] = to_float(moved[2]);
-            X_register[3] = to_float(moved[3]);
+            X_register[0] = from_half(moved[0]);
+            X_register[1] = from_half(moved[1]);
+            X_register[2] = from_half(moved[2]);
+            X_register[3] = from_half(moved[3]);
         }
         #pragma unroll
         for (int p1_2 = 0; p1_2 < 4; ++p1_2) {
-            Y_acc[p1_2] = expf(X_register[p1_2] - top_shared[0][p0_1]) / total_shared[0][p0_1];
+            Y_acc[p1_2] = expf(X_register[p1_2] - ekc_top_shared[0][p0_1]) / ekc_total_shared[0][p0_1];
         }
         // write Y_acc -> Y
         if (p1_0 * 256 + p1_1 * 4 < 1000) {

@@ -1,0 +1,44 @@
+"""Generated text without the constants that nothing in their scope uses.
+
+Templates write each coordinate and counter that a copy may need; which of them it does need depends on
+strips, guards and the values computed before the loop. nvcc warns of each constant that nothing uses.
+"""
+
+from __future__ import annotations
+
+import re
+
+_CONSTANT = re.compile(r"\s*(?:const|constexpr) (?:int|long long) (\w+) = ([^;]*);")
+_COUNTER = re.compile(r"for \((?:int|long long) (\w+) = ")
+_WORD = re.compile(r"\w+")
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of a text outside its comments."""
+    return frozenset(w for line in text.splitlines() for w in _WORD.findall(line.split("//")[0]))
+
+
+def drop_unused_constants(text: str) -> str:
+    """The text without each `const int x = ...;` whose x no later line of the same block uses.
+
+    Lines are read backwards, with the words used so far in each open block: a block within has a set of its
+    own, so that a constant of the same name in there uses nothing out here.
+    """
+    kept: list[str] = []
+    used: list[set[str]] = [set()]
+    for line in reversed(text.splitlines(keepends=True)):
+        code = line.split("//")[0].strip()
+        constant = _CONSTANT.fullmatch(code)
+        if constant and constant[1] not in used[-1]:
+            continue
+        counter = _COUNTER.match(code)
+        if code == "}":
+            used.append(set())
+        elif code.endswith("{"):
+            inner = used.pop()
+            used[-1] |= inner - {counter[1] if counter else ""}
+        elif constant:
+            used[-1].discard(constant[1])
+        used[-1] |= words(constant[2] if constant else code) - {counter[1] if counter else ""}
+        kept.append(line)
+    return "".join(reversed(kept))
