@@ -10,7 +10,7 @@ from ekc.ir.limits import STATIC_SHARED
 from ekc.ir.nodes import Kernel
 
 POOL = "shared_memory"
-"""What a launch asks for is called so, and by its alignment: one file has one alignment for one name."""
+"""The C name of the memory that a launch asks for; its alignment follows, as one name has one alignment."""
 
 
 def asked_for(kernel: Kernel) -> int:

@@ -226,8 +226,8 @@ def as_expr(value: Operand | Condition) -> Expr:
         raise InvalidInput(f"expression: {show(value)} is neither a number nor an element, as A[i] is")
     if number not in _INFINITIES and not -BEYOND < number < BEYOND:
         # Python writes no whole number of more than 4300 digits.
-        text = f"a whole number of {number.bit_length()} bits" if isinstance(number, int) else repr(value)
-        raise InvalidInput(f"expression: {text} is no number of float32; the largest is {LARGEST:.6g}")
+        shown = f"a whole number of {number.bit_length()} bits" if isinstance(number, int) else repr(value)
+        raise InvalidInput(f"expression: {shown} is no number of float32; the largest is {LARGEST:.6g}")
     if isinstance(number, float) and -_LEAST_NORMAL < number < _LEAST_NORMAL:
         with np.errstate(under="ignore"):
             number = float(np.float32(number))
@@ -238,9 +238,9 @@ def _divisor(value: Operand) -> Expr:
     """An expression to divide by; `InvalidInput` for 0, and for what float32 rounds to it."""
     divisor = as_expr(value)
     if isinstance(divisor, Const) and divisor.value == 0:
-        told = "" if value == 0 else ", which float32 rounds to 0"
+        note = "" if value == 0 else ", which float32 rounds to 0"
         raise InvalidInput(
-            f"expression: {value} is a divisor{told}; the least divisor of float32 is {_LEAST:.6g}"
+            f"expression: {value} is a divisor{note}; the least divisor of float32 is {_LEAST:.6g}"
         )
     return divisor
 
