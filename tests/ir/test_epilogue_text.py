@@ -32,10 +32,16 @@ def test_a_text_is_the_lambda_it_reads_like(
     assert [t.name for t in written.inputs] == ["A", "B", *inputs]
 
 
+TWO = ("equal", "less", "maximum", "minimum")
+"""Functions of two values."""
+
+
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
 def test_every_function_can_be_called(name: str) -> None:
-    arguments = "c, 1" if name in ("maximum", "minimum") else "c"
-    assert len(OP.epilogue(body_of(f"{name}({arguments})", {})).computes) == 2
+    arguments = {"where": "less(c, 0), 0, c"}.get(name, "c, 1" if name in TWO else "c")
+    text = f"{name}({arguments})"
+    text = f"where({text}, c, 2)" if name in ("equal", "less") else text
+    assert len(OP.epilogue(body_of(text, {})).computes) == 2
 
 
 MISTAKES = {
@@ -44,7 +50,7 @@ MISTAKES = {
     "c + d": "it names c and d; the inputs are bias",
     "bias + 1": "it names none; the inputs are bias",
     "rleu(c)": "there is no function 'rleu'; did you mean 'relu'?",
-    "frobnicate(c)": "there is no function 'frobnicate'; there are abs, erf, exp, gelu",
+    "frobnicate(c)": "there is no function 'frobnicate'; there are abs, equal, erf, exp, gelu",
     "maximum(c)": "maximum takes 2 values, got 1",
     "relu(c, bias)": "relu takes 1 value, got 2",
     "relu": "relu is a function; write relu(c)",
