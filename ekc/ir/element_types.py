@@ -107,7 +107,7 @@ def _sum_span(compute: Compute, spans: Mapping[str, Span], known: Mapping[str, T
 
 
 def _find_product_span(compute: Compute, one: tuple[int, int], terms: int) -> Span:
-    """What a product of so many factors can reach."""
+    """The least and greatest value of a product, partial products in any order included."""
     size = max(abs(one[0]), abs(one[1]))
     # Factors of 2 or more leave int32 within 31 of them.
     most = next((n for n in range(31) if size ** (n + 1) > INT32.limits[1]), terms)

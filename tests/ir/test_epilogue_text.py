@@ -32,22 +32,16 @@ def test_a_text_is_the_lambda_it_reads_like(
     assert [t.name for t in written.inputs] == ["A", "B", *inputs]
 
 
-ARGUMENTS = {
-    "maximum": "c, 1",
-    "minimum": "c, 1",
-    "equal": "c, 1",
-    "less": "c, 1",
-    "where": "less(c, 1), c, 0",
-}
-"""The arguments of functions that take more than one value."""
+TWO = ("equal", "less", "maximum", "minimum")
+"""Functions of two values."""
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
 def test_every_function_can_be_called(name: str) -> None:
-    arguments = ARGUMENTS.get(name, "c")
-    call = f"{name}({arguments})"
-    body = f"where({call}, 1, 0)" if name in ("equal", "less") else call
-    assert len(OP.epilogue(body_of(body, {})).computes) == 2
+    arguments = {"where": "less(c, 0), 0, c"}.get(name, "c, 1" if name in TWO else "c")
+    text = f"{name}({arguments})"
+    text = f"where({text}, c, 2)" if name in ("equal", "less") else text
+    assert len(OP.epilogue(body_of(text, {})).computes) == 2
 
 
 MISTAKES = {
@@ -56,7 +50,7 @@ MISTAKES = {
     "c + d": "it names c and d; the inputs are bias",
     "bias + 1": "it names none; the inputs are bias",
     "rleu(c)": "there is no function 'rleu'; did you mean 'relu'?",
-    "frobnicate(c)": "there is no function 'frobnicate'; there are abs, equal, erf, exp",
+    "frobnicate(c)": "there is no function 'frobnicate'; there are abs, equal, erf, exp, gelu",
     "maximum(c)": "maximum takes 2 values, got 1",
     "relu(c, bias)": "relu takes 1 value, got 2",
     "relu": "relu is a function; write relu(c)",

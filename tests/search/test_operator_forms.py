@@ -64,7 +64,7 @@ def reduce_prod() -> Form:
 
 
 def argmax() -> Form:
-    """Of a few values, so that the first of many equal ones is asked for."""
+    """Rows of int8 hold many equal elements, of which the first counts."""
     op = ekc.reduce((9, 300), 1, "argmax", dtype="int8")
     return op, lambda x: np.argmax(x, 1)
 

@@ -71,7 +71,7 @@ def random_inputs(op: Operator, seed: int = DATA_SEED) -> tuple[NDArray[Any], ..
 
 
 def _count_factors(op: Operator) -> int:
-    """Of the longest product that an operator reduces to; 0 where there is none."""
+    """The factors of the longest product that an operator reduces to; 0 where there is none."""
     products = [c for c in op.computes if c.combine == "prod" and c.reduction]
     return max((math.prod(a.extent for a in c.reduction) for c in products), default=0)
 

@@ -75,7 +75,7 @@ def einsum(
 
     Three operands or more are multiplied in the order with the fewest operations, as `np.einsum_path` finds
     it: pairs, each stored, or all at once where that is no more work. What is stored in between is rounded
-    once, to the type that sums of `dtype` have unless told otherwise (float16 for float16, so that tensor
+    once, to the default type of sums of `dtype` (float16 for float16, so that tensor
     cores can multiply it again), or to that of the sums (float32) where `out_dtype` is that.
     Raises `InvalidInput` for another form, an extent that differs between two places of a letter, dimensions
     of "..." that do not broadcast, and output letters that are unknown or repeated.

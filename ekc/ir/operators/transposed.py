@@ -179,7 +179,8 @@ def _remainder(e: ex.Expr, by: int) -> ex.Expr:
 
 
 def _crop_same(x: Window) -> tuple[int, int]:
-    """What leaves size * stride outputs; below 0 behind, where strides leave gaps between the filters."""
+    """Elements to take away before and behind, so that size * stride are left; below 0 behind where strides
+    leave gaps between the filters."""
     before = max(x.reach - x.stride, 0) // 2
     return before, x.reach - x.stride - before
 
