@@ -13,7 +13,8 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.names import RESERVED
 from ekc.codegen.render import render
 from ekc.errors import InvalidInput
-from ekc.ir.checks import check_path, identifier
+from ekc.ir.arguments import check_path
+from ekc.ir.checks import identifier
 from ekc.ir.fresh import fresh
 from ekc.ir.operator import TensorSpec
 from ekc.ir.schedule import Schedule

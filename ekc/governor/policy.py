@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from ekc.errors import InvalidInput
-from ekc.ir.checks import check_choice, is_number, show
+from ekc.ir.arguments import check_choice, is_number, show
 
 OBJECTIVES = ("energy", "edp", "ed2p", "speed")
 

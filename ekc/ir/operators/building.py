@@ -8,7 +8,8 @@ from typing import Any, NoReturn
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.checks import check_mapping, identifier, parameters, several, show, whole
+from ekc.ir.arguments import check_mapping, show
+from ekc.ir.checks import identifier, parameters, several, whole
 from ekc.ir.dtypes import DType, accumulator_and_result, dtype_of
 from ekc.ir.operator import MAX_ELEMENTS, Axis, Compute, Operator, TensorSpec
 

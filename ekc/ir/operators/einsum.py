@@ -7,7 +7,7 @@ from math import prod
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.checks import check_text
+from ekc.ir.arguments import check_text
 from ekc.ir.operator import Operator
 from ekc.ir.operators.building import Tensor, compute, shape_of
 
