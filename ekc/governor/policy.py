@@ -38,5 +38,5 @@ class Policy:
         left_s = self.remaining_s
         if left_s is not None and not (is_number(left_s) and 0 <= left_s < math.inf):
             raise InvalidInput(
-                f"remaining_s {show(left_s)}: finite seconds, 0 or more; leave it out where nobody knows"
+                f"remaining_s {show(left_s)}: finite seconds, 0 or more; leave it out where it is not known"
             )

@@ -48,7 +48,7 @@ def check_text(what: str, value: Any, example: str) -> str:
 
 def check_flag(what: str, value: Any) -> bool:
     """True or False: "false" and the like would count as true."""
-    # Of NumPy by its name: this module does without.
+    # NumPy's truth values are known by the name of their type: this module does not import NumPy.
     if not isinstance(value, bool) and type(value).__name__ not in ("bool", "bool_"):
         raise InvalidInput(f"{what}: {show(value)} is neither True nor False")
     return bool(value)

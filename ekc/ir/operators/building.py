@@ -148,6 +148,6 @@ def shape_of(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _extent(value: Any) -> int:
-    """What may have been meant as the only extent."""
+    """The extent that may have been meant as the only one."""
     legal = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_ELEMENTS
     return value if legal else 64
