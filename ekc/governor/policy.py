@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from ekc.errors import InvalidInput
-from ekc.ir.arguments import check_choice, is_number, show
+from ekc.ir.arguments import is_number, show
 
 OBJECTIVES = ("energy", "edp", "ed2p", "speed")
 
@@ -28,7 +28,9 @@ class Policy:
     """How long the job still runs, where somebody knows; without it the time it has run is expected again."""
 
     def __post_init__(self) -> None:
-        check_choice("objective", self.objective, OBJECTIVES)
+        if not isinstance(self.objective, str) or self.objective not in OBJECTIVES:
+            given = show(self.objective)
+            raise InvalidInput(f"objective {given}: it must be one of {', '.join(OBJECTIVES)}")
         if not is_number(self.max_slowdown) or not 0 <= self.max_slowdown <= 1:
             raise InvalidInput(f"max_slowdown {_shown(self.max_slowdown)}: from 0 to 1; 0.05 is 5 % slower")
         if not is_number(self.min_saving) or not 0 <= self.min_saving < 1:
