@@ -190,7 +190,7 @@ def test_compile_tune_best_and_export_of_the_wrong_type(
     ],
 )
 def test_tune_refuses_what_it_cannot_use(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What is accepted is not run: the search has tests of its own."""
+    """Accepted values start no search: the search has tests of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("ekc.search.tuner._searched", lambda *_: None)
     right = {"op": MV, "target": "a100", "progress": False}

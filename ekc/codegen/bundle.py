@@ -14,7 +14,8 @@ from ekc.codegen.names import c_name
 from ekc.codegen.render import render
 from ekc.codegen.symbols import kernel_digest
 from ekc.errors import InvalidInput
-from ekc.ir.checks import check_path, identifier
+from ekc.ir.arguments import check_path
+from ekc.ir.checks import identifier
 from ekc.ir.operator import TensorSpec
 from ekc.ir.schedule import Schedule
 from ekc.version import __version__

@@ -12,6 +12,7 @@ from ekc.codegen import ptxas_log
 from ekc.codegen.compiled import Resources
 from ekc.errors import CompileError, EkcError, InvalidInput
 from ekc.forks import hold_forks
+from ekc.ir.arguments import check_text, show
 
 _FILE = b"kernel.cu"
 # Source lines are indented in the log; names stand in quotes, and may well be "error".
@@ -50,11 +51,12 @@ def compile(source: str, arch: str = "sm_80", options: Sequence[str] = ()) -> Nv
     Raises `InvalidInput` for an arch that NVRTC does not know, `NvrtcError` (a `CompileError`)
     for text that it refuses, `EkcError` where NVRTC is not installed.
     """
+    check_text("source", source, "CUDA C++")
+    check_text("arch", arch, "'sm_80'")
     if not isinstance(options, (list, tuple)):
-        given = type(options).__name__
-        raise InvalidInput(f"options: of type {given}, needed a list of texts; write options=['-lineinfo']")
-    for what, text in (("source", source), ("arch", arch), *(("options", option) for option in options)):
-        _check_text(what, text)
+        raise InvalidInput(f"options: {show(options)} is no list of texts; write options=['-lineinfo']")
+    for option in options:
+        check_text("options", option, "'-lineinfo'")
     nvrtc = _library()
     _check_arch(nvrtc, arch)
     flags = [f"--gpu-architecture={arch}", "--std=c++17", "--ptxas-options=-v", *options]
@@ -72,16 +74,6 @@ def compile(source: str, arch: str = "sm_80", options: Sequence[str] = ()) -> Nv
             log=log,
             nvrtc_version=version(),
         )
-
-
-def _check_text(what: str, text: object) -> None:
-    """Refuse what is no text that can be written in UTF-8."""
-    if not isinstance(text, str):
-        raise InvalidInput(f"{what}: of type {type(text).__name__}, needed a text")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InvalidInput(f"{what}: it holds half a character, which UTF-8 cannot write") from None
 
 
 @hold_forks()

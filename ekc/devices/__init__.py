@@ -29,7 +29,7 @@ def open(target: str = "auto") -> Device:
     `RecordError` for a file that is no recording.
     """
     if not isinstance(target, str):
-        from ekc.ir.checks import show
+        from ekc.ir.arguments import show
 
         raise DeviceError(f"target {show(target)} is not a name; choose auto, cuda:N or a simulated device")
     if target.startswith("recorded:"):

@@ -6,7 +6,8 @@ from ekc.codegen.generate import compile_schedule
 from ekc.devices.base import Device, Executes
 from ekc.devices.kernel import Kernel
 from ekc.errors import InvalidInput
-from ekc.ir.checks import identifier, show
+from ekc.ir.arguments import show
+from ekc.ir.checks import identifier
 from ekc.ir.limits import Limits
 from ekc.ir.schedule import Schedule
 

@@ -25,7 +25,7 @@ LANES = 16384
 MAX_INSTRUCTIONS = 5_000_000
 """Instructions that one batch may issue: about those of its slowest thread."""
 MOST_COUNT = 2**63 - 1
-"""Of anything that is given to a launch as a number."""
+"""The largest count that a launch takes."""
 
 
 def launch(

@@ -23,7 +23,7 @@ from ekc.forks import abandon_in_children
 from ekc.governor.live.request import Request
 from ekc.governor.live.steps import StepCounter
 from ekc.governor.policy import Policy
-from ekc.ir.checks import check_flag, check_path, several, show
+from ekc.ir.arguments import check_flag, check_path, show
 
 LEAVING_S = 20.0
 
@@ -59,8 +59,8 @@ class Governor:
         policy = Policy(objective, max_slowdown, min_saving, remaining_s)
         for name, value in (("each", each), ("advise", advise), ("quiet", quiet)):
             check_flag(name, value)
-        numbers = several(gpus)
-        if numbers is None or any(isinstance(n, bool) or not isinstance(n, (Integral, str)) for n in numbers):
+        listed = isinstance(gpus, Sequence) and not isinstance(gpus, (str, bytes))
+        if not listed or any(isinstance(n, bool) or not isinstance(n, (Integral, str)) for n in gpus):
             raise InvalidInput(f"gpus: {show(gpus)} is no list of numbers or UUIDs; write gpus=[0]")
         Request(policy, actuator=actuator, model=str(check_path("model", model)))
         self._flags = [*_flags(policy, gpus, each, actuator, advise, quiet), "--model", str(model)]

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.errors import InvalidInput
-from ekc.ir.checks import show
+from ekc.ir.arguments import show
 
 
 @dataclass(frozen=True, repr=False)

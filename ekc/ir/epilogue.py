@@ -9,7 +9,8 @@ from typing import Any
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.checks import identifier, parameters, several, show, whole
+from ekc.ir.arguments import show
+from ekc.ir.checks import identifier, parameters, several, whole
 from ekc.ir.depth import shallow
 from ekc.ir.dtypes import FLOAT32, DType, dtype_of
 from ekc.ir.operator import MAX_ELEMENTS, Axis, Compute, Operator, TensorSpec

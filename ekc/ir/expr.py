@@ -16,7 +16,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ekc.errors import InvalidInput
-from ekc.ir.checks import show, whole
+from ekc.ir.arguments import show
+from ekc.ir.checks import whole
 from ekc.ir.meaning import COMPARISONS, FUNCTIONS, apply_binary
 from ekc.ir.unwritable import Unwritable, not_of_numpy
 

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
+from ekc.ir.arguments import check_choice, show
 from ekc.ir.arrays import make_like, read_array
-from ekc.ir.checks import check_choice, identifier, show, whole
+from ekc.ir.checks import identifier, whole
 from ekc.ir.depth import shallow
 from ekc.ir.dtypes import BFLOAT16, DType
 from ekc.ir.element_types import Span, check_types

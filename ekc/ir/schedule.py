@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from ekc.errors import InvalidInput
-from ekc.ir.checks import check_text, show
+from ekc.ir.arguments import check_text, show
 from ekc.ir.operator import Operator
 from ekc.ir.program import Program, initial
 from ekc.ir.serialize import operator_from_json

@@ -46,7 +46,7 @@ class Finals:
     objective: str
     max_slowdown: float
     report: Callable[[str, Candidate], None] = lambda name, about: None
-    """Is told the name of an event and the finalist that it is about."""
+    """Takes the name of an event and the finalist that it is about."""
     _expected: Expected | None = None
 
     def run(self, candidates: list[Candidate], measure: Callable[[], bool]) -> list[Candidate]:

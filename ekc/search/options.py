@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ekc.errors import InvalidInput
-from ekc.ir.checks import check_choice, check_path, is_number, show, whole
+from ekc.ir.arguments import check_choice, check_path, is_number, show
+from ekc.ir.checks import whole
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from ekc.search.effort import checked_effort

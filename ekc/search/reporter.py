@@ -80,7 +80,7 @@ class Reporter:
 
 
 def _leaders(working: Sequence[Candidate], wish: Wish) -> tuple[Candidate | None, Candidate | None]:
-    """(best by the objective among those at most so much slower than the fastest, fastest)."""
+    """(best by the objective among those at most `max_slowdown` slower than the fastest, the fastest)."""
     if not working:
         return None, None
     fastest = min(working, key=lambda c: c.latency_s)

@@ -115,12 +115,12 @@ def _searched(
     op, device, wish = reporter.op, reporter.device, reporter.wish
     worker = stack.enter_context(aside(wish.trials, executor))
     space, bench, outlook = _prepared(stack, op, device, wish, records, worker)
-    taught, told = (None, "") if warm_start is None else learned_from(warm_start, op, device, wish.seed)
+    lessons, learned = (None, "") if warm_start is None else learned_from(warm_start, op, device, wish.seed)
     if forecasts:
         reporter.report("forecast", text=outlook())
     workers = executor or stack.enter_context(hired(device, wish.trials))
-    result = Run(space, bench, workers, wish, reporter, lessons=taught).run(start)
-    return replace(result, warm_start=told)
+    result = Run(space, bench, workers, wish, reporter, lessons=lessons).run(start)
+    return replace(result, warm_start=learned)
 
 
 def _prepared(

@@ -44,14 +44,14 @@ def test_every_event_is_one_line_and_stdout_is_one_object(capsys: pytest.Capture
     Path("run.jsonl").write_text("of an earlier run\n")
     assert main([*TUNE, "--json", "--log-json", "run.jsonl"]) == 0
     out, err = capsys.readouterr()
-    told, events = json.loads(out), _events("run.jsonl")
+    result, events = json.loads(out), _events("run.jsonl")
     assert {e["event"] for e in events} <= set(EVENTS)
     assert {e["stage"] for e in events} <= set(STAGES)
     assert [e["event"] for e in (events[0], events[1], events[-1])] == ["start", "forecast", "end"]
     assert {e["device"] for e in events} == {"a100 (simulated)"}
-    assert sum(e["event"] == "trial" for e in events) == told["trial_count"] == 2
+    assert sum(e["event"] == "trial" for e in events) == result["trial_count"] == 2
     for name in ("latency_s", "power_w", "energy_j", "digest", "metered"):
-        assert events[-1]["best"][name] == told["best"][name]
+        assert events[-1]["best"][name] == result["best"][name]
     assert "matmul on a100 (simulated): 2/2 trials" in err
 
 
@@ -90,12 +90,12 @@ def test_layers_write_one_log_with_their_names_and_failures(
     layers = ["tune", "--layers", "net.toml", "--target", "a100", "--trials", "2", "--json", "--out", "o"]
     assert main([*layers, "--log-json", "run.jsonl"]) == 2
     out, err = capsys.readouterr()
-    told, events = json.loads(out), _events("run.jsonl")
-    assert [layer["name"] for layer in told["layers"]] == ["one"]
+    result, events = json.loads(out), _events("run.jsonl")
+    assert [layer["name"] for layer in result["layers"]] == ["one"]
     ends = [(e["layer"], e["model"], e["operator"], e["event"]) for e in events if e["stage"] == "end"]
     assert ends == [("one", "net", "matvec", "end")]
     assert (events[-1]["layer"], events[-1]["event"]) == ("two", "error")
-    assert events[-1]["text"] == told["failed"][0]["reason"]
+    assert events[-1]["text"] == result["failed"][0]["reason"]
     assert "matvec on a100 (simulated): 2/2 trials" in err
 
 

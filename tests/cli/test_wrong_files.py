@@ -40,7 +40,7 @@ TEXTS: dict[str, tuple[str, list[str]]] = {
         ["govern", "--simulate", "compute", "--card", "h200", "--model", "f"],
     ),
 }
-"""What is right but for its end: layers and the model are refused for what they hold, and nothing is run."""
+"""Right texts; layers and the model are refused for what they hold, and nothing is run."""
 
 
 def _marked(data: bytes) -> bytes:
@@ -106,7 +106,7 @@ def test_a_file_that_cannot_be_read_is_one_line(
 
 
 def test_a_model_of_the_governor_is_read_with_a_mark_too() -> None:
-    """What is inside, is judged: a mark is no reason to call it no model."""
+    """The content is judged: a mark is no reason to call it no model."""
     text = json.dumps({"format": 0, "features": [], "models": {}})
     for data in (text.encode(), _marked(text.encode())):
         Path("m").write_bytes(data)

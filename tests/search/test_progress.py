@@ -1,4 +1,4 @@
-"""What a run shows on stderr: a bar in a terminal, plain lines elsewhere, nothing where it is closed."""
+"""The display of a run on stderr: a bar in a terminal, plain lines elsewhere, nothing where it is closed."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from ekc.errors import InvalidInput
 from ekc.governor.live.models import NONE, check
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
-from ekc.ir.checks import show
+from ekc.ir.arguments import show
 
 ACTUATORS = ("auto", "nvml", "zeusd")
 
@@ -33,5 +33,6 @@ class Request:
 
     def __post_init__(self) -> None:
         if not isinstance(self.actuator, str) or self.actuator not in ACTUATORS:
-            raise InvalidInput(f"--actuator {show(self.actuator)}: it must be one of {', '.join(ACTUATORS)}")
+            given = self.actuator if isinstance(self.actuator, str) else show(self.actuator)
+            raise InvalidInput(f"--actuator {given}: it must be one of {', '.join(ACTUATORS)}")
         check(self.model)

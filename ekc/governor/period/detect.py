@@ -14,7 +14,7 @@ from ekc.governor.period.signal import Signals, even, views
 from ekc.governor.period.similarity import Similarity, similarities
 from ekc.governor.period.verdict import Period, Verdict
 from ekc.governor.samples import Samples, Values
-from ekc.ir.checks import is_number, show
+from ekc.ir.arguments import is_number, show
 
 CYCLES = 3.0
 """A period is told after so many of it."""

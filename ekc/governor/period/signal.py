@@ -8,7 +8,7 @@ import numpy as np
 
 from ekc.errors import InvalidInput
 from ekc.governor.samples import Samples, Values
-from ekc.ir.checks import is_number, show
+from ekc.ir.arguments import is_number, show
 
 GAP = 3.1
 """Readings further apart than so many intervals leave a gap, that is not bridged."""

@@ -8,7 +8,8 @@ from typing import Any, NoReturn
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.checks import check_mapping, identifier, parameters, several, show, whole
+from ekc.ir.arguments import check_mapping, show
+from ekc.ir.checks import identifier, parameters, several, whole
 from ekc.ir.dtypes import DType, accumulator_and_result, dtype_of
 from ekc.ir.operator import MAX_ELEMENTS, Axis, Compute, Operator, TensorSpec
 
@@ -147,6 +148,6 @@ def shape_of(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _extent(value: Any) -> int:
-    """What may have been meant as the only extent."""
+    """The extent that may have been meant as the only one."""
     legal = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_ELEMENTS
     return value if legal else 64

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ekc.ir.checks import check_flag
+from ekc.ir.arguments import check_flag
 from ekc.ir.operator import Operator
 from ekc.ir.operators.building import compute
 

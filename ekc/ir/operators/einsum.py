@@ -10,7 +10,7 @@ from math import prod
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.checks import check_text
+from ekc.ir.arguments import check_text
 from ekc.ir.dtypes import accumulator_and_result, dtype_of
 from ekc.ir.operator import Operator, TensorSpec
 from ekc.ir.operators.building import Tensor, make_compute, shape_of

@@ -13,7 +13,7 @@ import numpy as np
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.checks import is_number, show
+from ekc.ir.arguments import is_number, show
 from ekc.ir.dtypes import dtype_of
 from ekc.ir.operator import Operator
 from ekc.ir.operators.building import Tensor, compute, shape_of

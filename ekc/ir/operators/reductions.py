@@ -10,7 +10,8 @@ import numpy as np
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.checks import check_choice, check_flag, several, show
+from ekc.ir.arguments import check_choice, check_flag, show
+from ekc.ir.checks import several
 from ekc.ir.dtypes import INT32, dtype_of
 from ekc.ir.operator import Operator
 from ekc.ir.operators.building import Tensor, compute, shape_of

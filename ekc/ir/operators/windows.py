@@ -9,7 +9,8 @@ from typing import Any
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.checks import check_choice, several, show, whole
+from ekc.ir.arguments import check_choice, show
+from ekc.ir.checks import several, whole
 from ekc.ir.operator import MAX_ELEMENTS
 
 Several = int | tuple[int, ...]

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ekc.errors import InvalidInput
-from ekc.ir.checks import show
+from ekc.ir.arguments import show
 from ekc.ir.program import Program
 
 REGISTRY: dict[str, type[Step]] = {}

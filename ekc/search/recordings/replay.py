@@ -38,7 +38,7 @@ class Replay:
     process: GaussianProcess = field(default_factory=GaussianProcess)
     tried: list[int] = field(default_factory=list)
     tell: Callable[[int], None] = lambda tried: None
-    """Is told after every round how many rows were tried."""
+    """Takes the number of rows tried, after every round."""
 
     def __post_init__(self) -> None:
         self._features = self.space.features_of(np.arange(len(self.recorded.figures))).astype(np.float64)
@@ -97,7 +97,7 @@ def replay(
     seed: int,
     tell: Callable[[int], None] = lambda tried: None,
 ) -> list[int]:
-    """The rows that a search of `trials` tries, in its order; `tell` is told how many after every round."""
+    """The rows that a search of `trials` tries, in its order; `tell` takes their number after every round."""
     task = Replay(recorded, space, tell=tell)
     breeder = Breeder(space, np.random.default_rng(seed), population_size(trials))
     Rounds(breeder, task, trials, pace=ONE_BY_ONE).run()

@@ -10,7 +10,7 @@ from ekc import devices
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.base import Device
 from ekc.errors import InvalidInput
-from ekc.ir.checks import check_path
+from ekc.ir.arguments import check_path
 from ekc.ir.operator import Operator
 from ekc.search.choice import winners
 from ekc.search.objective import checked_objective
