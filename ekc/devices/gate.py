@@ -20,6 +20,7 @@ from ekc.devices.execute import BLANKS, blank
 from ekc.devices.verify import WRONG, sampled
 from ekc.ir.evaluation.agreement import Agreement, compare
 from ekc.ir.evaluation.expected import Expected
+from ekc.ir.evaluation.output import WholeOutput
 from ekc.ir.schedule import Schedule
 from ekc.ir.tree import kernels
 
@@ -65,7 +66,7 @@ def run_on(
         if tree.clears:
             # What it left is no longer there to see: the next launch added to it.
             continue
-        found = compare(expected, tree, output, wrote, sampled(tree, seed))
+        found = compare(expected, tree, WholeOutput(output, wrote), sampled(tree, seed))
         # All blocks ran: what others own was written by them, and everything must be.
         agreements.append(replace(found, strays=0, complete=bool(wrote.all())))
     return DeviceVerdict(device.label, tuple(agreements))

@@ -12,16 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.ir.dtypes import INT8, DType
+from ekc.ir.evaluation.drawn import Places, random_inputs_of
 from ekc.ir.evaluation.expected import Expected, everything
+from ekc.ir.evaluation.output import Output, Where
 from ekc.ir.footprint import stored
 from ekc.ir.linear import value
 from ekc.ir.nodes import Kernel
 from ekc.ir.operator import Compute, Operator, TensorSpec
 
 DATA_SEED = 0
-_INT32_INPUT = 1000
-"""Largest magnitude of a random int32 input: a bias, a count."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +63,7 @@ def random_inputs(op: Operator, seed: int = DATA_SEED) -> tuple[NDArray[Any], ..
 
 def random_arrays(specs: Sequence[TensorSpec], seed: int = DATA_SEED) -> tuple[NDArray[Any], ...]:
     """The same for tensors without their operator."""
-    random = np.random.default_rng(seed)
-    return tuple(_drawn(random, t.shape, t.dtype) for t in specs)
+    return tuple(one.whole() for one in random_inputs_of(specs, seed))
 
 
 def input_policy(op: Operator) -> str:
@@ -74,43 +72,40 @@ def input_policy(op: Operator) -> str:
     return ", ".join(dict.fromkeys(words.values()))
 
 
-def _drawn(random: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> NDArray[Any]:
-    if dtype.integer:
-        low, high = dtype.limits if dtype is INT8 else (-_INT32_INPUT, _INT32_INPUT)
-        return random.integers(low, high + 1, shape, dtype.numpy)
-    return random.standard_normal(shape, dtype=np.float32).astype(dtype.numpy)
+def compare(expected: Expected, kernel: Kernel, output: Output, blocks: NDArray[np.int64]) -> Agreement:
+    """Hold what the `blocks` (linear numbers) of a launch left in its output against the reference.
 
-
-def compare(
-    expected: Expected,
-    kernel: Kernel,
-    output: NDArray[Any],
-    written: NDArray[np.bool_],
-    blocks: NDArray[np.int64],
-) -> Agreement:
-    """Hold what the `blocks` (linear numbers) of a launch wrote against the reference.
-
-    `output` and `written` (which of its elements were written) have as many elements as the launch's output.
     Of a launch that adds to its output, what its blocks own counts as written: adding 0 leaves no trace.
     """
     compute = _judged(expected.op, kernel)
-    output, written = (x.reshape(compute.output.shape) for x in (output, written.copy()))
-    error, allowed, complete = 0.0, 0.0, True
+    error, allowed, complete, ours = 0.0, 0.0, True, []
     held = set(expected.op.tensors) - stored(kernel.nest)
-    foreign, flat = written.copy().reshape(-1), written.reshape(-1)
     for where, owned in _parts(kernel, compute, blocks):
+        right, (got, written) = expected.at(compute, where, held), output.at(where, compute.output)
         if kernel.nest.atomic:
-            flat[owned] = True
-        grid = np.ix_(*where.values())
-        right, got = expected.at(compute, where, held), output[grid].astype(np.float64)
-        complete = complete and bool(flat[owned].all())
-        foreign[owned] = False
+            written = written | _within(where, compute, owned)
+        elif owned is None:
+            complete = output.complete
+        else:
+            complete = complete and output.wrote(owned)
+        ours.append(owned)
+        got = got.astype(np.float64)
         with np.errstate(invalid="ignore"):
-            difference = np.abs(np.where(written[grid] & ~_alike(got, right.value), got - right.value, 0.0))
+            difference = np.abs(np.where(written & ~_alike(got, right.value), got - right.value, 0.0))
         error = max(error, float(np.max(np.where(np.isnan(difference), np.inf, difference), initial=0.0)))
         allowed = max(allowed, right.slack)
-    strays = int(np.count_nonzero(foreign))
+    parts = [places for places in ours if places is not None]
+    strays = output.elsewhere(parts) if len(parts) == len(ours) else 0
     return Agreement(error, allowed, complete, strays, len(blocks), int(kernel.blocks))
+
+
+def _within(where: Where, compute: Compute, owned: Places | None) -> NDArray[np.bool_]:
+    """Which elements at some indices a block owns."""
+    shape = tuple(len(index) for index in where.values())
+    if owned is None:
+        return np.ones(shape, np.bool_)
+    grid = zip(np.ix_(*where.values()), compute.output.strides, strict=True)
+    return np.isin(sum((i * stride for i, stride in grid), np.int64(0)), owned)
 
 
 def _judged(op: Operator, kernel: Kernel) -> Compute:
@@ -127,18 +122,16 @@ def _alike(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.bool_]:
 
 def _parts(
     kernel: Kernel, compute: Compute, blocks: NDArray[np.int64]
-) -> Iterator[tuple[dict[str, NDArray[Any]], Any]]:
+) -> Iterator[tuple[Where, Places | None]]:
     """The output in parts: indices along every spatial axis, and the elements owned in their product.
-    All blocks together own everything, in one part."""
+    All blocks together own everything, in one part (None)."""
     if len(blocks) == int(kernel.blocks):
-        yield everything(compute), slice(None)
+        yield everything(compute), None
     else:
         yield from _owned(kernel, compute, blocks)
 
 
-def _owned(
-    kernel: Kernel, compute: Compute, blocks: NDArray[np.int64]
-) -> Iterator[tuple[dict[str, NDArray[Any]], Any]]:
+def _owned(kernel: Kernel, compute: Compute, blocks: NDArray[np.int64]) -> Iterator[tuple[Where, Places]]:
     """For each block the indices it covers along every spatial axis, and the elements that are its own.
 
     A fused loop may tie two axes: the block then owns part of the product of its indices.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 
 from ekc.ir import expr as ex
 from ekc.ir.dtypes import FLOAT32, DType
+from ekc.ir.evaluation.drawn import Tensor, random_inputs_of
+from ekc.ir.evaluation.output import Where
+from ekc.ir.evaluation.part import Indices, Part, find_indices
 from ekc.ir.evaluation.reference import as_stored, inputs_as_read, read_padded, reference_at
 from ekc.ir.inline import elementwise
 from ekc.ir.operator import Compute, Operator
 
 Array = NDArray[Any]
-Where = dict[str, Array]
-"""Chosen indices along every spatial axis of a compute; their outer product is meant."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +33,8 @@ class Right:
 
     value: Array
     slack: float
+    indices: Indices | None = None
+    """Where they stand in their tensor, if that is not whole."""
 
     def moved(self) -> tuple[Array, ...]:
         """The values with that error: all up, all down, each up or down."""
@@ -44,12 +47,17 @@ class Expected:
     """Inputs of an operator, and what its computes make of them."""
 
     op: Operator
-    arrays: tuple[Array, ...]
+    arrays: tuple[Tensor, ...]
     _whole: dict[str, Right] = field(default_factory=dict, repr=False)
     _over: dict[str, Expected] = field(default_factory=dict, repr=False)
 
+    @classmethod
+    def draw(cls, op: Operator, seed: int) -> Expected:
+        """On random inputs, made where they are read."""
+        return cls(op, random_inputs_of(op.inputs, seed))
+
     @cached_property
-    def inputs(self) -> dict[str, Array]:
+    def inputs(self) -> dict[str, Any]:
         """The inputs by name."""
         return inputs_as_read(self.op, self.arrays)
 
@@ -78,7 +86,7 @@ class Expected:
         reads does to its result, found by moving that tensor.
         """
         read = {name: self._read(compute, name, where, held) for name in self._made(compute)}
-        values = {name: right.value for name, right in read.items()}
+        values = {name: self._placed(name, right, right.value) for name, right in read.items()}
         value, stored = self._evaluate(compute, where, values), compute.output.name not in held
         if stored:
             value = overflowed(value, compute.output.dtype)
@@ -87,7 +95,8 @@ class Expected:
         for name, right in read.items():
             if not right.slack:
                 continue
-            changed = (self._evaluate(compute, where, values | {name: m}) for m in right.moved())
+            moved = ({name: self._placed(name, right, m)} for m in right.moved())
+            changed = (self._evaluate(compute, where, values | m) for m in moved)
             slack += max(_furthest(c, value) for c in changed)
         return Right(value, slack)
 
@@ -103,14 +112,23 @@ class Expected:
         return dict.fromkeys(x.tensor for x in ex.loads(compute.body) if x.tensor in self.makers)
 
     def _read(self, reader: Compute, name: str, where: Where, held: Collection[str]) -> Right:
-        """A tensor as a compute needs it: the same elements where it reads no others, else all."""
+        """A tensor as a compute needs it: the same elements where it reads no others, else those that it
+        reads, or all of it where that is not much more."""
         maker = self.makers[name]
         if not elementwise(reader, maker.output):
-            return self.tensor(name)
+            indices = find_indices(reader, maker.output, where)
+            if name in self._whole or 2 * math.prod(map(len, indices)) >= maker.output.elements:
+                return self.tensor(name)
+            part = dict(zip((a.name for a in maker.spatial), indices, strict=True))
+            return replace(self.at(maker, part), indices=indices)
         there = dict(zip((a.name for a in maker.spatial), where.values(), strict=True))
         return self.at(maker, there, held)
 
-    def _evaluate(self, compute: Compute, where: Where, made: dict[str, Array]) -> Array:
+    def _placed(self, name: str, right: Right, values: Array) -> Any:
+        """Values of a tensor, to be found by their indices in it."""
+        return values if right.indices is None else Part(self.op.tensors[name].shape, right.indices, values)
+
+    def _evaluate(self, compute: Compute, where: Where, made: dict[str, Any]) -> Array:
         own = {n: values for n, values in made.items() if elementwise(compute, self.makers[n].output)}
         if not own:
             return reference_at(compute, self.inputs | made, where)

@@ -1,0 +1,127 @@
+"""Random values of a tensor, each a function of its position alone, so that any part can be made by itself.
+
+Neighbours share a hash of 64 bits (the finalizer of SplitMix64, doi:10.1145/2660193.2660195), of which each
+takes its own: 16 bits choose a quantile of the normal distribution, 8 are an int8, 32 are scaled to an int32.
+Whole numbers only, and one table of float32: the values are the same on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.ir.dtypes import INT8, TF32, tf32_rounded
+from ekc.ir.operator import TensorSpec
+
+_INT32_INPUT = 1000
+"""Largest magnitude of a random int32 input: a bias, a count."""
+_CHUNK = 1 << 18
+"""Values made at once: the temporaries of so many fit the cache."""
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
+Places = NDArray[np.int64]
+"""Linear positions of elements."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """An input that is made where it is read. Floats are standard normal, of 65,536 values; int8 is uniform
+    over its whole range, int32 over +-1000, so that sums stay within int32."""
+
+    spec: TensorSpec
+    seed: int
+    number: int
+    """Its place among the inputs: two of one shape differ."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As of an array."""
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """As of an array."""
+        return self.spec.dtype.numpy
+
+    def at(self, places: Places) -> NDArray[Any]:
+        """The elements at linear positions."""
+        width = self._bits.itemsize * 8
+        each, place = 64 // width, places.astype(np.uint64)
+        hashed = self._hash(place // np.uint64(each))
+        hashed >>= place % np.uint64(each) * np.uint64(width)
+        return self._values(hashed.astype(self._bits))
+
+    def pick(self, index: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """The elements at an index for each dimension, broadcast, as arithmetic reads them."""
+        terms = (np.asarray(i, np.int64) * stride for i, stride in zip(index, self.spec.strides, strict=True))
+        places: Any = sum(terms, np.int64(0))
+        found = self.at(np.asarray(places))
+        return tf32_rounded(found) if self.spec.dtype is TF32 else found
+
+    def span(self, start: int, stop: int) -> NDArray[Any]:
+        """Neighbours, from one linear position up to another."""
+        found, each = np.empty(stop - start, self.spec.dtype.numpy), 8 // self._bits.itemsize
+        for begin in range(start, stop, _CHUNK):
+            end, first = min(begin + _CHUNK, stop), begin // each
+            hashed = self._hash(np.arange(first, -(-end // each), dtype=np.uint64))
+            bits = hashed.astype("<u8", copy=False).view(self._bits.newbyteorder("<"))
+            found[begin - start : end - start] = self._values(bits[begin - first * each :][: end - begin])
+        return found
+
+    def whole(self) -> NDArray[Any]:
+        """All of it, as an array."""
+        return self.span(0, self.spec.elements).reshape(self.spec.shape)
+
+    @cached_property
+    def _key(self) -> np.uint64:
+        return np.uint64(np.random.SeedSequence((self.seed, self.number)).generate_state(1, np.uint64)[0])
+
+    @property
+    def _bits(self) -> np.dtype[Any]:
+        """As many bits as an element takes of a hash."""
+        if not self.spec.dtype.integer:
+            return np.dtype(np.uint16)
+        return np.dtype(np.uint8 if self.spec.dtype is INT8 else np.uint32)
+
+    def _values(self, bits: NDArray[Any]) -> NDArray[Any]:
+        """The elements that are made of these bits."""
+        if not self.spec.dtype.integer:
+            return np.asarray(_quantiles().take(bits).astype(self.spec.dtype.numpy, copy=False))
+        if self.spec.dtype is INT8:
+            return bits.view(np.int8)
+        scaled = bits.astype(np.uint64) * np.uint64(2 * _INT32_INPUT + 1) >> np.uint64(32)
+        return np.asarray(scaled.astype(np.int32) - np.int32(_INT32_INPUT))
+
+    def _hash(self, bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """64 bits for each number; the array is used up."""
+        bits *= _GOLDEN
+        bits += self._key
+        for shift, factor in ((30, _FIRST), (27, _SECOND)):
+            bits ^= bits >> np.uint64(shift)
+            bits *= factor
+        bits ^= bits >> np.uint64(31)
+        return bits
+
+
+Tensor = NDArray[Any] | Drawn
+"""An input as an array, or as what makes any part of it."""
+
+
+def random_inputs_of(specs: Sequence[TensorSpec], seed: int) -> tuple[Drawn, ...]:
+    """What random arrays of these tensors hold."""
+    return tuple(Drawn(spec, seed, number) for number, spec in enumerate(specs))
+
+
+@cache
+def _quantiles() -> NDArray[np.float32]:
+    """Of the standard normal distribution, in the middle of equal shares."""
+    count, normal = 1 << 16, NormalDist()
+    upper = [normal.inv_cdf(0.5 + (i + 0.5) / count) for i in range(count // 2)]
+    return np.array([*(-x for x in reversed(upper)), *upper], np.float32)
