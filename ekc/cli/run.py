@@ -29,6 +29,8 @@ def run(source: Source, seed: int, as_json: bool) -> int:
     """
     import ekc
     from ekc import devices
+    from ekc.devices.base import Executes
+    from ekc.devices.capacity import check_device
     from ekc.devices.gate import judged
     from ekc.devices.verify import verify
     from ekc.ir.evaluation.agreement import input_policy
@@ -36,6 +38,8 @@ def run(source: Source, seed: int, as_json: bool) -> int:
 
     found, device = source.find(), devices.open(source.target)
     schedule = found.schedule
+    if isinstance(device, Executes):
+        check_device(schedule.op, device)
     kernel = ekc.compile(schedule, arch=device.arch, limits=device.limits)
     expected = Expected.draw(schedule.op, seed)
     here = judged(device, schedule, kernel.compiled, expected)

@@ -13,7 +13,7 @@ from ekc.devices.pages import BlankPages, OutputPages, OverlaidPages, RightPages
 from ekc.emulator import Report, launch
 from ekc.emulator.paged import OnDemand
 from ekc.ir.evaluation.expected import Expected
-from ekc.ir.evaluation.output import PartOutput
+from ekc.ir.evaluation.output import Output
 from ekc.ir.nodes import Kernel
 from ekc.ir.operator import TensorSpec
 
@@ -23,7 +23,7 @@ def execute_parts(
     expected: Expected,
     trees: Sequence[Kernel],
     blocks: Sequence[NDArray[np.int64]],
-) -> list[tuple[PartOutput, Report]]:
+) -> list[tuple[Output, Report]]:
     """What the chosen `blocks` (linear numbers) of each launch leave in its output, and the report.
 
     As `execute` has it: what earlier launches left out is the reference; an output begins as blanks, and is
@@ -48,7 +48,7 @@ def _run(
     memory: Mapping[str, OnDemand],
     spec: TensorSpec,
     blocks: NDArray[np.int64],
-) -> tuple[PartOutput, Report]:
+) -> tuple[Output, Report]:
     known = memory.get(spec.name)
     starts = [BlankPages(spec, word) for word in BLANKS[spec.dtype.name]] if known is None else [known]
     first, *others = (_started(compiled, one, memory, OutputPages(spec, start), blocks) for start in starts)
@@ -64,7 +64,7 @@ def _started(
     memory: Mapping[str, OnDemand],
     output: OutputPages,
     blocks: NDArray[np.int64],
-) -> tuple[PartOutput, Report]:
+) -> tuple[Output, Report]:
     report = launch(
         compiled.ptx,
         one.name,

@@ -13,7 +13,7 @@ from ekc.emulator.memory import Index
 from ekc.emulator.paged import PAGE, Held, OnDemand, Pages
 from ekc.ir.evaluation.drawn import Drawn, Tensor
 from ekc.ir.evaluation.expected import Expected
-from ekc.ir.evaluation.output import PartOutput
+from ekc.ir.evaluation.output import Output
 from ekc.ir.operator import TensorSpec
 
 
@@ -116,7 +116,7 @@ class OutputPages:
         """See `OnDemand`."""
         self._kept.append((pages, content))
 
-    def written(self) -> PartOutput:
+    def written(self) -> Output:
         """The elements that are not as they began."""
         word, size = f"u{self.spec.dtype.bytes}", PAGE // self.spec.dtype.bytes
         places, values = [np.zeros(0, np.int64)], [np.zeros(0, self.spec.dtype.numpy)]
@@ -124,14 +124,14 @@ class OutputPages:
             changed = content.view(word) != self.start.read_pages(pages).view(word)
             places.append((pages[:, None] * size + np.arange(size))[changed])
             values.append(content.view(self.spec.dtype.numpy)[changed])
-        return PartOutput(self.spec, np.concatenate(places), np.concatenate(values))
+        return Output(self.spec, np.concatenate(places), np.concatenate(values))
 
 
 @dataclass(frozen=True, eq=False)
 class OverlaidPages(_Source):
     """A tensor between two launches: what the blocks that ran wrote, elsewhere what all would have."""
 
-    written: PartOutput
+    written: Output
     elsewhere: OnDemand
 
     def read_pages(self, pages: Index) -> Pages:

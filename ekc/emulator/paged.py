@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.emulator.memory import Allocation, Index, Probe, Space
+from ekc.errors import EkcError
+from ekc.host import format_bytes, host_memory
 
 PAGE = 1 << 10
 """Bytes of a page: a few rows of a tile, so that one that is read by columns does not bring in its rows."""
@@ -103,6 +105,8 @@ class PagedSpace(Space):
         self._used = 1
         self.grown: list[Callable[[int], None]] = []
         """Called with the size of the pool when that has grown."""
+        self.marks = 0.0
+        """Bytes that these keep of each byte."""
 
     def resident(self, probe: Probe, offset: int) -> tuple[Probe, int]:
         """The access with its pages brought in: every lane must lie whole inside an allocation."""
@@ -154,8 +158,14 @@ class PagedSpace(Space):
 
     def _grow(self, pages: int) -> None:
         """Room for so many pages, twice as many as now at least."""
-        before = self.bytes
-        self.hold(max(pages * PAGE, 2 * before.size))
+        before, size = self.bytes, max(pages * PAGE, 2 * self.bytes.size)
+        needed, left = int(size * (1 + self.marks)), host_memory()
+        if needed > left.bytes:
+            raise EkcError(
+                f"memory: the blocks that run touch more than {format_bytes(before.size)}, to hold it needs "
+                f"{format_bytes(needed)}, this host has {left}; run fewer blocks"
+            )
+        self.hold(size)
         self.bytes[: before.size] = before
         for tell in self.grown:
             tell(self.bytes.size)

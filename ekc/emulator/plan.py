@@ -25,6 +25,8 @@ _PATTERN = 1024
 """Bytes of the widest swizzle pattern."""
 _GRID_LIMIT, _BLOCK_LIMIT = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
 _THREADS, _SHARED = 1024, 227 * 1024
+_MARKS = 10
+"""Bytes that the sanitizer notes of each place of global memory."""
 _WIDE = frozenset(("gl", "gpu", "cluster", "sys"))
 """Scopes of fences that reach beyond a block."""
 
@@ -166,6 +168,7 @@ class Plan:
         conflicts = BlockConflicts(self.findings, size, min(grain, 4), fenced)
         cache = ReadOnlyCache(self.findings, size, min(grain, 4)) if cached else None
         if isinstance(self.memory, PagedSpace):
+            self.memory.marks = _MARKS / min(grain, 4)
             self.memory.grown += [one.grow for one in (conflicts, cache) if one is not None]
         return conflicts, cache
 

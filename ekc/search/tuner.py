@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ekc import devices
 from ekc.devices.base import Device
+from ekc.devices.capacity import check_device
 from ekc.devices.cuda.remote import Remote
 from ekc.devices.recording import RecordedDevice
 from ekc.errors import InvalidInput
@@ -69,8 +70,8 @@ def tune(
     unless time ran out. warm_start: a record file (it may be that of `records`) whose measurements of other
     operators and devices are learned from before anything is measured.
 
-    Ctrl-C ends the run with the best so far. Raises `InvalidInput` for arguments, `DeviceError` for
-    the target, `RecordError` for the file, `NothingLegal` with the reasons when no schedule works.
+    Ctrl-C ends the run with the best so far. Raises `InvalidInput` for arguments and for an operator beyond
+    the memory of the target, `DeviceError` for the target, `RecordError` for the file, `NothingLegal` with the reasons when no schedule works.
     """
     check_start(op, start)
     check_options(trials, effort, max_slowdown, clocks, seed, time_budget_s)
@@ -79,6 +80,7 @@ def tune(
     trials = asked.trials if trials is None else trials
     wish = Wish(trials, objective, max_slowdown, clocks == "search", seed, time_budget_s, calls)
     device = devices.open(target)
+    check_device(op, device)
     with ExitStack() as stack:
         worker = stack.enter_context(aside(trials, executor))
         space, bench, outlook = _prepared(stack, op, device, wish, records, worker)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ekc.ir.evaluation.drawn import Places, random_inputs_of
 from ekc.ir.evaluation.expected import Expected, everything
-from ekc.ir.evaluation.output import Output, Where
+from ekc.ir.evaluation.output import Output, Where, find_places
 from ekc.ir.footprint import stored
 from ekc.ir.linear import value
 from ekc.ir.nodes import Kernel
@@ -78,34 +78,30 @@ def compare(expected: Expected, kernel: Kernel, output: Output, blocks: NDArray[
     Of a launch that adds to its output, what its blocks own counts as written: adding 0 leaves no trace.
     """
     compute = _judged(expected.op, kernel)
-    error, allowed, complete, ours = 0.0, 0.0, True, []
+    error, allowed, complete, owned = 0.0, 0.0, True, list[Places]()
     held = set(expected.op.tensors) - stored(kernel.nest)
-    for where, owned in _parts(kernel, compute, blocks):
-        right, (got, written) = expected.at(compute, where, held), output.at(where, compute.output)
-        if kernel.nest.atomic:
-            written = written | _within(where, compute, owned)
-        elif owned is None:
-            complete = output.complete
-        else:
-            complete = complete and output.wrote(owned)
-        ours.append(owned)
+    for where, mine in _parts(kernel, compute, blocks):
+        places = find_places(where, compute.output)
+        right, (got, written) = expected.at(compute, where, held), output.at(places)
         got = got.astype(np.float64)
+        if kernel.nest.atomic:
+            written = written | np.isin(places, mine)
+        else:
+            complete = complete and bool(output.at(mine)[1].all())
         with np.errstate(invalid="ignore"):
             difference = np.abs(np.where(written & ~_alike(got, right.value), got - right.value, 0.0))
         error = max(error, float(np.max(np.where(np.isnan(difference), np.inf, difference), initial=0.0)))
         allowed = max(allowed, right.slack)
-    parts = [places for places in ours if places is not None]
-    strays = output.elsewhere(parts) if len(parts) == len(ours) else 0
+        owned.append(mine)
+    strays = output.count_elsewhere(owned)
     return Agreement(error, allowed, complete, strays, len(blocks), int(kernel.blocks))
 
 
-def _within(where: Where, compute: Compute, owned: Places | None) -> NDArray[np.bool_]:
-    """Which elements at some indices a block owns."""
-    shape = tuple(len(index) for index in where.values())
-    if owned is None:
-        return np.ones(shape, np.bool_)
-    grid = zip(np.ix_(*where.values()), compute.output.strides, strict=True)
-    return np.isin(sum((i * stride for i, stride in grid), np.int64(0)), owned)
+def compared_places(op: Operator, kernel: Kernel, blocks: NDArray[np.int64]) -> Places:
+    """The linear positions, rising, of all elements that `compare` looks at for these blocks."""
+    compute = _judged(op, kernel)
+    found = [find_places(where, compute.output).ravel() for where, _ in _parts(kernel, compute, blocks)]
+    return np.unique(np.concatenate([*found, np.zeros(0, np.int64)]))
 
 
 def _judged(op: Operator, kernel: Kernel) -> Compute:
@@ -120,13 +116,11 @@ def _alike(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.bool_]:
     return np.asarray((a == b) | (np.isnan(a) & np.isnan(b)))
 
 
-def _parts(
-    kernel: Kernel, compute: Compute, blocks: NDArray[np.int64]
-) -> Iterator[tuple[Where, Places | None]]:
+def _parts(kernel: Kernel, compute: Compute, blocks: NDArray[np.int64]) -> Iterator[tuple[Where, Places]]:
     """The output in parts: indices along every spatial axis, and the elements owned in their product.
-    All blocks together own everything, in one part (None)."""
+    All blocks together own everything, in one part."""
     if len(blocks) == int(kernel.blocks):
-        yield everything(compute), None
+        yield everything(compute), np.arange(compute.output.elements)
     else:
         yield from _owned(kernel, compute, blocks)
 

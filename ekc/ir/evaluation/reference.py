@@ -20,6 +20,7 @@ from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.dtypes import INT8, INT32, TF32, tf32_rounded
 from ekc.ir.evaluation.drawn import Drawn, Tensor
+from ekc.ir.memory import check_host
 from ekc.ir.operator import Compute, Operator
 
 _POINTS_AT_ONCE = 1 << 23
@@ -34,12 +35,20 @@ _JOIN: Mapping[str, Callable[..., NDArray[Any]]] = {"sum": np.add, "max": np.fma
 
 def reference(op: Operator, arrays: tuple[NDArray[Any], ...]) -> NDArray[Any]:
     """The operator's output, cast to its dtype."""
+    check_host(op, f"the reference of {op.name}", _held(op))
     tensors = inputs_as_read(op, arrays)
     for compute in op.computes:
         everything = {a.name: np.arange(a.extent) for a in compute.spatial}
         tensors[compute.output.name] = reference_at(compute, tensors, everything)
     with np.errstate(over="ignore"):
         return np.asarray(tensors[op.outputs[0].name].astype(op.outputs[0].dtype.numpy))
+
+
+def _held(op: Operator) -> dict[str, float]:
+    """How often its size each tensor is held: results in float64 and as slices that are joined, factors of
+    products in float64."""
+    read = {t.name: 8 / t.dtype.bytes for c in op.computes if c.reduction for t in op.inputs}
+    return read | {c.output.name: 2 * 8 / c.output.dtype.bytes for c in op.computes}
 
 
 def inputs_as_read(op: Operator, arrays: tuple[Tensor, ...]) -> dict[str, Any]:
