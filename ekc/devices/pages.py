@@ -50,8 +50,7 @@ class DrawnPages(_Source):
 
     def read_pages(self, pages: Index) -> Pages:
         """See `OnDemand`."""
-        places = pages[:, None] * self._elements() + np.arange(self._elements())
-        return self.drawn.at(places).view(np.uint8)
+        return self.drawn.runs(pages * self._elements(), self._elements()).view(np.uint8)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ it is first touched; the bytes, and what the sanitizer notes of them, lie in a p
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -103,10 +102,8 @@ class PagedSpace(Space):
         """Of each source, by page: its place in the pool; 0 where it was not touched."""
         self._first = np.array(self.starts, np.int64)
         self._used = 1
-        self.grown: list[Callable[[int], None]] = []
-        """Called with the size of the pool when that has grown."""
         self.marks = 0.0
-        """Bytes that these keep of each byte."""
+        """Bytes that the sanitizer keeps of each byte."""
 
     def resident(self, probe: Probe, offset: int) -> tuple[Probe, int]:
         """The access with its pages brought in: every lane must lie whole inside an allocation."""
@@ -167,8 +164,6 @@ class PagedSpace(Space):
             )
         self.hold(size)
         self.bytes[: before.size] = before
-        for tell in self.grown:
-            tell(self.bytes.size)
 
 
 def enlarge(array: NDArray[Any], size: int) -> NDArray[Any]:

@@ -169,7 +169,6 @@ class Plan:
         cache = ReadOnlyCache(self.findings, size, min(grain, 4)) if cached else None
         if isinstance(self.memory, PagedSpace):
             self.memory.marks = _MARKS / min(grain, 4)
-            self.memory.grown += [one.grow for one in (conflicts, cache) if one is not None]
         return conflicts, cache
 
     # -- what batches ask -------------------------------------------------------------------------

@@ -71,7 +71,8 @@ def tune(
     operators and devices are learned from before anything is measured.
 
     Ctrl-C ends the run with the best so far. Raises `InvalidInput` for arguments and for an operator beyond
-    the memory of the target, `DeviceError` for the target, `RecordError` for the file, `NothingLegal` with the reasons when no schedule works.
+    the memory of the target, `DeviceError` for the target, `RecordError` for the file, `NothingLegal` with
+    the reasons when no schedule works.
     """
     check_start(op, start)
     check_options(trials, effort, max_slowdown, clocks, seed, time_budget_s)

@@ -47,9 +47,11 @@ class BlockConflicts:
         """Blocks that did an atomic in a kernel with fences: it may have told them that their turn has come,
         as the last block to arrive sets the counter back."""
 
-    def grow(self, size: int) -> None:
-        """Room for so many bytes of memory."""
+    def fit(self, size: int) -> None:
+        """Room for so many bytes of memory, which grows with the pages that a launch touches."""
         count = size // self.grain + 1
+        if count <= self.writer.size:
+            return
         self.writer, self.reader = enlarge(self.writer, count), enlarge(self.reader, count)
         self.changer = None if self.changer is None else enlarge(self.changer, count)
         self.adder = None if self.adder is None else enlarge(self.adder, count)

@@ -25,9 +25,11 @@ class ReadOnlyCache:
         self.read = np.zeros(size // grain + 1, np.bool_)
         self.changed = np.zeros(size // grain + 1, np.bool_)
 
-    def grow(self, size: int) -> None:
-        """Room for so many bytes of memory."""
+    def fit(self, size: int) -> None:
+        """Room for so many bytes of memory, which grows with the pages that a launch touches."""
         count = size // self.grain + 1
+        if count <= self.read.size:
+            return
         self.read, self.changed = enlarge(self.read, count), enlarge(self.changed, count)
 
     def loaded(self, site: Site, probe: Probe, offset: int, geometry: Geometry, every: Index) -> None:

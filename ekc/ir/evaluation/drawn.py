@@ -21,8 +21,10 @@ from ekc.ir.operator import TensorSpec
 
 _INT32_INPUT = 1000
 """Largest magnitude of a random int32 input: a bias, a count."""
-_CHUNK = 1 << 18
+_CHUNK = 1 << 15
 """Values made at once: the temporaries of so many fit the cache."""
+_HASHED = 8
+"""Elements that share a hash, at most."""
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
@@ -52,11 +54,19 @@ class Drawn:
 
     def at(self, places: Places) -> NDArray[Any]:
         """The elements at linear positions."""
-        width = self._bits.itemsize * 8
-        each, place = 64 // width, places.astype(np.uint64)
-        hashed = self._hash(place // np.uint64(each))
-        hashed >>= place % np.uint64(each) * np.uint64(width)
-        return self._values(hashed.astype(self._bits))
+        flat = np.ascontiguousarray(places).reshape(-1)
+        found = np.empty(flat.shape, self.spec.dtype.numpy)
+        # The elements of a hash are a power of two in number, of as many bits each.
+        each = {1: 3, 2: 2, 4: 1}[self._bits.itemsize]
+        place, width = np.uint64((1 << each) - 1), np.uint64(6 - each)
+        for start in range(0, flat.size, _CHUNK):
+            chunk = flat[start : start + _CHUNK].astype(np.uint64)
+            hashed = self._hash(chunk >> np.uint64(each))
+            chunk &= place
+            chunk <<= width
+            hashed >>= chunk
+            found[start : start + _CHUNK] = self._values(hashed.astype(self._bits))
+        return found.reshape(places.shape)
 
     def pick(self, index: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """The elements at an index for each dimension, broadcast, as arithmetic reads them."""
@@ -67,12 +77,19 @@ class Drawn:
 
     def span(self, start: int, stop: int) -> NDArray[Any]:
         """Neighbours, from one linear position up to another."""
-        found, each = np.empty(stop - start, self.spec.dtype.numpy), 8 // self._bits.itemsize
-        for begin in range(start, stop, _CHUNK):
-            end, first = min(begin + _CHUNK, stop), begin // each
-            hashed = self._hash(np.arange(first, -(-end // each), dtype=np.uint64))
-            bits = hashed.astype("<u8", copy=False).view(self._bits.newbyteorder("<"))
-            found[begin - start : end - start] = self._values(bits[begin - first * each :][: end - begin])
+        begin = start - start % _HASHED
+        runs = self.runs(np.arange(begin, stop, _HASHED), _HASHED)
+        return runs.reshape(-1)[start - begin : stop - begin]
+
+    def runs(self, starts: Places, length: int) -> NDArray[Any]:
+        """Neighbours from some linear positions on, a row for each; positions and length in eights."""
+        each = 8 // self._bits.itemsize
+        found = np.empty((len(starts), length), self.spec.dtype.numpy)
+        step = max(1, _CHUNK // length)
+        for at in range(0, len(starts), step):
+            groups = starts[at : at + step, None] // each + np.arange(length // each)
+            hashed = self._hash(groups.astype(np.uint64)).astype("<u8", copy=False)
+            found[at : at + step] = self._values(hashed.view(self._bits.newbyteorder("<")))
         return found
 
     def whole(self) -> NDArray[Any]:
