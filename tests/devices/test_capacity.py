@@ -117,9 +117,9 @@ def test_a_call_and_a_reference_say_what_they_need() -> None:
 
 def test_what_a_call_is_said_to_need_is_about_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     op = ekc.compute(
-        "scale", axes={"i": 2**17}, inputs={"A": (2**17,)}, body=lambda A, i: A[i] * 2, dtype="int8"
+        "scale", axes={"i": 2**20}, inputs={"A": (2**20,)}, body=lambda A, i: A[i] * 2, dtype="int8"
     )
-    kernel, array = ekc.compile(naive(op)), np.ones(2**17, np.int8)
+    kernel, array = ekc.compile(naive(op)), np.ones(2**20, np.int8)
     said: list[int] = []
 
     def check(op: Operator, what: str, needed: dict[str, int], *more: object) -> None:

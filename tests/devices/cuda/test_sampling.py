@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -69,10 +68,10 @@ class OnStage:
 
 
 @pytest.fixture
-def device(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[OnStage]:
+def device(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> OnStage:
     monkeypatch.setenv("EKC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
     monkeypatch.setattr(sampling, "CHUNK_BYTES", CHUNK)
-    yield OnStage()
+    return OnStage()
 
 
 OPERATORS = {
