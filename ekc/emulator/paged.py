@@ -160,7 +160,7 @@ class PagedSpace(Space):
         if needed > left.bytes:
             raise EkcError(
                 f"memory: the blocks that run touch more than {format_bytes(before.size)}, to hold it needs "
-                f"{format_bytes(needed)}, this host has {left}; run fewer blocks"
+                f"{format_bytes(needed)}, this host has {left}; use smaller extents"
             )
         self.hold(size)
         self.bytes[: before.size] = before
