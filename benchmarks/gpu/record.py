@@ -14,7 +14,7 @@ from ekc.devices.recording import Recorded, Writer, read
 from ekc.devices.verify import UNSAFE, WRONG
 from ekc.errors import CompileError, EkcError, ScheduleError
 from ekc.ir.analysis.analysis import analyse
-from ekc.ir.evaluation.agreement import random_inputs
+from ekc.ir.evaluation.agreement import DATA_SEED
 from ekc.ir.evaluation.expected import Expected
 from ekc.ir.schedule import Schedule
 from ekc.search.measuring import COMPILE, LABEL_WINDOW_S
@@ -69,7 +69,7 @@ class _Gate:
     def verdict(self, schedule: Schedule, kernel: CompiledKernel) -> tuple[str, str]:
         """(fault or "", all that is said)."""
         if self._expected is None:
-            self._expected = Expected(self._item.op, random_inputs(self._item.op))
+            self._expected = Expected.draw(self._item.op, DATA_SEED)
         return self._kit.verdict(schedule, kernel, self._expected)
 
 

@@ -29,15 +29,19 @@ def run(source: Source, seed: int, as_json: bool) -> int:
     """
     import ekc
     from ekc import devices
+    from ekc.devices.base import Executes
+    from ekc.devices.capacity import check_device
     from ekc.devices.gate import judged
     from ekc.devices.verify import verify
-    from ekc.ir.evaluation.agreement import input_policy, random_inputs
+    from ekc.ir.evaluation.agreement import input_policy
     from ekc.ir.evaluation.expected import Expected
 
     found, device = source.find(), devices.open(source.target)
     schedule = found.schedule
+    if isinstance(device, Executes):
+        check_device(schedule.op, device)
     kernel = ekc.compile(schedule, arch=device.arch, limits=device.limits)
-    expected = Expected(schedule.op, random_inputs(schedule.op, seed))
+    expected = Expected.draw(schedule.op, seed)
     here = judged(device, schedule, kernel.compiled, expected)
     verdict = verify(schedule, kernel.compiled, expected, seed)
     ok = verdict.ok and (here is None or not here.fault)

@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel, Resources
+from ekc.ir.evaluation.drawn import Tensor
 from ekc.ir.limits import Limits
+from ekc.ir.operator import TensorSpec
 
 POWER_CAP = "power cap"
 """The throttle reason of a board that draws all it may."""
@@ -129,6 +132,10 @@ class Device(Protocol):
     data_policy: str
 
     @property
+    def memory_bytes(self) -> int | None:
+        """Of the device; None where that is not known."""
+
+    @property
     def label(self) -> str:
         """`a100 (simulated)` or the product name: what is printed wherever its numbers are."""
 
@@ -143,6 +150,28 @@ class Device(Protocol):
 
     def at_clock(self, mhz: int) -> Device:
         """The same device with its SM clock fixed at one of `clocks().mhz`; `DeviceError` otherwise."""
+
+
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """What to look at of the output of a launch."""
+
+    spec: TensorSpec
+    words: tuple[int, ...]
+    """Bits that all elements hold before a run, of which there is one for each."""
+    places: NDArray[np.int64]
+    """Linear positions, rising."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sampled:
+    """What was seen there after the last run."""
+
+    values: NDArray[Any]
+    written: NDArray[np.bool_]
+    """Whether the elements differed from what they began as, after any run."""
+    unwritten: int
+    """Elements of the whole output that never did."""
 
 
 @runtime_checkable
@@ -160,6 +189,11 @@ class Executes(Protocol):
         self, kernel: CompiledKernel, arrays: Sequence[NDArray[Any]], blanks: Sequence[NDArray[Any]]
     ) -> tuple[NDArray[Any], ...]:
         """What each launch leaves in its output, which begins as its blank; inputs as the operator's."""
+
+    def sample(
+        self, kernel: CompiledKernel, inputs: Sequence[Tensor], wanted: Sequence[Wanted]
+    ) -> tuple[Sampled, ...]:
+        """Some elements of what each launch leaves in its output; of no tensor the whole is made here."""
 
 
 @runtime_checkable

@@ -41,17 +41,9 @@ class LaunchRun:
     report: Report
 
 
-def execute(
-    op: Operator,
-    compiled: CompiledKernel,
-    arrays: Sequence[NDArray[Any]],
-    blocks: Sequence[NDArray[np.int64]] | None = None,
-    stand_ins: Sequence[NDArray[Any]] = (),
-) -> tuple[LaunchRun, ...]:
-    """Run all launches in order on inputs in the operator's order, under the sanitizer.
+def execute(op: Operator, compiled: CompiledKernel, arrays: Sequence[NDArray[Any]]) -> tuple[LaunchRun, ...]:
+    """Run all launches in order, whole grids, on inputs in the operator's order, under the sanitizer.
 
-    `blocks` holds the linear block numbers to run of each launch (default: whole grids). What they leave
-    unwritten of a tensor between two launches is taken from `stand_ins`, one for each launch but the last.
     Output buffers start as NaN; launches that write integers run twice, as no integer says that it was never
     written. A launch that adds to what an earlier one wrote starts from that.
     Raises `InvalidInput` for arrays of another shape or dtype than declared, `EkcError` for PTX that the
@@ -59,37 +51,26 @@ def execute(
     """
     memory = dict(zip((t.name for t in op.inputs), op.check_arrays(tuple(arrays)), strict=True))
     runs = []
-    for number, one in enumerate(compiled.launches):
+    for one in compiled.launches:
         spec = op.tensors[one.arguments[-1]]
-        run = _run(compiled, one, memory, spec, None if blocks is None else blocks[number])
+        run = _run(compiled, one, memory, spec)
         runs.append(run)
         memory[spec.name] = run.output
-        if number < len(stand_ins):
-            meant = stand_ins[number].reshape(spec.shape).astype(spec.dtype.numpy)
-            memory[spec.name] = np.where(run.written, run.output, meant)
     return tuple(runs)
 
 
 def _run(
-    compiled: CompiledKernel,
-    one: Launch,
-    memory: Mapping[str, NDArray[Any]],
-    spec: TensorSpec,
-    blocks: NDArray[np.int64] | None,
+    compiled: CompiledKernel, one: Launch, memory: Mapping[str, NDArray[Any]], spec: TensorSpec
 ) -> LaunchRun:
     if spec.name in memory:
-        return _started(compiled, one, memory, memory[spec.name], blocks)
+        return _started(compiled, one, memory, memory[spec.name])
     blanks = (blank(spec, word) for word in BLANKS[spec.dtype.name])
-    first, *others = (_started(compiled, one, memory, start, blocks) for start in blanks)
+    first, *others = (_started(compiled, one, memory, start) for start in blanks)
     return replace(first, written=np.logical_or.reduce([first.written, *(x.written for x in others)]))
 
 
 def _started(
-    compiled: CompiledKernel,
-    one: Launch,
-    memory: Mapping[str, NDArray[Any]],
-    start: NDArray[Any],
-    blocks: NDArray[np.int64] | None,
+    compiled: CompiledKernel, one: Launch, memory: Mapping[str, NDArray[Any]], start: NDArray[Any]
 ) -> LaunchRun:
     """A launch whose output starts as given; an element that stays as it was counts as not written."""
     output = start.copy()
@@ -100,8 +81,7 @@ def _started(
         block=one.block,
         args=[*(_constant(memory[name]) for name in one.arguments[:-1]), output],
         dynamic_shared=one.shared_bytes,
-        blocks=blocks,
-        max_instructions=_most_instructions(compiled, one),
+        max_instructions=most_instructions(compiled, one),
     )
     bits = f"u{start.itemsize}"
     return LaunchRun(output, output.view(bits) != start.view(bits), report)
@@ -119,7 +99,7 @@ def _constant(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
-def _most_instructions(compiled: CompiledKernel, one: Launch) -> int:
+def most_instructions(compiled: CompiledKernel, one: Launch) -> int:
     """Beyond these a thread must be caught in a loop."""
     threads = float(np.prod(one.grid, dtype=float) * np.prod(one.block, dtype=float))
     return max(MAX_INSTRUCTIONS, int(_PER_OPERATION * (compiled.flops + compiled.min_bytes) / threads))

@@ -9,17 +9,14 @@ access that happened to do no harm.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.base import Executes
-from ekc.devices.execute import BLANKS, blank
+from ekc.devices.base import Executes, Wanted
+from ekc.devices.execute import BLANKS
 from ekc.devices.verify import WRONG, sampled
-from ekc.ir.evaluation.agreement import Agreement, compare
+from ekc.ir.evaluation.agreement import Agreement, compare, compared_places
 from ekc.ir.evaluation.expected import Expected
+from ekc.ir.evaluation.output import Output
 from ekc.ir.schedule import Schedule
 from ekc.ir.tree import kernels
 
@@ -59,35 +56,24 @@ def run_on(
 
     Raises `DeviceError` when it faults or hangs there.
     """
-    expected = expected.over(schedule.program.op)
-    outputs, written = _outputs(device, schedule, compiled, expected)
+    expected, trees = expected.over(schedule.program.op), kernels(schedule.program)
+    blocks = [sampled(tree, seed) for tree in trees]
+    specs = [expected.op.tensors[one.arguments[-1]] for one in compiled.launches]
+    wanted = [
+        Wanted(spec, BLANKS[spec.dtype.name], compared_places(expected.op, tree, chosen))
+        for spec, tree, chosen in zip(specs, trees, blocks, strict=True)
+    ]
+    found = device.sample(compiled, expected.arrays, wanted)
     agreements = []
-    for tree, output, wrote in zip(kernels(schedule.program), outputs, written, strict=True):
+    for tree, chosen, asked, seen in zip(trees, blocks, wanted, found, strict=True):
         if tree.clears:
             # What it left is no longer there to see: the next launch added to it.
             continue
-        found = compare(expected, tree, output, wrote, sampled(tree, seed))
+        output = Output(asked.spec, asked.places[seen.written], seen.values[seen.written])
+        agreement = compare(expected, tree, output, chosen)
         # All blocks ran: what others own was written by them, and everything must be.
-        agreements.append(replace(found, strays=0, complete=bool(wrote.all())))
+        agreements.append(replace(agreement, strays=0, complete=seen.unwritten == 0))
     return DeviceVerdict(device.label, tuple(agreements))
-
-
-def _outputs(
-    device: Executes, schedule: Schedule, compiled: CompiledKernel, expected: Expected
-) -> tuple[list[NDArray[Any]], list[NDArray[np.bool_]]]:
-    """What each launch left, and which elements it wrote: those that kept no blank. Integers are run from two
-    blanks, as any may be a result."""
-    specs = [schedule.program.op.tensors[x.arguments[-1]] for x in compiled.launches]
-    words = [BLANKS[spec.dtype.name] for spec in specs]
-    outputs: list[NDArray[Any]] = []
-    written = [np.zeros(spec.shape, np.bool_) for spec in specs]
-    for turn in range(max(map(len, words))):
-        blanks = tuple(blank(spec, w[turn % len(w)]) for spec, w in zip(specs, words, strict=True))
-        outputs = list(device.execute(compiled, expected.arrays, blanks))
-        for wrote, output, began in zip(written, outputs, blanks, strict=True):
-            word = f"u{output.itemsize}"
-            wrote |= output.view(word) != began.view(word)
-    return outputs, written
 
 
 def judged(

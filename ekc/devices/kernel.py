@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel, Launch, Resources
 from ekc.devices.base import Executes
+from ekc.devices.capacity import check_call, check_sending
 from ekc.devices.cuda.arrays import on_gpu
 from ekc.devices.execute import EXECUTED_BY, execute
 from ekc.devices.patience import warn_where_long
@@ -84,7 +85,8 @@ class Kernel:
     def __call__(self, *arrays: Any, out: Any = None, stream: int | None = None) -> Any:
         """The result for input arrays in the operator's order; see the class.
 
-        Raises `InvalidInput` for an array of another shape or dtype than declared, `KernelFault` when the
+        Raises `InvalidInput` for an array of another shape or dtype than declared and where memory does not
+        suffice, `KernelFault` when the
         sanitizer sees a stray access, a race or the like, or when an element is never written,
         `DeviceError` where a GPU's driver refuses, and `EkcError` for an instruction that the machine does
         not know.
@@ -108,12 +110,14 @@ class Kernel:
     def _sent(self, device: Executes, arrays: tuple[Any, ...]) -> NDArray[Any]:
         """Run on the GPU of `device`, by way of its worker."""
         op = self.schedule.program.op
+        check_sending(op)
         specs = [op.tensors[one.arguments[-1]] for one in self.launches]
         blanks = [np.empty(spec.shape, spec.dtype.numpy) for spec in specs]
         return device.execute(self.compiled, op.check_arrays(arrays), blanks)[-1]
 
     def _emulated(self, arrays: tuple[Any, ...]) -> NDArray[Any]:
         """Run by the machine made of NumPy."""
+        check_call(self.schedule.program.op, self.compiled)
         warn_where_long(self.compiled)
         runs = execute(self.schedule.program.op, self.compiled, arrays)
         written: dict[str, NDArray[np.bool_]] = {}

@@ -12,6 +12,7 @@ from ekc.devices.accesses import Executed, executed
 from ekc.devices.base import Clocks, Conditions, Interval, Metering, Timing
 from ekc.devices.board import VirtualBoard
 from ekc.devices.breakdown import Breakdown, breakdown
+from ekc.devices.capacity import check_kernel
 from ekc.devices.digest import digest, identity
 from ekc.devices.interval import student_t
 from ekc.devices.residual import generator
@@ -44,6 +45,7 @@ class SimulatedDevice:
         self.arch = spec.arch
         self.limits = spec.limits()
         self.peaks = spec.peaks(self._clock_mhz)
+        self.memory_bytes = spec.memory_bytes
         self.clock_regime = f"fixed {self._clock_mhz:.0f} MHz"
         self.driver = f"simulator {SIMULATOR}" + ("" if residual else ", no residual")
         self.data_policy = "none (random data assumed)"
@@ -104,6 +106,7 @@ class SimulatedDevice:
         self._check_arch(kernel)
         key = (identity(kernel), kernel.launches)
         if key not in self._memo:
+            check_kernel(kernel, self.label, self.memory_bytes)
             counted = self._counted.pop(key, None) or executed(kernel)
             self._memo[key] = (work if self._residual else explained)(self._spec, kernel, counted)
         return self._memo[key]

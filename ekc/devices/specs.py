@@ -18,6 +18,7 @@ from ekc.ir.target import on_target
 
 KIB = 1024
 MIB = 1024 * 1024
+GIB = 1024 * MIB
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,8 @@ class Spec:
     """Dense fp16 at `tensor_boost_mhz`."""
     tensor_boost_mhz: int
     """Clock of the published tensor figure; on Hopper lower than the boost."""
+    memory_bytes: int
+    """Data sheets count GB of 2**30 bytes."""
     memory_bytes_per_s: float
     l2_bytes: int
     l2_bytes_per_clock: float
@@ -200,6 +203,7 @@ A100 = Spec(
     published_fp32_flops=19.5e12,
     published_tensor_flops=312e12,
     tensor_boost_mhz=1410,
+    memory_bytes=40 * GIB,
     memory_bytes_per_s=1555e9,
     l2_bytes=40 * MIB,
     l2_bytes_per_clock=5120.0,
@@ -237,6 +241,7 @@ H100 = Spec(
     published_fp32_flops=66.9e12,
     published_tensor_flops=989.4e12,
     tensor_boost_mhz=1830,
+    memory_bytes=80 * GIB,
     memory_bytes_per_s=3352e9,
     l2_bytes=50 * MIB,
     l2_bytes_per_clock=6600.0,
@@ -276,6 +281,7 @@ H200 = Spec(
     published_fp32_flops=66.9e12,
     published_tensor_flops=989.4e12,
     tensor_boost_mhz=1830,
+    memory_bytes=141 * GIB,
     memory_bytes_per_s=4800e9,
     l2_bytes=50 * MIB,
     l2_bytes_per_clock=6600.0,
@@ -314,6 +320,7 @@ RTX4090 = Spec(
     published_fp32_flops=82.6e12,
     published_tensor_flops=165.2e12,
     tensor_boost_mhz=2520,
+    memory_bytes=24 * GIB,
     memory_bytes_per_s=1008e9,
     l2_bytes=72 * MIB,
     l2_bytes_per_clock=2560.0,
@@ -352,6 +359,7 @@ RTX3090 = Spec(
     published_fp32_flops=35.6e12,
     published_tensor_flops=71e12,
     tensor_boost_mhz=1695,
+    memory_bytes=24 * GIB,
     memory_bytes_per_s=936e9,
     l2_bytes=6 * MIB,
     l2_bytes_per_clock=1792.0,
@@ -390,6 +398,7 @@ RTX2080TI = Spec(
     published_fp32_flops=13.45e12,
     published_tensor_flops=53.8e12,
     tensor_boost_mhz=1545,
+    memory_bytes=11 * GIB,
     memory_bytes_per_s=616e9,
     l2_bytes=5632 * KIB,
     l2_bytes_per_clock=1760.0,

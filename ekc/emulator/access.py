@@ -182,6 +182,7 @@ class Access:
         if not probe.address.size:
             return
         self.count(site, probe, at)
+        probe, at = probe.space.resident(probe, at)
         if self.batch.sanitize:
             self.batch.watch.loaded(site, probe, at)
         size = int(site.code[1])
@@ -212,6 +213,7 @@ class Access:
         if not probe.address.size:
             return
         self.count(site, probe, at)
+        probe, at = probe.space.resident(probe, at)
         own = tuple(v if np.ndim(v) == 0 or probe.act is None else v[probe.act] for v in values)
         size = int(site.code[1])
         if self.batch.sanitize:
@@ -242,6 +244,7 @@ class Access:
         if not probe.address.size:
             return
         self.count(site, probe, at)
+        probe, at = probe.space.resident(probe, at)
         lanes = probe.lanes(self.batch.every)
         own = tuple(np.broadcast_to(v, self.batch.every.shape)[lanes] for v in values)
         if self.batch.sanitize:

@@ -34,10 +34,18 @@ class Space:
 
     def __init__(self, kind: str, size: int, allocations: list[Allocation]) -> None:
         self.kind = kind
-        self.bytes = np.zeros((size + 15) // 16 * 16, np.uint8)
-        self.views = {code: self.bytes.view(code) for code in ("u1", "i1", "u2", "i2", "u4", "u8")}
+        self.hold(size)
         self.allocations = sorted(allocations, key=lambda one: one.start)
         self.starts = [one.start for one in self.allocations]
+
+    def hold(self, size: int) -> None:
+        """Zeros, so many bytes of them."""
+        self.bytes = np.zeros((size + 15) // 16 * 16, np.uint8)
+        self.views = {code: self.bytes.view(code) for code in ("u1", "i1", "u2", "i2", "u4", "u8")}
+
+    def resident(self, probe: Probe, offset: int) -> tuple[Probe, int]:
+        """The access as the bytes of this space take it: as it is, where all of them are held."""
+        return probe, offset
 
     def inside(self, low: int, high: int) -> Allocation | None:
         """The allocation that holds all of [low, high)."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from ekc.emulator.decoding.decode import Decoded
 from ekc.emulator.decoding.shelf import dtype_of
 from ekc.emulator.geometry import Geometry, Shape
 from ekc.emulator.memory import GLOBAL_BASE, Allocation, Space
+from ekc.emulator.paged import Blank, Held, OnDemand, PagedSpace
 from ekc.emulator.ptx.program import TYPE_BYTES, Variable
 from ekc.emulator.sanitizer.conflicts import BlockConflicts
 from ekc.emulator.sanitizer.read_only_cache import ReadOnlyCache
@@ -25,15 +25,14 @@ _PATTERN = 1024
 """Bytes of the widest swizzle pattern."""
 _GRID_LIMIT, _BLOCK_LIMIT = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
 _THREADS, _SHARED = 1024, 227 * 1024
+_MARKS = 10
+"""Bytes that the sanitizer notes of each place of global memory."""
 _WIDE = frozenset(("gl", "gpu", "cluster", "sys"))
 """Scopes of fences that reach beyond a block."""
 
 
-@dataclass(frozen=True)
-class Blank:
-    """An argument: an array of so many bytes whose content does not matter. Nothing is copied in or out."""
-
-    nbytes: int
+PAGED_FROM = 1 << 26
+"""Bytes of arguments from which on a launch on `Blank` ones holds only the pages that it touches."""
 
 
 class Plan:
@@ -53,7 +52,8 @@ class Plan:
         self.grid, self.block, self.sanitize, self.max_instructions = grid, block, sanitize, max_instructions
         _check_shape(decoded, grid, block)
         self.findings = Findings(self.name)
-        self.arrays: list[tuple[int, Any]] = []
+        self.arrays: list[tuple[int, Any, Held]] = []
+        """Address, array and its bytes."""
         self.symbols: dict[str, int] = {}
         self.values: dict[str, bytes] = {}
         self.grouped = any(one.opcode.startswith("wgmma.mma_async") for one in decoded.text.code)
@@ -112,47 +112,52 @@ class Plan:
             raise InvalidInput(
                 f"kernel {self.name} takes {len(parameters)} arguments, {len(args)} were given"
             )
-        at, places, contents = _GAP, [], list[tuple[int, Any]]()
+        self._at, self._places, self._sources = _GAP, list[Allocation](), list[OnDemand]()
         for position, (one, value) in enumerate(zip(parameters, args, strict=True)):
-            if isinstance(value, np.ndarray) and not _is_structure(value):
-                _check_array(self.name, position, one, value)
-                shared = next((a for a, known in self.arrays if known is value), None)
-                if shared is None:
-                    shared = at
-                    self.arrays.append((at, value))
-                    contents.append((at, value))
-                    name = f"argument {position}"
-                    start = GLOBAL_BASE + at
-                    places.append(Allocation(name, start, start + value.nbytes, bool(value.flags.writeable)))
-                    at = _after(at, value.nbytes)
-                self.values[one.name] = int(GLOBAL_BASE + shared).to_bytes(8, "little")
-            elif isinstance(value, Blank):
-                start = GLOBAL_BASE + at
-                places.append(Allocation(f"argument {position}", start, start + value.nbytes))
-                self.values[one.name] = start.to_bytes(8, "little")
-                at = _after(at, value.nbytes)
-            else:
-                self.values[one.name] = _scalar_bytes(self.name, position, one, value)
+            self.values[one.name] = self._argument(position, one, value)
         for one in self.decoded.module.variables:
             if one.space in ("global", "const"):
-                self.symbols[one.name] = GLOBAL_BASE + at
-                start = GLOBAL_BASE + at
-                places.append(
-                    Allocation(f"variable {one.name}", start, start + one.size, one.space == "global")
-                )
-                contents.append((at, _initial(one)))
-                at = _after(at, one.size)
+                held = Held(_bytes_of(_initial(one)), writable=False)
+                self.symbols[one.name] = self._place(f"variable {one.name}", held, one.space == "global")
         for one in parameters:
-            self.symbols[one.name] = GLOBAL_BASE + at
             raw = np.frombuffer(self.values[one.name], np.uint8)
-            start = GLOBAL_BASE + at
-            places.append(Allocation(f"parameter {one.name}", start, start + raw.size, writable=False))
-            contents.append((at, raw))
-            at = _after(at, raw.size)
-        self.memory = Space("global", at, places)
-        for start, value in contents:
-            raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-            self.memory.bytes[start : start + raw.size] = raw
+            self.symbols[one.name] = self._place(f"parameter {one.name}", Held(raw, False), False)
+        self.memory = self._memory(args)
+
+    def _argument(self, position: int, one: Variable, value: Any) -> bytes:
+        """The bytes of a parameter; arrays are placed in memory, each once."""
+        if isinstance(value, np.ndarray) and not _is_structure(value):
+            _check_array(self.name, position, one, value)
+            known = next((address for address, array, _ in self.arrays if array is value), None)
+            if known is None:
+                writable = bool(value.flags.writeable)
+                held = Held(_bytes_of(value), writable)
+                known = self._place(f"argument {position}", held, writable)
+                self.arrays.append((known, value, held))
+            return known.to_bytes(8, "little")
+        if isinstance(value, OnDemand):
+            return self._place(f"argument {position}", value, value.writable).to_bytes(8, "little")
+        return _scalar_bytes(self.name, position, one, value)
+
+    def _place(self, name: str, source: OnDemand, writable: bool) -> int:
+        """The address where an array lies from here on."""
+        start = GLOBAL_BASE + self._at
+        self._places.append(Allocation(name, start, start + source.nbytes, writable))
+        self._sources.append(source)
+        self._at = _after(self._at, source.nbytes)
+        return start
+
+    def _memory(self, args: Sequence[Any]) -> Space:
+        """Global memory: in whole, or by pages where an argument asks for that."""
+        blank = all(isinstance(one, Blank) for one in args) and self._at < PAGED_FROM
+        if not blank and any(isinstance(one, OnDemand) for one in args):
+            return PagedSpace("global", self._places, self._sources)
+        memory = Space("global", self._at, self._places)
+        for place, source in zip(self._places, self._sources, strict=True):
+            if isinstance(source, Held):
+                start = place.start - GLOBAL_BASE
+                memory.bytes[start : start + source.nbytes] = source.raw
+        return memory
 
     def _shadows(self) -> tuple[BlockConflicts, ReadOnlyCache | None]:
         """What is noted of every place of global memory; for the read-only cache if any load goes there."""
@@ -161,7 +166,10 @@ class Plan:
         fenced = any(one.parts[0] in ("membar", "fence") and not _WIDE.isdisjoint(one.parts) for one in code)
         cached = any("nc" in one.parts for one in code)
         conflicts = BlockConflicts(self.findings, size, min(grain, 4), fenced)
-        return conflicts, ReadOnlyCache(self.findings, size, min(grain, 4)) if cached else None
+        cache = ReadOnlyCache(self.findings, size, min(grain, 4)) if cached else None
+        if isinstance(self.memory, PagedSpace):
+            self.memory.marks = _MARKS / min(grain, 4)
+        return conflicts, cache
 
     # -- what batches ask -------------------------------------------------------------------------
     def spaces(self, geometry: Geometry) -> dict[str, Space]:
@@ -194,10 +202,18 @@ class Plan:
 
     def finish(self) -> None:
         """Copy global memory back into the caller's arrays."""
-        for start, array in self.arrays:
+        paged = self.memory if isinstance(self.memory, PagedSpace) else None
+        if paged is not None:
+            paged.give_back()
+        for address, array, held in self.arrays:
             if array.flags.writeable:
-                raw = self.memory.bytes[start : start + array.nbytes]
+                start = address - GLOBAL_BASE
+                raw = held.raw if paged else self.memory.bytes[start : start + array.nbytes]
                 array[...] = raw.view(array.dtype).reshape(array.shape)
+
+
+def _bytes_of(array: Any) -> Any:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def _after(at: int, size: int) -> int:

@@ -24,7 +24,8 @@ from ekc.emulator.decoding.shelf import Site
 from ekc.emulator.decoding.slots import apart
 from ekc.emulator.geometry import Shape
 from ekc.emulator.memory import Probe
-from ekc.emulator.plan import Blank, Plan
+from ekc.emulator.paged import Blank
+from ekc.emulator.plan import Plan
 from ekc.emulator.ptx.cfg import Block
 from ekc.emulator.ptx.parse import parse
 from ekc.emulator.ptx.program import Module

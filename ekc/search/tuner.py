@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ekc import devices
 from ekc.devices.base import Device
+from ekc.devices.capacity import check_device
 from ekc.devices.cuda.remote import Remote
 from ekc.devices.recording import RecordedDevice
 from ekc.errors import EkcError, InvalidInput
@@ -79,9 +80,9 @@ def tune(
     if its time were up: with the best so far, after at least one trial. What it raises ends the run at once
     and goes to the caller; what was measured stays in `records`. The logger "ekc.tune" takes the same events.
 
-    Ctrl-C ends the run with the best so far. Raises `InvalidInput` for arguments, `DeviceError` for
-    the target, `RecordError` for the file, `ToolchainError` for a worker of `executor` with other versions,
-    `NothingLegal` with the reasons when no schedule works.
+    Ctrl-C ends the run with the best so far. Raises `InvalidInput` for arguments and for an operator beyond
+    the memory of the target, `DeviceError` for the target, `RecordError` for the file, `ToolchainError` for a
+    worker of `executor` with other versions, `NothingLegal` with the reasons when no schedule works.
     """
     check_start(op, start)
     check_helpers(executor, callback)
@@ -92,6 +93,7 @@ def tune(
     trials = asked.trials if trials is None else trials
     wish = Wish(trials, objective, max_slowdown, clocks == "search", seed, time_budget_s, calls)
     device = devices.open(target)
+    check_device(op, device)
     with ExitStack() as stack:
         shown = stack.enter_context(show_progress(progress))
         reporter = Reporter(op, device, wish, shown + (() if callback is None else (callback,)))

@@ -17,16 +17,17 @@ from numpy.typing import NDArray
 
 from ekc.codegen import nvrtc
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.base import Clocks, Conditions, Metering, Timing
+from ekc.devices.base import Clocks, Conditions, Metering, Sampled, Timing, Wanted
 from ekc.devices.cuda.driver import version_text
 from ekc.devices.cuda.gpu import Gpu
 from ekc.devices.cuda.median import interval, median
-from ekc.devices.cuda.messages import Execute, Outputs, Rules, Samples, Time, Work
+from ekc.devices.cuda.messages import Execute, Outputs, Rules, Sample, Samples, Samplings, Time, Work
 from ekc.devices.cuda.watch import Seen
 from ekc.devices.digest import identity
 from ekc.errors import DeviceError, InvalidInput
 from ekc.forks import abandon_in_children
 from ekc.ir.evaluation.agreement import DATA_SEED
+from ekc.ir.evaluation.drawn import Tensor
 from ekc.ir.limits import target_of
 from ekc.version import __version__
 
@@ -51,6 +52,7 @@ class CudaDevice:
         self.simulated = False
         self.arch = arch_for(first.capability)
         self.limits = first.limits()
+        self.memory_bytes = min(gpu.facts.memory_bytes for gpu in gpus)
         sensors = gpus[0].sensors
         self.peaks = first.peaks(first.clock_mhz, sensors.power_cap_w() or UNKNOWN_POWER_W)
         self.driver = f"{sensors.driver()}, CUDA {version_text(first.driver_version)}"
@@ -87,6 +89,14 @@ class CudaDevice:
         self._check_arch(kernel)
         outputs: Outputs = self._gpus[0].ask(Execute(Work.of(kernel), tuple(arrays), tuple(blanks)))[0]
         return outputs.arrays
+
+    def sample(
+        self, kernel: CompiledKernel, inputs: Sequence[Tensor], wanted: Sequence[Wanted]
+    ) -> tuple[Sampled, ...]:
+        """Some elements of what each launch leaves in its output; see `Executes`. Raises `DeviceError`."""
+        self._check_arch(kernel)
+        answer: Samplings = self._gpus[0].ask(Sample(Work.of(kernel), tuple(inputs), tuple(wanted)))[0]
+        return answer.found
 
     def meter(self, kernel: CompiledKernel, *, seconds: float = 1.0, draw: int = 0) -> Metering:
         """Power and energy of back-to-back calls over a window of about `seconds`, warm.

@@ -8,6 +8,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel, Launch
+from ekc.devices.base import Sampled, Wanted
+from ekc.ir.evaluation.drawn import Tensor
 from ekc.ir.operator import TensorSpec
 
 
@@ -94,6 +96,29 @@ class Outputs:
     """What each launch left in its output."""
 
     arrays: tuple[NDArray[Any], ...]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Asks for `Samplings`: some elements of what each launch leaves in its output on these inputs."""
+
+    work: Work
+    inputs: tuple[Tensor, ...]
+    wanted: tuple[Wanted, ...]
+    """One per launch."""
+
+    @property
+    def moved_bytes(self) -> int:
+        """Of inputs and outputs, between host and device."""
+        looked_at = sum(2 * len(one.words) * one.spec.bytes for one in self.wanted)
+        return self.work.input_bytes + looked_at
+
+
+@dataclass(frozen=True)
+class Samplings:
+    """One per launch."""
+
+    found: tuple[Sampled, ...]
 
 
 @dataclass(frozen=True)

@@ -36,14 +36,16 @@ class Patience:
     answer: float = 60.0
     """Making the context, loading and a first call of a kernel; the samples have a time of their own."""
     filled_bytes_per_s: float = 50e6
-    """Of inputs drawn and sent up, on a host that compiles on all its cores: time for them comes on top."""
+    """Of inputs drawn and sent up and of outputs looked at, on a host that compiles on all its cores: time
+    for them comes on top."""
     stop: float = 20.0
     """From `Stop` to the answer, beside what is queued."""
 
     def of(self, request: Any) -> float:
         """For the answer to a request."""
         work: Work | None = getattr(request, "work", None)
-        return self.answer + (work.input_bytes / self.filled_bytes_per_s if work is not None else 0.0)
+        moved = getattr(request, "moved_bytes", work.input_bytes if work is not None else 0)
+        return self.answer + moved / self.filled_bytes_per_s
 
 
 class Hand(Protocol):

@@ -7,13 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import Launch
+from ekc.devices.base import Sampled, Wanted
 from ekc.devices.cuda.driver import Driver, Shape
 from ekc.devices.cuda.messages import Work
-from ekc.ir.evaluation.agreement import random_arrays
+from ekc.devices.cuda.sampling import Look, upload
+from ekc.ir.evaluation.agreement import DATA_SEED
+from ekc.ir.evaluation.drawn import Tensor, draw_tensors
 from ekc.ir.operator import TensorSpec
 
 
@@ -52,7 +54,7 @@ class Stage:
         """Make a kernel ready on the random inputs of its operator."""
         if work.inputs != self._inputs:
             self._clear()
-            self._put(work.inputs, random_arrays(work.inputs))
+            self._put(work.inputs, draw_tensors(work.inputs, DATA_SEED))
             self._inputs = work.inputs
         self._prepare(work)
 
@@ -72,6 +74,23 @@ class Stage:
             self.driver.download(array, self._room[name][0])
         return found
 
+    def sample(self, work: Work, inputs: Sequence[Tensor], wanted: Sequence[Wanted]) -> tuple[Sampled, ...]:
+        """Calls on inputs of the caller's, a run for each blank; some elements of what each launch left."""
+        self._clear()
+        self._put(work.inputs, inputs)
+        self._prepare(work)
+        looks = [
+            Look(self.driver, self._room[one.arguments[-1]][0], asked)
+            for one, asked in zip(work.launches, wanted, strict=True)
+        ]
+        for turn in range(max(len(asked.words) for asked in wanted)):
+            for look in looks:
+                look.blank(turn)
+            self.call()
+            for look in looks:
+                look.look(turn)
+        return tuple(look.answer() for look in looks)
+
     def call(self) -> None:
         """Queue all launches of the kernel once."""
         for start in self._starts:
@@ -89,9 +108,9 @@ class Stage:
         yield lambda: self.driver.replay(graph, self.stream)
         self.driver.drop(graph)
 
-    def _put(self, specs: Sequence[TensorSpec], arrays: Sequence[NDArray[Any]]) -> None:
-        for spec, array in zip(specs, arrays, strict=True):
-            self.driver.upload(self._space(spec.name, spec.bytes), np.ascontiguousarray(array))
+    def _put(self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor]) -> None:
+        for spec, tensor in zip(specs, tensors, strict=True):
+            upload(self.driver, self._space(spec.name, spec.bytes), spec, tensor)
 
     def _space(self, tensor: str, size: int) -> int:
         """Room for a tensor: what it had, if that is of this size."""

@@ -17,7 +17,19 @@ from ekc.devices.cuda.calling import call_until, queued_s
 from ekc.devices.cuda.driver import Driver, DriverError
 from ekc.devices.cuda.facts import Facts
 from ekc.devices.cuda.lifeline import die_with
-from ekc.devices.cuda.messages import Call, Describe, Execute, Fault, Outputs, Started, Stop, Taking, Time
+from ekc.devices.cuda.messages import (
+    Call,
+    Describe,
+    Execute,
+    Fault,
+    Outputs,
+    Sample,
+    Samplings,
+    Started,
+    Stop,
+    Taking,
+    Time,
+)
 from ekc.devices.cuda.stage import Stage
 from ekc.devices.cuda.timing import Timer
 
@@ -38,6 +50,8 @@ class Worker:
                 return self._timer.time(rules, lambda seconds: self._connection.send(Taking(seconds)))
             case Execute(work, arrays, blanks):
                 return Outputs(self._stage.execute(work, arrays, blanks))
+            case Sample(work, inputs, wanted):
+                return Samplings(self._stage.sample(work, inputs, wanted))
             case Call(work):
                 self._stage.load(work)
                 with self._timer.unit() as unit:

@@ -184,7 +184,7 @@ def _asynchronous(instruction: Instruction) -> Iterator[tuple[str, float]]:
     """A copy loads and stores; closing a group and waiting for some are instructions of their own."""
     kind, operands = instruction.opcode[2], instruction.operands
     if len(operands) > 2:
-        size = float(operands[2])
+        size = float(instruction.whole_number(2))
         yield from (("load_global", 1.0), ("bytes_load_global", size), ("bytes_async", size))
         yield from (("store_shared", 1.0), ("bytes_store_shared", size))
         return
@@ -192,7 +192,8 @@ def _asynchronous(instruction: Instruction) -> Iterator[tuple[str, float]]:
     if kind == "commit_group":
         yield "async_groups", 1.0
     elif kind in ("wait_group", "wait_all"):
-        yield from (("async_waits", 1.0), ("async_left", float(operands[0]) if operands else 0.0))
+        left = instruction.whole_number(0) if operands else 0
+        yield from (("async_waits", 1.0), ("async_left", float(left)))
 
 
 def _arithmetic(opcode: tuple[str, ...]) -> str:

@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ekc.emulator.ptx.constants import parse_constant
+from ekc.emulator.ptx.tokens import split_operands
 from ekc.errors import EkcError, InvalidInput
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)")
 _LABEL = re.compile(r"([\w$]+)\s*:$")
 _GUARD = re.compile(r"@(!?)([%\w$]+)\s+")
-_OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+")
 # A brace that begins a statement is a scope; a vector operand's stands inside its statement.
 _TOKEN = re.compile(
     r"\s*(?:(?P<brace>[{}])|(?P<line>\.(?:loc|file)\b[^\n]*)|(?P<label>[\w$]+\s*:)(?!:)|(?P<code>[^;\s][^;]*)?;)"
@@ -33,6 +34,23 @@ class Instruction:
     """Split at the dots: ("fma", "rn", "f32")."""
     operands: tuple[str, ...]
     """A vector `{...}` or an address `[...]` is one operand."""
+
+    def __str__(self) -> str:
+        return f"{'.'.join(self.opcode)} {', '.join(self.operands)}".rstrip()
+
+    def constant(self, operand: str) -> int | float:
+        """The number that an operand is; `EkcError` names the instruction for one that PTX does not allow."""
+        try:
+            return parse_constant(operand, self.line)
+        except EkcError as problem:
+            raise EkcError(f"{problem}, in {str(self)!r}") from None
+
+    def whole_number(self, place: int) -> int:
+        """The same for a whole number, by the place of the operand."""
+        found = self.constant(self.operands[place])
+        if isinstance(found, float):
+            raise EkcError(f"PTX line {self.line}: {found} is not a whole number, in {str(self)!r}")
+        return found
 
 
 @dataclass(frozen=True)
@@ -108,14 +126,17 @@ def _statements(line: int, text: str) -> Iterator[tuple[int, str]]:
 
 def _instruction(line: int, statement: str) -> Instruction:
     guard = _GUARD.match(statement)
-    opcode, _, rest = (statement[guard.end() :] if guard else statement).partition(" ")
-    opcode, _, more = opcode.partition("\t")
+    opcode, *rest = (statement[guard.end() :] if guard else statement).split(maxsplit=1)
+    try:
+        operands = [piece.strip() for text in rest for piece in split_operands(text, line)]
+    except EkcError as problem:
+        raise EkcError(f"{problem}, in {' '.join((opcode, *rest))!r}") from None
     return Instruction(
         line=line,
         guard=guard[2] if guard else "",
         negated=bool(guard and guard[1]),
         opcode=tuple(opcode.split(".")),
-        operands=tuple(_OPERAND.findall(f"{more} {rest}")),
+        operands=tuple(operands),
     )
 
 

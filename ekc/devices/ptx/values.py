@@ -14,9 +14,9 @@ from functools import cache
 from typing import NamedTuple
 
 from ekc.devices.ptx.text import Instruction
+from ekc.emulator.ptx.constants import begins_constant
 
 _NAME = re.compile(r"[%$A-Za-z_][\w$]*(?:\.[xyzw]\b)?")
-_NUMBER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|\d+)U?")
 _INTEGER_TYPE = re.compile(r"([sub])(8|16|32|64)")
 _COMPARE: dict[str, Callable[[int, int], bool]] = {
     "eq": operator.eq,
@@ -43,7 +43,6 @@ _COMPUTE: dict[str, Callable[..., int]] = {
     "min": min,
     "max": max,
 }
-_NO_REGISTER = frozenset("[-0123456789")
 _NUMBERS_ONLY = frozenset({"cvt", *_COMPUTE})
 
 
@@ -127,7 +126,7 @@ class Step:
 def defs(instruction: Instruction) -> tuple[str, ...]:
     """Registers that the instruction writes (a store, a barrier or a branch writes none)."""
     target = instruction.operands[0] if instruction.operands else "["
-    if target[0] in _NO_REGISTER or instruction.opcode[0] == "bra":
+    if target[0] == "[" or begins_constant(target) or instruction.opcode[0] == "bra":
         return ()
     return tuple(_NAME.findall(target)) if "|" in target or "{" in target else (target,)
 
@@ -141,11 +140,12 @@ def uses(instruction: Instruction) -> tuple[str, ...]:
 def step(instruction: Instruction, constants: Values, writers: Mapping[str, Sequence[Instruction]]) -> Step:
     """Prepare an instruction, given registers that are `constants` and those that write each register."""
     operation = _known_operation(instruction)
-    places = [_place(name, constants, writers) for name in instruction.operands[1:]] if operation else []
+    read = instruction.operands[1:] if operation else ()
+    places = [_place(instruction, name, constants, writers) for name in read]
     if instruction.opcode[0] in _NUMBERS_ONLY and instruction.opcode[-1] != "pred":
         # A settled argument that is no plain number leaves the result unknown for good.
         operation = operation if all(isinstance(p, str) or p.base is None for p in places) else None
-    guard = Guard(_place(instruction.guard, constants, writers), instruction.negated)
+    guard = Guard(_place(instruction, instruction.guard, constants, writers), instruction.negated)
     names = defs(instruction)
     return Step(
         names,
@@ -167,14 +167,14 @@ def _known_operation(instruction: Instruction) -> Operation | None:
     return None if composed else _operation(instruction.opcode)
 
 
-def _place(operand: str, constants: Values, written: Container[str]) -> Value | str:
-    return constants.get(operand) or (operand if operand in written else _constant(operand))
+def _place(instruction: Instruction, operand: str, constants: Values, written: Container[str]) -> Value | str:
+    return constants.get(operand) or (operand if operand in written else _constant(instruction, operand))
 
 
-@cache
-def _constant(operand: str) -> Value:
-    """A number, or a name that stays one unknown quantity (`%tid.x`, a symbol)."""
-    return Value(int(operand.rstrip("U"), 0)) if _NUMBER.fullmatch(operand) else Value(0, operand)
+def _constant(instruction: Instruction, operand: str) -> Value:
+    """A whole number, or what stays one unknown quantity: a name (`%tid.x`, a symbol), a float."""
+    number = instruction.constant(operand) if begins_constant(operand) else None
+    return Value(number) if isinstance(number, int) else Value(0, operand)
 
 
 def _read(place: Value | str, state: State) -> Value:

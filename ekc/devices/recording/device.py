@@ -24,7 +24,7 @@ class RecordedDevice:
         self.name, self.simulated, self.arch = origin.name, origin.simulated, origin.arch
         self.limits, self.peaks, self.driver = origin.limits, origin.peaks, origin.driver
         self.clock_regime, self.data_policy = origin.clock_regime, origin.data_policy
-        self.label = origin.told
+        self.label, self.memory_bytes = origin.told, origin.memory_bytes
 
     @classmethod
     def open(cls, target: str) -> RecordedDevice:

@@ -37,6 +37,8 @@ class Origin:
     ekc_version: str
     created: str
     """UTC, ISO 8601."""
+    memory_bytes: int | None = None
+    """Of the device; None in recordings of before this was kept."""
 
     @property
     def told(self) -> str:

@@ -193,6 +193,7 @@ def origin_now(device: Device) -> Origin:
         peaks=device.peaks,
         ekc_version=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
+        memory_bytes=device.memory_bytes,
     )
 
 

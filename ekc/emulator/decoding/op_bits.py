@@ -75,7 +75,7 @@ def shift(w: Writer, one: Instruction) -> None:
     """`shl` and `shr`: the amount is an unsigned 32-bit number and clamps."""
     root, kind = one.parts[0], one.parts[-1]
     dst, a, b = one.operands
-    if isinstance(b, Immediate) and int(b.value) < 8 * TYPE_BYTES[kind]:
+    if isinstance(b, Immediate) and 0 <= int(b.value) < 8 * TYPE_BYTES[kind]:
         amount = w.shelf.constant(_scalar(int(b.value), dtype_of(kind)))
         w.put(dst, kind, "left_shift" if root == "shl" else "right_shift", w.src(a, kind), amount)
     else:
@@ -100,7 +100,10 @@ def by_bits(w: Writer, one: Instruction) -> None:
     elif root == "lop3":
         if isinstance(dst, Pair) or len(sources) > 4:
             raise w.fail("lop3 with a predicate is not emulated")
-        args = [*(w.src(s, kind) for s in sources[:3]), str(int(getattr(sources[3], "value", 0)))]
+        table = sources[3]
+        if not isinstance(table, Immediate) or not 0 <= table.value <= 255:
+            raise w.fail("the table of lop3 is a number from 0 to 255")
+        args = [*(w.src(s, kind) for s in sources[:3]), str(int(table.value))]
     elif root == "prmt":
         mode = one.parts[2] if len(one.parts) > 2 else None
         args = [*(w.src(s, "u32") for s in sources), repr(mode)]

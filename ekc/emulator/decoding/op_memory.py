@@ -121,17 +121,20 @@ def async_copy(w: Writer, one: Instruction) -> None:
     if "commit_group" in one.parts:
         w.line(f"copies.commit({w.mask})")
     elif "wait_all" in one.parts or "wait_group" in one.parts:
-        left = one.operands[0].value if one.operands and isinstance(one.operands[0], Immediate) else 0
+        left = one.operands[0] if one.operands else Immediate(0)
+        if not isinstance(left, Immediate):
+            raise w.fail("the number of groups must be a number")
         number = w.shelf.site(one, "other", "u4")
-        w.line(f"copies.wait({int(left)}, {w.mask}, {number}, {'wait_all' in one.parts})")
+        w.line(f"copies.wait({int(left.value)}, {w.mask}, {number}, {'wait_all' in one.parts})")
     else:
         _issue_copy(w, one)
 
 
 def _issue_copy(w: Writer, one: Instruction) -> None:
     dst, src, size, *more = one.operands[:-1] if "L2::cache_hint" in one.parts else one.operands
-    if not isinstance(size, Immediate):
-        raise w.fail("the size of a copy must be a number")
+    sizes = (16,) if "cg" in one.parts else (4, 8, 16)
+    if not isinstance(size, Immediate) or size.value not in sizes:
+        raise w.fail(f"the size of a copy is {', '.join(map(str, sizes))} bytes")
     count = int(size.value)
     part = min(count, 8)
     into = w.shelf.site(one, "async", f"u{part}", count // part)

@@ -144,8 +144,6 @@ class Writer:
             if row not in SPECIALS:
                 raise self.fail(f"the special register {name} is not emulated")
             return row if TYPE_BYTES[kind] == 4 else f"{row}.astype('{dtype_of(kind)}')"
-        if name == "WARP_SZ":
-            return self.shelf.constant(immediate(32, kind))
         if name not in self.shelf.variables:
             raise self.fail(f"{name} is not declared")
         code = dtype_of(kind)
@@ -204,7 +202,7 @@ class Writer:
         elif isinstance(base, Symbol):
             row = self._symbol(Symbol(base.name), "u64" if space in ("", "global", "const") else "u32")
         else:
-            row = f"full({base.value}, 'u8')"
+            row = f"full({int(base.value) & (1 << 64) - 1}, 'u8')"
         name = self.temporary().replace("t", "q")
         self.line(f"{name} = probe({space!r}, {row}, {self.mask}, {self.one.line})")
         if cached and not isinstance(base, Immediate):

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from itertools import count
 
+from ekc.emulator.ptx.constants import ConstantReader, begins_constant
 from ekc.emulator.ptx.program import Address, Immediate, Operand, Pair, Register, Symbol, Vector
-from ekc.emulator.ptx.reader import Reader, number_of
+from ekc.emulator.ptx.tokens import split_operands
 from ekc.errors import EkcError
-
-_BRACKET = re.compile(r"[{\[(]")
-_PIECE = re.compile(r"(?:[^,{}\[\]()]|\{[^{}]*\}|\[[^\[\]]*\]|\([^()]*\))+")
-"""One operand among others: its commas stand between brackets."""
 
 
 class Names:
@@ -68,7 +64,7 @@ class Names:
     def operands(self, text: str, line: int) -> tuple[Operand, ...]:
         """The operands of a statement, from the text behind its opcode."""
         known, found = self._read[-1], []
-        for piece in _pieces(text, line):
+        for piece in split_operands(text, line):
             one = known.get(piece)
             if one is None:
                 one = known[piece] = self._operand(piece, line)
@@ -81,17 +77,7 @@ class Names:
         return Register(own) if own in self.registers else _Reading(text, line, self).whole()
 
 
-def _pieces(text: str, line: int) -> list[str]:
-    """The text of each operand."""
-    if not _BRACKET.search(text):
-        return text.split(",") if text.strip() else []
-    pieces = _PIECE.findall(text)
-    if ",".join(pieces) != text:
-        raise EkcError(f"PTX line {line}: {text.strip()!r} cannot be operands")
-    return pieces
-
-
-class _Reading(Reader):
+class _Reading(ConstantReader):
     """The reading of one operand."""
 
     def __init__(self, text: str, line: int, names: Names) -> None:
@@ -119,6 +105,8 @@ class _Reading(Reader):
             return Vector(tuple(items))
         if self.accept("["):
             return self.address()
+        if begins_constant(self.source, self.at):
+            return Immediate(self.constant())
         if self.accept("("):
             items = []
             while not self.accept(")"):
@@ -126,13 +114,8 @@ class _Reading(Reader):
                 self.accept(",")
             return Vector(tuple(items))
         negated = bool(self.accept("!"))
-        return self._named_or_number(negated, -1 if self.accept("-") else 1)
-
-    def _named_or_number(self, negated: bool, sign: int) -> Operand:
         _, kind, _ = self.token()
         line, word = self.line(), self.take()
-        if kind == "number":
-            return Immediate(sign * number_of(word, line))
         if kind != "word":
             raise EkcError(f"PTX line {line}: {word!r} cannot be an operand")
         return self.named(self.names.resolve(word), negated)
@@ -141,18 +124,20 @@ class _Reading(Reader):
         """A register, or a symbol with its offset."""
         if name == "_" or name in self.names.registers:
             return Register(name, negated)
-        offset = self.number() if self.accept("+") else 0
+        offset = self.offset() if self.accept("+") else 0
         return Symbol(name, offset)
 
     def address(self) -> Address:
         """What stands between brackets."""
         base = self.simple()
-        if not isinstance(base, Register | Symbol | Immediate):
+        if not isinstance(base, Register | Symbol | Immediate) or (
+            isinstance(base, Immediate) and isinstance(base.value, float)
+        ):
             raise EkcError(f"PTX line {self.line()}: this address is not supported")
         offset = 0
         while self.peek() in ("+", "-"):
             sign = 1 if self.take() == "+" else -1
-            offset += sign * self.number()
+            offset += sign * self.offset()
         self.take("]")
         if isinstance(base, Symbol) and base.offset:
             base, offset = Symbol(base.name), offset + base.offset

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
+from ekc.emulator.ptx.constants import ConstantReader
 from ekc.emulator.ptx.labels import Labels
 from ekc.emulator.ptx.operands import Names
 from ekc.emulator.ptx.program import TYPE_BYTES, Instruction, KernelText, Module, Register, Variable
-from ekc.emulator.ptx.reader import Reader, number_of
-from ekc.emulator.ptx.tokens import uncommented
+from ekc.emulator.ptx.tokens import spelled, uncommented
 from ekc.errors import EkcError
 
 _SPACES = {".global", ".const", ".shared", ".local", ".param", ".reg", ".tex"}
@@ -34,7 +34,7 @@ def parse(text: str) -> Module:
     return _Parser(uncommented(text)).module()
 
 
-class _Parser(Reader):
+class _Parser(ConstantReader):
     """A recursive descent: over tokens through declarations, over whole statements through code."""
 
     def __init__(self, text: str) -> None:
@@ -153,18 +153,14 @@ class _Parser(Reader):
 
     def initial(self) -> Iterable[int | float]:
         if not self.accept("{"):
-            yield self.value()
+            yield self.constant()
             return
         while not self.accept("}"):
             if self.peek() == "{":
                 yield from self.initial()
             else:
-                yield self.value()
+                yield self.constant()
             self.accept(",")
-
-    def value(self) -> int | float:
-        sign = -1 if self.accept("-") else 1
-        return sign * number_of(self.take(), self.line())
 
     def registers(self) -> None:
         kind = self.take()[1:]
@@ -173,7 +169,7 @@ class _Parser(Reader):
         while True:
             name = self.take()
             if self.accept("<"):
-                names = [f"{name}{i}" for i in range(self.number())]
+                names = [f"{name}{i}" for i in range(self.offset())]
                 self.take(">")
             else:
                 names = [name]
@@ -231,8 +227,11 @@ class _Parser(Reader):
             raise EkcError(f"PTX line {line}: {word!r} where an instruction was expected")
         negated, guarded, opcode, operands = match.groups()
         guard = Register(self.names.resolve(guarded), bool(negated)) if guarded else None
-        found = self.names.operands(operands, line)
         raw = self.source[match.start() : match.end() - 1]
+        try:
+            found = self.names.operands(operands, line)
+        except EkcError as problem:
+            raise EkcError(f"{problem}, in {spelled(raw)!r}") from None
         self.kernel.code.append(Instruction(opcode, guard, found, line, self.source_line, raw))
         self.go(match.end())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import struct
 
 from ekc.emulator.ptx.tokens import TOKEN
 from ekc.errors import EkcError
@@ -72,23 +71,3 @@ class Reader:
         """Drop tokens up to and with one."""
         while self.take() != end:
             pass
-
-    def number(self) -> int:
-        """A whole number, perhaps negative."""
-        sign = -1 if self.accept("-") else 1
-        value = number_of(self.take(), self.line())
-        if isinstance(value, float):
-            raise EkcError(f"PTX line {self.line()}: a whole number was expected")
-        return sign * value
-
-
-def number_of(word: str, line: int) -> int | float:
-    """A PTX literal; `0f` and `0d` give the float whose bits they spell."""
-    try:
-        if word[:2] in ("0f", "0F"):
-            return float(struct.unpack(">f", bytes.fromhex(word[2:]))[0])
-        if word[:2] in ("0d", "0D"):
-            return float(struct.unpack(">d", bytes.fromhex(word[2:]))[0])
-        return float(word) if "." in word else int(word.rstrip("U"), 0)
-    except ValueError as error:
-        raise EkcError(f"PTX line {line}: {word!r} is not a number") from error

@@ -4,14 +4,34 @@ from __future__ import annotations
 
 import re
 
+from ekc.errors import EkcError
+
 _STRING_OR_COMMENT = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 TOKEN = re.compile(
     r"""(?P<string>"[^"\n]*")
-    |(?P<number>0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|0[xX][0-9a-fA-F]+U?|\d+\.\d+|\d+U?)
+    |(?P<number>(?:\d+\.\d*|\.\d+)(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+|\d\w*)
     |(?P<word>[.%$_A-Za-z][\w$]*(?:(?:\.|::)[\w$]+)*)
-    |(?P<mark>[{}\[\]()<>,;:@!|+\-=&*])""",
+    |(?P<mark>&&|\|\||[=!<>]=|<<|>>|[{}\[\]()<>,;:@!|+\-=&*/%^~?])""",
     re.VERBOSE,
 )
+_BRACKET_OR_COMMA = re.compile(r"[{}\[\](),]")
+
+
+def split_operands(text: str, line: int) -> list[str]:
+    """The text of each operand of a statement: between the commas that stand outside brackets."""
+    pieces, depth, start = [], 0, 0
+    for found in _BRACKET_OR_COMMA.finditer(text):
+        mark = found.group()
+        if mark != ",":
+            depth += 1 if mark in "{[(" else -1
+        elif depth == 0:
+            pieces.append(text[start : found.start()])
+            start = found.end()
+        if depth < 0:
+            break
+    if depth:
+        raise EkcError(f"PTX line {line}: {text.strip()!r} cannot be operands: brackets do not match")
+    return [*pieces, text[start:]] if pieces or text.strip() else []
 
 
 def uncommented(ptx: str) -> str:

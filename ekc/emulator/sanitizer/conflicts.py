@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ekc.emulator.decoding.shelf import Site
 from ekc.emulator.geometry import Geometry
 from ekc.emulator.memory import Index, Probe, gather
+from ekc.emulator.paged import enlarge
 from ekc.emulator.sanitizer.sanitize import Findings
 
 _MANY = np.int32(-1)
@@ -45,6 +46,15 @@ class BlockConflicts:
         self.asked = np.zeros(0, np.int32)
         """Blocks that did an atomic in a kernel with fences: it may have told them that their turn has come,
         as the last block to arrive sets the counter back."""
+
+    def fit(self, size: int) -> None:
+        """Room for so many bytes of memory, which grows with the pages that a launch touches."""
+        count = size // self.grain + 1
+        if count <= self.writer.size:
+            return
+        self.writer, self.reader = enlarge(self.writer, count), enlarge(self.reader, count)
+        self.changer = None if self.changer is None else enlarge(self.changer, count)
+        self.adder = None if self.adder is None else enlarge(self.adder, count)
 
     def _cells(self, site: Site, probe: Probe, offset: int) -> list[Index]:
         first = probe.index(self.grain) + offset // self.grain

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from ekc.emulator.decoding.shelf import Site
 from ekc.emulator.geometry import Geometry
 from ekc.emulator.memory import Index, Probe
+from ekc.emulator.paged import enlarge
 from ekc.emulator.sanitizer.cells import cells
 from ekc.emulator.sanitizer.sanitize import Findings
 
@@ -23,6 +24,13 @@ class ReadOnlyCache:
         self.grain = grain
         self.read = np.zeros(size // grain + 1, np.bool_)
         self.changed = np.zeros(size // grain + 1, np.bool_)
+
+    def fit(self, size: int) -> None:
+        """Room for so many bytes of memory, which grows with the pages that a launch touches."""
+        count = size // self.grain + 1
+        if count <= self.read.size:
+            return
+        self.read, self.changed = enlarge(self.read, count), enlarge(self.changed, count)
 
     def loaded(self, site: Site, probe: Probe, offset: int, geometry: Geometry, every: Index) -> None:
         """Note a load, if it goes through this cache."""

@@ -34,8 +34,15 @@ class Watch:
         """The block of each lane, counted from 1."""
         return self.numbers[probe.lanes(self.batch.every)]
 
+    def _fit(self, probe: Probe) -> None:
+        """Room for the marks of all global memory that is held by now."""
+        for marks in (self.conflicts, self.cache):
+            if marks is not None:
+                marks.fit(probe.space.bytes.size)
+
     def _changing(self, site: Site, probe: Probe, offset: int) -> None:
         """Global memory is about to change."""
+        self._fit(probe)
         self._protected(site, probe, offset)
         if self.cache is not None:
             self.cache.changing(site, probe, offset, self.batch.geometry, self.batch.every)
@@ -45,6 +52,7 @@ class Watch:
         kind = probe.space.kind
         if kind == "global":
             if self._whole(site, probe, offset, False) is None:
+                self._fit(probe)
                 place = self.batch.geometry, self.batch.every
                 if self.cache is not None:
                     self.cache.loaded(site, probe, offset, *place)

@@ -5,7 +5,6 @@ What is expected comes from the operator alone; which elements a block owns from
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.ir.dtypes import INT8, DType
+from ekc.ir.evaluation.drawn import Places, count_factors, draw_inputs, draw_tensors
 from ekc.ir.evaluation.expected import Expected, everything
+from ekc.ir.evaluation.output import Output, Where, find_places
 from ekc.ir.footprint import stored
 from ekc.ir.linear import value
 from ekc.ir.nodes import Kernel
@@ -22,8 +22,6 @@ from ekc.ir.operator import Compute, Operator, TensorSpec
 
 DATA_SEED = 0
 WRAPPED = "int32 results left int32 and wrapped modulo 2**32"
-_INT32_INPUT = 1000
-"""Largest magnitude of a random int32 input: a bias, a count."""
 
 
 @dataclass(frozen=True)
@@ -62,79 +60,54 @@ class Agreement:
 def random_inputs(op: Operator, seed: int = DATA_SEED) -> tuple[NDArray[Any], ...]:
     """Arrays of the operator's shapes and dtypes; never all zeros, which flatter everything.
 
-    Floats are standard normal; int8 is uniform over its whole range, int32 over +-1000, so that most sums
-    stay within int32. Of a product over n factors floats are near 1 or -1, exp(normal / sqrt(n)), and
-    integers odd: the product of many others is 0, whatever a kernel leaves out.
+    Their values are those of `drawn.Drawn`.
     """
-    factors, arrays = _count_factors(op), random_arrays(op.inputs, seed)
-    return tuple(_move_near_one(a, factors) for a in arrays) if factors else arrays
-
-
-def _count_factors(op: Operator) -> int:
-    """The factors of the longest product that an operator reduces to; 0 where there is none."""
-    products = [c for c in op.computes if c.combine == "prod" and c.reduction]
-    return max((math.prod(a.extent for a in c.reduction) for c in products), default=0)
-
-
-def _move_near_one(array: NDArray[Any], factors: int) -> NDArray[Any]:
-    if np.issubdtype(array.dtype, np.integer):
-        return np.asarray(np.bitwise_or(array, array.dtype.type(1)))
-    values = np.asarray(array, np.float32)
-    sized = np.exp(values / np.float32(math.sqrt(factors)))
-    return np.asarray(np.copysign(sized, values), array.dtype)
+    return tuple(one.whole() for one in draw_inputs(op, seed))
 
 
 def random_arrays(specs: Sequence[TensorSpec], seed: int = DATA_SEED) -> tuple[NDArray[Any], ...]:
     """The same for tensors without their operator."""
-    random = np.random.default_rng(seed)
-    return tuple(_drawn(random, t.shape, t.dtype) for t in specs)
+    return tuple(one.whole() for one in draw_tensors(specs, seed))
 
 
 def input_policy(op: Operator) -> str:
     """What `random_inputs` draws for this operator, in words."""
-    factors = _count_factors(op)
+    factors = count_factors(op)
     integers, floats = ("odd", f"+-exp(normal(0, 1/{factors}))") if factors else ("uniform", "normal(0, 1)")
     words = {t.dtype: f"{t.dtype} {integers}" if t.dtype.integer else floats for t in op.inputs}
     return ", ".join(dict.fromkeys(words.values()))
 
 
-def _drawn(random: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> NDArray[Any]:
-    if dtype.integer:
-        low, high = dtype.limits if dtype is INT8 else (-_INT32_INPUT, _INT32_INPUT)
-        return random.integers(low, high + 1, shape, dtype.numpy)
-    return random.standard_normal(shape, dtype=np.float32).astype(dtype.numpy)
+def compare(expected: Expected, kernel: Kernel, output: Output, blocks: NDArray[np.int64]) -> Agreement:
+    """Hold what the `blocks` (linear numbers) of a launch left in its output against the reference.
 
-
-def compare(
-    expected: Expected,
-    kernel: Kernel,
-    output: NDArray[Any],
-    written: NDArray[np.bool_],
-    blocks: NDArray[np.int64],
-) -> Agreement:
-    """Hold what the `blocks` (linear numbers) of a launch wrote against the reference.
-
-    `output` and `written` (which of its elements were written) have as many elements as the launch's output.
     Of a launch that adds to its output, what its blocks own counts as written: adding 0 leaves no trace.
     """
     compute = _judged(expected.op, kernel)
-    output, written = (x.reshape(compute.output.shape) for x in (output, written.copy()))
-    error, allowed, complete, wrapped = 0.0, 0.0, True, False
+    error, allowed, complete, wrapped, owned = 0.0, 0.0, True, False, list[Places]()
     held = set(expected.op.tensors) - stored(kernel.nest)
-    foreign, flat = written.copy().reshape(-1), written.reshape(-1)
-    for where, owned in _parts(kernel, compute, blocks):
+    for where, mine in _parts(kernel, compute, blocks):
+        places = find_places(where, compute.output)
+        right, (got, written) = expected.at(compute, where, held), output.at(places)
+        got = got.astype(np.float64)
         if kernel.nest.atomic:
-            flat[owned] = True
-        grid = np.ix_(*where.values())
-        right, got = expected.at(compute, where, held), output[grid].astype(np.float64)
-        complete = complete and bool(flat[owned].all())
-        foreign[owned] = False
+            written = written | np.isin(places, mine)
+        else:
+            complete = complete and bool(output.at(mine)[1].all())
         with np.errstate(invalid="ignore"):
-            difference = np.abs(np.where(written[grid] & ~_alike(got, right.value), got - right.value, 0.0))
+            difference = np.abs(np.where(written & ~_alike(got, right.value), got - right.value, 0.0))
         error = max(error, float(np.max(np.where(np.isnan(difference), np.inf, difference), initial=0.0)))
         allowed, wrapped = max(allowed, right.slack), wrapped or right.wrapped
-    strays = int(np.count_nonzero(foreign))
+        owned.append(mine)
+    strays = output.count_elsewhere(owned)
     return Agreement(error, allowed, complete, strays, len(blocks), int(kernel.blocks), wrapped)
+
+
+def compared_places(op: Operator, kernel: Kernel, blocks: NDArray[np.int64]) -> Places:
+    """The linear positions, rising, of all elements that `compare` looks at for these blocks."""
+    compute = _judged(op, kernel)
+    found = [find_places(where, compute.output).ravel() for where, _ in _parts(kernel, compute, blocks)]
+    return np.unique(np.concatenate([*found, np.zeros(0, np.int64)]))
 
 
 def _judged(op: Operator, kernel: Kernel) -> Compute:
@@ -149,20 +122,16 @@ def _alike(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.bool_]:
     return np.asarray((a == b) | (np.isnan(a) & np.isnan(b)))
 
 
-def _parts(
-    kernel: Kernel, compute: Compute, blocks: NDArray[np.int64]
-) -> Iterator[tuple[dict[str, NDArray[Any]], Any]]:
+def _parts(kernel: Kernel, compute: Compute, blocks: NDArray[np.int64]) -> Iterator[tuple[Where, Places]]:
     """The output in parts: indices along every spatial axis, and the elements owned in their product.
     All blocks together own everything, in one part."""
     if len(blocks) == int(kernel.blocks):
-        yield everything(compute), slice(None)
+        yield everything(compute), np.arange(compute.output.elements)
     else:
         yield from _owned(kernel, compute, blocks)
 
 
-def _owned(
-    kernel: Kernel, compute: Compute, blocks: NDArray[np.int64]
-) -> Iterator[tuple[dict[str, NDArray[Any]], Any]]:
+def _owned(kernel: Kernel, compute: Compute, blocks: NDArray[np.int64]) -> Iterator[tuple[Where, Places]]:
     """For each block the indices it covers along every spatial axis, and the elements that are its own.
 
     A fused loop may tie two axes: the block then owns part of the product of its indices.

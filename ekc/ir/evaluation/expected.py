@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 
 from ekc.ir import expr as ex
 from ekc.ir.dtypes import FLOAT32, INT32, DType
+from ekc.ir.evaluation.drawn import Tensor, draw_inputs
+from ekc.ir.evaluation.output import Where
+from ekc.ir.evaluation.part import Indices, Part, find_indices
 from ekc.ir.evaluation.reference import (
     Computed,
     as_stored,
@@ -31,8 +34,6 @@ from ekc.ir.inline import elementwise
 from ekc.ir.operator import Compute, Operator
 
 Array = NDArray[Any]
-Where = dict[str, Array]
-"""Chosen indices along every spatial axis of a compute; their outer product is meant."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +44,8 @@ class Right:
     slack: float
     wrapped: bool = False
     """Whether some int32 that leads to them wrapped."""
+    indices: Indices | None = None
+    """Where they stand in their tensor, if that is not whole."""
 
     def moved(self) -> tuple[Array, ...]:
         """The values with that error: all up, all down, each up or down."""
@@ -55,12 +58,17 @@ class Expected:
     """Inputs of an operator, and what its computes make of them."""
 
     op: Operator
-    arrays: tuple[Array, ...]
+    arrays: tuple[Tensor, ...]
     _whole: dict[str, Right] = field(default_factory=dict, repr=False)
     _over: dict[str, Expected] = field(default_factory=dict, repr=False)
 
+    @classmethod
+    def draw(cls, op: Operator, seed: int) -> Expected:
+        """On random inputs, made where they are read."""
+        return cls(op, draw_inputs(op, seed))
+
     @cached_property
-    def inputs(self) -> dict[str, Array]:
+    def inputs(self) -> dict[str, Any]:
         """The inputs by name."""
         return inputs_as_read(self.op, self.arrays)
 
@@ -89,7 +97,7 @@ class Expected:
         reads does to its result, found by moving that tensor.
         """
         read = {name: self._read(compute, name, where, held) for name in self._made(compute)}
-        values = {name: hold_values(self.makers[name], right.value) for name, right in read.items()}
+        values = {n: self._placed(n, r, hold_values(self.makers[n], r.value)) for n, r in read.items()}
         found, stored = self._evaluate(compute, where, values), compute.output.name not in held
         value, wrapped = found.values, found.wrapped or any(right.wrapped for right in read.values())
         if stored:
@@ -99,7 +107,8 @@ class Expected:
         for name, right in read.items():
             if not right.slack:
                 continue
-            changed = (self._evaluate(compute, where, values | {name: m}).values for m in right.moved())
+            moved = ({name: self._placed(name, right, m)} for m in right.moved())
+            changed = (self._evaluate(compute, where, values | m).values for m in moved)
             slack += max(_furthest(c, value) for c in changed)
         return Right(value, slack, wrapped)
 
@@ -118,14 +127,23 @@ class Expected:
         return dict.fromkeys(x.tensor for x in ex.loads(compute.body) if x.tensor in self.makers)
 
     def _read(self, reader: Compute, name: str, where: Where, held: Collection[str]) -> Right:
-        """A tensor as a compute needs it: the same elements where it reads no others, else all."""
+        """A tensor as a compute needs it: the same elements where it reads no others, else those that it
+        reads, or all of it where that is not much more."""
         maker = self.makers[name]
         if not elementwise(reader, maker.output):
-            return self.tensor(name)
+            indices = find_indices(reader, maker.output, where)
+            if name in self._whole or 2 * math.prod(map(len, indices)) >= maker.output.elements:
+                return self.tensor(name)
+            part = dict(zip((a.name for a in maker.spatial), indices, strict=True))
+            return replace(self.at(maker, part), indices=indices)
         there = dict(zip((a.name for a in maker.spatial), where.values(), strict=True))
         return self.at(maker, there, held)
 
-    def _evaluate(self, compute: Compute, where: Where, made: dict[str, Array]) -> Computed:
+    def _placed(self, name: str, right: Right, values: Array) -> Any:
+        """Values of a tensor, to be found by their indices in it."""
+        return values if right.indices is None else Part(self.op.tensors[name].shape, right.indices, values)
+
+    def _evaluate(self, compute: Compute, where: Where, made: dict[str, Any]) -> Computed:
         own = {n: values for n, values in made.items() if elementwise(compute, self.makers[n].output)}
         if not own:
             return reference_at(compute, self.inputs | made, where)

@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 
 from ekc.ir import expr as ex
 from ekc.ir.dtypes import INT8, INT32, TF32, start_value, tf32_rounded
+from ekc.ir.evaluation.drawn import Drawn, Tensor
+from ekc.ir.memory import check_host
 from ekc.ir.operator import Compute, Operator
 
 _POINTS_AT_ONCE = 1 << 23
@@ -47,17 +49,27 @@ class Computed:
 
 def reference(op: Operator, arrays: tuple[NDArray[Any], ...]) -> NDArray[Any]:
     """The operator's output, cast to its dtype."""
+    check_host(op, f"the reference of {op.name}", _held(op))
     tensors = inputs_as_read(op, arrays)
     for compute in op.computes:
         everything = {a.name: np.arange(a.extent) for a in compute.spatial}
         tensors[compute.output.name] = hold_values(compute, reference_at(compute, tensors, everything).values)
     with np.errstate(over="ignore"):
-        return tensors[op.outputs[0].name].astype(op.outputs[0].dtype.numpy)
+        return np.asarray(tensors[op.outputs[0].name].astype(op.outputs[0].dtype.numpy))
 
 
-def inputs_as_read(op: Operator, arrays: tuple[NDArray[Any], ...]) -> dict[str, NDArray[Any]]:
+def _held(op: Operator) -> dict[str, float]:
+    """How often its size each tensor is held: results in float64 and as slices that are joined, factors of
+    products in float64."""
+    read = {t.name: 8 / t.dtype.bytes for c in op.computes if c.reduction for t in op.inputs}
+    return read | {c.output.name: 2 * 8 / c.output.dtype.bytes for c in op.computes}
+
+
+def inputs_as_read(op: Operator, arrays: tuple[Tensor, ...]) -> dict[str, Any]:
     """The inputs by name, as arithmetic sees them."""
-    checked = zip(op.inputs, op.check_arrays(arrays), strict=True)
+    if any(isinstance(array, Drawn) for array in arrays):
+        return {t.name: array for t, array in zip(op.inputs, arrays, strict=True)}
+    checked = zip(op.inputs, op.check_arrays(tuple(map(np.asarray, arrays))), strict=True)
     return {t.name: tf32_rounded(a) if t.dtype is TF32 else a for t, a in checked}
 
 
@@ -205,7 +217,7 @@ def _cut(axes: list[str], ranges: Mapping[str, NDArray[Any]]) -> str:
     return axes[0] if rest <= _POINTS_AT_ONCE else max(axes, key=lambda a: len(ranges[a]))
 
 
-def read_padded(array: NDArray[Any], load: ex.Load, axes: Mapping[str, Any]) -> NDArray[Any]:
+def read_padded(array: Any, load: ex.Load, axes: Mapping[str, Any]) -> NDArray[Any]:
     """tensor[index] with 0 outside, in float64."""
     index = [np.asarray(ex.evaluate(i, axes, _no_load)) for i in load.index]
     inside = [(i >= 0) & (i < extent) for i, extent in zip(index, array.shape, strict=True)]
@@ -215,18 +227,26 @@ def read_padded(array: NDArray[Any], load: ex.Load, axes: Mapping[str, Any]) -> 
     return np.where(reduce(np.logical_and, inside), _picked(array, clipped).astype(np.float64), 0.0)
 
 
-def _picked(array: NDArray[Any], index: Sequence[NDArray[Any]]) -> NDArray[Any]:
+def _picked(array: Any, index: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """array[index]; where each index moves along dimensions of its own, in order, an axis at a time, which
     copies rows and not points, and beginning with what leaves least."""
+    if not isinstance(array, np.ndarray):
+        return np.asarray(array.pick(index))
     moved = [dimension for i in index for dimension, size in enumerate(i.shape) if size != 1]
     if moved != sorted(set(moved)) or len({i.ndim for i in index if i.ndim}) > 1:
         return np.asarray(array[tuple(index)])
     found = array
     for axis in sorted(range(array.ndim), key=lambda k: index[k].size / array.shape[k]):
         flat = index[axis].ravel()
-        if not np.array_equal(flat, np.arange(array.shape[axis])):
+        if not _is_whole(flat, array.shape[axis]):
             found = found.take(flat, axis)
     return found.reshape(np.broadcast_shapes(*(i.shape for i in index)))
+
+
+def _is_whole(index: NDArray[Any], extent: int) -> bool:
+    """Whether an index takes all of a dimension, in order; costs what the index has, not what the dimension
+    has."""
+    return index.size == extent and index[0] == 0 and bool((index[1:] - index[:-1] == 1).all())
 
 
 def _no_load(load: ex.Load) -> Any:

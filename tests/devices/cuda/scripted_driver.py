@@ -133,12 +133,19 @@ class ScriptedDriver:
 
     def upload(self, address: int, array: np.ndarray) -> None:
         assert array.flags.c_contiguous, "the driver copies bytes as they lie"
-        memory = self.memory[address]
-        memory.data[: array.nbytes] = array.reshape(-1).view(np.uint8)
+        memory, offset = self._held(address)
+        memory.data[offset : offset + array.nbytes] = array.reshape(-1).view(np.uint8)
         memory.version += 1
 
     def download(self, array: np.ndarray, address: int) -> None:
-        array.reshape(-1).view(np.uint8)[:] = self.memory[address].data[: array.nbytes]
+        memory, offset = self._held(address)
+        array.reshape(-1).view(np.uint8)[:] = memory.data[offset : offset + array.nbytes]
+
+    def _held(self, address: int) -> tuple[Memory, int]:
+        """The allocation in which an address lies, and how far from its start."""
+        start = max(start for start in self.memory if start <= address)
+        assert address - start < self.memory[start].data.size, "an address of no allocation"
+        return self.memory[start], address - start
 
     def fill(self, address: int, byte: int, size: int, stream: int) -> None:
         self.memory[address].data[:size] = byte

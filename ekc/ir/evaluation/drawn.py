@@ -1,0 +1,166 @@
+"""Random values of a tensor, each a function of its position alone, so that any part can be made by itself.
+
+Neighbours share a hash of 64 bits (the finalizer of SplitMix64, doi:10.1145/2660193.2660195), of which each
+takes its own: 16 bits choose a quantile of the normal distribution, 8 are an int8, 32 are scaled to an int32.
+Whole numbers only, and one table of float32: the values are the same on every machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.ir.dtypes import INT8, TF32, tf32_rounded
+from ekc.ir.operator import Operator, TensorSpec
+
+_INT32_INPUT = 1000
+"""Largest magnitude of a random int32 input: a bias, a count."""
+_CHUNK = 1 << 15
+"""Values made at once: the temporaries of so many fit the cache."""
+_HASHED = 8
+"""Elements that share a hash, at most."""
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
+Places = NDArray[np.int64]
+"""Linear positions of elements."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """An input that is made where it is read. Floats are standard normal, of 65,536 values; int8 is uniform
+    over its whole range, int32 over +-1000, so that most sums stay within int32. Inputs of a product over n
+    factors are near 1 or -1, exp(normal / sqrt(n)), and integers odd: the product of many others is 0,
+    whatever a kernel leaves out."""
+
+    spec: TensorSpec
+    seed: int
+    number: int
+    """Its place among the inputs: two of one shape differ."""
+    factors: int = 0
+    """How many factors the product has that it goes into; 0 for none."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As of an array."""
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """As of an array."""
+        return self.spec.dtype.numpy
+
+    def at(self, places: Places) -> NDArray[Any]:
+        """The elements at linear positions."""
+        flat = np.ascontiguousarray(places).reshape(-1)
+        found = np.empty(flat.shape, self.spec.dtype.numpy)
+        # The elements of a hash are a power of two in number, of as many bits each.
+        each = {1: 3, 2: 2, 4: 1}[self._bits.itemsize]
+        place, width = np.uint64((1 << each) - 1), np.uint64(6 - each)
+        for start in range(0, flat.size, _CHUNK):
+            chunk = flat[start : start + _CHUNK].astype(np.uint64)
+            hashed = self._hash(chunk >> np.uint64(each))
+            chunk &= place
+            chunk <<= width
+            hashed >>= chunk
+            found[start : start + _CHUNK] = self._values(hashed.astype(self._bits))
+        return found.reshape(places.shape)
+
+    def pick(self, index: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """The elements at an index for each dimension, broadcast, as arithmetic reads them."""
+        terms = (np.asarray(i, np.int64) * stride for i, stride in zip(index, self.spec.strides, strict=True))
+        places: Any = sum(terms, np.int64(0))
+        found = self.at(np.asarray(places))
+        return tf32_rounded(found) if self.spec.dtype is TF32 else found
+
+    def span(self, start: int, stop: int) -> NDArray[Any]:
+        """Neighbours, from one linear position up to another."""
+        begin = start - start % _HASHED
+        runs = self.runs(np.arange(begin, stop, _HASHED), _HASHED)
+        return runs.reshape(-1)[start - begin : stop - begin]
+
+    def runs(self, starts: Places, length: int) -> NDArray[Any]:
+        """Neighbours from some linear positions on, a row for each; positions and length in eights."""
+        each = 8 // self._bits.itemsize
+        found = np.empty((len(starts), length), self.spec.dtype.numpy)
+        step = max(1, _CHUNK // length)
+        for at in range(0, len(starts), step):
+            groups = starts[at : at + step, None] // each + np.arange(length // each)
+            hashed = self._hash(groups.astype(np.uint64)).astype("<u8", copy=False)
+            found[at : at + step] = self._values(hashed.view(self._bits.newbyteorder("<")))
+        return found
+
+    def whole(self) -> NDArray[Any]:
+        """All of it, as an array."""
+        return self.span(0, self.spec.elements).reshape(self.spec.shape)
+
+    @cached_property
+    def _key(self) -> np.uint64:
+        return np.uint64(np.random.SeedSequence((self.seed, self.number)).generate_state(1, np.uint64)[0])
+
+    @property
+    def _bits(self) -> np.dtype[Any]:
+        """As many bits as an element takes of a hash."""
+        if not self.spec.dtype.integer:
+            return np.dtype(np.uint16)
+        return np.dtype(np.uint8 if self.spec.dtype is INT8 else np.uint32)
+
+    def _values(self, bits: NDArray[Any]) -> NDArray[Any]:
+        """The elements that are made of these bits."""
+        if not self.spec.dtype.integer:
+            return np.asarray(_quantiles(self.factors).take(bits).astype(self.spec.dtype.numpy, copy=False))
+        if self.spec.dtype is INT8:
+            whole = bits.view(np.int8)
+        else:
+            scaled = bits.astype(np.uint64) * np.uint64(2 * _INT32_INPUT + 1) >> np.uint64(32)
+            whole = np.asarray(scaled.astype(np.int32) - np.int32(_INT32_INPUT))
+        return np.asarray(whole | whole.dtype.type(1)) if self.factors else whole
+
+    def _hash(self, bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """64 bits for each number; the array is used up."""
+        bits *= _GOLDEN
+        bits += self._key
+        for shift, factor in ((30, _FIRST), (27, _SECOND)):
+            bits ^= bits >> np.uint64(shift)
+            bits *= factor
+        bits ^= bits >> np.uint64(31)
+        return bits
+
+
+Tensor = NDArray[Any] | Drawn
+"""An input as an array, or as what makes any part of it."""
+
+
+def draw_tensors(specs: Sequence[TensorSpec], seed: int, factors: int = 0) -> tuple[Drawn, ...]:
+    """Random tensors, those of an operator's product over so many `factors` if there are any."""
+    return tuple(Drawn(spec, seed, number, factors) for number, spec in enumerate(specs))
+
+
+def draw_inputs(op: Operator, seed: int) -> tuple[Drawn, ...]:
+    """Random inputs of an operator."""
+    return draw_tensors(op.inputs, seed, count_factors(op))
+
+
+def count_factors(op: Operator) -> int:
+    """The factors of the longest product that an operator reduces to; 0 where there is none."""
+    products = [c for c in op.computes if c.combine == "prod" and c.reduction]
+    return max((math.prod(a.extent for a in c.reduction) for c in products), default=0)
+
+
+@cache
+def _quantiles(factors: int) -> NDArray[np.float32]:
+    """Quantiles of the standard normal distribution, in the middle of equal shares; moved near 1 and -1 for a
+    product of so many factors."""
+    count, normal = 1 << 16, NormalDist()
+    upper = [normal.inv_cdf(0.5 + (i + 0.5) / count) for i in range(count // 2)]
+    found = [*(-x for x in reversed(upper)), *upper]
+    if factors:
+        found = [math.copysign(math.exp(x / math.sqrt(factors)), x) for x in found]
+    return np.array(found, np.float32)

@@ -1,0 +1,74 @@
+"""Which extent of an operator to lower, and how far, so that its tensors fit a number of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ekc.ir import expr as ex
+from ekc.ir.operator import Axis, Compute, Operator
+
+Dimension = tuple[str, int]
+"""A tensor's name, and the number of one of its dimensions."""
+
+
+def largest_extent(op: Operator, sizes: Mapping[str, int], limit: int) -> tuple[str, int] | None:
+    """The axis that needs to shrink least, and the largest extent of it at which some tensors, now of these
+    `sizes` in bytes, take no more than `limit`; None where no single axis will do. Tensors shrink in
+    proportion."""
+    found = []
+    for axis, dimensions in _axes(op):
+        times = {name: sum(tensor == name for tensor, _ in dimensions) for name in sizes}
+        extent = _search(axis.extent, sizes, times, limit)
+        if extent:
+            found.append((extent / axis.extent, axis.name, extent))
+    _, name, extent = max(found, default=(0.0, "", 0))
+    return (name, extent) if extent else None
+
+
+def _search(extent: int, sizes: Mapping[str, int], times: Mapping[str, int], limit: int) -> int:
+    """The largest extent that fits; 0 where none does."""
+    low, high = 0, extent
+    while low < high:
+        middle = (low + high + 1) // 2
+        share = middle / extent
+        if sum(size * share ** times[name] for name, size in sizes.items()) <= limit:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _axes(op: Operator) -> Iterator[tuple[Axis, set[Dimension]]]:
+    """Axes of the computes, the last first, each with the dimensions of tensors that grow with it. An axis of
+    another compute along the same dimension is the same."""
+    told = set[Dimension]()
+    for compute in reversed(op.computes):
+        for axis in compute.axes:
+            reached = _reach(op, compute, axis)
+            if not reached & told:
+                told |= reached
+                yield axis, reached
+
+
+def _reach(op: Operator, compute: Compute, axis: Axis) -> set[Dimension]:
+    reached, left = set[Dimension](), [(compute, axis)]
+    while left:
+        one, along = left.pop()
+        new = set(_dimensions(one, along)) - reached
+        reached |= new
+        left += [(other, a) for other in op.computes for a in other.axes if new & set(_dimensions(other, a))]
+    return reached
+
+
+def _dimensions(compute: Compute, axis: Axis) -> Iterator[Dimension]:
+    """The dimensions that a compute goes through by an axis."""
+    for d, own in enumerate(compute.spatial):
+        if own == axis:
+            yield compute.output.name, d
+    extents = {a.name: a.extent for a in compute.axes}
+    for load in ex.loads(compute.body):
+        for d, index in enumerate(load.index):
+            names = ex.variables(index)
+            # Of h + r, a row and a tap, it is the row that goes through the dimension.
+            if names and max(sorted(names), key=lambda name: extents[name]) == axis.name:
+                yield load.tensor, d
