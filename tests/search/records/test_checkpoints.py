@@ -216,8 +216,7 @@ def test_commands_that_read_say_that_a_log_lies_beside(
         "ekc: warning: r.db-wal lies beside r.db: a run is under way or was killed, and its last rows may be "
         "in the -wal file alone; copy both files together"
     ]
-    assert main(command.split()) == 0
-    assert "-wal" not in capsys.readouterr().err, "the command before moved what was in it"
+    assert not Path("r.db-wal").exists(), "the command moved what was in it"
 
 
 def test_python_is_warned_too_and_of_nothing_where_all_is_in_the_file(left: Path, tmp_path: Path) -> None:
