@@ -108,10 +108,12 @@ def test_a_pipelined_loop_whose_exit_is_threaded_through_its_guards(arch: str) -
 
 
 def test_a_loop_of_too_many_trips_is_refused_by_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "_MOST_TRIPS", 1000)
-    assert counted(loop("int i = 0; i < 999; ++i", TOUCH.format("i"))).load_global == 999
-    with pytest.raises(EkcError, match=r"loop at .* cannot be found: it runs more than 1000 times; give "):
-        counted(loop("int i = 0; i < 1001; ++i", TOUCH.format("i")))
+    monkeypatch.setattr(loops, "_MOST_FOLLOWED", 1000)
+    head = "unsigned i = 1, n = 0; n < {}; i = i * 5u & 0xffffu, ++n"
+    inner = f"if (i & 64u) {TOUCH.format('i')}"
+    assert counted(loop(head.format(999), inner)).load_global > 400
+    with pytest.raises(EkcError, match=r"cannot be found: it runs more than 1000 times, each as no other; "):
+        counted(loop(head.format(1001), inner))
 
 
 BEGIN = """

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ekc.devices.ptx.graph import Graph, Loop
 from ekc.devices.ptx.text import Instruction
-from ekc.devices.ptx.values import Guard, State, Step, Value, Values, defs, settled, step, uses
+from ekc.devices.ptx.values import Comparison, Guard, State, Step, Value, Values, defs, settled, step, uses
 
 Varying = dict[int, set[str]]
 """By loop header: the registers that may change from trip to trip."""
@@ -131,9 +131,18 @@ class Flow:
         self.exits = [edge for number, target in exits for edge in self._edges(number, target)]
         latches = sorted(loop.latches) if loop else ()
         self.latches = [edge for number in latches for edge in self._edges(number, region[0])]
+        self.linear = all(each.linear for node in self.nodes for each in node.steps)
+        """Whether numbers are only added and compared: see `strides.py`."""
 
-    def run(self, entry: State, varying: Varying, trip: int) -> tuple[list[State | None], list[State | None]]:
-        """(before, after): states around each node, None for one that is not reached."""
+    def run(
+        self,
+        entry: State,
+        varying: Varying,
+        trip: int,
+        compared: list[Comparison | None] | None = None,
+    ) -> tuple[list[State | None], list[State | None]]:
+        """(before, after): states around each node, None for one that is not reached. `compared` gains the
+        numbers of each comparison that is passed."""
         before: list[State | None] = []
         after: list[State | None] = []
         for node in self.nodes:
@@ -146,6 +155,8 @@ class Flow:
                 for name in varying.get(node.block, ()) if node.header else ():
                     state.own[name] = Value(0, ("loop", node.block, name, trip))
                 for each in node.steps:
+                    if compared is not None and each.compared:
+                        compared.append(each.compare(state))
                     each.run(state, trip)
             after.append(state)
         return before, after

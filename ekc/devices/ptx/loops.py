@@ -2,7 +2,8 @@
 
 Loops are the natural loops of the control flow graph. A trip count is found by following the
 few integer instructions that decide the loop's branches, one iteration after another, from the
-values that reach the loop. So it does not matter how the compiler has rewritten the counter.
+values that reach the loop. So it does not matter how the compiler has rewritten the counter. Trips
+that only go on adding are counted at once (`strides.py`).
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ from collections.abc import Iterable, Sequence
 
 from ekc.devices.ptx.flow import Code, Flow, Varying, meet
 from ekc.devices.ptx.graph import Graph, Loop
+from ekc.devices.ptx.strides import Strides
 from ekc.devices.ptx.text import Block
-from ekc.devices.ptx.values import State
+from ekc.devices.ptx.values import Comparison, State
 from ekc.errors import EkcError
 
-_MOST_TRIPS = 1 << 22
+_MOST_FOLLOWED = 1 << 22
+"""Trips that are followed one by one."""
+_MOST_TRIPS = 1 << 40
+"""Trips of a loop that ends: 18 minutes at a trip a nanosecond."""
 _PROBED_TRIPS = 2
 """Trips after which only those branches are followed that a known predicate has decided."""
 
@@ -99,7 +104,7 @@ def _visits(graph: Graph, code: Code, loop: Loop, entry: State, varying: Varying
     except _Unknown:
         pass
     try:
-        return _follow(graph, code, loop, entry, varying, _MOST_TRIPS)
+        return _follow(graph, code, loop, entry, varying, _MOST_FOLLOWED)
     except _Unknown as unknown:
         reason = f"its exit on line {unknown.line} depends on run-time data"
         raise _refusal(graph, loop, reason) from None
@@ -110,11 +115,13 @@ def _follow(
 ) -> dict[int, int]:
     """`_visits`, where branches that stay unknown in the `probed` first trips are so in all."""
     flow, state = Flow(graph, code, loop, loop.body), State(entry.shared.copy(), entry.own)
+    strides = Strides(flow.names)
     visits: dict[int, int] = dict.fromkeys(loop.body, 0)
     known = {number for number in loop.body if any(n not in loop.body for n in graph.blocks[number].next)}
-    tally = [0] * len(flow.nodes)
-    for trip in range(1, _MOST_TRIPS + 1):
-        _, after = flow.run(state, varying, trip)
+    tally, trips = [0] * len(flow.nodes), 0
+    for trip in range(1, _MOST_FOLLOWED + 1):
+        compared: list[Comparison | None] | None = [] if flow.linear else None
+        _, after = flow.run(state, varying, trip, compared)
         tally = [count + (state is not None) for count, state in zip(tally, after, strict=True)]
         going = [end for edge in flow.latches if edge.open(after) and (end := after[edge.source])]
         following = meet(going, ("trip", trip))
@@ -123,16 +130,22 @@ def _follow(
             return visits
         if leaving := next((edge for edge in flow.exits if edge.open(after)), None):
             raise _Unknown(leaving.line)
-        state = following
+        more = 0 if compared is None else strides.count(state, following, compared)
+        state = strides.jump(following, more) if more else following
+        tally = [count + more * (state is not None) for count, state in zip(tally, after, strict=True)]
+        trips += 1 + more
+        if trips > _MOST_TRIPS:
+            raise _refusal(graph, loop, "it does not end")
         if trip <= probed:
             known |= flow.known(after)
         if trip == probed:
             _book(flow, tally, visits)
             flow = Flow(graph, code, loop, known)
+            strides = Strides(flow.names)
             tally = [0] * len(flow.nodes)
             own = {name: value for name, value in state.own.items() if name in flow.names}
             state = State(state.shared, own)
-    raise _refusal(graph, loop, f"it runs more than {_MOST_TRIPS} times")
+    raise _refusal(graph, loop, f"it runs more than {_MOST_FOLLOWED} times, each as no other")
 
 
 def _book(flow: Flow, tally: Iterable[int], visits: dict[int, int]) -> None:

@@ -44,6 +44,8 @@ _COMPUTE: dict[str, Callable[..., int]] = {
     "max": max,
 }
 _NUMBERS_ONLY = frozenset({"cvt", *_COMPUTE})
+_LINEAR = frozenset({"mov", "add", "sub", "setp", "selp"})
+"""Opcodes whose result, as long as no predicate changes, is a sum of their arguments, or compares them."""
 
 
 class Value(NamedTuple):
@@ -92,6 +94,15 @@ class Guard(NamedTuple):
         return None if value.base is not None else bool(value.number) != self.negated
 
 
+class Comparison(NamedTuple):
+    """The two numbers of a comparison, as integers of its type."""
+
+    left: int
+    right: int
+    kind: tuple[bool, int]
+    """Whether the type is signed, and its bits."""
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Step:
     """One instruction, made ready to be followed many times."""
@@ -104,11 +115,24 @@ class Step:
     """Registers, or values that are the same throughout; empty where the result is always unknown."""
     operation: Operation | None
     guard: Guard | None
+    linear: bool
+    """Whether the result grows by the same amount in each trip where the arguments do."""
+    compared: tuple[bool, int] | None
+    """Of a comparison: whether its type is signed, and the bits of that."""
 
     def reads(self) -> list[str]:
         """Registers on which the result depends."""
         places = (*self.arguments, self.guard.predicate) if self.guard else self.arguments
         return [place for place in places if isinstance(place, str)]
+
+    def compare(self, state: State) -> Comparison | None:
+        """The two numbers that a comparison sees; None where its result is unknown."""
+        assert self.compared is not None
+        left, right = (_read(place, state) for place in self.arguments)
+        if left.base != right.base:
+            return None
+        view = _view(left, self.compared)
+        return Comparison(_wrap(left.number, view), _wrap(right.number, view), view)
 
     def run(self, state: State, fresh: Hashable) -> None:
         """Write the result into `state`; what is unknown gets a base made from `fresh`."""
@@ -146,13 +170,15 @@ def step(instruction: Instruction, constants: Values, writers: Mapping[str, Sequ
         # A settled argument that is no plain number leaves the result unknown for good.
         operation = operation if all(isinstance(p, str) or p.base is None for p in places) else None
     guard = Guard(_place(instruction, instruction.guard, constants, writers), instruction.negated)
-    names = defs(instruction)
+    names, opcode = defs(instruction), instruction.opcode
     return Step(
         names,
         all(len(writers[name]) == 1 for name in names),
         tuple(places) if operation else (),
         operation,
         guard if instruction.guard else None,
+        operation is None or opcode[0] in _LINEAR or opcode[-1] == "pred",
+        _type(opcode[-1]) if operation and opcode[0] == "setp" else None,
     )
 
 
@@ -235,8 +261,13 @@ def _compare(how: str, arguments: Sequence[Value], kind: tuple[bool, int]) -> Va
     left, right = arguments
     if left.base != right.base:
         return None
-    view = kind if left.base is None else (True, kind[1])
+    view = _view(left, kind)
     return Value(int(_COMPARE[how](_wrap(left.number, view), _wrap(right.number, view))))
+
+
+def _view(value: Value, kind: tuple[bool, int]) -> tuple[bool, int]:
+    """The type as which a comparison of this type sees a value."""
+    return kind if value.base is None else (True, kind[1])
 
 
 def _select(yes: Value, no: Value, predicate: Value) -> Value | None:
