@@ -22,6 +22,7 @@ from ekc.errors import (
     ScheduleError,
     ToolchainError,
 )
+from ekc.forks import hold_forks
 from ekc.version import __version__
 
 if TYPE_CHECKING:
@@ -176,11 +177,13 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load a name where it lives, the first time it is asked for."""
-    if name in _ROOMS:
-        return importlib.import_module(f"ekc.{name}")
-    if name not in _HOME:
+    if name not in _ROOMS and name not in _HOME:
         raise AttributeError(f"module 'ekc' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    # A child that is forked by another thread would wait for ever for the rest of the import.
+    with hold_forks():
+        if name in _ROOMS:
+            return importlib.import_module(f"ekc.{name}")
+        return getattr(importlib.import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:

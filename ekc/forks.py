@@ -2,16 +2,19 @@
 
 A library in C (NVRTC, XGBoost, SQLite, NVML) holds locks of its own during a call. A process that is forked
 meanwhile by another thread inherits them locked, and its first call of that library never returns. So a fork
-waits until such calls end. What belongs to the parent alone (worker processes, leases) a child lets go of.
+waits until such calls end; the first use of a name of ekc, which imports it, counts as one. What belongs to
+the parent alone (worker processes, leases) a child lets go of.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Protocol
 
 PATIENCE_S = 60.0
@@ -78,10 +81,21 @@ def _abandon_owned() -> None:
         one.abandon()
 
 
+def _free_cached_properties() -> None:
+    """Give each cached property of ekc a new lock. Before Python 3.12 it has one for all instances of its
+    class, and a thread of the parent may have held it."""
+    modules = [module for name, module in sys.modules.items() if name.partition(".")[0] == "ekc"]
+    classes = {c for module in modules for c in vars(module).values() if isinstance(c, type)}
+    for one in (value for c in classes for value in vars(c).values() if isinstance(value, cached_property)):
+        one.lock = threading.RLock()  # type: ignore[attr-defined]
+
+
 os.register_at_fork(
     before=_gate.before, after_in_parent=_gate.after_in_parent, after_in_child=_gate.after_in_child
 )
 os.register_at_fork(after_in_child=_abandon_owned)
+if sys.version_info < (3, 12):
+    os.register_at_fork(after_in_child=_free_cached_properties)
 
 
 @contextmanager

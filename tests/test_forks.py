@@ -333,3 +333,63 @@ with RecordStore("some.db") as store:
 
 def test_a_child_closes_a_record_file_though_a_thread_of_its_parent_was_moving_rows(tmp_path: Path) -> None:
     assert run_script(tmp_path, LOG) == ["child: 7"]
+
+
+PROPERTY = """
+import contextlib, os, threading
+import ekc
+from ekc.ir.operator import Operator
+
+op = ekc.matvec(8, 8)
+lock = getattr(vars(Operator)["digest"], "lock", contextlib.nullcontext())
+held, ends = threading.Event(), threading.Event()
+
+def hold():
+    with lock:
+        held.set()
+        ends.wait()
+
+thread = threading.Thread(target=hold)
+thread.start()
+held.wait()
+child = os.fork()
+if child == 0:
+    os._exit(len(op.digest))
+print("child:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+ends.set()
+thread.join()
+"""
+
+
+def test_a_child_reads_properties_though_a_thread_of_its_parent_worked_one_out(tmp_path: Path) -> None:
+    assert run_script(tmp_path, PROPERTY) == ["child: 16"]
+
+
+IMPORT = """
+import importlib, os, threading, time
+import ekc
+
+started, done = threading.Event(), []
+load = importlib.import_module
+
+def load_slowly(name):
+    started.set()
+    time.sleep(1)
+    found = load(name)
+    done.append(name)
+    return found
+
+importlib.import_module = load_slowly
+thread = threading.Thread(target=lambda: ekc.tune)
+thread.start()
+started.wait()
+child = os.fork()
+if child == 0:
+    os._exit(len(done))
+print("child:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+thread.join()
+"""
+
+
+def test_a_fork_waits_for_a_name_that_another_thread_imports(tmp_path: Path) -> None:
+    assert run_script(tmp_path, IMPORT) == ["child: 1"]

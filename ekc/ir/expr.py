@@ -368,6 +368,11 @@ def loads(e: Expr) -> tuple[Load, ...]:
     return tuple(dict.fromkeys(n for n in walk(e) if isinstance(n, Load)))
 
 
+def chooses(e: Expr) -> bool:
+    """Whether a comparison chooses between values somewhere in an expression."""
+    return any(isinstance(n, Where) for n in walk(e))
+
+
 def variables(e: Expr) -> frozenset[str]:
     """The axis names an expression depends on."""
     return frozenset(n.name for n in walk(e) if isinstance(n, Var))
@@ -407,9 +412,12 @@ def with_loads(e: Expr, change: Callable[[Load], Expr]) -> Expr:
 
 
 def evaluate(e: Expr, axes: Mapping[str, Any], load: Callable[[Load], Any]) -> Any:
-    """The value of an expression; `axes` gives each Var, `load` each tensor read (arrays broadcast)."""
+    """The value of an expression; `axes` gives each Var, `load` each tensor read (arrays broadcast).
+
+    A constant with a fraction is the float32 that a kernel has, also among numbers of float64.
+    """
     if isinstance(e, Const):
-        return e.value
+        return float(np.float32(e.value)) if isinstance(e.value, float) else e.value
     if isinstance(e, Var):
         return axes[e.name]
     if isinstance(e, Load):

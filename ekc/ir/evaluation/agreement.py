@@ -96,6 +96,7 @@ def compare(expected: Expected, kernel: Kernel, output: Output, blocks: NDArray[
             complete = complete and bool(output.at(mine)[1].all())
         with np.errstate(invalid="ignore"):
             difference = np.abs(np.where(written & ~_alike(got, right.value), got - right.value, 0.0))
+            difference = np.maximum(difference - right.choice, 0.0)
         error = max(error, float(np.max(np.where(np.isnan(difference), np.inf, difference), initial=0.0)))
         allowed, wrapped = max(allowed, right.slack), wrapped or right.wrapped
         owned.append(mine)

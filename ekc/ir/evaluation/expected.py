@@ -47,10 +47,13 @@ class Right:
     indices: Indices | None = None
     """Where they stand in their tensor, if that is not whole."""
 
-    def moved(self) -> tuple[Array, ...]:
-        """The values with that error: all up, all down, each up or down."""
+    choice: Array | float = 0.0
+    """How much further each element may be, because rounding may change which of two values is chosen."""
+
+    def moved(self, error: Array | float) -> tuple[Array, ...]:
+        """The values with an error: all up, all down, each up or down."""
         signs = np.random.default_rng(0).choice((-1.0, 1.0), self.value.shape)
-        return tuple(self.value + sign * self.slack for sign in (1.0, -1.0, signs))
+        return tuple(self.value + sign * error for sign in (1.0, -1.0, signs))
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +97,8 @@ class Expected:
         dtype.
 
         Its slack is what rounding does in its own arithmetic, and what the slack of each tensor that it
-        reads does to its result, found by moving that tensor.
+        reads does to its result, found by moving that tensor. Where the body chooses by a comparison, that is
+        an allowance of each element: one that rounding may turn over excuses no other.
         """
         read = {name: self._read(compute, name, where, held) for name in self._made(compute)}
         values = {n: self._placed(n, r, hold_values(self.makers[n], r.value)) for n, r in read.items()}
@@ -104,13 +108,20 @@ class Expected:
             value = overflowed(value, compute.output.dtype)
         scale = float(np.max(np.abs(value[np.isfinite(value)]), initial=0.0))
         slack = 0.0 if self._rounds_nothing(compute, held) else rounding(compute, scale, stored)
+        choice: Array | float = 0.0
         for name, right in read.items():
-            if not right.slack:
-                continue
-            moved = ({name: self._placed(name, right, m)} for m in right.moved())
-            changed = (self._evaluate(compute, where, values | m).values for m in moved)
-            slack += max(_furthest(c, value) for c in changed)
-        return Right(value, slack, wrapped)
+            # Where a comparison chooses, an error moves some elements by far and most not at all.
+            for error, chooses in ((right.slack, ex.chooses(compute.body)), (right.choice, True)):
+                if not np.any(error):
+                    continue
+                moved = ({name: self._placed(name, right, m)} for m in right.moved(error))
+                changed = (self._evaluate(compute, where, values | m).values for m in moved)
+                furthest = np.maximum.reduce([_distances(c, value) for c in changed])
+                if chooses:
+                    choice = choice + furthest
+                else:
+                    slack += float(np.max(furthest, initial=0.0))
+        return Right(value, slack, wrapped, choice=choice)
 
     def _rounds_nothing(self, compute: Compute, held: Collection[str]) -> bool:
         """Whether it only brings stored elements elsewhere, or picks the largest or smallest of some."""
@@ -185,8 +196,9 @@ def everything(compute: Compute) -> Where:
     return {a.name: np.arange(a.extent) for a in compute.spatial}
 
 
-def _furthest(values: Array, right: Array) -> float:
-    """The largest distance between finite values. An infinity explains no error: beside it there is none that
-    rounding allows."""
+def _distances(values: Array, right: Array) -> Array:
+    """The distance of each element where both are finite, else 0. An infinity explains no error: beside it
+    there is none that rounding allows."""
     both = np.isfinite(values) & np.isfinite(right)
-    return float(np.max(np.abs(values[both] - right[both]), initial=0.0))
+    with np.errstate(invalid="ignore"):
+        return np.where(both, np.abs(values - right), 0.0)

@@ -69,7 +69,7 @@ def inputs_as_read(op: Operator, arrays: tuple[Tensor, ...]) -> dict[str, Any]:
     """The inputs by name, as arithmetic sees them."""
     if any(isinstance(array, Drawn) for array in arrays):
         return {t.name: array for t, array in zip(op.inputs, arrays, strict=True)}
-    checked = zip(op.inputs, op.check_arrays(tuple(map(np.asarray, arrays))), strict=True)
+    checked = zip(op.inputs, op.check_arrays(arrays), strict=True)
     return {t.name: tf32_rounded(a) if t.dtype is TF32 else a for t, a in checked}
 
 

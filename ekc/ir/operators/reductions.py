@@ -21,8 +21,8 @@ Axes = int | tuple[int, ...] | None
 _OTHERS = {"avg": "mean", "average": "mean"}
 """Names elsewhere that are spelled far from ours."""
 _EXTREMES = {"argmax": "max", "argmin": "min"}
-_NONE = INT32.limits[1]
-"""No index: greater than all."""
+_MOST_INDEXED = INT32.limits[1]
+"""Elements that int32 counts."""
 _COMBINES = ("sum", "prod", "max", "min", "mean", "argmax", "argmin")
 
 
@@ -90,8 +90,10 @@ def _find_index(
         name = "acc_dtype" if acc_dtype is not None else "out_dtype"
         raise InvalidInput(f"{name}: {combine} compares elements as they are and gives int32; leave it out")
     count = prod(shape[d] for d in over)
-    if count > _NONE:
-        raise InvalidInput(f"{combine}: {count} elements, at most {_NONE}, as int32 counts; take fewer axes")
+    if count > _MOST_INDEXED:
+        raise InvalidInput(
+            f"{combine}: {count} elements, at most {_MOST_INDEXED}, as int32 counts; take fewer axes"
+        )
     kept = [d for d in range(len(shape)) if keepdims or d not in over]
 
     def name_axes(spatial: str, summed: str) -> tuple[dict[str, int], dict[str, int], tuple[ex.Expr, ...]]:
@@ -120,7 +122,8 @@ def _find_index(
     for d in over:
         number = number * shape[d] + ex.Var(f"q{d}") if d != over[0] else ex.Var(f"q{d}")
     # NaN equals nothing: where the extreme is NaN, elements that do not equal themselves have it.
-    nan = _NONE if element.integer else ex.where(ex.equal(x, x), _NONE, number)
+    # An element that is not the extreme counts as the number of all, which is greater than each index.
+    nan = count if element.integer else ex.where(ex.equal(x, x), count, number)
     found = op.then(
         "Y",
         axes=places,
