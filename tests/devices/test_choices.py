@@ -1,5 +1,5 @@
-"""Kernels that choose by a comparison: a wrong one is found however many elements there are, and constants are
-those that the kernel has."""
+"""Kernels that choose by a comparison: a wrong one is found however many elements there are, and constants
+are those that the kernel has."""
 
 from __future__ import annotations
 

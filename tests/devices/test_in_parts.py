@@ -108,10 +108,10 @@ def test_the_c_interface_asks_for_the_workspace(tmp_path: Path) -> None:
     kernel = compile_schedule(schedule)
     assert kernel.workspace_bytes == 16 * 64 * 4
     text = export(kernel, schedule, tmp_path)[0].read_text()
-    assert "void* y_parts = static_cast<char*>(workspace) + 0;" in text
+    assert "void* ekc_y_parts = static_cast<char*>(workspace) + 0;" in text
     assert "return 4096;" in text
-    assert "&A, &x, &y_parts }" in text
-    assert "&y_parts, &y }" in text
+    assert "&A, &x, &ekc_y_parts }" in text
+    assert "&ekc_y_parts, &y }" in text
     assert (kernel.flops, kernel.min_bytes) == (schedule.op.flops, schedule.op.min_bytes)
 
 

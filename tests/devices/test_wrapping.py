@@ -22,6 +22,7 @@ from ekc.devices.execute import execute
 from ekc.devices.verify import verify
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
+from ekc.ir.evaluation.drawn import Drawn
 from ekc.ir.evaluation.evaluate import evaluate
 from ekc.ir.evaluation.expected import Expected
 from ekc.ir.operator import Operator
@@ -246,10 +247,10 @@ def test_sums_of_int8_are_refused_by_their_extents() -> None:
 def test_the_shell_says_that_results_wrapped(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def large(op: Operator, *_: Any) -> tuple[NDArray[Any], ...]:
-        return tuple(np.full(t.shape, 2**20, np.int32) for t in op.inputs)
+    def draw_large(drawn: Drawn, bits: NDArray[Any]) -> NDArray[Any]:
+        return np.full(bits.shape, 2**20, np.int32)
 
-    monkeypatch.setattr("ekc.ir.evaluation.agreement.random_inputs", large)
+    monkeypatch.setattr(Drawn, "_values", draw_large)
     asked = [command, "matmul", "4", "4", "64", "--dtype", "int32"]
     assert main(asked) == 0
     assert WRAPPED in " ".join(capsys.readouterr().out.split())

@@ -37,6 +37,7 @@ class MadeUp:
     driver: str = "none"
     clock_regime: str = "free"
     data_policy: str = "none"
+    memory_bytes: int | None = None
     limits: Limits = _LIKE.limits
     peaks: Peaks = field(default_factory=lambda: _LIKE.peaks)
 

@@ -1,6 +1,6 @@
 // reduce_argmax(X[5, 100] float16)
 //   extreme[i0] = max[k1 < 100] X[i0, k1]
-//   Y[p0] = min[q1 < 100] where(X[p0, q1] == extreme[p0], q1, where(X[p0, q1] == X[p0, q1], 2147483647, q1))
+//   Y[p0] = min[q1 < 100] where(X[p0, q1] == extreme[p0], q1, where(X[p0, q1] == X[p0, q1], 100, q1))
 // 
 // Written by ekc VERSION from the schedule
 //   ekc.Schedule(op)
@@ -20,7 +20,7 @@
 //       .cache_write("Y_parts")
 //       .cache_read("X", "register", at="q1.0", vector=2)
 //       .cache_write("Y")
-// digest bb4bdd46b3a9cc30
+// digest d3f40ec43c058600
 // A float16 in memory. Arithmetic is done in float; no header is needed.
 struct __align__(2) half_t {
     unsigned short bits;
@@ -97,7 +97,7 @@ ekc_reduce_argmax_1(const half_t* __restrict__ X, const half_t* __restrict__ ekc
         }
         #pragma unroll
         for (int q1_2 = 0; q1_2 < 4; ++q1_2) {
-            if (q1_0 * 32 + q1_1 * 4 + q1_2 < 50) ekc_Y_parts_acc[0] = min(ekc_Y_parts_acc[0], (X_register[q1_2] == (p0_0 * 4 + p0_1 < 5 ? from_half(ekc_extreme[p0_0 * 4 + p0_1]) : 0.0f) ? static_cast<int>(ekc_q1_part) * 50 + static_cast<int>(q1_0 * 32 + q1_1 * 4 + q1_2) : (X_register[q1_2] == X_register[q1_2] ? 2147483647 : static_cast<int>(ekc_q1_part) * 50 + static_cast<int>(q1_0 * 32 + q1_1 * 4 + q1_2))));
+            if (q1_0 * 32 + q1_1 * 4 + q1_2 < 50) ekc_Y_parts_acc[0] = min(ekc_Y_parts_acc[0], (X_register[q1_2] == (p0_0 * 4 + p0_1 < 5 ? from_half(ekc_extreme[p0_0 * 4 + p0_1]) : 0.0f) ? static_cast<int>(ekc_q1_part) * 50 + static_cast<int>(q1_0 * 32 + q1_1 * 4 + q1_2) : (X_register[q1_2] == X_register[q1_2] ? 100 : static_cast<int>(ekc_q1_part) * 50 + static_cast<int>(q1_0 * 32 + q1_1 * 4 + q1_2))));
         }
     }
     // min over 8 lanes
