@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from functools import cache
 from typing import Any
@@ -19,8 +20,11 @@ except ImportError as problem:
 
 from ekc.devices.kernel import Kernel
 from ekc.errors import InvalidInput
+from ekc.ir.arguments import show
 from ekc.ir.arrays import settle
 from ekc.ir.operator import TensorSpec
+
+_NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*", re.ASCII)
 
 
 def register(kernel: Kernel, name: str) -> Any:
@@ -34,10 +38,16 @@ def register(kernel: Kernel, name: str) -> Any:
     computes, as for NumPy arrays, which is the PTX machine unless the kernel was compiled for a device of its
     own. The first such call of an operator says so by a `UserWarning`, later ones do not.
 
-    Raises `InvalidInput` for a kernel without inputs, and what `torch.library.custom_op` raises for a name
-    that is malformed. Calls raise `InvalidInput` for tensors of another shape, type or place, also under
-    `torch.compile` and export.
+    Raises `InvalidInput` for arguments of another type or form and for a kernel without inputs. Calls raise
+    `InvalidInput` for tensors of another shape, type or place, also under `torch.compile` and export.
     """
+    if not isinstance(kernel, Kernel):
+        raise InvalidInput(
+            f"kernel: {show(kernel)} is no kernel; "
+            'write register(ekc.compile(schedule), "namespace::operator")'
+        )
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidInput(f'name: {show(name)} is not of the form "namespace::operator"; try "mine::gemm"')
     op = kernel.schedule.op
     if not op.inputs:
         raise InvalidInput(f"{op.name}: no inputs, by which PyTorch chooses a device; call the kernel itself")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +178,9 @@ def test_compile_tune_best_and_export_of_the_wrong_type(
     _holds(ekc.codegen.nvrtc.compile, {"source": "", "arch": "sm_80", "options": ()})
     found, file = result
     _holds(
-        ekc.best, {"op": MV, "records": file, "target": "a100", "objective": "energy", "max_slowdown": 0.1}
+        ekc.best,
+        {"op": MV, "records": file, "target": "a100", "objective": "energy", "max_slowdown": 0.1}
+        | {"any_toolchain": False},
     )
     _holds(found.export, {"folder": tmp_path / "out", "name": None})
 
@@ -186,7 +189,7 @@ def test_compile_tune_best_and_export_of_the_wrong_type(
     "name",
     [
         *("op", "target", "trials", "objective", "max_slowdown", "clocks", "seed", "records"),
-        *("time_budget_s", "start", "executor", "effort", "warm_start", "callback"),
+        *("time_budget_s", "start", "executor", "effort", "warm_start", "callback", "progress"),
     ],
 )
 def test_tune_refuses_what_it_cannot_use(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -202,6 +205,23 @@ def test_tune_refuses_what_it_cannot_use(name: str, monkeypatch: pytest.MonkeyPa
 
 ONE_LINE = {
     "an executor": (lambda: ekc.tune(MV, executor=3), "executor: 3 has no submit(); give a concurrent.fut"),  # type: ignore[arg-type]
+    "a class of executors": (
+        lambda: ekc.tune(MV, executor=ThreadPoolExecutor),  # type: ignore[arg-type]
+        "executor: ThreadPoolExecutor is a class; make one of it, executor=ThreadPoolExecutor()",
+    ),
+    "a word for progress": (
+        lambda: ekc.tune(MV, progress="no"),  # type: ignore[arg-type]
+        "progress: 'no' is neither True nor False",
+    ),
+    "a word for any_toolchain": (
+        lambda: ekc.best(MV, "t.db", "a100", any_toolchain="yes"),  # type: ignore[arg-type]
+        "any_toolchain: 'yes' is neither True nor False",
+    ),
+    "a schedule of nothing": (lambda: ekc.Schedule(None), "schedule: None is no operator; try ekc.matmul("),  # type: ignore[arg-type]
+    "a schedule of a list": (
+        lambda: ekc.Schedule(MV, []),  # type: ignore[arg-type]
+        "schedule: [] is no tuple of steps; try .split(...) and the like",
+    ),
     "a callback": (lambda: ekc.tune(MV, callback=3), "callback: 3 cannot be called; give a function of one"),  # type: ignore[arg-type]
     "a list": (
         lambda: MV.reference(A.tolist(), X),  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -16,30 +17,47 @@ if TYPE_CHECKING:
     from ekc.search.events import TuningEvent
     from ekc.search.layers import Layer
 
+STANDARD_STREAMS = (1, 2)
+"""The descriptors of standard output and standard error."""
+BESIDE_A_DATABASE = ("", "-wal", "-shm", "-journal")
+"""Ends of the names of an SQLite database and of the files that SQLite keeps beside it."""
+MAX_FIRST_LINE = 1_000_000
+"""Bytes of a file's first line that are read to find out whether it is an event."""
+
 
 class EventLog:
     """A file of events, begun with the first. Once it cannot be written, a line says so and the run goes on.
-    Without a file it does nothing."""
+    Without a file it does nothing. "-" is standard output."""
 
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
+    def __init__(self, name: str | None) -> None:
+        self._name = name
         self._file: IO[str] | None = None
-        self._given_up = path is None
+        self._given_up = name is None
 
     def check(self, *measurements: Path | None) -> None:
-        """Refuse a file that cannot be written, or that is one of these, without touching what it holds.
+        """Refuse a file that cannot be written, that is one of these, or that holds anything but an event
+        log, without touching what it holds.
 
         Raises `InvalidInput`.
         """
-        if self._path is None:
+        if self._name is None:
             return
-        if self._path.resolve() in [file.resolve() for file in measurements if file is not None]:
-            raise InvalidInput(f"--log-json: {self._path} is a file of measurements; name another one")
+        if not self._name:
+            raise InvalidInput("--log-json: '' names no file; give a name, or - for standard output")
+        if _find_stream(self._name) is not None:
+            return
+        path = Path(self._name)
+        if any(_is_database(path, file) for file in measurements if file is not None):
+            raise InvalidInput(f"--log-json: {path} is a file of measurements; name another one")
         try:
-            self._path.open("a").close()
+            ours = not path.is_file() or _may_overwrite(path)
+            if ours:
+                path.open("a").close()
         except (OSError, ValueError) as problem:
             reason = getattr(problem, "strerror", None) or str(problem)
-            raise InvalidInput(f"--log-json: {self._path} cannot be written ({reason})") from problem
+            raise InvalidInput(f"--log-json: {path} cannot be written ({reason})") from problem
+        if not ours:
+            raise InvalidInput(f"--log-json: {path} exists and is no event log; choose another name")
 
     def listener(self, layer: Layer | None = None) -> Callable[[TuningEvent], None]:
         """Writes the events of one run; those of a layer with its name and model."""
@@ -58,13 +76,52 @@ class EventLog:
                 self._file.close()
 
     def _write(self, event: dict[str, object]) -> None:
-        if self._given_up or self._path is None:
+        if self._given_up or self._name is None:
             return
         try:
-            self._file = self._file or self._path.open("w", encoding="utf-8")
+            self._file = self._file or _open_log(self._name)
             self._file.write(json.dumps(event) + "\n")
             self._file.flush()
         except OSError as problem:
             self._given_up = True
             self.close()
-            log(f"ekc: --log-json: {self._path} cannot be written any more ({problem.strerror})")
+            log(f"ekc: --log-json: {self._name} cannot be written any more ({problem.strerror})")
+
+
+def _open_log(name: str) -> IO[str]:
+    """The file, emptied; of a standard stream a duplicate, which shares its offset and empties nothing."""
+    stream = _find_stream(name)
+    return open(name if stream is None else os.dup(stream), "w", encoding="utf-8")
+
+
+def _find_stream(name: str) -> int | None:
+    """The descriptor of the standard stream that a name stands for; None for any other file."""
+    if name == "-":
+        return 1
+    for stream in STANDARD_STREAMS:
+        with suppress(OSError, ValueError):
+            if os.path.samestat(os.stat(name), os.fstat(stream)):
+                return stream
+    return None
+
+
+def _is_database(path: Path, database: Path) -> bool:
+    """Whether a path is a database, by whatever name, or a file that SQLite keeps beside it."""
+    with suppress(OSError, ValueError):
+        if path.samefile(database):
+            return True
+    whole = database.resolve()
+    return path.resolve() in [whole.with_name(whole.name + end) for end in BESIDE_A_DATABASE]
+
+
+def _may_overwrite(path: Path) -> bool:
+    """Whether a file is empty, or an event log: its first line is an object with the key "event"."""
+    with path.open("rb") as file:
+        line = file.readline(MAX_FIRST_LINE)
+    if not line:
+        return True
+    try:
+        first = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(first, dict) and "event" in first

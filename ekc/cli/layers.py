@@ -62,8 +62,9 @@ def tune_layers(file: Path, options: Options, events: EventLog, out: Path, prefi
     interrupted = False
     began = time.monotonic()
     for number, (layer, op) in enumerate(layers, 1):
-        left = _left(time.monotonic() - began, number - 1, len(layers))
-        log(f"layer {number} of {len(layers)}: {layer.name}{left}")
+        if not options.quiet:
+            left = _left(time.monotonic() - began, number - 1, len(layers))
+            log(f"layer {number} of {len(layers)}: {layer.name}{left}")
         try:
             result = options.tune(op, events, layer)
             done.append(Tuned(layer, result, result.export(_folder(out, layer, op), kernel_name(op, prefix))))

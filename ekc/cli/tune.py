@@ -127,12 +127,12 @@ class Options:
     "--name",
     help="What files and functions are called; with --layers, their prefix. [default: as the operator]",
 )
-@click.option("--quiet", is_flag=True, help="No forecast, no progress.")
+@click.option("--quiet", is_flag=True, help="No forecast, no progress, no names of layers.")
 @click.option(
     "--log-json",
-    type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write every event of the run into this file, one JSON object a line.",
+    help="Write every event of the run into this file, one JSON object a line; - is standard output. "
+    "Only an empty file or an event log is overwritten.",
 )
 @json_option
 def tune(
@@ -141,7 +141,7 @@ def tune(
     out: Path,
     name: str | None,
     as_json: bool,
-    log_json: Path | None,
+    log_json: str | None,
     **options: object,
 ) -> int:
     """Search the schedules of an operator; print the best and write its CUDA into a folder.

@@ -51,15 +51,17 @@ class Schedule:
     op: Operator
     steps: tuple[Step, ...] = ()
 
-    @cached_property
-    def program(self) -> Program:
-        """What the steps make of the operator."""
+    def __post_init__(self) -> None:
         if not isinstance(self.op, Operator):
             raise InvalidInput(f"schedule: {show(self.op)} is no operator; try ekc.matmul(64, 64, 64)")
         if not isinstance(self.steps, tuple):
             raise InvalidInput(
                 f"schedule: {show(self.steps)} is no tuple of steps; try .split(...) and the like"
             )
+
+    @cached_property
+    def program(self) -> Program:
+        """What the steps make of the operator."""
         return _applied(initial(self.op), self.steps)
 
     def do(self, *steps: Step) -> Schedule:

@@ -15,6 +15,7 @@ from ekc.codegen.compiled import CompiledKernel, Resources
 from ekc.devices.base import Counts, Device, Interval, Metering, Timing
 from ekc.devices.difference import Measured, interval_of_mean
 from ekc.errors import ToolchainError
+from ekc.ir.arguments import show
 from ekc.ir.limits import Limits
 from ekc.ir.schedule import Schedule
 from ekc.search.preparing import Prepared, compile_text, prepare, read_versions
@@ -49,11 +50,22 @@ class Candidate:
         count = self._learner.count if self._learner else None
         what = self.schedule.to_json(), device.arch, device.limits, count
         try:
-            self._job = executor.submit(prepare, *what, read_versions())
+            job = executor.submit(prepare, *what, read_versions())
         except BrokenExecutor as problem:
             warnings.warn(
                 f"executor: {problem}; kernels are compiled in this process", RuntimeWarning, stacklevel=1
             )
+            return
+        except Exception as problem:
+            raise ToolchainError(
+                f"executor: it takes no jobs ({_describe_error(problem)}); give one that is open"
+            ) from problem
+        if not callable(getattr(job, "result", None)):
+            raise ToolchainError(
+                f"executor: its submit() returned {show(job)}, which has no result(); "
+                "give a concurrent.futures.Executor"
+            )
+        self._job = job
 
     def aim(self, arch: str, limits: Limits) -> None:
         """Remember the target, to compile only if the kernel is asked for."""
@@ -83,11 +95,15 @@ class Candidate:
             return None
         except Exception as problem:
             # A worker that has this very job answers, whatever compiling raises.
-            reason = " ".join(f"{type(problem).__name__}: {problem}".split())
             raise ToolchainError(
-                f"executor: a worker did not answer ({reason}); "
+                f"executor: a worker did not answer ({_describe_error(problem)}); "
                 f"it needs {read_versions()}, as this process has"
             ) from problem
+        if not isinstance(answer, Prepared):
+            raise ToolchainError(
+                f"executor: a worker answered {show(answer)}, which is no kernel; "
+                "submit(f, *x) must return a future whose result() is f(*x)"
+            )
         return answer
 
     @property
@@ -155,6 +171,11 @@ class Candidate:
             round=self.round,
             checked=self.checked,
         )
+
+
+def _describe_error(problem: Exception) -> str:
+    """Its type and its text, on one line."""
+    return " ".join(f"{type(problem).__name__}: {problem}".split())
 
 
 def _finite(value: float) -> float | None:

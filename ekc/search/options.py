@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from ekc.search.effort import checked_effort
 
+_LAZY = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
+"""Tests for functions of which a call runs nothing yet."""
 CLOCKS = ("fixed", "search")
 """What may be done about the clocks."""
 
@@ -55,13 +58,23 @@ def check_start(op: Operator, start: Sequence[Schedule]) -> None:
 
 
 def check_helpers(executor: object, callback: object) -> None:
-    """Refuse what cannot compile, and what cannot be called."""
+    """Refuse what cannot compile, what cannot be called, and what would do nothing when it is called."""
+    if isinstance(executor, type):
+        name = executor.__name__
+        raise InvalidInput(f"executor: {name} is a class; make one of it, executor={name}()")
     if executor is not None and not callable(getattr(executor, "submit", None)):
         raise InvalidInput(
             f"executor: {show(executor)} has no submit(); give a concurrent.futures.Executor, or leave it out"
         )
     if callback is not None and not callable(callback):
         raise InvalidInput(f"callback: {show(callback)} cannot be called; give a function of one TuningEvent")
+    # An object that is called is known by its method; a function has one too, which is plain.
+    for called in (callback, getattr(callback, "__call__", None)):  # noqa: B004 - inspected, not called
+        if any(is_lazy(called) for is_lazy in _LAZY):
+            raise InvalidInput(
+                f"callback: {show(callback)} is async or a generator, so that a call of it runs nothing; "
+                "give a plain function of one TuningEvent"
+            )
 
 
 def check_options(

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ekc.devices.base import Device
 from ekc.ir.operator import Operator
 from ekc.search.candidate import Candidate
@@ -51,7 +53,8 @@ class Reporter:
         event = self._event(name, about, text)
         for listen in listeners:
             try:
-                self.stopped |= listen(event) is True
+                answer = listen(event)
+                self.stopped |= isinstance(answer, bool | np.bool_) and bool(answer)
             except Exception:
                 # It is not asked a second time, about the end that it caused.
                 self.listeners = tuple(x for x in self.listeners if x is not listen)

@@ -19,6 +19,7 @@ from ekc.devices.capacity import check_device
 from ekc.devices.cuda.remote import Remote
 from ekc.devices.recording import RecordedDevice
 from ekc.errors import EkcError, InvalidInput
+from ekc.ir.arguments import check_flag
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from ekc.search.effort import checked_effort
@@ -81,11 +82,13 @@ def tune(
     and goes to the caller; what was measured stays in `records`. The logger "ekc.tune" takes the same events.
 
     Ctrl-C ends the run with the best so far. Raises `InvalidInput` for arguments and for an operator beyond
-    the memory of the target, `DeviceError` for the target, `RecordError` for the file, `ToolchainError` for a
-    worker of `executor` with other versions, `NothingLegal` with the reasons when no schedule works.
+    the memory of the target, `DeviceError` for the target, `RecordError` for the file, `ToolchainError`
+    for an `executor` that takes no jobs, gives no kernels back or has other versions, `NothingLegal` with the
+    reasons when no schedule works.
     """
     check_start(op, start)
     check_helpers(executor, callback)
+    check_flag("progress", progress)
     check_files(records=records, warm_start=warm_start)
     check_options(trials, effort, max_slowdown, clocks, seed, time_budget_s)
     objective, asked = checked_objective(objective), checked_effort(effort)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def _events(file: str) -> list[dict[str, Any]]:
 def test_every_event_is_one_line_and_stdout_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     from ekc.search.events import EVENTS, STAGES
 
-    Path("run.jsonl").write_text("of an earlier run\n")
+    Path("run.jsonl").write_text('{"event": "start"}\n{"event": "end"}\n')
     assert main([*TUNE, "--json", "--log-json", "run.jsonl"]) == 0
     out, err = capsys.readouterr()
     result, events = json.loads(out), _events("run.jsonl")
@@ -99,6 +100,22 @@ def test_layers_write_one_log_with_their_names_and_failures(
     assert "matvec on a100 (simulated): 2/2 trials" in err
 
 
+def test_quiet_layers_name_failures_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(op: ekc.Operator, **_: Any) -> Any:
+        raise ekc.EkcError(f"no kernel of {op.name}")
+
+    monkeypatch.setattr(ekc, "tune", fail, raising=False)
+    Path("net.toml").write_text(LAYERS)
+    layers = ["tune", "--layers", "net.toml", "--target", "a100", "--out", "o"]
+    lines = ["ekc: layer one: no kernel of matvec", "ekc: layer two: no kernel of softmax"]
+    assert main([*layers, "--quiet"]) == 2
+    assert capsys.readouterr().err.splitlines() == lines
+    assert main(layers) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 4
+
+
 def test_a_replay_logs_too(capsys: pytest.CaptureFixture[str]) -> None:
     record(Path("r.gz"))
     replay = ["tune", "matmul", "32", "32", "32", "--target", "recorded:r.gz", "--trials", "3", "--json"]
@@ -124,6 +141,69 @@ def test_a_log_never_replaces_measurements(option: str, capsys: pytest.CaptureFi
     assert main([*TUNE, option, "t.db", "--log-json", "./t.db"]) == 2
     assert capsys.readouterr().err == "ekc: --log-json: t.db is a file of measurements; name another one\n"
     assert Path("t.db").read_bytes() == b"SQLite format 3\0 rows"
+
+
+NO_EVENT_LOGS = {
+    "t.db": b"SQLite format 3\0 rows",
+    "net.toml": LAYERS.encode(),
+    "list.json": b'["event"]\n',
+    "other.jsonl": b'{"name": "start"}\n{"event": "end"}\n',
+    "blank.txt": b"\n",
+    "half.jsonl": b'{"event": "sta',
+}
+
+
+@pytest.mark.parametrize("name", NO_EVENT_LOGS)
+def test_a_file_that_is_no_event_log_is_refused_by_any_name(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(name).write_bytes(NO_EVENT_LOGS[name])
+    Path("link").hardlink_to(name)
+    for file in (name, "link"):
+        assert main([*TUNE, "--log-json", file]) == 2
+        assert capsys.readouterr().err == (
+            f"ekc: --log-json: {file} exists and is no event log; choose another name\n"
+        )
+    assert Path(name).read_bytes() == NO_EVENT_LOGS[name]
+    assert not Path("o").exists()
+
+
+@pytest.mark.parametrize("name", ["new.db", "new.db-wal", "new.db-shm", "new.db-journal"])
+def test_a_log_takes_no_name_that_the_measurements_will_need(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*TUNE, "--records", "new.db", "--log-json", name]) == 2
+    assert capsys.readouterr().err == f"ekc: --log-json: {name} is a file of measurements; name another one\n"
+    assert not list(Path().iterdir())
+
+
+def test_a_log_is_not_an_empty_database_of_another_name(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("t.db").touch()
+    Path("link").hardlink_to("t.db")
+    assert main([*TUNE, "--records", "t.db", "--log-json", "link"]) == 2
+    assert capsys.readouterr().err == "ekc: --log-json: link is a file of measurements; name another one\n"
+
+
+def test_a_log_without_a_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TUNE, "--log-json", ""]) == 2
+    assert capsys.readouterr().err == (
+        "ekc: --log-json: '' names no file; give a name, or - for standard output\n"
+    )
+
+
+@pytest.mark.parametrize(("name", "stream"), [("-", 1), ("/dev/stdout", 1), ("/dev/stderr", 2)])
+def test_a_standard_stream_takes_the_events_and_loses_nothing(
+    name: str, stream: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    os.write(stream, b"of an earlier command\n")
+    assert main([*TUNE, "--json", "--quiet", "--log-json", name]) == 0
+    lines = capfd.readouterr()[stream - 1].splitlines()
+    assert lines.pop(0) == "of an earlier command"
+    if stream == 1:
+        assert json.loads(lines.pop())["trial_count"] == 2
+    events = [json.loads(line)["event"] for line in lines]
+    assert (events[0], events[-1]) == ("start", "end")
+    assert not Path("-").exists()
 
 
 def test_a_disk_that_is_full_costs_the_log_and_not_the_run(capsys: pytest.CaptureFixture[str]) -> None:

@@ -185,6 +185,29 @@ def test_a_kernel_without_inputs_is_refused() -> None:
         register(kernel)
 
 
+@pytest.mark.parametrize(
+    "name", ["gemm", 3, None, "", "mine::", "a::b::c", "1a::x", "mine::x y", "mine::x\n"]
+)
+def test_a_name_of_another_form_is_refused(name: Any, kernel: Kernel) -> None:
+    import ekc.torch
+
+    with pytest.raises(InvalidInput) as caught:
+        ekc.torch.register(kernel, name)
+    assert str(caught.value) == (f'name: {name!r} is not of the form "namespace::operator"; try "mine::gemm"')
+
+
+@pytest.mark.parametrize("other", [None, "mine::x", naive(OP)])
+def test_what_is_no_kernel_is_refused(other: Any) -> None:
+    import ekc.torch
+
+    with pytest.raises(
+        InvalidInput, match=r"^kernel: .* is no kernel; write register\(ekc.compile\(schedule\), "
+    ) as caught:
+        ekc.torch.register(other, "mine::x")
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith(', "namespace::operator")')
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU")
 def test_on_a_gpu(gemm: Any, a: Any, b: Any) -> None:
     a, b = a.cuda(), b.cuda()

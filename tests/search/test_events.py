@@ -7,8 +7,12 @@ import json
 import logging
 import sqlite3
 import threading
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import ekc
@@ -80,9 +84,9 @@ def test_the_best_so_far_is_never_slower_than_allowed() -> None:
         assert event.best.latency_s <= 1.01 * event.fastest.latency_s  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("at", ["start", "trial"])
-def test_a_callback_that_returns_true_ends_the_run_with_the_best_so_far(at: str) -> None:
-    heard = Heard(at, True)
+@pytest.mark.parametrize(("at", "answer"), [("start", True), ("trial", np.bool_(True))])
+def test_a_callback_that_returns_true_ends_the_run_with_the_best_so_far(at: str, answer: object) -> None:
+    heard = Heard(at, answer)
     result = tune(callback=heard)
     assert result.stopped == "stopped by the callback"
     assert result.trial_count == 1
@@ -91,7 +95,34 @@ def test_a_callback_that_returns_true_ends_the_run_with_the_best_so_far(at: str)
     assert (heard[-1].name, heard[-1].text) == ("end", "stopped by the callback")
 
 
-@pytest.mark.parametrize("answer", [1, "stop"])
+async def wait(_: ekc.TuningEvent) -> bool:
+    return True
+
+
+def generate(_: ekc.TuningEvent) -> Iterator[bool]:
+    yield True
+
+
+async def generate_slowly(_: ekc.TuningEvent) -> AsyncIterator[bool]:
+    yield True
+
+
+class Waiting:
+    async def __call__(self, _: ekc.TuningEvent) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    "callback", [wait, generate, generate_slowly, Waiting(), partial(wait), Waiting().__call__]
+)
+def test_a_callback_of_which_a_call_runs_nothing_is_refused(callback: Any) -> None:
+    with pytest.raises(
+        InvalidInput, match=r"^callback: .* is async or a generator, .*; give a plain function"
+    ):
+        tune(callback=callback)
+
+
+@pytest.mark.parametrize("answer", [1, "stop", np.int64(1), np.bool_(False), np.ones(1, bool)])
 def test_no_other_value_ends_a_run(answer: object) -> None:
     assert tune(callback=Heard("trial", answer), trials=3).stopped == ""
 

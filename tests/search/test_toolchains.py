@@ -10,8 +10,8 @@ import os
 import platform
 import sqlite3
 import sys
-from collections.abc import Iterator
-from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +161,47 @@ def test_a_worker_of_dask_that_lacks_the_job_is_refused(client: Any, tmp_path: P
         change_worker(client, RESTORE)
     assert line.startswith("executor: a worker did not answer (TypeError: ")
     assert line.endswith(f"; it needs {HERE}, as this process has")
+
+
+class Other(ThreadPoolExecutor):
+    """It answers every job by the same value."""
+
+    def __init__(self, answer: object, as_future: bool = True) -> None:
+        super().__init__(1)
+        self.answer, self.as_future = answer, as_future
+
+    def submit(self, *_: object, **__: object) -> Any:
+        return super().submit(lambda: self.answer) if self.as_future else self.answer
+
+
+@pytest.mark.parametrize("answer", ["a text", None, (1, 2)])
+def test_an_executor_that_answers_no_kernel_is_refused(answer: object, tmp_path: Path) -> None:
+    with Other(answer) as workers:
+        line = refusal(workers, tmp_path / "r.db")
+    assert line == (
+        f"executor: a worker answered {answer!r}, which is no kernel; "
+        "submit(f, *x) must return a future whose result() is f(*x)"
+    )
+
+
+@pytest.mark.parametrize("answer", ["a text", None])
+def test_an_executor_that_gives_no_future_is_refused(answer: object, tmp_path: Path) -> None:
+    with Other(answer, as_future=False) as workers:
+        line = refusal(workers, tmp_path / "r.db")
+    assert line == (
+        f"executor: its submit() returned {answer!r}, which has no result(); "
+        "give a concurrent.futures.Executor"
+    )
+
+
+@pytest.mark.parametrize("kind", [ThreadPoolExecutor, spawned, Processes])
+def test_an_executor_that_was_shut_down_is_refused(kind: Callable[..., Executor], tmp_path: Path) -> None:
+    workers = spawned() if kind is spawned else kind(1)
+    workers.shutdown(cancel_futures=True)
+    assert refusal(workers, tmp_path / "r.db") == (
+        "executor: it takes no jobs (RuntimeError: cannot schedule new futures after shutdown); "
+        "give one that is open"
+    )
 
 
 def test_a_pool_that_breaks_costs_no_run(found_here: tuple[str, float | None, float | None]) -> None:

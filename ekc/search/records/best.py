@@ -10,7 +10,7 @@ from ekc import devices
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.base import Device
 from ekc.errors import InvalidInput
-from ekc.ir.arguments import check_path
+from ekc.ir.arguments import check_flag, check_path
 from ekc.ir.operator import Operator
 from ekc.search.choice import winners
 from ekc.search.objective import checked_objective
@@ -76,6 +76,7 @@ def best(
     """
     check_operator(op)
     check_path("records", records)
+    check_flag("any_toolchain", any_toolchain)
     rule = Rule(objective, max_slowdown)
     return choose_best(op, records, devices.open(target), rule, any_toolchain)
 
