@@ -22,7 +22,7 @@ PATIENCE_S = 60.0
 
 
 class ParentOwned(Protocol):
-    """What a forked child must not use, end or delete."""
+    """An object that a forked child must not use, end or delete."""
 
     def abandon(self) -> None:
         """In the child: let go of it, without a word to it and without a lock."""

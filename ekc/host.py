@@ -24,7 +24,7 @@ class HostMemory:
 
 
 def host_memory(root: Path = Path("/")) -> HostMemory:
-    """What is left now; `root` is where /proc and /sys are."""
+    """The memory that is left now; `root` is where /proc and /sys are."""
     found = [*_machine(root), *_control_groups(root), *_address_space(root)]
     return min(found, key=lambda one: one.bytes, default=HostMemory(_NO_LIMIT, "no limit is known"))
 
@@ -48,8 +48,8 @@ def _machine(root: Path) -> Iterator[HostMemory]:
 
 
 def _control_groups(root: Path) -> Iterator[HostMemory]:
-    """Of both versions. The group's own folder may not be in sight from inside a container, whose root then
-    is the group; a limit of a parent counts too."""
+    """Limits of control groups of both versions. The group's own folder may not be in sight from inside a
+    container, whose root then is the group; a limit of a parent counts too."""
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.strip().split(":", 2)
         if controllers == "":
@@ -63,7 +63,7 @@ def _control_groups(root: Path) -> Iterator[HostMemory]:
         for folder in (root / base / each for each in (group, *group.parents)):
             limit, used = _number(folder / most), _number(folder / now)
             if limit is not None and used is not None and limit < _NO_LIMIT:
-                # What only caches files is given up when memory runs short.
+                # Memory that only caches files is given up when memory runs short.
                 left = limit - used + _statistic(folder / "memory.stat", cache)
                 yield HostMemory(max(left, 0), f"memory limit of the control group {format_bytes(limit)}")
 

@@ -1,4 +1,4 @@
-"""What memory is left: of the machine, of control groups of both versions, of the process itself."""
+"""The memory that is left: of the machine, of control groups of both versions, of the process itself."""
 
 from __future__ import annotations
 
@@ -59,9 +59,11 @@ resource.setrlimit(resource.RLIMIT_AS, (1 << 29, resource.RLIM_INFINITY))
 from ekc.host import host_memory
 print(host_memory())
 """
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60).stdout
-    assert told.endswith("MiB (address space limit (ulimit -v) 512 MiB)\n")
-    assert 100 < float(told.split()[0]) < 512
+    printed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    ).stdout
+    assert printed.endswith("MiB (address space limit (ulimit -v) 512 MiB)\n")
+    assert 100 < float(printed.split()[0]) < 512
 
 
 def test_this_machine_tells() -> None:

@@ -53,7 +53,7 @@ class Missing:
 
 def tune_layers(file: Path, options: Options, events: EventLog, out: Path, prefix: str, as_json: bool) -> int:
     """Tune every layer of a file; the exit status. One that fails does not stop the rest. Ctrl-C does, and
-    what is done by then is told. Names of kernels begin with `prefix`."""
+    the layers done by then are printed. Names of kernels begin with `prefix`."""
     layers = _operators(file)
     options.check()
     writable(out)

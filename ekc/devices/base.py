@@ -133,7 +133,7 @@ class Device(Protocol):
 
     @property
     def memory_bytes(self) -> int | None:
-        """Of the device; None where that is not known."""
+        """Memory of the device in bytes; None where that is not known."""
 
     @property
     def label(self) -> str:
@@ -154,7 +154,7 @@ class Device(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Wanted:
-    """What to look at of the output of a launch."""
+    """Elements of a launch's output to look at."""
 
     spec: TensorSpec
     words: tuple[int, ...]
@@ -165,7 +165,7 @@ class Wanted:
 
 @dataclass(frozen=True, eq=False)
 class Sampled:
-    """What was seen there after the last run."""
+    """The elements seen there after the last run."""
 
     values: NDArray[Any]
     written: NDArray[np.bool_]

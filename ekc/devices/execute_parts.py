@@ -24,7 +24,7 @@ def execute_parts(
     trees: Sequence[Kernel],
     blocks: Sequence[NDArray[np.int64]],
 ) -> list[tuple[Output, Report]]:
-    """What the chosen `blocks` (linear numbers) of each launch leave in its output, and the report.
+    """The elements that the chosen `blocks` (linear numbers) of each launch leave in its output; the report.
 
     As `execute` has it: what earlier launches left out is the reference; an output begins as blanks, and is
     written twice where it holds integers.

@@ -19,7 +19,7 @@ from ekc.ir.operator import TensorSpec
 
 @dataclass(frozen=True)
 class _Source:
-    """What a launch may not write."""
+    """The tensors that a launch may not write."""
 
     spec: TensorSpec
 
@@ -38,7 +38,7 @@ class _Source:
         raise AssertionError(f"{self.spec.name} is only read")
 
     def _elements(self) -> int:
-        """Of a page."""
+        """Bytes of a page."""
         return PAGE // self.spec.dtype.bytes
 
 
@@ -67,7 +67,7 @@ class BlankPages(_Source):
 
 @dataclass(frozen=True)
 class RightPages(_Source):
-    """What all blocks of a launch leave in its output, by the reference."""
+    """The elements that all blocks of a launch leave in its output, by the reference."""
 
     expected: Expected
     cleared: bool

@@ -35,7 +35,7 @@ class OnDemand(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Of the array."""
+        """Bytes of the array."""
 
     @property
     def writable(self) -> bool:
@@ -45,7 +45,7 @@ class OnDemand(Protocol):
         """The bytes of these pages before the launch."""
 
     def write_pages(self, pages: Index, content: Pages) -> None:
-        """What the launch left in the pages that it touched; called where `writable`."""
+        """The pages that the launch touched, as it left them; called where `writable`."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class PagedSpace(Space):
         order = sorted(range(len(sources)), key=lambda i: allocations[i].start)
         self._sources = [sources[i] for i in order]
         self._places: list[NDArray[np.int32] | None] = [None] * len(sources)
-        """Of each source, by page: its place in the pool; 0 where it was not touched."""
+        """By source and page: the place of the page in the pool; 0 where it was not touched."""
         self._first = np.array(self.starts, np.int64)
         self._used = 1
         self.marks = 0.0

@@ -40,7 +40,7 @@ class Policy:
         left_s = self.remaining_s
         if left_s is not None and not (is_number(left_s) and 0 <= left_s < math.inf):
             raise InvalidInput(
-                f"remaining_s {_shown(left_s)}: finite seconds, 0 or more; leave it out where nobody knows"
+                f"remaining_s {_shown(left_s)}: finite seconds, 0 or more; leave it out if unknown"
             )
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Span = tuple[int, int] | None
 """Least and greatest value; None where nothing is known but the type."""
 _EXACT = ("+", "-", "*", "min", "max", "abs")
-"""What int32 computes exactly, modulo 2**32; a quotient or a root it does not."""
+"""Operations that int32 computes exactly, modulo 2**32; a quotient or a root is none."""
 
 
 def check_types(compute: Compute, known: Mapping[str, TensorSpec], spans: dict[str, Span]) -> None:

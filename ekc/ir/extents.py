@@ -41,12 +41,12 @@ def _search(extent: int, sizes: Mapping[str, int], times: Mapping[str, int], lim
 def _axes(op: Operator) -> Iterator[tuple[Axis, set[Dimension]]]:
     """Axes of the computes, the last first, each with the dimensions of tensors that grow with it. An axis of
     another compute along the same dimension is the same."""
-    told = set[Dimension]()
+    reported = set[Dimension]()
     for compute in reversed(op.computes):
         for axis in compute.axes:
             reached = _reach(op, compute, axis)
-            if not reached & told:
-                told |= reached
+            if not reached & reported:
+                reported |= reached
                 yield axis, reached
 
 
@@ -69,6 +69,6 @@ def _dimensions(compute: Compute, axis: Axis) -> Iterator[Dimension]:
     for load in ex.loads(compute.body):
         for d, index in enumerate(load.index):
             names = ex.variables(index)
-            # Of h + r, a row and a tap, it is the row that goes through the dimension.
+            # In h + r, a row and a tap, the row goes through the dimension.
             if names and max(sorted(names), key=lambda name: extents[name]) == axis.name:
                 yield load.tensor, d

@@ -1,4 +1,4 @@
-"""What does not fit a device or this host is refused in one line, before anything is allocated."""
+"""An operator beyond a device or this host is refused in one line, before anything is allocated."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_budgets_by_objective() -> None:
         ({"objective": "money"}, "objective 'money': it must be one of energy, edp, ed2p, speed"),
         ({"max_slowdown": -0.1}, "max_slowdown -0.1: from 0 to 1"),
         ({"min_saving": 1.0}, "min_saving 1: from 0 to below 1"),
-        ({"remaining_s": -1.0}, "remaining_s -1: finite seconds, 0 or more; leave it out where nobody knows"),
+        ({"remaining_s": -1.0}, "remaining_s -1: finite seconds, 0 or more; leave it out if unknown"),
         ({"remaining_s": float("inf")}, "remaining_s inf: finite seconds, 0 or more"),
     ],
 )

@@ -109,7 +109,7 @@ class Sample:
 
     @property
     def moved_bytes(self) -> int:
-        """Of inputs and outputs, between host and device."""
+        """Bytes of inputs and outputs that go between host and device."""
         looked_at = sum(2 * len(one.words) * one.spec.bytes for one in self.wanted)
         return self.work.input_bytes + looked_at
 

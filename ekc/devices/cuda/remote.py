@@ -36,8 +36,8 @@ class Patience:
     answer: float = 60.0
     """Making the context, loading and a first call of a kernel; the samples have a time of their own."""
     filled_bytes_per_s: float = 50e6
-    """Of inputs drawn and sent up and of outputs looked at, on a host that compiles on all its cores: time
-    for them comes on top."""
+    """Inputs drawn and sent up, and outputs looked at, in bytes a second on a host that compiles on all its
+    cores: time for them comes on top."""
     stop: float = 20.0
     """From `Stop` to the answer, beside what is queued."""
 

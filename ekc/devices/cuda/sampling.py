@@ -1,4 +1,4 @@
-"""What a kernel left in its outputs, looked at chunk by chunk: they may exceed the memory of the host."""
+"""The outputs of a kernel, looked at chunk by chunk: they may exceed the memory of the host."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ekc.ir.evaluation.drawn import Drawn, Tensor
 from ekc.ir.operator import TensorSpec
 
 CHUNK_BYTES = 1 << 26
-"""Of a tensor, on the host at once."""
+"""Bytes of a tensor that are on the host at once."""
 
 
 def chunks(spec: TensorSpec) -> Iterator[tuple[int, int]]:
@@ -36,7 +36,7 @@ def upload(driver: Driver, address: int, spec: TensorSpec, tensor: Tensor) -> No
 
 @dataclass
 class Look:
-    """What is known of one output after each of its runs."""
+    """Elements of one output, as known after each of its runs."""
 
     driver: Driver
     address: int
@@ -67,7 +67,7 @@ class Look:
             self._unwritten += self._count(number, kept)
 
     def answer(self) -> Sampled:
-        """What was wanted."""
+        """The elements that were asked for."""
         return Sampled(self._values, self._written, self._unwritten)
 
     def _word(self, turn: int) -> int:

@@ -48,7 +48,7 @@ class Strides:
 
 
 def _growth(names: Iterable[str], entry: State, end: State) -> dict[str, int] | None:
-    """What a trip added to each register; None where some became another unknown quantity."""
+    """The amount that a trip added to each register; None where some became another unknown quantity."""
     found = {}
     for name in names:
         if name in end.own:

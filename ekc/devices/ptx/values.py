@@ -118,7 +118,7 @@ class Step:
     linear: bool
     """Whether the result grows by the same amount in each trip where the arguments do."""
     compared: tuple[bool, int] | None
-    """Of a comparison: whether its type is signed, and the bits of that."""
+    """The type of a comparison: whether it is signed, and its bits. None for other instructions."""
 
     def reads(self) -> list[str]:
         """Registers on which the result depends."""

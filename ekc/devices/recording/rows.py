@@ -38,7 +38,7 @@ class Origin:
     created: str
     """UTC, ISO 8601."""
     memory_bytes: int | None = None
-    """Of the device; None in recordings of before this was kept."""
+    """Memory of the device; None in recordings made before this was kept."""
 
     @property
     def told(self) -> str:

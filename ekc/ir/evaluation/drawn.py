@@ -1,4 +1,4 @@
-"""Random values of a tensor, each a function of its position alone, so that any part can be made by itself.
+"""Random values of a tensor, each a function of its position alone, so that any part can be made alone.
 
 Neighbours share a hash of 64 bits (the finalizer of SplitMix64, doi:10.1145/2660193.2660195), of which each
 takes its own: 16 bits choose a quantile of the normal distribution, 8 are an int8, 32 are scaled to an int32.

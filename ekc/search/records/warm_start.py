@@ -3,7 +3,7 @@
 Rows of the operator on the very device are left to the run itself, which finds them by their key and does
 not measure them again (but for those made under other conditions, such as another NVRTC): so a run that is
 resumed has the same lessons as one that was not broken off, if nothing else was added to the file meanwhile.
-What a simulated device said teaches simulated devices only.
+Rows of a simulated device teach simulated devices only.
 """
 
 from __future__ import annotations
