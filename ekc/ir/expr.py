@@ -411,13 +411,19 @@ def with_loads(e: Expr, change: Callable[[Load], Expr]) -> Expr:
     return Call(e.function, with_loads(e.argument, change)) if isinstance(e, Call) else e
 
 
+def _round_constant(value: Any) -> Any:
+    """A Python float as the nearest float32; arrays and whole numbers as they are."""
+    return float(np.float32(value)) if type(value) is float else value
+
+
 def evaluate(e: Expr, axes: Mapping[str, Any], load: Callable[[Load], Any]) -> Any:
     """The value of an expression; `axes` gives each Var, `load` each tensor read (arrays broadcast).
 
-    A constant with a fraction is the float32 that a kernel has, also among numbers of float64.
+    A constant that is compared is the float32 that a kernel has, also among numbers of float64: 0.7 is not
+    less than the float32 next to it.
     """
     if isinstance(e, Const):
-        return float(np.float32(e.value)) if isinstance(e.value, float) else e.value
+        return e.value
     if isinstance(e, Var):
         return axes[e.name]
     if isinstance(e, Load):
@@ -426,6 +432,6 @@ def evaluate(e: Expr, axes: Mapping[str, Any], load: Callable[[Load], Any]) -> A
         return FUNCTIONS[e.function](evaluate(e.argument, axes, load))
     if isinstance(e, Where):
         a, b, then, otherwise = (evaluate(part, axes, load) for part in children(e))
-        return np.where(COMPARISONS[e.op](a, b), then, otherwise)
+        return np.where(COMPARISONS[e.op](_round_constant(a), _round_constant(b)), then, otherwise)
     assert isinstance(e, Binary)
     return apply_binary(e.op, evaluate(e.a, axes, load), evaluate(e.b, axes, load))
