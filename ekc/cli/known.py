@@ -108,17 +108,17 @@ def export(source: Source, out: Path, name: str | None, as_json: bool) -> None:
 
 def _provenance(found: Found, device: Device) -> dict[str, str]:
     """Where the schedule and its figures come from."""
-    told = {"origin": found.origin}
+    facts = {"origin": found.origin}
     trial = found.trial
     if trial is None:
-        return told | {"figures": "none: not measured"}
+        return facts | {"figures": "none: not measured"}
     there = trial.measured_elsewhere
-    told["device"] = there or f"{device.label}, {device.clock_regime}"
+    facts["device"] = there or f"{device.label}, {device.clock_regime}"
     if there:
-        told["figures"] = "measured elsewhere, on that device and with those programs; compiled afresh"
+        facts["figures"] = "measured elsewhere, on that device and with those programs; compiled afresh"
     if trial.latency_s is not None:
-        told["latency"] = f"{trial.latency_s * 1e6:.2f} us"
+        facts["latency"] = f"{trial.latency_s * 1e6:.2f} us"
     if trial.energy_j is not None:
         how = ("metered" if trial.metered else "predicted") + (" elsewhere" if there else "")
-        told["energy"] = f"{trial.energy_j * 1e3:.4g} mJ a call ({how})"
-    return told | {"result": trial.checked or "not executed"}
+        facts["energy"] = f"{trial.energy_j * 1e3:.4g} mJ a call ({how})"
+    return facts | {"result": trial.checked or "not executed"}

@@ -47,14 +47,14 @@ class Agreement:
         return self.complete and not self.strays and self.max_error <= self.tolerance
 
     def __str__(self) -> str:
-        told = [f"max error {self.max_error:.3g}, tolerance {self.tolerance:.3g}"]
+        parts = [f"max error {self.max_error:.3g}, tolerance {self.tolerance:.3g}"]
         if not self.complete:
-            told.append("not every element was written")
+            parts.append("not every element was written")
         if self.strays:
-            told.append(f"{self.strays} elements written that belong to other blocks")
+            parts.append(f"{self.strays} elements written that belong to other blocks")
         if self.wrapped:
-            told.append(WRAPPED)
-        return ", ".join(told)
+            parts.append(WRAPPED)
+        return ", ".join(parts)
 
 
 def random_inputs(op: Operator, seed: int = DATA_SEED) -> tuple[NDArray[Any], ...]:
