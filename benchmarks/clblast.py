@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import ekc
-from ekc.codegen.cache import cached_compile
+from ekc.codegen.cache import compile_cached
 from ekc.codegen.compiled import CompiledKernel
-from ekc.codegen.generate import Generated, assemble, generate
+from ekc.codegen.generate import GeneratedSource, assemble_kernel, generate
 from ekc.ir.limits import Limits
 
 WIDEST = 4
@@ -107,7 +107,7 @@ def compiled(one: Xgemm, side: int, arch: str) -> CompiledKernel:
         source = _copied(source, "B", _element_text(one, one.mwg, one.mdima, one.vwm, one.strm))
     if one.sb:
         source = _copied(source, "A", _element_text(one, one.nwg, one.ndimb, one.vwn, one.strn))
-    return assemble(made, Generated(source, text.launches), cached_compile(source, arch))
+    return assemble_kernel(made, GeneratedSource(source, text.launches), compile_cached(source, arch))
 
 
 def _copied(source: str, tensor: str, element: str) -> str:

@@ -28,7 +28,7 @@ from tune_table import table
 
 import ekc
 from ekc.errors import InvalidInput
-from ekc.search.models.belief import Belief
+from ekc.search.models.belief import Surrogate
 from ekc.search.models.power import TREE_SHARE
 from ekc.search.models.trees import ResidualModel
 
@@ -64,24 +64,24 @@ def all_alike(known: Kernels, asked: Kernels, seed: int) -> Array:
 
 def _by_power(known: Kernels, asked: Kernels, seed: int, merits: Array) -> Array:
     power = known.energy / known.time
-    belief = Belief(seed, TREE_SHARE)
-    belief.learn(known.timed, np.full(len(power), np.median(power)), power, merits=merits)
-    mean, _ = belief.expect(asked.timed, np.full(len(asked.time), np.median(power)))
+    belief = Surrogate(seed, TREE_SHARE)
+    belief.learn(known.timed, np.full(len(power), np.median(power)), power, objective_values=merits)
+    mean, _ = belief.predict(asked.timed, np.full(len(asked.time), np.median(power)))
     return np.asarray(asked.time * np.exp(mean))
 
 
 def configuration_alone(known: Kernels, asked: Kernels, seed: int) -> Array:
     """The belief in energy itself."""
-    belief, level = Belief(seed, TREE_SHARE), float(np.median(known.energy))
+    belief, level = Surrogate(seed, TREE_SHARE), float(np.median(known.energy))
     belief.learn(known.features, np.full(len(known.energy), level), known.energy)
-    return np.asarray(np.exp(belief.expect(asked.features, np.full(len(asked.energy), level))[0]))
+    return np.asarray(np.exp(belief.predict(asked.features, np.full(len(asked.energy), level))[0]))
 
 
 def tree_with_time(known: Kernels, asked: Kernels, seed: int) -> Array:
     """Trees alone on the energy, given configuration and time, every row counting the same."""
     model = ResidualModel(seed)
     for row, joules in zip(known.timed, known.energy.tolist(), strict=True):
-        model.add(row, 1.0, joules, 1.0)
+        model.add_row(row, 1.0, joules, 1.0)
     model.fit()
     return model.predict(asked.timed, np.ones(len(asked.energy)))
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from recordings import Recording, read
 
-from ekc.search.recordings.recorded_space import describe
+from ekc.search.recordings.recorded_space import compute_table_features
 
 Array = NDArray[np.float64]
 
@@ -48,12 +48,12 @@ def kernels(folder: Path, recording: Recording) -> Kernels:
     """The rows that have an energy and a time, settings described as a replay describes them."""
     by_energy, by_time = read(folder, recording), read(folder, replace(recording, figure="time_ms"))
     known = np.isfinite(by_energy.figures) & np.isfinite(by_time.figures)
-    names, effective = by_energy.names, by_energy.settings.copy()
+    names, effective = by_energy.decision_names, by_energy.settings.copy()
     for name, switch in USED_IF.items():
         if name in names and switch in names:
             effective[by_energy.settings[:, names.index(switch)] == 0, names.index(name)] = 0
     kernel = np.unique(effective, axis=0, return_inverse=True)[1].reshape(-1)
-    features = describe(by_energy.settings).astype(np.float64)
+    features = compute_table_features(by_energy.settings).astype(np.float64)
     return Kernels(features, by_time.figures, by_energy.figures, kernel)[known]
 
 

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from ekc.codegen.compiled import Launch, Resources
 from ekc.codegen.generate import generate
-from ekc.devices.accesses import Access, Executed
-from ekc.devices.ptx.counts import Counts
-from ekc.emulator.counters import sectors, wavefronts
-from ekc.ir.analysis.analysis import analyse
+from ekc.devices.accesses import AccessGroup, LaunchProfile
+from ekc.devices.ptx.counts import InstructionCounts
+from ekc.emulator.counters import count_sectors, wavefronts
+from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.rules.launch import RESERVED_REGISTERS
 
 WARP, LINE = 32, 128
@@ -36,7 +36,7 @@ SPILLED_BYTES = 6.8
 """That ptxas stores, and loads, for each register too many (fitted on the compiled samples)."""
 
 
-def estimated(one: Xgemm, side: int) -> tuple[Launch, Resources, Executed]:
+def estimated(one: Xgemm, side: int) -> tuple[Launch, Resources, LaunchProfile]:
     """Launch, resources and executed work of a configuration; `ScheduleError` where it breaks a rule."""
     launch, figures = _analysed(replace(one, mdima=0, ndimb=0), side)
     accesses = tuple(_accesses(one, side))
@@ -47,7 +47,7 @@ def estimated(one: Xgemm, side: int) -> tuple[Launch, Resources, Executed]:
         for space in ("global", "shared")
     }
     steps = figures["loop_steps"] / warps
-    counts = Counts(
+    counts = InstructionCounts(
         fma32=figures["fma"] / one.threads,
         int_ops=INTEGER_PER_ACCESS * sum(memory.values()) + INTEGER_PER_STEP * steps,
         branch=steps,
@@ -55,7 +55,7 @@ def estimated(one: Xgemm, side: int) -> tuple[Launch, Resources, Executed]:
         bytes_load_global=_bytes(accesses, "load") / warps,
         **memory,
     )
-    return launch, _resources(one, figures), Executed(counts, accesses, _live_lines(one))
+    return launch, _resources(one, figures), LaunchProfile(counts, accesses, _live_lines(one))
 
 
 @cache
@@ -63,7 +63,9 @@ def _analysed(one: Xgemm, side: int) -> tuple[Launch, dict[str, float]]:
     """What the schedule says, whoever copies."""
     made = clblast.schedule(one, side)
     (launch,) = generate(made, clblast.UNBOUNDED).launches
-    return launch, {name: float(value[0]) for name, value in analyse(made.program, clblast.UNBOUNDED).items()}
+    return launch, {
+        name: float(value[0]) for name, value in analyse_program(made.program, clblast.UNBOUNDED).items()
+    }
 
 
 def registers(one: Xgemm, figures: dict[str, float]) -> float:
@@ -85,7 +87,7 @@ def _resources(one: Xgemm, figures: dict[str, float]) -> Resources:
     return Resources(round(min(wanted, most)), round(figures["shared_bytes"]), spilled, spilled, spilled)
 
 
-def _bytes(accesses: tuple[Access, ...], kind: str) -> float:
+def _bytes(accesses: tuple[AccessGroup, ...], kind: str) -> float:
     return sum(a.requests * a.bytes_per_lane for a in accesses if (a.space, a.kind) == ("global", kind))
 
 
@@ -104,7 +106,7 @@ def _live_lines(one: Xgemm) -> float:
     return words * 4 / LINE
 
 
-def _accesses(one: Xgemm, side: int) -> Iterator[Access]:
+def _accesses(one: Xgemm, side: int) -> Iterator[AccessGroup]:
     warps = -(-one.threads // WARP)
     thread = np.arange(min(WARP, one.threads))
     x, y = thread % one.mdimc, thread // one.mdimc
@@ -152,12 +154,12 @@ def _access(
     places: list[NDArray[np.int64]],
     times: float,
     trips: float,
-) -> Access:
+) -> AccessGroup:
     """An access of `width` floats at several `places` (floats, one for each lane of a warp)."""
     warp, size = np.zeros(len(places[0]), np.int64), 4 * width
     found = [4 * place.astype(np.int64) for place in places]
     passes = [wavefronts(place, warp, size)[0] for place in found]
     if space == "global":
         passes = [max(p, width, len(np.unique(q // LINE))) for p, q in zip(passes, found, strict=True)]
-    asked = [sectors(place, warp, size) if space == "global" else 0 for place in found]
-    return Access(tensor, space, kind, size, times, float(np.mean(asked)), float(np.mean(passes)), trips)
+    asked = [count_sectors(place, warp, size) if space == "global" else 0 for place in found]
+    return AccessGroup(tensor, space, kind, size, times, float(np.mean(asked)), float(np.mean(passes)), trips)

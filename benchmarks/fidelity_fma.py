@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ekc.codegen.cache import cached_compile
+from ekc.codegen.cache import compile_cached
 from ekc.codegen.compiled import CompiledKernel, Launch
 
 THREADS, BLOCKS_PER_SM, TRIPS = 256, 16, 4096
@@ -31,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fma32(const float* __restr
 def fma_kernel(arch: str, sms: int) -> CompiledKernel:
     """Full SMs, 32 independent multiply-adds a trip, no memory to speak of."""
     text = TEXT.replace("THREADS", str(THREADS)).replace("TRIPS", str(TRIPS))
-    out = cached_compile(text, arch)
+    out = compile_cached(text, arch)
     blocks = sms * BLOCKS_PER_SM
     launch = Launch("fma32", (blocks, 1, 1), (THREADS, 1, 1), 0, ("x", "y"), (72, 4 * blocks * THREADS))
     return CompiledKernel(

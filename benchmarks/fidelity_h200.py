@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 import ekc
 from ekc.codegen.generate import compile_schedule
 from ekc.devices import specs
-from ekc.devices.accesses import executed
-from ekc.devices.steady import Steady, explained, steady
+from ekc.devices.accesses import profile_kernel
+from ekc.devices.steady import SteadyState, compute_work_without_residual, find_steady_state
 from ekc.errors import InvalidInput
 from ekc.ir.steps import Tensorize
-from ekc.ir.warpgroup import PRODUCTS
+from ekc.ir.warpgroup import WGMMA_FAMILIES
 
 FILE = "h200_gemm_power.csv.gz"
 TARGET = "h200"
 TRIALS = 64
-GROUPED = {p.name for p in PRODUCTS}
+GROUPED = {p.name for p in WGMMA_FAMILIES}
 """Instructions that a warpgroup does together."""
 MISSED_W, MISSED_TFLOPS = 150.0, 50.0
 """Below this power above this rate, the meter had not seen the kernel: it says what the idle board draws."""
@@ -110,13 +110,15 @@ def _on_tensor_cores(schedule: ekc.Schedule) -> bool:
     return any(s.kind == "tensorize" for s in schedule.steps)
 
 
-def settled(schedule: ekc.Schedule) -> tuple[Steady, float]:
+def settled(schedule: ekc.Schedule) -> tuple[SteadyState, float]:
     """The state in which the simulated board runs it back to back, asked for its top clock, and board power;
     the seeded residuals left out."""
-    spec = specs.get(TARGET)
+    spec = specs.find_spec(TARGET)
     assert spec is not None
     kernel = compile_schedule(schedule, spec.arch, spec.limits())
-    state = steady(spec, explained(spec, kernel, executed(kernel)), spec.boost_mhz)
+    state = find_steady_state(
+        spec, compute_work_without_residual(spec, kernel, profile_kernel(kernel)), spec.boost_mhz
+    )
     return state, watts(spec, state)
 
 

@@ -12,7 +12,7 @@ from energy_rows import USED_IF, deviations
 from numpy.typing import NDArray
 from recordings import RECORDINGS, Recording, read
 
-from ekc.search.recordings.recorded_space import describe
+from ekc.search.recordings.recorded_space import compute_table_features
 
 Vector = NDArray[np.float64]
 
@@ -43,7 +43,7 @@ def robust(values: Vector) -> float:
 
 def left(settings: Vector, logs: Vector, seed: int) -> Vector:
     """Out-of-fold residuals `[n]` of the log of a figure, by boosted trees on settings `[n, d]`."""
-    found = [_left(describe(settings), logs, depth, seed) for depth in DEPTHS]
+    found = [_left(compute_table_features(settings), logs, depth, seed) for depth in DEPTHS]
     return min(found, key=robust)
 
 
@@ -74,8 +74,10 @@ def line(data: Path, recording: Recording, seed: int) -> dict[str, Any]:
     ok = np.isfinite(table.figures)
     settings, figures = table.settings[ok].copy(), table.figures[ok]
     for name, switch in USED_IF.items():
-        if name in table.names:
-            settings[settings[:, table.names.index(switch)] == 0, table.names.index(name)] = 0
+        if name in table.decision_names:
+            settings[
+                settings[:, table.decision_names.index(switch)] == 0, table.decision_names.index(name)
+            ] = 0
     kernels, place = np.unique(settings, axis=0, return_inverse=True)
     place = place.reshape(-1)
     logs = np.bincount(place, np.log(figures)) / np.bincount(place)

@@ -23,9 +23,15 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from tune_table import table
 
-from ekc.devices.latency import latency
-from ekc.devices.residual import ALIKE, OWN_TIME, SHARED_TIME, generator, shared_time
-from ekc.devices.traits import traits
+from ekc.devices.latency import estimate_latency
+from ekc.devices.residual import (
+    LENGTH_SCALE_OCTAVES,
+    OWN_TIME_SIGMA,
+    SHARED_TIME_SIGMA,
+    make_generator,
+    sample_shared_time_factor,
+)
+from ekc.devices.traits import compute_traits
 
 Vector = NDArray[np.float64]
 
@@ -53,7 +59,7 @@ class Sizes:
     alike: float
 
 
-SHIPPED = Sizes(OWN_TIME, SHARED_TIME, ALIKE)
+SHIPPED = Sizes(OWN_TIME_SIGMA, SHARED_TIME_SIGMA, LENGTH_SCALE_OCTAVES)
 
 
 @dataclass(frozen=True)
@@ -98,13 +104,13 @@ def errors(recording: Recording, rows: list[Row], works: dict[Xgemm, Work | None
         if work is not None and comparable(row.one, work):
             simulated = _seconds(recording, row, work)
             seconds.setdefault(row.one, []).append(float(np.log(row.seconds / simulated)))
-    looks = [traits(w.events, w.resident) for one in seconds if (w := works[one]) is not None]
+    looks = [compute_traits(w.events, w.resident) for one in seconds if (w := works[one]) is not None]
     return Errors(np.array([np.mean(logs) for logs in seconds.values()]), np.array(looks))
 
 
 def _seconds(recording: Recording, row: Row, work: Work) -> float:
     clock = row.clock_mhz * (recording.clock_share or 1.0)
-    return latency(recording.spec, work.events, work.resident, clock).seconds
+    return estimate_latency(recording.spec, work.events, work.resident, clock).seconds
 
 
 def variogram(found: Errors) -> Iterator[dict[str, float]]:
@@ -150,9 +156,9 @@ def learnt(recording: Recording, rows: list[Row], seed: int, count: int) -> list
     kept = [(row, w) for row in some if (w := works[row.one]) is not None and comparable(row.one, w)]
     settings = np.array([astuple(row.one) for row, _ in kept], dtype=np.float64)
     plain = np.log([_seconds(recording, row, work) for row, work in kept])
-    looks = [traits(work.events, work.resident) for _, work in kept]
-    path = np.log([shared_time(recording.device, look) for look in looks])
-    draw = generator(recording.device, "own part", seed).standard_normal(len(kept))
+    looks = [compute_traits(work.events, work.resident) for _, work in kept]
+    path = np.log([sample_shared_time_factor(recording.device, look) for look in looks])
+    draw = make_generator(recording.device, "own part", seed).standard_normal(len(kept))
     told = {"recorded": np.log([row.seconds for row, _ in kept]), "simulated, no residual": plain}
     told |= {f"shared part, own {own:.1%}": plain + path + own * draw for own in OWN}
     lines = []
@@ -193,9 +199,9 @@ def near(fit: Sizes | None) -> bool:
     """Whether what is shipped is what the fit says: the shared part by a share, the own part by a percent."""
     return (
         fit is not None
-        and abs(fit.shared / SHARED_TIME - 1) <= NEAR
-        and abs(fit.alike / ALIKE - 1) <= NEAR
-        and abs(fit.own - OWN_TIME) <= 0.01
+        and abs(fit.shared / SHARED_TIME_SIGMA - 1) <= NEAR
+        and abs(fit.alike / LENGTH_SCALE_OCTAVES - 1) <= NEAR
+        and abs(fit.own - OWN_TIME_SIGMA) <= 0.01
     )
 
 

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel, Launch, Resources
 from ekc.devices import specs
-from ekc.devices.accesses import Executed, executed
-from ekc.devices.events import Events, events
-from ekc.devices.occupancy import Occupancy, occupancy
-from ekc.devices.specs import Spec
+from ekc.devices.accesses import LaunchProfile, profile_kernel
+from ekc.devices.events import Events, count_events
+from ekc.devices.occupancy import Occupancy, compute_occupancy
+from ekc.devices.specs import GpuSpec
 from ekc.errors import InvalidInput
 
 SIDE = 4096
@@ -36,9 +36,9 @@ class Recording:
     simulator_fidelity.py, as cards boost beyond their data sheet while they are cool. 0 where they do."""
 
     @property
-    def spec(self) -> Spec:
+    def spec(self) -> GpuSpec:
         """Its GPU."""
-        found = specs.get(self.device)
+        found = specs.find_spec(self.device)
         assert found is not None
         return found
 
@@ -117,32 +117,32 @@ def halves(rows: Iterable[Row], seed: int) -> NDArray[np.bool_]:
     return np.array([side[one] for one in listed])
 
 
-def by_compiling(spec: Spec, one: Xgemm) -> Work | None:
+def by_compiling(spec: GpuSpec, one: Xgemm) -> Work | None:
     """What ptxas and the PTX machine say; None where not one block fits the GPU."""
     return of_kernel(spec, clblast.compiled(one, SIDE, spec.arch))
 
 
-def of_kernel(spec: Spec, kernel: CompiledKernel) -> Work | None:
+def of_kernel(spec: GpuSpec, kernel: CompiledKernel) -> Work | None:
     """What a kernel of one launch does."""
-    return _work(spec, kernel.launches[0], kernel.resources[0], executed(kernel)[0])
+    return _work(spec, kernel.launches[0], kernel.resources[0], profile_kernel(kernel)[0])
 
 
-def by_estimate(spec: Spec, one: Xgemm) -> Work | None:
+def by_estimate(spec: GpuSpec, one: Xgemm) -> Work | None:
     """What the analysis says."""
     return _work(spec, *estimated(one, SIDE))
 
 
 def known(
-    spec: Spec, rows: Iterable[Row], how: Callable[[Spec, Xgemm], Work | None]
+    spec: GpuSpec, rows: Iterable[Row], how: Callable[[GpuSpec, Xgemm], Work | None]
 ) -> dict[Xgemm, Work | None]:
     """The work of every configuration among the rows."""
     return {one: how(spec, one) for one in dict.fromkeys(row.one for row in rows)}
 
 
-def _work(spec: Spec, launch: Launch, resources: Resources, ran: Executed) -> Work | None:
+def _work(spec: GpuSpec, launch: Launch, resources: Resources, ran: LaunchProfile) -> Work | None:
     shared = launch.shared_bytes + resources.shared_bytes
     threads = launch.block[0] * launch.block[1]
-    resident = occupancy(spec.capability, threads, resources.registers, shared)
+    resident = compute_occupancy(spec.capability, threads, resources.registers, shared)
     if resident.blocks == 0:
         return None
-    return Work(events(spec, launch, resources, ran, resident), resident, resources.registers)
+    return Work(count_events(spec, launch, resources, ran, resident), resident, resources.registers)

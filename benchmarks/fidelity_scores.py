@@ -12,10 +12,10 @@ from scipy.optimize import minimize
 from scipy.stats import spearmanr
 
 from ekc.devices import power
-from ekc.devices.latency import FITTED, Rates, latency
-from ekc.devices.specs import Spec
-from ekc.devices.steady import Steady, steady
-from ekc.devices.steady import Work as Todo
+from ekc.devices.latency import FITTED_CONSTANTS, LatencyConstants, estimate_latency
+from ekc.devices.specs import GpuSpec
+from ekc.devices.steady import KernelWork as Todo
+from ekc.devices.steady import SteadyState, find_steady_state
 
 Vector = NDArray[np.float64]
 TABLE_ROWS = 8
@@ -37,12 +37,12 @@ class Score:
 class Fit:
     """Rates of the latency model, and the clocks of recordings that do not hold theirs."""
 
-    rates: Rates
+    rates: LatencyConstants
     clock_shares: tuple[float, ...]
     """One for each of `LATENCY`."""
 
 
-SHIPPED = Fit(FITTED, tuple(one.clock_share or 1.0 for one in LATENCY))
+SHIPPED = Fit(FITTED_CONSTANTS, tuple(one.clock_share or 1.0 for one in LATENCY))
 
 
 def score(predicted: Vector, recorded: Vector) -> Score:
@@ -57,10 +57,15 @@ def rank(predicted: Vector, recorded: Vector) -> float:
     return float(spearmanr(predicted, recorded)[0]) if told else 0.0
 
 
-def times(spec: Spec, pairs: Pairs, rates: Rates = FITTED, clock_share: float = 1.0) -> Vector:
+def times(
+    spec: GpuSpec, pairs: Pairs, rates: LatencyConstants = FITTED_CONSTANTS, clock_share: float = 1.0
+) -> Vector:
     """Modelled seconds of rows at their clocks."""
     return np.array(
-        [latency(spec, w.events, w.resident, row.clock_mhz * clock_share, rates).seconds for row, w in pairs]
+        [
+            estimate_latency(spec, w.events, w.resident, row.clock_mhz * clock_share, rates).seconds
+            for row, w in pairs
+        ]
     )
 
 
@@ -77,7 +82,7 @@ def fit(known: Sequence[tuple[Recording, Pairs]]) -> Fit:
         shares = [1.0] * len(known)
         for n, value in zip(free, values[2:], strict=True):
             shares[n] = float(value)
-        return Fit(Rates(norm=float(values[0]), global_cycles=float(values[1])), tuple(shares))
+        return Fit(LatencyConstants(norm=float(values[0]), global_cycles=float(values[1])), tuple(shares))
 
     def loss(values: Vector) -> float:
         if values.min() <= 0:
@@ -102,21 +107,21 @@ def by_tile(pairs: Pairs) -> Score:
     return Score(len(pairs), rank(area, recorded(pairs)), None)
 
 
-def run(spec: Spec, work: Work, clock_mhz: float, activity: float = 1.0) -> Steady:
+def run(spec: GpuSpec, work: Work, clock_mhz: float, activity: float = 1.0) -> SteadyState:
     """The state the simulator settles in, without the seeded residuals; `activity` is a factor on the energy
     of events, 1 for random data."""
-    energy = power.dynamic_energy(spec, work.events)
+    energy = power.compute_dynamic_energy(spec, work.events)
     dynamic = power.DynamicEnergy(activity * energy.core_j, energy.memory_j)
-    return steady(spec, Todo(((work.events, work.resident),), dynamic, (1.0,)), clock_mhz)
+    return find_steady_state(spec, Todo(((work.events, work.resident),), dynamic, (1.0,)), clock_mhz)
 
 
-def watts(spec: Spec, state: Steady) -> float:
+def watts(spec: GpuSpec, state: SteadyState) -> float:
     """Board power of a state, warmed up."""
     if state.throttle:
         return spec.power.tdp_w
     found, temperature = 0.0, spec.power.ambient_c
     for _ in range(30):
-        found = state.busy_w + power.idle_power(spec, state.clock_mhz, temperature)
+        found = state.active_power_w + power.compute_idle_power(spec, state.clock_mhz, temperature)
         temperature = spec.power.ambient_c + spec.power.kelvin_per_w * found
     return found
 

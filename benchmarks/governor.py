@@ -24,15 +24,15 @@ import numpy as np
 from governor_regret import CAUSES, Regret
 
 import ekc
-from ekc.governor.baselines import Best, gpoeo, odpp, oracle, zeus_sweep
-from ekc.governor.baselines.rules import Rule
+from ekc.governor.baselines import OracleResult, find_oracle_clocks, run_gpoeo, run_odpp, run_zeus_sweep
+from ekc.governor.baselines.rules import GpoeoRule
 from ekc.governor.events import Chosen, Event, Shifted
-from ekc.governor.jobs.draw import KINDS, draw
-from ekc.governor.jobs.job import Job
+from ekc.governor.jobs.draw import JOB_KINDS, sample_job
+from ekc.governor.jobs.job import SimulatedJob
 from ekc.governor.jobs.world import SimulatedRun
 from ekc.governor.loop import govern
 from ekc.governor.policy import Policy
-from ekc.governor.predict import Boosted, simulated
+from ekc.governor.predict import BoostedModel, train_simulated_model
 
 DEVICES = ("rtx3090", "h200")
 BARS = {"share_of_oracle": 0.9, "mean_slowdown": 0.05, "worst_slowdown": 0.07}
@@ -67,7 +67,7 @@ class Watcher:
         self.told: list[tuple[Event, int]] = []
 
     def __call__(self, event: Event) -> None:
-        self.told.append((event, self.run.regime()))
+        self.told.append((event, self.run.get_regime()))
         if self.regret is not None:
             self.regret(event)
 
@@ -81,45 +81,47 @@ class Watcher:
         return false, regimes - 1 - seen
 
 
-Governor = Callable[[SimulatedRun, Boosted, Watcher], object]
+Governor = Callable[[SimulatedRun, BoostedModel, Watcher], object]
 GOVERNORS: dict[str, tuple[Governor, bool]] = {
     # What runs, and whether the job has step hooks.
     "ekc govern": (lambda run, model, tell: govern(run, run, Policy(), tell), False),
     "ekc govern, model": (lambda run, model, tell: govern(run, run, Policy(), tell, model), False),
     "ekc govern, step hooks": (lambda run, model, tell: govern(run, run, Policy(), tell), True),
-    "GPOEO as published": (lambda run, model, tell: gpoeo(run, run, model), False),
-    "GPOEO, plain energy": (lambda run, model, tell: gpoeo(run, run, model, Rule(0)), False),
-    "ODPP": (lambda run, model, tell: odpp(run, run), False),
-    "Zeus caps, step hooks": (lambda run, model, tell: zeus_sweep(run, run), True),
+    "GPOEO as published": (lambda run, model, tell: run_gpoeo(run, run, model), False),
+    "GPOEO, plain energy": (lambda run, model, tell: run_gpoeo(run, run, model, GpoeoRule(0)), False),
+    "ODPP": (lambda run, model, tell: run_odpp(run, run), False),
+    "Zeus caps, step hooks": (lambda run, model, tell: run_zeus_sweep(run, run), True),
 }
 OURS = ("ekc govern", "ekc govern, model", "ekc govern, step hooks")
 
 
-def jobs(first: int, seeds: int, seconds: float) -> Iterator[Job]:
+def jobs(first: int, seeds: int, seconds: float) -> Iterator[SimulatedJob]:
     """Every kind on every card."""
     for device in DEVICES:
-        for kind in KINDS:
+        for kind in JOB_KINDS:
             for seed in range(first, first + seeds):
-                yield draw(seed, kind, device, seconds)
+                yield sample_job(seed, kind, device, seconds)
 
 
-def default_bill(job: Job) -> tuple[float, float]:
+def default_bill(job: SimulatedJob) -> tuple[float, float]:
     """Joules and seconds at the driver's default."""
     run = SimulatedRun(job)
-    while run.running():
+    while run.is_running():
         run.record(120.0)
     return run.true_j, run.now()
 
 
-def judged(job: Job, best: Best, bill: tuple[float, float], name: str, model: Boosted) -> Line:
+def judged(
+    job: SimulatedJob, best: OracleResult, bill: tuple[float, float], name: str, model: BoostedModel
+) -> Line:
     """One job under one governor."""
     act, hooked = GOVERNORS[name]
-    run = SimulatedRun(job, hooks=hooked)
+    run = SimulatedRun(job, has_hooks=hooked)
     regret = Regret(run, job, best) if name in OURS else None
     watcher = Watcher(run, regret)
     act(run, model, watcher)
     chosen = [event for event, _ in watcher.told if isinstance(event, Chosen)]
-    false, missed = watcher.shifts(job.regimes()) if name in OURS else (0, 0)
+    false, missed = watcher.shifts(job.count_regimes()) if name in OURS else (0, 0)
     return Line(
         job=job.name,
         kind=job.kind,
@@ -128,11 +130,11 @@ def judged(job: Job, best: Best, bill: tuple[float, float], name: str, model: Bo
         oracle_saving=best.saving,
         converged_s=chosen[0].at_s if chosen else float("nan"),
         search_j=sum(event.search_j for event in chosen),
-        counter_windows=len(run.counted_at),
-        extra_windows=len(run.counted_at) - len({regime for _, regime in run.counted_at}),
+        counter_windows=len(run.counter_windows),
+        extra_windows=len(run.counter_windows) - len({regime for _, regime in run.counter_windows}),
         false_shifts=false,
         missed_shifts=missed,
-        true_shifts=job.regimes() - 1,
+        true_shifts=job.count_regimes() - 1,
         regret_by_cause=regret.shares() if regret else None,
     )
 
@@ -214,10 +216,10 @@ def by_cause(rows: list[dict[str, Any]], oracle_saving: float) -> str:
 
 def by_kind(lines: dict[str, list[Line]]) -> str:
     """Share of the oracle's saving and mean slowdown, kind by kind."""
-    out = [f"{'of the oracle (slower)':24s} " + " ".join(f"{kind:>16s}" for kind in KINDS)]
+    out = [f"{'of the oracle (slower)':24s} " + " ".join(f"{kind:>16s}" for kind in JOB_KINDS)]
     for name, all_of in lines.items():
         cells = []
-        for kind in KINDS:
+        for kind in JOB_KINDS:
             mine = [x for x in all_of if x.kind == kind]
             share = sum(x.saving for x in mine) / sum(x.oracle_saving for x in mine)
             cells.append(f"{share:8.1%} ({np.mean([x.slowdown for x in mine]):5.1%})")
@@ -241,11 +243,11 @@ def main() -> None:
             f"--only {unknown[0]!r}: there are {', '.join(GOVERNORS)} (write ; for the comma in a name)"
         )
 
-    models = {device: simulated(device) for device in DEVICES}
+    models = {device: train_simulated_model(device) for device in DEVICES}
     lines: dict[str, list[Line]] = {name: [] for name in names}
-    best: list[Best] = []
+    best: list[OracleResult] = []
     for job in jobs(given.seed, given.seeds, given.seconds):
-        best.append(oracle(job, Policy()))
+        best.append(find_oracle_clocks(job, Policy()))
         bill = default_bill(job)
         for name in names:
             lines[name].append(judged(job, best[-1], bill, name, models[job.card.name]))

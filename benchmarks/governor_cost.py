@@ -24,7 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from ekc.governor.live.job import family
+from ekc.governor.live.job import list_process_family
 from ekc.version import __version__
 from tests.governor.scripted_nvml import ScriptedBoards
 
@@ -37,9 +37,9 @@ def measured(instant: bool, seconds: float) -> dict[str, Any]:
     """Shares of one core over one governed job."""
     with tempfile.TemporaryDirectory() as folder:
         boards = ScriptedBoards(Path(folder))
-        boards.change(0, instant=instant)
+        boards.update_board(0, instant=instant)
         words = ("-m", "ekc", "govern", "--quiet", "--json", "events", "--", "sleep", str(seconds))
-        process = boards.start(*words, stderr=subprocess.DEVNULL)
+        process = boards.start_python(*words, stderr=subprocess.DEVNULL)
         assert boards.wait_for(lambda b: _guards(process.pid), 60) < 60, "no guard came"
         (guard,) = _guards(process.pid)
         guard_s = 0.0
@@ -85,7 +85,7 @@ def main() -> int:
 
 
 def _guards(governor: int) -> list[int]:
-    return [pid for pid in family(governor) - {governor} if "ekc.devices.lease" in _command(pid)]
+    return [pid for pid in list_process_family(governor) - {governor} if "ekc.devices.lease" in _command(pid)]
 
 
 def _command(pid: int) -> str:

@@ -28,7 +28,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from ekc.governor.live.job import family
+from ekc.governor.live.job import list_process_family
 from ekc.version import __version__
 from tests.governor.scripted_nvml import ROOT, ScriptedBoards
 
@@ -60,7 +60,7 @@ class Governed:
         self.boards = ScriptedBoards(folder)
         runner = str(ROOT / "tests" / "governor" / "restless_govern.py")
         self.output = (folder / "out").open("w")
-        self.process = self.boards.start(
+        self.process = self.boards.start_python(
             runner, sys.executable, "-c", JOB, JOB_S, stdout=self.output, stderr=subprocess.DEVNULL
         )
         assert self.boards.wait_for(_clock_was_set, 30) < 30, "the governor never set anything"
@@ -69,7 +69,7 @@ class Governed:
 
     def child(self, words: str) -> int:
         """Process id of the child whose command line holds these words."""
-        children = family(self.process.pid) - {self.process.pid}
+        children = list_process_family(self.process.pid) - {self.process.pid}
         (found,) = (pid for pid in children if words in _command(pid))
         return found
 
@@ -77,7 +77,7 @@ class Governed:
         """At once; whether a limit was not as before."""
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
-        return self.boards.limits() != BEFORE
+        return self.boards.read_limits() != BEFORE
 
     def back(self) -> float:
         """Seconds until everything was as before and no lease was left."""
@@ -124,7 +124,9 @@ def killed_all(g: Governed) -> Case:
     touched = g.kill(g.guard, g.process.pid, g.job)
     g.process.wait()
     began = time.monotonic()
-    done = g.boards.start("-m", "ekc", "govern", "--restore", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    done = g.boards.start_python(
+        "-m", "ekc", "govern", "--restore", stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     done.communicate()
     g.back()
     seconds = time.monotonic() - began if done.returncode == 0 else float("inf")
@@ -152,7 +154,7 @@ def main() -> int:
 
 
 def _clock_was_set(boards: ScriptedBoards) -> bool:
-    return any("Locked" in call[2] for call in boards.calls())
+    return any("Locked" in call[2] for call in boards.read_calls())
 
 
 def _row(name: str, kills: int, rng: random.Random) -> dict[str, object]:

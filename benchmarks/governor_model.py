@@ -18,16 +18,16 @@ from pathlib import Path
 import numpy as np
 
 import ekc
-from ekc.governor.jobs.draw import KINDS, draw
-from ekc.governor.predict import Row, leave_one_out, rows_of, simulated
-from ekc.governor.predict.train import LASTING_S, SEEDS
+from ekc.governor.jobs.draw import JOB_KINDS, sample_job
+from ekc.governor.predict import TrainingRow, build_rows, leave_one_out, train_simulated_model
+from ekc.governor.predict.train import JOB_SECONDS, TRAINING_SEEDS
 
 CARDS = ("rtx3090", "h200")
 NEAR = 0.03
 """Ratios of the clock closer than this are one, for the mean of the other jobs."""
 
 
-def means(rows: list[Row]) -> dict[str, list[float]]:
+def means(rows: list[TrainingRow]) -> dict[str, list[float]]:
     """Errors of the mean of all other jobs at a clock."""
     errors: dict[str, list[float]] = {"time": [], "energy": []}
     for row in rows:
@@ -40,12 +40,12 @@ def means(rows: list[Row]) -> dict[str, list[float]]:
 
 def judged(card: str, seeds: int) -> list[dict[str, object]]:
     """A row for each way of knowing."""
-    seeds_used = list(SEEDS)[:seeds]
-    jobs = [draw(seed, kind, card, LASTING_S) for kind in KINDS for seed in seeds_used]
-    rows = [row for job in jobs for row in rows_of(job)]
+    seeds_used = list(TRAINING_SEEDS)[:seeds]
+    jobs = [sample_job(seed, kind, card, JOB_SECONDS) for kind in JOB_KINDS for seed in seeds_used]
+    rows = [row for job in jobs for row in build_rows(job)]
     ways = {
         "counters and signals": leave_one_out(card, rows),
-        "signals alone": leave_one_out(card, rows, counted=False),
+        "signals alone": leave_one_out(card, rows, has_counters=False),
         "mean of other jobs": means(rows),
     }
     return [
@@ -72,7 +72,7 @@ def verdict(rows: list[dict[str, object]]) -> None:
 def main() -> None:
     """Train, print, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=len(SEEDS), help="training jobs of each kind")
+    parser.add_argument("--seeds", type=int, default=len(TRAINING_SEEDS), help="training jobs of each kind")
     parser.add_argument("--card", choices=CARDS, help="this one alone")
     parser.add_argument("--write", type=Path, help="save the model of --card")
     parser.add_argument("--json", type=Path)
@@ -91,7 +91,7 @@ def main() -> None:
             f" {r['energy_median']:7.1%} {r['energy_p90']:6.1%}{told}"
         )
     if given.write:
-        simulated(given.card).save(given.write)
+        train_simulated_model(given.card).save(given.write)
         print(f"wrote {given.write}: {given.write.stat().st_size / 1024:.0f} KiB")
     if given.json:
         passed = all(bool(r.get("pass", True)) for r in rows)

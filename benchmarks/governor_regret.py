@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ekc.governor.baselines import Best
+from ekc.governor.baselines import OracleResult
 from ekc.governor.events import Applied, Chosen, Event, Shifted, Skipped, Started
-from ekc.governor.jobs.job import Job, sm_places
-from ekc.governor.jobs.stage import tables
+from ekc.governor.jobs.job import SimulatedJob, find_clock_indices
+from ekc.governor.jobs.stage import compute_tables
 from ekc.governor.jobs.world import SimulatedRun
 from ekc.governor.protocols import Settings
 from ekc.governor.samples import Values
@@ -39,10 +39,10 @@ def doing(before: str, event: Event) -> str:
 class Regret:
     """Adds up one job's regret, from what is told while it runs."""
 
-    def __init__(self, run: SimulatedRun, job: Job, best: Best) -> None:
+    def __init__(self, run: SimulatedRun, job: SimulatedJob, best: OracleResult) -> None:
         self._run = run
         self._job = job
-        self._begins = np.searchsorted(job.regime, np.arange(job.regimes() + 1)).astype(float)
+        self._begins = np.searchsorted(job.regime, np.arange(job.count_regimes() + 1)).astype(float)
         self._costs: dict[Settings, Values] = {}
         clocks = [Settings(sm_mhz=sm, memory_mhz=memory) for memory, sm in best.clocks_mhz]
         self._least = [self._under(settings) for settings in clocks]
@@ -52,7 +52,7 @@ class Regret:
 
     def __call__(self, event: Event) -> None:
         """Bill what ran since the last one."""
-        here = self._run.progress()
+        here = self._run.get_progress()
         for regime, least in enumerate(self._least):
             span = np.clip([self._at, here], self._begins[regime], self._begins[regime + 1])
             late = regime > self._learned and self._doing in ("choice", "watching")
@@ -63,7 +63,7 @@ class Regret:
         self._at, self._settings = here, self._run.settings()
         self._doing = doing(self._doing, event)
         if isinstance(event, Started | Shifted):
-            self._learned = self._run.regime()
+            self._learned = self._run.get_regime()
 
     def shares(self) -> dict[str, float]:
         """By cause, of the joules at the default."""
@@ -73,8 +73,8 @@ class Regret:
     def _under(self, settings: Settings) -> Values:
         """Joules of the whole job up to each of its stretches, all of them under one setting."""
         if settings not in self._costs:
-            memory, gear, cap = sm_places(self._job.card, settings)
-            table = tables(self._job.card, self._job.stages, cap)
-            each = (table.stretch * table.watts)[:, memory, gear][self._job.stage] * self._job.seconds
+            memory, gear, cap = find_clock_indices(self._job.card, settings)
+            table = compute_tables(self._job.card, self._job.stages, cap)
+            each = (table.stretch * table.watts)[:, memory, gear][self._job.stage_indices] * self._job.seconds
             self._costs[settings] = np.concatenate([[0.0], np.cumsum(each)])
         return self._costs[settings]

@@ -25,16 +25,16 @@ import numpy as np
 import ekc
 from ekc.errors import InvalidInput
 from ekc.governor import objective
-from ekc.governor.baselines.bracketing import Bracketing
-from ekc.governor.baselines.rules import Point, Rule
-from ekc.governor.knob import CAP, SM, Knob
-from ekc.governor.landscape import Beliefs
-from ekc.governor.ledger import Ledger
+from ekc.governor.baselines.bracketing import BracketSearch
+from ekc.governor.baselines.rules import CostPoint, GpoeoRule
+from ekc.governor.knob import POWER_CAP, SM_CLOCK, ControlVariable
+from ekc.governor.landscape import ResponsePrior
+from ekc.governor.ledger import PhaseReadings
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
-from ekc.governor.reading import Pace, Reading
+from ekc.governor.reading import JobReading, ProgressRate
 from ekc.governor.samples import Values
-from ekc.governor.search import Search
+from ekc.governor.search import LimitSearch
 
 CAP_ERROR, CLOCK_ERROR = 0.02, 0.003
 """Standard errors that the search is told of a recorded time: epochs of jobs that no cap touches differ by 2
@@ -51,7 +51,7 @@ class Sweep:
     """One job at every recorded limit, ascending; arrays of one length."""
 
     name: str
-    knob: Knob
+    knob: ControlVariable
     limit: Values
     seconds: Values
     joules: Values
@@ -66,18 +66,19 @@ class Sweep:
 
     def touched(self) -> bool:
         """Whether any limit lies below what the job does without; otherwise rows differ by noise alone."""
-        return self.knob is SM or bool(self.limit[0] < self.joules[-1] / self.seconds[-1])
+        return self.knob is SM_CLOCK or bool(self.limit[0] < self.joules[-1] / self.seconds[-1])
 
-    def reading(self, place: int) -> Reading:
+    def reading(self, place: int) -> JobReading:
         """A row as if just measured; the highest limit stands for the default."""
         last = len(self.limit) - 1
-        settings = Settings() if place == last else self.knob.settings(self.limit[place])
-        pace = Pace(
-            beats=1 / float(self.seconds[place]), beats_error=CLOCK_ERROR if self.knob is SM else CAP_ERROR
+        settings = Settings() if place == last else self.knob.make_settings(self.limit[place])
+        pace = ProgressRate(
+            beats=1 / float(self.seconds[place]),
+            beats_error=CLOCK_ERROR if self.knob is SM_CLOCK else CAP_ERROR,
         )
         watts = float(self.joules[place] / self.seconds[place])
-        clock = float(self.limit[place]) if self.knob is SM else float("nan")
-        return Reading(settings, 0.0, 1.0, watts, pace, 100.0, float("nan"), clock)
+        clock = float(self.limit[place]) if self.knob is SM_CLOCK else float("nan")
+        return JobReading(settings, 0.0, 1.0, watts, pace, 100.0, float("nan"), clock)
 
 
 @dataclass(frozen=True)
@@ -95,19 +96,21 @@ class Replayed:
 
 def replay(sweep: Sweep, policy: Policy) -> Replayed:
     """Search one sweep as the loop would, seeing only the rows that it visits."""
-    ledger = Ledger([sweep.reading(len(sweep.limit) - 1)])
-    search = Search(policy, sweep.knob, sweep.limit, Beliefs(sweep.knob.time, sweep.knob.power))
+    ledger = PhaseReadings([sweep.reading(len(sweep.limit) - 1)])
+    search = LimitSearch(
+        policy, sweep.knob, sweep.limit, ResponsePrior(sweep.knob.time_prior, sweep.knob.power_prior)
+    )
     seen = {len(sweep.limit) - 1}
 
     def visit(place: int) -> None:
         if place not in seen:
-            ledger.others.append(sweep.reading(place))
+            ledger.other_readings.append(sweep.reading(place))
             seen.add(place)
 
-    while (place := search.next(ledger)) is not None and place not in seen:
+    while (place := search.propose_next(ledger)) is not None and place not in seen:
         visit(place)
     while True:
-        gear = search.chosen(ledger)
+        gear = search.choose_gear(ledger)
         wanted = len(sweep.limit) - 1 if gear is None else int(np.searchsorted(sweep.limit, gear))
         if wanted in seen:
             break
@@ -118,18 +121,18 @@ def replay(sweep: Sweep, policy: Policy) -> Replayed:
 def bracketed(sweep: Sweep, policy: Policy) -> Replayed:
     """The same by GPOEO's search, from the middle of the clocks: there is no model for these cards."""
     last = len(sweep.limit) - 1
-    points = [Point(float(t), float(e)) for t, e in zip(sweep.seconds, sweep.joules, strict=True)]
-    search = Bracketing(sweep.limit, Rule(0, policy.max_slowdown), points[last], points.__getitem__)
+    points = [CostPoint(float(t), float(e)) for t, e in zip(sweep.seconds, sweep.joules, strict=True)]
+    search = BracketSearch(sweep.limit, GpoeoRule(0, policy.max_slowdown), points[last], points.__getitem__)
     chosen = search.search(last // 2)
-    return replayed(sweep, policy, {last, chosen, *search.seen})
+    return replayed(sweep, policy, {last, chosen, *search.points})
 
 
 def replayed(sweep: Sweep, policy: Policy, seen: set[int]) -> Replayed:
     """What was seen is known: among the rows visited, the best within the budget."""
     places = sorted(seen)
-    told = objective.best(policy, sweep.slowdown()[places], sweep.saving()[places])
+    told = objective.find_best(policy, sweep.slowdown()[places], sweep.saving()[places])
     took = places[told if told is not None else -1]
-    best = objective.best(policy, sweep.slowdown(), sweep.saving())
+    best = objective.find_best(policy, sweep.slowdown(), sweep.saving())
     best = len(sweep.limit) - 1 if best is None else best
     return Replayed(
         sweep.name,
@@ -159,7 +162,7 @@ def zeus(folder: Path, board: str) -> list[Sweep]:
         cap, seconds, watts = (float(row[k]) for k in ("power_limit", "time_per_epoch", "average_power"))
         table[name].append((cap, seconds, watts * seconds))
     return [
-        sweep(f"{name} {board}", CAP, rows)
+        sweep(f"{name} {board}", POWER_CAP, rows)
         for name, rows in sorted(table.items())
         if len(rows) >= FEWEST_ROWS
     ]
@@ -173,12 +176,12 @@ def perseus(folder: Path) -> list[Sweep]:
         cell[0] += float(row["time"])
         cell[1] += float(row["energy"])
     return [
-        sweep(f"GPT-3 stage {stage} a100", SM, [(f, *cell) for f, cell in cells.items()])
+        sweep(f"GPT-3 stage {stage} a100", SM_CLOCK, [(f, *cell) for f, cell in cells.items()])
         for stage, cells in sorted(table.items())
     ]
 
 
-def sweep(name: str, knob: Knob, rows: list[tuple[float, ...]]) -> Sweep:
+def sweep(name: str, knob: ControlVariable, rows: list[tuple[float, ...]]) -> Sweep:
     """Rows of (limit, seconds, joules) in any order."""
     limit, seconds, joules = np.array(sorted(rows)).T
     return Sweep(name, knob, limit, seconds, joules)

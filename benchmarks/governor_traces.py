@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.governor.samples import Samples
+from ekc.governor.samples import SensorSamples
 
 Values = NDArray[np.float64]
 Random = np.random.Generator
@@ -31,7 +31,7 @@ DISTINCT = 2.0
 class Trace:
     """A recording and the truth behind it."""
 
-    samples: Samples
+    samples: SensorSamples
     sampling_hz: float
     kind: str
     period_s: float | None
@@ -92,7 +92,9 @@ class Life:
     """Share of iterations that take half as long again."""
 
 
-def read(load: Load, sensors: Sensors, hz: float, start_s: float, seconds: float, rng: Random) -> Samples:
+def read(
+    load: Load, sensors: Sensors, hz: float, start_s: float, seconds: float, rng: Random
+) -> SensorSamples:
     """The recording of a stretch of a load."""
     count = int(seconds * hz)
     time = start_s + (np.arange(count) + sensors.late * rng.standard_normal(count).clip(-3, 3)) / hz
@@ -110,7 +112,7 @@ def read(load: Load, sensors: Sensors, hz: float, start_s: float, seconds: float
         kept &= (time < begin) | (time > begin + rng.uniform(1.0, 3.0))
     time, power, util = time[kept], power[kept] * CAP_W / 100.0, util[kept]
     clock = np.full(len(time), 1500.0)
-    return Samples(time, power, util[:, 0], util[:, 1], clock, CAP_W, sensors.power_s)
+    return SensorSamples(time, power, util[:, 0], util[:, 1], clock, CAP_W, sensors.power_s)
 
 
 def _held(shown: Values, rng: Random) -> Values:

@@ -23,14 +23,14 @@ from tune_table import table
 import ekc
 from ekc import devices
 from ekc.devices import specs
-from ekc.search.measuring import Bench
-from ekc.search.options import Wish
+from ekc.search.measuring import Measurer
+from ekc.search.options import TuneOptions
 from ekc.search.records.store import RecordStore
 from ekc.search.result import TuningResult
-from ekc.search.run import Run
+from ekc.search.run import TuningRun
 from ekc.search.space.builder import Structure
 from ekc.search.space.space import Space
-from ekc.search.space.structures import structures
+from ekc.search.space.structures import derive_structures
 
 BAR = 1.0
 """In parts over whole: at most as slow."""
@@ -49,16 +49,16 @@ HEADERS = ("operator", "whole [us]", "in parts [us]", "ratio", "whole [mJ]", "in
 def tuned(op: ekc.Operator, chosen: tuple[Structure, ...], asked: argparse.Namespace) -> TuningResult:
     """The search among some structures."""
     device = devices.open(asked.target)
-    wish = Wish(asked.trials, "latency", 0.05, False, asked.seed, None)
+    wish = TuneOptions(asked.trials, "latency", 0.05, False, asked.seed, None)
     with RecordStore(None) as store, ThreadPoolExecutor(os.cpu_count()) as workers:
         space = Space(op, device.limits, chosen)
-        return Run(space, Bench(device, store), workers, wish).run(())
+        return TuningRun(space, Measurer(device, store), workers, wish).run(())
 
 
 def line(name: str, asked: argparse.Namespace) -> dict[str, Any]:
     """One operator, both ways."""
     op = OPERATORS[name]()
-    found = structures(op, devices.open(asked.target).limits)
+    found = derive_structures(op, devices.open(asked.target).limits)
     whole = tuple(s for s in found if all(step.kind != "rfactor" for step in s.steps))
     before, after = tuned(op, whole, asked).fastest, tuned(op, found, asked).fastest
     assert before.latency_s is not None
@@ -103,7 +103,7 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", metavar="TEXT", default="", help="operators with this in their name")
-    parser.add_argument("--target", choices=specs.names(), default="a100")
+    parser.add_argument("--target", choices=specs.list_names(), default="a100")
     parser.add_argument("--trials", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()

@@ -27,13 +27,13 @@ from tune_table import table
 
 import ekc
 from ekc.devices.base import Peaks
-from ekc.devices.recording import Origin, Recorded, Recording, read
+from ekc.devices.recording import Origin, RecordedRow, Recording, read_recording
 from ekc.errors import EkcError
-from ekc.ir.analysis.analysis import analyse
+from ekc.ir.analysis.analysis import analyse_program
 from ekc.search.candidate import Candidate
 from ekc.search.models import prior
-from ekc.search.models.analysed import analysed
-from ekc.search.models.features import BALANCE
+from ekc.search.models.analysed import make_model_inputs
+from ekc.search.models.features import BALANCE_COLUMN
 from ekc.search.models.power import PowerModel
 
 Array = NDArray[np.float64]
@@ -51,7 +51,7 @@ def modelled(known: Sequence[Candidate], asked: Sequence[Candidate], peaks: Peak
     """What a tuning run would believe."""
     model = PowerModel(seed, peaks)
     model.learn(known)
-    return _latencies(asked) * np.exp(model.expect_of(asked)[0])
+    return _latencies(asked) * np.exp(model.predict_timed(asked)[0])
 
 
 def constant(known: Sequence[Candidate], asked: Sequence[Candidate], peaks: Peaks, seed: int) -> Array:
@@ -70,9 +70,9 @@ PREDICTIONS: dict[str, Predict] = {MODEL: modelled, RULE: constant, PRIOR: by_pr
 
 def _paced(candidates: Sequence[Candidate], peaks: Peaks) -> Array:
     """Watts that the prior expects of kernels that take as long as these do."""
-    pace = np.log([c.latency_s / c.prior_latency_s for c in candidates])
-    standby = prior.standby(np.array([c.row[BALANCE] for c in candidates]), peaks)
-    return prior.paced(np.array([c.prior_power_w for c in candidates]), pace, standby)
+    pace = np.log([c.latency_s / c.expected_latency_s for c in candidates])
+    standby = prior.predict_standby_w(np.array([c.features[BALANCE_COLUMN] for c in candidates]), peaks)
+    return prior.scale_power(np.array([c.expected_power_w for c in candidates]), pace, standby)
 
 
 def _latencies(candidates: Sequence[Candidate]) -> Array:
@@ -85,13 +85,18 @@ def candidates(recording: Recording, number: int) -> list[Candidate]:
     return [_candidate(row, recording.origin) for row in mine]
 
 
-def _candidate(row: Recorded, origin: Origin) -> Candidate:
+def _candidate(row: RecordedRow, origin: Origin) -> Candidate:
     # The figures of the recording are those of the ekc that made it, which may have counted otherwise.
-    seen = analysed(analyse(row.schedule.program, origin.limits), origin.peaks)
+    seen = make_model_inputs(analyse_program(row.schedule.program, origin.limits), origin.peaks)
     made = Candidate(
-        row.schedule, row.structure, seen.features[0], float(seen.latency_s[0]), float(seen.power_w[0]), 0
+        row.schedule,
+        row.structure,
+        seen.features[0],
+        float(seen.expected_latency_s[0]),
+        float(seen.expected_power_w[0]),
+        0,
     )
-    made.timings, made.meterings = [row.timing()], [row.metering()]
+    made.timings, made.meterings = [row.find_timing()], [row.find_metering()]
     return made
 
 
@@ -155,7 +160,7 @@ def main() -> None:
     if asked.folds < 2:
         parser.error(f"--folds is {asked.folds}; at least 2")
     try:
-        recording = read(asked.file)
+        recording = read_recording(asked.file)
         numbers = range(len(recording.operators))
         lines = [x for n in numbers for x in measure(recording, n, asked.folds, asked.seed)]
     except EkcError as problem:
@@ -164,7 +169,7 @@ def main() -> None:
     origin = recording.origin
     print(
         f"ekc {ekc.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
-        f"{os.cpu_count()} cores; {origin.told}, {origin.driver}, {origin.clock_regime}"
+        f"{os.cpu_count()} cores; {origin.description}, {origin.driver}, {origin.clock_regime}"
     )
     if origin.simulated:
         print("Simulated: the energies are those of a model, not of a GPU.")
@@ -172,7 +177,7 @@ def main() -> None:
     print(table([HEADERS, *map(row_text, lines)]))
     print("nothing to judge" if not judged else "pass" if all(judged) else "FAIL")
     if asked.json:
-        told = {"device": origin.told, "simulated": origin.simulated}
+        told = {"device": origin.description, "simulated": origin.simulated}
         result = {**told, "lines": lines, "pass": bool(judged) and all(judged)}
         asked.json.write_text(json.dumps(result, indent=1))
 

@@ -17,12 +17,12 @@ from ekc import devices
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.base import Metering, Timing
 from ekc.ir.schedule import Schedule
-from ekc.search.measuring import Bench, Failure
-from ekc.search.method import OURS, Method
-from ekc.search.options import Wish
+from ekc.search.measuring import MeasurementFailure, Measurer
+from ekc.search.method import DEFAULT_METHOD, SearchMethod
+from ekc.search.options import TuneOptions
 from ekc.search.records.store import RecordStore
 from ekc.search.result import TuningResult
-from ekc.search.run import Run
+from ekc.search.run import TuningRun
 from ekc.search.space.space import Space
 
 MAX_SLOWDOWN = 0.05
@@ -38,20 +38,20 @@ OPERATORS: dict[str, Callable[[], ekc.Operator]] = {
     ),
 }
 EVERYTHING, ADAPTIVE, LATENCY = "meter everything", "adaptive", "latency only"
-METHODS: dict[str, Method] = {
-    EVERYTHING: Method(metered=1.0),
-    ADAPTIVE: OURS,
-    "fixed 30 %": Method(metered=0.3),
-    "latency x constant power": Method(power="constant"),
-    LATENCY: OURS,
-    "no crossover": Method(proposals="mutated"),
-    "random search": Method(proposals="drawn"),
+METHODS: dict[str, SearchMethod] = {
+    EVERYTHING: SearchMethod(metered_share=1.0),
+    ADAPTIVE: DEFAULT_METHOD,
+    "fixed 30 %": SearchMethod(metered_share=0.3),
+    "latency x constant power": SearchMethod(power_source="constant"),
+    LATENCY: DEFAULT_METHOD,
+    "no crossover": SearchMethod(proposals="mutated"),
+    "random search": SearchMethod(proposals="drawn"),
 }
 """`LATENCY` makes the latency small, and meters the finalists alone."""
 
 
 @dataclass
-class WatchedBench(Bench):
+class WatchedMeasurer(Measurer):
     """Follows the least energy over the seconds of metering, and tells the search's time from the rest."""
 
     elsewhere_s: float = 0.0
@@ -64,61 +64,61 @@ class WatchedBench(Bench):
     _checking: float | None = None
 
     def time(
-        self, schedule: Schedule, kernel: Callable[[], CompiledKernel], draw: int = 0
-    ) -> Timing | Failure:
+        self, schedule: Schedule, get_kernel: Callable[[], CompiledKernel], repeat: int = 0
+    ) -> Timing | MeasurementFailure:
         """As the bench; remembers the first latency."""
         began = time.thread_time()
-        outcome = super().time(schedule, kernel, draw)
+        outcome = super().time(schedule, get_kernel, repeat)
         self.elsewhere_s += time.thread_time() - began
         if isinstance(outcome, Timing):
             self._latency_s.setdefault(schedule.digest, outcome.latency_s)
         return outcome
 
     def meter(
-        self, schedule: Schedule, kernel: Callable[[], CompiledKernel], seconds: float, draw: int = 0
-    ) -> Metering | Failure:
+        self, schedule: Schedule, get_kernel: Callable[[], CompiledKernel], window_s: float, repeat: int = 0
+    ) -> Metering | MeasurementFailure:
         """As the bench; adds a point to the curve."""
         began = time.thread_time()
-        outcome = super().meter(schedule, kernel, seconds, draw)
+        outcome = super().meter(schedule, get_kernel, window_s, repeat)
         self.elsewhere_s += time.thread_time() - began
         if isinstance(outcome, Metering):
             self._energy_j.setdefault(schedule.digest, outcome.energy_j)
             limit = min(self._latency_s.values()) * (1 + MAX_SLOWDOWN)
             near = [j for digest, j in self._energy_j.items() if self._latency_s[digest] <= limit]
             if near:
-                self.curve.append((self.spent.metering_s, min(near)))
+                self.curve.append((self.cost.metering_s, min(near)))
         return outcome
 
-    def checked(self, schedule: Schedule) -> str | None:
+    def find_verdict(self, schedule: Schedule) -> str | None:
         """As the bench; where nothing is on file, the finalist is executed next."""
-        verdict = super().checked(schedule)
+        verdict = super().find_verdict(schedule)
         self._checking = time.thread_time() if verdict is None else None
         return verdict
 
-    def file_check(self, schedule: Schedule, verdict: str) -> None:
+    def record_verdict(self, schedule: Schedule, verdict: str) -> None:
         """As the bench."""
         if self._checking is not None:
             self.elsewhere_s += time.thread_time() - self._checking
-        super().file_check(schedule, verdict)
+        super().record_verdict(schedule, verdict)
 
 
 def run(
     op: ekc.Operator, device: str, store: RecordStore, variant: str, trials: int, seed: int
 ) -> dict[str, Any]:
     """One run, and what the tables and plots want of it. Energies in joules per call."""
-    bench = WatchedBench(devices.open(device), store)
+    bench = WatchedMeasurer(devices.open(device), store)
     objective = "latency" if variant == LATENCY else "energy"
-    wish = Wish(trials, objective, MAX_SLOWDOWN, False, seed, None)
+    wish = TuneOptions(trials, objective, MAX_SLOWDOWN, False, seed, None)
     began = time.thread_time()
     with ThreadPoolExecutor(1) as workers:
-        search = Run(Space(op, bench.device.limits), bench, workers, wish, None, METHODS[variant])
+        search = TuningRun(Space(op, bench.device.limits), bench, workers, wish, None, METHODS[variant])
         result = search.run(())
     search_s = time.thread_time() - began - bench.elsewhere_s
     return _kept(result) | {
-        "metering_s": bench.spent.metering_s,
+        "metering_s": bench.cost.metering_s,
         "search_s": search_s,
         "curve": bench.curve,
-        "judged": [(j.believed_j, j.spread, j.measured_j) for j in search.task.learner.judged],
+        "judged": [(j.believed_j, j.std, j.measured_j) for j in search.task.learner.prediction_records],
     }
 
 

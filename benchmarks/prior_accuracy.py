@@ -31,8 +31,8 @@ from ekc import devices
 from ekc.devices.base import Device
 from ekc.errors import InvalidInput
 from ekc.search.models import prior
-from ekc.search.models.analysed import Figures
-from ekc.search.records.evidence import figures_of
+from ekc.search.models.analysed import Quantities
+from ekc.search.records.evidence import analyse_schedules
 
 Array = NDArray[np.float64]
 
@@ -41,16 +41,19 @@ POWER_MHZ = 1050.0
 HEADERS = ("recording", "figure", "rows", "Spearman", "spread", "of rows", "slope")
 
 
-def seen(device: Device, rows: Sequence[Row]) -> Figures:
+def seen(device: Device, rows: Sequence[Row]) -> Quantities:
     """What the analysis says of recorded kernels."""
-    return figures_of([clblast.schedule(row.one, SIDE) for row in rows], device.limits)
+    return analyse_schedules([clblast.schedule(row.one, SIDE) for row in rows], device.limits)
 
 
 def latencies(data: Path, recording: Recording, count: int, seed: int) -> list[dict[str, Any]]:
     """Lines of one recorded space."""
     device = devices.open(recording.device)
     rows = stratified(read(data, recording), count, seed)
-    told, real = prior.latency(seen(device, rows), device.peaks), np.array([row.seconds for row in rows])
+    told, real = (
+        prior.predict_latency_s(seen(device, rows), device.peaks),
+        np.array([row.seconds for row in rows]),
+    )
     fast = real <= np.quantile(real, 1 / 3)
     return [
         line(recording.file, "latency", told, real),
@@ -63,9 +66,9 @@ def power(data: Path) -> dict[str, Any]:
     device = devices.open(CLOCKS.device)
     rows = [row for row in read(data, CLOCKS) if row.clock_mhz == POWER_MHZ]
     figures, seconds = seen(device, rows), np.array([row.seconds for row in rows])
-    pace = np.log(seconds / prior.latency(figures, device.peaks))
-    standby = prior.standby(figures["balance"], device.peaks)
-    told = prior.paced(prior.power(figures, device.peaks), pace, standby)
+    pace = np.log(seconds / prior.predict_latency_s(figures, device.peaks))
+    standby = prior.predict_standby_w(figures["balance"], device.peaks)
+    told = prior.scale_power(prior.predict_power_w(figures, device.peaks), pace, standby)
     return line(CLOCKS.file, f"power, {POWER_MHZ:.0f} MHz", told, np.array([row.power_w for row in rows]))
 
 

@@ -23,7 +23,7 @@ from clblast import Xgemm
 from fidelity_rows import LATENCY, Recording, by_compiling, read
 from tune_table import table
 
-from ekc.devices.latency import latency
+from ekc.devices.latency import estimate_latency
 
 FAST = 0.2
 """Of all configurations, those in order of time that pairs are compiled of."""
@@ -67,7 +67,9 @@ def side_by_side(recording: Recording, found: list[Pair], real: dict[Xgemm, floa
     clock = spec.boost_mhz * (recording.clock_share or 1.0)
     for p in found:
         works = [by_compiling(spec, one) for one in (p.narrow, p.wide)]
-        narrow, wide = (latency(spec, w.events, w.resident, clock).seconds if w else np.nan for w in works)
+        narrow, wide = (
+            estimate_latency(spec, w.events, w.resident, clock).seconds if w else np.nan for w in works
+        )
         ratios.append((real[p.narrow] / real[p.wide], narrow / wide))
     both = np.array([r for r in ratios if np.isfinite(r).all()])
     return {

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from ekc.errors import InvalidInput
-from ekc.search.recordings.table import Table, table
+from ekc.search.recordings.table import MeasurementTable, make_table
 
 GEMM = (
     "MWG",
@@ -65,7 +65,7 @@ RECORDINGS = (
 
 
 @cache
-def read(folder: Path, recording: Recording) -> Table:
+def read(folder: Path, recording: Recording) -> MeasurementTable:
     """The table of a recording; `InvalidInput` where the folder has none."""
     file = folder / f"{recording.file}.csv.gz"
     if not file.is_file():
@@ -73,4 +73,4 @@ def read(folder: Path, recording: Recording) -> Table:
     with gzip.open(file, "rt") as lines:
         rows = list(csv.DictReader(lines))
     columns = {name: [row[name] for row in rows] for name in rows[0]}
-    return table(columns, recording.decisions, recording.figure, recording.costs_ms)
+    return make_table(columns, recording.decisions, recording.figure, recording.costs_ms)

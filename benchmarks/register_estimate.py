@@ -6,7 +6,7 @@ Legal schedules as a run first meets them: bred on what physics alone expects, t
 half. Each is compiled for sm_80. *spill*: share that ptxas gives a stack of more than 64 bytes; *median*: of
 expected over allocated registers, of those without; *spread*: of the log of that. --a-round sets what the
 estimate takes a copy of a pipelined tile to keep for each of its rounds
-(`ekc.ir.rules.launch.REGISTERS_A_ROUND`); 0 is the rule of before.
+(`ekc.ir.rules.launch.REGISTERS_PER_ROUND`); 0 is the rule of before.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tune_table import OPERATORS, TARGET, table
 
 import ekc
 from ekc import devices
-from ekc.codegen.generate import compile_schedule, toolchain
+from ekc.codegen.generate import compile_schedule, describe_toolchain
 from ekc.ir.rules import launch as rules
-from ekc.ir.tree import kernels
+from ekc.ir.tree import derive_launches
 from ekc.search.breeding import Breeder
-from ekc.search.models.spills import STACK
+from ekc.search.models.spills import SPILL_STACK_BYTES
 from ekc.search.population import Population
 from ekc.search.space.space import Space
 
@@ -47,18 +47,18 @@ def bred(space: Space, seed: int, count: int) -> list[ekc.Schedule]:
     breeder = Breeder(space, np.random.default_rng(seed), BRED)
 
     def expected(population: Population) -> np.ndarray[Any, np.dtype[np.float64]]:
-        return space.seen(population, device.peaks).latency_s
+        return space.extract_inputs(population, device.peaks).expected_latency_s
 
     population, _ = breeder.evolve(None, expected)
     rows = breeder.random.permutation(len(population) // 2)[:count]
-    return [space.schedule(population, int(row)) for row in rows]
+    return [space.build_schedule(population, int(row)) for row in rows]
 
 
 def one(schedule: ekc.Schedule) -> tuple[float, float, float]:
     """(registers expected, registers allocated, bytes of stack) of the launch with most of them."""
     compiled = compile_schedule(schedule, "sm_80")
     most = int(np.argmax([r.registers for r in compiled.resources]))
-    needed = rules.registers_needed(kernels(schedule.program)[most]) + rules.RESERVED_REGISTERS
+    needed = rules.estimate_registers(derive_launches(schedule.program)[most]) + rules.RESERVED_REGISTERS
     found = compiled.resources[most]
     return float(needed), float(found.registers), float(found.stack_bytes)
 
@@ -68,7 +68,7 @@ def line(name: str, op: ekc.Operator, draws: int, seed: int) -> dict[str, Any]:
     schedules = bred(Space(op, devices.open(TARGET).limits), seed, draws)
     with ThreadPoolExecutor(os.cpu_count()) as workers:
         expected, allocated, stack = np.array(list(workers.map(one, schedules))).T
-    spilled = stack > STACK
+    spilled = stack > SPILL_STACK_BYTES
     off = np.log(expected / allocated)[~spilled]
     return {
         "operator": name,
@@ -93,15 +93,17 @@ def main() -> None:
     parser.add_argument("--only", metavar="TEXT", help="operators with this in their name")
     parser.add_argument("--draws", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--a-round", type=int, default=rules.REGISTERS_A_ROUND)
+    parser.add_argument("--a-round", type=int, default=rules.REGISTERS_PER_ROUND)
     asked = parser.parse_args()
     every = OPERATORS | MORE
     names = [name for name in every if asked.only is None or asked.only in name]
     if not names:
         parser.error(f"--only: nothing contains {asked.only!r}; there are {', '.join(every)}")
-    rules.REGISTERS_A_ROUND = asked.a_round
+    rules.REGISTERS_PER_ROUND = asked.a_round
     lines = [line(name, every[name](), asked.draws, asked.seed) for name in names]
-    print(f"ekc {ekc.__version__}, NVRTC {toolchain()}, seed {asked.seed}, {asked.a_round} registers a round")
+    print(
+        f"ekc {ekc.__version__}, NVRTC {describe_toolchain()}, seed {asked.seed}, {asked.a_round} registers a round"
+    )
     print(table([HEADERS, *map(_row, lines)]))
     if asked.json:
         asked.json.write_text(json.dumps({"a_round": asked.a_round, "lines": lines}, indent=1))

@@ -43,12 +43,12 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.devices import specs
 from ekc.devices.base import Device
-from ekc.devices.occupancy import occupancy
-from ekc.devices.ptx.counts import runs
-from ekc.emulator.fullness import fullness
-from ekc.search.options import Wish
+from ekc.devices.occupancy import compute_occupancy
+from ekc.devices.ptx.counts import list_instruction_runs
+from ekc.emulator.fullness import measure_memory_efficiency
+from ekc.search.options import TuneOptions
 from ekc.search.records.store import RecordStore
-from ekc.search.workers import hired
+from ekc.search.workers import open_worker_pool
 
 TARGETS = ("a100", "h200")
 WIDE = 16
@@ -159,8 +159,8 @@ def figures_of(schedule: ekc.Schedule, device: Device) -> dict[str, Any]:
 def _spare(kernel: CompiledKernel, number: int) -> dict[str, float]:
     """Per request of the worst instruction in a loop."""
     launch = kernel.launches[number]
-    often = {one.line: times for one, times in runs(kernel.ptx, launch.name)}
-    found = fullness(
+    often = {one.line: times for one, times in list_instruction_runs(kernel.ptx, launch.name)}
+    found = measure_memory_efficiency(
         kernel.ptx,
         launch.name,
         grid=launch.grid,
@@ -170,7 +170,7 @@ def _spare(kernel: CompiledKernel, number: int) -> dict[str, float]:
     )
     inside = [x for x in found if often[x.line] > 1]
     spare = {
-        space: max((x.taken - x.needed for x in inside if x.space == space), default=0.0)
+        space: max((x.units_taken - x.units_needed for x in inside if x.space == space), default=0.0)
         for space in ("shared", "global")
     }
     return {
@@ -190,9 +190,9 @@ def _in_flight(found: Account, kernel: CompiledKernel, number: int, target: str)
     launch, resources = kernel.launches[number], kernel.resources[number]
     threads = launch.block[0] * launch.block[1] * launch.block[2]
     shared = max(launch.shared_bytes, resources.shared_bytes)
-    spec = specs.get(target)
+    spec = specs.find_spec(target)
     assert spec is not None
-    fits = occupancy(spec.capability, threads, resources.registers, shared)
+    fits = compute_occupancy(spec.capability, threads, resources.registers, shared)
     return found.bytes_in_flight * threads * fits.blocks
 
 
@@ -284,7 +284,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=256)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--records", type=Path, metavar="DIR", help="folder of what was measured")
-    parser.add_argument("--target", action="append", choices=specs.names())
+    parser.add_argument("--target", action="append", choices=specs.list_names())
     parser.add_argument("--schedule", type=Path, action="append", default=[])
     asked = parser.parse_args()
     lines = []
@@ -318,8 +318,8 @@ def _fastest(op: ekc.Operator, device: Device, asked: argparse.Namespace) -> ekc
     if asked.records:
         asked.records.mkdir(parents=True, exist_ok=True)
         file = asked.records / f"{op.name}-{device.name}.db"
-    wish = Wish(asked.trials, "latency", 0.05, False, asked.seed, None)
-    with RecordStore(file) as store, hired(device, asked.trials) as workers:
+    wish = TuneOptions(asked.trials, "latency", 0.05, False, asked.seed, None)
+    with RecordStore(file) as store, open_worker_pool(device, asked.trials) as workers:
         return run(op, device, store, workers, wish)[0].schedule
 
 

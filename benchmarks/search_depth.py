@@ -36,40 +36,40 @@ import ekc
 from ekc import devices
 from ekc.codegen.generate import generate
 from ekc.devices.base import Device
-from ekc.devices.digest import digest_of_text
-from ekc.devices.latency import LAUNCH_S
-from ekc.devices.residual import OWN_TIME, own_time
+from ekc.devices.digest import digest_cuda_source
+from ekc.devices.latency import LAUNCH_OVERHEAD_S
+from ekc.devices.residual import OWN_TIME_SIGMA, sample_own_time_factor
 from ekc.search.breeding import Breeder
 from ekc.search.candidate import Candidate
-from ekc.search.measuring import Bench
+from ekc.search.measuring import Measurer
 from ekc.search.models.trees import spearman
-from ekc.search.options import Wish
+from ekc.search.options import TuneOptions
 from ekc.search.population import Population
 from ekc.search.records.store import RecordStore
 from ekc.search.result import Trial
-from ekc.search.run import Run
+from ekc.search.run import TuningRun
 from ekc.search.space.space import Space
 from ekc.search.task import ScheduleTask
-from ekc.search.workers import hired
+from ekc.search.workers import open_worker_pool
 
 TARGET = "a100"
 BAR = 1.01
 """The median winner is at most so many times as slow as the best of the random, and of the longer run."""
 RESCORED = 100
-LUCKIEST = math.exp(10 * OWN_TIME)
+LUCKIEST = math.exp(10 * OWN_TIME_SIGMA)
 """So much slower than the fastest, and nothing is the fastest but for luck."""
 
 
-def _wish(trials: int, seed: int) -> Wish:
-    return Wish(trials, "latency", 0.05, False, seed, None)
+def _wish(trials: int, seed: int) -> TuneOptions:
+    return TuneOptions(trials, "latency", 0.05, False, seed, None)
 
 
 def run(
-    op: ekc.Operator, device: Device, store: RecordStore, workers: Executor, wish: Wish
+    op: ekc.Operator, device: Device, store: RecordStore, workers: Executor, wish: TuneOptions
 ) -> tuple[Trial, list[Candidate]]:
     """The winner, and everything that the run timed."""
-    search = Run(Space(op, device.limits), Bench(device, store), workers, wish)
-    return search.run(()).best, search.task.working
+    search = TuningRun(Space(op, device.limits), Measurer(device, store), workers, wish)
+    return search.run(()).best, search.task.timed_candidates
 
 
 def _latency(winner: Trial) -> float:
@@ -85,21 +85,23 @@ def without_luck(timed: list[Candidate], device: Device) -> float:
 
 def _plain(candidate: Candidate, device: Device) -> float:
     made = generate(candidate.schedule, device.limits)
-    starts = len(made.launches) * LAUNCH_S
-    return starts + (candidate.latency_s - starts) / own_time(TARGET, digest_of_text(made.source))
+    starts = len(made.launches) * LAUNCH_OVERHEAD_S
+    return starts + (candidate.latency_s - starts) / sample_own_time_factor(
+        TARGET, digest_cuda_source(made.source)
+    )
 
 
 def random_best(
-    op: ekc.Operator, bench: Bench, workers: Executor, known: list[Candidate], count: int, seed: int
+    op: ekc.Operator, bench: Measurer, workers: Executor, known: list[Candidate], count: int, seed: int
 ) -> tuple[list[Candidate], float | None]:
     """(the most promising of `count` random schedules, timed; rank correlation over these)."""
     space = Space(op, bench.device.limits)
     task = ScheduleTask(space, bench, workers, _wish(RESCORED, seed))
     task.learner.learn_latency(known)
     drawn = _draws(Breeder(space, np.random.default_rng(seed)), count)
-    expected, _, _, _ = task.learner.expect(task.memory.of(drawn))
+    expected, _, _, _ = task.learner.predict(task.input_cache.get_inputs(drawn))
     promising = np.argsort(expected, kind="stable")[:RESCORED]
-    made = [(task.make(drawn, int(row), 1), expected[row]) for row in promising]
+    made = [(task.make_candidate(drawn, int(row), 1), expected[row]) for row in promising]
     fresh = [(c, float(e)) for c, e in made if c is not None]
     task.measure([c for c, _ in fresh], 1)
     pairs = np.array([(e, c.latency_s) for c, e in fresh if c.ok])
@@ -108,10 +110,10 @@ def random_best(
 
 def _draws(breeder: Breeder, count: int) -> Population:
     """Legal random genomes, each once."""
-    drawn = breeder.draw(count)
+    drawn = breeder.sample(count)
     while len(drawn) < count:
-        more = drawn + breeder.draw(count)
-        _, first = np.unique(breeder.space.keys(more), return_index=True)
+        more = drawn + breeder.sample(count)
+        _, first = np.unique(breeder.space.compute_keys(more), return_index=True)
         drawn = more[np.sort(first)]
     return drawn[:count]
 
@@ -120,13 +122,13 @@ def depth(name: str, asked: argparse.Namespace) -> dict[str, Any]:
     """The line of one operator. Latencies in seconds."""
     op, file = OPERATORS[name](), asked.records / f"{''.join(c if c.isalnum() else '-' for c in name)}.db"
     device = devices.open(f"{TARGET}@no-residual" if asked.no_residual else TARGET)
-    with RecordStore(file) as store, hired(device, asked.long) as workers:
+    with RecordStore(file) as store, open_worker_pool(device, asked.long) as workers:
         seeds = range(asked.seed, asked.seed + asked.seeds)
         runs = [run(op, device, store, workers, _wish(asked.trials, seed)) for seed in seeds]
         longer = run(op, device, store, workers, _wish(asked.long, asked.seed))
         known = {c.schedule.digest: c for _, found in (*runs, longer) for c in found}
         strangers, rank = random_best(
-            op, Bench(device, store), workers, list(known.values()), asked.random, asked.seed
+            op, Measurer(device, store), workers, list(known.values()), asked.random, asked.seed
         )
     winners, best = [_latency(winner) for winner, _ in runs], min(c.latency_s for c in strangers)
     median, long = statistics.median(winners), _latency(longer[0])

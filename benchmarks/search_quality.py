@@ -31,9 +31,9 @@ from tune_table import table
 
 import ekc
 from ekc.errors import InvalidInput
-from ekc.search.recordings.recorded_space import RecordedSpace
-from ekc.search.recordings.replay import replay
-from ekc.search.recordings.table import Table
+from ekc.search.recordings.recorded_space import TableSpace
+from ekc.search.recordings.replay import replay_search
+from ekc.search.recordings.table import MeasurementTable
 
 WORKERS = 2
 OURS, RANDOM = "ekc", "random search"
@@ -60,17 +60,17 @@ HEADERS = (
 def ours(folder: Path, recording: Recording, trials: int, seed: int) -> list[int]:
     """The rows that one run of our search tries."""
     recorded = read(folder, recording)
-    return replay(recorded, RecordedSpace(recorded), trials, seed)
+    return replay_search(recorded, TableSpace(recorded), trials, seed)
 
 
-def at_random(recorded: Table, trials: int, seed: int) -> list[int]:
+def at_random(recorded: MeasurementTable, trials: int, seed: int) -> list[int]:
     """Rows drawn without looking."""
     random = np.random.default_rng(seed)
     return [int(i) for i in random.permutation(len(recorded.figures))[:trials]]
 
 
 def kernel_tuner(
-    python: str, recorded: Table, strategies: list[str], trials: int, seeds: int
+    python: str, recorded: MeasurementTable, strategies: list[str], trials: int, seeds: int
 ) -> dict[str, list[list[int]]] | str:
     """Traces by strategy, or why there are none."""
     asked = subprocess.run([python, "-c", "import kernel_tuner"], capture_output=True)
@@ -80,7 +80,7 @@ def kernel_tuner(
     if np.isnan(whole).any():
         return "settings are not whole numbers"
     job = {
-        "names": list(recorded.names),
+        "names": list(recorded.decision_names),
         "settings": whole.astype(int).tolist(),
         "figures": [f if np.isfinite(f) else None for f in recorded.figures.tolist()],
         "strategies": strategies,
@@ -95,15 +95,15 @@ def kernel_tuner(
     return found
 
 
-def quality(recorded: Table, rows: list[int], evaluations: int) -> float:
+def quality(recorded: MeasurementTable, rows: list[int], evaluations: int) -> float:
     """Best figure of the first evaluations over the optimum; infinite where none worked."""
     figures = recorded.figures[rows[:evaluations]]
-    return float(np.nanmin(figures) / recorded.best) if np.isfinite(figures).any() else float("inf")
+    return float(np.nanmin(figures) / recorded.best_figure) if np.isfinite(figures).any() else float("inf")
 
 
-def within(recorded: Table, rows: list[int], seconds: float) -> float:
+def within(recorded: MeasurementTable, rows: list[int], seconds: float) -> float:
     """The same, of what was tried in the first so many charged seconds; the last try may not overrun."""
-    spent = np.cumsum(recorded.seconds[rows])
+    spent = np.cumsum(recorded.trial_costs_s[rows])
     return quality(recorded, rows, int((spent <= seconds).sum()))
 
 
@@ -113,7 +113,7 @@ def _pair(values: list[float]) -> tuple[float, float]:
 
 
 def line(
-    recording: Recording, recorded: Table, who: str, traces: list[list[int]], trials: int
+    recording: Recording, recorded: MeasurementTable, who: str, traces: list[list[int]], trials: int
 ) -> dict[str, Any]:
     """One line of figures."""
     median, p90 = _pair([quality(recorded, t, trials) for t in traces])
@@ -130,11 +130,11 @@ def line(
         "half_median": half,
         "half_p90": half_p90,
     }
-    if recorded.seconds.any():
-        seconds = float(recorded.seconds.mean()) * trials / 2
+    if recorded.trial_costs_s.any():
+        seconds = float(recorded.trial_costs_s.mean()) * trials / 2
         charged, charged_p90 = _pair([within(recorded, t, seconds) for t in traces])
         said |= {"charged_s": seconds, "charged_median": charged, "charged_p90": charged_p90}
-        said["charged_all_s"] = float(np.median([recorded.seconds[t].sum() for t in traces]))
+        said["charged_all_s"] = float(np.median([recorded.trial_costs_s[t].sum() for t in traces]))
     if who == OURS and recording.bar and trials == recording.trials:
         # Figures are quoted, and so compared, to three decimals.
         kept = round(median, 3) <= recording.bar[0] and round(p90, 3) <= recording.bar[1]

@@ -30,21 +30,21 @@ import numpy as np
 import ekc
 from ekc import devices
 from ekc.codegen.compiled import Resources
-from ekc.devices.base import Conditions, Interval, Metering, Timing
-from ekc.devices.cuda.remote import Remote
+from ekc.devices.base import Interval, MeasurementConditions, Metering, Timing
+from ekc.devices.cuda.remote import RemoteWorker
 from ekc.search.breeding import Breeder
 from ekc.search.candidate import Candidate
-from ekc.search.measuring import Bench
-from ekc.search.models.features import REGISTERS
-from ekc.search.models.learner import HARDLY
+from ekc.search.measuring import Measurer
+from ekc.search.models.features import REGISTERS_COLUMN
+from ekc.search.models.learner import LOWER_BOUND_STDS
 from ekc.search.models.trees import spearman
-from ekc.search.options import Wish
+from ekc.search.options import TuneOptions
 from ekc.search.population import Population
 from ekc.search.records.store import RecordStore
-from ekc.search.rounds import population_size
+from ekc.search.rounds import compute_population_size
 from ekc.search.space.space import Space
 from ekc.search.task import ScheduleTask
-from ekc.search.workers import aside
+from ekc.search.workers import open_background_worker
 
 BAR = 100_000.0
 """Candidates a second on 2 cores that the project asks for."""
@@ -53,35 +53,35 @@ STRUCTURES_BAR = 8
 TRAINED_ON = 128
 DEFAULT = 256
 """Trials of a run where nothing is said."""
-POPULATIONS = tuple(population_size(trials) for trials in (128, DEFAULT, 512))
+POPULATIONS = tuple(compute_population_size(trials) for trials in (128, DEFAULT, 512))
 BEST = 256
 """What a batch is picked from, and more."""
 FRESH = 8
 """Rounds of breeding before a new run begins from random genomes."""
-MADE_UP = Conditions("a100", True, "made up", "", "", 0.0, 0.0, (), "made up", ekc.__version__)
+MADE_UP = MeasurementConditions("a100", True, "made up", "", "", 0.0, 0.0, (), "made up", ekc.__version__)
 
 
 class Stopwatch:
     """A task whose analysis and scoring are timed, and which counts the structures it scored."""
 
     def __init__(
-        self, store: RecordStore, workers: ThreadPoolExecutor, worker: Remote | None, seed: int
+        self, store: RecordStore, workers: ThreadPoolExecutor, worker: RemoteWorker | None, seed: int
     ) -> None:
         op = ekc.matmul(1024, 1024, 1024)
         device, self.random = devices.open("a100"), np.random.default_rng(seed)
         self.space = Space(op, device.limits, worker=worker)
-        wish = Wish(DEFAULT, "energy", 0.05, False, seed, None)
-        self.task = ScheduleTask(self.space, Bench(device, store), workers, wish)
+        wish = TuneOptions(DEFAULT, "energy", 0.05, False, seed, None)
+        self.task = ScheduleTask(self.space, Measurer(device, store), workers, wish)
         self.device = device
         self._train()
         self.reset()
-        self.space.seen = self._timed("analysis", self.space.seen)  # type: ignore[method-assign]
+        self.space.extract_inputs = self._timed("analysis", self.space.extract_inputs)  # type: ignore[method-assign]
 
     def _train(self) -> None:
-        drawn, _ = self.space.repair(self.random, self.space.draw(self.random, 2 * TRAINED_ON))
-        made = [self.task.make(drawn, row, 1) for row in range(TRAINED_ON)]
+        drawn, _ = self.space.repair(self.random, self.space.sample(self.random, 2 * TRAINED_ON))
+        made = [self.task.make_candidate(drawn, row, 1) for row in range(TRAINED_ON)]
         for c in filter(None, made):
-            seconds = c.prior_latency_s * float(np.exp(self.random.normal(0, 0.3)))
+            seconds = c.expected_latency_s * float(np.exp(self.random.normal(0, 0.3)))
             spread = Interval(seconds, seconds)
             c.timings = [Timing(seconds, spread, 1, MADE_UP, resources=self._resources(c))]
             self.task.candidates.append(c)
@@ -90,11 +90,11 @@ class Stopwatch:
 
     def _resources(self, c: Candidate) -> tuple[Resources, ...]:
         """As far from what is counted as ptxas is (`register_estimate.py`: spreads of 0.14 to 0.30)."""
-        needed = int((2 ** float(c.row[REGISTERS]) - 1) * np.exp(self.random.normal(0, 0.2)))
+        needed = int((2 ** float(c.features[REGISTERS_COLUMN]) - 1) * np.exp(self.random.normal(0, 0.2)))
         return (Resources(min(needed, 255), 0, 0, 0, 4 * max(needed - 255, 0)),)
 
     def _meter(self, c: Candidate) -> bool:
-        watts = c.prior_power_w * float(np.exp(self.random.normal(0, 0.1)))
+        watts = c.expected_power_w * float(np.exp(self.random.normal(0, 0.1)))
         joules, exactly = watts * c.latency_s, Interval(watts, watts)
         c.meterings = [
             Metering(watts, exactly, joules, Interval(joules, joules), joules, joules, 0.0, 1.0, 1, MADE_UP)
@@ -118,15 +118,15 @@ class Stopwatch:
     def score(self, population: Population) -> np.ndarray:
         """What the tuner does for every genome."""
         self.scored.append(population)
-        return np.asarray(self._timed("scoring", self.task.promise)(population))
+        return np.asarray(self._timed("scoring", self.task.score_population)(population))
 
 
 def measure(watch: Stopwatch, seconds: float, population: int) -> dict[str, Any]:
     """Breed for about `seconds` and count, as the tuner does: every round some generations from the last."""
-    breeder = Breeder(watch.space, watch.random, size=population)
+    breeder = Breeder(watch.space, watch.random, population_size=population)
     breeder.evolve(None, watch.score)
     watch.reset()
-    breeder.bred, began, rounds = 0, time.perf_counter(), 0
+    breeder.bred_count, began, rounds = 0, time.perf_counter(), 0
     parents: Population | None = None
     while not rounds or time.perf_counter() - began < seconds:
         found, _ = breeder.evolve(None if rounds % FRESH == 0 else parents, watch.score)
@@ -141,7 +141,7 @@ def measure(watch: Stopwatch, seconds: float, population: int) -> dict[str, Any]
         "population": population,
         "candidates_per_s": rate,
         "scored": count,
-        "scored_again": breeder.bred - count,
+        "scored_again": breeder.bred_count - count,
         "seconds": took,
         "structures_scored": structures,
         "scored_by_structure": dict(
@@ -161,7 +161,7 @@ def measure(watch: Stopwatch, seconds: float, population: int) -> dict[str, Any]
 def _distinct(watch: Stopwatch) -> np.ndarray:
     """Different genomes that were scored, by structure."""
     every = sum(watch.scored[1:], watch.scored[0])
-    _, first = np.unique(watch.space.keys(every), return_index=True)
+    _, first = np.unique(watch.space.compute_keys(every), return_index=True)
     return np.bincount(every.structure[first], minlength=len(watch.space.structures))
 
 
@@ -169,15 +169,19 @@ def _cascade(watch: Stopwatch) -> dict[str, float]:
     """The share of the last genomes that the power model was asked of, and the ranking beside that with it
     asked of all."""
     task, last = watch.task, watch.scored[-1]
-    seen, limit_s, expect = task.memory.of(last), task.standing.limit_s, task.learner.expect
+    seen, limit_s, expect = (
+        task.input_cache.get_inputs(last),
+        task.incumbent.max_latency_s,
+        task.learner.predict,
+    )
     mean, spread, *_ = expect(seen)
-    cascaded = task.promise(last)
-    task.learner.expect = lambda seen, limit_s: expect(seen)  # type: ignore[method-assign]
-    whole = task.promise(last)
-    task.learner.expect = expect  # type: ignore[method-assign]
+    cascaded = task.score_population(last)
+    task.learner.predict = lambda seen, limit_s: expect(seen)  # type: ignore[method-assign]
+    whole = task.score_population(last)
+    task.learner.predict = expect  # type: ignore[method-assign]
     best = [set(np.argsort(found, kind="stable")[:BEST].tolist()) for found in (cascaded, whole)]
     return {
-        "asked": float((mean - HARDLY * spread <= np.log(limit_s)).mean()),
+        "asked": float((mean - LOWER_BOUND_STDS * spread <= np.log(limit_s)).mean()),
         "rank_correlation": spearman(cascaded, whole) or 0.0,
         "best_kept": len(best[0] & best[1]) / len(best[1]),
     }
@@ -219,7 +223,7 @@ def main() -> None:
     with (
         RecordStore(None) as store,
         ThreadPoolExecutor(1) as workers,
-        aside(DEFAULT if arguments.aside else 0) as worker,
+        open_background_worker(DEFAULT if arguments.aside else 0) as worker,
     ):
         watch = Stopwatch(store, workers, worker, arguments.seed)
         rows = [measure(watch, arguments.seconds, population) for population in arguments.population]
@@ -229,7 +233,7 @@ def main() -> None:
     )
     print(f"matmul 1024^3 for {watch.device.label}, seed {arguments.seed}, beliefs of {TRAINED_ON} kernels")
     for row in rows:
-        show(row, len(watch.space.structures), row["population"] == population_size(DEFAULT))
+        show(row, len(watch.space.structures), row["population"] == compute_population_size(DEFAULT))
     if arguments.json:
         arguments.json.write_text(json.dumps({"device": watch.device.label, "rows": rows}, indent=1))
 

@@ -25,9 +25,9 @@ from ekc import devices
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.verify import verify
 from ekc.errors import EkcError
-from ekc.ir.evaluation.agreement import random_inputs
-from ekc.ir.evaluation.expected import Expected
-from ekc.search.models.prior import LAUNCH_S
+from ekc.ir.evaluation.agreement import make_random_input_arrays
+from ekc.ir.evaluation.expected import ReferenceEvaluator
+from ekc.search.models.prior import LAUNCH_LATENCY_S
 from ekc.search.result import Trial, TuningResult
 
 TARGET = "a100"
@@ -97,7 +97,7 @@ def kept(result: TuningResult) -> list[Trial]:
 
 def problems_of(op: ekc.Operator, trials: list[Trial]) -> list[str]:
     """What is wrong with kept kernels; nothing, if all compile everywhere and execute right."""
-    expected, problems = Expected(op, random_inputs(op)), []
+    expected, problems = ReferenceEvaluator(op, make_random_input_arrays(op)), []
     for trial in trials:
         name = f"{trial.schedule.digest} ({trial.structure})"
         for arch in ARCHITECTURES:
@@ -121,7 +121,7 @@ def measured(name: str, op: ekc.Operator, trials: int, seed: int) -> dict[str, A
     problems = problems_of(op, keep)
     speedup = naive.latency_s / best.latency_s if naive.latency_s else None
     least_s = result.roof.least_s
-    starved = least_s > LAUNCH_S and (naive.latency_s is None or least_s / naive.latency_s < STARVED)
+    starved = least_s > LAUNCH_LATENCY_S and (naive.latency_s is None or least_s / naive.latency_s < STARVED)
     return {
         "operator": name,
         "best_latency_s": best.latency_s,

@@ -27,11 +27,11 @@ from tune_table import table
 
 import ekc
 from ekc import devices
-from ekc.ir.analysis.analysis import analyse
-from ekc.search.models.analysed import analysed
-from ekc.search.models.lessons import Lessons
+from ekc.ir.analysis.analysis import analyse_program
+from ekc.search.models.analysed import make_model_inputs
+from ekc.search.models.lessons import TransferPrior
 from ekc.search.models.trees import spearman
-from ekc.search.records.warm_start import learned_from
+from ekc.search.records.warm_start import load_transfer_prior
 from ekc.search.result import TuningResult
 
 TARGET, ELSEWHERE = "a100", "rtx4090"
@@ -60,17 +60,17 @@ def _tuned(op: ekc.Operator, target: str, trials: int, seed: int, **kept: Path) 
     return ekc.tune(op, target, trials=trials, seed=seed, progress=False, **kept)
 
 
-def _ranks(runs: list[TuningResult], lessons: Lessons) -> tuple[float | None, float | None]:
+def _ranks(runs: list[TuningResult], lessons: TransferPrior) -> tuple[float | None, float | None]:
     """Rank correlation of the measured energies with the informed prior, and with the plain one."""
     device = devices.open(TARGET)
     trials = {t.schedule.digest: t for run in runs for t in run.trials if t.ok and t.metered}
     measured, plain, informed = [], [], []
     for t in trials.values():
-        seen = analysed(analyse(t.schedule.program, device.limits), device.peaks)
-        told = lessons.informed(seen)
+        seen = make_model_inputs(analyse_program(t.schedule.program, device.limits), device.peaks)
+        told = lessons.correct_inputs(seen)
         measured.append(t.energy_j)
-        plain.append(float(seen.latency_s[0] * seen.power_w[0]))
-        informed.append(float(told.latency_s[0] * told.power_w[0]))
+        plain.append(float(seen.expected_latency_s[0] * seen.expected_power_w[0]))
+        informed.append(float(told.expected_latency_s[0] * told.expected_power_w[0]))
     columns = (np.array(column, dtype=np.float64) for column in (measured, plain, informed))
     real, without, with_lessons = columns
     return spearman(with_lessons, real), spearman(without, real)
@@ -90,7 +90,7 @@ def lines(name: str, asked: argparse.Namespace, folder: Path) -> list[dict[str, 
     found = []
     teachers = {"other shapes": shapes, f"{ELSEWHERE} (simulated)": device, "both": both}
     for taught_by, file in teachers.items():
-        lessons, told = learned_from(file, op, devices.open(TARGET), asked.seed)
+        lessons, told = load_transfer_prior(file, op, devices.open(TARGET), asked.seed)
         assert lessons is not None, told
         warm = [_tuned(op, TARGET, asked.trials, seed, warm_start=file) for seed in seeds]
         pairs = [(w.best.energy_j or 0.0, c.best.energy_j or 0.0) for w, c in zip(warm, cold, strict=True)]
@@ -99,7 +99,7 @@ def lines(name: str, asked: argparse.Namespace, folder: Path) -> list[dict[str, 
             {
                 "operator": name,
                 "taught_by": taught_by,
-                "kernels": lessons.latency.rows,
+                "kernels": lessons.latency_model.row_count,
                 "told": told,
                 "ratio": statistics.median(w / c for w, c in pairs),
                 "better": sum(w < c for w, c in pairs),

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from ekc.search.result import Trial, TuningResult
     from ekc.search.tuner import tune
 
-_HOMES = {
+_NAMES_BY_MODULE = {
     "ekc.ir.operators": (
         "batch_matmul",
         "compute",
@@ -114,8 +114,8 @@ _HOMES = {
     "ekc.search.records.best": ("best",),
     "ekc.search.result": ("Trial", "TuningResult"),
 }
-_HOME = {name: module for module, names in _HOMES.items() for name in names}
-_ROOMS = ("codegen", "devices", "emulator", "governor", "ir", "search")
+_MODULE_BY_NAME = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
+_SUBPACKAGES = ("codegen", "devices", "emulator", "governor", "ir", "search")
 
 __all__ = [
     "ActuatorError",
@@ -177,13 +177,13 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load a name where it lives, the first time it is asked for."""
-    if name not in _ROOMS and name not in _HOME:
+    if name not in _SUBPACKAGES and name not in _MODULE_BY_NAME:
         raise AttributeError(f"module 'ekc' has no attribute {name!r}")
     # A child that is forked by another thread would wait for ever for the rest of the import.
     with hold_forks():
-        if name in _ROOMS:
+        if name in _SUBPACKAGES:
             return importlib.import_module(f"ekc.{name}")
-        return getattr(importlib.import_module(_HOME[name]), name)
+        return getattr(importlib.import_module(_MODULE_BY_NAME[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from ekc.forks import hold_forks
 
-_ONE_THREAD = {"nthread": 1}
+_SINGLE_THREAD = {"nthread": 1}
 
 
 def train_trees(
@@ -30,9 +30,9 @@ def train_trees(
 ) -> Any:
     """A booster that predicts values of rows."""
     with hold_forks():
-        xgboost = _library()
-        table = xgboost.DMatrix(rows, label=values, weight=weights, **_ONE_THREAD)
-        return xgboost.train(dict(parameters) | _ONE_THREAD, table, num_boost_round=rounds)
+        xgboost = _import_xgboost()
+        table = xgboost.DMatrix(rows, label=values, weight=weights, **_SINGLE_THREAD)
+        return xgboost.train(dict(parameters) | _SINGLE_THREAD, table, num_boost_round=rounds)
 
 
 def predict_values(booster: Any, rows: NDArray[Any]) -> NDArray[np.float32]:
@@ -44,13 +44,13 @@ def predict_values(booster: Any, rows: NDArray[Any]) -> NDArray[np.float32]:
 def load_trees(model: Any) -> Any:
     """The booster of a model as XGBoost writes it in JSON. Raises `ValueError` for what is none."""
     with hold_forks():
-        booster = _library().Booster(_ONE_THREAD)
+        booster = _import_xgboost().Booster(_SINGLE_THREAD)
         with threadpool_limits(1, "openmp"):  # While it loads, a booster does not yet know its parameters.
             booster.load_model(bytearray(json.dumps(model), "utf-8"))
         return booster
 
 
-def _library() -> Any:
+def _import_xgboost() -> Any:
     """The library, its threads set not to spin while they wait."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import xgboost

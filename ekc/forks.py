@@ -17,71 +17,73 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Protocol
 
-PATIENCE_S = 60.0
+CALL_TIMEOUT_S = 60.0
 """A call that takes longer does not stop a fork: its library may hang."""
 
 
 class ParentOwned(Protocol):
     """An object that a forked child must not use, end or delete."""
 
-    def abandon(self) -> None:
+    def detach(self) -> None:
         """In the child: let go of it, without a word to it and without a lock."""
 
 
-class _Gate:
+class _ForkGate:
     """Counts the calls under way in each thread; one fork at a time waits for those of other threads."""
 
     def __init__(self) -> None:
-        self._begin({})
+        self._reset({})
 
-    def _begin(self, calls: dict[int, int]) -> None:
-        self._changed = threading.Condition()
-        self._calls = calls
-        self._forking: int | None = None
+    def _reset(self, calls_by_thread: dict[int, int]) -> None:
+        self._condition = threading.Condition()
+        self._calls_by_thread = calls_by_thread
+        self._forking_thread: int | None = None
 
     def enter(self) -> None:
         me = threading.get_ident()
-        with self._changed:
-            self._changed.wait_for(lambda: me in self._calls or self._forking in (None, me))
-            self._calls[me] = self._calls.get(me, 0) + 1
+        with self._condition:
+            self._condition.wait_for(
+                lambda: me in self._calls_by_thread or self._forking_thread in (None, me)
+            )
+            self._calls_by_thread[me] = self._calls_by_thread.get(me, 0) + 1
 
     def leave(self) -> None:
         me = threading.get_ident()
-        with self._changed:
-            self._calls[me] -= 1
-            if not self._calls[me]:
-                del self._calls[me]
-                self._changed.notify_all()
+        with self._condition:
+            self._calls_by_thread[me] -= 1
+            if not self._calls_by_thread[me]:
+                del self._calls_by_thread[me]
+                self._condition.notify_all()
 
-    def before(self) -> None:
+    def before_fork(self) -> None:
         me = threading.get_ident()
-        with self._changed:
-            if self._changed.wait_for(lambda: self._forking is None, PATIENCE_S):
-                self._forking = me
-                self._changed.wait_for(lambda: not self._calls.keys() - {me}, PATIENCE_S)
+        with self._condition:
+            if self._condition.wait_for(lambda: self._forking_thread is None, CALL_TIMEOUT_S):
+                self._forking_thread = me
+                self._condition.wait_for(lambda: not self._calls_by_thread.keys() - {me}, CALL_TIMEOUT_S)
 
-    def after_in_parent(self) -> None:
-        with self._changed:
-            if self._forking == threading.get_ident():
-                self._forking = None
-                self._changed.notify_all()
+    def after_fork_in_parent(self) -> None:
+        with self._condition:
+            if self._forking_thread == threading.get_ident():
+                self._forking_thread = None
+                self._condition.notify_all()
 
-    def after_in_child(self) -> None:
+    def after_fork_in_child(self) -> None:
         """Only the thread that forked is here; another may have held the condition."""
         me = threading.get_ident()
-        self._begin({thread: calls for thread, calls in self._calls.items() if thread == me})
+        self._reset({thread: calls for thread, calls in self._calls_by_thread.items() if thread == me})
 
 
-_gate = _Gate()
-_owned: weakref.WeakSet[ParentOwned] = weakref.WeakSet()
+_fork_gate = _ForkGate()
+_owned_objects: weakref.WeakSet[ParentOwned] = weakref.WeakSet()
 
 
-def _abandon_owned() -> None:
-    for one in _owned:
-        one.abandon()
+def _detach_owned_objects() -> None:
+    for one in _owned_objects:
+        one.detach()
 
 
-def _free_cached_properties() -> None:
+def _replace_cached_property_locks() -> None:
     """Give each cached property of ekc a new lock. Before Python 3.12 it has one for all instances of its
     class, and a thread of the parent may have held it."""
     modules = [module for name, module in sys.modules.items() if name.partition(".")[0] == "ekc"]
@@ -91,24 +93,26 @@ def _free_cached_properties() -> None:
 
 
 os.register_at_fork(
-    before=_gate.before, after_in_parent=_gate.after_in_parent, after_in_child=_gate.after_in_child
+    before=_fork_gate.before_fork,
+    after_in_parent=_fork_gate.after_fork_in_parent,
+    after_in_child=_fork_gate.after_fork_in_child,
 )
-os.register_at_fork(after_in_child=_abandon_owned)
+os.register_at_fork(after_in_child=_detach_owned_objects)
 if sys.version_info < (3, 12):
-    os.register_at_fork(after_in_child=_free_cached_properties)
+    os.register_at_fork(after_in_child=_replace_cached_property_locks)
 
 
 @contextmanager
 def hold_forks() -> Iterator[None]:
     """No other thread forks within the block: for a call into a library that holds locks, or for a step that
     a child must inherit whole or not at all. Keep it short, and wait for no other thread in it."""
-    _gate.enter()
+    _fork_gate.enter()
     try:
         yield
     finally:
-        _gate.leave()
+        _fork_gate.leave()
 
 
-def abandon_in_children(owned: ParentOwned) -> None:
+def detach_in_children(owned_object: ParentOwned) -> None:
     """In every process that is forked while this object lives, its `abandon` is called first."""
-    _owned.add(owned)
+    _owned_objects.add(owned_object)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_NO_LIMIT = 1 << 60
+_UNLIMITED_BYTES = 1 << 60
 """A control group of version 1 says a number above this where it has no limit."""
 
 
@@ -17,16 +17,16 @@ class HostMemory:
     """The least of all limits, and which one that is."""
 
     bytes: int
-    limit: str
+    limit_name: str
 
     def __str__(self) -> str:
-        return f"{format_bytes(self.bytes)} ({self.limit})"
+        return f"{format_bytes(self.bytes)} ({self.limit_name})"
 
 
-def host_memory(root: Path = Path("/")) -> HostMemory:
+def find_free_memory(root: Path = Path("/")) -> HostMemory:
     """The memory that is left now; `root` is where /proc and /sys are."""
-    found = [*_machine(root), *_control_groups(root), *_address_space(root)]
-    return min(found, key=lambda one: one.bytes, default=HostMemory(_NO_LIMIT, "no limit is known"))
+    found = [*_read_available_memory(root), *_read_cgroup_limits(root), *_read_address_space_limit(root)]
+    return min(found, key=lambda one: one.bytes, default=HostMemory(_UNLIMITED_BYTES, "no limit is known"))
 
 
 def format_bytes(count: float) -> str:
@@ -40,17 +40,17 @@ def format_bytes(count: float) -> str:
     return f"{count:.3g} {unit}" if count < 1000 else f"{count:,.0f} {unit}"
 
 
-def _machine(root: Path) -> Iterator[HostMemory]:
-    for line in _lines(root / "proc/meminfo"):
+def _read_available_memory(root: Path) -> Iterator[HostMemory]:
+    for line in _read_lines(root / "proc/meminfo"):
         name, _, rest = line.partition(":")
         if name == "MemAvailable":
             yield HostMemory(int(rest.split()[0]) * 1024, "available memory")
 
 
-def _control_groups(root: Path) -> Iterator[HostMemory]:
+def _read_cgroup_limits(root: Path) -> Iterator[HostMemory]:
     """Limits of control groups of both versions. The group's own folder may not be in sight from inside a
     container, whose root then is the group; a limit of a parent counts too."""
-    for line in _lines(root / "proc/self/cgroup"):
+    for line in _read_lines(root / "proc/self/cgroup"):
         _, controllers, path = line.strip().split(":", 2)
         if controllers == "":
             base, most, now, cache = "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"
@@ -61,34 +61,34 @@ def _control_groups(root: Path) -> Iterator[HostMemory]:
             continue
         group = Path(path.lstrip("/"))
         for folder in (root / base / each for each in (group, *group.parents)):
-            limit, used = _number(folder / most), _number(folder / now)
-            if limit is not None and used is not None and limit < _NO_LIMIT:
+            limit, used = _read_number(folder / most), _read_number(folder / now)
+            if limit is not None and used is not None and limit < _UNLIMITED_BYTES:
                 # Memory that only caches files is given up when memory runs short.
-                left = limit - used + _statistic(folder / "memory.stat", cache)
+                left = limit - used + _read_statistic(folder / "memory.stat", cache)
                 yield HostMemory(max(left, 0), f"memory limit of the control group {format_bytes(limit)}")
 
 
-def _address_space(root: Path) -> Iterator[HostMemory]:
+def _read_address_space_limit(root: Path) -> Iterator[HostMemory]:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    words = next(iter(_lines(root / "proc/self/statm")), "0").split()
+    words = next(iter(_read_lines(root / "proc/self/statm")), "0").split()
     if limit != resource.RLIM_INFINITY:
         left = max(limit - int(words[0]) * os.sysconf("SC_PAGE_SIZE"), 0)
         yield HostMemory(left, f"address space limit (ulimit -v) {format_bytes(limit)}")
 
 
-def _lines(path: Path) -> list[str]:
+def _read_lines(path: Path) -> list[str]:
     try:
         return path.read_text().splitlines()
     except OSError:
         return []
 
 
-def _number(path: Path) -> int | None:
+def _read_number(path: Path) -> int | None:
     """The number in a file; None where there is none, or the word max."""
-    text = "".join(_lines(path)).strip()
+    text = "".join(_read_lines(path)).strip()
     return int(text) if text.isdigit() else None
 
 
-def _statistic(path: Path, name: str) -> int:
-    found = (line.split() for line in _lines(path))
+def _read_statistic(path: Path, name: str) -> int:
+    found = (line.split() for line in _read_lines(path))
     return next((int(words[1]) for words in found if words[:1] == [name]), 0)

@@ -20,11 +20,11 @@ except ImportError as problem:
 
 from ekc.devices.kernel import Kernel
 from ekc.errors import InvalidInput
-from ekc.ir.arguments import show
-from ekc.ir.arrays import settle
+from ekc.ir.arguments import format_value
+from ekc.ir.arrays import detach_tensor
 from ekc.ir.operator import TensorSpec
 
-_NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*", re.ASCII)
+_OPERATOR_NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*", re.ASCII)
 
 
 def register(kernel: Kernel, name: str) -> Any:
@@ -43,11 +43,13 @@ def register(kernel: Kernel, name: str) -> Any:
     """
     if not isinstance(kernel, Kernel):
         raise InvalidInput(
-            f"kernel: {show(kernel)} is no kernel; "
+            f"kernel: {format_value(kernel)} is no kernel; "
             'write register(ekc.compile(schedule), "namespace::operator")'
         )
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InvalidInput(f'name: {show(name)} is not of the form "namespace::operator"; try "mine::gemm"')
+    if not isinstance(name, str) or not _OPERATOR_NAME.fullmatch(name):
+        raise InvalidInput(
+            f'name: {format_value(name)} is not of the form "namespace::operator"; try "mine::gemm"'
+        )
     op = kernel.schedule.op
     if not op.inputs:
         raise InvalidInput(f"{op.name}: no inputs, by which PyTorch chooses a device; call the kernel itself")
@@ -66,7 +68,7 @@ def register(kernel: Kernel, name: str) -> Any:
         if all(tensor.device.type == "cpu" for tensor in tensors):
             warn_once()
         # Autograd is above this: the gradient is not lost here.
-        plain = (settle(x.name, tensor.detach()) for x, tensor in zip(op.inputs, tensors, strict=True))
+        plain = (detach_tensor(x.name, tensor.detach()) for x, tensor in zip(op.inputs, tensors, strict=True))
         made: torch.Tensor = kernel(*(tensor.contiguous() for tensor in plain))
         return made
 
@@ -81,7 +83,7 @@ def register(kernel: Kernel, name: str) -> Any:
 
 
 def _find_dtype(spec: TensorSpec) -> torch.dtype:
-    found: torch.dtype = getattr(torch, spec.dtype.numpy.name)
+    found: torch.dtype = getattr(torch, spec.dtype.numpy_dtype.name)
     return found
 
 

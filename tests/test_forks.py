@@ -71,8 +71,8 @@ import json, os
 import numpy as np
 import xgboost
 from ekc.boosting import predict_values
-from ekc.governor.predict.model import BLIND, COUNTED, Row, _booster
-from ekc.governor.predict.train import _boosters
+from ekc.governor.predict.model import WITHOUT_COUNTERS, WITH_COUNTERS, TrainingRow, _load_booster
+from ekc.governor.predict.train import _train_boosters
 from ekc.search.models.trees import ResidualModel
 
 def learn():
@@ -83,9 +83,9 @@ def learn():
     model.fit()
     assert len(model.predict(rows, np.ones(16))) == 16
     table = np.random.default_rng(0).uniform(0.5, 1.0, (16, 8))
-    jobs = [Row(str(n), tuple(x[:7]), 0.5 + n / 32, 1.0 + n / 16, 0.9) for n, x in enumerate(table)]
-    for name, booster in _boosters(jobs, (COUNTED, BLIND)).items():
-        again = _booster(name, json.loads(booster.save_raw("json")))
+    jobs = [TrainingRow(str(n), tuple(x[:7]), 0.5 + n / 32, 1.0 + n / 16, 0.9) for n, x in enumerate(table)]
+    for name, booster in _train_boosters(jobs, (WITH_COUNTERS, WITHOUT_COUNTERS)).items():
+        again = _load_booster(name, json.loads(booster.save_raw("json")))
         assert len(predict_values(again, table[:, : again.num_features()])) == 16
 
 threads = len(os.listdir("/proc/self/task"))
@@ -154,9 +154,9 @@ def sqlite():
     return add
 
 def nvml():
-    from ekc.devices.nvml.library import explained
+    from ekc.devices.nvml.library import call_nvml
     import pynvml
-    return lambda: explained("the name of an error", watched(pynvml.nvmlErrorString), 1)
+    return lambda: call_nvml("the name of an error", watched(pynvml.nvmlErrorString), 1)
 
 work = locals()[sys.argv[1]]()
 thread = threading.Thread(target=work)
@@ -255,14 +255,14 @@ LEAVING = """
 import os, sys
 from pathlib import Path
 import ekc
-from ekc.devices.recording.writer import Writer
+from ekc.devices.recording.writer import RecordingWriter
 from ekc.errors import RecordError
 from ekc.search.records.store import Key, RecordStore, Row
-from ekc.search.workers import Processes
+from ekc.search.workers import WorkerProcesses
 
 device = ekc.devices.open("a100")
 key = Key("{}", "digest", "a100", True, "", "", "fixed", "random", 0, None)
-with Processes(1) as pool, Writer("some.jsonl", device), RecordStore("some.db") as store:
+with WorkerProcesses(1) as pool, RecordingWriter("some.jsonl", device), RecordStore("some.db") as store:
     worker = pool.submit(os.getpid).result()
     governor = ekc.Governor(quiet=True)
     folder = governor._folder if isinstance(governor._folder, Path) else Path(governor._folder.name)
@@ -279,7 +279,7 @@ with Processes(1) as pool, Writer("some.jsonl", device), RecordStore("some.db") 
     print("files are there")
     if os.fork() == 0:
         try:
-            Writer("some.jsonl", device)
+            RecordingWriter("some.jsonl", device)
         except RecordError:
             os._exit(0)
         os._exit(1)

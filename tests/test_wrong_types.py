@@ -19,8 +19,8 @@ import pytest
 import ekc
 from ekc.errors import CompileError, EkcError, InvalidInput
 from ekc.governor import Policy, detect_period
-from ekc.ir.checks import identifier
-from ekc.search.space.naive import naive
+from ekc.ir.checks import check_identifier
+from ekc.search.space.naive import make_naive_schedule
 
 WRONG: tuple[Any, ...] = (
     *(None, [], [1], [None], ["x"], (), (1, "a"), {}, {"a": 1}, {1, 2}),
@@ -145,7 +145,7 @@ def test_an_argument_of_the_wrong_type_is_one_clear_line(entry: str) -> None:
 
 @pytest.fixture(scope="module")
 def kernel() -> Any:
-    return ekc.compile(naive(MV))
+    return ekc.compile(make_naive_schedule(MV))
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +174,10 @@ def test_compile_tune_best_and_export_of_the_wrong_type(
     result: tuple[ekc.TuningResult, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    _holds(ekc.compile, {"schedule": naive(MV), "arch": None, "limits": None, "device": None, "name": None})
+    _holds(
+        ekc.compile,
+        {"schedule": make_naive_schedule(MV), "arch": None, "limits": None, "device": None, "name": None},
+    )
     _holds(ekc.codegen.nvrtc.compile, {"source": "", "arch": "sm_80", "options": ()})
     found, file = result
     _holds(
@@ -195,7 +198,7 @@ def test_compile_tune_best_and_export_of_the_wrong_type(
 def test_tune_refuses_what_it_cannot_use(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Accepted values start no search: the search has tests of its own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ekc.search.tuner._searched", lambda *_: None)
+    monkeypatch.setattr("ekc.search.tuner._run_search", lambda *_: None)
     right = {"op": MV, "target": "a100", "progress": False}
     for value in WRONG:
         if value is int and name == "callback":
@@ -260,9 +263,9 @@ def test_the_line_names_the_thing_and_the_nearest_choice(case: str) -> None:
 )
 def test_the_name_that_is_proposed_is_accepted(name: str) -> None:
     with pytest.raises(InvalidInput, match="is not an identifier") as raised:
-        identifier("tensor", name)
+        check_identifier("tensor", name)
     proposed = str(raised.value).rpartition("try ")[2].strip("'")
-    assert identifier("tensor", proposed) == proposed
+    assert check_identifier("tensor", proposed) == proposed
 
 
 def test_without_pytorch_one_line_says_what_to_install() -> None:

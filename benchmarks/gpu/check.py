@@ -12,18 +12,18 @@ from benchmarks.gpu.kit import Kit
 from benchmarks.gpu.sampling import draws
 from ekc.errors import EkcError, InvalidInput
 from ekc.ir.evaluation.agreement import DATA_SEED
-from ekc.ir.evaluation.expected import Expected
+from ekc.ir.evaluation.expected import ReferenceEvaluator
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
-from ekc.search.text_table import text_table
-from ekc.search.workers import cores
+from ekc.search.text_table import format_table
+from ekc.search.workers import count_cores
 
 MINUTES = 2.0
 DRAWN = 3
 """Schedules of each operator beside the naive one."""
 POPULATION = 48
 """Genomes drawn for them: breeding would cost more than it shows here."""
-PROCESSES = min(cores(), 16)
+PROCESSES = min(count_cores(), 16)
 """That draw ahead."""
 DRY = 9
 """A dry run takes each so many-th of the operators and types."""
@@ -56,7 +56,7 @@ def _operators() -> Iterator[tuple[str, Operator]]:
 
 
 def _check(kit: Kit, item: str, op: Operator, schedules: Callable[[], list[Schedule]]) -> None:
-    expected = Expected.draw(op, DATA_SEED)
+    expected = ReferenceEvaluator.from_seed(op, DATA_SEED)
     said: list[dict[str, str]] = []
     for schedule, kernel in kit.kernels(schedules()):
         try:
@@ -91,4 +91,6 @@ def table(kit: Kit) -> str:
     kernels = sum(len(row["kernels"]) for row in rows)
     right = sum(row["right"] for row in rows)
     title = f"check: {right} of {kernels} kernels right, of {len(rows)} operators and types"
-    return "\n".join([text_table(("operator", "types that are right"), lines, title, labels=2), *wrong])
+    return "\n".join(
+        [format_table(("operator", "types that are right"), lines, title, label_count=2), *wrong]
+    )

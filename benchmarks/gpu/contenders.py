@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.base import Device, Interval, Metering, Timing
-from ekc.devices.difference import Difference, Measured, difference
+from ekc.devices.difference import Difference, MeasuredValue, compare_pairwise
 from ekc.errors import EkcError
 
 
@@ -35,23 +35,23 @@ class Ours:
 
     def time(self, turn: int) -> Timing:
         """See `Contender`."""
-        return self.device.time(self.kernel, draw=turn)
+        return self.device.time(self.kernel, repeat=turn)
 
     def meter(self, turn: int, seconds: float) -> Metering:
         """See `Contender`."""
-        return self.device.meter(self.kernel, seconds=seconds, draw=turn)
+        return self.device.meter(self.kernel, seconds=seconds, repeat=turn)
 
 
 def ratio(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> Difference | None:
     """theirs / ours: above 1, ours is the better one. None where a measurement is missing."""
     if not ours or len(ours) != len(theirs):
         return None
-    return difference([_measured(x) for x in theirs], [_measured(x) for x in ours])
+    return compare_pairwise([_measured(x) for x in theirs], [_measured(x) for x in ours])
 
 
-def _measured(figure: Sequence[float]) -> Measured:
+def _measured(figure: Sequence[float]) -> MeasuredValue:
     value, low, high = figure
-    return Measured(value, Interval(low, high))
+    return MeasuredValue(value, Interval(low, high))
 
 
 def middle(figures: Sequence[Sequence[float]], scale: float) -> str:

@@ -15,9 +15,9 @@ from benchmarks.gpu.graphs import GraphContender, check
 from benchmarks.gpu.items import Item
 from benchmarks.gpu.kit import Kit
 from ekc.devices.cuda.driver import Driver
-from ekc.devices.cuda.timing import calls_of_a_graph
+from ekc.devices.cuda.timing import choose_graph_calls
 from ekc.errors import DeviceError, EkcError
-from ekc.ir.evaluation.expected import Expected
+from ekc.ir.evaluation.expected import ReferenceEvaluator
 
 TYPES = {"float32": 0, "tf32": 0, "float16": 2, "bfloat16": 14}
 """cudaDataType_t of library_types.h."""
@@ -30,16 +30,16 @@ ROUGH = 6
 """Calls that tell how long one takes."""
 
 
-def rivals(kit: Kit, item: Item, expected: Expected) -> tuple[list[Contender], dict[str, str]]:
+def rivals(kit: Kit, item: Item, expected: ReferenceEvaluator) -> tuple[list[Contender], dict[str, str]]:
     """cuBLAS, or why not; cuDNN and Triton are called through PyTorch only."""
     why = "PyTorch is not installed"
     if item.triton or item.kind == "conv2d":
         return [], {"Triton" if item.triton else "cuDNN": why}
     try:
-        from ekc.devices.cuda.bindings import Bindings
+        from ekc.devices.cuda.bindings import CudaBindings
 
-        driver = Bindings()
-        driver.open(kit.gpu)
+        driver = CudaBindings()
+        driver.push_context(kit.gpu)
         blas = Blas(load())
         graph = BlasGraph(driver, kit.gpu, blas, item, expected)
     except EkcError as problem:
@@ -92,13 +92,15 @@ class Blas:
 class BlasGraph:
     """A `graphs.Machine`: one item on one GPU."""
 
-    def __init__(self, driver: Driver, gpu: int, blas: Blas, item: Item, expected: Expected) -> None:
+    def __init__(
+        self, driver: Driver, gpu: int, blas: Blas, item: Item, expected: ReferenceEvaluator
+    ) -> None:
         self._driver, self._gpu = driver, gpu
-        self.uuid = f"GPU-{driver.uuid(gpu)}"
-        self._stream = driver.stream()
+        self.uuid = f"GPU-{driver.get_uuid(gpu)}"
+        self._stream = driver.create_stream()
         blas.on(self._stream)
         rooms = [self._room(np.ascontiguousarray(array)) for array in expected.arrays]
-        output = np.zeros(item.op.outputs[0].shape, item.op.outputs[0].dtype.numpy)
+        output = np.zeros(item.op.outputs[0].shape, item.op.outputs[0].dtype.numpy_dtype)
         result = self._room(output)
         (m, k), n = item.op.inputs[0].shape, (*item.op.inputs[1].shape, 1)[1]
         dtype = item.op.inputs[0].dtype.name
@@ -111,28 +113,28 @@ class BlasGraph:
         driver.download(output, result)
         check("cuBLAS", output, item, expected)
         self.calls, self._graph = 1, self._captured(call, 1)
-        self.calls = calls_of_a_graph(self._one_s())
+        self.calls = choose_graph_calls(self._one_s())
         self._graph = self._captured(call, self.calls)
 
     def use(self) -> None:
         """See `Machine`."""
-        self._driver.open(self._gpu)
+        self._driver.push_context(self._gpu)
 
     def replay(self) -> None:
         """See `Machine`."""
-        self._driver.replay(self._graph, self._stream)
+        self._driver.launch_graph(self._graph, self._stream)
 
     def event(self) -> int:
         """See `Machine`."""
-        return self._driver.event()
+        return self._driver.create_event()
 
     def record(self, event: int) -> None:
         """See `Machine`."""
-        self._driver.record(event, self._stream)
+        self._driver.record_event(event, self._stream)
 
     def wait(self, event: int) -> None:
         """See `Machine`."""
-        self._driver.wait(event)
+        self._driver.wait_for_event(event)
 
     def seconds(self, begin: int, end: int) -> float:
         """See `Machine`."""

@@ -14,12 +14,12 @@ from ekc import devices
 from ekc.codegen.generate import compile_schedule
 from ekc.devices import specs
 from ekc.devices.base import Device
-from ekc.devices.recording import Recorded, read
+from ekc.devices.recording import RecordedRow, read_recording
 from ekc.errors import EkcError
-from ekc.ir.analysis.analysis import analyse
+from ekc.ir.analysis.analysis import analyse_program
 from ekc.search.models import prior
 from ekc.search.models.trees import spearman
-from ekc.search.text_table import text_table
+from ekc.search.text_table import format_table
 
 MINUTES = 2.0
 
@@ -30,10 +30,10 @@ def run(kit: Kit, budget: Budget) -> None:
     if not file.exists():
         kit.folder.note("fidelity", "not run", "nothing is recorded yet: run the part record")
         return
-    recording = read(file)
+    recording = read_recording(file)
     model = model_of(recording.origin.name)
     if model is None:
-        names = ", ".join(specs.names())
+        names = ", ".join(specs.list_names())
         why = f"there is no simulated model of {recording.origin.name}, only of {names}"
         kit.folder.note("fidelity", "not run", why)
         return
@@ -46,20 +46,20 @@ def run(kit: Kit, budget: Budget) -> None:
 def model_of(name: str) -> Device | None:
     """The simulated device whose name is in the product name: rtx4090 in NVIDIA GeForce RTX 4090."""
     plain = "".join(filter(str.isalnum, name.lower()))
-    found = [known for known in specs.names() if known in plain]
+    found = [known for known in specs.list_names() if known in plain]
     return devices.open(max(found, key=len)) if found else None
 
 
-def _simulate(kit: Kit, model: Device, row: Recorded, operator: str) -> None:
-    facts: dict[str, Any] = {"operator": operator, "latency_s": row.timing().latency_s}
+def _simulate(kit: Kit, model: Device, row: RecordedRow, operator: str) -> None:
+    facts: dict[str, Any] = {"operator": operator, "latency_s": row.find_timing().latency_s}
     try:
         # The figures of a recording are those of the ekc that made it, which may have counted otherwise.
-        figures = analyse(row.schedule.program, model.limits)
-        facts["prior_s"] = float(prior.latency(figures, model.peaks)[0])
+        figures = analyse_program(row.schedule.program, model.limits)
+        facts["prior_s"] = float(prior.predict_latency_s(figures, model.peaks)[0])
         kernel = compile_schedule(row.schedule, model.arch, model.limits)
         facts["simulated_s"] = model.time(kernel).latency_s
         if row.meterings:
-            metering = row.metering()
+            metering = row.find_metering()
             facts |= {"power_w": metering.power_w, "simulated_w": model.meter(kernel).power_w}
     except EkcError as problem:
         kit.folder.add("fidelity", row.digest, str(problem), **facts)
@@ -79,8 +79,8 @@ def table(kit: Kit) -> str:
     ]
     heads = ("operator", "rows", "latency: rank", "error", "prior: rank", "power: error", "constant: error")
     title = f"fidelity: {rows[0]['model']} against {kit.label}"
-    told = text_table(heads, lines, title)
-    if read(kit.folder.path / RECORDING).origin.simulated:
+    told = format_table(heads, lines, title)
+    if read_recording(kit.folder.path / RECORDING).origin.simulated:
         told += "\n  the recording is of the simulated model itself, so nothing is learned of a GPU"
     return told
 

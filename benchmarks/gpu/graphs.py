@@ -19,17 +19,17 @@ import numpy as np
 from benchmarks.gpu.items import Item
 from ekc.codegen import nvrtc
 from ekc.devices import meter
-from ekc.devices.base import Conditions, Device, Metering, Timing
-from ekc.devices.cuda.calling import BATCH_S
-from ekc.devices.cuda.median import interval, median
-from ekc.devices.cuda.messages import Rules
-from ekc.devices.cuda.timing import SAMPLE_S, WARM_UP_S, Unit, enough
-from ekc.devices.meter import Calls
+from ekc.devices.base import Device, MeasurementConditions, Metering, Timing
+from ekc.devices.cuda.calling import BATCH_DURATION_S
+from ekc.devices.cuda.median import compute_median, compute_median_interval
+from ekc.devices.cuda.messages import TimingRules
+from ekc.devices.cuda.timing import SAMPLE_DURATION_S, WARM_UP_DURATION_S, QueueUnit, sample_until_narrow
+from ekc.devices.meter import CompletedCalls
 from ekc.devices.nvml.board import NvmlBoard
-from ekc.devices.nvml.sensors import Sensors
+from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import DeviceError
 from ekc.ir.dtypes import FLOAT32
-from ekc.ir.evaluation.expected import Expected
+from ekc.ir.evaluation.expected import ReferenceEvaluator
 from ekc.ir.operator import Operator
 from ekc.version import __version__
 
@@ -74,22 +74,22 @@ class GraphContender:
     def time(self, turn: int) -> Timing:
         """Median of the graphs; every measurement is fresh, whatever its turn."""
         began, unit = time.monotonic(), self._unit()
-        repeats = unit.repeats(SAMPLE_S)
-        for _ in range(unit.repeats(WARM_UP_S)):
+        repeats = unit.count_repeats(SAMPLE_DURATION_S)
+        for _ in range(unit.count_repeats(WARM_UP_DURATION_S)):
             unit.queue()
 
         def take(most: int) -> list[float]:
             return self._samples(repeats, most)
 
-        samples = enough(take, Rules(), lambda: time.monotonic() - began)
+        samples = sample_until_narrow(take, TimingRules(), lambda: time.monotonic() - began)
         method = f"{unit.method}, {repeats * unit.calls} calls a sample"
-        span, count = interval(samples), len(samples)
-        return Timing(median(samples), span, count, self._conditions(), method, tuple(samples))
+        span, count = compute_median_interval(samples), len(samples)
+        return Timing(compute_median(samples), span, count, self._conditions(), method, tuple(samples))
 
-    def _unit(self) -> Unit:
+    def _unit(self) -> QueueUnit:
         """The graph, and what a call in it takes, roughly."""
         (call_s,) = self._samples(1, 1)
-        return Unit(self._machine.replay, self._machine.calls, call_s, "graph replay")
+        return QueueUnit(self._machine.replay, self._machine.calls, call_s, "graph replay")
 
     def _samples(self, repeats: int, count: int) -> list[float]:
         """Seconds of a call, of samples of so many graphs, queued together."""
@@ -106,19 +106,19 @@ class GraphContender:
     def meter(self, turn: int, seconds: float) -> Metering:
         """Over a window of about so many seconds. Raises `DeviceError` where the board cannot be metered."""
         call_s = self.time(turn).latency_s
-        board = NvmlBoard(Sensors(self._machine.uuid), self)
+        board = NvmlBoard(GpuSensors(self._machine.uuid), self)
         # What runs is told to `start` by this object, not by a kernel.
-        window = meter.meter(board, None, call_s, seconds)  # type: ignore[arg-type]
+        window = meter.meter_kernel(board, None, call_s, seconds)  # type: ignore[arg-type]
         seen = {name: getattr(window, name) for name in SEEN}
-        return window.metering(replace(self._conditions(), **seen))
+        return window.to_metering(replace(self._conditions(), **seen))
 
     def start(self, kernel: object) -> None:
         """Keep graphs queued until `stop`."""
-        self._told, self._done = threading.Event(), Calls(0, 0.0)
+        self._told, self._done = threading.Event(), CompletedCalls(0, 0.0)
         self._thread = threading.Thread(target=self._keep, daemon=True)
         self._thread.start()
 
-    def stop(self) -> Calls:
+    def stop(self) -> CompletedCalls:
         """How many calls there were, and the GPU's seconds."""
         self._told.set()
         self._thread.join()
@@ -128,7 +128,7 @@ class GraphContender:
         machine = self._machine
         machine.use()
         # As long as the batches of ours, in which the host is not asked.
-        batch = self._unit().repeats(BATCH_S)
+        batch = self._unit().count_repeats(BATCH_DURATION_S)
         begin, before, after = (machine.event() for _ in range(3))
         machine.record(begin)
         self._queue(batch)
@@ -141,15 +141,15 @@ class GraphContender:
             graphs += batch
             before, after = after, before
         machine.wait(before)
-        self._done = Calls(graphs * machine.calls, machine.seconds(begin, before))
+        self._done = CompletedCalls(graphs * machine.calls, machine.seconds(begin, before))
 
     def _queue(self, graphs: int) -> None:
         for _ in range(graphs):
             self._machine.replay()
 
-    def _conditions(self) -> Conditions:
+    def _conditions(self) -> MeasurementConditions:
         device = self._device
-        return Conditions(
+        return MeasurementConditions(
             device=device.name,
             simulated=False,
             driver=device.driver,
@@ -164,15 +164,15 @@ class GraphContender:
         )
 
 
-def check(name: str, got: Any, item: Item, expected: Expected) -> None:
+def check(name: str, got: Any, item: Item, expected: ReferenceEvaluator) -> None:
     """A rival must be right too: its result is held against the same reference, at some places. Raises
     `DeviceError`."""
     compute = item.op.computes[-1]
-    drawn = np.random.default_rng(0).integers(0, 2**31, (len(compute.spatial), 64))
-    places = {a.name: np.unique(r % a.extent)[:8] for a, r in zip(compute.spatial, drawn, strict=True)}
-    right = expected.at(compute, places)
-    error = float(np.max(np.abs(got[np.ix_(*places.values())].astype(np.float64) - right.value)))
-    allowed = _allowance(item.op, right.slack)
+    drawn = np.random.default_rng(0).integers(0, 2**31, (len(compute.spatial_axes), 64))
+    places = {a.name: np.unique(r % a.extent)[:8] for a, r in zip(compute.spatial_axes, drawn, strict=True)}
+    right = expected.evaluate_at(compute, places)
+    error = float(np.max(np.abs(got[np.ix_(*places.values())].astype(np.float64) - right.values)))
+    allowed = _allowance(item.op, right.tolerance)
     if not error <= allowed:
         raise DeviceError(f"{name} is off by {error:.3g}, where rounding explains {allowed:.3g}")
 

@@ -19,11 +19,11 @@ from ekc.codegen import nvrtc
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.base import Device
-from ekc.devices.cuda.target import parse
-from ekc.devices.gate import judged
+from ekc.devices.cuda.target import parse_target
+from ekc.devices.gate import verify_if_executable
 from ekc.devices.verify import verify
 from ekc.errors import DeviceError
-from ekc.ir.evaluation.expected import Expected
+from ekc.ir.evaluation.expected import ReferenceEvaluator
 from ekc.ir.schedule import Schedule
 from ekc.version import __version__
 
@@ -75,7 +75,7 @@ class Kit:
     @property
     def gpu(self) -> int:
         """The number of the GPU, as the driver counts."""
-        return (parse(self.target).indices or (0,))[0]
+        return (parse_target(self.target).indices or (0,))[0]
 
     def kernel(self, schedule: Schedule) -> CompiledKernel:
         """Compiled for the device. Raises what the compiler raises."""
@@ -95,11 +95,15 @@ class Kit:
         for first, job in waiting:
             yield first, job.result
 
-    def verdict(self, schedule: Schedule, kernel: CompiledKernel, expected: Expected) -> tuple[str, str]:
+    def verdict(
+        self, schedule: Schedule, kernel: CompiledKernel, expected: ReferenceEvaluator
+    ) -> tuple[str, str]:
         """(fault or "", all that is said): executed on the device where it can, else by the PTX machine.
 
         Raises `EkcError` where neither can execute it."""
-        found = judged(self.device, schedule, kernel, expected) or verify(schedule, kernel, expected)
+        found = verify_if_executable(self.device, schedule, kernel, expected) or verify(
+            schedule, kernel, expected
+        )
         return found.fault, str(found)
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from benchmarks.gpu.kit import Kit
 from benchmarks.gpu.sampling import Sampler
 from ekc.errors import EkcError, RecordError
 from ekc.ir.schedule import Schedule
-from ekc.search.text_table import text_table
+from ekc.search.text_table import format_table
 from ekc.search.tuner import tune
 
 MINUTES = 60.0
@@ -81,4 +81,4 @@ def table(kit: Kit) -> str:
     """What was chosen."""
     rows = [(r["item"], str(r.get("kept", r["status"]))) for r in kit.folder.of("prepare")]
     title = f"prepare: schedules chosen on {kit.label}"
-    return text_table(("item", "schedules kept"), rows, title)
+    return format_table(("item", "schedules kept"), rows, title)

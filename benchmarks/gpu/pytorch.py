@@ -13,9 +13,9 @@ from benchmarks.gpu.contenders import Contender
 from benchmarks.gpu.graphs import GraphContender, check
 from benchmarks.gpu.items import Item
 from benchmarks.gpu.kit import Kit
-from ekc.devices.cuda.timing import calls_of_a_graph
+from ekc.devices.cuda.timing import choose_graph_calls
 from ekc.errors import DeviceError
-from ekc.ir.evaluation.expected import Expected
+from ekc.ir.evaluation.expected import ReferenceEvaluator
 
 WARM_UP_CALLS = 3
 DTYPES = ("float32", "tf32", "float16", "bfloat16")
@@ -41,7 +41,7 @@ def start(kit: Kit) -> None:
         torch.cuda.synchronize()
 
 
-def rivals(kit: Kit, item: Item, expected: Expected) -> tuple[list[Contender], dict[str, str]]:
+def rivals(kit: Kit, item: Item, expected: ReferenceEvaluator) -> tuple[list[Contender], dict[str, str]]:
     """What PyTorch can hold against an item here, or why it cannot be had."""
     library = "Triton" if item.triton else "cuDNN" if item.kind == "conv2d" else "cuBLAS"
     try:
@@ -83,7 +83,7 @@ def _sum_in_full(products: Any) -> None:
 class Lab:
     """The tensors of one item, and calls on them."""
 
-    def __init__(self, torch: Any, kit: Kit, item: Item, expected: Expected) -> None:
+    def __init__(self, torch: Any, kit: Kit, item: Item, expected: ReferenceEvaluator) -> None:
         self._torch, self._kit, self._item, self._expected = torch, kit, item, expected
         allow_tf32(torch.backends, item.op.inputs[0].dtype.name == "tf32")
         _sum_in_full(torch.backends.cuda.matmul)
@@ -169,7 +169,7 @@ class TorchGraph:
         self._index = torch.cuda.current_device()
         self.uuid = gpu_uuid(torch)
         self.calls, self._graph = 1, self._captured(call, 1)
-        self.calls = calls_of_a_graph(self._one_s())
+        self.calls = choose_graph_calls(self._one_s())
         self._graph = self._captured(call, self.calls)
 
     def use(self) -> None:

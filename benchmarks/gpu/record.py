@@ -10,15 +10,15 @@ from benchmarks.gpu.items import Item, recorded_items, small_items
 from benchmarks.gpu.kit import Kit
 from benchmarks.gpu.sampling import Named, Sampler
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.recording import Recorded, Writer, read
-from ekc.devices.verify import UNSAFE, WRONG
+from ekc.devices.recording import RecordedRow, RecordingWriter, read_recording
+from ekc.devices.verify import UNSAFE_KERNEL, WRONG_RESULT
 from ekc.errors import CompileError, EkcError, ScheduleError
-from ekc.ir.analysis.analysis import analyse
+from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.evaluation.agreement import DATA_SEED
-from ekc.ir.evaluation.expected import Expected
+from ekc.ir.evaluation.expected import ReferenceEvaluator
 from ekc.ir.schedule import Schedule
-from ekc.search.measuring import COMPILE, LABEL_WINDOW_S
-from ekc.search.text_table import text_table
+from ekc.search.measuring import COMPILE_FAILURE_PREFIX, LABEL_WINDOW_S
+from ekc.search.text_table import format_table
 
 MINUTES = 9.0
 TIMED = 75
@@ -35,8 +35,8 @@ def run(kit: Kit, budget: Budget) -> None:
     items = tuple(small_items()) if kit.dry else recorded_items()
     lists = [_sample(kit, item) for item in items]
     gates = [_Gate(kit, item) for item in items]
-    with Writer(file, kit.device) as writer:
-        known = read(file).by_digest
+    with RecordingWriter(file, kit.device) as writer:
+        known = read_recording(file).by_digest
         turns = [
             (gate, n, *named)
             for n, row in enumerate(zip(*lists, strict=True))
@@ -46,7 +46,7 @@ def run(kit: Kit, budget: Budget) -> None:
         for turn, kernel in budget.affordable(_compiled(kit, turns)):
             if not kit.folder.full(RECORDING):
                 _record(kit, writer, turn, kernel)
-    rows = read(file).rows
+    rows = read_recording(file).rows
     kit.folder.add(
         "record",
         "recording",
@@ -64,20 +64,20 @@ class _Gate:
 
     def __init__(self, kit: Kit, item: Item) -> None:
         self._kit, self._item = kit, item
-        self._expected: Expected | None = None
+        self._expected: ReferenceEvaluator | None = None
 
     def verdict(self, schedule: Schedule, kernel: CompiledKernel) -> tuple[str, str]:
         """(fault or "", all that is said)."""
         if self._expected is None:
-            self._expected = Expected.draw(self._item.op, DATA_SEED)
+            self._expected = ReferenceEvaluator.from_seed(self._item.op, DATA_SEED)
         return self._kit.verdict(schedule, kernel, self._expected)
 
 
-def _complete(row: Recorded | None, number: int) -> bool:
+def _complete(row: RecordedRow | None, number: int) -> bool:
     """Whether a schedule needs no further measurement: a run may be killed in the middle of one."""
     if row is None or row.failure:
         return row is not None
-    judged = row.checked.startswith((WRONG, UNSAFE)) or bool(row.meterings)
+    judged = row.checked.startswith((WRONG_RESULT, UNSAFE_KERNEL)) or bool(row.meterings)
     return bool(row.timings) and (judged or number % 5 not in METERED)
 
 
@@ -96,27 +96,27 @@ def _compiled(kit: Kit, turns: list[Turn]) -> Iterator[tuple[Turn, Made]]:
         yield turn, kernel
 
 
-def _record(kit: Kit, writer: Writer, turn: Turn, make: Made) -> None:
+def _record(kit: Kit, writer: RecordingWriter, turn: Turn, make: Made) -> None:
     """One schedule: timed, and if it is its turn executed and metered; what fails is told in its row."""
     gate, number, schedule, structure = turn
-    figures = analyse(schedule.program, kit.device.limits)
+    figures = analyse_program(schedule.program, kit.device.limits)
     try:
         kernel = make()
     except (CompileError, ScheduleError) as problem:
-        writer.schedule(schedule, structure, figures, None)
-        writer.failure(schedule, f"{COMPILE}{problem}")
+        writer.add_schedule(schedule, structure, figures, None)
+        writer.add_failure(schedule, f"{COMPILE_FAILURE_PREFIX}{problem}")
         return
-    writer.schedule(schedule, structure, figures, kernel)
+    writer.add_schedule(schedule, structure, figures, kernel)
     try:
-        writer.timing(schedule, kit.device.time(kernel))
+        writer.add_timing(schedule, kit.device.time(kernel))
         if number % 5 not in METERED:
             return
         fault, verdict = gate.verdict(schedule, kernel)
-        writer.check(schedule, verdict)
+        writer.add_check(schedule, verdict)
         if not fault:
-            writer.metering(schedule, kit.device.meter(kernel, seconds=LABEL_WINDOW_S))
+            writer.add_metering(schedule, kit.device.meter(kernel, seconds=LABEL_WINDOW_S))
     except EkcError as problem:
-        writer.failure(schedule, f"device: {problem}")
+        writer.add_failure(schedule, f"device: {problem}")
 
 
 def table(kit: Kit) -> str:
@@ -124,14 +124,14 @@ def table(kit: Kit) -> str:
     file = kit.folder.path / RECORDING
     if not file.exists():
         return "record: nothing was recorded"
-    recording = read(file)
+    recording = read_recording(file)
     rows = []
     for number, op in enumerate(recording.operators):
         mine = [r for r in recording.rows if r.operator == number]
-        times = sorted(1e6 * r.timing().latency_s for r in mine if r.timings)
+        times = sorted(1e6 * r.find_timing().latency_s for r in mine if r.timings)
         span = f"{times[0]:.4g} to {times[-1]:.4g}" if times else "-"
         metered, failed = sum(bool(r.meterings) for r in mine), sum(bool(r.failure) for r in mine)
         rows.append((str(op).splitlines()[0], str(len(times)), str(metered), str(failed), span))
     heads = ("operator", "timed", "metered", "failed", "latency [us]")
     size = file.stat().st_size / 1e6
-    return text_table(heads, rows, f"record: {recording.origin.told}; {size:.2f} MB")
+    return format_table(heads, rows, f"record: {recording.origin.description}; {size:.2f} MB")

@@ -15,7 +15,7 @@ from ekc.ir.steps import Tensorize
 from ekc.search.breeding import Breeder
 from ekc.search.models import prior
 from ekc.search.population import Population
-from ekc.search.space.naive import naive
+from ekc.search.space.naive import make_naive_schedule
 from ekc.search.space.space import Space
 
 Named = tuple[Schedule, str]
@@ -33,11 +33,11 @@ class Sampler:
     def drawn(self, count: int) -> list[Named]:
         """The naive schedule and legal ones drawn at random: first one of each instruction of tensor cores
         that some are on, and one of none."""
-        legal = self._breeder.draw(self._breeder.size)
+        legal = self._breeder.sample(self._breeder.population_size)
         on = [self._instruction(int(structure)) for structure in legal.structure]
         first = [on.index(instruction) for instruction in sorted(set(on), reverse=True)]
         rows = [*first, *(row for row in range(len(legal)) if row not in first)]
-        found = [(naive(self._op), "naive"), *(self._named(legal, row) for row in rows)]
+        found = [(make_naive_schedule(self._op), "naive"), *(self._named(legal, row) for row in rows)]
         return list(_once(found))[:count]
 
     def _instruction(self, structure: int) -> str:
@@ -49,11 +49,11 @@ class Sampler:
         expected latency, and half likewise out of bred ones, which are good. Shuffled, so that any beginning
         of the list is a stratified sample too."""
         random, rest = self._breeder.random, count - 1
-        drawn = self._breeder.draw(self._breeder.size)
+        drawn = self._breeder.sample(self._breeder.population_size)
         bred, _ = self._breeder.evolve(None, self._expected)
         found = [*self._slices(drawn, rest // 2), *self._slices(bred, rest - rest // 2)]
         order = [found[i] for i in random.permutation(len(found))]
-        return [(naive(self._op), "naive"), *_once(order)][:count]
+        return [(make_naive_schedule(self._op), "naive"), *_once(order)][:count]
 
     def best(self, count: int) -> list[Named]:
         """What the prior alone expects to be fastest, structures taking turns."""
@@ -71,7 +71,7 @@ class Sampler:
     def _expected(self, population: Population) -> NDArray[np.float64]:
         if not len(population):
             return np.zeros(0)
-        return prior.latency(self._space.figures(population), self._peaks)
+        return prior.predict_latency_s(self._space.compute_quantities(population), self._peaks)
 
     def _slices(self, population: Population, count: int) -> list[Named]:
         if not count or not len(population):
@@ -81,7 +81,7 @@ class Sampler:
         return [self._named(population, int(self._breeder.random.choice(part))) for part in parts]
 
     def _named(self, population: Population, row: int) -> Named:
-        return self._space.schedule(population, row), self._space.structure_name(population, row)
+        return self._space.build_schedule(population, row), self._space.get_structure_name(population, row)
 
 
 def draws(op: Operator, limits: Limits, peaks: Peaks, seed: int, size: int, count: int) -> list[Schedule]:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.errors import RecordError
-from ekc.governor.samples import Samples
+from ekc.governor.samples import SensorSamples
 
 KIND, VERSION = "ekc traces", 1
 COLUMNS = ("time_s", "power_w", "sm_util", "memory_util", "clock_mhz")
@@ -32,7 +32,7 @@ class Trace:
     """One job."""
 
     name: str
-    samples: Samples
+    samples: SensorSamples
     step_s: NDArray[np.float64]
 
     @property
@@ -90,5 +90,5 @@ def _plain(trace: Trace) -> dict[str, Any]:
 
 def _trace(data: dict[str, Any]) -> Trace:
     columns = (np.array(data[name], dtype=np.float64) for name in COLUMNS)
-    samples = Samples(*columns, data["power_limit_w"], data["sensor_s"])
+    samples = SensorSamples(*columns, data["power_limit_w"], data["sensor_s"])
     return Trace(data["name"], samples, np.array(data["step_s"], dtype=np.float64))

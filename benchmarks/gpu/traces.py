@@ -21,11 +21,11 @@ from benchmarks.gpu.pytorch import allow_tf32, gpu_uuid, start
 from benchmarks.gpu.trace_file import Trace
 from ekc.errors import EkcError
 from ekc.governor import detect_period
-from ekc.governor.samples import Samples
-from ekc.search.text_table import text_table
+from ekc.governor.samples import SensorSamples
+from ekc.search.text_table import format_table
 
 MINUTES = 9.0
-Recorded = tuple[Samples, NDArray[np.float64]]
+Recorded = tuple[SensorSamples, NDArray[np.float64]]
 """What was sampled, and when each step began."""
 LONGEST_S, SHORTEST_S = 50.0, 8.0
 BEGIN_S = 8.0
@@ -84,7 +84,7 @@ def _trained(kit: Kit, loop: Loop, seconds: float) -> Recorded:
     probe = NvmlProbe(gpu_uuid(torch), lambda: True, lambda: None)
     step = loop.step(Place(torch, "cuda", kit.seed))
     end = time.monotonic() + seconds
-    found: list[Samples | EkcError] = []
+    found: list[SensorSamples | EkcError] = []
 
     def watch() -> None:
         try:
@@ -114,14 +114,14 @@ def _jobs(kit: Kit) -> dict[str, Callable[[float], Recorded]]:
 
 def _simulated(kit: Kit, kind: str, seconds: float) -> Recorded:
     """Of virtual time, however many are asked for."""
-    from ekc.governor.jobs.draw import draw
+    from ekc.governor.jobs.draw import sample_job
     from ekc.governor.jobs.world import SimulatedRun
 
-    job = draw(kit.seed, kind, DRY_CARD, 4 * DRY_S)
-    counted = SimulatedRun(job, kit.seed, hooks=True)
+    job = sample_job(kit.seed, kind, DRY_CARD, 4 * DRY_S)
+    counted = SimulatedRun(job, kit.seed, has_hooks=True)
     steps, number = [], -1.0
     while counted.now() < DRY_S:
-        now = counted.steps()
+        now = counted.read_step_count()
         if now is not None and now != number:
             steps.append(counted.now())
             number = now
@@ -162,4 +162,4 @@ def table(kit: Kit) -> str:
     )
     shown = [f"  {name}: {loop.shows}" for name, loop in LOOPS.items() if name in {t.name for t in known}]
     title = f"traces: sensors of {kit.label}"
-    return "\n".join([text_table(heads, rows, title), *shown, *missing])
+    return "\n".join([format_table(heads, rows, title), *shown, *missing])

@@ -11,10 +11,10 @@ from benchmarks.gpu.folder import TUNING
 from benchmarks.gpu.items import Item, small_items, tuned_items
 from benchmarks.gpu.kit import Kit
 from ekc.errors import EkcError
-from ekc.search.finals import FASTEST, FINALISTS
+from ekc.search.finals import FASTEST_COUNT, FINALIST_COUNT
 from ekc.search.measuring import FINAL_WINDOW_S
 from ekc.search.result import INTERRUPTED, Trial
-from ekc.search.text_table import text_table
+from ekc.search.text_table import format_table
 from ekc.search.tuner import tune
 
 MINUTES = 9.0
@@ -24,9 +24,9 @@ WINNERS_S = 2 * (TURNS * 0.2 + WINDOWS * (WINDOW_S + 2.0))
 """Kept of an item's time for the winners, measured in turn: a window costs two seconds beside its own."""
 CHECK_S = 3.0
 """Of a processor, to execute what one finalist compiled to: 2.3 to 2.9 s were seen for MM 2048^3."""
-CHECKS_S = (FINALISTS + FINALISTS + FASTEST) * CHECK_S
+CHECKS_S = (FINALIST_COUNT + FINALIST_COUNT + FASTEST_COUNT) * CHECK_S
 """Of the finalists of both searches: for latency the fastest, for energy others beside those."""
-FINALS_S = (1 + FINALISTS + FASTEST) * (FINAL_WINDOW_S + 2.0) + CHECKS_S
+FINALS_S = (1 + FINALIST_COUNT + FASTEST_COUNT) * (FINAL_WINDOW_S + 2.0) + CHECKS_S
 """And for what searches do whether they are late or not: where one for energy began and its finalists are
 metered, and finalists are checked."""
 LEAST_S, GOOD_S = 20.0, 30.0
@@ -107,11 +107,11 @@ def table(kit: Kit) -> str:
         notes += [f"  {row['item']}, {n}: {x['problem']}" for n, x in row["figures"].items() if x["problem"]]
     heads = ("operator", "latency: us", "energy: us", "latency: mJ", "energy: mJ", "energy saved")
     title = f"tune: on {kit.label}; winner of the latency objective beside that of the energy objective"
-    return "\n".join([text_table(heads, rows, title), *notes])
+    return "\n".join([format_table(heads, rows, title), *notes])
 
 
 def _saving(fast: list[list[float]], lean: list[list[float]]) -> str:
     found = ratio(fast, lean)
     if found is None:
         return "-"
-    return f"{1 - found.ratio:.1%}{'' if found.counts else ' ~ does not count'}"
+    return f"{1 - found.ratio:.1%}{'' if found.is_significant else ' ~ does not count'}"

@@ -11,13 +11,13 @@ from benchmarks.gpu.folder import Row
 from benchmarks.gpu.items import Item, small_items, versus_items
 from benchmarks.gpu.kit import Kit
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.cuda.target import parse
+from ekc.devices.cuda.target import parse_target
 from ekc.errors import EkcError, RecordError
-from ekc.ir.evaluation.agreement import random_inputs
-from ekc.ir.evaluation.expected import Expected
+from ekc.ir.evaluation.agreement import make_random_input_arrays
+from ekc.ir.evaluation.expected import ReferenceEvaluator
 from ekc.ir.schedule import Schedule
-from ekc.search.space.naive import naive
-from ekc.search.text_table import text_table
+from ekc.search.space.naive import make_naive_schedule
+from ekc.search.text_table import format_table
 
 Figures = list[list[float]]
 """Of each turn: value, low, high."""
@@ -57,7 +57,7 @@ def _alone(row: Row | None) -> bool:
 
 def _compare(kit: Kit, item: Item) -> None:
     tried = _tried(kit, item)
-    expected = Expected(item.op, random_inputs(item.op))
+    expected = ReferenceEvaluator(item.op, make_random_input_arrays(item.op))
     chosen, wrong = None, []
     for schedule, kernel, _ in tried:
         fault, verdict = kit.verdict(schedule, kernel, expected)
@@ -102,11 +102,11 @@ def _tried(kit: Kit, item: Item) -> list[tuple[Schedule, CompiledKernel, float]]
     return sorted(found, key=lambda one: (one[2], one[0].digest))
 
 
-def rivals(kit: Kit, item: Item, expected: Expected) -> tuple[list[Contender], dict[str, str]]:
+def rivals(kit: Kit, item: Item, expected: ReferenceEvaluator) -> tuple[list[Contender], dict[str, str]]:
     """What can be compared with here, and why the rest cannot."""
     if kit.dry:
         # The naive schedule, under its own name, so that the comparison itself is gone through.
-        schedule = naive(item.op)
+        schedule = make_naive_schedule(item.op)
         rival = Ours("naive schedule", kit.device, kit.kernel(schedule))
         return [rival], dict.fromkeys(LIBRARIES, "a dry run has no GPU")
     why = _unlike(kit)
@@ -122,7 +122,7 @@ def _unlike(kit: Kit) -> str:
         return f"{device.label} has no GPU"
     if kit.set_clocks:
         return f"ours runs at a {device.clock_regime}, and a library would at a free clock"
-    return "ours finds a cold L2, and a library a warm one" if parse(kit.target).cold else ""
+    return "ours finds a cold L2, and a library a warm one" if parse_target(kit.target).is_cold else ""
 
 
 def table(kit: Kit) -> str:
@@ -145,7 +145,7 @@ def table(kit: Kit) -> str:
     heads = ("item", "beside", "ekc [us]", "theirs [us]", "speed", "ekc [mJ]", "theirs [mJ]", "energy")
     title = f"versus: on {kit.label}; speed and energy: theirs over ours, above 1 ours is better"
     told = [f"  {name}: {text}" for name, text in notes.items()]
-    return "\n".join([text_table(heads, rows, title, labels=2), *told])
+    return "\n".join([format_table(heads, rows, title, label_count=2), *told])
 
 
 def _line(row: dict[str, Any], name: str, own: dict[str, Any], other: dict[str, Any]) -> tuple[str, ...]:
@@ -164,4 +164,4 @@ def _line(row: dict[str, Any], name: str, own: dict[str, Any], other: dict[str, 
 def _ratio(ours: Figures, theirs: Figures) -> str:
     """ "~" where the difference does not count."""
     found = ratio(ours, theirs)
-    return "-" if found is None else f"{found.ratio:.3f}{'' if found.counts else '~'}"
+    return "-" if found is None else f"{found.ratio:.3f}{'' if found.is_significant else '~'}"

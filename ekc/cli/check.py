@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ekc.cli.executed import accesses_table, counts_text, execution_facts
-from ekc.cli.operators import NEGATIVES
-from ekc.cli.output import json_option, say, say_json
-from ekc.cli.sources import Source, schedule_source
+from ekc.cli.executed import describe_execution, format_accesses, format_counts
+from ekc.cli.operators import ALLOW_NEGATIVES
+from ekc.cli.output import json_option, print_json, print_text
+from ekc.cli.sources import ScheduleSource, schedule_source
 
 if TYPE_CHECKING:
     from ekc.codegen.compiled import CompiledKernel, Launch, Resources
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from ekc.ir.refusal import Refusal
     from ekc.ir.schedule import Schedule
 
-_VECTOR = re.compile(r"\b((?:ld|st)\.(?:global|shared))(?:\.\w+)*?\.(v[248])\.[a-z]\d+")
+_VECTOR_ACCESS = re.compile(r"\b((?:ld|st)\.(?:global|shared))(?:\.\w+)*?\.(v[248])\.[a-z]\d+")
 
 
-@click.command(context_settings=NEGATIVES)
+@click.command(context_settings=ALLOW_NEGATIVES)
 @schedule_source
 @click.option("--arch", help="Compile for this, such as sm_90; default: that of the target.")
 @json_option
-def check(source: Source, arch: str | None, as_json: bool) -> int:
+def check(source: ScheduleSource, arch: str | None, as_json: bool) -> int:
     """Compile a schedule; print its static facts, and what its PTX does when executed on the CPU.
 
     Registers, spills, shared memory, occupancy, accesses; then the sanitizer's findings and counts of
@@ -41,11 +41,11 @@ def check(source: Source, arch: str | None, as_json: bool) -> int:
     from ekc import devices
     from ekc.devices.verify import verify
     from ekc.ir.evaluation.agreement import DATA_SEED
-    from ekc.ir.evaluation.expected import Expected
+    from ekc.ir.evaluation.expected import ReferenceEvaluator
 
-    found, device = source.find(), devices.open(source.target)
+    found, device = source.find_schedule(), devices.open(source.target)
     arch = arch or device.arch
-    refusals = _refusals(found.schedule, device, arch)
+    refusals = _find_refusals(found.schedule, device, arch)
     op, fine = found.schedule.op, not refusals
     facts = {
         "operator": op.to_json(),
@@ -58,30 +58,32 @@ def check(source: Source, arch: str | None, as_json: bool) -> int:
     }
     if not refusals:
         kernel = ekc.compile(found.schedule, arch=arch, limits=device.limits)
-        verdict = verify(found.schedule, kernel.compiled, Expected.draw(op, DATA_SEED))
+        verdict = verify(found.schedule, kernel.compiled, ReferenceEvaluator.from_seed(op, DATA_SEED))
         fine = verdict.ok
         facts["executed_by"] = kernel.executed_by
         facts["launches"] = [
-            launch | {"executed": execution_facts(checked)}
-            for launch, checked in zip(_launches(kernel.compiled, device), verdict.launches, strict=True)
+            launch | {"executed": describe_execution(checked)}
+            for launch, checked in zip(
+                _describe_launches(kernel.compiled, device), verdict.launches, strict=True
+            )
         ]
     if as_json:
-        say_json(facts)
+        print_json(facts)
     else:
-        say(_text(found.schedule, found.origin, device, facts))
+        print_text(_format_report(found.schedule, found.origin, device, facts))
     return 0 if fine else 1
 
 
-def _refusals(schedule: Schedule, device: Device, arch: str) -> list[Refusal]:
+def _find_refusals(schedule: Schedule, device: Device, arch: str) -> list[Refusal]:
     """Every rule that refuses the schedule on this device, compiled for `arch`, not the first alone."""
-    from ekc.ir.rules.launch import checks
-    from ekc.ir.target import on_target
+    from ekc.ir.rules.launch import iterate_checks
+    from ekc.ir.target import restrict_to_arch
 
-    limits = on_target(device.limits, arch)
-    return [r for c in checks(schedule.program, limits) if (r := c.refusal()) is not None]
+    limits = restrict_to_arch(device.limits, arch)
+    return [r for c in iterate_checks(schedule.program, limits) if (r := c.explain()) is not None]
 
 
-def _launches(compiled: CompiledKernel, device: Device) -> Iterator[dict[str, Any]]:
+def _describe_launches(compiled: CompiledKernel, device: Device) -> Iterator[dict[str, Any]]:
     for launch, resources in zip(compiled.launches, compiled.resources, strict=True):
         yield {
             "name": launch.name,
@@ -89,48 +91,48 @@ def _launches(compiled: CompiledKernel, device: Device) -> Iterator[dict[str, An
             "block": launch.block,
             **asdict(resources),
             "shared_bytes": resources.shared_bytes + launch.shared_bytes,
-            "occupancy": _occupancy(launch, resources, device),
-            "vector_accesses": _vectors(compiled.ptx, launch.name),
+            "occupancy": _compute_occupancy(launch, resources, device),
+            "vector_accesses": _count_vector_accesses(compiled.ptx, launch.name),
         }
 
 
-def _occupancy(launch: Launch, resources: Resources, device: Device) -> dict[str, Any]:
+def _compute_occupancy(launch: Launch, resources: Resources, device: Device) -> dict[str, Any]:
     from math import prod
 
-    from ekc.devices.occupancy import occupancy
-    from ekc.devices.specs import get
+    from ekc.devices.occupancy import compute_occupancy
+    from ekc.devices.specs import find_spec
 
-    spec = get(device.name)
+    spec = find_spec(device.name)
     if spec is None:
         return {}
     shared = resources.shared_bytes + launch.shared_bytes
-    held = occupancy(spec.capability, prod(launch.block), resources.registers, shared)
+    held = compute_occupancy(spec.capability, prod(launch.block), resources.registers, shared)
     limit = spec.capability.warps_per_sm
     return {"blocks": held.blocks, "warps": held.warps, "of_warps": limit, "limited_by": held.limited_by}
 
 
-def _vectors(ptx: str, name: str) -> dict[str, int]:
+def _count_vector_accesses(ptx: str, name: str) -> dict[str, int]:
     """Vector loads and stores that the PTX of one kernel holds: {"ld.shared.v4": 8, ...}."""
     text = ptx[re.search(rf"\.entry\s+{re.escape(name)}\b", ptx).start() :]  # type: ignore[union-attr]
     text = text.split(".entry", 2)[1]
-    return dict(sorted(Counter(f"{what}.{width}" for what, width in _VECTOR.findall(text)).items()))
+    return dict(sorted(Counter(f"{what}.{width}" for what, width in _VECTOR_ACCESS.findall(text)).items()))
 
 
-def _text(schedule: Schedule, origin: str, device: Device, facts: dict[str, Any]) -> str:
-    from ekc.search.text_table import text_table
+def _format_report(schedule: Schedule, origin: str, device: Device, facts: dict[str, Any]) -> str:
+    from ekc.search.text_table import format_table
 
     title = f"{str(schedule.op).splitlines()[0]}: {origin}\n"
     title += f"compiled for {facts['arch']}, limits of {device.label}"
     if facts["refusals"]:
         headers = ("rule", "needs", "limit", "nearest legal choice")
-        return text_table(
-            headers, [tuple(r.values()) for r in facts["refusals"]], f"{title}\n\nRefused:", labels=4
+        return format_table(
+            headers, [tuple(r.values()) for r in facts["refusals"]], f"{title}\n\nRefused:", label_count=4
         )
-    return "\n\n".join([title, *(_launch_text(launch) for launch in facts["launches"])])
+    return "\n\n".join([title, *(_format_launch(launch) for launch in facts["launches"])])
 
 
-def _launch_text(launch: dict[str, Any]) -> str:
-    from ekc.search.text_table import WIDTH
+def _format_launch(launch: dict[str, Any]) -> str:
+    from ekc.search.text_table import TABLE_WIDTH
 
     occupancy, vectors = launch["occupancy"], launch["vector_accesses"]
     facts = {
@@ -139,17 +141,17 @@ def _launch_text(launch: dict[str, Any]) -> str:
         "registers": f"{launch['registers']} per thread",
         "spills": f"{launch['spill_store_bytes']} bytes stored, {launch['spill_load_bytes']} bytes loaded",
         "shared": f"{launch['shared_bytes']} bytes per block",
-        "occupancy": _held(occupancy) if occupancy else "not known for this device",
+        "occupancy": _format_occupancy(occupancy) if occupancy else "not known for this device",
         "vectors": ", ".join(f"{what} x{count}" for what, count in vectors.items()) or "none in the PTX",
     }
     lines = [launch["name"]]
-    for name, fact in (facts | counts_text(launch["executed"])).items():
-        lines += textwrap.wrap(fact, WIDTH, initial_indent=f"  {name:11}", subsequent_indent=" " * 13)
+    for name, fact in (facts | format_counts(launch["executed"])).items():
+        lines += textwrap.wrap(fact, TABLE_WIDTH, initial_indent=f"  {name:11}", subsequent_indent=" " * 13)
     lines += [f"  {finding['text']}" for finding in launch["executed"]["findings"]]
-    return "\n".join([*lines, "", accesses_table(launch["executed"])])
+    return "\n".join([*lines, "", format_accesses(launch["executed"])])
 
 
-def _held(occupancy: dict[str, Any]) -> str:
+def _format_occupancy(occupancy: dict[str, Any]) -> str:
     share = 100 * occupancy["warps"] / occupancy["of_warps"]
     warps = f"{occupancy['warps']} of {occupancy['of_warps']} warps per SM ({share:.0f}%)"
     return f"{warps}, {occupancy['blocks']} blocks, limited by {occupancy['limited_by']}"

@@ -19,11 +19,11 @@ from ekc.cli.doctor import doctor
 from ekc.cli.explain import explain
 from ekc.cli.govern import govern
 from ekc.cli.known import best, export
-from ekc.cli.output import log, one_line, open_missing
+from ekc.cli.output import join_lines, log, open_missing_streams
 from ekc.cli.recording import recording
 from ekc.cli.run import run
 from ekc.cli.show import show
-from ekc.cli.status import BAD_INPUT, INTERRUPTED
+from ekc.cli.status import EXIT_BAD_INPUT, EXIT_INTERRUPTED
 from ekc.cli.tune import tune
 from ekc.errors import CompileError, EkcError
 from ekc.version import __version__
@@ -44,42 +44,42 @@ for command in (tune, run, check, show, explain, best, export, recording, govern
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
-    open_missing()
+    open_missing_streams()
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
             status = ekc.main(arguments, prog_name="ekc", standalone_mode=False)
         except click.exceptions.NoArgsIsHelpError as problem:
             problem.show()
-            return BAD_INPUT
+            return EXIT_BAD_INPUT
         except click.ClickException as problem:
-            log(f"ekc: {one_line(problem.format_message())}{_help(problem)}")
-            return BAD_INPUT
+            log(f"ekc: {join_lines(problem.format_message())}{_format_help_hint(problem)}")
+            return EXIT_BAD_INPUT
         except CompileError as problem:
             # The one error of more lines than one: it shows the line of source.
             log(f"ekc: {problem}")
-            return BAD_INPUT
+            return EXIT_BAD_INPUT
         except EkcError as problem:
-            log(f"ekc: {one_line(str(problem))}")
-            return BAD_INPUT
+            log(f"ekc: {join_lines(str(problem))}")
+            return EXIT_BAD_INPUT
         except OSError as problem:
             if problem.errno != errno.ENOSPC:
                 raise
             # What could not be written waits in a buffer, and Python would try again when it ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             log("ekc: no space is left where the output goes")
-            return BAD_INPUT
+            return EXIT_BAD_INPUT
         except click.Abort:
             log("ekc: interrupted")
-            return INTERRUPTED
+            return EXIT_INTERRUPTED
     return status if isinstance(status, int) else 0
 
 
-def _help(problem: click.ClickException) -> str:
+def _format_help_hint(problem: click.ClickException) -> str:
     context = getattr(problem, "ctx", None)
     return f" (see {context.command_path} --help)" if isinstance(context, click.Context) else ""
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     """A warning as one line, without the place in our own source that raised it."""
-    log(f"ekc: warning: {one_line(str(message))}")
+    log(f"ekc: warning: {join_lines(str(message))}")

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ekc.cli.output import json_option, say, say_json
+from ekc.cli.output import json_option, print_json, print_text
 from ekc.errors import EkcError, InvalidInput
 from ekc.version import __version__
 
@@ -32,31 +32,33 @@ def doctor(as_json: bool) -> int:
 
     Changes nothing. Status 1 without NVRTC.
     """
-    facts = _facts()
+    facts = _collect_facts()
     if as_json:
-        say_json(facts)
+        print_json(facts)
     else:
-        say("\n".join(f"{name:12}{_text(value)}" for name, value in _flat(facts).items()))
+        print_text(
+            "\n".join(f"{name:12}{_format_fact(value)}" for name, value in _flatten_gpus(facts).items())
+        )
     return 0 if facts["nvrtc"]["version"] else 1
 
 
-def _facts() -> dict[str, Any]:
-    from ekc.cli.doctor_gpus import gpus
+def _collect_facts() -> dict[str, Any]:
+    from ekc.cli.doctor_gpus import describe_gpus
     from ekc.devices import specs
 
-    nvrtc = _nvrtc()
+    nvrtc = _describe_nvrtc()
     return {
         "ekc": __version__,
         "python": f"{platform.python_version()} on {platform.platform(terse=True)}",
         "nvrtc": nvrtc,
-        "gpu": gpus(nvrtc["version"], nvrtc.get("archs", [])),
-        "cache": _cache(),
-        "packages": {name: _version(name) for name in _PACKAGES},
-        "simulated": {name: _spec(name) for name in specs.names()},
+        "gpu": describe_gpus(nvrtc["version"], nvrtc.get("archs", [])),
+        "cache": _describe_cache(),
+        "packages": {name: _find_version(name) for name in _PACKAGES},
+        "simulated": {name: _describe_spec(name) for name in specs.list_names()},
     }
 
 
-def _flat(facts: dict[str, Any]) -> dict[str, Any]:
+def _flatten_gpus(facts: dict[str, Any]) -> dict[str, Any]:
     """The same for people: every GPU as a part of its own, after what is true of all."""
     flat: dict[str, Any] = {}
     for name, value in facts.items():
@@ -66,28 +68,28 @@ def _flat(facts: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _nvrtc() -> dict[str, Any]:
+def _describe_nvrtc() -> dict[str, Any]:
     from ekc.codegen import nvrtc
 
     try:
-        return {"version": nvrtc.version(), "archs": list(nvrtc.supported_archs())}
+        return {"version": nvrtc.version(), "archs": list(nvrtc.list_supported_archs())}
     except EkcError as problem:
         return {"version": None, "reason": str(problem)}
 
 
-def _cache() -> dict[str, Any]:
-    from ekc.cli.output import writable
+def _describe_cache() -> dict[str, Any]:
+    from ekc.cli.output import ensure_writable
     from ekc.codegen import cache
 
     folder = "none"
     try:
-        folder = str(cache.folder())
-        return {"folder": str(writable(Path(folder))), "writable": True}
+        folder = str(cache.find_folder())
+        return {"folder": str(ensure_writable(Path(folder))), "writable": True}
     except InvalidInput as problem:
         return {"folder": folder, "writable": False, "reason": str(problem)}
 
 
-def _version(package: str) -> str:
+def _find_version(package: str) -> str:
     """The installed version; xgboost also comes as xgboost-cpu."""
     for name in (package, f"{package}-cpu"):
         try:
@@ -97,15 +99,15 @@ def _version(package: str) -> str:
     return "not installed"
 
 
-def _spec(name: str) -> str:
-    from ekc.devices.specs import get
+def _describe_spec(name: str) -> str:
+    from ekc.devices.specs import find_spec
 
-    spec = get(name)
+    spec = find_spec(name)
     assert spec is not None  # one of specs.names()
     return f"{spec.arch}, {spec.sms} SMs, fixed {spec.fixed_mhz} MHz"
 
 
-def _text(value: object) -> str:
+def _format_fact(value: object) -> str:
     """A fact in one or more lines, indented under its name."""
     if not isinstance(value, dict):
         return str(value)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 STANDARD_STREAMS = (1, 2)
 """The descriptors of standard output and standard error."""
-BESIDE_A_DATABASE = ("", "-wal", "-shm", "-journal")
+DATABASE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 """Ends of the names of an SQLite database and of the files that SQLite keeps beside it."""
 MAX_FIRST_LINE = 1_000_000
 """Bytes of a file's first line that are read to find out whether it is an event."""
@@ -32,9 +32,9 @@ class EventLog:
     def __init__(self, name: str | None) -> None:
         self._name = name
         self._file: IO[str] | None = None
-        self._given_up = name is None
+        self._is_disabled = name is None
 
-    def check(self, *measurements: Path | None) -> None:
+    def check_writable(self, *measurement_paths: Path | None) -> None:
         """Refuse a file that cannot be written, that is one of these, or that holds anything but an event
         log, without touching what it holds.
 
@@ -47,7 +47,7 @@ class EventLog:
         if _find_stream(self._name) is not None:
             return
         path = Path(self._name)
-        if any(_is_database(path, file) for file in measurements if file is not None):
+        if any(_is_database(path, file) for file in measurement_paths if file is not None):
             raise InvalidInput(f"--log-json: {path} is a file of measurements; name another one")
         try:
             ours = not path.is_file() or _may_overwrite(path)
@@ -59,7 +59,7 @@ class EventLog:
         if not ours:
             raise InvalidInput(f"--log-json: {path} exists and is no event log; choose another name")
 
-    def listener(self, layer: Layer | None = None) -> Callable[[TuningEvent], None]:
+    def make_listener(self, layer: Layer | None = None) -> Callable[[TuningEvent], None]:
         """Writes the events of one run; those of a layer with its name and model."""
         own = {} if layer is None else {"layer": layer.name, "model": layer.uses[0].model}
 
@@ -76,14 +76,14 @@ class EventLog:
                 self._file.close()
 
     def _write(self, event: dict[str, object]) -> None:
-        if self._given_up or self._name is None:
+        if self._is_disabled or self._name is None:
             return
         try:
             self._file = self._file or _open_log(self._name)
             self._file.write(json.dumps(event) + "\n")
             self._file.flush()
         except OSError as problem:
-            self._given_up = True
+            self._is_disabled = True
             self.close()
             log(f"ekc: --log-json: {self._name} cannot be written any more ({problem.strerror})")
 
@@ -111,7 +111,7 @@ def _is_database(path: Path, database: Path) -> bool:
         if path.samefile(database):
             return True
     whole = database.resolve()
-    return path.resolve() in [whole.with_name(whole.name + end) for end in BESIDE_A_DATABASE]
+    return path.resolve() in [whole.with_name(whole.name + end) for end in DATABASE_SUFFIXES]
 
 
 def _may_overwrite(path: Path) -> bool:

@@ -6,11 +6,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ekc.devices.verify import Checked
+    from ekc.devices.verify import LaunchCheck
     from ekc.emulator import Counters
 
 
-def execution_facts(checked: Checked) -> dict[str, Any]:
+def describe_execution(checked: LaunchCheck) -> dict[str, Any]:
     """As JSON: how much of the grid ran, how right it was, findings, and counts over the blocks that ran."""
     report = checked.report
     counters = asdict(report.counters)
@@ -27,13 +27,13 @@ def execution_facts(checked: Checked) -> dict[str, Any]:
         "findings": [asdict(f) | {"text": str(f)} for f in report.findings],
         "notes": list(report.notes),
         "counters": counters,
-        "accesses": _accesses(report.counters),
+        "accesses": _sum_accesses(report.counters),
     }
 
 
-def counts_text(facts: dict[str, Any]) -> dict[str, str]:
+def format_counts(facts: dict[str, Any]) -> dict[str, str]:
     """The same in words, a line each; counts are of the blocks that ran."""
-    from ekc.ir.evaluation.agreement import WRAPPED
+    from ekc.ir.evaluation.agreement import INT32_WRAP_NOTE
 
     counters = facts["counters"]
     classes = sorted(counters["warp_instructions"].items(), key=lambda item: -item[1])
@@ -41,24 +41,26 @@ def counts_text(facts: dict[str, Any]) -> dict[str, str]:
         "executed": f"{facts['blocks']} of {facts['total_blocks']} blocks, on the CPU",
         "result": f"{'agrees' if facts['right'] else 'DOES NOT AGREE'} with the reference: "
         f"max error {facts['max_error']:.3g}, tolerance {facts['tolerance']:.3g}"
-        + (f"; {WRAPPED}" if facts["wrapped"] else ""),
+        + (f"; {INT32_WRAP_NOTE}" if facts["wrapped"] else ""),
         "sanitizer": f"{len(facts['findings']) or 'no'} findings",
         "sectors": f"{counters['global_sectors']} in {counters['global_requests']} global requests",
-        "wavefronts": _wavefronts(counters),
+        "wavefronts": _format_wavefronts(counters),
         "barriers": f"{counters['barriers']}; {counters['divergent_branches']} branches diverged",
         "issued": ", ".join(f"{kind} {count}" for kind, count in classes if count),
     }
 
 
-def accesses_table(facts: dict[str, Any]) -> str:
+def format_accesses(facts: dict[str, Any]) -> str:
     """One row for each kind of memory access that ran: how often, and how a warp's addresses fit together."""
-    from ekc.search.text_table import text_table
+    from ekc.search.text_table import format_table
 
     headers = ("memory access", "in the PTX", "requests a block", "sectors", "wavefronts", "conflicts")
-    return text_table(headers, [_row(a, facts["blocks"]) for a in facts["accesses"]], labels=1)
+    return format_table(
+        headers, [_format_access(a, facts["blocks"]) for a in facts["accesses"]], label_count=1
+    )
 
 
-def _row(access: dict[str, Any], blocks: int) -> tuple[str, ...]:
+def _format_access(access: dict[str, Any], blocks: int) -> tuple[str, ...]:
     requests, on_chip = access["requests"], not access["sectors"]
     return (
         access["opcode"],
@@ -70,7 +72,7 @@ def _row(access: dict[str, Any], blocks: int) -> tuple[str, ...]:
     )
 
 
-def _accesses(counters: Counters) -> list[dict[str, Any]]:
+def _sum_accesses(counters: Counters) -> list[dict[str, Any]]:
     """Memory instructions that ran, summed over all places of one opcode, in order of the text."""
     found: dict[str, dict[str, Any]] = {}
     counted = ("requests", "sectors", "wavefronts", "conflicts", "bytes")
@@ -86,7 +88,7 @@ def _accesses(counters: Counters) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _wavefronts(counters: dict[str, Any]) -> str:
+def _format_wavefronts(counters: dict[str, Any]) -> str:
     if not counters["shared_requests"]:
         return "none: no shared memory"
     passes = f"{counters['shared_wavefronts']} in {counters['shared_requests']} shared requests"

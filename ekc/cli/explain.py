@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ekc.cli.given import refuse_unread
-from ekc.cli.operators import NEGATIVES, Request, no_options, operator_arguments
-from ekc.cli.output import json_option, say, say_json
-from ekc.cli.sources import CHOICE, any_toolchain_option, choice_options, read_schedule, target_option
+from ekc.cli.given import refuse_unused_options
+from ekc.cli.operators import ALLOW_NEGATIVES, OperatorRequest, operator_arguments, refuse_options
+from ekc.cli.output import json_option, print_json, print_text
+from ekc.cli.sources import CHOICE_OPTIONS, any_toolchain_option, choice_options, read_schedule, target_option
 from ekc.errors import InvalidInput
 
 if TYPE_CHECKING:
     from ekc.devices.base import Device
     from ekc.ir.schedule import Schedule
-    from ekc.search.explain.simulated import Explanation
-    from ekc.search.records.best import Rule
+    from ekc.search.explain.simulated import SimulatedExplanation
+    from ekc.search.records.best import SelectionRule
 
 
-@click.command(context_settings=NEGATIVES)
-@click.argument("a", callback=no_options)
-@click.argument("b", callback=no_options)
+@click.command(context_settings=ALLOW_NEGATIVES)
+@click.argument("a", callback=refuse_options)
+@click.argument("b", callback=refuse_options)
 @operator_arguments
 @click.option("--records", type=click.Path(path_type=Path), help="Where digests, best and fastest are found.")
 @any_toolchain_option
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def explain(
     a: str,
     b: str,
-    request: Request,
+    request: OperatorRequest,
     records: Path | None,
     any_toolchain: bool,
     objective: str,
@@ -57,119 +57,141 @@ def explain(
       ekc explain fastest best --target recorded:recording.jsonl.gz
     """
     from ekc import devices
+    from ekc.search.explain.simulated import can_explain
     from ekc.search.explain.simulated import explain as account
-    from ekc.search.explain.simulated import tells
-    from ekc.search.records.best import Rule
+    from ekc.search.records.best import SelectionRule
 
-    device, rule = devices.open(target), Rule(objective, max_slowdown)
-    _check_read((a, b), request, records if tells(device) else None)
-    one, other = (_schedule(word, request, records, device, rule, any_toolchain) for word in (a, b))
-    words = (_told(a, rule), _told(b, rule))
-    if tells(device):
+    device, rule = devices.open(target), SelectionRule(objective, max_slowdown)
+    _check_unused_options((a, b), request, records if can_explain(device) else None)
+    one, other = (_find_schedule(word, request, records, device, rule, any_toolchain) for word in (a, b))
+    words = (_label_schedule(a, rule), _label_schedule(b, rule))
+    if can_explain(device):
         exact = account(one, other, device)
-        _say(exact.to_json() if as_json else _text(exact, one, words), one, other, device)
+        _print_account(exact.to_json() if as_json else _format_account(exact, one, words), one, other, device)
         return
     from ekc.cli import explain_learned as learned
     from ekc.search.explain.learned import explain_learned
 
     found = explain_learned(one, other, device, records)
-    told = found.to_json() if as_json else learned.text(found, one, words, device.simulated)
-    _say(told, one, other, device)
+    told = found.to_json() if as_json else learned.format_account(found, one, words, device.simulated)
+    _print_account(told, one, other, device)
 
 
-def _say(told: dict[str, Any] | str, one: Schedule, other: Schedule, device: Device) -> None:
-    if isinstance(told, str):
-        say(told)
+def _print_account(
+    account: dict[str, Any] | str, schedule_a: Schedule, schedule_b: Schedule, device: Device
+) -> None:
+    if isinstance(account, str):
+        print_text(account)
         return
-    heads = {"operator": one.op.to_json(), "device": {"name": device.name, "simulated": device.simulated}}
-    digests = {"digest_a": one.digest, "digest_b": other.digest}
-    say_json(heads | digests | told)
+    heads = {
+        "operator": schedule_a.op.to_json(),
+        "device": {"name": device.name, "simulated": device.simulated},
+    }
+    digests = {"digest_a": schedule_a.digest, "digest_b": schedule_b.digest}
+    print_json(heads | digests | account)
 
 
-def _check_read(words: tuple[str, str], request: Request, records: Path | None) -> None:
+def _check_unused_options(arguments: tuple[str, str], request: OperatorRequest, records: Path | None) -> None:
     """Refuse what is given and neither of A and B asks for."""
-    named = {word for word in words if not _is_file(word)}
-    if not request.empty and not named & {"naive", "best", "fastest"}:
+    named = {word for word in arguments if not _is_file(word)}
+    if not request.is_empty and not named & {"naive", "best", "fastest"}:
         raise InvalidInput("OPERATOR: A and B say themselves of which they are; leave it out")
     if records is not None and not named - {"naive"}:
         raise InvalidInput("--records: neither A nor B is looked for in a file; leave it out")
     if not named & {"best", "fastest"}:
-        refuse_unread(("any_toolchain",), "neither A nor B is best or fastest; leave it out")
+        refuse_unused_options(("any_toolchain",), "neither A nor B is best or fastest; leave it out")
     if "best" not in named:
-        refuse_unread(CHOICE, "it says which schedule is the best, and neither A nor B is; leave it out")
+        refuse_unused_options(
+            CHOICE_OPTIONS, "it says which schedule is the best, and neither A nor B is; leave it out"
+        )
 
 
-def _told(word: str, rule: Rule) -> str:
-    return word if word != "best" or _is_file(word) else f"best by {rule.objective}"
+def _label_schedule(argument: str, rule: SelectionRule) -> str:
+    return argument if argument != "best" or _is_file(argument) else f"best by {rule.objective}"
 
 
-def _is_file(word: str) -> bool:
-    return word != "naive" and (word.endswith(".json") or Path(word).is_file())
+def _is_file(argument: str) -> bool:
+    return argument != "naive" and (argument.endswith(".json") or Path(argument).is_file())
 
 
-def _schedule(
-    word: str, request: Request, records: Path | None, device: Device, rule: Rule, any_toolchain: bool
+def _find_schedule(
+    argument: str,
+    request: OperatorRequest,
+    records: Path | None,
+    device: Device,
+    rule: SelectionRule,
+    any_toolchain: bool,
 ) -> Schedule:
     """The schedule that a word on the command line stands for."""
     from ekc.devices.recording import RecordedDevice
-    from ekc.search.records.named import named, named_in_recording
-    from ekc.search.space.naive import naive
+    from ekc.search.records.named import find_recorded_schedule, find_schedule
+    from ekc.search.space.naive import make_naive_schedule
 
-    if word == "naive":
-        if request.empty:
+    if argument == "naive":
+        if request.is_empty:
             raise InvalidInput("naive: name the operator after A and B, e.g. matmul 512 512 512")
-        return naive(request.operator())
-    if _is_file(word):
-        return read_schedule(Path(word), "")
-    op = None if request.empty else request.operator()
+        return make_naive_schedule(request.make_operator())
+    if _is_file(argument):
+        return read_schedule(Path(argument), "")
+    op = None if request.is_empty else request.make_operator()
     if isinstance(device, RecordedDevice):
-        return named_in_recording(word, device, op, rule)
+        return find_recorded_schedule(argument, device, op, rule)
     if records is None:
-        raise InvalidInput(f"{word!r} is no schedule file (.json); to name a schedule on file, add --records")
-    return named(word, records, device, op, rule, any_toolchain)
+        raise InvalidInput(
+            f"{argument!r} is no schedule file (.json); to name a schedule on file, add --records"
+        )
+    return find_schedule(argument, records, device, op, rule, any_toolchain)
 
 
-def _text(found: Explanation, one: Schedule, words: tuple[str, str]) -> str:
-    from ekc.search.summary import figure, unit_of
-    from ekc.search.text_table import text_table
+def _format_account(explanation: SimulatedExplanation, schedule_a: Schedule, labels: tuple[str, str]) -> str:
+    from ekc.search.summary import choose_unit, format_figure
+    from ekc.search.text_table import format_table
 
-    energies = (found.a.energy_j, found.b.energy_j)
-    scale, unit = unit_of(energies, "J")
-    seconds, unit_s = unit_of((found.a.latency_s, found.b.latency_s), "s")
-    total = found.difference_j
+    energies = (explanation.a.energy_j, explanation.b.energy_j)
+    scale, unit = choose_unit(energies, "J")
+    seconds, unit_s = choose_unit((explanation.a.latency_s, explanation.b.latency_s), "s")
+    total = explanation.difference_j
     rows = [
         (
             line.cause,
-            _count(line.count_a, line.unit),
-            _count(line.count_b, line.unit),
+            _format_count(line.count_a, line.unit),
+            _format_count(line.count_b, line.unit),
             line.unit,
-            figure(line.energy_a_j, scale),
-            figure(line.energy_b_j, scale),
-            _signed(line.difference_j, scale),
+            format_figure(line.energy_a_j, scale),
+            format_figure(line.energy_b_j, scale),
+            _format_signed(line.difference_j, scale),
         )
-        for line in found.lines
+        for line in explanation.lines
         if line.energy_a_j or line.energy_b_j
     ]
-    sums = ("energy", "", "", "", *(figure(e, scale) for e in energies), _signed(total, scale))
-    clocks = ("clock", figure(found.a.clock_mhz), figure(found.b.clock_mhz), "MHz", "", "", "")
+    sums = ("energy", "", "", "", *(format_figure(e, scale) for e in energies), _format_signed(total, scale))
+    clocks = (
+        "clock",
+        format_figure(explanation.a.clock_mhz),
+        format_figure(explanation.b.clock_mhz),
+        "MHz",
+        "",
+        "",
+        "",
+    )
     times = (
         "latency",
-        figure(found.a.latency_s, seconds),
-        figure(found.b.latency_s, seconds),
+        format_figure(explanation.a.latency_s, seconds),
+        format_figure(explanation.b.latency_s, seconds),
         unit_s,
         "",
         "",
         "",
     )
     title = (
-        f"{str(one.op).splitlines()[0]} on {found.device}: {words[1]} (B) against {words[0]} (A)\n"
+        f"{str(schedule_a.op).splitlines()[0]} on {explanation.device}: {labels[1]} (B) against {labels[0]} (A)\n"
         "Simulated: the device's own account of its energy, the board warm. Nothing ran on a GPU.\n"
     )
     headers = ("cause", "A", "B", "", f"A [{unit}]", f"B [{unit}]", f"B - A [{unit}]")
-    return text_table(headers, [*rows, sums, times, clocks], title)
+    return format_table(headers, [*rows, sums, times, clocks], title)
 
 
-def _count(value: float, unit: str) -> str:
+def _format_count(value: float, unit: str) -> str:
     """Counts in thousands, millions and so on; seconds are in the row of latencies."""
     if not unit or unit == "s":
         return ""
@@ -179,7 +201,7 @@ def _count(value: float, unit: str) -> str:
     return f"{value:.3g}"
 
 
-def _signed(value: float, scale: float) -> str:
-    from ekc.search.summary import figure
+def _format_signed(value: float, scale: float) -> str:
+    from ekc.search.summary import format_figure
 
-    return f"{'-' if value < 0 else '+' if value else ''}{figure(abs(value), scale)}"
+    return f"{'-' if value < 0 else '+' if value else ''}{format_figure(abs(value), scale)}"

@@ -6,91 +6,118 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ekc.ir.schedule import Schedule
-    from ekc.search.explain.learned import Account, Explanation, Line, Side
-    from ekc.search.explain.schedule_model import Score
+    from ekc.search.explain.learned import (
+        EnergyAccount,
+        ExplainedSchedule,
+        GroupContribution,
+        LearnedExplanation,
+    )
+    from ekc.search.explain.schedule_model import PredictionScore
 
 _HEADERS = ("cause", "A", "B", "by time", "by power", "energy", "physics")
-_THOUSANDS = ((1e9, " G"), (1e6, " M"), (1e3, " k"), (1.0, ""))
+_COUNT_SUFFIXES = ((1e9, " G"), (1e6, " M"), (1e3, " k"), (1.0, ""))
 
 
-def text(found: Explanation, one: Schedule, words: tuple[str, str], simulated: bool) -> str:
+def format_account(
+    explanation: LearnedExplanation, schedule_a: Schedule, labels: tuple[str, str], simulated: bool
+) -> str:
     """Three tables and notes."""
-    from ekc.search.text_table import text_table
+    from ekc.search.text_table import format_table
 
     title = (
-        f"{str(one.op).splitlines()[0]} on {found.device}: {words[1]} (B) against {words[0]} (A)\n"
+        f"{str(schedule_a.op).splitlines()[0]} on {explanation.device}: {labels[1]} (B) against {labels[0]} (A)\n"
         + ("Simulated: every measured figure comes from a model of the device.\n" if simulated else "")
         + "By features, as the energy model learned them there. Parts are in percent of A's energy.\n"
     )
-    of = found.account
-    lines = text_table((*_HEADERS, f"B - A [{_unit(of)[1]}]"), _rows(of))
-    tables = (text_table(("", "A", "B", "B / A"), _figures(of), title), lines, _judgement(found))
-    return "\n".join(["\n\n".join(tables), *_notes(found)])
+    of = explanation.account
+    lines = format_table((*_HEADERS, f"B - A [{_find_energy_unit(of)[1]}]"), _make_cause_rows(of))
+    tables = (
+        format_table(("", "A", "B", "B / A"), _make_figure_rows(of), title),
+        lines,
+        _format_model_quality(explanation),
+    )
+    return "\n".join(["\n\n".join(tables), *_make_notes(explanation)])
 
 
-def _unit(of: Account) -> tuple[float, str]:
-    from ekc.search.summary import unit_of
+def _find_energy_unit(account: EnergyAccount) -> tuple[float, str]:
+    from ekc.search.summary import choose_unit
 
-    return unit_of((of.a.energy_j, of.b.energy_j), "J")
+    return choose_unit((account.a.energy_j, account.b.energy_j), "J")
 
 
-def _figures(of: Account) -> list[tuple[str, ...]]:
-    from ekc.search.summary import figure, spread, unit_of
+def _make_figure_rows(account: EnergyAccount) -> list[tuple[str, ...]]:
+    from ekc.search.summary import choose_unit, format_figure, format_relative_interval
 
-    a, b = of.a, of.b
-    scale, unit = _unit(of)
-    seconds, unit_s = unit_of((a.latency_s, b.latency_s), "s")
-    energies = (figure(s.energy_j, scale) + spread(s.energy_j, s.energy_interval_j) for s in (a, b))
+    a, b = account.a, account.b
+    scale, unit = _find_energy_unit(account)
+    seconds, unit_s = choose_unit((a.latency_s, b.latency_s), "s")
+    energies = (
+        format_figure(s.energy_j, scale) + format_relative_interval(s.energy_j, s.energy_interval_j)
+        for s in (a, b)
+    )
     return [
         (f"energy [{unit}]", *energies, f"{b.energy_j / a.energy_j:.3f}"),
-        (f"latency [{unit_s}]", *_pair(a.latency_s, b.latency_s, seconds)),
-        ("power [W]", *_pair(a.power_w, b.power_w)),
+        (f"latency [{unit_s}]", *_format_pair(a.latency_s, b.latency_s, seconds)),
+        ("power [W]", *_format_pair(a.power_w, b.power_w)),
     ]
 
 
-def _pair(a: float, b: float, scale: float = 1.0) -> tuple[str, str, str]:
-    from ekc.search.summary import figure
+def _format_pair(a: float, b: float, scale: float = 1.0) -> tuple[str, str, str]:
+    from ekc.search.summary import format_figure
 
-    return figure(a, scale), figure(b, scale), f"{b / a:.3f}"
+    return format_figure(a, scale), format_figure(b, scale), f"{b / a:.3f}"
 
 
-def _rows(of: Account) -> list[tuple[str, ...]]:
+def _make_cause_rows(account: EnergyAccount) -> list[tuple[str, ...]]:
     """Groups with their features, the rest, and the sums of the columns."""
-    *groups, left = of.lines
-    rows = [row for line in groups if line.features for row in _group(of, line)]
-    sums = [sum(getattr(line, part) for line in of.lines) for part in ("latency", "power", "prior")]
-    return [*rows, _line(of, left.cause, left.latency, left.power), _line(of, "difference", *sums)]
+    *groups, left = account.lines
+    rows = [row for line in groups if line.features for row in _make_group_rows(account, line)]
+    sums = [sum(getattr(line, part) for line in account.lines) for part in ("latency", "power", "prior")]
+    return [
+        *rows,
+        _make_cause_row(account, left.cause, left.latency, left.power),
+        _make_cause_row(account, "difference", *sums),
+    ]
 
 
-def _group(of: Account, line: Line) -> list[tuple[str, ...]]:
+def _make_group_rows(account: EnergyAccount, line: GroupContribution) -> list[tuple[str, ...]]:
     inner = [
-        (f"  {f.name}", _count(f.a), _count(f.b), "", "", _percent(of, f.energy), "", "")
+        (
+            f"  {f.name}",
+            _format_count(f.a),
+            _format_count(f.b),
+            "",
+            "",
+            _format_percent(account, f.energy),
+            "",
+            "",
+        )
         for f in line.features
     ]
-    return [_line(of, line.cause, line.latency, line.power, line.prior), *inner]
+    return [_make_cause_row(account, line.cause, line.latency, line.power, line.prior), *inner]
 
 
-def _line(
-    of: Account, cause: str, latency: float, power: float, prior: float | None = None
+def _make_cause_row(
+    account: EnergyAccount, cause: str, latency: float, power: float, prior: float | None = None
 ) -> tuple[str, ...]:
-    from ekc.search.summary import figure
+    from ekc.search.summary import format_figure
 
     energy = latency + power
-    parts = (_percent(of, part) for part in (latency, power, energy))
-    joules = energy * of.joules_per_log
-    signed = f"{'-' if joules < 0 else '+' if joules else ''}{figure(abs(joules), _unit(of)[0])}"
-    return cause, "", "", *parts, "" if prior is None else _percent(of, prior), signed
+    parts = (_format_percent(account, part) for part in (latency, power, energy))
+    joules = energy * account.joules_per_log
+    signed = f"{'-' if joules < 0 else '+' if joules else ''}{format_figure(abs(joules), _find_energy_unit(account)[0])}"
+    return cause, "", "", *parts, "" if prior is None else _format_percent(account, prior), signed
 
 
-def _judgement(found: Explanation) -> str:
+def _format_model_quality(explanation: LearnedExplanation) -> str:
     from ekc.search.explain.schedule_model import FOLDS
-    from ekc.search.text_table import text_table
+    from ekc.search.text_table import format_table
 
-    q = found.quality
+    q = explanation.quality
     rows = [
-        ("energy", str(found.metered), *_score(q.energy), *_score(q.energy_by_prior)),
-        ("latency", str(found.timed), *_score(q.latency), *_score(q.latency_by_prior)),
-        ("power", str(found.metered), *_score(q.power), *_score(q.power_by_prior)),
+        ("energy", str(explanation.metered), *_format_score(q.energy), *_format_score(q.energy_by_prior)),
+        ("latency", str(explanation.timed), *_format_score(q.latency), *_format_score(q.latency_by_prior)),
+        ("power", str(explanation.metered), *_format_score(q.power), *_format_score(q.power_by_prior)),
     ]
     headers = (
         f"held out, {FOLDS} folds",
@@ -100,34 +127,34 @@ def _judgement(found: Explanation) -> str:
         "physics alone: rank",
         "median error",
     )
-    return text_table(headers, rows)
+    return format_table(headers, rows)
 
 
-def _notes(found: Explanation) -> list[str]:
+def _make_notes(explanation: LearnedExplanation) -> list[str]:
     notes = [
-        f"A is {_origin(found.account.a)}, B is {_origin(found.account.b)}",
-        f"learned from {found.timed} timed schedules of {found.source}, {found.metered} of them metered, "
-        f"A and B not among them; {found.failed} failed",
+        f"A is {_describe_origin(explanation.account.a)}, B is {_describe_origin(explanation.account.b)}",
+        f"learned from {explanation.timed} timed schedules of {explanation.source}, {explanation.metered} of them metered, "
+        f"A and B not among them; {explanation.failed} failed",
     ]
-    return [*notes, f"doubt: {found.doubt}"] if found.doubt else notes
+    return [*notes, f"doubt: {explanation.doubt}"] if explanation.doubt else notes
 
 
-def _origin(side: Side) -> str:
+def _describe_origin(side: ExplainedSchedule) -> str:
     if side.metered:
         return "measured"
     return "timed, its power predicted" if side.timed else "predicted: it was never measured there"
 
 
-def _score(score: Score) -> tuple[str, str]:
+def _format_score(score: PredictionScore) -> tuple[str, str]:
     return "-" if score.rank is None else f"{score.rank:.2f}", f"{100 * score.error:.1f}%"
 
 
-def _percent(of: Account, log: float) -> str:
-    return f"{100 * of.share_of_a(log):+.1f}%"
+def _format_percent(account: EnergyAccount, log: float) -> str:
+    return f"{100 * account.compute_share_of_a(log):+.1f}%"
 
 
-def _count(value: float) -> str:
+def _format_count(value: float) -> str:
     if value == 0:
         return "0"
-    size, letter = next(((s, x) for s, x in _THOUSANDS if value >= s), (1.0, ""))
+    size, letter = next(((s, x) for s, x in _COUNT_SUFFIXES if value >= s), (1.0, ""))
     return f"{value / size:.3g}{letter}"

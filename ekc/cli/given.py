@@ -10,10 +10,10 @@ from click.core import ParameterSource
 from ekc.errors import InvalidInput
 
 
-def refuse_unread(unread: Container[str | None], why: str) -> None:
+def refuse_unused_options(unused: Container[str | None], reason: str) -> None:
     """Raises `InvalidInput` where one of these parameters of the running command is given."""
     context = click.get_current_context()
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
-        if parameter.name in unread and source is ParameterSource.COMMANDLINE:
-            raise InvalidInput(f"{parameter.opts[0]}: {why}")
+        if parameter.name in unused and source is ParameterSource.COMMANDLINE:
+            raise InvalidInput(f"{parameter.opts[0]}: {reason}")

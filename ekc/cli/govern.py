@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ekc.cli.given import refuse_unread
-from ekc.cli.output import log, say
-from ekc.cli.status import BAD_INPUT
+from ekc.cli.given import refuse_unused_options
+from ekc.cli.output import log, print_text
+from ekc.cli.status import EXIT_BAD_INPUT
 from ekc.errors import ActuatorError, InvalidInput
 
 if TYPE_CHECKING:
-    from ekc.cli.govern_audience import Lines
-    from ekc.governor.live.beside import End
-    from ekc.governor.live.book import Book
+    from ekc.cli.govern_audience import GovernOutput
+    from ekc.governor.live.beside import GovernorExit
+    from ekc.governor.live.book import GovernorLog
     from ekc.governor.policy import Policy
 
 
-FOR_SIMULATE = ("card", "minutes", "seed")
-FOR_GPUS = ("gpus", "each", "actuator", "sm_before", "memory_before", "gpus_of", "steps")
-ALONE = "--restore goes alone; govern with a second command, after it"
+SIMULATE_OPTIONS = ("card", "minutes", "seed")
+GPU_OPTIONS = ("gpus", "each", "actuator", "sm_before", "memory_before", "gpus_of", "steps")
+RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -99,37 +99,37 @@ def govern(
     """
     asked = [x for x in (command, pid, simulate) if x]
     if restore:
-        refuse_unread({p.name for p in govern.params} - {"restore"}, ALONE)
-        return _restore()
+        refuse_unused_options({p.name for p in govern.params} - {"restore"}, RESTORE_ALONE)
+        return _restore_settings()
     if len(asked) != 1:
         raise InvalidInput("give one thing to govern: -- COMMAND..., --pid N or --simulate KIND")
     if simulate:
-        refuse_unread(FOR_GPUS, "it is for GPUs, and --simulate has none; leave it out")
+        refuse_unused_options(GPU_OPTIONS, "it is for GPUs, and --simulate has none; leave it out")
     else:
-        refuse_unread(FOR_SIMULATE, "it is for --simulate KIND; leave it out")
-    from ekc.cli.govern_audience import Lines
+        refuse_unused_options(SIMULATE_OPTIONS, "it is for --simulate KIND; leave it out")
+    from ekc.cli.govern_audience import GovernOutput
     from ekc.governor.policy import Policy
 
     policy = Policy(objective, max_slowdown, min_saving, remaining)
     if plot is not None:
-        from ekc.governor.live.plot import check
+        from ekc.governor.live.plot import check_plot_file
 
-        check(plot)
-    with closing(Lines(quiet, machine, shared=bool(command))) as lines:
+        check_plot_file(plot)
+    with closing(GovernOutput(quiet, machine, is_terminal_shared=bool(command))) as lines:
         if simulate:
-            _finish(_simulated(simulate, policy, lines, options), lines, plot)
+            _print_reports(_govern_simulated(simulate, policy, lines, options), lines, plot)
             return 0
-        end = _real(command, pid, policy, lines, options)
-        _finish(end.books, lines, plot, end.core_share)
-        return BAD_INPUT if pid and end.problem else end.status
+        end = _govern_job(command, pid, policy, lines, options)
+        _print_reports(end.logs, lines, plot, end.core_share)
+        return EXIT_BAD_INPUT if pid and end.problem else end.status
 
 
-def _real(
-    command: tuple[str, ...], pid: int | None, policy: Policy, lines: Lines, options: dict[str, Any]
-) -> End:
+def _govern_job(
+    command: tuple[str, ...], pid: int | None, policy: Policy, lines: GovernOutput, options: dict[str, Any]
+) -> GovernorExit:
     """The job comes first: nothing heavy is imported, and no driver asked, before it runs."""
-    from ekc.governor.live.job import Attached, Command
-    from ekc.governor.live.request import Request
+    from ekc.governor.live.job import AttachedJob, CommandJob
+    from ekc.governor.live.request import GovernorRequest
     from ekc.governor.protocols import Settings
 
     named = tuple(options["gpus"])
@@ -138,8 +138,8 @@ def _real(
 
         # A driver that fails is no reason not to run the job: that is told when it runs.
         with suppress(ActuatorError):
-            named = tuple(gpus.named(named))
-    request = Request(
+            named = tuple(gpus.resolve_gpus(named))
+    request = GovernorRequest(
         policy,
         gpus=named,
         gpus_of=options["gpus_of"],
@@ -147,53 +147,59 @@ def _real(
         advise=options["advise"],
         each=options["each"],
         model=options["model"],
-        before=Settings(options["sm_before"], options["memory_before"]),
+        previous_settings=Settings(options["sm_before"], options["memory_before"]),
     )
-    job = Command(command) if command else Attached(pid or 0)
-    from ekc.governor.live.beside import beside
-    from ekc.governor.live.probes import nvml_probe_of
+    job = CommandJob(command) if command else AttachedJob(pid or 0)
+    from ekc.governor.live.beside import govern_job
+    from ekc.governor.live.probes import make_nvml_probe_factory
 
-    return beside(job, request, lines, nvml_probe_of(job, options["steps"], lines.note))
+    return govern_job(job, request, lines, make_nvml_probe_factory(job, options["steps"], lines.on_note))
 
 
-def _simulated(kind: str, policy: Policy, lines: Lines, options: dict[str, Any]) -> list[Book]:
+def _govern_simulated(
+    kind: str, policy: Policy, lines: GovernOutput, options: dict[str, Any]
+) -> list[GovernorLog]:
     from ekc.governor.advise import advise
     from ekc.governor.live import models
-    from ekc.governor.live.session import Session, Unit
-    from ekc.governor.live.simulated import simulated_unit
+    from ekc.governor.live.session import GovernedUnit, GovernorSession
+    from ekc.governor.live.simulated import make_simulated_unit
     from ekc.governor.loop import govern as steer
-    from ekc.governor.sets_nothing import SetsNothing
+    from ekc.governor.sets_nothing import NullActuator
 
-    models.check(options["model"])
-    unit = simulated_unit(kind, options["card"], options["seed"], options["minutes"])
-    model = models.opened(options["model"], options["card"])
+    models.check_model(options["model"])
+    unit = make_simulated_unit(kind, options["card"], options["seed"], options["minutes"])
+    model = models.open_model(options["model"], options["card"])
     if not options["advise"]:
-        return Session([unit], lambda p, a, hear: steer(p, a, policy, hear, model), lines).wait()
-    nothing = SetsNothing(unit.actuator.gears(), simulated=True)
-    watched = Unit(unit.name, unit.probe, nothing)
-    return Session([watched], lambda p, a, hear: advise(p, nothing, policy, hear, model), lines).wait()
+        return GovernorSession([unit], lambda p, a, hear: steer(p, a, policy, hear, model), lines).wait()
+    nothing = NullActuator(unit.actuator.gears(), simulated=True)
+    watched = GovernedUnit(unit.name, unit.probe, nothing)
+    return GovernorSession(
+        [watched], lambda p, a, hear: advise(p, nothing, policy, hear, model), lines
+    ).wait()
 
 
-def _restore() -> int:
+def _restore_settings() -> int:
     """Status 1 where something could not be put back."""
     from ekc.devices.lease import restore_all
 
     restored = restore_all()
-    say("\n".join(map(str, restored)) or "nothing to restore: no governor has left anything behind")
+    print_text("\n".join(map(str, restored)) or "nothing to restore: no governor has left anything behind")
     return 1 if any(x.problem for x in restored) else 0
 
 
-def _finish(books: list[Book], lines: Lines, plot: Path | None, core_share: float | None = None) -> None:
-    from ekc.governor.live.report import report
+def _print_reports(
+    books: list[GovernorLog], lines: GovernOutput, plot: Path | None, core_share: float | None = None
+) -> None:
+    from ekc.governor.live.report import build_report
 
-    lines.finish([report(book) for book in books], core_share)
+    lines.finish([build_report(book) for book in books], core_share)
     if plot is not None:
-        from ekc.governor.live.plot import draw
+        from ekc.governor.live.plot import plot_log
 
         for number, book in enumerate(books):
             file = plot if number == 0 else plot.with_stem(f"{plot.stem}-{number}")
             try:
-                draw(book, file)
+                plot_log(book, file)
             except OSError as problem:
                 log(f"ekc govern: --plot {file}: cannot be written ({problem.strerror})")
             else:

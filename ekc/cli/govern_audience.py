@@ -14,108 +14,108 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 from ekc.cli.output import log
 from ekc.errors import InvalidInput
 from ekc.governor.events import Applied, Checked, Chosen, Event
-from ekc.governor.live.jsonl import event_json
+from ekc.governor.live.jsonl import event_to_json
 
 if TYPE_CHECKING:
-    from ekc.governor.live.book import Book
-    from ekc.governor.live.report import Report
+    from ekc.governor.live.book import GovernorLog
+    from ekc.governor.live.report import GovernorReport
 
 
-class Lines:
+class GovernOutput:
     """An audience that writes lines, each whole, so that those of the job are never cut in two."""
 
-    def __init__(self, quiet: bool, machine: Path | None, shared: bool) -> None:
-        self._quiet = quiet
+    def __init__(self, is_quiet: bool, json_path: Path | None, is_terminal_shared: bool) -> None:
+        self._is_quiet = is_quiet
         self._lock = threading.Lock()
-        self._machine = None if machine is None else _opened(machine)
-        self._status: _Status | None = None
-        if not quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-            self._status = _Title() if shared else _Line()
+        self._json_file = None if json_path is None else _open_json_file(json_path)
+        self._status: _StatusLine | None = None
+        if not is_quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+            self._status = _TitleStatusLine() if is_terminal_shared else _TerminalStatusLine()
 
-    def event(self, book: Book, event: Event) -> None:
+    def on_event(self, book: GovernorLog, event: Event) -> None:
         """For people with the time since the job began; for machines all that is in it."""
         with self._lock:
-            self._write(event_json(book.name, event))
-            if not self._quiet:
-                self._say(
-                    f"ekc govern: {_clock(event.at_s - book.events[0].at_s)} {book.name}: {event.line()}"
+            self._write_json(event_to_json(book.name, event))
+            if not self._is_quiet:
+                self._print_line(
+                    f"ekc govern: {_format_elapsed(event.at_s - book.events[0].at_s)} {book.name}: {event.format_line()}"
                 )
 
-    def fresh(self, book: Book) -> None:
+    def on_samples(self, book: GovernorLog) -> None:
         """The status line, from the newest samples."""
         with self._lock, contextlib.suppress(OSError):
             if self._status is not None and book.trace:
-                self._status.show(_now(book))
+                self._status.show(_format_status(book))
 
-    def trouble(self, book: Book, line: str) -> None:
+    def on_trouble(self, book: GovernorLog, line: str) -> None:
         """Told even where all else is quiet."""
         with self._lock:
-            self._write({"event": "Trouble", "gpu": book.name, "line": line})
-            self._say(f"ekc govern: {book.name}: {line}")
+            self._write_json({"event": "Trouble", "gpu": book.name, "line": line})
+            self._print_line(f"ekc govern: {book.name}: {line}")
 
-    def note(self, line: str) -> None:
+    def on_note(self, line: str) -> None:
         """Of the lease: told even where all else is quiet."""
         with self._lock:
-            self._write({"event": "Note", "line": line})
-            self._say(f"ekc govern: {line}")
+            self._write_json({"event": "Note", "line": line})
+            self._print_line(f"ekc govern: {line}")
 
-    def finish(self, reports: Sequence[Report], core_share: float | None) -> None:
+    def finish(self, reports: Sequence[GovernorReport], core_share: float | None) -> None:
         """The reports; the status line goes."""
         with self._lock:
-            self._stop()
+            self._stop_status()
             told = {"event": "Report", "reports": [x.to_json() for x in reports], "core_share": core_share}
-            self._write(told)
-            if not reports and not self._quiet:
-                self._say("ekc govern: nothing was measured, so there is no report")
-            for report in [] if self._quiet else reports:
-                self._say("\n".join(("ekc govern: report", *report.lines())))
-            if core_share is not None and not self._quiet:
-                self._say(f"  {'governor':15} {core_share:.1%} of one core")
+            self._write_json(told)
+            if not reports and not self._is_quiet:
+                self._print_line("ekc govern: nothing was measured, so there is no report")
+            for report in [] if self._is_quiet else reports:
+                self._print_line("\n".join(("ekc govern: report", *report.format_lines())))
+            if core_share is not None and not self._is_quiet:
+                self._print_line(f"  {'governor':15} {core_share:.1%} of one core")
 
     def close(self) -> None:
         """The terminal as it was, however it ends."""
         with self._lock:
-            self._stop()
+            self._stop_status()
 
-    def _stop(self) -> None:
+    def _stop_status(self) -> None:
         if self._status is not None:
             with contextlib.suppress(OSError):
                 self._status.stop()
             self._status = None
 
-    def _say(self, line: str) -> None:
+    def _print_line(self, line: str) -> None:
         """A terminal that is gone is no reason to end, or to end otherwise than the job."""
         with contextlib.suppress(OSError):
             if self._status is not None:
-                self._status.above(line)
+                self._status.print_above(line)
                 return
         log(line)
 
-    def _write(self, value: dict[str, Any]) -> None:
+    def _write_json(self, value: dict[str, Any]) -> None:
         try:
-            if self._machine is not None:
-                self._machine.write(json.dumps(value) + "\n")
-                self._machine.flush()
+            if self._json_file is not None:
+                self._json_file.write(json.dumps(value) + "\n")
+                self._json_file.flush()
         except OSError as problem:
-            if self._machine is sys.stdout:
+            if self._json_file is sys.stdout:
                 sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - else Python fails once more when it ends
-            self._machine = None
-            self._say(f"ekc govern: --json cannot be written any more ({problem.strerror})")
+            self._json_file = None
+            self._print_line(f"ekc govern: --json cannot be written any more ({problem.strerror})")
 
 
-class _Status(Protocol):
+class _StatusLine(Protocol):
     """Shows one line that changes."""
 
     def show(self, line: str) -> None: ...
 
-    def above(self, line: str) -> None:
+    def print_above(self, line: str) -> None:
         """A line that stays."""
         ...
 
     def stop(self) -> None: ...
 
 
-class _Line:
+class _TerminalStatusLine:
     """The last line of the terminal, where nobody else writes to it."""
 
     def __init__(self) -> None:
@@ -131,48 +131,50 @@ class _Line:
 
         self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
 
-    def above(self, line: str) -> None:
+    def print_above(self, line: str) -> None:
         self._live.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def stop(self) -> None:
         self._live.stop()
 
 
-class _Title:
+class _TitleStatusLine:
     """The title of the terminal, where the job writes to it too: a line below would tear the job's output."""
 
-    _KEEP, _BACK = "\x1b[22;2t", "\x1b[23;2t"
+    _SAVE_TITLE, _RESTORE_TITLE = "\x1b[22;2t", "\x1b[23;2t"
 
     def __init__(self) -> None:
-        self._write(self._KEEP)
+        self._write(self._SAVE_TITLE)
 
     def show(self, line: str) -> None:
         self._write(f"\x1b]2;{line}\x07")
 
-    def above(self, line: str) -> None:
+    def print_above(self, line: str) -> None:
         log(line)
 
     def stop(self) -> None:
-        self._write(self._BACK)
+        self._write(self._RESTORE_TITLE)
 
     def _write(self, text: str) -> None:
         sys.stderr.write(text)
         sys.stderr.flush()
 
 
-def _now(book: Book) -> str:
+def _format_status(book: GovernorLog) -> str:
     at, watts, clock = book.trace[-1]
     told = [x for x in book.events if isinstance(x, Applied | Chosen | Checked)]
-    doing = told[-1].line() if told else "measuring at the settings before"
-    return f"{book.name}: {_clock(at - book.events[0].at_s)}, {watts:.0f} W, {clock:.0f} MHz; {doing}"
+    doing = told[-1].format_line() if told else "measuring at the settings before"
+    return (
+        f"{book.name}: {_format_elapsed(at - book.events[0].at_s)}, {watts:.0f} W, {clock:.0f} MHz; {doing}"
+    )
 
 
-def _clock(seconds: float) -> str:
+def _format_elapsed(seconds: float) -> str:
     minutes, rest = divmod(int(max(0.0, seconds)), 60)
     return f"{minutes:3d}:{rest:02d}"
 
 
-def _opened(file: Path) -> IO[str]:
+def _open_json_file(file: Path) -> IO[str]:
     if str(file) == "-":
         return sys.stdout
     try:

@@ -9,24 +9,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ekc.cli.operators import KINDS, build
-from ekc.cli.output import log, one_line, say, say_json, writable
-from ekc.cli.status import BAD_INPUT, INTERRUPTED, status_of
-from ekc.codegen.symbols import kernel_name
+from ekc.cli.operators import OPERATOR_KINDS, build_operator
+from ekc.cli.output import ensure_writable, join_lines, log, print_json, print_text
+from ekc.cli.status import EXIT_BAD_INPUT, EXIT_INTERRUPTED, find_exit_status
+from ekc.codegen.symbols import make_kernel_name
 from ekc.errors import EkcError, InvalidInput
 from ekc.search.layers import Layer, read_layers
-from ekc.search.summary import figure, source_of, speed_up, unit_of
-from ekc.search.text_table import text_table
+from ekc.search.summary import choose_unit, describe_energy_source, format_figure, format_speedup
+from ekc.search.text_table import format_table
 
 if TYPE_CHECKING:
     from ekc.cli.event_log import EventLog
-    from ekc.cli.tune import Options
+    from ekc.cli.tune import TuneArguments
     from ekc.ir.operator import Operator
     from ekc.search.result import TuningResult
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TunedLayer:
     """One layer and what tuning it gave."""
 
     layer: Layer
@@ -38,7 +38,7 @@ NOT_TUNED = "not tuned"
 
 
 @dataclass(frozen=True)
-class Missing:
+class UntunedLayer:
     """One layer without a kernel, and why."""
 
     layer: Layer
@@ -46,31 +46,39 @@ class Missing:
     """`NOT_TUNED`, or what it failed of."""
 
     @property
-    def word(self) -> str:
+    def short_reason(self) -> str:
         """The reason, short."""
         return self.reason if self.reason == NOT_TUNED else "failed"
 
 
-def tune_layers(file: Path, options: Options, events: EventLog, out: Path, prefix: str, as_json: bool) -> int:
+def tune_layers(
+    file: Path, options: TuneArguments, event_log: EventLog, out: Path, prefix: str, as_json: bool
+) -> int:
     """Tune every layer of a file; the exit status. One that fails does not stop the rest. Ctrl-C does, and
     the layers done by then are printed. Names of kernels begin with `prefix`."""
-    layers = _operators(file)
-    options.check()
-    writable(out)
-    done: list[Tuned] = []
-    missing: list[Missing] = []
+    layers = _read_operators(file)
+    options.check_options()
+    ensure_writable(out)
+    done: list[TunedLayer] = []
+    missing: list[UntunedLayer] = []
     interrupted = False
     began = time.monotonic()
     for number, (layer, op) in enumerate(layers, 1):
         if not options.quiet:
-            left = _left(time.monotonic() - began, number - 1, len(layers))
+            left = _format_remaining(time.monotonic() - began, number - 1, len(layers))
             log(f"layer {number} of {len(layers)}: {layer.name}{left}")
         try:
-            result = options.tune(op, events, layer)
-            done.append(Tuned(layer, result, result.export(_folder(out, layer, op), kernel_name(op, prefix))))
-            interrupted = status_of(result) == INTERRUPTED
+            result = options.run_tuning(op, event_log, layer)
+            done.append(
+                TunedLayer(
+                    layer,
+                    result,
+                    result.export(_make_folder_path(out, layer, op), make_kernel_name(op, prefix)),
+                )
+            )
+            interrupted = find_exit_status(result) == EXIT_INTERRUPTED
         except EkcError as problem:
-            missing.append(Missing(layer, one_line(str(problem))))
+            missing.append(UntunedLayer(layer, join_lines(str(problem))))
             log(f"ekc: layer {layer.name}: {missing[-1].reason}")
         except KeyboardInterrupt:
             interrupted = True
@@ -78,29 +86,29 @@ def tune_layers(file: Path, options: Options, events: EventLog, out: Path, prefi
             log(f"ekc: interrupted in layer {number} of {len(layers)}")
             break
     failed = bool(missing)
-    missing += [Missing(layer, NOT_TUNED) for layer, _ in layers[len(done) + len(missing) :]]
+    missing += [UntunedLayer(layer, NOT_TUNED) for layer, _ in layers[len(done) + len(missing) :]]
     if as_json:
-        told = [_uses(m.layer) | {"reason": m.reason} for m in missing]
-        say_json({"layers": [_json(t) for t in done], "failed": told})
+        told = [_uses_to_json(m.layer) | {"reason": m.reason} for m in missing]
+        print_json({"layers": [_tuned_to_json(t) for t in done], "failed": told})
     elif done:
-        say(f"{_table(done)}\n\n{_totals(done, missing)}")
-        say(f"\nwrote {len(done)} kernels under {out}")
-    return INTERRUPTED if interrupted else BAD_INPUT if failed else 0
+        print_text(f"{_format_table(done)}\n\n{_format_totals(done, missing)}")
+        print_text(f"\nwrote {len(done)} kernels under {out}")
+    return EXIT_INTERRUPTED if interrupted else EXIT_BAD_INPUT if failed else 0
 
 
-def _left(spent_s: float, done: int, layers: int) -> str:
+def _format_remaining(spent_s: float, done_count: int, layer_count: int) -> str:
     """What the rest will take if it goes on like this; "" before the first is done."""
-    if not done:
+    if not done_count:
         return ""
-    return f" (about {math.ceil(spent_s / done * (layers - done) / 60)} min left at the pace so far)"
+    return f" (about {math.ceil(spent_s / done_count * (layer_count - done_count) / 60)} min left at the pace so far)"
 
 
-def _operators(file: Path) -> list[tuple[Layer, Operator]]:
+def _read_operators(file: Path) -> list[tuple[Layer, Operator]]:
     """The layers and their operators, each operator once. Every one is built before the first is tuned: a
     slip in the last costs no time."""
     found: dict[str, tuple[Layer, Operator]] = {}
-    for layer in read_layers(file, frozenset(KINDS) - {"einsum"}):
-        op = _operator(file, layer)
+    for layer in read_layers(file, frozenset(OPERATOR_KINDS) - {"einsum"}):
+        op = _build_layer_operator(file, layer)
         if op.digest in found:
             known = found[op.digest][0]
             layer = replace(known, uses=known.uses + layer.uses)
@@ -108,64 +116,66 @@ def _operators(file: Path) -> list[tuple[Layer, Operator]]:
     return list(found.values())
 
 
-def _operator(file: Path, layer: Layer) -> Operator:
+def _build_layer_operator(file: Path, layer: Layer) -> Operator:
     try:
-        return build(layer.operator_kind, layer.arguments)
+        return build_operator(layer.operator_kind, layer.arguments)
     except InvalidInput as problem:
         raise InvalidInput(f"{file}: layer {layer.name}: {problem}") from problem
 
 
-def _folder(out: Path, layer: Layer, op: Operator) -> Path:
+def _make_folder_path(out: Path, layer: Layer, op: Operator) -> Path:
     """A folder of its own for each shape: layers of one model may share a name."""
     name = re.sub(r"[^A-Za-z0-9.-]+", "_", f"{layer.uses[0].model} {layer.name}").strip("_.")
     return out / f"{name}-{op.digest[:8]}"
 
 
-def _json(tuned: Tuned) -> dict[str, Any]:
+def _tuned_to_json(tuned: TunedLayer) -> dict[str, Any]:
     exported = {"exported": [str(p) for p in tuned.paths]}
-    return _uses(tuned.layer) | tuned.result.to_json() | exported
+    return _uses_to_json(tuned.layer) | tuned.result.to_json() | exported
 
 
-def _uses(layer: Layer) -> dict[str, Any]:
+def _uses_to_json(layer: Layer) -> dict[str, Any]:
     return {"name": layer.name, "count": layer.count, "uses": [vars(use) for use in layer.uses]}
 
 
-def _table(done: list[Tuned]) -> str:
+def _format_table(tuned_layers: list[TunedLayer]) -> str:
     """Each shape once, with the number of times it occurs in the file."""
-    latency, unit_s = unit_of([t.result.best.latency_s for t in done], "s")
-    energy, unit_j = unit_of([t.result.best.energy_j for t in done], "J")
+    latency, unit_s = choose_unit([t.result.best.latency_s for t in tuned_layers], "s")
+    energy, unit_j = choose_unit([t.result.best.energy_j for t in tuned_layers], "J")
     figures = (f"latency [{unit_s}]", "power [W]", f"energy [{unit_j}]", "source", "of roofline", "vs naive")
     rows = [
         (
             t.layer.uses[0].model,
             t.layer.name,
             str(t.layer.count),
-            figure(t.result.best.latency_s, latency),
-            figure(t.result.best.power_w),
-            figure(t.result.best.energy_j, energy),
-            source_of(t.result.best),
+            format_figure(t.result.best.latency_s, latency),
+            format_figure(t.result.best.power_w),
+            format_figure(t.result.best.energy_j, energy),
+            describe_energy_source(t.result.best),
             f"{100 * t.result.roofline_share:.1f}%",
-            speed_up(t.result.baseline, t.result.best),
+            format_speedup(t.result.baseline, t.result.best),
         )
-        for t in done
+        for t in tuned_layers
     ]
-    labels = {t.result.device.label for t in done}
+    labels = {t.result.device.label for t in tuned_layers}
     title = f"Best schedules on {', '.join(sorted(labels))}; latency and energy of one call"
-    return text_table(("model", "layer", "times", *figures), rows, title, labels=2)
+    return format_table(("model", "layer", "times", *figures), rows, title, label_count=2)
 
 
-def _totals(done: list[Tuned], missing: list[Missing]) -> str:
+def _format_totals(tuned_layers: list[TunedLayer], untuned_layers: list[UntunedLayer]) -> str:
     """One pass of each model: every layer as often as it occurs, and what the sum is without."""
-    layers = [t.layer for t in done] + [m.layer for m in missing]
+    layers = [t.layer for t in tuned_layers] + [m.layer for m in untuned_layers]
     models = dict.fromkeys(use.model for layer in layers for use in layer.uses)
-    return "\n".join(_total(model, done, missing) for model in models)
+    return "\n".join(_format_total(model, tuned_layers, untuned_layers) for model in models)
 
 
-def _total(model: str, done: list[Tuned], missing: list[Missing]) -> str:
-    uses = [(t.result.best, use.count) for t in done for use in t.layer.uses if use.model == model]
+def _format_total(model: str, tuned_layers: list[TunedLayer], untuned_layers: list[UntunedLayer]) -> str:
+    uses = [(t.result.best, use.count) for t in tuned_layers for use in t.layer.uses if use.model == model]
     seconds = sum((best.latency_s or 0.0) * count for best, count in uses)
     joules = sum((best.energy_j or 0.0) * count for best, count in uses)
     calls = sum(count for _, count in uses)
     told = f"{model or 'all layers'}: {calls} calls, {seconds * 1e3:.4g} ms, {joules:.4g} J in sum"
-    absent = [f"{use.name} ({m.word})" for m in missing for use in m.layer.uses if use.model == model]
+    absent = [
+        f"{use.name} ({m.short_reason})" for m in untuned_layers for use in m.layer.uses if use.model == model
+    ]
     return told + (f", without {', '.join(absent)}" if absent else "")

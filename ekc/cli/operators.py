@@ -22,17 +22,17 @@ from ekc.errors import InvalidInput
 if TYPE_CHECKING:
     from ekc.ir.operator import Operator
 
-KINDS = (
+OPERATOR_KINDS = (
     *("matmul", "batch_matmul", "matvec", "einsum"),
     *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
     *("reduce", "softmax", "layer_norm", "rms_norm"),
 )
-EPILOGUE = ("epilogue", "inputs")
+EPILOGUE_OPTIONS = ("epilogue", "inputs")
 """Options of every kind: what is done to each element of the result, and the shapes of further inputs."""
-_SHAPE = re.compile(r"\d+(x\d+)*\Z")
-_ENDS = re.compile(r"(?=.*:)\d+(:\d+)?(x\d+(:\d+)?)*\Z")
+_SHAPE_PATTERN = re.compile(r"\d+(x\d+)*\Z")
+_PADDING_PATTERN = re.compile(r"(?=.*:)\d+(:\d+)?(x\d+(:\d+)?)*\Z")
 """Padding before and after each dimension."""
-_OPTIONS = {
+_OPTION_HELP = {
     "n": "images (convolutions)",
     "c": "input channels (convolutions)",
     "d": "image depth (conv3d)",
@@ -54,7 +54,7 @@ _OPTIONS = {
     "acc_dtype": "of the sums: float32 or int32, if another than usual",
     "out_dtype": "of the result, if another than usual",
 }
-_FLAGS = {
+_FLAG_HELP = {
     "transpose_a": "A is stored [k, m] (matmul, batch_matmul)",
     "transpose_b": "B is stored [n, k] (matmul, batch_matmul)",
     "keepdims": "reduced axes stay, with extent 1 (reduce)",
@@ -62,7 +62,7 @@ _FLAGS = {
 
 
 @dataclass(frozen=True)
-class Request:
+class OperatorRequest:
     """An operator as asked for on the command line; nothing of it is checked yet."""
 
     kind: str | None
@@ -70,18 +70,18 @@ class Request:
     options: Mapping[str, object]
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether no operator was named."""
         return self.kind is None
 
-    def operator(self) -> Operator:
+    def make_operator(self) -> Operator:
         """The operator. Raises `InvalidInput` for what it cannot be."""
         if self.kind is None:
-            raise InvalidInput(f"which operator? Name one of {', '.join(KINDS)}, and its extents")
+            raise InvalidInput(f"which operator? Name one of {', '.join(OPERATOR_KINDS)}, and its extents")
         if self.kind == "einsum":
             subscripts, *shapes = self.extents or ("",)
-            return build("einsum", self.options, subscripts, *(_shape(s) for s in shapes))
-        takes = list(inspect.signature(_maker(self.kind)).parameters)
+            return build_operator("einsum", self.options, subscripts, *(_parse_shape(s) for s in shapes))
+        takes = list(inspect.signature(_find_factory(self.kind)).parameters)
         if takes[0] == "shape" and len(self.extents) > 1:
             # The second would be an axis, or even an epsilon.
             whole = "x".join(self.extents)
@@ -90,8 +90,10 @@ class Request:
                 f"All else goes by name"
             )
         named = itertools.zip_longest(takes, self.extents)
-        extents = [_shape(e) if name == "shape" else _number(e) for name, e in named if e is not None]
-        return build(self.kind, self.options, *extents)
+        extents = [
+            _parse_shape(e) if name == "shape" else _parse_number(e) for name, e in named if e is not None
+        ]
+        return build_operator(self.kind, self.options, *extents)
 
 
 def operator_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -99,12 +101,14 @@ def operator_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def wrapped(**values: Any) -> Any:
-        options = {name: values.pop(name) for name in (*_OPTIONS, *_FLAGS)}
+        options = {name: values.pop(name) for name in (*_OPTION_HELP, *_FLAG_HELP)}
         given = {
-            name: _number(v) if isinstance(v, str) else v for name, v in options.items() if v is not None
+            name: _parse_number(v) if isinstance(v, str) else v
+            for name, v in options.items()
+            if v is not None
         }
-        given |= _epilogue(values.pop("epilogue"), values.pop("inputs"))
-        request = Request(values.pop("operator"), values.pop("extents"), given)
+        given |= _parse_epilogue(values.pop("epilogue"), values.pop("inputs"))
+        request = OperatorRequest(values.pop("operator"), values.pop("extents"), given)
         return command(request=request, **values)
 
     wrapped = click.option(
@@ -117,17 +121,17 @@ def operator_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
     wrapped = click.option(
         "--epilogue", metavar="TEXT", help="What is done to each element of the result: 'relu(c + bias)'."
     )(wrapped)
-    for name, words in reversed(_FLAGS.items()):
+    for name, words in reversed(_FLAG_HELP.items()):
         wrapped = click.option(f"--{name.replace('_', '-')}", name, is_flag=True, default=None, help=words)(
             wrapped
         )
-    for name, words in reversed(_OPTIONS.items()):
+    for name, words in reversed(_OPTION_HELP.items()):
         wrapped = click.option(f"--{name.replace('_', '-')}", name, metavar="X", help=words)(wrapped)
-    wrapped = click.argument("extents", nargs=-1, callback=no_options)(wrapped)
-    return click.argument("operator", required=False, callback=no_options)(wrapped)
+    wrapped = click.argument("extents", nargs=-1, callback=refuse_options)(wrapped)
+    return click.argument("operator", required=False, callback=refuse_options)(wrapped)
 
 
-def _epilogue(text: str | None, inputs: tuple[str, ...]) -> dict[str, object]:
+def _parse_epilogue(text: str | None, inputs: tuple[str, ...]) -> dict[str, object]:
     """As options of `build`."""
     given: dict[str, object] = {} if text is None else {"epilogue": text}
     shapes = {}
@@ -137,21 +141,21 @@ def _epilogue(text: str | None, inputs: tuple[str, ...]) -> dict[str, object]:
             raise InvalidInput(f"--input: {one!r} is not written as bias=768")
         if name in shapes:
             raise InvalidInput(f"--input: {name} is given twice")
-        shapes[name] = _shape(shape)
+        shapes[name] = _parse_shape(shape)
     return given | ({"inputs": shapes} if shapes else {})
 
 
 Words = TypeVar("Words")
 """What click has of an argument: one word, several, a path, or None."""
-NEGATIVES = {"ignore_unknown_options": True}
+ALLOW_NEGATIVES = {"ignore_unknown_options": True}
 """Context settings that let `-5` through as an extent, to be refused as one."""
 
 
-def build(kind: str, options: Mapping[str, object], *extents: object) -> Operator:
+def build_operator(kind: str, options: Mapping[str, object], *extents: object) -> Operator:
     """The operator `kind` of positional extents and named arguments, with the epilogue of that text and
     inputs of these shapes, if any. Raises `InvalidInput`."""
-    make = _maker(kind)
-    own = {name: value for name, value in options.items() if name not in EPILOGUE}
+    make = _find_factory(kind)
+    own = {name: value for name, value in options.items() if name not in EPILOGUE_OPTIONS}
     _check_names(kind, inspect.signature(make), own, extents)
     made: Operator = make(*extents, **own)
     if "epilogue" not in options:
@@ -160,24 +164,24 @@ def build(kind: str, options: Mapping[str, object], *extents: object) -> Operato
                 f"{kind}: inputs are those of an epilogue; write epilogue = 'relu(c + bias)' too"
             )
         return made
-    from ekc.ir.epilogue_text import body_of
+    from ekc.ir.epilogue_text import parse_epilogue
 
     text, inputs = options["epilogue"], options.get("inputs", {})
     if not isinstance(text, str) or not isinstance(inputs, Mapping):
         raise InvalidInput(
             f"{kind}: epilogue is a text, such as 'relu(c + bias)', and inputs give shapes by name"
         )
-    return made.epilogue(body_of(text, inputs), **inputs)
+    return made.epilogue(parse_epilogue(text, inputs), **inputs)
 
 
-def _maker(kind: str) -> Callable[..., Operator]:
+def _find_factory(kind: str) -> Callable[..., Operator]:
     """The function of the face that makes operators of a kind."""
     import ekc
 
-    if kind not in KINDS:
-        near = difflib.get_close_matches(kind, KINDS, n=1)
+    if kind not in OPERATOR_KINDS:
+        near = difflib.get_close_matches(kind, OPERATOR_KINDS, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise InvalidInput(f"there is no operator {kind!r}: choose {', '.join(KINDS)}{hint}")
+        raise InvalidInput(f"there is no operator {kind!r}: choose {', '.join(OPERATOR_KINDS)}{hint}")
     make: Callable[..., Operator] = getattr(ekc, kind)
     return make
 
@@ -206,12 +210,12 @@ def _check_names(
         raise InvalidInput(f"{kind}: {', '.join(missing)} missing; it needs {', '.join(needed)}")
 
 
-def _number(text: str) -> object:
+def _parse_number(text: str) -> object:
     """3 as a number, 3x5 as a pair, 1:2x3 as ((1, 2), 3), 2.5 as a fraction (for the operator to refuse);
     else the text itself."""
-    if _SHAPE.match(text) and "x" in text:
-        return _shape(text)
-    if _ENDS.match(text):
+    if _SHAPE_PATTERN.match(text) and "x" in text:
+        return _parse_shape(text)
+    if _PADDING_PATTERN.match(text):
         return tuple(_parse_pair(part) for part in text.split("x"))
     for kind in (int, float):
         try:
@@ -226,16 +230,16 @@ def _parse_pair(text: str) -> int | tuple[int, ...]:
     return both if len(both) == 2 else both[0]
 
 
-def _shape(text: str) -> tuple[int, ...]:
-    if not _SHAPE.match(text):
+def _parse_shape(text: str) -> tuple[int, ...]:
+    if not _SHAPE_PATTERN.match(text):
         raise InvalidInput(f"shape: {text!r} is not written as 128x64")
     return tuple(int(extent) for extent in text.split("x"))
 
 
-def no_options(context: click.Context, _: click.Parameter, values: Words) -> Words:
+def refuse_options(context: click.Context, _: click.Parameter, values: Words) -> Words:
     """Options that no one knows arrive among the arguments: say so, and name the nearest."""
     for value in map(str, values if isinstance(values, tuple) else (values,)):
-        if value.startswith("-") and isinstance(_number(value), str):
+        if value.startswith("-") and isinstance(_parse_number(value), str):
             known = [name for p in context.command.params for name in p.opts if name.startswith("--")]
             raise click.NoSuchOption(
                 value, possibilities=difflib.get_close_matches(value, known), ctx=context

@@ -14,7 +14,7 @@ import click
 
 from ekc.errors import InvalidInput
 
-OUT = "ekc-out"
+DEFAULT_FOLDER = "ekc-out"
 """Where kernels are written unless told otherwise."""
 
 json_option: Callable[[Any], Any] = click.option(
@@ -22,7 +22,7 @@ json_option: Callable[[Any], Any] = click.option(
 )
 
 
-def say(text: str) -> None:
+def print_text(text: str) -> None:
     """A result, on stdout."""
     click.echo(text)
 
@@ -36,7 +36,7 @@ def log(text: str) -> None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - as long as the process lives
 
 
-def open_missing() -> None:
+def open_missing_streams() -> None:
     """Where we were started without stdin, stdout or stderr (`2>&-`): nothing is read there, and what is
     written is lost. A command that we start is without them too."""
     while (lowest := os.open(os.devnull, os.O_RDWR)) <= 2:
@@ -47,17 +47,17 @@ def open_missing() -> None:
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
 
 
-def one_line(text: str) -> str:
+def join_lines(text: str) -> str:
     """A text without its line ends."""
     return " ".join(text.split())
 
 
-def say_json(value: dict[str, Any]) -> None:
+def print_json(value: dict[str, Any]) -> None:
     """One JSON object, on stdout."""
     click.echo(json.dumps(value))
 
 
-def writable(folder: Path) -> Path:
+def ensure_writable(folder: Path) -> Path:
     """The folder, made if need be, once it is known that a file can be written into it.
 
     Asked before any work whose result would go there. Raises `InvalidInput`.
@@ -71,6 +71,6 @@ def writable(folder: Path) -> Path:
         raise InvalidInput(f"cannot write into {folder} ({reason}); choose another folder") from problem
 
 
-def wrote(paths: tuple[Path, ...]) -> str:
+def format_written(paths: tuple[Path, ...]) -> str:
     """The files written, one a line."""
     return "\n".join(f"wrote {path}" for path in paths)

@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 
-from ekc.cli.operators import NEGATIVES, Request, no_options, operator_arguments
-from ekc.cli.output import json_option, log, say, say_json
+from ekc.cli.operators import ALLOW_NEGATIVES, OperatorRequest, operator_arguments, refuse_options
+from ekc.cli.output import json_option, log, print_json, print_text
 from ekc.errors import InvalidInput
 
-FILE = click.argument("file", type=click.Path(path_type=Path), callback=no_options)
+FILE_ARGUMENT = click.argument("file", type=click.Path(path_type=Path), callback=refuse_options)
 
 
 @click.group()
@@ -23,30 +23,34 @@ def recording() -> None:
 
 
 @recording.command()
-@FILE
+@FILE_ARGUMENT
 @json_option
 def show(file: Path, as_json: bool) -> None:
     """What is in a recording: the device, when, and for each operator how much was measured."""
-    from ekc.devices.recording import read
-    from ekc.search.text_table import text_table
+    from ekc.devices.recording import read_recording
+    from ekc.search.text_table import format_table
 
-    found = read(file)
-    facts = [_facts(found, number) for number in range(len(found.operators))]
+    found = read_recording(file)
+    facts = [_summarize_operator(found, number) for number in range(len(found.operators))]
     if as_json:
         origin = found.origin
-        device = {"name": origin.name, "simulated": origin.simulated, "label": origin.told}
-        say_json({"device": device, "driver": origin.driver, "operators": facts})
+        device = {"name": origin.name, "simulated": origin.simulated, "label": origin.description}
+        print_json({"device": device, "driver": origin.driver, "operators": facts})
         return
     heads = ("operator", "schedules", "timed", "metered", "failed", "fastest [us]")
     rows = [tuple("-" if value is None else str(value) for value in one.values()) for one in facts]
-    say(text_table(heads, rows, f"{found.origin.told}, {found.origin.driver}, {found.origin.clock_regime}"))
+    print_text(
+        format_table(
+            heads, rows, f"{found.origin.description}, {found.origin.driver}, {found.origin.clock_regime}"
+        )
+    )
 
 
-def _facts(found: Any, number: int) -> dict[str, Any]:
-    mine = [row for row in found.rows if row.operator == number]
-    times = [row.timing().latency_s for row in mine if row.timings]
+def _summarize_operator(recorded: Any, number: int) -> dict[str, Any]:
+    mine = [row for row in recorded.rows if row.operator == number]
+    times = [row.find_timing().latency_s for row in mine if row.timings]
     return {
-        "operator": str(found.operators[number]).splitlines()[0],
+        "operator": str(recorded.operators[number]).splitlines()[0],
         "schedules": len(mine),
         "timed": len(times),
         "metered": sum(bool(row.meterings) for row in mine),
@@ -55,28 +59,28 @@ def _facts(found: Any, number: int) -> dict[str, Any]:
     }
 
 
-@recording.command(context_settings=NEGATIVES)
-@FILE
+@recording.command(context_settings=ALLOW_NEGATIVES)
+@FILE_ARGUMENT
 @operator_arguments
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The JSON file to write.")
-def t4(file: Path, request: Request, out: Path) -> None:
+def t4(file: Path, request: OperatorRequest, out: Path) -> None:
     """Write the rows of an operator as T4 JSON, which Kernel Tuner and its peers read.
 
     OPERATOR may be left out where the recording holds one only.
     """
-    from ekc.devices.recording import read
+    from ekc.devices.recording import read_recording
     from ekc.search.recordings.t4 import to_t4
 
-    data = to_t4(read(file), None if request.empty else request.operator())
+    data = to_t4(read_recording(file), None if request.is_empty else request.make_operator())
     try:
         out.write_text(json.dumps(data))
     except OSError as problem:
         raise InvalidInput(f"--out: {out} cannot be written ({problem.strerror})") from problem
-    say(f"wrote {out}: {len(data['results'])} configurations, {data['ekc']['device']}")
+    print_text(f"wrote {out}: {len(data['results'])} configurations, {data['ekc']['device']}")
 
 
 @recording.command()
-@FILE
+@FILE_ARGUMENT
 @click.option("--figure", default="time", show_default=True, help="The measurement to make small.")
 @click.option("--trials", type=click.IntRange(2, 10_000), default=100, show_default=True)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
@@ -85,8 +89,8 @@ def search(file: Path, figure: str, trials: int, seed: int, as_json: bool) -> No
     """Replay the search on the T4 JSON of any tuner: what it would have found there, in how many trials."""
     import numpy as np
 
-    from ekc.search.recordings.recorded_space import RecordedSpace
-    from ekc.search.recordings.replay import replay
+    from ekc.search.recordings.recorded_space import TableSpace
+    from ekc.search.recordings.replay import replay_search
     from ekc.search.recordings.t4 import from_t4
 
     try:
@@ -97,27 +101,29 @@ def search(file: Path, figure: str, trials: int, seed: int, as_json: bool) -> No
         reason = getattr(problem, "strerror", None) or "not UTF-8 text"
         raise InvalidInput(f"{file} cannot be read ({reason})") from problem
     trials = min(trials, len(table.figures))
-    rows = replay(table, RecordedSpace(table), trials, seed, _log_trials(trials))
+    rows = replay_search(table, TableSpace(table), trials, seed, _make_trial_logger(trials))
     found = float(np.nanmin(table.figures[rows]))
-    facts = {"rows": len(table.figures), "trials": len(rows), "found": found, "best": table.best}
+    facts = {"rows": len(table.figures), "trials": len(rows), "found": found, "best": table.best_figure}
     if as_json:
-        say_json({"figure": figure, "unit": table.unit, **facts})
+        print_json({"figure": figure, "unit": table.unit, **facts})
     else:
         unit = f" {table.unit}" if table.unit else ""
         told = f"{figure} {found:.6g}{unit} after {len(rows)} of {len(table.figures)} rows of {file}"
-        say(f"{told}; the best of all is {table.best:.6g}{unit} ({found / table.best:.3f} times)")
+        print_text(
+            f"{told}; the best of all is {table.best_figure:.6g}{unit} ({found / table.best_figure:.3f} times)"
+        )
 
 
-def _log_trials(trials: int) -> Callable[[int], None]:
+def _make_trial_logger(trials: int) -> Callable[[int], None]:
     """Logs how many rows were tried, every few seconds."""
-    from ekc.search.progress import EVERY_S
+    from ekc.search.progress import PROGRESS_INTERVAL_S
 
     began = last = time.monotonic()
 
     def tell(tried: int) -> None:
         nonlocal last
         now = time.monotonic()
-        if now - last >= EVERY_S:
+        if now - last >= PROGRESS_INTERVAL_S:
             last = now
             log(f"{now - began:5.0f} s  {tried}/{trials} trials")
 

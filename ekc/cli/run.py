@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ekc.cli.executed import execution_facts
-from ekc.cli.operators import NEGATIVES
-from ekc.cli.output import json_option, say, say_json
-from ekc.cli.sources import Source, schedule_source
+from ekc.cli.executed import describe_execution
+from ekc.cli.operators import ALLOW_NEGATIVES
+from ekc.cli.output import json_option, print_json, print_text
+from ekc.cli.sources import ScheduleSource, schedule_source
 
 if TYPE_CHECKING:
     from ekc.devices.gate import DeviceVerdict
     from ekc.devices.verify import Verdict
 
 
-@click.command(context_settings=NEGATIVES)
+@click.command(context_settings=ALLOW_NEGATIVES)
 @schedule_source
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the inputs.")
 @json_option
-def run(source: Source, seed: int, as_json: bool) -> int:
+def run(source: ScheduleSource, seed: int, as_json: bool) -> int:
     """Compile a schedule, execute its PTX on random inputs and compare with a float64 reference.
 
     It runs on the CPU, under a sanitizer; of a large grid some blocks run. With a real GPU as --target the
@@ -29,20 +29,20 @@ def run(source: Source, seed: int, as_json: bool) -> int:
     """
     import ekc
     from ekc import devices
-    from ekc.devices.base import Executes
-    from ekc.devices.capacity import check_device
-    from ekc.devices.gate import judged
+    from ekc.devices.base import ExecutionDevice
+    from ekc.devices.capacity import check_device_memory
+    from ekc.devices.gate import verify_if_executable
     from ekc.devices.verify import verify
-    from ekc.ir.evaluation.agreement import input_policy
-    from ekc.ir.evaluation.expected import Expected
+    from ekc.ir.evaluation.agreement import describe_input_policy
+    from ekc.ir.evaluation.expected import ReferenceEvaluator
 
-    found, device = source.find(), devices.open(source.target)
+    found, device = source.find_schedule(), devices.open(source.target)
     schedule = found.schedule
-    if isinstance(device, Executes):
-        check_device(schedule.op, device)
+    if isinstance(device, ExecutionDevice):
+        check_device_memory(schedule.op, device)
     kernel = ekc.compile(schedule, arch=device.arch, limits=device.limits)
-    expected = Expected.draw(schedule.op, seed)
-    here = judged(device, schedule, kernel.compiled, expected)
+    expected = ReferenceEvaluator.from_seed(schedule.op, seed)
+    here = verify_if_executable(device, schedule, kernel.compiled, expected)
     verdict = verify(schedule, kernel.compiled, expected, seed)
     ok = verdict.ok and (here is None or not here.fault)
     facts = {
@@ -52,28 +52,32 @@ def run(source: Source, seed: int, as_json: bool) -> int:
         "arch": kernel.arch,
         "executed_by": kernel.executed_by,
         "seed": seed,
-        "max_error": verdict.worst.max_error,
-        "tolerance": verdict.worst.tolerance,
+        "max_error": verdict.worst_agreement.max_error,
+        "tolerance": verdict.worst_agreement.tolerance,
         "complete": all(x.agreement.complete for x in verdict.launches),
         "strays": sum(x.agreement.strays for x in verdict.launches),
-        "wrapped": verdict.worst.wrapped,
+        "wrapped": verdict.worst_agreement.wrapped,
         "blocks": sum(x.agreement.blocks for x in verdict.launches),
         "total_blocks": sum(x.agreement.total_blocks for x in verdict.launches),
-        "launches": [execution_facts(x) for x in verdict.launches],
+        "launches": [describe_execution(x) for x in verdict.launches],
         "on_device": None if here is None else str(here),
         "ok": ok,
     }
     if as_json:
-        say_json(facts)
+        print_json(facts)
     else:
         origin = f"{str(schedule.op).splitlines()[0]}: {found.origin}, compiled for {kernel.arch}"
-        say(f"{origin}\n{_text(verdict, here, input_policy(schedule.op), seed, kernel.executed_by)}")
+        print_text(
+            f"{origin}\n{_format_report(verdict, here, describe_input_policy(schedule.op), seed, kernel.executed_by)}"
+        )
     return 0 if ok else 1
 
 
-def _text(verdict: Verdict, here: DeviceVerdict | None, inputs: str, seed: int, executed_by: str) -> str:
-    from ekc.devices.verify import WRONG
-    from ekc.ir.evaluation.agreement import WRAPPED
+def _format_report(
+    verdict: Verdict, device_verdict: DeviceVerdict | None, inputs: str, seed: int, executed_by: str
+) -> str:
+    from ekc.devices.verify import WRONG_RESULT
+    from ekc.ir.evaluation.agreement import INT32_WRAP_NOTE
 
     complete = all(x.agreement.complete for x in verdict.launches)
     strays = sum(x.agreement.strays for x in verdict.launches)
@@ -81,17 +85,17 @@ def _text(verdict: Verdict, here: DeviceVerdict | None, inputs: str, seed: int, 
     lines = {
         "inputs": f"{inputs}, seed {seed}",
         "run by": executed_by,
-        "blocks": verdict.share,
-        "max error": f"{verdict.worst.max_error:.3g}",
-        "tolerance": f"{verdict.worst.tolerance:.3g}",
+        "blocks": verdict.coverage,
+        "max error": f"{verdict.worst_agreement.max_error:.3g}",
+        "tolerance": f"{verdict.worst_agreement.tolerance:.3g}",
         "written": written + (f", and {strays} that other blocks own" if strays else ""),
         "sanitizer": "\n           ".join(map(str, verdict.findings)) or "found nothing",
     }
-    if verdict.worst.wrapped:
-        lines["integers"] = WRAPPED
-    if here is not None:
-        lines["on the GPU"] = str(here)
+    if verdict.worst_agreement.wrapped:
+        lines["integers"] = INT32_WRAP_NOTE
+    if device_verdict is not None:
+        lines["on the GPU"] = str(device_verdict)
     told = [f"{name:11}{text}" for name, text in lines.items()]
-    ends = {"": "agrees with the reference", WRONG: "DOES NOT AGREE with the reference"}
-    fault = verdict.fault or (here.fault if here else "")
+    ends = {"": "agrees with the reference", WRONG_RESULT: "DOES NOT AGREE with the reference"}
+    fault = verdict.fault or (device_verdict.fault if device_verdict else "")
     return "\n".join([*told, ends.get(fault, "NOT SAFE: see what the sanitizer found")])

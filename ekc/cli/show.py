@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import click
 
-from ekc.cli.operators import NEGATIVES
-from ekc.cli.output import json_option, say, say_json
-from ekc.cli.sources import Source, schedule_source
+from ekc.cli.operators import ALLOW_NEGATIVES
+from ekc.cli.output import json_option, print_json, print_text
+from ekc.cli.sources import ScheduleSource, schedule_source
 
 
-@click.command(context_settings=NEGATIVES)
+@click.command(context_settings=ALLOW_NEGATIVES)
 @schedule_source
 @click.option("--cuda", is_flag=True, help="The CUDA text too.")
 @click.option("--ptx", is_flag=True, help="What NVRTC makes of it, too.")
 @json_option
-def show(source: Source, cuda: bool, ptx: bool, as_json: bool) -> None:
+def show(source: ScheduleSource, cuda: bool, ptx: bool, as_json: bool) -> None:
     """Print a schedule: the Python that makes it, its Program, and with --cuda or --ptx its kernel.
 
     Without --records or --schedule it is the naive one.
@@ -22,7 +22,7 @@ def show(source: Source, cuda: bool, ptx: bool, as_json: bool) -> None:
     from ekc import devices
     from ekc.codegen.generate import compile_schedule, generate
 
-    found, device = source.find(), devices.open(source.target)
+    found, device = source.find_schedule(), devices.open(source.target)
     schedule = found.schedule
     parts = {"python": schedule.to_python(), "program": str(schedule)}
     if cuda:
@@ -37,7 +37,7 @@ def show(source: Source, cuda: bool, ptx: bool, as_json: bool) -> None:
             "digest": schedule.digest,
             "origin": found.origin,
         }
-        say_json(head | parts)
+        print_json(head | parts)
         return
-    say(f"# {found.origin}, digest {schedule.digest}\n")
-    say("\n\n".join(parts.values()))
+    print_text(f"# {found.origin}, digest {schedule.digest}\n")
+    print_text("\n\n".join(parts.values()))

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ekc.cli.given import refuse_unread
-from ekc.cli.operators import Request, operator_arguments
+from ekc.cli.given import refuse_unused_options
+from ekc.cli.operators import OperatorRequest, operator_arguments
 from ekc.cli.output import log
 from ekc.errors import EkcError, InvalidInput
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Found:
+class LocatedSchedule:
     """A schedule, where it comes from in words, and its figures where there are any."""
 
     schedule: Schedule
@@ -32,10 +32,10 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Source:
+class ScheduleSource:
     """What the command line said about the schedule."""
 
-    request: Request
+    request: OperatorRequest
     file: Path | None
     records: Path | None
     target: str
@@ -43,29 +43,31 @@ class Source:
     max_slowdown: float
     any_toolchain: bool
 
-    def find(self) -> Found:
+    def find_schedule(self) -> LocatedSchedule:
         """The schedule; the naive one when only an operator is named. Raises EkcError."""
         if self.file is not None:
-            if not self.request.empty or self.records is not None:
+            if not self.request.is_empty or self.records is not None:
                 raise InvalidInput(
                     "--schedule: the file names its operator itself; leave OPERATOR and --records out"
                 )
-            refuse_unread(FILTERS, "--schedule names the one schedule; leave one of them out")
-            return Found(read_schedule(self.file), f"schedule of {self.file}")
-        op = self.request.operator()
+            refuse_unused_options(RECORD_OPTIONS, "--schedule names the one schedule; leave one of them out")
+            return LocatedSchedule(read_schedule(self.file), f"schedule of {self.file}")
+        op = self.request.make_operator()
         if self.records is None:
-            refuse_unread(FILTERS, "it chooses among the schedules of a record file; add --records FILE")
-            from ekc.search.space.naive import naive
+            refuse_unused_options(
+                RECORD_OPTIONS, "it chooses among the schedules of a record file; add --records FILE"
+            )
+            from ekc.search.space.naive import make_naive_schedule
 
-            return Found(naive(op), "naive schedule, one output element per thread")
+            return LocatedSchedule(make_naive_schedule(op), "naive schedule, one output element per thread")
         from ekc import devices
-        from ekc.search.records.best import Rule, choose_best
+        from ekc.search.records.best import SelectionRule, choose_best
 
-        rule = Rule(self.objective, self.max_slowdown)
+        rule = SelectionRule(self.objective, self.max_slowdown)
         trial = choose_best(op, self.records, devices.open(self.target), rule, self.any_toolchain)
         elsewhere = trial.measured_elsewhere
         mark = f", measured elsewhere: {elsewhere}" if elsewhere else ""
-        return Found(trial.schedule, f"best schedule of {self.records} {rule}{mark}", trial)
+        return LocatedSchedule(trial.schedule, f"best schedule of {self.records} {rule}{mark}", trial)
 
 
 def schedule_source(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,7 +77,7 @@ def schedule_source(command: Callable[..., Any]) -> Callable[..., Any]:
     @operator_arguments
     @functools.wraps(command)
     def wrapped(
-        request: Request,
+        request: OperatorRequest,
         schedule: Path | None,
         records: Path | None,
         target: str,
@@ -84,7 +86,7 @@ def schedule_source(command: Callable[..., Any]) -> Callable[..., Any]:
         any_toolchain: bool,
         **values: Any,
     ) -> Any:
-        source = Source(request, schedule, records, target, objective, max_slowdown, any_toolchain)
+        source = ScheduleSource(request, schedule, records, target, objective, max_slowdown, any_toolchain)
         return command(source=source, **values)
 
     path = click.Path(path_type=Path)
@@ -97,8 +99,8 @@ def schedule_source(command: Callable[..., Any]) -> Callable[..., Any]:
     )(wrapped)
 
 
-CHOICE = ("objective", "max_slowdown")
-FILTERS = (*CHOICE, "any_toolchain")
+CHOICE_OPTIONS = ("objective", "max_slowdown")
+RECORD_OPTIONS = (*CHOICE_OPTIONS, "any_toolchain")
 
 
 def choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -151,7 +153,7 @@ def read_schedule(path: Path, option: str = "--schedule: ") -> Schedule:
     return Schedule.from_json(text if inner is None else json.dumps(inner))
 
 
-def tell_replaced(out: Path, op: Operator, name: str | None) -> None:
+def log_replaced(out: Path, op: Operator, name: str | None) -> None:
     """A line where `out` holds a kernel of another operator under the name: it is about to be written over,
     as a compiler does, but not without a word."""
     try:

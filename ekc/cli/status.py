@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ekc.search.result import TuningResult
 
-BAD_INPUT = 2
-INTERRUPTED = 130
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
 """128 and the number of SIGINT, as shells have it."""
 
 
-def status_of(result: TuningResult) -> int:
+def find_exit_status(result: TuningResult) -> int:
     """Of a tuning run: one that Ctrl-C ended has a best so far, and still is not what was asked for."""
     from ekc.search import result as told
 
-    return INTERRUPTED if result.stopped == told.INTERRUPTED else 0
+    return EXIT_INTERRUPTED if result.stopped == told.INTERRUPTED else 0

@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING
 import click
 
 from ekc.cli.event_log import EventLog
-from ekc.cli.operators import NEGATIVES, Request, operator_arguments
-from ekc.cli.output import OUT, json_option, say, say_json, writable, wrote
-from ekc.cli.sources import choice_options, target_option, tell_replaced
-from ekc.cli.status import status_of
+from ekc.cli.operators import ALLOW_NEGATIVES, OperatorRequest, operator_arguments
+from ekc.cli.output import (
+    DEFAULT_FOLDER,
+    ensure_writable,
+    format_written,
+    json_option,
+    print_json,
+    print_text,
+)
+from ekc.cli.sources import choice_options, log_replaced, target_option
+from ekc.cli.status import find_exit_status
 from ekc.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -23,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Options:
+class TuneArguments:
     """How to tune, whatever the operator."""
 
     target: str
@@ -39,33 +46,35 @@ class Options:
     workers: int | None
     quiet: bool
 
-    def check(self) -> None:
+    def check_options(self) -> None:
         """Refuse what `ekc.tune` would refuse, before anything is written."""
         from ekc import devices
-        from ekc.search.objective import checked_objective
+        from ekc.search.objective import parse_objective
         from ekc.search.options import check_options
         from ekc.search.records.store import RecordStore
 
         check_options(
             *(self.trials, self.effort, self.max_slowdown, self.clocks, self.seed, self.time_budget_s)
         )
-        checked_objective(self.objective)
+        parse_objective(self.objective)
         devices.open(self.target)
         RecordStore(self.records).close()
         if self.warm_start is not None:
             RecordStore(self.warm_start, create=False).close()
 
-    def tune(self, op: Operator, events: EventLog, layer: Layer | None = None) -> TuningResult:
+    def run_tuning(self, op: Operator, event_log: EventLog, layer: Layer | None = None) -> TuningResult:
         """One run of `ekc.tune`, of a layer if there is one; its events go into the log."""
         import ekc
         from ekc import devices
-        from ekc.search.effort import checked_effort
-        from ekc.search.workers import hired
+        from ekc.search.effort import parse_effort
+        from ekc.search.workers import open_worker_pool
 
-        trials = self.trials or checked_effort(self.effort).trials
+        trials = self.trials or parse_effort(self.effort).trials
         # Left to `ekc.tune` where nobody gave a number.
         ours = (
-            nullcontext() if self.workers is None else hired(devices.open(self.target), trials, self.workers)
+            nullcontext()
+            if self.workers is None
+            else open_worker_pool(devices.open(self.target), trials, self.workers)
         )
         with ours as executor:
             return ekc.tune(
@@ -82,11 +91,11 @@ class Options:
                 time_budget_s=self.time_budget_s,
                 executor=executor,
                 progress=not self.quiet,
-                callback=events.listener(layer),
+                callback=event_log.make_listener(layer),
             )
 
 
-@click.command(context_settings=NEGATIVES)
+@click.command(context_settings=ALLOW_NEGATIVES)
 @operator_arguments
 @click.option("--layers", type=click.Path(path_type=Path), help="Tune every layer of this TOML file.")
 @target_option
@@ -121,7 +130,11 @@ class Options:
     help="How many compile at a time, 32 at most (one per core if nothing is said); same winner for any.",
 )
 @click.option(
-    "--out", type=click.Path(path_type=Path), default=OUT, show_default=True, help="Folder for the kernel."
+    "--out",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_FOLDER,
+    show_default=True,
+    help="Folder for the kernel.",
 )
 @click.option(
     "--name",
@@ -136,7 +149,7 @@ class Options:
 )
 @json_option
 def tune(
-    request: Request,
+    request: OperatorRequest,
     layers: Path | None,
     out: Path,
     name: str | None,
@@ -154,16 +167,16 @@ def tune(
 
     Ctrl-C ends the search with the best so far; the status then is 130.
     """
-    chosen = Options(**options)  # type: ignore[arg-type]
+    chosen = TuneArguments(**options)  # type: ignore[arg-type]
     if name is not None:
-        from ekc.ir.checks import identifier
+        from ekc.ir.checks import check_identifier
 
-        identifier("--name", name)
+        check_identifier("--name", name)
     with closing(EventLog(log_json)) as events:
-        events.check(chosen.records, chosen.warm_start)
+        events.check_writable(chosen.records, chosen.warm_start)
         if layers is None:
             return _tune_one(request, chosen, events, out, name, as_json)
-        if not request.empty:
+        if not request.is_empty:
             raise InvalidInput("--layers: the file names its operators itself; leave OPERATOR out")
         from ekc.cli.layers import tune_layers
 
@@ -171,16 +184,21 @@ def tune(
 
 
 def _tune_one(
-    request: Request, chosen: Options, events: EventLog, out: Path, name: str | None, as_json: bool
+    request: OperatorRequest,
+    arguments: TuneArguments,
+    event_log: EventLog,
+    out: Path,
+    name: str | None,
+    as_json: bool,
 ) -> int:
-    op = request.operator()
-    chosen.check()
-    writable(out)
-    result = chosen.tune(op, events)
-    tell_replaced(out, op, name)
+    op = request.make_operator()
+    arguments.check_options()
+    ensure_writable(out)
+    result = arguments.run_tuning(op, event_log)
+    log_replaced(out, op, name)
     paths = result.export(out, name)
     if as_json:
-        say_json(result.to_json() | {"exported": [str(p) for p in paths]})
+        print_json(result.to_json() | {"exported": [str(p) for p in paths]})
     else:
-        say(f"{result.summary()}\n\n{wrote(paths)}")
-    return status_of(result)
+        print_text(f"{result.summary()}\n\n{format_written(paths)}")
+    return find_exit_status(result)

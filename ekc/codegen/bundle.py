@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.codegen.names import c_name
-from ekc.codegen.render import render
-from ekc.codegen.symbols import kernel_digest
+from ekc.codegen.names import to_c_name
+from ekc.codegen.render import render_template
+from ekc.codegen.symbols import compute_kernel_digest
 from ekc.errors import InvalidInput
 from ekc.ir.arguments import check_path
-from ekc.ir.checks import identifier
+from ekc.ir.checks import check_identifier
 from ekc.ir.operator import TensorSpec
 from ekc.ir.schedule import Schedule
 from ekc.version import __version__
 
-_ALIGNMENT = 256
+_WORKSPACE_ALIGNMENT_BYTES = 256
 """Bytes between the starts of workspace tensors, as cudaMalloc gives."""
 
 
@@ -41,7 +41,7 @@ def export(
     """
     folder = check_path("folder", folder)
     told = dict(provenance or {})
-    name = identifier("kernel", compiled.name)
+    name = check_identifier("kernel", compiled.name)
     if f"digest {schedule.digest}" not in compiled.cuda_source:
         raise InvalidInput(
             f"export: {name} was not compiled from the schedule {schedule.digest}; compile it first"
@@ -50,60 +50,64 @@ def export(
         raise InvalidInput(
             f"export: device {told.get('device', '')!r} is simulated; call it 'NAME (simulated)'"
         )
-    facts = _facts(compiled, schedule, told)
+    facts = _collect_template_values(compiled, schedule, told)
     texts = {
-        f"{name}.cu": render("bundle.cu.j2", cuda_source=compiled.cuda_source, **facts),
-        f"{name}.h": render("bundle.h.j2", **facts),
-        f"{name}.json": json.dumps(_record(compiled, schedule, facts["workspace_bytes"], told), indent=1)
+        f"{name}.cu": render_template("bundle.cu.j2", cuda_source=compiled.cuda_source, **facts),
+        f"{name}.h": render_template("bundle.h.j2", **facts),
+        f"{name}.json": json.dumps(
+            _build_record(compiled, schedule, facts["workspace_bytes"], told), indent=1
+        )
         + "\n",
-        "ekc.cmake": render("bundle.cmake.j2"),
+        "ekc.cmake": render_template("bundle.cmake.j2"),
     }
-    return _write_all(Path(folder), texts)
+    return _write_files(Path(folder), texts)
 
 
-def _facts(compiled: CompiledKernel, schedule: Schedule, told: Mapping[str, str]) -> dict[str, Any]:
+def _collect_template_values(
+    compiled: CompiledKernel, schedule: Schedule, provenance: Mapping[str, str]
+) -> dict[str, Any]:
     """What the templates print."""
     op = schedule.program.op
     output = op.outputs[0]
     given = {t.name for t in (*op.inputs, output)}
     kept = [op.tensors[x] for x in dict.fromkeys(a for launch in compiled.launches for a in launch.arguments)]
-    offsets, total = _workspace([t for t in kept if t.name not in given])
+    offsets, total = _lay_out_workspace([t for t in kept if t.name not in given])
     return {
         "name": compiled.name,
-        "operator": [_plain(line) for line in str(op).splitlines()],
+        "operator": [_clean_comment(line) for line in str(op).splitlines()],
         "version": __version__,
         "digest": schedule.digest,
-        "kernel_digest": kernel_digest(compiled),
+        "kernel_digest": compute_kernel_digest(compiled),
         "arch": compiled.arch,
-        "inputs": [{"pointer": c_name(t.name), "name": t.name, "text": str(t)} for t in op.inputs],
-        "output": {"pointer": c_name(output.name), "name": output.name, "text": str(output)},
-        "unordered": ", ".join(schedule.program.unordered),
-        "workspace": [{"pointer": c_name(x), "offset": offset} for x, offset in offsets.items()],
+        "inputs": [{"pointer": to_c_name(t.name), "name": t.name, "text": str(t)} for t in op.inputs],
+        "output": {"pointer": to_c_name(output.name), "name": output.name, "text": str(output)},
+        "unordered": ", ".join(schedule.program.nondeterministic_outputs),
+        "workspace": [{"pointer": to_c_name(x), "offset": offset} for x, offset in offsets.items()],
         "workspace_bytes": total,
         "launches": [
-            asdict(launch) | {"pointers": [c_name(a) for a in launch.arguments]}
+            asdict(launch) | {"pointers": [to_c_name(a) for a in launch.arguments]}
             for launch in compiled.launches
         ],
-        "provenance": {_plain(key): _plain(value) for key, value in told.items()},
+        "provenance": {_clean_comment(key): _clean_comment(value) for key, value in provenance.items()},
     }
 
 
-def _workspace(tensors: list[TensorSpec]) -> tuple[dict[str, int], int]:
+def _lay_out_workspace(tensors: list[TensorSpec]) -> tuple[dict[str, int], int]:
     """Where each intermediate tensor starts in the workspace, and the bytes of it all."""
     offsets, total = {}, 0
     for t in tensors:
         offsets[t.name] = total
-        total += -(-t.bytes // _ALIGNMENT) * _ALIGNMENT
+        total += -(-t.bytes // _WORKSPACE_ALIGNMENT_BYTES) * _WORKSPACE_ALIGNMENT_BYTES
     return offsets, total
 
 
-def _plain(text: str) -> str:
+def _clean_comment(text: str) -> str:
     """One line that cannot end a C comment."""
     return " ".join(text.split()).replace("*/", "* /").replace("/*", "/ *")
 
 
-def _record(
-    compiled: CompiledKernel, schedule: Schedule, workspace_bytes: int, told: Mapping[str, str]
+def _build_record(
+    compiled: CompiledKernel, schedule: Schedule, workspace_bytes: int, provenance: Mapping[str, str]
 ) -> dict[str, Any]:
     """The JSON file: enough to compile the kernel again and to know what it was."""
     launch_facts = ("name", "grid", "block", "shared_bytes", "arguments")
@@ -113,27 +117,27 @@ def _record(
         "nvrtc_version": compiled.nvrtc_version,
         "arch": compiled.arch,
         "digest": schedule.digest,
-        "kernel_digest": kernel_digest(compiled),
+        "kernel_digest": compute_kernel_digest(compiled),
         "schedule": json.loads(schedule.to_json()),
         "launches": [{fact: getattr(launch, fact) for fact in launch_facts} for launch in compiled.launches],
         "resources": [asdict(r) for r in compiled.resources],
         "workspace_bytes": workspace_bytes,
         "flops": compiled.flops,
         "min_bytes": compiled.min_bytes,
-        "provenance": dict(told),
+        "provenance": dict(provenance),
     }
 
 
-def _write_all(folder: Path, texts: Mapping[str, str]) -> tuple[Path, ...]:
+def _write_files(folder: Path, texts: Mapping[str, str]) -> tuple[Path, ...]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return tuple(_write(folder / name, text) for name, text in texts.items())
+        return tuple(_replace_file(folder / name, text) for name, text in texts.items())
     except OSError as problem:
         reason = problem.strerror or type(problem).__name__
         raise InvalidInput(f"export: cannot write into {folder} ({reason}); choose another folder") from None
 
 
-def _write(path: Path, text: str) -> Path:
+def _replace_file(path: Path, text: str) -> Path:
     """Put a file in place in one step: no reader sees a part of it."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:

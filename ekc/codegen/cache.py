@@ -23,31 +23,31 @@ from ekc.codegen.compiled import Resources
 from ekc.codegen.nvrtc import NvrtcOutput
 from ekc.errors import InvalidInput
 
-_FORMAT = 1
+_CACHE_FORMAT = 1
 """Part of every key: raise it when the entry's layout or ekc's own NVRTC options change."""
 
 
-def cached_compile(source: str, arch: str = "sm_80", options: Sequence[str] = ()) -> NvrtcOutput:
+def compile_cached(source: str, arch: str = "sm_80", options: Sequence[str] = ()) -> NvrtcOutput:
     """`nvrtc.compile`, or its earlier output from `folder()`. Raises what `nvrtc.compile` raises.
 
     A folder that cannot be written, or named, costs a warning, once, and the time to compile.
     """
     try:
-        place = folder()
+        place = find_folder()
     except InvalidInput as problem:
         _warn_once(str(problem))
         return nvrtc.compile(source, arch, options)
-    path = place / _name(source, arch, options)
-    known = _load(path, source, arch)
+    path = place / _make_entry_name(source, arch, options)
+    known = _load_entry(path, source, arch)
     if known is not None:
         return known
     output = nvrtc.compile(source, arch, options)
-    if reason := _store(path, output):
+    if reason := _store_entry(path, output):
         _warn_once(f"{place} cannot be written ({reason})")
     return output
 
 
-def folder() -> Path:
+def find_folder() -> Path:
     """`$EKC_CACHE_DIR`, else `$XDG_CACHE_HOME/ekc`, else `~/.cache/ekc`. Raises `InvalidInput` where there is
     no home directory to begin at."""
     if own := os.environ.get("EKC_CACHE_DIR"):
@@ -57,10 +57,10 @@ def folder() -> Path:
             raise InvalidInput(f"has no folder (EKC_CACHE_DIR is {own}: {problem})") from None
     # The XDG standard says to ignore a relative path.
     shared = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (shared if shared.is_absolute() else _home() / ".cache") / "ekc"
+    return (shared if shared.is_absolute() else _find_home() / ".cache") / "ekc"
 
 
-def _home() -> Path:
+def _find_home() -> Path:
     """`$HOME`, else that of the user in the system's list, where a container's user may be missing."""
     own = Path(os.environ.get("HOME", ""))
     if own.is_absolute():
@@ -73,14 +73,14 @@ def _home() -> Path:
         ) from None
 
 
-def _name(source: str, arch: str, options: Sequence[str]) -> str:
+def _make_entry_name(source: str, arch: str, options: Sequence[str]) -> str:
     """That of the entry of this compile, below the folder."""
-    content = json.dumps([_FORMAT, nvrtc.version(), arch, list(options), source])
+    content = json.dumps([_CACHE_FORMAT, nvrtc.version(), arch, list(options), source])
     key = hashlib.sha256(content.encode()).hexdigest()
     return f"{key[:2]}/{key}.nvrtc"
 
 
-def _load(path: Path, source: str, arch: str) -> NvrtcOutput | None:
+def _load_entry(path: Path, source: str, arch: str) -> NvrtcOutput | None:
     """The entry, or None where it is absent, unreadable or damaged."""
     try:
         digest, _, body = path.read_bytes().partition(b"\n")
@@ -102,7 +102,7 @@ def _load(path: Path, source: str, arch: str) -> NvrtcOutput | None:
     )
 
 
-def _store(path: Path, output: NvrtcOutput) -> str:
+def _store_entry(path: Path, output: NvrtcOutput) -> str:
     """Write the entry; why it cannot be written, where that is so."""
     ptx = output.ptx.encode()
     header = {
@@ -114,13 +114,13 @@ def _store(path: Path, output: NvrtcOutput) -> str:
     body = json.dumps(header).encode() + b"\n" + ptx + output.cubin
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write_whole(path, hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+        _write_atomically(path, hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
     except OSError as error:
         return error.strerror or type(error).__name__
     return ""
 
 
-def _write_whole(path: Path, content: bytes) -> None:
+def _write_atomically(path: Path, content: bytes) -> None:
     """Put `content` at `path` in one step: no reader sees a part of it."""
     handle, aside = tempfile.mkstemp(prefix=".", dir=path.parent)
     try:

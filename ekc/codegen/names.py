@@ -6,41 +6,41 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from ekc.codegen.reach import divides_far, leaves_int, offset_leaves_int
+from ekc.codegen.reach import has_wide_division, offset_overflows_int, overflows_int
 from ekc.codegen.types import Arithmetic
 from ekc.ir import expr as ex
-from ekc.ir.access import Access, Buffer, Guard
-from ekc.ir.footprint import global_reads, index_of
-from ekc.ir.linear import Atom, Extent, Linear
-from ekc.ir.nodes import Kernel
-from ekc.ir.on_the_spot import reads_on_the_spot
+from ekc.ir.access import BoundsGuard, Buffer, TensorAccess
+from ekc.ir.footprint import find_global_reads, to_affine_index
+from ekc.ir.linear import AffineForm, Atom, Extent
+from ekc.ir.nodes import LaunchTree
+from ekc.ir.on_the_spot import find_fused_reads
 from ekc.ir.program import Nest
 from ekc.ir.region import Region
 from ekc.ir.swizzle import CHUNK_BYTES
 
 _COORDINATES = frozenset(f"d{i}" for i in range(64))
 """Coordinates that no axis gives a name: the only names of the generator that an axis may have too."""
-_SHORT = re.compile(r"[A-Z]|[a-z]\d*(_[a-z]\d*)*")
+_SHORT_NAME = re.compile(r"[A-Z]|[a-z]\d*(_[a-z]\d*)*")
 """A letter, or small ones joined as fused axes are: no header defines a macro of this form."""
 
 
-def c_name(name: str) -> str:
+def to_c_name(name: str) -> str:
     """The name in C of a tensor, axis, buffer or loop: `i_0` for `i.0`, `ekc_bias_shared` for `bias.shared`.
 
     No header of CUDA or C defines a macro or a type that begins with `ekc_`, and the generated text calls
     nothing of its own so: whatever an operator calls its tensors and axes (BUFSIZ, M_PI), it is no other's.
     """
     own, *parts = name.replace("+", "_").split(".")
-    return "_".join([own if _SHORT.fullmatch(own) else f"ekc_{own}", *parts])
+    return "_".join([own if _SHORT_NAME.fullmatch(own) else f"ekc_{own}", *parts])
 
 
-def _derived(own: str) -> tuple[str, ...]:
+def _list_derived_names(own: str) -> tuple[str, ...]:
     """Names that a pipeline makes: of the loop counter, of the fetched tile, and of copies of a tile."""
     return f"{own}_now", f"{own}_next", f"{own}_copy", f"{own}_slot", f"{own}_spent"
 
 
 @dataclass(frozen=True)
-class Names:
+class CNames:
     """Unique C names within one kernel."""
 
     table: Mapping[str, str]
@@ -48,32 +48,32 @@ class Names:
     """How many values each variable takes: what leaves int is written wider."""
     zero: frozenset[str] = frozenset()
     """Variables that are 0 here and need not be written."""
-    far: bool = False
+    divides_wide: bool = False
     """Whether quotients and remainders are taken of more than an int counts: of a long joint loop."""
 
     @classmethod
-    def of(cls, kernel: Kernel) -> Names:
+    def for_kernel(cls, kernel: LaunchTree) -> CNames:
         """By `c_name`; a name that is taken gets an underscore more."""
         table: dict[str, str] = {}
         taken = set(_COORDINATES)
         wanted = [*kernel.tensors, *(b.name for b in kernel.buffers), *(x.name for x in kernel.nest.loops)]
-        wanted += kernel.nest.reduced_inside
+        wanted += kernel.nest.fused_reduction_extents
         for name in wanted:
-            own = c_name(name)
-            while taken & {own, *_derived(own)}:
+            own = to_c_name(name)
+            while taken & {own, *_list_derived_names(own)}:
                 own += "_"
-            taken |= {own, *_derived(own)}
+            taken |= {own, *_list_derived_names(own)}
             table[name] = own
-        extents = kernel.nest.extents | kernel.nest.reduced_inside
-        return cls(table, extents, far=_goes_far(kernel.nest, extents))
+        extents = kernel.nest.extents | kernel.nest.fused_reduction_extents
+        return cls(table, extents, divides_wide=_needs_wide_division(kernel.nest, extents))
 
     def __getitem__(self, name: str) -> str:
         return self.table[name]
 
-    def within(self, region: Region, wanted: list[str], zero: frozenset[str] = frozenset()) -> Names:
+    def for_region(self, region: Region, preferred: list[str], zero: frozenset[str] = frozenset()) -> CNames:
         """The names inside a copy of a region, its segment coordinates called as wanted."""
         local: dict[str, str] = {}
-        for i, name in enumerate(wanted):
+        for i, name in enumerate(preferred):
             if name in local.values():
                 while name in local.values() or name in self.table.values():
                     name += "_"
@@ -81,93 +81,95 @@ class Names:
         extents = {f"#{i}": s.extent for i, s in enumerate(region.segments)}
         return replace(self, table={**self.table, **local}, extents={**self.extents, **extents}, zero=zero)
 
-    def also(self, more: Mapping[str, str], extents: Mapping[str, Extent] | None = None) -> Names:
+    def with_names(self, more: Mapping[str, str], extents: Mapping[str, Extent] | None = None) -> CNames:
         """With names for more variables, and their extents where an index outside a tile has them."""
         return replace(self, table={**self.table, **more}, extents={**self.extents, **(extents or {})})
 
-    def free(self, wanted: list[str]) -> list[str]:
+    def find_free_names(self, preferred: list[str]) -> list[str]:
         """The names as wanted, an underscore more wherever one is taken."""
         found: list[str] = []
-        for name in wanted:
+        for name in preferred:
             while name in found or name in self.table.values():
                 name += "_"
             found.append(name)
         return found
 
-    def shared_coordinates(self, kernel: Kernel, region: Region) -> list[str]:
+    def name_shared_coordinates(self, kernel: LaunchTree, region: Region) -> list[str]:
         """Coordinates of a tile that a block copies: named after the axis where there is one."""
         axis_of = {x.name: x.axis for x in kernel.nest.loops}
         names = []
         for i, s in enumerate(region.segments):
             axes = {axis_of.get(a, "") if isinstance(a, str) else "" for a, _ in s.terms}
             axis = axes.pop() if len(axes) == 1 else ""
-            own = c_name(axis) if axis and (s.joint or "+" not in axis) else ""
-            names.append(own if own and own not in _COORDINATES and not self._takes(own) else f"d{i}")
+            own = to_c_name(axis) if axis and (s.is_joint or "+" not in axis) else ""
+            names.append(own if own and own not in _COORDINATES and not self._is_taken(own) else f"d{i}")
         return names
 
-    def _takes(self, name: str) -> bool:
-        return any(name in (own, *_derived(own)) for own in self.table.values())
+    def _is_taken(self, name: str) -> bool:
+        return any(name in (own, *_list_derived_names(own)) for own in self.table.values())
 
-    def own_coordinates(self, region: Region) -> list[str]:
+    def name_thread_coordinates(self, region: Region) -> list[str]:
         """Coordinates of a tile of one thread: named after the loop that will use it."""
         single = [s.terms[0][0] if len(s.terms) == 1 else None for s in region.segments]
         return [f"{self[a]}" if isinstance(a, str) else f"d{i}" for i, a in enumerate(single)]
 
-    def atom(self, atom: Atom) -> str:
+    def format_atom(self, atom: Atom) -> str:
         """A loop variable, or a quotient or remainder."""
         if isinstance(atom, str):
             return self[atom]
-        inner, divisor = self.linear(atom.inner, self.far), int(atom.divisor)
-        if not _negative(atom.inner):
+        inner, divisor = self.format_linear(atom.inner, self.divides_wide), int(atom.divisor)
+        if not _can_be_negative(atom.inner):
             return f"({inner}) {'/' if atom.op == '//' else '%'} {divisor}"
         # C rounds a quotient towards 0, the IR downwards.
         rest = f"(({inner}) % {divisor} + {divisor}) % {divisor}"
         return rest if atom.op == "%" else f"({inner} - {rest}) / {divisor}"
 
-    def linear(self, form: Linear, wide: bool = False) -> str:
+    def format_linear(self, form: AffineForm, wide: bool = False) -> str:
         """A sum of terms: `i_0 * 128 + d0`."""
-        parts = [self._term(a, int(c), wide) for a, c in form.terms if int(c) != 0 and a not in self.zero]
+        parts = [
+            self._format_term(a, int(c), wide) for a, c in form.terms if int(c) != 0 and a not in self.zero
+        ]
         if int(form.const) or not parts:
             parts.append(str(int(form.const)))
         return " + ".join(parts).replace("+ -", "- ")
 
-    def _term(self, atom: Atom, coefficient: int, wide: bool) -> str:
-        name = self.atom(atom)
+    def _format_term(self, atom: Atom, coefficient: int, wide: bool) -> str:
+        name = self.format_atom(atom)
         if wide:
             return f"{name} * {coefficient}LL"
         if not isinstance(atom, str):
             name = f"({name})"
         return name if coefficient == 1 else f"{name} * {coefficient}"
 
-    def element(self, access: Access) -> str:
+    def format_element(self, access: TensorAccess) -> str:
         """`A[(i_0 * 128 + d0) * 4096 + d1]` or `A_shared[d1][d0]`."""
         if access.buffer is not None:
-            return self.cell(access.buffer, access.cell)
-        return f"{self[access.spec.name]}[{self.offset(access)}]"
+            return self.format_cell(access.buffer, access.segment_coordinates)
+        return f"{self[access.spec.name]}[{self.format_offset(access)}]"
 
-    def cell(self, buffer: Buffer, cell: tuple[Linear, ...], copy: str = "") -> str:
+    def format_cell(self, buffer: Buffer, cell: tuple[AffineForm, ...], copy: str = "") -> str:
         """An element of a buffer; `copy` picks the copy of a pipelined one."""
-        inside = "".join(f"[{self.linear(cell[i])}]" for i in buffer.stored)
-        if not laid_out_plainly(buffer):
-            inside = f"[{self.placed(buffer, self.linear(buffer.address(cell)))}]"
+        inside = "".join(f"[{self.format_linear(cell[i])}]" for i in buffer.segment_order)
+        if not is_row_major(buffer):
+            inside = f"[{self.format_place(buffer, self.format_linear(buffer.find_address(cell)))}]"
         which = f"[{copy}]" if copy else ""
         return f"{self[buffer.name]}{which}{inside}"
 
-    def placed(self, buffer: Buffer, address: str) -> str:
+    def format_place(self, buffer: Buffer, address: str) -> str:
         """Where the element at an address lies: `swizzled<8, 8>(paneled<128, 64, 64>(d0 * 128 + d1))`."""
         if buffer.panel:
-            address = f"paneled<{int(buffer.width)}, {int(buffer.rows)}, {buffer.panel}>({address})"
+            address = f"paneled<{int(buffer.row_pitch)}, {int(buffer.row_count)}, {buffer.panel}>({address})"
         if int(buffer.swizzle) > 1:
             each = CHUNK_BYTES // buffer.dtype.bytes
             address = f"swizzled<{int(buffer.swizzle)}, {each}>({address})"
         return address
 
-    def offset(self, access: Access) -> str:
+    def format_offset(self, access: TensorAccess) -> str:
         """Elements from the start of a tensor, `(i_0 * 128 + d0) * 4096 + d1`."""
-        wide = self.far_offset(access)
+        wide = self.offset_overflows(access)
         parts = []
         for form, stride in zip(access.index, access.spec.strides, strict=True):
-            text = self.linear(form, self.leaves_int(form))
+            text = self.format_linear(form, self.form_overflows(form))
             if text == "0":
                 continue
             if stride == 1 and not wide:
@@ -177,71 +179,75 @@ class Names:
                 parts.append(f"({text}) * {factor}" if " " in text else f"{text} * {factor}")
         return " + ".join(parts) or "0"
 
-    def far_offset(self, access: Access) -> bool:
+    def offset_overflows(self, access: TensorAccess) -> bool:
         """Whether `offset` is one that an int does not hold."""
-        return offset_leaves_int(access.index, access.spec.strides, self.extents)
+        return offset_overflows_int(access.index, access.spec.strides, self.extents)
 
-    def leaves_int(self, form: Linear) -> bool:
+    def form_overflows(self, form: AffineForm) -> bool:
         """Whether an int does not hold a form."""
-        return leaves_int(form, self.extents)
+        return overflows_int(form, self.extents)
 
-    def condition(self, guards: tuple[Guard, ...]) -> str:
+    def format_condition(self, guards: tuple[BoundsGuard, ...]) -> str:
         """`row >= 0 && row < 4096`, empty where nothing needs checking."""
         parts = []
         for g in guards:
-            text = self.linear(g.form, self.leaves_int(g.form))
-            if g.below:
+            text = self.format_linear(g.form, self.form_overflows(g.form))
+            if g.needs_lower_check:
                 parts.append(f"{text} >= 0")
-            if g.above:
+            if g.needs_upper_check:
                 parts.append(f"{text} < {g.extent}")
         return " && ".join(parts)
 
-    def value(
+    def format_value(
         self,
         e: ex.Expr,
         arithmetic: Arithmetic,
-        axes: Mapping[str, Linear],
+        axes: Mapping[str, AffineForm],
         load: Callable[[ex.Load], str],
     ) -> str:
         """A value expression in the accumulator's type."""
         if isinstance(e, ex.Const):
-            return arithmetic.literal(e.value)
+            return arithmetic.format_literal(e.value)
         if isinstance(e, ex.Var):
             form = axes[e.name]
-            return arithmetic.cast(self.linear(form, self.leaves_int(form)))
+            return arithmetic.format_cast(self.format_linear(form, self.form_overflows(form)))
         if isinstance(e, ex.Load):
             return load(e)
         if isinstance(e, ex.Call):
-            return arithmetic.call(e.function, self.value(e.argument, arithmetic, axes, load))
+            return arithmetic.format_call(e.function, self.format_value(e.argument, arithmetic, axes, load))
         if isinstance(e, ex.Where):
             compared = arithmetic.choose_comparison(e)
-            a, b = (self.value(part, compared, axes, load) for part in (e.a, e.b))
-            then, otherwise = (self.value(part, arithmetic, axes, load) for part in (e.then, e.otherwise))
+            a, b = (self.format_value(part, compared, axes, load) for part in (e.a, e.b))
+            then, otherwise = (
+                self.format_value(part, arithmetic, axes, load) for part in (e.then, e.otherwise)
+            )
             return f"({a} {e.op} {b} ? {then} : {otherwise})"
         assert isinstance(e, ex.Binary)
-        a, b = (self.value(part, arithmetic, axes, load) for part in (e.a, e.b))
-        return arithmetic.binary(e, a, b)
+        a, b = (self.format_value(part, arithmetic, axes, load) for part in (e.a, e.b))
+        return arithmetic.format_binary(e, a, b)
 
 
-def laid_out_plainly(buffer: Buffer) -> bool:
+def is_row_major(buffer: Buffer) -> bool:
     """Whether elements lie where their coordinates say, as in a C array."""
     return int(buffer.swizzle) == 1 and not buffer.panel
 
 
-def _goes_far(nest: Nest, extents: Mapping[str, Extent]) -> bool:
+def _needs_wide_division(nest: Nest, extents: Mapping[str, Extent]) -> bool:
     """Whether an axis or a read, of the body or of what is computed on the spot or behind it, divides more
     than an int counts."""
-    reads = [index_of(load, nest.forms) for load in ex.loads(nest.compute.body)]
-    reads += [read for found in global_reads(nest).values() for read in found]
-    reads += [read for s in nest.stagings for read in reads_on_the_spot(nest, s)]
-    forms = (*nest.index.values(), *(form for read in reads for form in read))
-    return any(divides_far(form, extents) for form in forms)
+    reads = [to_affine_index(load, nest.index_forms) for load in ex.find_loads(nest.compute.body)]
+    reads += [read for found in find_global_reads(nest).values() for read in found]
+    reads += [read for s in nest.stagings for read in find_fused_reads(nest, s)]
+    forms = (*nest.axis_forms.values(), *(form for read in reads for form in read))
+    return any(has_wide_division(form, extents) for form in forms)
 
 
-def _negative(form: Linear) -> bool:
+def _can_be_negative(form: AffineForm) -> bool:
     """Whether a form of loop variables could be below 0."""
-    return int(form.const) < 0 or any(int(c) < 0 or (int(c) and _negative_atom(a)) for a, c in form.terms)
+    return int(form.const) < 0 or any(
+        int(c) < 0 or (int(c) and _can_atom_be_negative(a)) for a, c in form.terms
+    )
 
 
-def _negative_atom(atom: Atom) -> bool:
-    return not isinstance(atom, str) and atom.op == "//" and _negative(atom.inner)
+def _can_atom_be_negative(atom: Atom) -> bool:
+    return not isinstance(atom, str) and atom.op == "//" and _can_be_negative(atom.inner)

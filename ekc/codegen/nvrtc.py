@@ -12,12 +12,12 @@ from ekc.codegen import ptxas_log
 from ekc.codegen.compiled import Resources
 from ekc.errors import CompileError, EkcError, InvalidInput
 from ekc.forks import hold_forks
-from ekc.ir.arguments import check_text, show
+from ekc.ir.arguments import check_text, format_value
 
-_FILE = b"kernel.cu"
+_FILE_NAME = b"kernel.cu"
 # Source lines are indented in the log; names stand in quotes, and may well be "error".
-_ERROR = re.compile(r"^\S[^\"\n]*\berror\b[^\"\n]*:", re.MULTILINE)
-_MISSING_HEADER = re.compile(r'could not open source file "([^"]+)"')
+_ERROR_PATTERN = re.compile(r"^\S[^\"\n]*\berror\b[^\"\n]*:", re.MULTILINE)
+_MISSING_HEADER_PATTERN = re.compile(r'could not open source file "([^"]+)"')
 
 
 class NvrtcError(CompileError):
@@ -54,23 +54,25 @@ def compile(source: str, arch: str = "sm_80", options: Sequence[str] = ()) -> Nv
     check_text("source", source, "CUDA C++")
     check_text("arch", arch, "'sm_80'")
     if not isinstance(options, (list, tuple)):
-        raise InvalidInput(f"options: {show(options)} is no list of texts; write options=['-lineinfo']")
+        raise InvalidInput(
+            f"options: {format_value(options)} is no list of texts; write options=['-lineinfo']"
+        )
     for option in options:
         check_text("options", option, "'-lineinfo'")
     nvrtc = _library()
     _check_arch(nvrtc, arch)
     flags = [f"--gpu-architecture={arch}", "--std=c++17", "--ptxas-options=-v", *options]
-    with _program(nvrtc, source) as program:
+    with _open_program(nvrtc, source) as program:
         (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])
-        log = _clean(_read(nvrtc, program, "ProgramLog"))
+        log = _clean_log(_read_output(nvrtc, program, "ProgramLog"))
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise NvrtcError(_explain(log or status.name), log)
+            raise NvrtcError(_summarize_errors(log or status.name), log)
         return NvrtcOutput(
             source=source,
             arch=arch,
-            ptx=_read(nvrtc, program, "PTX").rstrip(b"\0").decode(),
-            cubin=_read(nvrtc, program, "CUBIN"),
-            resources=ptxas_log.parse(log),
+            ptx=_read_output(nvrtc, program, "PTX").rstrip(b"\0").decode(),
+            cubin=_read_output(nvrtc, program, "CUBIN"),
+            resources=ptxas_log.parse_log(log),
             log=log,
             nvrtc_version=version(),
         )
@@ -80,13 +82,13 @@ def compile(source: str, arch: str = "sm_80", options: Sequence[str] = ()) -> Nv
 def version() -> str:
     """Version of the NVRTC in use, such as "13.5"; `EkcError` where there is none."""
     nvrtc = _library()
-    return "{}.{}".format(*_checked(nvrtc, nvrtc.nvrtcVersion()))
+    return "{}.{}".format(*_check_status(nvrtc, nvrtc.nvrtcVersion()))
 
 
 @hold_forks()
-def supported_archs() -> tuple[str, ...]:
+def list_supported_archs() -> tuple[str, ...]:
     """The archs that this NVRTC compiles for, oldest first, such as ("sm_75", "sm_80", ...)."""
-    return tuple(f"sm_{number}" for number in _arch_numbers(_library()))
+    return tuple(f"sm_{number}" for number in _list_arch_numbers(_library()))
 
 
 def _library() -> Any:
@@ -103,14 +105,14 @@ def _library() -> Any:
     return nvrtc
 
 
-def _arch_numbers(nvrtc: Any) -> list[int]:
-    (numbers,) = _checked(nvrtc, nvrtc.nvrtcGetSupportedArchs())
+def _list_arch_numbers(nvrtc: Any) -> list[int]:
+    (numbers,) = _check_status(nvrtc, nvrtc.nvrtcGetSupportedArchs())
     return sorted(numbers)
 
 
 def _check_arch(nvrtc: Any, arch: str) -> None:
     """Refuse what NVRTC does not name; sm_90 and later also come as `sm_90a` and `sm_100f`."""
-    numbers = _arch_numbers(nvrtc)
+    numbers = _list_arch_numbers(nvrtc)
     if any(re.fullmatch(f"sm_{number}[af]?" if number >= 90 else f"sm_{number}", arch) for number in numbers):
         return
     digits = re.fullmatch(r"(?:sm_|compute_)?(\d+)[af]?", arch)
@@ -123,24 +125,24 @@ def _check_arch(nvrtc: Any, arch: str) -> None:
 
 
 @contextmanager
-def _program(nvrtc: Any, source: str) -> Iterator[Any]:
+def _open_program(nvrtc: Any, source: str) -> Iterator[Any]:
     """An NVRTC program that is destroyed however the block ends."""
-    (program,) = _checked(nvrtc, nvrtc.nvrtcCreateProgram(source.encode(), _FILE, 0, [], []))
+    (program,) = _check_status(nvrtc, nvrtc.nvrtcCreateProgram(source.encode(), _FILE_NAME, 0, [], []))
     try:
         yield program
     finally:
         nvrtc.nvrtcDestroyProgram(program)
 
 
-def _read(nvrtc: Any, program: Any, what: str) -> bytes:
+def _read_output(nvrtc: Any, program: Any, what: str) -> bytes:
     """One of the program's byte strings: "PTX", "CUBIN" or "ProgramLog"."""
-    (size,) = _checked(nvrtc, getattr(nvrtc, f"nvrtcGet{what}Size")(program))
+    (size,) = _check_status(nvrtc, getattr(nvrtc, f"nvrtcGet{what}Size")(program))
     buffer = bytes(size)
-    _checked(nvrtc, getattr(nvrtc, f"nvrtcGet{what}")(program, buffer))
+    _check_status(nvrtc, getattr(nvrtc, f"nvrtcGet{what}")(program, buffer))
     return buffer
 
 
-def _checked(nvrtc: Any, answer: tuple[Any, ...]) -> tuple[Any, ...]:
+def _check_status(nvrtc: Any, answer: tuple[Any, ...]) -> tuple[Any, ...]:
     """The results of an NVRTC call; `EkcError` if its status is not success."""
     status, *results = answer
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
@@ -148,25 +150,25 @@ def _checked(nvrtc: Any, answer: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(results)
 
 
-def _clean(raw: bytes) -> str:
+def _clean_log(raw: bytes) -> str:
     """The log without NULs (some stand in its middle) and without the compile times."""
     lines = raw.replace(b"\0", b"").decode(errors="replace").splitlines()
     return "\n".join(line for line in lines if "Compile time =" not in line)
 
 
-def _explain(log: str) -> str:
+def _summarize_errors(log: str) -> str:
     """The first error with its source line and caret, and how many there are."""
-    if missing := _MISSING_HEADER.search(log):
+    if missing := _MISSING_HEADER_PATTERN.search(log):
         return (
             f"{missing[1]} was not found: NVRTC searches no folder by itself and its wheel has no CUDA "
             f'headers as files; pass options=("-I<folder with {missing[1]}>",) or do not include it'
         )
-    first = _ERROR.search(log)
+    first = _ERROR_PATTERN.search(log)
     if first is None:
         return log
     # The source line and the caret follow the error; an empty line ends them.
     shown = log[first.start() :].split("\n\n")[0]
     if "^" not in shown:
         shown = shown.splitlines()[0]
-    count = len(_ERROR.findall(log))
+    count = len(_ERROR_PATTERN.findall(log))
     return f"{shown}\n({count} error{'s' * (count != 1)} in all)"

@@ -5,144 +5,146 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ekc.codegen.copy_views import cooperative, rounds_of
-from ekc.codegen.fragment_walks import between, rows_before
-from ekc.codegen.rounds import steady
+from ekc.codegen.copy_views import build_cooperative_copy, count_rounds
+from ekc.codegen.fragment_walks import collect_loops, hoist_fragment_rows
+from ekc.codegen.rounds import unroll_rounds
 from ekc.codegen.scope import Scope
-from ekc.codegen.tensor_views import rows_of, with_lane_parts
-from ekc.codegen.view import View
-from ekc.codegen.walks import walked
-from ekc.codegen.warpgroup_views import begins_before, waited
-from ekc.ir.async_copy import groups_left, tiles_ahead
+from ekc.codegen.tensor_views import add_lane_parts, find_lane_row
+from ekc.codegen.view import NodeView
+from ekc.codegen.walks import hoist_copy_starts
+from ekc.codegen.warpgroup_views import format_wait, hoist_tile_start
+from ekc.ir.async_copy import count_pending_groups, count_tiles_ahead
 from ekc.ir.nodes import (
     BarrierNode,
+    CopyWaitNode,
     FragmentNode,
-    GroupNode,
     LoopNode,
     MmaNode,
     Node,
     SharedFactor,
     StageNode,
-    WaitNode,
-    walk,
+    WgmmaGroupNode,
+    walk_nodes,
 )
 
-Inner = Callable[[Sequence[Node]], tuple[View, ...]]
+ViewMaker = Callable[[Sequence[Node]], tuple[NodeView, ...]]
 """Makes the views of what a loop holds."""
 
 
-def pipelined_view(scope: Scope, node: LoopNode, inner: Inner) -> View:
+def make_pipelined_view(scope: Scope, node: LoopNode, make_body: ViewMaker) -> NodeView:
     """Two copies: fetch the next tile into registers, use this one, then store the fetched tile."""
     name = scope.names[node.loop.name]
-    stages = shared_stages(node)
+    stages = list_shared_stages(node)
     rest = [n for n in node.body if n not in stages and not isinstance(n, BarrierNode)]
     for s in stages:
-        scope.parity[s.buffer.name] = f"{name} % 2"
+        scope.copy_indices[s.buffer.name] = f"{name} % 2"
     # The fetched elements live in registers, which have no index: every round is written out.
-    copies = [cooperative(scope, s) | {"unroll": ""} for s in stages]
+    copies = [build_cooperative_copy(scope, s) | {"unroll": ""} for s in stages]
     starts: list[dict[str, Any]] = []
-    if scope.walks:
-        copies = [steady(text, s.buffer.region) for text, s in zip(copies, stages, strict=True)]
-        copies, found = walked(scope.kernel, scope.names, node.loop, stages, copies)
-        scope.early += found.early
-        starts = found.late
-    rows = _rows_before(scope, rest)
-    fetches, commits = (tuple(View(kind, c) for c in copies) for kind in ("fetch", "commit"))
-    body = inner(rest)
-    text = loop_text(scope, node) | {
+    if scope.uses_pointer_increments:
+        copies = [unroll_rounds(text, s.buffer.region) for text, s in zip(copies, stages, strict=True)]
+        copies, found = hoist_copy_starts(scope.kernel, scope.names, node.loop, stages, copies)
+        scope.preamble += found.before_loops
+        starts = found.before_tile_loop
+    rows = _hoist_fragment_rows(scope, rest)
+    fetches, commits = (tuple(NodeView(kind, c) for c in copies) for kind in ("fetch", "commit"))
+    body = make_body(rest)
+    text = build_loop_text(scope, node) | {
         "fetches": fetches,
         "commits": commits,
-        "buffers": [_fetched(scope, s) for s in stages],
+        "buffers": [_build_fetch_buffer(scope, s) for s in stages],
         "starts": starts,
         "rows": rows,
-        "written": _written(scope, node),
+        "written": _format_unroll(scope, node),
     }
-    return View("pipeline", text, body)
+    return NodeView("pipeline", text, body)
 
 
-def overlapped_view(scope: Scope, node: LoopNode, inner: Inner) -> View:
+def make_overlapped_view(scope: Scope, node: LoopNode, make_body: ViewMaker) -> NodeView:
     """Several copies: each tile is copied by itself some iterations before its use."""
-    name, stages, copies = scope.names[node.loop.name], int(node.loop.pipeline), shared_stages(node)
-    scope.parity |= {s.buffer.name: f"{name}_copy" for s in copies}
-    texts = [steady(cooperative(scope, s), s.buffer.region) for s in copies]
+    name, stages, copies = scope.names[node.loop.name], int(node.loop.stages), list_shared_stages(node)
+    scope.copy_indices |= {s.buffer.name: f"{name}_copy" for s in copies}
+    texts = [unroll_rounds(build_cooperative_copy(scope, s), s.buffer.region) for s in copies]
     starts: list[dict[str, Any]] = []
-    if scope.walks:
-        texts, found = walked(scope.kernel, scope.names, node.loop, copies, texts)
-        scope.early += found.early
-        starts = found.late
-    rest: Sequence[Node] = [n for n in node.body if n not in copies and not isinstance(n, WaitNode)]
-    rows = [*_rows_before(scope, rest), *_tiles_before(scope, node.loop.name, rest)]
+    if scope.uses_pointer_increments:
+        texts, found = hoist_copy_starts(scope.kernel, scope.names, node.loop, copies, texts)
+        scope.preamble += found.before_loops
+        starts = found.before_tile_loop
+    rest: Sequence[Node] = [n for n in node.body if n not in copies and not isinstance(n, CopyWaitNode)]
+    rows = [*_hoist_fragment_rows(scope, rest), *_hoist_tile_starts(scope, node.loop.name, rest)]
     # Products that run by themselves are started first, and waited for when the copies have been issued.
-    group = rest[0] if len(rest) == 1 and isinstance(rest[0], GroupNode) else None
-    text = loop_text(scope, node) | {
+    group = rest[0] if len(rest) == 1 and isinstance(rest[0], WgmmaGroupNode) else None
+    text = build_loop_text(scope, node) | {
         "stages": stages,
-        "ahead": tiles_ahead(stages),
-        "left": groups_left(stages),
-        "copies": tuple(View("async_stage", text) for text in texts),
+        "ahead": count_tiles_ahead(stages),
+        "left": count_pending_groups(stages),
+        "copies": tuple(NodeView("async_stage", text) for text in texts),
         "starts": starts,
         "rows": rows,
-        "seen": any(isinstance(n, GroupNode) for n in walk(tuple(rest))),
+        "seen": any(isinstance(n, WgmmaGroupNode) for n in walk_nodes(tuple(rest))),
         "grouped": group is not None,
-        "wait": waited(scope.kernel, scope.names) if group else "",
-        "written": _written(scope, node),
+        "wait": format_wait(scope.kernel, scope.names) if group else "",
+        "written": _format_unroll(scope, node),
     }
-    return View("async_pipeline", text, inner(group.body if group else rest))
+    return NodeView("async_pipeline", text, make_body(group.body if group else rest))
 
 
-def _rows_before(scope: Scope, nodes: Sequence[Node]) -> list[dict[str, Any]]:
+def _hoist_fragment_rows(scope: Scope, nodes: Sequence[Node]) -> list[dict[str, Any]]:
     """What tells where the rows of fragments lie that nodes of a pipelined loop take."""
-    starts, inside = [], list(walk(tuple(nodes)))
+    starts, inside = [], list(walk_nodes(tuple(nodes)))
     for node in inside:
-        row = rows_of(node) if isinstance(node, FragmentNode) else None
+        row = find_lane_row(node) if isinstance(node, FragmentNode) else None
         if row is None:
             continue
         assert isinstance(node, FragmentNode)
-        copy = scope.parity.get(node.stage.staging.source, "")
-        found = rows_before(node, row, with_lane_parts(scope.names), between(inside), copy)
+        copy = scope.copy_indices.get(node.stage.staging.source, "")
+        found = hoist_fragment_rows(node, row, add_lane_parts(scope.names), collect_loops(inside), copy)
         if copy and found:
-            scope.rows[node.stage.buffer.name] = found.source
-            starts.append(found.start)
+            scope.fragment_rows[node.stage.buffer.name] = found.source
+            starts.append(found.start_text)
     return starts
 
 
-def _tiles_before(scope: Scope, loop: str, nodes: Sequence[Node]) -> list[dict[str, Any]]:
+def _hoist_tile_starts(scope: Scope, loop: str, nodes: Sequence[Node]) -> list[dict[str, Any]]:
     """What tells where tiles begin that a loop brings and products of a warpgroup find by themselves."""
-    starts, inside = [], list(walk(tuple(nodes)))
+    starts, inside = [], list(walk_nodes(tuple(nodes)))
     for node in inside:
         if not isinstance(node, MmaNode):
             continue
         for factor in (node.a, node.b):
             if isinstance(factor, SharedFactor) and factor.staging.at == loop:
                 name = factor.staging.name
-                found = begins_before(node, factor, scope.names, between(inside), scope.parity[name])
-                scope.rows[name] = found.source
-                starts.append(found.start)
+                found = hoist_tile_start(
+                    node, factor, scope.names, collect_loops(inside), scope.copy_indices[name]
+                )
+                scope.fragment_rows[name] = found.source
+                starts.append(found.start_text)
     return starts
 
 
-def _written(scope: Scope, node: LoopNode) -> str:
+def _format_unroll(scope: Scope, node: LoopNode) -> str:
     """How much of a pipelined loop is written out: none of it, unless a step says so."""
-    return " 1" if int(node.loop.unroll) == 1 else str(loop_text(scope, node)["unroll"])
+    return " 1" if int(node.loop.unroll) == 1 else str(build_loop_text(scope, node)["unroll"])
 
 
-def _fetched(scope: Scope, s: StageNode) -> dict[str, Any]:
-    elements = rounds_of(scope, s) * int(s.staging.vector)
+def _build_fetch_buffer(scope: Scope, stage: StageNode) -> dict[str, Any]:
+    elements = count_rounds(scope, stage) * int(stage.staging.vector)
     return {
-        "type": s.buffer.dtype.cuda,
-        "name": f"{scope.names[s.buffer.name]}_next",
+        "type": stage.buffer.dtype.cuda_name,
+        "name": f"{scope.names[stage.buffer.name]}_next",
         "elements": elements,
     }
 
 
-def loop_text(scope: Scope, node: LoopNode) -> dict[str, Any]:
+def build_loop_text(scope: Scope, node: LoopNode) -> dict[str, Any]:
     """What every loop says of itself: counter, trips, how far it is unrolled."""
     loop = node.loop
-    full = node.written_out or int(loop.unroll) >= int(loop.extent)
+    full = node.must_unroll or int(loop.unroll) >= int(loop.extent)
     unroll = "" if full else f" {int(loop.unroll)}"
     counter = "long long" if int(loop.extent) >= 2**31 else "int"
     return {"name": scope.names[loop.name], "type": counter, "extent": int(loop.extent), "unroll": unroll}
 
 
-def shared_stages(node: LoopNode) -> list[StageNode]:
+def list_shared_stages(node: LoopNode) -> list[StageNode]:
     """The copies that a pipelined loop overlaps; none where compute_at has moved them to another loop."""
     return [n for n in node.body if isinstance(n, StageNode) and n.buffer.scope == "shared"]

@@ -14,7 +14,7 @@ _SHARED = re.compile(r"(\d+) bytes smem")
 _STACK = re.compile(r"(\d+) bytes cumulative stack size")
 
 
-def parse(log: str) -> dict[str, Resources]:
+def parse_log(log: str) -> dict[str, Resources]:
     """Resources by kernel name (mangled, where the source is not `extern "C"`).
 
     Registers are per thread; `shared_bytes` is static shared memory per block; spills and stack
@@ -34,15 +34,15 @@ def parse(log: str) -> dict[str, Resources]:
         elif (match := _REGISTERS.search(line)) and entry:
             found[entry] = Resources(
                 registers=int(match[1]),
-                shared_bytes=_bytes(_SHARED, line),
+                shared_bytes=_read_bytes(_SHARED, line),
                 spill_store_bytes=frame[1],
                 spill_load_bytes=frame[2],
-                stack_bytes=max(frame[0], _bytes(_STACK, line)),
+                stack_bytes=max(frame[0], _read_bytes(_STACK, line)),
             )
     return found
 
 
-def _bytes(pattern: re.Pattern[str], line: str) -> int:
+def _read_bytes(pattern: re.Pattern[str], line: str) -> int:
     """The number that `pattern` finds; ptxas leaves out what is zero."""
     match = pattern.search(line)
     return int(match[1]) if match else 0

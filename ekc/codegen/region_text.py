@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ekc.codegen.names import Names
-from ekc.ir.linear import Linear
+from ekc.codegen.names import CNames
+from ekc.ir.linear import AffineForm
 from ekc.ir.region import Region, Segment
 
 
-def coordinates(region: Region, names: Names, strip: int | None = None) -> list[str]:
+def format_coordinates(region: Region, names: CNames, strip_width: int | None = None) -> list[str]:
     """`const int i = element / 8;` for each segment; of an element of a `strip` so wide, if one is given."""
     extents = [int(s.extent) for s in region.segments]
-    if strip is not None:
-        extents[-1] = strip
+    if strip_width is not None:
+        extents[-1] = strip_width
     lines, below = [], math.prod(extents)
     for i, extent in enumerate(extents):
         below //= extent
@@ -23,23 +23,28 @@ def coordinates(region: Region, names: Names, strip: int | None = None) -> list[
     return lines
 
 
-def stepped(cell: tuple[Linear, ...], segment: int | None, by: int) -> tuple[Linear, ...]:
+def shift_cell(
+    cell: tuple[AffineForm, ...], segment: int | None, element_count: int
+) -> tuple[AffineForm, ...]:
     """A cell some elements further along one segment."""
-    return tuple(form.shifted(by) if i == segment else form for i, form in enumerate(cell))
+    return tuple(form.shift(element_count) if i == segment else form for i, form in enumerate(cell))
 
 
-def box(names: Names, tensor: str, region: Region) -> str:
+def format_box(names: CNames, tensor: str, region: Region) -> str:
     """`A[i_0 * 8 : 8, k]`, for comments."""
-    runs = region.view.runs if region.view else ()
-    names = names.also({run.name: run.name for run in runs})
+    runs = region.view.joint_ranges if region.view else ()
+    names = names.with_names({run.name: run.name for run in runs})
     box = [
-        _span(names.linear(f), [s for s in region.segments if s.dim == dim and not s.joint])
-        for dim, f in enumerate(region.told())
+        _format_span(names.format_linear(f), [s for s in region.segments if s.dim == dim and not s.is_joint])
+        for dim, f in enumerate(region.find_printed_start())
     ]
-    told = [f", {run.name} = {_span(names.linear(run.start), region.along_run(run.loops))}" for run in runs]
+    told = [
+        f", {run.name} = {_format_span(names.format_linear(run.start), region.find_joint_segments(run.pieces))}"
+        for run in runs
+    ]
     return f"{tensor}[{', '.join(box)}]{''.join(told)}"
 
 
-def _span(start: str, segments: Sequence[Segment]) -> str:
+def _format_span(start: str, segments: Sequence[Segment]) -> str:
     count = math.prod(int(s.extent) for s in segments)
     return f"{start} : {count}" if count > 1 else start

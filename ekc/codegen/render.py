@@ -8,13 +8,13 @@ from typing import Any
 import jinja2
 
 
-def indented(text: str) -> str:
+def indent_lines(text: str) -> str:
     """Every line one level in, blank ones dropped."""
     return "".join(f"    {line}\n" for line in text.splitlines() if line.strip())
 
 
 @cache
-def environment() -> jinja2.Environment:
+def make_environment() -> jinja2.Environment:
     """Templates of this package; an undefined name is an error, not an empty string."""
     env = jinja2.Environment(
         loader=jinja2.PackageLoader("ekc.codegen"),
@@ -23,10 +23,10 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    env.filters["indented"] = indented
+    env.filters["indented"] = indent_lines
     return env
 
 
-def render(template: str, **values: Any) -> str:
+def render_template(template: str, **values: Any) -> str:
     """A template filled in."""
-    return environment().get_template(template).render(**values)
+    return make_environment().get_template(template).render(**values)

@@ -7,7 +7,7 @@ from typing import Any
 from ekc.ir.region import Region
 
 
-def steady(text: dict[str, Any], region: Region) -> dict[str, Any]:
+def unroll_rounds(text: dict[str, Any], region: Region) -> dict[str, Any]:
     """A copy with its rounds all written out, which move the slowest coordinate alone where sizes allow.
 
     With 32 threads that move 4 elements each into rows of 32::
@@ -17,7 +17,7 @@ def steady(text: dict[str, Any], region: Region) -> dict[str, Any]:
 
     Of several strips each moves the fastest coordinate too.
     """
-    turn, again = in_strip(text)
+    turn, again = split_round_by_strip(text)
     text = text | {"unroll": "", "turn": turn}
     parts = [line.removesuffix(";").split(" = ") for line in text["coordinates"]]
     step = text["threads"] * text["vector"]
@@ -33,7 +33,7 @@ def steady(text: dict[str, Any], region: Region) -> dict[str, Any]:
     return text | {"coordinates": [f"{name} = {value};" for name, value in parts]}
 
 
-def in_strip(text: dict[str, Any]) -> tuple[str, str]:
+def split_round_by_strip(text: dict[str, Any]) -> tuple[str, str]:
     """Which round of its strip a round is, and of which strip; nothing where there is but one.
 
     6 rounds, 2 strips   ->   round % 3, round / 3

@@ -8,7 +8,7 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.ir.operator import Operator
 
 
-def kernel_name(op: Operator, prefix: str = "") -> str:
+def make_kernel_name(op: Operator, prefix: str = "") -> str:
     """A name that no other operator has: `matmul_64x128x64_1c3f09aa`, behind a prefix if one is given.
 
     The extents are those of the axes of the first compute, sums last. The digits are of the operator, so that
@@ -18,7 +18,7 @@ def kernel_name(op: Operator, prefix: str = "") -> str:
     return "_".join(part for part in (prefix, op.name, shape, op.digest[:8]) if part)
 
 
-def kernel_digest(compiled: CompiledKernel) -> str:
+def compute_kernel_digest(compiled: CompiledKernel) -> str:
     """Digits that tell apart two kernels of one name: 12 of the digest of the CUDA text, in which operator,
     schedule and version of ekc are written."""
     return hashlib.sha256(compiled.cuda_source.encode()).hexdigest()[:12]

@@ -1,7 +1,7 @@
 """Element types in C: literals, conversions, vector moves.
 
 Arithmetic is done in the accumulator's type, `float` or `int`; what is stored otherwise is widened when it is
-read and rounded when it is written. `ekc.ir.dtypes.converted` does the same to arrays.
+read and rounded when it is written. `ekc.ir.dtypes.convert_values` does the same to arrays.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from ekc.ir import expr as ex
 from ekc.ir.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, TF32, DType, find_read_type
 from ekc.ir.operator import Compute, TensorSpec
 
-_MOVES = {2: "unsigned short", 4: "unsigned int", 8: "uint2", 16: "uint4"}
-_FLOAT_MOVES = {8: "float2", 16: "float4"}
+_MOVE_TYPES = {2: "unsigned short", 4: "unsigned int", 8: "uint2", 16: "uint4"}
+_FLOAT_MOVE_TYPES = {8: "float2", 16: "float4"}
 _INT_FUNCTIONS = {"abs": "abs"}
-_EXTREMES = {"max": "maximum", "min": "minimum"}
+_EXTREME_FUNCTIONS = {"max": "maximum", "min": "minimum"}
 """Inline functions for floats that keep NaN: `fmaxf` and `fminf` drop it."""
-_WRAPPING = {"+": "add", "-": "subtract", "*": "multiply", "abs": "absolute"}
+_WRAPPING_FUNCTIONS = {"+": "add", "-": "subtract", "*": "multiply", "abs": "absolute"}
 """Inline functions for int whose results wrap modulo 2**32: C leaves an overflow of its
 operators undefined, and the compiler uses that: it drops the maximum in `max(c * c, 0)`."""
-_SYMBOLS = {"sum": "+", "prod": "*"}
+_COMBINE_OPERATORS = {"sum": "+", "prod": "*"}
 """The operators of C by which a reduction takes one more value in."""
 _FLOAT_FUNCTIONS = {
     "exp": "expf",
@@ -33,10 +33,10 @@ _FLOAT_FUNCTIONS = {
     "erf": "erff",
     "abs": "fabsf",
 }
-_BINDING = {"+": 1, "-": 1, "*": 2, "/": 2}
+_PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2}
 """How strongly the operators of C bind that stand without parentheses of their own."""
-_FROM = {FLOAT16: "from_half", BFLOAT16: "from_bf16", TF32: "to_tf32"}
-_TO = {FLOAT16: "to_half", BFLOAT16: "to_bf16", INT8: "to_int8"}
+_READ_CONVERSIONS = {FLOAT16: "from_half", BFLOAT16: "from_bf16", TF32: "to_tf32"}
+_WRITE_CONVERSIONS = {FLOAT16: "to_half", BFLOAT16: "to_bf16", INT8: "to_int8"}
 
 
 @dataclass(frozen=True)
@@ -44,101 +44,107 @@ class Arithmetic:
     """How values of an accumulator's type are written."""
 
     dtype: DType
-    wraps: bool = False
+    wraps_int32: bool = False
     """Whether results may leave int32, and are written so that they wrap modulo 2**32."""
-    floats: frozenset[str] = frozenset()
+    float_tensors: frozenset[str] = frozenset()
     """Tensors that are not summed in an int32 accumulator, but compared in float32."""
 
     @classmethod
-    def of(cls, compute: Compute, tensors: Mapping[str, TensorSpec]) -> Arithmetic:
+    def for_compute(cls, compute: Compute, tensors: Mapping[str, TensorSpec]) -> Arithmetic:
         """The arithmetic of a compute: extents bound the results from int8, nothing those from int32."""
-        read = {tensors[load.tensor].dtype for load in ex.loads(compute.body)}
+        read = {tensors[load.tensor].dtype for load in ex.find_loads(compute.body)}
         acc = compute.acc_dtype
-        reads = {load.tensor for load in ex.loads(compute.body)}
+        reads = {load.tensor for load in ex.find_loads(compute.body)}
         floats = frozenset(t for t in reads if find_read_type(tensors[t].dtype, acc) is not acc)
         return cls(acc, acc is INT32 and INT32 in read, floats)
 
     def choose_comparison(self, e: ex.Where) -> Arithmetic:
         """The arithmetic of the two values that are compared."""
-        read = {load.tensor for part in (e.a, e.b) for load in ex.loads(part)}
-        return Arithmetic(FLOAT32) if read & self.floats else self
+        read = {load.tensor for part in (e.a, e.b) for load in ex.find_loads(part)}
+        return Arithmetic(FLOAT32) if read & self.float_tensors else self
 
     def find_function(self, operation: str) -> str | None:
         """The inline function that is called for an operation of an expression; None where C has it."""
-        table = _WRAPPING if self.wraps else {} if self.dtype.integer else _EXTREMES
+        table = (
+            _WRAPPING_FUNCTIONS if self.wraps_int32 else {} if self.dtype.is_integer else _EXTREME_FUNCTIONS
+        )
         return table.get(operation)
 
-    def literal(self, number: float) -> str:
+    def format_literal(self, number: float) -> str:
         """A number, in the fewest digits that float32 tells apart; infinities by their bits, which needs no
         header."""
-        if self.dtype.integer:
+        if self.dtype.is_integer:
             # C has no literal for the least int: the minus is an operation on one too large.
-            return str(int(number)) if number > self.dtype.limits[0] else f"({int(number) + 1} - 1)"
+            return str(int(number)) if number > self.dtype.integer_limits[0] else f"({int(number) + 1} - 1)"
         if number in (float("inf"), float("-inf")):
             return "__int_as_float(0x7f800000)" if number > 0 else "__int_as_float(0xff800000)"
         with np.errstate(under="ignore"):
             return f"{np.float32(number)}f"
 
-    def cast(self, index: str) -> str:
+    def format_cast(self, index: str) -> str:
         """An index as a value."""
-        return f"static_cast<{self.dtype.cuda}>({index})"
+        return f"static_cast<{self.dtype.cuda_name}>({index})"
 
-    def call(self, function: str, argument: str) -> str:
+    def format_call(self, function: str, argument: str) -> str:
         """A function of one value."""
-        names = _INT_FUNCTIONS if self.dtype.integer else _FLOAT_FUNCTIONS
+        names = _INT_FUNCTIONS if self.dtype.is_integer else _FLOAT_FUNCTIONS
         return f"{self.find_function(function) or names[function]}({argument})"
 
-    def extreme(self, op: str, a: str, b: str) -> str:
+    def format_extreme(self, op: str, a: str, b: str) -> str:
         """The smaller ("min") or larger ("max") of two values; NaN where either is."""
         return f"{self.find_function(op) or op}({a}, {b})"
 
-    def combined(self, combine: str, target: str, value: str) -> str:
+    def format_combine(self, combine: str, target: str, value: str) -> str:
         """The statement that takes one more value into a reduction."""
-        symbol = _SYMBOLS.get(combine)
+        symbol = _COMBINE_OPERATORS.get(combine)
         if symbol is None:
-            return f"{target} = {self.extreme(combine, target, value)};"
+            return f"{target} = {self.format_extreme(combine, target, value)};"
         if called := self.find_function(symbol):
             return f"{target} = {called}({target}, {value});"
         return f"{target} {symbol}= {value};"
 
-    def binary(self, e: ex.Binary, a: str, b: str) -> str:
+    def format_binary(self, e: ex.Binary, a: str, b: str) -> str:
         """`a op b`, with parentheses only where C needs them."""
         if e.op in ("min", "max"):
-            return self.extreme(e.op, a, b)
+            return self.format_extreme(e.op, a, b)
         if called := self.find_function(e.op):
             return f"{called}({a}, {b})"
         left, right = (x.op if isinstance(x, ex.Binary) else "" for x in (e.a, e.b))
         if e.op in ("//", "%"):
-            a = f"({a})" if left in _BINDING else a
+            a = f"({a})" if left in _PRECEDENCE else a
             down = f"floorf({a} / ({b}))"
             return down if e.op == "//" else f"({a} - {down} * ({b}))"
-        if left in _BINDING and _BINDING[left] < _BINDING[e.op]:
+        if left in _PRECEDENCE and _PRECEDENCE[left] < _PRECEDENCE[e.op]:
             a = f"({a})"
         # C goes from left to right, and another order rounds otherwise.
-        if right in _BINDING and _BINDING[right] <= _BINDING[e.op]:
+        if right in _PRECEDENCE and _PRECEDENCE[right] <= _PRECEDENCE[e.op]:
             b = f"({b})"
         return f"{a} {e.op} {b}"
 
 
-def converted(value: str, source: DType, target: DType) -> str:
+def format_conversion(value: str, source: DType, target: DType) -> str:
     """A value of one type as another."""
     if source is target:
         return value
-    if source in _FROM:
-        return f"{_FROM[source]}({value})"
-    return f"{_TO[target]}({value})" if target in _TO else f"static_cast<{target.cuda}>({value})"
+    if source in _READ_CONVERSIONS:
+        return f"{_READ_CONVERSIONS[source]}({value})"
+    return (
+        f"{_WRITE_CONVERSIONS[target]}({value})"
+        if target in _WRITE_CONVERSIONS
+        else f"static_cast<{target.cuda_name}>({value})"
+    )
 
 
-def move_type(dtype: DType, vector: int) -> str:
+def choose_move_type(dtype: DType, vector: int) -> str:
     """The built-in type that moves `vector` elements at once."""
     size = dtype.bytes * vector
     if vector == 1:
-        return dtype.cuda
-    return _FLOAT_MOVES[size] if dtype.cuda == "float" else _MOVES[size]
+        return dtype.cuda_name
+    return _FLOAT_MOVE_TYPES[size] if dtype.cuda_name == "float" else _MOVE_TYPES[size]
 
 
-def zero(dtype: DType) -> str:
+def format_zero(dtype: DType) -> str:
     """0 of a type as it is stored."""
-    if dtype.cuda in ("float", "int", "signed char"):
-        return "0.0f" if dtype.cuda == "float" else "0"
-    return f"{dtype.cuda}{{0}}"
+    if dtype.cuda_name in ("float", "int", "signed char"):
+        return "0.0f" if dtype.cuda_name == "float" else "0"
+    return f"{dtype.cuda_name}{{0}}"

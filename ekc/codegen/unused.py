@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 
-_CONSTANT = re.compile(r"\s*(?:const|constexpr) (?:int|long long) (\w+) = ([^;]*);")
-_COUNTER = re.compile(r"for \((?:int|long long) (\w+) = ")
-_WORD = re.compile(r"\w+")
+_CONSTANT_PATTERN = re.compile(r"\s*(?:const|constexpr) (?:int|long long) (\w+) = ([^;]*);")
+_COUNTER_PATTERN = re.compile(r"for \((?:int|long long) (\w+) = ")
+_WORD_PATTERN = re.compile(r"\w+")
 
 
-def words(text: str) -> frozenset[str]:
+def collect_words(text: str) -> frozenset[str]:
     """The words of a text outside its comments."""
-    return frozenset(w for line in text.splitlines() for w in _WORD.findall(line.split("//")[0]))
+    return frozenset(w for line in text.splitlines() for w in _WORD_PATTERN.findall(line.split("//")[0]))
 
 
 def drop_unused_constants(text: str) -> str:
@@ -28,10 +28,10 @@ def drop_unused_constants(text: str) -> str:
     used: list[set[str]] = [set()]
     for line in reversed(text.splitlines(keepends=True)):
         code = line.split("//")[0].strip()
-        constant = _CONSTANT.fullmatch(code)
+        constant = _CONSTANT_PATTERN.fullmatch(code)
         if constant and constant[1] not in used[-1]:
             continue
-        counter = _COUNTER.match(code)
+        counter = _COUNTER_PATTERN.match(code)
         if code == "}":
             used.append(set())
         elif code.endswith("{"):
@@ -39,6 +39,6 @@ def drop_unused_constants(text: str) -> str:
             used[-1] |= inner - {counter[1] if counter else ""}
         elif constant:
             used[-1].discard(constant[1])
-        used[-1] |= words(constant[2] if constant else code) - {counter[1] if counter else ""}
+        used[-1] |= collect_words(constant[2] if constant else code) - {counter[1] if counter else ""}
         kept.append(line)
     return "".join(reversed(kept))

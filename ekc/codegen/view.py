@@ -7,12 +7,12 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class View:
+class NodeView:
     """One node for the templates: its kind and the C text it needs."""
 
     kind: str
     text: dict[str, Any] = field(default_factory=dict)
-    body: tuple[View, ...] = ()
+    body: tuple[NodeView, ...] = ()
 
     def __getattr__(self, name: str) -> Any:
         try:

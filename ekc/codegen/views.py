@@ -10,71 +10,78 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from ekc.codegen.copy_views import cooperative, private
-from ekc.codegen.pipeline_views import loop_text, overlapped_view, pipelined_view, shared_stages
+from ekc.codegen.copy_views import build_cooperative_copy, build_private_copy
+from ekc.codegen.pipeline_views import (
+    build_loop_text,
+    list_shared_stages,
+    make_overlapped_view,
+    make_pipelined_view,
+)
 from ekc.codegen.scope import Scope
-from ekc.codegen.sum_views import combine_view, compute_view, init_view, reduce_view
-from ekc.codegen.tensor_views import fragment_text, product_text
-from ekc.codegen.view import View
-from ekc.codegen.warpgroup_views import group_product_text, waited
-from ekc.codegen.write_views import write_view
+from ekc.codegen.sum_views import make_combine_view, make_compute_view, make_init_view, make_reduce_view
+from ekc.codegen.tensor_views import build_fragment_text, build_product_text
+from ekc.codegen.view import NodeView
+from ekc.codegen.warpgroup_views import build_group_product_text, format_wait
+from ekc.codegen.write_views import make_write_view
 from ekc.ir.nodes import (
     BarrierNode,
-    CombineNode,
     ComputeNode,
+    CopyWaitNode,
     FragmentNode,
-    GroupNode,
     InitNode,
+    LaneCombineNode,
     LoopNode,
     MmaNode,
     Node,
     ReduceNode,
     SharedFactor,
     StageNode,
-    WaitNode,
+    WgmmaGroupNode,
     WriteNode,
 )
 
 
-def views(scope: Scope, nodes: Sequence[Node]) -> tuple[View, ...]:
+def make_views(scope: Scope, nodes: Sequence[Node]) -> tuple[NodeView, ...]:
     """The views of nodes in order."""
-    return tuple(_view(scope, n) for n in nodes)
+    return tuple(_make_view(scope, n) for n in nodes)
 
 
-def _view(scope: Scope, node: Node) -> View:
+def _make_view(scope: Scope, node: Node) -> NodeView:
     match node:
-        case LoopNode() if node.asynchronous:
-            return overlapped_view(scope, node, partial(views, scope))
-        case LoopNode() if int(node.loop.pipeline) > 1 and shared_stages(node):
-            return pipelined_view(scope, node, partial(views, scope))
+        case LoopNode() if node.is_async:
+            return make_overlapped_view(scope, node, partial(make_views, scope))
+        case LoopNode() if int(node.loop.stages) > 1 and list_shared_stages(node):
+            return make_pipelined_view(scope, node, partial(make_views, scope))
         case LoopNode():
-            return View("loop", loop_text(scope, node), views(scope, node.body))
+            return NodeView("loop", build_loop_text(scope, node), make_views(scope, node.body))
         case StageNode() if node.buffer.scope == "shared":
-            return View("shared_stage", cooperative(scope, node))
+            return NodeView("shared_stage", build_cooperative_copy(scope, node))
         case StageNode():
-            return View("register_stage", private(scope, node))
+            return NodeView("register_stage", build_private_copy(scope, node))
         case FragmentNode():
-            return View("fragment", _fragment(scope, node))
+            return NodeView("fragment", _build_fragment(scope, node))
         case MmaNode() if isinstance(node.a, SharedFactor):
-            return View("product", group_product_text(node, scope.names, scope.rows))
+            return NodeView("product", build_group_product_text(node, scope.names, scope.fragment_rows))
         case MmaNode():
-            return View("product", product_text(node, scope.names))
-        case GroupNode():
-            return View("group", {"wait": waited(scope.kernel, scope.names)}, views(scope, node.body))
+            return NodeView("product", build_product_text(node, scope.names))
+        case WgmmaGroupNode():
+            return NodeView(
+                "group", {"wait": format_wait(scope.kernel, scope.names)}, make_views(scope, node.body)
+            )
         case ReduceNode():
-            return reduce_view(scope, node)
+            return make_reduce_view(scope, node)
         case InitNode():
-            return init_view(scope, node)
+            return make_init_view(scope, node)
         case ComputeNode():
-            return compute_view(scope, node)
-        case CombineNode():
-            return combine_view(scope, node)
+            return make_compute_view(scope, node)
+        case LaneCombineNode():
+            return make_combine_view(scope, node)
         case WriteNode():
-            return write_view(scope, node)
-        case BarrierNode() | WaitNode():
-            return View("barrier")
+            return make_write_view(scope, node)
+        case BarrierNode() | CopyWaitNode():
+            return NodeView("barrier")
 
 
-def _fragment(scope: Scope, node: FragmentNode) -> dict[str, Any]:
-    name, copy = node.stage.buffer.name, scope.parity.get(node.stage.staging.source, "")
-    return fragment_text(node, scope.names, copy, scope.rows.get(name, ""))
+def _build_fragment(scope: Scope, node: FragmentNode) -> dict[str, Any]:
+    name, copy = node.stage.buffer.name, scope.copy_indices.get(node.stage.staging.source, "")
+    return build_fragment_text(node, scope.names, copy, scope.fragment_rows.get(name, ""))

@@ -12,154 +12,162 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ekc.codegen.around import Around, kept, kept_place
-from ekc.codegen.names import Names
-from ekc.codegen.rounds import in_strip
-from ekc.codegen.shared_memory import copy_elements
-from ekc.ir.access import Access, Buffer, Guard
-from ekc.ir.nodes import Kernel, MmaNode, StageNode, walk
+from ekc.codegen.around import OuterLoopOffsets, keep_address_in_register, keep_in_register
+from ekc.codegen.names import CNames
+from ekc.codegen.rounds import split_round_by_strip
+from ekc.codegen.shared_memory import count_copy_elements
+from ekc.ir.access import BoundsGuard, Buffer, TensorAccess
+from ekc.ir.nodes import LaunchTree, MmaNode, StageNode, walk_nodes
 from ekc.ir.program import Loop
-from ekc.ir.region import segment_cell
+from ekc.ir.region import make_segment_variables
 
-Text = dict[str, Any]
+CopyText = dict[str, Any]
 
 
-def walks(kernel: Kernel) -> bool:
+def uses_pointer_increments(kernel: LaunchTree) -> bool:
     """Whether some tile of a kernel feeds tensor cores, or is one of a view."""
-    tensor = any(isinstance(node, MmaNode) for node in walk(kernel.body))
+    tensor = any(isinstance(node, MmaNode) for node in walk_nodes(kernel.body))
     return tensor or any(b.region.view is not None for b in kernel.buffers)
 
 
 @dataclass(frozen=True)
-class Each:
+class PerRound:
     """What is told before a loop of the rounds of a copy: of one round, or of each of a strip; the others
     are numbers apart."""
 
-    count: int
+    round_count: int
     """How many rounds it is told of, unless one is enough."""
-    apart: int | None
+    round_step: int | None
     """From one round of a strip to the next, where that is a number: then one is enough."""
-    turn: str
+    round_index: str
     """Which of these a round is, in text; nothing where there is but one."""
-    further: str
+    strip_offset: str
     """What a strip adds."""
 
     @classmethod
-    def of(cls, text: Text, apart: int | None, strip_apart: int | None) -> Each:
+    def for_copy(cls, text: CopyText, round_step: int | None, strip_step: int | None) -> PerRound:
         """`apart`: from one round of a strip to the next, where that is a number; `strip_apart`: from one
         strip to the next."""
-        if text["strips"] == 1 or strip_apart is None:
-            return cls(text["rounds"], apart if text["strips"] == 1 else None, "round", "")
-        turn, again = in_strip(text)
-        further = f" + {again} * {strip_apart}" if strip_apart else ""
-        return cls(text["rounds"] // text["strips"], apart, turn, further)
+        if text["strips"] == 1 or strip_step is None:
+            return cls(text["rounds"], round_step if text["strips"] == 1 else None, "round", "")
+        turn, again = split_round_by_strip(text)
+        further = f" + {again} * {strip_step}" if strip_step else ""
+        return cls(text["rounds"] // text["strips"], round_step, turn, further)
 
-    def told(self, kind: str, name: str, value: str) -> Text:
+    def make_variable(self, kind: str, name: str, value: str) -> CopyText:
         """A variable worked out before the loop."""
-        way = "each" if self.apart is None else "once"
-        return {"type": kind, "name": name, "way": way, "value": value, "count": self.count}
+        way = "each" if self.round_step is None else "once"
+        return {"type": kind, "name": name, "way": way, "value": value, "count": self.round_count}
 
-    def of_round(self, start: str) -> str:
+    def format_round(self, start: str) -> str:
         """The text of what was told, in one round."""
-        if self.apart is None:
-            return f"{start}[{self.turn or 0}]{self.further}"
-        return f"{start}{f' + {self.turn} * {self.apart}' if self.apart and self.turn else ''}{self.further}"
+        if self.round_step is None:
+            return f"{start}[{self.round_index or 0}]{self.strip_offset}"
+        return f"{start}{f' + {self.round_index} * {self.round_step}' if self.round_step and self.round_index else ''}{self.strip_offset}"
 
 
 @dataclass
-class Starts:
+class Preamble:
     """What tells where rounds of copies start and go: before all loops, and before the one that brings the
     tiles."""
 
-    early: list[Text] = field(default_factory=list)
-    late: list[Text] = field(default_factory=list)
+    before_loops: list[CopyText] = field(default_factory=list)
+    before_tile_loop: list[CopyText] = field(default_factory=list)
 
-    def add(self, copy: Text, early: Sequence[Text], late: Sequence[Text]) -> None:
+    def add_copy(self, copy: CopyText, early: Sequence[CopyText], late: Sequence[CopyText]) -> None:
         """What is told of one copy."""
-        for told, where in ((early, self.early), (late, self.late)):
+        for told, where in ((early, self.before_loops), (late, self.before_tile_loop)):
             if told:
                 parts = {way: [x for x in told if x["way"] == way] for way in ("once", "each")}
                 where.append(copy | parts | {"exact": True})
 
 
-def walked(
-    kernel: Kernel, names: Names, loop: Loop, stages: Sequence[StageNode], texts: list[Text]
-) -> tuple[list[Text], Starts]:
+def hoist_copy_starts(
+    kernel: LaunchTree, names: CNames, loop: Loop, stages: Sequence[StageNode], texts: list[CopyText]
+) -> tuple[list[CopyText], Preamble]:
     """The texts of all copies that a loop makes in a kernel that walks, and what tells where each starts and
     goes."""
-    found, starts = [], Starts()
+    found, starts = [], Preamble()
     for node, text in zip(stages, texts, strict=True):
         region = node.buffer.region
-        inside = names.within(region, names.shared_coordinates(kernel, region))
-        copy, early, here = _from(kernel, text, node, loop, inside)
-        copy, there = _to(copy, node, inside)
+        inside = names.for_region(region, names.name_shared_coordinates(kernel, region))
+        copy, early, here = _hoist_source(kernel, text, node, loop, inside)
+        copy, there = _hoist_target(copy, node, inside)
         found.append(copy)
-        starts.add(copy, early, [*here, *there])
+        starts.add_copy(copy, early, [*here, *there])
     return found, starts
 
 
-def _from(
-    kernel: Kernel, text: Text, node: StageNode, loop: Loop, names: Names
-) -> tuple[Text, list[Text], list[Text]]:
+def _hoist_source(
+    kernel: LaunchTree, text: CopyText, node: StageNode, loop: Loop, names: CNames
+) -> tuple[CopyText, list[CopyText], list[CopyText]]:
     """The text of a copy whose rounds start so far from a pointer that the loop moves on, and what tells how
     far, early and late; as it was where `loop` moves the source by a quotient or remainder.
 
         &X[(..n_p_q..) * 3584 + c_0 * 32 + c]   ->   &X_shared_walk[X_shared_from[round]], X_shared_walk += 32
     """
     source = node.source
-    if node.produced is not None or _turns(node, loop.name):
+    if node.producer_reads is not None or _is_moved_by_quotient(node, loop.name):
         return text, [], []
-    walk, start, inside = names.free([f"{text['name']}_{part}" for part in ("walk", "from", "inside")])
-    fixed = tuple(g for g in source.guards if loop.name not in g.form.variables())
-    moving = names.condition(tuple(g for g in source.guards if loop.name in g.form.variables()))
-    around = Around.of(kernel, loop, replace(names, zero=names.zero | {loop.name}))
-    each = Each.of(text, _apart_from(text, node), int(text["strip"]))
-    early, late = _start(around, source, start, each)
+    walk, start, inside = names.find_free_names(
+        [f"{text['name']}_{part}" for part in ("walk", "from", "inside")]
+    )
+    fixed = tuple(g for g in source.guards if loop.name not in g.form.find_variables())
+    moving = names.format_condition(tuple(g for g in source.guards if loop.name in g.form.find_variables()))
+    around = OuterLoopOffsets.for_loop(kernel, loop, replace(names, zero=names.zero | {loop.name}))
+    each = PerRound.for_copy(text, _find_source_round_step(text, node), int(text["strip"]))
+    early, late = _hoist_offset(around, source, start, each)
     test = ""
     if fixed:
         last = f"#{len(node.buffer.region.segments) - 1}"
-        whether = Each.of(text, None, None if any(last in g.form.variables() for g in fixed) else 0)
-        masks, tests = _inside(around, fixed, inside, whether)
-        early, late, test = early + masks, late + tests, whether.of_round(inside)
+        whether = PerRound.for_copy(
+            text, None, None if any(last in g.form.find_variables() for g in fixed) else 0
+        )
+        masks, tests = _hoist_guards(around, fixed, inside, whether)
+        early, late, test = early + masks, late + tests, whether.format_round(inside)
     guard = " && ".join(filter(None, [test, moving]))
     step = int(dict(source.address.terms).get(loop.name, 0))
-    pointer = {"type": source.spec.dtype.cuda, "name": walk, "of": names[source.spec.name], "step": step}
-    place = f"{walk}[{each.of_round(start)}]"
+    pointer = {"type": source.spec.dtype.cuda_name, "name": walk, "of": names[source.spec.name], "step": step}
+    place = f"{walk}[{each.format_round(start)}]"
     return text | {"source": place, "guard": guard, "walk": pointer}, early, late
 
 
-def _start(around: Around, source: Access, name: str, each: Each) -> tuple[list[Text], list[Text]]:
+def _hoist_offset(
+    around: OuterLoopOffsets, source: TensorAccess, name: str, each: PerRound
+) -> tuple[list[CopyText], list[CopyText]]:
     """How far rounds start, told early and late.
 
     X_shared_from[round] = X_shared_from_base[round] + r * 3584
     """
-    parted = around.offset(source)
+    parted = around.split_offset(source)
     if parted is None:
-        far = "long long" if around.names.far_offset(source) else "int"
-        return [], [each.told(far, name, around.names.offset(source))]
-    (base,) = around.names.free([f"{name}_base"])
+        far = "long long" if around.names.offset_overflows(source) else "int"
+        return [], [each.make_variable(far, name, around.names.format_offset(source))]
+    (base,) = around.names.find_free_names([f"{name}_base"])
     still, adding = parted
-    which = "[round]" if each.apart is None else ""
-    return [each.told("int", base, kept(still))], [each.told("int", name, f"{base}{which} + {adding}")]
+    which = "[round]" if each.round_step is None else ""
+    return [each.make_variable("int", base, keep_in_register(still))], [
+        each.make_variable("int", name, f"{base}{which} + {adding}")
+    ]
 
 
-def _inside(
-    around: Around, guards: tuple[Guard, ...], name: str, each: Each
-) -> tuple[list[Text], list[Text]]:
+def _hoist_guards(
+    around: OuterLoopOffsets, guards: tuple[BoundsGuard, ...], name: str, each: PerRound
+) -> tuple[list[CopyText], list[CopyText]]:
     """Whether rounds read inside, told early and late.
 
     X_shared_inside[round] = (X_shared_inside_never[round] & (1u << r)) == 0
     """
-    parted = around.condition(guards)
+    parted = around.split_condition(guards)
     if parted is None:
-        return [], [each.told("bool", name, around.names.condition(guards))]
-    (never,) = around.names.free([f"{name}_never"])
+        return [], [each.make_variable("bool", name, around.names.format_condition(guards))]
+    (never,) = around.names.find_free_names([f"{name}_never"])
     mask, turn = parted
-    late = each.told("bool", name, f"({never}[round] & ({turn})) == 0")
-    return [each.told("unsigned int", never, kept(mask))], [late]
+    late = each.make_variable("bool", name, f"({never}[round] & ({turn})) == 0")
+    return [each.make_variable("unsigned int", never, keep_in_register(mask))], [late]
 
 
-def _to(text: Text, node: StageNode, names: Names) -> tuple[Text, list[Text]]:
+def _hoist_target(text: CopyText, node: StageNode, names: CNames) -> tuple[CopyText, list[CopyText]]:
     """The text of a copy that goes where it was told in the first copy of its tile, and what tells it, in
     bytes; as it was where neighbours in a vector are none in the tile.
 
@@ -168,50 +176,52 @@ def _to(text: Text, node: StageNode, names: Names) -> tuple[Text, list[Text]]:
     if text["vector"] > 1 and not text["contiguous"]:
         return text, []
     buffer = node.buffer
-    (start,) = names.free([f"{text['name']}_to"])
-    each = Each.of(text, _apart_to(text, buffer), _strips_to(text, buffer))
-    place = f"{each.of_round(start)} + {in_copy(buffer, text['parity'])}"
-    first = kept_place(names.cell(buffer, segment_cell(buffer.region), "0"))
-    at = f"shared_at<{buffer.dtype.cuda}>({place})"
-    return text | {"target": at, "place": place}, [each.told("unsigned int", start, first)]
+    (start,) = names.find_free_names([f"{text['name']}_to"])
+    each = PerRound.for_copy(
+        text, _find_target_round_step(text, buffer), _find_target_strip_step(text, buffer)
+    )
+    place = f"{each.format_round(start)} + {format_copy_offset(buffer, text['parity'])}"
+    first = keep_address_in_register(names.format_cell(buffer, make_segment_variables(buffer.region), "0"))
+    at = f"shared_at<{buffer.dtype.cuda_name}>({place})"
+    return text | {"target": at, "place": place}, [each.make_variable("unsigned int", start, first)]
 
 
-def in_copy(buffer: Buffer, copy: str) -> str:
+def format_copy_offset(buffer: Buffer, copy: str) -> str:
     """Bytes from the first copy of a tile to the one in use."""
     factor = copy if copy.isidentifier() else f"({copy})"
-    return f"{factor} * {copy_elements(buffer) * buffer.dtype.bytes}"
+    return f"{factor} * {count_copy_elements(buffer) * buffer.dtype.bytes}"
 
 
-def _apart_from(text: Text, node: StageNode) -> int | None:
+def _find_source_round_step(text: CopyText, node: StageNode) -> int | None:
     """Elements from one round to the next in the source, where they move one plain coordinate: a number that
     an instruction can hold."""
     if text["rounds"] == text["strips"]:
         return 0
-    if "slowest" not in text or _turns(node, "#0"):
+    if "slowest" not in text or _is_moved_by_quotient(node, "#0"):
         return None
     return int(dict(node.source.address.terms).get("#0", 0)) * int(text["slowest"])
 
 
-def _apart_to(text: Text, buffer: Buffer) -> int | None:
+def _find_target_round_step(text: CopyText, buffer: Buffer) -> int | None:
     """Bytes from one round to the next in the tile, where that is a number."""
     if text["rounds"] == text["strips"]:
         return 0
     if "slowest" not in text:
         return None
-    return _in_bytes(buffer, int(buffer.strides[0]) * int(text["slowest"]))
+    return _convert_step_to_bytes(buffer, int(buffer.strides[0]) * int(text["slowest"]))
 
 
-def _strips_to(text: Text, buffer: Buffer) -> int | None:
+def _find_target_strip_step(text: CopyText, buffer: Buffer) -> int | None:
     """Bytes from one strip to the next in the tile, where that is a number."""
-    return _in_bytes(buffer, int(buffer.strides[-1]) * int(text["strip"]))
+    return _convert_step_to_bytes(buffer, int(buffer.strides[-1]) * int(text["strip"]))
 
 
-def _in_bytes(buffer: Buffer, step: int) -> int | None:
+def _convert_step_to_bytes(buffer: Buffer, step: int) -> int | None:
     """Of a step of so many elements, unless chunks change places on it."""
-    apart = buffer.apart(step)
+    apart = buffer.find_stored_distance(step)
     return None if apart is None else apart * buffer.dtype.bytes
 
 
-def _turns(node: StageNode, name: str) -> bool:
+def _is_moved_by_quotient(node: StageNode, name: str) -> bool:
     """Whether a variable moves the source by a quotient or remainder."""
-    return any(not isinstance(a, str) and name in a.variables() for a, _ in node.source.address.terms)
+    return any(not isinstance(a, str) and name in a.find_variables() for a, _ in node.source.address.terms)

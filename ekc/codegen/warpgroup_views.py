@@ -7,141 +7,157 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ekc.codegen.around import kept_place
-from ekc.codegen.names import Names
-from ekc.codegen.walks import in_copy
-from ekc.ir.access import Access, Buffer, moved
-from ekc.ir.descriptors import across, first
-from ekc.ir.dtypes import dtype_of
-from ekc.ir.linear import Linear
-from ekc.ir.nodes import Kernel, LoopNode, MmaNode, SharedFactor, walk
-from ekc.ir.swizzle import LINE_BYTES
-from ekc.ir.tensor_core import SUMS
-from ekc.ir.warpgroup import BEGIN, COMMIT, SEEN, WAIT, Descriptor, GroupInstruction, GroupProduct
+from ekc.codegen.around import keep_address_in_register
+from ekc.codegen.names import CNames
+from ekc.codegen.walks import format_copy_offset
+from ekc.ir.access import Buffer, TensorAccess, substitute_access
+from ekc.ir.descriptors import find_tile_start, is_mn_major
+from ekc.ir.dtypes import parse_dtype
+from ekc.ir.linear import AffineForm
+from ekc.ir.nodes import LaunchTree, LoopNode, MmaNode, SharedFactor, walk_nodes
+from ekc.ir.swizzle import SHARED_LINE_BYTES
+from ekc.ir.tensor_core import SUMS_PER_LANE
+from ekc.ir.warpgroup import (
+    PROXY_FENCE_PTX,
+    WGMMA_COMMIT_PTX,
+    WGMMA_FENCE_PTX,
+    WGMMA_WAIT_PTX,
+    WgmmaDescriptor,
+    WgmmaFamily,
+    WgmmaInstruction,
+)
 
 
-def group_functions(kernels: Iterable[Kernel]) -> dict[str, Any]:
+def build_group_functions(kernels: Iterable[LaunchTree]) -> dict[str, Any]:
     """The functions around kernels that have products of a warpgroup; nothing where none has."""
-    found = {_instruction(n) for k in kernels for n in products(k)}
-    functions = [_function_text(f) for f in sorted(found, key=lambda f: f.function)]
+    found = {_make_instruction(n) for k in kernels for n in list_group_products(k)}
+    functions = [_build_group_function(f) for f in sorted(found, key=lambda f: f.function_name)]
     return {
         "group_products": functions,
-        "seen": SEEN,
-        "begin": BEGIN,
-        "commit_group": COMMIT,
-        "wait_group": WAIT,
+        "seen": PROXY_FENCE_PTX,
+        "begin": WGMMA_FENCE_PTX,
+        "commit_group": WGMMA_COMMIT_PTX,
+        "wait_group": WGMMA_WAIT_PTX,
     }
 
 
-def products(kernel: Kernel) -> list[MmaNode]:
+def list_group_products(kernel: LaunchTree) -> list[MmaNode]:
     """Those of a launch that a warpgroup does."""
-    return [n for n in walk(kernel.body) if isinstance(n, MmaNode) and isinstance(n.a, SharedFactor)]
+    return [n for n in walk_nodes(kernel.body) if isinstance(n, MmaNode) and isinstance(n.a, SharedFactor)]
 
 
-def _instruction(node: MmaNode) -> GroupInstruction:
+def _make_instruction(node: MmaNode) -> WgmmaInstruction:
     tile = node.tile
-    assert isinstance(tile.product, GroupProduct)
-    assert tile.strips is not None
-    ways = [across(node, f) for f in (node.a, node.b) if isinstance(f, SharedFactor)]
-    return GroupInstruction(tile.product, int(tile.strips.extent), bool(ways[0]), bool(ways[1]))
+    assert isinstance(tile.instruction, WgmmaFamily)
+    assert tile.strip_loop is not None
+    ways = [is_mn_major(node, f) for f in (node.a, node.b) if isinstance(f, SharedFactor)]
+    return WgmmaInstruction(tile.instruction, int(tile.strip_loop.extent), bool(ways[0]), bool(ways[1]))
 
 
-def _function_text(instruction: GroupInstruction) -> dict[str, Any]:
-    product = instruction.product
-    sums = [f'"+f"({_sum(product.sum_place(element))})' for element in range(instruction.sums)]
+def _build_group_function(instruction: WgmmaInstruction) -> dict[str, Any]:
+    product = instruction.family
+    sums = [
+        f'"+f"({_format_sum(product.find_sum_element(element))})' for element in range(instruction.sum_count)
+    ]
     return {
-        "name": instruction.function,
-        "what": f"{product.sized(instruction.strips)} of {product.dtype}",
-        "type": dtype_of(product.dtype.accumulator).cuda,
+        "name": instruction.function_name,
+        "what": f"{product.format_name(instruction.strip_count)} of {product.dtype}",
+        "type": parse_dtype(product.dtype.default_accumulator).cuda_name,
         "ptx": textwrap.wrap(instruction.ptx, 96, drop_whitespace=False, break_long_words=False),
-        "sums": [", ".join(sums[i : i + SUMS]) for i in range(0, len(sums), SUMS)],
+        "sums": [", ".join(sums[i : i + SUMS_PER_LANE]) for i in range(0, len(sums), SUMS_PER_LANE)],
     }
 
 
-def _sum(place: tuple[int, int, int]) -> str:
+def _format_sum(place: tuple[int, int, int]) -> str:
     """`c[3 * strip + half]`."""
     steps = zip(place, ("strip", "half", "pair"), strict=True)
     terms = [name if n == 1 else f"{n} * {name}" for n, name in steps if n]
     return f"c[{' + '.join(terms) or '0'}]"
 
 
-def group_product_text(node: MmaNode, names: Names, places: Mapping[str, str]) -> dict[str, Any]:
+def build_group_product_text(node: MmaNode, names: CNames, places: Mapping[str, str]) -> dict[str, Any]:
     """The call of a product: where its sums begin and how far apart they are, and its descriptors; `places`
     tells by tile where it begins."""
     target, tile = node.compute.target, node.tile
     assert target.buffer is not None
-    assert tile.strips is not None
-    begin = moved(target, {x.name: Linear() for x in tile.inner})
+    assert tile.strip_loop is not None
+    begin = substitute_access(target, {x.name: AffineForm() for x in tile.inner_loops})
     steps = dict(target.address.terms)
-    apart = [int(steps.get(x.name, 0)) for x in (tile.strips, tile.rows, tile.columns)]
-    factors = [_described(node, f, places) for f in (node.a, node.b) if isinstance(f, SharedFactor)]
-    name = f"{_instruction(node).function}<{', '.join(map(str, apart))}>"
-    return {"call": f"{name}(&{names.cell(target.buffer, begin.cell)}, {', '.join(factors)});"}
+    apart = [int(steps.get(x.name, 0)) for x in (tile.strip_loop, tile.row_half_loop, tile.column_pair_loop)]
+    factors = [_format_descriptor(node, f, places) for f in (node.a, node.b) if isinstance(f, SharedFactor)]
+    name = f"{_make_instruction(node).function_name}<{', '.join(map(str, apart))}>"
+    return {
+        "call": f"{name}(&{names.format_cell(target.buffer, begin.segment_coordinates)}, {', '.join(factors)});"
+    }
 
 
-def waited(kernel: Kernel, names: Names) -> str:
+def format_wait(kernel: LaunchTree, names: CNames) -> str:
     """The call that waits for products: it takes all sums that a thread holds."""
-    (held,) = {n.compute.target.buffer for n in products(kernel)}
+    (held,) = {n.compute.target.buffer for n in list_group_products(kernel)}
     assert held is not None
-    return f"wait_for_products<{int(held.elements)}>(&{names[held.name]}{'[0]' * len(held.sizes)});"
+    return f"wait_for_products<{int(held.elements)}>(&{names[held.name]}{'[0]' * len(held.storage_extents)});"
 
 
-def _described(node: MmaNode, factor: SharedFactor, places: Mapping[str, str]) -> str:
+def _format_descriptor(node: MmaNode, factor: SharedFactor, places: Mapping[str, str]) -> str:
     buffer = factor.source.buffer
     assert buffer is not None
-    bits = Descriptor.of(bool(across(node, factor)), int(buffer.rows), LINE_BYTES).bits
+    bits = WgmmaDescriptor.for_tile(
+        bool(is_mn_major(node, factor)), int(buffer.row_count), SHARED_LINE_BYTES
+    ).bits
     return f"described<{bits:#x}>({places[buffer.name]})"
 
 
 @dataclass(frozen=True)
-class Begin:
+class TileAddress:
     """Where tiles begin: the text that tells it before the loop, and the text of one inside."""
 
-    start: dict[str, Any]
+    start_text: dict[str, Any]
     source: str
 
 
-def begins_before(
-    node: MmaNode, factor: SharedFactor, names: Names, loops: Mapping[str, LoopNode], copy: str
-) -> Begin:
+def hoist_tile_start(
+    node: MmaNode, factor: SharedFactor, names: CNames, loops: Mapping[str, LoopNode], copy: str
+) -> TileAddress:
     """Where the tiles of a factor begin, `loops` being those between the one that brings them and their use.
 
     &B_shared[k_0_copy][k_1 * 16][j_1 * 64]
       ->   B_shared_begin + k_0_copy * 16384 + k_1 * 2048 + paneled<..>(j_1 * 64) * 2
     """
-    begin = first(node, factor)
+    begin = find_tile_start(node, factor)
     buffer = begin.buffer
     assert buffer is not None
-    (start,) = names.free([f"{names[buffer.name]}_begin"])
-    inside = _of(begin, loops)
+    (start,) = names.find_free_names([f"{names[buffer.name]}_begin"])
+    inside = _select_loop_terms(begin, loops)
     outside = replace(names, zero=names.zero | {a for a, _ in inside.terms if isinstance(a, str)})
     text = {
         "declare": f"unsigned int {start};",
         "loops": [],
         "target": start,
-        "value": kept_place(outside.cell(buffer, begin.cell, "0")),
+        "value": keep_address_in_register(outside.format_cell(buffer, begin.segment_coordinates, "0")),
         "what": names[buffer.name],
     }
-    place = f"{start} + {in_copy(buffer, copy)}"
-    further = _further(buffer, inside, names)
-    return Begin(text, f"{place} + {further}" if further else place)
+    place = f"{start} + {format_copy_offset(buffer, copy)}"
+    further = _format_byte_offset(buffer, inside, names)
+    return TileAddress(text, f"{place} + {further}" if further else place)
 
 
-def _of(begin: Access, loops: Mapping[str, LoopNode]) -> Linear:
+def _select_loop_terms(begin: TensorAccess, loops: Mapping[str, LoopNode]) -> AffineForm:
     """The part of an address that some loops move."""
-    return Linear(tuple((a, c) for a, c in begin.address.terms if isinstance(a, str) and a in loops))
+    return AffineForm(tuple((a, c) for a, c in begin.address.terms if isinstance(a, str) and a in loops))
 
 
-def _further(buffer: Buffer, moved: Linear, names: Names) -> str:
+def _format_byte_offset(buffer: Buffer, moved: AffineForm, names: CNames) -> str:
     """Bytes that a form leads further on: by whole rows, which are a number apart, and within a row.
 
     Tiles begin in the first line of a pattern, where the swizzle changes nothing.
     """
-    width, size = int(buffer.width), buffer.dtype.bytes
+    width, size = int(buffer.row_pitch), buffer.dtype.bytes
     rows = tuple((a, int(c) // width * buffer.panel * size) for a, c in moved.terms if int(c) % width == 0)
-    within = names.linear(Linear(tuple(t for t in moved.terms if int(t[1]) % width)))
-    parts = [names.linear(Linear(rows))] if rows else []
+    within = names.format_linear(AffineForm(tuple(t for t in moved.terms if int(t[1]) % width)))
+    parts = [names.format_linear(AffineForm(rows))] if rows else []
     if within != "0":
-        placed = f"({within})" if width == buffer.panel else names.placed(replace(buffer, swizzle=1), within)
+        placed = (
+            f"({within})" if width == buffer.panel else names.format_place(replace(buffer, swizzle=1), within)
+        )
         parts.append(f"{placed} * {size}")
     return " + ".join(part for part in parts if part != "0")

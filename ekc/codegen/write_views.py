@@ -4,83 +4,99 @@ from __future__ import annotations
 
 from typing import Any
 
-from ekc.codegen.names import Names, c_name
-from ekc.codegen.region_text import stepped
+from ekc.codegen.names import CNames, to_c_name
+from ekc.codegen.region_text import shift_cell
 from ekc.codegen.scope import Scope
-from ekc.codegen.types import Arithmetic, converted, move_type
-from ekc.codegen.view import View
-from ekc.ir.access import Access, moved
-from ekc.ir.analysis.issue import fetched
+from ekc.codegen.types import Arithmetic, choose_move_type, format_conversion
+from ekc.codegen.view import NodeView
+from ekc.ir.access import TensorAccess, substitute_access
+from ekc.ir.analysis.issue import compute_fetch_width
 from ekc.ir.dtypes import find_read_type
-from ekc.ir.linear import Linear
+from ekc.ir.linear import AffineForm
 from ekc.ir.nodes import WriteNode
-from ekc.ir.region import segment_cell
+from ekc.ir.region import make_segment_variables
 
 
-def write_view(scope: Scope, node: WriteNode) -> View:
+def make_write_view(scope: Scope, node: WriteNode) -> NodeView:
     """An accumulator into its tensor: as it is, added to what is there, or through an epilogue."""
     vector, spec = int(node.vector), node.target.spec
-    names, loops = scope.tile_loops(node.region, node.vector_segment, vector)
-    cell = segment_cell(node.region)
-    cells = [names.cell(node.buffer, stepped(cell, node.vector_segment, v)) for v in range(vector)]
-    first = [f"{names[x.name]} == 0" for x in node.lanes]
-    guards = [*first, *filter(None, [names.condition(node.target.guards)])]
+    names, loops = scope.make_tile_loops(node.region, node.vector_segment, vector)
+    cell = make_segment_variables(node.region)
+    cells = [names.format_cell(node.buffer, shift_cell(cell, node.vector_segment, v)) for v in range(vector)]
+    first = [f"{names[x.name]} == 0" for x in node.reduction_lanes]
+    guards = [*first, *filter(None, [names.format_condition(node.target.guards)])]
     text = {
         "loops": loops,
         "guard": " && ".join(guards),
         "vector": vector,
-        "move": move_type(spec.dtype, vector),
-        "target": names.element(node.target),
-        "type": spec.dtype.cuda,
+        "move": choose_move_type(spec.dtype, vector),
+        "target": names.format_element(node.target),
+        "type": spec.dtype.cuda_name,
         "bytes": spec.dtype.bytes * vector,
         "same": spec.dtype is node.buffer.dtype,
         "source": cells[0],
-        "values": [converted(c, node.buffer.dtype, spec.dtype) for c in cells],
+        "values": [format_conversion(c, node.buffer.dtype, spec.dtype) for c in cells],
         "what": f"{names[node.buffer.name]} -> {names[spec.name]}",
     }
-    if node.atomic:
-        return View("add", text)
+    if node.is_atomic:
+        return NodeView("add", text)
     if scope.kernel.nest.epilogue is None:
-        return View("write", text)
-    return View("write_through", text | _through(scope, node, names))
+        return NodeView("write", text)
+    return NodeView("write_through", text | _build_epilogue(scope, node, names))
 
 
-def _through(scope: Scope, node: WriteNode, names: Names) -> dict[str, Any]:
+def _build_epilogue(scope: Scope, node: WriteNode, names: CNames) -> dict[str, Any]:
     """An element worked out when it is written: what is read for it, and the value, in element `part`
     of the vector."""
     vector, spec, axis = int(node.vector), node.target.spec, f"#{node.vector_segment}"
-    move = {axis: Linear(((axis, 1), ("part", 1)))} if vector > 1 else {}
-    inside = names.also({"part": "part"}, {"part": vector})
-    here = dict(zip(node.reads, names.free([f"{c_name(x.tensor)}_here" for x in node.reads]), strict=True))
-    near = dict(zip(node.reads, names.free([f"{c_name(x.tensor)}_near" for x in node.reads]), strict=True))
+    move = {axis: AffineForm(((axis, 1), ("part", 1)))} if vector > 1 else {}
+    inside = names.with_names({"part": "part"}, {"part": vector})
+    here = dict(
+        zip(
+            node.reads,
+            names.find_free_names([f"{to_c_name(x.tensor)}_here" for x in node.reads]),
+            strict=True,
+        )
+    )
+    near = dict(
+        zip(
+            node.reads,
+            names.find_free_names([f"{to_c_name(x.tensor)}_near" for x in node.reads]),
+            strict=True,
+        )
+    )
     compute = scope.kernel.nest.epilogue or scope.kernel.nest.compute
     acc = compute.acc_dtype
     fetches, values = [], []
     for load, access in node.reads.items():
-        width, kind = int(fetched(node, access)), find_read_type(access.dtype, acc)
-        text = scope.read(moved(access, move), acc, inside)
+        width, kind = int(compute_fetch_width(node, access)), find_read_type(access.dtype, acc)
+        text = scope.format_read(substitute_access(access, move), acc, inside)
         if width > 1:
-            fetches.append(_fetch(scope, access, near[load], width, vector, axis, names))
-            text = converted(f"{near[load]}[part]", access.dtype, kind)
-        values.append({"name": here[load], "text": text, "type": kind.cuda})
+            fetches.append(_build_fetch(scope, access, near[load], width, vector, axis, names))
+            text = format_conversion(f"{near[load]}[part]", access.dtype, kind)
+        values.append({"name": here[load], "text": text, "type": kind.cuda_name})
     index = (form.substitute(move) for form in node.target.index)
-    axes = dict(zip((a.name for a in scope.kernel.nest.compute.spatial), index, strict=True))
-    value = inside.value(node.value, Arithmetic.of(compute, scope.kernel.tensors), axes, lambda x: here[x])
+    axes = dict(zip((a.name for a in scope.kernel.nest.compute.spatial_axes), index, strict=True))
+    value = inside.format_value(
+        node.value, Arithmetic.for_compute(compute, scope.kernel.tensors), axes, lambda x: here[x]
+    )
     return {
         "fetches": fetches,
         "reads": values,
-        "value": converted(value, acc, spec.dtype),
+        "value": format_conversion(value, acc, spec.dtype),
     }
 
 
-def _fetch(
-    scope: Scope, access: Access, near: str, width: int, vector: int, axis: str, names: Names
+def _build_fetch(
+    scope: Scope, access: TensorAccess, near: str, width: int, vector: int, axis: str, names: CNames
 ) -> dict[str, Any]:
     """A read of the neighbours that a vector needs, `width` at a time."""
     dtype = access.dtype
-    starts = [moved(access, {axis: Linear(((axis, 1),), at)}) for at in range(0, vector, width)]
+    starts = [
+        substitute_access(access, {axis: AffineForm(((axis, 1),), at)}) for at in range(0, vector, width)
+    ]
     return {
-        "declare": f"alignas({dtype.bytes * width}) {dtype.cuda} {near}[{vector}];",
-        "move": move_type(dtype, width),
-        "parts": [(f"{near}[{i * width}]", names.element(start)) for i, start in enumerate(starts)],
+        "declare": f"alignas({dtype.bytes * width}) {dtype.cuda_name} {near}[{vector}];",
+        "move": choose_move_type(dtype, width),
+        "parts": [(f"{near}[{i * width}]", names.format_element(start)) for i, start in enumerate(starts)],
     }

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 __all__ = ["open"]
 
-DEFAULT = "a100"
+DEFAULT_TARGET = "a100"
 """What "auto" opens where there is no GPU."""
-PLAIN = "no-residual"
+NO_RESIDUAL = "no-residual"
 """Asks for a simulated device that does as its models explain."""
 
 
@@ -29,57 +29,59 @@ def open(target: str = "auto") -> Device:
     `RecordError` for a file that is no recording.
     """
     if not isinstance(target, str):
-        from ekc.ir.arguments import show
+        from ekc.ir.arguments import format_value
 
-        raise DeviceError(f"target {show(target)} is not a name; choose auto, cuda:N or a simulated device")
+        raise DeviceError(
+            f"target {format_value(target)} is not a name; choose auto, cuda:N or a simulated device"
+        )
     if target.startswith("recorded:"):
         from ekc.devices.recording import RecordedDevice
 
         return RecordedDevice.open(target)
     if target == "cuda" or target.startswith(("cuda:", "cuda@")):
-        return _cuda(target)
+        return _open_cuda(target)
     if target == "auto":
         from ekc.devices import nvml
 
-        found = nvml.gpus()
-        if not isinstance(found, nvml.Absent):
-            return _cuda("cuda:0")
-        if found.unsure:
-            warnings.warn(f"target auto is a simulated {DEFAULT}: {found.reason}", stacklevel=2)
-    return _simulated(DEFAULT if target == "auto" else target)
+        found = nvml.count_gpus()
+        if not isinstance(found, nvml.GpuAbsence):
+            return _open_cuda("cuda:0")
+        if found.is_uncertain:
+            warnings.warn(f"target auto is a simulated {DEFAULT_TARGET}: {found.reason}", stacklevel=2)
+    return _open_simulated(DEFAULT_TARGET if target == "auto" else target)
 
 
-def _simulated(target: str) -> Device:
+def _open_simulated(target: str) -> Device:
     from ekc.devices import specs
     from ekc.devices.simulated import SimulatedDevice
 
     name, at, how = target.partition("@")
-    spec = specs.get(name)
+    spec = specs.find_spec(name)
     if spec is None:
-        raise DeviceError(_unknown(target, specs.names()))
-    if at and how != PLAIN:
-        raise DeviceError(f"unknown device {target!r}: choose {name} or {name}@{PLAIN}")
-    return SimulatedDevice(spec, residual=not at)
+        raise DeviceError(_describe_unknown_target(target, specs.list_names()))
+    if at and how != NO_RESIDUAL:
+        raise DeviceError(f"unknown device {target!r}: choose {name} or {name}@{NO_RESIDUAL}")
+    return SimulatedDevice(spec, has_residual=not at)
 
 
-def _cuda(target: str) -> Device:
+def _open_cuda(target: str) -> Device:
     """A real GPU; where it cannot be had, the line says why and what can be had."""
     from ekc.devices import nvml
     from ekc.devices.cuda.opening import open_cuda
-    from ekc.devices.cuda.target import parse
+    from ekc.devices.cuda.target import parse_target
 
-    choice = f"or use a simulated device, such as --target {DEFAULT}"
+    choice = f"or use a simulated device, such as --target {DEFAULT_TARGET}"
     try:
-        wanted, found = parse(target), nvml.gpus()
-        if isinstance(found, nvml.Absent):
+        wanted, found = parse_target(target), nvml.count_gpus()
+        if isinstance(found, nvml.GpuAbsence):
             raise DeviceError(f"no device {target!r}: {found.reason}")
-        wanted.of(found, target)
+        wanted.choose_gpus(found, target)
         return open_cuda(target)
     except DeviceError as problem:
         raise DeviceError(f"{problem}; {choice}") from problem
 
 
-def _unknown(target: str, names: tuple[str, ...]) -> str:
+def _describe_unknown_target(target: str, names: tuple[str, ...]) -> str:
     close = difflib.get_close_matches(
         target.partition("@")[0].lower(), ("auto", "cuda:0", *names), n=1, cutoff=0.5
     )

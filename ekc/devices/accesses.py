@@ -13,18 +13,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from ekc.codegen.compiled import CompiledKernel, Launch
-from ekc.devices.occupancy import WARP
-from ekc.devices.ptx.counts import Counts, count, runs
-from ekc.emulator.survey import Survey, Touch, survey
+from ekc.devices.occupancy import WARP_SIZE
+from ekc.devices.ptx.counts import InstructionCounts, count_instructions, list_instruction_runs
+from ekc.emulator.survey import AccessProfile, AccessSurvey, survey_accesses
 
-LANES = 2048
+SURVEY_LANES = 2048
 """Lanes to survey, roughly: blocks are alike but at the edges."""
-FEWEST, MOST = 2, 16
+MIN_SURVEY_BLOCKS, MAX_SURVEY_BLOCKS = 2, 16
 """Blocks to survey, where there are so many."""
 
 
 @dataclass(frozen=True)
-class Access:
+class AccessGroup:
     """Accesses of one kind: same tensor, same width, same pattern."""
 
     tensor: str
@@ -40,79 +40,93 @@ class Access:
     """32-byte sectors per request (global)."""
     wavefronts: float
     """Passes per request through the banks that shared memory and L1 share."""
-    trips: float
+    trip_count: float
     """Most runs of one such instruction by one warp."""
-    asynchronous: bool = False
+    is_async: bool = False
     """Whether an asynchronous copy makes it: the data pass no register."""
 
 
 @dataclass(frozen=True)
-class Executed:
+class LaunchProfile:
     """What one launch executes."""
 
-    counts: Counts
+    counts: InstructionCounts
     """Instructions of one thread."""
-    accesses: tuple[Access, ...]
+    accesses: tuple[AccessGroup, ...]
     live_lines: float
     """128-byte lines of global memory that a block reads more than once in two trips of its loops."""
 
 
-def executed(kernel: CompiledKernel) -> tuple[Executed, ...]:
+def profile_kernel(kernel: CompiledKernel) -> tuple[LaunchProfile, ...]:
     """One entry per launch. Raises `EkcError` for PTX that cannot be counted or is not known."""
-    return tuple(_of_launch(kernel.ptx, launch) for launch in kernel.launches)
+    return tuple(_profile_launch(kernel.ptx, launch) for launch in kernel.launches)
 
 
-def _of_launch(ptx: str, launch: Launch) -> Executed:
-    ran = runs(ptx, launch.name)
+def _profile_launch(ptx: str, launch: Launch) -> LaunchProfile:
+    ran = list_instruction_runs(ptx, launch.name)
     times = {one.line: often for one, often in ran}
     copies = {one.line for one, _ in ran if one.opcode[:2] == ("cp", "async")}
-    seen = survey(
+    seen = survey_accesses(
         ptx,
         launch.name,
         grid=launch.grid,
         block=launch.block,
         sizes=launch.argument_bytes,
         dynamic_shared=launch.shared_bytes,
-        blocks=_sample(launch),
+        blocks=_sample_blocks(launch),
     )
-    return Executed(count(ptx, launch.name), _accesses(launch, seen, times, copies), seen.live_lines)
+    return LaunchProfile(
+        count_instructions(ptx, launch.name), _group_accesses(launch, seen, times, copies), seen.live_lines
+    )
 
 
-def _sample(launch: Launch) -> Iterable[int]:
+def _sample_blocks(launch: Launch) -> Iterable[int]:
     """Some blocks of the grid, drawn evenly; the same ones every time."""
     total = launch.grid[0] * launch.grid[1] * launch.grid[2]
     threads = launch.block[0] * launch.block[1] * launch.block[2]
-    number = min(total, MOST, max(FEWEST, LANES // threads))
+    number = min(total, MAX_SURVEY_BLOCKS, max(MIN_SURVEY_BLOCKS, SURVEY_LANES // threads))
     return np.random.default_rng(0).choice(total, number, replace=False) if number < total else range(total)
 
 
-def _accesses(launch: Launch, seen: Survey, times: dict[int, float], copies: set[int]) -> tuple[Access, ...]:
-    warps = -(-(launch.block[0] * launch.block[1] * launch.block[2]) // WARP)
-    groups: dict[tuple[object, ...], list[tuple[Touch, float]]] = {}
-    for touch in seen.touches:
+def _group_accesses(
+    launch: Launch, address_survey: AccessSurvey, runs_by_line: dict[int, float], async_copy_lines: set[int]
+) -> tuple[AccessGroup, ...]:
+    warps = -(-(launch.block[0] * launch.block[1] * launch.block[2]) // WARP_SIZE)
+    groups: dict[tuple[object, ...], list[tuple[AccessProfile, float]]] = {}
+    for touch in address_survey.profiles:
         if touch.space in ("global", "shared"):
-            kind = _kind(touch)
-            key = (touch.space, kind, touch.argument, touch.bytes_per_lane, touch.line in copies)
-            groups.setdefault((*key, touch.sectors, touch.wavefronts), []).append((touch, times[touch.line]))
-    return tuple(_access(launch, group, warps, copies) for group in groups.values())
+            kind = _classify_access(touch)
+            key = (
+                touch.space,
+                kind,
+                touch.argument_number,
+                touch.bytes_per_lane,
+                touch.line in async_copy_lines,
+            )
+            groups.setdefault((*key, touch.sectors, touch.wavefronts), []).append(
+                (touch, runs_by_line[touch.line])
+            )
+    return tuple(_make_access_group(launch, group, warps, async_copy_lines) for group in groups.values())
 
 
-def _kind(touch: Touch) -> str:
-    if touch.atomic:
+def _classify_access(touch: AccessProfile) -> str:
+    if touch.is_atomic:
         return "atomic"
-    return "store" if touch.writes else "load"
+    return "store" if touch.is_write else "load"
 
 
-def _access(launch: Launch, group: list[tuple[Touch, float]], warps: int, copies: set[int]) -> Access:
+def _make_access_group(
+    launch: Launch, group: list[tuple[AccessProfile, float]], warps: int, async_copy_lines: set[int]
+) -> AccessGroup:
     one = group[0][0]
-    return Access(
-        tensor=launch.arguments[one.argument] if one.argument is not None else "",
+    return AccessGroup(
+        tensor=launch.arguments[one.argument_number] if one.argument_number is not None else "",
         space=one.space,
-        kind=_kind(one),
+        kind=_classify_access(one),
         bytes_per_lane=one.bytes_per_lane,
-        requests=sum(often * touch.share * touch.requests for touch, often in group) * warps,
+        requests=sum(often * touch.warp_share * touch.requests for touch, often in group) * warps,
         sectors=one.sectors,
         wavefronts=one.wavefronts,
-        trips=max(often for _, often in group),
-        asynchronous=one.line in copies,
+        trip_count=max(often for _, often in group),
+        is_async=one.line in async_copy_lines,
     )

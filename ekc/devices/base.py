@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel, Resources
-from ekc.ir.evaluation.drawn import Tensor
+from ekc.ir.evaluation.drawn import InputTensor
 from ekc.ir.limits import Limits
 from ekc.ir.operator import TensorSpec
 
 POWER_CAP = "power cap"
 """The throttle reason of a board that draws all it may."""
-NOT_TOLD = "not told"
+UNREPORTED = "not told"
 """In place of throttle reasons, where the driver does not say whether there are any."""
-COUNTER, READINGS = "energy counter", "power readings"
+ENERGY_COUNTER, POWER_READINGS = "energy counter", "power readings"
 """The two estimators of energy."""
 
 
@@ -33,7 +33,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Conditions:
+class MeasurementConditions:
     """What a measurement is evidence about."""
 
     device: str
@@ -65,7 +65,7 @@ class Timing:
     latency_s: float
     interval_s: Interval
     samples: int
-    conditions: Conditions
+    conditions: MeasurementConditions
     method: str = ""
     """"events" or "graph replay" on a real GPU."""
     samples_s: tuple[float, ...] = ()
@@ -93,8 +93,8 @@ class Metering:
     idle_power_w: float
     window_s: float
     samples: int
-    conditions: Conditions
-    estimator: str = COUNTER
+    conditions: MeasurementConditions
+    estimator: str = ENERGY_COUNTER
     """Which of the two `energy_j` is: `COUNTER`, or `READINGS` where no counter moved."""
     notes: tuple[str, ...] = ()
     """What else a reader of the figures must know, in words."""
@@ -139,10 +139,10 @@ class Device(Protocol):
     def label(self) -> str:
         """`a100 (simulated)` or the product name: what is printed wherever its numbers are."""
 
-    def time(self, kernel: CompiledKernel, *, draw: int = 0) -> Timing:
+    def time(self, kernel: CompiledKernel, *, repeat: int = 0) -> Timing:
         """Latency. `draw` numbers repeated measurements of one kernel, so that each is seeded."""
 
-    def meter(self, kernel: CompiledKernel, *, seconds: float = 1.0, draw: int = 0) -> Metering:
+    def meter(self, kernel: CompiledKernel, *, seconds: float = 1.0, repeat: int = 0) -> Metering:
         """Power and energy over a window of about `seconds`."""
 
     def clocks(self) -> Clocks:
@@ -153,29 +153,29 @@ class Device(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Wanted:
+class OutputSelection:
     """Elements of a launch's output to look at."""
 
     spec: TensorSpec
-    words: tuple[int, ...]
+    blank_words: tuple[int, ...]
     """Bits that all elements hold before a run, of which there is one for each."""
-    places: NDArray[np.int64]
+    positions: NDArray[np.int64]
     """Linear positions, rising."""
 
 
 @dataclass(frozen=True, eq=False)
-class Sampled:
+class OutputSample:
     """The elements seen there after the last run."""
 
     values: NDArray[Any]
-    written: NDArray[np.bool_]
+    is_written: NDArray[np.bool_]
     """Whether the elements differed from what they began as, after any run."""
-    unwritten: int
+    unwritten_count: int
     """Elements of the whole output that never did."""
 
 
 @runtime_checkable
-class Executes(Protocol):
+class ExecutionDevice(Protocol):
     """What a device can do that really runs kernels: give their results."""
 
     executed_by: str
@@ -191,13 +191,13 @@ class Executes(Protocol):
         """What each launch leaves in its output, which begins as its blank; inputs as the operator's."""
 
     def sample(
-        self, kernel: CompiledKernel, inputs: Sequence[Tensor], wanted: Sequence[Wanted]
-    ) -> tuple[Sampled, ...]:
+        self, kernel: CompiledKernel, inputs: Sequence[InputTensor], selections: Sequence[OutputSelection]
+    ) -> tuple[OutputSample, ...]:
         """Some elements of what each launch leaves in its output; of no tensor the whole is made here."""
 
 
 @runtime_checkable
-class Spreads(Protocol):
+class ParallelDevice(Protocol):
     """What a device can do that has several GPUs: time kernels side by side."""
 
     workers: int
@@ -207,21 +207,21 @@ class Spreads(Protocol):
 
 
 @runtime_checkable
-class OnGpus(Protocol):
+class PhysicalDevice(Protocol):
     """What a device can do that is made of real GPUs: say which, for two of one kind differ."""
 
     uuids: tuple[str, ...]
 
 
 @runtime_checkable
-class Counts(Protocol):
+class CountingDevice(Protocol):
     """What a device can do whose figures rest on counts of what a kernel executes: leave the counting, which
     asks nothing of the device, to whoever compiles the kernel, in another process perhaps."""
 
-    count: Callable[[CompiledKernel], Any]
+    count_kernel: Callable[[CompiledKernel], Any]
     """A function of a module, so that it can be named to that process. Raises `EkcError`."""
 
-    def learn(self, kernel: CompiledKernel, counted: Any) -> None:
+    def set_counts(self, kernel: CompiledKernel, counts: Any) -> None:
         """Take what was counted; a kernel of which nothing was told is counted when it is timed."""
 
 
@@ -233,7 +233,7 @@ class Clocks:
     reason: str = ""
     current_mhz: float = field(default=0.0)
 
-    def refusal(self, mhz: object) -> str:
+    def explain_refusal(self, mhz: object) -> str:
         """Why a clock cannot be set, and the nearest that can; "" for one that can."""
         if isinstance(mhz, bool) or not isinstance(mhz, Integral):
             return f"a clock is a whole number of MHz, not {mhz!r:.40}"

@@ -6,46 +6,48 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.base import Device
 from ekc.errors import DeviceError
 from ekc.host import format_bytes
-from ekc.ir.memory import check_fits, check_host, format_sum
+from ekc.ir.memory import check_host_memory, check_memory_fits, format_byte_total
 from ekc.ir.operator import Operator
 
-_MARKS = 10
+_SHADOW_BYTES_PER_CELL = 10
 """Bytes that the sanitizer keeps of each place: who wrote, who read, and what the cache holds."""
-_PLACE = 4
+_MAX_CELL_BYTES = 4
 """Bytes of a place at most; those of the smallest element, if less."""
-_OUTPUTS = 4
+_OUTPUT_COPIES = 4
 """Times that the host holds an output: blank, start, result and what was written."""
 
 
-def check_device(op: Operator, device: Device) -> None:
+def check_device_memory(op: Operator, device: Device) -> None:
     """Raises `InvalidInput` for an operator whose inputs and result do not fit the device."""
     if device.memory_bytes is not None:
         needed = {spec.name: spec.bytes for spec in (*op.inputs, *op.outputs)}
         there = f"{device.label} has {format_bytes(device.memory_bytes)}"
-        check_fits(op, op.name, needed, device.memory_bytes, there)
+        check_memory_fits(op, op.name, needed, device.memory_bytes, there)
 
 
-def check_kernel(kernel: CompiledKernel, label: str, memory_bytes: int) -> None:
+def check_kernel_memory(kernel: CompiledKernel, label: str, memory_bytes: int) -> None:
     """Raises `DeviceError` for a kernel whose tensors, those between its launches included, do not fit."""
     sizes = {n: s for one in kernel.launches for n, s in zip(one.arguments, one.argument_bytes, strict=True)}
     if sum(sizes.values()) > memory_bytes:
         raise DeviceError(
-            f"memory: {kernel.name} needs {format_sum(sizes)}, {label} has {format_bytes(memory_bytes)}; "
+            f"memory: {kernel.name} needs {format_byte_total(sizes)}, {label} has {format_bytes(memory_bytes)}; "
             "keep less between its launches"
         )
 
 
-def check_call(op: Operator, kernel: CompiledKernel) -> None:
+def check_emulation_memory(op: Operator, kernel: CompiledKernel) -> None:
     """Raises `InvalidInput` where this host cannot hold what a call of the PTX machine needs: every tensor
     once more, the marks of the sanitizer, and outputs several times."""
     specs = {name: op.tensors[name] for one in kernel.launches for name in one.arguments}
-    place = min(_PLACE, *(spec.dtype.bytes for spec in specs.values()))
+    place = min(_MAX_CELL_BYTES, *(spec.dtype.bytes for spec in specs.values()))
     written = {one.arguments[-1] for one in kernel.launches}
-    times = {name: 1 + _MARKS / place + _OUTPUTS * (name in written) for name in specs}
-    check_host(op, f"a call of {op.name} on the CPU", times, ", or `ekc run`, which runs some blocks")
+    times = {name: 1 + _SHADOW_BYTES_PER_CELL / place + _OUTPUT_COPIES * (name in written) for name in specs}
+    check_host_memory(op, f"a call of {op.name} on the CPU", times, ", or `ekc run`, which runs some blocks")
 
 
-def check_sending(op: Operator) -> None:
+def check_transfer_memory(op: Operator) -> None:
     """Raises `InvalidInput` where this host cannot hold the arrays that a call sends to a GPU and back."""
     times = dict.fromkeys((t.name for t in op.inputs), 2.0) | dict.fromkeys((t.name for t in op.outputs), 3.0)
-    check_host(op, f"a call of {op.name} with arrays of the host", times, ", or pass arrays on the GPU")
+    check_host_memory(
+        op, f"a call of {op.name} with arrays of the host", times, ", or pass arrays on the GPU"
+    )

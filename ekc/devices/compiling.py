@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.base import Device, Executes
+from ekc.devices.base import Device, ExecutionDevice
 from ekc.devices.kernel import Kernel
 from ekc.errors import InvalidInput
-from ekc.ir.arguments import show
-from ekc.ir.checks import identifier
+from ekc.ir.arguments import format_value
+from ekc.ir.checks import check_identifier
 from ekc.ir.limits import Limits
 from ekc.ir.schedule import Schedule
 
-ARCH = "sm_80"
+DEFAULT_ARCH = "sm_80"
 """What is compiled for where nothing is said."""
 
 
@@ -33,25 +33,29 @@ def compile(
     NVRTC does not know, an arch beside a device, a name that C cannot have.
     """
     if not isinstance(schedule, Schedule):
-        raise InvalidInput(f"schedule: {show(schedule)} is not an ekc.Schedule; ekc.Schedule(op) starts one")
+        raise InvalidInput(
+            f"schedule: {format_value(schedule)} is not an ekc.Schedule; ekc.Schedule(op) starts one"
+        )
     if arch is not None and not isinstance(arch, str):
         raise InvalidInput(
-            f"arch: {show(arch)} is not the name of a target; the nearest is {_nearest_arch(arch)!r}"
+            f"arch: {format_value(arch)} is not the name of a target; the nearest is {_suggest_arch(arch)!r}"
         )
     if limits is not None and not isinstance(limits, Limits):
-        raise InvalidInput(f"limits: {show(limits)} is not an ekc.ir.limits.Limits; leave it out")
+        raise InvalidInput(f"limits: {format_value(limits)} is not an ekc.ir.limits.Limits; leave it out")
     if device is not None and not (hasattr(device, "arch") and hasattr(device, "limits")):
-        raise InvalidInput(f"device: {show(device)} is not a device; ekc.devices.open('a100') gives one")
+        raise InvalidInput(
+            f"device: {format_value(device)} is not a device; ekc.devices.open('a100') gives one"
+        )
     if name is not None:
-        identifier("name", name)
+        check_identifier("name", name)
     if device is None:
-        return Kernel(schedule, compile_schedule(schedule, arch or ARCH, limits, name))
+        return Kernel(schedule, compile_schedule(schedule, arch or DEFAULT_ARCH, limits, name))
     if arch is not None or limits is not None:
         raise InvalidInput("device and arch or limits: give one; a device has its own")
     compiled = compile_schedule(schedule, device.arch, device.limits, name)
-    return Kernel(schedule, compiled, device if isinstance(device, Executes) else None)
+    return Kernel(schedule, compiled, device if isinstance(device, ExecutionDevice) else None)
 
 
-def _nearest_arch(arch: object) -> str:
+def _suggest_arch(arch: object) -> str:
     """ "sm_80" of 80, and of what is no number at all."""
-    return f"sm_{arch}" if isinstance(arch, int) and 10 <= arch < 1000 else ARCH
+    return f"sm_{arch}" if isinstance(arch, int) and 10 <= arch < 1000 else DEFAULT_ARCH

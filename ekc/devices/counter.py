@@ -18,28 +18,28 @@ class EnergyCounter:
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
-        self._shown_mj = int(rng.integers(10**6, 10**9))
-        self._total_mj = float(self._shown_mj)
-        self._since_tick_j = 0.0
-        self._to_tick_s = float(rng.uniform(0.0, TICK_S))
+        self._displayed_mj = int(rng.integers(10**6, 10**9))
+        self._total_mj = float(self._displayed_mj)
+        self._energy_since_tick_j = 0.0
+        self._time_to_tick_s = float(rng.uniform(0.0, TICK_S))
 
     @property
-    def shown_mj(self) -> int:
+    def displayed_mj(self) -> int:
         """What a reader sees now."""
-        return self._shown_mj
+        return self._displayed_mj
 
-    def add(self, power_w: float, seconds: float) -> None:
+    def advance(self, power_w: float, seconds: float) -> None:
         """Let `seconds` pass at a power."""
-        while seconds >= self._to_tick_s:
-            self._since_tick_j += power_w * self._to_tick_s
-            seconds -= self._to_tick_s
+        while seconds >= self._time_to_tick_s:
+            self._energy_since_tick_j += power_w * self._time_to_tick_s
+            seconds -= self._time_to_tick_s
             self._tick()
-        self._since_tick_j += power_w * seconds
-        self._to_tick_s -= seconds
+        self._energy_since_tick_j += power_w * seconds
+        self._time_to_tick_s -= seconds
 
     def _tick(self) -> None:
         error = 1.0 + TICK_ERROR * float(self._rng.standard_normal())
-        self._total_mj += 1000.0 * self._since_tick_j * error
-        self._shown_mj = int(self._total_mj)
-        self._since_tick_j = 0.0
-        self._to_tick_s = TICK_S
+        self._total_mj += 1000.0 * self._energy_since_tick_j * error
+        self._displayed_mj = int(self._total_mj)
+        self._energy_since_tick_j = 0.0
+        self._time_to_tick_s = TICK_S

@@ -7,29 +7,29 @@ import re
 
 from ekc.codegen.compiled import CompiledKernel
 
-_HEADER = re.compile(r"\A(?:\s+|//[^\n]*(?:\n|\Z)|/\*.*?\*/)*", re.DOTALL)
+_LEADING_COMMENTS = re.compile(r"\A(?:\s+|//[^\n]*(?:\n|\Z)|/\*.*?\*/)*", re.DOTALL)
 
 
-def digest(kernel: CompiledKernel) -> str:
+def digest_kernel(kernel: CompiledKernel) -> str:
     """SHA-256 of the CUDA text without its leading comments, or of the cubin if there is no more text."""
-    text = _bare(kernel.cuda_source)
-    return _sha256(text) if text else _sha256(kernel.cubin)
+    text = _strip_comments(kernel.cuda_source)
+    return _hash_sha256(text) if text else _hash_sha256(kernel.cubin)
 
 
-def identity(kernel: CompiledKernel) -> str:
+def identify_kernel(kernel: CompiledKernel) -> str:
     """The digest, and that of the machine code: one text is compiled for several GPUs. What was found out
     about a compiled kernel is kept by this; what is drawn for it is seeded by its text alone."""
-    return f"{digest(kernel)} {_sha256(kernel.cubin)}"
+    return f"{digest_kernel(kernel)} {_hash_sha256(kernel.cubin)}"
 
 
-def digest_of_text(cuda_source: str) -> str:
+def digest_cuda_source(cuda_source: str) -> str:
     """The digest of the kernel that a CUDA text, more than comments, compiles to."""
-    return _sha256(_bare(cuda_source))
+    return _hash_sha256(_strip_comments(cuda_source))
 
 
-def _bare(cuda_source: str) -> bytes:
-    return _HEADER.sub("", cuda_source, count=1).encode()
+def _strip_comments(cuda_source: str) -> bytes:
+    return _LEADING_COMMENTS.sub("", cuda_source, count=1).encode()
 
 
-def _sha256(content: bytes) -> str:
+def _hash_sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()

@@ -11,17 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ekc.codegen.compiled import Launch, Resources
-from ekc.devices.accesses import Access, Executed
-from ekc.devices.occupancy import WARP, Occupancy
-from ekc.devices.ptx.counts import Counts
-from ekc.devices.specs import Spec
-from ekc.devices.tensor_rates import DATA_CENTER, GROUP_SHARE
-from ekc.devices.traffic import LINE, Resident, Traffic, traffic
-from ekc.ir.async_copy import COPIES
+from ekc.devices.accesses import AccessGroup, LaunchProfile
+from ekc.devices.occupancy import WARP_SIZE, Occupancy
+from ekc.devices.ptx.counts import InstructionCounts
+from ekc.devices.specs import GpuSpec
+from ekc.devices.tensor_rates import DATA_CENTER_RATES, WGMMA_SHARE
+from ekc.devices.traffic import LINE_BYTES, SimulatedTraffic, SmResidency, compute_traffic
+from ekc.ir.async_copy import ASYNC_COPIES_BY_BYTES
 
-UNROLL = 4.0
+UNROLLED_TRIPS = 4.0
 """Loop trips whose loads ptxas issues together (estimate)."""
-BUSY_REGISTERS = 20
+RESERVED_REGISTERS = 20
 """Registers that hold no load in flight (estimate)."""
 
 
@@ -31,17 +31,17 @@ class Events:
 
     blocks: int
     warps_per_block: int
-    lanes: float
+    active_lanes: float
     """Active lanes of a warp, mean."""
     registers: int
     fma32: float
     fp32: float
     fp16: float
     tensor: float
-    tensor_half_flops: float
+    tensor_fp16_equivalent_flops: float
     """The operations of matrix instructions, as so many of float16 of products of a warp that take the tensor
     cores as long."""
-    tensor_j_flops: float
+    tensor_energy_equivalent_flops: float
     """The same, as so many of float16 that take as much energy."""
     group_waits: float
     """Times that one warp waits for products of its warpgroup, which it started together, ..."""
@@ -60,10 +60,10 @@ class Events:
     local_requests: float
     lsu_cycles: float
     """That requests of all kinds take of a load-store unit, SMs added up."""
-    traffic: Traffic
-    rounds: float
+    traffic: SimulatedTraffic
+    load_rounds: float
     """Times that one warp waits for global loads it issued together."""
-    tiles: float
+    tile_waits: float
     """Times that one warp waits for asynchronous copies, ..."""
     tiles_ahead: float
     """... and how many tiles are on their way while one is used, 0 where a wait follows its own copies."""
@@ -76,46 +76,49 @@ class Events:
         return float(self.blocks * self.warps_per_block)
 
     @property
-    def arithmetic(self) -> float:
+    def arithmetic_instructions(self) -> float:
         """Warp instructions that compute."""
         return self.fma32 + self.fp32 + self.fp16 + self.sfu + self.int_ops + self.convert
 
     @property
-    def issued(self) -> float:
+    def issued_instructions(self) -> float:
         """All warp instructions that take an issue slot."""
         memory = self.shared_requests + self.local_requests + self.traffic.requests
         control = self.shuffle + self.branch + self.other + self.barriers * self.warps
-        return self.arithmetic + self.tensor + memory + control
+        return self.arithmetic_instructions + self.tensor + memory + control
 
 
-def events(spec: Spec, launch: Launch, resources: Resources, ran: Executed, occupancy: Occupancy) -> Events:
+def count_events(
+    spec: GpuSpec, launch: Launch, resources: Resources, profile: LaunchProfile, occupancy: Occupancy
+) -> Events:
     """Events of one launch that is resident as `occupancy` says."""
     blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
     threads = launch.block[0] * launch.block[1] * launch.block[2]
-    counts, warps = ran.counts, float(blocks * occupancy.warps_per_block)
-    resident = Resident(
+    counts, warps = profile.counts, float(blocks * occupancy.warps_per_block)
+    resident = SmResidency(
         blocks=occupancy.blocks,
         shared_bytes=occupancy.blocks * (launch.shared_bytes + resources.shared_bytes),
         local_bytes=occupancy.blocks * threads * resources.stack_bytes,
     )
-    rounds = _rounds(ran, resources.registers)
-    on_chip = [one for one in ran.accesses if one.space == "shared"]
+    rounds = _count_load_rounds(profile, resources.registers)
+    on_chip = [one for one in profile.accesses if one.space == "shared"]
     # An asynchronous copy takes the slot of its load, and passes no register.
-    by_hand = [one for one in on_chip if not one.asynchronous]
-    hottest = max((one.trips for one in ran.accesses), default=1.0)
-    operands = warps * counts.bytes_group / LINE
-    local = warps * (counts.local_accesses + _spills(resources) * hottest)
+    by_hand = [one for one in on_chip if not one.is_async]
+    hottest = max((one.trip_count for one in profile.accesses), default=1.0)
+    operands = warps * counts.bytes_group / LINE_BYTES
+    local = warps * (counts.local_accesses + _count_spills(resources) * hottest)
     return Events(
         blocks=blocks,
         warps_per_block=occupancy.warps_per_block,
-        lanes=threads / occupancy.warps_per_block,
+        active_lanes=threads / occupancy.warps_per_block,
         registers=resources.registers,
         fma32=warps * counts.fma32,
         fp32=warps * counts.fp32,
         fp16=warps * counts.fp16,
         tensor=warps * counts.tensor,
-        tensor_half_flops=warps * _half_flops(counts, spec.tensor_rates, spec.mma_share / GROUP_SHARE),
-        tensor_j_flops=warps * _half_flops(counts, DATA_CENTER, 1.0),
+        tensor_fp16_equivalent_flops=warps
+        * _convert_to_fp16_flops(counts, spec.tensor_rates, spec.mma_share / WGMMA_SHARE),
+        tensor_energy_equivalent_flops=warps * _convert_to_fp16_flops(counts, DATA_CENTER_RATES, 1.0),
         group_waits=counts.group_waits,
         group_products=warps * counts.group_products,
         sfu=warps * counts.sfu,
@@ -126,52 +129,57 @@ def events(spec: Spec, launch: Launch, resources: Resources, ran: Executed, occu
         other=warps * counts.other,
         shared_requests=blocks * sum(one.requests for one in by_hand),
         shared_wavefronts=blocks * sum(one.requests * one.wavefronts for one in on_chip) + operands,
-        shared_lane_bytes=blocks * sum(one.requests * one.bytes_per_lane * WARP for one in by_hand),
+        shared_lane_bytes=blocks * sum(one.requests * one.bytes_per_lane * WARP_SIZE for one in by_hand),
         local_requests=local,
-        lsu_cycles=blocks * sum(one.requests * _cycles(spec, _passes(one)) for one in ran.accesses)
-        + local * _cycles(spec, 1.0)
-        + operands * LINE / spec.capability.l1_bytes_per_clock,
-        traffic=traffic(spec, launch, ran, local, resident),
-        rounds=rounds,
-        tiles=counts.async_waits,
-        tiles_ahead=_tiles_ahead(counts),
+        lsu_cycles=blocks
+        * sum(one.requests * _count_lsu_cycles(spec, _count_bank_passes(one)) for one in profile.accesses)
+        + local * _count_lsu_cycles(spec, 1.0)
+        + operands * LINE_BYTES / spec.capability.l1_bytes_per_clock,
+        traffic=compute_traffic(spec, launch, profile, local, resident),
+        load_rounds=rounds,
+        tile_waits=counts.async_waits,
+        tiles_ahead=_count_tiles_ahead(counts),
         barriers=counts.barrier,
     )
 
 
-def _half_flops(counts: Counts, rates: Mapping[str, float], group: float) -> float:
+def _convert_to_fp16_flops(counts: InstructionCounts, rates: Mapping[str, float], group_rate: float) -> float:
     """Operations of matrix instructions over the rates of their types; a type of no rate cannot run here.
     `group`: what one of a product of a warpgroup counts."""
     done = {"float16": counts.tensor_half, "tf32": counts.tensor_tf32, "int8": counts.tensor_int8}
-    return sum(flops / rates[name] for name, flops in done.items() if flops) + group * counts.group_flops
+    return sum(flops / rates[name] for name, flops in done.items() if flops) + group_rate * counts.group_flops
 
 
-def _passes(one: Access) -> float:
+def _count_bank_passes(access: AccessGroup) -> float:
     """Of a request through the banks that shared memory and L1 share. What a copy brings past L1 passes them
     once, into its tile (PTX ISA, `cp.async.cg`; NVIDIA A100 whitepaper, "Asynchronous Copy")."""
-    past = one.asynchronous and one.space == "global" and one.bytes_per_lane == max(COPIES)
-    return 0.0 if past else one.wavefronts
+    past = (
+        access.is_async and access.space == "global" and access.bytes_per_lane == max(ASYNC_COPIES_BY_BYTES)
+    )
+    return 0.0 if past else access.wavefronts
 
 
-def _cycles(spec: Spec, wavefronts: float) -> float:
+def _count_lsu_cycles(spec: GpuSpec, wavefronts: float) -> float:
     """What one request costs the load-store unit: to make its addresses, and to move its data."""
     capability = spec.capability
-    return max(WARP / capability.load_store_units, wavefronts * LINE / capability.l1_bytes_per_clock)
+    return max(
+        WARP_SIZE / capability.load_store_units, wavefronts * LINE_BYTES / capability.l1_bytes_per_clock
+    )
 
 
-def _rounds(ran: Executed, registers: int) -> float:
+def _count_load_rounds(profile: LaunchProfile, registers: int) -> float:
     """Loads between two barriers fly together, and so do those of a few loop trips, as far as there are
     registers for them to land in."""
     loads = [
-        one for one in ran.accesses if one.space == "global" and one.kind == "load" and not one.asynchronous
+        one for one in profile.accesses if one.space == "global" and one.kind == "load" and not one.is_async
     ]
-    most = max((one.trips for one in loads), default=0.0)
-    together = max(min(most, ran.counts.barrier), most / UNROLL)
-    words = (ran.counts.bytes_load_global - ran.counts.bytes_async) / 4
-    return max(together, words / max(registers - BUSY_REGISTERS, 8))
+    most = max((one.trip_count for one in loads), default=0.0)
+    together = max(min(most, profile.counts.barrier), most / UNROLLED_TRIPS)
+    words = (profile.counts.bytes_load_global - profile.counts.bytes_async) / 4
+    return max(together, words / max(registers - RESERVED_REGISTERS, 8))
 
 
-def _tiles_ahead(counts: Counts) -> float:
+def _count_tiles_ahead(counts: InstructionCounts) -> float:
     """Told from the groups: those that a wait leaves on their way, and the one that the next wait is for, if
     more are closed than waited for. Several groups between two waits are one tile."""
     if not counts.async_waits:
@@ -180,6 +188,6 @@ def _tiles_ahead(counts: Counts) -> float:
     return float(groups / max(1.0, counts.async_groups // counts.async_waits))
 
 
-def _spills(resources: Resources) -> float:
+def _count_spills(resources: Resources) -> float:
     """Spill instructions per pass over the code; ptxas reports bytes, each instruction moves 4."""
     return (resources.spill_store_bytes + resources.spill_load_bytes) / 4.0

@@ -8,22 +8,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel, Launch
-from ekc.devices.execute import BLANKS, most_instructions
-from ekc.devices.pages import BlankPages, OutputPages, OverlaidPages, RightPages, page_tensor
+from ekc.devices.execute import BLANK_WORDS, compute_instruction_limit
+from ekc.devices.pages import BlankPages, OutputPages, OverlaidPages, ReferencePages, make_input_pages
 from ekc.emulator import Report, launch
-from ekc.emulator.paged import OnDemand
-from ekc.ir.evaluation.expected import Expected
-from ekc.ir.evaluation.output import Output
-from ekc.ir.nodes import Kernel
+from ekc.emulator.paged import PagedSource
+from ekc.ir.evaluation.expected import ReferenceEvaluator
+from ekc.ir.evaluation.output import WrittenOutput
+from ekc.ir.nodes import LaunchTree
 from ekc.ir.operator import TensorSpec
 
 
-def execute_parts(
+def execute_blocks(
     compiled: CompiledKernel,
-    expected: Expected,
-    trees: Sequence[Kernel],
+    expected: ReferenceEvaluator,
+    trees: Sequence[LaunchTree],
     blocks: Sequence[NDArray[np.int64]],
-) -> list[tuple[Output, Report]]:
+) -> list[tuple[WrittenOutput, Report]]:
     """The elements that the chosen `blocks` (linear numbers) of each launch leave in its output; the report.
 
     As `execute` has it: what earlier launches left out is the reference; an output begins as blanks, and is
@@ -31,48 +31,52 @@ def execute_parts(
     """
     op = expected.op
     inputs = zip(op.inputs, expected.arrays, strict=True)
-    memory: dict[str, OnDemand] = {spec.name: page_tensor(spec, tensor) for spec, tensor in inputs}
+    memory: dict[str, PagedSource] = {spec.name: make_input_pages(spec, tensor) for spec, tensor in inputs}
     found = []
     for one, tree, chosen in zip(compiled.launches, trees, blocks, strict=True):
         spec = op.tensors[one.arguments[-1]]
-        written, report = _run(compiled, one, memory, spec, chosen)
+        written, report = _run_launch(compiled, one, memory, spec, chosen)
         found.append((written, report))
         if len(found) < len(trees):
-            memory[spec.name] = OverlaidPages(spec, written, RightPages(spec, expected, tree.clears))
+            memory[spec.name] = OverlaidPages(
+                spec, written, ReferencePages(spec, expected, tree.is_zero_fill)
+            )
     return found
 
 
-def _run(
+def _run_launch(
     compiled: CompiledKernel,
-    one: Launch,
-    memory: Mapping[str, OnDemand],
+    launch_spec: Launch,
+    memory: Mapping[str, PagedSource],
     spec: TensorSpec,
     blocks: NDArray[np.int64],
-) -> tuple[Output, Report]:
+) -> tuple[WrittenOutput, Report]:
     known = memory.get(spec.name)
-    starts = [BlankPages(spec, word) for word in BLANKS[spec.dtype.name]] if known is None else [known]
-    first, *others = (_started(compiled, one, memory, OutputPages(spec, start), blocks) for start in starts)
+    starts = [BlankPages(spec, word) for word in BLANK_WORDS[spec.dtype.name]] if known is None else [known]
+    first, *others = (
+        _run_from_start(compiled, launch_spec, memory, OutputPages(spec, start), blocks) for start in starts
+    )
     written, report = first
     for other, _ in others:
-        written = written.joined(other)
+        written = written.merge(other)
     return written, report
 
 
-def _started(
+def _run_from_start(
     compiled: CompiledKernel,
-    one: Launch,
-    memory: Mapping[str, OnDemand],
+    launch_spec: Launch,
+    memory: Mapping[str, PagedSource],
     output: OutputPages,
     blocks: NDArray[np.int64],
-) -> tuple[Output, Report]:
+) -> tuple[WrittenOutput, Report]:
     report = launch(
         compiled.ptx,
-        one.name,
-        grid=one.grid,
-        block=one.block,
-        args=[*(memory[name] for name in one.arguments[:-1]), output],
-        dynamic_shared=one.shared_bytes,
+        launch_spec.name,
+        grid=launch_spec.grid,
+        block=launch_spec.block,
+        args=[*(memory[name] for name in launch_spec.arguments[:-1]), output],
+        dynamic_shared=launch_spec.shared_bytes,
         blocks=blocks,
-        max_instructions=most_instructions(compiled, one),
+        max_instructions=compute_instruction_limit(compiled, launch_spec),
     )
-    return output.written(), report
+    return output.collect_written(), report

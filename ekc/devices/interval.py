@@ -17,13 +17,13 @@ from ekc.devices.base import Interval
 
 Array = NDArray[np.float64]
 
-FEWEST = 4
+MIN_AMOUNTS = 4
 """Amounts, below which nothing can be said."""
-NORMAL_95 = 1.959964
+NORMAL_QUANTILE_95 = 1.959964
 """97.5 % quantile of the normal distribution."""
 
 
-def mean_rate(amounts: Array, spans: Array) -> tuple[float, Interval]:
+def estimate_mean_rate(amounts: Array, spans: Array) -> tuple[float, Interval]:
     """Sum of the amounts over the sum of the spans, and its interval. At least `FEWEST` of them.
 
     Where the amounts are steadier than the spans explain, the ticks came regularly and were seen late: then
@@ -31,16 +31,16 @@ def mean_rate(amounts: Array, spans: Array) -> tuple[float, Interval]:
     """
     total = float(spans.sum())
     mean = float(amounts.sum()) / total
-    errors, late = _about_a_line(amounts, spans, mean), 0.0
-    regular = _about_a_line(amounts, np.full(len(spans), total / len(spans)), mean)
+    errors, late = _compute_detrended_errors(amounts, spans, mean), 0.0
+    regular = _compute_detrended_errors(amounts, np.full(len(spans), total / len(spans)), mean)
     if float(np.sum(regular**2)) < float(np.sum(errors**2)):
         errors, late = regular, mean**2 * float(np.var(spans, ddof=1))
-    variance, freedom = _of_the_sum(errors)
+    variance, freedom = _estimate_sum_variance(errors)
     half = student_t(freedom) * math.sqrt(variance + late) / total
     return mean, Interval(mean - half, mean + half)
 
 
-def _about_a_line(amounts: Array, spans: Array, mean: float) -> Array:
+def _compute_detrended_errors(amounts: Array, spans: Array, mean: float) -> Array:
     """What each amount differs from a rate that changes steadily."""
     at = np.cumsum(spans) - spans / 2
     at -= np.average(at, weights=spans)
@@ -48,9 +48,9 @@ def _about_a_line(amounts: Array, spans: Array, mean: float) -> Array:
     return np.asarray(amounts - spans * (mean + slope * at))
 
 
-def _of_the_sum(errors: Array) -> tuple[float, int]:
+def _estimate_sum_variance(errors: Array) -> tuple[float, int]:
     """Variance of the sum of some errors, and the degrees of freedom that it is known with."""
-    number, lags = len(errors), _weights(len(errors))
+    number, lags = len(errors), _compute_bartlett_weights(len(errors))
     together = float(np.sum(errors**2))
     together += 2 * sum(w * float(np.sum(errors[k:] * errors[:-k])) for k, w in enumerate(lags, 1))
     # What the fit of mean and slope took out of the sums above.
@@ -59,22 +59,22 @@ def _of_the_sum(errors: Array) -> tuple[float, int]:
     return max(together, 0.0) * number / (number - taken), freedom
 
 
-def _weights(number: int) -> Array:
+def _compute_bartlett_weights(amount_count: int) -> Array:
     """Bartlett's, of lags 1, 2, ...; none for the fewest amounts."""
-    lags = min(round(number ** (1 / 3)), number // 4) if number >= 2 * FEWEST else 0
+    lags = min(round(amount_count ** (1 / 3)), amount_count // 4) if amount_count >= 2 * MIN_AMOUNTS else 0
     return 1.0 - np.arange(1, lags + 1) / (lags + 1.0)
 
 
-def student_t(freedom: int) -> float:
+def student_t(degrees_of_freedom: int) -> float:
     """97.5 % quantile of Student's t: exact for 1 and 2 degrees of freedom, else the Cornish-Fisher series
     about the normal one (Abramowitz and Stegun 26.7.5): 0.12 % low at 3, within 0.03 % from 4 on."""
-    if freedom <= 2:
-        return (12.7062, 4.30265)[freedom - 1]
-    z = NORMAL_95
+    if degrees_of_freedom <= 2:
+        return (12.7062, 4.30265)[degrees_of_freedom - 1]
+    z = NORMAL_QUANTILE_95
     return (
         z
-        + (z**3 + z) / (4 * freedom)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
-        + (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / (92160 * freedom**4)
+        + (z**3 + z) / (4 * degrees_of_freedom)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees_of_freedom**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * degrees_of_freedom**3)
+        + (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / (92160 * degrees_of_freedom**4)
     )

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel, Launch, Resources
-from ekc.devices.base import Executes
-from ekc.devices.capacity import check_call, check_sending
-from ekc.devices.cuda.arrays import on_gpu
+from ekc.devices.base import ExecutionDevice
+from ekc.devices.capacity import check_emulation_memory, check_transfer_memory
+from ekc.devices.cuda.arrays import is_on_gpu
 from ekc.devices.execute import EXECUTED_BY, execute
-from ekc.devices.patience import warn_where_long
+from ekc.devices.patience import warn_if_slow
 from ekc.errors import InvalidInput, KernelFault
-from ekc.ir.arrays import is_tensor, make_like
+from ekc.ir.arrays import convert_like, is_torch_tensor
 from ekc.ir.schedule import Schedule
 
 
@@ -44,7 +44,7 @@ class Kernel:
 
     schedule: Schedule
     compiled: CompiledKernel
-    device: Executes | None = field(default=None, compare=False)
+    device: ExecutionDevice | None = field(default=None, compare=False)
     """The GPU that arrays of the host are sent to, if one was named."""
 
     @property
@@ -91,34 +91,34 @@ class Kernel:
         `DeviceError` where a GPU's driver refuses, and `EkcError` for an instruction that the machine does
         not know.
         """
-        if "torch._dynamo" in sys.modules and any(map(is_tensor, arrays)):
+        if "torch._dynamo" in sys.modules and any(map(is_torch_tensor, arrays)):
             # torch.compile would follow Python into the PTX machine.
-            return sys.modules["torch"].compiler.disable(self._run)(arrays, out, stream)
-        return self._run(arrays, out, stream)
+            return sys.modules["torch"].compiler.disable(self._dispatch)(arrays, out, stream)
+        return self._dispatch(arrays, out, stream)
 
-    def _run(self, arrays: tuple[Any, ...], out: Any, stream: int | None) -> Any:
+    def _dispatch(self, arrays: tuple[Any, ...], out: Any, stream: int | None) -> Any:
         """See `__call__`."""
-        if any(on_gpu(array) for array in arrays):
-            from ekc.devices.cuda.calls import call
+        if any(is_on_gpu(array) for array in arrays):
+            from ekc.devices.cuda.calls import call_kernel
 
-            return call(self.schedule.op, self.compiled, arrays, out, stream)
+            return call_kernel(self.schedule.op, self.compiled, arrays, out, stream)
         if out is not None or stream is not None:
             raise InvalidInput("out and stream are for arrays on a GPU; these are not: leave both out")
-        made = self._emulated(arrays) if self.device is None else self._sent(self.device, arrays)
-        return make_like(arrays[0], made) if arrays else made
+        made = self._run_emulated(arrays) if self.device is None else self._run_on_device(self.device, arrays)
+        return convert_like(arrays[0], made) if arrays else made
 
-    def _sent(self, device: Executes, arrays: tuple[Any, ...]) -> NDArray[Any]:
+    def _run_on_device(self, device: ExecutionDevice, arrays: tuple[Any, ...]) -> NDArray[Any]:
         """Run on the GPU of `device`, by way of its worker."""
         op = self.schedule.program.op
-        check_sending(op)
+        check_transfer_memory(op)
         specs = [op.tensors[one.arguments[-1]] for one in self.launches]
-        blanks = [np.empty(spec.shape, spec.dtype.numpy) for spec in specs]
+        blanks = [np.empty(spec.shape, spec.dtype.numpy_dtype) for spec in specs]
         return device.execute(self.compiled, op.check_arrays(arrays), blanks)[-1]
 
-    def _emulated(self, arrays: tuple[Any, ...]) -> NDArray[Any]:
+    def _run_emulated(self, arrays: tuple[Any, ...]) -> NDArray[Any]:
         """Run by the machine made of NumPy."""
-        check_call(self.schedule.program.op, self.compiled)
-        warn_where_long(self.compiled)
+        check_emulation_memory(self.schedule.program.op, self.compiled)
+        warn_if_slow(self.compiled)
         runs = execute(self.schedule.program.op, self.compiled, arrays)
         written: dict[str, NDArray[np.bool_]] = {}
         for one, run in zip(self.launches, runs, strict=True):
@@ -126,9 +126,9 @@ class Kernel:
                 raise KernelFault(f"{len(run.report.findings)} findings; the first: {run.report.findings[0]}")
             # One that adds to its output need not change what an earlier one wrote there.
             name = one.arguments[-1]
-            written[name] = written.get(name, False) | run.written
+            written[name] = written.get(name, False) | run.is_written
             if not written[name].all():
-                missing = f"{(~written[name]).sum()} of {run.written.size} elements"
+                missing = f"{(~written[name]).sum()} of {run.is_written.size} elements"
                 raise KernelFault(f"{run.report.kernel} leaves {missing} of its output unwritten")
         return runs[-1].output
 

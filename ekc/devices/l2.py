@@ -12,40 +12,44 @@ from dataclasses import dataclass
 
 from ekc.codegen.compiled import Footprint
 
-USABLE_L2 = 0.8
+USABLE_L2_SHARE = 0.8
 """Share of L2 that data really gets: the rest is lost to hashing and other tensors (estimate)."""
-EVICTION_POWER = 2.0
+EVICTION_EXPONENT = 2.0
 """How sharply hits fall once the data outgrow L2; a strict LRU would drop to none (estimate)."""
 
 
 @dataclass(frozen=True)
-class _Touched:
-    wave: float
+class _TouchedBytes:
+    wave_bytes: float
     """Distinct bytes that one wave touches."""
-    launch: float
+    launch_bytes: float
     """Distinct bytes that the whole launch touches."""
 
     @property
-    def cycle_waves(self) -> float:
+    def reuse_distance_waves(self) -> float:
         """Waves until the same bytes come round again."""
-        return max(1.0, self.launch / self.wave) if self.wave > 0 else 1.0
+        return max(1.0, self.launch_bytes / self.wave_bytes) if self.wave_bytes > 0 else 1.0
 
 
-def dram_bytes(footprints: Sequence[Footprint], wave_blocks: float, l2_bytes: float) -> tuple[float, ...]:
+def compute_dram_bytes(
+    footprints: Sequence[Footprint], wave_blocks: float, l2_bytes: float
+) -> tuple[float, ...]:
     """DRAM bytes per footprint, in order, for waves of `wave_blocks` resident blocks."""
-    touched = [_touched(footprint, wave_blocks) for footprint in footprints]
+    touched = [_count_touched_bytes(footprint, wave_blocks) for footprint in footprints]
     return tuple(
-        _fetched(own, _waves(footprint, wave_blocks), _kept(own, touched, l2_bytes))
+        _compute_fetched_bytes(
+            own, _count_waves(footprint, wave_blocks), _estimate_hit_share(own, touched, l2_bytes)
+        )
         for footprint, own in zip(footprints, touched, strict=True)
     )
 
 
-def compulsory_bytes(footprint: Footprint) -> float:
+def compute_compulsory_bytes(footprint: Footprint) -> float:
     """Distinct bytes of the tensor that the launch touches at all."""
-    return _touched(footprint, _blocks(footprint)).launch
+    return _count_touched_bytes(footprint, _count_blocks(footprint)).launch_bytes
 
 
-def _touched(footprint: Footprint, wave_blocks: float) -> _Touched:
+def _count_touched_bytes(footprint: Footprint, wave_blocks: float) -> _TouchedBytes:
     panels_wave = panels_launch = stride = 1.0
     for extent, depends in footprint.block_loops:
         if depends:
@@ -53,29 +57,29 @@ def _touched(footprint: Footprint, wave_blocks: float) -> _Touched:
             panels_launch *= extent
         stride *= extent
     size = float(footprint.tensor_bytes)
-    return _Touched(
+    return _TouchedBytes(
         min(panels_wave * footprint.block_bytes, size), min(panels_launch * footprint.block_bytes, size)
     )
 
 
-def _blocks(footprint: Footprint) -> float:
+def _count_blocks(footprint: Footprint) -> float:
     blocks = 1.0
     for extent, _ in footprint.block_loops:
         blocks *= extent
     return blocks
 
 
-def _waves(footprint: Footprint, wave_blocks: float) -> float:
-    return max(1.0, _blocks(footprint) / wave_blocks)
+def _count_waves(footprint: Footprint, wave_blocks: float) -> float:
+    return max(1.0, _count_blocks(footprint) / wave_blocks)
 
 
-def _kept(own: _Touched, touched: Sequence[_Touched], l2_bytes: float) -> float:
+def _estimate_hit_share(own: _TouchedBytes, touched: Sequence[_TouchedBytes], l2_bytes: float) -> float:
     """Share of the tensor still in L2 when its turn comes again."""
-    between = sum(min(other.launch, own.cycle_waves * other.wave) for other in touched)
+    between = sum(min(other.launch_bytes, own.reuse_distance_waves * other.wave_bytes) for other in touched)
     if between <= 0:
         return 1.0
-    return float(min(1.0, (USABLE_L2 * l2_bytes / between) ** EVICTION_POWER))
+    return float(min(1.0, (USABLE_L2_SHARE * l2_bytes / between) ** EVICTION_EXPONENT))
 
 
-def _fetched(own: _Touched, waves: float, kept: float) -> float:
-    return own.launch + (1.0 - kept) * max(0.0, waves * own.wave - own.launch)
+def _compute_fetched_bytes(own: _TouchedBytes, waves: float, hit_share: float) -> float:
+    return own.launch_bytes + (1.0 - hit_share) * max(0.0, waves * own.wave_bytes - own.launch_bytes)

@@ -21,41 +21,48 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.base import COUNTER, NOT_TOLD, READINGS, Conditions, Interval, Metering
-from ekc.devices.interval import FEWEST, mean_rate
-from ekc.devices.looks import READING_S, Gauges, Log, Reading, record
+from ekc.devices.base import (
+    ENERGY_COUNTER,
+    POWER_READINGS,
+    UNREPORTED,
+    Interval,
+    MeasurementConditions,
+    Metering,
+)
+from ekc.devices.interval import MIN_AMOUNTS, estimate_mean_rate
+from ekc.devices.looks import READING_INTERVAL_S, BoardLog, BoardReading, BoardSensors, record_board
 from ekc.errors import DeviceError, EkcError
 
-IDLE_S = 0.5
-WARM_UP_S = 0.5
+IDLE_PERIOD_S = 0.5
+WARM_UP_PERIOD_S = 0.5
 """One stretch of warming up."""
-WARM_UP_STRETCHES = 10
-STEADY = 0.01
+MAX_WARM_UP_PERIODS = 10
+STEADY_POWER_TOLERANCE = 0.01
 """Warm when two stretches agree in power to this."""
-FEWEST_CALLS = 5
+MIN_CALLS = 5
 """Calls in a window at least: power may change within a call."""
-APART = 0.05
+ESTIMATOR_TOLERANCE = 0.05
 """Estimators that differ by more are told of: a counter that lost ticks, or a sensor that lags."""
-CLOCK_APART = 0.02
+CLOCK_TOLERANCE = 0.02
 """The same of the clock within a window."""
 LONG_CALL_S = 0.005
 """A sensor that looks for 25 ms at a time averages over at least five calls that are shorter."""
-UNSEEN = 0.25
+MAX_UNSAMPLED_SHARE = 0.25
 """Part of a call in which no look of the sensor begins, from which on calls keep step with it."""
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Calls:
+class CompletedCalls:
     """What was called back to back since `start`."""
 
-    number: int
+    count: int
     seconds: float
     """From the beginning of the first to the end of the last."""
 
 
-class Board(Gauges, Protocol):
+class Board(BoardSensors, Protocol):
     """What the meter needs from a GPU, real or virtual: gauges, and a kernel that runs."""
 
     def power_cap_w(self) -> float | None:
@@ -64,12 +71,12 @@ class Board(Gauges, Protocol):
     def start(self, kernel: CompiledKernel) -> None:
         """Begin to call the kernel back to back, and keep at it during `wait`."""
 
-    def stop(self) -> Calls:
+    def stop(self) -> CompletedCalls:
         """Finish the call under way and go idle."""
 
 
 @dataclass(frozen=True)
-class Window:
+class MeteringWindow:
     """What the meter saw in one window."""
 
     power_w: float
@@ -83,7 +90,7 @@ class Window:
     call_s: float
     """Wall time per call, back to back, over the window and its margins."""
     idle_power_w: float
-    began_s: float
+    start_s: float
     """On the board's clock."""
     seconds: float
     samples: int
@@ -96,7 +103,7 @@ class Window:
     samples_w: tuple[float, ...]
     """Mean power over each sample."""
 
-    def metering(self, conditions: Conditions) -> Metering:
+    def to_metering(self, conditions: MeasurementConditions) -> Metering:
         """The same per call, as a row keeps it."""
         low, high = self.power_interval_w.low, self.power_interval_w.high
         return Metering(
@@ -117,153 +124,174 @@ class Window:
 
 
 @dataclass(frozen=True)
-class _Estimate:
+class _PowerEstimate:
     """Mean power by one estimator, and the span it is of."""
 
-    watts: float
+    power_w: float
     interval: Interval
-    began_s: float
+    start_s: float
     seconds: float
     samples_w: tuple[float, ...]
 
 
-def meter(board: Board, kernel: CompiledKernel, call_s: float, seconds: float) -> Window:
+def meter_kernel(board: Board, kernel: CompiledKernel, call_s: float, seconds: float) -> MeteringWindow:
     """Meter calls of about `call_s` each over a window of about `seconds` or a little more.
 
     Raises `DeviceError` where the board tells neither energy nor power, or one of them stands still alone.
     """
     board.wait(board.averaging_s)
-    idle = _mean_power(board, IDLE_S)
+    idle = _measure_mean_power(board, IDLE_PERIOD_S)
     if math.isnan(idle):
         raise DeviceError("the board tells no power, so nothing can be metered")
     notes: list[str] = []
     try:
         board.start(kernel)
         if not _warm_up(board):
-            notes.append(f"power still moved after {WARM_UP_S * WARM_UP_STRETCHES:.0f} s of warming up")
+            notes.append(
+                f"power still moved after {WARM_UP_PERIOD_S * MAX_WARM_UP_PERIODS:.0f} s of warming up"
+            )
         board.stop()
         board.start(kernel)
         board.wait(board.averaging_s)
-        log = record(board, max(seconds, FEWEST_CALLS * call_s))
+        log = record_board(board, max(seconds, MIN_CALLS * call_s))
         temperature = board.temperature_c()
         calls = board.stop()
     except BaseException:
         with suppress(EkcError):  # What went wrong first is what is told.
             board.stop()
         raise
-    return _window(board, log, calls, idle, temperature, notes)
+    return _make_window(board, log, calls, idle, temperature, notes)
 
 
-def _window(
-    board: Board, log: Log, calls: Calls, idle: float, temperature: float, notes: list[str]
-) -> Window:
-    counted = None if log.uncounted else _counted(log)
-    readings = [reading for reading in log.readings if not math.isnan(reading.watts)]
-    sampled = float(np.mean([reading.watts for reading in readings])) if readings else math.nan
-    best = counted or _from_readings(readings, board.averaging_s, log.uncounted)
+def _make_window(
+    board: Board,
+    log: BoardLog,
+    completed_calls: CompletedCalls,
+    idle_power_w: float,
+    temperature_c: float,
+    notes: list[str],
+) -> MeteringWindow:
+    counted = None if log.counter_problem else _estimate_from_counter(log)
+    readings = [reading for reading in log.readings if not math.isnan(reading.power_w)]
+    sampled = float(np.mean([reading.power_w for reading in readings])) if readings else math.nan
+    best = counted or _estimate_from_readings(readings, board.averaging_s, log.counter_problem)
     clocks = [reading.clock_mhz for reading in log.readings if not math.isnan(reading.clock_mhz)]
-    return Window(
-        power_w=best.watts,
+    return MeteringWindow(
+        power_w=best.power_w,
         power_interval_w=best.interval,
-        estimator=COUNTER if counted else READINGS,
-        counter_power_w=counted.watts if counted else math.nan,
+        estimator=ENERGY_COUNTER if counted else POWER_READINGS,
+        counter_power_w=counted.power_w if counted else math.nan,
         sampled_power_w=sampled,
-        call_s=calls.seconds / calls.number,
-        idle_power_w=idle,
-        began_s=best.began_s,
+        call_s=completed_calls.seconds / completed_calls.count,
+        idle_power_w=idle_power_w,
+        start_s=best.start_s,
         seconds=best.seconds,
         samples=len(best.samples_w),
-        temperature_c=temperature,
+        temperature_c=temperature_c,
         clock_mhz=float(np.mean(clocks)) if clocks else math.nan,
         throttle=tuple(sorted(log.throttle)),
         power_cap_w=board.power_cap_w(),
-        notes=(*notes, *_notes(log, best.watts, sampled, clocks), *_in_step(best, calls)),
+        notes=(
+            *notes,
+            *_write_notes(log, best.power_w, sampled, clocks),
+            *_find_aliasing(best, completed_calls),
+        ),
         samples_w=best.samples_w,
     )
 
 
-def _mean_power(board: Board, seconds: float) -> float:
+def _measure_mean_power(board: Board, seconds: float) -> float:
     """Of the readings that did not fail; where all did, by the counter; NaN where that stands still."""
     readings = []
-    for _ in range(round(seconds / READING_S)):
-        board.wait(READING_S)
+    for _ in range(round(seconds / READING_INTERVAL_S)):
+        board.wait(READING_INTERVAL_S)
         readings.append(board.power_w())
     told = [watts for watts in readings if not math.isnan(watts)]
-    return float(np.mean(told)) if told else _counted_power(board, seconds)
+    return float(np.mean(told)) if told else _measure_counter_power(board, seconds)
 
 
-def _counted_power(board: Board, seconds: float) -> float:
-    log = record(board, seconds)
-    return math.nan if log.uncounted else _counted(log).watts
+def _measure_counter_power(board: Board, seconds: float) -> float:
+    log = record_board(board, seconds)
+    return math.nan if log.counter_problem else _estimate_from_counter(log).power_w
 
 
 def _warm_up(board: Board) -> bool:
     """Whether power came to stand still."""
     before = 0.0
-    for _ in range(WARM_UP_STRETCHES):
-        now = _mean_power(board, WARM_UP_S)
-        if abs(now - before) <= STEADY * now:
+    for _ in range(MAX_WARM_UP_PERIODS):
+        now = _measure_mean_power(board, WARM_UP_PERIOD_S)
+        if abs(now - before) <= STEADY_POWER_TOLERANCE * now:
             return True
         before = now
     return False
 
 
-def _counted(log: Log) -> _Estimate:
+def _estimate_from_counter(log: BoardLog) -> _PowerEstimate:
     """By the counter, tick by tick."""
-    at = np.array([tick.at_s for tick in log.ticks])
+    at = np.array([tick.time_s for tick in log.ticks])
     joules = np.diff(np.array([tick.counter_mj for tick in log.ticks])) / 1000.0
     spans = np.diff(at)
-    watts, interval = mean_rate(joules, spans)
-    return _Estimate(watts, interval, float(at[0]), float(at[-1] - at[0]), tuple((joules / spans).tolist()))
+    watts, interval = estimate_mean_rate(joules, spans)
+    return _PowerEstimate(
+        watts, interval, float(at[0]), float(at[-1] - at[0]), tuple((joules / spans).tolist())
+    )
 
 
-def _from_readings(readings: Sequence[Reading], averaging_s: float, why: str) -> _Estimate:
+def _estimate_from_readings(
+    readings: Sequence[BoardReading], averaging_s: float, counter_problem: str
+) -> _PowerEstimate:
     """By the power sensor. A value that stands over several readings is one sample, and of averaged ones a
     length of averaging is."""
-    at, watts = np.array([(reading.at_s, reading.watts) for reading in readings]).reshape(-1, 2).T
-    if len(at) <= FEWEST:
-        raise DeviceError(f"{why}, and it tells no power")
+    at, watts = np.array([(reading.time_s, reading.power_w) for reading in readings]).reshape(-1, 2).T
+    if len(at) <= MIN_AMOUNTS:
+        raise DeviceError(f"{counter_problem}, and it tells no power")
     spans = np.diff(at)
-    starts = _starts(at[:-1], watts[:-1], averaging_s)
-    if len(starts) < FEWEST:
-        raise DeviceError(f"{why}, and the power sensor stands still at {watts[0]:.1f} W")
+    starts = _find_sample_starts(at[:-1], watts[:-1], averaging_s)
+    if len(starts) < MIN_AMOUNTS:
+        raise DeviceError(f"{counter_problem}, and the power sensor stands still at {watts[0]:.1f} W")
     joules = np.add.reduceat(watts[:-1] * spans, starts)
     lengths = np.add.reduceat(spans, starts)
-    mean, interval = mean_rate(joules, lengths)
-    return _Estimate(mean, interval, float(at[0]), float(at[-1] - at[0]), tuple((joules / lengths).tolist()))
+    mean, interval = estimate_mean_rate(joules, lengths)
+    return _PowerEstimate(
+        mean, interval, float(at[0]), float(at[-1] - at[0]), tuple((joules / lengths).tolist())
+    )
 
 
-def _starts(at: Array, watts: Array, averaging_s: float) -> NDArray[np.intp]:
+def _find_sample_starts(times_s: Array, watts: Array, averaging_s: float) -> NDArray[np.intp]:
     """Where each sample begins."""
     fresh = np.flatnonzero(np.diff(watts, prepend=np.nan))
-    if not averaging_s or len(fresh) < FEWEST:
+    if not averaging_s or len(fresh) < MIN_AMOUNTS:
         return fresh
-    return np.unique((at - at[0]) // averaging_s, return_index=True)[1]
+    return np.unique((times_s - times_s[0]) // averaging_s, return_index=True)[1]
 
 
-def _notes(log: Log, watts: float, sampled: float, clocks: Sequence[float]) -> list[str]:
-    notes = [f"{log.uncounted}; energy is from readings of power"] if log.uncounted else []
-    if math.isnan(sampled):
+def _write_notes(
+    log: BoardLog, power_w: float, sampled_power_w: float, clocks_mhz: Sequence[float]
+) -> list[str]:
+    notes = [f"{log.counter_problem}; energy is from readings of power"] if log.counter_problem else []
+    if math.isnan(sampled_power_w):
         notes.append("the board tells no power now; energy is from its counter alone")
-    if abs(sampled / watts - 1) > APART:
-        notes.append(f"readings of power say {100 * (sampled / watts - 1):+.0f} % beside the energy counter")
-    if NOT_TOLD in log.throttle:
+    if abs(sampled_power_w / power_w - 1) > ESTIMATOR_TOLERANCE:
+        notes.append(
+            f"readings of power say {100 * (sampled_power_w / power_w - 1):+.0f} % beside the energy counter"
+        )
+    if UNREPORTED in log.throttle:
         notes.append("the driver does not tell whether something throttles the clock")
-    low, high = min(clocks, default=0.0), max(clocks, default=0.0)
-    if not clocks:
+    low, high = min(clocks_mhz, default=0.0), max(clocks_mhz, default=0.0)
+    if not clocks_mhz:
         notes.append("the board does not tell its clock")
-    if high - low > CLOCK_APART * high:
+    if high - low > CLOCK_TOLERANCE * high:
         notes.append(f"the clock moved from {low:.0f} to {high:.0f} MHz")
     return notes
 
 
-def _in_step(best: _Estimate, calls: Calls) -> list[str]:
+def _find_aliasing(estimate: _PowerEstimate, calls: CompletedCalls) -> list[str]:
     """Long calls whose rhythm is the sensor's: one that looks part of the time sees the same part of each."""
-    call_s, tick_s = calls.seconds / calls.number, best.seconds / len(best.samples_w)
+    call_s, tick_s = calls.seconds / calls.count, estimate.seconds / len(estimate.samples_w)
     if call_s < LONG_CALL_S:
         return []
-    begun = np.sort(np.arange(len(best.samples_w)) * tick_s / call_s % 1.0)
-    if float(np.max(np.diff(begun, append=begun[0] + 1.0))) < UNSEEN:
+    begun = np.sort(np.arange(len(estimate.samples_w)) * tick_s / call_s % 1.0)
+    if float(np.max(np.diff(begun, append=begun[0] + 1.0))) < MAX_UNSAMPLED_SHARE:
         return []
     return [
         f"calls of {1000 * call_s:.1f} ms keep step with the sensor ({1000 * tick_s:.0f} ms): one that looks "

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ekc.devices.specs import Capability
 
-WARP = 32
+WARP_SIZE = 32
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,15 @@ class Occupancy:
         return self.blocks * self.warps_per_block
 
 
-def occupancy(capability: Capability, threads: int, registers: int, shared_bytes: int) -> Occupancy:
+def compute_occupancy(capability: Capability, threads: int, registers: int, shared_bytes: int) -> Occupancy:
     """Resident blocks for `threads` per block, `registers` per thread, `shared_bytes` per block.
 
     Zero blocks means that a single one does not fit.
     """
-    warps = _ceil(threads, WARP)
+    warps = _ceil_div(threads, WARP_SIZE)
     bounds = {
-        "registers": _by_registers(capability, warps, registers),
-        "shared memory": _by_shared(capability, shared_bytes),
+        "registers": _limit_by_registers(capability, warps, registers),
+        "shared memory": _limit_by_shared_memory(capability, shared_bytes),
         "warps": capability.warps_per_sm // warps,
         "blocks": capability.blocks_per_sm,
     }
@@ -43,23 +43,25 @@ def occupancy(capability: Capability, threads: int, registers: int, shared_bytes
     return Occupancy(bounds[limiter], warps, limiter)
 
 
-def _by_registers(capability: Capability, warps: int, registers: int) -> int:
-    per_warp = _round_up(max(registers, 1) * WARP, capability.register_granularity)
+def _limit_by_registers(capability: Capability, warps: int, registers: int) -> int:
+    per_warp = _round_up(max(registers, 1) * WARP_SIZE, capability.register_granularity)
     resident = capability.registers_per_sm // per_warp
     resident -= resident % capability.warp_granularity
     return resident // warps
 
 
-def _by_shared(capability: Capability, shared_bytes: int) -> int:
+def _limit_by_shared_memory(capability: Capability, shared_bytes: int) -> int:
     if shared_bytes > capability.shared_bytes_per_block:
         return 0
-    taken = _round_up(shared_bytes + capability.reserved_shared_per_block, capability.shared_granularity)
+    taken = _round_up(
+        shared_bytes + capability.reserved_shared_bytes_per_block, capability.shared_granularity_bytes
+    )
     return capability.shared_bytes_per_sm // taken if taken else capability.blocks_per_sm
 
 
-def _ceil(a: int, b: int) -> int:
+def _ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
 def _round_up(a: int, b: int) -> int:
-    return _ceil(a, b) * b
+    return _ceil_div(a, b) * b

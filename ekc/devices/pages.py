@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.emulator.memory import Index
-from ekc.emulator.paged import PAGE, Held, OnDemand, Pages
-from ekc.ir.evaluation.drawn import Drawn, Tensor
-from ekc.ir.evaluation.expected import Expected
-from ekc.ir.evaluation.output import Output
+from ekc.emulator.paged import PAGE_BYTES, LoadedArray, PagedSource, Pages
+from ekc.ir.evaluation.drawn import InputTensor, RandomTensor
+from ekc.ir.evaluation.expected import ReferenceEvaluator
+from ekc.ir.evaluation.output import WrittenOutput
 from ekc.ir.operator import TensorSpec
 
 
 @dataclass(frozen=True)
-class _Source:
+class _ReadOnlyPages:
     """The tensors that a launch may not write."""
 
     spec: TensorSpec
@@ -37,56 +37,58 @@ class _Source:
         """See `OnDemand`."""
         raise AssertionError(f"{self.spec.name} is only read")
 
-    def _elements(self) -> int:
+    def _count_page_elements(self) -> int:
         """Bytes of a page."""
-        return PAGE // self.spec.dtype.bytes
+        return PAGE_BYTES // self.spec.dtype.bytes
 
 
 @dataclass(frozen=True)
-class DrawnPages(_Source):
+class RandomInputPages(_ReadOnlyPages):
     """A random input."""
 
-    drawn: Drawn
+    random_tensor: RandomTensor
 
     def read_pages(self, pages: Index) -> Pages:
         """See `OnDemand`."""
-        return self.drawn.runs(pages * self._elements(), self._elements()).view(np.uint8)
+        return self.random_tensor.make_runs(
+            pages * self._count_page_elements(), self._count_page_elements()
+        ).view(np.uint8)
 
 
 @dataclass(frozen=True)
-class BlankPages(_Source):
+class BlankPages(_ReadOnlyPages):
     """An output before anything is written: every element holds the bits of a word."""
 
     word: int
 
     def read_pages(self, pages: Index) -> Pages:
         """See `OnDemand`."""
-        shape = len(pages), self._elements()
+        shape = len(pages), self._count_page_elements()
         return np.full(shape, self.word, f"u{self.spec.dtype.bytes}").view(np.uint8)
 
 
 @dataclass(frozen=True)
-class RightPages(_Source):
+class ReferencePages(_ReadOnlyPages):
     """The elements that all blocks of a launch leave in its output, by the reference."""
 
-    expected: Expected
-    cleared: bool
+    expected: ReferenceEvaluator
+    is_cleared: bool
     """They leave zeros."""
 
     def read_pages(self, pages: Index) -> Pages:
         """See `OnDemand`."""
-        found = np.zeros((len(pages), self._elements()), self.spec.dtype.numpy)
-        for row, page in zip(found, () if self.cleared else pages.tolist(), strict=not self.cleared):
-            start = page * self._elements()
-            stop = min(start + self._elements(), self.spec.elements)
-            values = [self._values(box) for box in boxes(start, stop, self.spec.shape)]
+        found = np.zeros((len(pages), self._count_page_elements()), self.spec.dtype.numpy_dtype)
+        for row, page in zip(found, () if self.is_cleared else pages.tolist(), strict=not self.is_cleared):
+            start = page * self._count_page_elements()
+            stop = min(start + self._count_page_elements(), self.spec.elements)
+            values = [self._compute_values(box) for box in split_into_boxes(start, stop, self.spec.shape)]
             row[: stop - start] = np.concatenate(values).astype(row.dtype)
         return found.view(np.uint8)
 
-    def _values(self, box: Sequence[range]) -> NDArray[Any]:
-        maker = self.expected.makers[self.spec.name]
-        where = {a.name: np.arange(r.start, r.stop) for a, r in zip(maker.spatial, box, strict=True)}
-        return self.expected.at(maker, where).value.reshape(-1)
+    def _compute_values(self, box: Sequence[range]) -> NDArray[Any]:
+        maker = self.expected.producers[self.spec.name]
+        where = {a.name: np.arange(r.start, r.stop) for a, r in zip(maker.spatial_axes, box, strict=True)}
+        return self.expected.evaluate_at(maker, where).values.reshape(-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,8 +96,8 @@ class OutputPages:
     """An output of a launch: it begins as another source has it, and keeps the pages that were touched."""
 
     spec: TensorSpec
-    start: OnDemand
-    _kept: list[tuple[Index, Pages]] = field(default_factory=list)
+    initial_pages: PagedSource
+    _written_pages: list[tuple[Index, Pages]] = field(default_factory=list)
 
     @property
     def nbytes(self) -> int:
@@ -109,48 +111,48 @@ class OutputPages:
 
     def read_pages(self, pages: Index) -> Pages:
         """See `OnDemand`."""
-        return self.start.read_pages(pages)
+        return self.initial_pages.read_pages(pages)
 
     def write_pages(self, pages: Index, content: Pages) -> None:
         """See `OnDemand`."""
-        self._kept.append((pages, content))
+        self._written_pages.append((pages, content))
 
-    def written(self) -> Output:
+    def collect_written(self) -> WrittenOutput:
         """The elements that are not as they began."""
-        word, size = f"u{self.spec.dtype.bytes}", PAGE // self.spec.dtype.bytes
-        places, values = [np.zeros(0, np.int64)], [np.zeros(0, self.spec.dtype.numpy)]
-        for pages, content in self._kept:
-            changed = content.view(word) != self.start.read_pages(pages).view(word)
+        word, size = f"u{self.spec.dtype.bytes}", PAGE_BYTES // self.spec.dtype.bytes
+        places, values = [np.zeros(0, np.int64)], [np.zeros(0, self.spec.dtype.numpy_dtype)]
+        for pages, content in self._written_pages:
+            changed = content.view(word) != self.initial_pages.read_pages(pages).view(word)
             places.append((pages[:, None] * size + np.arange(size))[changed])
-            values.append(content.view(self.spec.dtype.numpy)[changed])
-        return Output(self.spec, np.concatenate(places), np.concatenate(values))
+            values.append(content.view(self.spec.dtype.numpy_dtype)[changed])
+        return WrittenOutput(self.spec, np.concatenate(places), np.concatenate(values))
 
 
 @dataclass(frozen=True, eq=False)
-class OverlaidPages(_Source):
+class OverlaidPages(_ReadOnlyPages):
     """A tensor between two launches: what the blocks that ran wrote, elsewhere what all would have."""
 
-    written: Output
-    elsewhere: OnDemand
+    output: WrittenOutput
+    fallback_pages: PagedSource
 
     def read_pages(self, pages: Index) -> Pages:
         """See `OnDemand`."""
-        found = self.elsewhere.read_pages(pages).view(self.spec.dtype.numpy)
-        size = self._elements()
+        found = self.fallback_pages.read_pages(pages).view(self.spec.dtype.numpy_dtype)
+        size = self._count_page_elements()
         for row, page in zip(found, pages.tolist(), strict=True):
-            first, last = np.searchsorted(self.written.places, (page * size, (page + 1) * size))
-            row[self.written.places[first:last] - page * size] = self.written.values[first:last]
+            first, last = np.searchsorted(self.output.positions, (page * size, (page + 1) * size))
+            row[self.output.positions[first:last] - page * size] = self.output.values[first:last]
         return found.view(np.uint8)
 
 
-def page_tensor(spec: TensorSpec, tensor: Tensor) -> OnDemand:
+def make_input_pages(spec: TensorSpec, tensor: InputTensor) -> PagedSource:
     """An input by pages."""
-    if isinstance(tensor, Drawn):
-        return DrawnPages(spec, tensor)
-    return Held(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8), writable=False)
+    if isinstance(tensor, RandomTensor):
+        return RandomInputPages(spec, tensor)
+    return LoadedArray(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8), writable=False)
 
 
-def boxes(start: int, stop: int, shape: Sequence[int]) -> Iterator[list[range]]:
+def split_into_boxes(start: int, stop: int, shape: Sequence[int]) -> Iterator[list[range]]:
     """Neighbours in memory, from one linear position up to another, as boxes of the tensor in order."""
     if len(shape) == 1:
         yield [range(start, stop)]
@@ -164,5 +166,5 @@ def boxes(start: int, stop: int, shape: Sequence[int]) -> Iterator[list[range]]:
             start += whole * inner
             continue
         end = min(inner, begin + stop - start)
-        yield from ([range(row, row + 1), *box] for box in boxes(begin, end, shape[1:]))
+        yield from ([range(row, row + 1), *box] for box in split_into_boxes(begin, end, shape[1:]))
         start += end - begin

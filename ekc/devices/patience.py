@@ -6,43 +6,47 @@ import math
 import warnings
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.emulator.launch import LANES
+from ekc.emulator.launch import BATCH_LANES
 
-_ALONE_S = 1e-4
+_SINGLE_OPERATION_S = 1e-4
 """For an operation of one thread with nobody beside it: NumPy's calls, whatever they hold."""
-_LANE_S = 3e-9
+_LANE_OPERATION_S = 3e-9
 """For an operation of one lane of many. Both are of one machine (2 cores of a shared EPYC) and round."""
-_LONG_S = 60.0
+_WARNING_THRESHOLD_S = 60.0
 
 
-def expected_s(compiled: CompiledKernel) -> float:
+def estimate_emulation_s(compiled: CompiledKernel) -> float:
     """Seconds, to an order of magnitude, by the operator's arithmetic and the lanes that do it together."""
     operations = compiled.flops / len(compiled.launches)
     return sum(
-        operations * (_ALONE_S / min(LANES, math.prod(one.grid) * math.prod(one.block)) + _LANE_S)
+        operations
+        * (
+            _SINGLE_OPERATION_S / min(BATCH_LANES, math.prod(one.grid) * math.prod(one.block))
+            + _LANE_OPERATION_S
+        )
         for one in compiled.launches
     )
 
 
-def warn_where_long(compiled: CompiledKernel) -> None:
+def warn_if_slow(compiled: CompiledKernel) -> None:
     """One line for whoever would think that the call hangs."""
-    seconds = expected_s(compiled)
-    if seconds < _LONG_S:
+    seconds = estimate_emulation_s(compiled)
+    if seconds < _WARNING_THRESHOLD_S:
         return
     threads = max(math.prod(one.grid) * math.prod(one.block) for one in compiled.launches)
     fix = (
         "bind loops to blocks and threads, or take smaller shapes"
-        if threads < LANES
+        if threads < BATCH_LANES
         else "take smaller shapes, or `ekc run`, which runs some of the blocks"
     )
     warnings.warn(
         f"{compiled.name}: the CPU executes every thread of this kernel ({threads} together) in "
-        f"{_about(seconds)} or so; {fix}",
+        f"{_format_duration(seconds)} or so; {fix}",
         stacklevel=4,
     )
 
 
-def _about(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     """A round figure in the unit that a person would use."""
     for limit, unit, word in ((5400, 60, "minutes"), (172800, 3600, "hours")):
         if seconds < limit:

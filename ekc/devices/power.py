@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ekc.devices.events import Events
-from ekc.devices.occupancy import WARP
-from ekc.devices.specs import Spec
+from ekc.devices.occupancy import WARP_SIZE
+from ekc.devices.specs import GpuSpec
 
 FMA_PJ = 7.6
 """One lane; random data. The same for those below, unless they say otherwise."""
@@ -33,7 +33,7 @@ SHARED_PJ_PER_WAVEFRONT = 256.0
 SHARED_PJ_PER_LANE_BYTE = 1.0
 L1_PJ_PER_SECTOR = 80.0
 L2_PJ_PER_BYTE = 24.0
-REFERENCE_C = 45.0
+REFERENCE_TEMPERATURE_C = 45.0
 LEAKAGE_PER_K = 0.026
 """Growth of static power: 0.45 W/K on a 97 W load (a4000_gemm_noise)."""
 
@@ -47,35 +47,35 @@ class DynamicEnergy:
     memory_j: float
     """DRAM: has a supply of its own."""
 
-    def at(self, voltage: float) -> float:
+    def at_voltage(self, voltage: float) -> float:
         """Joules at a relative core voltage."""
         return self.core_j * voltage**2 + self.memory_j
 
 
 @dataclass(frozen=True)
-class Part:
+class EventEnergy:
     """The joules of one kind of event, at relative voltage 1, and how many there were."""
 
     kind: str
     count: float
     unit: str
     joules: float
-    of_core: bool = True
+    is_core: bool = True
     """Whether it follows the square of the core voltage."""
 
 
-def dynamic_energy(spec: Spec, events: Events) -> DynamicEnergy:
+def compute_dynamic_energy(spec: GpuSpec, events: Events) -> DynamicEnergy:
     """Energy of one launch from its events."""
-    parts = dynamic_parts(spec, events)
+    parts = compute_event_energies(spec, events)
     return DynamicEnergy(
-        core_j=sum(part.joules for part in parts if part.of_core),
-        memory_j=sum(part.joules for part in parts if not part.of_core),
+        core_j=sum(part.joules for part in parts if part.is_core),
+        memory_j=sum(part.joules for part in parts if not part.is_core),
     )
 
 
-def dynamic_parts(spec: Spec, events: Events) -> tuple[Part, ...]:
+def compute_event_energies(spec: GpuSpec, events: Events) -> tuple[EventEnergy, ...]:
     """The same, kind by kind; every kind each time, in the same order."""
-    lanes, moved, process = events.lanes, events.traffic, spec.power.process
+    lanes, moved, process = events.active_lanes, events.traffic, spec.power.process_energy_scale
     per_lane = (
         ("multiply-add", events.fma32, FMA_PJ),
         ("other float32", events.fp32, FP32_PJ),
@@ -86,34 +86,34 @@ def dynamic_parts(spec: Spec, events: Events) -> tuple[Part, ...]:
         ("shuffle", events.shuffle, SHUFFLE_PJ),
     )
     others = (
-        ("tensor core", events.tensor_j_flops, "flops of float16", TENSOR_PJ_PER_FLOP),
-        ("instruction issue", events.issued, "warp instr.", ISSUE_PJ),
+        ("tensor core", events.tensor_energy_equivalent_flops, "flops of float16", TENSOR_PJ_PER_FLOP),
+        ("instruction issue", events.issued_instructions, "warp instr.", ISSUE_PJ),
         ("shared wavefronts", events.shared_wavefronts, "wavefronts", SHARED_PJ_PER_WAVEFRONT),
-        ("shared data", events.shared_lane_bytes * lanes / WARP, "B", SHARED_PJ_PER_LANE_BYTE),
+        ("shared data", events.shared_lane_bytes * lanes / WARP_SIZE, "B", SHARED_PJ_PER_LANE_BYTE),
         ("L1 sectors", moved.sectors, "sectors", L1_PJ_PER_SECTOR),
         ("L2 data", moved.l2_bytes, "B", L2_PJ_PER_BYTE),
     )
     dram = moved.dram_bytes * spec.power.memory_pj_per_byte * 1e-12
     return (
-        *(Part(kind, n, "warp instr.", lanes * n * pj * process * 1e-12) for kind, n, pj in per_lane),
-        *(Part(kind, n, unit, n * pj * process * 1e-12) for kind, n, unit, pj in others),
-        Part("DRAM data", moved.dram_bytes, "B", dram, of_core=False),
+        *(EventEnergy(kind, n, "warp instr.", lanes * n * pj * process * 1e-12) for kind, n, pj in per_lane),
+        *(EventEnergy(kind, n, unit, n * pj * process * 1e-12) for kind, n, unit, pj in others),
+        EventEnergy("DRAM data", moved.dram_bytes, "B", dram, is_core=False),
     )
 
 
-def idle_power(spec: Spec, clock_mhz: float, temperature_c: float) -> float:
+def compute_idle_power(spec: GpuSpec, clock_mhz: float, temperature_c: float) -> float:
     """Watts of the board with no kernel running and the clock held."""
-    clock_tree = spec.power.idle_clock_w_per_ghz * clock_mhz / 1000.0 * spec.voltage.at(clock_mhz) ** 2
-    return spec.power.constant_w + static_power(spec, clock_mhz, temperature_c) + clock_tree
+    clock_tree = spec.power.idle_clock_w_per_ghz * clock_mhz / 1000.0 * spec.voltage.at_clock(clock_mhz) ** 2
+    return spec.power.constant_w + compute_static_power(spec, clock_mhz, temperature_c) + clock_tree
 
 
-def static_power(spec: Spec, clock_mhz: float, temperature_c: float) -> float:
+def compute_static_power(spec: GpuSpec, clock_mhz: float, temperature_c: float) -> float:
     """Watts that leak."""
-    leakage = 1.0 + LEAKAGE_PER_K * (temperature_c - REFERENCE_C)
-    return spec.power.static_w * spec.voltage.at(clock_mhz) * max(0.2, leakage)
+    leakage = 1.0 + LEAKAGE_PER_K * (temperature_c - REFERENCE_TEMPERATURE_C)
+    return spec.power.static_w * spec.voltage.at_clock(clock_mhz) * max(0.2, leakage)
 
 
-def active_clock_power(spec: Spec, clock_mhz: float, busy: float) -> float:
+def compute_active_clock_power(spec: GpuSpec, clock_mhz: float, busy_sm_share: float) -> float:
     """Watts that the clock tree takes more while a share `busy` of the SMs has work."""
-    voltage = spec.voltage.at(clock_mhz)
-    return busy * spec.power.active_clock_w_per_ghz * clock_mhz / 1000.0 * voltage**2
+    voltage = spec.voltage.at_clock(clock_mhz)
+    return busy_sm_share * spec.power.active_clock_w_per_ghz * clock_mhz / 1000.0 * voltage**2

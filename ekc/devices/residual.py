@@ -18,53 +18,55 @@ from numpy.typing import NDArray
 
 Vector = NDArray[np.float64]
 
-SHARED_TIME = 0.09
+SHARED_TIME_SIGMA = 0.09
 """Standard deviation of the log of the shared factor, over all kinds of launches."""
-ALIKE = 1.8
+LENGTH_SCALE_OCTAVES = 1.8
 """Octaves between traits at which most of it is still shared: the length scale of the process."""
-OWN_TIME = 0.005
-SHARED_POWER = 0.03
+OWN_TIME_SIGMA = 0.005
+SHARED_POWER_SIGMA = 0.03
 """Estimate: the recordings that our kernels can be held against have a meter too noisy to tell."""
-OWN_POWER = 0.005
-WAVES = 256
+OWN_POWER_SIGMA = 0.005
+FOURIER_FEATURE_COUNT = 256
 """Cosines that make up one path of the process."""
 
 
-def generator(*key: str | int) -> np.random.Generator:
+def make_generator(*key: str | int) -> np.random.Generator:
     """A random generator that depends on nothing but its key."""
     joined = "\0".join(str(part) for part in key)
     return np.random.default_rng(int.from_bytes(hashlib.sha256(joined.encode()).digest()[:16], "big"))
 
 
-def shared_time(device: str, traits: Vector) -> float:
+def sample_shared_time_factor(device: str, traits: Vector) -> float:
     """Factor on the modelled time of work of these traits `[n]`; near traits, near factors."""
-    return float(np.exp(SHARED_TIME * _path(device, "time", traits)))
+    return float(np.exp(SHARED_TIME_SIGMA * _sample_process(device, "time", traits)))
 
 
-def shared_power(device: str, traits: Vector) -> float:
+def sample_shared_power_factor(device: str, traits: Vector) -> float:
     """Factor on the modelled dynamic energy of a launch of these traits `[n]`."""
-    return float(np.exp(SHARED_POWER * _path(device, "power", traits)))
+    return float(np.exp(SHARED_POWER_SIGMA * _sample_process(device, "power", traits)))
 
 
-def own_time(device: str, content: str) -> float:
+def sample_own_time_factor(device: str, content: str) -> float:
     """Factor on the modelled time of the work of one kernel, whatever that is like."""
-    return float(np.exp(OWN_TIME * generator(device, content, "time residual").standard_normal()))
+    return float(np.exp(OWN_TIME_SIGMA * make_generator(device, content, "time residual").standard_normal()))
 
 
-def own_power(device: str, content: str) -> float:
+def sample_own_power_factor(device: str, content: str) -> float:
     """Factor on the modelled dynamic energy of one kernel, whatever it is like."""
-    return float(np.exp(OWN_POWER * generator(device, content, "power residual").standard_normal()))
+    return float(
+        np.exp(OWN_POWER_SIGMA * make_generator(device, content, "power residual").standard_normal())
+    )
 
 
-def _path(device: str, what: str, traits: Vector) -> float:
+def _sample_process(device: str, quantity: str, traits: Vector) -> float:
     """The path of a process of mean 0 and variance 1 at these traits."""
-    frequencies, phases = _waves(device, what, len(traits))
-    return float(np.sqrt(2.0 / WAVES) * np.sum(np.cos(frequencies @ traits + phases)))
+    frequencies, phases = _sample_fourier_features(device, quantity, len(traits))
+    return float(np.sqrt(2.0 / FOURIER_FEATURE_COUNT) * np.sum(np.cos(frequencies @ traits + phases)))
 
 
 @lru_cache(maxsize=64)
-def _waves(device: str, what: str, dimensions: int) -> tuple[Vector, Vector]:
+def _sample_fourier_features(device: str, quantity: str, dimensions: int) -> tuple[Vector, Vector]:
     """Random Fourier features (Rahimi and Recht, 2007) of the squared-exponential kernel."""
-    random = generator(device, "shared residual", what)
-    frequencies = random.standard_normal((WAVES, dimensions)) / ALIKE
-    return frequencies, random.uniform(0.0, 2.0 * np.pi, WAVES)
+    random = make_generator(device, "shared residual", quantity)
+    frequencies = random.standard_normal((FOURIER_FEATURE_COUNT, dimensions)) / LENGTH_SCALE_OCTAVES
+    return frequencies, random.uniform(0.0, 2.0 * np.pi, FOURIER_FEATURE_COUNT)

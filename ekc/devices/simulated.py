@@ -8,38 +8,44 @@ import numpy as np
 
 from ekc.codegen.compiled import CompiledKernel, Launch
 from ekc.devices import meter
-from ekc.devices.accesses import Executed, executed
-from ekc.devices.base import Clocks, Conditions, Interval, Metering, Timing
+from ekc.devices.accesses import LaunchProfile, profile_kernel
+from ekc.devices.base import Clocks, Interval, MeasurementConditions, Metering, Timing
 from ekc.devices.board import VirtualBoard
-from ekc.devices.breakdown import Breakdown, breakdown
-from ekc.devices.capacity import check_kernel
-from ekc.devices.digest import digest, identity
+from ekc.devices.breakdown import EnergyBreakdown, break_down_energy
+from ekc.devices.capacity import check_kernel_memory
+from ekc.devices.digest import digest_kernel, identify_kernel
 from ekc.devices.interval import student_t
-from ekc.devices.residual import generator
-from ekc.devices.specs import Spec
-from ekc.devices.steady import Steady, Work, explained, steady, work
+from ekc.devices.residual import make_generator
+from ekc.devices.specs import GpuSpec
+from ekc.devices.steady import (
+    KernelWork,
+    SteadyState,
+    compute_work,
+    compute_work_without_residual,
+    find_steady_state,
+)
 from ekc.errors import DeviceError, InvalidInput
 from ekc.version import __version__
 
-SIMULATOR = 7
+SIMULATOR_VERSION = 7
 """Raise it whenever a model or a figure changes: records of another simulator are not reused."""
-TIME_NOISE = 0.003
+RELATIVE_TIME_NOISE = 0.003
 """Relative noise of one timed call (estimate). A4000 GEMM at a locked clock repeats to 0.02 %
 (a4000_gemm_noise), event timers and busy machines do worse."""
-TIME_SAMPLES = 20
+TIME_SAMPLE_COUNT = 20
 
 
 class SimulatedDevice:
     """Times and meters kernels by the models of this package. Keeps no state between calls but a
     memo of what a kernel does, so results do not depend on their order."""
 
-    def __init__(self, spec: Spec, clock_mhz: int | None = None, residual: bool = True) -> None:
+    def __init__(self, spec: GpuSpec, clock_mhz: int | None = None, has_residual: bool = True) -> None:
         """Without the `residual`, every kernel does as the models explain. No draw then favours one of two
         alike, but nothing is left to learn for a search that knows the models."""
-        self._spec, self._residual = spec, residual
+        self._spec, self._has_residual = spec, has_residual
         self._clock_mhz = float(clock_mhz or spec.fixed_mhz)
-        self._memo: dict[tuple[str, tuple[Launch, ...]], Work] = {}
-        self._counted: dict[tuple[str, tuple[Launch, ...]], tuple[Executed, ...]] = {}
+        self._work_by_kernel: dict[tuple[str, tuple[Launch, ...]], KernelWork] = {}
+        self._profiles_by_kernel: dict[tuple[str, tuple[Launch, ...]], tuple[LaunchProfile, ...]] = {}
         self.name = spec.name
         self.simulated = True
         self.arch = spec.arch
@@ -47,87 +53,95 @@ class SimulatedDevice:
         self.peaks = spec.peaks(self._clock_mhz)
         self.memory_bytes = spec.memory_bytes
         self.clock_regime = f"fixed {self._clock_mhz:.0f} MHz"
-        self.driver = f"simulator {SIMULATOR}" + ("" if residual else ", no residual")
+        self.driver = f"simulator {SIMULATOR_VERSION}" + ("" if has_residual else ", no residual")
         self.data_policy = "none (random data assumed)"
 
     @property
     def label(self) -> str:
         """The name, and that it is simulated."""
-        return f"{self.name}{'' if self._residual else ', no residual'} (simulated)"
+        return f"{self.name}{'' if self._has_residual else ', no residual'} (simulated)"
 
     def clocks(self) -> Clocks:
         """Every clock of the spec can be set."""
-        return Clocks(mhz=self._spec.clocks_mhz(), current_mhz=self._clock_mhz)
+        return Clocks(mhz=self._spec.list_clocks_mhz(), current_mhz=self._clock_mhz)
 
     def at_clock(self, mhz: int) -> SimulatedDevice:
         """The same device with its SM clock fixed elsewhere."""
-        if refusal := self.clocks().refusal(mhz):
+        if refusal := self.clocks().explain_refusal(mhz):
             raise DeviceError(f"{self.label} cannot be set to {mhz} MHz: {refusal}")
-        device = SimulatedDevice(self._spec, mhz, self._residual)
-        device._memo = self._memo
+        device = SimulatedDevice(self._spec, mhz, self._has_residual)
+        device._work_by_kernel = self._work_by_kernel
         return device
 
-    def time(self, kernel: CompiledKernel, *, draw: int = 0) -> Timing:
+    def time(self, kernel: CompiledKernel, *, repeat: int = 0) -> Timing:
         """Seconds per call, warm, at the clock the power cap allows."""
-        state = self._steady(kernel)
-        noise = self._noise(kernel, "time", draw).standard_normal(TIME_SAMPLES)
-        samples = state.latency_s * (1.0 + TIME_NOISE * noise)
+        state = self._find_steady_state(kernel)
+        noise = self._make_noise_generator(kernel, "time", repeat).standard_normal(TIME_SAMPLE_COUNT)
+        samples = state.latency_s * (1.0 + RELATIVE_TIME_NOISE * noise)
         mean = float(np.mean(samples))
-        half = student_t(TIME_SAMPLES - 1) * float(np.std(samples, ddof=1)) / math.sqrt(TIME_SAMPLES)
-        warm = self._board(kernel, state, "time", draw).temperature_c()
-        conditions = self._conditions(kernel, state.clock_mhz, warm, state.throttle)
+        half = (
+            student_t(TIME_SAMPLE_COUNT - 1) * float(np.std(samples, ddof=1)) / math.sqrt(TIME_SAMPLE_COUNT)
+        )
+        warm = self._make_board(kernel, state, "time", repeat).temperature_c()
+        conditions = self._make_conditions(kernel, state.clock_mhz, warm, state.throttle)
         spread = Interval(mean - half, mean + half)
-        return Timing(mean, spread, TIME_SAMPLES, conditions, samples_s=tuple(samples.tolist()))
+        return Timing(mean, spread, TIME_SAMPLE_COUNT, conditions, samples_s=tuple(samples.tolist()))
 
-    def meter(self, kernel: CompiledKernel, *, seconds: float = 1.0, draw: int = 0) -> Metering:
+    def meter(self, kernel: CompiledKernel, *, seconds: float = 1.0, repeat: int = 0) -> Metering:
         """Watts and joules per call on a board made for this call alone, over a virtual window."""
         if not (math.isfinite(seconds) and seconds > 0):
             raise InvalidInput(f"a metering window of {seconds} s cannot be: give a positive number")
-        state = self._steady(kernel)
-        board = self._board(kernel, state, "meter", draw)
-        window = meter.meter(board, kernel, state.latency_s, seconds)
-        conditions = self._conditions(kernel, window.clock_mhz, window.temperature_c, window.throttle)
-        return window.metering(conditions)
+        state = self._find_steady_state(kernel)
+        board = self._make_board(kernel, state, "meter", repeat)
+        window = meter.meter_kernel(board, kernel, state.latency_s, seconds)
+        conditions = self._make_conditions(kernel, window.clock_mhz, window.temperature_c, window.throttle)
+        return window.to_metering(conditions)
 
-    count = staticmethod(executed)
+    count_kernel = staticmethod(profile_kernel)
 
-    def learn(self, kernel: CompiledKernel, counted: tuple[Executed, ...]) -> None:
+    def set_counts(self, kernel: CompiledKernel, counts: tuple[LaunchProfile, ...]) -> None:
         """See `Counts`."""
-        self._counted[identity(kernel), kernel.launches] = counted
+        self._profiles_by_kernel[identify_kernel(kernel), kernel.launches] = counts
 
-    def breakdown(self, kernel: CompiledKernel) -> Breakdown:
+    def break_down_energy(self, kernel: CompiledKernel) -> EnergyBreakdown:
         """Where the energy of one call goes, cause by cause."""
-        return breakdown(self._spec, self._work(kernel), self._clock_mhz)
+        return break_down_energy(self._spec, self._compute_work(kernel), self._clock_mhz)
 
-    def _steady(self, kernel: CompiledKernel) -> Steady:
-        return steady(self._spec, self._work(kernel), self._clock_mhz)
+    def _find_steady_state(self, kernel: CompiledKernel) -> SteadyState:
+        return find_steady_state(self._spec, self._compute_work(kernel), self._clock_mhz)
 
-    def _work(self, kernel: CompiledKernel) -> Work:
+    def _compute_work(self, kernel: CompiledKernel) -> KernelWork:
         self._check_arch(kernel)
-        key = (identity(kernel), kernel.launches)
-        if key not in self._memo:
-            check_kernel(kernel, self.label, self.memory_bytes)
-            counted = self._counted.pop(key, None) or executed(kernel)
-            self._memo[key] = (work if self._residual else explained)(self._spec, kernel, counted)
-        return self._memo[key]
+        key = (identify_kernel(kernel), kernel.launches)
+        if key not in self._work_by_kernel:
+            check_kernel_memory(kernel, self.label, self.memory_bytes)
+            counted = self._profiles_by_kernel.pop(key, None) or profile_kernel(kernel)
+            self._work_by_kernel[key] = (
+                compute_work if self._has_residual else compute_work_without_residual
+            )(self._spec, kernel, counted)
+        return self._work_by_kernel[key]
 
     def _check_arch(self, kernel: CompiledKernel) -> None:
-        if _number(kernel.arch) > _number(self.arch):
+        if _parse_arch_number(kernel.arch) > _parse_arch_number(self.arch):
             raise DeviceError(
                 f"{kernel.name} is compiled for {kernel.arch}, {self.label} is {self.arch}: "
                 f"compile it for {self.arch}"
             )
 
-    def _board(self, kernel: CompiledKernel, state: Steady, what: str, draw: int) -> VirtualBoard:
-        return VirtualBoard(self._spec, self._clock_mhz, state, self._noise(kernel, f"{what} board", draw))
+    def _make_board(
+        self, kernel: CompiledKernel, state: SteadyState, purpose: str, repeat: int
+    ) -> VirtualBoard:
+        return VirtualBoard(
+            self._spec, self._clock_mhz, state, self._make_noise_generator(kernel, f"{purpose} board", repeat)
+        )
 
-    def _noise(self, kernel: CompiledKernel, what: str, draw: int) -> np.random.Generator:
-        return generator(self.name, str(self._clock_mhz), digest(kernel), what, draw)
+    def _make_noise_generator(self, kernel: CompiledKernel, purpose: str, repeat: int) -> np.random.Generator:
+        return make_generator(self.name, str(self._clock_mhz), digest_kernel(kernel), purpose, repeat)
 
-    def _conditions(
+    def _make_conditions(
         self, kernel: CompiledKernel, clock_mhz: float, temperature_c: float, throttle: tuple[str, ...]
-    ) -> Conditions:
-        return Conditions(
+    ) -> MeasurementConditions:
+        return MeasurementConditions(
             device=self.name,
             simulated=True,
             driver=self.driver,
@@ -142,6 +156,6 @@ class SimulatedDevice:
         )
 
 
-def _number(arch: str) -> int:
+def _parse_arch_number(arch: str) -> int:
     """80 of "sm_80", 90 of "sm_90a"."""
     return int("".join(character for character in arch if character.isdigit()))

@@ -12,9 +12,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ekc.devices.base import Peaks
-from ekc.devices.tensor_rates import DATA_CENTER, GEFORCE, GEFORCE_TURING, HOPPER_MMA_SHARE, MMA_SHARE
-from ekc.ir.limits import Limits, shared_bytes
-from ekc.ir.target import on_target
+from ekc.devices.tensor_rates import (
+    DATA_CENTER_RATES,
+    GEFORCE_RATES,
+    GEFORCE_TURING_RATES,
+    HOPPER_MMA_SHARE,
+    MMA_SHARE,
+)
+from ekc.ir.limits import Limits, find_max_shared_bytes
+from ekc.ir.target import restrict_to_arch
 
 KIB = 1024
 MIB = 1024 * 1024
@@ -29,11 +35,11 @@ class Capability:
     warps_per_sm: int
     blocks_per_sm: int
     shared_bytes_per_sm: int
-    reserved_shared_per_block: int
+    reserved_shared_bytes_per_block: int
     """Taken by the driver for every block."""
     l1_bytes_per_sm: int
     """L1 and shared memory together."""
-    shared_granularity: int
+    shared_granularity_bytes: int
     registers_per_sm: int = 65536
     register_granularity: int = 256
     """Registers are handed out per warp, in pieces of this many."""
@@ -46,7 +52,7 @@ class Capability:
     @property
     def shared_bytes_per_block(self) -> int:
         """Asked for at launch; 48 KiB of it may be declared."""
-        return shared_bytes(self.arch)
+        return find_max_shared_bytes(self.arch)
 
 
 SM_75 = Capability("sm_75", 32, 16, 64 * KIB, 0, 96 * KIB, 256, l1_bytes_per_clock=64, load_store_units=16)
@@ -63,7 +69,7 @@ class VoltageCurve:
     knee_mhz: float
     slope_per_ghz: float
 
-    def at(self, clock_mhz: float) -> float:
+    def at_clock(self, clock_mhz: float) -> float:
         """Relative voltage, 1.0 below the knee."""
         return 1.0 + self.slope_per_ghz * max(0.0, clock_mhz - self.knee_mhz) / 1000.0
 
@@ -81,7 +87,7 @@ class BoardPower:
     """Clock tree of an idle core at relative voltage 1."""
     active_clock_w_per_ghz: float
     """What the clock tree takes more while all SMs have work, at relative voltage 1."""
-    process: float
+    process_energy_scale: float
     """Energy per event relative to TSMC 7 nm."""
     memory_pj_per_byte: float
     """DRAM with its interface, one byte."""
@@ -90,7 +96,7 @@ class BoardPower:
 
 
 @dataclass(frozen=True)
-class Spec:
+class GpuSpec:
     """One GPU."""
 
     name: str
@@ -101,7 +107,7 @@ class Spec:
     fixed_mhz: int
     """The clock of the "fixed" regime: below the power cap for most kernels (our choice)."""
     clock_step_mhz: int
-    lowest_mhz: int
+    min_mhz: int
     fp32_lanes_per_sm: int
     int_lanes_per_sm: int
     tensor_fp16_flops_per_sm_clock: int
@@ -130,9 +136,9 @@ class Spec:
         """The compile target, e.g. "sm_80"."""
         return self.capability.arch
 
-    def clocks_mhz(self) -> tuple[int, ...]:
+    def list_clocks_mhz(self) -> tuple[int, ...]:
         """SM clocks that can be set, rising."""
-        return tuple(sorted(range(self.boost_mhz, self.lowest_mhz - 1, -self.clock_step_mhz)))
+        return tuple(sorted(range(self.boost_mhz, self.min_mhz - 1, -self.clock_step_mhz)))
 
     def peaks(self, clock_mhz: float) -> Peaks:
         """Ceilings at a clock."""
@@ -148,7 +154,7 @@ class Spec:
             dram_bytes_per_s=self.memory_bytes_per_s,
             board_power_w=self.power.tdp_w,
             mma_share=self.mma_share / MMA_SHARE,
-            source=self.sources[BOOK],
+            source=self.sources[CEILINGS_SOURCE],
         )
 
     def limits(self) -> Limits:
@@ -162,17 +168,17 @@ class Spec:
             blocks_per_sm=c.blocks_per_sm,
             sms=self.sms,
         )
-        return on_target(own, c.arch)
+        return restrict_to_arch(own, c.arch)
 
 
-BOOK = "counts, clocks, memory"
+CEILINGS_SOURCE = "counts, clocks, memory"
 """The source of what sets the ceilings."""
 
 
-def _sources(book: str, voltage: str, power: str, l2: str) -> Mapping[str, str]:
+def _make_sources(ceilings: str, voltage: str, power: str, l2: str) -> Mapping[str, str]:
     return MappingProxyType(
         {
-            BOOK: book,
+            CEILINGS_SOURCE: ceilings,
             "per-SM limits": "CUDA C++ Programming Guide, compute capabilities",
             "l2_bytes_per_clock": l2,
             "voltage": voltage,
@@ -186,7 +192,7 @@ _A100_FIT = "fit: KernelTuner fp32_power_vs_clock, A100-PCIE-40GB, 10 clocks, rm
 _A4000_FIT = "fit: KernelTuner fp32_power_vs_clock, RTX A4000 (GA104), slope 0.83/GHz; knee estimate"
 _H200_FIT = "fit: aiconfigurator h200_gemm_power (floor 126-140 W, power by TFLOP/s); split estimate"
 
-A100 = Spec(
+A100 = GpuSpec(
     name="a100",
     capability=SM_80,
     sms=108,
@@ -194,11 +200,11 @@ A100 = Spec(
     base_mhz=765,
     fixed_mhz=1275,
     clock_step_mhz=15,
-    lowest_mhz=210,
+    min_mhz=210,
     fp32_lanes_per_sm=64,
     int_lanes_per_sm=64,
     tensor_fp16_flops_per_sm_clock=2048,
-    tensor_rates=DATA_CENTER,
+    tensor_rates=DATA_CENTER_RATES,
     mma_share=MMA_SHARE,
     published_fp32_flops=19.5e12,
     published_tensor_flops=312e12,
@@ -214,17 +220,17 @@ A100 = Spec(
         static_w=14.0,
         idle_clock_w_per_ghz=4.0,
         active_clock_w_per_ghz=8.0,
-        process=1.0,
+        process_energy_scale=1.0,
         memory_pj_per_byte=45.0,
     ),
-    sources=_sources(
-        book="NVIDIA A100 architecture whitepaper and PCIe 40 GB data sheet",
+    sources=_make_sources(
+        ceilings="NVIDIA A100 architecture whitepaper and PCIe 40 GB data sheet",
         voltage=_A100_FIT,
         power="fit: the same, and CLBlast GEMM a100_gemm_clocks (4 tiles, 7 clocks)",
         l2="NVIDIA A100 architecture whitepaper",
     ),
 )
-H100 = Spec(
+H100 = GpuSpec(
     name="h100",
     capability=SM_90,
     sms=132,
@@ -232,11 +238,11 @@ H100 = Spec(
     base_mhz=1590,
     fixed_mhz=1590,
     clock_step_mhz=15,
-    lowest_mhz=345,
+    min_mhz=345,
     fp32_lanes_per_sm=128,
     int_lanes_per_sm=64,
     tensor_fp16_flops_per_sm_clock=4096,
-    tensor_rates=DATA_CENTER,
+    tensor_rates=DATA_CENTER_RATES,
     mma_share=HOPPER_MMA_SHARE,
     published_fp32_flops=66.9e12,
     published_tensor_flops=989.4e12,
@@ -252,19 +258,19 @@ H100 = Spec(
         static_w=30.0,
         idle_clock_w_per_ghz=8.0,
         active_clock_w_per_ghz=16.0,
-        process=0.72,
+        process_energy_scale=0.72,
         memory_pj_per_byte=40.0,
         kelvin_per_w=0.06,
     ),
-    sources=_sources(
-        book="NVIDIA H100 architecture whitepaper, SXM5",
+    sources=_make_sources(
+        ceilings="NVIDIA H100 architecture whitepaper, SXM5",
         voltage="estimate: knee and slope as on A100, stretched to the higher boost",
         power=_H200_FIT,
         l2="estimate: fast.cu's kernel 6 (H100 SXM, bfloat16 8192^3, 192 x 192 tiles, no multicast) does "
         "777.5 TFLOP/s, so L2 gives 8.1 TB/s: 4,620 B a clock at 1,755 MHz, over the share of the best",
     ),
 )
-H200 = Spec(
+H200 = GpuSpec(
     name="h200",
     capability=SM_90,
     sms=132,
@@ -272,11 +278,11 @@ H200 = Spec(
     base_mhz=1590,
     fixed_mhz=1590,
     clock_step_mhz=15,
-    lowest_mhz=345,
+    min_mhz=345,
     fp32_lanes_per_sm=128,
     int_lanes_per_sm=64,
     tensor_fp16_flops_per_sm_clock=4096,
-    tensor_rates=DATA_CENTER,
+    tensor_rates=DATA_CENTER_RATES,
     mma_share=HOPPER_MMA_SHARE,
     published_fp32_flops=66.9e12,
     published_tensor_flops=989.4e12,
@@ -292,18 +298,18 @@ H200 = Spec(
         static_w=34.0,
         idle_clock_w_per_ghz=8.0,
         active_clock_w_per_ghz=16.0,
-        process=0.72,
+        process_energy_scale=0.72,
         memory_pj_per_byte=40.0,
         kelvin_per_w=0.06,
     ),
-    sources=_sources(
-        book="NVIDIA H200 data sheet, SXM; the chip is an H100's",
+    sources=_make_sources(
+        ceilings="NVIDIA H200 data sheet, SXM; the chip is an H100's",
         voltage="estimate: as h100",
         power=_H200_FIT,
         l2="estimate: as h100",
     ),
 )
-RTX4090 = Spec(
+RTX4090 = GpuSpec(
     name="rtx4090",
     capability=SM_89,
     sms=128,
@@ -311,11 +317,11 @@ RTX4090 = Spec(
     base_mhz=2235,
     fixed_mhz=2235,
     clock_step_mhz=15,
-    lowest_mhz=210,
+    min_mhz=210,
     fp32_lanes_per_sm=128,
     int_lanes_per_sm=64,
     tensor_fp16_flops_per_sm_clock=512,
-    tensor_rates=GEFORCE,
+    tensor_rates=GEFORCE_RATES,
     mma_share=MMA_SHARE,
     published_fp32_flops=82.6e12,
     published_tensor_flops=165.2e12,
@@ -331,18 +337,18 @@ RTX4090 = Spec(
         static_w=20.0,
         idle_clock_w_per_ghz=5.0,
         active_clock_w_per_ghz=11.0,
-        process=0.62,
+        process_energy_scale=0.62,
         memory_pj_per_byte=80.0,
         kelvin_per_w=0.09,
     ),
-    sources=_sources(
-        book="NVIDIA Ada architecture whitepaper, RTX 4090",
+    sources=_make_sources(
+        ceilings="NVIDIA Ada architecture whitepaper, RTX 4090",
         voltage="estimate",
         power="estimate: A100 energies by process node; GDDR6X per byte",
         l2="estimate",
     ),
 )
-RTX3090 = Spec(
+RTX3090 = GpuSpec(
     name="rtx3090",
     capability=SM_86,
     sms=82,
@@ -350,11 +356,11 @@ RTX3090 = Spec(
     base_mhz=1395,
     fixed_mhz=1560,
     clock_step_mhz=15,
-    lowest_mhz=210,
+    min_mhz=210,
     fp32_lanes_per_sm=128,
     int_lanes_per_sm=64,
     tensor_fp16_flops_per_sm_clock=512,
-    tensor_rates=GEFORCE,
+    tensor_rates=GEFORCE_RATES,
     mma_share=MMA_SHARE,
     published_fp32_flops=35.6e12,
     published_tensor_flops=71e12,
@@ -370,18 +376,18 @@ RTX3090 = Spec(
         static_w=22.0,
         idle_clock_w_per_ghz=5.0,
         active_clock_w_per_ghz=11.0,
-        process=1.15,
+        process_energy_scale=1.15,
         memory_pj_per_byte=90.0,
         kelvin_per_w=0.12,
     ),
-    sources=_sources(
-        book="NVIDIA Ampere GA102 architecture whitepaper, RTX 3090",
+    sources=_make_sources(
+        ceilings="NVIDIA Ampere GA102 architecture whitepaper, RTX 3090",
         voltage=_A4000_FIT,
         power="estimate: A100 energies by process node; GDDR6X per byte",
         l2="estimate",
     ),
 )
-RTX2080TI = Spec(
+RTX2080TI = GpuSpec(
     name="rtx2080ti",
     capability=SM_75,
     sms=68,
@@ -389,11 +395,11 @@ RTX2080TI = Spec(
     base_mhz=1350,
     fixed_mhz=1440,
     clock_step_mhz=15,
-    lowest_mhz=300,
+    min_mhz=300,
     fp32_lanes_per_sm=64,
     int_lanes_per_sm=64,
     tensor_fp16_flops_per_sm_clock=512,
-    tensor_rates=GEFORCE_TURING,
+    tensor_rates=GEFORCE_TURING_RATES,
     mma_share=MMA_SHARE,
     published_fp32_flops=13.45e12,
     published_tensor_flops=53.8e12,
@@ -409,28 +415,28 @@ RTX2080TI = Spec(
         static_w=20.0,
         idle_clock_w_per_ghz=5.0,
         active_clock_w_per_ghz=9.0,
-        process=1.6,
+        process_energy_scale=1.6,
         memory_pj_per_byte=90.0,
         kelvin_per_w=0.16,
     ),
-    sources=_sources(
-        book="NVIDIA Turing architecture whitepaper, RTX 2080 Ti reference card",
+    sources=_make_sources(
+        ceilings="NVIDIA Turing architecture whitepaper, RTX 2080 Ti reference card",
         voltage="estimate",
         power="estimate: A100 energies by process node; GDDR6 per byte",
         l2="estimate",
     ),
 )
 
-_TABLE: Mapping[str, Spec] = MappingProxyType(
+_SPECS_BY_NAME: Mapping[str, GpuSpec] = MappingProxyType(
     {spec.name: spec for spec in (A100, H100, H200, RTX4090, RTX3090, RTX2080TI)}
 )
 
 
-def names() -> tuple[str, ...]:
+def list_names() -> tuple[str, ...]:
     """Every GPU that can be simulated."""
-    return tuple(_TABLE)
+    return tuple(_SPECS_BY_NAME)
 
 
-def get(name: str) -> Spec | None:
+def find_spec(name: str) -> GpuSpec | None:
     """The figures of one GPU, or None when there is no such name."""
-    return _TABLE.get(name)
+    return _SPECS_BY_NAME.get(name)

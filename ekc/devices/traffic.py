@@ -6,22 +6,22 @@ from dataclasses import dataclass
 
 from ekc.codegen.compiled import Launch
 from ekc.devices import l2
-from ekc.devices.accesses import Access, Executed
-from ekc.devices.specs import Spec
+from ekc.devices.accesses import AccessGroup, LaunchProfile
+from ekc.devices.specs import GpuSpec
 
-SECTOR = 32
-LINE = 128
-LIVE_SHARE = 0.25
+SECTOR_BYTES = 32
+LINE_BYTES = 128
+LIVE_LINE_SHARE = 0.25
 """Of the lines that the survey saw read again, those that must stay at a time: it ran two trips of each of
 two loops (estimate; in the recorded GEMMs of the RTX 3090 none of these lines seems to be lost)."""
-ATOMIC_PASSES = 2
+ATOMIC_L2_PASSES = 2
 """L2 reads what an atomic changes, and writes it back. "Many atomics can be performed [...] nearly as quickly
 as memory loads" since Kepler (NVIDIA, Nsight 4.7 user guide, Memory Statistics - Atomics), so bytes are all
 that they cost here; that those on one address wait for each other is left out (estimate)."""
 
 
 @dataclass(frozen=True)
-class Resident:
+class SmResidency:
     """What shares one SM."""
 
     blocks: int
@@ -30,7 +30,7 @@ class Resident:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class SimulatedTraffic:
     """Totals over one launch."""
 
     requests: float
@@ -41,56 +41,61 @@ class Traffic:
     dram_bytes: float
 
 
-def traffic(spec: Spec, launch: Launch, ran: Executed, local: float, resident: Resident) -> Traffic:
+def compute_traffic(
+    spec: GpuSpec, launch: Launch, profile: LaunchProfile, local_requests: float, residency: SmResidency
+) -> SimulatedTraffic:
     """Traffic of the accesses of a launch; `local` are its warp-level requests to local memory."""
     blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
-    accesses = [one for one in ran.accesses if one.space == "global"]
-    miss = _l1_miss(spec, ran.live_lines, resident)
-    between_l1_l2 = _l2_bytes(launch, accesses, blocks, miss)
-    return Traffic(
+    accesses = [one for one in profile.accesses if one.space == "global"]
+    miss = _estimate_l1_miss_share(spec, profile.live_lines, residency)
+    between_l1_l2 = _compute_l2_bytes(launch, accesses, blocks, miss)
+    return SimulatedTraffic(
         requests=blocks * sum(one.requests for one in accesses),
-        sectors=blocks * sum(one.requests * one.sectors for one in accesses) + local * LINE / SECTOR,
-        l2_bytes=sum(between_l1_l2.values()) + miss * LINE * local,
-        dram_bytes=_dram_bytes(spec, launch, between_l1_l2, min(blocks, resident.blocks * spec.sms)),
+        sectors=blocks * sum(one.requests * one.sectors for one in accesses)
+        + local_requests * LINE_BYTES / SECTOR_BYTES,
+        l2_bytes=sum(between_l1_l2.values()) + miss * LINE_BYTES * local_requests,
+        dram_bytes=_compute_dram_bytes(spec, launch, between_l1_l2, min(blocks, residency.blocks * spec.sms)),
     )
 
 
-def _l2_bytes(
-    launch: Launch, accesses: list[Access], blocks: int, miss: float
+def _compute_l2_bytes(
+    launch: Launch, accesses: list[AccessGroup], blocks: int, l1_miss_share: float
 ) -> dict[tuple[str, str], float]:
     """Bytes that L2 moves by (tensor, kind): stores write through, loads may hit L1."""
     distinct = {(f.tensor, f.kind): f.block_bytes for f in launch.footprints}
     asked: dict[tuple[str, str], float] = {}
     for one in accesses:
         key = (one.tensor, one.kind)
-        asked[key] = asked.get(key, 0.0) + one.requests * one.sectors * SECTOR
+        asked[key] = asked.get(key, 0.0) + one.requests * one.sectors * SECTOR_BYTES
     result = {}
     for key, per_block in asked.items():
         floor = min(distinct.get(key, per_block), per_block) if key[1] == "load" else per_block
-        result[key] = blocks * (floor + miss * (per_block - floor)) * _passes(key[1])
+        result[key] = blocks * (floor + l1_miss_share * (per_block - floor)) * _count_l2_passes(key[1])
     return result
 
 
-def _passes(kind: str) -> int:
-    return ATOMIC_PASSES if kind == "atomic" else 1
+def _count_l2_passes(kind: str) -> int:
+    return ATOMIC_L2_PASSES if kind == "atomic" else 1
 
 
-def _l1_miss(spec: Spec, live_lines: float, resident: Resident) -> float:
+def _estimate_l1_miss_share(spec: GpuSpec, live_lines: float, residency: SmResidency) -> float:
     """Chance that a byte asked for again has left L1: the live lines of all blocks of an SM, whose warps walk
     in step, and their local memory, against its room."""
-    room = spec.capability.l1_bytes_per_sm - min(resident.shared_bytes, spec.capability.shared_bytes_per_sm)
-    live = LIVE_SHARE * LINE * live_lines * resident.blocks + resident.local_bytes
+    room = spec.capability.l1_bytes_per_sm - min(residency.shared_bytes, spec.capability.shared_bytes_per_sm)
+    live = LIVE_LINE_SHARE * LINE_BYTES * live_lines * residency.blocks + residency.local_bytes
     return live**2 / (live**2 + float(room) ** 2)
 
 
-def _dram_bytes(spec: Spec, launch: Launch, asked: dict[tuple[str, str], float], wave_blocks: float) -> float:
+def _compute_dram_bytes(
+    spec: GpuSpec, launch: Launch, l2_bytes_by_access: dict[tuple[str, str], float], wave_blocks: float
+) -> float:
     """Never below what the launch must touch, never above what it asked of L2."""
     if not launch.footprints:
-        return sum(asked.values())
-    fetched = l2.dram_bytes(launch.footprints, wave_blocks, spec.l2_bytes)
+        return sum(l2_bytes_by_access.values())
+    fetched = l2.compute_dram_bytes(launch.footprints, wave_blocks, spec.l2_bytes)
     total = 0.0
     for footprint, crossed in zip(launch.footprints, fetched, strict=True):
-        ceiling = asked.get((footprint.tensor, footprint.kind), crossed)
-        passed = _passes(footprint.kind) * max(crossed, l2.compulsory_bytes(footprint))
+        ceiling = l2_bytes_by_access.get((footprint.tensor, footprint.kind), crossed)
+        passed = _count_l2_passes(footprint.kind) * max(crossed, l2.compute_compulsory_bytes(footprint))
         total += min(passed, ceiling)
     return total

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from ekc.devices.events import Events
 from ekc.devices.occupancy import Occupancy
 
-RARE = 1e-3
+RARE_SHARE = 1e-3
 """Of a thousand instructions one: less often than that hardly counts."""
 
 
-def traits(events: Events, occupancy: Occupancy) -> NDArray[np.float64]:
+def compute_traits(events: Events, occupancy: Occupancy) -> NDArray[np.float64]:
     """`[24]`, in octaves: one apart means about twice as often, as many, or as large."""
     moved, warps = events.traffic, events.warps
     counted = (
@@ -38,9 +38,9 @@ def traits(events: Events, occupancy: Occupancy) -> NDArray[np.float64]:
         moved.l2_bytes,
         moved.dram_bytes,
         events.barriers * warps,
-        events.rounds * warps,
-        events.tiles * warps,
+        events.load_rounds * warps,
+        events.tile_waits * warps,
     )
-    shares = np.array(counted) / max(events.issued, 1.0)
+    shares = np.array(counted) / max(events.issued_instructions, 1.0)
     sizes = np.array((events.registers, events.warps_per_block, occupancy.blocks, events.tiles_ahead))
-    return np.concatenate([np.log2(1.0 + shares / RARE), np.log2(1.0 + sizes)])
+    return np.concatenate([np.log2(1.0 + shares / RARE_SHARE), np.log2(1.0 + sizes)])

@@ -8,15 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.emulator import atomics
-from ekc.emulator.counters import WORD, sectors, wavefronts
+from ekc.emulator.counters import WORD_BYTES, count_sectors, wavefronts
 from ekc.emulator.decoding.shelf import Site
 from ekc.emulator.memory import (
     GLOBAL_BASE,
     LOCAL_WINDOW,
     SHARED_WINDOW,
     WINDOW_SIZE,
+    AddressProbe,
     Index,
-    Probe,
     gather,
     gather_into,
     scatter,
@@ -26,46 +26,50 @@ if TYPE_CHECKING:
     from ekc.emulator.batch import Batch
 
 Mask = NDArray[np.bool_] | None
-Probes = Probe | tuple[Probe, ...]
+Probes = AddressProbe | tuple[AddressProbe, ...]
 
 
-class Pattern:
+class AddressPattern:
     """Addresses seen before: what was worked out about them holds for any that differ by a constant."""
 
-    def __init__(self, probe: Probe) -> None:
+    def __init__(self, probe: AddressProbe) -> None:
         self.address = probe.address
-        self.act = probe.act
+        self.active_lanes = probe.act
         self.counts: dict[tuple[int, int], tuple[int, int]] = {}
-        self.loaded: set[tuple[int, int, tuple[bool, ...]]] = set()
-        self.stored: set[tuple[int, int]] = set()
+        self.checked_loads: set[tuple[int, int, tuple[bool, ...]]] = set()
+        self.marked_stores: set[tuple[int, int]] = set()
         self.requests = 0
 
-    def shift(self, probe: Probe) -> int | None:
+    def find_shift(self, probe: AddressProbe) -> int | None:
         """By how much a probe's addresses differ from these, if all by the same."""
-        if probe.address.shape != self.address.shape or (probe.act is None) != (self.act is None):
+        if probe.address.shape != self.address.shape or (probe.act is None) != (self.active_lanes is None):
             return None
-        if probe.act is not None and self.act is not None and not np.array_equal(probe.act, self.act):
+        if (
+            probe.act is not None
+            and self.active_lanes is not None
+            and not np.array_equal(probe.act, self.active_lanes)
+        ):
             return None
         difference = probe.address - self.address
         low = int(difference[0])
         return low if (difference == low).all() else None
 
 
-class Access:
+class MemoryUnit:
     """The memory unit of one batch."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        self.patterns: dict[tuple[int, str], list[Pattern]] = {}
-        self.warp = batch.warp
-        count = len(batch.decoded.shelf.sites) + 1
+        self.patterns: dict[tuple[int, str], list[AddressPattern]] = {}
+        self.lane_warps = batch.lane_warps
+        count = len(batch.decoded.context.sites) + 1
         self.requests, self.sectors, self.wavefronts, self.conflicts, self.bytes = (
             [0] * count for _ in range(5)
         )
 
-    def grow(self) -> None:
+    def add_site_counters(self) -> None:
         """Room for the sites of masked text."""
-        more = len(self.batch.decoded.shelf.sites) + 1 - len(self.requests)
+        more = len(self.batch.decoded.context.sites) + 1 - len(self.requests)
         for table in (self.requests, self.sectors, self.wavefronts, self.conflicts, self.bytes):
             table.extend([0] * more)
 
@@ -73,80 +77,82 @@ class Access:
     def probe(self, space: str, row: Any, mask: Mask, line: int) -> Probes:
         """Look at the addresses of the active lanes."""
         act = None if mask is None else np.flatnonzero(mask)
-        row = np.broadcast_to(row, self.batch.every.shape)
+        row = np.broadcast_to(row, self.batch.all_lanes.shape)
         if row.itemsize == 4:
             # 32-bit sums of a base and an offset wrap.
             row = row.view(np.int32)
         address = (row if act is None else row[act]).astype(np.int64)
         if space == "":
-            return self._generic(address, act, line)
-        return self._make(space, address, act, line)
+            return self._probe_generic(address, act, line)
+        return self._make_probe(space, address, act, line)
 
-    def _make(self, space: str, address: Index, act: Index | None, line: int) -> Probe:
+    def _make_probe(self, space: str, address: Index, active_lanes: Index | None, line: int) -> AddressProbe:
         batch = self.batch
         base: Index | int = -GLOBAL_BASE
         if space != "global":
             base = batch.shared_base if space == "shared" else batch.local_base
-            base = base if act is None else base[act]
-        probe = Probe(batch.spaces[space], address, base, act)
+            base = base if active_lanes is None else base[active_lanes]
+        probe = AddressProbe(batch.spaces[space], address, base, active_lanes)
         if address.size:
-            self._recognise(probe, line)
+            self._match_pattern(probe, line)
         return probe
 
-    def _generic(self, address: Index, act: Index | None, line: int) -> Probes:
+    def _probe_generic(self, address: Index, active_lanes: Index | None, line: int) -> Probes:
         parts = []
         left = np.ones(address.shape, np.bool_)
         for space, window in (("shared", SHARED_WINDOW), ("local", LOCAL_WINDOW)):
             inside = (address >= window) & (address < window + WINDOW_SIZE)
             if inside.all() and inside.size:
-                return self._make(space, address - window, act, line)
+                return self._make_probe(space, address - window, active_lanes, line)
             if inside.any():
                 parts.append((space, address - window, inside))
                 left &= ~inside
         if not parts:
-            return self._make("global", address, act, line)
+            return self._make_probe("global", address, active_lanes, line)
         parts.append(("global", address, left))
-        lanes = self.batch.every if act is None else act
-        return tuple(self._make(s, a[keep], lanes[keep], -1) for s, a, keep in parts if keep.any())
+        lanes = self.batch.all_lanes if active_lanes is None else active_lanes
+        return tuple(self._make_probe(s, a[keep], lanes[keep], -1) for s, a, keep in parts if keep.any())
 
-    def _recognise(self, probe: Probe, line: int) -> None:
+    def _match_pattern(self, probe: AddressProbe, line: int) -> None:
         known = self.patterns.setdefault((line, probe.space.kind), [])
         for pattern in known:
-            shift = pattern.shift(probe)
+            shift = pattern.find_shift(probe)
             if shift is not None:
                 probe.pattern, probe.shift = pattern, shift
                 return
-        probe.pattern = Pattern(probe)
+        probe.pattern = AddressPattern(probe)
         known.insert(0, probe.pattern)
         del known[4:]
 
     # -- checks and counts ----------------------------------------------------------------------
-    def checked(self, site: Site, probe: Probe, offset: int, needed: Any = None) -> tuple[Probe, int]:
+    def check_bounds(
+        self, site: Site, probe: AddressProbe, offset: int, needed_bytes: Any = None
+    ) -> tuple[AddressProbe, int]:
         """The probe with only lanes whose access is fine; `needed` bytes of it must be there, if not all."""
         low, high = probe.low + offset, probe.high + offset
-        fits = probe.space.inside(low, high + site.size) or probe.space.inside(
-            low, high + site.needed(probe.space.kind)
+        fits = probe.space.find_allocation(low, high + site.bytes_per_lane) or probe.space.find_allocation(
+            low, high + site.count_needed_bytes(probe.space.kind)
         )
-        if fits and not (probe.bits | offset) & (site.size - 1):
+        if fits and not (probe.bits | offset) & (site.bytes_per_lane - 1):
             return probe, offset
         batch = self.batch
-        return batch.bounds.repair(site, probe, offset, batch.sanitize, needed), 0
+        return batch.bounds_check.drop_bad_lanes(site, probe, offset, batch.is_sanitized, needed_bytes), 0
 
-    def count(self, site: Site, probe: Probe, offset: int) -> None:
+    def count_requests(self, site: Site, probe: AddressProbe, offset: int) -> None:
         """Count a request of every warp that takes part."""
         number, pattern = site.number, probe.pattern
-        lanes = probe.lanes(self.batch.every)
-        self.bytes[number] += site.size * lanes.size
+        lanes = probe.lane_numbers(self.batch.all_lanes)
+        self.bytes[number] += site.bytes_per_lane * lanes.size
         shared = probe.space.kind == "shared"
-        key = (site.size, (probe.shift + offset) % (WORD if shared else 32))
+        key = (site.bytes_per_lane, (probe.shift + offset) % (WORD_BYTES if shared else 32))
         found = pattern.counts.get(key) if pattern else None
         if found is None:
-            warps = self.warp[lanes]
+            warps = self.lane_warps[lanes]
             requests = int(np.count_nonzero(warps[1:] != warps[:-1])) + 1
             if shared:
-                found = wavefronts(probe.address + offset, warps, site.size)
+                found = wavefronts(probe.address + offset, warps, site.bytes_per_lane)
             elif probe.space.kind == "global":
-                found = (sectors(probe.address + offset, warps, site.size), 0)
+                found = (count_sectors(probe.address + offset, warps, site.bytes_per_lane), 0)
             else:
                 found = (0, 0)
             if pattern:
@@ -163,92 +169,94 @@ class Access:
     # -- data -----------------------------------------------------------------------------------
     def load(
         self,
-        number: int,
+        site_number: int,
         probes: Probes,
         offset: int,
         mask: Mask,
         targets: tuple[Any, ...],
-        needed: Any = None,
+        needed_bytes: Any = None,
     ) -> None:
         """Load elements into register rows; lanes of one space may need less than all of their bytes."""
         if isinstance(probes, tuple):
             for one in probes:
-                self.load(number, one, offset, mask, targets)
+                self.load(site_number, one, offset, mask, targets)
             return
-        site = self.batch.decoded.shelf.sites[number]
-        probe, at = self.checked(site, probes, offset, needed)
+        site = self.batch.decoded.context.sites[site_number]
+        probe, at = self.check_bounds(site, probes, offset, needed_bytes)
         if probe is not probes:
-            self._blank(probes, targets)
+            self._zero_targets(probes, targets)
         if not probe.address.size:
             return
-        self.count(site, probe, at)
-        probe, at = probe.space.resident(probe, at)
-        if self.batch.sanitize:
-            self.batch.watch.loaded(site, probe, at)
-        size = int(site.code[1])
+        self.count_requests(site, probe, at)
+        probe, at = probe.space.make_resident(probe, at)
+        if self.batch.is_sanitized:
+            self.batch.sanitizer.check_load(site, probe, at)
+        size = int(site.dtype_code[1])
         for k, target in enumerate(targets):
             if target is None:
                 continue
             if probe.act is not None:
-                target[probe.act] = gather(probe, site.code, at + k * size)
+                target[probe.act] = gather(probe, site.dtype_code, at + k * size)
             elif target.itemsize == size:
-                gather_into(probe, site.code, at + k * size, target)
+                gather_into(probe, site.dtype_code, at + k * size, target)
             else:
-                np.copyto(target, gather(probe, site.code, at + k * size))
+                np.copyto(target, gather(probe, site.dtype_code, at + k * size))
 
-    def _blank(self, probe: Probe, targets: tuple[Any, ...]) -> None:
+    def _zero_targets(self, probe: AddressProbe, targets: tuple[Any, ...]) -> None:
         """What a refused load gives: zeros."""
         for target in targets:
             if target is not None:
                 target[slice(None) if probe.act is None else probe.act] = 0
 
-    def store(self, number: int, probes: Probes, offset: int, mask: Mask, values: tuple[Any, ...]) -> None:
+    def store(
+        self, site_number: int, probes: Probes, offset: int, mask: Mask, values: tuple[Any, ...]
+    ) -> None:
         """Store register rows (or one value for all lanes)."""
         if isinstance(probes, tuple):
             for one in probes:
-                self.store(number, one, offset, mask, values)
+                self.store(site_number, one, offset, mask, values)
             return
-        site = self.batch.decoded.shelf.sites[number]
-        probe, at = self.checked(site, probes, offset)
+        site = self.batch.decoded.context.sites[site_number]
+        probe, at = self.check_bounds(site, probes, offset)
         if not probe.address.size:
             return
-        self.count(site, probe, at)
-        probe, at = probe.space.resident(probe, at)
+        self.count_requests(site, probe, at)
+        probe, at = probe.space.make_resident(probe, at)
         own = tuple(v if np.ndim(v) == 0 or probe.act is None else v[probe.act] for v in values)
-        size = int(site.code[1])
-        if self.batch.sanitize:
-            self.batch.watch.storing(site, probe, at, own)
+        size = int(site.dtype_code[1])
+        if self.batch.is_sanitized:
+            self.batch.sanitizer.check_store(site, probe, at, own)
         for k, value in enumerate(own):
-            scatter(probe, site.code, at + k * size, value)
-        if self.batch.sanitize:
-            self.batch.watch.stored(site, probe, at, own)
+            scatter(probe, site.dtype_code, at + k * size, value)
+        if self.batch.is_sanitized:
+            self.batch.sanitizer.record_store(site, probe, at, own)
 
     def atomic(
         self,
-        number: int,
+        site_number: int,
         probes: Probes,
         offset: int,
         mask: Mask,
-        what: str,
-        kind: str,
+        operation: str,
+        type_name: str,
         values: tuple[Any, ...],
         target: Any,
     ) -> None:
         """Read, change, write; lanes in order."""
         if isinstance(probes, tuple):
             for one in probes:
-                self.atomic(number, one, offset, mask, what, kind, values, target)
+                self.atomic(site_number, one, offset, mask, operation, type_name, values, target)
             return
-        site = self.batch.decoded.shelf.sites[number]
-        probe, at = self.checked(site, probes, offset)
+        site = self.batch.decoded.context.sites[site_number]
+        probe, at = self.check_bounds(site, probes, offset)
         if not probe.address.size:
             return
-        self.count(site, probe, at)
-        probe, at = probe.space.resident(probe, at)
-        lanes = probe.lanes(self.batch.every)
-        own = tuple(np.broadcast_to(v, self.batch.every.shape)[lanes] for v in values)
-        if self.batch.sanitize:
-            self.batch.watch.atomic(site, probe, at)
-        old = atomics.apply(probe, at, what, kind, own)
+        self.count_requests(site, probe, at)
+        probe, at = probe.space.make_resident(probe, at)
+        lanes = probe.lane_numbers(self.batch.all_lanes)
+        own = tuple(np.broadcast_to(v, self.batch.all_lanes.shape)[lanes] for v in values)
+        if self.batch.is_sanitized:
+            self.batch.sanitizer.check_atomic(site, probe, at)
+        old = atomics.apply_atomic(probe, at, operation, type_name, own)
         if target is not None:
             target[lanes] = old

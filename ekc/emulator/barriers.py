@@ -19,39 +19,41 @@ class Barriers:
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        lanes = batch.every.size
-        self.blocks = len(batch.geometry.ids)
-        self.block = batch.geometry.block_numbers()
-        self.at = np.full(lanes, -1, np.int64)
-        self.count = np.zeros(lanes, np.int64)
-        self.next = np.zeros(lanes, np.int32)
-        self.line = np.zeros(lanes, np.int32)
-        self.passed = 0
-        self.statement: dict[int, Instruction] = {}
-        self.arrived: dict[int, Any] = {}
+        lanes = batch.all_lanes.size
+        self.block_count = len(batch.geometry.block_ids)
+        self.lane_blocks = batch.geometry.block_numbers()
+        self.waiting_barrier = np.full(lanes, -1, np.int64)
+        self.expected_threads = np.zeros(lanes, np.int64)
+        self.next_block = np.zeros(lanes, np.int32)
+        self.waiting_line = np.zeros(lanes, np.int32)
+        self.passed_count = 0
+        self.instruction_by_line: dict[int, Instruction] = {}
+        self.arrived_lanes: dict[int, Any] = {}
         """Lanes that went through `bar.arrive`, by barrier."""
 
-    def everyone(self, block: Block) -> bool:
+    def pass_all_lanes(self, block: Block) -> bool:
         """The short way: all lanes arrive at a plain barrier at once."""
         one = block.exit.instruction
         assert one is not None
-        number, count, reduction = self._operands(one)
+        number, count, reduction = self._parse_operands(one)
         if not isinstance(number, Immediate) or count is not None or reduction or "arrive" in one.parts:
             return False
-        self.passed += self.blocks
-        if self.batch.sanitize:
-            self.batch.watch.barrier()
+        self.passed_count += self.block_count
+        if self.batch.is_sanitized:
+            self.batch.sanitizer.cross_barrier()
         return True
 
-    def _operands(self, one: Instruction) -> tuple[Operand, Operand | None, bool]:
+    def _parse_operands(self, instruction: Instruction) -> tuple[Operand, Operand | None, bool]:
         """Barrier number, thread count, and whether it reduces a predicate."""
-        if one.guard is not None:
-            raise EkcError(f"PTX line {one.line}: {one.text}: a guarded barrier is not emulated")
-        operands = list(one.operands)
-        if "red" in one.parts:
+        if instruction.guard is not None:
+            raise EkcError(
+                f"PTX line {instruction.line}: {instruction.text}: a guarded barrier is not emulated"
+            )
+        operands = list(instruction.operands)
+        if "red" in instruction.parts:
             operands = operands[1:-1]
         number = operands[0] if operands else Immediate(0)
-        return number, operands[1] if len(operands) > 1 else None, "red" in one.parts
+        return number, operands[1] if len(operands) > 1 else None, "red" in instruction.parts
 
     def arrive(self, block: Block, active: Any) -> None:
         """Some lanes arrive; those of complete barriers go on."""
@@ -59,19 +61,19 @@ class Barriers:
 
         batch, one = self.batch, block.exit.instruction
         assert one is not None
-        number, count, _ = self._operands(one)
-        self.statement[one.line] = one
-        at = batch.value(number)
+        number, count, _ = self._parse_operands(one)
+        self.instruction_by_line[one.line] = one
+        at = batch.read_operand(number)
         if "arrive" in one.parts:
             for number in np.unique(at[active]):
-                known = self.arrived.setdefault(int(number), np.zeros(active.shape, np.bool_))
+                known = self.arrived_lanes.setdefault(int(number), np.zeros(active.shape, np.bool_))
                 known |= active & (at == number)
             batch.pc[active] = block.exit.targets[0]
         else:
-            self.at[active] = at[active]
-            self.count[active] = 0 if count is None else batch.value(count)[active]
-            self.next[active] = block.exit.targets[0]
-            self.line[active] = one.line
+            self.waiting_barrier[active] = at[active]
+            self.expected_threads[active] = 0 if count is None else batch.read_operand(count)[active]
+            self.next_block[active] = block.exit.targets[0]
+            self.waiting_line[active] = one.line
             batch.pc[active] = WAITING
         self.release()
 
@@ -80,93 +82,98 @@ class Barriers:
 
         One without a count waits for the threads that have not left the kernel (since compute capability 7).
         """
-        waiting = self.at >= 0
+        waiting = self.waiting_barrier >= 0
         if not waiting.any():
             return
         from ekc.emulator.batch import DONE
 
-        alive = np.bincount(self.block, self.batch.pc != DONE, self.blocks)
-        for number in np.unique(self.at[waiting]):
-            here = self.at == number
-            present = np.bincount(self.block, here, self.blocks)
-            wanted = np.zeros(self.blocks)
-            np.maximum.at(wanted, self.block[here], self.count[here])
-            came = self.arrived.get(int(number))
-            extra = 0 if came is None else np.bincount(self.block, came, self.blocks)
+        alive = np.bincount(self.lane_blocks, self.batch.pc != DONE, self.block_count)
+        for number in np.unique(self.waiting_barrier[waiting]):
+            here = self.waiting_barrier == number
+            present = np.bincount(self.lane_blocks, here, self.block_count)
+            wanted = np.zeros(self.block_count)
+            np.maximum.at(wanted, self.lane_blocks[here], self.expected_threads[here])
+            came = self.arrived_lanes.get(int(number))
+            extra = 0 if came is None else np.bincount(self.lane_blocks, came, self.block_count)
             full = np.where(wanted > 0, present + extra >= wanted, present >= alive) & (present > 0)
             if full.any():
-                self._go(here & full[self.block], full, (wanted > 0) & full, int(number))
+                self._complete_barrier(here & full[self.lane_blocks], full, (wanted > 0) & full, int(number))
 
-    def _go(self, lanes: Any, full: Any, counted: Any, number: int) -> None:
+    def _complete_barrier(self, lanes: Any, complete_blocks: Any, counted_blocks: Any, number: int) -> None:
         batch = self.batch
-        self.passed += int(np.count_nonzero(full))
-        self._aligned(lanes)
-        self._reduce(lanes)
-        met = lanes | (full & ~counted)[self.block]
-        if number in self.arrived:
-            met |= self.arrived[number] & full[self.block]
-            self.arrived[number] &= ~full[self.block]
-        if batch.sanitize:
-            batch.watch.barrier(met)
-        batch.pc[lanes] = self.next[lanes]
-        self.at[lanes] = -1
+        self.passed_count += int(np.count_nonzero(complete_blocks))
+        self._check_convergence(lanes)
+        self._reduce_predicate(lanes)
+        met = lanes | (complete_blocks & ~counted_blocks)[self.lane_blocks]
+        if number in self.arrived_lanes:
+            met |= self.arrived_lanes[number] & complete_blocks[self.lane_blocks]
+            self.arrived_lanes[number] &= ~complete_blocks[self.lane_blocks]
+        if batch.is_sanitized:
+            batch.sanitizer.cross_barrier(met)
+        batch.pc[lanes] = self.next_block[lanes]
+        self.waiting_barrier[lanes] = -1
 
-    def _aligned(self, lanes: Any) -> None:
+    def _check_convergence(self, lanes: Any) -> None:
         """A finding if lanes of one warp met here from different instructions.
 
         `bar` is `barrier.aligned`, which all lanes of a warp must execute as one.
         """
-        if not self.batch.sanitize:
+        if not self.batch.is_sanitized:
             return
-        warp, line = self.batch.warp[lanes], self.line[lanes]
+        warp, line = self.batch.lane_warps[lanes], self.waiting_line[lanes]
         pairs = np.unique(np.stack([warp, line], axis=1), axis=0)
         split = pairs[1:, 0][pairs[1:, 0] == pairs[:-1, 0]]
-        if split.size and not self._may_part(pairs[:, 1]):
-            self._tell(lanes, lanes & (self.batch.warp == split[0]), "meets others of its warp at another")
+        if split.size and not self._allows_divergence(pairs[:, 1]):
+            self._report_missing(
+                lanes, lanes & (self.batch.lane_warps == split[0]), "meets others of its warp at another"
+            )
 
-    def _may_part(self, lines: Any) -> bool:
+    def _allows_divergence(self, lines: Any) -> bool:
         """Whether all these are `barrier.sync` without `.aligned`."""
         return all(
-            self.statement[int(n)].parts[0] == "barrier" and "aligned" not in self.statement[int(n)].parts
+            self.instruction_by_line[int(n)].parts[0] == "barrier"
+            and "aligned" not in self.instruction_by_line[int(n)].parts
             for n in np.unique(lines)
         )
 
-    def _tell(self, lanes: Any, missing: Any, what: str) -> None:
+    def _report_missing(self, lanes: Any, missing: Any, behavior: str) -> None:
         batch = self.batch
-        for line in np.unique(self.line[lanes]):
+        for line in np.unique(self.waiting_line[lanes]):
             lane = int(np.flatnonzero(missing)[0])
-            thread = lane % batch.geometry.threads
-            message = f"thread {thread} {what} ({int(missing.sum())} threads in all)"
+            thread = lane % batch.geometry.threads_per_block
+            message = f"thread {thread} {behavior} ({int(missing.sum())} threads in all)"
             hint = "Every thread of a block must reach the barrier: move it out of the condition."
             batch.plan.findings.add(
-                "barrier", self.statement[int(line)], message, hint, (batch.geometry, lane)
+                "barrier", self.instruction_by_line[int(line)], message, hint, (batch.geometry, lane)
             )
 
-    def _reduce(self, lanes: Any) -> None:
+    def _reduce_predicate(self, lanes: Any) -> None:
         """`bar.red`: the reduction over the block goes to all its lanes."""
-        for line in np.unique(self.line[lanes]):
-            one = self.statement[int(line)]
+        for line in np.unique(self.waiting_line[lanes]):
+            one = self.instruction_by_line[int(line)]
             if "red" not in one.parts:
                 continue
-            mine = lanes & (self.line == line)
-            predicate = np.broadcast_to(self.batch.value(one.operands[-1]), lanes.shape)
-            votes = np.bincount(self.block, mine & predicate, self.blocks)
-            total = np.bincount(self.block, mine, self.blocks)
+            mine = lanes & (self.waiting_line == line)
+            predicate = np.broadcast_to(self.batch.read_operand(one.operands[-1]), lanes.shape)
+            votes = np.bincount(self.lane_blocks, mine & predicate, self.block_count)
+            total = np.bincount(self.lane_blocks, mine, self.block_count)
             target = one.operands[0]
             assert isinstance(target, Register)
-            kind, slot = self.batch.decoded.shelf.places[target.name]
+            kind, slot = self.batch.decoded.context.register_slots[target.name]
             result = votes if "popc" in one.parts else votes == total if "and" in one.parts else votes > 0
-            row = self.batch.names[f"P{slot}" if kind == "P" else f"{kind}{slot}u"]
-            row[mine] = result[self.block][mine].astype(row.dtype)
+            row = self.batch.namespace[f"P{slot}" if kind == "P" else f"{kind}{slot}u"]
+            row[mine] = result[self.lane_blocks][mine].astype(row.dtype)
 
-    def stuck(self) -> None:
+    def resolve_deadlock(self) -> None:
         """Nobody can run: lanes wait at barriers that will never be complete. Tell, and let them go."""
-        lanes = self.at >= 0
-        if self.batch.sanitize:
-            number = self.at[lanes][0]
-            first = lanes & (self.at == number) & (self.line == self.line[lanes][0])
-            missing = ~first & np.isin(self.block, self.block[first])
-            self._tell(first, missing if missing.any() else first, "never reaches this barrier")
-            self.batch.watch.barrier()
-        self.batch.pc[lanes] = self.next[lanes]
-        self.at[lanes] = -1
+        lanes = self.waiting_barrier >= 0
+        if self.batch.is_sanitized:
+            number = self.waiting_barrier[lanes][0]
+            first = (
+                lanes & (self.waiting_barrier == number) & (self.waiting_line == self.waiting_line[lanes][0])
+            )
+            missing = ~first & np.isin(self.lane_blocks, self.lane_blocks[first])
+            self._report_missing(first, missing if missing.any() else first, "never reaches this barrier")
+            self.batch.sanitizer.cross_barrier()
+        self.batch.pc[lanes] = self.next_block[lanes]
+        self.waiting_barrier[lanes] = -1

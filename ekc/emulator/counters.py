@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 Index = NDArray[np.int64]
 
-WORD = 4
+WORD_BYTES = 4
 """Bytes of a word of a shared-memory bank."""
 
 
@@ -36,7 +36,7 @@ class SiteCount:
     """Passes beyond what the width of the access needs."""
     bytes: int = 0
 
-    def add(self, other: SiteCount) -> None:
+    def add_counts(self, other: SiteCount) -> None:
         """Add another batch's counts."""
         for name in ("warps", "lanes", "requests", "landed", "sectors", "wavefronts", "conflicts", "bytes"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -74,11 +74,11 @@ class Counters:
         return sum(self.lane_instructions.values())
 
 
-def summed(sites: list[SiteCount], barriers: int, divergent: int) -> Counters:
+def sum_site_counts(sites: list[SiteCount], barriers: int, divergent_branches: int) -> Counters:
     """Totals from the counts of every instruction."""
-    total = Counters(barriers=barriers, divergent_branches=divergent)
+    total = Counters(barriers=barriers, divergent_branches=divergent_branches)
     for one in sites:
-        _note_line(total.instructions, one)
+        _add_line(total.instructions, one)
         total.warp_instructions[one.kind] = total.warp_instructions.get(one.kind, 0) + one.warps
         total.lane_instructions[one.kind] = total.lane_instructions.get(one.kind, 0) + one.lanes
         if one.bytes:
@@ -98,28 +98,32 @@ def summed(sites: list[SiteCount], barriers: int, divergent: int) -> Counters:
     return total
 
 
-def _note_line(lines: dict[int, SiteCount], one: SiteCount) -> None:
+def _add_line(lines: dict[int, SiteCount], one: SiteCount) -> None:
     """Instructions of inline assembly may share a line: the last names it."""
     known = lines.get(one.line)
     lines[one.line] = replace(one)
     if known is not None:
-        lines[one.line].add(known)
+        lines[one.line].add_counts(known)
 
 
-def sectors(addresses: Index, warps: Index, size: int) -> int:
+def count_sectors(addresses: Index, warps: Index, bytes_per_lane: int) -> int:
     """Distinct 32-byte sectors that each warp touches, summed; `size` bytes a lane."""
     first = (warps << 44) + (addresses >> 5)
-    spans = first if size <= 1 else np.concatenate([first, (warps << 44) + ((addresses + (size - 1)) >> 5)])
-    return len(distinct(spans))
+    spans = (
+        first
+        if bytes_per_lane <= 1
+        else np.concatenate([first, (warps << 44) + ((addresses + (bytes_per_lane - 1)) >> 5)])
+    )
+    return len(sort_unique(spans))
 
 
-def distinct(values: Index) -> Index:
+def sort_unique(values: Index) -> Index:
     """The values in order, each once. (`np.unique` hashes, which takes longer on so few.)"""
     ordered = np.sort(values)
-    return ordered[_first(ordered)]
+    return ordered[_mark_first(ordered)]
 
 
-def _first(values: Index) -> NDArray[np.bool_]:
+def _mark_first(values: Index) -> NDArray[np.bool_]:
     """Where another value stands than before."""
     new = np.empty(values.shape, np.bool_)
     new[:1] = True
@@ -127,7 +131,7 @@ def _first(values: Index) -> NDArray[np.bool_]:
     return new
 
 
-def wavefronts(addresses: Index, warps: Index, size: int) -> tuple[int, int]:
+def wavefronts(addresses: Index, warps: Index, bytes_per_lane: int) -> tuple[int, int]:
     """Shared-memory passes of each warp, summed, and those beyond need.
 
     A pass serves one word of each bank, and returns one register a lane: accesses of 8 bytes take the
@@ -136,22 +140,22 @@ def wavefronts(addresses: Index, warps: Index, size: int) -> tuple[int, int]:
     among the active.
     """
     number = warps - warps[0]
-    first = addresses // WORD
-    words = max(1, size // WORD)
-    part = _parts(addresses, number, words)
+    first = addresses // WORD_BYTES
+    words = max(1, bytes_per_lane // WORD_BYTES)
+    part = _group_lanes(addresses, number, words)
     word = (first[:, None] + np.arange(words)).ravel()
-    key = distinct((np.repeat(part, words) << 40) + word)
+    key = sort_unique((np.repeat(part, words) << 40) + word)
     count = (int(number[-1]) + 1) * words
     banks = np.bincount((key >> 40) * 32 + (key & 31), minlength=count * 32).reshape(count, 32)
     passes = banks.max(axis=1)
     return int(passes.sum()), int((passes - -(-banks.sum(axis=1) // 32)).sum())
 
 
-def _parts(addresses: Index, number: Index, words: int) -> Index:
+def _group_lanes(addresses: Index, number: Index, words: int) -> Index:
     """Which lanes go together: a number for each, the same for lanes of one warp that share a pass."""
     if words == 1:
         return number
-    new = _first(number)
+    new = _mark_first(number)
     rank = np.arange(number.size) - np.flatnonzero(new)[np.cumsum(new) - 1]
     table = np.full((int(number[-1]) + 1, 32), -1, np.int64)
     table[number, rank] = addresses

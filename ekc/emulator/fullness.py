@@ -15,28 +15,28 @@ import numpy as np
 from ekc.emulator.batch import Batch
 from ekc.emulator.decoding.shelf import Site
 from ekc.emulator.geometry import Shape
-from ekc.emulator.memory import Probe
-from ekc.emulator.survey import NotingAccess, Tour, reached, toured
+from ekc.emulator.memory import AddressProbe
+from ekc.emulator.survey import AddressTrace, TracingMemoryUnit, group_reached_sites, run_trace
 
-PASS, SECTOR = 128, 32
+PASS_BYTES, SECTOR_BYTES = 128, 32
 """Bytes of a pass through the banks, and of a sector."""
-_WARP = 48
+_WARP_SHIFT = 48
 """Bits: a word's number within what a warp's number stands above."""
 
 
 @dataclass(frozen=True)
-class Fullness:
+class MemoryEfficiency:
     """The requests of one memory instruction; an asynchronous copy makes two kinds."""
 
     line: int
     """Of the PTX text."""
     space: str
     """"global" or "shared"."""
-    writes: bool
+    is_write: bool
     bytes_per_lane: int
-    taken: float
+    units_taken: float
     """Passes (shared) or sectors (global) per request, ..."""
-    needed: float
+    units_needed: float
     """... and as many as the distinct bytes fill: ceil(bytes / 128), or ceil(bytes / 32)."""
     conflicts: float
     """Of the passes, those that distinct words of one bank cost. What else is taken and not needed goes to
@@ -44,7 +44,7 @@ class Fullness:
     neighbours share (`counters.wavefronts`), however few bytes they are in all."""
 
 
-def fullness(
+def measure_memory_efficiency(
     ptx: str,
     kernel_name: str,
     *,
@@ -53,48 +53,48 @@ def fullness(
     sizes: Sequence[int],
     dynamic_shared: int = 0,
     blocks: Iterable[int] = (0,),
-) -> tuple[Fullness, ...]:
+) -> tuple[MemoryEfficiency, ...]:
     """Every memory instruction that some blocks reach. Arguments and errors are those of `survey`."""
-    tour = toured(_FullTour, ptx, kernel_name, grid, block, sizes, dynamic_shared, blocks)
-    found = [_of(tour, line, sites) for (line, _), sites in reached(tour).items()]
+    tour = run_trace(_EfficiencyTrace, ptx, kernel_name, grid, block, sizes, dynamic_shared, blocks)
+    found = [_summarize_sites(tour, line, sites) for (line, _), sites in group_reached_sites(tour).items()]
     tour.close()
     return tuple(one for one in found if one.space in ("global", "shared"))
 
 
-class _FullAccess(NotingAccess):
+class _EfficiencyMemoryUnit(TracingMemoryUnit):
     def __init__(self, batch: Batch) -> None:
         super().__init__(batch)
-        self.needed: Counter[int] = Counter()
+        self.units_needed: Counter[int] = Counter()
         """By site."""
 
-    def count(self, site: Site, probe: Probe, offset: int) -> None:
+    def count_requests(self, site: Site, probe: AddressProbe, offset: int) -> None:
         """Count, and what the distinct bytes of every warp need."""
-        super().count(site, probe, offset)
-        word = min(site.size, 4)
-        warps = self.warp[probe.lanes(self.batch.every)].astype(np.int64)
-        first = (warps << _WARP) + (probe.address + offset) // word
-        words = np.unique(first[:, None] + np.arange(site.size // word))
-        _, count = np.unique(words >> _WARP, return_counts=True)
-        unit = PASS if probe.space.kind == "shared" else SECTOR
-        self.needed[site.number] += int((-(-count * word // unit)).sum())
+        super().count_requests(site, probe, offset)
+        word = min(site.bytes_per_lane, 4)
+        warps = self.lane_warps[probe.lane_numbers(self.batch.all_lanes)].astype(np.int64)
+        first = (warps << _WARP_SHIFT) + (probe.address + offset) // word
+        words = np.unique(first[:, None] + np.arange(site.bytes_per_lane // word))
+        _, count = np.unique(words >> _WARP_SHIFT, return_counts=True)
+        unit = PASS_BYTES if probe.space.kind == "shared" else SECTOR_BYTES
+        self.units_needed[site.number] += int((-(-count * word // unit)).sum())
 
 
-class _FullTour(Tour):
-    access_type = _FullAccess
+class _EfficiencyTrace(AddressTrace):
+    memory_unit_type = _EfficiencyMemoryUnit
 
 
-def _of(tour: Tour, line: int, sites: list[Site]) -> Fullness:
-    access, one = tour.access, sites[0]
-    assert isinstance(access, _FullAccess)
+def _summarize_sites(trace: AddressTrace, line: int, sites: list[Site]) -> MemoryEfficiency:
+    access, one = trace.memory_unit, sites[0]
+    assert isinstance(access, _EfficiencyMemoryUnit)
     requests = sum(access.requests[site.number] for site in sites)
-    space, _ = tour.notes.first[one.number]
+    space, _ = trace.notes.first_access[one.number]
     passes = access.wavefronts if space == "shared" else access.sectors
-    return Fullness(
+    return MemoryEfficiency(
         line=line,
         space=space,
-        writes=one.action != "load",
-        bytes_per_lane=one.size,
-        taken=sum(passes[site.number] for site in sites) / requests,
-        needed=sum(access.needed[site.number] for site in sites) / requests,
+        is_write=one.action != "load",
+        bytes_per_lane=one.bytes_per_lane,
+        units_taken=sum(passes[site.number] for site in sites) / requests,
+        units_needed=sum(access.units_needed[site.number] for site in sites) / requests,
         conflicts=sum(access.conflicts[site.number] for site in sites) / requests,
     )

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 Shape = tuple[int, int, int]
-WARP = 32
+WARP_SIZE = 32
 
 
-def unravel(index: int, shape: Shape) -> Shape:
+def unravel_index(index: int, shape: Shape) -> Shape:
     """(x, y, z) of a linear number, x fastest."""
     x, y, _ = shape
     return index % x, index // x % y, index // (x * y)
@@ -24,37 +24,37 @@ class Geometry:
 
     grid: Shape
     block: Shape
-    ids: NDArray[np.int64]
+    block_ids: NDArray[np.int64]
     """Linear numbers of the blocks of this batch."""
 
     @property
-    def threads(self) -> int:
+    def threads_per_block(self) -> int:
         """Threads of a block."""
         return self.block[0] * self.block[1] * self.block[2]
 
     @property
-    def lanes(self) -> int:
+    def lane_count(self) -> int:
         """Lanes of the batch."""
-        return self.threads * len(self.ids)
+        return self.threads_per_block * len(self.block_ids)
 
     @property
-    def block_warps(self) -> int:
+    def warps_per_block(self) -> int:
         """Warps of a block."""
-        return -(-self.threads // WARP)
+        return -(-self.threads_per_block // WARP_SIZE)
 
     def thread_numbers(self) -> NDArray[np.int64]:
         """Linear thread number of every lane."""
-        return np.tile(np.arange(self.threads), len(self.ids))
+        return np.tile(np.arange(self.threads_per_block), len(self.block_ids))
 
     def block_numbers(self) -> NDArray[np.int64]:
         """Place in the batch of every lane's block."""
-        return np.repeat(np.arange(len(self.ids)), self.threads)
+        return np.repeat(np.arange(len(self.block_ids)), self.threads_per_block)
 
-    def specials(self) -> dict[str, Any]:
+    def special_registers(self) -> dict[str, Any]:
         """Special registers, by the names that decoded text uses."""
-        thread, block = self.thread_numbers(), np.repeat(self.ids, self.threads)
+        thread, block = self.thread_numbers(), np.repeat(self.block_ids, self.threads_per_block)
         (bx, by, _), (gx, gy, _) = self.block, self.grid
-        lane = thread % WARP
+        lane = thread % WARP_SIZE
         one = np.uint32(1)
         rows: dict[str, Any] = {
             "tid_x": thread % bx,
@@ -64,7 +64,7 @@ class Geometry:
             "ctaid_y": block // gx % gy,
             "ctaid_z": block // (gx * gy),
             "laneid": lane,
-            "warpid": thread // WARP,
+            "warpid": thread // WARP_SIZE,
             "lanemask_eq": one << lane,
             "lanemask_lt": (one << lane) - 1,
             "lanemask_le": (np.int64(2) << lane) - 1,
@@ -72,12 +72,12 @@ class Geometry:
             "lanemask_ge": 0xFFFFFFFF ^ ((one << lane) - 1),
         }
         for axis, of_block, of_grid in zip("xyz", self.block, self.grid, strict=True):
-            rows[f"ntid_{axis}"] = np.full(self.lanes, of_block)
-            rows[f"nctaid_{axis}"] = np.full(self.lanes, of_grid)
+            rows[f"ntid_{axis}"] = np.full(self.lane_count, of_block)
+            rows[f"nctaid_{axis}"] = np.full(self.lane_count, of_grid)
         for name in ("nwarpid", "smid", "nsmid", "gridid", "clusterid_x", "cluster_ctarank"):
-            rows[name] = np.zeros(self.lanes)
+            rows[name] = np.zeros(self.lane_count)
         return {f"S_{name}": np.ascontiguousarray(row, np.uint32) for name, row in rows.items()}
 
 
-SPECIALS = frozenset(Geometry((1, 1, 1), (1, 1, 1), np.zeros(1, np.int64)).specials())
+SPECIAL_REGISTERS = frozenset(Geometry((1, 1, 1), (1, 1, 1), np.zeros(1, np.int64)).special_registers())
 """Names of the special registers that are emulated."""

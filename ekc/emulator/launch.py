@@ -9,22 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from ekc.emulator.batch import Batch, Tally
-from ekc.emulator.counters import Counters, SiteCount, summed
-from ekc.emulator.decoding.decode import Decoded, decode
+from ekc.emulator.batch import Batch, BatchCounts
+from ekc.emulator.counters import Counters, SiteCount, sum_site_counts
+from ekc.emulator.decoding.decode import DecodedKernel, decode_kernel
 from ekc.emulator.geometry import Shape
-from ekc.emulator.plan import Plan
-from ekc.emulator.ptx.kinds import kind_of
-from ekc.emulator.ptx.parse import parse
+from ekc.emulator.plan import LaunchPlan
+from ekc.emulator.ptx.kinds import classify_instruction
+from ekc.emulator.ptx.parse import parse_module
 from ekc.emulator.ptx.program import Instruction, Module
 from ekc.emulator.report import Report
 from ekc.errors import InvalidInput
 
-LANES = 16384
+BATCH_LANES = 16384
 """Lanes of a batch: enough that NumPy's calls cost little, few enough that rows stay in the cache."""
 MAX_INSTRUCTIONS = 5_000_000
 """Instructions that one batch may issue: about those of its slowest thread."""
-MOST_COUNT = 2**63 - 1
+MAX_COUNT = 2**63 - 1
 """The largest count that a launch takes."""
 
 
@@ -53,58 +53,60 @@ def launch(
         raise InvalidInput(f"args must be a list of arrays and numbers, not of type {type(args).__name__}")
     if not isinstance(sanitize, bool | np.bool_):
         raise InvalidInput(f"sanitize must be True or False, not of type {type(sanitize).__name__}")
-    decoded = _decoded(ptx_text, kernel_name)
-    plan = Plan(
+    decoded = _decode_cached(ptx_text, kernel_name)
+    plan = LaunchPlan(
         decoded,
-        _shape("grid", grid),
-        _shape("block", block),
+        _check_shape("grid", grid),
+        _check_shape("block", block),
         args,
-        _count("dynamic_shared", dynamic_shared),
+        _check_count("dynamic_shared", dynamic_shared),
         bool(sanitize),
-        _count("max_instructions", max_instructions),
+        _check_count("max_instructions", max_instructions),
     )
     total = plan.grid[0] * plan.grid[1] * plan.grid[2]
-    ids = _chosen(blocks, total)
-    done = _run(decoded, plan, ids)
-    plan.finish()
+    ids = _select_blocks(blocks, total)
+    done = _run_batches(decoded, plan, ids)
+    plan.copy_back()
     notes: tuple[str, ...] = ()
-    if plan.conflicts is not None and plan.conflicts.fenced:
+    if plan.block_conflicts is not None and plan.block_conflicts.has_fences:
         notes = ("the kernel has fences: reads of what other blocks wrote were not judged",)
-    return Report(kernel_name, plan.findings.all(), _counters(decoded, done), len(ids), total, notes)
+    return Report(
+        kernel_name, plan.findings.list_findings(), _collect_counters(decoded, done), len(ids), total, notes
+    )
 
 
 @lru_cache(maxsize=16)
-def _module(text: str) -> Module:
-    return parse(text)
+def _parse_cached(text: str) -> Module:
+    return parse_module(text)
 
 
 @lru_cache(maxsize=64)
-def _decoded(text: str, name: str) -> Decoded:
-    return decode(_module(text), name)
+def _decode_cached(text: str, name: str) -> DecodedKernel:
+    return decode_kernel(_parse_cached(text), name)
 
 
-def _shape(what: str, given: Sequence[int]) -> Shape:
+def _check_shape(argument: str, value: Sequence[int]) -> Shape:
     try:
-        numbers = [_count(what, n) for n in given]
+        numbers = [_check_count(argument, n) for n in value]
     except TypeError:
         numbers = []
     if not 1 <= len(numbers) <= 3:
-        raise InvalidInput(f"{what} must be up to three whole numbers; write {what}=(1, 1, 1)")
+        raise InvalidInput(f"{argument} must be up to three whole numbers; write {argument}=(1, 1, 1)")
     x, y, z = (*numbers, 1, 1)[:3]
     return x, y, z
 
 
-def _count(what: str, given: int) -> int:
+def _check_count(argument: str, value: int) -> int:
     try:
-        number = index(given)
+        number = index(value)
     except TypeError:
-        raise InvalidInput(f"{what} must be a whole number, not of type {type(given).__name__}") from None
-    if not 0 <= number <= MOST_COUNT:
-        raise InvalidInput(f"{what} is outside 0 to {MOST_COUNT}")
+        raise InvalidInput(f"{argument} must be a whole number, not of type {type(value).__name__}") from None
+    if not 0 <= number <= MAX_COUNT:
+        raise InvalidInput(f"{argument} is outside 0 to {MAX_COUNT}")
     return number
 
 
-def _chosen(blocks: Iterable[int] | None, total: int) -> Any:
+def _select_blocks(blocks: Iterable[int] | None, total: int) -> Any:
     if blocks is None:
         return np.arange(total)
     try:
@@ -116,32 +118,32 @@ def _chosen(blocks: Iterable[int] | None, total: int) -> Any:
     return ids
 
 
-def _run(decoded: Decoded, plan: Plan, ids: Any) -> list[Tally]:
+def _run_batches(decoded: DecodedKernel, plan: LaunchPlan, ids: Any) -> list[BatchCounts]:
     """All blocks, batch by batch. Threads would not help: NumPy's calls are short and meet at the GIL."""
-    size = max(1, LANES // (plan.block[0] * plan.block[1] * plan.block[2]))
+    size = max(1, BATCH_LANES // (plan.block[0] * plan.block[1] * plan.block[2]))
     done = []
     for start in range(0, ids.size, size):
         batch = Batch(decoded, plan, ids[start : start + size])
         batch.run()
-        done.append(batch.tally())
+        done.append(batch.collect_counts())
         batch.close()
     return done
 
 
-def _counters(decoded: Decoded, done: list[Tally]) -> Counters:
+def _collect_counters(decoded: DecodedKernel, batch_counts: list[BatchCounts]) -> Counters:
     sites: dict[Instruction, SiteCount] = {}
     for number, block in enumerate(decoded.blocks):
-        warps = sum(b.warp_runs[number] for b in done)
-        lanes = sum(b.lane_runs[number] for b in done)
+        warps = sum(b.warp_runs[number] for b in batch_counts)
+        lanes = sum(b.lane_runs[number] for b in batch_counts)
         last = [block.exit.instruction] if block.exit.instruction else []
         for one in [*block.code, *last]:
-            found = sites.setdefault(one, SiteCount(one.text, one.line, kind_of(one)))
+            found = sites.setdefault(one, SiteCount(one.text, one.line, classify_instruction(one)))
             found.warps += warps
             found.lanes += lanes
-    for tally in done:
+    for tally in batch_counts:
         for number, requests in enumerate(tally.requests):
             if requests:
-                site = decoded.shelf.sites[number]
+                site = decoded.context.sites[number]
                 found = sites[site.instruction]
                 if site.action == "async":
                     found.landed += requests
@@ -151,5 +153,8 @@ def _counters(decoded: Decoded, done: list[Tally]) -> Counters:
                 found.wavefronts += tally.wavefronts[number]
                 found.conflicts += tally.conflicts[number]
                 found.bytes += tally.bytes[number]
-    barriers, divergent = sum(b.barriers for b in done), sum(b.divergent for b in done)
-    return summed(sorted(sites.values(), key=lambda one: one.line), barriers, divergent)
+    barriers, divergent = (
+        sum(b.passed_barriers for b in batch_counts),
+        sum(b.divergent_branches for b in batch_counts),
+    )
+    return sum_site_counts(sorted(sites.values(), key=lambda one: one.line), barriers, divergent)

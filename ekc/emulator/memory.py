@@ -29,40 +29,40 @@ class Allocation:
     writable: bool = True
 
 
-class Space:
+class AddressSpace:
     """The bytes of one address space, and what of it is allocated (addresses, not offsets)."""
 
     def __init__(self, kind: str, size: int, allocations: list[Allocation]) -> None:
         self.kind = kind
-        self.hold(size)
+        self.allocate_bytes(size)
         self.allocations = sorted(allocations, key=lambda one: one.start)
-        self.starts = [one.start for one in self.allocations]
+        self.allocation_starts = [one.start for one in self.allocations]
 
-    def hold(self, size: int) -> None:
+    def allocate_bytes(self, size: int) -> None:
         """Zeros, so many bytes of them."""
         self.bytes = np.zeros((size + 15) // 16 * 16, np.uint8)
         self.views = {code: self.bytes.view(code) for code in ("u1", "i1", "u2", "i2", "u4", "u8")}
 
-    def resident(self, probe: Probe, offset: int) -> tuple[Probe, int]:
+    def make_resident(self, probe: AddressProbe, offset: int) -> tuple[AddressProbe, int]:
         """The access as the bytes of this space take it: as it is, where all of them are held."""
         return probe, offset
 
-    def inside(self, low: int, high: int) -> Allocation | None:
+    def find_allocation(self, low: int, high: int) -> Allocation | None:
         """The allocation that holds all of [low, high)."""
-        at = bisect_right(self.starts, low) - 1
+        at = bisect_right(self.allocation_starts, low) - 1
         if at >= 0 and high <= self.allocations[at].end:
             return self.allocations[at]
         return None
 
-    def allowed(self, low: Index, size: int | Index, writable: bool = False) -> NDArray[np.bool_]:
+    def is_in_bounds(self, address: Index, size: int | Index, needs_write: bool = False) -> NDArray[np.bool_]:
         """Which addresses are whole inside one allocation (one that may be written)."""
         if not self.allocations:
-            return np.zeros(low.shape, np.bool_)
-        at = np.searchsorted(np.array(self.starts, np.int64), low, side="right") - 1
-        ends = np.array([one.end * (one.writable or not writable) for one in self.allocations], np.int64)
-        return np.asarray((at >= 0) & (low + size <= ends[np.maximum(at, 0)]))
+            return np.zeros(address.shape, np.bool_)
+        at = np.searchsorted(np.array(self.allocation_starts, np.int64), address, side="right") - 1
+        ends = np.array([one.end * (one.writable or not needs_write) for one in self.allocations], np.int64)
+        return np.asarray((at >= 0) & (address + size <= ends[np.maximum(at, 0)]))
 
-    def nearest(self, address: int) -> str:
+    def describe_nearest(self, address: int) -> str:
         """How an address lies to the nearest allocation, in words."""
         if not self.allocations:
             return f"there is no {self.kind} memory"
@@ -74,7 +74,7 @@ class Space:
         return f"{best.end - address} bytes before the end of {best.name}"
 
 
-class Probe:
+class AddressProbe:
     """Addresses of one access by the active lanes: range, low bits, and offsets into the space's bytes."""
 
     __slots__ = (
@@ -91,7 +91,7 @@ class Probe:
         "space",
     )
 
-    def __init__(self, space: Space, address: Index, base: Index | int, act: Index | None) -> None:
+    def __init__(self, space: AddressSpace, address: Index, base: Index | int, act: Index | None) -> None:
         self.space = space
         self.address = address
         self.base = base
@@ -106,7 +106,7 @@ class Probe:
         self.pattern: Any = None
         self.shift = 0
 
-    def index(self, size: int) -> Index:
+    def element_indices(self, size: int) -> Index:
         """Element indices for elements of `size` bytes, without any immediate offset."""
         found = self.indices.get(size)
         if found is None:
@@ -114,44 +114,44 @@ class Probe:
             self.indices[size] = found
         return found
 
-    def moved(self, offset: int, keep: NDArray[np.bool_] | None = None) -> Probe:
+    def select_lanes(self, offset: int, is_kept: NDArray[np.bool_] | None = None) -> AddressProbe:
         """The probe of these addresses plus `offset`, of the kept lanes only."""
-        if keep is None:
-            return Probe(self.space, self.address + offset, self.base, self.act)
-        act = np.flatnonzero(keep) if self.act is None else self.act[keep]
-        base = self.base if isinstance(self.base, int) else self.base[keep]
-        return Probe(self.space, self.address[keep] + offset, base, act)
+        if is_kept is None:
+            return AddressProbe(self.space, self.address + offset, self.base, self.act)
+        act = np.flatnonzero(is_kept) if self.act is None else self.act[is_kept]
+        base = self.base if isinstance(self.base, int) else self.base[is_kept]
+        return AddressProbe(self.space, self.address[is_kept] + offset, base, act)
 
-    def lanes(self, every: Index) -> Index:
+    def lane_numbers(self, all_lanes: Index) -> Index:
         """Lane numbers, in the order of the addresses."""
-        return every if self.act is None else self.act
+        return all_lanes if self.act is None else self.act
 
 
 Views = dict[str, Lanes]
 
 
-def _shifted(probe: Probe, code: str, offset: int, views: Views | None) -> tuple[Lanes, Index]:
+def _shift_view(probe: AddressProbe, code: str, offset: int, views: Views | None) -> tuple[Lanes, Index]:
     """A view that begins `offset` bytes later, and the indices into it."""
     size = int(code[1])
     view, step = (views or probe.space.views)[code], offset // size
     if step >= 0 and probe.low + probe.origin >= 0:
-        return view[step:], probe.index(size)
-    return view, probe.index(size) + step
+        return view[step:], probe.element_indices(size)
+    return view, probe.element_indices(size) + step
 
 
-def gather(probe: Probe, code: str, offset: int, views: Views | None = None) -> Lanes:
+def gather(probe: AddressProbe, code: str, offset: int, views: Views | None = None) -> Lanes:
     """Elements at the probe's addresses plus `offset` bytes, which must be aligned and inside."""
-    view, index = _shifted(probe, code, offset, views)
+    view, index = _shift_view(probe, code, offset, views)
     return np.asarray(view.take(index, mode="clip"))
 
 
-def gather_into(probe: Probe, code: str, offset: int, out: Lanes) -> None:
+def gather_into(probe: AddressProbe, code: str, offset: int, out: Lanes) -> None:
     """The same, straight into a register row; all lanes are active."""
-    view, index = _shifted(probe, code, offset, None)
+    view, index = _shift_view(probe, code, offset, None)
     view.take(index, out=out, mode="clip")
 
 
-def scatter(probe: Probe, code: str, offset: int, values: Any, views: Views | None = None) -> None:
+def scatter(probe: AddressProbe, code: str, offset: int, values: Any, views: Views | None = None) -> None:
     """Write elements; of lanes that write one place, the last stays."""
-    view, index = _shifted(probe, code, offset, views)
+    view, index = _shift_view(probe, code, offset, views)
     view[index] = values

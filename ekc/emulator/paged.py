@@ -12,13 +12,13 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.emulator.memory import Allocation, Index, Probe, Space
+from ekc.emulator.memory import AddressProbe, AddressSpace, Allocation, Index
 from ekc.errors import EkcError
-from ekc.host import format_bytes, host_memory
+from ekc.host import find_free_memory, format_bytes
 
-PAGE = 1 << 10
+PAGE_BYTES = 1 << 10
 """Bytes of a page: a few rows of a tile, so that one that is read by columns does not bring in its rows."""
-_SHIFT = PAGE.bit_length() - 1
+_PAGE_SHIFT = PAGE_BYTES.bit_length() - 1
 _FIRST_PAGES = 64
 
 Pages = NDArray[np.uint8]
@@ -26,7 +26,7 @@ Pages = NDArray[np.uint8]
 
 
 @runtime_checkable
-class OnDemand(Protocol):
+class PagedSource(Protocol):
     """An argument: an array whose pages are made where a kernel touches them, and taken back afterwards.
 
     Pages are counted from the start of the array. The last may reach beyond its end; what lies there is never
@@ -49,7 +49,7 @@ class OnDemand(Protocol):
 
 
 @dataclass(frozen=True)
-class Blank:
+class BlankArray:
     """An array of so many bytes whose content does not matter. Nothing is copied in or out."""
 
     nbytes: int
@@ -57,14 +57,14 @@ class Blank:
 
     def read_pages(self, pages: Index) -> Pages:
         """See `OnDemand`."""
-        return np.zeros((len(pages), PAGE), np.uint8)
+        return np.zeros((len(pages), PAGE_BYTES), np.uint8)
 
     def write_pages(self, pages: Index, content: Pages) -> None:
         """See `OnDemand`."""
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class LoadedArray:
     """An array that is there in whole, as bytes."""
 
     raw: NDArray[np.uint8]
@@ -77,96 +77,98 @@ class Held:
 
     def read_pages(self, pages: Index) -> Pages:
         """See `OnDemand`."""
-        found = np.zeros((len(pages), PAGE), np.uint8)
+        found = np.zeros((len(pages), PAGE_BYTES), np.uint8)
         for row, page in zip(found, pages.tolist(), strict=True):
-            part = self.raw[page * PAGE : (page + 1) * PAGE]
+            part = self.raw[page * PAGE_BYTES : (page + 1) * PAGE_BYTES]
             row[: part.size] = part
         return found
 
     def write_pages(self, pages: Index, content: Pages) -> None:
         """See `OnDemand`."""
         for row, page in zip(content, pages.tolist(), strict=True):
-            part = self.raw[page * PAGE : (page + 1) * PAGE]
+            part = self.raw[page * PAGE_BYTES : (page + 1) * PAGE_BYTES]
             part[...] = row[: part.size]
 
 
-class PagedSpace(Space):
+class PagedAddressSpace(AddressSpace):
     """An address space whose bytes are those of the pages touched so far."""
 
-    def __init__(self, kind: str, allocations: list[Allocation], sources: list[OnDemand]) -> None:
+    def __init__(self, kind: str, allocations: list[Allocation], sources: list[PagedSource]) -> None:
         """One source for each allocation, in order."""
-        super().__init__(kind, _FIRST_PAGES * PAGE, allocations)
+        super().__init__(kind, _FIRST_PAGES * PAGE_BYTES, allocations)
         order = sorted(range(len(sources)), key=lambda i: allocations[i].start)
         self._sources = [sources[i] for i in order]
-        self._places: list[NDArray[np.int32] | None] = [None] * len(sources)
+        self._page_slots: list[NDArray[np.int32] | None] = [None] * len(sources)
         """By source and page: the place of the page in the pool; 0 where it was not touched."""
-        self._first = np.array(self.starts, np.int64)
-        self._used = 1
-        self.marks = 0.0
+        self._source_starts = np.array(self.allocation_starts, np.int64)
+        self._used_pages = 1
+        self.shadow_bytes_per_byte = 0.0
         """Bytes that the sanitizer keeps of each byte."""
 
-    def resident(self, probe: Probe, offset: int) -> tuple[Probe, int]:
+    def make_resident(self, probe: AddressProbe, offset: int) -> tuple[AddressProbe, int]:
         """The access with its pages brought in: every lane must lie whole inside an allocation."""
         address = probe.address + offset
         if not address.size:
             return probe, offset
-        inside = self._source_of(int(address.min()), int(address.max()))
+        inside = self._find_source(int(address.min()), int(address.max()))
         if inside is not None:
-            return Probe(self, address, self._in_pool(inside, address) - address, probe.act), 0
-        place, which = np.empty_like(address), np.searchsorted(self._first, address, side="right") - 1
+            return AddressProbe(
+                self, address, self._find_pool_offsets(inside, address) - address, probe.act
+            ), 0
+        place, which = np.empty_like(address), np.searchsorted(self._source_starts, address, side="right") - 1
         for number in np.unique(which).tolist():
             mine = which == number
-            place[mine] = self._in_pool(number, address[mine])
-        return Probe(self, address, place - address, probe.act), 0
+            place[mine] = self._find_pool_offsets(number, address[mine])
+        return AddressProbe(self, address, place - address, probe.act), 0
 
-    def give_back(self) -> None:
+    def write_back(self) -> None:
         """Hand the touched pages of what may be written to their sources."""
-        for source, places in zip(self._sources, self._places, strict=True):
+        for source, places in zip(self._sources, self._page_slots, strict=True):
             if source.writable and places is not None:
                 pages = np.flatnonzero(places)
-                source.write_pages(pages, self.bytes.reshape(-1, PAGE)[places[pages]])
+                source.write_pages(pages, self.bytes.reshape(-1, PAGE_BYTES)[places[pages]])
 
-    def _source_of(self, low: int, high: int) -> int | None:
+    def _find_source(self, low: int, high: int) -> int | None:
         """The source in which a range of addresses lies, if it is one."""
-        first, last = np.searchsorted(self._first, (low, high), side="right").tolist()
+        first, last = np.searchsorted(self._source_starts, (low, high), side="right").tolist()
         return first - 1 if first == last else None
 
-    def _in_pool(self, number: int, address: Index) -> Index:
+    def _find_pool_offsets(self, number: int, address: Index) -> Index:
         """Where in the pool the bytes at some addresses of a source lie."""
-        places = self._places[number]
+        places = self._page_slots[number]
         if places is None:
-            places = np.zeros(-(-self._sources[number].nbytes // PAGE), np.int32)
-            self._places[number] = places
-        relative = address - self.starts[number]
-        page = relative >> _SHIFT
+            places = np.zeros(-(-self._sources[number].nbytes // PAGE_BYTES), np.int32)
+            self._page_slots[number] = places
+        relative = address - self.allocation_starts[number]
+        page = relative >> _PAGE_SHIFT
         held = places[page]
         if not held.all():
-            self._bring_in(number, places, np.unique(page[held == 0]))
+            self._load_pages(number, places, np.unique(page[held == 0]))
             held = places[page]
-        return np.asarray((held.astype(np.int64) << _SHIFT) + (relative & (PAGE - 1)))
+        return np.asarray((held.astype(np.int64) << _PAGE_SHIFT) + (relative & (PAGE_BYTES - 1)))
 
-    def _bring_in(self, number: int, places: NDArray[np.int32], pages: Index) -> None:
-        end = self._used + len(pages)
-        if end * PAGE > self.bytes.size:
-            self._grow(end)
-        self.bytes.reshape(-1, PAGE)[self._used : end] = self._sources[number].read_pages(pages)
-        places[pages] = np.arange(self._used, end, dtype=np.int32)
-        self._used = end
+    def _load_pages(self, number: int, page_slots: NDArray[np.int32], pages: Index) -> None:
+        end = self._used_pages + len(pages)
+        if end * PAGE_BYTES > self.bytes.size:
+            self._grow_pool(end)
+        self.bytes.reshape(-1, PAGE_BYTES)[self._used_pages : end] = self._sources[number].read_pages(pages)
+        page_slots[pages] = np.arange(self._used_pages, end, dtype=np.int32)
+        self._used_pages = end
 
-    def _grow(self, pages: int) -> None:
+    def _grow_pool(self, pages: int) -> None:
         """Room for so many pages, twice as many as now at least."""
-        before, size = self.bytes, max(pages * PAGE, 2 * self.bytes.size)
-        needed, left = int(size * (1 + self.marks)), host_memory()
+        before, size = self.bytes, max(pages * PAGE_BYTES, 2 * self.bytes.size)
+        needed, left = int(size * (1 + self.shadow_bytes_per_byte)), find_free_memory()
         if needed > left.bytes:
             raise EkcError(
                 f"memory: the blocks that run touch more than {format_bytes(before.size)}, to hold it needs "
                 f"{format_bytes(needed)}, this host has {left}; use smaller extents"
             )
-        self.hold(size)
+        self.allocate_bytes(size)
         self.bytes[: before.size] = before
 
 
-def enlarge(array: NDArray[Any], size: int) -> NDArray[Any]:
+def grow_array(array: NDArray[Any], size: int) -> NDArray[Any]:
     """The array with zeros behind it, up to a size."""
     found = np.zeros(size, array.dtype)
     found[: array.size] = array

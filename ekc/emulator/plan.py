@@ -7,27 +7,27 @@ from typing import Any
 
 import numpy as np
 
-from ekc.emulator.decoding.decode import Decoded
+from ekc.emulator.decoding.decode import DecodedKernel
 from ekc.emulator.decoding.shelf import dtype_of
 from ekc.emulator.geometry import Geometry, Shape
-from ekc.emulator.memory import GLOBAL_BASE, Allocation, Space
-from ekc.emulator.paged import Blank, Held, OnDemand, PagedSpace
+from ekc.emulator.memory import GLOBAL_BASE, AddressSpace, Allocation
+from ekc.emulator.paged import BlankArray, LoadedArray, PagedAddressSpace, PagedSource
 from ekc.emulator.ptx.program import TYPE_BYTES, Variable
 from ekc.emulator.sanitizer.conflicts import BlockConflicts
 from ekc.emulator.sanitizer.read_only_cache import ReadOnlyCache
 from ekc.emulator.sanitizer.sanitize import Findings
 from ekc.errors import InvalidInput
 
-_GAP = 1 << 20
+_ALLOCATION_GAP_BYTES = 1 << 20
 """Bytes between neighbours in global memory, so that an overrun lands nowhere."""
-_RED_ZONE = 128
-_PATTERN = 1024
+_RED_ZONE_BYTES = 128
+_SWIZZLE_PATTERN_BYTES = 1024
 """Bytes of the widest swizzle pattern."""
 _GRID_LIMIT, _BLOCK_LIMIT = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
-_THREADS, _SHARED = 1024, 227 * 1024
-_MARKS = 10
+_MAX_THREADS, _MAX_SHARED_BYTES = 1024, 227 * 1024
+_SHADOW_BYTES = 10
 """Bytes that the sanitizer notes of each place of global memory."""
-_WIDE = frozenset(("gl", "gpu", "cluster", "sys"))
+_WIDE_FENCE_SCOPES = frozenset(("gl", "gpu", "cluster", "sys"))
 """Scopes of fences that reach beyond a block."""
 
 
@@ -35,12 +35,12 @@ PAGED_FROM = 1 << 26
 """Bytes of arguments from which on a launch on `Blank` ones holds only the pages that it touches."""
 
 
-class Plan:
+class LaunchPlan:
     """What all batches of a launch share."""
 
     def __init__(
         self,
-        decoded: Decoded,
+        decoded: DecodedKernel,
         grid: Shape,
         block: Shape,
         args: Sequence[Any],
@@ -48,192 +48,218 @@ class Plan:
         sanitize: bool,
         max_instructions: int,
     ) -> None:
-        self.decoded, self.name = decoded, decoded.text.name
-        self.grid, self.block, self.sanitize, self.max_instructions = grid, block, sanitize, max_instructions
+        self.decoded, self.kernel_name = decoded, decoded.kernel.name
+        self.grid, self.block, self.is_sanitized, self.max_instructions = (
+            grid,
+            block,
+            sanitize,
+            max_instructions,
+        )
         _check_shape(decoded, grid, block)
-        self.findings = Findings(self.name)
-        self.arrays: list[tuple[int, Any, Held]] = []
+        self.findings = Findings(self.kernel_name)
+        self.arrays: list[tuple[int, Any, LoadedArray]] = []
         """Address, array and its bytes."""
-        self.symbols: dict[str, int] = {}
-        self.values: dict[str, bytes] = {}
-        self.grouped = any(one.opcode.startswith("wgmma.mma_async") for one in decoded.text.code)
+        self.symbol_addresses: dict[str, int] = {}
+        self.parameter_bytes: dict[str, bytes] = {}
+        self.has_wgmma = any(one.opcode.startswith("wgmma.mma_async") for one in decoded.kernel.code)
         """The kernel has products of warpgroups."""
-        self._lay_shared(dynamic_shared)
-        self._lay_local()
-        self._lay_global(args)
-        self.conflicts: BlockConflicts | None = None
-        self.cache: ReadOnlyCache | None = None
+        self._place_shared(dynamic_shared)
+        self._place_local()
+        self._place_global(args)
+        self.block_conflicts: BlockConflicts | None = None
+        self.read_only_cache: ReadOnlyCache | None = None
         if sanitize:
-            self.conflicts, self.cache = self._shadows()
+            self.block_conflicts, self.read_only_cache = self._build_shadows()
 
     # -- memory layout --------------------------------------------------------------------------
-    def _lay_shared(self, dynamic: int) -> None:
+    def _place_shared(self, dynamic_bytes: int) -> None:
         """Static arrays first, each with room behind it, then the dynamic one. Where products of warpgroups
         read them, none lies better than it asks to: what they read may need more."""
-        self.shared: list[Allocation] = []
-        variables = [*self.decoded.text.variables, *self.decoded.module.variables]
+        self.shared_allocations: list[Allocation] = []
+        variables = [*self.decoded.kernel.variables, *self.decoded.module.variables]
         at = used = 0
-        for one in (v for v in variables if v.space == "shared" and v.count is not None):
-            at = self._aligned(at, one.align)
-            self.symbols[one.name] = at
-            self.shared.append(Allocation(f"shared array {one.name}", at, at + one.size))
-            at += one.size + _RED_ZONE
-            used += one.size
-        if not 0 <= dynamic <= _SHARED or used + dynamic > _SHARED:
-            raise InvalidInput(f"{used} + {dynamic} bytes of shared memory: a block has at most {_SHARED}")
-        open_ended = [v for v in variables if v.space == "shared" and v.count is None]
-        at = self._aligned(at, max((one.align for one in open_ended), default=1))
-        if dynamic:
-            self.shared.append(Allocation("dynamic shared memory", at, at + dynamic))
+        for one in (v for v in variables if v.space == "shared" and v.element_count is not None):
+            at = self._align_shared(at, one.alignment_bytes)
+            self.symbol_addresses[one.name] = at
+            self.shared_allocations.append(Allocation(f"shared array {one.name}", at, at + one.size_bytes))
+            at += one.size_bytes + _RED_ZONE_BYTES
+            used += one.size_bytes
+        if not 0 <= dynamic_bytes <= _MAX_SHARED_BYTES or used + dynamic_bytes > _MAX_SHARED_BYTES:
+            raise InvalidInput(
+                f"{used} + {dynamic_bytes} bytes of shared memory: a block has at most {_MAX_SHARED_BYTES}"
+            )
+        open_ended = [v for v in variables if v.space == "shared" and v.element_count is None]
+        at = self._align_shared(at, max((one.alignment_bytes for one in open_ended), default=1))
+        if dynamic_bytes:
+            self.shared_allocations.append(Allocation("dynamic shared memory", at, at + dynamic_bytes))
         for one in open_ended:
-            self.symbols[one.name] = at
-        self.shared_stride = -(-(at + dynamic) // _RED_ZONE) * _RED_ZONE
+            self.symbol_addresses[one.name] = at
+        self.shared_stride = -(-(at + dynamic_bytes) // _RED_ZONE_BYTES) * _RED_ZONE_BYTES
 
-    def _aligned(self, at: int, align: int) -> int:
+    def _align_shared(self, offset: int, align: int) -> int:
         """The next place for a shared array."""
-        unit = max(align, _RED_ZONE)
-        at = -(-at // unit) * unit
-        odd = self.grouped and unit < _PATTERN and at % (2 * unit) == 0
-        return at + unit if odd else at
+        unit = max(align, _RED_ZONE_BYTES)
+        offset = -(-offset // unit) * unit
+        odd = self.has_wgmma and unit < _SWIZZLE_PATTERN_BYTES and offset % (2 * unit) == 0
+        return offset + unit if odd else offset
 
-    def _lay_local(self) -> None:
-        self.local: list[Allocation] = []
+    def _place_local(self) -> None:
+        self.local_allocations: list[Allocation] = []
         at = 0
-        for one in (v for v in self.decoded.text.variables if v.space == "local"):
+        for one in (v for v in self.decoded.kernel.variables if v.space == "local"):
             at = -(-at // 16) * 16
-            self.symbols[one.name] = at
-            self.local.append(Allocation(f"local array {one.name}", at, at + one.size))
-            at += one.size
+            self.symbol_addresses[one.name] = at
+            self.local_allocations.append(Allocation(f"local array {one.name}", at, at + one.size_bytes))
+            at += one.size_bytes
         self.local_stride = -(-at // 16) * 16
 
-    def _lay_global(self, args: Sequence[Any]) -> None:
-        parameters = self.decoded.text.parameters
+    def _place_global(self, args: Sequence[Any]) -> None:
+        parameters = self.decoded.kernel.parameters
         if len(args) != len(parameters):
             raise InvalidInput(
-                f"kernel {self.name} takes {len(parameters)} arguments, {len(args)} were given"
+                f"kernel {self.kernel_name} takes {len(parameters)} arguments, {len(args)} were given"
             )
-        self._at, self._places, self._sources = _GAP, list[Allocation](), list[OnDemand]()
+        self._next_offset, self._allocations, self._sources = (
+            _ALLOCATION_GAP_BYTES,
+            list[Allocation](),
+            list[PagedSource](),
+        )
         for position, (one, value) in enumerate(zip(parameters, args, strict=True)):
-            self.values[one.name] = self._argument(position, one, value)
+            self.parameter_bytes[one.name] = self._encode_argument(position, one, value)
         for one in self.decoded.module.variables:
             if one.space in ("global", "const"):
-                held = Held(_bytes_of(_initial(one)), writable=False)
-                self.symbols[one.name] = self._place(f"variable {one.name}", held, one.space == "global")
+                held = LoadedArray(_to_bytes(_build_initial_values(one)), writable=False)
+                self.symbol_addresses[one.name] = self._place_array(
+                    f"variable {one.name}", held, one.space == "global"
+                )
         for one in parameters:
-            raw = np.frombuffer(self.values[one.name], np.uint8)
-            self.symbols[one.name] = self._place(f"parameter {one.name}", Held(raw, False), False)
-        self.memory = self._memory(args)
+            raw = np.frombuffer(self.parameter_bytes[one.name], np.uint8)
+            self.symbol_addresses[one.name] = self._place_array(
+                f"parameter {one.name}", LoadedArray(raw, False), False
+            )
+        self.global_memory = self._build_global_memory(args)
 
-    def _argument(self, position: int, one: Variable, value: Any) -> bytes:
+    def _encode_argument(self, position: int, variable: Variable, value: Any) -> bytes:
         """The bytes of a parameter; arrays are placed in memory, each once."""
         if isinstance(value, np.ndarray) and not _is_structure(value):
-            _check_array(self.name, position, one, value)
+            _check_array(self.kernel_name, position, variable, value)
             known = next((address for address, array, _ in self.arrays if array is value), None)
             if known is None:
                 writable = bool(value.flags.writeable)
-                held = Held(_bytes_of(value), writable)
-                known = self._place(f"argument {position}", held, writable)
+                held = LoadedArray(_to_bytes(value), writable)
+                known = self._place_array(f"argument {position}", held, writable)
                 self.arrays.append((known, value, held))
             return known.to_bytes(8, "little")
-        if isinstance(value, OnDemand):
-            return self._place(f"argument {position}", value, value.writable).to_bytes(8, "little")
-        return _scalar_bytes(self.name, position, one, value)
+        if isinstance(value, PagedSource):
+            return self._place_array(f"argument {position}", value, value.writable).to_bytes(8, "little")
+        return _encode_scalar(self.kernel_name, position, variable, value)
 
-    def _place(self, name: str, source: OnDemand, writable: bool) -> int:
+    def _place_array(self, name: str, source: PagedSource, writable: bool) -> int:
         """The address where an array lies from here on."""
-        start = GLOBAL_BASE + self._at
-        self._places.append(Allocation(name, start, start + source.nbytes, writable))
+        start = GLOBAL_BASE + self._next_offset
+        self._allocations.append(Allocation(name, start, start + source.nbytes, writable))
         self._sources.append(source)
-        self._at = _after(self._at, source.nbytes)
+        self._next_offset = _align_next_offset(self._next_offset, source.nbytes)
         return start
 
-    def _memory(self, args: Sequence[Any]) -> Space:
+    def _build_global_memory(self, args: Sequence[Any]) -> AddressSpace:
         """Global memory: in whole, or by pages where an argument asks for that."""
-        blank = all(isinstance(one, Blank) for one in args) and self._at < PAGED_FROM
-        if not blank and any(isinstance(one, OnDemand) for one in args):
-            return PagedSpace("global", self._places, self._sources)
-        memory = Space("global", self._at, self._places)
-        for place, source in zip(self._places, self._sources, strict=True):
-            if isinstance(source, Held):
+        blank = all(isinstance(one, BlankArray) for one in args) and self._next_offset < PAGED_FROM
+        if not blank and any(isinstance(one, PagedSource) for one in args):
+            return PagedAddressSpace("global", self._allocations, self._sources)
+        memory = AddressSpace("global", self._next_offset, self._allocations)
+        for place, source in zip(self._allocations, self._sources, strict=True):
+            if isinstance(source, LoadedArray):
                 start = place.start - GLOBAL_BASE
                 memory.bytes[start : start + source.nbytes] = source.raw
         return memory
 
-    def _shadows(self) -> tuple[BlockConflicts, ReadOnlyCache | None]:
+    def _build_shadows(self) -> tuple[BlockConflicts, ReadOnlyCache | None]:
         """What is noted of every place of global memory; for the read-only cache if any load goes there."""
-        code, size = self.decoded.text.code, self.memory.bytes.size
-        grain = min((int(s.code[1]) for s in self.decoded.shelf.sites), default=4)
-        fenced = any(one.parts[0] in ("membar", "fence") and not _WIDE.isdisjoint(one.parts) for one in code)
+        code, size = self.decoded.kernel.code, self.global_memory.bytes.size
+        grain = min((int(s.dtype_code[1]) for s in self.decoded.context.sites), default=4)
+        fenced = any(
+            one.parts[0] in ("membar", "fence") and not _WIDE_FENCE_SCOPES.isdisjoint(one.parts)
+            for one in code
+        )
         cached = any("nc" in one.parts for one in code)
         conflicts = BlockConflicts(self.findings, size, min(grain, 4), fenced)
         cache = ReadOnlyCache(self.findings, size, min(grain, 4)) if cached else None
-        if isinstance(self.memory, PagedSpace):
-            self.memory.marks = _MARKS / min(grain, 4)
+        if isinstance(self.global_memory, PagedAddressSpace):
+            self.global_memory.shadow_bytes_per_byte = _SHADOW_BYTES / min(grain, 4)
         return conflicts, cache
 
     # -- what batches ask -------------------------------------------------------------------------
-    def spaces(self, geometry: Geometry) -> dict[str, Space]:
+    def make_spaces(self, geometry: Geometry) -> dict[str, AddressSpace]:
         """The address spaces of a batch."""
         return {
-            "global": self.memory,
-            "shared": Space("shared", max(self.shared_stride, 16) * len(geometry.ids), self.shared),
-            "local": Space("local", max(self.local_stride, 16) * geometry.lanes, self.local),
+            "global": self.global_memory,
+            "shared": AddressSpace(
+                "shared", max(self.shared_stride, 16) * len(geometry.block_ids), self.shared_allocations
+            ),
+            "local": AddressSpace(
+                "local", max(self.local_stride, 16) * geometry.lane_count, self.local_allocations
+            ),
         }
 
-    def parameter(self, name: str, offset: int, code: str) -> Any:
+    def read_parameter(self, name: str, offset: int, dtype_code: str) -> Any:
         """A value out of the parameters."""
-        raw, size = self.values.get(name, b""), int(code[1])
+        raw, size = self.parameter_bytes.get(name, b""), int(dtype_code[1])
         if offset < 0 or offset + size > len(raw):
-            raise InvalidInput(f"kernel {self.name} reads parameter {name} beyond its {len(raw)} bytes")
-        return np.frombuffer(raw[offset : offset + size], code)[0]
+            raise InvalidInput(
+                f"kernel {self.kernel_name} reads parameter {name} beyond its {len(raw)} bytes"
+            )
+        return np.frombuffer(raw[offset : offset + size], dtype_code)[0]
 
-    def address(self, what: str) -> int:
+    def resolve_address(self, symbol: str) -> int:
         """The address of `symbol+offset`."""
-        name, offset = what.rsplit("+", 1)
-        if name not in self.symbols:
-            raise InvalidInput(f"kernel {self.name}: the address of {name} is not known")
-        return self.symbols[name] + int(offset)
+        name, offset = symbol.rsplit("+", 1)
+        if name not in self.symbol_addresses:
+            raise InvalidInput(f"kernel {self.kernel_name}: the address of {name} is not known")
+        return self.symbol_addresses[name] + int(offset)
 
-    def argument_at(self, address: int) -> int | None:
+    def find_argument(self, address: int) -> int | None:
         """The number of the array argument that holds an address of global memory."""
-        place = self.memory.inside(address, address + 1)
+        place = self.global_memory.find_allocation(address, address + 1)
         words = place.name.split() if place else []
         return int(words[1]) if words[:1] == ["argument"] else None
 
-    def finish(self) -> None:
+    def copy_back(self) -> None:
         """Copy global memory back into the caller's arrays."""
-        paged = self.memory if isinstance(self.memory, PagedSpace) else None
+        paged = self.global_memory if isinstance(self.global_memory, PagedAddressSpace) else None
         if paged is not None:
-            paged.give_back()
+            paged.write_back()
         for address, array, held in self.arrays:
             if array.flags.writeable:
                 start = address - GLOBAL_BASE
-                raw = held.raw if paged else self.memory.bytes[start : start + array.nbytes]
+                raw = held.raw if paged else self.global_memory.bytes[start : start + array.nbytes]
                 array[...] = raw.view(array.dtype).reshape(array.shape)
 
 
-def _bytes_of(array: Any) -> Any:
+def _to_bytes(array: Any) -> Any:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-def _after(at: int, size: int) -> int:
-    return -(-(at + size + _GAP) // 256) * 256
+def _align_next_offset(offset: int, size: int) -> int:
+    return -(-(offset + size + _ALLOCATION_GAP_BYTES) // 256) * 256
 
 
-def _check_shape(decoded: Decoded, grid: Shape, block: Shape) -> None:
+def _check_shape(decoded: DecodedKernel, grid: Shape, block: Shape) -> None:
     for what, shape, limits in (("grid", grid, _GRID_LIMIT), ("block", block, _BLOCK_LIMIT)):
         for axis, extent, limit in zip("xyz", shape, limits, strict=True):
             if not 1 <= extent <= limit:
                 raise InvalidInput(f"{what}.{axis} is {extent}: it must be 1 to {limit}")
     threads = block[0] * block[1] * block[2]
-    most = min(_THREADS, decoded.text.max_threads or _THREADS)
+    most = min(_MAX_THREADS, decoded.kernel.max_threads or _MAX_THREADS)
     if threads > most:
-        raise InvalidInput(f"a block of {threads} threads: kernel {decoded.text.name} takes at most {most}")
+        raise InvalidInput(f"a block of {threads} threads: kernel {decoded.kernel.name} takes at most {most}")
 
 
-def _check_array(kernel: str, position: int, one: Variable, value: Any) -> None:
-    if one.size != 8 or one.type not in ("u64", "b64", "s64"):
-        raise InvalidInput(f"argument {position} of {kernel} is an array; the parameter is a .{one.type}")
+def _check_array(kernel: str, position: int, variable: Variable, value: Any) -> None:
+    if variable.size_bytes != 8 or variable.type not in ("u64", "b64", "s64"):
+        raise InvalidInput(
+            f"argument {position} of {kernel} is an array; the parameter is a .{variable.type}"
+        )
     if value.dtype.hasobject:
         raise InvalidInput(f"argument {position} of {kernel}: arrays of {value.dtype} cannot be passed")
 
@@ -243,39 +269,43 @@ def _is_structure(value: np.ndarray[Any, Any]) -> bool:
     return value.dtype.type is np.void
 
 
-def _scalar_bytes(kernel: str, position: int, one: Variable, value: Any) -> bytes:
+def _encode_scalar(kernel: str, position: int, variable: Variable, value: Any) -> bytes:
     """A number (or a structure as bytes) in the parameter's type."""
     if isinstance(value, bytes | np.void) or (isinstance(value, np.ndarray) and _is_structure(value)):
         raw = value if isinstance(value, bytes) else value.tobytes()
-        if len(raw) != one.size:
+        if len(raw) != variable.size_bytes:
             raise InvalidInput(
-                f"argument {position} of {kernel} has {len(raw)} bytes; the parameter {one.size}"
+                f"argument {position} of {kernel} has {len(raw)} bytes; the parameter {variable.size_bytes}"
             )
         return raw
     if not isinstance(value, bool | int | float | np.generic):
         raise InvalidInput(
             f"argument {position} of {kernel} is a {type(value).__name__}, not a number or an array"
         )
-    if one.count != 1 or one.type not in TYPE_BYTES:
-        raise InvalidInput(f"argument {position} of {kernel} is a structure of {one.size} bytes: pass bytes")
-    dtype = np.dtype(dtype_of(one.type))
+    if variable.element_count != 1 or variable.type not in TYPE_BYTES:
+        raise InvalidInput(
+            f"argument {position} of {kernel} is a structure of {variable.size_bytes} bytes: pass bytes"
+        )
+    dtype = np.dtype(dtype_of(variable.type))
     if dtype.kind == "f":
         return np.asarray(value).astype(dtype).tobytes()
     if isinstance(value, float | np.floating):
-        raise InvalidInput(f"argument {position} of {kernel} is {value!r}; the parameter is a .{one.type}")
+        raise InvalidInput(
+            f"argument {position} of {kernel} is {value!r}; the parameter is a .{variable.type}"
+        )
     number, bits = int(value), 8 * dtype.itemsize
     if not -(1 << (bits - 1)) <= number < 1 << bits:
-        raise InvalidInput(f"argument {position} of {kernel}: the number does not fit a .{one.type}")
+        raise InvalidInput(f"argument {position} of {kernel}: the number does not fit a .{variable.type}")
     return (number & ((1 << bits) - 1)).to_bytes(dtype.itemsize, "little")
 
 
-def _initial(one: Variable) -> Any:
-    values = np.zeros(one.count or 0, dtype_of(one.type))
-    if one.values:
+def _build_initial_values(variable: Variable) -> Any:
+    values = np.zeros(variable.element_count or 0, dtype_of(variable.type))
+    if variable.initial_values:
         given = (
-            np.array(one.values)
+            np.array(variable.initial_values)
             if values.dtype.kind == "f"
-            else np.array([int(v) for v in one.values], object)
+            else np.array([int(v) for v in variable.initial_values], object)
         )
         wrap = (1 << (8 * values.dtype.itemsize)) - 1
         unsigned = np.dtype(f"u{values.dtype.itemsize}")

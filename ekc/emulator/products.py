@@ -8,149 +8,186 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ekc.emulator.numbers import warpgroup
-from ekc.emulator.numbers.warpgroup import CHUNK, LANES, ROWS, Operand
+from ekc.emulator.numbers.warpgroup import CHUNK_BYTES, ROWS, WARPGROUP_SIZE, WgmmaOperand
 from ekc.errors import EkcError
 
 if TYPE_CHECKING:
     from ekc.emulator.batch import Batch
-    from ekc.emulator.sanitizer.warpgroups import Warpgroups
+    from ekc.emulator.sanitizer.warpgroups import WarpgroupCheck
 
 
 @dataclass(frozen=True)
-class Form:
+class WgmmaForm:
     """What the text of one `wgmma.mma_async` says."""
 
-    a: Operand
-    b: Operand
-    sums: str
+    a: WgmmaOperand
+    b: WgmmaOperand
+    sum_type: str
     """"f32" or "s32"."""
-    negated: bool
-    satfinite: bool
+    is_negated: bool
+    is_saturating: bool
 
     @property
-    def bytes(self) -> int:
+    def factor_bytes(self) -> int:
         """Of both factors."""
-        return CHUNK * (self.a.chunks + self.b.chunks)
+        return CHUNK_BYTES * (self.a.chunk_count + self.b.chunk_count)
 
 
-def form(columns: int, kind: str, negated: bool, transposed: tuple[bool, bool], satfinite: bool) -> Form:
+def make_wgmma_form(
+    columns: int, element_type: str, is_negated: bool, is_transposed: tuple[bool, bool], is_saturating: bool
+) -> WgmmaForm:
     """As decoded text names one."""
-    a, b = Operand(kind, ROWS, transposed[0]), Operand(kind, columns, transposed[1])
-    return Form(a, b, "s32" if kind == "s8" else "f32", negated, satfinite)
+    a, b = (
+        WgmmaOperand(element_type, ROWS, is_transposed[0]),
+        WgmmaOperand(element_type, columns, is_transposed[1]),
+    )
+    return WgmmaForm(a, b, "s32" if element_type == "s8" else "f32", is_negated, is_saturating)
 
 
-class Products:
+class WgmmaUnit:
     """The warpgroups of one batch and their products."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
         geometry = batch.geometry
-        self.slots = -(-geometry.threads // LANES)
+        self.groups_per_block = -(-geometry.threads_per_block // WARPGROUP_SIZE)
         """Warpgroups of a block, the last perhaps not whole."""
-        self.group = geometry.block_numbers() * self.slots + geometry.thread_numbers() // LANES
+        self.lane_groups = (
+            geometry.block_numbers() * self.groups_per_block + geometry.thread_numbers() // WARPGROUP_SIZE
+        )
         """Of every lane."""
-        self.starts = np.flatnonzero(np.r_[True, self.group[1:] != self.group[:-1]])
+        self.group_starts = np.flatnonzero(np.r_[True, self.lane_groups[1:] != self.lane_groups[:-1]])
         """The first lane of every group."""
-        count = self.slots * len(geometry.ids)
-        self.place = np.full((count, LANES), -1, np.int64)
+        count = self.groups_per_block * len(geometry.block_ids)
+        self.group_lanes = np.full((count, WARPGROUP_SIZE), -1, np.int64)
         """The lane at each place of every group, -1 where the block has none."""
-        self.place[self.group, geometry.thread_numbers() % LANES] = batch.every
-        self.regular = geometry.threads % LANES == 0
+        self.group_lanes[self.lane_groups, geometry.thread_numbers() % WARPGROUP_SIZE] = batch.all_lanes
+        self.has_full_groups = geometry.threads_per_block % WARPGROUP_SIZE == 0
 
     def multiply(
-        self, number: int, form_of: tuple[Any, ...], a: Any, b: Any, keep: Any, d: tuple[Any, ...], mask: Any
+        self,
+        site_number: int,
+        form_arguments: tuple[Any, ...],
+        a: Any,
+        b: Any,
+        accumulates: Any,
+        d: tuple[Any, ...],
+        mask: Any,
     ) -> None:
         """`wgmma.mma_async`: d += a b, or d = a b where `keep` is false."""
-        how = form(*form_of)
-        groups, first = self._taking(mask)
-        site, watch = self.batch.decoded.shelf.sites[number], self._watch()
+        how = make_wgmma_form(*form_arguments)
+        groups, first = self._find_active_groups(mask)
+        site, watch = self.batch.decoded.context.sites[site_number], self._find_checks()
         if watch is not None:
-            watch.issue(site, {"the descriptor of a": a, "that of b": b, "scale-d": keep}, groups, mask)
+            watch.check_issue(
+                site, {"the descriptor of a": a, "that of b": b, "scale-d": accumulates}, groups, mask
+            )
         factors: list[Any] = []
         for what, operand, row in (("a", how.a, a), ("b", how.b, b)):
-            fields = warpgroup.fields(np.broadcast_to(row, self.batch.every.shape)[first])
-            self._refuse(number, fields)
-            addresses = warpgroup.addresses(operand, fields)
+            fields = warpgroup.decode_descriptors(np.broadcast_to(row, self.batch.all_lanes.shape)[first])
+            self._refuse_base_offset(site_number, fields)
+            addresses = warpgroup.find_chunk_addresses(operand, fields)
             if watch is not None:
-                watch.factor(site, what, operand, fields, addresses, groups, first)
-            factors.append(self._read(operand, addresses, first))
-        self._count(number, how, groups.size)
-        product = warpgroup.multiplied(factors[0], factors[1], how.negated)
-        self._write(how, product, keep, d, groups, mask)
+                watch.check_factor(site, what, operand, fields, addresses, groups, first)
+            factors.append(self._read_factor(operand, addresses, first))
+        self._count_requests(site_number, how, groups.size)
+        product = warpgroup.multiply_factors(factors[0], factors[1], how.is_negated)
+        self._write_sums(how, product, accumulates, d, groups, mask)
 
-    def _taking(self, mask: Any) -> tuple[Any, Any]:
+    def _find_active_groups(self, mask: Any) -> tuple[Any, Any]:
         """The groups that take part, and the first lane of each that does."""
         if mask is None:
-            return np.arange(len(self.place)), self.place[:, 0]
-        groups, first = np.unique(self.group[mask], return_index=True)
+            return np.arange(len(self.group_lanes)), self.group_lanes[:, 0]
+        groups, first = np.unique(self.lane_groups[mask], return_index=True)
         return groups, np.flatnonzero(mask)[first]
 
-    def _watch(self) -> Warpgroups | None:
-        return self.batch.watch.warpgroups if self.batch.sanitize else None
+    def _find_checks(self) -> WarpgroupCheck | None:
+        return self.batch.sanitizer.warpgroups if self.batch.is_sanitized else None
 
-    def _refuse(self, number: int, fields: warpgroup.Descriptors) -> None:
-        if fields.base.any():
-            one = self.batch.decoded.shelf.sites[number].instruction
+    def _refuse_base_offset(self, site_number: int, fields: warpgroup.MatrixDescriptors) -> None:
+        if fields.base_offset.any():
+            one = self.batch.decoded.context.sites[site_number].instruction
             raise EkcError(
                 f"PTX line {one.line}: {one.text}: a descriptor with a base offset is not emulated"
             )
 
-    def _read(self, operand: Operand, addresses: Any, first: Any) -> Any:
+    def _read_factor(self, operand: WgmmaOperand, addresses: Any, first: Any) -> Any:
         """A factor of every group; what lies outside of shared memory is zero."""
         space = self.batch.spaces["shared"]
-        inside = space.allowed(addresses, CHUNK)
-        at = (addresses + self.batch.shared_base[first][:, None]) // CHUNK
+        inside = space.is_in_bounds(addresses, CHUNK_BYTES)
+        at = (addresses + self.batch.shared_base[first][:, None]) // CHUNK_BYTES
         # A chunk moves as one number of 16 bytes.
         chunks = space.bytes.view(np.complex128).take(at, mode="clip")
         if not inside.all():
             chunks[~inside] = 0
-        return warpgroup.factor(operand, chunks)
+        return warpgroup.unpack_factor(operand, chunks)
 
-    def _write(self, how: Form, product: Any, keep: Any, d: tuple[Any, ...], groups: Any, mask: Any) -> None:
-        keep = np.asarray(keep)
-        if mask is None and self.regular:
-            words = warpgroup.added(product, np.stack(d), keep, how.sums, how.satfinite)
+    def _write_sums(
+        self,
+        wgmma_form: WgmmaForm,
+        product: Any,
+        accumulates: Any,
+        d: tuple[Any, ...],
+        groups: Any,
+        mask: Any,
+    ) -> None:
+        accumulates = np.asarray(accumulates)
+        if mask is None and self.has_full_groups:
+            words = warpgroup.add_product(
+                product, np.stack(d), accumulates, wgmma_form.sum_type, wgmma_form.is_saturating
+            )
             for row, values in zip(d, words, strict=True):
                 row[...] = values
             return
-        lanes = self.place[groups].ravel()
+        lanes = self.group_lanes[groups].ravel()
         there = (lanes >= 0) & (True if mask is None else mask[lanes])
         lanes = lanes[there]
         held = np.stack([row[lanes] for row in d])
-        keep = np.broadcast_to(keep, self.batch.every.shape)[lanes]
-        words = warpgroup.added(product[:, there], held, keep, how.sums, how.satfinite)
+        accumulates = np.broadcast_to(accumulates, self.batch.all_lanes.shape)[lanes]
+        words = warpgroup.add_product(
+            product[:, there], held, accumulates, wgmma_form.sum_type, wgmma_form.is_saturating
+        )
         for row, values in zip(d, words, strict=True):
             row[lanes] = values
 
-    def _count(self, number: int, how: Form, groups: int) -> None:
+    def _count_requests(self, site_number: int, wgmma_form: WgmmaForm, groups: int) -> None:
         """A request of every group, and passes through the banks as many as the bytes fill: the layouts have
         no conflicts."""
-        access = self.batch.access
-        access.requests[number] += groups
-        access.bytes[number] += groups * how.bytes
-        access.wavefronts[number] += groups * how.bytes // 128
+        access = self.batch.memory_unit
+        access.requests[site_number] += groups
+        access.bytes[site_number] += groups * wgmma_form.factor_bytes
+        access.wavefronts[site_number] += groups * wgmma_form.factor_bytes // 128
 
-    def fence(self, number: int, mask: Any) -> None:
+    def fence(self, site_number: int, mask: Any) -> None:
         """`wgmma.fence`."""
-        if (watch := self._watch()) is not None:
-            watch.fence(self.batch.decoded.shelf.sites[number], self._taking(mask)[0], mask)
+        if (watch := self._find_checks()) is not None:
+            watch.check_fence(
+                self.batch.decoded.context.sites[site_number], self._find_active_groups(mask)[0], mask
+            )
 
-    def commit(self, number: int, mask: Any) -> None:
+    def commit(self, site_number: int, mask: Any) -> None:
         """`wgmma.commit_group`."""
-        if (watch := self._watch()) is not None:
-            watch.commit(self.batch.decoded.shelf.sites[number], self._taking(mask)[0], mask)
+        if (watch := self._find_checks()) is not None:
+            watch.check_commit(
+                self.batch.decoded.context.sites[site_number], self._find_active_groups(mask)[0], mask
+            )
 
-    def wait(self, number: int, left: int, mask: Any) -> None:
+    def wait(self, site_number: int, pending_groups: int, mask: Any) -> None:
         """`wgmma.wait_group`."""
-        if (watch := self._watch()) is not None:
-            watch.wait(self.batch.decoded.shelf.sites[number], left, self._taking(mask)[0], mask)
+        if (watch := self._find_checks()) is not None:
+            watch.check_wait(
+                self.batch.decoded.context.sites[site_number],
+                pending_groups,
+                self._find_active_groups(mask)[0],
+                mask,
+            )
 
-    def touched(self, number: int, mask: Any) -> None:
+    def touched(self, site_number: int, mask: Any) -> None:
         """A statement may touch the sums of a product in flight."""
-        if (watch := self._watch()) is not None:
-            watch.touched(self.batch.decoded.shelf.sites[number], mask)
+        if (watch := self._find_checks()) is not None:
+            watch.check_access(self.batch.decoded.context.sites[site_number], mask)
 
     def proxy(self, mask: Any) -> None:
         """`fence.proxy.async` of shared memory."""
-        if (watch := self._watch()) is not None:
-            watch.proxies.fenced(mask)
+        if (watch := self._find_checks()) is not None:
+            watch.async_proxy.record_fence(mask)

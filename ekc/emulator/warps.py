@@ -12,129 +12,157 @@ from ekc.errors import EkcError
 if TYPE_CHECKING:
     from ekc.emulator.batch import Batch
 
-WARP = lanes.WARP
+WARP_SIZE = lanes.WARP_SIZE
 
 
-class Warps:
+class WarpUnit:
     """The lanes of a batch as (warps, 32), short warps padded."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        self.count = int(batch.warp[-1]) + 1
-        self.lane = batch.geometry.thread_numbers() % WARP
-        self.cell = batch.warp * WARP + self.lane
-        self.origin = np.full(self.count * WARP, -1, np.int64)
+        self.warp_count = int(batch.lane_warps[-1]) + 1
+        self.lane_in_warp = batch.geometry.thread_numbers() % WARP_SIZE
+        self.padded_index = batch.lane_warps * WARP_SIZE + self.lane_in_warp
+        self.lane_at_index = np.full(self.warp_count * WARP_SIZE, -1, np.int64)
         """The lane of the batch at each place, -1 where the block has none."""
-        self.origin[self.cell] = batch.every
+        self.lane_at_index[self.padded_index] = batch.all_lanes
 
-    def spread(self, row: Any) -> Any:
+    def pad_warps(self, row: Any) -> Any:
         """A row (or one value) as (warps, 32); zeros where there is no lane."""
         row = np.asarray(row)
-        out = np.zeros(self.count * WARP, row.dtype)
-        out[self.cell] = row
-        return out.reshape(self.count, WARP)
+        out = np.zeros(self.warp_count * WARP_SIZE, row.dtype)
+        out[self.padded_index] = row
+        return out.reshape(self.warp_count, WARP_SIZE)
 
-    def active(self, mask: Any) -> Any:
+    def pad_mask(self, mask: Any) -> Any:
         """The active lanes as (warps, 32)."""
-        return self.spread(np.bool_(True) if mask is None else mask)
+        return self.pad_warps(np.bool_(True) if mask is None else mask)
 
     def shuffle(
-        self, number: int, mode: str, a: Any, b: Any, c: Any, member: Any, mask: Any
+        self, site_number: int, mode: str, a: Any, b: Any, c: Any, member_masks: Any, mask: Any
     ) -> tuple[Any, Any]:
         """`shfl.sync`."""
-        source, valid = lanes.shfl_source(mode, self.lane, b, c)
-        place = self.origin[self.batch.warp * WARP + source]
+        source, valid = lanes.find_shuffle_source(mode, self.lane_in_warp, b, c)
+        place = self.lane_at_index[self.batch.lane_warps * WARP_SIZE + source]
         missing = place < 0
         if mask is not None:
             missing |= ~mask[np.maximum(place, 0)]
-        place = np.where(missing, self.batch.every, place)
-        if self.batch.sanitize:
-            self._missing(number, missing & valid & (np.True_ if mask is None else mask))
+        place = np.where(missing, self.batch.all_lanes, place)
+        if self.batch.is_sanitized:
+            self._report_inactive_source(site_number, missing & valid & (np.True_ if mask is None else mask))
         return np.broadcast_to(a, place.shape)[place], np.broadcast_to(valid, place.shape)
 
-    def _missing(self, number: int, bad: Any) -> None:
+    def _report_inactive_source(self, site_number: int, bad: Any) -> None:
         """A shuffle from a lane that does not take part gives anything on hardware."""
         if not bad.any():
             return
-        one = self.batch.decoded.shelf.sites[number].instruction
+        one = self.batch.decoded.context.sites[site_number].instruction
         lane = int(np.flatnonzero(bad)[0])
         message = "takes a value from a lane that does not take part: the result is undefined"
         hint = "All lanes named by the mask must reach the shuffle together."
         self.batch.plan.findings.add("warp", one, message, hint, (self.batch.geometry, lane))
 
-    def vote(self, mode: str, predicate: Any, member: Any, mask: Any) -> Any:
+    def vote(self, mode: str, predicate: Any, member_masks: Any, mask: Any) -> Any:
         """`vote.sync`, for masks that may differ from lane to lane."""
-        active = self.active(mask)
-        member = np.broadcast_to(member, self.batch.every.shape) & lanes.ballot(active)[self.batch.warp]
-        held = lanes.ballot(self.spread(predicate) & active)[self.batch.warp] & member
+        active = self.pad_mask(mask)
+        member_masks = (
+            np.broadcast_to(member_masks, self.batch.all_lanes.shape)
+            & lanes.ballot(active)[self.batch.lane_warps]
+        )
+        held = lanes.ballot(self.pad_warps(predicate) & active)[self.batch.lane_warps] & member_masks
         if mode == "ballot":
             return held
         if mode == "any":
             return held != 0
-        return held == member if mode == "all" else (held == 0) | (held == member)
+        return held == member_masks if mode == "all" else (held == 0) | (held == member_masks)
 
-    def redux(self, operation: str, value: Any, member: Any, mask: Any) -> Any:
+    def redux(self, operation: str, value: Any, member_masks: Any, mask: Any) -> Any:
         """`redux.sync`."""
-        value = np.broadcast_to(value, self.batch.every.shape)
-        member = np.broadcast_to(member, value.shape)
-        active, held, out = lanes.ballot(self.active(mask)), self.spread(value), value.copy()
-        for one in np.unique(member):
+        value = np.broadcast_to(value, self.batch.all_lanes.shape)
+        member_masks = np.broadcast_to(member_masks, value.shape)
+        active, held, out = lanes.ballot(self.pad_mask(mask)), self.pad_warps(value), value.copy()
+        for one in np.unique(member_masks):
             result = lanes.redux(operation, held, active & one)
-            chosen = member == one
-            out[chosen] = result[self.batch.warp[chosen]]
+            chosen = member_masks == one
+            out[chosen] = result[self.batch.lane_warps[chosen]]
         return out
 
-    def match(self, mode: str, value: Any, member: Any, mask: Any) -> tuple[Any, Any]:
+    def match(self, mode: str, value: Any, member_masks: Any, mask: Any) -> tuple[Any, Any]:
         """`match.sync`."""
-        value = np.broadcast_to(value, self.batch.every.shape)
-        member = np.broadcast_to(member, value.shape) & lanes.ballot(self.active(mask))[self.batch.warp]
-        full = np.full(self.count, 0xFFFFFFFF, np.uint32)
-        same = lanes.match_any(self.spread(value), full).reshape(-1)[self.cell] & member
-        every = same == member
-        return (same, every) if mode == "any" else (np.where(every, member, np.uint32(0)), every)
+        value = np.broadcast_to(value, self.batch.all_lanes.shape)
+        member_masks = (
+            np.broadcast_to(member_masks, value.shape)
+            & lanes.ballot(self.pad_mask(mask))[self.batch.lane_warps]
+        )
+        full = np.full(self.warp_count, 0xFFFFFFFF, np.uint32)
+        same = lanes.match_any(self.pad_warps(value), full).reshape(-1)[self.padded_index] & member_masks
+        every = same == member_masks
+        return (same, every) if mode == "any" else (np.where(every, member_masks, np.uint32(0)), every)
 
-    def _whole(self, number: int, mask: Any) -> None:
+    def _check_full_warp(self, site_number: int, mask: Any) -> None:
         """A finding where only a part of a warp runs what is `.aligned`."""
-        if mask is None or not self.batch.sanitize:
+        if mask is None or not self.batch.is_sanitized:
             return
-        taking = self.active(mask)
-        bad = mask & (taking.any(axis=1) & ~taking.all(axis=1))[self.batch.warp]
+        taking = self.pad_mask(mask)
+        bad = mask & (taking.any(axis=1) & ~taking.all(axis=1))[self.batch.lane_warps]
         if bad.any():
             lane = int(np.flatnonzero(bad)[0])
-            message = f"only {int(taking[self.batch.warp[lane]].sum())} lanes of a warp run it: undefined"
+            message = (
+                f"only {int(taking[self.batch.lane_warps[lane]].sum())} lanes of a warp run it: undefined"
+            )
             hint = "All 32 lanes of a warp must run it together: move it out of the condition."
-            one = self.batch.decoded.shelf.sites[number].instruction
+            one = self.batch.decoded.context.sites[site_number].instruction
             self.batch.plan.findings.add("warp", one, message, hint, (self.batch.geometry, lane))
 
-    def tensor(
-        self, number: int, shape: str, kinds: list[str], a: Any, b: Any, c: Any, mask: Any, sat: bool
+    def multiply_fragments(
+        self,
+        site_number: int,
+        shape: str,
+        element_types: list[str],
+        a: Any,
+        b: Any,
+        c: Any,
+        mask: Any,
+        is_saturating: bool,
     ) -> list[Any]:
         """`mma.sync`: one row of words for every register of d."""
-        self._whole(number, mask)
-        if self.cell.size != self.origin.size:
+        self._check_full_warp(site_number, mask)
+        if self.padded_index.size != self.lane_at_index.size:
             raise EkcError("mma in a block whose threads are no multiple of 32")
-        d, at, bt, ct = kinds
-        left, right, addend = (self._registers(rows) for rows in (a, b, c))
-        words = fragments.mma(left, right, addend, shape, (d, at, bt, ct), satfinite=sat)
+        d, at, bt, ct = element_types
+        left, right, addend = (self._stack_registers(rows) for rows in (a, b, c))
+        words = fragments.multiply_fragments(
+            left, right, addend, shape, (d, at, bt, ct), satfinite=is_saturating
+        )
         return [np.ascontiguousarray(words[:, :, i]).reshape(-1) for i in range(words.shape[2])]
 
-    def _registers(self, rows: tuple[Any, ...]) -> Any:
-        return np.stack([self.spread(row) for row in rows], axis=-1)
+    def _stack_registers(self, rows: tuple[Any, ...]) -> Any:
+        return np.stack([self.pad_warps(row) for row in rows], axis=-1)
 
-    def ldmatrix(
-        self, number: int, probe: Any, offset: int, mask: Any, targets: tuple[Any, ...], trans: bool
+    def load_matrices(
+        self,
+        site_number: int,
+        probe: Any,
+        offset: int,
+        mask: Any,
+        targets: tuple[Any, ...],
+        is_transposed: bool,
     ) -> None:
         """`ldmatrix`: rows of 16 bytes are loaded by the lanes that point at them, then dealt out."""
-        self._whole(number, mask)
+        self._check_full_warp(site_number, mask)
         batch, count = self.batch, len(targets)
-        rows = [np.zeros(batch.every.size, np.uint64) for _ in range(2)]
-        keep = self.lane[probe.lanes(batch.every)] < 8 * count
-        batch.access.load(number, probe.moved(0, keep), offset, None, tuple(rows))
+        rows = [np.zeros(batch.all_lanes.size, np.uint64) for _ in range(2)]
+        keep = self.lane_in_warp[probe.lanes(batch.all_lanes)] < 8 * count
+        batch.memory_unit.load(site_number, probe.moved(0, keep), offset, None, tuple(rows))
         halves = (
-            np.stack([self.spread(row) for row in rows], axis=-1).view(np.uint16).reshape(self.count, WARP, 8)
+            np.stack([self.pad_warps(row) for row in rows], axis=-1)
+            .view(np.uint16)
+            .reshape(self.warp_count, WARP_SIZE, 8)
         )
-        place = fragments.ldmatrix(count, trans)
+        place = fragments.find_ldmatrix_sources(count, is_transposed)
         dealt = halves[:, place.lane, place.column]
         words = dealt[..., 0].astype(np.uint32) | (dealt[..., 1].astype(np.uint32) << np.uint32(16))
         for i, target in enumerate(targets):
-            np.copyto(target, words[:, :, i].reshape(-1)[self.cell], where=True if mask is None else mask)
+            np.copyto(
+                target, words[:, :, i].reshape(-1)[self.padded_index], where=True if mask is None else mask
+            )

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 from ekc.errors import ActuatorError
 from ekc.governor import phase as phases
-from ekc.governor.events import Ended, Event, OnEvent, Started, settings_text
-from ekc.governor.measure import JobEnded, Meter
-from ekc.governor.phase import Model
+from ekc.governor.events import Ended, Event, EventCallback, Started, format_settings
+from ekc.governor.measure import JobEnded, JobMeter
+from ekc.governor.phase import ResponseModel
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Gears, Probe, Settings
-from ekc.governor.sets_nothing import SetsNothing
-from ekc.governor.watch import working
+from ekc.governor.sets_nothing import NullActuator
+from ekc.governor.watch import has_work
 
-LOOK_S = 2.0
-REST_S = 10.0
+WORK_POLL_S = 2.0
+RECORD_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -28,40 +28,48 @@ class Advised(Event):
     """Standard deviation of the expected slowdown."""
     saving: float
 
-    def line(self) -> str:
+    def format_line(self) -> str:
         """The advice."""
         if self.settings == Settings():
             return "advice: leave the clocks as they are"
         expected = f"{self.slowdown:+.1%} (+- {self.sigma:.1%}) time, {-self.saving:+.1%} energy per step"
-        return f"advice: set {settings_text(self.settings)}; expected, not tried: {expected}"
+        return f"advice: set {format_settings(self.settings)}; expected, not tried: {expected}"
 
 
 def advise(
-    probe: Probe, actuator: SetsNothing, policy: Policy, on_event: OnEvent, model: Model | None = None
+    probe: Probe,
+    actuator: NullActuator,
+    policy: Policy,
+    on_event: EventCallback,
+    model: ResponseModel | None = None,
 ) -> None:
     """Measure, advise, and go on measuring until the job ends.
 
     Raises `ActuatorError` for a card with neither clocks nor caps to choose from, and what the probe raises.
     """
-    if not actuator.could.sm_mhz and not actuator.could.power_w:
+    if not actuator.possible_gears.sm_mhz and not actuator.possible_gears.power_w:
         raise ActuatorError("no advice: neither clocks nor power of this GPU can be limited")
-    start, joules = probe.now(), probe.energy_j()
+    start, joules = probe.now(), probe.read_energy_j()
     on_event(Started(start, probe.label, actuator.label, probe.simulated, policy.objective))
-    meter = Meter(probe, actuator, on_event)
+    meter = JobMeter(probe, actuator, on_event)
     try:
-        while not working(meter.record(LOOK_S)):
+        while not has_work(meter.record(WORK_POLL_S)):
             pass
-        _advise_once(meter, actuator.could, policy, on_event, model)
+        _advise_once(meter, actuator.possible_gears, policy, on_event, model)
         while True:
-            meter.record(REST_S)
+            meter.record(RECORD_S)
     except JobEnded:
-        on_event(Ended(probe.now(), probe.now() - start, probe.energy_j() - joules))
+        on_event(Ended(probe.now(), probe.now() - start, probe.read_energy_j() - joules))
 
 
-def _advise_once(meter: Meter, gears: Gears, policy: Policy, tell: OnEvent, model: Model | None) -> None:
-    phase = phases.begin(meter, policy, gears, tell)
-    phases.count(meter, phase, model, tell)
-    gear = phase.search.advised(phase.ledger)
-    phase.choice = Settings() if gear is None else phase.search.knob.settings(gear)
-    expected = phases.expectation(phase)
-    tell(Advised(meter.probe.now(), phase.choice, expected.slowdown, expected.error, expected.saving))
+def _advise_once(
+    meter: JobMeter, gears: Gears, policy: Policy, on_event: EventCallback, model: ResponseModel | None
+) -> None:
+    phase = phases.begin_phase(meter, policy, gears, on_event)
+    phases.predict_from_counters(meter, phase, model, on_event)
+    gear = phase.search.advise_gear(phase.readings)
+    phase.choice = Settings() if gear is None else phase.search.control.make_settings(gear)
+    expected = phases.predict_choice(phase)
+    on_event(
+        Advised(meter.probe.now(), phase.choice, expected.slowdown, expected.slowdown_error, expected.saving)
+    )

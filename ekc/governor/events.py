@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ekc.governor.protocols import Settings
-from ekc.governor.reading import Reading
+from ekc.governor.reading import JobReading
 
 
-def settings_text(settings: Settings) -> str:
+def format_settings(settings: Settings) -> str:
     """Settings for people: "SM 1410 MHz, memory default"."""
     parts = []
     if settings.sm_mhz is not None:
@@ -31,7 +31,7 @@ class Event:
 
     at_s: float
 
-    def line(self) -> str:
+    def format_line(self) -> str:
         """One line for people."""
         raise NotImplementedError
 
@@ -45,7 +45,7 @@ class Started(Event):
     simulated: bool
     objective: str
 
-    def line(self) -> str:
+    def format_line(self) -> str:
         """Who watches, who sets, what for."""
         return f"governing through {self.actuator}, watching through {self.probe}: {self.objective}"
 
@@ -57,9 +57,9 @@ class Applied(Event):
     settings: Settings
     why: str
 
-    def line(self) -> str:
+    def format_line(self) -> str:
         """What, and why."""
-        return f"set {settings_text(self.settings)}: {self.why}"
+        return f"set {format_settings(self.settings)}: {self.why}"
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class PeriodFound(Event):
     progress: str
     """The source of progress from here on: `steps`, `period`, `throughput` or `none`."""
 
-    def line(self) -> str:
+    def format_line(self) -> str:
         """The verdict."""
         length = f" of {self.seconds:.2f} s" if self.verdict in ("periodic", "multiple") else ""
         return f"iterations: {self.verdict}{length}; progress told by {self.progress}"
@@ -81,7 +81,7 @@ class PeriodFound(Event):
 class Measured(Event):
     """A stretch of the job under settled limits."""
 
-    reading: Reading
+    reading: JobReading
     purpose: str
     """`default`, `candidate` or `check`."""
     slowdown: float
@@ -89,9 +89,9 @@ class Measured(Event):
     saving: float
     """Share of the default's joules per step; the same."""
 
-    def line(self) -> str:
+    def format_line(self) -> str:
         """Watts, and what they bought."""
-        told = f"{self.purpose}, {settings_text(self.reading.settings)}: {self.reading.watts:.0f} W"
+        told = f"{self.purpose}, {format_settings(self.reading.settings)}: {self.reading.watts:.0f} W"
         return f"{told}, {self.slowdown:+.1%} time, {-self.saving:+.1%} energy per step"
 
 
@@ -102,7 +102,7 @@ class CountersRead(Event):
     seconds: float
     counters: Mapping[str, float]
 
-    def line(self) -> str:
+    def format_line(self) -> str:
         """How many, how long."""
         return f"read {len(self.counters)} counters over {self.seconds:.1f} s"
 
@@ -116,9 +116,9 @@ class Predicted(Event):
     saving: float
     trained_on: str
 
-    def line(self) -> str:
+    def format_line(self) -> str:
         """Near where the search will begin."""
-        where = settings_text(self.settings)
+        where = format_settings(self.settings)
         told = f"{self.slowdown:+.1%} time, {-self.saving:+.1%} energy at {where}"
         return f"a model of {self.trained_on} expects {told}"
 
@@ -135,10 +135,10 @@ class Chosen(Event):
     search_s: float
     search_j: float
 
-    def line(self) -> str:
+    def format_line(self) -> str:
         """The choice, what it promises, what it cost."""
         promise = f"{-self.saving:+.1%} energy, {self.slowdown:+.1%} time expected"
-        what = settings_text(self.settings)
+        what = format_settings(self.settings)
         return f"chose {what} after {self.points} points, {self.search_s:.0f} s: {promise}"
 
 
@@ -151,7 +151,7 @@ class Skipped(Event):
     """Watts that it could save at best, or has been seen to save."""
     search_s: float
 
-    def line(self) -> str:
+    def format_line(self) -> str:
         """Why."""
         return (
             f"no search: {self.remaining_s:.0f} s expected to remain, {self.search_s:.0f} s to search, "
@@ -169,7 +169,7 @@ class Shifted(Event):
     size: float
     """By how much power or use differs; NaN where that did not tell the change."""
 
-    def line(self) -> str:
+    def format_line(self) -> str:
         """How much, where that is known."""
         size = f", {self.size:.0%}" if math.isfinite(self.size) else ""
         return f"the job changed ({self.level}{size})"
@@ -184,7 +184,7 @@ class Checked(Event):
     """95 % interval of the mean of all checks of this choice."""
     saving: float
 
-    def line(self) -> str:
+    def format_line(self) -> str:
         """The slowdown and how sure."""
         time = f"{self.slowdown:+.1%} time (+- {self.half_width:.1%})"
         return f"checked: {time}, {-self.saving:+.1%} energy per step"
@@ -194,7 +194,7 @@ class Checked(Event):
 class Idled(Event):
     """The GPU fell idle; the limits stay as they are."""
 
-    def line(self) -> str:
+    def format_line(self) -> str:
         """So."""
         return "the GPU is idle; waiting"
 
@@ -205,7 +205,7 @@ class Resumed(Event):
 
     idle_s: float
 
-    def line(self) -> str:
+    def format_line(self) -> str:
         """After how long."""
         return f"work resumed after {self.idle_s:.0f} s"
 
@@ -217,9 +217,9 @@ class Ended(Event):
     seconds: float
     joules: float
 
-    def line(self) -> str:
+    def format_line(self) -> str:
         """The bill of the governed time."""
         return f"job ended: {self.joules:.0f} J of the board in {self.seconds:.0f} s"
 
 
-OnEvent = Callable[[Event], None]
+EventCallback = Callable[[Event], None]

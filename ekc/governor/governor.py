@@ -19,13 +19,13 @@ from typing import Any
 
 import ekc
 from ekc.errors import InvalidInput
-from ekc.forks import abandon_in_children
-from ekc.governor.live.request import Request
+from ekc.forks import detach_in_children
+from ekc.governor.live.request import GovernorRequest
 from ekc.governor.live.steps import StepCounter
 from ekc.governor.policy import Policy
-from ekc.ir.arguments import check_flag, check_path, show
+from ekc.ir.arguments import check_flag, check_path, format_value
 
-LEAVING_S = 20.0
+EXIT_TIMEOUT_S = 20.0
 
 
 class Governor:
@@ -61,33 +61,33 @@ class Governor:
             check_flag(name, value)
         listed = isinstance(gpus, Sequence) and not isinstance(gpus, (str, bytes))
         if not listed or any(isinstance(n, bool) or not isinstance(n, (Integral, str)) for n in gpus):
-            raise InvalidInput(f"gpus: {show(gpus)} is no list of numbers or UUIDs; write gpus=[0]")
-        Request(policy, actuator=actuator, model=str(check_path("model", model)))
-        self._flags = [*_flags(policy, gpus, each, actuator, advise, quiet), "--model", str(model)]
+            raise InvalidInput(f"gpus: {format_value(gpus)} is no list of numbers or UUIDs; write gpus=[0]")
+        GovernorRequest(policy, actuator=actuator, model=str(check_path("model", model)))
+        self._flags = [*_build_flags(policy, gpus, each, actuator, advise, quiet), "--model", str(model)]
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
-        self._removal: weakref.finalize[..., Governor] | None = None
-        self._counter: AbstractContextManager[None] = nullcontext()
+        self._folder_finalizer: weakref.finalize[..., Governor] | None = None
+        self._step_counter: AbstractContextManager[None] = nullcontext()
         try:
             folder = Path(tempfile.mkdtemp(prefix="ekc-governor-"))
-            self._removal = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-            self._counter = StepCounter(folder / "steps")
+            self._folder_finalizer = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            self._step_counter = StepCounter(folder / "steps")
             self._folder = folder
         except OSError as problem:  # A full disk is no reason not to train.
             warnings.warn(f"ekc: no governor, since no file can be written for it ({problem})", stacklevel=2)
-        abandon_in_children(self)
+        detach_in_children(self)
         self.report: dict[str, Any] | None = None
         """After the block: what `ekc govern --json` tells last; None where nothing was governed."""
 
-    def abandon(self) -> None:
+    def detach(self) -> None:
         """In a forked child: the process beside, its files and the count of steps are the parent's."""
-        if self._removal is not None:
-            self._removal.detach()
-        self._process, self._folder, self._counter = None, None, nullcontext()
+        if self._folder_finalizer is not None:
+            self._folder_finalizer.detach()
+        self._process, self._folder, self._step_counter = None, None, nullcontext()
 
     def step(self) -> AbstractContextManager[None]:
         """Around one training step; counting steps tells progress better than any sensor."""
-        return self._counter
+        return self._step_counter
 
     def __enter__(self) -> Governor:
         if self._folder is None or os.environ.get("LOCAL_RANK", "0") != "0":
@@ -107,7 +107,7 @@ class Governor:
         ]
         try:
             self._process = subprocess.Popen(
-                words, env=_environment(), stdin=subprocess.DEVNULL, start_new_session=True
+                words, env=_build_environment(), stdin=subprocess.DEVNULL, start_new_session=True
             )
         except OSError as problem:
             warnings.warn(f"ekc: no governor could be started ({problem})", stacklevel=2)
@@ -119,14 +119,14 @@ class Governor:
         if self._process is not None and self._folder is not None:
             self._process.terminate()
             try:
-                self._process.wait(LEAVING_S)
+                self._process.wait(EXIT_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 self._process.kill()  # Its guard puts the settings back.
-            self.report = _report(self._folder / "events")
+            self.report = _read_report(self._folder / "events")
         self._process = None
 
 
-def _flags(
+def _build_flags(
     policy: Policy, gpus: Sequence[int | str], each: bool, actuator: str, advise: bool, quiet: bool
 ) -> list[str]:
     """For the command line."""
@@ -143,13 +143,13 @@ def _flags(
     return told + [name for name, on in switches.items() if on]
 
 
-def _environment() -> dict[str, str]:
+def _build_environment() -> dict[str, str]:
     """Where this very ekc is found, however this script found it."""
     home = str(Path(ekc.__file__).parents[1])
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))}
 
 
-def _report(file: Path) -> dict[str, Any] | None:
+def _read_report(file: Path) -> dict[str, Any] | None:
     """The last line, if it is a report; a governor that was killed, or a full disk, leaves half a line."""
     try:
         last: dict[str, Any] = json.loads(file.read_text().splitlines()[-1])

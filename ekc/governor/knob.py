@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekc.governor.curve import Prior
-from ekc.governor.ledger import Ledger
+from ekc.governor.curve import CoefficientPrior
+from ekc.governor.ledger import PhaseReadings
 from ekc.governor.protocols import Gears, Settings
 from ekc.governor.samples import Values
 
 
 @dataclass(frozen=True)
-class Knob:
+class ControlVariable:
     """One limit, and what is believed of its effect before anything was read.
 
     Beliefs are over x = default / limit - 1 for time, and over y = 1 - limit / default for power, where the
@@ -21,38 +21,49 @@ class Knob:
     """
 
     name: str
-    time: Prior
-    power: Prior
-    bounded: bool
+    time_prior: CoefficientPrior
+    power_prior: CoefficientPrior
+    is_bounded: bool
     """Whether kernels can be slowed by no more than the limit was lowered."""
 
-    def gears(self, gears: Gears) -> Values:
+    def select_gears(self, gears: Gears) -> Values:
         """Where it can be set, ascending."""
         return np.array(gears.sm_mhz if self.name == "sm" else gears.power_w, float)
 
-    def base(self, ledger: Ledger) -> float:
+    def get_default_value(self, readings: PhaseReadings) -> float:
         """Where the default stands on its scale."""
-        return ledger.clock_mhz() if self.name == "sm" else PEAK * ledger.watts()
+        return (
+            readings.get_default_clock_mhz()
+            if self.name == "sm"
+            else CAP_MARGIN * readings.get_default_watts()
+        )
 
-    def of(self, settings: Settings) -> float | None:
+    def get_value(self, settings: Settings) -> float | None:
         """Its value in settings."""
         return settings.sm_mhz if self.name == "sm" else settings.power_w
 
-    def settings(self, value: float, memory_mhz: int | None = None) -> Settings:
+    def make_settings(self, value: float, memory_mhz: int | None = None) -> Settings:
         """Set so."""
         if self.name == "sm":
             return Settings(sm_mhz=int(value), memory_mhz=memory_mhz)
         return Settings(power_w=float(value), memory_mhz=memory_mhz)
 
 
-PEAK = 1.25
+CAP_MARGIN = 1.25
 """A cap is felt before the mean comes near it: some kernels draw more than the mean (estimate)."""
-SM = Knob("sm", Prior((0.6, 0.3), (0.35, 0.6)), Prior((-1.3, 0.4, 0.0), (0.7, 1.5, 2.0)), True)
+SM_CLOCK = ControlVariable(
+    "sm", CoefficientPrior((0.6, 0.3), (0.35, 0.6)), CoefficientPrior((-1.3, 0.4, 0.0), (0.7, 1.5, 2.0)), True
+)
 """Recorded kernels (`jobs/facts.py`): time follows 0.55 to 1 of the clock at its top, and more below."""
-CAP = Knob("cap", Prior((0.2, 0.5), (0.4, 0.8)), Prior((-0.5, -0.5, 0.0), (0.4, 1.0, 1.5)), False)
+POWER_CAP = ControlVariable(
+    "cap",
+    CoefficientPrior((0.2, 0.5), (0.4, 0.8)),
+    CoefficientPrior((-0.5, -0.5, 0.0), (0.4, 1.0, 1.5)),
+    False,
+)
 """A watt less costs little time at first, and more and more: power follows about the cube of the clock."""
 
 
-def knob_of(gears: Gears) -> Knob:
+def choose_control(gears: Gears) -> ControlVariable:
     """What there is to turn; clocks before caps."""
-    return SM if gears.sm_mhz or not gears.power_w else CAP
+    return SM_CLOCK if gears.sm_mhz or not gears.power_w else POWER_CAP

@@ -7,101 +7,122 @@ from dataclasses import dataclass
 import numpy as np
 
 from ekc.governor import objective
-from ekc.governor.curve import Curve, Prior, fitted
-from ekc.governor.knob import Knob
-from ekc.governor.ledger import Ledger
+from ekc.governor.curve import CoefficientPrior, PolynomialFit, fit_polynomial
+from ekc.governor.knob import ControlVariable
+from ekc.governor.ledger import PhaseReadings
 from ekc.governor.policy import Policy
 from ekc.governor.samples import Values
 
-STRAY = 1.5
+OUTLIER_SIGMAS = 1.5
 """Standard deviations from the curve beyond which a reading loses weight."""
 
-SURE = 0.007
+CONFIDENT_SIGMA = 0.007
 """Standard deviation of a slowdown up to which it counts as known."""
-CAUTION = 0.5
+CAUTION_FACTOR = 0.5
 """Of what it is beyond that, added to the slowdown."""
 
 
 @dataclass(frozen=True)
-class Beliefs:
+class ResponsePrior:
     """What is expected before any reading of a phase: by the knob, or by a model."""
 
-    time: Prior
-    power: Prior
+    time: CoefficientPrior
+    power: CoefficientPrior
 
 
 @dataclass(frozen=True)
-class Landscape:
+class ResponseCurve:
     """Arrays over the gears, ascending."""
 
     gears: Values
     slowdown: Values
-    sigma: Values
+    slowdown_std: Values
     saving: Values
-    saving_sigma: Values
+    saving_std: Values
 
-    def choice(self, policy: Policy) -> int:
+    def choose_index(self, policy: Policy) -> int:
         """Place of the best gear that is believed to keep its budget; the top one where none does.
 
         What is known well is taken at its word; where progress is hard to tell, a choice keeps its distance.
         """
-        best = objective.best(policy, careful(self.slowdown, self.sigma), self.saving)
+        best = objective.find_best(
+            policy, add_uncertainty_margin(self.slowdown, self.slowdown_std), self.saving
+        )
         return len(self.gears) - 1 if best is None else best
 
 
-def careful(slowdown: Values | float, sigma: Values | float) -> Values:
+def add_uncertainty_margin(slowdown: Values | float, sigma: Values | float) -> Values:
     """The slowdown that is reckoned with: what is not known well is taken for more."""
-    return np.asarray(slowdown + CAUTION * np.maximum(0.0, np.asarray(sigma) - SURE))
+    return np.asarray(slowdown + CAUTION_FACTOR * np.maximum(0.0, np.asarray(sigma) - CONFIDENT_SIGMA))
 
 
-def landscape(
-    ledger: Ledger, knob: Knob, gears: Values, beliefs: Beliefs, base: float, memory_mhz: int | None
-) -> Landscape:
+def fit_response_curve(
+    readings: PhaseReadings,
+    control: ControlVariable,
+    gears: Values,
+    prior: ResponsePrior,
+    default_limit: float,
+    memory_mhz: int | None,
+) -> ResponseCurve:
     """Beliefs and readings at one memory clock, joined; `base` is the default on the knob's scale."""
-    points = [r for r in ledger.others if r.settings.memory_mhz == memory_mhz and knob.of(r.settings)]
-    outcomes = [ledger.outcome(r) for r in points]
-    at = np.array([knob.of(r.settings) for r in points], float)
+    points = [
+        r
+        for r in readings.other_readings
+        if r.settings.memory_mhz == memory_mhz and control.get_value(r.settings)
+    ]
+    outcomes = [readings.compare_to_default(r) for r in points]
+    at = np.array([control.get_value(r.settings) for r in points], float)
     told = np.array([np.isfinite(o.slowdown) for o in outcomes], bool)
     slowdown = np.array([o.slowdown for o in outcomes])[told]
-    error = np.array([o.error for o in outcomes])[told]
-    shared = float(np.median([o.shared for o in outcomes if np.isfinite(o.slowdown)] or [0.0]))
-    time = _robust(slower(at[told], base), slowdown, error, beliefs.time, shared)
+    error = np.array([o.slowdown_error for o in outcomes])[told]
+    shared = float(np.median([o.default_error for o in outcomes if np.isfinite(o.slowdown)] or [0.0]))
+    time = _fit_robust(compute_lengthening(at[told], default_limit), slowdown, error, prior.time, shared)
     power_error = np.array([o.power_error for o in outcomes])
-    power = _robust(
-        lower(at, base), np.array([o.power for o in outcomes]) - 1, power_error, beliefs.power, 0.0
+    power = _fit_robust(
+        compute_reduction(at, default_limit),
+        np.array([o.power_ratio for o in outcomes]) - 1,
+        power_error,
+        prior.power,
+        0.0,
     )
     # Kernels can take no longer than all of them following the clock: a bound that no noise can break.
-    x = slower(gears, base)
-    bound = ledger.sm_util() * x if knob.bounded else 3 * x
-    expected = np.minimum(_rising(time.at(x)), bound) if told.any() or not len(told) else bound
-    sigma = np.minimum(time.sigma(x), 0.5 * bound)
-    watts = np.clip(1 + power.at(lower(gears, base)), 0.05, 1.2)
-    unsure = np.hypot(sigma, power.sigma(lower(gears, base)))
-    return Landscape(gears, expected, sigma, 1 - watts * (1 + expected), unsure)
+    x = compute_lengthening(gears, default_limit)
+    bound = readings.get_default_sm_util() * x if control.is_bounded else 3 * x
+    expected = (
+        np.minimum(_make_monotonic(time.predict_mean(x)), bound) if told.any() or not len(told) else bound
+    )
+    sigma = np.minimum(time.predict_std(x), 0.5 * bound)
+    watts = np.clip(1 + power.predict_mean(compute_reduction(gears, default_limit)), 0.05, 1.2)
+    unsure = np.hypot(sigma, power.predict_std(compute_reduction(gears, default_limit)))
+    return ResponseCurve(gears, expected, sigma, 1 - watts * (1 + expected), unsure)
 
 
-def _rising(over_falling_clock: Values) -> Values:
+def _make_monotonic(over_falling_clock: Values) -> Values:
     """A lower clock is never faster; gears ascend."""
     return np.asarray(np.maximum.accumulate(np.maximum(0.0, over_falling_clock[::-1]))[::-1])
 
 
-def _robust(x: Values, y: Values, error: Values, prior: Prior, shared: float) -> Curve:
+def _fit_robust(
+    x: Values, y: Values, error: Values, prior: CoefficientPrior, zero_error: float
+) -> PolynomialFit:
     """A curve that a stray reading (an evaluation, a pause) moves little: what lies far off counts for
     less."""
-    curve = fitted(x, y, error, prior, shared)
+    curve = fit_polynomial(x, y, error, prior, zero_error)
     if len(x) < 3:
         return curve
     for _ in range(2):
-        far = np.abs(y - curve.at(x)) / np.sqrt(error**2 + shared**2 + curve.sigma(x) ** 2)
-        curve = fitted(x, y, error * np.maximum(1.0, far / STRAY), prior, shared)
+        far = np.abs(y - curve.predict_mean(x)) / np.sqrt(
+            error**2 + zero_error**2 + curve.predict_std(x) ** 2
+        )
+        curve = fit_polynomial(x, y, error * np.maximum(1.0, far / OUTLIER_SIGMAS), prior, zero_error)
     return curve
 
 
-def slower(limit: Values, base: float) -> Values:
+def compute_lengthening(limit: Values, default_limit: float) -> Values:
     """Default over limit, less 1: how much longer a cycle takes; 0 where the limit does not bind."""
-    return np.asarray(np.maximum(0.0, base / np.asarray(limit, float) - 1))
+    return np.asarray(np.maximum(0.0, default_limit / np.asarray(limit, float) - 1))
 
 
-def lower(limit: Values, base: float) -> Values:
+def compute_reduction(limit: Values, default_limit: float) -> Values:
     """By what share a limit is below the default; 0 where it does not bind."""
-    return np.asarray(np.maximum(0.0, 1 - np.asarray(limit, float) / base))
+    return np.asarray(np.maximum(0.0, 1 - np.asarray(limit, float) / default_limit))

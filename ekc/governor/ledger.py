@@ -6,142 +6,151 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ekc.governor.reading import GOOD_ERROR, UNTOLD, Reading, known
-from ekc.governor.samples import Values, mean
+from ekc.governor.reading import NOT_MEASURED, TARGET_ERROR, JobReading, get_rate_error
+from ekc.governor.samples import Values, finite_mean
 
 DRIFT_PER_S = 4e-5
 """How fast the default is expected to wander, as a share: an old reading of it says less (14 % an hour)."""
-MIX_DRIFT_PER_S = 1e-5
+BYTES_DRIFT_PER_S = 1e-5
 """The same of the bytes per busy second: iterations grow and shrink, what kernels they are made of hardly
 (estimate)."""
-LEAST_ERROR = 0.003
-SURPRISE = 0.08
-CONTRADICTING = 0.01
+MIN_ERROR = 0.003
+OUTLIER_POWER_SHARE = 0.08
+CONTRADICTION_MARGIN = 0.01
 """Share of time that what is expected of a choice may be off in any case."""
-CONTRADICTION = 2.5
+CONTRADICTION_SIGMAS = 2.5
 """Standard deviations between the two witnesses from which on they contradict each other."""
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DefaultComparison:
     """A reading against the default."""
 
     slowdown: float
     """Share of time per unit of progress; NaN where nothing tells progress."""
-    error: float
+    slowdown_error: float
     """Its standard error, but for what it shares."""
-    shared: float
+    default_error: float
     """Standard error of the default that it was held against: the same in all that is held against it, so it
     does not average out."""
-    power: float
+    power_ratio: float
     """Watts over the default's."""
     power_error: float
 
     @property
     def saving(self) -> float:
         """Share of the joules per unit of progress."""
-        return 1 - self.power * (1 + self.slowdown)
+        return 1 - self.power_ratio * (1 + self.slowdown)
 
 
 @dataclass
-class Ledger:
+class PhaseReadings:
     """Readings of one phase, in the order of time."""
 
-    defaults: list[Reading] = field(default_factory=list)
-    others: list[Reading] = field(default_factory=list)
+    default_readings: list[JobReading] = field(default_factory=list)
+    other_readings: list[JobReading] = field(default_factory=list)
 
-    def clock_mhz(self) -> float:
+    def get_default_clock_mhz(self) -> float:
         """What the job runs at by default (a power cap may keep it below the top); NaN if no card tells."""
-        told = [r.clock_mhz for r in self.defaults if np.isfinite(r.clock_mhz)]
+        told = [r.clock_mhz for r in self.default_readings if np.isfinite(r.clock_mhz)]
         return float(np.median(told)) if told else float("nan")
 
-    def watts(self) -> float:
+    def get_default_watts(self) -> float:
         """What the job draws by default."""
-        return float(np.mean([r.watts for r in self.defaults]))
+        return float(np.mean([r.watts for r in self.default_readings]))
 
-    def sm_util(self) -> float:
+    def get_default_sm_util(self) -> float:
         """At the default, 0 to 1; 1 where the card does not tell."""
-        return float(np.nan_to_num(mean(np.array([r.sm_util for r in self.defaults])) / 100, nan=1.0))
+        return float(
+            np.nan_to_num(finite_mean(np.array([r.sm_util for r in self.default_readings])) / 100, nan=1.0)
+        )
 
-    def surprising(self, reading: Reading) -> bool:
+    def is_outlier(self, reading: JobReading) -> bool:
         """Whether a reading draws quite other than the last under the same limits: something came between."""
-        same = [r for r in self.defaults + self.others if r.settings == reading.settings]
+        same = [r for r in self.default_readings + self.other_readings if r.settings == reading.settings]
         scatter = reading.pace.moved_error if not np.isfinite(reading.pace.beats) else 0.0
-        limit = SURPRISE + 2 * float(np.nan_to_num(scatter))
+        limit = OUTLIER_POWER_SHARE + 2 * float(np.nan_to_num(scatter))
         return bool(same) and abs(reading.watts / same[-1].watts - 1) > limit
 
-    def vague(self) -> bool:
+    def has_uncertain_progress(self) -> bool:
         """Whether no reading so far knew its pace well: work without a beat."""
-        return min(known(r.pace) for r in self.defaults + self.others) > GOOD_ERROR
+        return min(get_rate_error(r.pace) for r in self.default_readings + self.other_readings) > TARGET_ERROR
 
-    def contradicts(self, expected: Outcome) -> bool:
+    def has_refuted(self, expected: DefaultComparison) -> bool:
         """Whether the last reading, against the last default alone, is quite other than was expected."""
-        seen = Ledger(self.defaults[-1:], []).outcome(self.others[-1])
+        seen = PhaseReadings(self.default_readings[-1:], []).compare_to_default(self.other_readings[-1])
         if not np.isfinite(seen.slowdown):
             return False
-        error = float(np.sqrt(seen.error**2 + seen.shared**2 + expected.error**2))
-        return abs(seen.slowdown - expected.slowdown) > CONTRADICTING + CONTRADICTION * error
+        error = float(np.sqrt(seen.slowdown_error**2 + seen.default_error**2 + expected.slowdown_error**2))
+        return abs(seen.slowdown - expected.slowdown) > CONTRADICTION_MARGIN + CONTRADICTION_SIGMAS * error
 
-    def base_error(self, at_s: float) -> float:
+    def estimate_default_error(self, at_s: float) -> float:
         """How well the default's pace is known at a moment: the standard error of the better witness."""
-        errors = [self._default(at_s, witness)[1] for witness in ("beats", "moved")]
+        errors = [self._estimate_default_rate(at_s, witness)[1] for witness in ("beats", "moved")]
         return float(np.nanmin([*errors, 1.0]))
 
-    def distrust_beats(self) -> None:
+    def discard_beats(self) -> None:
         """Forget what beats said: they were none."""
-        for readings in (self.defaults, self.others):
+        for readings in (self.default_readings, self.other_readings):
             readings[:] = [
-                replace(r, pace=replace(r.pace, beats=UNTOLD, beats_error=UNTOLD)) for r in readings
+                replace(r, pace=replace(r.pace, beats=NOT_MEASURED, beats_error=NOT_MEASURED))
+                for r in readings
             ]
 
-    def outcome(self, reading: Reading) -> Outcome:
+    def compare_to_default(self, reading: JobReading) -> DefaultComparison:
         """Against the default as it would have been measured at that moment (A/B/A)."""
-        beats = self._by(reading, "beats")
+        beats = self._compare_witness(reading, "beats")
         # Only the time in which kernels run is stretched by a clock; bytes tell of one memory clock alone.
-        bytes_ = self.sm_util() * self._by(reading, "moved")
+        bytes_ = self.get_default_sm_util() * self._compare_witness(reading, "moved")
         told = beats[None, :] if reading.settings.memory_mhz is not None else np.stack([beats, bytes_])
-        slowdown, error, shared = _joined(told)
-        watts, off = self._watts(reading.at_s)
-        return Outcome(
+        slowdown, error, shared = _combine_witnesses(told)
+        watts, off = self._estimate_default_watts(reading.at_s)
+        return DefaultComparison(
             slowdown, error, shared, reading.watts / watts, float(np.hypot(off, reading.watts_error))
         )
 
-    def _by(self, reading: Reading, witness: str) -> Values:
+    def _compare_witness(self, reading: JobReading, witness: str) -> Values:
         """What one witness says: slowdown, its own error, and that of the default."""
-        base, shared = self._default(reading.at_s, witness)
+        base, shared = self._estimate_default_rate(reading.at_s, witness)
         pace, error = (getattr(reading.pace, name) for name in (witness, f"{witness}_error"))
         return np.array([base / pace - 1, error, shared])
 
-    def _default(self, at_s: float, witness: str) -> tuple[float, float]:
+    def _estimate_default_rate(self, at_s: float, witness: str) -> tuple[float, float]:
         """Pace of the default at a moment, and its error: recent and sure readings weigh most."""
-        paces = np.array([getattr(r.pace, witness) for r in self.defaults])
-        errors = np.array([getattr(r.pace, f"{witness}_error") for r in self.defaults])
-        return self._at(at_s, paces, errors, DRIFT_PER_S if witness == "beats" else MIX_DRIFT_PER_S)
+        paces = np.array([getattr(r.pace, witness) for r in self.default_readings])
+        errors = np.array([getattr(r.pace, f"{witness}_error") for r in self.default_readings])
+        return self._average_at(at_s, paces, errors, DRIFT_PER_S if witness == "beats" else BYTES_DRIFT_PER_S)
 
-    def _watts(self, at_s: float) -> tuple[float, float]:
-        watts = np.array([r.watts for r in self.defaults])
-        return self._at(at_s, watts, np.array([r.watts_error for r in self.defaults]), DRIFT_PER_S)
+    def _estimate_default_watts(self, at_s: float) -> tuple[float, float]:
+        watts = np.array([r.watts for r in self.default_readings])
+        return self._average_at(
+            at_s, watts, np.array([r.watts_error for r in self.default_readings]), DRIFT_PER_S
+        )
 
-    def _at(self, at_s: float, values: Values, errors: Values, drift_per_s: float) -> tuple[float, float]:
+    def _average_at(
+        self, at_s: float, values: Values, errors: Values, drift_per_s: float
+    ) -> tuple[float, float]:
         told = np.isfinite(values) & np.isfinite(errors)
         if not told.any():
             return float("nan"), float("nan")
-        away = np.array([r.at_s for r in self.defaults]) - at_s
+        away = np.array([r.at_s for r in self.default_readings]) - at_s
         weight = np.where(told, 1 / (np.where(told, errors, 1.0) ** 2 + (drift_per_s * away) ** 2), 0.0)
         mean = float((np.where(told, values, 0.0) * weight).sum() / weight.sum())
         return mean, float(1 / np.sqrt(weight.sum()))
 
 
-def _joined(told: Values) -> tuple[float, float, float]:
+def _combine_witnesses(comparisons: Values) -> tuple[float, float, float]:
     """Witnesses, rows of (slowdown, own error, shared error), joined by their errors; where they contradict
     each other, none is believed so much."""
-    told = told[np.isfinite(told).all(axis=1)]
-    if not len(told):
-        return UNTOLD, UNTOLD, UNTOLD
-    errors = np.hypot(told[:, 1], told[:, 2])
-    weight = 1 / np.maximum(errors, LEAST_ERROR) ** 2
+    comparisons = comparisons[np.isfinite(comparisons).all(axis=1)]
+    if not len(comparisons):
+        return NOT_MEASURED, NOT_MEASURED, NOT_MEASURED
+    errors = np.hypot(comparisons[:, 1], comparisons[:, 2])
+    weight = 1 / np.maximum(errors, MIN_ERROR) ** 2
     weight /= weight.sum()
-    own, shared = (float(np.sqrt(weight**2 @ np.maximum(told[:, n], LEAST_ERROR / 2) ** 2)) for n in (1, 2))
-    apart = float(np.ptp(told[:, 0]))
-    torn = apart > CONTRADICTION * float(np.sqrt((errors**2).sum()))
-    return float(weight @ told[:, 0]), apart / 2 if torn else own, shared
+    own, shared = (
+        float(np.sqrt(weight**2 @ np.maximum(comparisons[:, n], MIN_ERROR / 2) ** 2)) for n in (1, 2)
+    )
+    apart = float(np.ptp(comparisons[:, 0]))
+    torn = apart > CONTRADICTION_SIGMAS * float(np.sqrt((errors**2).sum()))
+    return float(weight @ comparisons[:, 0]), apart / 2 if torn else own, shared

@@ -7,10 +7,10 @@ import numpy as np
 from ekc.governor.policy import Policy
 from ekc.governor.samples import Values
 
-Share = Values | float
+Shares = Values | float
 
 
-def score(policy: Policy, slowdown: Share, saving: Share) -> Values:
+def compute_score(policy: Policy, slowdown: Shares, saving: Shares) -> Values:
     """Lower is better; the default has 1. Arrays of one shape: share of time lost, share of joules saved."""
     time, energy = 1 + np.asarray(slowdown), 1 - np.asarray(saving)
     if policy.objective == "speed":
@@ -18,7 +18,7 @@ def score(policy: Policy, slowdown: Share, saving: Share) -> Values:
     return np.asarray(energy * time ** {"energy": 0, "edp": 1, "ed2p": 2}[policy.objective])
 
 
-def violation(policy: Policy, slowdown: Share, saving: Share) -> Values:
+def compute_violation(policy: Policy, slowdown: Shares, saving: Shares) -> Values:
     """How far outside the budget, as a share; 0 or less is within."""
     if policy.objective == "energy":
         return np.asarray(slowdown) - policy.max_slowdown
@@ -27,9 +27,9 @@ def violation(policy: Policy, slowdown: Share, saving: Share) -> Values:
     return np.full(np.shape(slowdown), -1.0)
 
 
-def best(policy: Policy, slowdown: Values, saving: Values) -> int | None:
+def find_best(policy: Policy, slowdown: Values, saving: Values) -> int | None:
     """Place of the best among those within the budget; None where none is."""
-    allowed = violation(policy, slowdown, saving) <= 0
+    allowed = compute_violation(policy, slowdown, saving) <= 0
     if not allowed.any():
         return None
-    return int(np.where(allowed, score(policy, slowdown, saving), np.inf).argmin())
+    return int(np.where(allowed, compute_score(policy, slowdown, saving), np.inf).argmin())

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from ekc.errors import InvalidInput
-from ekc.ir.arguments import is_number, show
+from ekc.ir.arguments import format_value, is_number
 
 OBJECTIVES = ("energy", "edp", "ed2p", "speed")
 
@@ -29,21 +29,23 @@ class Policy:
 
     def __post_init__(self) -> None:
         if not isinstance(self.objective, str) or self.objective not in OBJECTIVES:
-            given = show(self.objective)
+            given = format_value(self.objective)
             raise InvalidInput(f"objective {given}: it must be one of {', '.join(OBJECTIVES)}")
         if not is_number(self.max_slowdown) or not 0 <= self.max_slowdown <= 1:
-            raise InvalidInput(f"max_slowdown {_shown(self.max_slowdown)}: from 0 to 1; 0.05 is 5 % slower")
+            raise InvalidInput(
+                f"max_slowdown {_format_value(self.max_slowdown)}: from 0 to 1; 0.05 is 5 % slower"
+            )
         if not is_number(self.min_saving) or not 0 <= self.min_saving < 1:
             raise InvalidInput(
-                f"min_saving {_shown(self.min_saving)}: from 0 to below 1; 0.05 is 5 % of the joules"
+                f"min_saving {_format_value(self.min_saving)}: from 0 to below 1; 0.05 is 5 % of the joules"
             )
         left_s = self.remaining_s
         if left_s is not None and not (is_number(left_s) and 0 <= left_s < math.inf):
             raise InvalidInput(
-                f"remaining_s {_shown(left_s)}: finite seconds, 0 or more; leave it out if unknown"
+                f"remaining_s {_format_value(left_s)}: finite seconds, 0 or more; leave it out if unknown"
             )
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     """A number in its shortest form; anything else as a message shows it."""
-    return f"{value:g}" if isinstance(value, (int, float)) and is_number(value) else show(value)
+    return f"{value:g}" if isinstance(value, (int, float)) and is_number(value) else format_value(value)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from ekc.devices.limits.settable import Gears, Settings
 
 if TYPE_CHECKING:
-    from ekc.governor.samples import Samples
+    from ekc.governor.samples import SensorSamples
 
 __all__ = ["Actuator", "Gears", "Probe", "Settings"]
 
@@ -55,22 +55,22 @@ class Probe(Protocol):
         """Seconds on the probe's clock."""
         ...
 
-    def record(self, seconds: float) -> Samples:
+    def record(self, seconds: float) -> SensorSamples:
         """Wait that long (less where the job ends) and return what was sampled in that time."""
         ...
 
-    def energy_j(self) -> float:
+    def read_energy_j(self) -> float:
         """The board's total-energy counter."""
         ...
 
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Whether the job is still there."""
         ...
 
-    def steps(self) -> float | None:
+    def read_step_count(self) -> float | None:
         """Training steps done so far, where hooks in the job count them."""
         ...
 
-    def counters(self, seconds: float) -> dict[str, float] | None:
+    def read_counters(self, seconds: float) -> dict[str, float] | None:
         """Mean counters of the next `seconds` (use of pipes, of memory; 0 to 100); None if not permitted."""
         ...

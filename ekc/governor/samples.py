@@ -11,7 +11,7 @@ Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Samples:
+class SensorSamples:
     """Readings in the order of time, all of one length; NaN where a card has no such sensor or a read failed.
 
     Timestamps are when the reading was made: samples may be late, or missing.
@@ -40,24 +40,28 @@ class Samples:
         """Readings per second, by the median time between two; 10 where there are not two."""
         return 1.0 / max(1e-3, float(np.median(np.diff(self.time_s)))) if len(self) > 1 else 10.0
 
-    def since(self, second: float) -> Samples:
+    def slice_from(self, start_s: float) -> SensorSamples:
         """What was read from then on."""
-        first = int(np.searchsorted(self.time_s, second))
-        return self._with(*(row[first:] for row in self._rows()))
+        first = int(np.searchsorted(self.time_s, start_s))
+        return self._with_columns(*(row[first:] for row in self._columns()))
 
-    def _rows(self) -> tuple[Values, ...]:
+    def _columns(self) -> tuple[Values, ...]:
         return self.time_s, self.power_w, self.sm_util, self.memory_util, self.clock_mhz
 
-    def _with(self, time_s: Values, power_w: Values, sm: Values, memory: Values, clock: Values) -> Samples:
-        return Samples(time_s, power_w, sm, memory, clock, self.power_limit_w, self.sensor_s)
+    def _with_columns(
+        self, time_s: Values, power_w: Values, sm: Values, memory: Values, clock: Values
+    ) -> SensorSamples:
+        return SensorSamples(time_s, power_w, sm, memory, clock, self.power_limit_w, self.sensor_s)
 
 
-def mean(values: Values) -> float:
+def finite_mean(values: Values) -> float:
     """Mean of what was read; NaN where nothing was."""
     known = values[np.isfinite(values)]
     return float(known.mean()) if len(known) else float("nan")
 
 
-def joined(first: Samples, second: Samples) -> Samples:
+def concatenate_samples(first: SensorSamples, second: SensorSamples) -> SensorSamples:
     """Two stretches of one GPU, one after the other."""
-    return second._with(*(np.concatenate(pair) for pair in zip(first._rows(), second._rows(), strict=True)))
+    return second._with_columns(
+        *(np.concatenate(pair) for pair in zip(first._columns(), second._columns(), strict=True))
+    )

@@ -6,7 +6,7 @@ from ekc.errors import ActuatorError
 from ekc.governor.protocols import Gears, Settings
 
 
-class SetsNothing:
+class NullActuator:
     """For a job that is only watched: no gears, and whatever is asked for beyond "as it is" is refused.
 
     `could`: what the card could be set to, for advice.
@@ -14,8 +14,8 @@ class SetsNothing:
 
     label = "nothing (advice only)"
 
-    def __init__(self, could: Gears, simulated: bool = False) -> None:
-        self.could = could
+    def __init__(self, possible_gears: Gears, simulated: bool = False) -> None:
+        self.possible_gears = possible_gears
         self.simulated = simulated
 
     def gears(self) -> Gears:

@@ -12,37 +12,39 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekc.governor.landscape import careful
-from ekc.governor.phase import Phase, believed
+from ekc.governor.landscape import add_uncertainty_margin
+from ekc.governor.phase import Phase, predict_settings
 from ekc.governor.policy import Policy
 
 
 @dataclass(frozen=True)
-class Spent:
+class TimeLoss:
     """Seconds that a job took longer than at its default so far, and the error of that."""
 
     seconds: float
     error: float
 
 
-def spent(phases: Iterable[Phase]) -> Spent:
+def estimate_time_loss(phases: Iterable[Phase]) -> TimeLoss:
     """By what is believed now of every setting that was in force, and for how long it was."""
     lost = error = 0.0
     for phase in phases:
-        for settings, seconds in phase.held.items():
-            told = believed(phase, settings)
+        for settings, seconds in phase.seconds_by_settings.items():
+            told = predict_settings(phase, settings)
             lost += seconds * told.slowdown / (1 + told.slowdown)
             # Readings of one phase are held against the same defaults: their errors do not average out.
-            error += seconds * told.error
-    return Spent(lost, error)
+            error += seconds * told.slowdown_error
+    return TimeLoss(lost, error)
 
 
-def affordable(policy: Policy, elapsed_s: float, remaining_s: float, lost: Spent) -> float:
+def compute_affordable_slowdown(
+    policy: Policy, elapsed_s: float, remaining_s: float, loss: TimeLoss
+) -> float:
     """The slowdown that what remains of a job may have, so that the whole of it keeps the budget.
 
     Never more than the budget itself: it is promised of every step, and quick ones buy no slow ones.
     """
-    share = careful(lost.seconds / elapsed_s, lost.error / elapsed_s) if elapsed_s > 0 else 0.0
-    done = elapsed_s - lost.seconds
+    share = add_uncertainty_margin(loss.seconds / elapsed_s, loss.error / elapsed_s) if elapsed_s > 0 else 0.0
+    done = elapsed_s - loss.seconds
     spare = policy.max_slowdown * (done + remaining_s) - float(share) * elapsed_s
     return float(np.clip(spare / max(remaining_s, 1.0), 0.0, policy.max_slowdown))

@@ -12,11 +12,11 @@ from typing import Any
 
 from ekc.errors import InvalidInput
 
-MAX_SHOWN = 80
+MAX_VALUE_CHARS = 80
 """Characters of a value in a message."""
 
 
-def show(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as a message shows it: on one line, and cut where it is long."""
     try:
         text = repr(value)
@@ -24,50 +24,54 @@ def show(value: Any) -> str:
         # An integer of thousands of digits, or an object whose class cannot print it.
         return f"this {type(value).__name__}"
     text = " ".join(text.split()) if "\n" in text else text
-    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
+    return text if len(text) <= MAX_VALUE_CHARS else f"{text[: MAX_VALUE_CHARS - 3]}..."
 
 
 def check_choice(
-    what: str, value: Any, known: Collection[str], synonyms: Mapping[str, str] = MappingProxyType({})
+    label: str, value: Any, choices: Collection[str], synonyms: Mapping[str, str] = MappingProxyType({})
 ) -> str:
     """One of the known names; `synonyms` are names elsewhere that are spelled far from ours."""
-    if not isinstance(value, str) or value not in known:
-        word = value if isinstance(value, str) else show(value)
-        near = synonyms.get(word) or difflib.get_close_matches(word, known, n=1, cutoff=0.0)[0]
-        raise InvalidInput(f"{what}: {show(value)} is not one of {', '.join(known)}; the nearest is {near!r}")
+    if not isinstance(value, str) or value not in choices:
+        word = value if isinstance(value, str) else format_value(value)
+        near = synonyms.get(word) or difflib.get_close_matches(word, choices, n=1, cutoff=0.0)[0]
+        raise InvalidInput(
+            f"{label}: {format_value(value)} is not one of {', '.join(choices)}; the nearest is {near!r}"
+        )
     return value
 
 
-def check_text(what: str, value: Any, example: str) -> str:
+def check_text(label: str, value: Any, example: str) -> str:
     """A text that can be written in UTF-8."""
     if not isinstance(value, str):
-        raise InvalidInput(f"{what}: {show(value)} is not a text; write {example}")
+        raise InvalidInput(f"{label}: {format_value(value)} is not a text; write {example}")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InvalidInput(f"{what}: {show(value)} holds half a character; write {example}") from None
+        raise InvalidInput(
+            f"{label}: {format_value(value)} holds half a character; write {example}"
+        ) from None
     return value
 
 
-def check_flag(what: str, value: Any) -> bool:
+def check_flag(label: str, value: Any) -> bool:
     """True or False: "false" and the like would count as true."""
     # NumPy's truth values are known by the name of their type: this module does not import NumPy.
     if not isinstance(value, bool) and type(value).__name__ not in ("bool", "bool_"):
-        raise InvalidInput(f"{what}: {show(value)} is neither True nor False")
+        raise InvalidInput(f"{label}: {format_value(value)} is neither True nor False")
     return bool(value)
 
 
-def check_mapping(what: str, value: Any, example: str) -> Mapping[Any, Any]:
+def check_mapping(label: str, value: Any, example: str) -> Mapping[Any, Any]:
     """Values by name."""
     if not isinstance(value, Mapping):
-        raise InvalidInput(f"{what}: {show(value)} holds no values by name; write {example}")
+        raise InvalidInput(f"{label}: {format_value(value)} holds no values by name; write {example}")
     return value
 
 
-def check_path(what: str, value: Any) -> Path:
+def check_path(label: str, value: Any) -> Path:
     """The name of a file or a folder."""
     if not isinstance(value, (str, os.PathLike)) or "\0" in str(value):
-        raise InvalidInput(f"{what}: {show(value)} is not a path; give a text or a pathlib.Path")
+        raise InvalidInput(f"{label}: {format_value(value)} is not a path; give a text or a pathlib.Path")
     return Path(value)
 
 

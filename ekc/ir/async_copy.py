@@ -12,15 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.ir.limits import from_arch
+from ekc.ir.limits import is_arch_at_least
 from ekc.ir.linear import Extent
 
-MOST_STAGES = 6
+MAX_PIPELINE_STAGES = 6
 """Copies of a tile in shared memory; a deeper pipeline hides nothing more and costs residents."""
-LEAST_ARCH = 80
+MIN_CP_ASYNC_ARCH = 80
 """sm_80: the first target that has the instructions."""
-COMMIT = "cp.async.commit_group;"
-WAIT = "cp.async.wait_group %0;"
+CP_ASYNC_COMMIT_PTX = "cp.async.commit_group;"
+CP_ASYNC_WAIT_PTX = "cp.async.wait_group %0;"
 """%0: how many of the newest groups may still be on their way."""
 
 
@@ -32,12 +32,12 @@ class AsyncCopy:
     ptx: str
     """Operands: %0 shared address, %1 global address, %2 bytes to read (all of them where left out)."""
 
-    def landed(self, source: NDArray[np.uint8], read: NDArray[np.int64]) -> NDArray[np.uint8]:
+    def emulate_copy(self, source: NDArray[np.uint8], byte_counts: NDArray[np.int64]) -> NDArray[np.uint8]:
         """[lane, bytes] in shared memory once it has landed: the first `read` bytes, then zeros."""
-        return np.where(np.arange(self.bytes) < read[:, None], source, np.uint8(0))
+        return np.where(np.arange(self.bytes) < byte_counts[:, None], source, np.uint8(0))
 
 
-COPIES = {
+ASYNC_COPIES_BY_BYTES = {
     4: AsyncCopy(4, "cp.async.ca.shared.global [%0], [%1], 4"),
     8: AsyncCopy(8, "cp.async.ca.shared.global [%0], [%1], 8"),
     16: AsyncCopy(16, "cp.async.cg.shared.global [%0], [%1], 16"),
@@ -47,15 +47,15 @@ COPIES = {
 
 def has_async_copies(arch: str) -> bool:
     """Whether a target ("sm_80") has the instructions; NVRTC refuses what is no target at all."""
-    return from_arch(arch, LEAST_ARCH)
+    return is_arch_at_least(arch, MIN_CP_ASYNC_ARCH)
 
 
-def tiles_ahead(stages: Extent) -> Extent:
+def count_tiles_ahead(stages: Extent) -> Extent:
     """How many iterations before its use a tile's copies are issued: all copies of it but the one in use."""
     return stages - 1
 
 
-def groups_left(stages: Extent) -> Extent:
+def count_pending_groups(stages: Extent) -> Extent:
     """Groups that may be on their way when a tile is used: those of the tiles after it. Each iteration
     closes one group, the last ones empty, so that the count stays."""
     return stages - 2

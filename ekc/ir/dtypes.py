@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.errors import InvalidInput
-from ekc.ir.arguments import show
+from ekc.ir.arguments import format_value
 
 
 @dataclass(frozen=True, repr=False)
@@ -30,33 +30,33 @@ class DType:
     name: str
     bytes: int
     """Size in memory."""
-    cuda: str
+    cuda_name: str
     """Its type name in the emitted CUDA text."""
-    numpy: np.dtype[Any]
+    numpy_dtype: np.dtype[Any]
     """The NumPy type that holds the same values (tf32: float32)."""
     epsilon: float
     """Distance from 1 to the next value of a float type; 0 for integers, which are exact."""
-    accumulator: str
+    default_accumulator: str
     """What sums of it are kept in, unless told otherwise."""
-    result: str
+    default_result: str
     """What such sums are stored as, unless told otherwise."""
-    storable: tuple[str, ...] = ()
+    storable_types: tuple[str, ...] = ()
     """As an accumulator: the types its sums can be stored as; () for a type that accumulates nothing."""
-    summable: tuple[str, ...] = ()
+    summable_types: tuple[str, ...] = ()
     """As an accumulator: the types it can sum."""
 
     @property
-    def integer(self) -> bool:
+    def is_integer(self) -> bool:
         """Whether its values are whole numbers, and arithmetic on them exact."""
         return not self.epsilon
 
     @property
-    def writable(self) -> bool:
+    def is_writable(self) -> bool:
         """Whether kernels write tensors of it: tf32 is only read."""
-        return self.name in dtype_of(self.accumulator).storable
+        return self.name in parse_dtype(self.default_accumulator).storable_types
 
     @property
-    def limits(self) -> tuple[int, int]:
+    def integer_limits(self) -> tuple[int, int]:
         """The least and the greatest value of an integer type."""
         half = 1 << (8 * self.bytes - 1)
         return -half, half - 1
@@ -64,12 +64,12 @@ class DType:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The NumPy type, under the name by which NumPy 2.0 to 2.3 ask for it."""
-        return self.numpy
+        return self.numpy_dtype
 
     @property
     def __numpy_dtype__(self) -> np.dtype[Any]:
         """The same, for NumPy 2.4 and later."""
-        return self.numpy
+        return self.numpy_dtype
 
     def __str__(self) -> str:
         return self.name
@@ -78,77 +78,77 @@ class DType:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # One object per type, in copies and other processes too: types are told apart by identity.
-        return dtype_of, (self.name,)
+        return parse_dtype, (self.name,)
 
 
-_FLOATS, _INTS = ("float32", "float16", "bfloat16"), ("int8", "int32")
-_BRAIN = np.dtype(ml_dtypes.bfloat16)
+_FLOAT_NAMES, _INT_NAMES = ("float32", "float16", "bfloat16"), ("int8", "int32")
+_BFLOAT16_NUMPY = np.dtype(ml_dtypes.bfloat16)
 FLOAT32 = DType(
     "float32", 4, "float", np.dtype(np.float32), 2.0**-23, "float32", "float32",
-    storable=_FLOATS, summable=(*_FLOATS, "tf32", *_INTS),
+    storable_types=_FLOAT_NAMES, summable_types=(*_FLOAT_NAMES, "tf32", *_INT_NAMES),
 )  # fmt: skip
 TF32 = DType("tf32", 4, "float", np.dtype(np.float32), 2.0**-10, "float32", "float32")
 FLOAT16 = DType("float16", 2, "half_t", np.dtype(np.float16), 2.0**-10, "float32", "float16")
-BFLOAT16 = DType("bfloat16", 2, "bf16_t", _BRAIN, 2.0**-7, "float32", "bfloat16")
+BFLOAT16 = DType("bfloat16", 2, "bf16_t", _BFLOAT16_NUMPY, 2.0**-7, "float32", "bfloat16")
 INT8 = DType("int8", 1, "signed char", np.dtype(np.int8), 0.0, "int32", "int32")
 INT32 = DType(
     "int32", 4, "int", np.dtype(np.int32), 0.0, "int32", "int32",
-    storable=("int32", "int8", "float32"), summable=_INTS,
+    storable_types=("int32", "int8", "float32"), summable_types=_INT_NAMES,
 )  # fmt: skip
-_TABLE = {d.name: d for d in (FLOAT32, TF32, FLOAT16, BFLOAT16, INT8, INT32)}
-NAMES = tuple(_TABLE)
+_DTYPES = {d.name: d for d in (FLOAT32, TF32, FLOAT16, BFLOAT16, INT8, INT32)}
+DTYPE_NAMES = tuple(_DTYPES)
 """Every element type."""
 
 
-_OTHERS = {"half": ["float16"], "float": ["float32"], "double": ["float32"], "char": ["int8"]}
+_C_SYNONYMS = {"half": ["float16"], "float": ["float32"], "double": ["float32"], "char": ["int8"]}
 """What C calls some of them: the spelling is far from ours."""
 
 
-def dtype_of(name: str | DType) -> DType:
+def parse_dtype(name: str | DType) -> DType:
     """The DType called `name`; `InvalidInput` with the nearest spelling when there is none."""
     if isinstance(name, DType):
         return name
-    if isinstance(name, str) and name in _TABLE:
-        return _TABLE[name]
-    word = name if isinstance(name, str) else show(name)
-    near = _OTHERS.get(word) or difflib.get_close_matches(word, _TABLE, n=1, cutoff=0.3)
+    if isinstance(name, str) and name in _DTYPES:
+        return _DTYPES[name]
+    word = name if isinstance(name, str) else format_value(name)
+    near = _C_SYNONYMS.get(word) or difflib.get_close_matches(word, _DTYPES, n=1, cutoff=0.3)
     raise InvalidInput(
-        f"dtype: {show(name)} is not one of {', '.join(_TABLE)}; the nearest is {(near or ['float32'])[0]!r}"
+        f"dtype: {format_value(name)} is not one of {', '.join(_DTYPES)}; the nearest is {(near or ['float32'])[0]!r}"
     )
 
 
-def accumulator_and_result(
+def choose_accumulator_and_result(
     dtype: str | DType, acc_dtype: str | None, out_dtype: str | None
 ) -> tuple[DType, DType]:
     """What a compute over `dtype` is summed in and stored as, where one or both are left to the default."""
-    element = dtype_of(dtype)
-    acc = dtype_of(element.accumulator if acc_dtype is None else acc_dtype)
-    usual = element.result if element.result in acc.storable else acc.name
-    return acc, dtype_of(usual if out_dtype is None else out_dtype)
+    element = parse_dtype(dtype)
+    acc = parse_dtype(element.default_accumulator if acc_dtype is None else acc_dtype)
+    usual = element.default_result if element.default_result in acc.storable_types else acc.name
+    return acc, parse_dtype(usual if out_dtype is None else out_dtype)
 
 
 def find_read_type(dtype: DType, acc: DType) -> DType:
     """The type of an element in the arithmetic of an accumulator: that of the accumulator, or float32 of a
     float that an int32 accumulator does not sum but compares."""
-    return acc if dtype.name in acc.summable else dtype_of(dtype.accumulator)
+    return acc if dtype.name in acc.summable_types else parse_dtype(dtype.default_accumulator)
 
 
-def start_value(combine: str, dtype: DType) -> float | int:
+def find_reduction_identity(combine: str, dtype: DType) -> float | int:
     """What a reduction starts from: nothing it meets is changed by it."""
     if combine in ("sum", "prod"):
         neutral = int(combine == "prod")
-        return neutral if dtype.integer else float(neutral)
-    if dtype.integer:
-        return dtype.limits[0 if combine == "max" else 1]
+        return neutral if dtype.is_integer else float(neutral)
+    if dtype.is_integer:
+        return dtype.integer_limits[0 if combine == "max" else 1]
     return -math.inf if combine == "max" else math.inf
 
 
-def unset(dtype: DType) -> float | int:
+def find_poison_value(dtype: DType) -> float | int:
     """What on-chip memory is filled with before anything is stored: NaN, or a number that spoils any sum."""
-    return dtype.limits[0] + 1 if dtype.integer else math.nan
+    return dtype.integer_limits[0] + 1 if dtype.is_integer else math.nan
 
 
-def converted(values: NDArray[Any], source: DType, target: DType) -> NDArray[Any]:
+def convert_values(values: NDArray[Any], source: DType, target: DType) -> NDArray[Any]:
     """Elements of type `source` as elements of type `target`, as a kernel converts them.
 
     One rounding to nearest even into a float type; tf32 is rounded where it is read; int32 to int8 is
@@ -157,13 +157,13 @@ def converted(values: NDArray[Any], source: DType, target: DType) -> NDArray[Any
     if source is target:
         return values
     if source is TF32:
-        values = tf32_rounded(values)
+        values = round_to_tf32(values)
     if target is INT8:
-        values = np.clip(values, *INT8.limits)
-    return values.astype(target.numpy)
+        values = np.clip(values, *INT8.integer_limits)
+    return values.astype(target.numpy_dtype)
 
 
-def tf32_rounded(values: NDArray[Any]) -> NDArray[np.float32]:
+def round_to_tf32(values: NDArray[Any]) -> NDArray[np.float32]:
     """float32 values rounded to tf32: 10 bits of significand, to nearest, halves away from zero."""
     values = np.ascontiguousarray(values, np.float32)
     # Sign and magnitude: adding half of the last kept bit and cutting rounds both signs away from zero.

@@ -16,37 +16,37 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ekc.errors import InvalidInput
-from ekc.ir.arguments import show
-from ekc.ir.checks import whole
-from ekc.ir.meaning import COMPARISONS, FUNCTIONS, apply_binary
-from ekc.ir.unwritable import Unwritable, not_of_numpy
+from ekc.ir.arguments import format_value
+from ekc.ir.checks import check_int
+from ekc.ir.meaning import NUMPY_COMPARISONS, NUMPY_FUNCTIONS, apply_binary
+from ekc.ir.unwritable import UnsupportedOperators, make_numpy_error
 
 
-class Expr(Unwritable):
+class Expr(UnsupportedOperators):
     """Base of all expressions; carries the arithmetic operators."""
 
     __slots__ = ()
 
     def __add__(self, other: Operand) -> Expr:
-        return self if _is_number(other, 0) else Binary("+", self, as_expr(other))
+        return self if _is_neutral(other, 0) else Binary("+", self, as_expr(other))
 
     def __radd__(self, other: Operand) -> Expr:
-        return self if _is_number(other, 0) else Binary("+", as_expr(other), self)
+        return self if _is_neutral(other, 0) else Binary("+", as_expr(other), self)
 
     def __sub__(self, other: Operand) -> Expr:
-        return self if _is_number(other, 0) else Binary("-", self, as_expr(other))
+        return self if _is_neutral(other, 0) else Binary("-", self, as_expr(other))
 
     def __rsub__(self, other: Operand) -> Expr:
         return Binary("-", as_expr(other), self)
 
     def __mul__(self, other: Operand) -> Expr:
-        return self if _is_number(other, 1) else Binary("*", self, as_expr(other))
+        return self if _is_neutral(other, 1) else Binary("*", self, as_expr(other))
 
     def __rmul__(self, other: Operand) -> Expr:
-        return self if _is_number(other, 1) else Binary("*", as_expr(other), self)
+        return self if _is_neutral(other, 1) else Binary("*", as_expr(other), self)
 
     def __truediv__(self, other: Operand) -> Expr:
-        return Binary("/", self, _divisor(other))
+        return Binary("/", self, _check_divisor(other))
 
     def __rtruediv__(self, other: Operand) -> Expr:
         return Binary("/", as_expr(other), self)
@@ -70,24 +70,24 @@ class Expr(Unwritable):
         return Call("abs", self)
 
     def __pow__(self, exponent: int) -> Expr:
-        return _power(self, exponent)
+        return _expand_power(self, exponent)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *values: Any, **options: Any) -> Expr:
         """A NumPy scalar with an expression is one more operand; NumPy's functions know no expressions."""
-        own = _FROM_NUMPY.get(ufunc.__name__)
+        own = _NUMPY_OPERATORS.get(ufunc.__name__)
         if own is None or method != "__call__" or options:
-            raise not_of_numpy(ufunc.__name__)
+            raise make_numpy_error(ufunc.__name__)
         return own(*map(as_expr, values))
 
 
 Operand = Expr | int | float
-LARGEST = float(np.finfo(np.float32).max)
-BEYOND = 2.0**128 - 2.0**103
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
+FLOAT32_OVERFLOW = 2.0**128 - 2.0**103
 """The least number that float32 rounds to infinity."""
-_LEAST_NORMAL, _LEAST = 2.0**-126, 2.0**-149
+_MIN_NORMAL, _MIN_SUBNORMAL = 2.0**-126, 2.0**-149
 _INFINITIES = (math.inf, -math.inf)
-_LARGEST_POWER = 8
-_FROM_NUMPY: Mapping[str, Callable[..., Expr]] = {
+_MAX_EXPONENT = 8
+_NUMPY_OPERATORS: Mapping[str, Callable[..., Expr]] = {
     "add": operator.add,
     "subtract": operator.sub,
     "multiply": operator.mul,
@@ -139,7 +139,7 @@ class Binary(Expr):
     def __str__(self) -> str:
         if self.op in ("min", "max"):
             return f"{self.op}({self.a}, {self.b})"
-        return f"{_wrap(self.a, self.op)} {self.op} {_wrap(self.b, self.op, right=True)}"
+        return f"{_parenthesize(self.a, self.op)} {self.op} {_parenthesize(self.b, self.op, right=True)}"
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class Where(Expr):
 
 
 @dataclass(frozen=True)
-class Condition(Unwritable):
+class Condition(UnsupportedOperators):
     """A comparison of two values: no number, but what `where` chooses by."""
 
     op: str
@@ -188,7 +188,7 @@ class Condition(Unwritable):
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2, "//": 2, "%": 2}
 
 
-def _wrap(e: Expr, op: str, right: bool = False) -> str:
+def _parenthesize(e: Expr, op: str, right: bool = False) -> str:
     if isinstance(e, Binary) and e.op in _PRECEDENCE:
         inner, outer = _PRECEDENCE[e.op], _PRECEDENCE[op]
         if inner < outer or (right and inner == outer and op != "+"):
@@ -196,15 +196,15 @@ def _wrap(e: Expr, op: str, right: bool = False) -> str:
     return str(e)
 
 
-def _is_number(value: Operand, number: int) -> bool:
+def _is_neutral(value: Operand, number: int) -> bool:
     """Whether adding or multiplying by `value` changes nothing, so that printed indices stay short."""
     return isinstance(value, int) and not isinstance(value, bool) and value == number
 
 
-def _power(base: Expr, exponent: int) -> Expr:
+def _expand_power(base: Expr, exponent: int) -> Expr:
     """A product of so many factors, from left to right."""
     product = base
-    for _ in range(whole("exponent", exponent, _LARGEST_POWER) - 1):
+    for _ in range(check_int("exponent", exponent, _MAX_EXPONENT) - 1):
         product = Binary("*", product, base)
     return product
 
@@ -224,24 +224,26 @@ def as_expr(value: Operand | Condition) -> Expr:
     if isinstance(number, Condition):
         number._refuse()
     if not isinstance(number, (int, float)):
-        raise InvalidInput(f"expression: {show(value)} is neither a number nor an element, as A[i] is")
-    if number not in _INFINITIES and not -BEYOND < number < BEYOND:
+        raise InvalidInput(
+            f"expression: {format_value(value)} is neither a number nor an element, as A[i] is"
+        )
+    if number not in _INFINITIES and not -FLOAT32_OVERFLOW < number < FLOAT32_OVERFLOW:
         # Python writes no whole number of more than 4300 digits.
         shown = f"a whole number of {number.bit_length()} bits" if isinstance(number, int) else repr(value)
-        raise InvalidInput(f"expression: {shown} is no number of float32; the largest is {LARGEST:.6g}")
-    if isinstance(number, float) and -_LEAST_NORMAL < number < _LEAST_NORMAL:
+        raise InvalidInput(f"expression: {shown} is no number of float32; the largest is {MAX_FLOAT32:.6g}")
+    if isinstance(number, float) and -_MIN_NORMAL < number < _MIN_NORMAL:
         with np.errstate(under="ignore"):
             number = float(np.float32(number))
     return Const(number)
 
 
-def _divisor(value: Operand) -> Expr:
+def _check_divisor(value: Operand) -> Expr:
     """An expression to divide by; `InvalidInput` for 0, and for what float32 rounds to it."""
     divisor = as_expr(value)
     if isinstance(divisor, Const) and divisor.value == 0:
         note = "" if value == 0 else ", which float32 rounds to 0"
         raise InvalidInput(
-            f"expression: {value} is a divisor{note}; the least divisor of float32 is {_LEAST:.6g}"
+            f"expression: {value} is a divisor{note}; the least divisor of float32 is {_MIN_SUBNORMAL:.6g}"
         )
     return divisor
 
@@ -338,7 +340,7 @@ def gelu(a: Operand, approximate: str = "none") -> Expr:
     raise InvalidInput(f"gelu: approximate={approximate!r} is neither 'none' nor 'tanh'; try 'tanh'")
 
 
-def walk(e: Expr) -> Iterator[Expr]:
+def walk_expr(e: Expr) -> Iterator[Expr]:
     """Every node of the tree, parents first."""
     left = [e]
     while left:
@@ -363,25 +365,25 @@ def name_operation(e: Binary | Call | Where) -> str:
     return e.function if isinstance(e, Call) else e.op if isinstance(e, Binary) else "where"
 
 
-def loads(e: Expr) -> tuple[Load, ...]:
+def find_loads(e: Expr) -> tuple[Load, ...]:
     """The distinct tensor reads of an expression, in order of appearance."""
-    return tuple(dict.fromkeys(n for n in walk(e) if isinstance(n, Load)))
+    return tuple(dict.fromkeys(n for n in walk_expr(e) if isinstance(n, Load)))
 
 
-def chooses(e: Expr) -> bool:
+def has_where(e: Expr) -> bool:
     """Whether a comparison chooses between values somewhere in an expression."""
-    return any(isinstance(n, Where) for n in walk(e))
+    return any(isinstance(n, Where) for n in walk_expr(e))
 
 
-def variables(e: Expr) -> frozenset[str]:
+def find_variables(e: Expr) -> frozenset[str]:
     """The axis names an expression depends on."""
-    return frozenset(n.name for n in walk(e) if isinstance(n, Var))
+    return frozenset(n.name for n in walk_expr(e) if isinstance(n, Var))
 
 
-def factors(e: Expr) -> tuple[Expr, ...]:
+def list_factors(e: Expr) -> tuple[Expr, ...]:
     """The factors of a product: a * b * c -> (a, b, c)."""
     if isinstance(e, Binary) and e.op == "*":
-        return factors(e.a) + factors(e.b)
+        return list_factors(e.a) + list_factors(e.b)
     return (e,)
 
 
@@ -400,15 +402,15 @@ def substitute(e: Expr, values: Mapping[str, Expr]) -> Expr:
     return e
 
 
-def with_loads(e: Expr, change: Callable[[Load], Expr]) -> Expr:
+def replace_loads(e: Expr, replacement: Callable[[Load], Expr]) -> Expr:
     """The expression with each tensor read replaced."""
     if isinstance(e, Load):
-        return change(e)
+        return replacement(e)
     if isinstance(e, Binary):
-        return Binary(e.op, with_loads(e.a, change), with_loads(e.b, change))
+        return Binary(e.op, replace_loads(e.a, replacement), replace_loads(e.b, replacement))
     if isinstance(e, Where):
-        return Where(e.op, *(with_loads(part, change) for part in children(e)))
-    return Call(e.function, with_loads(e.argument, change)) if isinstance(e, Call) else e
+        return Where(e.op, *(replace_loads(part, replacement) for part in children(e)))
+    return Call(e.function, replace_loads(e.argument, replacement)) if isinstance(e, Call) else e
 
 
 def _round_constant(value: Any) -> Any:
@@ -429,9 +431,9 @@ def evaluate(e: Expr, axes: Mapping[str, Any], load: Callable[[Load], Any]) -> A
     if isinstance(e, Load):
         return load(e)
     if isinstance(e, Call):
-        return FUNCTIONS[e.function](evaluate(e.argument, axes, load))
+        return NUMPY_FUNCTIONS[e.function](evaluate(e.argument, axes, load))
     if isinstance(e, Where):
         a, b, then, otherwise = (evaluate(part, axes, load) for part in children(e))
-        return np.where(COMPARISONS[e.op](_round_constant(a), _round_constant(b)), then, otherwise)
+        return np.where(NUMPY_COMPARISONS[e.op](_round_constant(a), _round_constant(b)), then, otherwise)
     assert isinstance(e, Binary)
     return apply_binary(e.op, evaluate(e.a, axes, load), evaluate(e.b, axes, load))

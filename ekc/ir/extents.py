@@ -7,25 +7,25 @@ from collections.abc import Iterator, Mapping
 from ekc.ir import expr as ex
 from ekc.ir.operator import Axis, Compute, Operator
 
-Dimension = tuple[str, int]
+TensorDimension = tuple[str, int]
 """A tensor's name, and the number of one of its dimensions."""
 
 
-def largest_extent(op: Operator, sizes: Mapping[str, int], limit: int) -> tuple[str, int] | None:
+def find_largest_extent(op: Operator, sizes: Mapping[str, int], limit: int) -> tuple[str, int] | None:
     """The axis that needs to shrink least, and the largest extent of it at which some tensors, now of these
     `sizes` in bytes, take no more than `limit`; None where no single axis will do. Tensors shrink in
     proportion."""
     found = []
-    for axis, dimensions in _axes(op):
+    for axis, dimensions in _group_dimensions_by_axis(op):
         times = {name: sum(tensor == name for tensor, _ in dimensions) for name in sizes}
-        extent = _search(axis.extent, sizes, times, limit)
+        extent = _search_extent(axis.extent, sizes, times, limit)
         if extent:
             found.append((extent / axis.extent, axis.name, extent))
     _, name, extent = max(found, default=(0.0, "", 0))
     return (name, extent) if extent else None
 
 
-def _search(extent: int, sizes: Mapping[str, int], times: Mapping[str, int], limit: int) -> int:
+def _search_extent(extent: int, sizes: Mapping[str, int], times: Mapping[str, int], limit: int) -> int:
     """The largest extent that fits; 0 where none does."""
     low, high = 0, extent
     while low < high:
@@ -38,37 +38,39 @@ def _search(extent: int, sizes: Mapping[str, int], times: Mapping[str, int], lim
     return low
 
 
-def _axes(op: Operator) -> Iterator[tuple[Axis, set[Dimension]]]:
+def _group_dimensions_by_axis(op: Operator) -> Iterator[tuple[Axis, set[TensorDimension]]]:
     """Axes of the computes, the last first, each with the dimensions of tensors that grow with it. An axis of
     another compute along the same dimension is the same."""
-    reported = set[Dimension]()
+    reported = set[TensorDimension]()
     for compute in reversed(op.computes):
         for axis in compute.axes:
-            reached = _reach(op, compute, axis)
+            reached = _find_linked_dimensions(op, compute, axis)
             if not reached & reported:
                 reported |= reached
                 yield axis, reached
 
 
-def _reach(op: Operator, compute: Compute, axis: Axis) -> set[Dimension]:
-    reached, left = set[Dimension](), [(compute, axis)]
+def _find_linked_dimensions(op: Operator, compute: Compute, axis: Axis) -> set[TensorDimension]:
+    reached, left = set[TensorDimension](), [(compute, axis)]
     while left:
         one, along = left.pop()
-        new = set(_dimensions(one, along)) - reached
+        new = set(_list_dimensions(one, along)) - reached
         reached |= new
-        left += [(other, a) for other in op.computes for a in other.axes if new & set(_dimensions(other, a))]
+        left += [
+            (other, a) for other in op.computes for a in other.axes if new & set(_list_dimensions(other, a))
+        ]
     return reached
 
 
-def _dimensions(compute: Compute, axis: Axis) -> Iterator[Dimension]:
+def _list_dimensions(compute: Compute, axis: Axis) -> Iterator[TensorDimension]:
     """The dimensions that a compute goes through by an axis."""
-    for d, own in enumerate(compute.spatial):
+    for d, own in enumerate(compute.spatial_axes):
         if own == axis:
             yield compute.output.name, d
     extents = {a.name: a.extent for a in compute.axes}
-    for load in ex.loads(compute.body):
+    for load in ex.find_loads(compute.body):
         for d, index in enumerate(load.index):
-            names = ex.variables(index)
+            names = ex.find_variables(index)
             # In h + r, a row and a tap, the row goes through the dimension.
             if names and max(sorted(names), key=lambda name: extents[name]) == axis.name:
                 yield load.tensor, d

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def fresh(name: str, taken: set[str]) -> str:
+def make_unique_name(name: str, taken: set[str]) -> str:
     """The name, with as many underscores behind it as make it free; taken from here on."""
     while name in taken:
         name += "_"

@@ -12,40 +12,40 @@ from dataclasses import replace
 import numpy as np
 
 from ekc.ir import expr as ex
-from ekc.ir.access import Access, global_access, guards_of
-from ekc.ir.linear import Extent, linearize
+from ekc.ir.access import TensorAccess, find_guards, make_global_access
+from ekc.ir.linear import Extent, to_affine
 from ekc.ir.operator import Axis, Compute, Operator, TensorSpec
 from ekc.ir.program import Nest
 
 
-def reads(compute: Compute, tensor: str) -> bool:
+def has_load(compute: Compute, tensor: str) -> bool:
     """Whether the body of a compute reads a tensor."""
-    return any(load.tensor == tensor for load in ex.loads(compute.body))
+    return any(load.tensor == tensor for load in ex.find_loads(compute.body))
 
 
-def elementwise(reader: Compute, tensor: TensorSpec) -> bool:
+def is_elementwise(reader: Compute, tensor: TensorSpec) -> bool:
     """Whether a compute reads a tensor at its own element alone, and sums nothing."""
-    own = tuple(ex.Var(a.name) for a in reader.spatial)
-    found = [load.index for load in ex.loads(reader.body) if load.tensor == tensor.name]
+    own = tuple(ex.Var(a.name) for a in reader.spatial_axes)
+    found = [load.index for load in ex.find_loads(reader.body) if load.tensor == tensor.name]
     return (
         bool(found)
-        and not reader.reduction
+        and not reader.reduction_axes
         and reader.output.shape == tensor.shape
         and all(index == own for index in found)
     )
 
 
-def clamped(compute: Compute) -> bool:
+def is_clamped_on_store(compute: Compute) -> bool:
     """Whether storing the result changes it beyond rounding: int32 kept as int8 is cut off at its limits."""
-    return compute.output.dtype.integer and compute.output.dtype is not compute.acc_dtype
+    return compute.output.dtype.is_integer and compute.output.dtype is not compute.acc_dtype
 
 
-def otherwise(made: Compute, reader: Compute) -> bool:
+def has_other_accumulator(producer: Compute, reader: Compute) -> bool:
     """Whether the reader would work the body out in another type: float32 does not hold every int32."""
-    return made.acc_dtype is not reader.acc_dtype
+    return producer.acc_dtype is not reader.acc_dtype
 
 
-def chains(op: Operator) -> tuple[tuple[Compute, ...], ...]:
+def group_fusable_computes(op: Operator) -> tuple[tuple[Compute, ...], ...]:
     """The computes of an operator in groups that can each be one launch: a compute, and those that
     compute_inline puts behind it, each the one reader of the one before and elementwise in it.
 
@@ -56,10 +56,10 @@ def chains(op: Operator) -> tuple[tuple[Compute, ...], ...]:
         open_ends = [
             g
             for g in groups
-            if elementwise(compute, g[-1].output)
-            and _reader_count(op, g[-1].output.name) == 1
-            and not clamped(g[-1])
-            and not (len(g) > 1 and otherwise(g[-1], compute))
+            if is_elementwise(compute, g[-1].output)
+            and _count_readers(op, g[-1].output.name) == 1
+            and not is_clamped_on_store(g[-1])
+            and not (len(g) > 1 and has_other_accumulator(g[-1], compute))
         ]
         if open_ends:
             max(open_ends, key=lambda g: g[0].flops).append(compute)
@@ -70,49 +70,51 @@ def chains(op: Operator) -> tuple[tuple[Compute, ...], ...]:
     return tuple(map(tuple, groups))
 
 
-def _reader_count(op: Operator, tensor: str) -> int:
-    return sum(reads(c, tensor) for c in op.computes)
+def _count_readers(op: Operator, tensor: str) -> int:
+    return sum(has_load(c, tensor) for c in op.computes)
 
 
-def substituted(reader: Compute, producer: Compute) -> Compute:
+def inline_producer(reader: Compute, producer: Compute) -> Compute:
     """The reader with the producer's body in place of the tensor: T[i, j - 1] -> max(X[i, j - 1], 0)."""
-    axes = [a.name for a in producer.spatial]
+    axes = [a.name for a in producer.spatial_axes]
 
     def change(load: ex.Load) -> ex.Expr:
         if load.tensor != producer.output.name:
             return load
         return ex.substitute(producer.body, dict(zip(axes, load.index, strict=True)))
 
-    return replace(reader, body=ex.with_loads(reader.body, change))
+    return replace(reader, body=ex.replace_loads(reader.body, change))
 
 
-def behind(nest: Nest, reader: Compute) -> Compute:
+def fuse_epilogue(nest: Nest, reader: Compute) -> Compute:
     """The epilogue of a nest with one more compute, written over the axes of the nest:
     D[p, q] = max(C[p, q] + bias[q], 0) -> D[i, j] = max(C[i, j] + bias[j], 0)."""
-    axes = nest.compute.spatial
-    names = {a.name: ex.Var(b.name) for a, b in zip(reader.spatial, axes, strict=True)}
+    axes = nest.compute.spatial_axes
+    names = {a.name: ex.Var(b.name) for a, b in zip(reader.spatial_axes, axes, strict=True)}
     here = replace(reader, axes=axes, body=ex.substitute(reader.body, names))
-    return substituted(here, nest.epilogue) if nest.epilogue else here
+    return inline_producer(here, nest.epilogue) if nest.epilogue else here
 
 
-def stray_read(reader: Compute, producer: Compute, tensors: Mapping[str, TensorSpec]) -> ex.Load | None:
+def find_out_of_bounds_read(
+    reader: Compute, producer: Compute, tensors: Mapping[str, TensorSpec]
+) -> ex.Load | None:
     """A read outside the producer's tensor, which gives 0, where the producer's body would not be 0."""
     extents = {a.name: a.extent for a in reader.axes}
-    for load in ex.loads(reader.body):
+    for load in ex.find_loads(reader.body):
         if load.tensor != producer.output.name:
             continue
-        for index, axis in zip(load.index, producer.spatial, strict=True):
-            leaves = guards_of((linearize(index, {}),), (axis.extent,), extents)
-            if leaves and not _ends_with(producer, axis, tensors):
+        for index, axis in zip(load.index, producer.spatial_axes, strict=True):
+            leaves = find_guards((to_affine(index, {}),), (axis.extent,), extents)
+            if leaves and not _is_zero_beyond(producer, axis, tensors):
                 return load
     return None
 
 
-def _ends_with(producer: Compute, axis: Axis, tensors: Mapping[str, TensorSpec]) -> bool:
+def _is_zero_beyond(producer: Compute, axis: Axis, tensors: Mapping[str, TensorSpec]) -> bool:
     """Whether the body is 0 beyond the axis: every tensor in it ends there too, and of zeros it makes 0."""
-    if _uses_as_value(producer.body):
+    if _has_axis_value(producer.body):
         return False
-    for load in ex.loads(producer.body):
+    for load in ex.find_loads(producer.body):
         shape = tensors[load.tensor].shape
         if not any(
             i == ex.Var(axis.name) and e <= axis.extent for i, e in zip(load.index, shape, strict=True)
@@ -122,33 +124,35 @@ def _ends_with(producer: Compute, axis: Axis, tensors: Mapping[str, TensorSpec])
         return bool(ex.evaluate(producer.body, {}, lambda load: np.float64(0.0)) == 0)
 
 
-def _uses_as_value(e: ex.Expr) -> bool:
+def _has_axis_value(e: ex.Expr) -> bool:
     """Whether an axis is itself a number in the body, not only an index."""
     if isinstance(e, ex.Load):
         return False
-    return isinstance(e, ex.Var) or any(map(_uses_as_value, ex.children(e)))
+    return isinstance(e, ex.Var) or any(map(_has_axis_value, ex.children(e)))
 
 
-def reads_at_write(
+def find_epilogue_reads(
     nest: Nest,
-    accumulator: Access,
-    target: Access,
+    accumulator: TensorAccess,
+    target: TensorAccess,
     tensors: Mapping[str, TensorSpec],
     extents: Mapping[str, Extent],
-) -> dict[ex.Load, Access]:
+) -> dict[ex.Load, TensorAccess]:
     """Where each value comes from that an element needs when it is written: the accumulator, and the other
     inputs of the epilogue at the element's coordinates.
 
     A read that ends where the output ends needs no guard of its own: the write has it.
     """
     held = nest.compute.output.name
-    axes = dict(zip((a.name for a in nest.compute.spatial), target.index, strict=True))
-    found: dict[ex.Load, Access] = {}
-    for load in ex.loads(nest.written):
+    axes = dict(zip((a.name for a in nest.compute.spatial_axes), target.index, strict=True))
+    found: dict[ex.Load, TensorAccess] = {}
+    for load in ex.find_loads(nest.written_value):
         if load.tensor == held:
             found[load] = accumulator
             continue
-        access = global_access(tensors[load.tensor], tuple(linearize(i, axes) for i in load.index), extents)
+        access = make_global_access(
+            tensors[load.tensor], tuple(to_affine(i, axes) for i in load.index), extents
+        )
         guards = tuple(
             g
             for g in access.guards

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-STATIC_SHARED = 48 * 1024
+STATIC_SHARED_BYTES = 48 * 1024
 """Shared memory that a kernel may declare; more is asked for at its launch, where the target has it."""
-_MOST_SHARED_KIB = {70: 96, 72: 96, 75: 64, 80: 163, 86: 99, 87: 163, 89: 99}
-_MOST_SHARED_KIB |= {90: 227, 100: 227, 103: 227, 110: 227, 120: 99, 121: 99}
+_MAX_SHARED_KIB = {70: 96, 72: 96, 75: 64, 80: 163, 86: 99, 87: 163, 89: 99}
+_MAX_SHARED_KIB |= {90: 227, 100: 227, 103: 227, 110: 227, 120: 99, 121: 99}
 """By compute capability (source: CUDA C++ Programming Guide, compute capabilities)."""
 
 
@@ -18,7 +18,7 @@ class Limits:
 
     threads_per_block: int = 1024
     threads_per_block_z: int = 64
-    shared_bytes_per_block: int = STATIC_SHARED
+    shared_bytes_per_block: int = STATIC_SHARED_BYTES
     """By default what every target has; `shared_bytes` tells what one target has."""
     registers_per_thread: int = 255
     registers_per_sm: int = 65536
@@ -38,24 +38,24 @@ class Limits:
     grid_yz: int = 65535
 
 
-def from_arch(arch: str, least: int) -> bool:
+def is_arch_at_least(arch: str, min_capability: int) -> bool:
     """Whether a target ("sm_80") is of that compute capability (80) or a later one; NVRTC refuses what is no
     target at all."""
-    number = _capability(arch)
-    return number is None or number >= least
+    number = _parse_capability(arch)
+    return number is None or number >= min_capability
 
 
-def target_of(capability: int) -> str:
+def make_arch(capability: int) -> str:
     """The target of a compute capability: "sm_80" of 80. "sm_90a" of 90, whose products of a warpgroup no
     later target keeps, so that code for them runs nowhere else."""
     return f"sm_{capability}{'a' if capability == 90 else ''}"
 
 
-def shared_bytes(arch: str) -> int:
+def find_max_shared_bytes(arch: str) -> int:
     """Most shared memory of one block on a target ("sm_80"); of one that is not known, what all have."""
-    return _MOST_SHARED_KIB.get(_capability(arch) or 0, STATIC_SHARED // 1024) * 1024
+    return _MAX_SHARED_KIB.get(_parse_capability(arch) or 0, STATIC_SHARED_BYTES // 1024) * 1024
 
 
-def _capability(arch: str) -> int | None:
+def _parse_capability(arch: str) -> int | None:
     number = re.search(r"\d+", arch)
     return int(number[0]) if number else None

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-_AT_ONCE = 1 << 20
+_ERF_CHUNK = 1 << 20
 
 
 def _erf(a: Any) -> Any:
@@ -20,14 +20,14 @@ def _erf(a: Any) -> Any:
     values = np.asarray(a)
     flat = values.astype(np.float64).ravel()
     out = np.empty_like(flat)
-    for start in range(0, flat.size, _AT_ONCE):
-        part = flat[start : start + _AT_ONCE]
+    for start in range(0, flat.size, _ERF_CHUNK):
+        part = flat[start : start + _ERF_CHUNK]
         out[start : start + part.size] = np.fromiter(map(math.erf, part.tolist()), np.float64, part.size)
     kept = values.dtype if np.issubdtype(values.dtype, np.floating) else np.float64
     return out.reshape(values.shape).astype(kept)[()]
 
 
-FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
+NUMPY_FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
     "exp": np.exp,
     "sqrt": np.sqrt,
     "rsqrt": lambda a: 1 / np.sqrt(a),
@@ -37,7 +37,7 @@ FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {"==": np.equal, "<": np.less}
+NUMPY_COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {"==": np.equal, "<": np.less}
 
 
 def apply_binary(op: str, a: Any, b: Any) -> Any:

@@ -11,12 +11,12 @@ from itertools import takewhile
 from typing import Any
 
 from ekc.ir import expr as ex
-from ekc.ir.access import Access, Buffer, Guard
-from ekc.ir.linear import Extent, Linear
+from ekc.ir.access import BoundsGuard, Buffer, TensorAccess
+from ekc.ir.linear import AffineForm, Extent
 from ekc.ir.operator import Compute, TensorSpec
 from ekc.ir.program import BLOCK_LEVELS, THREAD_LEVELS, Loop, Nest, Staging
 from ekc.ir.region import Region
-from ekc.ir.tensor_core import Product
+from ekc.ir.tensor_core import MmaInstruction
 from ekc.ir.tensor_tile import TensorTile
 
 
@@ -26,13 +26,13 @@ class LoopNode:
 
     loop: Loop
     body: tuple[Node, ...]
-    written_out: bool
+    must_unroll: bool
     """Whether it must be unrolled because its variable picks registers."""
 
     @property
-    def asynchronous(self) -> bool:
+    def is_async(self) -> bool:
         """Whether its tiles are copied ahead by asynchronous copies."""
-        return any(isinstance(n, WaitNode) for n in self.body)
+        return any(isinstance(n, CopyWaitNode) for n in self.body)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,15 +41,15 @@ class StageNode:
 
     staging: Staging
     buffer: Buffer
-    source: Access
+    source: TensorAccess
     """Where the element with segment coordinates `#0, #1, ...` comes from."""
-    address: Linear
+    target_address: AffineForm
     """Where it goes in the buffer."""
     vector_segment: int | None
     """The segment whose neighbours are neighbours in the source."""
-    produced: dict[ex.Load, Access] | None = None
+    producer_reads: dict[ex.Load, TensorAccess] | None = None
     """The reads of the producer's body, when the region is computed and not copied."""
-    asynchronous: bool = False
+    is_async: bool = False
     """Whether the copy is issued iterations ahead and lands by itself; a `WaitNode` stands before its use."""
 
 
@@ -60,15 +60,15 @@ class FragmentNode:
     stage: StageNode
     """What it means: every lane may read the whole region."""
     tile: TensorTile
-    source: Access
+    source: TensorAccess
     """Where an element lies in shared memory, in terms of loops."""
-    tiles: tuple[Loop, ...]
+    fragment_loops: tuple[Loop, ...]
     """The loops inside that pick one of the fragments it holds, outermost first."""
 
     @property
     def is_a(self) -> bool:
         """Whether it is the left factor, which has the rows."""
-        return self.stage.staging.tensor == self.tile.a.tensor
+        return self.stage.staging.tensor == self.tile.a_load.tensor
 
     @property
     def staging(self) -> Staging:
@@ -76,20 +76,20 @@ class FragmentNode:
         return self.stage.staging
 
     @property
-    def product(self) -> Product:
+    def instruction(self) -> MmaInstruction:
         """What it is a factor of."""
-        assert isinstance(self.tile.product, Product)
-        return self.tile.product
+        assert isinstance(self.tile.instruction, MmaInstruction)
+        return self.tile.instruction
 
     @property
-    def registers(self) -> int:
+    def registers_per_lane(self) -> int:
         """Of each lane, for one fragment."""
-        return self.product.a_registers if self.is_a else self.product.b_registers
+        return self.instruction.a_registers if self.is_a else self.instruction.b_registers
 
     @property
-    def fragments(self) -> Extent:
+    def fragment_count(self) -> Extent:
         """How many it holds."""
-        return product(x.extent for x in self.tiles)
+        return multiply_extents(x.extent for x in self.fragment_loops)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,18 +100,18 @@ class ReduceNode:
     staging: Staging
     buffer: Buffer
     """One copy for each of the warps that share an element; the first holds the result."""
-    source: Access
+    source: TensorAccess
     """The element of the output with segment coordinates `#0, #1, ...`."""
-    address: Linear
+    target_address: AffineForm
     """Where it goes in the buffer."""
-    reads: dict[ex.Load, Access]
+    reads: dict[ex.Load, TensorAccess]
     """The reads of the body, in segment coordinates and reduction axes."""
 
     @property
     def compute(self) -> Compute:
         """What is reduced."""
-        assert self.staging.produced_by is not None
-        return self.staging.produced_by
+        assert self.staging.producer is not None
+        return self.staging.producer
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +120,7 @@ class InitNode:
 
     buffer: Buffer | None
     region: Region
-    target: Access
+    target: TensorAccess
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,9 +128,9 @@ class ComputeNode:
     """The statement: combine the body into the accumulator or the output."""
 
     nest: Nest
-    reads: dict[ex.Load, Access]
-    target: Access
-    guards: tuple[Guard, ...]
+    reads: dict[ex.Load, TensorAccess]
+    target: TensorAccess
+    guards: tuple[BoundsGuard, ...]
     """Conditions on reduction indices that no zero-filled read covers, and on a direct store."""
 
 
@@ -140,7 +140,7 @@ class SharedFactor:
 
     staging: Staging
     """What fills the tile."""
-    source: Access
+    source: TensorAccess
     """Where an element lies in it, in terms of loops."""
 
 
@@ -149,7 +149,7 @@ class MmaNode:
     """A product of a warp, or of a warpgroup, on tensor cores, in place of the innermost loops."""
 
     tile: TensorTile
-    loops: LoopNode
+    replaced_loops: LoopNode
     """What it means: the loops and the statement that it stands for."""
     compute: ComputeNode
     """That statement."""
@@ -158,18 +158,18 @@ class MmaNode:
 
 
 @dataclass(frozen=True, eq=False)
-class GroupNode:
+class WgmmaGroupNode:
     """Products that a warpgroup starts one after the other; then it waits for all of them."""
 
     body: tuple[Node, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class CombineNode:
+class LaneCombineNode:
     """Sum an accumulator across the lanes that share a reduction."""
 
     buffer: Buffer
-    lanes: tuple[Loop, ...]
+    reduction_lanes: tuple[Loop, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,17 +178,17 @@ class WriteNode:
 
     buffer: Buffer
     region: Region
-    target: Access
+    target: TensorAccess
     """The output element with segment coordinates `#0, #1, ...`."""
     vector: Extent
     vector_segment: int | None
-    lanes: tuple[Loop, ...]
+    reduction_lanes: tuple[Loop, ...]
     """Only lane 0 of these writes."""
     value: ex.Expr
     """What is written; the accumulated element itself where no compute was put behind the sum."""
-    reads: dict[ex.Load, Access]
+    reads: dict[ex.Load, TensorAccess]
     """The reads of `value`, at segment coordinates too."""
-    atomic: bool = False
+    is_atomic: bool = False
     """Whether it is added to what is there, by atomic additions."""
 
 
@@ -198,7 +198,7 @@ class BarrierNode:
 
 
 @dataclass(frozen=True, eq=False)
-class WaitNode:
+class CopyWaitNode:
     """Each thread waits for its copies of this iteration's tiles, then all threads for each other.
 
     After it the tiles of this iteration are whole, and nobody reads those of the last one any more.
@@ -215,66 +215,66 @@ Node = (
     | InitNode
     | ComputeNode
     | MmaNode
-    | GroupNode
-    | CombineNode
+    | WgmmaGroupNode
+    | LaneCombineNode
     | WriteNode
     | BarrierNode
-    | WaitNode
+    | CopyWaitNode
 )
 
 
-def walk(nodes: tuple[Node, ...]) -> Iterator[Node]:
+def walk_nodes(nodes: tuple[Node, ...]) -> Iterator[Node]:
     """Every node, outer ones first."""
     for node in nodes:
         yield node
-        if isinstance(node, (LoopNode, GroupNode)):
-            yield from walk(node.body)
+        if isinstance(node, (LoopNode, WgmmaGroupNode)):
+            yield from walk_nodes(node.body)
 
 
 @dataclass(frozen=True, eq=False)
-class Kernel:
+class LaunchTree:
     """One launch: the loops spread over the hardware and the body that each thread runs."""
 
     nest: Nest
     body: tuple[Node, ...]
     buffers: tuple[Buffer, ...]
     tensors: dict[str, TensorSpec]
-    clears: bool = False
+    is_zero_fill: bool = False
     """Whether it only begins the output of the next launch, which adds to it."""
 
-    def bound(self, level: str) -> tuple[Loop, ...]:
+    def find_bound_loops(self, level: str) -> tuple[Loop, ...]:
         """The loops on one hardware index, slowest first."""
         return tuple(x for x in self.nest.loops if x.level == level)
 
-    def extent(self, level: str) -> Extent:
+    def find_level_extent(self, level: str) -> Extent:
         """How many values a hardware index takes."""
-        return product(x.extent for x in self.bound(level))
+        return multiply_extents(x.extent for x in self.find_bound_loops(level))
 
     @property
     def thread_loops(self) -> tuple[Loop, ...]:
         """Every thread loop, fastest first, as the linear thread number counts them."""
-        return tuple(x for level in THREAD_LEVELS for x in reversed(self.bound(level)))
+        return tuple(x for level in THREAD_LEVELS for x in reversed(self.find_bound_loops(level)))
 
     @property
-    def lane_step(self) -> Extent:
+    def reduction_lane_stride(self) -> Extent:
         """How many threads apart two lanes are that hold neighbouring parts of one sum."""
-        faster = takewhile(lambda x: not x.reduction, self.thread_loops)
-        return product(x.extent for x in faster)
+        faster = takewhile(lambda x: not x.is_reduction, self.thread_loops)
+        return multiply_extents(x.extent for x in faster)
 
     @property
     def block_loops(self) -> tuple[Loop, ...]:
         """Every block loop, fastest first, in the order the hardware starts blocks."""
-        return tuple(x for level in BLOCK_LEVELS for x in reversed(self.bound(level)))
+        return tuple(x for level in BLOCK_LEVELS for x in reversed(self.find_bound_loops(level)))
 
     @property
-    def threads(self) -> Extent:
+    def thread_count(self) -> Extent:
         """Threads in a block."""
-        return product(x.extent for x in self.thread_loops)
+        return multiply_extents(x.extent for x in self.thread_loops)
 
     @property
-    def blocks(self) -> Extent:
+    def block_count(self) -> Extent:
         """Blocks in the grid."""
-        return product(x.extent for x in self.block_loops)
+        return multiply_extents(x.extent for x in self.block_loops)
 
     @property
     def shared_bytes(self) -> Extent:
@@ -282,11 +282,11 @@ class Kernel:
         total: Extent = 0
         for b in self.buffers:
             if b.scope == "shared":
-                total = total + b.room
+                total = total + b.aligned_bytes
         return total
 
 
-def product(values: Any) -> Extent:
+def multiply_extents(values: Any) -> Extent:
     """Of extents; 1 where there are none."""
     total: Extent = 1
     for v in values:

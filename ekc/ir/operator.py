@@ -19,18 +19,18 @@ from numpy.typing import NDArray
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.arguments import check_choice, show
-from ekc.ir.arrays import make_like, read_array
-from ekc.ir.checks import identifier, whole
-from ekc.ir.depth import shallow
+from ekc.ir.arguments import check_choice, format_value
+from ekc.ir.arrays import convert_like, read_array
+from ekc.ir.checks import check_identifier, check_int
+from ekc.ir.depth import check_depth
 from ekc.ir.dtypes import BFLOAT16, DType
-from ekc.ir.element_types import Span, check_types
-from ekc.ir.linear import NotLinear, linearize
+from ekc.ir.element_types import ValueRange, check_element_types
+from ekc.ir.linear import NotAffineError, to_affine
 
 MAX_ELEMENTS = 2**40
 """No GPU holds a tensor of more elements; a larger extent is a slip of the keyboard."""
 COMBINERS = ("sum", "prod", "max", "min")
-"""How a reduction combines; `ekc.ir.dtypes.start_value` says where it starts."""
+"""How a reduction combines; `ekc.ir.dtypes.find_reduction_identity` says where it starts."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Axis:
 
     name: str
     extent: int
-    reduction: bool = False
+    is_reduction: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,21 +81,21 @@ class Compute:
     acc_dtype: DType
 
     @property
-    def spatial(self) -> tuple[Axis, ...]:
+    def spatial_axes(self) -> tuple[Axis, ...]:
         """The axes that index the output."""
-        return tuple(a for a in self.axes if not a.reduction)
+        return tuple(a for a in self.axes if not a.is_reduction)
 
     @property
-    def reduction(self) -> tuple[Axis, ...]:
+    def reduction_axes(self) -> tuple[Axis, ...]:
         """The axes that are summed (or otherwise combined) over."""
-        return tuple(a for a in self.axes if a.reduction)
+        return tuple(a for a in self.axes if a.is_reduction)
 
     @property
-    def store(self) -> ex.Load:
+    def output_element(self) -> ex.Load:
         """The output element that one point of the spatial axes writes."""
-        return ex.Load(self.output.name, tuple(ex.Var(a.name) for a in self.spatial))
+        return ex.Load(self.output.name, tuple(ex.Var(a.name) for a in self.spatial_axes))
 
-    def axis(self, name: str) -> Axis:
+    def find_axis(self, name: str) -> Axis:
         """The axis of that name."""
         return next(a for a in self.axes if a.name == name)
 
@@ -103,21 +103,23 @@ class Compute:
     def flops(self) -> float:
         """Arithmetic operations as written: those of the body and one combine, at every point. What reads 0
         outside a tensor counts too, as the taps that a transposed convolution leaves out do."""
-        operations = len(arithmetic(self.body)) + bool(self.reduction)
+        operations = len(list_operations(self.body)) + bool(self.reduction_axes)
         return float(operations) * math.prod(float(a.extent) for a in self.axes)
 
     def __str__(self) -> str:
         body = str(self.body)
-        if self.reduction:
-            body = f"{self.combine}[{', '.join(f'{a.name} < {a.extent}' for a in self.reduction)}] {body}"
-        return f"{self.store} = {body}"
+        if self.reduction_axes:
+            body = (
+                f"{self.combine}[{', '.join(f'{a.name} < {a.extent}' for a in self.reduction_axes)}] {body}"
+            )
+        return f"{self.output_element} = {body}"
 
 
-def arithmetic(e: ex.Expr) -> list[ex.Binary | ex.Call | ex.Where]:
+def list_operations(e: ex.Expr) -> list[ex.Binary | ex.Call | ex.Where]:
     """The operations of an expression, those of its indices left out."""
     if not isinstance(e, (ex.Binary, ex.Call, ex.Where)):
         return []
-    return [e, *(n for child in ex.children(e) for n in arithmetic(child))]
+    return [e, *(n for child in ex.children(e) for n in list_operations(child))]
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ class Operator:
     computes: tuple[Compute, ...]
 
     def __post_init__(self) -> None:
-        _validate(self)
+        _validate_operator(self)
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
@@ -168,10 +170,10 @@ class Operator:
         Integers are exact; what reads int32 wraps modulo 2**32, as in a kernel.
         The result is an array of the first input's library, a tensor for tensors of PyTorch on the CPU.
         """
-        from ekc.ir.evaluation.reference import reference
+        from ekc.ir.evaluation.reference import evaluate_reference
 
-        result = reference(self, arrays)
-        return make_like(arrays[0], result) if arrays else result
+        result = evaluate_reference(self, arrays)
+        return convert_like(arrays[0], result) if arrays else result
 
     def then(
         self,
@@ -218,7 +220,7 @@ class Operator:
 
         return append_epilogue(self, body, inputs, out_dtype)
 
-    def check_count(self, arrays: Sequence[Any]) -> None:
+    def check_array_count(self, arrays: Sequence[Any]) -> None:
         """`InvalidInput` unless there is one array for each input."""
         if len(arrays) != len(self.inputs):
             names = ", ".join(t.name for t in self.inputs)
@@ -227,15 +229,15 @@ class Operator:
     def check_arrays(self, arrays: tuple[Any, ...]) -> tuple[NDArray[Any], ...]:
         """The arrays as NumPy's, each of the declared shape and dtype; `InvalidInput` names the first that is
         not."""
-        self.check_count(arrays)
+        self.check_array_count(arrays)
         read = tuple(read_array(spec, array) for spec, array in zip(self.inputs, arrays, strict=True))
         for spec, array in zip(self.inputs, read, strict=True):
             if array.shape != spec.shape:
                 raise InvalidInput(f"{self.name}: {spec.name} has shape {array.shape}, needed {spec.shape}")
-            if array.dtype != spec.dtype.numpy:
+            if array.dtype != spec.dtype.numpy_dtype:
                 # Words without a type of their own hold bits, not numbers.
                 as_type = "view" if array.dtype == np.uint16 and spec.dtype is BFLOAT16 else "astype"
-                fix = f"{spec.name}.{as_type}({spec.dtype.numpy.name!r})"
+                fix = f"{spec.name}.{as_type}({spec.dtype.numpy_dtype.name!r})"
                 raise InvalidInput(
                     f"{self.name}: {spec.name} is {array.dtype}, needed {spec.dtype}; try {fix}"
                 )
@@ -246,35 +248,37 @@ class Operator:
         return "\n".join([*lines, *(f"  {c}" for c in self.computes)])
 
 
-def _validate(op: Operator) -> None:
+def _validate_operator(op: Operator) -> None:
     """Refuse names that would not survive in CUDA text, and graphs that do not hang together."""
-    identifier("operator", op.name)
+    check_identifier("operator", op.name)
     if not isinstance(op.inputs, tuple) or not all(isinstance(t, TensorSpec) for t in op.inputs):
-        raise InvalidInput(f"inputs: {show(op.inputs)} is no tuple of tensors; ekc.compute makes one")
+        raise InvalidInput(f"inputs: {format_value(op.inputs)} is no tuple of tensors; ekc.compute makes one")
     made = isinstance(op.computes, tuple) and all(isinstance(c, Compute) for c in op.computes)
     if not made or not op.computes:
-        raise InvalidInput(f"computes: {show(op.computes)} is no tuple of computes; ekc.compute makes one")
+        raise InvalidInput(
+            f"computes: {format_value(op.computes)} is no tuple of computes; ekc.compute makes one"
+        )
     known: dict[str, TensorSpec] = {}
     for spec in op.inputs:
-        _declare(known, spec)
+        _declare_tensor(known, spec)
     axes: set[str] = set()
-    spans: dict[str, Span] = {}
+    spans: dict[str, ValueRange] = {}
     for compute in op.computes:
         for axis in compute.axes:
-            identifier("axis", axis.name)
-            whole(f"extent of axis {axis.name}", axis.extent, MAX_ELEMENTS)
+            check_identifier("axis", axis.name)
+            check_int(f"extent of axis {axis.name}", axis.extent, MAX_ELEMENTS)
             if axis.name in axes:
                 raise InvalidInput(
                     f"axis: {axis.name!r} is used twice in {op.name}; give each compute its own names"
                 )
             axes.add(axis.name)
         check_choice("combine", compute.combine, COMBINERS)
-        shallow(compute.output.name, compute.body, ex.children)
+        check_depth(compute.output.name, compute.body, ex.children)
         _check_body(op, compute, known)
-        check_types(compute, known, spans)
-        _declare(known, compute.output)
-        shape = tuple(a.extent for a in compute.spatial)
-        if compute.output.shape != shape or compute.axes != (*compute.spatial, *compute.reduction):
+        check_element_types(compute, known, spans)
+        _declare_tensor(known, compute.output)
+        shape = tuple(a.extent for a in compute.spatial_axes)
+        if compute.output.shape != shape or compute.axes != (*compute.spatial_axes, *compute.reduction_axes):
             raise InvalidInput(
                 f"{op.name}: {compute.output} is not indexed by its spatial axes {shape}, reductions last"
             )
@@ -282,35 +286,35 @@ def _validate(op: Operator) -> None:
         raise InvalidInput(f"axis: {name!r} is the name of a tensor too; try {name.lower() + '_'!r}")
 
 
-def _declare(known: dict[str, TensorSpec], spec: TensorSpec) -> None:
-    identifier("tensor", spec.name)
-    if spec.name in known:
+def _declare_tensor(declared: dict[str, TensorSpec], spec: TensorSpec) -> None:
+    check_identifier("tensor", spec.name)
+    if spec.name in declared:
         raise InvalidInput(f"tensor: {spec.name!r} is declared twice")
     if not spec.shape:
         raise InvalidInput(f"shape of {spec.name}: () has no dimensions; try (1,)")
     for extent in spec.shape:
-        whole(f"extent of {spec.name}", extent, MAX_ELEMENTS)
+        check_int(f"extent of {spec.name}", extent, MAX_ELEMENTS)
     if spec.elements > MAX_ELEMENTS:
         raise InvalidInput(f"tensor: {spec.name} has {spec.elements} elements, the limit is 2**40")
-    known[spec.name] = spec
+    declared[spec.name] = spec
 
 
-def _check_body(op: Operator, compute: Compute, known: dict[str, TensorSpec]) -> None:
+def _check_body(op: Operator, compute: Compute, declared: dict[str, TensorSpec]) -> None:
     names = {a.name for a in compute.axes}
-    for load in ex.loads(compute.body):
-        if load.tensor not in known:
+    for load in ex.find_loads(compute.body):
+        if load.tensor not in declared:
             raise InvalidInput(
                 f"{op.name}: {compute.output.name} reads {load.tensor!r}, which is not declared before it"
             )
-        rank = len(known[load.tensor].shape)
+        rank = len(declared[load.tensor].shape)
         if len(load.index) != rank:
             raise InvalidInput(
                 f"{op.name}: {load} has {len(load.index)} indices, {load.tensor} has {rank} dimensions"
             )
         for index in load.index:
             try:
-                linearize(index, {})
-            except NotLinear as problem:
+                to_affine(index, {})
+            except NotAffineError as problem:
                 raise InvalidInput(f"{op.name}: index of {load.tensor}: {problem}") from None
-    for name in sorted(ex.variables(compute.body) - names):
+    for name in sorted(ex.find_variables(compute.body) - names):
         raise InvalidInput(f"{op.name}: {name!r} in the body of {compute.output.name} is not one of its axes")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ekc.ir import expr as ex
-from ekc.ir.dtypes import dtype_of
-from ekc.ir.fresh import fresh
-from ekc.ir.inline import reads
+from ekc.ir.dtypes import parse_dtype
+from ekc.ir.fresh import make_unique_name
+from ekc.ir.inline import has_load
 from ekc.ir.operator import Axis, Compute, Operator, TensorSpec
 
 
-def packed(op: Operator, tensor: str, order: tuple[int, ...]) -> Operator:
+def pack_input(op: Operator, tensor: str, order: tuple[int, ...]) -> Operator:
     """The operator with one compute more, in front of the first that reads the tensor: a copy of it whose
     dimensions stand in `order`, slowest first.
 
@@ -21,14 +21,14 @@ def packed(op: Operator, tensor: str, order: tuple[int, ...]) -> Operator:
     """
     names = {*op.tensors, *(a.name for c in op.computes for a in c.axes)}
     spec = op.tensors[tensor]
-    axes = tuple(Axis(fresh(f"{tensor}_{d}", names), spec.shape[d]) for d in order)
+    axes = tuple(Axis(make_unique_name(f"{tensor}_{d}", names), spec.shape[d]) for d in order)
     shape = tuple(a.extent for a in axes)
     copy = Compute(
-        TensorSpec(fresh(f"{tensor}_packed", names), shape, spec.dtype),
+        TensorSpec(make_unique_name(f"{tensor}_packed", names), shape, spec.dtype),
         axes,
         ex.Load(tensor, tuple(ex.Var(axes[order.index(d)].name) for d in range(len(order)))),
         "sum",
-        dtype_of(spec.dtype.accumulator),
+        parse_dtype(spec.dtype.default_accumulator),
     )
 
     def instead(load: ex.Load) -> ex.Load:
@@ -38,10 +38,10 @@ def packed(op: Operator, tensor: str, order: tuple[int, ...]) -> Operator:
 
     computes: list[Compute] = []
     for compute in op.computes:
-        if not reads(compute, tensor):
+        if not has_load(compute, tensor):
             computes.append(compute)
             continue
         if all(c is not copy for c in computes):
             computes.append(copy)
-        computes.append(replace(compute, body=ex.with_loads(compute.body, instead)))
+        computes.append(replace(compute, body=ex.replace_loads(compute.body, instead)))
     return replace(op, computes=tuple(computes))

@@ -13,26 +13,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from ekc.ir.swizzle import CHUNKS, LINE_BYTES
+from ekc.ir.swizzle import SHARED_LINE_BYTES, SWIZZLE_CHUNKS
 
-PATTERN_BYTES = LINE_BYTES * CHUNKS[-1]
+SWIZZLE_PATTERN_BYTES = SHARED_LINE_BYTES * SWIZZLE_CHUNKS[-1]
 """Where panels begin: at multiples of this, for hardware that swizzles addresses and not places in a tile."""
 
 
-def panel_elements(itemsize: int) -> int:
+def count_panel_elements(itemsize: int) -> int:
     """Elements of a row in one panel."""
-    return LINE_BYTES // itemsize
+    return SHARED_LINE_BYTES // itemsize
 
 
-def paneled(address: Any, width: Any, rows: Any, panel: int) -> Any:
+def apply_panel_layout(address: Any, row_pitch: Any, row_count: Any, panel: int) -> Any:
     """Where an element lies, from its place in a tile of `rows` rows of `width`, row by row."""
-    row, place = address // width, address % width
-    return place // panel * (rows * panel) + row * panel + place % panel
+    row, place = address // row_pitch, address % row_pitch
+    return place // panel * (row_count * panel) + row * panel + place % panel
 
 
-def apart(step: int, width: int, rows: int, panel: int) -> int | None:
+def find_panel_distance(step: int, row_pitch: int, row_count: int, panel: int) -> int | None:
     """How far an element lies that is `step` further on, where that is a number: by whole rows, or by whole
     lines of one row."""
-    if step % width == 0:
-        return step // width * panel
-    return step // panel * rows * panel if step % panel == 0 else None
+    if step % row_pitch == 0:
+        return step // row_pitch * panel
+    return step // panel * row_count * panel if step % panel == 0 else None

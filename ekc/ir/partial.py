@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ekc.ir import expr as ex
-from ekc.ir.fresh import fresh
+from ekc.ir.fresh import make_unique_name
 from ekc.ir.operator import Axis, Compute, Operator, TensorSpec
 
 
-def factored(op: Operator, compute: Compute, axis: str, parts: int) -> Operator:
+def split_reduction(op: Operator, compute: Compute, axis: str, parts: int) -> Operator:
     """The operator with one compute in place of two: `parts` of a reduction axis, which they divide, each
     reduced by itself into a tensor of the accumulator's type, and these reduced.
 
@@ -18,10 +18,10 @@ def factored(op: Operator, compute: Compute, axis: str, parts: int) -> Operator:
         C[i_, j_] = sum[k_part_ < 4] C_parts[k_part_, i_, j_]
     """
     names = {*op.tensors, *(a.name for c in op.computes for a in c.axes)}
-    part = Axis(fresh(f"{axis}_part", names), parts)
-    within = compute.axis(axis).extent // parts
+    part = Axis(make_unique_name(f"{axis}_part", names), parts)
+    within = compute.find_axis(axis).extent // parts
     spec = TensorSpec(
-        fresh(f"{compute.output.name}_parts", names),
+        make_unique_name(f"{compute.output.name}_parts", names),
         (parts, *compute.output.shape),
         compute.acc_dtype,
     )
@@ -33,8 +33,8 @@ def factored(op: Operator, compute: Compute, axis: str, parts: int) -> Operator:
         compute.combine,
         compute.acc_dtype,
     )
-    spatial = tuple(replace(a, name=fresh(f"{a.name}_", names)) for a in compute.spatial)
-    last = Axis(fresh(f"{part.name}_", names), parts, reduction=True)
+    spatial = tuple(replace(a, name=make_unique_name(f"{a.name}_", names)) for a in compute.spatial_axes)
+    last = Axis(make_unique_name(f"{part.name}_", names), parts, is_reduction=True)
     second = replace(
         compute,
         axes=(*spatial, last),

@@ -11,212 +11,226 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ekc.ir import expr as ex
-from ekc.ir.access import Access, Buffer, Guard, moved
-from ekc.ir.async_copy import groups_left, tiles_ahead
-from ekc.ir.dtypes import DType, start_value
-from ekc.ir.fragment_loads import fit, pairs
-from ekc.ir.linear import Atom, Extent, Linear
+from ekc.ir.access import BoundsGuard, Buffer, TensorAccess, substitute_access
+from ekc.ir.async_copy import count_pending_groups, count_tiles_ahead
+from ekc.ir.dtypes import DType, find_reduction_identity
+from ekc.ir.fragment_loads import count_fragments_per_load, find_ldmatrix_fit
+from ekc.ir.linear import AffineForm, Atom, Extent
 from ekc.ir.nodes import (
     BarrierNode,
-    CombineNode,
     ComputeNode,
+    CopyWaitNode,
     FragmentNode,
-    GroupNode,
     InitNode,
-    Kernel,
+    LaneCombineNode,
+    LaunchTree,
     LoopNode,
     MmaNode,
     Node,
     ReduceNode,
     StageNode,
-    WaitNode,
+    WgmmaGroupNode,
     WriteNode,
 )
 from ekc.ir.operator import Compute
 from ekc.ir.program import Loop, Program
 from ekc.ir.region import Region, Segment
-from ekc.ir.tree import kernels
-from ekc.ir.view import View
-from ekc.ir.warpgroup import GroupProduct
+from ekc.ir.tree import derive_launches
+from ekc.ir.view import ImplicitGemmView
+from ekc.ir.warpgroup import WgmmaFamily
 
-_WIDEST = 68
+_MAX_ALIGNED_WIDTH = 68
 """A line longer than this has its remark right behind it and does not push the column."""
 
 
 @dataclass(frozen=True)
-class _Line:
+class _TextLine:
     text: str
     remark: str = ""
 
-    def inside(self) -> _Line:
-        return _Line(f"  {self.text}", self.remark)
+    def indent(self) -> _TextLine:
+        return _TextLine(f"  {self.text}", self.remark)
 
 
-def show(program: Program) -> str:
+def format_program(program: Program) -> str:
     """The tree of a single Program, as text; the same Program always gives the same text.
 
     >>> print(show(ekc.Schedule(ekc.matmul(64, 64, 64)).program))
     """
-    launches = kernels(program)
-    lines: list[_Line] = []
+    launches = derive_launches(program)
+    lines: list[_TextLine] = []
     for number, kernel in enumerate(launches, 1):
-        lines += [_Line("")] if lines else []
+        lines += [_TextLine("")] if lines else []
         label = f"launch {number} of {len(launches)}: " if len(launches) > 1 else ""
-        lines += [_Line(f"{label}{kernel.nest.compute}")]
-        lines += [_Line(f"{kernel.nest.epilogue}")] if kernel.nest.epilogue else []
-        lines += _kernel(kernel)
-    return "\n".join(_aligned(lines))
+        lines += [_TextLine(f"{label}{kernel.nest.compute}")]
+        lines += [_TextLine(f"{kernel.nest.epilogue}")] if kernel.nest.epilogue else []
+        lines += _format_launch(kernel)
+    return "\n".join(_align_remarks(lines))
 
 
-def _aligned(lines: Sequence[_Line]) -> Iterator[str]:
-    column = max((len(x.text) for x in lines if x.remark and len(x.text) <= _WIDEST), default=0)
+def _align_remarks(lines: Sequence[_TextLine]) -> Iterator[str]:
+    column = max((len(x.text) for x in lines if x.remark and len(x.text) <= _MAX_ALIGNED_WIDTH), default=0)
     for line in lines:
         yield f"{line.text:{column}}   {line.remark}" if line.remark else line.text
 
 
-def _kernel(kernel: Kernel) -> Iterator[_Line]:
+def _format_launch(kernel: LaunchTree) -> Iterator[_TextLine]:
     blocks = [x for x in kernel.nest.loops if x.is_block]
     threads = [x for x in kernel.nest.loops if x.is_thread]
-    yield _Line(_loops(blocks) or "one block", _counted(kernel.blocks, "block") if blocks else "")
-    yield _Line(f"  {_loops(threads) or 'one thread'}", _counted(kernel.threads, "thread") if threads else "")
-    for line in _body(kernel, kernel.body):
-        yield line.inside().inside()
+    yield _TextLine(
+        _format_loops(blocks) or "one block", _format_count(kernel.block_count, "block") if blocks else ""
+    )
+    yield _TextLine(
+        f"  {_format_loops(threads) or 'one thread'}",
+        _format_count(kernel.thread_count, "thread") if threads else "",
+    )
+    for line in _format_body(kernel, kernel.body):
+        yield line.indent().indent()
 
 
-def _loops(loops: Iterable[Loop]) -> str:
+def _format_loops(loops: Iterable[Loop]) -> str:
     return ", ".join(f"{x.level} {x.name} in {x.extent}" for x in loops)
 
 
-def _counted(number: Extent, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _format_count(number: Extent, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _body(kernel: Kernel, nodes: Sequence[Node]) -> Iterator[_Line]:
+def _format_body(kernel: LaunchTree, nodes: Sequence[Node]) -> Iterator[_TextLine]:
     for node in nodes:
-        yield from _node(kernel, node)
+        yield from _format_node(kernel, node)
 
 
-def _node(kernel: Kernel, node: Node) -> Iterator[_Line]:
+def _format_node(kernel: LaunchTree, node: Node) -> Iterator[_TextLine]:
     match node:
         case LoopNode():
-            yield _Line(f"for {node.loop.name} in {node.loop.extent}", _remarks(_loop_remarks(node)))
-            for line in _body(kernel, node.body):
-                yield line.inside()
+            yield _TextLine(
+                f"for {node.loop.name} in {node.loop.extent}", _join_remarks(_list_loop_remarks(node))
+            )
+            for line in _format_body(kernel, node.body):
+                yield line.indent()
         case StageNode():
-            yield _stage(kernel, node)
+            yield _format_stage(kernel, node)
         case FragmentNode():
-            yield _fragment(kernel, node)
+            yield _format_fragment(kernel, node)
         case MmaNode():
-            yield _mma(node)
-        case GroupNode():
-            yield from _body(kernel, node.body)
-            yield _Line("wait for products")
+            yield _format_mma(node)
+        case WgmmaGroupNode():
+            yield from _format_body(kernel, node.body)
+            yield _TextLine("wait for products")
         case ReduceNode():
-            yield _reduce(node)
+            yield _format_reduce(node)
         case InitNode():
-            yield _init(kernel.nest.compute, node)
+            yield _format_init(kernel.nest.compute, node)
         case ComputeNode():
-            yield from _compute(node)
-        case CombineNode():
+            yield from _format_compute(node)
+        case LaneCombineNode():
             combine = kernel.nest.compute.combine
-            yield _Line(f"{combine} {node.buffer.name} across lanes {_names(node.lanes)}", "shuffle")
+            yield _TextLine(
+                f"{combine} {node.buffer.name} across lanes {_join_names(node.reduction_lanes)}", "shuffle"
+            )
         case WriteNode():
-            yield _write(kernel, node)
+            yield _format_write(kernel, node)
         case BarrierNode():
-            yield _Line("barrier")
-        case WaitNode():
-            left = groups_left(node.loop.pipeline)
-            yield _Line(f"wait for tile {node.loop.name}, barrier", f"{_counted(left, 'tile')} on the way")
+            yield _TextLine("barrier")
+        case CopyWaitNode():
+            left = count_pending_groups(node.loop.stages)
+            yield _TextLine(
+                f"wait for tile {node.loop.name}, barrier", f"{_format_count(left, 'tile')} on the way"
+            )
 
 
-def _remarks(parts: Iterable[str]) -> str:
+def _join_remarks(parts: Iterable[str]) -> str:
     return ", ".join(p for p in parts if p)
 
 
-def _names(loops: Iterable[Loop]) -> str:
+def _join_names(loops: Iterable[Loop]) -> str:
     return ", ".join(x.name for x in loops)
 
 
-def _loop_remarks(node: LoopNode) -> Iterator[str]:
+def _list_loop_remarks(node: LoopNode) -> Iterator[str]:
     loop = node.loop
     if loop.level != "serial":
         yield loop.level
-    if loop.pipeline > 1:
-        yield f"pipeline {loop.pipeline}{', async' if node.asynchronous else ''}"
-    if node.written_out:
+    if loop.stages > 1:
+        yield f"pipeline {loop.stages}{', async' if node.is_async else ''}"
+    if node.must_unroll:
         yield "written out"
     elif loop.unroll > 1:
         yield "unroll" if loop.unroll >= loop.extent else f"unroll {loop.unroll}"
 
 
-def _stage(kernel: Kernel, node: StageNode) -> _Line:
+def _format_stage(kernel: LaunchTree, node: StageNode) -> _TextLine:
     buffer, staging = node.buffer, node.staging
     if node.source.buffer is None:
-        place = _box(node.source.spec.name, buffer.region)
+        place = _format_box(node.source.spec.name, buffer.region)
     else:
-        place = _tile_box(node.source.buffer, buffer.region)
-    made = f" = {staging.produced_by.body}" if staging.produced_by else ""
-    verb = "compute" if staging.produced_by else "stage"
-    text = f"{verb} {place}{made} -> {buffer.scope}{_shape(buffer, staging.pad)}"
-    return _Line(text, _remarks(_stage_remarks(kernel, node)))
+        place = _format_tile_box(node.source.buffer, buffer.region)
+    made = f" = {staging.producer.body}" if staging.producer else ""
+    verb = "compute" if staging.producer else "stage"
+    text = f"{verb} {place}{made} -> {buffer.scope}{_format_shape(buffer, staging.pad)}"
+    return _TextLine(text, _join_remarks(_list_stage_remarks(kernel, node)))
 
 
-def _fragment(kernel: Kernel, node: FragmentNode) -> _Line:
-    fits, pair = fit(node), int(pairs(node))
-    if not fits.any:
-        how = f"{node.registers * node.fragments} x {node.product.each} {node.source.dtype}"
+def _format_fragment(kernel: LaunchTree, node: FragmentNode) -> _TextLine:
+    fits, pair = find_ldmatrix_fit(node), int(count_fragments_per_load(node))
+    if not fits.is_possible:
+        how = f"{node.registers_per_lane * node.fragment_count} x {node.instruction.elements_per_register} {node.source.dtype}"
     else:
-        trans = "" if fits.along else ".trans"
-        how = f"{node.fragments // pair} x ldmatrix.x{node.registers * pair}{trans}"
-    return _Line(_stage(kernel, node.stage).text, how)
+        trans = "" if fits.direct else ".trans"
+        how = f"{node.fragment_count // pair} x ldmatrix.x{node.registers_per_lane * pair}{trans}"
+    return _TextLine(_format_stage(kernel, node.stage).text, how)
 
 
-def _mma(node: MmaNode) -> _Line:
+def _format_mma(node: MmaNode) -> _TextLine:
     """A product, told by the first element of its sums and factors."""
     tile = node.tile
-    start = {x.name: Linear() for x in (*tile.inner, *tile.spread)}
-    a, b = (_access(moved(node.compute.reads[load], start)) for load in (tile.a, tile.b))
-    sums = _access(moved(node.compute.target, start))
-    name = tile.product.name
-    if isinstance(tile.product, GroupProduct) and tile.strips is not None:
-        name = tile.product.sized(tile.strips.extent)
-    return _Line(f"multiply {sums} += {a} * {b}", f"{name} {tile.product.dtype}")
+    start = {x.name: AffineForm() for x in (*tile.inner_loops, *tile.spread_loops)}
+    a, b = (
+        _format_access(substitute_access(node.compute.reads[load], start))
+        for load in (tile.a_load, tile.b_load)
+    )
+    sums = _format_access(substitute_access(node.compute.target, start))
+    name = tile.instruction.name
+    if isinstance(tile.instruction, WgmmaFamily) and tile.strip_loop is not None:
+        name = tile.instruction.format_name(tile.strip_loop.extent)
+    return _TextLine(f"multiply {sums} += {a} * {b}", f"{name} {tile.instruction.dtype}")
 
 
-def _reduce(node: ReduceNode) -> _Line:
+def _format_reduce(node: ReduceNode) -> _TextLine:
     region, compute = node.buffer.region, node.compute
-    over = ", ".join(f"{a.name} < {a.extent}" for a in compute.reduction)
-    told = f"{compute.combine}[{over}] {_read_from(compute.body, node)}"
-    place = _box(node.source.spec.name, region)
-    return _Line(
-        f"reduce {place} = {told} -> shared{_shape(node.buffer, 0)}",
-        f"{_counted(node.staging.warps, 'warp')} an element",
+    over = ", ".join(f"{a.name} < {a.extent}" for a in compute.reduction_axes)
+    told = f"{compute.combine}[{over}] {_name_read_sources(compute.body, node)}"
+    place = _format_box(node.source.spec.name, region)
+    return _TextLine(
+        f"reduce {place} = {told} -> shared{_format_shape(node.buffer, 0)}",
+        f"{_format_count(node.staging.warps, 'warp')} an element",
     )
 
 
-def _read_from(e: ex.Expr, node: ReduceNode) -> ex.Expr:
+def _name_read_sources(e: ex.Expr, node: ReduceNode) -> ex.Expr:
     """A body in its own axes, each read told from where it comes."""
     match e:
         case ex.Load():
             buffer = node.reads[e].buffer
             return e if buffer is None else ex.Load(buffer.name, e.index)
         case ex.Binary():
-            return ex.Binary(e.op, _read_from(e.a, node), _read_from(e.b, node))
+            return ex.Binary(e.op, _name_read_sources(e.a, node), _name_read_sources(e.b, node))
         case ex.Call():
-            return ex.Call(e.function, _read_from(e.argument, node))
+            return ex.Call(e.function, _name_read_sources(e.argument, node))
         case ex.Where():
-            return ex.Where(e.op, *(_read_from(part, node) for part in ex.children(e)))
+            return ex.Where(e.op, *(_name_read_sources(part, node) for part in ex.children(e)))
     return e
 
 
-def _stage_remarks(kernel: Kernel, node: StageNode) -> Iterator[str]:
+def _list_stage_remarks(kernel: LaunchTree, node: StageNode) -> Iterator[str]:
     buffer, width = node.buffer, node.staging.vector
     if buffer.scope == "fragment":
         yield "by the lanes of a warp together"
     elif buffer.scope == "shared":
-        yield f"{_counted(kernel.threads, 'thread')} x {_vector(node.source.dtype, width)}"
+        yield f"{_format_count(kernel.thread_count, 'thread')} x {_format_vector_type(node.source.dtype, width)}"
     else:
-        yield f"{-(-buffer.region.size // width)} x {_vector(node.source.dtype, width)}"
+        yield f"{-(-buffer.region.size // width)} x {_format_vector_type(node.source.dtype, width)}"
     before = node.source.buffer.order if node.source.buffer else tuple(range(len(buffer.order)))
     if buffer.order != before:
         yield "transposed"
@@ -224,70 +238,77 @@ def _stage_remarks(kernel: Kernel, node: StageNode) -> Iterator[str]:
         yield f"panels of {buffer.panel}"
     if buffer.swizzle > 1:
         yield f"swizzle {buffer.swizzle}"
-    if node.asynchronous:
-        yield f"{tiles_ahead(buffer.copies)} ahead"
+    if node.is_async:
+        yield f"{count_tiles_ahead(buffer.copy_count)} ahead"
     if node.source.guards:
         yield f"zero beyond {node.source.spec.name}"
 
 
-def _vector(dtype: DType, width: Extent) -> str:
-    name = dtype.cuda.removeprefix("signed ").removesuffix("_t")
+def _format_vector_type(dtype: DType, width: Extent) -> str:
+    name = dtype.cuda_name.removeprefix("signed ").removesuffix("_t")
     return name if width == 1 else f"{name}{width}"
 
 
-def _shape(buffer: Buffer, pad: Extent) -> str:
+def _format_shape(buffer: Buffer, pad: Extent) -> str:
     """Extents along each stored dimension of the tensor; dimensions of one element are left out."""
-    extents = {dim: 1 for dim in buffer.order if buffer.segment_of(dim) is not None}
+    extents = {dim: 1 for dim in buffer.order if buffer.find_segment(dim) is not None}
     for s in buffer.region.segments:
         extents[s.dim] *= s.extent
     return f"[{', '.join(map(str, extents.values()))}{f'+{pad}' if pad else ''}]"
 
 
-def _box(name: str, region: Region) -> str:
-    spans = [_span(form, _along(region, dim)) for dim, form in enumerate(region.told())]
-    return f"{name}[{', '.join(spans)}]{''.join(_runs(region))}"
+def _format_box(name: str, region: Region) -> str:
+    spans = [
+        _format_span(form, _find_segments_along(region, dim))
+        for dim, form in enumerate(region.find_printed_start())
+    ]
+    return f"{name}[{', '.join(spans)}]{''.join(_format_joint_ranges(region))}"
 
 
-def _along(region: Region, dim: int) -> list[Segment]:
-    return [s for s in region.segments if s.dim == dim and not s.joint]
+def _find_segments_along(region: Region, dim: int) -> list[Segment]:
+    return [s for s in region.segments if s.dim == dim and not s.is_joint]
 
 
-def _runs(region: Region, within: View | None = None) -> Iterator[str]:
+def _format_joint_ranges(region: Region, within: ImplicitGemmView | None = None) -> Iterator[str]:
     """Which iterations of joint loops a tile takes: `, n_p_q = n_p_q.0*64 : 64`; of those that a larger tile
     does not cut itself."""
-    known = {run.loops for run in within.runs} if within else set()
-    for run in region.view.runs if region.view else ():
-        if run.loops not in known:
-            yield f", {run.name} = {_span(run.start, region.along_run(run.loops))}"
+    known = {run.pieces for run in within.joint_ranges} if within else set()
+    for run in region.view.joint_ranges if region.view else ():
+        if run.pieces not in known:
+            yield f", {run.name} = {_format_span(run.start, region.find_joint_segments(run.pieces))}"
 
 
-def _tile_box(tile: Buffer, region: Region) -> str:
+def _format_tile_box(tile: Buffer, region: Region) -> str:
     """The part of a tile that a region copies, counted from the tile's first element."""
     spans, view = [], tile.region.view
-    known = {a for form in view.told for a, _ in form.terms} if view else set()
+    known = {a for form in view.printed_forms for a, _ in form.terms} if view else set()
     for dim in tile.order:
         for s in tile.region.segments:
-            if s.dim == dim and s.joint:
-                spans.append(_span(region.outside(s), region.along_run({a for a, _ in s.terms})))
-        along = _along(tile.region, dim)
+            if s.dim == dim and s.is_joint:
+                spans.append(
+                    _format_span(
+                        region.find_outer_coordinate(s), region.find_joint_segments({a for a, _ in s.terms})
+                    )
+                )
+        along = _find_segments_along(tile.region, dim)
         if along:
-            start = tile.region.offset(region.told(), dim)
-            start = Linear(tuple((a, c) for a, c in start.terms if a not in known), start.const)
-            start = _divided(start, along[-1].stride)
-            spans.append(_span(start, _along(region, dim), along[-1].stride))
-    return f"{tile.name}[{', '.join(spans)}]{''.join(_runs(region, view))}"
+            start = tile.region.find_offset(region.find_printed_start(), dim)
+            start = AffineForm(tuple((a, c) for a, c in start.terms if a not in known), start.const)
+            start = _divide_form(start, along[-1].stride)
+            spans.append(_format_span(start, _find_segments_along(region, dim), along[-1].stride))
+    return f"{tile.name}[{', '.join(spans)}]{''.join(_format_joint_ranges(region, view))}"
 
 
-def _divided(form: Linear, step: Extent) -> Linear:
-    return Linear(tuple((a, c // step) for a, c in form.terms), form.const // step)
+def _divide_form(form: AffineForm, step: Extent) -> AffineForm:
+    return AffineForm(tuple((a, c // step) for a, c in form.terms), form.const // step)
 
 
-def _span(base: Linear, segments: Sequence[Segment], unit: Extent = 1) -> str:
+def _format_span(base: AffineForm, segments: Sequence[Segment], unit: Extent = 1) -> str:
     """`i.0*128 : 4 x2 every 64`: from there 4 elements, and again 64 further on."""
     if all(s.extent == 1 for s in segments):
-        return _form(base)
+        return _format_form(base)
     finest = segments[-1]
-    text = f"{_form(base)} : {finest.extent}"
+    text = f"{_format_form(base)} : {finest.extent}"
     if finest.stride != unit:
         text += f" every {finest.stride // unit}"
     for s in reversed(segments[:-1]):
@@ -295,92 +316,94 @@ def _span(base: Linear, segments: Sequence[Segment], unit: Extent = 1) -> str:
     return text
 
 
-def _init(compute: Compute, node: InitNode) -> _Line:
-    value = start_value(compute.combine, compute.acc_dtype)
+def _format_init(compute: Compute, node: InitNode) -> _TextLine:
+    value = find_reduction_identity(compute.combine, compute.acc_dtype)
     start = f"{value:g}" if isinstance(value, float) else str(value)
     if node.buffer is not None:
-        return _Line(f"register {node.buffer.name}{_shape(node.buffer, 0)} = {start}")
+        return _TextLine(f"register {node.buffer.name}{_format_shape(node.buffer, 0)} = {start}")
     name = compute.output.name
-    return _Line(f"{_box(name, node.region)} = {start}", _only(name, node.target.guards))
+    return _TextLine(
+        f"{_format_box(name, node.region)} = {start}", _format_bounds_remark(name, node.target.guards)
+    )
 
 
-def _only(name: str, guards: Sequence[Guard]) -> str:
+def _format_bounds_remark(name: str, guards: Sequence[BoundsGuard]) -> str:
     return f"only inside {name}" if guards else ""
 
 
-def _compute(node: ComputeNode) -> Iterator[_Line]:
+def _format_compute(node: ComputeNode) -> Iterator[_TextLine]:
     compute = node.nest.compute
-    body = _told(compute.body, node)
-    target = _access(node.target)
+    body = _substitute_places(compute.body, node)
+    target = _format_access(node.target)
     symbol = {"sum": "+=", "prod": "*="}.get(compute.combine, f"{compute.combine}=")
     beyond = dict.fromkeys(f"zero beyond {a.spec.name}" for a in node.reads.values() if a.guards)
-    line = _Line(f"{target} {symbol if compute.reduction else '='} {body}", _remarks(beyond))
+    line = _TextLine(f"{target} {symbol if compute.reduction_axes else '='} {body}", _join_remarks(beyond))
     if not node.guards:
         yield line
         return
-    yield _Line(f"if {' and '.join(map(_guard, node.guards))}")
-    yield line.inside()
+    yield _TextLine(f"if {' and '.join(map(_format_guard, node.guards))}")
+    yield line.indent()
 
 
-def _guard(guard: Guard) -> str:
-    low = "0 <= " if guard.below else ""
-    high = f" < {guard.extent}" if guard.above else ""
-    return f"{low}{_form(guard.form)}{high}"
+def _format_guard(guard: BoundsGuard) -> str:
+    low = "0 <= " if guard.needs_lower_check else ""
+    high = f" < {guard.extent}" if guard.needs_upper_check else ""
+    return f"{low}{_format_form(guard.form)}{high}"
 
 
-def _told(e: ex.Expr, node: ComputeNode) -> ex.Expr:
+def _substitute_places(e: ex.Expr, node: ComputeNode) -> ex.Expr:
     """The body with each read and axis replaced by the text of the place it stands for."""
     match e:
         case ex.Load():
-            return ex.Var(_access(node.reads[e]))
+            return ex.Var(_format_access(node.reads[e]))
         case ex.Var():
-            text = _form(node.nest.index[e.name])
+            text = _format_form(node.nest.axis_forms[e.name])
             return ex.Var(f"({text})" if " " in text else text)
         case ex.Binary():
-            return ex.Binary(e.op, _told(e.a, node), _told(e.b, node))
+            return ex.Binary(e.op, _substitute_places(e.a, node), _substitute_places(e.b, node))
         case ex.Call():
-            return ex.Call(e.function, _told(e.argument, node))
+            return ex.Call(e.function, _substitute_places(e.argument, node))
         case ex.Where():
-            return ex.Where(e.op, *(_told(part, node) for part in ex.children(e)))
+            return ex.Where(e.op, *(_substitute_places(part, node) for part in ex.children(e)))
     return e
 
 
-def _access(access: Access) -> str:
+def _format_access(access: TensorAccess) -> str:
     if access.buffer is None:
-        return f"{access.spec.name}[{', '.join(map(_form, access.index))}]"
-    places: dict[int, Linear] = {}
-    for s, form in zip(access.buffer.region.segments, access.cell, strict=True):
-        places[s.dim] = places.get(s.dim, Linear()).scaled(s.extent) + form
-    stored = [_form(places[dim]) for dim in access.buffer.order if dim in places]
+        return f"{access.spec.name}[{', '.join(map(_format_form, access.index))}]"
+    places: dict[int, AffineForm] = {}
+    for s, form in zip(access.buffer.region.segments, access.segment_coordinates, strict=True):
+        places[s.dim] = places.get(s.dim, AffineForm()).scale(s.extent) + form
+    stored = [_format_form(places[dim]) for dim in access.buffer.order if dim in places]
     return f"{access.buffer.name}[{', '.join(stored)}]"
 
 
-def _write(kernel: Kernel, node: WriteNode) -> _Line:
+def _format_write(kernel: LaunchTree, node: WriteNode) -> _TextLine:
     name, held = node.target.spec.name, kernel.nest.compute.output.name
-    told = ex.with_loads(node.value, lambda x: ex.Var(node.buffer.name) if x.tensor == held else x)
-    width = _vector(node.target.spec.dtype, node.vector) if node.vector > 1 else ""
-    lanes = f"lane 0 of {_names(node.lanes)}" if node.lanes else ""
-    verb, how = ("add", "atomic") if node.atomic else ("write", width)
-    remarks = _remarks((how, lanes, _only(name, node.target.guards)))
-    return _Line(f"{verb} {told} -> {name}", remarks)
+    told = ex.replace_loads(node.value, lambda x: ex.Var(node.buffer.name) if x.tensor == held else x)
+    width = _format_vector_type(node.target.spec.dtype, node.vector) if node.vector > 1 else ""
+    lanes = f"lane 0 of {_join_names(node.reduction_lanes)}" if node.reduction_lanes else ""
+    verb, how = ("add", "atomic") if node.is_atomic else ("write", width)
+    remarks = _join_remarks((how, lanes, _format_bounds_remark(name, node.target.guards)))
+    return _TextLine(f"{verb} {told} -> {name}", remarks)
 
 
-def _form(form: Linear) -> str:
+def _format_form(form: AffineForm) -> str:
     """`i.0*128 + i.2*4 - 1`."""
-    parts = [(c, _atom(a)) for a, c in form.terms if c != 0]
-    text = "".join(f" {'-' if c < 0 else '+'} {_times(name, abs(c))}" for c, name in parts)
+    parts = [(c, _format_atom(a)) for a, c in form.terms if c != 0]
+    text = "".join(f" {'-' if c < 0 else '+'} {_format_term(name, abs(c))}" for c, name in parts)
     if form.const or not parts:
         text += f" {'-' if form.const < 0 else '+'} {abs(form.const)}"
     return text[3:] if text.startswith(" + ") else f"-{text[3:]}"
 
 
-def _times(name: str, coefficient: Extent) -> str:
+def _format_term(name: str, coefficient: Extent) -> str:
     return name if coefficient == 1 else f"{name}*{coefficient}"
 
 
-def _atom(atom: Atom) -> str:
+def _format_atom(atom: Atom) -> str:
     if isinstance(atom, str):
         return atom
-    inner = _form(atom.inner)
+    inner = _format_form(atom.inner)
     open_ended = " " in inner and len(atom.inner.terms) + bool(atom.inner.const) > 1
     return f"({f'({inner})' if open_ended else inner} {atom.op} {atom.divisor})"

@@ -16,9 +16,9 @@ from functools import cached_property
 import numpy as np
 
 from ekc.ir.expr import Expr
-from ekc.ir.linear import Extent, Linear, variable
+from ekc.ir.linear import AffineForm, Extent, make_variable
 from ekc.ir.operator import Compute, Operator, TensorSpec
-from ekc.ir.refusal import Check, refuse
+from ekc.ir.refusal import Check, make_schedule_error
 
 BLOCK_LEVELS = ("block.x", "block.y", "block.z")
 THREAD_LEVELS = ("thread.x", "thread.y", "thread.z")
@@ -33,11 +33,11 @@ class Loop:
     name: str
     axis: str
     extent: Extent
-    reduction: bool
+    is_reduction: bool
     level: str = "serial"
     unroll: Extent = 1
     """How many iterations are written out; the extent itself unrolls fully."""
-    pipeline: Extent = 1
+    stages: Extent = 1
     """Copies of each shared tile: 2 loads the next while this one is used."""
     copy: str = "register"
     """How the tiles of a pipelined loop come: through "register"s, or "async" past them."""
@@ -78,7 +78,7 @@ class Staging:
     """Chunks of 16 bytes that change places within each line of 128; 1 is none."""
     panel: int = 0
     """Elements of a row that lie side by side before those of the next row; 0 is all of them."""
-    produced_by: Compute | None = None
+    producer: Compute | None = None
     """Set when the region is computed on the spot instead of copied (compute_at)."""
     warps: Extent = 1
     """How many warps share the reduction of one element, when what is computed on the spot reduces."""
@@ -95,19 +95,19 @@ class Nest:
 
     compute: Compute
     loops: tuple[Loop, ...]
-    index: dict[str, Linear]
-    quotients: dict[str, Linear] = field(default_factory=dict)
+    axis_forms: dict[str, AffineForm]
+    quotient_forms: dict[str, AffineForm] = field(default_factory=dict)
     """What quotients and remainders in the body come to whose axes are `divided`, by their text; those that
     another body had (compute_inline) do no harm."""
-    divided: frozenset[str] = frozenset()
+    divided_axes: frozenset[str] = frozenset()
     """Axes that were cut where what is read divides them (divide)."""
     stagings: tuple[Staging, ...] = ()
-    accumulate: bool = False
+    has_accumulator: bool = False
     """Whether the output is held in registers until complete (cache_write)."""
     store_vector: Extent = 1
     instruction: str = ""
     """The product of a warp, or of a warpgroup, that does the innermost loops (tensorize)."""
-    atomic: bool = False
+    is_atomic: bool = False
     """Whether what is held is added to the output, which a launch before clears: blocks may share a sum."""
     epilogue: Compute | None = None
     """Computes put behind this one (compute_inline), as one body over its axes: it reads the finished
@@ -119,21 +119,21 @@ class Nest:
         return (self.epilogue or self.compute).output
 
     @property
-    def written(self) -> Expr:
+    def written_value(self) -> Expr:
         """The element that is written, in terms of finished ones."""
-        return self.epilogue.body if self.epilogue else self.compute.store
+        return self.epilogue.body if self.epilogue else self.compute.output_element
 
     @property
-    def is_plain(self) -> bool:
+    def is_unscheduled(self) -> bool:
         """Whether its loops are still the axes of its compute, nothing bound, staged, held or put behind."""
         loops = [(x.name, x.level) for x in self.loops if np.ndim(x.unroll) == 0 and x.unroll == 1]
-        touched = self.stagings or self.accumulate or self.epilogue or self.instruction or self.atomic
+        touched = self.stagings or self.has_accumulator or self.epilogue or self.instruction or self.is_atomic
         return not touched and loops == [(a.name, "serial") for a in self.compute.axes]
 
     @cached_property
-    def forms(self) -> dict[str, Linear]:
+    def index_forms(self) -> dict[str, AffineForm]:
         """What `linearize` reads an index of the body with: axes and quotients in terms of loops."""
-        return self.index | self.quotients
+        return self.axis_forms | self.quotient_forms
 
     @cached_property
     def extents(self) -> dict[str, Extent]:
@@ -141,44 +141,50 @@ class Nest:
         return {loop.name: loop.extent for loop in self.loops}
 
     @cached_property
-    def axis_of(self) -> dict[str, str]:
+    def axis_by_loop(self) -> dict[str, str]:
         """The axis each loop moves along; "" where the whole axis is one point."""
         still = {a.name for a in self.compute.axes if a.extent == 1}
         return {loop.name: "" if loop.axis in still else loop.axis for loop in self.loops}
 
     @cached_property
-    def reduced_inside(self) -> dict[str, Extent]:
+    def fused_reduction_extents(self) -> dict[str, Extent]:
         """Extents of the reduction axes of what is computed on the spot, by name."""
-        computes = [s.produced_by for s in self.stagings if s.produced_by]
-        return {a.name: a.extent for c in computes for a in c.reduction}
+        computes = [s.producer for s in self.stagings if s.producer]
+        return {a.name: a.extent for c in computes for a in c.reduction_axes}
 
-    def loop(self, name: str) -> Loop:
+    def find_loop(self, name: str) -> Loop:
         """The loop of that name."""
-        return self.loops[self.position(name)]
+        return self.loops[self.find_position(name)]
 
-    def position(self, name: str) -> int:
+    def find_position(self, name: str) -> int:
         """Where in the nest the loop stands, outermost first."""
         return next(i for i, loop in enumerate(self.loops) if loop.name == name)
 
-    def recut(self, old: tuple[str, ...], new: tuple[Loop, ...], forms: Mapping[str, Linear]) -> Nest:
+    def replace_loops(
+        self, old: tuple[str, ...], new: tuple[Loop, ...], forms: Mapping[str, AffineForm]
+    ) -> Nest:
         """The nest with neighbouring loops replaced by others, and each of them given in terms of these."""
-        at = self.position(old[0])
+        at = self.find_position(old[0])
         return replace(
             self,
             loops=(*self.loops[:at], *new, *self.loops[at + len(old) :]),
-            index={axis: form.substitute(forms) for axis, form in self.index.items()},
-            quotients={text: form.substitute(forms) for text, form in self.quotients.items()},
+            axis_forms={axis: form.substitute(forms) for axis, form in self.axis_forms.items()},
+            quotient_forms={text: form.substitute(forms) for text, form in self.quotient_forms.items()},
         )
 
-    def with_loop(self, name: str, change: Callable[[Loop], Loop]) -> Nest:
+    def replace_loop(self, name: str, change: Callable[[Loop], Loop]) -> Nest:
         """The nest with one loop replaced."""
         return replace(self, loops=tuple(change(x) if x.name == name else x for x in self.loops))
 
-    def asynchronous(self, staging: Staging) -> bool:
+    def is_async(self, staging: Staging) -> bool:
         """Whether a staging is filled by asynchronous copies."""
-        return staging.scope == "shared" and staging.at is not None and self.loop(staging.at).copy == "async"
+        return (
+            staging.scope == "shared"
+            and staging.at is not None
+            and self.find_loop(staging.at).copy == "async"
+        )
 
-    def staging(self, name: str) -> Staging | None:
+    def find_staging(self, name: str) -> Staging | None:
         """The staging of that name."""
         return next((s for s in self.stagings if s.name == name), None)
 
@@ -192,36 +198,38 @@ class Program:
     checks: tuple[Check, ...] = field(default=(), repr=False)
     """What the steps so far asked of the numbers; all true for a single Program."""
 
-    def nest_of(self, loop: str, rule: str) -> Nest:
+    def find_nest(self, loop: str, rule: str) -> Nest:
         """The nest that holds a loop; refused, with the nearest name, where none does."""
         for nest in self.nests:
             if loop in nest.extents:
                 return nest
         names = [name for nest in self.nests for name in nest.extents]
         near = difflib.get_close_matches(str(loop), names, n=1, cutoff=0.0) or names[:1]
-        raise refuse(rule, f"a loop called {loop!r}", f"the loops {', '.join(names)}", repr(near[0]))
+        raise make_schedule_error(
+            rule, f"a loop called {loop!r}", f"the loops {', '.join(names)}", repr(near[0])
+        )
 
     @property
-    def unordered(self) -> tuple[str, ...]:
+    def nondeterministic_outputs(self) -> tuple[str, ...]:
         """Float outputs that blocks add to, in any order: they differ from run to run by rounding."""
-        return tuple(n.output.name for n in self.nests if n.atomic and not n.output.dtype.integer)
+        return tuple(n.output.name for n in self.nests if n.is_atomic and not n.output.dtype.is_integer)
 
-    def with_nest(self, old: Nest, new: Nest, *checks: Check) -> Program:
+    def replace_nest(self, old: Nest, new: Nest, *checks: Check) -> Program:
         """The Program with one nest replaced and the checks of a step added."""
         nests = tuple(new if n is old else n for n in self.nests)
         return Program(self.op, nests, (*self.checks, *checks))
 
     def __str__(self) -> str:
-        from ekc.ir.printer import show
+        from ekc.ir.printer import format_program
 
-        return show(self)
+        return format_program(self)
 
 
-def initial(op: Operator) -> Program:
+def make_initial_program(op: Operator) -> Program:
     """Every compute as a plain serial nest over its axes: the Program of the empty schedule."""
-    return Program(op, tuple(_plain(compute) for compute in op.computes))
+    return Program(op, tuple(_make_plain_nest(compute) for compute in op.computes))
 
 
-def _plain(compute: Compute) -> Nest:
-    loops = tuple(Loop(a.name, a.name, a.extent, a.reduction) for a in compute.axes)
-    return Nest(compute, loops, {a.name: variable(a.name) for a in compute.axes})
+def _make_plain_nest(compute: Compute) -> Nest:
+    loops = tuple(Loop(a.name, a.name, a.extent, a.is_reduction) for a in compute.axes)
+    return Nest(compute, loops, {a.name: make_variable(a.name) for a in compute.axes})

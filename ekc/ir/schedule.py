@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Any
 
 from ekc.errors import InvalidInput
-from ekc.ir.arguments import check_text, show
+from ekc.ir.arguments import check_text, format_value
 from ekc.ir.operator import Operator
-from ekc.ir.program import Program, initial
+from ekc.ir.program import Program, make_initial_program
 from ekc.ir.serialize import operator_from_json
 from ekc.ir.steps import (
     Atomic,
@@ -34,7 +34,7 @@ from ekc.ir.steps import (
     step_from_json,
 )
 
-FORMAT = 1
+SCHEDULE_FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -53,64 +53,66 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if not isinstance(self.op, Operator):
-            raise InvalidInput(f"schedule: {show(self.op)} is no operator; try ekc.matmul(64, 64, 64)")
+            raise InvalidInput(
+                f"schedule: {format_value(self.op)} is no operator; try ekc.matmul(64, 64, 64)"
+            )
         if not isinstance(self.steps, tuple):
             raise InvalidInput(
-                f"schedule: {show(self.steps)} is no tuple of steps; try .split(...) and the like"
+                f"schedule: {format_value(self.steps)} is no tuple of steps; try .split(...) and the like"
             )
 
     @cached_property
     def program(self) -> Program:
         """What the steps make of the operator."""
-        return _applied(initial(self.op), self.steps)
+        return _apply_checked(make_initial_program(self.op), self.steps)
 
-    def do(self, *steps: Step) -> Schedule:
+    def apply_steps(self, *steps: Step) -> Schedule:
         """The Schedule with steps appended, each of them checked."""
-        program = _applied(self.program, steps)
+        program = _apply_checked(self.program, steps)
         new = replace(self, steps=(*self.steps, *steps))
         new.__dict__["program"] = program
         return new
 
     def split(self, loop: str, factors: tuple[int, ...]) -> Schedule:
         """Cut a loop; inner extents from outer to inner. See `ekc.ir.steps.Split`."""
-        return self.do(Split(loop, _tupled(factors)))
+        return self.apply_steps(Split(loop, _list_to_tuple(factors)))
 
     def divide(self, axis: str, by: int) -> Schedule:
         """Cut an axis where what is read divides it. See `ekc.ir.steps.Divide`."""
-        return self.do(Divide(axis, by))
+        return self.apply_steps(Divide(axis, by))
 
     def rfactor(self, axis: str, parts: int) -> Schedule:
         """Reduce parts of an axis in a launch of their own. See `ekc.ir.steps.RFactor`."""
-        return self.do(RFactor(axis, parts))
+        return self.apply_steps(RFactor(axis, parts))
 
     def pack(self, tensor: str, order: tuple[int, ...]) -> Schedule:
         """Read a copy of an input in another order, made by a launch of its own. See `ekc.ir.steps.Pack`."""
-        return self.do(Pack(tensor, _tupled(order)))
+        return self.apply_steps(Pack(tensor, _list_to_tuple(order)))
 
     def atomic(self, tensor: str) -> Schedule:
         """Add a sum to memory by atomics, so that blocks may share it: floats then differ from run to run by
         rounding. See `ekc.ir.steps.Atomic`."""
-        return self.do(Atomic(tensor))
+        return self.apply_steps(Atomic(tensor))
 
     def fuse(self, outer: str, inner: str) -> Schedule:
         """Join two neighbouring loops. See `ekc.ir.steps.Fuse`."""
-        return self.do(Fuse(outer, inner))
+        return self.apply_steps(Fuse(outer, inner))
 
     def reorder(self, *loops: str) -> Schedule:
         """Put loops into this order. See `ekc.ir.steps.Reorder`."""
-        return self.do(Reorder(loops))
+        return self.apply_steps(Reorder(loops))
 
     def bind(self, loop: str, level: str) -> Schedule:
         """Run a loop on blocks, threads or vthreads. See `ekc.ir.steps.Bind`."""
-        return self.do(Bind(loop, level))
+        return self.apply_steps(Bind(loop, level))
 
     def unroll(self, loop: str, factor: int | None = None) -> Schedule:
         """Write out iterations. See `ekc.ir.steps.Unroll`."""
-        return self.do(Unroll(loop, factor))
+        return self.apply_steps(Unroll(loop, factor))
 
     def vectorize(self, loop: str) -> Schedule:
         """Move the innermost loop's elements as vectors. See `ekc.ir.steps.Vectorize`."""
-        return self.do(Vectorize(loop))
+        return self.apply_steps(Vectorize(loop))
 
     def cache_read(
         self,
@@ -125,31 +127,37 @@ class Schedule:
         panel: int = 0,
     ) -> Schedule:
         """Stage a tensor in shared memory or registers. See `ekc.ir.steps.CacheRead`."""
-        return self.do(CacheRead(source, scope, at, vector, _tupled(order), pad, swizzle, reader, panel))
+        return self.apply_steps(
+            CacheRead(source, scope, at, vector, _list_to_tuple(order), pad, swizzle, reader, panel)
+        )
 
     def cache_write(self, tensor: str, scope: str = "register", vector: int = 1) -> Schedule:
         """Hold the output in registers until complete. See `ekc.ir.steps.CacheWrite`."""
-        return self.do(CacheWrite(tensor, scope, vector))
+        return self.apply_steps(CacheWrite(tensor, scope, vector))
 
     def compute_at(self, what: str, at: str | None, warps: int = 1) -> Schedule:
         """Move a staging, or compute an earlier tensor on the spot. See `ekc.ir.steps.ComputeAt`."""
-        return self.do(ComputeAt(what, at, warps))
+        return self.apply_steps(ComputeAt(what, at, warps))
 
     def compute_inline(self, tensor: str) -> Schedule:
         """Use a tensor where it is made instead of storing it. See `ekc.ir.steps.ComputeInline`."""
-        return self.do(ComputeInline(tensor))
+        return self.apply_steps(ComputeInline(tensor))
 
     def pipeline(self, loop: str, stages: int = 2, copy: str = "register") -> Schedule:
         """Fetch the next shared tiles while one is used. See `ekc.ir.steps.Pipeline`."""
-        return self.do(Pipeline(loop, stages, copy))
+        return self.apply_steps(Pipeline(loop, stages, copy))
 
     def tensorize(self, loop: str, instruction: str) -> Schedule:
         """Do the innermost loops as a product on tensor cores. See `ekc.ir.steps.Tensorize`."""
-        return self.do(Tensorize(loop, instruction))
+        return self.apply_steps(Tensorize(loop, instruction))
 
     def to_json(self) -> str:
         """The operator and the steps as JSON text."""
-        data = {"format": FORMAT, "operator": self.op.to_json(), "steps": [s.to_json() for s in self.steps]}
+        data = {
+            "format": SCHEDULE_FORMAT,
+            "operator": self.op.to_json(),
+            "steps": [s.to_json() for s in self.steps],
+        }
         return json.dumps(data)
 
     @classmethod
@@ -162,12 +170,14 @@ class Schedule:
             raise InvalidInput(f"schedule: not JSON ({problem})") from None
         if not isinstance(data, dict) or not {"format", "operator", "steps"} <= set(data):
             raise InvalidInput("schedule: the JSON needs format, operator and steps")
-        if data["format"] != FORMAT:
-            raise InvalidInput(f"schedule: format {data['format']!r}, this version of ekc reads {FORMAT}")
+        if data["format"] != SCHEDULE_FORMAT:
+            raise InvalidInput(
+                f"schedule: format {data['format']!r}, this version of ekc reads {SCHEDULE_FORMAT}"
+            )
         if not isinstance(data["steps"], list):
             raise InvalidInput(f"schedule: steps is {data['steps']!r}, needed a list of steps")
         op = operator_from_json(data["operator"])
-        return cls(op).do(*(step_from_json(s) for s in data["steps"]))
+        return cls(op).apply_steps(*(step_from_json(s) for s in data["steps"]))
 
     def to_python(self) -> str:
         """The steps as the Python text that makes them; replaying it gives an equal Schedule."""
@@ -182,17 +192,17 @@ class Schedule:
         return str(self.program)
 
 
-def _applied(program: Program, steps: tuple[Step, ...]) -> Program:
+def _apply_checked(program: Program, steps: tuple[Step, ...]) -> Program:
     """What steps make of a Program, each checked before the next one counts on its numbers."""
     for step in steps:
         if not isinstance(step, Step):
-            raise InvalidInput(f"schedule: {show(step)} is no step; try .split(...) and the like")
+            raise InvalidInput(f"schedule: {format_value(step)} is no step; try .split(...) and the like")
         before, program = len(program.checks), step.apply(program)
         for check in program.checks[before:]:
             check.enforce()
     return program
 
 
-def _tupled(value: Any) -> Any:
+def _list_to_tuple(value: Any) -> Any:
     """A list as a tuple; anything else is for the step to judge."""
     return tuple(value) if isinstance(value, list) else value

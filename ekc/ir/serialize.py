@@ -6,9 +6,9 @@ from typing import Any
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.depth import shallow
-from ekc.ir.dtypes import dtype_of
-from ekc.ir.meaning import FUNCTIONS
+from ekc.ir.depth import check_depth
+from ekc.ir.dtypes import parse_dtype
+from ekc.ir.meaning import NUMPY_FUNCTIONS
 from ekc.ir.operator import Axis, Compute, Operator, TensorSpec
 
 
@@ -37,7 +37,7 @@ def expr_from_json(data: Any) -> ex.Expr:
             return ex.Var(name)
         case ["load", str(tensor), *index]:
             return ex.Load(tensor, tuple(map(expr_from_json, index)))
-        case ["call", str(function), argument] if function in FUNCTIONS:
+        case ["call", str(function), argument] if function in NUMPY_FUNCTIONS:
             return ex.Call(function, expr_from_json(argument))
         case ["where", "==" | "<" as op, a, b, then, otherwise]:
             return ex.Where(op, *map(expr_from_json, (a, b, then, otherwise)))
@@ -50,11 +50,11 @@ def operator_to_json(op: Operator) -> dict[str, Any]:
     """The operator as plain JSON values."""
     return {
         "name": op.name,
-        "inputs": [_tensor(t) for t in op.inputs],
+        "inputs": [_tensor_to_json(t) for t in op.inputs],
         "computes": [
             {
-                "output": _tensor(c.output),
-                "axes": [[a.name, a.extent, a.reduction] for a in c.axes],
+                "output": _tensor_to_json(c.output),
+                "axes": [[a.name, a.extent, a.is_reduction] for a in c.axes],
                 "body": expr_to_json(c.body),
                 "combine": c.combine,
                 "acc_dtype": c.acc_dtype.name,
@@ -69,30 +69,30 @@ def operator_from_json(data: Any) -> Operator:
     try:
         computes = tuple(
             Compute(
-                _spec(c["output"]),
+                _tensor_from_json(c["output"]),
                 tuple(Axis(name, extent, bool(reduction)) for name, extent, reduction in c["axes"]),
-                expr_from_json(shallow(str(data["name"]), c["body"], _parts)),
+                expr_from_json(check_depth(str(data["name"]), c["body"], _list_parts)),
                 c["combine"],
-                dtype_of(c["acc_dtype"]),
+                parse_dtype(c["acc_dtype"]),
             )
             for c in data["computes"]
         )
-        return Operator(data["name"], tuple(_spec(t) for t in data["inputs"]), computes)
+        return Operator(data["name"], tuple(_tensor_from_json(t) for t in data["inputs"]), computes)
     except (KeyError, TypeError, ValueError, IndexError) as problem:
         if isinstance(problem, InvalidInput):
             raise
         raise InvalidInput(f"operator: not the JSON of one ({type(problem).__name__}: {problem})") from None
 
 
-def _parts(data: Any) -> list[Any]:
+def _list_parts(data: Any) -> list[Any]:
     """What a nested list is made of."""
     return data if isinstance(data, list) else []
 
 
-def _tensor(t: TensorSpec) -> list[Any]:
+def _tensor_to_json(t: TensorSpec) -> list[Any]:
     return [t.name, list(t.shape), t.dtype.name]
 
 
-def _spec(data: Any) -> TensorSpec:
+def _tensor_from_json(data: Any) -> TensorSpec:
     name, shape, dtype = data
-    return TensorSpec(name, tuple(shape), dtype_of(dtype))
+    return TensorSpec(name, tuple(shape), parse_dtype(dtype))

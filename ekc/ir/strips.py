@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from ekc.ir.linear import Extent, Linear
+from ekc.ir.linear import AffineForm, Extent
 from ekc.ir.nodes import StageNode
 from ekc.ir.patterns.warp import SECTOR_BYTES
 
-LINE_BYTES = 128
+CACHE_LINE_BYTES = 128
 """What a cache line holds, and a round of shared memory's banks."""
 
 
-def strip(node: StageNode, threads: Extent) -> Extent:
+def find_strip_width(node: StageNode, threads: Extent) -> Extent:
     """Elements of each row that are copied before the next ones of the first row: of one line, where rows
     have several and the block copies a strip of them in whole rounds; else all of it.
 
@@ -29,21 +29,21 @@ def strip(node: StageNode, threads: Extent) -> Extent:
     """
     *rows, last = node.buffer.region.segments
     row = last.extent
-    if not node.asynchronous or not rows:
+    if not node.is_async or not rows:
         return row
-    line = LINE_BYTES // node.buffer.dtype.bytes
+    line = CACHE_LINE_BYTES // node.buffer.dtype.bytes
     moves = node.buffer.region.size // row * line // node.staging.vector
     whole = (row % line == 0) & (moves % threads == 0)
-    aligned = _aligned(node.source.address, f"#{len(rows)}", node.source.dtype.bytes)
+    aligned = _has_aligned_rows(node.source.address, f"#{len(rows)}", node.source.dtype.bytes)
     # Of a tile of a view it is told of each row where it comes from.
     apart = np.asanyarray(node.buffer.swizzle) == 1 if node.buffer.region.view is None else True
     return np.where(whole & aligned & apart, np.minimum(line, row), row)
 
 
-def _aligned(address: Linear, last: str, itemsize: int) -> Any:
+def _has_aligned_rows(address: AffineForm, last: str, itemsize: int) -> Any:
     """Whether rows along the coordinate `last` have their elements side by side, and begin with a sector."""
     steps = dict(address.terms)
-    turned = any(not isinstance(atom, str) and last in atom.variables() for atom in steps)
+    turned = any(not isinstance(atom, str) and last in atom.find_variables() for atom in steps)
     others = [address.const, *(step for atom, step in address.terms if atom != last)]
     fits: Any = (np.asanyarray(steps.get(last, 0)) == 1) & (not turned)
     for step in others:

@@ -11,17 +11,17 @@ from typing import Any
 
 CHUNK_BYTES = 16
 """What one lane moves at once, at most: a vector never crosses a chunk."""
-LINE_BYTES = 128
-CHUNKS = (1, 2, 4, 8)
+SHARED_LINE_BYTES = 128
+SWIZZLE_CHUNKS = (1, 2, 4, 8)
 """How many chunks change places with each other; 1 leaves them where they are."""
 
 
-def swizzled(address: Any, chunks: Any, itemsize: int) -> Any:
+def apply_swizzle(address: Any, chunks: Any, itemsize: int) -> Any:
     """Where an element lies, from its place in a tile without swizzle; both in elements from the start."""
-    chunk, line = CHUNK_BYTES // itemsize, LINE_BYTES // itemsize
+    chunk, line = CHUNK_BYTES // itemsize, SHARED_LINE_BYTES // itemsize
     return address ^ (address // line % chunks * chunk)
 
 
-def period(chunks: int, itemsize: int) -> int:
+def find_swizzle_period(chunks: int, itemsize: int) -> int:
     """Elements after which the chunks change places as before: that far on, an element lies that far on."""
-    return 1 if chunks == 1 else LINE_BYTES // itemsize * chunks
+    return 1 if chunks == 1 else SHARED_LINE_BYTES // itemsize * chunks

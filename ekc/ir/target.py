@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ekc.ir.async_copy import has_async_copies
-from ekc.ir.limits import Limits, from_arch
-from ekc.ir.tensor_core import has_products
-from ekc.ir.warpgroup import has_group_products
+from ekc.ir.limits import Limits, is_arch_at_least
+from ekc.ir.tensor_core import has_mma
+from ekc.ir.warpgroup import has_wgmma
 
 
-def on_target(limits: Limits, arch: str) -> Limits:
+def restrict_to_arch(limits: Limits, arch: str) -> Limits:
     """The limits of a GPU, as code compiled for `arch` ("sm_80") may use it."""
     return replace(
         limits,
         async_copies=has_async_copies(arch),
-        tensor_cores=has_products(arch),
-        group_products=has_group_products(arch),
-        nan_extremes=from_arch(arch, 80),
+        tensor_cores=has_mma(arch),
+        group_products=has_wgmma(arch),
+        nan_extremes=is_arch_at_least(arch, 80),
     )

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from ekc.errors import InvalidInput
-from ekc.ir.meaning import FUNCTIONS
+from ekc.ir.meaning import NUMPY_FUNCTIONS
 
 
-class Unwritable:
+class UnsupportedOperators:
     """What is refused while a body is written, for `Expr` to inherit."""
 
     __slots__ = ()
@@ -22,33 +22,33 @@ class Unwritable:
             "between elements; use ekc.where, ekc.maximum or ekc.minimum"
         )
 
-    def _not_ordered(self, other: Any) -> NoReturn:
+    def _refuse_ordering(self, other: Any) -> NoReturn:
         raise InvalidInput(
             f"expression: {self} cannot be compared with {other}; use ekc.maximum, ekc.minimum, or ekc.less "
             "and ekc.equal in ekc.where"
         )
 
-    __lt__ = __le__ = __gt__ = __ge__ = _not_ordered
+    __lt__ = __le__ = __gt__ = __ge__ = _refuse_ordering
 
     def __getitem__(self, index: Any) -> NoReturn:
         raise InvalidInput(
             f"expression: {self} is one value and has no [{index}]; write all indices at once, as A[i, j]"
         )
 
-    def _not_known(self) -> NoReturn:
+    def _refuse_conversion(self) -> NoReturn:
         raise InvalidInput(
             f"expression: {self} has no value yet; use ekc.exp and the like, not those of math"
         )
 
-    __float__ = __int__ = _not_known
+    __float__ = __int__ = _refuse_conversion
 
     def __rpow__(self, base: Any) -> NoReturn:
         raise InvalidInput(f"expression: {base} ** ({self}) is no product; use ekc.exp")
 
 
-def not_of_numpy(function: str) -> InvalidInput:
+def make_numpy_error(function: str) -> InvalidInput:
     """The refusal of a function of NumPy that was given an expression."""
     name = {"absolute": "abs", "fabs": "abs", "power": "exp"}.get(function, function)
-    known = (*FUNCTIONS, "maximum", "minimum", "equal", "less")
+    known = (*NUMPY_FUNCTIONS, "maximum", "minimum", "equal", "less")
     near = f"ekc.{name}" if name in known else f"one of {', '.join(known)} of ekc"
     return InvalidInput(f"expression: numpy.{function} takes no expression; use {near}")

@@ -13,80 +13,80 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekc.ir.linear import Atom, Linear, Quasi, variable
-from ekc.ir.refusal import refuse
+from ekc.ir.linear import AffineForm, Atom, QuasiAffine, make_variable
+from ekc.ir.refusal import make_schedule_error
 
 
 @dataclass(frozen=True, eq=False)
-class Joint:
+class JointLoop:
     """A joint loop that a tile cuts."""
 
     name: str
     """What text calls it: the axes that it joins, an underscore more for each that joins the same."""
     dim: int
     """The last dimension that it moves through: its coordinate takes that one's place in the tile."""
-    index: Linear
+    index: AffineForm
     """The iteration of the joint loop, in terms of the loops that it was cut into."""
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class JointLoopRange:
     """For text, the iterations of a joint loop that a tile takes."""
 
     name: str
-    start: Linear
-    loops: frozenset[Atom]
+    start: AffineForm
+    pieces: frozenset[Atom]
     """The pieces of the joint loop."""
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class ImplicitGemmView:
     """What joint loops add to the coordinates of a tile, dimension by dimension."""
 
-    forms: tuple[Linear, ...]
+    forms: tuple[AffineForm, ...]
     """In terms of the tile's own coordinates `#0`, `#1`, ... and the loops outside."""
-    told: tuple[Linear, ...]
+    printed_forms: tuple[AffineForm, ...]
     """The same for text, in terms of the joint loops as if they had not been cut, ..."""
-    runs: tuple[Run, ...]
+    joint_ranges: tuple[JointLoopRange, ...]
     """... and what the tile takes of each."""
 
 
-def joint_loops(
-    reads: Sequence[tuple[Linear, ...]], inner: frozenset[str], axis_of: Mapping[str, str]
-) -> tuple[Joint, ...]:
+def find_joint_loops(
+    reads: Sequence[tuple[AffineForm, ...]], inner_loops: frozenset[str], axis_by_loop: Mapping[str, str]
+) -> tuple[JointLoop, ...]:
     """The joint loops of which some pieces run inside a tile and some outside.
 
     Refuses (ScheduleError) other quotients and remainders that are cut so, and reads that move differently.
     """
-    found: dict[frozenset[Atom], Joint] = {}
+    found: dict[frozenset[Atom], JointLoop] = {}
     names: dict[frozenset[Atom], str] = {}
     for dim, form in enumerate(reads[0]):
-        for atom, _ in form.only_cut(inner).terms:
-            assert isinstance(atom, Quasi)
-            for name in sorted(atom.variables() & inner):
-                axis = axis_of.get(name, name)
+        for atom, _ in form.select_crossing(inner_loops).terms:
+            assert isinstance(atom, QuasiAffine)
+            for name in sorted(atom.find_variables() & inner_loops):
+                axis = axis_by_loop.get(name, name)
                 if "+" not in axis:
-                    raise refuse(
+                    raise make_schedule_error(
                         "stage",
                         f"a region along the fused index {atom.tag}",
                         "an index that runs wholly inside or outside",
                         "split the axes before fusing them, or stage at another loop",
                     )
-                index = _holds(atom.inner, name)
-                if any(isinstance(a, Quasi) for a, _ in index.terms):
+                index = _find_joint_form(atom.inner, name)
+                if any(isinstance(a, QuasiAffine) for a, _ in index.terms):
                     # Its iteration is then no sum of loops, of which each could be told apart in a tile.
-                    raise refuse(
+                    raise make_schedule_error(
                         "stage",
                         f"a region along the fused index {atom.tag}",
                         "a joint loop whose pieces are not joined again",
                         "fuse before split only, or stage at another loop",
                     )
                 pieces = frozenset(a for a, _ in index.terms)
-                told = names.setdefault(pieces, _free(axis.replace("+", "_"), names.values()))
-                found[pieces] = Joint(told, dim, index)
+                told = names.setdefault(pieces, _make_free_name(axis.replace("+", "_"), names.values()))
+                found[pieces] = JointLoop(told, dim, index)
     for other in reads[1:]:
-        if any(_apart(a, b, inner) for a, b in zip(reads[0], other, strict=True)):
-            raise refuse(
+        if any(_has_different_crossing(a, b, inner_loops) for a, b in zip(reads[0], other, strict=True)):
+            raise make_schedule_error(
                 "stage",
                 "one region for several reads",
                 "reads that differ by a constant",
@@ -95,37 +95,42 @@ def joint_loops(
     return tuple(found.values())
 
 
-def _free(name: str, taken: Collection[str]) -> str:
+def _make_free_name(name: str, taken: Collection[str]) -> str:
     """A name that no other joint loop has."""
-    return _free(f"{name}_", taken) if name in taken else name
+    return _make_free_name(f"{name}_", taken) if name in taken else name
 
 
-def _holds(form: Linear, name: str) -> Linear:
+def _find_joint_form(form: AffineForm, name: str) -> AffineForm:
     """The sum in which a loop stands itself, inside quotients and remainders."""
-    deeper = [a for a, _ in form.terms if isinstance(a, Quasi) and name in a.variables()]
-    return _holds(deeper[0].inner, name) if deeper else form
+    deeper = [a for a, _ in form.terms if isinstance(a, QuasiAffine) and name in a.find_variables()]
+    return _find_joint_form(deeper[0].inner, name) if deeper else form
 
 
-def _apart(one: Linear, other: Linear, inner: frozenset[str]) -> bool:
+def _has_different_crossing(one: AffineForm, other: AffineForm, inner_loops: frozenset[str]) -> bool:
     """Whether two reads move differently where a joint loop is cut."""
-    a, b = dict(one.only_cut(inner).terms), dict(other.only_cut(inner).terms)
+    a, b = dict(one.select_crossing(inner_loops).terms), dict(other.select_crossing(inner_loops).terms)
     return a.keys() != b.keys() or any(np.any(np.asanyarray(a[x] != b[x])) for x in a)
 
 
-def view_of(
-    read: tuple[Linear, ...], joint: Sequence[Joint], inner: frozenset[str], move: Mapping[str, Linear]
-) -> View:
+def make_view(
+    read: tuple[AffineForm, ...],
+    joint: Sequence[JointLoop],
+    inner_loops: frozenset[str],
+    replacements: Mapping[str, AffineForm],
+) -> ImplicitGemmView:
     """The view that a read goes through; `move` tells the loops inside in coordinates of the tile."""
-    cut = [form.only_cut(inner) for form in read]
-    whole: dict[str, Linear] = {}
+    cut = [form.select_crossing(inner_loops) for form in read]
+    whole: dict[str, AffineForm] = {}
     for loop in joint:
         *others, (finest, _) = loop.index.terms
-        whole |= {str(a): Linear() for a, _ in others} | {str(finest): variable(loop.name)}
-    return View(
-        tuple(form.substitute(move) for form in cut),
+        whole |= {str(a): AffineForm() for a, _ in others} | {str(finest): make_variable(loop.name)}
+    return ImplicitGemmView(
+        tuple(form.substitute(replacements) for form in cut),
         tuple(form.substitute(whole) for form in cut),
         tuple(
-            Run(loop.name, loop.index.without(inner), frozenset(a for a, _ in loop.index.terms))
+            JointLoopRange(
+                loop.name, loop.index.select_outside(inner_loops), frozenset(a for a, _ in loop.index.terms)
+            )
             for loop in joint
         ),
     )

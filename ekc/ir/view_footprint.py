@@ -11,36 +11,36 @@ from typing import Any
 
 import numpy as np
 
-from ekc.ir.linear import Quasi
+from ekc.ir.linear import QuasiAffine
 from ekc.ir.region import Region
 
-Array = Any
+FloatOrArray = Any
 """A float, or a float64 vector over a population."""
 
 
-def distinct(region: Region) -> Array:
+def count_distinct_elements(region: Region) -> FloatOrArray:
     """Different elements of the tensor in a tile of a view: exact without windows; with them, the mean over
     where one run of a joint loop starts, the halo of each digit taken whole. Of anything else (several runs,
     a dimension that several quotients move) the size of the tile, which is a bound from above."""
-    runs = [s for s in region.segments if s.joint]
-    digits = _digits(region)
+    runs = [s for s in region.segments if s.is_joint]
+    digits = _find_digits(region)
     if len(runs) != 1 or digits is None:
         return region.size
     length, before, total = np.asanyarray(runs[0].extent, np.float64), np.ones(()), np.ones(())
     for s in region.segments:
-        if not s.joint and s.dim not in digits:
+        if not s.is_joint and s.dim not in digits:
             total = total * s.extent
     for dim, (stays, step) in sorted(digits.items(), key=lambda item: -item[1][0]):
         prefixes = 1 + (length - 1) / stays
         values, before = prefixes / before, prefixes
-        own = [s for s in region.segments if s.dim == dim and not s.joint]
+        own = [s for s in region.segments if s.dim == dim and not s.is_joint]
         taps = np.prod([np.ones(()), *(np.asanyarray(s.extent) for s in own)], axis=0)
         halo = sum((np.asanyarray(s.extent) - 1) * np.abs(s.stride) for s in own)
         total = total * np.minimum(values * taps, (values - 1) * step + halo + 1)
     return np.minimum(total, region.size)
 
 
-def _digits(region: Region) -> dict[int, tuple[int, int]] | None:
+def _find_digits(region: Region) -> dict[int, tuple[int, int]] | None:
     """By dimension that a joint loop moves: how many iterations it stays, and by how much it moves then."""
     assert region.view is not None
     found = {}
@@ -48,16 +48,16 @@ def _digits(region: Region) -> dict[int, tuple[int, int]] | None:
         if not form.terms:
             continue
         (atom, step), *more = form.terms
-        assert isinstance(atom, Quasi)
-        stays = _stays(atom)
+        assert isinstance(atom, QuasiAffine)
+        stays = _find_digit_period(atom)
         if more or np.ndim(stays) or np.ndim(step):
             return None
         found[dim] = (int(stays), abs(int(step)))
     return found
 
 
-def _stays(atom: Quasi) -> Any:
+def _find_digit_period(atom: QuasiAffine) -> Any:
     """Iterations of the joint loop between two changes of a digit."""
-    inside = [a for a, _ in atom.inner.terms if isinstance(a, Quasi)]
-    below = _stays(inside[0]) if inside else 1
+    inside = [a for a, _ in atom.inner.terms if isinstance(a, QuasiAffine)]
+    below = _find_digit_period(inside[0]) if inside else 1
     return below * atom.divisor if atom.op == "//" else below

@@ -27,106 +27,108 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.ir.dtypes import BFLOAT16, FLOAT16, DType, converted, dtype_of
-from ekc.ir.panels import PATTERN_BYTES
-from ekc.ir.swizzle import CHUNKS
-from ekc.ir.tensor_core import SUMS, operands
+from ekc.ir.dtypes import BFLOAT16, FLOAT16, DType, convert_values, parse_dtype
+from ekc.ir.panels import SWIZZLE_PATTERN_BYTES
+from ekc.ir.swizzle import SWIZZLE_CHUNKS
+from ekc.ir.tensor_core import SUMS_PER_LANE, format_register_group
 
-WARPS = 4
+WARPGROUP_WARPS = 4
 """Of a warpgroup."""
-STRIP = 8
+STRIP_COLUMNS = 8
 """Columns of which a lane has two."""
-MOST_STRIPS = 32
+MAX_STRIPS = 32
 """256 columns."""
-SWIZZLE = CHUNKS[-1]
+WGMMA_SWIZZLE = SWIZZLE_CHUNKS[-1]
 """Chunks that change places in a tile that is read so: the only layout used here."""
-SEEN = "fence.proxy.async.shared::cta;"
+PROXY_FENCE_PTX = "fence.proxy.async.shared::cta;"
 """What threads wrote to shared memory is seen by products that start after the next barrier."""
-BEGIN = "wgmma.fence.sync.aligned;"
+WGMMA_FENCE_PTX = "wgmma.fence.sync.aligned;"
 """Registers are as the products that follow shall find them."""
-COMMIT = "wgmma.commit_group.sync.aligned;"
-WAIT = "wgmma.wait_group.sync.aligned 0;"
+WGMMA_COMMIT_PTX = "wgmma.commit_group.sync.aligned;"
+WGMMA_WAIT_PTX = "wgmma.wait_group.sync.aligned 0;"
 """All products have ended: their sums may be used, and their tiles overwritten."""
 
 
 @dataclass(frozen=True)
-class GroupProduct:
+class WgmmaFamily:
     """One family of instructions: `c += a @ b` for a of 64 x depth, b of depth x n and c of 64 x n."""
 
     name: str
     dtype: DType
     """Of both factors; the sums have its accumulator's."""
     depth: int
-    types: str
+    ptx_types: str
     """Of d, a and b, in PTX."""
 
-    def sized(self, strips: int) -> str:
+    def format_name(self, strip_count: int) -> str:
         """Its name for so many strips: "wgmma.m64n128k16"."""
-        return self.name.replace("N", str(STRIP * strips))
+        return self.name.replace("N", str(STRIP_COLUMNS * strip_count))
 
-    def sum_place(self, element: int) -> tuple[int, int, int]:
+    def find_sum_element(self, element: int) -> tuple[int, int, int]:
         """(strip, which half of the rows, which of two columns) of a sum; beyond them the lane's warp, group
         and place."""
-        return element // SUMS, element // 2 % 2, element % 2
+        return element // SUMS_PER_LANE, element // 2 % 2, element % 2
 
-    def multiplied(self, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
+    def multiply(self, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
         """What it means: a [..., 64, depth] and b [..., depth, n] as stored, c [..., 64, n] as summed."""
-        acc = dtype_of(self.dtype.accumulator)
-        left, right = (converted(x, self.dtype, acc) for x in (a, b))
-        return np.asarray(c + np.matmul(left, right), acc.numpy)
+        acc = parse_dtype(self.dtype.default_accumulator)
+        left, right = (convert_values(x, self.dtype, acc) for x in (a, b))
+        return np.asarray(c + np.matmul(left, right), acc.numpy_dtype)
 
 
-PRODUCTS = (
-    GroupProduct("wgmma.m64nNk16", FLOAT16, 16, "f32.f16.f16"),
-    GroupProduct("wgmma.m64nNk16", BFLOAT16, 16, "f32.bf16.bf16"),
+WGMMA_FAMILIES = (
+    WgmmaFamily("wgmma.m64nNk16", FLOAT16, 16, "f32.f16.f16"),
+    WgmmaFamily("wgmma.m64nNk16", BFLOAT16, 16, "f32.bf16.bf16"),
 )
 """Those whose tiles may lie either way. (tf32 and int8 come with rows along the depth alone; they are not
 here.)"""
 
 
 @dataclass(frozen=True)
-class GroupInstruction:
+class WgmmaInstruction:
     """One of a family: so many strips wide, rows of its tiles running along the depth or across it."""
 
-    product: GroupProduct
-    strips: int
-    a_across: bool
-    b_across: bool
+    family: WgmmaFamily
+    strip_count: int
+    is_a_mn_major: bool
+    is_b_mn_major: bool
 
     @property
-    def function(self) -> str:
+    def function_name(self) -> str:
         """What the text calls it: `wgmma_m64n128k16_float16_along_across`."""
-        ways = "_".join("across" if way else "along" for way in (self.a_across, self.b_across))
-        return f"{self.product.sized(self.strips).replace('.', '_')}_{self.product.dtype}_{ways}"
+        ways = "_".join("across" if way else "along" for way in (self.is_a_mn_major, self.is_b_mn_major))
+        return f"{self.family.format_name(self.strip_count).replace('.', '_')}_{self.family.dtype}_{ways}"
 
     @property
-    def sums(self) -> int:
+    def sum_count(self) -> int:
         """Of each lane."""
-        return SUMS * self.strips
+        return SUMS_PER_LANE * self.strip_count
 
     @property
     def ptx(self) -> str:
         """Operands, %0 and on: the sums, the descriptors of a and b."""
-        sums, product = self.sums, self.product
-        name = f"{product.sized(self.strips).replace('.', '.mma_async.sync.aligned.')}.{product.types}"
-        where = f"%{sums}, %{sums + 1}, adds, 1, 1, {int(self.a_across)}, {int(self.b_across)};"
-        return f"{{ .reg .pred adds; setp.ne.b32 adds, 1, 0; {name} {operands(0, sums)}, {where} }}"
+        sums, product = self.sum_count, self.family
+        name = f"{product.format_name(self.strip_count).replace('.', '.mma_async.sync.aligned.')}.{product.ptx_types}"
+        where = f"%{sums}, %{sums + 1}, adds, 1, 1, {int(self.is_a_mn_major)}, {int(self.is_b_mn_major)};"
+        return (
+            f"{{ .reg .pred adds; setp.ne.b32 adds, 1, 0; {name} {format_register_group(0, sums)}, {where} }}"
+        )
 
 
 @dataclass(frozen=True)
-class Descriptor:
+class WgmmaDescriptor:
     """What a descriptor says of a tile but where it begins (PTX ISA, "Matrix-descriptor format"; the comments
     of CUTLASS tell how far apart patterns lie, for both ways)."""
 
     leading_bytes: int
     """Of a tile whose rows run across the depth: from one panel to the next. Else not read, and 16."""
-    stride_bytes: int = PATTERN_BYTES
+    stride_bytes: int = SWIZZLE_PATTERN_BYTES
     """From one pattern to the next in a panel."""
 
     @classmethod
-    def of(cls, across: bool, rows: int, line_bytes: int) -> Descriptor:
+    def for_tile(cls, is_mn_major: bool, rows: int, line_bytes: int) -> WgmmaDescriptor:
         """Of a tile in panels of so many rows."""
-        return cls(rows * line_bytes if across else 16)
+        return cls(rows * line_bytes if is_mn_major else 16)
 
     @property
     def bits(self) -> int:
@@ -135,11 +137,11 @@ class Descriptor:
         return self.leading_bytes >> 4 << 16 | self.stride_bytes >> 4 << 32 | swizzle_of_128_bytes << 62
 
 
-def has_group_products(arch: str) -> bool:
+def has_wgmma(arch: str) -> bool:
     """Whether a target has the instructions: sm_90a alone, which no later one follows."""
     return re.fullmatch(r"(sm|compute)_90a", arch) is not None
 
 
-def group_product_of(dtype: DType) -> GroupProduct | None:
+def find_wgmma_family(dtype: DType) -> WgmmaFamily | None:
     """The family for factors of a type, if there is one."""
-    return next((p for p in PRODUCTS if p.dtype is dtype), None)
+    return next((p for p in WGMMA_FAMILIES if p.dtype is dtype), None)

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel, Resources
-from ekc.devices.base import Counts, Device, Interval, Metering, Timing
-from ekc.devices.difference import Measured, interval_of_mean
+from ekc.devices.base import CountingDevice, Device, Interval, Metering, Timing
+from ekc.devices.difference import MeasuredValue, estimate_mean_interval
 from ekc.errors import ToolchainError
-from ekc.ir.arguments import show
+from ekc.ir.arguments import format_value
 from ekc.ir.limits import Limits
 from ekc.ir.schedule import Schedule
-from ekc.search.preparing import Prepared, compile_text, prepare, read_versions
+from ekc.search.preparing import CompileResult, compile_schedule_json, read_versions, run_compile_job
 from ekc.search.result import Trial
 
 
@@ -28,9 +28,9 @@ class Candidate:
 
     schedule: Schedule
     structure: str
-    row: NDArray[np.float32]
-    prior_latency_s: float
-    prior_power_w: float
+    features: NDArray[np.float32]
+    expected_latency_s: float
+    expected_power_w: float
     round: int
     status: str = "ok"
     predicted_power_w: float = float("nan")
@@ -39,18 +39,18 @@ class Candidate:
     checked: str = ""
     in_turn: bool = False
     """Whether its meterings took turns with those of the other finalists."""
-    _job: Future[Prepared] | None = None
-    _learner: Counts | None = None
+    _compile_job: Future[CompileResult] | None = None
+    _counting_device: CountingDevice | None = None
     _target: tuple[str, Limits] = ("sm_80", Limits())
 
-    def submit(self, executor: Executor, device: Device) -> None:
+    def submit_compile(self, executor: Executor, device: Device) -> None:
         """Start compiling in the background, and counting where the device leaves that to us."""
-        self.aim(device.arch, device.limits)
-        self._learner = device if isinstance(device, Counts) else None
-        count = self._learner.count if self._learner else None
+        self.set_target(device.arch, device.limits)
+        self._counting_device = device if isinstance(device, CountingDevice) else None
+        count = self._counting_device.count_kernel if self._counting_device else None
         what = self.schedule.to_json(), device.arch, device.limits, count
         try:
-            job = executor.submit(prepare, *what, read_versions())
+            job = executor.submit(run_compile_job, *what, read_versions())
         except BrokenExecutor as problem:
             warnings.warn(
                 f"executor: {problem}; kernels are compiled in this process", RuntimeWarning, stacklevel=1
@@ -60,14 +60,14 @@ class Candidate:
             raise ToolchainError(
                 f"executor: it takes no jobs ({_describe_error(problem)}); give one that is open"
             ) from problem
-        if not callable(getattr(job, "result", None)):
+        if not callable(getattr(job, "default_result", None)):
             raise ToolchainError(
-                f"executor: its submit() returned {show(job)}, which has no result(); "
+                f"executor: its submit() returned {format_value(job)}, which has no result(); "
                 "give a concurrent.futures.Executor"
             )
-        self._job = job
+        self._compile_job = job
 
-    def aim(self, arch: str, limits: Limits) -> None:
+    def set_target(self, arch: str, limits: Limits) -> None:
         """Remember the target, to compile only if the kernel is asked for."""
         self._target = (arch, limits)
 
@@ -75,23 +75,23 @@ class Candidate:
     def kernel(self) -> CompiledKernel:
         """The compiled kernel; raises what compiling raised, and `ToolchainError` where a worker cannot do
         what this process would do."""
-        answer = self._answer()
+        answer = self._get_compile_result()
         if answer is None:
-            return compile_text(self.schedule.to_json(), *self._target)
-        kernel, counted = answer.open(read_versions())
-        if self._learner and counted is not None:
-            self._learner.learn(kernel, counted)
+            return compile_schedule_json(self.schedule.to_json(), *self._target)
+        kernel, counted = answer.unwrap(read_versions())
+        if self._counting_device and counted is not None:
+            self._counting_device.set_counts(kernel, counted)
         return kernel
 
-    def _answer(self) -> Prepared | None:
+    def _get_compile_result(self) -> CompileResult | None:
         """The answer of the worker that was asked; None where none was, or where it died or was stopped,
         which says nothing of this kernel."""
-        if self._job is None:
+        if self._compile_job is None:
             return None
         try:
-            answer = self._job.result()
+            answer = self._compile_job.result()
         except (BrokenExecutor, CancelledError):
-            self._job = None
+            self._compile_job = None
             return None
         except Exception as problem:
             # A worker that has this very job answers, whatever compiling raises.
@@ -99,9 +99,9 @@ class Candidate:
                 f"executor: a worker did not answer ({_describe_error(problem)}); "
                 f"it needs {read_versions()}, as this process has"
             ) from problem
-        if not isinstance(answer, Prepared):
+        if not isinstance(answer, CompileResult):
             raise ToolchainError(
-                f"executor: a worker answered {show(answer)}, which is no kernel; "
+                f"executor: a worker answered {format_value(answer)}, which is no kernel; "
                 "submit(f, *x) must return a future whose result() is f(*x)"
             )
         return answer
@@ -124,7 +124,7 @@ class Candidate:
     @property
     def latency_interval_s(self) -> Interval | None:
         """Where that mean lies; None before it was timed."""
-        return interval_of_mean([Measured(t.latency_s, t.interval_s) for t in self.timings])
+        return estimate_mean_interval([MeasuredValue(t.latency_s, t.interval_s) for t in self.timings])
 
     @property
     def metered(self) -> bool:
@@ -143,7 +143,7 @@ class Candidate:
         """Joules per call: power times latency, both means over all measurements."""
         return self.power_w * self.latency_s
 
-    def trial(self) -> Trial:
+    def to_trial(self) -> Trial:
         """The record of it for the result."""
         last = (
             self.meterings[-1].conditions
@@ -152,7 +152,7 @@ class Candidate:
             if self.timings
             else None
         )
-        energies = tuple(Measured(m.energy_j, m.energy_interval_j) for m in self.meterings)
+        energies = tuple(MeasuredValue(m.energy_j, m.energy_interval_j) for m in self.meterings)
         return Trial(
             schedule=self.schedule,
             structure=self.structure,
@@ -161,7 +161,7 @@ class Candidate:
             latency_interval_s=self.latency_interval_s,
             power_w=_finite(self.power_w),
             energy_j=_finite(self.energy_j) if self.timings else None,
-            energy_interval_j=interval_of_mean(energies),
+            energy_interval_j=estimate_mean_interval(energies),
             energies_j=energies,
             in_turn=self.in_turn,
             metered=self.metered,

@@ -14,17 +14,17 @@ from functools import lru_cache
 from typing import Protocol, TypeVar
 
 from ekc.devices.base import Interval
-from ekc.ir.analysis.analysis import analyse
+from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.limits import Limits
 from ekc.ir.schedule import Schedule
 from ekc.search.models import features
-from ekc.search.objective import merit
+from ekc.search.objective import compute_objective
 
-TIE = 0.01
+TIE_TOLERANCE = 0.01
 """Of a latency: what is so much slower in the mean is no tie, however uncertain its timing. Ours."""
 
 
-class Timed(Protocol):
+class TimedSchedule(Protocol):
     """What the choice must know of a schedule: a `Candidate` of a run, or a `Trial`."""
 
     @property
@@ -48,60 +48,83 @@ class Timed(Protocol):
         """Joules per call."""
 
 
-Known = TypeVar("Known", bound=Timed)
+TimedScheduleT = TypeVar("TimedScheduleT", bound=TimedSchedule)
 
 
-def winners(known: Sequence[Known], objective: str, max_slowdown: float) -> tuple[Known, Known]:
+def select_winners(
+    candidates: Sequence[TimedScheduleT], objective: str, max_slowdown: float
+) -> tuple[TimedScheduleT, TimedScheduleT]:
     """(best by the objective among those at most so much slower than the fastest, the fastest); at least one
     must be ok. Ties of the objective go to the faster, then to the smaller digest."""
-    fastest = by_speed(known)[0]
+    fastest = sort_by_latency(candidates)[0]
     if objective == "latency":
         return fastest, fastest
-    limit = seconds(fastest) * (1 + max_slowdown)
-    near = [x for x in known if x.ok and seconds(x) <= limit]
-    return min(near, key=lambda x: rank(x, objective)), fastest
+    limit = get_latency_s(fastest) * (1 + max_slowdown)
+    near = [x for x in candidates if x.ok and get_latency_s(x) <= limit]
+    return min(near, key=lambda x: make_rank_key(x, objective)), fastest
 
 
-def rank(x: Timed, objective: str) -> tuple[float, float, str]:
+def make_rank_key(candidate: TimedSchedule, objective: str) -> tuple[float, float, str]:
     """What to make small; an energy that is not even predicted (a run cut short) comes last."""
-    figure = float(merit(objective, seconds(x), math.inf if x.energy_j is None else x.energy_j))
-    return (figure if math.isfinite(figure) else math.inf), seconds(x), x.schedule.digest
+    figure = float(
+        compute_objective(
+            objective,
+            get_latency_s(candidate),
+            math.inf if candidate.energy_j is None else candidate.energy_j,
+        )
+    )
+    return (
+        (figure if math.isfinite(figure) else math.inf),
+        get_latency_s(candidate),
+        candidate.schedule.digest,
+    )
 
 
-def by_speed(known: Sequence[Known]) -> list[Known]:
+def sort_by_latency(candidates: Sequence[TimedScheduleT]) -> list[TimedScheduleT]:
     """Those that are ok, fastest first, and the ones level with the fastest by their slots. A timing that was
     disturbed tells little, and makes nothing the fastest."""
-    timed = [x for x in known if x.ok]
+    timed = [x for x in candidates if x.ok]
     spans = [x.latency_interval_s for x in timed]
     least = min((s for s in spans if s is not None), key=lambda s: s.low + s.high, default=None)
 
-    def key(x: Known) -> tuple[bool, float, float, str]:
-        level = _level(x.latency_interval_s, least)
-        return not level, slots(x.schedule) if level else 0.0, seconds(x), x.schedule.digest
+    def key(x: TimedScheduleT) -> tuple[bool, float, float, str]:
+        level = _is_tied(x.latency_interval_s, least)
+        return (
+            not level,
+            count_schedule_slots(x.schedule) if level else 0.0,
+            get_latency_s(x),
+            x.schedule.digest,
+        )
 
     return sorted(timed, key=key)
 
 
-def margin(span: Interval | None) -> float:
+def compute_tie_margin(interval: Interval | None) -> float:
     """How much slower a schedule may be than the fastest, timed as said, and still be level with it: as far
     as two such timings can lie apart."""
-    return TIE if span is None else min(TIE, 2 * (span.high - span.low) / (span.high + span.low))
+    return (
+        TIE_TOLERANCE
+        if interval is None
+        else min(TIE_TOLERANCE, 2 * (interval.high - interval.low) / (interval.high + interval.low))
+    )
 
 
-def _level(span: Interval | None, least: Interval | None) -> bool:
+def _is_tied(interval: Interval | None, fastest_interval: Interval | None) -> bool:
     """Whether a timing cannot be told from the least."""
-    if span is None or least is None:
+    if interval is None or fastest_interval is None:
         return False
-    return span.low <= least.high and span.low + span.high <= (1 + TIE) * (least.low + least.high)
+    return interval.low <= fastest_interval.high and interval.low + interval.high <= (1 + TIE_TOLERANCE) * (
+        fastest_interval.low + fastest_interval.high
+    )
 
 
 @lru_cache(maxsize=1024)
-def slots(schedule: Schedule) -> float:
+def count_schedule_slots(schedule: Schedule) -> float:
     """Slots that a launch takes, by the analysis: to issue its instructions, and to pass through shared
     memory (`features.slots`)."""
-    return float(features.slots(analyse(schedule.program, Limits()))[0])
+    return float(features.count_issue_slots(analyse_program(schedule.program, Limits()))[0])
 
 
-def seconds(x: Timed) -> float:
+def get_latency_s(candidate: TimedSchedule) -> float:
     """Its latency; more than any where nobody timed it."""
-    return math.inf if x.latency_s is None else x.latency_s
+    return math.inf if candidate.latency_s is None else candidate.latency_s

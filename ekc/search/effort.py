@@ -13,22 +13,22 @@ class Effort:
 
     trials: int
     """Schedules to compile and time, at most."""
-    calls: float | None
+    expected_calls: float | None
     """How often the kernel is expected to be called in its life: savings count so many times. None: nobody
     asks what a round earns."""
 
 
 EFFORTS = {
-    "quick": Effort(trials=64, calls=1e7),
-    "standard": Effort(trials=256, calls=1e8),
-    "full": Effort(trials=1024, calls=1e9),
+    "quick": Effort(trials=64, expected_calls=1e7),
+    "standard": Effort(trials=256, expected_calls=1e8),
+    "full": Effort(trials=1024, expected_calls=1e9),
 }
 """By name, each for a kernel that is called ten times as often as the one before."""
-UNSAID = Effort(trials=256, calls=None)
+DEFAULT_EFFORT = Effort(trials=256, expected_calls=None)
 
 
-def checked_effort(name: str | None) -> Effort:
+def parse_effort(name: str | None) -> Effort:
     """The effort of that name. Raises InvalidInput."""
     if name is None:
-        return UNSAID
+        return DEFAULT_EFFORT
     return EFFORTS[check_choice("effort", name, EFFORTS)]

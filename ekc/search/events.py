@@ -33,7 +33,7 @@ STAGES = {
 }
 """The names of stages, and their words in a line. "breed", "measure" and "meter" follow each other, round
 after round."""
-ROUNDS = ("breed", "measure", "meter")
+ROUND_STAGES = ("breed", "measure", "meter")
 
 
 @dataclass(frozen=True)
@@ -68,35 +68,35 @@ class TuningEvent:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values under the attribute names; schedules by digest, structure and figures."""
-        return vars(self) | {key: _figures(getattr(self, key)) for key in ("best", "fastest", "trial")}
+        return vars(self) | {key: _trial_to_json(getattr(self, key)) for key in ("best", "fastest", "trial")}
 
-    def line(self) -> str:
+    def format_line(self) -> str:
         """The event for people, in one line."""
-        about = self.text or (describe(self.trial) if self.trial else self.doing)
-        return f"{self.operator} on {self.device}: {self.name}: {about}; {self.so_far}"
+        about = self.text or (describe_trial(self.trial) if self.trial else self.stage_text)
+        return f"{self.operator} on {self.device}: {self.name}: {about}; {self.progress_text}"
 
     @property
-    def doing(self) -> str:
+    def stage_text(self) -> str:
         """The stage in words."""
-        return STAGES[self.stage] + (f" (round {self.round})" if self.stage in ROUNDS else "")
+        return STAGES[self.stage] + (f" (round {self.round})" if self.stage in ROUND_STAGES else "")
 
     @property
-    def so_far(self) -> str:
+    def progress_text(self) -> str:
         """Counts, and the figures of the best."""
         counts = f"{self.tried}/{self.planned} trials"
         counts += f", {self.failed} failed" if self.failed else ""
         counts += f", {self.metered} metered" if self.metered else ""
-        return f"{counts}, best {describe(self.best)}" if self.best else counts
+        return f"{counts}, best {describe_trial(self.best)}" if self.best else counts
 
 
-def _figures(trial: Trial | None) -> dict[str, Any] | None:
+def _trial_to_json(trial: Trial | None) -> dict[str, Any] | None:
     if trial is None:
         return None
     names = ("structure", "status", "latency_s", "power_w", "energy_j", "metered", "clock_mhz", "round")
     return {"digest": trial.schedule.digest} | {name: getattr(trial, name) for name in names}
 
 
-def describe(trial: Trial) -> str:
+def describe_trial(trial: Trial) -> str:
     """Latency and energy of a trial, or why it failed."""
     if not trial.ok:
         return " ".join(trial.status.split())

@@ -12,28 +12,28 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 from ekc.devices.base import Metering
-from ekc.devices.gate import judged
-from ekc.devices.verify import UNSAFE, WRONG, verify
+from ekc.devices.gate import verify_if_executable
+from ekc.devices.verify import UNSAFE_KERNEL, WRONG_RESULT, verify
 from ekc.errors import DeviceError, EkcError, ToolchainError
 from ekc.ir.evaluation.agreement import DATA_SEED
-from ekc.ir.evaluation.expected import Expected
+from ekc.ir.evaluation.expected import ReferenceEvaluator
 from ekc.ir.operator import Operator
 from ekc.search.candidate import Candidate
-from ekc.search.choice import by_speed, rank, winners
-from ekc.search.measuring import FINAL_WINDOW_S, Bench, Failure
+from ekc.search.choice import make_rank_key, select_winners, sort_by_latency
+from ekc.search.measuring import FINAL_WINDOW_S, MeasurementFailure, Measurer
 
-FINALISTS = 4
+FINALIST_COUNT = 4
 """By the objective."""
-FASTEST = 2
+FASTEST_COUNT = 2
 """By latency, where they are not among those."""
-REPEATS = 3
-REFUSED = (WRONG, UNSAFE)
+FINAL_REPEATS = 3
+REJECTED_VERDICTS = (WRONG_RESULT, UNSAFE_KERNEL)
 """How the verdict on a kernel begins that may not win."""
-UNCHECKED = "unchecked"
+UNCHECKED_PREFIX = "unchecked"
 """How the status of a kernel begins that could not be executed; it may not win either."""
-FIRST_DRAW = 1
+FIRST_FINAL_REPEAT = 1
 """Draw 0 was the first look; the finals are draws of their own."""
-PAUSE = timedelta(seconds=60)
+MAX_METERING_GAP = timedelta(seconds=60)
 """Between two meterings, beyond which they were not taken in turn: one takes some 7 s."""
 
 
@@ -42,28 +42,32 @@ class Finals:
     """Picks finalists, checks them, measures them again."""
 
     op: Operator
-    bench: Bench
+    measurer: Measurer
     objective: str
     max_slowdown: float
     report: Callable[[str, Candidate], None] = lambda name, about: None
     """Takes the name of an event and the finalist that it is about."""
-    _expected: Expected | None = None
+    _expected: ReferenceEvaluator | None = None
 
-    def run(self, candidates: list[Candidate], measure: Callable[[], bool]) -> list[Candidate]:
+    def run(self, candidates: list[Candidate], can_continue: Callable[[], bool]) -> list[Candidate]:
         """The finalists, right and freshly measured. `measure()` says whether there is time for more than
         what the objective needs once."""
-        finalists = self.pick(candidates)
+        finalists = self.pick_finalists(candidates)
         for c in finalists:
             c.timings, c.meterings = c.timings[:1], c.meterings[:1]
         turns: list[tuple[Candidate, int]] = []
-        for repeat in range(REPEATS):
-            if repeat and not measure():
+        for repeat in range(FINAL_REPEATS):
+            if repeat and not can_continue():
                 break
             for c in finalists[:: -1 if repeat % 2 else 1]:
-                self._again(c, FIRST_DRAW + repeat, repeat == 0, self._needs_energy or measure())
+                self._remeasure(
+                    c, FIRST_FINAL_REPEAT + repeat, repeat == 0, self._needs_energy or can_continue()
+                )
                 self.report("final", c)
-                turns.append((c, FIRST_DRAW + repeat))
-        in_turn = _in_turn([self.bench.metered_at(c.schedule, FINAL_WINDOW_S, draw) for c, draw in turns])
+                turns.append((c, FIRST_FINAL_REPEAT + repeat))
+        in_turn = _is_in_turn(
+            [self.measurer.find_metering_time(c.schedule, FINAL_WINDOW_S, draw) for c, draw in turns]
+        )
         for c in finalists:
             c.in_turn = in_turn
         return [c for c in finalists if c.ok and (c.metered or not self._needs_energy)]
@@ -73,17 +77,19 @@ class Finals:
         """A GPU that cannot be metered (a part of one, by MIG) can still be tuned for latency."""
         return self.objective != "latency"
 
-    def pick(self, candidates: list[Candidate]) -> list[Candidate]:
+    def pick_finalists(self, candidates: list[Candidate]) -> list[Candidate]:
         """The fastest that are right, and among those near them the best by the objective."""
-        fast = self.right(by_speed(candidates), FASTEST)
+        fast = self.select_correct(sort_by_latency(candidates), FASTEST_COUNT)
         if not fast:
             return []
         limit = fast[0].latency_s * (1 + self.max_slowdown)
         near = [c for c in candidates if c.ok and c.latency_s <= limit]
-        good = self.right(sorted(near, key=lambda c: rank(c, self.objective)), FINALISTS)
+        good = self.select_correct(
+            sorted(near, key=lambda c: make_rank_key(c, self.objective)), FINALIST_COUNT
+        )
         return list({id(c): c for c in (*good, *fast)}.values())
 
-    def right(self, ranked: list[Candidate], count: int) -> list[Candidate]:
+    def select_correct(self, ranked: list[Candidate], count: int) -> list[Candidate]:
         """The first `count` candidates whose kernel computes the operator."""
         found: list[Candidate] = []
         for c in ranked:
@@ -96,12 +102,12 @@ class Finals:
     def check(self, candidate: Candidate) -> bool:
         """Execute the compiled PTX once per schedule, on chosen blocks; the verdict is filed."""
         if not candidate.checked:
-            self._judge(candidate)
+            self._verify(candidate)
             self.report("check", candidate)
         return candidate.ok
 
-    def _judge(self, candidate: Candidate) -> None:
-        verdict = self.bench.checked(candidate.schedule)
+    def _verify(self, candidate: Candidate) -> None:
+        verdict = self.measurer.find_verdict(candidate.schedule)
         if verdict is None:
             try:
                 verdict = self._execute(candidate)
@@ -109,22 +115,24 @@ class Finals:
                 raise
             except DeviceError as problem:
                 # It faulted or hung where it would run.
-                candidate.status = self.bench.fail(candidate.schedule, f"device: {problem}").status
+                candidate.status = self.measurer.record_failure(
+                    candidate.schedule, f"device: {problem}"
+                ).status
                 return
             except EkcError as problem:
                 # Says nothing of the kernel, so nothing is filed: another ekc may be able to.
-                candidate.status = f"{UNCHECKED}: {problem}"
+                candidate.status = f"{UNCHECKED_PREFIX}: {problem}"
                 return
-            self.bench.file_check(candidate.schedule, verdict)
+            self.measurer.record_verdict(candidate.schedule, verdict)
         candidate.checked = verdict
-        if verdict.startswith(REFUSED):
+        if verdict.startswith(REJECTED_VERDICTS):
             candidate.status = verdict
 
     def _execute(self, candidate: Candidate) -> str:
         if self._expected is None:
-            self._expected = Expected.draw(self.op, DATA_SEED)
+            self._expected = ReferenceEvaluator.from_seed(self.op, DATA_SEED)
         what = candidate.schedule, candidate.kernel, self._expected
-        here = judged(self.bench.device, *what)
+        here = verify_if_executable(self.measurer.device, *what)
         if here is None:
             return str(verify(*what))
         if here.fault:
@@ -136,32 +144,34 @@ class Finals:
             return f"{here}; the PTX machine could not look for races and stray accesses: {problem}"
         return f"{machine}; {here}" if machine.fault else f"{here}; {machine}"
 
-    def _again(self, candidate: Candidate, draw: int, fresh: bool, metered: bool) -> None:
-        timing = self.bench.time(candidate.schedule, lambda: candidate.kernel, draw)
-        metering: Metering | Failure | None = None
-        if metered:
-            metering = self.bench.meter(candidate.schedule, lambda: candidate.kernel, FINAL_WINDOW_S, draw)
+    def _remeasure(self, candidate: Candidate, repeat: int, is_first: bool, is_metered: bool) -> None:
+        timing = self.measurer.time(candidate.schedule, lambda: candidate.kernel, repeat)
+        metering: Metering | MeasurementFailure | None = None
+        if is_metered:
+            metering = self.measurer.meter(
+                candidate.schedule, lambda: candidate.kernel, FINAL_WINDOW_S, repeat
+            )
         for outcome in (timing, metering) if self._needs_energy else (timing,):
-            if isinstance(outcome, Failure):
+            if isinstance(outcome, MeasurementFailure):
                 # A repeat that fails is on file; what was measured before it stands.
-                candidate.status = outcome.status if fresh else candidate.status
+                candidate.status = outcome.status if is_first else candidate.status
                 return
-        if fresh:
+        if is_first:
             candidate.timings = []
-        if fresh and metered:
+        if is_first and is_metered:
             candidate.meterings = []
         candidate.timings.append(timing)  # type: ignore[arg-type]
         if isinstance(metering, Metering):
             candidate.meterings.append(metering)
 
-    def winners(self, finalists: list[Candidate]) -> tuple[Candidate, Candidate]:
+    def select_winners(self, finalists: list[Candidate]) -> tuple[Candidate, Candidate]:
         """(best by the objective within the slowdown, fastest)."""
-        return winners(finalists, self.objective, self.max_slowdown)
+        return select_winners(finalists, self.objective, self.max_slowdown)
 
 
-def _in_turn(times: list[datetime | None]) -> bool:
+def _is_in_turn(times: list[datetime | None]) -> bool:
     """Whether meterings were taken one after another in this order. Some may be on file since another run
     had the same finalist: what drifted in between would count as a difference between kernels."""
     known = [t for t in times if t is not None]
     steps = [later - sooner for sooner, later in pairwise(known)]
-    return len(known) == len(times) and all(timedelta(0) <= step <= PAUSE for step in steps)
+    return len(known) == len(times) and all(timedelta(0) <= step <= MAX_METERING_GAP for step in steps)

@@ -10,16 +10,16 @@ from typing import Any
 
 from ekc.errors import EkcError
 
-Shown = dict[str | tuple[str, type[Warning], int], int]
+ShownWarnings = dict[str | tuple[str, type[Warning], int], int]
 """Warnings that were shown, as `warnings` keeps them."""
 
 
-HUNG_S = 600.0
+JOB_TIMEOUT_S = 600.0
 """A job whose answer takes longer is given up, and its process with it."""
 
 
 @dataclass(frozen=True)
-class Job:
+class WorkerJob:
     """A function, known by its module and name, and what it is called with."""
 
     function: Callable[..., Any]
@@ -27,7 +27,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Done:
+class JobOutcome:
     """What came of a job."""
 
     value: Any
@@ -35,7 +35,7 @@ class Done:
     warnings: tuple[tuple[str, type[Warning], str, int], ...]
     """Text, category, file and line of each; it is the parent who shows them."""
 
-    def open(self, shown: Shown) -> Any:
+    def unwrap(self, shown: ShownWarnings) -> Any:
         """The value, or what was raised; warns of what was not yet shown."""
         for text, category, file, line in self.warnings:
             warnings.warn_explicit(text, category, file, line, registry=shown)
@@ -44,7 +44,7 @@ class Done:
         return self.value
 
 
-def do(job: Job) -> Done:
+def run_job(job: WorkerJob) -> JobOutcome:
     """Call the function; what it raises travels."""
     value, error = None, None
     with warnings.catch_warnings(record=True) as seen:
@@ -56,4 +56,4 @@ def do(job: Job) -> Done:
             if not isinstance(problem, EkcError):
                 # A bug: the parent's traceback would end where the job was sent off.
                 problem.add_note(traceback.format_exc())
-    return Done(value, error, tuple((str(w.message), w.category, w.filename, w.lineno) for w in seen))
+    return JobOutcome(value, error, tuple((str(w.message), w.category, w.filename, w.lineno) for w in seen))

@@ -28,9 +28,9 @@ from pathlib import Path
 
 from ekc.errors import InvalidInput
 
-_OWN = ("name", "model", "operator", "count")
+_LAYER_KEYS = ("name", "model", "operator", "count")
 
-ARGUMENTS = frozenset(
+OPERATOR_ARGUMENTS = frozenset(
     {"m", "n", "k", "b", "c", "d", "h", "w", "out_channels", "kernel", "stride", "padding", "output_padding"}
     | {"dilation", "groups", "layout", "transpose_a", "transpose_b"}
     | {"shape", "axis", "axes", "combine", "keepdims", "eps"}
@@ -40,7 +40,7 @@ ARGUMENTS = frozenset(
 
 
 @dataclass(frozen=True)
-class Use:
+class LayerUse:
     """One place where a layer occurs: `count` times in `model` under `name`."""
 
     name: str
@@ -54,7 +54,7 @@ class Layer:
 
     operator_kind: str
     arguments: dict[str, object]
-    uses: tuple[Use, ...]
+    uses: tuple[LayerUse, ...]
 
     @property
     def name(self) -> str:
@@ -67,7 +67,7 @@ class Layer:
         return sum(use.count for use in self.uses)
 
 
-def read_layers(path: str | Path, kinds: frozenset[str]) -> tuple[Layer, ...]:
+def read_layers(path: str | Path, operator_kinds: frozenset[str]) -> tuple[Layer, ...]:
     """The layers of a TOML file in the order of the file, equal ones merged.
 
     `kinds` are the operators that a layer may name. Raises InvalidInput, one line with the file and
@@ -77,19 +77,21 @@ def read_layers(path: str | Path, kinds: frozenset[str]) -> tuple[Layer, ...]:
     document = _read_toml(path)
     for key in document:
         if key != "layer":
-            raise InvalidInput(f"{path}: {_unknown(key, ['layer'])}; each layer starts with [[layer]]")
+            raise InvalidInput(
+                f"{path}: {_describe_unknown_key(key, ['layer'])}; each layer starts with [[layer]]"
+            )
     tables = document.get("layer")
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise InvalidInput(f"{path} holds no layers; each starts with a line [[layer]]")
-    entries = (_entry(table, f"{path}, layer {i}", kinds) for i, table in enumerate(tables, 1))
-    return _merge(entries)
+    entries = (_parse_layer(table, f"{path}, layer {i}", operator_kinds) for i, table in enumerate(tables, 1))
+    return _merge_layers(entries)
 
 
 def _read_toml(path: Path) -> dict[str, object]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {error.strerror}{_neighbour(path)}") from error
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}{_suggest_file(path)}") from error
     try:
         return tomllib.loads(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -104,33 +106,37 @@ def _read_toml(path: Path) -> dict[str, object]:
         raise InvalidInput(f"{path}, line {line}: {found[1]}") from error
 
 
-def _neighbour(path: Path) -> str:
+def _suggest_file(path: Path) -> str:
     names = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.name, names, n=1)
     return f"; did you mean {path.with_name(near[0])}?" if near else ""
 
 
-def _entry(table: dict[str, object], place: str, kinds: frozenset[str]) -> Layer:
+def _parse_layer(table: dict[str, object], place: str, operator_kinds: frozenset[str]) -> Layer:
     for key in table:
-        if key not in _OWN and key not in ARGUMENTS:
-            raise InvalidInput(f"{place}: {_unknown(key, [*_OWN, *sorted(ARGUMENTS)])}")
-    name, kind = _text(table, "name", place), _text(table, "operator", place)
+        if key not in _LAYER_KEYS and key not in OPERATOR_ARGUMENTS:
+            raise InvalidInput(
+                f"{place}: {_describe_unknown_key(key, [*_LAYER_KEYS, *sorted(OPERATOR_ARGUMENTS)])}"
+            )
+    name, kind = _parse_text(table, "name", place), _parse_text(table, "operator", place)
     place = f"{place} ({name})"
-    if kind not in kinds:
-        near = difflib.get_close_matches(kind, sorted(kinds), n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(kinds))}"
+    if kind not in operator_kinds:
+        near = difflib.get_close_matches(kind, sorted(operator_kinds), n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(operator_kinds))}"
         raise InvalidInput(f"{place}: there is no operator {kind!r}; {hint}")
     count = table.get("count", 1)
     if type(count) is not int or count < 1:
         raise InvalidInput(f"{place}: count is {count!r}; it must be a whole number from 1")
-    model = _text(table, "model", place) if "model" in table else ""
-    arguments = {key: _value(key, table[key], place) for key in table if key not in (*_OWN, "inputs")}
+    model = _parse_text(table, "model", place) if "model" in table else ""
+    arguments = {
+        key: _parse_value(key, table[key], place) for key in table if key not in (*_LAYER_KEYS, "inputs")
+    }
     if "inputs" in table:
-        arguments["inputs"] = _inputs(table["inputs"], place)
-    return Layer(kind, arguments, (Use(name, model, count),))
+        arguments["inputs"] = _parse_inputs(table["inputs"], place)
+    return Layer(kind, arguments, (LayerUse(name, model, count),))
 
 
-def _text(table: Mapping[str, object], key: str, place: str) -> str:
+def _parse_text(table: Mapping[str, object], key: str, place: str) -> str:
     if key not in table:
         raise InvalidInput(f'{place}: it has no {key}; add {key} = "..."')
     value = table[key]
@@ -139,27 +145,27 @@ def _text(table: Mapping[str, object], key: str, place: str) -> str:
     return value
 
 
-def _value(key: str, value: object, place: str) -> object:
+def _parse_value(key: str, value: object, place: str) -> object:
     if isinstance(value, list):
-        return tuple(_value(key, item, place) for item in value)
+        return tuple(_parse_value(key, item, place) for item in value)
     if isinstance(value, (bool, int, float, str)):
         return value
     raise InvalidInput(f"{place}: {key} is {value!r}; it must be a number, a text, true or false, or a list")
 
 
-def _inputs(value: object, place: str) -> dict[str, object]:
+def _parse_inputs(value: object, place: str) -> dict[str, object]:
     """Shapes by name."""
     if not isinstance(value, dict):
         raise InvalidInput(f"{place}: inputs is {value!r}; write inputs = {{ bias = [64] }}")
-    return {name: _value(f"inputs.{name}", shape, place) for name, shape in value.items()}
+    return {name: _parse_value(f"inputs.{name}", shape, place) for name, shape in value.items()}
 
 
-def _unknown(key: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(key, known, n=1)
+def _describe_unknown_key(key: str, allowed_keys: list[str]) -> str:
+    near = difflib.get_close_matches(key, allowed_keys, n=1)
     return f"unknown key {key!r}" + (f", did you mean {near[0]!r}?" if near else "")
 
 
-def _merge(entries: Iterable[Layer]) -> tuple[Layer, ...]:
+def _merge_layers(entries: Iterable[Layer]) -> tuple[Layer, ...]:
     merged: dict[tuple[object, ...], Layer] = {}
     for entry in entries:
         # As text, for True == 1 in Python.

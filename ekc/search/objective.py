@@ -9,12 +9,12 @@ from ekc.ir.arguments import check_choice
 OBJECTIVES = ("energy", "latency", "edp")
 
 
-def checked_objective(name: str) -> str:
+def parse_objective(name: str) -> str:
     """The name, if it is one of the objectives."""
     return check_choice("objective", name, OBJECTIVES)
 
 
-def merit(objective: str, latency_s: Any, energy_j: Any) -> Any:
+def compute_objective(objective: str, latency_s: Any, energy_j: Any) -> Any:
     """The figure to make small: joules, seconds, or joule-seconds."""
     if objective == "latency":
         return latency_s

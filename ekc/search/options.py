@@ -8,20 +8,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ekc.errors import InvalidInput
-from ekc.ir.arguments import check_choice, check_path, is_number, show
-from ekc.ir.checks import whole
+from ekc.ir.arguments import check_choice, check_path, format_value, is_number
+from ekc.ir.checks import check_int
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
-from ekc.search.effort import checked_effort
+from ekc.search.effort import parse_effort
 
-_LAZY = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
+_LAZY_FUNCTION_TESTS = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
 """Tests for functions of which a call runs nothing yet."""
-CLOCKS = ("fixed", "search")
+CLOCK_MODES = ("fixed", "search")
 """What may be done about the clocks."""
 
 
 @dataclass(frozen=True)
-class Wish:
+class TuneOptions:
     """What a run is asked for, checked."""
 
     trials: int
@@ -30,17 +30,17 @@ class Wish:
     search_clocks: bool
     seed: int
     time_budget_s: float | None
-    calls: float | None = None
+    expected_calls: float | None = None
     """How often the kernel is expected to be called: a round must pay for itself in so many calls.
     None: all trials are used, whatever they bring."""
-    asked_s: float = field(default_factory=time.monotonic, compare=False)
+    requested_at_s: float = field(default_factory=time.monotonic, compare=False)
     """When: the seconds of the run and its time budget count from here, what is prepared included."""
 
 
 def check_operator(op: object) -> None:
     """Refuse what is no operator."""
     if not isinstance(op, Operator):
-        raise InvalidInput(f"op: {show(op)} is not an operator; ekc.matmul(64, 64, 64) makes one")
+        raise InvalidInput(f"op: {format_value(op)} is not an operator; ekc.matmul(64, 64, 64) makes one")
 
 
 def check_start(op: Operator, start: Sequence[Schedule]) -> None:
@@ -52,27 +52,29 @@ def check_start(op: Operator, start: Sequence[Schedule]) -> None:
         )
     for s in start:
         if not isinstance(s, Schedule):
-            raise InvalidInput(f"start: {show(s)} is not a schedule; give a list of ekc.Schedule")
+            raise InvalidInput(f"start: {format_value(s)} is not a schedule; give a list of ekc.Schedule")
         if s.op != op:
             raise InvalidInput(f"start: a schedule of {s.op.name} cannot start the tuning of {op.name}")
 
 
-def check_helpers(executor: object, callback: object) -> None:
+def check_executor_and_callback(executor: object, callback: object) -> None:
     """Refuse what cannot compile, what cannot be called, and what would do nothing when it is called."""
     if isinstance(executor, type):
         name = executor.__name__
         raise InvalidInput(f"executor: {name} is a class; make one of it, executor={name}()")
-    if executor is not None and not callable(getattr(executor, "submit", None)):
+    if executor is not None and not callable(getattr(executor, "submit_compile", None)):
         raise InvalidInput(
-            f"executor: {show(executor)} has no submit(); give a concurrent.futures.Executor, or leave it out"
+            f"executor: {format_value(executor)} has no submit(); give a concurrent.futures.Executor, or leave it out"
         )
     if callback is not None and not callable(callback):
-        raise InvalidInput(f"callback: {show(callback)} cannot be called; give a function of one TuningEvent")
+        raise InvalidInput(
+            f"callback: {format_value(callback)} cannot be called; give a function of one TuningEvent"
+        )
     # An object that is called is known by its method; a function has one too, which is plain.
     for called in (callback, getattr(callback, "__call__", None)):  # noqa: B004 - inspected, not called
-        if any(is_lazy(called) for is_lazy in _LAZY):
+        if any(is_lazy(called) for is_lazy in _LAZY_FUNCTION_TESTS):
             raise InvalidInput(
-                f"callback: {show(callback)} is async or a generator, so that a call of it runs nothing; "
+                f"callback: {format_value(callback)} is async or a generator, so that a call of it runs nothing; "
                 "give a plain function of one TuningEvent"
             )
 
@@ -83,31 +85,33 @@ def check_options(
     max_slowdown: float,
     clocks: str,
     seed: int,
-    budget: float | None,
+    time_budget_s: float | None,
 ) -> None:
     """Refuse what `tune` would refuse; the command line asks before it writes anything."""
     if effort is not None and trials is not None:
         raise InvalidInput("effort and trials: give one; an effort sets the trials")
-    checked_effort(effort)
+    parse_effort(effort)
     if trials is not None:
-        whole("trials", trials, 1_000_000)
-    whole("seed", seed, 2**63 - 1, least=0)
+        check_int("trials", trials, 1_000_000)
+    check_int("seed", seed, 2**63 - 1, minimum=0)
     check_slowdown(max_slowdown)
-    check_choice("clocks", clocks, CLOCKS)
-    if budget is not None and not (is_number(budget) and budget > 0):
-        raise InvalidInput(f"time_budget_s: {show(budget)} is not above 0; leave it out for no limit")
+    check_choice("clocks", clocks, CLOCK_MODES)
+    if time_budget_s is not None and not (is_number(time_budget_s) and time_budget_s > 0):
+        raise InvalidInput(
+            f"time_budget_s: {format_value(time_budget_s)} is not above 0; leave it out for no limit"
+        )
 
 
 def check_slowdown(max_slowdown: float) -> None:
     """Refuse what says nothing of how much slower than the fastest the best may be."""
     if not is_number(max_slowdown) or not 0 <= max_slowdown <= 10:
         raise InvalidInput(
-            f"max_slowdown: {show(max_slowdown)} is outside 0 to 10; 0.05 means at most 5 % slower"
+            f"max_slowdown: {format_value(max_slowdown)} is outside 0 to 10; 0.05 means at most 5 % slower"
         )
 
 
-def check_files(**files: object) -> None:
+def check_paths(**paths: object) -> None:
     """Refuse what is no path, of options that may be left out."""
-    for name, file in files.items():
+    for name, file in paths.items():
         if file is not None:
             check_path(name, file)

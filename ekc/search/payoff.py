@@ -20,104 +20,106 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.search.candidate import Candidate
-from ekc.search.models.promise import Promise
+from ekc.search.models.promise import Acquisition
 from ekc.search.population import Population
 from ekc.search.task import ScheduleTask
 
-CREDIT = 0.1
+INITIAL_CREDIT = 0.1
 """Improvement that the models are credited with, as promised and as had, before any round."""
-COMPILE_S = 0.5
+COMPILE_WAIT_S = 0.5
 """Seconds that a board waits for one compile: a round figure, and no measured one, so as to be repeatable."""
 
 
 @dataclass
-class WhilePaying:
+class StoppingTask:
     """A task that ends its rounds when the next batch would not pay; what `rounds.py` asks for."""
 
     task: ScheduleTask
-    calls: float
-    stopped: str = ""
+    expected_calls: float
+    stop_reason: str = ""
     """Why, once it has."""
-    _batch: list[Population] = field(default_factory=list)
-    _begun_j: float | None = None
+    _batch_genomes: list[Population] = field(default_factory=list)
+    _energy_before_j: float | None = None
     """Joules spent before the first round, on the baseline."""
-    _promised: float = CREDIT
-    _had: float = CREDIT
+    _expected_improvement: float = INITIAL_CREDIT
+    _actual_improvement: float = INITIAL_CREDIT
 
-    def make(self, population: Population, row: int, number: int) -> Candidate | None:
+    def make_candidate(self, population: Population, row: int, round_number: int) -> Candidate | None:
         """As the task does; its genome is remembered, to ask what is promised of it."""
-        made = self.task.make(population, row, number)
+        made = self.task.make_candidate(population, row, round_number)
         if made is not None:
-            self._batch.append(population[[row]])
+            self._batch_genomes.append(population[[row]])
         return made
 
-    def promise(self, population: Population) -> NDArray[np.float64]:
+    def score_population(self, population: Population) -> NDArray[np.float64]:
         """As the task does."""
-        return self.task.promise(population)
+        return self.task.score_population(population)
 
-    def rankings(self, population: Population) -> tuple[Promise, ...]:
+    def compute_acquisitions(self, population: Population) -> tuple[Acquisition, ...]:
         """As the task does."""
-        return self.task.rankings(population)
+        return self.task.compute_acquisitions(population)
 
-    def lean(self, population: Population) -> NDArray[np.float64]:
+    def score_tie_breaks(self, population: Population) -> NDArray[np.float64]:
         """As the task does."""
-        return self.task.lean(population)
+        return self.task.score_tie_breaks(population)
 
-    def correlation(self, population: Population) -> NDArray[np.float64]:
+    def predict_correlation(self, population: Population) -> NDArray[np.float64]:
         """As the task does."""
-        return self.task.correlation(population)
+        return self.task.predict_correlation(population)
 
-    def on_time(self) -> bool:
+    def can_continue(self) -> bool:
         """Whether there is to be another round."""
-        return not self.stopped and self.task.on_time()
+        return not self.stop_reason and self.task.can_continue()
 
-    def measure(self, fresh: Sequence[Candidate], number: int) -> list[float]:
+    def measure(self, candidates: Sequence[Candidate], round_number: int) -> list[float]:
         """Measure and learn, unless that would not pay."""
-        batch, self._batch = self._batch, []
-        if self._begun_j is None:
-            self._begun_j = self.task.bench.spent.joules
-        if not (self.task.learner.latency.ready and self.task.working):
-            return self.task.measure(fresh, number)
-        promised, before = self._promise(batch), self.task.standing.scores.min()
-        self._decide(promised, len(fresh))
-        if self.stopped:
+        batch, self._batch_genomes = self._batch_genomes, []
+        if self._energy_before_j is None:
+            self._energy_before_j = self.task.measurer.cost.joules
+        if not (self.task.learner.latency_model.is_ready and self.task.timed_candidates):
+            return self.task.measure(candidates, round_number)
+        promised, before = self._sum_expected_improvements(batch), self.task.incumbent.scores.min()
+        self._decide_stop(promised, len(candidates))
+        if self.stop_reason:
             return []
-        figures = self.task.measure(fresh, number)
-        self._promised += promised
+        figures = self.task.measure(candidates, round_number)
+        self._expected_improvement += promised
         # Where the device has failed all it had timed, nothing was had.
-        if self.task.working:
-            self._had += max(math.log(before / self.task.standing.scores.min()), 0.0)
+        if self.task.timed_candidates:
+            self._actual_improvement += max(math.log(before / self.task.incumbent.scores.min()), 0.0)
         return figures
 
-    def _promise(self, batch: Sequence[Population]) -> float:
+    def _sum_expected_improvements(self, batch: Sequence[Population]) -> float:
         """Sum of the expected improvements of a batch, each a share of the best score."""
         together = sum(batch[1:], batch[0])
-        return float(np.exp(-self.task.promise(together)).sum())
+        return float(np.exp(-self.task.score_population(together)).sum())
 
-    def _decide(self, promised: float, count: int) -> None:
-        share = promised * self._had / self._promised
-        saving = share * self._best() * self.calls
-        cost = self._cost(count)
+    def _decide_stop(self, expected_improvement: float, count: int) -> None:
+        share = expected_improvement * self._actual_improvement / self._expected_improvement
+        saving = share * self._get_best_call_cost() * self.expected_calls
+        cost = self._estimate_round_cost(count)
         if saving >= cost:
             return
-        unit = "s" if self._in_seconds else "J"
-        self.stopped = (
+        unit = "s" if self._is_latency_objective else "J"
+        self.stop_reason = (
             f"another round would not pay: {count} schedules cost about {cost:.3g} {unit} and are "
-            f"expected to save {saving:.2g} {unit} in {self.calls:,.0f} calls"
+            f"expected to save {saving:.2g} {unit} in {self.expected_calls:,.0f} calls"
         )
 
     @property
-    def _in_seconds(self) -> bool:
-        return self.task.wish.objective == "latency"
+    def _is_latency_objective(self) -> bool:
+        return self.task.options.objective == "latency"
 
-    def _best(self) -> float:
+    def _get_best_call_cost(self) -> float:
         """Joules (or seconds) of a call of the best schedule so far."""
-        best = self.task.standing.best
-        return best.latency_s if self._in_seconds else best.energy_j
+        best = self.task.incumbent.best
+        return best.latency_s if self._is_latency_objective else best.energy_j
 
-    def _cost(self, count: int) -> float:
+    def _estimate_round_cost(self, count: int) -> float:
         """Device joules (or seconds) that so many more trials take."""
-        spent, trials = self.task.bench.spent, len(self.task.candidates)
-        if self._in_seconds:
-            return count * (spent.timing_s / trials + COMPILE_S)
-        return count * ((spent.joules - (self._begun_j or 0.0)) / trials + COMPILE_S * spent.idle_w)
+        spent, trials = self.task.measurer.cost, len(self.task.candidates)
+        if self._is_latency_objective:
+            return count * (spent.timing_s / trials + COMPILE_WAIT_S)
+        return count * (
+            (spent.joules - (self._energy_before_j or 0.0)) / trials + COMPILE_WAIT_S * spent.idle_w
+        )

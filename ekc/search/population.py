@@ -18,7 +18,7 @@ class Population:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Between processes numbers travel in 16 bits, where these hold them."""
-        return _widened, (_narrowed(self.structure), _narrowed(self.genes))
+        return _widen_to_int64, (_narrow_to_int16(self.structure), _narrow_to_int16(self.genes))
 
     def __len__(self) -> int:
         return len(self.structure)
@@ -32,10 +32,10 @@ class Population:
         )
 
 
-def _narrowed(numbers: NDArray[np.int64]) -> NDArray[Any]:
+def _narrow_to_int16(numbers: NDArray[np.int64]) -> NDArray[Any]:
     short = numbers.astype(np.int16)
     return short if (short == numbers).all() else numbers
 
 
-def _widened(structure: NDArray[Any], genes: NDArray[Any]) -> Population:
+def _widen_to_int64(structure: NDArray[Any], genes: NDArray[Any]) -> Population:
     return Population(structure.astype(np.int64), genes.astype(np.int64))

@@ -21,11 +21,11 @@ from ekc.ir.limits import Limits
 from ekc.ir.schedule import Schedule
 from ekc.version import __version__
 
-Count = Callable[[CompiledKernel], Any]
+CountFunction = Callable[[CompiledKernel], Any]
 
 
 @dataclass(frozen=True)
-class Versions:
+class ToolchainVersions:
     """The programs that make a kernel of a schedule and count what it executes."""
 
     nvrtc: str
@@ -38,65 +38,71 @@ class Versions:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class CompileResult:
     """The answer of a worker; of a worker with other versions nothing but these."""
 
-    versions: Versions
+    versions: ToolchainVersions
     host: str
     """The name of the machine that the worker runs on."""
     kernel: CompiledKernel | None = None
-    counted: Any = None
+    counts: Any = None
     """None where nothing was asked for, or counting failed."""
     error: Exception | None = None
     """Raised by the compile."""
 
-    def open(self, here: Versions) -> tuple[CompiledKernel, Any]:
+    def unwrap(self, local_versions: ToolchainVersions) -> tuple[CompiledKernel, Any]:
         """The kernel and its counts. Raises what compiling raised, and `ToolchainError` where other versions
         than these made it."""
-        if self.versions != here:
+        if self.versions != local_versions:
             raise ToolchainError(
-                f"executor: a worker on {self.host} has {self.versions}, and this process {here}; "
+                f"executor: a worker on {self.host} has {self.versions}, and this process {local_versions}; "
                 "install the same versions on both"
             )
         if self.error is not None:
             raise self.error
         assert self.kernel is not None  # what else there is to answer was raised
-        return self.kernel, self.counted
+        return self.kernel, self.counts
 
 
-def read_versions() -> Versions:
+def read_versions() -> ToolchainVersions:
     """The versions of this process."""
     try:
         compiler = nvrtc.version()
     except EkcError:
         compiler = "not installed"
-    return Versions(compiler, generate.GENERATOR, __version__)
+    return ToolchainVersions(compiler, generate.GENERATOR, __version__)
 
 
-def compile_text(schedule: str, arch: str, limits: Limits) -> CompiledKernel:
+def compile_schedule_json(schedule_json: str, arch: str, limits: Limits) -> CompiledKernel:
     """Compile a schedule given as JSON."""
-    return compile_schedule(Schedule.from_json(schedule), arch, limits)
+    return compile_schedule(Schedule.from_json(schedule_json), arch, limits)
 
 
-def prepare(schedule: str, arch: str, limits: Limits, count: Count | None, wanted: Versions) -> Prepared:
+def run_compile_job(
+    schedule_json: str,
+    arch: str,
+    limits: Limits,
+    count: CountFunction | None,
+    required_versions: ToolchainVersions,
+) -> CompileResult:
     """The kernel of a schedule given as JSON, and what its device would `count` of it. Where that fails the
     device counts when it times the kernel, and says why it cannot. Nothing is compiled where this process has
     other versions than are `wanted`; what compiling raises is in the answer."""
     here, host = read_versions(), platform.node()
-    if here != wanted:
-        return Prepared(here, host)
+    if here != required_versions:
+        return CompileResult(here, host)
     try:
-        kernel = compile_text(schedule, arch, limits)
-        return Prepared(here, host, kernel, _count(kernel, count))
+        kernel = compile_schedule_json(schedule_json, arch, limits)
+        return CompileResult(here, host, kernel, _count_kernel(kernel, count))
     except EkcError as problem:
-        return Prepared(here, host, error=problem)
+        return CompileResult(here, host, error=problem)
     except Exception as problem:
         # A bug: the parent's traceback would end where the job was sent off.
         problem.add_note(traceback.format_exc())
-        return Prepared(here, host, error=problem)
+        return CompileResult(here, host, error=problem)
 
 
-def _count(kernel: CompiledKernel, count: Count | None) -> Any:
+def _count_kernel(kernel: CompiledKernel, count: CountFunction | None) -> Any:
     try:
         return count(kernel) if count else None
     except EkcError:

@@ -10,58 +10,58 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ekc.search.events import TuningEvent, describe
+from ekc.search.events import TuningEvent, describe_trial
 from ekc.search.reporter import Listener
 
-EVERY_S = 5.0
+PROGRESS_INTERVAL_S = 5.0
 """Between two plain lines."""
 
 
 @contextmanager
-def show_progress(shown: bool) -> Iterator[tuple[Listener, ...]]:
+def show_progress(is_shown: bool) -> Iterator[tuple[Listener, ...]]:
     """The display as a listener, while the block runs; none unless `shown`, or where stderr is closed."""
-    if not shown or sys.stderr is None or sys.stderr.closed:
+    if not is_shown or sys.stderr is None or sys.stderr.closed:
         yield ()
     elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-        with _bar() as listener:
+        with _open_bar() as listener:
             yield (listener,)
     else:
-        lines = _Lines()
+        lines = _LineDisplay()
         try:
             yield (lines.listen,)
         finally:
             lines.close()
 
 
-class _Lines:
+class _LineDisplay:
     """Writes where the run is every `EVERY_S` seconds, also while one step takes longer."""
 
     def __init__(self) -> None:
         self._stream = sys.stderr
         self._event: TuningEvent | None = None
-        self._heard_s = 0.0
+        self._received_at_s = 0.0
         self._closed = threading.Event()
-        self._clock = threading.Thread(target=self._repeat, name="ekc-progress", daemon=True)
-        self._clock.start()
+        self._thread = threading.Thread(target=self._write_periodically, name="ekc-progress", daemon=True)
+        self._thread.start()
 
     def listen(self, event: TuningEvent) -> None:
         """Keep the newest event; write the first and the last words of a run at once."""
-        self._heard_s = time.monotonic()
+        self._received_at_s = time.monotonic()
         self._event = event
         if event.name == "forecast":
             self._write(event.text)
         elif event.name == "end":
-            self._write(_line(event, event.seconds))
+            self._write(_format_line(event, event.seconds))
 
     def close(self) -> None:
         self._closed.set()
-        self._clock.join()
+        self._thread.join()
 
-    def _repeat(self) -> None:
-        while not self._closed.wait(EVERY_S):
+    def _write_periodically(self) -> None:
+        while not self._closed.wait(PROGRESS_INTERVAL_S):
             event = self._event
             if event is not None:
-                self._write(_line(event, event.seconds + time.monotonic() - self._heard_s))
+                self._write(_format_line(event, event.seconds + time.monotonic() - self._received_at_s))
 
     def _write(self, line: str) -> None:
         # A reader of stderr that has left is no reason to end the run.
@@ -70,13 +70,13 @@ class _Lines:
             self._stream.flush()
 
 
-def _line(event: TuningEvent, seconds: float) -> str:
+def _format_line(event: TuningEvent, elapsed_s: float) -> str:
     why = f" ({event.text})" if event.text and event.name == "end" else ""
-    return f"{seconds:5.0f} s  {event.operator} on {event.device}: {event.so_far}; {event.doing}{why}"
+    return f"{elapsed_s:5.0f} s  {event.operator} on {event.device}: {event.progress_text}; {event.stage_text}{why}"
 
 
 @contextmanager
-def _bar() -> Iterator[Listener]:
+def _open_bar() -> Iterator[Listener]:
     """A bar as wide as the terminal; what does not fit is cut from the words at its end."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -95,8 +95,8 @@ def _bar() -> Iterator[Listener]:
         def listen(event: TuningEvent) -> None:
             if event.name == "forecast":
                 bar.console.print(event.text, soft_wrap=True)
-            found = f"{describe(event.best)}; " if event.best else ""
-            words = f"{event.device}: {found}{event.doing}; {event.operator}"
+            found = f"{describe_trial(event.best)}; " if event.best else ""
+            words = f"{event.device}: {found}{event.stage_text}; {event.operator}"
             bar.update(task, completed=event.tried, total=event.planned, description=words)
 
         yield listen

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ekc.devices.base import Interval
-from ekc.devices.difference import Measured
+from ekc.devices.difference import MeasuredValue
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
-from ekc.search.roofline import Roof
-from ekc.search.spent import Spent, calls_to_break_even
+from ekc.search.roofline import RooflineBound
+from ekc.search.spent import MeasurementCost, compute_break_even_calls
 
 if TYPE_CHECKING:
     from ekc.devices.kernel import Kernel
@@ -40,7 +40,7 @@ class Trial:
     energy_j: float | None = None
     """Measured where `metered`, predicted otherwise."""
     energy_interval_j: Interval | None = None
-    energies_j: tuple[Measured, ...] = ()
+    energies_j: tuple[MeasuredValue, ...] = ()
     """Each metering, in the order in which they were asked for."""
     in_turn: bool = False
     """Whether the finalists took turns at the meter, so that `energies_j` of two of them are pairs."""
@@ -68,10 +68,10 @@ class Trial:
             "structure": self.structure,
             "status": self.status,
             "latency_s": self.latency_s,
-            "latency_interval_s": _pair(self.latency_interval_s),
+            "latency_interval_s": _interval_to_json(self.latency_interval_s),
             "power_w": self.power_w,
             "energy_j": self.energy_j,
-            "energy_interval_j": _pair(self.energy_interval_j),
+            "energy_interval_j": _interval_to_json(self.energy_interval_j),
             "energies_j": [[m.value, m.interval.low, m.interval.high] for m in self.energies_j],
             "in_turn": self.in_turn,
             "metered": self.metered,
@@ -84,12 +84,12 @@ class Trial:
         }
 
 
-def _pair(interval: Interval | None) -> list[float] | None:
+def _interval_to_json(interval: Interval | None) -> list[float] | None:
     return None if interval is None else [interval.low, interval.high]
 
 
 @dataclass(frozen=True)
-class DeviceNote:
+class DeviceInfo:
     """Which device the figures are of."""
 
     name: str
@@ -130,7 +130,7 @@ class TuningResult:
     """The outcome of `ekc.tune`."""
 
     op: Operator
-    device: DeviceNote
+    device: DeviceInfo
     objective: str
     max_slowdown: float
     best: Trial
@@ -141,7 +141,7 @@ class TuningResult:
     trials: tuple[Trial, ...]
     """Everything tried, failures included, in the order of trying."""
     seconds: float
-    roof: Roof
+    roof: RooflineBound
     """What bounds the operator here (arithmetic as written, masked taps of a transposed convolution
     included, or compulsory traffic)."""
     model_cards: tuple[ModelCard, ...] = ()
@@ -157,7 +157,7 @@ class TuningResult:
     """What was learned from a record file beforehand, or why nothing was; "" where nobody asked."""
     stopped: str = ""
     """"" when all trials were used; otherwise why the run ended early."""
-    spent: Spent = field(default_factory=Spent)
+    spent: MeasurementCost = field(default_factory=MeasurementCost)
     """What the run cost on the device; on a simulated one what it would cost, of a recording what it did cost
     when that was made. The host is not counted."""
 
@@ -183,7 +183,7 @@ class TuningResult:
         "baseline"; None where it saves nothing."""
         others = {"fastest": self.fastest, "baseline": self.baseline}
         return {
-            name: calls_to_break_even(self.spent.joules, self.best.energy_j, other.energy_j)
+            name: compute_break_even_calls(self.spent.joules, self.best.energy_j, other.energy_j)
             for name, other in others.items()
         }
 
@@ -233,9 +233,9 @@ class TuningResult:
 
     def summary(self) -> str:
         """One table: best, fastest, baseline; what was tried; that a simulated device is one."""
-        from ekc.search.summary import summary
+        from ekc.search.summary import format_summary
 
-        return summary(self)
+        return format_summary(self)
 
     def to_json(self) -> dict[str, Any]:
         """One JSON object under the attribute names."""

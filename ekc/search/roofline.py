@@ -9,21 +9,21 @@ from ekc.devices.base import Peaks
 from ekc.ir.operator import Operator
 
 
-def least_seconds(op: Operator, flops: Any, peaks: Peaks) -> Any:
+def compute_min_latency_s(op: Operator, flops: Any, peaks: Peaks) -> Any:
     """What so many operations take where nothing else does, each multiply-add counted as two."""
-    return flops / peaks.flops_by_type[arithmetic_of(op)]
+    return flops / peaks.flops_by_type[get_arithmetic_type(op)]
 
 
-def arithmetic_of(op: Operator) -> str:
+def get_arithmetic_type(op: Operator) -> str:
     """The element type whose peak bounds an operator: that of its inputs, or the accumulator's, where such
     inputs are summed in another than usual, which no faster unit does."""
     acc = op.computes[0].acc_dtype
     read = op.inputs[0].dtype if op.inputs else acc
-    return read.name if acc.name == read.accumulator else acc.name
+    return read.name if acc.name == read.default_accumulator else acc.name
 
 
 @dataclass(frozen=True)
-class Roof:
+class RooflineBound:
     """What bounds an operator on a device."""
 
     bound: str
@@ -47,11 +47,14 @@ class Roof:
         return f"arithmetic: {self.ceiling / 1e12:.3g} T{self.unit} of {self.of}{source}"
 
 
-def roof(op: Operator, peaks: Peaks) -> Roof:
+def compute_roofline_bound(op: Operator, peaks: Peaks) -> RooflineBound:
     """The lower of the two ceilings: that of arithmetic, or of memory."""
-    compute_s, memory_s = float(least_seconds(op, op.flops, peaks)), op.min_bytes / peaks.dram_bytes_per_s
+    compute_s, memory_s = (
+        float(compute_min_latency_s(op, op.flops, peaks)),
+        op.min_bytes / peaks.dram_bytes_per_s,
+    )
     if compute_s < memory_s:
-        return Roof("memory", memory_s, peaks.dram_bytes_per_s, "B/s", "", peaks.source)
-    of = arithmetic_of(op)
+        return RooflineBound("memory", memory_s, peaks.dram_bytes_per_s, "B/s", "", peaks.source)
+    of = get_arithmetic_type(op)
     unit = "OP/s" if of.startswith("int") else "FLOP/s"
-    return Roof("compute", compute_s, peaks.flops_by_type[of], unit, of, peaks.source)
+    return RooflineBound("compute", compute_s, peaks.flops_by_type[of], unit, of, peaks.source)

@@ -7,21 +7,21 @@ from typing import Protocol
 from ekc.devices.base import Peaks
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
-from ekc.search.breeding import Genetics
-from ekc.search.models.analysed import Analysed
+from ekc.search.breeding import SearchSpace
+from ekc.search.models.analysed import ModelInputs
 from ekc.search.population import Population
 
 
-class Schedules(Genetics, Protocol):
+class ScheduleSpace(SearchSpace, Protocol):
     """Genomes that stand for schedules of one operator."""
 
     op: Operator
 
-    def schedule(self, population: Population, row: int) -> Schedule:
+    def build_schedule(self, population: Population, row: int) -> Schedule:
         """One genome as a Schedule."""
 
-    def structure_name(self, population: Population, row: int) -> str:
+    def get_structure_name(self, population: Population, row: int) -> str:
         """Which structure it has, in words."""
 
-    def seen(self, population: Population, peaks: Peaks) -> Analysed:
+    def extract_inputs(self, population: Population, peaks: Peaks) -> ModelInputs:
         """What the models see of every genome, for a device with these peaks."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ekc.devices.base import Metering, Timing
-from ekc.devices.meter import IDLE_S, WARM_UP_S
+from ekc.devices.meter import IDLE_PERIOD_S, WARM_UP_PERIOD_S
 
-WARM_UP = 2 * WARM_UP_S
+MIN_WARM_UP_S = 2 * WARM_UP_PERIOD_S
 """Seconds of warming up in a metering, the least: power must agree in two stretches."""
 
 
 @dataclass
-class Spent:
+class MeasurementCost:
     """Device time and energy. On a simulated device: what a real one would take."""
 
     timing_s: float = 0.0
@@ -26,26 +26,30 @@ class Spent:
     idle_w: float = 0.0
     """Idle power of the board as last seen; 0 until something was metered."""
 
-    def timed(self, timing: Timing, watts: float) -> None:
+    def add_timing(self, timing: Timing, power_w: float) -> None:
         """One timing; its power is not known, so the caller gives what it is at most."""
         seconds = timing.samples * timing.calls * timing.latency_s
         self.timing_s += seconds
-        self.joules += seconds * watts
+        self.joules += seconds * power_w
 
-    def metered(self, metering: Metering) -> None:
+    def add_metering(self, metering: Metering) -> None:
         """One metering: idle, warm up, window."""
-        self.metering_s += metering_seconds(metering.window_s)
-        self.joules += metering.power_w * (metering.window_s + WARM_UP) + metering.idle_power_w * IDLE_S
+        self.metering_s += estimate_metering_s(metering.window_s)
+        self.joules += (
+            metering.power_w * (metering.window_s + MIN_WARM_UP_S) + metering.idle_power_w * IDLE_PERIOD_S
+        )
         self.idle_w = metering.idle_power_w
 
 
-def calls_to_break_even(joules: float, best_j: float | None, other_j: float | None) -> float | None:
+def compute_break_even_calls(
+    search_energy_j: float, best_j: float | None, other_j: float | None
+) -> float | None:
     """Calls of the best kernel, in place of another, that save what the search cost; None if none ever do."""
     if best_j is None or other_j is None or best_j >= other_j:
         return None
-    return joules / (other_j - best_j)
+    return search_energy_j / (other_j - best_j)
 
 
-def metering_seconds(window_s: float) -> float:
+def estimate_metering_s(window_s: float) -> float:
     """What a metering takes with a window of so many seconds."""
-    return window_s + WARM_UP + IDLE_S
+    return window_s + MIN_WARM_UP_S + IDLE_PERIOD_S

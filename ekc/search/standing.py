@@ -12,51 +12,51 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.search.candidate import Candidate
-from ekc.search.choice import TIE, margin
-from ekc.search.objective import merit
-from ekc.search.options import Wish
+from ekc.search.choice import TIE_TOLERANCE, compute_tie_margin
+from ekc.search.objective import compute_objective
+from ekc.search.options import TuneOptions
 
 Array = NDArray[np.float64]
 
-TOO_SLOW = 2
+INFEASIBILITY_EXPONENT = 2
 """Power of how much slower than allowed a kernel is, by which its objective counts as larger."""
 
 
 @dataclass(frozen=True, eq=False)
-class Standing:
+class Incumbent:
     """Of candidates that have a latency. Worked out once for each ranking."""
 
-    wish: Wish
-    working: Sequence[Candidate]
+    options: TuneOptions
+    candidates: Sequence[Candidate]
 
     @cached_property
     def latencies_s(self) -> Array:
         """Of every one."""
-        return np.array([c.latency_s for c in self.working])
+        return np.array([c.latency_s for c in self.candidates])
 
     @cached_property
     def scores(self) -> Array:
         """Of every one, by the energy metered or else believed. To go by the metered alone would leave a run
         that meters few with a mark of its first round, and all it breeds would seem to beat that by far."""
-        return self.score(self.latencies_s, np.array([c.power_w for c in self.working]))
+        return self.score(self.latencies_s, np.array([c.power_w for c in self.candidates]))
 
     @property
     def best(self) -> Candidate:
         """The one of the least score."""
-        return self.working[int(np.argmin(self.scores))]
+        return self.candidates[int(np.argmin(self.scores))]
 
     @property
-    def margin(self) -> float:
+    def tie_margin(self) -> float:
         """How much more than the best score may be as good, as a share of it."""
-        alone = self.wish.objective == "latency"
-        return margin(self.best.latency_interval_s) if alone else TIE
+        alone = self.options.objective == "latency"
+        return compute_tie_margin(self.best.latency_interval_s) if alone else TIE_TOLERANCE
 
-    def score(self, latency_s: Any, watts: Any) -> Array:
+    def score(self, latency_s: Any, power_w: Any) -> Array:
         """The objective, and dearer by `TOO_SLOW` for what is too slow to win."""
-        asked = merit(self.wish.objective, latency_s, latency_s * watts)
-        return np.asarray(asked * np.maximum(latency_s / self.limit_s, 1.0) ** TOO_SLOW)
+        asked = compute_objective(self.options.objective, latency_s, latency_s * power_w)
+        return np.asarray(asked * np.maximum(latency_s / self.max_latency_s, 1.0) ** INFEASIBILITY_EXPONENT)
 
     @cached_property
-    def limit_s(self) -> float:
+    def max_latency_s(self) -> float:
         """Seconds that a winner may take."""
-        return (1 + self.wish.max_slowdown) * float(self.latencies_s.min(initial=math.inf))
+        return (1 + self.options.max_slowdown) * float(self.latencies_s.min(initial=math.inf))

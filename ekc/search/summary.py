@@ -7,35 +7,35 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from ekc.devices.base import Interval
-from ekc.devices.difference import Difference, difference
-from ekc.search.models.model_card import model_card
+from ekc.devices.difference import Difference, compare_pairwise
+from ekc.search.models.model_card import format_model_card
 from ekc.search.result import Trial, TuningResult
-from ekc.search.text_table import WIDTH, text_table
+from ekc.search.text_table import TABLE_WIDTH, format_table
 
-_LABEL = 11
+_LABEL_WIDTH = 11
 """Width of the names to the left of the notes."""
-_LARGE = ((1e12, " trillion"), (1e9, " billion"), (1e6, " million"))
-USUAL = 0.01
+_LARGE_NUMBERS = ((1e12, " trillion"), (1e9, " billion"), (1e6, " million"))
+EXPECTED_ILLEGAL_SHARE = 0.01
 """Share of the bred genomes that repair may give up without a word: it stops at half of that by design."""
-_SCALES = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
+_UNIT_PREFIXES = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
 
 
-def summary(result: TuningResult) -> str:
+def format_summary(result: TuningResult) -> str:
     """One table of best, fastest and naive schedule, and notes on how the figures came about."""
-    parts = [_title(result), _main_table(result), *_notes(result)]
-    for table in (model_card(result.model_cards), _clock_table(result)):
+    parts = [_format_title(result), _format_main_table(result), *_list_notes(result)]
+    for table in (format_model_card(result.model_cards), _format_clock_table(result)):
         parts += ["", table] if table else []
     return "\n".join(parts)
 
 
-def unit_of(values: Sequence[float | None], unit: str) -> tuple[float, str]:
+def choose_unit(values: Sequence[float | None], unit: str) -> tuple[float, str]:
     """The scale that shows the smallest of some values with digits before the point, and its name."""
     least = min((v for v in values if v), default=1.0)
-    scale, prefix = next(((s, p) for s, p in _SCALES if least >= s), _SCALES[-1])
+    scale, prefix = next(((s, p) for s, p in _UNIT_PREFIXES if least >= s), _UNIT_PREFIXES[-1])
     return scale, prefix + unit
 
 
-def figure(value: float | None, scale: float = 1.0) -> str:
+def format_figure(value: float | None, scale: float = 1.0) -> str:
     """Four significant digits, never in powers of ten; "-" for what is not known."""
     if value is None:
         return "-"
@@ -44,14 +44,14 @@ def figure(value: float | None, scale: float = 1.0) -> str:
     return f"{scaled:.{digits}f}"
 
 
-def spread(value: float | None, interval: Interval | None) -> str:
+def format_relative_interval(value: float | None, interval: Interval | None) -> str:
     """Half the width of a 95 % interval, relative: `+/-0.5%`."""
     if value is None or interval is None:
         return ""
     return f" +/-{50 * (interval.high - interval.low) / value:.1f}%"
 
 
-def _title(result: TuningResult) -> str:
+def _format_title(result: TuningResult) -> str:
     device = result.device
     lines = [
         f"{str(result.op).splitlines()[0]} on {device.label}, clocks {device.clock_regime or 'not told'}"
@@ -61,10 +61,13 @@ def _title(result: TuningResult) -> str:
     return "\n".join([*lines, ""])
 
 
-def _main_table(result: TuningResult) -> str:
+def _format_main_table(result: TuningResult) -> str:
     named = (("best", result.best), ("fastest", result.fastest), ("naive", result.baseline))
     trials = [t for _, t in named]
-    latency, energy = unit_of([t.latency_s for t in trials], "s"), unit_of([t.energy_j for t in trials], "J")
+    latency, energy = (
+        choose_unit([t.latency_s for t in trials], "s"),
+        choose_unit([t.energy_j for t in trials], "J"),
+    )
     headers = (
         "",
         f"latency [{latency[1]}]",
@@ -74,78 +77,83 @@ def _main_table(result: TuningResult) -> str:
         "of roofline",
         "speed-up",
     )
-    rows = [_row(name, t, result, latency[0], energy[0]) for name, t in named]
-    return text_table(headers, rows)
+    rows = [_format_row(name, t, result, latency[0], energy[0]) for name, t in named]
+    return format_table(headers, rows)
 
 
-def _row(name: str, trial: Trial, result: TuningResult, latency: float, energy: float) -> tuple[str, ...]:
+def _format_row(
+    name: str, trial: Trial, result: TuningResult, latency_scale: float, energy_scale: float
+) -> tuple[str, ...]:
     return (
         name,
-        figure(trial.latency_s, latency) + spread(trial.latency_s, trial.latency_interval_s),
-        figure(trial.power_w),
-        figure(trial.energy_j, energy)
-        + spread(trial.energy_j, trial.energy_interval_j if trial.metered else None),
-        source_of(trial),
-        _share(trial, result),
-        speed_up(result.baseline, trial),
+        format_figure(trial.latency_s, latency_scale)
+        + format_relative_interval(trial.latency_s, trial.latency_interval_s),
+        format_figure(trial.power_w),
+        format_figure(trial.energy_j, energy_scale)
+        + format_relative_interval(trial.energy_j, trial.energy_interval_j if trial.metered else None),
+        describe_energy_source(trial),
+        _format_roofline_share(trial, result),
+        format_speedup(result.baseline, trial),
     )
 
 
-def source_of(trial: Trial) -> str:
+def describe_energy_source(trial: Trial) -> str:
     """Where a trial's energy comes from."""
     if trial.energy_j is None:
         return "no energy"
     return "metered" if trial.metered else "predicted"
 
 
-def speed_up(baseline: Trial, trial: Trial) -> str:
+def format_speedup(baseline: Trial, trial: Trial) -> str:
     """How many times faster than the naive schedule."""
     if not baseline.latency_s or not trial.latency_s:
         return "-"
     return f"{baseline.latency_s / trial.latency_s:.1f}x"
 
 
-def _share(trial: Trial, result: TuningResult) -> str:
+def _format_roofline_share(trial: Trial, result: TuningResult) -> str:
     """A trial's share of the roofline."""
     return f"{100 * result.roof.least_s / trial.latency_s:.1f}%" if trial.latency_s else "-"
 
 
-def _notes(result: TuningResult) -> Iterator[str]:
+def _list_notes(result: TuningResult) -> Iterator[str]:
     yield ""
-    yield from note(
+    yield from wrap_note(
         "trials", f"{result.trial_count}, {result.metered_count} of them metered, in {result.seconds:.1f} s"
     )
-    yield from note("failures", _failures(result.trials))
-    yield from note("refused", _refused(result.refusals, result.bred))
-    yield from note("energy", _saving(result))
-    yield from note("cost", _cost(result))
-    yield from note("pays", _pays(result))
-    yield from note("bound", f"the least time on the roofline is set by {result.roof}")
-    yield from note("checked", result.best.checked or "not executed")
-    yield from note("atomics", rounding(result.best))
-    yield from note("throttled", ", ".join(result.best.throttle))
-    yield from note("metering", "; ".join(result.best.notes))
-    yield from note("clocks", result.clocks_note)
-    yield from note("warm start", result.warm_start)
-    yield from note("stopped", result.stopped)
+    yield from wrap_note("failures", _describe_failures(result.trials))
+    yield from wrap_note("refused", _describe_refusals(result.refusals, result.bred))
+    yield from wrap_note("energy", _describe_saving(result))
+    yield from wrap_note("cost", _describe_cost(result))
+    yield from wrap_note("pays", _describe_break_even(result))
+    yield from wrap_note("bound", f"the least time on the roofline is set by {result.roof}")
+    yield from wrap_note("checked", result.best.checked or "not executed")
+    yield from wrap_note("atomics", describe_rounding(result.best))
+    yield from wrap_note("throttled", ", ".join(result.best.throttle))
+    yield from wrap_note("metering", "; ".join(result.best.notes))
+    yield from wrap_note("clocks", result.clocks_note)
+    yield from wrap_note("warm start", result.warm_start)
+    yield from wrap_note("stopped", result.stopped)
 
 
-def note(name: str, text: str) -> Iterator[str]:
+def wrap_note(name: str, text: str) -> Iterator[str]:
     """A name and its text, wrapped; nothing where there is nothing to say."""
     if text:
-        indent = " " * _LABEL
-        yield from textwrap.wrap(text, WIDTH, initial_indent=f"{name:{_LABEL}}", subsequent_indent=indent)
+        indent = " " * _LABEL_WIDTH
+        yield from textwrap.wrap(
+            text, TABLE_WIDTH, initial_indent=f"{name:{_LABEL_WIDTH}}", subsequent_indent=indent
+        )
 
 
-def rounding(best: Trial) -> str:
+def describe_rounding(best: Trial) -> str:
     """What to expect of sums that blocks add to by atomics; empty where there are none."""
-    names = ", ".join(best.schedule.program.unordered)
+    names = ", ".join(best.schedule.program.nondeterministic_outputs)
     return (
         f"blocks add to {names} in any order, so results differ from run to run by rounding" if names else ""
     )
 
 
-def _failures(trials: Sequence[Trial]) -> str:
+def _describe_failures(trials: Sequence[Trial]) -> str:
     """Failed trials by kind (what stands before the colon), each kind with the words of its first."""
     kinds: dict[str, list[str]] = {}
     for trial in trials:
@@ -159,16 +167,16 @@ def _failures(trials: Sequence[Trial]) -> str:
     return "; ".join(told)
 
 
-def _refused(counts: Mapping[str, int], bred: int) -> str:
+def _describe_refusals(refusal_counts: Mapping[str, int], bred_count: int) -> str:
     """What could not be made legal, by rule; the few that repair gives up in any space are no news."""
-    total = sum(counts.values())
-    if total <= USUAL * bred:
+    total = sum(refusal_counts.values())
+    if total <= EXPECTED_ILLEGAL_SHARE * bred_count:
         return ""
-    reasons = ", ".join(f"{reason} {number:,}" for reason, number in Counter(counts).most_common())
-    return f"{total:,} of {bred:,} bred genomes stayed illegal: {reasons}"
+    reasons = ", ".join(f"{reason} {number:,}" for reason, number in Counter(refusal_counts).most_common())
+    return f"{total:,} of {bred_count:,} bred genomes stayed illegal: {reasons}"
 
 
-def _saving(result: TuningResult) -> str:
+def _describe_saving(result: TuningResult) -> str:
     """Energy of the best against the latency winner's, and whether the meter can tell them apart."""
     best, fastest = result.best, result.fastest
     if best.schedule == fastest.schedule:
@@ -177,13 +185,13 @@ def _saving(result: TuningResult) -> str:
         return ""
     saved = 100 * (1 - best.energy_j / fastest.energy_j)
     words = f"{abs(saved):.1f}% {'less' if saved >= 0 else 'more'} than the fastest schedule"
-    return f"{words}{_slower(best, fastest)}; {_evidence(best, fastest)}"
+    return f"{words}{_describe_slowdown(best, fastest)}; {_describe_evidence(best, fastest)}"
 
 
-def _cost(result: TuningResult) -> str:
+def _describe_cost(result: TuningResult) -> str:
     spent = result.spent
     words = (
-        f"{figure(spent.joules)} J on the device: {spent.metering_s:.0f} s of metering, "
+        f"{format_figure(spent.joules)} J on the device: {spent.metering_s:.0f} s of metering, "
         f"{spent.timing_s:.2g} s of timing; the host is not counted"
     )
     if result.device.simulated:
@@ -193,28 +201,28 @@ def _cost(result: TuningResult) -> str:
     return words
 
 
-def _pays(result: TuningResult) -> str:
+def _describe_break_even(result: TuningResult) -> str:
     """After how many calls the search has saved what it cost."""
     calls = result.break_even_calls
     parts = []
     if calls["fastest"] is not None:
-        weak = "" if _told_apart(result.best, result.fastest) else " (no difference is shown)"
-        parts.append(f"{_number(calls['fastest'])} calls against the fastest{weak}")
+        weak = "" if _is_difference_shown(result.best, result.fastest) else " (no difference is shown)"
+        parts.append(f"{_format_count(calls['fastest'])} calls against the fastest{weak}")
     if calls["baseline"] is not None:
-        parts.append(f"{_number(calls['baseline'])} calls against the naive")
+        parts.append(f"{_format_count(calls['baseline'])} calls against the naive")
     return f"after {', '.join(parts)}" if parts else ""
 
 
-def _number(value: float | None) -> str:
+def _format_count(value: float | None) -> str:
     """Two digits, in words from a million on."""
     if value is None:
         return "-"
-    size, name = next((x for x in _LARGE if value >= x[0]), (1.0, ""))
+    size, name = next((x for x in _LARGE_NUMBERS if value >= x[0]), (1.0, ""))
     rounded = float(f"{value / size:.2g}")
     return f"{rounded:,.0f}{name}" if rounded >= 10 else f"{rounded:g}{name}"
 
 
-def _slower(best: Trial, fastest: Trial) -> str:
+def _describe_slowdown(best: Trial, fastest: Trial) -> str:
     if not best.latency_s or not fastest.latency_s:
         return ""
     more = 100 * (best.latency_s / fastest.latency_s - 1)
@@ -222,40 +230,44 @@ def _slower(best: Trial, fastest: Trial) -> str:
     return f", at {more:.1f}% more latency" if more >= 0 else f", at {-more:.1f}% less latency, a tie"
 
 
-def _evidence(best: Trial, fastest: Trial) -> str:
+def _describe_evidence(best: Trial, fastest: Trial) -> str:
     if not (best.metered and fastest.metered):
         return "not both were metered, so this is a prediction"
-    found = _difference(best, fastest)
+    found = _compare_energies(best, fastest)
     if found is None:
         return "not metered in turn, so no difference is shown"
-    words = "a difference" if found.counts else "no difference is shown"
-    return f"{words}: {found}, metered {found.pairs} times in turn"
+    words = "a difference" if found.is_significant else "no difference is shown"
+    return f"{words}: {found}, metered {found.pair_count} times in turn"
 
 
-def _difference(one: Trial, other: Trial) -> Difference | None:
+def _compare_energies(one: Trial, other: Trial) -> Difference | None:
     """From meterings in turn; None where they were not."""
     if not (one.in_turn and other.in_turn and len(one.energies_j) == len(other.energies_j)):
         return None
-    return difference(one.energies_j, other.energies_j)
+    return compare_pairwise(one.energies_j, other.energies_j)
 
 
-def _told_apart(one: Trial, other: Trial) -> bool:
-    found = _difference(one, other)
-    return found is not None and found.counts
+def _is_difference_shown(one: Trial, other: Trial) -> bool:
+    found = _compare_energies(one, other)
+    return found is not None and found.is_significant
 
 
-def _clock_table(result: TuningResult) -> str:
+def _format_clock_table(result: TuningResult) -> str:
     front = result.clock_front
     if not front:
         return ""
-    latency, energy = unit_of([t.latency_s for t in front], "s"), unit_of([t.energy_j for t in front], "J")
+    latency, energy = (
+        choose_unit([t.latency_s for t in front], "s"),
+        choose_unit([t.energy_j for t in front], "J"),
+    )
     rows = [
         (
             f"{t.clock_mhz:.0f}" if t.clock_mhz is not None else "-",
-            figure(t.latency_s, latency[0]),
-            figure(t.power_w),
-            figure(t.energy_j, energy[0]) + spread(t.energy_j, t.energy_interval_j if t.metered else None),
-            source_of(t),
+            format_figure(t.latency_s, latency[0]),
+            format_figure(t.power_w),
+            format_figure(t.energy_j, energy[0])
+            + format_relative_interval(t.energy_j, t.energy_interval_j if t.metered else None),
+            describe_energy_source(t),
         )
         for t in front
     ]
@@ -264,4 +276,4 @@ def _clock_table(result: TuningResult) -> str:
         "kernel: these figures do not compare with the table above, and a .cu carries no clock."
     )
     headers = ("clock [MHz]", f"latency [{latency[1]}]", "power [W]", f"energy [{energy[1]}]", "source")
-    return text_table(headers, rows, title)
+    return format_table(headers, rows, title)

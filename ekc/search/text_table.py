@@ -9,11 +9,11 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
-WIDTH = 100
+TABLE_WIDTH = 100
 
 
-def text_table(
-    headers: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", labels: int = 1
+def format_table(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", label_count: int = 1
 ) -> str:
     """A table; the first `labels` columns stand to the left, the figures after them to the right."""
     from rich import box
@@ -23,13 +23,13 @@ def text_table(
     plain = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
     table = Table(box=plain, pad_edge=False, show_edge=False)
     for number, header in enumerate(headers):
-        table.add_column(header, justify="left" if number < labels else "right", overflow="fold")
+        table.add_column(header, justify="left" if number < label_count else "right", overflow="fold")
     for row in rows:
         table.add_row(*row)
     sink = io.StringIO()
     console = Console(
         file=sink,
-        width=WIDTH,
+        width=TABLE_WIDTH,
         color_system=None,
         force_terminal=False,
         force_jupyter=False,

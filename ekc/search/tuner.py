@@ -15,29 +15,35 @@ from pathlib import Path
 
 from ekc import devices
 from ekc.devices.base import Device
-from ekc.devices.capacity import check_device
-from ekc.devices.cuda.remote import Remote
+from ekc.devices.capacity import check_device_memory
+from ekc.devices.cuda.remote import RemoteWorker
 from ekc.devices.recording import RecordedDevice
 from ekc.errors import EkcError, InvalidInput
 from ekc.ir.arguments import check_flag
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
-from ekc.search.effort import checked_effort
-from ekc.search.forecast import forecast
-from ekc.search.measuring import Bench
-from ekc.search.objective import checked_objective
-from ekc.search.options import Wish, check_files, check_helpers, check_options, check_start
+from ekc.search.effort import parse_effort
+from ekc.search.forecast import forecast_run
+from ekc.search.measuring import Measurer
+from ekc.search.objective import parse_objective
+from ekc.search.options import (
+    TuneOptions,
+    check_executor_and_callback,
+    check_options,
+    check_paths,
+    check_start,
+)
 from ekc.search.progress import show_progress
-from ekc.search.recordings.recorded_schedules import RecordedBench, recorded_schedules
+from ekc.search.recordings.recorded_schedules import RecordedMeasurer, make_recorded_schedule_space
 from ekc.search.records.conditions import describe_unused, group_rows
-from ekc.search.records.store import RecordStore, canonical_json
-from ekc.search.records.warm_start import learned_from
+from ekc.search.records.store import RecordStore, to_canonical_json
+from ekc.search.records.warm_start import load_transfer_prior
 from ekc.search.reporter import Listener, Reporter
 from ekc.search.result import INTERRUPTED, TuningResult
-from ekc.search.run import Run
-from ekc.search.schedules import Schedules
+from ekc.search.run import TuningRun
+from ekc.search.schedules import ScheduleSpace
 from ekc.search.space.space import Space
-from ekc.search.workers import aside, hired
+from ekc.search.workers import open_background_worker, open_worker_pool
 
 
 def tune(
@@ -87,65 +93,71 @@ def tune(
     reasons when no schedule works.
     """
     check_start(op, start)
-    check_helpers(executor, callback)
+    check_executor_and_callback(executor, callback)
     check_flag("progress", progress)
-    check_files(records=records, warm_start=warm_start)
+    check_paths(records=records, warm_start=warm_start)
     check_options(trials, effort, max_slowdown, clocks, seed, time_budget_s)
-    objective, asked = checked_objective(objective), checked_effort(effort)
-    calls = asked.calls if trials is None else None
+    objective, asked = parse_objective(objective), parse_effort(effort)
+    calls = asked.expected_calls if trials is None else None
     trials = asked.trials if trials is None else trials
-    wish = Wish(trials, objective, max_slowdown, clocks == "search", seed, time_budget_s, calls)
+    wish = TuneOptions(trials, objective, max_slowdown, clocks == "search", seed, time_budget_s, calls)
     device = devices.open(target)
-    check_device(op, device)
+    check_device_memory(op, device)
     with ExitStack() as stack:
         shown = stack.enter_context(show_progress(progress))
         reporter = Reporter(op, device, wish, shown + (() if callback is None else (callback,)))
         try:
             reporter.report("start")
-            return _searched(stack, reporter, start, records, executor, warm_start, progress)
+            return _run_search(stack, reporter, start, records, executor, warm_start, progress)
         except (EkcError, KeyboardInterrupt) as problem:
             reporter.report("error", text=str(problem) or INTERRUPTED)
             raise
 
 
-def _searched(
+def _run_search(
     stack: ExitStack,
     reporter: Reporter,
     start: Sequence[Schedule],
     records: str | Path | None,
     executor: Executor | None,
     warm_start: str | Path | None,
-    forecasts: bool,
+    shows_forecast: bool,
 ) -> TuningResult:
-    op, device, wish = reporter.op, reporter.device, reporter.wish
-    worker = stack.enter_context(aside(wish.trials, executor))
-    space, bench, outlook = _prepared(stack, op, device, wish, records, worker)
-    lessons, learned = (None, "") if warm_start is None else learned_from(warm_start, op, device, wish.seed)
-    if forecasts:
+    op, device, wish = reporter.op, reporter.device, reporter.options
+    worker = stack.enter_context(open_background_worker(wish.trials, executor))
+    space, bench, outlook = _prepare_search(stack, op, device, wish, records, worker)
+    lessons, learned = (
+        (None, "") if warm_start is None else load_transfer_prior(warm_start, op, device, wish.seed)
+    )
+    if shows_forecast:
         reporter.report("forecast", text=outlook())
-    workers = executor or stack.enter_context(hired(device, wish.trials))
-    result = Run(space, bench, workers, wish, reporter, lessons=lessons).run(start)
+    workers = executor or stack.enter_context(open_worker_pool(device, wish.trials))
+    result = TuningRun(space, bench, workers, wish, reporter, transfer_prior=lessons).run(start)
     return replace(result, warm_start=learned)
 
 
-def _prepared(
+def _prepare_search(
     stack: ExitStack,
     op: Operator,
     device: Device,
-    wish: Wish,
+    options: TuneOptions,
     records: str | Path | None,
-    worker: Remote | None,
-) -> tuple[Schedules, Bench, Callable[[], str]]:
+    background_worker: RemoteWorker | None,
+) -> tuple[ScheduleSpace, Measurer, Callable[[], str]]:
     """What is searched, where its figures come from, and what to tell beforehand."""
     if isinstance(device, RecordedDevice):
         if records is not None:
             raise InvalidInput(f"records: {device.label} is replayed, so nothing is measured; leave them out")
-        recorded = recorded_schedules(op, device, wish.objective)
-        return recorded, RecordedBench(device), lambda: f"replay of {len(recorded.rows)} recorded schedules"
-    space = Space(op, device.limits, worker=worker)
+        recorded = make_recorded_schedule_space(op, device, options.objective)
+        return (
+            recorded,
+            RecordedMeasurer(device),
+            lambda: f"replay of {len(recorded.rows)} recorded schedules",
+        )
+    space = Space(op, device.limits, worker=background_worker)
     store = stack.enter_context(RecordStore(records))
-    bench = Bench(device, store)
-    groups = group_rows(store.rows(operator=canonical_json(op.to_json()), kind="timing"))
+    bench = Measurer(device, store)
+    groups = group_rows(store.read_rows(operator=to_canonical_json(op.to_json()), kind="timing"))
     near, far = describe_unused(groups, device)
     if near:
         warnings.warn(
@@ -154,4 +166,8 @@ def _prepared(
             RuntimeWarning,
             stacklevel=3,
         )
-    return space, bench, lambda: str(forecast(space, bench, wish)) + (f"; on file: {far}" if far else "")
+    return (
+        space,
+        bench,
+        lambda: str(forecast_run(space, bench, options)) + (f"; on file: {far}" if far else ""),
+    )

@@ -6,23 +6,23 @@ from __future__ import annotations
 import sys
 from multiprocessing.connection import Connection
 
-from ekc.devices.cuda.lifeline import die_with
-from ekc.search.jobs import do
+from ekc.devices.cuda.lifeline import exit_with_parent
+from ekc.search.jobs import run_job
 
 
-def serve(connection: Connection) -> None:
+def serve_jobs(connection: Connection) -> None:
     """Do jobs until the parent hangs up."""
     while True:
         try:
             job = connection.recv()
         except EOFError:
             return
-        connection.send(do(job))
+        connection.send(run_job(job))
 
 
-def _main(messages: int, lifeline: int) -> None:
-    die_with(lifeline)
-    serve(Connection(messages))
+def _main(messages_fd: int, lifeline_fd: int) -> None:
+    exit_with_parent(lifeline_fd)
+    serve_jobs(Connection(messages_fd))
 
 
 if __name__ == "__main__":

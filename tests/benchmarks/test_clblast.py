@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ekc.devices.accesses import Access, executed
+from ekc.devices.accesses import AccessGroup, profile_kernel
 from ekc.devices.execute import execute
-from ekc.ir.evaluation.agreement import random_inputs
+from ekc.ir.evaluation.agreement import make_random_input_arrays
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import clblast
@@ -33,10 +33,10 @@ CONFIGURATIONS = {
 def test_the_kernel_multiplies(name: str) -> None:
     one = CONFIGURATIONS[name]
     op = clblast.schedule(one, SIDE).op
-    a, b = random_inputs(op)
+    a, b = make_random_input_arrays(op)
     (run,) = execute(op, clblast.compiled(one, SIDE, "sm_80"), (a, b))
     assert not run.report.findings
-    assert run.written.all()
+    assert run.is_written.all()
     np.testing.assert_allclose(run.output, a.T.astype(np.float64) @ b, rtol=1e-4, atol=1e-4)
 
 
@@ -45,7 +45,7 @@ def test_what_is_estimated_is_what_was_compiled(name: str) -> None:
     one = CONFIGURATIONS[name]
     kernel = clblast.compiled(one, SIDE, "sm_80")
     launch, resources, guessed = estimated.estimated(one, SIDE)
-    (ran,) = executed(kernel)
+    (ran,) = profile_kernel(kernel)
     assert launch.grid == kernel.launches[0].grid
     assert resources.shared_bytes == kernel.resources[0].shared_bytes
     assert guessed.counts.fma32 == ran.counts.fma32
@@ -58,7 +58,7 @@ def test_what_is_estimated_is_what_was_compiled(name: str) -> None:
                 ), (space, kind, figure)
 
 
-def _total(accesses: tuple[Access, ...], space: str, kind: str, figure: str) -> float:
+def _total(accesses: tuple[AccessGroup, ...], space: str, kind: str, figure: str) -> float:
     chosen = (one for one in accesses if (one.space, one.kind) == (space, kind))
     return sum(one.requests * getattr(one, figure) for one in chosen)
 
@@ -66,7 +66,9 @@ def _total(accesses: tuple[Access, ...], space: str, kind: str, figure: str) -> 
 def test_a_copy_by_neighbours_makes_banks_collide() -> None:
     one = replace(PLAIN, sb=1, ndimb=8, vwn=1)
     few, many = (
-        _total(executed(clblast.compiled(kind, SIDE, "sm_80"))[0].accesses, "shared", "store", "wavefronts")
+        _total(
+            profile_kernel(clblast.compiled(kind, SIDE, "sm_80"))[0].accesses, "shared", "store", "wavefronts"
+        )
         for kind in (replace(one, strn=1), one)
     )
     # Eight lanes a row: next to each other in eight banks, or eight words apart in four.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ekc.governor.live.models import opened
+from ekc.governor.live.models import open_model
 from tests.benchmarks.running import FOLDER, run
 
 
@@ -79,10 +79,10 @@ def test_shifts_are_judged_by_the_true_phase(monkeypatch: pytest.MonkeyPatch) ->
     import governor
 
     from ekc.governor.events import Shifted
-    from ekc.governor.jobs.draw import draw
+    from ekc.governor.jobs.draw import sample_job
     from ekc.governor.jobs.world import SimulatedRun
 
-    watcher = governor.Watcher(SimulatedRun(draw(0, "compute", "h200", 60.0)))
+    watcher = governor.Watcher(SimulatedRun(sample_job(0, "compute", "h200", 60.0)))
     assert watcher.shifts(2) == (0, 1)
     watcher.told = [(Shifted(1.0, "large", 0.5), 0), (Shifted(9.0, "small", 0.2), 1)]
     assert watcher.shifts(2) == (1, 0)
@@ -123,7 +123,7 @@ def test_governor_model(tmp_path: Path) -> None:
         "mean of other jobs",
     ]
     assert figures["pass"] == all(row.get("pass", True) for row in figures["rows"])
-    model = opened(str(file), "NVIDIA H200")
+    model = open_model(str(file), "NVIDIA H200")
     assert model is not None
     assert "simulated" in model.trained_on
 

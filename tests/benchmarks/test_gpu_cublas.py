@@ -14,11 +14,11 @@ from benchmarks.gpu import cublas
 from benchmarks.gpu.graphs import GraphContender
 from benchmarks.gpu.items import Item, conv, matmul, matvec
 from ekc import devices
-from ekc.devices.cuda.timing import GRAPH_S
+from ekc.devices.cuda.timing import GRAPH_DURATION_S
 from ekc.errors import DeviceError
-from ekc.ir.dtypes import dtype_of
-from ekc.ir.evaluation.agreement import random_inputs
-from ekc.ir.evaluation.expected import Expected
+from ekc.ir.dtypes import parse_dtype
+from ekc.ir.evaluation.agreement import make_random_input_arrays
+from ekc.ir.evaluation.expected import ReferenceEvaluator
 
 CALL_S = 40e-6
 
@@ -33,12 +33,12 @@ class Driver:
         self.graphs: list[int] = []
         self.events: list[float] = []
 
-    def open(self, index: int) -> None: ...
+    def push_context(self, index: int) -> None: ...
 
-    def uuid(self, index: int) -> str:
+    def get_uuid(self, index: int) -> str:
         return "1-2-3"
 
-    def stream(self) -> int:
+    def create_stream(self) -> int:
         return 7
 
     def allocate(self, size: int) -> int:
@@ -58,17 +58,17 @@ class Driver:
         self.graphs.append(self.captured)
         return len(self.graphs) - 1
 
-    def replay(self, graph: int, stream: int) -> None:
+    def launch_graph(self, graph: int, stream: int) -> None:
         self.now_s += self.graphs[graph] * CALL_S
 
-    def event(self) -> int:
+    def create_event(self) -> int:
         self.events.append(float("nan"))
         return len(self.events) - 1
 
-    def record(self, event: int, stream: int) -> None:
+    def record_event(self, event: int, stream: int) -> None:
         self.events[event] = self.now_s
 
-    def wait(self, event: int) -> None: ...
+    def wait_for_event(self, event: int) -> None: ...
 
     def elapsed_s(self, start: int, end: int) -> float:
         return self.events[end] - self.events[start]
@@ -122,7 +122,7 @@ def _graph(item: Item, status: int = 0) -> tuple[Library, cublas.BlasGraph]:
     library = Library(driver, status)
     blas = cublas.Blas(library)
     assert blas.version == 130000
-    expected = Expected(item.op, random_inputs(item.op))
+    expected = ReferenceEvaluator(item.op, make_random_input_arrays(item.op))
     return library, cublas.BlasGraph(driver, 0, blas, item, expected)  # type: ignore[arg-type]
 
 
@@ -131,9 +131,9 @@ def test_it_computes_the_operator_and_is_timed(dtype: str) -> None:
     library, graph = _graph(matmul(24, 40, 56, dtype))
     assert library.computed == {77 if dtype == "tf32" else 68}
     timing = GraphContender("cuBLAS", devices.open("a100"), graph).time(0)
-    assert graph.calls == round(GRAPH_S / CALL_S), "a graph as long as ours"
+    assert graph.calls == round(GRAPH_DURATION_S / CALL_S), "a graph as long as ours"
     assert timing.latency_s == pytest.approx(CALL_S)
-    assert dtype_of(dtype).name == dtype
+    assert parse_dtype(dtype).name == dtype
 
 
 def test_a_vector_is_a_matrix_of_one_column() -> None:
@@ -148,12 +148,14 @@ def test_a_status_is_told() -> None:
 def test_what_is_missing_is_told() -> None:
     kit: Any = SimpleNamespace(device=devices.open("a100"), gpu=0)
     item = conv(1, 4, 8, 4, 3, 1, "float32")
-    expected = Expected(item.op, random_inputs(item.op))
+    expected = ReferenceEvaluator(item.op, make_random_input_arrays(item.op))
     assert cublas.rivals(kit, item, expected) == ([], {"cuDNN": "PyTorch is not installed"})
     triton = replace(matmul(8, 8, 8, "float32"), triton=True)
     assert cublas.rivals(kit, triton, expected) == ([], {"Triton": "PyTorch is not installed"})
     if devices.open("auto").simulated:
         item = matmul(8, 8, 8, "float32")
-        found, absent = cublas.rivals(kit, item, Expected(item.op, random_inputs(item.op)))
+        found, absent = cublas.rivals(
+            kit, item, ReferenceEvaluator(item.op, make_random_input_arrays(item.op))
+        )
         assert not found
         assert absent["cuBLAS"].startswith("PyTorch is not installed, and called by itself: ")

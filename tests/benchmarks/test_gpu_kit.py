@@ -24,11 +24,11 @@ from benchmarks.gpu.folder import FILES, MOST_BYTES, Folder
 from benchmarks.gpu.items import recorded_items, small_items, tuned_items, versus_items
 from benchmarks.gpu.kit import Kit, conditions
 from ekc import devices
-from ekc.devices.recording import read
-from ekc.devices.recording.members import pack, unpack
+from ekc.devices.recording import read_recording
+from ekc.devices.recording.members import pack_line, unpack_members
 from ekc.errors import DeviceError, RecordError
-from ekc.governor.samples import Samples
-from ekc.search.finals import FASTEST, FINALISTS
+from ekc.governor.samples import SensorSamples
+from ekc.search.finals import FASTEST_COUNT, FINALIST_COUNT
 from ekc.search.measuring import FINAL_WINDOW_S
 from tests.devices.recording.full_disk import no_room_beyond
 
@@ -75,7 +75,7 @@ def test_few_and_small_files_come_out(out: Path) -> None:
 
 
 def test_what_was_recorded_can_be_replayed(out: Path) -> None:
-    recording = read(out / "recording.jsonl.gz")
+    recording = read_recording(out / "recording.jsonl.gz")
     assert recording.origin.simulated
     metered = [r for r in recording.rows if r.meterings]
     assert metered
@@ -114,7 +114,7 @@ def test_loops_share_the_time_and_those_left_out_are_named(
     def record(seconds: float) -> Any:
         asked.append(seconds)
         clock[0] += seconds + traces.BEGIN_S
-        return Samples(*np.tile([0.0, 1.0], (5, 1))), np.array([0.0, 1.0])
+        return SensorSamples(*np.tile([0.0, 1.0], (5, 1))), np.array([0.0, 1.0])
 
     monkeypatch.setattr(traces, "_jobs", lambda kit: dict.fromkeys("abcdefgh", record))
     monkeypatch.setattr(traces, "start", lambda kit: None)
@@ -137,8 +137,8 @@ def test_what_checks_of_finalists_take_is_kept_of_tuning(monkeypatch: pytest.Mon
     folder = SimpleNamespace(find=lambda part, item: None)
     tune.run(SimpleNamespace(folder=folder, dry=False), Budget(540.0, lambda: clock[0]))  # type: ignore[arg-type]
     assert len(given) == 3, "as many operators as the page promises"
-    metered = (1 + FINALISTS + FASTEST) * (FINAL_WINDOW_S + 2.0)
-    checked = (FINALISTS + FINALISTS + FASTEST) * 3.0
+    metered = (1 + FINALIST_COUNT + FASTEST_COUNT) * (FINAL_WINDOW_S + 2.0)
+    checked = (FINALIST_COUNT + FINALIST_COUNT + FASTEST_COUNT) * 3.0
     assert 2 * given[0] + tune.WINNERS_S + metered + checked <= 540.0 * (1 - RESERVE) / 3
 
 
@@ -207,14 +207,14 @@ def test_a_folder_without_a_run_cannot_be_told(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_what_was_being_recorded_when_a_run_was_killed_is_recorded_again(out: Path, tmp_path: Path) -> None:
-    whole = unpack((out / "recording.jsonl.gz").read_bytes()).text.splitlines(keepends=True)
+    whole = unpack_members((out / "recording.jsonl.gz").read_bytes()).text.splitlines(keepends=True)
     last = max(n for n, line in enumerate(whole) if json.loads(line).get("event") == "metering")
     digest = json.loads(whole[last])["digest"]
-    (tmp_path / "recording.jsonl.gz").write_bytes(b"".join(map(pack, whole[:last])))
+    (tmp_path / "recording.jsonl.gz").write_bytes(b"".join(map(pack_line, whole[:last])))
     assert main(["record", "--dry-run", "--minutes", "20", "--out", str(tmp_path)]) == 0
-    found = read(tmp_path / "recording.jsonl.gz")
+    found = read_recording(tmp_path / "recording.jsonl.gz")
     assert found.by_digest[digest].meterings
-    assert found.by_digest.keys() == read(out / "recording.jsonl.gz").by_digest.keys()
+    assert found.by_digest.keys() == read_recording(out / "recording.jsonl.gz").by_digest.keys()
 
 
 def test_another_device_needs_another_folder(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -377,7 +377,7 @@ def test_ours_alone_is_compared_again_once_there_may_be_a_library(
     kit: Any = SimpleNamespace(folder=folder, device=device, dry=False, set_clocks=False, target="cuda:0")
     compared: list[str] = []
     monkeypatch.setattr(versus, "versus_items", small_items)
-    monkeypatch.setattr(versus, "_compare", lambda kit, item: compared.append(item.name))
+    monkeypatch.setattr(versus, "_compare_values", lambda kit, item: compared.append(item.name))
     versus.run(kit, Budget(60.0))
     assert compared == [first.name]
 
@@ -434,11 +434,11 @@ def test_a_ratio_counts_only_beyond_its_scatter() -> None:
     even = [[1.0, 0.99, 1.01]] * 5
     found = ratio(even, [[v, v * 0.99, v * 1.01] for v in (1.1, 1.2, 1.15, 1.12, 1.18)])
     assert found is not None
-    assert found.counts
+    assert found.is_significant
     assert found.ratio == pytest.approx(1.15, abs=0.01)
     near = ratio(even, [[v, v * 0.99, v * 1.01] for v in (0.9, 1.1, 1.0, 0.95, 1.06)])
     assert near is not None
-    assert not near.counts
+    assert not near.is_significant
     assert ratio(even, []) is None
 
 

@@ -20,14 +20,14 @@ from benchmarks.gpu.items import Item, conv, matmul, matvec
 from ekc import devices
 from ekc.devices.base import POWER_CAP
 from ekc.devices.board import VirtualBoard
-from ekc.devices.cuda.calling import BATCH_S
-from ekc.devices.cuda.messages import Rules
-from ekc.devices.cuda.timing import GRAPH_CALLS, SAMPLE_S, WARM_UP_S
+from ekc.devices.cuda.calling import BATCH_DURATION_S
+from ekc.devices.cuda.messages import TimingRules
+from ekc.devices.cuda.timing import MAX_GRAPH_CALLS, SAMPLE_DURATION_S, WARM_UP_DURATION_S
 from ekc.devices.specs import A100
-from ekc.devices.steady import Steady
+from ekc.devices.steady import SteadyState
 from ekc.errors import DeviceError
-from ekc.ir.evaluation.agreement import random_inputs
-from ekc.ir.evaluation.expected import Expected
+from ekc.ir.evaluation.agreement import make_random_input_arrays
+from ekc.ir.evaluation.expected import ReferenceEvaluator
 from tests.benchmarks import scripted_torch
 from tests.benchmarks.scripted_torch import CALL_S, NAME, UUID, module
 
@@ -40,7 +40,7 @@ def _rivals(
     device = devices.open("a100")
     monkeypatch.setattr(device, "name", NAME)
     item = replace(matmul(64, 48, 80, dtype), triton=triton)
-    expected = Expected(item.op, random_inputs(item.op))
+    expected = ReferenceEvaluator(item.op, make_random_input_arrays(item.op))
     return torch, *pytorch.rivals(SimpleNamespace(device=device, gpu=0), item, expected)  # type: ignore[arg-type]
 
 
@@ -51,8 +51,8 @@ def test_a_library_is_timed_by_events_around_a_graph(dtype: str, monkeypatch: py
     assert not absent
     timing = cublas.time(0)
     assert timing.latency_s == pytest.approx(CALL_S)
-    assert timing.samples == len(timing.samples_s) == Rules().first_look
-    assert timing.method == f"graph replay, {round(SAMPLE_S / CALL_S)} calls a sample"
+    assert timing.samples == len(timing.samples_s) == TimingRules().first_check_samples
+    assert timing.method == f"graph replay, {round(SAMPLE_DURATION_S / CALL_S)} calls a sample"
     assert not timing.conditions.simulated
     asked = "tf32" if dtype == "tf32" else "ieee"
     assert torch.backends.cuda.matmul.fp32_precision == torch.backends.cudnn.conv.fp32_precision == asked
@@ -76,7 +76,7 @@ def test_a_product_with_a_vector_of_halves_is_called_what_it_is(
     monkeypatch.setattr(device, "name", NAME)
     item = matvec(64, 48, dtype)
     kit: Any = SimpleNamespace(device=device, gpu=0)
-    (found,), _ = pytorch.rivals(kit, item, Expected(item.op, random_inputs(item.op)))
+    (found,), _ = pytorch.rivals(kit, item, ReferenceEvaluator(item.op, make_random_input_arrays(item.op)))
     assert found.name == f"cuBLAS of CUDA 0.0{told}, PyTorch 0.scripted"
 
 
@@ -94,7 +94,7 @@ def test_the_first_item_does_not_pay_for_the_start(tmp_path: Path, monkeypatch: 
         began.append((item.row, clock[0]))
         clock[0] += 20.0
 
-    monkeypatch.setattr(versus, "_compare", compare)
+    monkeypatch.setattr(versus, "_compare_values", compare)
     device = SimpleNamespace(simulated=False, clock_regime="free")
     folder = Folder(tmp_path, {"device": "x"})
     kit: Any = SimpleNamespace(
@@ -110,8 +110,8 @@ def test_a_library_is_busy_for_as_long_as_ours(monkeypatch: pytest.MonkeyPatch) 
     clock[0].record()
     cublas.time(0)
     clock[1].record()
-    graphs_around = 4 * SAMPLE_S
-    asked = WARM_UP_S + Rules().first_look * SAMPLE_S
+    graphs_around = 4 * SAMPLE_DURATION_S
+    asked = WARM_UP_DURATION_S + TimingRules().first_check_samples * SAMPLE_DURATION_S
     assert clock[0].elapsed_time(clock[1]) / 1e3 == pytest.approx(asked, abs=graphs_around)
 
 
@@ -124,14 +124,16 @@ def test_graphs_of_a_library_hold_no_more_calls_than_ours(monkeypatch: pytest.Mo
         scripted_torch.Graph, "replay", lambda graph: (replayed.append(graph.calls), replay(graph))
     )
     cublas.time(0)
-    assert set(replayed) == {GRAPH_CALLS}
-    assert len(replayed) > Rules().fewest * round(SAMPLE_S / 2e-6 / GRAPH_CALLS), "as many of them as ours"
+    assert set(replayed) == {MAX_GRAPH_CALLS}
+    assert len(replayed) > TimingRules().min_samples * round(SAMPLE_DURATION_S / 2e-6 / MAX_GRAPH_CALLS), (
+        "as many of them as ours"
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "tf32", "float16"])
 def test_a_rival_of_narrower_factors_is_refused_in_float32(dtype: str) -> None:
     item = matmul(64, 64, 1024, dtype)
-    expected = Expected(item.op, random_inputs(item.op))
+    expected = ReferenceEvaluator(item.op, make_random_input_arrays(item.op))
     factors = [array.astype(np.float32) for array in expected.arrays]
     graphs.check("exact", (factors[0] @ factors[1]).astype(expected.arrays[0].dtype), item, expected)
     for narrower in (_rounded_to_tf32, lambda array: array.astype(np.float16).astype(np.float32)):
@@ -161,7 +163,7 @@ def test_after_a_fault_pytorch_costs_its_own_figures_only(monkeypatch: pytest.Mo
     monkeypatch.setattr(device, "name", NAME)
     kit: Any = SimpleNamespace(device=device, gpu=0)
     item = matmul(8, 8, 8, "float32")
-    found, absent = pytorch.rivals(kit, item, Expected(item.op, random_inputs(item.op)))
+    found, absent = pytorch.rivals(kit, item, ReferenceEvaluator(item.op, make_random_input_arrays(item.op)))
     assert not found
     assert "illegal memory access" in absent["cuBLAS"]
 
@@ -177,17 +179,19 @@ def test_it_is_kept_running_while_it_is_metered(monkeypatch: pytest.MonkeyPatch)
     cublas.start(None)
     time.sleep(0.05)
     calls = cublas.stop()
-    assert calls.number % round(BATCH_S / CALL_S) == 0
+    assert calls.number % round(BATCH_DURATION_S / CALL_S) == 0
     assert calls.number > 0
     assert calls.seconds == pytest.approx(calls.number * CALL_S)
 
 
 def test_what_the_meter_saw_is_told_of_a_library_too(monkeypatch: pytest.MonkeyPatch) -> None:
     _, (cublas,), _ = _rivals(monkeypatch)
-    capped = Steady(CALL_S, 1275.0, 150.0, (POWER_CAP,))
+    capped = SteadyState(CALL_S, 1275.0, 150.0, (POWER_CAP,))
     rng = np.random.default_rng(0)
-    monkeypatch.setattr(graphs, "Sensors", lambda uuid: None)
-    monkeypatch.setattr(graphs, "NvmlBoard", lambda sensors, caller: VirtualBoard(A100, 1275.0, capped, rng))
+    monkeypatch.setattr(graphs, "GpuSensors", lambda uuid: None)
+    monkeypatch.setattr(
+        graphs, "NvmlLimitReader", lambda sensors, caller: VirtualBoard(A100, 1275.0, capped, rng)
+    )
     told = cublas.meter(0, 1.0).conditions
     assert told.throttle == (POWER_CAP,)
     assert told.clock_mhz == pytest.approx(1275.0)
@@ -207,10 +211,10 @@ def test_nothing_is_compared_under_other_conditions(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", module())
     device = devices.open("a100")
-    monkeypatch.setattr(device, "simulated", simulated)
+    monkeypatch.setattr(device, "train_simulated_model", simulated)
     kit: Any = SimpleNamespace(device=device, gpu=0, dry=False, set_clocks=set_clocks, target=target)
     item = matmul(64, 48, 80, "float32")
-    found, absent = versus.rivals(kit, item, Expected(item.op, random_inputs(item.op)))
+    found, absent = versus.rivals(kit, item, ReferenceEvaluator(item.op, make_random_input_arrays(item.op)))
     assert not found
     assert set(absent.values()) == {told}
 
@@ -221,7 +225,7 @@ def test_a_pytorch_that_cannot_be_imported_costs_its_own_figures(
     monkeypatch.setitem(sys.modules, "torch", None)
     kit: Any = SimpleNamespace(device=devices.open("a100"), gpu=0)
     item = matmul(8, 8, 8, "float32")
-    found, absent = pytorch.rivals(kit, item, Expected(item.op, random_inputs(item.op)))
+    found, absent = pytorch.rivals(kit, item, ReferenceEvaluator(item.op, make_random_input_arrays(item.op)))
     assert not found
     assert absent["cuBLAS"].startswith("PyTorch is installed and does not work (import of torch halted")
 
@@ -249,7 +253,7 @@ def test_what_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     device = devices.open("a100")
     kit: Any = SimpleNamespace(device=device, gpu=0)
     item = conv(1, 4, 8, 4, 3, 1, "float32")
-    expected = Expected(item.op, random_inputs(item.op))
+    expected = ReferenceEvaluator(item.op, make_random_input_arrays(item.op))
     torch = module()
     monkeypatch.setitem(sys.modules, "torch", torch)
     _, absent = pytorch.rivals(kit, item, expected)

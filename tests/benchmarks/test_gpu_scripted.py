@@ -12,7 +12,7 @@ import ekc
 from benchmarks.gpu import check, fidelity, items, plan, record, tune, versus
 from benchmarks.gpu.__main__ import main
 from ekc import devices
-from ekc.devices.recording import read
+from ekc.devices.recording import read_recording
 from tests.devices.cuda.scripted import ScriptedNode
 
 OP = ekc.matmul(16, 16, 16)
@@ -79,12 +79,12 @@ def test_ours_is_measured_and_what_is_missing_is_told(out: Path) -> None:
 
 
 def test_the_recording_is_of_the_device(out: Path) -> None:
-    found = read(out / "recording.jsonl.gz")
+    found = read_recording(out / "recording.jsonl.gz")
     assert not found.origin.simulated
-    assert found.origin.told.startswith("Scripted A100 (cuda:0), recorded 20")
+    assert found.origin.description.startswith("Scripted A100 (cuda:0), recorded 20")
     metered = [row for row in found.rows if row.meterings]
     assert len(metered) == 3
-    assert all(len(row.timing().samples_s) == row.timing().samples for row in found.rows)
+    assert all(len(row.find_timing().samples_s) == row.find_timing().samples for row in found.rows)
     assert all(row.checked.startswith("executed on Scripted A100") for row in metered)
     result = ekc.tune(OP, target=f"recorded:{out / 'recording.jsonl.gz'}", progress=False)
     assert not result.device.simulated

@@ -8,7 +8,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from ekc.devices.recording import read
+from ekc.devices.recording import read_recording
 from tests.benchmarks.running import FOLDER, run
 from tests.devices.recording.made import COUNT, record
 
@@ -32,7 +32,7 @@ def test_it_runs_and_says_what_it_is_of(tmp_path: Path, bench: ModuleType) -> No
     assert model["pass"] == figures["pass"] == (model["mean"] < rule["mean"])
     assert prior["prediction"] == "the prior alone"
     assert other["prediction"].startswith("not judged: at least 10 metered schedules")
-    whole = bench.candidates(read(file), 0)
+    whole = bench.candidates(read_recording(file), 0)
     measured = np.array([c.energy_j for c in whole])
     fold = np.random.default_rng(0).permutation(len(whole)) % bench.FOLDS
     watts = measured / np.array([c.latency_s for c in whole])

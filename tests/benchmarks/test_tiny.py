@@ -107,13 +107,13 @@ def test_tune_table_against_the_schedule_by_hand(tmp_path: Path) -> None:
 def test_a_wrong_kept_kernel_would_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
     import ekc
     from ekc.search.result import Trial
-    from ekc.search.space.naive import naive
+    from ekc.search.space.naive import make_naive_schedule
 
     monkeypatch.syspath_prepend(str(FOLDER))
     import tune_table
 
     op = ekc.matmul(16, 16, 16)
-    trial = Trial(naive(op), "naive", "ok")
+    trial = Trial(make_naive_schedule(op), "naive", "ok")
     assert tune_table.problems_of(op, [trial]) == []
     monkeypatch.setattr(tune_table, "ARCHITECTURES", ("sm_80", "sm_12"))
     (problem,) = tune_table.problems_of(op, [trial])

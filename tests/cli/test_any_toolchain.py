@@ -10,7 +10,7 @@ import pytest
 
 import ekc
 from ekc.cli.commands import main
-from ekc.codegen.generate import toolchain
+from ekc.codegen.generate import describe_toolchain
 from tests.search.runs import tune
 
 OP, SIZE = ekc.matmul(8, 16, 24), "matmul 8 16 24"
@@ -47,7 +47,7 @@ def test_without_the_option_each_says_what_the_file_holds(
 ) -> None:
     assert main([*command.split(), "--records", str(old), "--target", "a100"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"was made with NVRTC {toolchain()}; it holds " in line
+    assert f"was made with NVRTC {describe_toolchain()}; it holds " in line
     assert " with NVRTC 13.0, generator 3; --any-toolchain " in line
 
 
@@ -72,7 +72,7 @@ def test_figures_are_marked(old: Path, capsys: pytest.CaptureFixture[str]) -> No
     out = capsys.readouterr().out
     assert "Measured elsewhere: these figures are not of this device and toolchain." in out
     assert "measured elsewhere: a100 (simulated), NVRTC 13.0, generator 3, " in out
-    assert f"afresh for sm_80 with NVRTC {toolchain()}" in out
+    assert f"afresh for sm_80 with NVRTC {describe_toolchain()}" in out
     assert main(["export", *SIZE.split(), *where, "--out", "o"]) == 0
     header = Path("o/matmul.h").read_text()
     assert " * device: a100 (simulated), NVRTC 13.0, generator 3, " in header

@@ -144,7 +144,7 @@ def test_options_that_exclude_each_other_leave_no_file(capsys: pytest.CaptureFix
 def test_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     from ekc.devices import nvml
 
-    if not isinstance(nvml.gpus(), nvml.Absent):
+    if not isinstance(nvml.count_gpus(), nvml.GpuAbsence):
         pytest.skip("this machine has a GPU")
     assert "use a simulated device" in refused(capsys, f"{TINY} --target cuda:0")
 
@@ -160,7 +160,7 @@ def test_output_folder_is_tried_before_tuning(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("file").write_text("not a folder")
-    monkeypatch.setattr("ekc.cli.tune.Options.tune", lambda *_: pytest.fail("tuning began"))
+    monkeypatch.setattr("ekc.cli.tune.TuneArguments.run_tuning", lambda *_: pytest.fail("tuning began"))
     assert "cannot write into file/here" in refused(capsys, f"{TINY} --out file/here")
     assert "cannot write into file/here" in refused(capsys, "export matmul 8 8 8 --out file/here")
 
@@ -180,7 +180,7 @@ LAYER = '[[layer]]\nname = "{name}"\noperator = "{operator}"\nm = {m}\nn = 8\nk 
 def test_a_slip_in_the_last_layer_costs_no_tuning(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, layer: dict[str, object], words: str
 ) -> None:
-    monkeypatch.setattr("ekc.cli.tune.Options.tune", lambda *_: pytest.fail("tuning began"))
+    monkeypatch.setattr("ekc.cli.tune.TuneArguments.run_tuning", lambda *_: pytest.fail("tuning began"))
     good = {"name": "first", "operator": "matmul", "m": 8}
     Path("bad.toml").write_text(LAYER.format(**good) + LAYER.format(**{**good, "name": "last", **layer}))
     assert words in refused(capsys, "tune --layers bad.toml --quiet")
@@ -227,14 +227,14 @@ def test_record_file_that_cannot_be_used_stays_as_it_is(
 
 def test_locked_record_file_keeps_its_rows(capsys: pytest.CaptureFixture[str], records: Path) -> None:
     with RecordStore(records, create=False) as store:
-        rows = len(list(store.rows()))
+        rows = len(list(store.read_rows()))
     other = sqlite3.connect(records, isolation_level=None)
     other.execute("begin immediate")
     assert "locked by another process" in refused(capsys, f"{TINY} --records {records} --seed 5")
     other.execute("rollback")
     other.close()
     with RecordStore(records, create=False) as store:
-        assert len(list(store.rows())) == rows
+        assert len(list(store.read_rows())) == rows
 
 
 def test_record_file_without_the_operator(capsys: pytest.CaptureFixture[str], records: Path) -> None:
@@ -315,7 +315,7 @@ def test_interrupted_outside_tune(
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ekc.cli.sources.Source.find", stop)
+    monkeypatch.setattr("ekc.cli.sources.ScheduleSource.find_schedule", stop)
     assert main(["show", "matmul", "4", "4", "4"]) == 130
     assert capsys.readouterr().err.strip() == "ekc: interrupted"
 

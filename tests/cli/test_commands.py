@@ -103,7 +103,7 @@ def test_a_run_that_resumes_says_how_much_is_on_file(capsys: pytest.CaptureFixtu
 def test_tune_with_effort(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     from ekc.search.effort import EFFORTS, Effort
 
-    monkeypatch.setitem(EFFORTS, "quick", Effort(trials=12, calls=1.0))
+    monkeypatch.setitem(EFFORTS, "quick", Effort(trials=12, expected_calls=1.0))
     out = said(capsys, "tune", "matvec", "64", "64", "--effort", "quick", "--quiet")
     assert "another round would not pay" in " ".join(out.split())
 
@@ -152,7 +152,7 @@ def _rows(path: Path) -> bool:
 
     try:
         with RecordStore(path, create=False) as store:
-            return sum(row.status == "ok" for row in store.rows(kind="timing")) >= 4
+            return sum(row.status == "ok" for row in store.read_rows(kind="timing")) >= 4
     except ekc.RecordError:
         return False
 

@@ -13,7 +13,7 @@ import pytest
 from ekc.cli import doctor_gpus, main
 from ekc.codegen.nvrtc import version
 from ekc.devices.nvml import behaviour
-from ekc.devices.nvml.permission import refusal
+from ekc.devices.nvml.permission import explain_refusal
 from tests.devices.nvml.card import Card, Clock, ScriptedGpu
 from tests.devices.nvml.library import ScriptedNvml
 
@@ -28,9 +28,9 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setitem(sys.modules, "pynvml", library)
         monkeypatch.setattr("ekc.devices.nvml.library._initialised", False)
         monkeypatch.setattr(
-            doctor_gpus, "observe", partial(behaviour.observe, now=clock.now, sleep=clock.sleep)
+            doctor_gpus, "observe", partial(behaviour.observe_sensors, now=clock.now, sleep=clock.sleep)
         )
-        monkeypatch.setattr(doctor_gpus, "refusal", lambda: "")
+        monkeypatch.setattr(doctor_gpus, "explain_refusal", lambda: "")
         return library
 
     return machine
@@ -163,15 +163,17 @@ def test_who_may_set_clocks(
     scripted: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     scripted(Card())
-    monkeypatch.setattr(doctor_gpus, "refusal", lambda: "this process lacks CAP_SYS_ADMIN, which root has")
+    monkeypatch.setattr(
+        doctor_gpus, "explain_refusal", lambda: "this process lacks CAP_SYS_ADMIN, which root has"
+    )
     monkeypatch.delenv("ZEUSD_HOST_PORT", raising=False)
     monkeypatch.setenv("ZEUSD_SOCK_PATH", str(tmp_path / "zeusd.sock"))
-    monkeypatch.setattr("ekc.devices.limits.zeusd.address", lambda: None)
+    monkeypatch.setattr("ekc.devices.limits.zeusd.find_daemon_address", lambda: None)
     clocks = gpu(capsys)["each"][0]["clocks"]
     assert clocks.endswith(
         "cannot be set: this process lacks CAP_SYS_ADMIN, which root has, and no zeusd runs"
     )
-    monkeypatch.setattr("ekc.devices.limits.zeusd.address", lambda: "/run/zeusd/zeusd.sock")
+    monkeypatch.setattr("ekc.devices.limits.zeusd.find_daemon_address", lambda: "/run/zeusd/zeusd.sock")
     assert "but zeusd at /run/zeusd/zeusd.sock may set them" in gpu(capsys)["each"][0]["clocks"]
 
 
@@ -181,11 +183,11 @@ def test_who_may_set_clocks(
 def test_rights_are_read_and_not_tried(tmp_path: Path, capabilities: str, may: bool) -> None:
     status = tmp_path / "status"
     status.write_text(f"Name:\tpython\nCapEff:\t{capabilities}\n")
-    assert (refusal(status) == "") is may
+    assert (explain_refusal(status) == "") is may
 
 
 def test_a_system_that_tells_no_rights(tmp_path: Path) -> None:
-    assert refusal(tmp_path / "nothing")
+    assert explain_refusal(tmp_path / "nothing")
 
 
 def test_no_gpu_is_told_in_a_line(

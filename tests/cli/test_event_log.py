@@ -84,10 +84,10 @@ def test_layers_write_one_log_with_their_names_and_failures(
 
     def fail_softmax(op: ekc.Operator, **options: Any) -> Any:
         if op.name == "softmax":
-            monkeypatch.setattr("ekc.search.finals.Finals.pick", lambda *_: [])
+            monkeypatch.setattr("ekc.search.finals.Finals.pick_finalists", lambda *_: [])
         return tune(op, **options)
 
-    monkeypatch.setattr(ekc, "tune", fail_softmax, raising=False)
+    monkeypatch.setattr(ekc, "run_tuning", fail_softmax, raising=False)
     layers = ["tune", "--layers", "net.toml", "--target", "a100", "--trials", "2", "--json", "--out", "o"]
     assert main([*layers, "--log-json", "run.jsonl"]) == 2
     out, err = capsys.readouterr()
@@ -106,7 +106,7 @@ def test_quiet_layers_name_failures_alone(
     def fail(op: ekc.Operator, **_: Any) -> Any:
         raise ekc.EkcError(f"no kernel of {op.name}")
 
-    monkeypatch.setattr(ekc, "tune", fail, raising=False)
+    monkeypatch.setattr(ekc, "run_tuning", fail, raising=False)
     Path("net.toml").write_text(LAYERS)
     layers = ["tune", "--layers", "net.toml", "--target", "a100", "--out", "o"]
     lines = ["ekc: layer one: no kernel of matvec", "ekc: layer two: no kernel of softmax"]
@@ -216,7 +216,7 @@ def test_a_disk_that_is_full_costs_the_log_and_not_the_run(capsys: pytest.Captur
 def test_a_long_search_of_a_recording_says_how_far_it_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ekc.search.progress.EVERY_S", 0.0)
+    monkeypatch.setattr("ekc.search.progress.PROGRESS_INTERVAL_S", 0.0)
     one = {"invalidity": "correct", "times": {"runtimes": []}, "correctness": 1, "objectives": ["time"]}
     results = [
         one | {"configuration": {"a": n}, "measurements": [{"name": "time", "value": 1 + n, "unit": "ms"}]}

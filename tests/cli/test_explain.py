@@ -10,7 +10,7 @@ import pytest
 
 import ekc
 from ekc.cli import main
-from ekc.search.space.naive import naive
+from ekc.search.space.naive import make_naive_schedule
 
 MM = ekc.matmul(64, 64, 64)
 
@@ -36,7 +36,7 @@ def ran(capsys: pytest.CaptureFixture[str], command: str, status: int = 0) -> st
 
 def test_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     one, other = tmp_path / "a.json", tmp_path / "b.json"
-    one.write_text(naive(MM).to_json())
+    one.write_text(make_naive_schedule(MM).to_json())
     other.write_text(ekc.Schedule(MM).bind("i", "block.x").bind("j", "thread.x").cache_write("C").to_json())
     out = ran(capsys, f"explain {one} {other} --target a100")
     for word in (
@@ -60,7 +60,7 @@ def test_records(capsys: pytest.CaptureFixture[str], records: Path) -> None:
     known = ekc.best(MM, records=records, target="a100").schedule.digest
     got = json.loads(ran(capsys, f"explain naive best matmul 64 64 64 {where} --json"))
     assert got["digest_b"] == known
-    assert got["digest_a"] == naive(MM).digest
+    assert got["digest_a"] == make_naive_schedule(MM).digest
     assert got["difference_j"] < 0
     assert json.loads(ran(capsys, f"explain {known[:8]} {known} {where} --json"))["difference_j"] == 0
     # On h100 there is one operator, so it need not be named.
@@ -104,7 +104,7 @@ def test_what_neither_a_nor_b_asks_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("a.json").write_text(naive(MM).to_json())
+    Path("a.json").write_text(make_naive_schedule(MM).to_json())
     assert told in ran(capsys, f"explain {words} --target a100", status=2)
 
 

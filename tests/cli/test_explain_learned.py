@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from ekc import devices
-from ekc.codegen.generate import toolchain
-from ekc.devices.plain import plain
-from ekc.devices.recording import read
-from ekc.search.records.store import Key, RecordStore, Row, canonical_json
-from ekc.search.space.naive import naive
+from ekc.codegen.generate import describe_toolchain
+from ekc.devices.plain import measurement_to_json
+from ekc.devices.recording import read_recording
+from ekc.search.records.store import RecordKey, RecordRow, RecordStore, to_canonical_json
+from ekc.search.space.naive import make_naive_schedule
 from tests.cli.test_explain import ran
 from tests.search.made_up import OP, MadeUp, by_global_memory, record
 
@@ -36,25 +36,25 @@ def filed(recording: Path, path: Path) -> Path:
     """The same figures as rows of a record file."""
     device = MadeUp()
     with RecordStore(path) as store:
-        for row in read(recording).rows:
-            key = Key(
-                *(canonical_json(OP.to_json()), row.digest, device.name, device.simulated, device.driver),
-                *(toolchain(), device.clock_regime, device.data_policy),
+        for row in read_recording(recording).rows:
+            key = RecordKey(
+                *(to_canonical_json(OP.to_json()), row.digest, device.name, device.simulated, device.driver),
+                *(describe_toolchain(), device.clock_regime, device.data_policy),
             )
             for timing in row.timings.values():
-                store.add(Row("timing", key, row.schedule_json, "ok", plain(timing)))
+                store.add(RecordRow("timing", key, row.schedule_json, "ok", measurement_to_json(timing)))
             for metering in row.meterings.values():
                 store.add(
-                    Row(
+                    RecordRow(
                         "metering",
                         replace(key, window_s=metering.window_s),
                         row.schedule_json,
                         "ok",
-                        plain(metering),
+                        measurement_to_json(metering),
                     )
                 )
             if row.failure:
-                store.add(Row("failure", key, row.schedule_json, row.failure))
+                store.add(RecordRow("failure", key, row.schedule_json, row.failure))
     return path
 
 
@@ -77,7 +77,7 @@ def test_a_recording(capsys: pytest.CaptureFixture[str], gpu: Path) -> None:
     assert all(len(line) <= 100 for line in out.splitlines()[2:] if not line.startswith("learned from"))
     got = json.loads(ran(capsys, f"explain naive best {NAMED} {where} --json"))
     assert got["device"] == {"name": "Made-up GPU", "simulated": False}
-    assert got["digest_a"] == naive(OP).digest
+    assert got["digest_a"] == make_naive_schedule(OP).digest
     assert sum(line["difference_j"] for line in got["lines"]) == pytest.approx(got["difference_j"])
     assert got["difference_j"] == pytest.approx(got["b"]["energy_j"] - got["a"]["energy_j"])
     assert got["learned_from"] == {"source": str(gpu), "timed": 18, "metered": 14, "failed": 2}
@@ -130,7 +130,7 @@ def test_digits_that_begin_several_digests_are_refused(
     capsys: pytest.CaptureFixture[str], gpu: Path, tmp_path: Path, made_up_device: None
 ) -> None:
     """Of more than 16 digests two begin alike."""
-    digests = sorted(row.digest for row in read(gpu).rows)
+    digests = sorted(row.digest for row in read_recording(gpu).rows)
     digit, count = Counter(digest[0] for digest in digests).most_common(1)[0]
     first = next(digest for digest in digests if digest[0] == digit)
     records = filed(gpu, tmp_path / "r.db")

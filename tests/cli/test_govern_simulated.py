@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ekc.cli import main
-from ekc.governor.predict.train import SEEDS
+from ekc.governor.predict.train import TRAINING_SEEDS
 
 SHORT = ("govern", "--simulate", "compute", "--card", "h200", "--minutes", "10")
 
@@ -66,4 +66,4 @@ def test_a_job_that_is_never_periodic(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_a_model_of_simulated_jobs_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SHORT, "--model", "simulated"]) == 0
-    assert f"a model of {len(SEEDS)} simulated jobs of each kind expects" in capsys.readouterr().err
+    assert f"a model of {len(TRAINING_SEEDS)} simulated jobs of each kind expects" in capsys.readouterr().err

@@ -55,7 +55,7 @@ def ends(tuned: TuningResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
                 raise outcome
             return outcome(tuned)
 
-        monkeypatch.setattr("ekc.cli.tune.Options.tune", tune)
+        monkeypatch.setattr("ekc.cli.tune.TuneArguments.run_tuning", tune)
 
     return ends
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ekc.cli import main
-from ekc.cli.operators import KINDS, build
+from ekc.cli.operators import OPERATOR_KINDS, build_operator
 from ekc.search.layers import read_layers
 
 FORMS = [
@@ -82,5 +82,5 @@ def test_the_shell_and_layer_files_take_a_form(
     assert text in capsys.readouterr().out
     file = tmp_path / "net.toml"
     file.write_text(f'[[layer]]\nname = "one"\n{layer}')
-    (read,) = read_layers(file, frozenset(KINDS))
-    assert text in str(build(read.operator_kind, read.arguments))
+    (read,) = read_layers(file, frozenset(OPERATOR_KINDS))
+    assert text in str(build_operator(read.operator_kind, read.arguments))

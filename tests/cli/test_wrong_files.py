@@ -15,9 +15,9 @@ import pytest
 import ekc
 from ekc.cli import main
 from ekc.errors import RecordError
-from ekc.governor.live.models import check
-from ekc.governor.predict.model import Boosted
-from ekc.search.space.naive import naive
+from ekc.governor.live.models import check_model
+from ekc.governor.predict.model import BoostedModel
+from ekc.search.space.naive import make_naive_schedule
 from tests.devices.recording.made import record
 
 MV = ekc.matvec(8, 8)
@@ -26,7 +26,7 @@ RESULTS = [
     for n in range(6)
 ]
 TEXTS: dict[str, tuple[str, list[str]]] = {
-    "schedule": (naive(MV).to_json(), ["show", "--schedule", "f"]),
+    "schedule": (make_naive_schedule(MV).to_json(), ["show", "--schedule", "f"]),
     "layers": (
         '[[layer]]\nname = "one"\noperator = "matvec"\nm = 8\nk = 8\nepilogue = "relu(y"\n',
         ["tune", "--layers", "f", "--quiet"],
@@ -110,9 +110,9 @@ def test_a_model_of_the_governor_is_read_with_a_mark_too() -> None:
     text = json.dumps({"format": 0, "features": [], "models": {}})
     for data in (text.encode(), _marked(text.encode())):
         Path("m").write_bytes(data)
-        check("m")
+        check_model("m")
         with pytest.raises(RecordError, match="trained for another version of ekc"):
-            Boosted.load(Path("m"))
+            BoostedModel.load(Path("m"))
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.codegen.generate import Generated, generate
+from ekc.codegen.generate import GeneratedSource, generate
 from ekc.ir.schedule import Schedule
 
 SHIM = Path(__file__).with_name("host_shim.h")
@@ -124,7 +124,7 @@ def _run(command: list[str]) -> None:
     assert done.returncode == 0, f"{command[0]}: {done.returncode}\n{done.stderr[:4000]}"
 
 
-def _case(number: int, schedule: Schedule, made: Generated) -> str:
+def _case(number: int, schedule: Schedule, made: GeneratedSource) -> str:
     """One schedule's text in a namespace of its own, and a function that runs its launches."""
     text = made.source.replace('extern "C" __global__', "__global__")
     for asm, plain in _ASM.items():
@@ -139,7 +139,7 @@ def _case(number: int, schedule: Schedule, made: Generated) -> str:
     ]
     for launch in made.launches:
         pointers = ", ".join(
-            f"reinterpret_cast<{op.tensors[t].dtype.cuda}*>(memory_{t}.data())" for t in launch.arguments
+            f"reinterpret_cast<{op.tensors[t].dtype.cuda_name}*>(memory_{t}.data())" for t in launch.arguments
         )
         grid, block = (f"{{{', '.join(map(str, shape))}}}" for shape in (launch.grid, launch.block))
         lines.append(f"    shim::launch({grid}, {block}, [&] {{ {launch.name}({pointers}); }});")
@@ -152,9 +152,9 @@ def _store_inputs(
     number: int, schedule: Schedule, folder: Path, rng: np.random.Generator
 ) -> list[NDArray[Any]]:
     arrays = [
-        rng.integers(-100, 100, t.shape, t.dtype.numpy)
-        if t.dtype.integer
-        else rng.standard_normal(t.shape).astype(t.dtype.numpy)
+        rng.integers(-100, 100, t.shape, t.dtype.numpy_dtype)
+        if t.dtype.is_integer
+        else rng.standard_normal(t.shape).astype(t.dtype.numpy_dtype)
         for t in schedule.op.inputs
     ]
     for spec, array in zip(schedule.op.inputs, arrays, strict=True):
@@ -164,4 +164,4 @@ def _store_inputs(
 
 def _result(number: int, schedule: Schedule, folder: Path) -> NDArray[Any]:
     (spec,) = schedule.op.outputs
-    return np.fromfile(folder / f"{number}_{spec.name}.bin", dtype=spec.dtype.numpy).reshape(spec.shape)
+    return np.fromfile(folder / f"{number}_{spec.name}.bin", dtype=spec.dtype.numpy_dtype).reshape(spec.shape)

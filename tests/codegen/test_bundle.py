@@ -13,7 +13,7 @@ import ekc.ir.operators as o
 from ekc.codegen import nvrtc
 from ekc.codegen.bundle import export
 from ekc.codegen.compiled import CompiledKernel
-from ekc.codegen.generate import assemble, generate
+from ekc.codegen.generate import assemble_kernel, generate
 from ekc.errors import InvalidInput
 from ekc.ir.schedule import Schedule
 from ekc.version import __version__
@@ -41,7 +41,7 @@ int main()
 
 def compiled(schedule: Schedule) -> CompiledKernel:
     made = generate(schedule)
-    return assemble(schedule, made, nvrtc.compile(made.source))
+    return assemble_kernel(schedule, made, nvrtc.compile(made.source))
 
 
 def run(*command: str, folder: Path) -> str:

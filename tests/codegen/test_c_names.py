@@ -12,7 +12,7 @@ import pytest
 import ekc
 from ekc.codegen.bundle import export
 from ekc.codegen.generate import generate
-from ekc.codegen.names import c_name
+from ekc.codegen.names import to_c_name
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from tests.codegen.test_execute_on_host import named
@@ -96,4 +96,4 @@ def test_every_name_of_the_text_has_that_form() -> None:
         kernel = text.split("__launch_bounds__")[1]
         # The text moves vectors by this type.
         assert not (bare - {"uint4"}) & set(re.findall(r"\w+", kernel))
-        assert all(c_name(name) == f"ekc_{name}" for name in bare)
+        assert all(to_c_name(name) == f"ekc_{name}" for name in bare)

@@ -18,7 +18,7 @@ SCRIPT = """
 import json, os, pwd, resource, sys, warnings
 from ekc.cli import main
 from ekc.codegen import nvrtc
-from ekc.codegen.cache import cached_compile
+from ekc.codegen.cache import compile_cached
 from ekc.devices.lease import record
 
 SOURCE = 'extern "C" __global__ void k(float *a) { a[0] = 1; }'
@@ -36,7 +36,7 @@ def seen_in_child(environment, user, bytes_of_file):
             os.setuid(user)
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
-            cubins = {cached_compile(SOURCE).cubin for _ in range(3)}
+            cubins = {compile_cached(SOURCE).cubin for _ in range(3)}
         assert len(cubins) == 1
         os.dup2(writing, 1)
         assert main(["doctor", "--json"]) == 0

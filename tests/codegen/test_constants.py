@@ -51,7 +51,7 @@ def test_constants_of_any_size_are_those_of_float32(how: str) -> None:
 def test_the_text_of_a_constant_is_read_as_its_float32(constant: float) -> None:
     with np.errstate(all="ignore"):
         wanted = np.float32(constant)
-    text = Arithmetic(FLOAT32).literal(constant)
+    text = Arithmetic(FLOAT32).format_literal(constant)
     bits = int(wanted.view(np.uint32))
     if math.isinf(constant):
         assert text == f"__int_as_float({bits:#x})"
@@ -65,7 +65,7 @@ def test_the_text_of_a_constant_is_read_as_its_float32(constant: float) -> None:
 def test_what_rounds_to_zero_is_zero_in_kernel_and_reference(constant: float, dtype: str) -> None:
     """The reference works in float64, where 1e-46 * 1e30 would be another number."""
     op = elementwise(lambda A, i: A[i] * constant * 1e30 + ex.maximum(A[i], constant), dtype)
-    a = np.array([-3, -1.5, -1, 0, 0.5, 2, 3, 7], op.inputs[0].dtype.numpy)
+    a = np.array([-3, -1.5, -1, 0, 0.5, 2, 3, 7], op.inputs[0].dtype.numpy_dtype)
     got = ekc.compile(Schedule(op))(a)
     np.testing.assert_array_equal(got, np.maximum(a, 0))
     np.testing.assert_array_equal(op.reference(a), np.maximum(a, 0))

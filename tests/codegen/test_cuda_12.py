@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import ekc
-from ekc.devices.cuda.machine_code import FOR_CUDA_12
+from ekc.devices.cuda.machine_code import CUDA_12_INSTALL_COMMAND
 from tests.ir.tensor_examples import tensor_matmul
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ import ekc
 from ekc.codegen import nvrtc
 
 assert nvrtc.version().startswith("12."), nvrtc.version()
-assert "sm_70" in nvrtc.supported_archs()
+assert "sm_70" in nvrtc.list_supported_archs()
 """
 
 
@@ -35,7 +35,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = subprocess.run([*pip, *OTHERS], capture_output=True, text=True)
     if done.returncode:
         pytest.skip(f"no packages to be had here: {done.stderr.strip().splitlines()[-1]}")
-    _, install = FOR_CUDA_12.split(" && ")
+    _, install = CUDA_12_INSTALL_COMMAND.split(" && ")
     done = subprocess.run([*pip, *shlex.split(install)[2:]], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return here / "bin" / "python"
@@ -51,7 +51,7 @@ def _run(python: Path, tmp_path: Path, *words: str) -> str:
 
 
 def test_the_docs_say_it_as_the_message_does() -> None:
-    assert f"```sh\n{FOR_CUDA_12}\n```" in (ROOT / "docs" / "real-gpus.md").read_text()
+    assert f"```sh\n{CUDA_12_INSTALL_COMMAND}\n```" in (ROOT / "docs" / "real-gpus.md").read_text()
 
 
 def test_it_is_the_compiler_that_is_loaded(python: Path, tmp_path: Path) -> None:

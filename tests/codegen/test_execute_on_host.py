@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import ekc.ir.operators as o
-from ekc.codegen.generate import Generated, generate
+from ekc.codegen.generate import GeneratedSource, generate
 from ekc.errors import ScheduleError
 from ekc.ir import expr as ex
 from ekc.ir.operator import Operator
@@ -129,7 +129,7 @@ def test_a_mistake_in_the_text_is_seen(
 ) -> None:
     schedule = samples.small_matmul(33, 34, 12, vector=2, pipeline="< 12" not in old and "< 8" not in new)
 
-    def wrong(s: Schedule) -> Generated:
+    def wrong(s: Schedule) -> GeneratedSource:
         made = generate(s)
         assert old in made.source
         return replace(made, source=made.source.replace(old, new))

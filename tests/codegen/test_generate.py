@@ -8,7 +8,7 @@ import pytest
 
 import ekc.ir.operators as o
 from ekc.codegen import nvrtc
-from ekc.codegen.generate import assemble, generate
+from ekc.codegen.generate import assemble_kernel, generate
 from ekc.errors import InvalidInput
 from ekc.ir.schedule import Schedule
 from tests.codegen import samples
@@ -23,7 +23,7 @@ def design() -> Schedule:
 
 def test_the_example_of_the_design_is_tight(design: Schedule) -> None:
     made = generate(design)
-    kernel = assemble(design, made, nvrtc.compile(made.source, "sm_80"))
+    kernel = assemble_kernel(design, made, nvrtc.compile(made.source, "sm_80"))
     (resources,) = kernel.resources
     assert (resources.spill_store_bytes, resources.spill_load_bytes, resources.stack_bytes) == (0, 0, 0)
     assert resources.shared_bytes == 2 * 4 * (8 * 132 + 8 * 128)
@@ -74,7 +74,7 @@ def test_no_sample_draws_a_warning(name: str) -> None:
 def test_each_compute_is_a_launch_and_what_lies_between_is_workspace() -> None:
     schedule = samples.two_launches()
     made = generate(schedule)
-    kernel = assemble(schedule, made, nvrtc.compile(made.source))
+    kernel = assemble_kernel(schedule, made, nvrtc.compile(made.source))
     assert [launch.name for launch in kernel.launches] == ["ekc_act_D_0", "ekc_act_D_1"]
     assert [launch.arguments for launch in kernel.launches] == [("A", "C"), ("C", "B", "D")]
     assert kernel.workspace_bytes == 13 * 10 * 4

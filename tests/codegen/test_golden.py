@@ -12,7 +12,7 @@ import pytest
 import ekc.ir.operators as o
 from ekc.codegen.generate import GENERATOR, generate
 from ekc.ir.schedule import Schedule
-from ekc.search.space.naive import naive
+from ekc.search.space.naive import make_naive_schedule
 from tests.codegen import samples
 from tests.ir.async_examples import async_matmul
 from tests.ir.examples import column_lanes
@@ -41,10 +41,12 @@ KERNELS: dict[str, Callable[[], Schedule]] = {
     "matmul_gelu": samples.matmul_gelu,
     "batch_matmul_transposed": samples.batch_matmul_transposed,
     "conv2d_same": samples.conv2d_same,
-    "einsum_three": lambda: naive(o.einsum("...ij,...jk,kl", (2, 1, 40, 12), (3, 12, 33), (33, 6))),
+    "einsum_three": lambda: make_naive_schedule(
+        o.einsum("...ij,...jk,kl", (2, 1, 40, 12), (3, 12, 33), (33, 6))
+    ),
     "reduce_argmax": samples.argmax_over_lanes,
     "reduce_prod": samples.product_over_lanes,
-    "layer_norm_axes": lambda: naive(o.layer_norm((2, 6, 5, 9), axes=(1, 2))),
+    "layer_norm_axes": lambda: make_naive_schedule(o.layer_norm((2, 6, 5, 9), axes=(1, 2))),
 }
 LIMITS = {"matmul_warpgroup": HOPPER}
 """Of the target, where not all have what a kernel needs."""

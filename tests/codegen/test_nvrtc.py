@@ -39,7 +39,7 @@ def test_options_reach_nvrtc() -> None:
 
 
 def test_supported_archs_are_named_oldest_first() -> None:
-    assert [arch for arch in nvrtc.supported_archs() if arch in ARCHS] == ARCHS
+    assert [arch for arch in nvrtc.list_supported_archs() if arch in ARCHS] == ARCHS
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_an_unknown_arch_names_the_nearest(arch: str, nearest: str) -> None:
     message = str(caught.value)
     assert repr(arch) in message
     assert "sm_75, sm_80" in message
-    if nearest in nvrtc.supported_archs():
+    if nearest in nvrtc.list_supported_archs():
         assert message.endswith(f"nearest: {nearest}")
     assert "\n" not in message
 

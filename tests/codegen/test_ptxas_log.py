@@ -69,8 +69,8 @@ ptxas         .     16 bytes stack frame, 8 bytes spill stores, 12 bytes spill l
 ptxas info    : Function properties for called
 ptxas         .     64 bytes stack frame, 99 bytes spill stores, 99 bytes spill loads
 ptxas info    : Used 40 registers, used 1 barriers, 80 bytes cumulative stack size, 2048 bytes smem"""
-    assert ptxas_log.parse(log) == {"k": Resources(40, 2048, 8, 12, 80)}
+    assert ptxas_log.parse_log(log) == {"k": Resources(40, 2048, 8, 12, 80)}
 
 
 def test_a_log_of_warnings_alone_is_empty() -> None:
-    assert ptxas_log.parse("kernel.cu(2): warning #177-D: never referenced\n") == {}
+    assert ptxas_log.parse_log("kernel.cu(2): warning #177-D: never referenced\n") == {}

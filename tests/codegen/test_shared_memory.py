@@ -11,13 +11,13 @@ import ekc
 from ekc import devices
 from ekc.codegen.bundle import export
 from ekc.codegen.generate import compile_schedule
-from ekc.codegen.shared_memory import POOL, asked_for
+from ekc.codegen.shared_memory import POOL_NAME, count_dynamic_shared_bytes
 from ekc.devices.execute import execute
 from ekc.errors import ScheduleError
-from ekc.ir.evaluation.agreement import random_inputs
-from ekc.ir.limits import STATIC_SHARED, Limits, shared_bytes
+from ekc.ir.evaluation.agreement import make_random_input_arrays
+from ekc.ir.limits import STATIC_SHARED_BYTES, Limits, find_max_shared_bytes
 from ekc.ir.schedule import Schedule
-from ekc.ir.tree import kernels
+from ekc.ir.tree import derive_launches
 from tests.ir.async_examples import async_matmul
 
 STAGES = 6
@@ -36,35 +36,35 @@ def size(depth: int) -> int:
 def test_it_computes_the_product_on_either_side_of_what_may_be_declared(depth: int) -> None:
     schedule = deep(depth)
     compiled = compile_schedule(schedule)
-    asked, tiles = compiled.launches[0].shared_bytes, int(kernels(schedule.program)[0].shared_bytes)
+    asked, tiles = compiled.launches[0].shared_bytes, int(derive_launches(schedule.program)[0].shared_bytes)
     assert tiles == size(depth)
-    assert asked == (tiles if tiles > STATIC_SHARED else 0)
+    assert asked == (tiles if tiles > STATIC_SHARED_BYTES else 0)
     assert compiled.resources[0].shared_bytes == tiles - asked
-    assert (POOL in compiled.cuda_source) == (asked > 0) == (depth == 44)
-    inputs = random_inputs(schedule.op)
+    assert (POOL_NAME in compiled.cuda_source) == (asked > 0) == (depth == 44)
+    inputs = make_random_input_arrays(schedule.op)
     run = execute(schedule.op, compiled, inputs)[0]
     assert not run.report.findings
-    assert run.written.all()
+    assert run.is_written.all()
     assert abs(run.output - schedule.op.reference(*inputs)).max() < 1e-4
 
 
 def test_tiles_of_the_pool_do_not_overlap_and_end_where_it_ends() -> None:
-    kernel = kernels(deep(44).program)[0]
-    rooms = [int(b.room) for b in kernel.buffers if b.scope == "shared"]
+    kernel = derive_launches(deep(44).program)[0]
+    rooms = [int(b.aligned_bytes) for b in kernel.buffers if b.scope == "shared"]
     begins = [0, *itertools.accumulate(rooms)][:-1]
     text = compile_schedule(deep(44)).cuda_source
-    assert all(f"({POOL}_16 + {at})" in text for at in begins)
-    assert sum(rooms) == asked_for(kernel)
+    assert all(f"({POOL_NAME}_16 + {at})" in text for at in begins)
+    assert sum(rooms) == count_dynamic_shared_bytes(kernel)
     assert all(room % 16 == 0 for room in rooms)
 
 
 def test_a_target_says_how_much_there_is() -> None:
-    assert [shared_bytes(arch) // 1024 for arch in ("sm_75", "sm_80", "sm_89", "sm_90a", "sm_61")] == [
+    assert [find_max_shared_bytes(arch) // 1024 for arch in ("sm_75", "sm_80", "sm_89", "sm_90a", "sm_61")] == [
         64, 163, 99, 227, 48,
     ]  # fmt: skip
     for name in ("a100", "rtx2080ti", "rtx3090", "rtx4090", "h200"):
         device = devices.open(name)
-        assert device.limits.shared_bytes_per_block == shared_bytes(device.arch)
+        assert device.limits.shared_bytes_per_block == find_max_shared_bytes(device.arch)
 
 
 def test_what_a_target_does_not_have_is_refused() -> None:
@@ -88,13 +88,13 @@ def test_a_bundle_asks_the_runtime_for_it(tmp_path: Path) -> None:
 
 def test_a_simulated_device_holds_fewer_blocks_of_it() -> None:
     """Two blocks of 73.5 KiB fit one SM of 164."""
-    from ekc.devices.occupancy import occupancy
+    from ekc.devices.occupancy import compute_occupancy
     from ekc.devices.specs import A100
 
     compiled = ekc.compile(deep(64))
     launch, resources = compiled.launches[0], compiled.resources[0]
     threads = launch.block[0] * launch.block[1]
-    resident = occupancy(
+    resident = compute_occupancy(
         A100.capability, threads, resources.registers, launch.shared_bytes + resources.shared_bytes
     )
     assert (resident.blocks, resident.limited_by) == (2, "shared memory")

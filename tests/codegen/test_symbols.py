@@ -14,8 +14,8 @@ import ekc
 from ekc.codegen import nvrtc
 from ekc.codegen.bundle import export
 from ekc.codegen.compiled import CompiledKernel
-from ekc.codegen.generate import assemble, generate
-from ekc.codegen.symbols import kernel_name
+from ekc.codegen.generate import assemble_kernel, generate
+from ekc.codegen.symbols import make_kernel_name
 from ekc.ir.schedule import Schedule
 from tests.codegen import samples
 
@@ -42,7 +42,7 @@ LINKED += [("shared", order) for _, order in LINKED]
 
 def compiled(schedule: Schedule, name: str = NAME) -> CompiledKernel:
     made = generate(schedule, name=name)
-    return replace(assemble(schedule, made, nvrtc.compile(made.source)), name=name)
+    return replace(assemble_kernel(schedule, made, nvrtc.compile(made.source)), name=name)
 
 
 def run(*command: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -165,9 +165,9 @@ def test_names_say_what_a_kernel_is_and_differ() -> None:
         *(plain, biased, ekc.matmul(64, 128, 32, dtype="float16"), ekc.matmul(64, 128, 32, transpose_b=True)),
         *(ekc.matmul(64, 32, 128), ekc.conv2d(1, 3, 8, 8, out_channels=4, kernel=3), ekc.softmax((4, 9))),
     ]
-    names = [kernel_name(op) for op in operators]
+    names = [make_kernel_name(op) for op in operators]
     assert len(set(names)) == len(names)
     assert all(name.isidentifier() for name in names)
     assert names[0] == f"matmul_64x128x32_{plain.digest[:8]}"
-    assert kernel_name(biased, "bert") == f"bert_matmul_epilogue_64x128x32_{biased.digest[:8]}"
+    assert make_kernel_name(biased, "bert") == f"bert_matmul_epilogue_64x128x32_{biased.digest[:8]}"
     assert names[-2].startswith("conv2d_1x4x6x6x3x3x3_")

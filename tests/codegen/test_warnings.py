@@ -49,9 +49,9 @@ def members() -> Iterator[str]:
     for op, device in OPERATORS.values():
         limits = devices.open(device).limits
         space, random = Space(op, limits), np.random.default_rng(0)
-        population = space.repair(random, space.draw(random, DRAWN))[0]
+        population = space.repair(random, space.sample(random, DRAWN))[0]
         for row in np.unique(population.structure, return_index=True)[1]:
-            yield generate(space.schedule(population, int(row)), limits).source
+            yield generate(space.build_schedule(population, int(row)), limits).source
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,12 @@ import pytest
 
 import ekc.ir.operators as o
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.accesses import Executed, executed
+from ekc.devices.accesses import LaunchProfile, profile_kernel
 from ekc.devices.execute import execute
-from ekc.devices.occupancy import WARP
+from ekc.devices.occupancy import WARP_SIZE
 from ekc.emulator import Counters
-from ekc.ir.evaluation.agreement import random_inputs
-from ekc.ir.tree import kernels
+from ekc.ir.evaluation.agreement import make_random_input_arrays
+from ekc.ir.tree import derive_launches
 from ekc.search.space.space import Space
 from tests.devices import samples
 from tests.search.spaces import LIMITS
@@ -32,7 +32,7 @@ OPERATORS = {
 DRAWN = 6
 
 
-def told(found: Executed, blocks: int) -> dict[str, float]:
+def told(found: LaunchProfile, blocks: int) -> dict[str, float]:
     totals = dict.fromkeys(("global_requests", "global_sectors", "shared_requests", "shared_wavefronts"), 0.0)
     for one in found.accesses:
         passes = "sectors" if one.space == "global" else "wavefronts"
@@ -46,14 +46,17 @@ def ratios(name: str) -> dict[str, list[float]]:
     hundreds of trips, the first ones in the padding: the two that are surveyed do not show the rest.)"""
     op = OPERATORS[name]
     space, random = Space(op, LIMITS), np.random.default_rng(5)
-    population, _ = space.repair(random, space.draw(random, 4 * DRAWN))
+    population, _ = space.repair(random, space.sample(random, 4 * DRAWN))
     found: dict[str, list[float]] = {}
-    drawn = (space.schedule(population, row) for row in range(len(population)))
-    wide = (s for s in drawn if all(k.threads >= WARP for k in kernels(s.program)))
+    drawn = (space.build_schedule(population, row) for row in range(len(population)))
+    wide = (s for s in drawn if all(k.thread_count >= WARP_SIZE for k in derive_launches(s.program)))
     for schedule in islice(wide, DRAWN):
         kernel = compile_schedule(schedule, "sm_80")
         for launch, run, ran in zip(
-            kernel.launches, execute(op, kernel, random_inputs(op)), executed(kernel), strict=True
+            kernel.launches,
+            execute(op, kernel, make_random_input_arrays(op)),
+            profile_kernel(kernel),
+            strict=True,
         ):
             counted: Counters = run.report.counters
             for what, figure in told(ran, int(np.prod(launch.grid))).items():
@@ -80,7 +83,7 @@ def test_what_is_told_is_what_happens() -> None:
 @pytest.mark.parametrize("side", [256, 512])
 def test_a_product_of_whole_tiles_is_told_exactly(side: int) -> None:
     kernel = samples.sgemm(side)
-    (ran,) = executed(kernel)
+    (ran,) = profile_kernel(kernel)
     blocks, warps, tiles = (side // 128) ** 2, 8, side // 8
     totals = told(ran, blocks)
     assert totals["global_requests"] == blocks * warps * (2 * tiles + 16)

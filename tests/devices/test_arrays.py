@@ -15,17 +15,17 @@ import pytest
 import ekc
 from ekc.devices.kernel import Kernel
 from ekc.errors import InvalidInput
-from ekc.ir.evaluation.agreement import random_inputs
-from ekc.search.space.naive import naive
+from ekc.ir.evaluation.agreement import make_random_input_arrays
+from ekc.search.space.naive import make_naive_schedule
 
 OP = ekc.matmul(8, 12, 4)
-A, B = random_inputs(OP)
+A, B = make_random_input_arrays(OP)
 RIGHT = OP.reference(A, B)
 
 
 @pytest.fixture(scope="module")
 def kernel() -> Kernel:
-    return ekc.compile(naive(OP))
+    return ekc.compile(make_naive_schedule(OP))
 
 
 def test_the_array_api_standard_answers_in_its_library(kernel: Kernel) -> None:
@@ -109,8 +109,8 @@ CALL = """
 import sys
 import numpy as np
 import ekc
-from ekc.search.space.naive import naive
-kernel = ekc.compile(naive(ekc.matmul(4, 4, 4)))
+from ekc.search.space.naive import make_naive_schedule
+kernel = ekc.compile(make_naive_schedule(ekc.matmul(4, 4, 4)))
 kernel(np.ones((4, 4), np.float32), np.ones((4, 4), np.float32))
 assert "torch" not in sys.modules
 """

@@ -11,12 +11,12 @@ import ekc.ir.operators as o
 from ekc.codegen import nvrtc
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.accesses import executed
+from ekc.devices.accesses import profile_kernel
 from ekc.devices.events import Events
-from ekc.devices.latency import latency
-from ekc.devices.ptx.counts import count
+from ekc.devices.latency import estimate_latency
+from ekc.devices.ptx.counts import count_instructions
 from ekc.devices.specs import A100
-from ekc.devices.steady import work
+from ekc.devices.steady import compute_work
 from ekc.ir.schedule import Schedule
 
 TILES = 1024 // 8
@@ -44,18 +44,20 @@ def product(stages: int, copy: str, vector: int = 2) -> CompiledKernel:
 
 
 def events_of(kernel: CompiledKernel) -> Events:
-    return work(A100, kernel, executed(kernel)).launches[0][0]
+    return compute_work(A100, kernel, profile_kernel(kernel)).launches[0][0]
 
 
 def seconds(kernel: CompiledKernel) -> float:
     """With as many registers each time: ptxas takes one more or less by chance, and the model sees it."""
     alike = replace(kernel, resources=(replace(kernel.resources[0], registers=42),))
-    return latency(A100, *work(A100, alike, executed(kernel)).launches[0], 1410.0).seconds
+    return estimate_latency(
+        A100, *compute_work(A100, alike, profile_kernel(kernel)).launches[0], 1410.0
+    ).seconds
 
 
 @pytest.mark.parametrize("stages", [2, 3, 5])
 def test_groups_and_waits_are_counted_from_the_text(stages: int) -> None:
-    counts = count(product(stages, "async").ptx, "ekc_matmul")
+    counts = count_instructions(product(stages, "async").ptx, "ekc_matmul")
     assert counts.async_waits == TILES
     assert counts.async_groups == TILES + stages - 1
     assert counts.async_left == TILES * (stages - 2)
@@ -79,12 +81,12 @@ def test_a_copy_reads_and_writes_but_passes_no_register() -> None:
 def test_what_goes_past_l1_passes_the_banks_once(vector: int) -> None:
     """A copy of 16 bytes a lane only makes addresses where it reads; a narrower one goes through L1."""
     kernel = product(3, "async", vector)
-    (ran,) = executed(kernel)
+    (ran,) = profile_kernel(kernel)
     reading, writing = (
-        [a for a in ran.accesses if a.asynchronous and a.space == space] for space in ("global", "shared")
+        [a for a in ran.accesses if a.is_async and a.space == space] for space in ("global", "shared")
     )
     assert {a.bytes_per_lane for a in reading} == {4 * vector}
-    rest = [a for a in ran.accesses if not a.asynchronous]
+    rest = [a for a in ran.accesses if not a.is_async]
     cycles = sum(a.requests * (1.0 if vector == 4 else a.wavefronts) for a in reading)
     cycles += sum(a.requests * max(a.wavefronts, 1.0) for a in (*writing, *rest))
     assert events_of(kernel).lsu_cycles == pytest.approx(16 * cycles)
@@ -123,6 +125,6 @@ def test_a_wait_for_copies_just_issued_hides_nothing() -> None:
     out = nvrtc.compile(text, "sm_80")
     alone = replace(kernel, ptx=out.ptx, launches=(launch,), resources=(out.resources["k"],))
     found = events_of(alone)
-    assert (found.tiles, found.tiles_ahead) == (64, 0)
+    assert (found.tile_waits, found.tiles_ahead) == (64, 0)
     # 64 round trips to memory or L2, one after another.
     assert seconds(alone) > 64 * 220 / 1410e6

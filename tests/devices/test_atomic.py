@@ -17,26 +17,26 @@ import ekc
 from ekc.codegen.bundle import export
 from ekc.codegen.generate import compile_schedule
 from ekc.devices import specs
-from ekc.devices.accesses import executed
+from ekc.devices.accesses import profile_kernel
 from ekc.devices.execute import execute
-from ekc.devices.gate import run_on
-from ekc.devices.steady import work
-from ekc.devices.verify import UNSAFE, WRONG, verify
-from ekc.ir.evaluation.agreement import random_inputs
-from ekc.ir.evaluation.expected import Expected
+from ekc.devices.gate import verify_on_device
+from ekc.devices.steady import compute_work
+from ekc.devices.verify import UNSAFE_KERNEL, WRONG_RESULT, verify
+from ekc.ir.evaluation.agreement import make_random_input_arrays
+from ekc.ir.evaluation.expected import ReferenceEvaluator
 from ekc.ir.schedule import Schedule
 from tests.codegen.samples import shared_sum
 from tests.devices.cuda.scripted import ScriptedNode
 from tests.devices.faults import spoiled
 from tests.emulator.drawn import atomic
 
-A100 = specs.get("a100")
+A100 = specs.find_spec("a100")
 _ATOMIC = re.compile(r"(?:atom|red)\.global\.add\.(\w+)\s+(?:%\w+, )?(\[[^\]]*\]), (%\w+);")
 
 
 def assert_right(schedule: Schedule) -> None:
     kernel = compile_schedule(schedule)
-    verdict = verify(schedule, kernel, Expected(schedule.op, random_inputs(schedule.op)))
+    verdict = verify(schedule, kernel, ReferenceEvaluator(schedule.op, make_random_input_arrays(schedule.op)))
     assert verdict.ok, f"{verdict}\n{schedule}"
 
 
@@ -94,7 +94,7 @@ def test_shared_sums_are_right(schedule: Schedule) -> None:
 
 def test_a_call_gives_the_whole_result() -> None:
     schedule = shared_sum(33, 70, 600)
-    arrays = random_inputs(schedule.op)
+    arrays = make_random_input_arrays(schedule.op)
     kernel = ekc.compile(schedule, arch="sm_80")
     right = schedule.op.reference(*arrays)
     assert np.allclose(kernel(*arrays), right, atol=1e-3)
@@ -102,16 +102,16 @@ def test_a_call_gives_the_whole_result() -> None:
 
 def test_sums_that_are_0_count_as_written() -> None:
     schedule = shared_sum(33, 70, 600, dtype="int8", out_dtype="int32")
-    nothing = tuple(np.zeros(t.shape, t.dtype.numpy) for t in schedule.op.inputs)
+    nothing = tuple(np.zeros(t.shape, t.dtype.numpy_dtype) for t in schedule.op.inputs)
     kernel = compile_schedule(schedule)
-    assert verify(schedule, kernel, Expected(schedule.op, nothing)).ok
+    assert verify(schedule, kernel, ReferenceEvaluator(schedule.op, nothing)).ok
     assert not ekc.compile(schedule, arch="sm_80")(*nothing).any()
 
 
 def test_of_a_large_grid_whole_sums_are_sampled() -> None:
     schedule = shared_sum(512, 1024, 1024)
     kernel = compile_schedule(schedule)
-    verdict = verify(schedule, kernel, Expected(schedule.op, random_inputs(schedule.op)))
+    verdict = verify(schedule, kernel, ReferenceEvaluator(schedule.op, make_random_input_arrays(schedule.op)))
     assert verdict.ok, str(verdict)
     _, main = verdict.launches
     assert 0 < main.agreement.blocks < main.agreement.total_blocks
@@ -149,8 +149,8 @@ def mixed(ptx: str) -> str:
 def test_a_store_in_the_place_of_an_atomic_is_found(fault: Callable[[str], str]) -> None:
     schedule = shared_sum(16, 32, 512)
     wrong = spoiled(compile_schedule(schedule), fault)
-    verdict = verify(schedule, wrong, Expected(schedule.op, random_inputs(schedule.op)))
-    assert verdict.fault == UNSAFE
+    verdict = verify(schedule, wrong, ReferenceEvaluator(schedule.op, make_random_input_arrays(schedule.op)))
+    assert verdict.fault == UNSAFE_KERNEL
     assert {f.kind for f in verdict.findings} == {"block-conflict"}
 
 
@@ -162,9 +162,9 @@ def test_a_kernel_that_clears_nothing_is_wrong() -> None:
     verdict = verify(
         schedule,
         replace(kernel, ptx=clear.sub("", kernel.ptx, count=1)),
-        Expected(schedule.op, random_inputs(schedule.op)),
+        ReferenceEvaluator(schedule.op, make_random_input_arrays(schedule.op)),
     )
-    assert verdict.fault == WRONG
+    assert verdict.fault == WRONG_RESULT
     assert not verdict.launches[0].agreement.complete
 
 
@@ -172,7 +172,7 @@ def test_a_part_left_out_is_wrong() -> None:
     schedule = shared_sum(16, 32, 512)
     kernel = compile_schedule(schedule)
     fewer = replace(kernel.launches[1], grid=(*kernel.launches[1].grid[:2], 1))
-    arrays = random_inputs(schedule.op)
+    arrays = make_random_input_arrays(schedule.op)
     found = execute(schedule.op, replace(kernel, launches=(kernel.launches[0], fewer)), arrays)
     assert not np.allclose(found[-1].output, schedule.op.reference(*arrays), atol=1e-3)
 
@@ -198,9 +198,12 @@ def test_a_gpu_is_judged_by_the_whole_result(tmp_path: Path, monkeypatch: pytest
     # The scripted driver looks a module up in the compile cache, and a user's holds thousands.
     monkeypatch.setenv("EKC_CACHE_DIR", str(tmp_path))
     schedule = shared_sum(33, 70, 600)
-    kernel, expected = compile_schedule(schedule), Expected(schedule.op, random_inputs(schedule.op))
+    kernel, expected = (
+        compile_schedule(schedule),
+        ReferenceEvaluator(schedule.op, make_random_input_arrays(schedule.op)),
+    )
     device = ScriptedNode().open()
-    verdict = run_on(device, schedule, kernel, expected)
+    verdict = verify_on_device(device, schedule, kernel, expected)
     assert not verdict.fault
     (judged,) = verdict.launches
     assert judged.blocks == judged.total_blocks
@@ -212,13 +215,13 @@ def test_both_launches_and_the_changes_in_l2_are_counted() -> None:
     assert A100 is not None
     parts, rows = 8, 64
     kernel = compile_schedule(matvec_shared(65536 // parts))
-    (clear, _), (main, _) = work(A100, kernel, executed(kernel)).launches
+    (clear, _), (main, _) = compute_work(A100, kernel, profile_kernel(kernel)).launches
     assert clear.traffic.l2_bytes == pytest.approx(rows * 4)
     whole = rows * 65536 * 4
     vector = parts * rows * 65536 // parts * 4
     # A lane adds one number of a sector, which L2 reads and writes.
     assert main.traffic.l2_bytes == pytest.approx(whole + vector + 2 * parts * rows * 32)
-    (atomic_,) = [a for a in executed(kernel)[1].accesses if a.kind == "atomic"]
+    (atomic_,) = [a for a in profile_kernel(kernel)[1].accesses if a.kind == "atomic"]
     assert (atomic_.tensor, atomic_.requests, atomic_.bytes_per_lane) == ("y", 1.0, 4)
 
 

@@ -16,19 +16,19 @@ import ekc
 import ekc.ir.expr as ex
 from ekc.codegen.generate import compile_schedule
 from ekc.devices import verify as checking
-from ekc.devices.pages import boxes
+from ekc.devices.pages import split_into_boxes
 from ekc.devices.verify import Verdict, verify
 from ekc.emulator import launch
 from ekc.emulator import plan as planning
-from ekc.emulator.paged import PAGE, Held
-from ekc.emulator.survey import survey
-from ekc.ir.dtypes import NAMES, dtype_of
-from ekc.ir.evaluation.agreement import random_inputs
-from ekc.ir.evaluation.drawn import Drawn
-from ekc.ir.evaluation.expected import Expected
+from ekc.emulator.paged import PAGE_BYTES, LoadedArray
+from ekc.emulator.survey import survey_accesses
+from ekc.ir.dtypes import DTYPE_NAMES, parse_dtype
+from ekc.ir.evaluation.agreement import make_random_input_arrays
+from ekc.ir.evaluation.drawn import RandomTensor
+from ekc.ir.evaluation.expected import ReferenceEvaluator
 from ekc.ir.operator import Operator, TensorSpec
 from ekc.ir.schedule import Schedule
-from ekc.search.space.naive import naive
+from ekc.search.space.naive import make_naive_schedule
 from tests.ir import examples
 
 MAKERS = ("arange", "zeros", "empty", "ones", "full", "zeros_like", "empty_like", "concatenate", "where")
@@ -58,7 +58,7 @@ class Longest:
 
 
 def judge(schedule: Schedule) -> Verdict:
-    return verify(schedule, compile_schedule(schedule), Expected.draw(schedule.op, 0))
+    return verify(schedule, compile_schedule(schedule), ReferenceEvaluator.from_seed(schedule.op, 0))
 
 
 @pytest.mark.parametrize(
@@ -71,23 +71,23 @@ def judge(schedule: Schedule) -> Verdict:
 def test_no_array_is_longer_than_the_share_of_the_blocks(
     make: Callable[[], Operator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    schedule = naive(make())
+    schedule = make_naive_schedule(make())
     compiled, seen = compile_schedule(schedule), Longest(monkeypatch)
-    verdict = verify(schedule, compiled, Expected.draw(schedule.op, 0))
+    verdict = verify(schedule, compiled, ReferenceEvaluator.from_seed(schedule.op, 0))
     assert verdict.ok, str(verdict)
     assert seen.made > 100
     tensors = sum(spec.elements for spec in schedule.op.tensors.values())
     # 64 blocks of 256 threads, the pages around what they touch, and a table with a number for each page.
-    assert seen.size <= max(2**21, tensors * 4 // PAGE) < tensors // 20
+    assert seen.size <= max(2**21, tensors * 4 // PAGE_BYTES) < tensors // 20
 
 
 def test_the_memory_of_a_check_does_not_grow_with_an_extent() -> None:
     peaks = []
     for extent in (2**25, 2**27):
-        schedule = naive(scaling(extent))
+        schedule = make_naive_schedule(scaling(extent))
         compiled = compile_schedule(schedule)
         tracemalloc.start()
-        assert verify(schedule, compiled, Expected.draw(schedule.op, 0)).ok
+        assert verify(schedule, compiled, ReferenceEvaluator.from_seed(schedule.op, 0)).ok
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     # A page table grows by 4 bytes for each KiB.
@@ -100,44 +100,45 @@ import resource
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 import ekc
 from ekc.devices.verify import verify
-from ekc.ir.evaluation.expected import Expected
-from ekc.search.space.naive import naive
+from ekc.ir.evaluation.expected import ReferenceEvaluator
+from ekc.search.space.naive import make_naive_schedule
 n = 10 * 2**30
 op = ekc.compute("scale", axes={"i": n}, inputs={"A": (n,)}, body=lambda A, i: A[i] * 2, dtype="float16")
-kernel = ekc.compile(naive(op))
-print(verify(kernel.schedule, kernel.compiled, Expected.draw(op, 0)))
+kernel = ekc.compile(make_naive_schedule(op))
+print(verify(kernel.schedule, kernel.compiled, ReferenceEvaluator.draw(op, 0)))
 device = ekc.devices.open("h100")
-print(device.time(ekc.compile(naive(op), device=device).compiled).latency_s > 0)
+print(device.time(ekc.compile(make_naive_schedule(op), device=device).compiled).latency_s > 0)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert "64 of 41943040 blocks): max error 0, " in done.stdout, done.stdout + done.stderr
     assert done.stdout.endswith("True\n")
 
 
-@pytest.mark.parametrize("dtype", NAMES)
+@pytest.mark.parametrize("dtype", DTYPE_NAMES)
 def test_any_part_of_random_inputs_is_that_of_the_whole(dtype: str) -> None:
-    drawn = Drawn(TensorSpec("A", (37, 1001), dtype_of(dtype)), 5, 1)
-    whole, random = drawn.whole(), np.random.default_rng(0)
+    drawn = RandomTensor(TensorSpec("A", (37, 1001), parse_dtype(dtype)), 5, 1)
+    whole, random = drawn.to_array(), np.random.default_rng(0)
     places = random.integers(0, whole.size, (3, 50))
-    np.testing.assert_array_equal(drawn.at(places), whole.reshape(-1)[places])
-    np.testing.assert_array_equal(drawn.span(1234, 4321), whole.reshape(-1)[1234:4321])
+    np.testing.assert_array_equal(drawn.read_at(places), whole.reshape(-1)[places])
+    np.testing.assert_array_equal(drawn.make_span(1234, 4321), whole.reshape(-1)[1234:4321])
     rows, columns = np.ix_([0, 5, 36], [1000, 2, 3])
     if dtype != "tf32":
         np.testing.assert_array_equal(drawn.pick((rows, columns)), whole[rows, columns])
-    other = replace(drawn, number=2).whole()
+    other = replace(drawn, number=2).to_array()
     assert (other != whole).mean() > 0.9
 
 
 def test_random_inputs_are_normal_and_independent() -> None:
     a, b = (
-        Drawn(TensorSpec("A", (1 << 17,), dtype_of("float32")), 0, n).whole().astype(float) for n in (0, 1)
+        RandomTensor(TensorSpec("A", (1 << 17,), parse_dtype("float32")), 0, n).to_array().astype(float)
+        for n in (0, 1)
     )
     assert abs(a.mean()) < 0.02
     assert abs(a.std() - 1) < 0.01
     assert abs((a**4).mean() - 3) < 0.15
     near = [np.corrcoef(a[: -k or None], (a if k else b)[k:])[0, 1] for k in (0, 1, 2, 3, 4, 8, 1024)]
     assert np.abs(near).max() < 0.02
-    bytes_ = Drawn(TensorSpec("A", (1 << 16,), dtype_of("int8")), 0, 0).whole()
+    bytes_ = RandomTensor(TensorSpec("A", (1 << 16,), parse_dtype("int8")), 0, 0).to_array()
     assert np.bincount(bytes_.astype(int) + 128, minlength=256).min() > 150
 
 
@@ -154,11 +155,13 @@ CHAINS = {
 def test_inputs_drawn_where_they_are_read_give_the_verdict_of_arrays(
     make: Callable[[], Operator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checking, "WORK", 0.0)
-    schedule = naive(make())
+    monkeypatch.setattr(checking, "OPERATION_BUDGET", 0.0)
+    schedule = make_naive_schedule(make())
     compiled = compile_schedule(schedule)
-    drawn = verify(schedule, compiled, Expected.draw(schedule.op, 3))
-    arrays = verify(schedule, compiled, Expected(schedule.op, random_inputs(schedule.op, 3)))
+    drawn = verify(schedule, compiled, ReferenceEvaluator.from_seed(schedule.op, 3))
+    arrays = verify(
+        schedule, compiled, ReferenceEvaluator(schedule.op, make_random_input_arrays(schedule.op, 3))
+    )
     assert drawn == arrays
     assert drawn.ok
 
@@ -166,23 +169,27 @@ def test_inputs_drawn_where_they_are_read_give_the_verdict_of_arrays(
 def test_a_part_of_a_chain_has_the_right_values_of_the_whole() -> None:
     """A compute is worked out for the elements that its reader asks for."""
     op = ekc.softmax((24, 40), axis=0)
-    expected, last = Expected.draw(op, 0), op.computes[-1]
-    whole = op.reference(*random_inputs(op))
+    expected, last = ReferenceEvaluator.from_seed(op, 0), op.computes[-1]
+    whole = op.reference(*make_random_input_arrays(op))
     columns = np.array([3, 7])
-    part = expected.at(last, dict(zip((a.name for a in last.spatial), (np.arange(24), columns), strict=True)))
-    np.testing.assert_allclose(part.value, whole[:, columns], rtol=1e-6)
-    assert not expected._whole
+    part = expected.evaluate_at(
+        last, dict(zip((a.name for a in last.spatial_axes), (np.arange(24), columns), strict=True))
+    )
+    np.testing.assert_allclose(part.values, whole[:, columns], rtol=1e-6)
+    assert not expected._full_tensors
 
 
 def test_a_launch_by_pages_reports_and_leaves_what_one_in_whole_does() -> None:
     schedule = examples.tiled_matmul(64, 64, 32)
     compiled = compile_schedule(schedule)
-    one, arrays = compiled.launches[0], random_inputs(schedule.op)
+    one, arrays = compiled.launches[0], make_random_input_arrays(schedule.op)
     spec = schedule.op.outputs[0]
     results = []
     for by_pages in (False, True):
-        output = np.zeros(spec.shape, spec.dtype.numpy)
-        given = [Held(a.reshape(-1).view(np.uint8), False) for a in arrays] if by_pages else list(arrays)
+        output = np.zeros(spec.shape, spec.dtype.numpy_dtype)
+        given = (
+            [LoadedArray(a.reshape(-1).view(np.uint8), False) for a in arrays] if by_pages else list(arrays)
+        )
         for array in arrays:
             array.flags.writeable = False
         args = [*given, output]
@@ -209,7 +216,7 @@ st.global.u32 [%rd1+8192], %r1;
 ret;
 }
 """
-    held = Held(np.zeros(8192 + 64, np.uint8), writable=True)
+    held = LoadedArray(np.zeros(8192 + 64, np.uint8), writable=True)
     report = launch(text, "k", grid=(1,), block=(32,), args=[held])
     assert [f.kind for f in report.findings] == ["out-of-bounds"]
     assert "64 bytes after" in str(report.findings[0]) or "0 bytes after the end" in str(report.findings[0])
@@ -222,7 +229,7 @@ def test_a_survey_by_pages_sees_what_one_in_whole_does(monkeypatch: pytest.Monke
 
     def seen() -> Any:
         sizes, room = one.argument_bytes, one.shared_bytes
-        return survey(
+        return survey_accesses(
             compiled.ptx, one.name, grid=one.grid, block=one.block, sizes=sizes, dynamic_shared=room
         )
 
@@ -236,7 +243,7 @@ def test_boxes_cover_a_range_in_order(shape: tuple[int, ...]) -> None:
     places = np.arange(np.prod(shape)).reshape(shape)
     for start in range(places.size):
         for stop in range(start + 1, places.size + 1):
-            found = [places[np.ix_(*box)].ravel() for box in boxes(start, stop, shape)]
+            found = [places[np.ix_(*box)].ravel() for box in split_into_boxes(start, stop, shape)]
             assert np.concatenate(found).tolist() == list(range(start, stop))
 
 
@@ -247,6 +254,6 @@ def test_indices_beyond_int32_are_right_at_the_far_end() -> None:
         "far", axes={"i": extent}, inputs={"A": (extent,)}, body=lambda A, i: ex.maximum(A[i], A[i - 1]),
         dtype="int8",
     )  # fmt: skip
-    verdict = judge(naive(op))
+    verdict = judge(make_naive_schedule(op))
     assert verdict.ok, str(verdict)
-    assert verdict.worst.blocks < verdict.worst.total_blocks
+    assert verdict.worst_agreement.blocks < verdict.worst_agreement.total_blocks

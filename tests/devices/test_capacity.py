@@ -15,16 +15,16 @@ import pytest
 
 import ekc
 from ekc.devices import specs
-from ekc.devices.capacity import check_device, check_kernel
-from ekc.devices.recording.reader import read
-from ekc.devices.recording.writer import Writer
+from ekc.devices.capacity import check_device_memory, check_kernel_memory
+from ekc.devices.recording.reader import read_recording
+from ekc.devices.recording.writer import RecordingWriter
 from ekc.devices.simulated import SimulatedDevice
 from ekc.errors import DeviceError, InvalidInput
 from ekc.host import HostMemory
 from ekc.ir import memory
-from ekc.ir.extents import largest_extent
+from ekc.ir.extents import find_largest_extent
 from ekc.ir.operator import Operator
-from ekc.search.space.naive import naive
+from ekc.search.space.naive import make_naive_schedule
 
 
 def test_the_shell_refuses_in_one_line() -> None:
@@ -51,11 +51,11 @@ def test_the_extent_that_the_line_proposes_is_the_largest_that_fits(
 ) -> None:
     device = ekc.devices.open("a100")
     with pytest.raises(InvalidInput, match=r"use \w+ <= \d+$") as refused:
-        check_device(make(extent), device)
+        check_device_memory(make(extent), device)
     proposed = int(re.findall(r"\d+", str(refused.value))[-1])
-    check_device(make(proposed), device)
+    check_device_memory(make(proposed), device)
     with pytest.raises(InvalidInput):
-        check_device(make(proposed + 1), device)
+        check_device_memory(make(proposed + 1), device)
 
 
 def test_axes_that_walk_one_dimension_shrink_together() -> None:
@@ -66,21 +66,21 @@ def test_axes_that_walk_one_dimension_shrink_together() -> None:
     read, made = square.inputs[0], square.outputs[0]
     # At 500 of 1000, the result takes a quarter and the input, which both axes walk, a half.
     limit = read.bytes // 2 + made.bytes // 4
-    found = largest_extent(square, {read.name: read.bytes, made.name: made.bytes}, limit)
+    found = find_largest_extent(square, {read.name: read.bytes, made.name: made.bytes}, limit)
     assert found in (("i", 500), ("j", 500))
 
 
 def test_every_simulated_device_knows_its_memory() -> None:
-    sizes = {name: specs.get(name).memory_bytes >> 30 for name in specs.names()}  # type: ignore[union-attr]
+    sizes = {name: specs.find_spec(name).memory_bytes >> 30 for name in specs.list_names()}  # type: ignore[union-attr]
     assert sizes == {"a100": 40, "h100": 80, "h200": 141, "rtx4090": 24, "rtx3090": 24, "rtx2080ti": 11}
 
 
 def test_what_lies_between_launches_counts() -> None:
     device, op = ekc.devices.open("a100"), ekc.softmax((1024, 64))
-    kernel = ekc.compile(naive(op), device=device).compiled
-    check_kernel(kernel, "it", 10 * 2**20)
+    kernel = ekc.compile(make_naive_schedule(op), device=device).compiled
+    check_kernel_memory(kernel, "it", 10 * 2**20)
     with pytest.raises(DeviceError, match=r"memory: softmax needs .* it has 515 KiB"):
-        check_kernel(kernel, "it", 515 * 1024)
+        check_kernel_memory(kernel, "it", 515 * 1024)
     small = SimulatedDevice(replace(specs.A100, memory_bytes=515 * 1024))
     with pytest.raises(DeviceError, match="memory: softmax needs"):
         small.time(kernel)
@@ -88,9 +88,9 @@ def test_what_lies_between_launches_counts() -> None:
 
 def test_a_recording_keeps_the_memory_of_its_device(tmp_path: Path) -> None:
     path = tmp_path / "here.gz"
-    with Writer(path, ekc.devices.open("rtx3090")):
+    with RecordingWriter(path, ekc.devices.open("rtx3090")):
         pass
-    assert read(path).origin.memory_bytes == 24 * 2**30
+    assert read_recording(path).origin.memory_bytes == 24 * 2**30
     replayed = ekc.devices.open(f"recorded:{path}")
     assert replayed.memory_bytes == 24 * 2**30
     with pytest.raises(InvalidInput, match="has 24 GiB; use j <= "):
@@ -99,14 +99,14 @@ def test_a_recording_keeps_the_memory_of_its_device(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "host_memory", lambda: HostMemory(20000, "available memory"))
+    monkeypatch.setattr(memory, "find_free_memory", lambda: HostMemory(20000, "available memory"))
 
 
 @pytest.mark.usefixtures("small_host")
 def test_a_call_and_a_reference_say_what_they_need() -> None:
     op = ekc.matmul(64, 32, 16)
     arrays = np.ones((64, 16), np.float32), np.ones((16, 32), np.float32)
-    kernel = ekc.compile(naive(op))
+    kernel = ekc.compile(make_naive_schedule(op))
     with pytest.raises(
         InvalidInput, match=r"^memory: a call of matmul on the CPU needs .* this host has 19.5 KiB "
     ):
@@ -119,13 +119,13 @@ def test_what_a_call_is_said_to_need_is_about_what_it_takes(monkeypatch: pytest.
     op = ekc.compute(
         "scale", axes={"i": 2**20}, inputs={"A": (2**20,)}, body=lambda A, i: A[i] * 2, dtype="int8"
     )
-    kernel, array = ekc.compile(naive(op)), np.ones(2**20, np.int8)
+    kernel, array = ekc.compile(make_naive_schedule(op)), np.ones(2**20, np.int8)
     said: list[int] = []
 
     def check(op: Operator, what: str, needed: dict[str, int], *more: object) -> None:
         said.append(sum(needed.values()))
 
-    monkeypatch.setattr(memory, "check_fits", check)
+    monkeypatch.setattr(memory, "check_memory_fits", check)
     tracemalloc.start()
     kernel(array)
     peak = tracemalloc.get_traced_memory()[1]

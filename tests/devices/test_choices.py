@@ -9,8 +9,8 @@ import pytest
 import ekc
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.verify import verify
-from ekc.ir.evaluation.expected import Expected
-from ekc.search.space.naive import naive
+from ekc.ir.evaluation.expected import ReferenceEvaluator
+from ekc.search.space.naive import make_naive_schedule
 
 
 def choose(yes: float, no: float, size: int = 256) -> ekc.Operator:
@@ -22,8 +22,8 @@ def choose(yes: float, no: float, size: int = 256) -> ekc.Operator:
 @pytest.mark.parametrize(("yes", "no", "right"), [(0, 1, True), (1, 0, False), (0, 0, False), (1, 1, False)])
 def test_one_element_near_the_threshold_excuses_no_other(yes: float, no: float, right: bool) -> None:
     wanted = choose(0, 1)
-    kernel = compile_schedule(naive(choose(yes, no)), "sm_80")
-    verdict = verify(naive(wanted), kernel, Expected.draw(wanted, 0))
+    kernel = compile_schedule(make_naive_schedule(choose(yes, no)), "sm_80")
+    verdict = verify(make_naive_schedule(wanted), kernel, ReferenceEvaluator.from_seed(wanted, 0))
     assert verdict.ok is right, str(verdict)
 
 
@@ -32,8 +32,10 @@ def test_what_is_computed_of_a_choice_excuses_no_other_element(yes: float, right
     def scale(number: float) -> ekc.Operator:
         return choose(number, 2).epilogue(lambda d: d * 3 + 1)
 
-    kernel = compile_schedule(naive(scale(yes)), "sm_80")
-    assert verify(naive(scale(1)), kernel, Expected.draw(scale(1), 0)).ok is right
+    kernel = compile_schedule(make_naive_schedule(scale(yes)), "sm_80")
+    assert (
+        verify(make_naive_schedule(scale(1)), kernel, ReferenceEvaluator.from_seed(scale(1), 0)).ok is right
+    )
 
 
 @pytest.mark.parametrize("number", [0.1, 0.3, 0.7, 1e-3, 1 / 3])
@@ -45,7 +47,7 @@ def test_a_constant_is_a_float32_in_kernel_and_reference(number: float) -> None:
         body=lambda x, i: ekc.where(ekc.equal(x[i], number), 1, 0),
     )
     x = np.array([number, number + 1], np.float32)
-    assert op.reference(x).tolist() == ekc.compile(naive(op))(x).tolist() == [1, 0]
+    assert op.reference(x).tolist() == ekc.compile(make_naive_schedule(op))(x).tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("combine", ["argmax", "argmin"])
@@ -53,4 +55,4 @@ def test_indices_are_computed_with(combine: str) -> None:
     op = ekc.reduce((6, 50), 1, combine).epilogue(lambda c: c * 2 + 1)
     x = np.random.default_rng(1).standard_normal((6, 50)).astype(np.float32)
     right = getattr(np, combine)(x, axis=1) * 2 + 1
-    assert op.reference(x).tolist() == ekc.compile(naive(op))(x).tolist() == right.tolist()
+    assert op.reference(x).tolist() == ekc.compile(make_naive_schedule(op))(x).tolist() == right.tolist()

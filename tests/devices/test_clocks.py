@@ -9,8 +9,8 @@ import pynvml
 import pytest
 
 from ekc.devices import clocks
-from ekc.devices.clocks import SmClocks
-from ekc.devices.nvml.sensors import Sensors
+from ekc.devices.clocks import SmClockControl
+from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError, DeviceError
 from tests.governor.scripted_nvml import GEARS, ScriptedBoards
 
@@ -20,66 +20,66 @@ CAP_MW = 280_000
 
 @pytest.fixture
 def held(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(clocks, "refusal", lambda: "")
-    found = SmClocks(Sensors(here.uuid()))
+    monkeypatch.setattr(clocks, "explain_refusal", lambda: "")
+    found = SmClockControl(GpuSensors(here.get_uuid()))
     yield found
     found.close()
 
 
-def test_a_clock_is_held_and_let_go(held: SmClocks, here: ScriptedBoards) -> None:
-    assert held.offered().mhz == tuple(GEARS)
+def test_a_clock_is_held_and_let_go(held: SmClockControl, here: ScriptedBoards) -> None:
+    assert held.list_clocks().mhz == tuple(GEARS)
     for mhz in (1200, 600):
-        with held.held(mhz):
-            assert here.limits() == ([300, mhz], None, CAP_MW)
-        assert here.limits() == (None, None, CAP_MW)
+        with held.fix_clock(mhz):
+            assert here.read_limits() == ([300, mhz], None, CAP_MW)
+        assert here.read_limits() == (None, None, CAP_MW)
     held.close()
     assert not list(here.leases.glob("*.json"))
 
 
-def test_an_error_within_lets_go_too(held: SmClocks, here: ScriptedBoards) -> None:
-    with pytest.raises(ZeroDivisionError), held.held(900):
+def test_an_error_within_lets_go_too(held: SmClockControl, here: ScriptedBoards) -> None:
+    with pytest.raises(ZeroDivisionError), held.fix_clock(900):
         raise ZeroDivisionError
-    assert here.limits() == (None, None, CAP_MW)
+    assert here.read_limits() == (None, None, CAP_MW)
 
 
-def test_a_clock_that_is_not_offered(held: SmClocks, here: ScriptedBoards) -> None:
+def test_a_clock_that_is_not_offered(held: SmClockControl, here: ScriptedBoards) -> None:
     words = "cannot be set to 1201 MHz: it offers 300 to 1995 MHz; nearest: 1200"
-    with pytest.raises(DeviceError, match=words), held.held(1201):
+    with pytest.raises(DeviceError, match=words), held.fix_clock(1201):
         pytest.fail("it was set")
-    assert here.limits() == (None, None, CAP_MW)
+    assert here.read_limits() == (None, None, CAP_MW)
 
 
 def test_a_driver_that_refuses_is_one_line_and_nothing_is_set(
-    held: SmClocks,
+    held: SmClockControl,
     here: ScriptedBoards,
 ) -> None:
-    here.script(fail={"nvmlDeviceSetPowerManagementLimit": pynvml.NVML_ERROR_NO_PERMISSION})
-    with pytest.raises(ActuatorError, match="root or CAP_SYS_ADMIN") as problem, held.held(900):
+    here.update_script(fail={"nvmlDeviceSetPowerManagementLimit": pynvml.NVML_ERROR_NO_PERMISSION})
+    with pytest.raises(ActuatorError, match="root or CAP_SYS_ADMIN") as problem, held.fix_clock(900):
         pytest.fail("it was set")
     assert "\n" not in str(problem.value)
-    assert here.calls() == []
+    assert here.read_calls() == []
 
 
 def test_no_right_is_told_and_not_tried(
-    held: SmClocks,
+    held: SmClockControl,
     here: ScriptedBoards,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(clocks, "refusal", lambda: "this process lacks CAP_SYS_ADMIN, which root has")
-    monkeypatch.setattr(clocks.zeusd, "address", lambda: None)
-    offered = held.offered()
+    monkeypatch.setattr(clocks, "explain_refusal", lambda: "this process lacks CAP_SYS_ADMIN, which root has")
+    monkeypatch.setattr(clocks.zeusd, "find_daemon_address", lambda: None)
+    offered = held.list_clocks()
     assert offered.mhz == ()
     assert offered.reason == "this process lacks CAP_SYS_ADMIN, which root has, and no zeusd runs"
     assert offered.current_mhz == 1995
-    assert here.calls() == []
+    assert here.read_calls() == []
 
 
-def test_a_gpu_that_is_governed_is_not_touched(held: SmClocks, here: ScriptedBoards) -> None:
-    other = SmClocks(Sensors(here.uuid()))
-    with held.held(900):
-        with pytest.raises(ActuatorError, match="governed by process"), other.held(1200):
+def test_a_gpu_that_is_governed_is_not_touched(held: SmClockControl, here: ScriptedBoards) -> None:
+    other = SmClockControl(GpuSensors(here.get_uuid()))
+    with held.fix_clock(900):
+        with pytest.raises(ActuatorError, match="governed by process"), other.fix_clock(1200):
             pytest.fail("it was set")
-        assert here.limits()[0] == [300, 900]
+        assert here.read_limits()[0] == [300, 900]
 
 
 MEASURING = """
@@ -88,8 +88,8 @@ import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from ekc.devices import clocks
 clocks.refusal = lambda: ""
-from ekc.devices.nvml.sensors import Sensors
-with clocks.SmClocks(Sensors(sys.argv[1])).held(900):
+from ekc.devices.nvml.sensors import GpuSensors
+with clocks.SmClockControl(GpuSensors(sys.argv[1])).held(900):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -97,10 +97,12 @@ with clocks.SmClocks(Sensors(sys.argv[1])).held(900):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_killed_run_leaves_no_clock_behind(boards: ScriptedBoards, number: int) -> None:
-    child = boards.start("-c", MEASURING, boards.uuid(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    child = boards.start_python(
+        "-c", MEASURING, boards.get_uuid(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
     assert child.stdout is not None
     assert child.stdout.readline() == "held\n"
-    assert boards.limits()[0] == [300, 900]
+    assert boards.read_limits()[0] == [300, 900]
     os.kill(child.pid, number)
     child.wait()
     assert boards.wait_for(lambda b: b.limits() == (None, None, CAP_MW), 20.0) < 20.0

@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ekc.devices.base import Interval
-from ekc.devices.difference import Difference, Measured, difference, interval_of_mean
+from ekc.devices.difference import Difference, MeasuredValue, compare_pairwise, estimate_mean_interval
 from ekc.errors import InvalidInput
 
 NOISE = 0.003
 """Of one window, relative, as its interval says."""
 
 
-def figure(value: float, noise: float = NOISE) -> Measured:
-    return Measured(value, Interval(value * (1 - 1.96 * noise), value * (1 + 1.96 * noise)))
+def figure(value: float, noise: float = NOISE) -> MeasuredValue:
+    return MeasuredValue(value, Interval(value * (1 - 1.96 * noise), value * (1 + 1.96 * noise)))
 
 
 def in_turn(
@@ -28,14 +28,14 @@ def in_turn(
             spread = float(np.hypot(NOISE, between))
             taken[kernel].append(figure(true * (1 + spread * random.standard_normal())))
             level += drift
-    return difference(*taken)
+    return compare_pairwise(*taken)
 
 
 @pytest.mark.parametrize("rounds", [2, 3, 4, 8])
 @pytest.mark.parametrize(("drift", "between"), [(0.0, 0.0), (0.002, 0.0), (0.002, 0.006)])
 def test_equal_kernels_are_seldom_told_apart(rounds: int, drift: float, between: float) -> None:
     random = np.random.default_rng(4)
-    wrong = [in_turn(random, 1.0, rounds, drift, between).counts for _ in range(1000)]
+    wrong = [in_turn(random, 1.0, rounds, drift, between).is_significant for _ in range(1000)]
     assert np.mean(wrong) < 0.065  # 5 %, and what 1000 draws may show of it.
 
 
@@ -49,7 +49,7 @@ def test_the_interval_holds_the_true_ratio(rounds: int) -> None:
 def test_a_real_difference_of_three_percent_counts_from_three_rounds() -> None:
     random = np.random.default_rng(6)
     found = [in_turn(random, 0.97, 3, drift=0.001) for _ in range(500)]
-    assert np.mean([one.counts for one in found]) > 0.9
+    assert np.mean([one.is_significant for one in found]) > 0.9
 
 
 @pytest.mark.parametrize("repeats", [2, 3, 8])
@@ -61,7 +61,7 @@ def test_the_interval_of_a_mean_holds_the_truth_whatever_changes_between_windows
     held = []
     for _ in range(4000):
         spread = float(np.hypot(NOISE, between))
-        found = interval_of_mean(
+        found = estimate_mean_interval(
             [figure(2.0 * (1 + spread * random.standard_normal())) for _ in range(repeats)]
         )
         assert found is not None
@@ -71,22 +71,22 @@ def test_the_interval_of_a_mean_holds_the_truth_whatever_changes_between_windows
 
 def test_the_interval_of_a_mean_of_one_is_that_of_its_window() -> None:
     one = figure(3.0)
-    found = interval_of_mean([one])
+    found = estimate_mean_interval([one])
     assert found is not None
     assert (found.low, found.high) == pytest.approx((one.interval.low, one.interval.high))
-    assert interval_of_mean([]) is None
+    assert estimate_mean_interval([]) is None
 
 
 def test_a_single_pair_never_counts() -> None:
-    found = difference([figure(1.0)], [figure(2.0)])
+    found = compare_pairwise([figure(1.0)], [figure(2.0)])
     assert found.ratio == pytest.approx(0.5)
-    assert not found.counts
+    assert not found.is_significant
 
 
 def test_ratios_that_agree_by_luck_are_no_surer_than_their_windows() -> None:
-    found = difference([figure(1.003)] * 3, [figure(1.0)] * 3)
+    found = compare_pairwise([figure(1.003)] * 3, [figure(1.0)] * 3)
     assert found.interval.high / found.interval.low > 1 + 2 * 1.9 * NOISE * np.sqrt(2 / 3)
-    assert not found.counts
+    assert not found.is_significant
 
 
 @given(
@@ -97,11 +97,11 @@ def test_exchanged_kernels_give_the_inverse_and_units_do_not_matter(
     pairs: list[tuple[float, float]], unit: float
 ) -> None:
     one, other = ([figure(pair[i]) for pair in pairs] for i in (0, 1))
-    there, back = difference(one, other), difference(other, one)
+    there, back = compare_pairwise(one, other), compare_pairwise(other, one)
     assert there.ratio * back.ratio == pytest.approx(1.0)
     assert there.interval.low * back.interval.high == pytest.approx(1.0)
-    assert there.counts == back.counts
-    scaled = difference([figure(unit * m.value) for m in one], [figure(unit * m.value) for m in other])
+    assert there.is_significant == back.is_significant
+    scaled = compare_pairwise([figure(unit * m.value) for m in one], [figure(unit * m.value) for m in other])
     assert scaled.ratio == pytest.approx(there.ratio)
     assert scaled.interval.low == pytest.approx(there.interval.low, rel=1e-6)
 
@@ -111,6 +111,6 @@ def test_it_prints_as_percent() -> None:
 
 
 @pytest.mark.parametrize(("one", "other"), [([], []), ([figure(1.0)], [])])
-def test_measurements_come_in_pairs(one: list[Measured], other: list[Measured]) -> None:
+def test_measurements_come_in_pairs(one: list[MeasuredValue], other: list[MeasuredValue]) -> None:
     with pytest.raises(InvalidInput, match="needs pairs"):
-        difference(one, other)
+        compare_pairwise(one, other)

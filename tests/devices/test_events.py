@@ -1,10 +1,10 @@
 from dataclasses import replace
 
 from ekc.codegen.compiled import CompiledKernel, Resources
-from ekc.devices.accesses import executed
-from ekc.devices.events import Events, events
-from ekc.devices.occupancy import occupancy
-from ekc.devices.ptx.counts import Counts
+from ekc.devices.accesses import profile_kernel
+from ekc.devices.events import Events, count_events
+from ekc.devices.occupancy import compute_occupancy
+from ekc.devices.ptx.counts import InstructionCounts
 from ekc.devices.specs import A100, RTX2080TI, RTX3090
 from tests.devices import samples
 
@@ -12,8 +12,8 @@ from tests.devices import samples
 def counted(kernel: CompiledKernel, resources: Resources | None = None) -> Events:
     launch, found = kernel.launches[0], resources or kernel.resources[0]
     threads = launch.block[0] * launch.block[1] * launch.block[2]
-    resident = occupancy(A100.capability, threads, found.registers, found.shared_bytes)
-    return events(A100, launch, found, executed(kernel)[0], resident)
+    resident = compute_occupancy(A100.capability, threads, found.registers, found.shared_bytes)
+    return count_events(A100, launch, found, profile_kernel(kernel)[0], resident)
 
 
 def test_a_product_multiplies_as_often_as_it_must() -> None:
@@ -45,11 +45,11 @@ def test_addresses_and_data_both_take_the_load_store_unit() -> None:
     requests = counted(kernel).traffic.requests
     assert counted(kernel).lsu_cycles == 4 * requests
     launch, found = kernel.launches[0], kernel.resources[0]
-    (ran,) = executed(kernel)
+    (ran,) = profile_kernel(kernel)
     narrow = replace(ran, accesses=tuple(replace(one, wavefronts=1.0) for one in ran.accesses))
     for spec, cycles in ((A100, 1), (RTX3090, 2), (RTX2080TI, 2)):
-        resident = occupancy(spec.capability, 256, 16, 0)
-        assert events(spec, launch, found, narrow, resident).lsu_cycles == cycles * requests
+        resident = compute_occupancy(spec.capability, 256, 16, 0)
+        assert count_events(spec, launch, found, narrow, resident).lsu_cycles == cycles * requests
 
 
 def test_spills_cost_local_accesses_in_every_trip_of_the_hottest_loop() -> None:
@@ -63,7 +63,7 @@ def test_spills_cost_local_accesses_in_every_trip_of_the_hottest_loop() -> None:
 
 def test_accesses_are_those_of_the_machine_code() -> None:
     """By hand: 8 tiles of K; copies of float4, transposed stores of A, reads of 64 + 64 columns."""
-    (found,) = executed(samples.sgemm(64 * 2))
+    (found,) = profile_kernel(samples.sgemm(64 * 2))
     trips = 128 / 8
     table = {
         (a.tensor, a.space, a.kind, a.bytes_per_lane, a.sectors, a.wavefronts): a for a in found.accesses
@@ -86,8 +86,8 @@ def test_accesses_are_those_of_the_machine_code() -> None:
 def test_issue_slots_hold_every_instruction() -> None:
     kernel = samples.copy(1 << 20)
     launch = kernel.launches[0]
-    resident = occupancy(A100.capability, 256, 16, 0)
-    counts = Counts(fma32=8.0, int_ops=2.0, branch=1.0, barrier=1.0)
-    ran = replace(executed(kernel)[0], counts=counts)
-    found = events(A100, launch, kernel.resources[0], ran, resident)
-    assert found.issued == found.warps * (8 + 2 + 1 + 1 + 2)
+    resident = compute_occupancy(A100.capability, 256, 16, 0)
+    counts = InstructionCounts(fma32=8.0, int_ops=2.0, branch=1.0, barrier=1.0)
+    ran = replace(profile_kernel(kernel)[0], counts=counts)
+    found = count_events(A100, launch, kernel.resources[0], ran, resident)
+    assert found.issued_instructions == found.warps * (8 + 2 + 1 + 1 + 2)

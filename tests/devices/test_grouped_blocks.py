@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 import ekc.ir.operators as o
-from ekc.codegen.footprints import footprints
+from ekc.codegen.footprints import list_footprints
 from ekc.devices import l2
 from ekc.devices.specs import A100
-from ekc.ir.analysis.analysis import analyse
+from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.schedule import Schedule
-from ekc.ir.tree import kernels
+from ekc.ir.tree import derive_launches
 from tests.ir.test_schedules import assert_same
 
 
@@ -37,8 +37,8 @@ def test_groups_fetch_less_from_dram() -> None:
     fetched, foretold = {}, {}
     for group in (1, 16):
         schedule = product(8192, group)
-        (kernel,) = kernels(schedule.program)
-        fetched[group] = sum(l2.dram_bytes(footprints(kernel), 4 * A100.sms, A100.l2_bytes))
-        foretold[group] = float(analyse(schedule.program, A100.limits())["dram_bytes"][0])
+        (kernel,) = derive_launches(schedule.program)
+        fetched[group] = sum(l2.compute_dram_bytes(list_footprints(kernel), 4 * A100.sms, A100.l2_bytes))
+        foretold[group] = float(analyse_program(schedule.program, A100.limits())["dram_bytes"][0])
     assert fetched[16] < 0.6 * fetched[1]
     assert foretold[16] < 0.6 * foretold[1]

@@ -15,28 +15,28 @@ import ekc
 from ekc.codegen.bundle import export
 from ekc.codegen.generate import compile_schedule
 from ekc.devices import specs
-from ekc.devices.accesses import executed
-from ekc.devices.gate import run_on
-from ekc.devices.steady import work
-from ekc.devices.verify import WRONG, verify
+from ekc.devices.accesses import profile_kernel
+from ekc.devices.gate import verify_on_device
+from ekc.devices.steady import compute_work
+from ekc.devices.verify import WRONG_RESULT, verify
 from ekc.errors import ScheduleError
-from ekc.ir.evaluation.agreement import random_inputs
-from ekc.ir.evaluation.expected import Expected
+from ekc.ir.evaluation.agreement import make_random_input_arrays
+from ekc.ir.evaluation.expected import ReferenceEvaluator
 from ekc.ir.limits import Limits
-from ekc.ir.rules.launch import enforce
+from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule import Schedule
 from ekc.search.space.builder import Structure
-from ekc.search.space.structures import structures
+from ekc.search.space.structures import derive_structures
 from tests.devices.cuda.scripted import ScriptedNode
 from tests.devices.faults import spoiled, squared
 from tests.emulator.drawn import in_parts
 
-A100 = specs.get("a100")
+A100 = specs.find_spec("a100")
 
 
 def assert_right(schedule: Schedule) -> None:
     kernel = compile_schedule(schedule)
-    verdict = verify(schedule, kernel, Expected(schedule.op, random_inputs(schedule.op)))
+    verdict = verify(schedule, kernel, ReferenceEvaluator(schedule.op, make_random_input_arrays(schedule.op)))
     assert verdict.ok, f"{verdict}\n{schedule}"
     assert len(verdict.launches) == len(kernel.launches) >= 2
 
@@ -71,7 +71,7 @@ PARTED = {
 def test_what_the_search_derives_is_right(name: str) -> None:
     """The first and the last structure in parts, with the first legal numbers drawn."""
     op = PARTED[name]
-    parted = [s for s in structures(op, Limits()) if " parts of " in s.name]
+    parted = [s for s in derive_structures(op, Limits()) if " parts of " in s.name]
     for structure in (parted[0], parted[-1]):
         assert_right(drawn(op, structure))
 
@@ -84,12 +84,12 @@ def drawn(op: ekc.Operator, structure: Structure) -> Schedule:
             hole: number
             for d in structure.decisions
             for hole, number in zip(
-                d.holes, d.value(int(random.integers(2) * random.integers(d.size))), strict=True
+                d.holes, d.get_values(int(random.integers(2) * random.integers(d.size))), strict=True
             )
         }
         try:
-            schedule = Schedule(op).do(*(s.filled(values) for s in structure.steps))
-            enforce(schedule.program, Limits())
+            schedule = Schedule(op).apply_steps(*(s.fill_holes(values) for s in structure.steps))
+            enforce_rules(schedule.program, Limits())
         except ScheduleError:
             continue
         return schedule
@@ -118,7 +118,7 @@ def test_the_c_interface_asks_for_the_workspace(tmp_path: Path) -> None:
 def test_both_launches_and_the_workspace_are_counted() -> None:
     assert A100 is not None
     kernel = compile_schedule(matvec_in_parts(16))
-    (first, _), (second, _) = work(A100, kernel, executed(kernel)).launches
+    (first, _), (second, _) = compute_work(A100, kernel, profile_kernel(kernel)).launches
     workspace = kernel.workspace_bytes
     assert first.blocks == 16 * 64
     assert first.traffic.l2_bytes >= 64 * 65536 * 4 + workspace
@@ -152,8 +152,8 @@ def greatest_part(ptx: str) -> str:
 def test_a_fault_in_either_launch_is_found(fault: Callable[[str], str]) -> None:
     schedule = matvec_in_parts(16)
     wrong = spoiled(compile_schedule(schedule), fault)
-    verdict = verify(schedule, wrong, Expected(schedule.op, random_inputs(schedule.op)))
-    assert verdict.fault == WRONG
+    verdict = verify(schedule, wrong, ReferenceEvaluator(schedule.op, make_random_input_arrays(schedule.op)))
+    assert verdict.fault == WRONG_RESULT
     assert [x.agreement.ok for x in verdict.launches] == [fault is greatest_part, False]
 
 
@@ -161,9 +161,12 @@ def test_a_gpu_is_judged_launch_by_launch(tmp_path: Path, monkeypatch: pytest.Mo
     # The scripted driver looks a module up in the compile cache, and a user's holds thousands.
     monkeypatch.setenv("EKC_CACHE_DIR", str(tmp_path))
     schedule = matvec_in_parts(16)
-    kernel, expected = compile_schedule(schedule), Expected(schedule.op, random_inputs(schedule.op))
+    kernel, expected = (
+        compile_schedule(schedule),
+        ReferenceEvaluator(schedule.op, make_random_input_arrays(schedule.op)),
+    )
     device = ScriptedNode().open()
-    verdict = run_on(device, schedule, kernel, expected)
+    verdict = verify_on_device(device, schedule, kernel, expected)
     assert not verdict.fault
     assert [x.total_blocks for x in verdict.launches] == [16 * 64, 1]
     assert [x.complete for x in verdict.launches] == [True, True]

@@ -3,17 +3,19 @@ from dataclasses import replace
 import pytest
 
 from ekc.codegen.compiled import CompiledKernel, Launch
-from ekc.devices.accesses import Executed, executed
-from ekc.devices.latency import LAUNCH_S, latency, smooth_max
-from ekc.devices.specs import A100, RTX3090, Spec
-from ekc.devices.steady import steady, work
+from ekc.devices.accesses import LaunchProfile, profile_kernel
+from ekc.devices.latency import LAUNCH_OVERHEAD_S, compute_smooth_max, estimate_latency
+from ekc.devices.specs import A100, RTX3090, GpuSpec
+from ekc.devices.steady import compute_work, find_steady_state
 from tests.devices import samples
 
 
-def seconds(kernel: CompiledKernel, spec: Spec = A100, clock_mhz: float = 1410.0) -> float:
+def seconds(kernel: CompiledKernel, spec: GpuSpec = A100, clock_mhz: float = 1410.0) -> float:
     """Modelled time without the seeded residual."""
-    todo = work(spec, kernel, executed(kernel))
-    return sum(latency(spec, found, resident, clock_mhz).seconds for found, resident in todo.launches)
+    todo = compute_work(spec, kernel, profile_kernel(kernel))
+    return sum(
+        estimate_latency(spec, found, resident, clock_mhz).seconds for found, resident in todo.launches
+    )
 
 
 def flops_share(kernel: CompiledKernel) -> float:
@@ -36,18 +38,21 @@ def test_few_blocks_leave_multiprocessors_idle() -> None:
 def test_one_block_more_than_a_wave_costs_a_wave() -> None:
     kernel = samples.sgemm(4096)
     one, two = (
-        seconds(replace(kernel, launches=(_resized(kernel, blocks),))) - LAUNCH_S for blocks in (108, 109)
+        seconds(replace(kernel, launches=(_resized(kernel, blocks),))) - LAUNCH_OVERHEAD_S
+        for blocks in (108, 109)
     )
     assert two == pytest.approx(2 * one, rel=0.1)
 
 
 def test_what_no_model_explains_is_of_the_work_and_not_of_starting_it() -> None:
     kernel = samples.sgemm(1024)
-    todo = work(A100, kernel, executed(kernel))
+    todo = compute_work(A100, kernel, profile_kernel(kernel))
     ((found, resident),), (factor,) = todo.launches, todo.time_factors
-    modelled = latency(A100, found, resident, 1200.0).seconds
+    modelled = estimate_latency(A100, found, resident, 1200.0).seconds
     assert factor != 1.0
-    assert steady(A100, todo, 1200.0).latency_s == pytest.approx(LAUNCH_S + factor * (modelled - LAUNCH_S))
+    assert find_steady_state(A100, todo, 1200.0).latency_s == pytest.approx(
+        LAUNCH_OVERHEAD_S + factor * (modelled - LAUNCH_OVERHEAD_S)
+    )
 
 
 def _resized(kernel: CompiledKernel, blocks: int) -> Launch:
@@ -88,18 +93,18 @@ def test_spills_cost_time() -> None:
 
 def test_bank_conflicts_cost_time() -> None:
     kernel = samples.sgemm(4096)
-    (ran,) = executed(kernel)
+    (ran,) = profile_kernel(kernel)
     accesses = tuple(replace(one, wavefronts=8 * one.wavefronts) for one in ran.accesses)
     slow, fast = (_seconds_of(kernel, one) for one in (replace(ran, accesses=accesses), ran))
     assert slow > 1.5 * fast
 
 
-def _seconds_of(kernel: CompiledKernel, ran: Executed) -> float:
-    return latency(A100, *work(A100, kernel, (ran,)).launches[0], 1410.0).seconds
+def _seconds_of(kernel: CompiledKernel, ran: LaunchProfile) -> float:
+    return estimate_latency(A100, *compute_work(A100, kernel, (ran,)).launches[0], 1410.0).seconds
 
 
 def test_a_launch_costs_its_overhead() -> None:
-    assert LAUNCH_S < seconds(samples.copy(1024)) < 3 * LAUNCH_S
+    assert LAUNCH_OVERHEAD_S < seconds(samples.copy(1024)) < 3 * LAUNCH_OVERHEAD_S
 
 
 def test_another_gpu_ranks_the_same() -> None:
@@ -108,14 +113,14 @@ def test_another_gpu_ranks_the_same() -> None:
 
 
 def test_smooth_max_bounds() -> None:
-    assert smooth_max([], 8.0) == 0.0
-    assert smooth_max([3.0, 0.0], 8.0) == 3.0
-    assert 3.0 < smooth_max([3.0, 2.9], 8.0) < 3.3
+    assert compute_smooth_max([], 8.0) == 0.0
+    assert compute_smooth_max([3.0, 0.0], 8.0) == 3.0
+    assert 3.0 < compute_smooth_max([3.0, 2.9], 8.0) < 3.3
 
 
 def test_a_second_buffer_hides_the_loads() -> None:
     kernel = samples.sgemm(4096)
-    (ran,) = executed(kernel)
+    (ran,) = profile_kernel(kernel)
     waits_twice = replace(ran, counts=replace(ran.counts, barrier=2 * ran.counts.barrier))
     assert _seconds_of(kernel, waits_twice) > 1.1 * _seconds_of(kernel, ran)
 

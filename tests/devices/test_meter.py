@@ -4,34 +4,34 @@ import pytest
 from ekc.devices.board import VirtualBoard
 from ekc.devices.counter import TICK_S, EnergyCounter
 from ekc.devices.interval import student_t
-from ekc.devices.meter import Window, meter
-from ekc.devices.residual import generator
+from ekc.devices.meter import MeteringWindow, meter_kernel
+from ekc.devices.residual import make_generator
 from ekc.devices.specs import A100
-from ekc.devices.steady import Steady
+from ekc.devices.steady import SteadyState
 from tests.devices import samples
 
 
 class OpenBoard(VirtualBoard):
     """Remembers what the meter cannot see."""
 
-    def __init__(self, state: Steady, seed: int) -> None:
-        super().__init__(A100, 1275.0, state, generator("test", seed))
+    def __init__(self, state: SteadyState, seed: int) -> None:
+        super().__init__(A100, 1275.0, state, make_generator("test", seed))
         self.log: list[tuple[float, float]] = []
 
     def wait(self, seconds: float) -> None:
         super().wait(seconds)
-        self.log.append((self.now_s(), self.true_energy_j()))
+        self.log.append((self.now_s(), self.get_true_energy_j()))
 
-    def true_power(self, window: Window) -> float:
+    def true_power(self, window: MeteringWindow) -> float:
         # The last entry is the call that `stop` finished.
         times, joules = np.transpose(self.log[:-1])
         ends = np.interp([times[-1] - window.seconds, times[-1]], times, joules)
         return float(ends[1] - ends[0]) / window.seconds
 
 
-def metered(call_s: float, seconds: float, seed: int) -> tuple[Window, float]:
-    board = OpenBoard(Steady(call_s, 1275.0, 150.0, ()), seed)
-    window = meter(board, samples.copy(1024), call_s, seconds)
+def metered(call_s: float, seconds: float, seed: int) -> tuple[MeteringWindow, float]:
+    board = OpenBoard(SteadyState(call_s, 1275.0, 150.0, ()), seed)
+    window = meter_kernel(board, samples.copy(1024), call_s, seconds)
     return window, board.true_power(window)
 
 
@@ -78,8 +78,8 @@ def test_the_counter_moves_on_ticks_only() -> None:
     counter = EnergyCounter(np.random.default_rng(0))
     seen = []
     for _ in range(1000):
-        counter.add(100.0, 0.001)
-        seen.append(counter.shown_mj)
+        counter.advance(100.0, 0.001)
+        seen.append(counter.displayed_mj)
     steps = np.diff(seen)
     assert np.count_nonzero(steps) == pytest.approx(10, abs=1)
     assert steps[steps > 0][1:] == pytest.approx(10_000, rel=0.05)

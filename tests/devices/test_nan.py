@@ -18,15 +18,15 @@ import ekc.ir.operators as o
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.execute import execute
-from ekc.devices.ptx.counts import count
+from ekc.devices.ptx.counts import count_instructions
 from ekc.ir import expr as ex
 from ekc.ir.analysis.analysis import quantities
-from ekc.ir.evaluation.agreement import random_inputs
-from ekc.ir.evaluation.evaluate import evaluate
+from ekc.ir.evaluation.agreement import make_random_input_arrays
+from ekc.ir.evaluation.evaluate import interpret_program
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
-from ekc.ir.target import on_target
+from ekc.ir.target import restrict_to_arch
 from tests.codegen import samples
 from tests.ir.tensor_examples import half_matmul
 
@@ -123,7 +123,7 @@ def made(name: str) -> tuple[Schedule, CompiledKernel]:
 
 def spoiled(op: Operator, draw: Callable[[st.SearchStrategy[Any]], Any]) -> list[NDArray[Any]]:
     """Ordinary inputs with NaN and infinities at a few drawn places."""
-    arrays = [a.copy() for a in random_inputs(op)]
+    arrays = [a.copy() for a in make_random_input_arrays(op)]
     for array in arrays:
         places = draw(st.lists(st.integers(0, array.size - 1), max_size=3))
         for place in places:
@@ -146,7 +146,7 @@ def test_nan_and_infinities_are_where_the_reference_has_them(name: str, data: st
     schedule, compiled = made(name)
     arrays = spoiled(schedule.op, data.draw)
     right = schedule.op.reference(*arrays)
-    agree(evaluate(schedule.program, arrays).output, right)
+    agree(interpret_program(schedule.program, arrays).output, right)
     runs = execute(schedule.program.op, compiled, arrays)
     assert not any(run.report.findings for run in runs)
     agree(runs[-1].output, right)
@@ -156,11 +156,11 @@ def test_nan_and_infinities_are_where_the_reference_has_them(name: str, data: st
 def test_a_nan_in_each_input_reaches_the_result(name: str) -> None:
     schedule, compiled = made(name)
     for number in range(len(schedule.op.inputs)):
-        arrays = [a.copy() for a in random_inputs(schedule.op)]
+        arrays = [a.copy() for a in make_random_input_arrays(schedule.op)]
         arrays[number].reshape(-1)[0] = np.nan
         for found in (
             schedule.op.reference(*arrays),
-            evaluate(schedule.program, arrays).output,
+            interpret_program(schedule.program, arrays).output,
             execute(schedule.program.op, compiled, arrays)[-1].output,
         ):
             assert np.isnan(found.astype(np.float32)).any()
@@ -180,8 +180,11 @@ def test_the_instruction_that_keeps_nan_is_taken_where_there_is_one(
 def _counted(schedule: Schedule, arch: str) -> tuple[float, float]:
     """Instructions of the arithmetic pipes, as the analysis counts them and as the simulated device does."""
     compiled = compile_schedule(schedule, arch)
-    limits = on_target(Limits(), arch)
-    run = [(count(compiled.ptx, x.name), np.prod([*x.grid, *x.block]) / 32) for x in compiled.launches]
+    limits = restrict_to_arch(Limits(), arch)
+    run = [
+        (count_instructions(compiled.ptx, x.name), np.prod([*x.grid, *x.block]) / 32)
+        for x in compiled.launches
+    ]
     pipes = sum((c.fp32 + c.int_ops) * warps for c, warps in run)
     return float(quantities(schedule.program, limits)["total_operations"]), float(pipes)
 
@@ -224,8 +227,11 @@ def test_integers_need_no_selects() -> None:
 def test_factors_are_not_summed_before_they_meet_an_infinity(dtype: str) -> None:
     """2 * inf - inf is NaN, though (2 - 1) * inf is not."""
     op = o.einsum("ij,k->k", (1, 2), (2,), dtype=dtype)
-    a, b = np.array([[2, -1]], op.inputs[0].dtype.numpy), np.array([np.inf, 3], op.inputs[1].dtype.numpy)
+    a, b = (
+        np.array([[2, -1]], op.inputs[0].dtype.numpy_dtype),
+        np.array([np.inf, 3], op.inputs[1].dtype.numpy_dtype),
+    )
     schedule = Schedule(op).cache_write("C")
     (run,) = execute(op, compile_schedule(schedule, OLD), [a, b])
-    for found in (op.reference(a, b), evaluate(schedule.program, [a, b]).output, run.output):
+    for found in (op.reference(a, b), interpret_program(schedule.program, [a, b]).output, run.output):
         np.testing.assert_array_equal(found.astype(np.float32), [np.nan, 3])

@@ -21,34 +21,34 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def test_gpus_are_counted(driver: pytest.MonkeyPatch) -> None:
     driver.setattr(pynvml, "nvmlDeviceGetCount", lambda: 2)
-    assert nvml.gpus() == 2
+    assert nvml.count_gpus() == 2
 
 
 def test_a_driver_without_gpus(driver: pytest.MonkeyPatch) -> None:
     driver.setattr(pynvml, "nvmlDeviceGetCount", lambda: 0)
-    assert nvml.gpus() == nvml.Absent("the NVIDIA driver sees no GPU")
+    assert nvml.count_gpus() == nvml.GpuAbsence("the NVIDIA driver sees no GPU")
 
 
-def refusing(monkeypatch: pytest.MonkeyPatch, code: int, *traces: Path) -> nvml.Absent:
+def refusing(monkeypatch: pytest.MonkeyPatch, code: int, *traces: Path) -> nvml.GpuAbsence:
     """What is told where NVML does not start."""
 
     def refuse() -> None:
         raise pynvml.NVMLError(code)
 
     monkeypatch.setattr(pynvml, "nvmlInit", refuse)
-    monkeypatch.setattr(presence, "TRACES", traces)
+    monkeypatch.setattr(presence, "DRIVER_FILES", traces)
     monkeypatch.setattr(library, "_initialised", False)
-    found = nvml.gpus()
-    assert isinstance(found, nvml.Absent)
+    found = nvml.count_gpus()
+    assert isinstance(found, nvml.GpuAbsence)
     assert "\n" not in found.reason
     with pytest.raises(ActuatorError, match=re.escape(found.reason)):
-        library.nvml()
+        library.load_nvml()
     return found
 
 
 def test_no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = refusing(monkeypatch, pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, tmp_path / "absent")
-    assert found == nvml.Absent("no NVIDIA driver here (NVML Shared Library Not Found)")
+    assert found == nvml.GpuAbsence("no NVIDIA driver here (NVML Shared Library Not Found)")
 
 
 def test_a_driver_without_its_library_is_not_called_absent(
@@ -65,13 +65,13 @@ def test_a_driver_without_its_library_is_not_called_absent(
 def test_a_library_of_another_version_is_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
     found = refusing(monkeypatch, pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
     assert found.reason.startswith("the NVIDIA driver's library NVML does not start (RM has detected")
-    assert found.unsure
+    assert found.is_uncertain
 
 
 def test_python_without_pynvml_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.setattr(library, "_initialised", False)
     with pytest.raises(ActuatorError, match=r"pynvml cannot be loaded \(.*\): pip install nvidia-ml-py"):
-        library.nvml()
+        library.load_nvml()
     with pytest.raises(DeviceError, match=r"no device 'cuda:0': pynvml cannot be loaded.*or use a simulated"):
         devices.open("cuda:0")

@@ -1,6 +1,6 @@
 import pytest
 
-from ekc.devices.occupancy import occupancy
+from ekc.devices.occupancy import compute_occupancy
 from ekc.devices.specs import SM_75, SM_80, SM_86, SM_89, SM_90, Capability
 
 KIB = 1024
@@ -31,9 +31,9 @@ KIB = 1024
 def test_known_answers(
     capability: Capability, threads: int, registers: int, shared: int, blocks: int, limited_by: str
 ) -> None:
-    found = occupancy(capability, threads, registers, shared)
+    found = compute_occupancy(capability, threads, registers, shared)
     assert (found.blocks, found.limited_by) == (blocks, limited_by)
 
 
 def test_a_partial_warp_counts_as_a_whole_one() -> None:
-    assert occupancy(SM_80, 33, 32, 0).warps_per_block == 2
+    assert compute_occupancy(SM_80, 33, 32, 0).warps_per_block == 2

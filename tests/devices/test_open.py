@@ -8,7 +8,7 @@ from ekc.devices import nvml, specs
 from ekc.errors import DeviceError
 
 
-@pytest.mark.parametrize("name", specs.names())
+@pytest.mark.parametrize("name", specs.list_names())
 def test_every_simulated_gpu_opens(name: str) -> None:
     device = devices.open(name)
     assert (device.name, device.simulated) == (name, True)
@@ -28,23 +28,23 @@ def test_another_way_to_simulate_is_refused(target: str) -> None:
 
 
 def test_auto_is_a_simulated_a100_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvml, "gpus", lambda: nvml.Absent("no NVIDIA driver"))
+    monkeypatch.setattr(nvml, "count_gpus", lambda: nvml.GpuAbsence("no NVIDIA driver"))
     assert devices.open("auto").label == "a100 (simulated)"
 
 
 @pytest.mark.parametrize(
     ("target", "found", "words"),
     [
-        ("cuda:0", nvml.Absent("no NVIDIA driver (not found)"), "no NVIDIA driver"),
-        ("cuda", nvml.Absent("no NVIDIA driver (not found)"), "--target a100"),
+        ("cuda:0", nvml.GpuAbsence("no NVIDIA driver (not found)"), "no NVIDIA driver"),
+        ("cuda", nvml.GpuAbsence("no NVIDIA driver (not found)"), "--target a100"),
         ("cuda:3", 2, "cuda:0 to cuda:1"),
         ("cuda:one", 2, "must be a number"),
     ],
 )
 def test_cuda_is_refused_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, target: str, found: int | nvml.Absent, words: str
+    monkeypatch: pytest.MonkeyPatch, target: str, found: int | nvml.GpuAbsence, words: str
 ) -> None:
-    monkeypatch.setattr(nvml, "gpus", lambda: found)
+    monkeypatch.setattr(nvml, "count_gpus", lambda: found)
     with pytest.raises(DeviceError) as refused:
         devices.open(target)
     message = str(refused.value)
@@ -66,7 +66,7 @@ def test_cuda_is_refused_in_one_line(
 def test_a_slip_of_the_pen_is_told(target: str, near: str) -> None:
     with pytest.raises(DeviceError, match=f"did you mean '{near}'") as refused:
         devices.open(target)
-    assert all(name in str(refused.value) for name in specs.names())
+    assert all(name in str(refused.value) for name in specs.list_names())
 
 
 def test_nonsense_gets_the_list_alone() -> None:

@@ -4,23 +4,23 @@ import pytest
 
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices import power
-from ekc.devices.accesses import executed
-from ekc.devices.specs import A100, H200, Spec
-from ekc.devices.steady import POWER_CAP, Steady, steady, work
+from ekc.devices.accesses import profile_kernel
+from ekc.devices.specs import A100, H200, GpuSpec
+from ekc.devices.steady import POWER_CAP, SteadyState, compute_work, find_steady_state
 from tests.devices import samples
 
 WARM_C = 50.0
 
 
-def settled(kernel: CompiledKernel, clock_mhz: float, spec: Spec = A100) -> Steady:
+def settled(kernel: CompiledKernel, clock_mhz: float, spec: GpuSpec = A100) -> SteadyState:
     """Without the seeded residuals."""
-    todo = work(spec, kernel, executed(kernel))
-    energies = [power.dynamic_energy(spec, found) for found, _ in todo.launches]
-    return steady(spec, replace(todo, time_factors=(1.0,), dynamic=energies[0]), clock_mhz)
+    todo = compute_work(spec, kernel, profile_kernel(kernel))
+    energies = [power.compute_dynamic_energy(spec, found) for found, _ in todo.launches]
+    return find_steady_state(spec, replace(todo, time_factors=(1.0,), dynamic=energies[0]), clock_mhz)
 
 
-def board_watts(state: Steady, spec: Spec = A100) -> float:
-    return state.busy_w + power.idle_power(spec, state.clock_mhz, WARM_C)
+def board_watts(state: SteadyState, spec: GpuSpec = A100) -> float:
+    return state.active_power_w + power.compute_idle_power(spec, state.clock_mhz, WARM_C)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,9 @@ def test_at_the_top_clock_it_hits_the_cap() -> None:
     hot = A100.power.ambient_c + A100.power.kelvin_per_w * A100.power.tdp_w
     assert asked.throttle == (POWER_CAP,)
     assert 1275 < asked.clock_mhz < 1410
-    assert asked.busy_w + power.idle_power(A100, asked.clock_mhz, hot) == pytest.approx(250.0, rel=0.001)
+    assert asked.active_power_w + power.compute_idle_power(A100, asked.clock_mhz, hot) == pytest.approx(
+        250.0, rel=0.001
+    )
 
 
 def test_a_lower_cap_costs_clock_and_time() -> None:
@@ -61,5 +63,5 @@ def test_h200_streams_within_its_recorded_range() -> None:
 
 
 def test_heat_costs_power() -> None:
-    per_kelvin = power.idle_power(A100, 1275, 61.0) - power.idle_power(A100, 1275, 60.0)
+    per_kelvin = power.compute_idle_power(A100, 1275, 61.0) - power.compute_idle_power(A100, 1275, 60.0)
     assert 0.2 < per_kelvin < 0.8

@@ -10,21 +10,21 @@ from ekc.codegen.generate import compile_schedule
 from ekc.devices.execute import execute
 from ekc.devices.verify import verify
 from ekc.errors import ScheduleError
-from ekc.ir.evaluation.agreement import input_policy, random_inputs
-from ekc.ir.evaluation.evaluate import evaluate
-from ekc.ir.evaluation.expected import Expected
+from ekc.ir.evaluation.agreement import describe_input_policy, make_random_input_arrays
+from ekc.ir.evaluation.evaluate import interpret_program
+from ekc.ir.evaluation.expected import ReferenceEvaluator
 from ekc.ir.operator import Operator
-from ekc.search.space.naive import naive
+from ekc.search.space.naive import make_naive_schedule
 from tests.codegen.samples import product_over_lanes
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
 def test_parts_lanes_and_tails_multiply_by_one(dtype: str) -> None:
     schedule = product_over_lanes(dtype)
-    expected = Expected(schedule.op, random_inputs(schedule.op))
+    expected = ReferenceEvaluator(schedule.op, make_random_input_arrays(schedule.op))
     verdict = verify(schedule, compile_schedule(schedule), expected)
     assert verdict.ok, verdict
-    found = evaluate(schedule.program, expected.arrays).output.astype(np.float64)
+    found = interpret_program(schedule.program, expected.arrays).output.astype(np.float64)
     np.testing.assert_allclose(found, schedule.op.reference(*expected.arrays).astype(np.float64), rtol=0.01)
 
 
@@ -47,12 +47,12 @@ def test_a_product_on_the_spot() -> None:
         .bind("q.1", "thread.x")
         .compute_at("whole", None, warps=2)
     )
-    arrays = random_inputs(op)
+    arrays = make_random_input_arrays(op)
     kernel = compile_schedule(schedule)
     assert len(kernel.launches) == 1
-    assert verify(schedule, kernel, Expected(op, arrays)).ok
+    assert verify(schedule, kernel, ReferenceEvaluator(op, arrays)).ok
     right = arrays[0] * np.prod(arrays[0].astype(np.float64), 1, keepdims=True)
-    np.testing.assert_allclose(evaluate(schedule.program, arrays).output, right, rtol=1e-5)
+    np.testing.assert_allclose(interpret_program(schedule.program, arrays).output, right, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("dtype", "terms"), [("int32", 40), ("int8", 4)])
@@ -61,9 +61,9 @@ def test_integers_are_those_of_numpy(dtype: str, terms: int) -> None:
     x = np.random.default_rng(1).integers(-99, 100, (6, terms)).astype(dtype) | np.ones((), dtype)
     right = np.prod(x, 1, dtype=np.int32)
     assert (np.abs(np.prod(x.astype(float), 1)) > 2.0**31).any() == (dtype == "int32")
-    schedule = naive(op)
+    schedule = make_naive_schedule(op)
     np.testing.assert_array_equal(op.reference(x), right)
-    np.testing.assert_array_equal(evaluate(schedule.program, [x]).output, right)
+    np.testing.assert_array_equal(interpret_program(schedule.program, [x]).output, right)
     np.testing.assert_array_equal(execute(op, compile_schedule(schedule), [x])[-1].output, right)
 
 
@@ -76,13 +76,13 @@ def test_a_product_cannot_be_made_by_atomic_additions() -> None:
 def test_random_factors_leave_a_product_that_shows_each_of_them(dtype: str) -> None:
     """The product of 4096 standard normal numbers is 0 in float32, whatever is left out."""
     op = ekc.reduce((4, 4096), 1, "prod", dtype=dtype)
-    (x,) = random_inputs(op)
+    (x,) = make_random_input_arrays(op)
     products = np.prod(x.astype(np.int32 if dtype == "int32" else np.float64), 1)
     assert (np.abs(products.astype(np.float64)) > 0.01).all()
     if dtype != "int32":
         assert (np.abs(products) < 100).all()
-    assert input_policy(op) == f"{dtype} odd" if dtype == "int32" else "+-exp(normal(0, 1/4096))"
-    assert input_policy(ekc.reduce((4, 4096), 1)) == "normal(0, 1)"
+    assert describe_input_policy(op) == f"{dtype} odd" if dtype == "int32" else "+-exp(normal(0, 1/4096))"
+    assert describe_input_policy(ekc.reduce((4, 4096), 1)) == "normal(0, 1)"
 
 
 def test_a_kernel_that_leaves_factors_out_is_found_wrong() -> None:
@@ -94,7 +94,7 @@ def test_a_kernel_that_leaves_factors_out_is_found_wrong() -> None:
 
 def difference(whole: Operator, part: Operator) -> float:
     """Between the product of a part of each row and that of all, in tolerances."""
-    (x,) = random_inputs(whole)
-    right = Expected(whole, (x,)).tensor("Y")
+    (x,) = make_random_input_arrays(whole)
+    right = ReferenceEvaluator(whole, (x,)).evaluate_tensor("Y")
     found = np.prod(x[:, : part.inputs[0].shape[1]], 1)
-    return float(np.max(np.abs(found - right.value))) / right.slack
+    return float(np.max(np.abs(found - right.values))) / right.tolerance

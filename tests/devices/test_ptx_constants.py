@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 import ekc
-from ekc.devices.ptx.counts import count
+from ekc.devices.ptx.counts import count_instructions
 from ekc.errors import EkcError
 
 HEAD = """.version 8.0
@@ -18,8 +18,8 @@ HEAD = """.version 8.0
 """
 
 
-def counted(body: str) -> ekc.devices.ptx.counts.Counts:
-    return count(f"{HEAD}{body}\nret;\n}}\n", "k")
+def counted(body: str) -> ekc.devices.ptx.counts.InstructionCounts:
+    return count_instructions(f"{HEAD}{body}\nret;\n}}\n", "k")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from ekc.codegen import nvrtc
-from ekc.devices.ptx.counts import Counts, count
+from ekc.devices.ptx.counts import InstructionCounts, count_instructions
 from ekc.errors import EkcError, InvalidInput
 
 ARCHS = ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100"]
@@ -15,13 +15,13 @@ ARCHS = ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100"]
 TOUCH = "s += *(volatile const float*)&a[{}];"
 
 
-def counted(body: str, arch: str = "sm_80") -> Counts:
+def counted(body: str, arch: str = "sm_80") -> InstructionCounts:
     """Counts of a kernel with the given body, which may read `a`, write `c` and use `s`, `t`."""
     source = (
         'extern "C" __global__ void k(const float* __restrict__ a, float* c) {\n'
         f"const int t = threadIdx.x; float s = 0;\n{body}\nc[t] = s; }}"
     )
-    return count(nvrtc.compile(source, arch).ptx, "k")
+    return count_instructions(nvrtc.compile(source, arch).ptx, "k")
 
 
 def loop(head: str, inner: str, unroll: str = "1") -> str:
@@ -140,7 +140,7 @@ mm(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("unroll", ["", "1", "2", "4", "8"])
 def test_a_tiled_matrix_product_counts_the_same_however_it_is_unrolled(unroll: str, arch: str) -> None:
-    got = count(nvrtc.compile(GEMM.replace("UNROLL", unroll), arch).ptx, "mm")
+    got = count_instructions(nvrtc.compile(GEMM.replace("UNROLL", unroll), arch).ptx, "mm")
     assert got.fma32 == 512 * 16
     assert (got.load_global, got.bytes_load_global) == (2 * 64, 2 * 64 * 16)
     assert (got.store_global, got.bytes_store_global) == (16, 64)
@@ -206,7 +206,7 @@ extern "C" __global__ void t(const unsigned* a, float* c) {
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_tensor_instructions(arch: str) -> None:
-    got = count(nvrtc.compile(TENSOR, arch).ptx, "t")
+    got = count_instructions(nvrtc.compile(TENSOR, arch).ptx, "t")
     assert got.tensor == 32
     assert (got.load_shared, got.bytes_load_shared) == (32, 32 * 16)
     assert (got.load_global, got.bytes_load_global) == (32, 32 * 16)
@@ -233,7 +233,7 @@ def test_the_line_of_a_refusal_is_the_label_s() -> None:
     source = 'extern "C" __global__ void k(float* a) { for (int i = 0; i < (int)a[0]; ++i) a[i + 1] += 2; }'
     ptx = nvrtc.compile(source, options=["-lineinfo"]).ptx
     with pytest.raises(EkcError) as caught:
-        count(ptx, "k")
+        count_instructions(ptx, "k")
     match = re.search(r"loop at (\S+) \(line (\d+)\)", str(caught.value))
     assert match is not None
     assert ptx.splitlines()[int(match[2]) - 1].startswith(match[1] + ":")
@@ -243,11 +243,11 @@ def test_a_call_is_refused() -> None:
     source = """__device__ __noinline__ float far(float* a) { return a[3] * a[4]; }
     extern "C" __global__ void k(float* a) { a[1] = far(a); }"""
     with pytest.raises(EkcError, match=r"'k', line \d+: call.* cannot be counted"):
-        count(nvrtc.compile(source).ptx, "k")
+        count_instructions(nvrtc.compile(source).ptx, "k")
 
 
 def test_a_missing_kernel_names_those_that_are_there() -> None:
     ptx = nvrtc.compile('extern "C" __global__ void one() {} extern "C" __global__ void two() {}').ptx
     with pytest.raises(InvalidInput, match="'three' is not in the PTX, which has one, two"):
-        count(ptx, "three")
-    assert count(ptx, "two") == Counts(branch=1)
+        count_instructions(ptx, "three")
+    assert count_instructions(ptx, "two") == InstructionCounts(branch=1)

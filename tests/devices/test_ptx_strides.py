@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from ekc.codegen import nvrtc
 from ekc.devices.ptx import flow as flows
-from ekc.devices.ptx.counts import count
-from ekc.devices.ptx.strides import Strides
+from ekc.devices.ptx.counts import count_instructions
+from ekc.devices.ptx.strides import TripStrides
 from ekc.errors import EkcError
 
 FEW = 60
@@ -42,7 +42,7 @@ SKIP:
 def barriers(facts: dict[str, object]) -> float | str:
     """How often the guarded barrier runs, or why that is not known."""
     try:
-        return count(LOOP.format(**facts), "k").barrier
+        return count_instructions(LOOP.format(**facts), "k").barrier
     except EkcError as problem:
         return str(problem)
 
@@ -66,7 +66,7 @@ def test_trips_counted_by_division_are_those_followed_one_by_one(facts: dict[str
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ekc.devices.ptx.loops._MOST_FOLLOWED", 700)
         found = barriers(facts)
-        patch.setattr(Strides, "count", lambda *_: 0)
+        patch.setattr(TripStrides, "count", lambda *_: 0)
         followed = barriers(facts)
     # One by one some loops take more trips than this test follows.
     assert found == followed or isinstance(followed, str)
@@ -79,8 +79,8 @@ def test_a_long_loop_costs_what_a_short_one_costs(
     start: int, bound: int, step: int, right: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs: list[int] = []
-    run = flows.Flow.run
-    monkeypatch.setattr(flows.Flow, "run", lambda *a: runs.append(1) or run(*a))
+    run = flows.LoopFlow.run
+    monkeypatch.setattr(flows.LoopFlow, "run", lambda *a: runs.append(1) or run(*a))
     facts = {"start": start, "bound": bound, "step": step, "back": 0, "kind": "s32", "comparison": "lt"}
     assert barriers({**facts, "guard": "ge", "middle": start + step * (right // 2)}) == right // 2
     assert len(runs) < FEW
@@ -95,9 +95,9 @@ def test_a_thread_that_sums_a_long_axis_is_counted_at_once(
         f"for (int i = 0; i < {extent}; ++i) s += *(volatile const float*)&a[i];\nc[0] = s; }}"
     )
     runs: list[int] = []
-    run = flows.Flow.run
-    monkeypatch.setattr(flows.Flow, "run", lambda *a: runs.append(1) or run(*a))
-    assert count(nvrtc.compile(source, "sm_80").ptx, "k").load_global == extent
+    run = flows.LoopFlow.run
+    monkeypatch.setattr(flows.LoopFlow, "run", lambda *a: runs.append(1) or run(*a))
+    assert count_instructions(nvrtc.compile(source, "sm_80").ptx, "k").load_global == extent
     assert len(runs) < FEW
 
 

@@ -10,7 +10,7 @@ from ekc import devices
 from ekc.codegen import nvrtc
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.ptx import loops
-from ekc.devices.ptx.counts import Counts, count
+from ekc.devices.ptx.counts import InstructionCounts, count_instructions
 from ekc.errors import EkcError
 from ekc.search.space.space import Space
 
@@ -18,13 +18,13 @@ BOTH = pytest.mark.parametrize("arch", ["sm_80", "sm_100"])
 TOUCH = "s += *(volatile const float*)&a[{}];"
 
 
-def counted(body: str, arch: str = "sm_80") -> Counts:
+def counted(body: str, arch: str = "sm_80") -> InstructionCounts:
     """Counts of a kernel that may read `a`, write `c` and use `s`, `t`."""
     source = (
         'extern "C" __global__ void k(const float* __restrict__ a, float* c) {\n'
         f"const int t = threadIdx.x; float s = 0;\n{body}\nc[t] = s; }}"
     )
-    return count(nvrtc.compile(source, arch).ptx, "k")
+    return count_instructions(nvrtc.compile(source, arch).ptx, "k")
 
 
 def loop(head: str, inner: str) -> str:
@@ -149,13 +149,13 @@ END:
 
 
 def test_both_ways_of_a_run_time_branch_may_agree() -> None:
-    got = count(ASSEMBLY.format(one=-1, other=-1), "k")
+    got = count_instructions(ASSEMBLY.format(one=-1, other=-1), "k")
     assert (got.barrier, got.int_ops) == (5, 1 + 6 * 2)
 
 
 def test_ways_that_disagree_on_the_exit_are_refused_by_its_line() -> None:
     with pytest.raises(EkcError, match=r"loop at LOOP \(line 11\).* exit on line 21 depends on run-time"):
-        count(ASSEMBLY.format(one=-1, other=0), "k")
+        count_instructions(ASSEMBLY.format(one=-1, other=0), "k")
 
 
 SKIPPED = (
@@ -179,13 +179,13 @@ END:
 @pytest.mark.parametrize("trips", [2, 20])
 def test_a_way_back_that_skips_the_rest_of_a_loop_is_no_loop_of_its_own(trips: int) -> None:
     """NVVM makes such of a loop whose last guard depends on the thread; it looks like a loop in a loop."""
-    got = count(SKIPPED.format(end=2 * trips - 1), "k")
+    got = count_instructions(SKIPPED.format(end=2 * trips - 1), "k")
     assert (got.barrier, got.int_ops) == (trips, 1 + 2 * trips + 2 * (trips - 1))
 
 
 def test_where_neither_reading_tells_the_first_is_refused() -> None:
     with pytest.raises(EkcError, match=r"loop at LOOP \(line 11\).* exit on line 15 depends on run-time"):
-        count(SKIPPED.format(end="%r1"), "k")
+        count_instructions(SKIPPED.format(end="%r1"), "k")
 
 
 def test_what_an_inner_loop_changes_is_unknown_after_it() -> None:
@@ -207,10 +207,10 @@ def test_kernels_from_the_tuner_s_space_are_counted(op: ekc.Operator) -> None:
     device = devices.open("a100")
     space = Space(op, device.limits)
     random = np.random.default_rng(1)
-    population, _ = space.repair(random, space.draw(random, 12))
+    population, _ = space.repair(random, space.sample(random, 12))
     for row in range(min(len(population), 8)):
-        kernel = compile_schedule(space.schedule(population, row), "sm_80", device.limits)
+        kernel = compile_schedule(space.build_schedule(population, row), "sm_80", device.limits)
         # One launch of several may pack what another multiplies, maybe on tensor cores.
-        every = [count(kernel.ptx, launch.name) for launch in kernel.launches]
+        every = [count_instructions(kernel.ptx, launch.name) for launch in kernel.launches]
         assert sum(got.fma32 + got.fp16 + got.fp32 + got.tensor_half for got in every) > 0
         assert all(got.bytes_load_global > 0 for got in every)

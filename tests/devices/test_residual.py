@@ -10,21 +10,21 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.accesses import executed
+from ekc.devices.accesses import profile_kernel
 from ekc.devices.residual import (
-    ALIKE,
-    OWN_POWER,
-    OWN_TIME,
-    SHARED_POWER,
-    SHARED_TIME,
-    own_power,
-    own_time,
-    shared_power,
-    shared_time,
+    LENGTH_SCALE_OCTAVES,
+    OWN_POWER_SIGMA,
+    OWN_TIME_SIGMA,
+    SHARED_POWER_SIGMA,
+    SHARED_TIME_SIGMA,
+    sample_own_power_factor,
+    sample_own_time_factor,
+    sample_shared_power_factor,
+    sample_shared_time_factor,
 )
 from ekc.devices.specs import A100, RTX3090
-from ekc.devices.steady import Work, work
-from ekc.devices.traits import traits
+from ekc.devices.steady import KernelWork, compute_work
+from ekc.devices.traits import compute_traits
 from tests.devices import samples
 
 DIMENSIONS = 24
@@ -33,17 +33,20 @@ DEVICES = [f"device {n}" for n in range(1500)]
 octaves = arrays(np.float64, DIMENSIONS, elements=st.floats(0.0, 12.0))
 
 
-def todo(kernel: CompiledKernel) -> Work:
-    return work(A100, kernel, executed(kernel))
+def todo(kernel: CompiledKernel) -> KernelWork:
+    return compute_work(A100, kernel, profile_kernel(kernel))
 
 
 def looks(kernel: CompiledKernel) -> NDArray[np.float64]:
-    return traits(*todo(kernel).launches[0])
+    return compute_traits(*todo(kernel).launches[0])
 
 
 def test_the_shared_part_has_the_size_it_says() -> None:
     place = looks(samples.sgemm(1024))
-    for shared, size in ((shared_time, SHARED_TIME), (shared_power, SHARED_POWER)):
+    for shared, size in (
+        (sample_shared_time_factor, SHARED_TIME_SIGMA),
+        (sample_shared_power_factor, SHARED_POWER_SIGMA),
+    ):
         logs = np.log([shared(device, place) for device in DEVICES])
         assert np.std(logs) == pytest.approx(size, rel=0.1)
         assert abs(np.mean(logs)) < 4 * size / np.sqrt(len(DEVICES))
@@ -52,8 +55,10 @@ def test_the_shared_part_has_the_size_it_says() -> None:
 @pytest.mark.parametrize("apart", [0.25, 1.0, 2.0])
 def test_the_shared_part_is_forgotten_over_its_length(apart: float) -> None:
     here = looks(samples.sgemm(1024))
-    there = here + apart * ALIKE / np.sqrt(DIMENSIONS)
-    pairs = np.log([[shared_time(d, here), shared_time(d, there)] for d in DEVICES])
+    there = here + apart * LENGTH_SCALE_OCTAVES / np.sqrt(DIMENSIONS)
+    pairs = np.log(
+        [[sample_shared_time_factor(d, here), sample_shared_time_factor(d, there)] for d in DEVICES]
+    )
     # Four standard errors of a correlation, and what so few cosines add.
     assert np.corrcoef(pairs.T)[0, 1] == pytest.approx(np.exp(-0.5 * apart**2), abs=0.12)
 
@@ -63,25 +68,30 @@ def test_near_traits_have_near_factors(here: NDArray[np.float64], step: NDArray[
     there = here + 1e-3 * step
     moved = float(np.linalg.norm(there - here))
     # Its slope is normal, of a standard deviation of one size a length, in any direction.
-    steepest = 10 * SHARED_TIME / ALIKE
-    assert abs(np.log(shared_time("a100", here) / shared_time("a100", there))) <= steepest * moved + 1e-12
+    steepest = 10 * SHARED_TIME_SIGMA / LENGTH_SCALE_OCTAVES
+    assert (
+        abs(np.log(sample_shared_time_factor("a100", here) / sample_shared_time_factor("a100", there)))
+        <= steepest * moved + 1e-12
+    )
 
 
 def test_own_parts_have_the_size_they_say_and_differ_by_content() -> None:
-    times = np.log([own_time("a100", str(n)) for n in range(2000)])
-    powers = np.log([own_power("a100", str(n)) for n in range(2000)])
-    assert np.std(times) == pytest.approx(OWN_TIME, rel=0.1)
-    assert np.std(powers) == pytest.approx(OWN_POWER, rel=0.1)
+    times = np.log([sample_own_time_factor("a100", str(n)) for n in range(2000)])
+    powers = np.log([sample_own_power_factor("a100", str(n)) for n in range(2000)])
+    assert np.std(times) == pytest.approx(OWN_TIME_SIGMA, rel=0.1)
+    assert np.std(powers) == pytest.approx(OWN_POWER_SIGMA, rel=0.1)
     assert len(set(times)) == 2000
     assert abs(np.corrcoef(times, powers)[0, 1]) < 0.1
 
 
 def test_devices_and_figures_have_paths_of_their_own() -> None:
     place = looks(samples.sgemm(1024))
-    pairs = np.log([[shared_time(d, place), shared_power(d, place)] for d in DEVICES])
+    pairs = np.log(
+        [[sample_shared_time_factor(d, place), sample_shared_power_factor(d, place)] for d in DEVICES]
+    )
     assert abs(np.corrcoef(pairs.T)[0, 1]) < 0.12
-    assert shared_time("a100", place) == shared_time("a100", place.copy())
-    assert shared_time("a100", place) != shared_time("rtx3090", place)
+    assert sample_shared_time_factor("a100", place) == sample_shared_time_factor("a100", place.copy())
+    assert sample_shared_time_factor("a100", place) != sample_shared_time_factor("rtx3090", place)
 
 
 def test_another_text_of_the_same_work_differs_by_its_own_part_only() -> None:
@@ -89,7 +99,7 @@ def test_another_text_of_the_same_work_differs_by_its_own_part_only() -> None:
     renamed = replace(kernel, cuda_source=kernel.cuda_source + "\n// the same work\n")
     (one,), (other,) = todo(kernel).time_factors, todo(renamed).time_factors
     assert one != other
-    assert abs(np.log(one / other)) < 10 * OWN_TIME
+    assert abs(np.log(one / other)) < 10 * OWN_TIME_SIGMA
 
 
 def test_traits_tell_kinds_of_kernels_apart_and_not_sizes() -> None:
@@ -97,7 +107,7 @@ def test_traits_tell_kinds_of_kernels_apart_and_not_sizes() -> None:
     other = looks(samples.naive(4096))
     assert np.isfinite(other).all()
     assert len(other) == DIMENSIONS
-    assert np.linalg.norm(small - large) < ALIKE < np.linalg.norm(large - other)
+    assert np.linalg.norm(small - large) < LENGTH_SCALE_OCTAVES < np.linalg.norm(large - other)
 
 
 def test_a_call_of_several_launches_has_a_factor_for_each() -> None:
@@ -105,14 +115,16 @@ def test_a_call_of_several_launches_has_a_factor_for_each() -> None:
     both = replace(
         first, launches=first.launches + second.launches, resources=first.resources + second.resources
     )
-    found = work(A100, both, (*executed(first), *executed(second)))
+    found = compute_work(A100, both, (*profile_kernel(first), *profile_kernel(second)))
     assert len(found.time_factors) == 2
     ratio = found.time_factors[0] / found.time_factors[1]
-    places = [traits(*launch) for launch in found.launches]
-    assert ratio == pytest.approx(shared_time("a100", places[0]) / shared_time("a100", places[1]))
+    places = [compute_traits(*launch) for launch in found.launches]
+    assert ratio == pytest.approx(
+        sample_shared_time_factor("a100", places[0]) / sample_shared_time_factor("a100", places[1])
+    )
 
 
 def test_a_kernel_that_fits_elsewhere_has_other_factors_there() -> None:
     kernel = samples.sgemm(1024)
-    there = work(RTX3090, kernel, executed(kernel))
+    there = compute_work(RTX3090, kernel, profile_kernel(kernel))
     assert there.time_factors != todo(kernel).time_factors

@@ -7,9 +7,9 @@ import pytest
 
 from ekc import devices
 from ekc.devices.base import Device
-from ekc.devices.digest import digest
+from ekc.devices.digest import digest_kernel
 from ekc.devices.simulated import SimulatedDevice
-from ekc.devices.specs import get
+from ekc.devices.specs import find_spec
 from ekc.errors import DeviceError, InvalidInput
 from tests.devices import samples
 
@@ -27,9 +27,9 @@ def test_it_says_that_it_is_simulated(a100: Device) -> None:
 
 def test_order_and_company_change_nothing(a100: Device) -> None:
     first, second = samples.copy(1 << 20), samples.matvec(2048)
-    ahead = (a100.time(first), a100.meter(first, draw=2), a100.time(second))
+    ahead = (a100.time(first), a100.meter(first, repeat=2), a100.time(second))
     other = devices.open("a100")
-    behind = (other.time(second), other.meter(first, draw=2), other.time(first))
+    behind = (other.time(second), other.meter(first, repeat=2), other.time(first))
     assert ahead == (behind[2], behind[1], behind[0])
 
 
@@ -44,7 +44,7 @@ def test_another_process_answers_the_same(a100: Device) -> None:
 
 def test_draws_differ_a_little(a100: Device) -> None:
     kernel = samples.matvec(2048)
-    times = [a100.time(kernel, draw=draw).latency_s for draw in range(20)]
+    times = [a100.time(kernel, repeat=draw).latency_s for draw in range(20)]
     assert len(set(times)) == 20
     assert np.std(times) / np.mean(times) < 0.003
 
@@ -52,9 +52,9 @@ def test_draws_differ_a_little(a100: Device) -> None:
 def test_a_header_comment_is_no_part_of_the_kernel(a100: Device) -> None:
     kernel = samples.copy(1 << 20)
     dressed = replace(kernel, cuda_source="/* made\n today */\n\n// by ekc\n" + kernel.cuda_source)
-    assert digest(dressed) == digest(kernel)
+    assert digest_kernel(dressed) == digest_kernel(kernel)
     assert a100.time(dressed) == a100.time(kernel)
-    assert digest(replace(kernel, cuda_source="")) != digest(kernel)
+    assert digest_kernel(replace(kernel, cuda_source="")) != digest_kernel(kernel)
 
 
 def test_one_text_compiled_twice_is_two_kernels_whichever_comes_first(a100: Device) -> None:
@@ -68,10 +68,10 @@ def test_one_text_compiled_twice_is_two_kernels_whichever_comes_first(a100: Devi
 
 
 def test_without_its_residual_it_draws_nothing_of_its_own_for_a_kernel(a100: Device) -> None:
-    plain = SimulatedDevice(get("a100"), residual=False)
+    plain = SimulatedDevice(find_spec("a100"), has_residual=False)
     kernel = samples.copy(1 << 20)
     other = replace(kernel, cuda_source=kernel.cuda_source.replace("+", "+ 0 +"))
-    assert digest(other) != digest(kernel)
+    assert digest_kernel(other) != digest_kernel(kernel)
     noise = 0.003
     times = [device.time(k).latency_s for device in (plain, a100) for k in (kernel, other)]
     assert times[0] == pytest.approx(times[1], rel=noise)

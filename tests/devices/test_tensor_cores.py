@@ -8,7 +8,7 @@ import ekc
 import ekc.ir.operators as o
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.accesses import executed
+from ekc.devices.accesses import profile_kernel
 from ekc.devices.specs import A100, H100
 from ekc.errors import ScheduleError
 from ekc.ir.schedule import Schedule
@@ -29,7 +29,7 @@ def compiled(schedule: Schedule) -> CompiledKernel:
 
 @pytest.mark.parametrize("dtype", INSTRUCTIONS)
 def test_operations_are_counted_by_type(dtype: str) -> None:
-    counts = executed(compiled(product(dtype)))[0].counts
+    counts = profile_kernel(compiled(product(dtype)))[0].counts
     # 4 blocks of 4 warps; an instruction is counted once a warp.
     assert counts.tensor == 128 * 128 * 256 / (16 * 8 * INSTRUCTIONS[dtype][1]) / 16
     found = {name: getattr(counts, name) for name in sorted(set(FIELDS.values()))}
@@ -39,7 +39,7 @@ def test_operations_are_counted_by_type(dtype: str) -> None:
 
 
 def test_matrices_are_accesses_of_shared_memory() -> None:
-    ran = executed(compiled(half_matmul()))[0]
+    ran = profile_kernel(compiled(half_matmul()))[0]
     loads = [a for a in ran.accesses if a.space == "shared" and a.kind == "load"]
     # 2 iterations of 2 steps in each of 4 warps: 2 loads of A and 2 of B, four matrices each.
     assert sum(a.requests for a in loads) == 2 * 2 * 4 * 4
@@ -62,7 +62,7 @@ def test_a_time_keeps_to_the_rate_of_the_tensor_cores() -> None:
 def test_products_of_a_warpgroup_are_counted_a_quarter_for_each_warp() -> None:
     """256^3 in 4 blocks of 8 warps: operations, what they read of shared memory, and the waits for them."""
     kernel = compile_schedule(half_group_matmul(), "sm_90a")
-    counts = executed(kernel)[0].counts
+    counts = profile_kernel(kernel)[0].counts
     assert counts.tensor == counts.group_products == 4 * 4
     assert counts.group_flops == 2 * 256**3 / (4 * 8)
     assert counts.tensor_half == 0

@@ -10,19 +10,21 @@ import pytest
 import ekc
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.verify import verify
-from ekc.ir.evaluation.agreement import random_inputs
-from ekc.ir.evaluation.expected import Expected, everything
+from ekc.ir.evaluation.agreement import make_random_input_arrays
+from ekc.ir.evaluation.expected import ReferenceEvaluator, list_all_indices
 from ekc.ir.expr import Expr, sqrt
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
-from ekc.search.space.naive import naive
+from ekc.search.space.naive import make_naive_schedule
 from tests.devices import faults
 from tests.devices.faults import spoiled
 
 
 def checked(schedule: Schedule) -> str:
     op = schedule.op
-    return str(verify(schedule, compile_schedule(schedule), Expected(op, random_inputs(op))))
+    return str(
+        verify(schedule, compile_schedule(schedule), ReferenceEvaluator(op, make_random_input_arrays(op)))
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,17 +56,21 @@ def test_the_text_keeps_the_order_of_the_expression(
     ids=["int8 to float16", "fifth power", "roots of negatives"],
 )
 def test_infinities_and_no_numbers_are_right_where_the_reference_has_them(op: Operator) -> None:
-    assert not np.isfinite(op.reference(*random_inputs(op)).astype(np.float64)).all()
-    assert checked(naive(op)).startswith("compiled PTX executed")
+    assert not np.isfinite(op.reference(*make_random_input_arrays(op)).astype(np.float64)).all()
+    assert checked(make_naive_schedule(op)).startswith("compiled PTX executed")
 
 
 def test_an_infinity_explains_no_error_beside_it() -> None:
     op = ekc.matmul(16, 16, 64, dtype="float16").epilogue(lambda c: c * c * c * c * c)
-    right = Expected(op, random_inputs(op)).at(op.computes[-1], everything(op.computes[-1]))
-    assert np.isinf(right.value).any()
-    assert right.slack < 0.1 * np.abs(right.value[np.isfinite(right.value)]).max()
-    wrong = spoiled(compile_schedule(naive(op)), faults.squared)
-    assert str(verify(naive(op), wrong, Expected(op, random_inputs(op)))).startswith("wrong result")
+    right = ReferenceEvaluator(op, make_random_input_arrays(op)).evaluate_at(
+        op.computes[-1], list_all_indices(op.computes[-1])
+    )
+    assert np.isinf(right.values).any()
+    assert right.tolerance < 0.1 * np.abs(right.values[np.isfinite(right.values)]).max()
+    wrong = spoiled(compile_schedule(make_naive_schedule(op)), faults.squared)
+    assert str(
+        verify(make_naive_schedule(op), wrong, ReferenceEvaluator(op, make_random_input_arrays(op)))
+    ).startswith("wrong result")
 
 
 def test_integers_are_scaled_in_floats_behind_their_sum() -> None:
@@ -72,18 +78,20 @@ def test_integers_are_scaled_in_floats_behind_their_sum() -> None:
         lambda c, scale: c * scale * 0.5, scale=(24,), out_dtype="float32"
     )
     assert [t.dtype.name for t in op.inputs] == ["int8", "int8", "float32"]
-    assert len(naive(op).program.nests) == 1
-    assert checked(naive(op)).startswith("compiled PTX executed")
+    assert len(make_naive_schedule(op).program.nests) == 1
+    assert checked(make_naive_schedule(op)).startswith("compiled PTX executed")
 
 
 def test_integers_stay_integers_up_to_where_they_are_scaled() -> None:
     """float32 does not hold (c + b) - b where b is large, so the chain is cut before the float."""
     op = ekc.matmul(16, 24, 32, dtype="int8").epilogue(lambda c, b: (c + b) - b, b=(24,))
     op = op.epilogue(lambda c: c * 0.5, out_dtype="float32")
-    assert len(naive(op).program.nests) == 2
-    a, b = random_inputs(op)[:2]
+    assert len(make_naive_schedule(op).program.nests) == 2
+    a, b = make_random_input_arrays(op)[:2]
     large = np.full(24, 2**29, np.int32)
-    np.testing.assert_array_equal(ekc.compile(naive(op))(a, b, large), op.reference(a, b, large))
+    np.testing.assert_array_equal(
+        ekc.compile(make_naive_schedule(op))(a, b, large), op.reference(a, b, large)
+    )
 
 
 def test_what_storing_cuts_off_is_not_computed_on_the_spot() -> None:

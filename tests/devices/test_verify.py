@@ -12,24 +12,24 @@ import ekc
 import ekc.ir.expr as ex
 from ekc.codegen.generate import compile_schedule
 from ekc.devices import verify as room
-from ekc.devices.execute_parts import execute_parts
+from ekc.devices.execute_parts import execute_blocks
 from ekc.devices.kernel import Kernel
 from ekc.devices.verify import Verdict, verify
 from ekc.errors import EkcError, KernelFault
-from ekc.ir.evaluation.agreement import random_inputs
-from ekc.ir.evaluation.evaluate import evaluate
-from ekc.ir.evaluation.expected import Expected
+from ekc.ir.evaluation.agreement import make_random_input_arrays
+from ekc.ir.evaluation.evaluate import interpret_program
+from ekc.ir.evaluation.expected import ReferenceEvaluator
 from ekc.ir.evaluation.sampling import sample_blocks
 from ekc.ir.schedule import Schedule
-from ekc.ir.tree import kernels
-from ekc.search.space.naive import naive
+from ekc.ir.tree import derive_launches
+from ekc.search.space.naive import make_naive_schedule
 from tests.devices import faults
 from tests.devices.faults import spoiled
 from tests.ir import examples
 
 
-def expected(schedule: Schedule) -> Expected:
-    return Expected(schedule.op, random_inputs(schedule.op))
+def expected(schedule: Schedule) -> ReferenceEvaluator:
+    return ReferenceEvaluator(schedule.op, make_random_input_arrays(schedule.op))
 
 
 def judged(schedule: Schedule, fault: Callable[[str], str] = lambda ptx: ptx) -> Verdict:
@@ -38,7 +38,7 @@ def judged(schedule: Schedule, fault: Callable[[str], str] = lambda ptx: ptx) ->
 
 def few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if every launch were large."""
-    monkeypatch.setattr(room, "WORK", 0.0)
+    monkeypatch.setattr(room, "OPERATION_BUDGET", 0.0)
 
 
 def tiled(side: int = 256) -> Schedule:
@@ -53,7 +53,7 @@ def chain() -> Schedule:
         reduce={"r": 40},
         body=lambda C, p, q, r: ex.relu(C[p, r]) * C[p, q],
     )
-    return naive(op)
+    return make_naive_schedule(op)
 
 
 RIGHT = {
@@ -62,10 +62,10 @@ RIGHT = {
     "lanes": examples.lanes_matvec,
     "on_the_spot": examples.fused_on_the_spot,
     "fused_loops": examples.fused_loops,
-    "half": lambda: naive(ekc.matmul(31, 33, 17, dtype="float16")),
-    "bfloat16": lambda: naive(ekc.matmul(31, 33, 17, dtype="bfloat16")),
-    "int8": lambda: naive(ekc.matmul(31, 33, 17, dtype="int8")),
-    "int8 clamped": lambda: naive(ekc.matvec(65, 40, dtype="int8", out_dtype="int8")),
+    "half": lambda: make_naive_schedule(ekc.matmul(31, 33, 17, dtype="float16")),
+    "bfloat16": lambda: make_naive_schedule(ekc.matmul(31, 33, 17, dtype="bfloat16")),
+    "int8": lambda: make_naive_schedule(ekc.matmul(31, 33, 17, dtype="int8")),
+    "int8 clamped": lambda: make_naive_schedule(ekc.matvec(65, 40, dtype="int8", out_dtype="int8")),
     "chain": chain,
     "behind_the_sum": examples.behind_the_sum,
     "into_its_reader": examples.put_into_its_reader,
@@ -91,25 +91,30 @@ def test_right_kernels_pass_whole_and_sampled(
 def test_blocks_of_the_grid_are_blocks_of_the_loops(make: Callable[[], Schedule]) -> None:
     """What some blocks of the last launch write is what the tree says that they write, element by element."""
     schedule = make()
-    *earlier, last = kernels(schedule.program)
-    expected = Expected(schedule.op, random_inputs(schedule.op))
+    *earlier, last = derive_launches(schedule.program)
+    expected = ReferenceEvaluator(schedule.op, make_random_input_arrays(schedule.op))
     chosen = sample_blocks(last, 3, seed=5)
-    blocks = [*(np.arange(int(x.blocks)) for x in earlier), chosen]
-    run = execute_parts(
-        compile_schedule(schedule), expected.over(schedule.program.op), [*earlier, last], blocks
+    blocks = [*(np.arange(int(x.block_count)) for x in earlier), chosen]
+    run = execute_blocks(
+        compile_schedule(schedule), expected.for_operator(schedule.program.op), [*earlier, last], blocks
     )
-    output, tree = run[-1][0], evaluate(schedule.program, random_inputs(schedule.op), chosen)
-    np.testing.assert_array_equal(output.places, np.flatnonzero(tree.written))
+    output, tree = (
+        run[-1][0],
+        interpret_program(schedule.program, make_random_input_arrays(schedule.op), chosen),
+    )
+    np.testing.assert_array_equal(output.positions, np.flatnonzero(tree.written_mask))
     np.testing.assert_allclose(
-        output.values.astype(float), tree.output[tree.written].astype(float), rtol=2e-2, atol=2e-2
+        output.values.astype(float), tree.output[tree.written_mask].astype(float), rtol=2e-2, atol=2e-2
     )
 
 
 @pytest.mark.parametrize("out_dtype", ["int32", "int8"])
 def test_integers_that_are_never_written_are_noticed(out_dtype: str) -> None:
     """No pattern in memory tells them, as every pattern is a number."""
-    verdict = judged(naive(ekc.matmul(31, 33, 17, dtype="int8", out_dtype=out_dtype)), faults.no_store)
-    assert not verdict.worst.complete
+    verdict = judged(
+        make_naive_schedule(ekc.matmul(31, 33, 17, dtype="int8", out_dtype=out_dtype)), faults.no_store
+    )
+    assert not verdict.worst_agreement.complete
     assert verdict.fault == "wrong result"
 
 
@@ -153,7 +158,7 @@ def test_blocks_that_write_what_others_own_are_strays(monkeypatch: pytest.Monkey
     schedule = examples.tiled_matmul(512, 512, 16)
     verdict = judged(schedule, faults.other_block)
     assert verdict.fault == "wrong result"
-    assert verdict.worst.strays > 0
+    assert verdict.worst_agreement.strays > 0
     assert "belong to other blocks" in str(verdict)
 
 
@@ -170,4 +175,4 @@ def test_a_call_of_a_faulty_kernel_raises(fault: Callable[[str], str], words: st
     schedule = tiled()
     kernel = Kernel(schedule, spoiled(compile_schedule(schedule), fault))
     with pytest.raises(KernelFault, match=words):
-        kernel(*random_inputs(schedule.op))
+        kernel(*make_random_input_arrays(schedule.op))

@@ -22,9 +22,9 @@ from ekc.devices.execute import execute
 from ekc.devices.verify import verify
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.evaluation.drawn import Drawn
-from ekc.ir.evaluation.evaluate import evaluate
-from ekc.ir.evaluation.expected import Expected
+from ekc.ir.evaluation.drawn import RandomTensor
+from ekc.ir.evaluation.evaluate import interpret_program
+from ekc.ir.evaluation.expected import ReferenceEvaluator
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from tests.codegen import samples
@@ -148,7 +148,7 @@ def made(name: str) -> tuple[Schedule, CompiledKernel]:
 
 
 def _arrays(op: Operator, fill: Callable[[tuple[int, ...], int, int], NDArray[Any]]) -> Arrays:
-    return [fill(t.shape, *t.dtype.limits).astype(t.dtype.numpy) for t in op.inputs]
+    return [fill(t.shape, *t.dtype.integer_limits).astype(t.dtype.numpy_dtype) for t in op.inputs]
 
 
 def _drawn(op: Operator, seed: int) -> Arrays:
@@ -173,7 +173,11 @@ def test_all_wrap_as_numpy_does(name: str, seed: int) -> None:
     right = KERNELS[name][1](*arrays)
     runs = execute(schedule.program.op, compiled, arrays)
     assert not any(run.report.findings for run in runs)
-    found = schedule.op.reference(*arrays), evaluate(schedule.program, arrays).output, runs[-1].output
+    found = (
+        schedule.op.reference(*arrays),
+        interpret_program(schedule.program, arrays).output,
+        runs[-1].output,
+    )
     for values in found:
         np.testing.assert_array_equal(values, right)
 
@@ -184,9 +188,9 @@ def test_the_product_that_was_0_without_a_word_says_that_it_wrapped(value: int) 
     arrays = [np.full(t.shape, value, np.int32) for t in schedule.op.inputs]
     assert not schedule.op.reference(*arrays).any()
     assert not ekc.compile(schedule)(*arrays).any()
-    verdict = verify(schedule, compiled, Expected(schedule.op, tuple(arrays)))
+    verdict = verify(schedule, compiled, ReferenceEvaluator(schedule.op, tuple(arrays)))
     assert verdict.ok
-    assert verdict.worst.wrapped
+    assert verdict.worst_agreement.wrapped
     assert WRAPPED in str(verdict)
 
 
@@ -195,9 +199,9 @@ def test_a_verdict_says_that_a_result_wrapped_and_only_then(name: str) -> None:
     schedule, compiled = made(name)
     for fill, wraps in ((_large, True), (_few, False)):
         arrays = tuple(_arrays(schedule.op, fill))
-        verdict = verify(schedule, compiled, Expected(schedule.op, arrays))
+        verdict = verify(schedule, compiled, ReferenceEvaluator(schedule.op, arrays))
         assert verdict.ok, verdict
-        assert (WRAPPED in str(verdict)) == verdict.worst.wrapped == wraps
+        assert (WRAPPED in str(verdict)) == verdict.worst_agreement.wrapped == wraps
 
 
 def _large(shape: tuple[int, ...], low: int, high: int) -> NDArray[Any]:
@@ -214,15 +218,15 @@ def test_an_intermediate_result_that_wraps_is_reported_too() -> None:
     """The result fits, and yet is not the exact one."""
     schedule = _each(lambda a, b, i: ex.minimum(a * b, 5))
     arrays = (np.full(32, 2**16 + 1, np.int32), np.full(32, 2**15, np.int32))
-    right = Expected(schedule.op, arrays).tensor("C")
-    assert (right.wrapped, set(right.value.ravel())) == (True, {float(LEAST + 2**15)})
+    right = ReferenceEvaluator(schedule.op, arrays).evaluate_tensor("C")
+    assert (right.wrapped, set(right.values.ravel())) == (True, {float(LEAST + 2**15)})
 
 
 def test_a_tensor_that_wrapped_makes_what_reads_it_wrapped() -> None:
     op = o.matmul(2, 2, 4, dtype="int32").epilogue(lambda c: ex.minimum(c, 0))
     arrays = tuple(np.full(t.shape, 2**15, np.int32) for t in op.inputs)
-    right = Expected(op, arrays).tensor("C_out")
-    assert (right.wrapped, right.value.tolist()) == (True, [[0, 0], [0, 0]])
+    right = ReferenceEvaluator(op, arrays).evaluate_tensor("C_out")
+    assert (right.wrapped, right.values.tolist()) == (True, [[0, 0], [0, 0]])
 
 
 def test_sums_beyond_what_float64_holds_are_exact() -> None:
@@ -247,10 +251,10 @@ def test_sums_of_int8_are_refused_by_their_extents() -> None:
 def test_the_shell_says_that_results_wrapped(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def draw_large(drawn: Drawn, bits: NDArray[Any]) -> NDArray[Any]:
+    def draw_large(drawn: RandomTensor, bits: NDArray[Any]) -> NDArray[Any]:
         return np.full(bits.shape, 2**20, np.int32)
 
-    monkeypatch.setattr(Drawn, "_values", draw_large)
+    monkeypatch.setattr(RandomTensor, "_compute_values", draw_large)
     asked = [command, "matmul", "4", "4", "64", "--dtype", "int32"]
     assert main(asked) == 0
     assert WRAPPED in " ".join(capsys.readouterr().out.split())

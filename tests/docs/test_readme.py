@@ -72,13 +72,13 @@ def test_every_python_block() -> None:
 
 
 def test_every_operator_and_device_is_named_and_no_other() -> None:
-    from ekc.cli.operators import KINDS
+    from ekc.cli.operators import OPERATOR_KINDS
     from ekc.devices import specs
 
     (table,) = re.findall(r"^Operators, .*\n\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
-    assert sorted(re.findall(r"`(\w+)`", table)) == sorted(KINDS)
+    assert sorted(re.findall(r"`(\w+)`", table)) == sorted(OPERATOR_KINDS)
     (devices,) = re.findall(r"The simulated devices are ([^.]+)\.", PAGE)
-    assert sorted(re.findall(r"`(\w+)`", devices)) == sorted(specs.names())
+    assert sorted(re.findall(r"`(\w+)`", devices)) == sorted(specs.list_names())
 
 
 def test_every_page_and_folder_that_is_named_exists() -> None:

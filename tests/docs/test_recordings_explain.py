@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ekc.cli import main
-from ekc.search.explain.causes import GROUPS
-from ekc.search.explain.schedule_model import FEWEST_METERED, FOLDS
+from ekc.search.explain.causes import FEATURE_GROUPS
+from ekc.search.explain.schedule_model import FOLDS, MIN_METERED
 from tests.docs.blocks import ROOT, blocks
 from tests.search.made_up import by_global_memory, record
 
@@ -32,7 +32,7 @@ def test_commands(
 
 
 def test_what_the_page_says_is_what_is_done() -> None:
-    assert all(group in PAGE for group in GROUPS)
-    assert f"Fewer than {FEWEST_METERED} metered schedules" in PAGE
+    assert all(group in PAGE for group in FEATURE_GROUPS)
+    assert f"Fewer than {MIN_METERED} metered schedules" in PAGE
     assert FOLDS == 5
     assert "(five folds), physics alone beside it" in PAGE

@@ -13,7 +13,7 @@ import ekc.ir.operators as o
 from ekc.errors import ScheduleError
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
-from ekc.ir.rules.launch import enforce
+from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule import Schedule
 from ekc.search.space.space import Space
 from tests.ir.drawn_operators import FIRST, Choose, draw_operator
@@ -121,8 +121,8 @@ def space(name: str) -> Space:
 def bred(name: str, seed: int) -> Schedule:
     """A schedule at the search's full depth: drawn, mended, one of those that are legal."""
     here, rng = space(name), np.random.default_rng(seed)
-    legal = here.repair(rng, here.draw(rng, _POPULATION))[0]
-    return here.schedule(legal, int(rng.integers(len(legal))))
+    legal = here.repair(rng, here.sample(rng, _POPULATION))[0]
+    return here.build_schedule(legal, int(rng.integers(len(legal))))
 
 
 def stepped(choose: Choose, kinds: Sequence[Callable[[Choose], Operator]] = ()) -> Schedule:
@@ -143,11 +143,11 @@ def atomic(choose: Choose) -> Schedule | None:
 
 
 def _legal(wanted: Schedule) -> Schedule:
-    schedule = _start(Schedule(wanted.op).do(*(s for s in wanted.steps if s.kind == "rfactor")))
+    schedule = _start(Schedule(wanted.op).apply_steps(*(s for s in wanted.steps if s.kind == "rfactor")))
     for step in wanted.steps:
         try:
-            longer = schedule.do(step)
-            enforce(longer.program, Limits())
+            longer = schedule.apply_steps(step)
+            enforce_rules(longer.program, Limits())
         except ScheduleError:
             continue
         schedule = longer
@@ -158,7 +158,7 @@ def _start(schedule: Schedule) -> Schedule:
     """The shortest legal schedule: a float16 sum needs an accumulator of its own."""
     for nest in schedule.program.nests:
         compute = nest.compute
-        if compute.reduction and compute.output.dtype is not compute.acc_dtype:
+        if compute.reduction_axes and compute.output.dtype is not compute.acc_dtype:
             schedule = schedule.cache_write(compute.output.name)
     return schedule
 

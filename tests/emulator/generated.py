@@ -9,7 +9,7 @@ import numpy as np
 
 import ekc.emulator as emulator
 from ekc.codegen import nvrtc
-from ekc.codegen.generate import Generated, generate
+from ekc.codegen.generate import GeneratedSource, generate
 from ekc.emulator import Report
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
@@ -31,7 +31,7 @@ class Ran:
     """A schedule's kernels after their run: reports of every launch, outputs, and the float64 reference."""
 
     schedule: Schedule
-    made: Generated
+    made: GeneratedSource
     reports: tuple[Report, ...]
     found: tuple[np.ndarray, ...]
     expected: tuple[np.ndarray, ...]
@@ -56,7 +56,7 @@ def run(schedule: Schedule, arch: str = "sm_80", ptx: Ptx = compiled, limits: Li
     op = schedule.op
     made = generate(schedule, limits)
     text = ptx(made.source, arch)
-    held = {name: np.zeros(t.shape, t.dtype.numpy) for name, t in schedule.program.op.tensors.items()}
+    held = {name: np.zeros(t.shape, t.dtype.numpy_dtype) for name, t in schedule.program.op.tensors.items()}
     given, expected = _inputs_and_results(op)
     for spec, values in zip(op.inputs, given, strict=True):
         held[spec.name][...] = values
@@ -72,6 +72,7 @@ def _inputs_and_results(op: Operator) -> tuple[list[np.ndarray], tuple[np.ndarra
     """Integers multiplied by epilogue after epilogue leave int32, and wrap."""
     rng = np.random.default_rng(3)
     given = [
-        rng.uniform(*INTEGERS.get(t.dtype.name, (-1, 1)), t.shape).astype(t.dtype.numpy) for t in op.inputs
+        rng.uniform(*INTEGERS.get(t.dtype.name, (-1, 1)), t.shape).astype(t.dtype.numpy_dtype)
+        for t in op.inputs
     ]
     return given, (op.reference(*given),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import ekc.ir.expr as ex
-from ekc.ir.analysis.analysis import analyse
+from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
@@ -20,7 +20,7 @@ QUANTITIES = ("fma", "barriers", "shuffles", *TRAFFIC)
 
 def predicted(schedule: Schedule, limits: Limits | None = None) -> dict[str, float]:
     """Totals over all launches."""
-    figures = analyse(schedule.program, limits or Limits())
+    figures = analyse_program(schedule.program, limits or Limits())
     return {name: float(figures["total_" + name][0]) for name in QUANTITIES}
 
 
@@ -54,7 +54,7 @@ def executed(ran: Ran) -> Counter[str]:
 def multiplies_and_adds(op: Operator) -> bool:
     """Whether every statement is one multiply-add, so that the fmas of the PTX are its iterations."""
     return all(
-        c.reduction and c.combine == "sum" and isinstance(c.body, ex.Binary) and c.body.op == "*"
-        and all(isinstance(part, ex.Load) for part in ex.factors(c.body)) and len(ex.factors(c.body)) == 2
+        c.reduction_axes and c.combine == "sum" and isinstance(c.body, ex.Binary) and c.body.op == "*"
+        and all(isinstance(part, ex.Load) for part in ex.list_factors(c.body)) and len(ex.list_factors(c.body)) == 2
         for c in op.computes
     )  # fmt: skip

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import ekc.emulator as emulator
 from ekc.codegen import nvrtc
 from ekc.codegen.generate import generate
-from ekc.ir.async_copy import COPIES
+from ekc.ir.async_copy import ASYNC_COPIES_BY_BYTES
 from ekc.ir.schedule import Schedule
 from tests.emulator.generated import run
 from tests.emulator.predicted import executed, predicted
@@ -77,12 +77,12 @@ def test_a_slip_in_the_text_is_found(number: int) -> None:
         ran.check()
 
 
-@pytest.mark.parametrize("width", COPIES)
+@pytest.mark.parametrize("width", ASYNC_COPIES_BY_BYTES)
 def test_an_instruction_does_what_its_semantics_say(width: int) -> None:
     text = f"""extern "C" __global__ void k(const unsigned char* a, const int* read, unsigned char* b) {{
         __shared__ __align__(16) unsigned char s[32][{width}]; const int t = threadIdx.x;
         const unsigned int shared = static_cast<unsigned int>(__cvta_generic_to_shared(s[t]));
-        asm volatile("{COPIES[width].ptx}, %2;" : : "r"(shared), "l"(a + {width} * t), "r"(read[t]));
+        asm volatile("{ASYNC_COPIES_BY_BYTES[width].ptx}, %2;" : : "r"(shared), "l"(a + {width} * t), "r"(read[t]));
         asm volatile("cp.async.wait_all;" : : : "memory");
         for (int i = 0; i < {width}; ++i) b[{width} * t + i] = s[t][i]; }}"""
     random = np.random.default_rng(width)
@@ -92,4 +92,4 @@ def test_an_instruction_does_what_its_semantics_say(width: int) -> None:
     ptx = nvrtc.compile(text, "sm_80").ptx
     report = emulator.launch(ptx, "k", grid=(1,), block=(32,), args=[source, read, found])
     assert report.findings == ()
-    np.testing.assert_array_equal(found, COPIES[width].landed(source, read))
+    np.testing.assert_array_equal(found, ASYNC_COPIES_BY_BYTES[width].emulate_copy(source, read))

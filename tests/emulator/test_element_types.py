@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 import ekc.ir.operators as o
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.execute import execute
-from ekc.ir.dtypes import tf32_rounded
-from ekc.ir.evaluation.agreement import random_inputs
+from ekc.ir.dtypes import round_to_tf32
+from ekc.ir.evaluation.agreement import make_random_input_arrays
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from tests.codegen import samples
@@ -49,7 +49,7 @@ Passage = tuple[str, str, NDArray[Any], Callable[[NDArray[Any]], NDArray[Any]]]
 PASSAGES: dict[str, Passage] = {
     "to bfloat16": ("float32", "bfloat16", FLOATS, lambda x: x.astype(ml_dtypes.bfloat16)),
     "from bfloat16": ("bfloat16", "float32", BRAINS, lambda x: x.astype(np.float32)),
-    "tf32": ("tf32", "float32", FLOATS, tf32_rounded),
+    "tf32": ("tf32", "float32", FLOATS, round_to_tf32),
     "to int8": ("int32", "int8", INTS, lambda x: np.clip(x, -128, 127).astype(np.int8)),
     "int32 to float32": ("int32", "float32", INTS, lambda x: x.astype(np.float32)),
     "int8 to int32": ("int8", "int32", np.arange(-128, 128).astype(np.int8), lambda x: x.astype(np.int32)),
@@ -81,7 +81,7 @@ def ran(schedule: Schedule, arch: str, *arrays: NDArray[Any]) -> NDArray[Any]:
     """What a kernel writes: all of it, with nothing found."""
     last = execute(schedule.op, compile_schedule(schedule, arch), arrays)[-1]
     assert last.report.findings == ()
-    assert last.written.all()
+    assert last.is_written.all()
     return last.output
 
 
@@ -95,7 +95,7 @@ def test_sixteen_int8_move_at_once() -> None:
     ptx = compile_schedule(schedule).ptx
     assert "ld.global.nc.v4.u32" in ptx
     assert "st.global.v4.u32" in ptx
-    (x,) = random_inputs(op)
+    (x,) = make_random_input_arrays(op)
     np.testing.assert_array_equal(ran(schedule, "sm_80", x), x)
 
 
@@ -110,7 +110,7 @@ def test_integers_are_combined_across_lanes(combine: str) -> None:
         .bind("k.1", "thread.x")
         .cache_write("C")
     )
-    (x,) = random_inputs(op)
+    (x,) = make_random_input_arrays(op)
     np.testing.assert_array_equal(ran(schedule, "sm_80", x), op.reference(x))
 
 
@@ -134,7 +134,7 @@ def test_nvrtc_finds_dot_products_of_four_int8() -> None:
         .cache_read("x", "register", at="k.0", vector=16)
         .unroll("k.1")
     )
-    arrays = random_inputs(schedule.op)
+    arrays = make_random_input_arrays(schedule.op)
     assert "dp4a.s32.s32" in compile_schedule(schedule).ptx
     np.testing.assert_array_equal(ran(schedule, "sm_80", *arrays), schedule.op.reference(*arrays))
 

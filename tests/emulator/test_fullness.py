@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ekc.codegen import nvrtc
 from ekc.codegen.generate import compile_schedule
-from ekc.emulator.fullness import Fullness, fullness
+from ekc.emulator.fullness import MemoryEfficiency, measure_memory_efficiency
 from ekc.ir.schedule import Schedule
 from tests.ir.examples import depth_lanes, tiled_matmul
 
@@ -24,11 +24,13 @@ extern "C" __global__ void k(const float* x, const float4* v, const short* h, fl
 
 def test_passes_and_sectors_beyond_need() -> None:
     ptx = nvrtc.compile(TEXT, "sm_80").ptx
-    found = fullness(ptx, "k", grid=(2, 1, 1), block=(64, 1, 1), sizes=(512, 1024, 32, 256), blocks=range(2))
+    found = measure_memory_efficiency(
+        ptx, "k", grid=(2, 1, 1), block=(64, 1, 1), sizes=(512, 1024, 32, 256), blocks=range(2)
+    )
 
     def seen(space: str, writes: bool) -> list[tuple[int, float, float]]:
-        chosen = [x for x in found if (x.space, x.writes) == (space, writes)]
-        return sorted((x.bytes_per_lane, x.taken, x.needed) for x in chosen)
+        chosen = [x for x in found if (x.space, x.is_write) == (space, writes)]
+        return sorted((x.bytes_per_lane, x.units_taken, x.units_needed) for x in chosen)
 
     # Eight neighbours of two bytes are 16 of a sector; every other float, half of 8; vectors, all of 16.
     assert seen("global", False) == [(2, 1.0, 1.0), (4, 8.0, 4.0), (16, 16.0, 16.0)]
@@ -40,17 +42,19 @@ def test_passes_and_sectors_beyond_need() -> None:
     # Only what meets in a bank is a conflict.
     assert sorted(x.conflicts for x in found if x.space == "shared") == [0, 0, 0, 0, 7, 7]
     assert not any(x.conflicts for x in found if x.space == "global")
-    assert all(isinstance(x, Fullness) and ptx.splitlines()[x.line - 1].strip() for x in found)
+    assert all(isinstance(x, MemoryEfficiency) and ptx.splitlines()[x.line - 1].strip() for x in found)
 
 
 def test_lanes_that_share_the_depth_take_no_pass_to_spare_and_those_that_do_not_take_some() -> None:
     def spare(schedule: Schedule) -> set[float]:
         kernel = compile_schedule(schedule, "sm_80")
         one = kernel.launches[0]
-        found = fullness(kernel.ptx, one.name, grid=one.grid, block=one.block, sizes=one.argument_bytes)
-        loads = [x for x in found if x.space == "shared" and not x.writes]
+        found = measure_memory_efficiency(
+            kernel.ptx, one.name, grid=one.grid, block=one.block, sizes=one.argument_bytes
+        )
+        loads = [x for x in found if x.space == "shared" and not x.is_write]
         assert {x.bytes_per_lane for x in loads} == {16}
-        return {x.taken - x.needed for x in loads}
+        return {x.units_taken - x.units_needed for x in loads}
 
     assert spare(depth_lanes(64, 64, 64)) == {0}
     assert spare(tiled_matmul(256, 128, 64)) == {1, 2}

@@ -5,8 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ekc.emulator.numbers.fragments import fragment, gather, ldmatrix, mma, scatter
-from ekc.emulator.numbers.lanes import match_any, redux, shfl_source, vote
+from ekc.emulator.numbers.fragments import (
+    find_fragment_indices,
+    find_ldmatrix_sources,
+    gather_fragments,
+    multiply_fragments,
+    scatter_fragments,
+)
+from ekc.emulator.numbers.lanes import find_shuffle_source, match_any, redux, vote
 from ekc.errors import InvalidInput
 
 LANE = np.arange(32)
@@ -25,18 +31,18 @@ def source(mode, lane, b, c):
 def test_shfl_source(mode):
     for c in (0x1F, 0x00, 0x181F, 0x1800, 0x1C1F, 0x1E1F, 0x1007, 0x100F):
         for b in (0, 1, 2, 7, 16, 31, 33):
-            lanes, inside = shfl_source(mode, LANE, np.uint32(b), np.uint32(c))
+            lanes, inside = find_shuffle_source(mode, LANE, np.uint32(b), np.uint32(c))
             expected = [source(mode, lane, b, c) for lane in range(32)]
             assert list(zip(lanes.tolist(), inside.tolist(), strict=True)) == expected
     with pytest.raises(InvalidInput, match="shfl mode"):
-        shfl_source("sideways", LANE, np.uint32(0), np.uint32(0))
+        find_shuffle_source("sideways", LANE, np.uint32(0), np.uint32(0))
 
 
 def test_butterfly_adds_a_warp():
     value = np.random.default_rng(0).integers(0, 100, (4, 32))
     total = value.copy()
     for step in (16, 8, 4, 2, 1):
-        lanes, _ = shfl_source("bfly", LANE, np.uint32(step), np.uint32(0x1F))
+        lanes, _ = find_shuffle_source("bfly", LANE, np.uint32(step), np.uint32(0x1F))
         total = total + total[:, lanes]
     assert (total == value.sum(axis=1, keepdims=True)).all()
 
@@ -101,13 +107,15 @@ def test_mma_is_the_matrix_product(depth, types):
     low = 0 if "u8" in types[1:3] else -9
     a, b = (rng.integers(low, 10, (WARPS, *shape)) for shape in ((16, depth), (depth, 8)))
     c = rng.integers(-100, 100, (WARPS, 16, 8))
-    registers = [gather(m, name, depth, t) for m, name, t in zip((a, b, c), "abc", types[1:], strict=True)]
+    registers = [
+        gather_fragments(m, name, depth, t) for m, name, t in zip((a, b, c), "abc", types[1:], strict=True)
+    ]
     for register, count in zip(registers, (16 * depth, 8 * depth, 128), strict=True):
         assert register.shape[:2] == (WARPS, 32)
         assert register.dtype == np.uint32
         assert count % 32 == 0
-    result = mma(*registers, f"m16n8k{depth}", types)
-    assert (scatter(result, "d", depth, types[0]) == a @ b + c).all()
+    result = multiply_fragments(*registers, f"m16n8k{depth}", types)
+    assert (scatter_fragments(result, "d", depth, types[0]) == a @ b + c).all()
 
 
 def test_fragments_hold_every_element_once():
@@ -117,7 +125,7 @@ def test_fragments_hold_every_element_once():
             ("b", (depth, 8), types[2]),
             ("c", (16, 8), "f32"),
         ):
-            place = fragment(operand, depth, dtype)
+            place = find_fragment_indices(operand, depth, dtype)
             seen = np.zeros(shape, int)
             np.add.at(seen, (place.row, place.column), 1)
             assert (seen == 1).all()
@@ -125,32 +133,34 @@ def test_fragments_hold_every_element_once():
 
 def test_fragments_lie_where_the_isa_says():
     """Rows and columns of lane 13 (group 3, place 1), worked by hand from the ISA's formulas."""
-    half = fragment("a", 16, "f16")
+    half = find_fragment_indices("a", 16, "f16")
     assert half.row[13].tolist() == [3, 3, 11, 11, 3, 3, 11, 11]
     assert half.column[13].tolist() == [2, 3, 2, 3, 10, 11, 10, 11]
-    other = fragment("b", 16, "bf16")
+    other = find_fragment_indices("b", 16, "bf16")
     assert (other.row[13].tolist(), other.column[13].tolist()) == ([2, 3, 10, 11], [3] * 4)
-    tensor = fragment("a", 8, "tf32")
+    tensor = find_fragment_indices("a", 8, "tf32")
     assert (tensor.row[13].tolist(), tensor.column[13].tolist()) == ([3, 11, 3, 11], [1, 1, 5, 5])
-    assert fragment("b", 8, "tf32").row[13].tolist() == [1, 5]
-    byte = fragment("a", 32, "s8")
+    assert find_fragment_indices("b", 8, "tf32").row[13].tolist() == [1, 5]
+    byte = find_fragment_indices("a", 32, "s8")
     assert byte.row[13].tolist() == ([3] * 4 + [11] * 4) * 2
     assert byte.column[13].tolist() == [4, 5, 6, 7] * 2 + [20, 21, 22, 23] * 2
-    assert fragment("b", 32, "u8").row[13].tolist() == [4, 5, 6, 7, 20, 21, 22, 23]
-    total = fragment("c", 16, "f32")
+    assert find_fragment_indices("b", 32, "u8").row[13].tolist() == [4, 5, 6, 7, 20, 21, 22, 23]
+    total = find_fragment_indices("c", 16, "f32")
     assert (total.row[13].tolist(), total.column[13].tolist()) == ([3, 3, 11, 11], [2, 3, 2, 3])
     with pytest.raises(InvalidInput, match=r"mma\.m16n8k16 of tf32"):
-        fragment("a", 16, "tf32")
+        find_fragment_indices("a", 16, "tf32")
 
 
 def test_mma_wraps_or_clamps_integers():
     a, b = np.full((1, 16, 32), 100), np.full((1, 32, 8), 100)
     c = np.full((1, 16, 8), 2**31 - 1)
     types = ("s32", "s8", "s8", "s32")
-    registers = [gather(m, name, 32, t) for m, name, t in zip((a, b, c), "abc", types[1:], strict=True)]
-    wrapped = mma(*registers, "m16n8k32", types)
+    registers = [
+        gather_fragments(m, name, 32, t) for m, name, t in zip((a, b, c), "abc", types[1:], strict=True)
+    ]
+    wrapped = multiply_fragments(*registers, "m16n8k32", types)
     assert (wrapped.view(np.int32) == 320_000 - 2**31 - 1).all()
-    clamped = mma(*registers, "m16n8k32", types, satfinite=True)
+    clamped = multiply_fragments(*registers, "m16n8k32", types, satfinite=True)
     assert (clamped.view(np.int32) == 2**31 - 1).all()
 
 
@@ -158,7 +168,7 @@ def test_mma_wraps_or_clamps_integers():
 @pytest.mark.parametrize("transposed", [False, True])
 def test_ldmatrix_gives_the_layout_that_mma_wants(count, transposed):
     memory = np.arange(8 * count * 8).reshape(8 * count, 8)
-    rows = ldmatrix(count, transposed)
+    rows = find_ldmatrix_sources(count, transposed)
     loaded = memory[rows.lane, rows.column]
     assert loaded.shape == (32, count, 2)
     for index in range(count):
@@ -170,8 +180,8 @@ def test_ldmatrix_gives_the_layout_that_mma_wants(count, transposed):
 def test_ldmatrix_x4_loads_operand_a():
     matrix = np.arange(256).reshape(16, 16)
     tiles = [matrix[:8, :8], matrix[8:, :8], matrix[:8, 8:], matrix[8:, 8:]]
-    rows, place = ldmatrix(4), fragment("a", 16, "f16")
+    rows, place = find_ldmatrix_sources(4), find_fragment_indices("a", 16, "f16")
     loaded = np.concatenate(tiles)[rows.lane, rows.column].reshape(32, 8)
     assert (loaded == matrix[place.row, place.column]).all()
     with pytest.raises(InvalidInput, match="x1, x2, x4"):
-        ldmatrix(3)
+        find_ldmatrix_sources(3)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 import ekc.ir.expr as ex
 import ekc.ir.operators as o
-from ekc.codegen.cache import cached_compile
+from ekc.codegen.cache import compile_cached
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
-from ekc.ir.rules.launch import enforce
+from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule import Schedule
 from tests.emulator.generated import run
 from tests.emulator.predicted import executed, predicted
@@ -91,7 +91,7 @@ def fused(draw: st.DrawFn, name: str) -> Schedule:
     columns = vector * draw(st.integers(1, 130 // vector))
     op = GRAPHS[name]((draw(st.integers(1, 9)), columns, draw(st.sampled_from(("float32", "float16")))))
     rows, across = draw(st.sampled_from(((1, 32), (1, 64), (2, 32), (4, 32), (4, 8), (3, 32))))
-    p, q = (a.name for a in op.computes[-1].spatial)
+    p, q = (a.name for a in op.computes[-1].spatial_axes)
     s = Schedule(op).split(p, (rows,)).split(q, (across, vector))
     s = s.reorder(f"{p}.0", f"{p}.1", f"{q}.1", f"{q}.0", f"{q}.2").bind(f"{p}.0", "block.x")
     s = s.bind(f"{p}.1", "thread.x").bind(f"{q}.1", "thread.x")
@@ -118,7 +118,7 @@ def _settings(count: int) -> Any:
 def test_a_drawn_tile_computes_what_the_operator_says(name: str, data: st.DataObject) -> None:
     schedule = data.draw(fused(name))
     assert len(schedule.program.nests) == 1
-    enforce(schedule.program, Limits())
+    enforce_rules(schedule.program, Limits())
     assert_same(schedule)
     assert Schedule.from_json(schedule.to_json()) == schedule
 
@@ -130,7 +130,7 @@ def test_and_so_does_its_kernel_which_does_what_the_analysis_foretells(
     name: str, data: st.DataObject
 ) -> None:
     schedule = data.draw(fused(name))
-    ran = run(schedule, ptx=lambda source, arch: cached_compile(source, arch).ptx)
+    ran = run(schedule, ptx=lambda source, arch: compile_cached(source, arch).ptx)
     ran.check()
     foretold, counted = predicted(schedule), executed(ran)
     assert {n: foretold[n] for n in EXACT} == {n: counted[n] for n in EXACT}

@@ -7,7 +7,7 @@ import pytest
 
 import ekc.ir.operators as o
 from ekc import devices
-from ekc.search.space.naive import naive
+from ekc.search.space.naive import make_naive_schedule
 from ekc.search.space.space import Space
 from tests.emulator.generated import run
 
@@ -40,9 +40,9 @@ OPERATORS = {
 @pytest.mark.parametrize("name", OPERATORS)
 def test_naive_and_drawn_schedules(name: str) -> None:
     op = OPERATORS[name]
-    run(naive(op)).check()
+    run(make_naive_schedule(op)).check()
     space, random = Space(op, LIMITS), np.random.default_rng(1)
-    drawn = space.repair(random, space.draw(random, 8))[0]
+    drawn = space.repair(random, space.sample(random, 8))[0]
     assert len(drawn) >= 7
     for row in (0, len(drawn) - 1):
-        run(space.schedule(drawn, row)).check()
+        run(space.build_schedule(drawn, row)).check()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ekc.emulator as emulator
-from ekc.emulator.ptx.order import run_order
+from ekc.emulator.ptx.order import order_blocks
 
 ARM_BEHIND = """.version 8.0
 .target sm_80
@@ -55,7 +55,7 @@ def test_an_arm_behind_the_place_where_both_meet_comes_first() -> None:
     ],
 )
 def test_orders(edges: list[tuple[int, ...]], order: list[int]) -> None:
-    assert run_order(edges) == order
+    assert order_blocks(edges) == order
 
 
 def test_what_leads_on_comes_first_but_for_the_way_back() -> None:
@@ -68,11 +68,11 @@ def test_what_leads_on_comes_first_but_for_the_way_back() -> None:
         edges: list[tuple[int, ...]] = [()] * n
         for i, targets in enumerate(forward):
             edges[names[i]] = tuple(int(names[t]) for t in targets)
-        place = {node: i for i, node in enumerate(run_order(edges))}
+        place = {node: i for i, node in enumerate(order_blocks(edges))}
         reached = {0}
         for node in sorted(place, key=place.__getitem__):
             if node in reached:
                 reached.update(edges[node])
                 assert all(place[node] < place[t] for t in edges[node])
         loops = [(*e, int(rng.integers(0, n))) for e in edges]
-        assert sorted(run_order(loops)) == list(range(n))
+        assert sorted(order_blocks(loops)) == list(range(n))

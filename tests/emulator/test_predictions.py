@@ -15,7 +15,7 @@ import pytest
 
 import ekc.ir.expr as ex
 import ekc.ir.operators as o
-from ekc.codegen.cache import cached_compile
+from ekc.codegen.cache import compile_cached
 from ekc.codegen.generate import generate
 from ekc.ir.schedule import Schedule
 from tests.codegen import samples
@@ -32,7 +32,7 @@ DECIDED = {
 
 
 def kept_ptx(source: str, arch: str) -> str:
-    return cached_compile(source, arch).ptx
+    return compile_cached(source, arch).ptx
 
 
 def ratios(half: str) -> dict[str, np.ndarray]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ekc.emulator import launch
-from ekc.emulator.ptx.parse import parse
+from ekc.emulator.ptx.parse import parse_module
 from ekc.emulator.ptx.program import Address, Immediate, KernelText
 from ekc.errors import EkcError
 
@@ -36,7 +36,7 @@ VALUES = {
 
 
 def kernel(body: str) -> KernelText:
-    return parse(
+    return parse_module(
         f"{HEAD}.visible .entry k(.param .u64 p)\n{{\n.reg .b32 %r<0x4>;\n.reg .b64 %rd<02>;\n{body}\n}}\n"
     ).kernels["k"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ekc.emulator.ptx.parse import parse
+from ekc.emulator.ptx.parse import parse_module
 from ekc.emulator.ptx.program import Immediate, KernelText, Register
 from ekc.errors import EkcError
 
@@ -21,7 +21,7 @@ mov.u32 %r3, %r1; L: M: @%p1 bra L; ret;"""
 
 
 def kernel(body: str) -> KernelText:
-    return parse(f"{HEAD}{body}\n}}\n").kernels["k"]
+    return parse_module(f"{HEAD}{body}\n}}\n").kernels["k"]
 
 
 def plainly(text: KernelText) -> tuple[object, ...]:

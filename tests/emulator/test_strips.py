@@ -10,10 +10,10 @@ import pytest
 import ekc.ir.operators as o
 from ekc.codegen.generate import generate
 from ekc.ir.limits import Limits
-from ekc.ir.nodes import StageNode, walk
+from ekc.ir.nodes import StageNode, walk_nodes
 from ekc.ir.schedule import Schedule
-from ekc.ir.strips import strip
-from ekc.ir.tree import kernels
+from ekc.ir.strips import find_strip_width
+from ekc.ir.tree import derive_launches
 from tests.emulator.generated import run
 from tests.emulator.predicted import executed, predicted
 from tests.ir.async_examples import async_matmul
@@ -25,9 +25,12 @@ COPIES = ("shared_store_requests", "shared_store_wavefronts", "barriers", "globa
 
 def strips(schedule: Schedule) -> list[tuple[int, int]]:
     """(elements of a row, of a strip of it) of every copy by a block."""
-    (kernel,) = kernels(schedule.program)
-    copies = [n for n in walk(kernel.body) if isinstance(n, StageNode) and n.buffer.scope == "shared"]
-    return [(int(n.buffer.region.segments[-1].extent), int(strip(n, kernel.threads))) for n in copies]
+    (kernel,) = derive_launches(schedule.program)
+    copies = [n for n in walk_nodes(kernel.body) if isinstance(n, StageNode) and n.buffer.scope == "shared"]
+    return [
+        (int(n.buffer.region.segments[-1].extent), int(find_strip_width(n, kernel.thread_count)))
+        for n in copies
+    ]
 
 
 def half_conv2d(channels: int, depth: int, **cut: object) -> Schedule:

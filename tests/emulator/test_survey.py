@@ -9,7 +9,7 @@ import ekc.ir.operators as o
 from ekc.codegen import nvrtc
 from ekc.codegen.generate import generate
 from ekc.emulator import launch
-from ekc.emulator.survey import survey
+from ekc.emulator.survey import survey_accesses
 from ekc.errors import EkcError
 from ekc.ir.schedule import Schedule
 
@@ -30,8 +30,11 @@ def touches(stride: int, threads: int = 64) -> dict[tuple[str, bool, int | None]
         STRIDED.replace("STRIDE", str(stride)).replace("x.x * 33", "x.x % 32 * 33"), "sm_80"
     ).ptx
     sizes = (4 * 1000 * 64 * stride, 4 * 32, 4)
-    seen = survey(ptx, "k", grid=(3, 1, 1), block=(threads, 1, 1), sizes=sizes, blocks=(0, 2))
-    return {(t.space, t.writes, t.argument): (t.share, t.sectors, t.wavefronts) for t in seen.touches}
+    seen = survey_accesses(ptx, "k", grid=(3, 1, 1), block=(threads, 1, 1), sizes=sizes, blocks=(0, 2))
+    return {
+        (t.space, t.is_write, t.argument_number): (t.warp_share, t.sectors, t.wavefronts)
+        for t in seen.profiles
+    }
 
 
 def test_patterns_shares_and_arguments() -> None:
@@ -50,7 +53,7 @@ def test_a_long_loop_costs_a_few_trips(monkeypatch: pytest.MonkeyPatch) -> None:
     ptx = nvrtc.compile(STRIDED.replace("STRIDE", "1"), "sm_80").ptx
     monkeypatch.setattr("ekc.emulator.survey._BUDGET", 400)
     sizes = (4 * 1000 * 64, 4 * 32, 4)
-    survey(ptx, "k", grid=(1, 1, 1), block=(64, 1, 1), sizes=sizes)
+    survey_accesses(ptx, "k", grid=(1, 1, 1), block=(64, 1, 1), sizes=sizes)
     arrays = [np.zeros(1000 * 64, np.float32), np.zeros(32, np.int32), np.zeros(1, np.float32)]
     with pytest.raises(EkcError, match="budget of 400"):
         launch(ptx, "k", grid=(1,), block=(64,), args=arrays, max_instructions=400)
@@ -59,7 +62,7 @@ def test_a_long_loop_costs_a_few_trips(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_cannot_be_surveyed_is_named() -> None:
     ptx = nvrtc.compile(STRIDED.replace("STRIDE", "1"), "sm_80").ptx
     with pytest.raises(EkcError, match="'other' is not in this PTX; it has: k"):
-        survey(ptx, "other", grid=(1, 1, 1), block=(64, 1, 1), sizes=(4, 4, 4))
+        survey_accesses(ptx, "other", grid=(1, 1, 1), block=(64, 1, 1), sizes=(4, 4, 4))
 
 
 def test_a_joint_loop_may_have_more_iterations_than_an_int_counts() -> None:
@@ -75,5 +78,7 @@ def test_a_joint_loop_may_have_more_iterations_than_an_int_counts() -> None:
     one = made.launches[-1]
     ptx = nvrtc.compile(made.source, "sm_80").ptx
     for number in (2**21 - 1, 2**21):
-        seen = survey(ptx, one.name, grid=one.grid, block=one.block, sizes=(1024, 16), blocks=(number,))
-        assert {(t.argument, t.atomic) for t in seen.touches} == {(0, False), (1, True)}
+        seen = survey_accesses(
+            ptx, one.name, grid=one.grid, block=one.block, sizes=(1024, 16), blocks=(number,)
+        )
+        assert {(t.argument_number, t.is_atomic) for t in seen.profiles} == {(0, False), (1, True)}

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import ekc.ir.operators as o
 from ekc.errors import ScheduleError
-from ekc.ir.analysis.analysis import analyse
+from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.limits import Limits
-from ekc.ir.rules.launch import enforce
+from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule import Schedule
 from tests.emulator.generated import run
 from tests.emulator.predicted import executed, predicted
@@ -82,7 +82,7 @@ def swizzles(draw: st.DrawFn) -> Schedule:
 @given(swizzles())
 def test_wavefronts_are_those_that_the_machine_counts(schedule: Schedule) -> None:
     try:
-        enforce(schedule.program, Limits())
+        enforce_rules(schedule.program, Limits())
     except ScheduleError:
         assume(False)
     assert_same(schedule)
@@ -119,12 +119,12 @@ def test_rows_that_are_no_power_of_two_are_foretold_nearly() -> None:
 
 
 def test_no_vector_leaves_its_chunk_and_no_element_its_line() -> None:
-    from ekc.ir.swizzle import CHUNKS, swizzled
+    from ekc.ir.swizzle import SWIZZLE_CHUNKS, apply_swizzle
 
     for itemsize in (1, 2, 4):
         elements = np.arange(2048 // itemsize)
-        for chunks in CHUNKS:
-            placed = swizzled(elements, chunks, itemsize)
+        for chunks in SWIZZLE_CHUNKS:
+            placed = apply_swizzle(elements, chunks, itemsize)
             assert np.array_equal(placed * itemsize // 128, elements * itemsize // 128)
             assert np.array_equal(placed % (16 // itemsize), elements % (16 // itemsize))
             assert len(np.unique(placed)) == len(elements)
@@ -132,9 +132,9 @@ def test_no_vector_leaves_its_chunk_and_no_element_its_line() -> None:
 
 def test_a_population_counts_like_each_of_its_members() -> None:
     chunks = np.array([1, 2, 4, 8, 1, 8])
-    many = analyse(rows_by_chunks(chunks).program, Limits(), len(chunks))  # type: ignore[arg-type]
+    many = analyse_program(rows_by_chunks(chunks).program, Limits(), len(chunks))  # type: ignore[arg-type]
     for row, number in enumerate(chunks.tolist()):
-        alone = analyse(rows_by_chunks(number).program, Limits())
+        alone = analyse_program(rows_by_chunks(number).program, Limits())
         assert {name: values[row] for name, values in many.items()} == {k: v[0] for k, v in alone.items()}
 
 
@@ -149,7 +149,7 @@ def test_a_population_counts_like_each_of_its_members() -> None:
 )
 def test_a_swizzle_that_cannot_be_is_refused_in_words(layout: dict[str, int], rule: str, words: str) -> None:
     with pytest.raises(ScheduleError, match=f"{rule}: .*{words}"):
-        enforce(turned("float32", (8, 10), 8, (0, 1), **layout).program, Limits())
+        enforce_rules(turned("float32", (8, 10), 8, (0, 1), **layout).program, Limits())
 
 
 def test_registers_have_no_banks() -> None:

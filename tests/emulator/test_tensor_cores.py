@@ -14,13 +14,21 @@ from hypothesis import strategies as st
 import ekc.ir.operators as o
 from ekc.emulator.numbers import fragments
 from ekc.errors import ScheduleError
-from ekc.ir.dtypes import BFLOAT16, FLOAT16, INT8, DType, converted, dtype_of
-from ekc.ir.evaluation.evaluate import evaluate
+from ekc.ir.dtypes import BFLOAT16, FLOAT16, INT8, DType, convert_values, parse_dtype
+from ekc.ir.evaluation.evaluate import interpret_program
 from ekc.ir.limits import Limits
-from ekc.ir.rules.launch import enforce
+from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule import Schedule
 from ekc.ir.steps import Bind, CacheWrite, Reorder, Split
-from ekc.ir.tensor_core import COLUMNS, GROUPS, PLACES, PRODUCTS, ROWS, SUMS, Product
+from ekc.ir.tensor_core import (
+    LANE_GROUPS,
+    LANES_PER_GROUP,
+    MMA_COLUMNS,
+    MMA_INSTRUCTIONS,
+    MMA_ROWS,
+    SUMS_PER_LANE,
+    MmaInstruction,
+)
 from tests.emulator.generated import TOLERANCE, Ran, run
 from tests.emulator.predicted import executed, predicted
 from tests.ir.tensor_examples import Cut, draw_tensor, half_matmul, tensor_matmul
@@ -36,51 +44,57 @@ def ptx_type(dtype: DType) -> str:
     return PTX_TYPES.get(dtype, "tf32")
 
 
-@pytest.mark.parametrize("product", PRODUCTS, ids=lambda p: str(p.dtype))
-def test_the_maps_are_those_of_the_isa(product: Product) -> None:
+@pytest.mark.parametrize("product", MMA_INSTRUCTIONS, ids=lambda p: str(p.dtype))
+def test_the_maps_are_those_of_the_isa(product: MmaInstruction) -> None:
     """Which lane and register holds which element: ours beside the PTX machine's."""
     kind, depth = ptx_type(product.dtype), product.depth
-    group, place = np.divmod(np.arange(GROUPS * PLACES), PLACES)
-    a, b, c = (fragments.fragment(x, depth, t) for x, t in (("a", kind), ("b", kind), ("c", "f32")))
-    for element in range(SUMS):
-        half, column = product.sum_place(element)
-        assert np.array_equal(c.row[:, element], group + GROUPS * half)
+    group, place = np.divmod(np.arange(LANE_GROUPS * LANES_PER_GROUP), LANES_PER_GROUP)
+    a, b, c = (
+        fragments.find_fragment_indices(x, depth, t) for x, t in (("a", kind), ("b", kind), ("c", "f32"))
+    )
+    for element in range(SUMS_PER_LANE):
+        half, column = product.find_sum_element(element)
+        assert np.array_equal(c.row[:, element], group + LANE_GROUPS * half)
         assert np.array_equal(c.column[:, element], 2 * place + column)
-    slots = [(r, s) for r in range(product.a_registers) for s in range(product.each)]
+    slots = [(r, s) for r in range(product.a_registers) for s in range(product.elements_per_register)]
     assert a.row.shape == (32, len(slots))
     for element, (register, slot) in enumerate(slots):
-        half, beyond = product.a_place(register, slot)
-        assert np.array_equal(a.row[:, element], group + GROUPS * half)
-        assert np.array_equal(a.column[:, element], product.each * place + beyond)
-    slots = [(r, s) for r in range(product.b_registers) for s in range(product.each)]
+        half, beyond = product.find_a_element(register, slot)
+        assert np.array_equal(a.row[:, element], group + LANE_GROUPS * half)
+        assert np.array_equal(a.column[:, element], product.elements_per_register * place + beyond)
+    slots = [(r, s) for r in range(product.b_registers) for s in range(product.elements_per_register)]
     assert b.row.shape == (32, len(slots))
     for element, (register, slot) in enumerate(slots):
-        assert np.array_equal(b.row[:, element], product.each * place + product.b_place(register, slot))
+        assert np.array_equal(
+            b.row[:, element], product.elements_per_register * place + product.find_b_element(register, slot)
+        )
         assert np.array_equal(b.column[:, element], group)
 
 
-@pytest.mark.parametrize("product", PRODUCTS, ids=lambda p: str(p.dtype))
-def test_it_computes_what_the_machine_computes(product: Product) -> None:
+@pytest.mark.parametrize("product", MMA_INSTRUCTIONS, ids=lambda p: str(p.dtype))
+def test_it_computes_what_the_machine_computes(product: MmaInstruction) -> None:
     rng, kind = np.random.default_rng(7), ptx_type(product.dtype)
-    acc = dtype_of(product.dtype.accumulator)
+    acc = parse_dtype(product.dtype.default_accumulator)
 
     def drawn(*shape: int) -> np.ndarray:
-        if product.dtype.integer:
+        if product.dtype.is_integer:
             return rng.integers(-128, 128, shape).astype(np.int8)
-        return rng.standard_normal(shape).astype(product.dtype.numpy)
+        return rng.standard_normal(shape).astype(product.dtype.numpy_dtype)
 
-    a, b = drawn(3, ROWS, product.depth), drawn(3, product.depth, COLUMNS)
-    c = rng.integers(-9, 9, (3, ROWS, COLUMNS)).astype(acc.numpy)
-    meant = product.multiplied(a, b, c)
+    a, b = drawn(3, MMA_ROWS, product.depth), drawn(3, product.depth, MMA_COLUMNS)
+    c = rng.integers(-9, 9, (3, MMA_ROWS, MMA_COLUMNS)).astype(acc.numpy_dtype)
+    meant = product.multiply(a, b, c)
     # A kernel rounds a factor of tf32 before the instruction, which cuts.
-    left, right = (converted(x, product.dtype, acc) if kind == "tf32" else x for x in (a, b))
+    left, right = (convert_values(x, product.dtype, acc) if kind == "tf32" else x for x in (a, b))
     held = [
-        fragments.gather(x.astype(np.int64 if product.dtype.integer else np.float64), n, product.depth, t)
+        fragments.gather_fragments(
+            x.astype(np.int64 if product.dtype.is_integer else np.float64), n, product.depth, t
+        )
         for x, n, t in ((left, "a", kind), (right, "b", kind), (c, "c", "s32" if kind == "s8" else "f32"))
     ]
     shape, sums = product.name.removeprefix("mma."), "s32" if kind == "s8" else "f32"
-    found = fragments.mma(*held, shape, (sums, kind, kind, sums))
-    machine = fragments.scatter(found, "d", product.depth, sums)
+    found = fragments.multiply_fragments(*held, shape, (sums, kind, kind, sums))
+    machine = fragments.scatter_fragments(found, "d", product.depth, sums)
     np.testing.assert_allclose(meant, machine, rtol=1e-5, atol=1e-5)
     assert f".{shape}." in product.ptx
     assert product.ptx.split()[0].endswith(f"{sums}.{kind}.{kind}.{sums}")
@@ -103,10 +117,10 @@ def test_the_worked_example_runs() -> None:
 def evaluated(schedule: Schedule) -> None:
     """What the tree means: the loops that the instruction stands for, in NumPy."""
     rng, op = np.random.default_rng(5), schedule.op
-    low, high = (-128, 128) if op.inputs[0].dtype.integer else (-1, 1)
-    arrays = [rng.uniform(low, high, t.shape).astype(t.dtype.numpy) for t in op.inputs]
-    found, expected = evaluate(schedule.program, arrays), op.reference(*arrays)
-    assert found.written.all()
+    low, high = (-128, 128) if op.inputs[0].dtype.is_integer else (-1, 1)
+    arrays = [rng.uniform(low, high, t.shape).astype(t.dtype.numpy_dtype) for t in op.inputs]
+    found, expected = interpret_program(schedule.program, arrays), op.reference(*arrays)
+    assert found.written_mask.all()
     tolerance = TOLERANCE[found.output.dtype.name]
     np.testing.assert_allclose(found.output.astype(float), expected, rtol=tolerance, atol=tolerance)
 
@@ -127,7 +141,7 @@ def test_the_factors_may_change_places() -> None:
         else replace(s, vector=1) if isinstance(s, CacheWrite) else s
         for s in half_matmul().steps
     ]  # fmt: skip
-    schedule = Schedule(o.matmul(64, 128, 64, dtype="float16")).do(*steps)
+    schedule = Schedule(o.matmul(64, 128, 64, dtype="float16")).apply_steps(*steps)
     evaluated(schedule)
     run(schedule).check()
 
@@ -144,7 +158,7 @@ def products(draw: st.DrawFn) -> Schedule:
 @given(products())
 def test_a_drawn_product_is_right_and_its_traffic_foretold(schedule: Schedule) -> None:
     try:
-        enforce(schedule.program, Limits())
+        enforce_rules(schedule.program, Limits())
     except ScheduleError:
         assume(False)
     evaluated(schedule)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ekc.emulator.ptx.parse import parse
-from ekc.emulator.ptx.used_bytes import WHOLE, bytes_used
+from ekc.emulator.ptx.parse import parse_module
+from ekc.emulator.ptx.used_bytes import MAX_REGISTER_BYTES, count_used_bytes
 
 HEAD = """.version 8.0
 .target sm_80
@@ -19,22 +19,22 @@ HEAD = """.version 8.0
 
 
 def used(body: str) -> int:
-    return bytes_used("%r1", parse(f"{HEAD}{body}\nret;\n}}\n").kernels["k"].readers)
+    return count_used_bytes("%r1", parse_module(f"{HEAD}{body}\nret;\n}}\n").kernels["k"].readers_by_register)
 
 
 @pytest.mark.parametrize(
     ("body", "count"),
     [
         ("", 0),
-        ("add.s32 %r2, %r1, %r3;", WHOLE),
-        ("mov.u32 %r2, %r1;", WHOLE),
+        ("add.s32 %r2, %r1, %r3;", MAX_REGISTER_BYTES),
+        ("mov.u32 %r2, %r1;", MAX_REGISTER_BYTES),
         ("and.b32 %r2, %r1, 255;", 1),
         ("and.b32 %r2, %r1, 65535;", 2),
-        ("and.b32 %r2, %r1, -256;", WHOLE),
-        ("and.b32 %r2, %r1, %r3;", WHOLE),
+        ("and.b32 %r2, %r1, -256;", MAX_REGISTER_BYTES),
+        ("and.b32 %r2, %r1, %r3;", MAX_REGISTER_BYTES),
         ("cvt.u32.u8 %r2, %r1;", 1),
         ("shl.b32 %r2, %r1, 24;", 1),
-        ("shl.b32 %r2, %r3, %r1;", WHOLE),
+        ("shl.b32 %r2, %r3, %r1;", MAX_REGISTER_BYTES),
         ("mov.b32 {%rs1, %rs2}, %r1;", 0),
         ("mov.b32 {%rs1, %rs2}, %r1; add.s16 %rs3, %rs1, 1;", 2),
         ("mov.b32 {%rs1, %rs2}, %r1; cvt.s16.s8 %rs3, %rs2;", 3),

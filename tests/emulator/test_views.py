@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import ekc.ir.operators as o
 from ekc.errors import ScheduleError
 from ekc.ir.limits import Limits
-from ekc.ir.rules.launch import enforce
+from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule import Schedule
 from ekc.ir.steps import Unroll
 from tests.emulator.generated import run
@@ -31,7 +31,7 @@ def test_a_drawn_view_is_right(data: Any) -> None:
     """Any shape, window, layout and type, by tensor cores and without."""
     schedule = draw_view(lambda options: data.draw(st.sampled_from(options)))
     try:
-        enforce(schedule.program, Limits())
+        enforce_rules(schedule.program, Limits())
     except ScheduleError:
         assume(False)
     run(schedule).check()
@@ -63,7 +63,7 @@ def test_a_pipelined_loop_may_be_written_out() -> None:
     schedule = half_conv2d(depth=1)
     for factor in (2, 3):
         steps = (*schedule.steps[:-1], Unroll("c.0", factor), schedule.steps[-1])
-        run(type(schedule)(schedule.op).do(*steps)).check()
+        run(type(schedule)(schedule.op).apply_steps(*steps)).check()
 
 
 def test_fragments_may_be_taken_along_a_fused_loop() -> None:
@@ -80,7 +80,7 @@ def test_fragments_may_be_taken_along_a_fused_loop() -> None:
         .cache_read("X.shared", "fragment", at="r_s").cache_read("W.shared", "fragment", at="r_s")
         .tensorize("c.2", "mma.m16n8k16")
     )  # fmt: skip
-    enforce(schedule.program, Limits())
+    enforce_rules(schedule.program, Limits())
     run(schedule).check()
 
 
@@ -93,7 +93,7 @@ def test_pixels_and_taps_may_both_be_cut() -> None:
         .bind("p_q.0", "block.x").cache_write("Y").cache_read("X", "shared", at="r_s.0")
         .cache_read("W", "shared", at="r_s.0").cache_read("X.shared", "register", at="r_s.1")
     )  # fmt: skip
-    enforce(schedule.program, Limits())
+    enforce_rules(schedule.program, Limits())
     ran = run(schedule)
     ran.check()
     assert "p_q = p_q_0 * 8 : 8, r_s = r_s_0 * 3 : 3 -> X_shared" in ran.made.source

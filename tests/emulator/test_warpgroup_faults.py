@@ -11,7 +11,7 @@ import pytest
 
 import ekc.emulator as emulator
 from ekc.emulator import Report
-from ekc.emulator.survey import survey
+from ekc.emulator.survey import survey_accesses
 from ekc.errors import EkcError
 from tests.emulator.by_hand_pipelines import HELPERS, pipeline
 from tests.emulator.case import Case, ptx
@@ -216,13 +216,13 @@ def test_a_from_registers_and_a_base_offset_are_named() -> None:
 def test_a_survey_sees_what_threads_touch_and_leaves_products_out() -> None:
     """Also where a branch asks for a sum."""
     for source in (DEEP.source, DEEP.source.replace("wait<0>();", "wait<0>(); if (d[0] > 1) c[t] = 1;")):
-        seen = survey(
+        seen = survey_accesses(
             ptx(source, "sm_90a"),
             "k",
             grid=(1, 1, 1),
             block=(256, 1, 1),
             sizes=(128 * 320 * 2, 320 * 64 * 2, 128 * 64 * 4, 4),
         )
-        copies = {(t.space, t.argument) for t in seen.touches if t.bytes_per_lane == 16}
+        copies = {(t.space, t.argument_number) for t in seen.profiles if t.bytes_per_lane == 16}
         assert copies == {("global", 0), ("global", 1), ("shared", None)}
-        assert any(t.writes and t.argument == 2 for t in seen.touches)
+        assert any(t.is_write and t.argument_number == 2 for t in seen.profiles)

@@ -42,7 +42,7 @@ SIZES = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1}
 class Tile:
     """A factor somewhere in shared memory, and what its descriptor says."""
 
-    operand: warpgroup.Operand
+    operand: warpgroup.WgmmaOperand
     swizzle: int
     base: int
     leading: int
@@ -58,15 +58,15 @@ class Tile:
 
     def place(self, line: int, k: int) -> int:
         """The byte of an element, told by rows of the pattern and chunks within them."""
-        size, width = SIZES[self.operand.kind], WIDTHS[self.swizzle]
-        row, byte = (k, line * size) if self.operand.transposed else (line, k * size)
+        size, width = SIZES[self.operand.element_type], WIDTHS[self.swizzle]
+        row, byte = (k, line * size) if self.operand.is_transposed else (line, k * size)
         if not self.swizzle:
             # Blocks of 8 rows of 16 bytes: the leading offset crosses k, the stride the lines.
-            other = (self.leading, self.stride) if self.operand.transposed else (self.stride, self.leading)
+            other = (self.leading, self.stride) if self.operand.is_transposed else (self.stride, self.leading)
             return self.base + row // 8 * other[0] + byte // 16 * other[1] + row % 8 * 16 + byte % 16
         turned = row % 8 // {128: 1, 64: 2, 32: 4}[width]
         chunk = (2 * self.moved + byte % width // 16) ^ turned
-        block = row // 8 * self.stride + byte // width * (self.leading if self.operand.transposed else 0)
+        block = row // 8 * self.stride + byte // width * (self.leading if self.operand.is_transposed else 0)
         return self.base + block + row % 8 * width + chunk * 16 + byte % 16
 
 
@@ -74,7 +74,7 @@ class Tile:
 def tiles(draw: st.DrawFn) -> Tile:
     kind, swizzle = draw(st.sampled_from(sorted(SIZES))), draw(st.sampled_from(sorted(WIDTHS)))
     transposed = SIZES[kind] == 2 and draw(st.booleans())
-    operand = warpgroup.Operand(kind, draw(st.sampled_from([8, 16, 48, 64, 200, 256])), transposed)
+    operand = warpgroup.WgmmaOperand(kind, draw(st.sampled_from([8, 16, 48, 64, 200, 256])), transposed)
     width = WIDTHS[swizzle]
     unit = 8 * width if swizzle else 16
     blocks, gap = draw(st.integers(1, 3)), draw(st.integers(0, 3)) * unit
@@ -92,36 +92,36 @@ def tiles(draw: st.DrawFn) -> Tile:
 
 @given(tiles())
 def test_a_descriptor_finds_every_element(tile: Tile) -> None:
-    operand, size = tile.operand, SIZES[tile.operand.kind]
+    operand, size = tile.operand, SIZES[tile.operand.element_type]
     places = np.array([[tile.place(i, k) for k in range(operand.depth)] for i in range(operand.lines)])
     assume(places.max() < 1 << 18)
     assert len(np.unique(places)) == places.size
-    fields = warpgroup.fields(tile.descriptor)
+    fields = warpgroup.decode_descriptors(tile.descriptor)
     memory = np.zeros(1 << 18, np.uint8)
     values = np.random.default_rng(3).integers(-100, 100, places.shape)
-    dtype = {"f16": np.float16, "bf16": np.float32, "tf32": np.float32, "s8": np.int8}[operand.kind]
+    dtype = {"f16": np.float16, "bf16": np.float32, "tf32": np.float32, "s8": np.int8}[operand.element_type]
     raw = values.astype(dtype).view(np.uint8).reshape(*places.shape, -1)[..., -size:]
     for byte in range(size):
         memory[places + byte] = raw[..., byte]
-    chunks = memory.view(np.complex128)[warpgroup.addresses(operand, fields) // 16]
-    np.testing.assert_array_equal(warpgroup.factor(operand, chunks)[0], values)
+    chunks = memory.view(np.complex128)[warpgroup.find_chunk_addresses(operand, fields) // 16]
+    np.testing.assert_array_equal(warpgroup.unpack_factor(operand, chunks)[0], values)
 
 
 def test_the_examples_of_the_isa_are_met() -> None:
     """PTX ISA, "Strides": exact layouts with the offsets that their descriptors hold, before the swizzle."""
-    tf32, bf16 = warpgroup.Operand("tf32", 16), warpgroup.Operand("bf16", 16, True)
+    tf32, bf16 = warpgroup.WgmmaOperand("tf32", 16), warpgroup.WgmmaOperand("bf16", 16, True)
     line, k = np.arange(16)[:, None], 4 * np.arange(2)
-    plain = warpgroup.layout(tf32, 0)
+    plain = warpgroup.find_chunk_layout(tf32, 0)
     found = plain.fixed + plain.leading * 64 * 4 + plain.stride * 32 * 4
     np.testing.assert_array_equal(found.reshape(16, 2), (line % 8 * 4 + line // 8 * 32 + k // 4 * 64) * 4)
-    turned = warpgroup.layout(tf32, 3)
+    turned = warpgroup.find_chunk_layout(tf32, 3)
     found = turned.fixed + turned.stride * 64 * 4
     np.testing.assert_array_equal(found.reshape(16, 2), (line % 8 * 8 + line // 8 * 64 + k) * 4)
     k, n = np.arange(16)[:, None], 8 * np.arange(2)
-    interleaved = warpgroup.layout(bf16, 0)
+    interleaved = warpgroup.find_chunk_layout(bf16, 0)
     found = interleaved.fixed + interleaved.leading * 128 * 2 + interleaved.stride * 64 * 2
     np.testing.assert_array_equal(found.reshape(16, 2), (n // 8 * 64 + k % 8 * 8 + k // 8 * 128) * 2)
-    wide = warpgroup.layout(warpgroup.Operand("bf16", 64, True), 2)
+    wide = warpgroup.find_chunk_layout(warpgroup.WgmmaOperand("bf16", 64, True), 2)
     n = 8 * np.arange(8)
     found = wide.fixed + wide.leading * 256 * 2 + wide.stride * 512 * 2
     expected = (n // 8 % 4 * 8 + n // 32 * 256 + k % 8 * 32 + k // 8 * 512) * 2

@@ -14,11 +14,11 @@ from ekc.codegen import nvrtc
 from ekc.codegen.generate import generate
 from ekc.emulator.numbers import warpgroup
 from ekc.errors import ScheduleError
-from ekc.ir.evaluation.evaluate import evaluate
-from ekc.ir.rules.launch import enforce
+from ekc.ir.evaluation.evaluate import interpret_program
+from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule import Schedule
-from ekc.ir.tensor_core import GROUPS, PLACES, ROWS, SUMS
-from ekc.ir.warpgroup import PRODUCTS, STRIP, WARPS, GroupInstruction, GroupProduct
+from ekc.ir.tensor_core import LANE_GROUPS, LANES_PER_GROUP, MMA_ROWS, SUMS_PER_LANE
+from ekc.ir.warpgroup import STRIP_COLUMNS, WARPGROUP_WARPS, WGMMA_FAMILIES, WgmmaFamily, WgmmaInstruction
 from ekc.search.space.space import Space
 from tests.emulator.generated import TOLERANCE, run
 from tests.emulator.predicted import executed, predicted
@@ -42,31 +42,31 @@ COUNTED = (
 def evaluated(schedule: Schedule) -> None:
     """What the tree means: the loops that the instruction stands for, in NumPy."""
     rng, op = np.random.default_rng(5), schedule.op
-    arrays = [rng.uniform(-1, 1, t.shape).astype(t.dtype.numpy) for t in op.inputs]
-    found, expected = evaluate(schedule.program, arrays), op.reference(*arrays)
-    assert found.written.all()
+    arrays = [rng.uniform(-1, 1, t.shape).astype(t.dtype.numpy_dtype) for t in op.inputs]
+    found, expected = interpret_program(schedule.program, arrays), op.reference(*arrays)
+    assert found.written_mask.all()
     tolerance = TOLERANCE[found.output.dtype.name]
     np.testing.assert_allclose(found.output.astype(float), expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("product", PRODUCTS, ids=lambda p: str(p.dtype))
+@pytest.mark.parametrize("product", WGMMA_FAMILIES, ids=lambda p: str(p.dtype))
 @pytest.mark.parametrize("strips", [1, 13, 32])
-def test_it_computes_what_the_machine_computes(product: GroupProduct, strips: int) -> None:
+def test_it_computes_what_the_machine_computes(product: WgmmaFamily, strips: int) -> None:
     """Which thread of a warpgroup holds which sum, and what it comes to: ours beside the machine's."""
-    rng, rows, columns = np.random.default_rng(7), WARPS * ROWS, STRIP * strips
-    a = rng.standard_normal((3, rows, product.depth)).astype(product.dtype.numpy)
-    b = rng.standard_normal((3, product.depth, columns)).astype(product.dtype.numpy)
-    meant = product.multiplied(a, b, np.zeros((3, rows, columns), np.float32))
-    machine = warpgroup.multiplied(a.astype(np.float64), b.swapaxes(1, 2).astype(np.float64), False)
-    warp, lane = np.divmod(np.arange(WARPS * 32), 32)
-    group, place = np.divmod(lane, PLACES)
-    for element in range(SUMS * strips):
-        strip, half, pair = product.sum_place(element)
-        row, column = ROWS * warp + GROUPS * half + group, STRIP * strip + 2 * place + pair
+    rng, rows, columns = np.random.default_rng(7), WARPGROUP_WARPS * MMA_ROWS, STRIP_COLUMNS * strips
+    a = rng.standard_normal((3, rows, product.depth)).astype(product.dtype.numpy_dtype)
+    b = rng.standard_normal((3, product.depth, columns)).astype(product.dtype.numpy_dtype)
+    meant = product.multiply(a, b, np.zeros((3, rows, columns), np.float32))
+    machine = warpgroup.multiply_factors(a.astype(np.float64), b.swapaxes(1, 2).astype(np.float64), False)
+    warp, lane = np.divmod(np.arange(WARPGROUP_WARPS * 32), 32)
+    group, place = np.divmod(lane, LANES_PER_GROUP)
+    for element in range(SUMS_PER_LANE * strips):
+        strip, half, pair = product.find_sum_element(element)
+        row, column = MMA_ROWS * warp + LANE_GROUPS * half + group, STRIP_COLUMNS * strip + 2 * place + pair
         ours = meant[:, row, column].ravel()
         np.testing.assert_allclose(ours, machine[element], rtol=1e-5, atol=1e-5)
     kind = {"float16": "f16", "bfloat16": "bf16"}[product.dtype.name]
-    assert f".m64n{columns}k16.f32.{kind}.{kind} " in GroupInstruction(product, strips, False, True).ptx
+    assert f".m64n{columns}k16.f32.{kind}.{kind} " in WgmmaInstruction(product, strips, False, True).ptx
 
 
 def test_the_worked_example_runs() -> None:
@@ -96,7 +96,7 @@ def products(draw: st.DrawFn) -> Schedule:
 @given(products())
 def test_a_drawn_product_is_right_and_its_traffic_foretold(schedule: Schedule) -> None:
     try:
-        enforce(schedule.program, HOPPER)
+        enforce_rules(schedule.program, HOPPER)
     except ScheduleError:
         assume(False)
     evaluated(schedule)
@@ -123,10 +123,10 @@ OPERATORS = {
 def test_members_of_the_space_are_right_and_clean(name: str) -> None:
     """Three of those that the search would draw."""
     space, rng = Space(OPERATORS[name], HOPPER), np.random.default_rng(1)
-    legal = space.repair(rng, space.draw(rng, 600))[0]
-    found = [row for row in range(len(legal)) if "warpgroup" in space.structure_name(legal, row)]
+    legal = space.repair(rng, space.sample(rng, 600))[0]
+    found = [row for row in range(len(legal)) if "warpgroup" in space.get_structure_name(legal, row)]
     for row in found[:3]:
-        run(space.schedule(legal, row), ARCH, limits=HOPPER).check()
+        run(space.build_schedule(legal, row), ARCH, limits=HOPPER).check()
     assert len(found) >= 3
 
 

@@ -38,8 +38,8 @@ LANES = np.arange(32)
 def test_known_patterns(extents: tuple[int, int], steps: tuple[int, int], size: int, passes: int) -> None:
     address = LANES % extents[0] * steps[0] + LANES // extents[0] % extents[1] * steps[1]
     assert wavefronts(address, np.zeros(32, np.int64), size)[0] == passes
-    pattern = warp.Pattern(itemsize=1, vector=size, extents=extents, steps=steps)
-    assert np.asarray(warp.wavefronts(pattern, 32)) == passes
+    pattern = warp.WarpAccessPattern(itemsize=1, vector=size, extents=extents, steps=steps)
+    assert np.asarray(warp.count_wavefronts(pattern, 32)) == passes
 
 
 def test_warps_count_apart() -> None:

@@ -8,18 +8,20 @@ import random
 import sys
 import time
 
-from ekc.devices.lease import Keeper
-from ekc.devices.limits.choose import chosen
-from ekc.devices.nvml.library import uuids
+from ekc.devices.lease import LeaseKeeper
+from ekc.devices.limits.choose import choose_actuator
+from ekc.devices.nvml.library import list_uuids
 from ekc.governor.protocols import Settings
 
-told = None
-with Keeper([chosen("auto", uuid) for uuid in uuids().values()], tell=print) as keeper:
+last_guard_pid = None
+with LeaseKeeper(
+    [choose_actuator("auto", uuid) for uuid in list_uuids().values()], on_message=print
+) as keeper:
     latest = time.monotonic() + float(sys.argv[1])
     while time.monotonic() < latest:
-        if keeper.guard_pid != told:
-            told = keeper.guard_pid
-            print("guard", told, flush=True)
+        if keeper.guard_pid != last_guard_pid:
+            last_guard_pid = keeper.guard_pid
+            print("guard", last_guard_pid, flush=True)
         for actuator in keeper.actuators:
             gears = actuator.gears()
             actuator.apply(

@@ -10,55 +10,55 @@ import time
 
 import numpy as np
 
-from ekc.governor.live.beside import beside
-from ekc.governor.live.job import Command
-from ekc.governor.live.request import Request
+from ekc.governor.live.beside import govern_job
+from ekc.governor.live.job import CommandJob
+from ekc.governor.live.request import GovernorRequest
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
-from ekc.governor.samples import Samples
+from ekc.governor.samples import SensorSamples
 
 
-class Blind:
+class SensorlessProbe:
     """A probe that only knows whether the job runs."""
 
     label = "nothing"
     simulated = False
 
     def __init__(self, job):
-        self.running = job.running
+        self.is_running = job.running
 
     def now(self):
         return time.monotonic()
 
     def record(self, seconds):
         time.sleep(seconds)
-        return Samples(*np.zeros((5, 0)))
+        return SensorSamples(*np.zeros((5, 0)))
 
-    def energy_j(self):
+    def read_energy_j(self):
         return 0.0
 
-    def steps(self):
+    def read_step_count(self):
         return None
 
-    def counters(self, seconds):
+    def read_counters(self, seconds):
         return None
 
 
-class Aloud:
+class PrintingListener:
     """Prints what an audience hears of trouble."""
 
-    def event(self, book, event): ...
+    def on_event(self, governor_log, event): ...
 
-    def fresh(self, book): ...
+    def on_samples(self, governor_log): ...
 
-    def trouble(self, book, line):
+    def on_trouble(self, governor_log, line):
         print(line, file=sys.stderr, flush=True)
 
-    def note(self, line):
+    def on_note(self, line):
         print(line, file=sys.stderr, flush=True)
 
 
-def restless(probe, actuator, hear):
+def set_random_limits(probe, actuator, hear):
     gears = actuator.gears()
     while probe.running():
         power = random.choice([None, *gears.power_w])
@@ -66,5 +66,13 @@ def restless(probe, actuator, hear):
         probe.record(random.uniform(0.0, 0.02))
 
 
-job = Command(sys.argv[1:])
-sys.exit(beside(job, Request(Policy()), Aloud(), lambda gpu: Blind(job), restless).status)
+job = CommandJob(sys.argv[1:])
+sys.exit(
+    govern_job(
+        job,
+        GovernorRequest(Policy()),
+        PrintingListener(),
+        lambda gpu: SensorlessProbe(job),
+        set_random_limits,
+    ).status
+)

@@ -26,11 +26,11 @@ class ScriptedBoards:
         self.leases = folder / "leases"
         self.extra: dict[str, str] = {}
         """More for the environment."""
-        gpus = [_gpu(index) for index in range(number)]
+        gpus = [_make_gpu(index) for index in range(number)]
         self.file.write_text(json.dumps({"gpus": gpus, "fail": {}, "lost": False}))
         for index in range(number):
             # A cap below the default, as an administrator sets it.
-            self.put(index, sm_lock=None, memory_lock=None, limit_mw=280_000, energy=[1e6, time.time()])
+            self.set_state(index, sm_lock=None, memory_lock=None, limit_mw=280_000, energy=[1e6, time.time()])
 
     @property
     def environment(self) -> dict[str, str]:
@@ -44,45 +44,45 @@ class ScriptedBoards:
             **self.extra,
         }
 
-    def start(self, *words: str, **options: Any) -> subprocess.Popen[str]:
+    def start_python(self, *words: str, **options: Any) -> subprocess.Popen[str]:
         """A Python process that sees the boards."""
         return subprocess.Popen(
             [sys.executable, *words], env=self.environment, text=True, cwd=self.folder, **options
         )
 
-    def uuid(self, index: int = 0) -> str:
+    def get_uuid(self, index: int = 0) -> str:
         """Of one board."""
         return str(json.loads(self.file.read_text())["gpus"][index]["uuid"])
 
-    def limits(self, index: int = 0) -> tuple[Any, Any, int]:
+    def read_limits(self, index: int = 0) -> tuple[Any, Any, int]:
         """SM lock, memory lock and power cap [mW] in force."""
         names = ("sm_lock", "memory_lock", "limit_mw")
         sm, memory, cap = (json.loads((self.folder / f"{index}.{name}").read_text()) for name in names)
         return sm, memory, cap
 
-    def calls(self) -> list[list[Any]]:
+    def read_calls(self) -> list[list[Any]]:
         """Every set call so far: when, by which process, its name, GPU and value."""
         file = self.folder / "calls"
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
-    def put(self, index: int, **limits: Any) -> None:
+    def set_state(self, index: int, **limits: Any) -> None:
         """As an administrator would, past everything."""
         for name, value in limits.items():
             fresh = self.folder / f"{index}.{name}.{threading.get_ident()}.put"
             fresh.write_text(json.dumps(value))
             fresh.replace(self.folder / f"{index}.{name}")
 
-    def script(self, **changes: Any) -> None:
+    def update_script(self, **changes: Any) -> None:
         """What is so from now on: `fail` (NVML error codes by function), `lost`, `gpus`."""
-        self._write(json.loads(self.file.read_text()) | changes)
+        self._write_boards(json.loads(self.file.read_text()) | changes)
 
-    def change(self, index: int, **changes: Any) -> None:
+    def update_board(self, index: int, **changes: Any) -> None:
         """What one board is."""
         found = json.loads(self.file.read_text())
         found["gpus"][index].update(changes)
-        self._write(found)
+        self._write_boards(found)
 
-    def _write(self, boards: dict[str, Any]) -> None:
+    def _write_boards(self, boards: dict[str, Any]) -> None:
         fresh = self.file.with_suffix(".fresh")
         fresh.write_text(json.dumps(boards))
         fresh.replace(self.file)
@@ -97,7 +97,7 @@ class ScriptedBoards:
         return time.monotonic() - began
 
 
-def _gpu(index: int) -> dict[str, Any]:
+def _make_gpu(index: int) -> dict[str, Any]:
     return {
         "uuid": f"GPU-{uuid.uuid4()}",
         "name": "Scripted GPU",

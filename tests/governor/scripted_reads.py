@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 
-def _real() -> Any:
+def _get_real_pynvml() -> Any:
     return sys.modules["real_pynvml"]
 
 
-def instant_power(monkeypatch: pytest.MonkeyPatch, watts: float) -> None:
+def script_instant_power(monkeypatch: pytest.MonkeyPatch, watts: float) -> None:
     """Field 186 answers, each time with 1 W more."""
-    real, count = _real(), itertools.count()
+    real, count = _get_real_pynvml(), itertools.count()
 
     def fields(handle: int, wanted: list[int]) -> Any:
         values = (real.c_nvmlFieldValue_t * len(wanted))()
@@ -28,14 +28,14 @@ def instant_power(monkeypatch: pytest.MonkeyPatch, watts: float) -> None:
     monkeypatch.setattr(sys.modules["pynvml"], "nvmlDeviceGetFieldValues", fields)
 
 
-class Gpm:
+class ScriptedGpm:
     """Counters that stand still at given values, and what was done with their samples."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, values: dict[str, float]) -> None:
-        self.real, self.values = _real(), values
-        self.taken: list[int] = []
-        self.alive: set[int] = set()
-        self.refused = False
+        self.real, self.values = _get_real_pynvml(), values
+        self.sampled_ids: list[int] = []
+        self.allocated_ids: set[int] = set()
+        self.is_refused = False
         module = sys.modules["pynvml"]
         for name in ("QueryDeviceSupport", "SampleAlloc", "SampleFree", "SampleGet", "MetricsGet"):
             monkeypatch.setattr(module, f"nvmlGpm{name}", getattr(self, name), raising=False)
@@ -48,16 +48,16 @@ class Gpm:
 
     def SampleAlloc(self) -> Any:
         sample = self.real.c_nvmlGpmSample_t()
-        self.alive.add(id(sample))
+        self.allocated_ids.add(id(sample))
         return sample
 
     def SampleFree(self, sample: Any) -> None:
-        self.alive.remove(id(sample))
+        self.allocated_ids.remove(id(sample))
 
     def SampleGet(self, handle: int, sample: Any) -> Any:
-        if self.refused:
+        if self.is_refused:
             raise self.real.NVMLError(self.real.NVML_ERROR_NO_PERMISSION)
-        self.taken.append(id(sample))
+        self.sampled_ids.append(id(sample))
         return sample
 
     def MetricsGet(self, wanted: Any) -> Any:

@@ -5,5 +5,5 @@ import sys
 from ekc.cli import main
 from ekc.governor.live import gpus
 
-gpus.SETTLED_S = 1.0
+gpus.SETTLE_S = 1.0
 sys.exit(main())

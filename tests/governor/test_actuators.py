@@ -7,78 +7,78 @@ from pathlib import Path
 
 import pytest
 
-from ekc.devices.limits import Settable, reopened
-from ekc.devices.limits.choose import chosen
+from ekc.devices.limits import LimitSetter, reopen_actuator
+from ekc.devices.limits.choose import choose_actuator
 from ekc.devices.limits.nvml import NvmlLimits
-from ekc.devices.limits.zeusd import ZeusdLimits, _refusal
+from ekc.devices.limits.zeusd import ZeusdLimits, _describe_refusal
 from ekc.errors import ActuatorError
 from ekc.governor.protocols import Settings
 from tests.governor.scripted_nvml import GEARS, ScriptedBoards
-from tests.governor.zeusd_server import Zeusd
+from tests.governor.zeusd_server import ScriptedZeusd
 
 NO_PERMISSION, NOT_SUPPORTED = 4, 3
 
 
 @pytest.fixture(params=["unix", "tcp"])
-def zeusd(request: pytest.FixtureRequest, here: ScriptedBoards, tmp_path: Path) -> Iterator[Zeusd]:
-    daemon = Zeusd(here, tmp_path / "zeusd.sock" if request.param == "unix" else None)
+def zeusd(request: pytest.FixtureRequest, here: ScriptedBoards, tmp_path: Path) -> Iterator[ScriptedZeusd]:
+    daemon = ScriptedZeusd(here, tmp_path / "zeusd.sock" if request.param == "unix" else None)
     yield daemon
     daemon.close()
 
 
-def _through_its_limits(settable: Settable, boards: ScriptedBoards) -> None:
-    settable.put("sm_mhz", 1410)
-    settable.put("memory_mhz", 5001)
-    settable.put("power_w", 200.0)
-    assert boards.limits(0) == ([300, 1410], [405, 5001], 200_000)
-    assert boards.limits(1) == (None, None, 280_000)
+def _check_all_limits(settable: LimitSetter, boards: ScriptedBoards) -> None:
+    settable.set_limit("sm_mhz", 1410)
+    settable.set_limit("memory_mhz", 5001)
+    settable.set_limit("power_w", 200.0)
+    assert boards.read_limits(0) == ([300, 1410], [405, 5001], 200_000)
+    assert boards.read_limits(1) == (None, None, 280_000)
     assert settable.settings() == Settings(power_w=200.0)
     for limit in ("sm_mhz", "memory_mhz", "power_w"):
-        settable.put(limit, None)
-    assert boards.limits(0) == (None, None, 350_000)
+        settable.set_limit(limit, None)
+    assert boards.read_limits(0) == (None, None, 350_000)
     assert settable.settings() == Settings()
 
 
 def test_nvml_sets_upper_limits(here: ScriptedBoards) -> None:
-    settable = NvmlLimits(here.uuid(0))
+    settable = NvmlLimits(here.get_uuid(0))
     assert settable.label == "NVML, GPU 0 (Scripted GPU)"
-    _through_its_limits(settable, here)
+    _check_all_limits(settable, here)
 
 
 def test_zeusd_sets_upper_limits_of_the_gpu_at_the_same_pci_address(
-    here: ScriptedBoards, zeusd: Zeusd
+    here: ScriptedBoards, zeusd: ScriptedZeusd
 ) -> None:
-    settable = ZeusdLimits(here.uuid(0), zeusd.address)
+    settable = ZeusdLimits(here.get_uuid(0), zeusd.address)
     assert settable.label == f"zeusd at {zeusd.address}, GPU 0 (Scripted GPU)"
-    _through_its_limits(settable, here)
+    _check_all_limits(settable, here)
     assert {query["gpu_ids"] for _, query in zeusd.requests} == {"1"}
     assert {query["block"] for _, query in zeusd.requests} == {"true"}
 
 
-def test_another_process_opens_the_same(here: ScriptedBoards, zeusd: Zeusd) -> None:
-    for settable in (NvmlLimits(here.uuid(1)), ZeusdLimits(here.uuid(1), zeusd.address)):
-        again = reopened(settable.reference)
+def test_another_process_opens_the_same(here: ScriptedBoards, zeusd: ScriptedZeusd) -> None:
+    for settable in (NvmlLimits(here.get_uuid(1)), ZeusdLimits(here.get_uuid(1), zeusd.address)):
+        again = reopen_actuator(settable.reference)
         assert again.label == settable.label
-        again.put("sm_mhz", 900)
-        assert here.limits(1)[0] == [300, 900]
-        again.put("sm_mhz", None)
+        again.set_limit("sm_mhz", 900)
+        assert here.read_limits(1)[0] == [300, 900]
+        again.set_limit("sm_mhz", None)
 
 
 def test_gears_are_those_that_the_card_lets_be_limited(here: ScriptedBoards) -> None:
-    gears = NvmlLimits(here.uuid()).gears()
+    gears = NvmlLimits(here.get_uuid()).gears()
     assert gears.sm_mhz == tuple(GEARS)
     assert gears.memory_mhz == (405, 5001, 9251)
     assert gears.power_w[0] == 100.0
     assert gears.power_w[-1] == 350.0
-    here.change(0, arch=6)
-    assert NvmlLimits(here.uuid()).gears().memory_mhz == ()
-    here.change(0, arch=4)
-    assert NvmlLimits(here.uuid()).gears().sm_mhz == ()
+    here.update_board(0, arch=6)
+    assert NvmlLimits(here.get_uuid()).gears().memory_mhz == ()
+    here.update_board(0, arch=4)
+    assert NvmlLimits(here.get_uuid()).gears().sm_mhz == ()
 
 
 def test_a_card_without_a_settable_cap_has_no_caps(here: ScriptedBoards) -> None:
-    here.script(fail={"nvmlDeviceGetPowerManagementLimitConstraints": NOT_SUPPORTED})
-    settable = NvmlLimits(here.uuid())
+    here.update_script(fail={"nvmlDeviceGetPowerManagementLimitConstraints": NOT_SUPPORTED})
+    settable = NvmlLimits(here.get_uuid())
     assert settable.gears().power_w == ()
     assert settable.settings() == Settings()
     settable.check_permission()
@@ -94,28 +94,28 @@ def test_a_card_without_a_settable_cap_has_no_caps(here: ScriptedBoards) -> None
     ],
 )
 def test_what_nvml_refuses_is_said_in_a_line(here: ScriptedBoards, fail: dict[str, int], words: str) -> None:
-    settable = NvmlLimits(here.uuid())
-    here.script(fail=fail)
+    settable = NvmlLimits(here.get_uuid())
+    here.update_script(fail=fail)
     with pytest.raises(ActuatorError, match=r"setting the SM clock of GPU 0 \(Scripted GPU\)") as caught:
-        settable.put("sm_mhz", 1200)
+        settable.set_limit("sm_mhz", 1200)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_asking_for_permission_changes_nothing(here: ScriptedBoards) -> None:
-    assert isinstance(chosen("auto", here.uuid()), NvmlLimits)
-    assert here.limits() == (None, None, 280_000)
+    assert isinstance(choose_actuator("auto", here.get_uuid()), NvmlLimits)
+    assert here.read_limits() == (None, None, 280_000)
 
 
 def test_where_nvml_is_not_permitted_zeusd_is_taken(
-    here: ScriptedBoards, zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch
+    here: ScriptedBoards, zeusd: ScriptedZeusd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here.script(fail={"nvmlDeviceSetPowerManagementLimit": NO_PERMISSION})
+    here.update_script(fail={"nvmlDeviceSetPowerManagementLimit": NO_PERMISSION})
     with pytest.raises(ActuatorError, match=r"CAP_SYS_ADMIN.*no zeusd at /run/zeusd/zeusd\.sock"):
-        chosen("auto", here.uuid())
+        choose_actuator("auto", here.get_uuid())
     monkeypatch.setenv("ZEUSD_SOCK_PATH" if zeusd.address[0] == "/" else "ZEUSD_HOST_PORT", zeusd.address)
-    assert isinstance(chosen("auto", here.uuid()), ZeusdLimits)
-    assert here.limits() == (None, None, 280_000)
+    assert isinstance(choose_actuator("auto", here.get_uuid()), ZeusdLimits)
+    assert here.read_limits() == (None, None, 280_000)
 
 
 @pytest.mark.parametrize(
@@ -131,63 +131,66 @@ def test_where_nvml_is_not_permitted_zeusd_is_taken(
     ],
 )
 def test_what_zeusd_refuses_is_said_in_a_line(
-    here: ScriptedBoards, zeusd: Zeusd, answer: tuple[int, object], words: str
+    here: ScriptedBoards, zeusd: ScriptedZeusd, answer: tuple[int, object], words: str
 ) -> None:
-    settable = ZeusdLimits(here.uuid(), zeusd.address)
-    zeusd.refuse = answer
+    settable = ZeusdLimits(here.get_uuid(), zeusd.address)
+    zeusd.refusal = answer
     with pytest.raises(ActuatorError, match=words) as caught:
-        settable.put("sm_mhz", 1200)
+        settable.set_limit("sm_mhz", 1200)
     assert "/gpu/set_gpu_locked_clocks" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_token_is_sent_and_asked_for(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> None:
-    daemon = Zeusd(here, token="secret")
+    daemon = ScriptedZeusd(here, token="secret")
     try:
-        settable = ZeusdLimits(here.uuid(), daemon.address)
+        settable = ZeusdLimits(here.get_uuid(), daemon.address)
         with pytest.raises(ActuatorError, match="set ZEUSD_TOKEN"):
-            settable.put("sm_mhz", 1200)
+            settable.set_limit("sm_mhz", 1200)
         monkeypatch.setenv("ZEUSD_TOKEN", "secret\n")  # As a file ends.
-        settable.put("sm_mhz", 1200)
-        assert here.limits()[0] == [300, 1200]
+        settable.set_limit("sm_mhz", 1200)
+        assert here.read_limits()[0] == [300, 1200]
     finally:
         daemon.close()
 
 
 @pytest.mark.parametrize("token", ["two\nlines", "sch\u00fcssel", "\u65e5\u672c"])
 def test_a_token_that_no_header_may_hold_is_one_line(
-    here: ScriptedBoards, zeusd: Zeusd, token: str, monkeypatch: pytest.MonkeyPatch
+    here: ScriptedBoards, zeusd: ScriptedZeusd, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ZEUSD_TOKEN", token)
     with pytest.raises(ActuatorError, match="ZEUSD_TOKEN holds what no HTTP header may") as told:
-        ZeusdLimits(here.uuid(), zeusd.address)
+        ZeusdLimits(here.get_uuid(), zeusd.address)
     assert "\n" not in str(told.value)
 
 
 @pytest.mark.parametrize("where", ["gpus..example:4938", f"{'x' * 70}:4938"])
 def test_what_is_no_name_of_a_host_is_one_line(here: ScriptedBoards, where: str) -> None:
     with pytest.raises(ActuatorError, match="give /path/of/socket or host:port"):
-        ZeusdLimits(here.uuid(), where)
+        ZeusdLimits(here.get_uuid(), where)
 
 
 def test_a_page_of_some_other_server_is_told_in_one_line() -> None:
     assert (
-        _refusal(502, b"<html>\r\n<body>Bad gateway</body>\n") == "HTTP 502, <html> <body>Bad gateway</body>"
+        _describe_refusal(502, b"<html>\r\n<body>Bad gateway</body>\n")
+        == "HTTP 502, <html> <body>Bad gateway</body>"
     )
 
 
-def test_zeusd_that_is_gone_or_something_else(here: ScriptedBoards, zeusd: Zeusd, tmp_path: Path) -> None:
+def test_zeusd_that_is_gone_or_something_else(
+    here: ScriptedBoards, zeusd: ScriptedZeusd, tmp_path: Path
+) -> None:
     for where in (str(tmp_path / "nobody.sock"), "127.0.0.1:1"):
         with pytest.raises(ActuatorError, match="does not answer"):
-            ZeusdLimits(here.uuid(), where)
+            ZeusdLimits(here.get_uuid(), where)
     with pytest.raises(ActuatorError, match="host:port"):
-        ZeusdLimits(here.uuid(), "localhost:http")
-    zeusd.discovered["enabled_api_groups"] = ["gpu-read"]
+        ZeusdLimits(here.get_uuid(), "localhost:http")
+    zeusd.discovery["enabled_api_groups"] = ["gpu-read"]
     with pytest.raises(ActuatorError, match="without gpu-control"):
-        ZeusdLimits(here.uuid(), zeusd.address)
-    zeusd.discovered |= {"enabled_api_groups": ["gpu-control"], "gpus": []}
+        ZeusdLimits(here.get_uuid(), zeusd.address)
+    zeusd.discovery |= {"enabled_api_groups": ["gpu-control"], "gpus": []}
     with pytest.raises(ActuatorError, match="does not know GPU 0"):
-        ZeusdLimits(here.uuid(), zeusd.address)
+        ZeusdLimits(here.get_uuid(), zeusd.address)
 
 
 @pytest.mark.parametrize(
@@ -202,32 +205,36 @@ def test_zeusd_that_is_gone_or_something_else(here: ScriptedBoards, zeusd: Zeusd
         {"gpu_ids": 2},
     ],
 )
-def test_an_odd_answer_of_the_daemon_is_one_line(here: ScriptedBoards, zeusd: Zeusd, odd: object) -> None:
-    zeusd.discovered = odd  # type: ignore[assignment]
+def test_an_odd_answer_of_the_daemon_is_one_line(
+    here: ScriptedBoards, zeusd: ScriptedZeusd, odd: object
+) -> None:
+    zeusd.discovery = odd  # type: ignore[assignment]
     with pytest.raises(ActuatorError, match="in a way that is not known here") as told:
-        ZeusdLimits(here.uuid(), zeusd.address)
+        ZeusdLimits(here.get_uuid(), zeusd.address)
     assert "\n" not in str(told.value)
 
 
 @pytest.mark.parametrize("address", ["0000:02:00.0", "00000000:02:00.0", "02:00.0", "0000:02:00.0".upper()])
 def test_a_daemon_may_write_pci_addresses_its_own_way(
-    here: ScriptedBoards, zeusd: Zeusd, address: str
+    here: ScriptedBoards, zeusd: ScriptedZeusd, address: str
 ) -> None:
-    zeusd.discovered["gpus"] = [{"id": 7, "pci_address": address}]
-    ZeusdLimits(here.uuid(1), zeusd.address).put("sm_mhz", 1200)
+    zeusd.discovery["gpus"] = [{"id": 7, "pci_address": address}]
+    ZeusdLimits(here.get_uuid(1), zeusd.address).set_limit("sm_mhz", 1200)
     assert zeusd.requests[-1][1]["gpu_ids"] == "7"
 
 
-def test_a_daemon_that_lists_numbers_alone_is_taken_by_its_word(here: ScriptedBoards, zeusd: Zeusd) -> None:
-    del zeusd.discovered["gpus"]
-    zeusd.discovered["gpu_ids"] = [0, 1]
-    ZeusdLimits(here.uuid(1), zeusd.address).put("sm_mhz", 1200)
+def test_a_daemon_that_lists_numbers_alone_is_taken_by_its_word(
+    here: ScriptedBoards, zeusd: ScriptedZeusd
+) -> None:
+    del zeusd.discovery["gpus"]
+    zeusd.discovery["gpu_ids"] = [0, 1]
+    ZeusdLimits(here.get_uuid(1), zeusd.address).set_limit("sm_mhz", 1200)
     assert zeusd.requests[-1][1]["gpu_ids"] == "1"
 
 
 @pytest.mark.parametrize(("now_mw", "top"), [(250_000, 300.0), (300_000, 300.0), (320_000, 320.0)])
 def test_no_cap_is_offered_above_the_default(here: ScriptedBoards, now_mw: int, top: float) -> None:
     """Many cards may be let draw more; and a search takes the top gear for "as before"."""
-    here.change(0, default_mw=300_000)
-    here.put(0, limit_mw=now_mw)
-    assert NvmlLimits(here.uuid()).gears().power_w[-1] == top
+    here.update_board(0, default_mw=300_000)
+    here.set_state(0, limit_mw=now_mw)
+    assert NvmlLimits(here.get_uuid()).gears().power_w[-1] == top

@@ -14,22 +14,22 @@ from ekc.governor.callbacks import lightning_callback, optimizer_hook, transform
 from ekc.governor.live.steps import StepCounter, StepReader
 
 
-class Counted:
+class StepCounts:
     """A governor's steps, as the governor reads them."""
 
     def __init__(self, file: Path) -> None:
-        self._counter, self.read = StepCounter(file), StepReader(file)
+        self._counter, self.read_count = StepCounter(file), StepReader(file)
 
     def step(self) -> StepCounter:
         return self._counter
 
 
 @pytest.fixture
-def steps(tmp_path: Path) -> Counted:
-    return Counted(tmp_path / "steps")
+def steps(tmp_path: Path) -> StepCounts:
+    return StepCounts(tmp_path / "steps")
 
 
-def played(monkeypatch: pytest.MonkeyPatch, name: str, **content: Any) -> None:
+def install_fake_module(monkeypatch: pytest.MonkeyPatch, name: str, **content: Any) -> None:
     module = ModuleType(name)
     module.__dict__.update(content)
     parts = name.split(".")
@@ -48,27 +48,27 @@ class Callback:
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None: ...
 
 
-def test_transformers(steps: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    played(monkeypatch, "transformers.trainer_callback", TrainerCallback=TrainerCallback)
+def test_transformers(steps: StepCounts, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_fake_module(monkeypatch, "transformers.trainer_callback", TrainerCallback=TrainerCallback)
     callback = transformers_callback(steps)
     assert isinstance(callback, TrainerCallback)
     for _ in range(3):
         callback.on_step_begin(None, None, None, model=None)
         assert callback.on_step_end(None, None, None, model=None) is None
-    assert steps.read() == 3.0
+    assert steps.read_count() == 3.0
 
 
-def test_lightning_counts_optimiser_steps(steps: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    played(monkeypatch, "lightning.pytorch.callbacks", Callback=Callback)
+def test_lightning_counts_optimiser_steps(steps: StepCounts, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_fake_module(monkeypatch, "lightning.pytorch.callbacks", Callback=Callback)
     callback = lightning_callback(steps)
     assert isinstance(callback, Callback)
     for batch in range(8):
         trainer = SimpleNamespace(global_step=(batch + 1) // 4)
         callback.on_train_batch_end(trainer, None, None, None, batch)
-    assert steps.read() == 2.0
+    assert steps.read_count() == 2.0
 
 
-def test_pytorch_optimizer(steps: Counted) -> None:
+def test_pytorch_optimizer(steps: StepCounts) -> None:
     class Optimizer:
         def __init__(self) -> None:
             self.hooks: list[Any] = []
@@ -85,10 +85,10 @@ def test_pytorch_optimizer(steps: Counted) -> None:
     assert optimizer_hook(steps, optimizer) == "handle"
     optimizer.step()
     optimizer.step()
-    assert steps.read() == 2.0
+    assert steps.read_count() == 2.0
 
 
-def test_what_is_missing_is_named(steps: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_named(steps: StepCounts, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("transformers", "lightning", "pytorch_lightning"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(InvalidInput, match="transformers cannot be imported"):

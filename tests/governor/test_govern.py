@@ -18,11 +18,11 @@ from ekc.devices.lease import record
 from ekc.governor.protocols import Settings
 from tests.governor.scripted_nvml import ROOT, ScriptedBoards
 
-BEFORE = (None, None, 280_000)
+LIMITS_BEFORE = (None, None, 280_000)
 NO_PERMISSION, UNKNOWN = 4, 999
 DENIED = {"nvmlDeviceSetPowerManagementLimit": NO_PERMISSION}
 JOB = "import sys; print('to stdout'); print('to stderr', file=sys.stderr); sys.exit(7)"
-PATIENT = (
+PATIENT_JOB = (
     "import signal, sys, time; signal.signal(15, lambda n, f: (print('to its end'), sys.exit(7)));"
     "print('ready', flush=True); time.sleep(120)"
 )
@@ -36,32 +36,32 @@ def one(tmp_path: Path) -> ScriptedBoards:
     return ScriptedBoards(tmp_path)
 
 
-def govern(boards: ScriptedBoards, *words: str) -> subprocess.CompletedProcess[str]:
+def run_govern(boards: ScriptedBoards, *words: str) -> subprocess.CompletedProcess[str]:
     """`ekc govern` to its end."""
-    process = start(boards, *words)
+    process = start_govern(boards, *words)
     out, err = process.communicate(timeout=60)
     return subprocess.CompletedProcess(words, process.returncode, out, err)
 
 
-def start(boards: ScriptedBoards, *words: str) -> subprocess.Popen[str]:
+def start_govern(boards: ScriptedBoards, *words: str) -> subprocess.Popen[str]:
     """`ekc govern`, at work, and away from the terminal of whoever runs the tests."""
     json_lines = ("--json", str(boards.folder / "events"))
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return boards.start("-m", "ekc", "govern", *json_lines, *words, **pipes, start_new_session=True)
+    return boards.start_python("-m", "ekc", "govern", *json_lines, *words, **pipes, start_new_session=True)
 
 
-def python(code: str) -> tuple[str, ...]:
+def python_command(code: str) -> tuple[str, ...]:
     """A job."""
     return "--", sys.executable, "-c", code
 
 
-def lines_of(text: str) -> list[str]:
+def extract_messages(text: str) -> list[str]:
     """What we said, but for the report."""
     said = text.partition("ekc govern: report")[0]
     return [line for line in said.splitlines() if line.startswith("ekc")]
 
 
-def first_line(process: subprocess.Popen[str]) -> str:
+def read_first_message(process: subprocess.Popen[str]) -> str:
     """What we said first, of a PATIENT job; it is the only trouble, and the job comes to its own end."""
     assert process.stdout is not None
     assert process.stderr is not None
@@ -75,12 +75,12 @@ def first_line(process: subprocess.Popen[str]) -> str:
     return line
 
 
-def calm(boards: ScriptedBoards) -> bool:
+def is_restored(boards: ScriptedBoards) -> bool:
     """Everything as before, and no lease left."""
-    return boards.limits() == BEFORE and not list(boards.leases.glob("*.json"))
+    return boards.read_limits() == LIMITS_BEFORE and not list(boards.leases.glob("*.json"))
 
 
-def governed(boards: ScriptedBoards, process: subprocess.Popen[str]) -> None:
+def wait_until_governed(boards: ScriptedBoards, process: subprocess.Popen[str]) -> None:
     """Wait until the loop is at work."""
     events = boards.folder / "events"
     assert boards.wait_for(lambda _: events.exists() and "Started" in events.read_text(), 60) < 60
@@ -88,21 +88,21 @@ def governed(boards: ScriptedBoards, process: subprocess.Popen[str]) -> None:
 
 
 def test_a_job_that_ends_at_once_keeps_its_output_and_status(one: ScriptedBoards) -> None:
-    done = govern(one, *python(JOB))
+    done = run_govern(one, *python_command(JOB))
     assert (done.returncode, done.stdout) == (7, "to stdout\n")
     assert "to stderr\n" in done.stderr
     assert "Traceback" not in done.stderr
-    assert calm(one)
+    assert is_restored(one)
 
 
 def test_quiet_says_nothing_at_all(one: ScriptedBoards) -> None:
-    done = govern(one, "--quiet", *python(JOB))
+    done = run_govern(one, "--quiet", *python_command(JOB))
     assert (done.returncode, done.stdout, done.stderr) == (7, "to stdout\n", "to stderr\n")
 
 
 def test_json_lines_hold_events_and_a_report(one: ScriptedBoards) -> None:
-    process = start(one, "--quiet", *python(SLEEP.format(120)))
-    governed(one, process)
+    process = start_govern(one, "--quiet", *python_command(SLEEP.format(120)))
+    wait_until_governed(one, process)
     time.sleep(1.5)
     process.terminate()
     process.communicate(timeout=30)
@@ -116,29 +116,29 @@ def test_json_lines_hold_events_and_a_report(one: ScriptedBoards) -> None:
 
 
 def test_clock_limits_that_held_before_are_leased_as_told(one: ScriptedBoards) -> None:
-    one.put(0, sm_lock=[300, 1500], memory_lock=[405, 5001])
+    one.set_state(0, sm_lock=[300, 1500], memory_lock=[405, 5001])
     told = ("--sm-before", "1500", "--memory-before", "5001")
-    process = start(one, *told, *python(SLEEP.format(120)))
-    governed(one, process)
-    lease = record.read(one.leases / f"{one.uuid()}.json")
+    process = start_govern(one, *told, *python_command(SLEEP.format(120)))
+    wait_until_governed(one, process)
+    lease = record.read_lease(one.leases / f"{one.get_uuid()}.json")
     process.terminate()
     process.communicate(timeout=30)
     assert lease is not None
     assert lease.previous == Settings(sm_mhz=1500, memory_mhz=5001, power_w=280.0)
-    assert one.limits() == ([300, 1500], [405, 5001], 280_000)
+    assert one.read_limits() == ([300, 1500], [405, 5001], 280_000)
 
 
 def test_without_permission_it_is_advice(one: ScriptedBoards) -> None:
-    one.script(fail=DENIED)
-    line = first_line(start(one, *python(PATIENT)))
+    one.update_script(fail=DENIED)
+    line = read_first_message(start_govern(one, *python_command(PATIENT_JOB)))
     assert "may not set clocks here, so this is advice only" in line
     assert "CAP_SYS_ADMIN" in line
-    assert calm(one)
+    assert is_restored(one)
 
 
 def test_an_actuator_that_is_asked_for_but_not_permitted(one: ScriptedBoards) -> None:
-    one.script(fail=DENIED)
-    line = first_line(start(one, "--actuator", "nvml", *python(PATIENT)))
+    one.update_script(fail=DENIED)
+    line = read_first_message(start_govern(one, "--actuator", "nvml", *python_command(PATIENT_JOB)))
     assert "CAP_SYS_ADMIN" in line
     assert line.endswith("the job runs ungoverned\n")
 
@@ -152,29 +152,29 @@ def test_an_actuator_that_is_asked_for_but_not_permitted(one: ScriptedBoards) ->
     ],
 )
 def test_no_gpu_to_govern(one: ScriptedBoards, script: dict[str, object], words: str) -> None:
-    one.script(**script)
-    line = first_line(start(one, "--actuator", "nvml", *python(PATIENT)))
+    one.update_script(**script)
+    line = read_first_message(start_govern(one, "--actuator", "nvml", *python_command(PATIENT_JOB)))
     assert words in line
     assert line.endswith("the job runs ungoverned\n")
 
 
 @pytest.mark.parametrize("words", [(), ("--advise",)])
 def test_a_gpu_that_is_split_is_left_alone(one: ScriptedBoards, words: tuple[str, ...]) -> None:
-    one.change(0, mig=[1, 1])
-    line = first_line(start(one, *words, *python(PATIENT)))
+    one.update_board(0, mig=[1, 1])
+    line = read_first_message(start_govern(one, *words, *python_command(PATIENT_JOB)))
     assert line == (
         "ekc govern: GPU 0 is split by MIG: its clocks and its energy are those of all parts; "
         "govern a whole GPU; the job runs ungoverned\n"
     )
-    assert not one.calls()
+    assert not one.read_calls()
 
 
 @pytest.mark.parametrize("words", [(), ("--actuator", "nvml")])
 def test_a_named_gpu_without_a_driver_is_no_reason_not_to_run(
     one: ScriptedBoards, words: tuple[str, ...]
 ) -> None:
-    one.script(fail={"nvmlInit": 9})
-    process = start(one, "--gpu", "0", *words, *python(PATIENT))
+    one.update_script(fail={"nvmlInit": 9})
+    process = start_govern(one, "--gpu", "0", *words, *python_command(PATIENT_JOB))
     assert process.stdout is not None
     assert process.stderr is not None
     assert process.stdout.readline() == "ready\n"
@@ -186,12 +186,12 @@ def test_a_named_gpu_without_a_driver_is_no_reason_not_to_run(
 
 
 def test_a_gpu_that_is_lost_on_the_way(one: ScriptedBoards) -> None:
-    process = start(one, *python(SLEEP.format(5) + "; print('done')"))
-    governed(one, process)
-    one.script(lost=True)
+    process = start_govern(one, *python_command(SLEEP.format(5) + "; print('done')"))
+    wait_until_governed(one, process)
+    one.update_script(lost=True)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "done\n")
-    assert sum("GPU is lost" in line and "goes on ungoverned" in line for line in lines_of(err)) == 1
+    assert sum("GPU is lost" in line and "goes on ungoverned" in line for line in extract_messages(err)) == 1
     assert "Traceback" not in err
 
 
@@ -206,22 +206,24 @@ def test_a_gpu_that_is_lost_on_the_way(one: ScriptedBoards) -> None:
 def test_a_model_that_is_not_of_these_cards(names: tuple[str, str], words: str, tmp_path: Path) -> None:
     boards = ScriptedBoards(tmp_path, 2)
     for index, name in enumerate(names):
-        boards.change(index, name=name)
+        boards.update_board(index, name=name)
     both = ("--gpu", "0", "--gpu", "1", "--each")
-    line = first_line(start(boards, *both, "--model", "simulated", *python(PATIENT)))
+    line = read_first_message(
+        start_govern(boards, *both, "--model", "simulated", *python_command(PATIENT_JOB))
+    )
     assert line.startswith("ekc govern: --model simulated: ")
     assert line.endswith(f"{words}; governed without a model\n")
 
 
 def test_two_governors_on_one_gpu(one: ScriptedBoards) -> None:
-    first = start(one, *python(SLEEP.format(120)))
-    governed(one, first)
-    line = first_line(start(one, "--json", "others", *python(PATIENT)))
+    first = start_govern(one, *python_command(SLEEP.format(120)))
+    wait_until_governed(one, first)
+    line = read_first_message(start_govern(one, "--json", "others", *python_command(PATIENT_JOB)))
     assert f"governed by process {first.pid} already" in line
     assert line.endswith("the job runs ungoverned\n")
     first.terminate()
     first.communicate(timeout=30)
-    assert calm(one)
+    assert is_restored(one)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
@@ -230,24 +232,26 @@ def test_signals_reach_the_job(one: ScriptedBoards, number: signal.Signals) -> N
         f"import signal, sys, time; signal.signal({number:d}, lambda n, f: (print('got it'), sys.exit(5)));"
         "print('ready', flush=True); time.sleep(120)"
     )
-    process = start(one, *python(code))
+    process = start_govern(one, *python_command(code))
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
     out, _ = process.communicate(timeout=30)
     assert (process.returncode, out) == (5, "got it\n")
-    assert calm(one)
+    assert is_restored(one)
 
 
 def test_a_killed_job_is_reported_as_shells_do(one: ScriptedBoards) -> None:
-    process = start(one, *python("import os, time; print(os.getpid(), flush=True); time.sleep(120)"))
+    process = start_govern(
+        one, *python_command("import os, time; print(os.getpid(), flush=True); time.sleep(120)")
+    )
     assert process.stdout is not None
     job = int(process.stdout.readline())
-    governed(one, process)
+    wait_until_governed(one, process)
     os.kill(job, signal.SIGKILL)
     process.communicate(timeout=30)
     assert process.returncode == 137
-    assert calm(one)
+    assert is_restored(one)
 
 
 @pytest.mark.parametrize("stdin", ["/dev/tty", "/dev/null"])
@@ -262,11 +266,11 @@ def test_ctrl_c_on_a_terminal_reaches_the_job_once(one: ScriptedBoards, stdin: s
     if pid == 0:
         os.chdir(one.folder)
         os.dup2(os.open(stdin, os.O_RDWR), 0)
-        words = [sys.executable, "-m", "ekc", "govern", *python(code)]
+        words = [sys.executable, "-m", "ekc", "govern", *python_command(code)]
         os.execve(sys.executable, words, one.environment)
-    _until(terminal, "ready")
+    _read_until(terminal, "ready")
     os.write(terminal, b"\x03")
-    _until(terminal, "interrupts 1")
+    _read_until(terminal, "interrupts 1")
     os.waitpid(pid, 0)
 
 
@@ -311,7 +315,7 @@ def test_the_terminal_is_left_as_it_was(
     assert seen.count(hidden) == seen.count(shown) == 1
 
 
-def _until(terminal: int, words: str) -> None:
+def _read_until(terminal: int, words: str) -> None:
     seen = ""
     while words not in seen:
         try:
@@ -324,16 +328,16 @@ def test_stdin_and_open_files_are_the_jobs(one: ScriptedBoards) -> None:
     job = "import os, sys; print(sys.stdin.read(), os.read({}, 5).decode())"
     readable, writable = os.pipe()
     os.write(writable, b"a pipe")
-    words = ("-m", "ekc", "govern", "--quiet", *python(job.format(readable)))
-    process = one.start(*words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(readable,))
+    words = ("-m", "ekc", "govern", "--quiet", *python_command(job.format(readable)))
+    process = one.start_python(*words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(readable,))
     out, _ = process.communicate("typed", timeout=30)
     assert out == "typed a pip\n"
 
 
 def test_a_process_that_runs_already(one: ScriptedBoards) -> None:
     job = subprocess.Popen([sys.executable, "-c", SLEEP.format(120)])
-    process = start(one, "--pid", str(job.pid))
-    governed(one, process)
+    process = start_govern(one, "--pid", str(job.pid))
+    wait_until_governed(one, process)
     process.terminate()
     _, err = process.communicate(timeout=30)
     assert process.returncode == 0
@@ -341,15 +345,15 @@ def test_a_process_that_runs_already(one: ScriptedBoards) -> None:
     assert job.poll() is None
     job.kill()
     job.wait()
-    assert calm(one)
+    assert is_restored(one)
 
 
 def test_nohup_is_respected(one: ScriptedBoards) -> None:
     job = subprocess.Popen([sys.executable, "-c", SLEEP.format(120)])
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    process = start(one, "--pid", str(job.pid))
+    process = start_govern(one, "--pid", str(job.pid))
     signal.signal(signal.SIGHUP, before)
-    governed(one, process)
+    wait_until_governed(one, process)
     process.send_signal(signal.SIGHUP)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(1.5)
@@ -358,17 +362,19 @@ def test_nohup_is_respected(one: ScriptedBoards) -> None:
     assert process.returncode == 0
     job.kill()
     job.wait()
-    assert calm(one)
+    assert is_restored(one)
 
 
 def test_a_process_that_runs_already_and_cannot_be_governed(one: ScriptedBoards) -> None:
-    one.script(lost=True)
-    done = govern(one, "--pid", str(os.getpid()), "--actuator", "nvml")
+    one.update_script(lost=True)
+    done = run_govern(one, "--pid", str(os.getpid()), "--actuator", "nvml")
     assert done.returncode == 2
 
 
 def test_each_gpu_by_itself(boards: ScriptedBoards) -> None:
-    process = start(boards, "--each", "--gpu", "0", "--gpu", boards.uuid(1), *python(PATIENT))
+    process = start_govern(
+        boards, "--each", "--gpu", "0", "--gpu", boards.get_uuid(1), *python_command(PATIENT_JOB)
+    )
     events = boards.folder / "events"
     assert boards.wait_for(lambda _: events.exists() and events.read_text().count("Started") == 2, 60) < 60
     process.terminate()
@@ -380,14 +386,14 @@ def test_each_gpu_by_itself(boards: ScriptedBoards) -> None:
 
 
 def test_a_gpu_that_there_is_not(boards: ScriptedBoards) -> None:
-    done = govern(boards, "--gpu", "2", *python(JOB))
+    done = run_govern(boards, "--gpu", "2", *python_command(JOB))
     assert (done.returncode, done.stdout) == (2, "")
     assert "--gpu 2: there is 0, 1, or a UUID" in done.stderr
 
 
 def test_restore_with_nothing_to_restore(one: ScriptedBoards) -> None:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = one.start("-m", "ekc", "govern", "--restore", **pipes)
+    process = one.start_python("-m", "ekc", "govern", "--restore", **pipes)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert out.startswith("nothing to restore")
@@ -395,17 +401,17 @@ def test_restore_with_nothing_to_restore(one: ScriptedBoards) -> None:
 
 def test_the_job_of_several_gpus_is_found_and_set_alike(boards: ScriptedBoards) -> None:
     program = str(ROOT / "tests" / "governor" / "settled_soon.py")
-    words = ("govern", "--json", "events", *python(PATIENT))
-    process = boards.start(program, *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    from ekc.governor.live.job import family
+    words = ("govern", "--json", "events", *python_command(PATIENT_JOB))
+    process = boards.start_python(program, *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    from ekc.governor.live.job import list_process_family
 
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    child = max(family(process.pid) - {process.pid})
+    child = max(list_process_family(process.pid) - {process.pid})
     # Both at once: a governor with little patience might take the first for all.
     gpus = json.loads(boards.file.read_text())["gpus"]
-    boards.script(gpus=[gpu | {"pids": [child]} for gpu in gpus])
-    governed(boards, process)
+    boards.update_script(gpus=[gpu | {"pids": [child]} for gpu in gpus])
+    wait_until_governed(boards, process)
     process.terminate()
     _, err = process.communicate(timeout=60)
     assert "GPUs 0, 1: governing through 2 GPUs alike" in err

@@ -27,9 +27,9 @@ print(json.dumps(governor.report))
 """
 
 
-def _printed(boards: ScriptedBoards, seconds: float) -> tuple[str, str]:
+def _run_script(boards: ScriptedBoards, seconds: float) -> tuple[str, str]:
     (boards.folder / "train.py").write_text(SCRIPT.format(seconds=seconds))
-    process = boards.start("train.py", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = boards.start_python("train.py", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     return out, err
@@ -37,25 +37,25 @@ def _printed(boards: ScriptedBoards, seconds: float) -> tuple[str, str]:
 
 def test_a_script_is_governed_while_the_block_runs(tmp_path: Path) -> None:
     boards = ScriptedBoards(tmp_path)
-    out, err = _printed(boards, 6.0)
+    out, err = _run_script(boards, 6.0)
     report = json.loads(out)
     assert err == ""
     assert report["reports"][0]["problem"] is None
     assert report["reports"][0]["simulated"] is False
-    assert boards.limits() == (None, None, 280_000)
+    assert boards.read_limits() == (None, None, 280_000)
     assert not list(boards.leases.glob("*.json"))
 
 
 def test_a_script_without_a_gpu_runs_on(tmp_path: Path) -> None:
     boards = ScriptedBoards(tmp_path)
-    boards.script(fail={"nvmlInit": 9})
-    out, err = _printed(boards, 15.0)
+    boards.update_script(fail={"nvmlInit": 9})
+    out, err = _run_script(boards, 15.0)
     assert out == "null\n"
     assert err.count("no NVIDIA driver here") == 1
     assert "Traceback" not in err
 
 
-RANKED = """
+RANKED_SCRIPT = """
 import json, os, time
 from pathlib import Path
 import ekc
@@ -71,11 +71,11 @@ print(json.dumps(governor.report))
 
 def test_only_the_first_process_of_a_machine_governs(tmp_path: Path) -> None:
     boards = ScriptedBoards(tmp_path)
-    (tmp_path / "train.py").write_text(RANKED)
+    (tmp_path / "train.py").write_text(RANKED_SCRIPT)
     processes = []
     for rank in ("0", "1"):
         boards.extra["LOCAL_RANK"] = rank
-        processes.append(boards.start("train.py", stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+        processes.append(boards.start_python("train.py", stdout=subprocess.PIPE, stderr=subprocess.PIPE))
     (first, said), second = (process.communicate(timeout=120) for process in processes)
     assert len(json.loads(first)["reports"]) == 1
     assert said == ""

@@ -11,7 +11,7 @@ import pytest
 
 from ekc.errors import ActuatorError, InvalidInput
 from ekc.governor.live import gpus
-from ekc.governor.live.job import Attached
+from ekc.governor.live.job import AttachedJob
 from tests.governor.scripted_nvml import ScriptedBoards
 
 
@@ -19,13 +19,13 @@ from tests.governor.scripted_nvml import ScriptedBoards
 def test_a_process_is_asked_what_it_sees(
     here: ScriptedBoards, named: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", here.uuid(1 - named))
-    theirs = os.environ | {"CUDA_VISIBLE_DEVICES": here.uuid(named)}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", here.get_uuid(1 - named))
+    theirs = os.environ | {"CUDA_VISIBLE_DEVICES": here.get_uuid(named)}
     with subprocess.Popen([sys.executable, "-c", "input()"], env=theirs, stdin=subprocess.PIPE) as process:
-        job = Attached(process.pid)
-        assert gpus.of(job, process.pid) == [here.uuid(named)]
-        assert job.variable("NO_SUCH_VARIABLE") == ""
-        job.leave()
+        job = AttachedJob(process.pid)
+        assert gpus.find_job_gpus(job, process.pid) == [here.get_uuid(named)]
+        assert job.read_variable("NO_SUCH_VARIABLE") == ""
+        job.stop_waiting()
         assert job.wait() == 0
         assert process.stdin is not None
         process.stdin.close()
@@ -33,27 +33,27 @@ def test_a_process_is_asked_what_it_sees(
 
 def test_a_gpu_that_we_were_not_given_costs_no_other(here: ScriptedBoards) -> None:
     """NVML counts it, by the numbers of nvidia-smi, and lets nobody ask it."""
-    here.change(0, refused=True)
-    assert gpus.named(["1", here.uuid(1)]) == [here.uuid(1)]
+    here.update_board(0, refused=True)
+    assert gpus.resolve_gpus(["1", here.get_uuid(1)]) == [here.get_uuid(1)]
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        job = Attached(process.pid)
-        assert gpus.of(job, process.pid) == [here.uuid(1)]
+        job = AttachedJob(process.pid)
+        assert gpus.find_job_gpus(job, process.pid) == [here.get_uuid(1)]
         process.kill()
         assert job.wait() == 0
-    for word in ("0", "2", here.uuid(0)):
+    for word in ("0", "2", here.get_uuid(0)):
         with pytest.raises(InvalidInput, match=f"--gpu {word}: there is 1, or a UUID"):
-            gpus.named([word])
-    here.change(1, refused=True)
+            gpus.resolve_gpus([word])
+    here.update_board(1, refused=True)
     with pytest.raises(ActuatorError, match="none of the 2 GPUs here may be used by this process"):
-        gpus.named(["0"])
+        gpus.resolve_gpus(["0"])
 
 
 def test_a_process_that_is_gone_tells_nothing(here: ScriptedBoards) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        job = Attached(process.pid)
+        job = AttachedJob(process.pid)
         process.kill()
         process.wait()
-        assert job.variable("CUDA_VISIBLE_DEVICES") == ""
+        assert job.read_variable("CUDA_VISIBLE_DEVICES") == ""
         assert job.wait() == 0
 
 
@@ -64,5 +64,5 @@ def test_a_process_that_has_just_begun_is_asked_again(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Path, "read_bytes", lambda path: empty.pop() if empty else real(path))
     theirs = os.environ | {"NAMED": "here"}
     with subprocess.Popen([sys.executable, "-c", "input()"], env=theirs, stdin=subprocess.PIPE) as process:
-        assert Attached(process.pid).variable("NAMED") == "here"
+        assert AttachedJob(process.pid).read_variable("NAMED") == "here"
         process.kill()

@@ -8,19 +8,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekc.errors import InvalidInput
-from ekc.governor.jobs.card import CARDS, card
-from ekc.governor.jobs.draw import KINDS, draw
-from ekc.governor.jobs.job import bill, sm_places
+from ekc.governor.jobs.card import SIMULATED_CARDS, find_card
+from ekc.governor.jobs.draw import JOB_KINDS, sample_job
+from ekc.governor.jobs.job import compute_costs, find_clock_indices
 from ekc.governor.jobs.world import SimulatedRun
 from ekc.governor.protocols import Settings
 
 JOBS = st.builds(
-    draw, st.integers(0, 10**6), st.sampled_from(KINDS), st.sampled_from(list(CARDS)), st.just(240.0)
+    sample_job,
+    st.integers(0, 10**6),
+    st.sampled_from(JOB_KINDS),
+    st.sampled_from(list(SIMULATED_CARDS)),
+    st.just(240.0),
 )
 
 
-def finish(run: SimulatedRun, window_s: float = 30.0) -> None:
-    while run.running():
+def run_to_end(run: SimulatedRun, window_s: float = 30.0) -> None:
+    while run.is_running():
         run.record(window_s)
 
 
@@ -28,12 +32,14 @@ def finish(run: SimulatedRun, window_s: float = 30.0) -> None:
 @given(JOBS, st.floats(0.5, 1.0), st.floats(1.0, 70.0))
 def test_a_run_costs_what_the_bill_says_however_it_is_watched(job, share, window_s) -> None:
     limit = Settings(sm_mhz=int(share * job.card.spec.boost_mhz))
-    memory, gear, _ = sm_places(job.card, limit)
-    costs = bill(job)
+    memory, gear, _ = find_clock_indices(job.card, limit)
+    costs = compute_costs(job)
     run = SimulatedRun(job)
-    run._column = run._under(limit)  # In force from the first moment, without the time that a switch takes.
+    run._current_tables = run._get_tables(
+        limit
+    )  # In force from the first moment, without the time that a switch takes.
     run._settings = limit
-    finish(run, window_s)
+    run_to_end(run, window_s)
     assert run.now() == pytest.approx(costs.seconds[:, memory, gear].sum(), rel=1e-6)
     swing = job.swing_w * run.now()
     assert run.true_j == pytest.approx(costs.joules[:, memory, gear].sum(), abs=swing + 1e-3, rel=1e-6)
@@ -42,34 +48,34 @@ def test_a_run_costs_what_the_bill_says_however_it_is_watched(job, share, window
 @settings(max_examples=25, deadline=None)
 @given(JOBS)
 def test_lower_clocks_are_never_faster_and_never_draw_more(job) -> None:
-    costs = bill(job)
+    costs = compute_costs(job)
     assert np.all(np.diff(costs.seconds, axis=2) <= 1e-9 * costs.seconds[:, :, :1])
     assert np.all(np.diff(costs.joules / costs.seconds, axis=2) >= -1e-9)
     assert costs.seconds[:, -1, -1].sum() == pytest.approx(240.0)
 
 
 def test_the_same_seed_is_the_same_job_and_the_same_readings() -> None:
-    first, second = (SimulatedRun(draw(5, "compute", "h200", 120.0)) for _ in range(2))
+    first, second = (SimulatedRun(sample_job(5, "compute", "h200", 120.0)) for _ in range(2))
     a, b = first.record(20.0), second.record(20.0)
     assert np.array_equal(a.power_w, b.power_w)
     assert np.array_equal(a.time_s, b.time_s)
-    other = SimulatedRun(draw(6, "compute", "h200", 120.0)).record(20.0)
+    other = SimulatedRun(sample_job(6, "compute", "h200", 120.0)).record(20.0)
     assert len(other) != len(a) or not np.array_equal(other.power_w, a.power_w)
 
 
 def test_a_power_cap_holds_and_slows() -> None:
-    job = draw(1, "compute", "rtx3090", 120.0)
+    job = sample_job(1, "compute", "rtx3090", 120.0)
     free, capped = SimulatedRun(job), SimulatedRun(job)
     capped.apply(Settings(power_w=200.0))
     capped.record(2.0)
     assert np.nanmax(capped.record(20.0).power_w) < 200.0 * 1.03
-    finish(free)
-    finish(capped)
+    run_to_end(free)
+    run_to_end(capped)
     assert capped.now() > free.now()
 
 
 def test_limits_take_a_moment_to_hold() -> None:
-    run = SimulatedRun(draw(2, "compute", "h200", 240.0))
+    run = SimulatedRun(sample_job(2, "compute", "h200", 240.0))
     run.record(5.0)
     late = 0
     for clock in (1005, 1500) * 6:
@@ -82,44 +88,44 @@ def test_limits_take_a_moment_to_hold() -> None:
 
 
 def test_sensors_average_and_lose_readings() -> None:
-    slow = SimulatedRun(draw(0, "starved", "rtx3090", 600.0)).record(300.0)
-    assert slow.sensor_s == CARDS["rtx3090"].power_window_s == 1.0
+    slow = SimulatedRun(sample_job(0, "starved", "rtx3090", 600.0)).record(300.0)
+    assert slow.sensor_s == SIMULATED_CARDS["rtx3090"].power_window_s == 1.0
     assert 0.97 * 3000 < len(slow) < 3000
     assert np.all(np.diff(slow.time_s) > 0)
     assert set(np.unique(slow.sm_util)) <= set(range(101))
 
 
 def test_counters_cost_time_where_kernels_are_replayed_and_are_noted() -> None:
-    run = SimulatedRun(draw(3, "compute", "rtx3090", 300.0))
-    counted = run.counters(30.0)
+    run = SimulatedRun(sample_job(3, "compute", "rtx3090", 300.0))
+    counted = run.read_counters(30.0)
     assert counted is not None
     assert 0 < counted["fma"] + counted["tensor"] < 120
-    assert run.counted_at == [(0.0, 0)]
-    finish(run)
+    assert run.counter_windows == [(0.0, 0)]
+    run_to_end(run)
     assert run.now() > 300.0 + 2.0
 
 
 def test_steps_are_told_only_with_hooks() -> None:
-    job = draw(3, "compute", "rtx3090", 120.0)
-    assert SimulatedRun(job).steps() is None
-    run = SimulatedRun(job, hooks=True)
-    assert run.steps() is None
-    finish(run)
-    assert run.steps() == job.iteration[-1]
+    job = sample_job(3, "compute", "rtx3090", 120.0)
+    assert SimulatedRun(job).read_step_count() is None
+    run = SimulatedRun(job, has_hooks=True)
+    assert run.read_step_count() is None
+    run_to_end(run)
+    assert run.read_step_count() == job.iteration[-1]
 
 
 def test_what_does_not_exist_is_refused_in_one_line() -> None:
     with pytest.raises(InvalidInput, match="simulated card 'gtx1': there are rtx3090, h200"):
-        card("gtx1")
+        find_card("gtx1")
     with pytest.raises(InvalidInput, match="job kind 'lazy'"):
-        draw(0, "lazy", "h200")
+        sample_job(0, "lazy", "h200")
 
 
 def test_every_kind_is_what_it_is_called() -> None:
-    starved = SimulatedRun(draw(1, "starved", "h200", 300.0)).record(120.0)
-    busy = SimulatedRun(draw(1, "compute", "h200", 300.0)).record(120.0)
+    starved = SimulatedRun(sample_job(1, "starved", "h200", 300.0)).record(120.0)
+    busy = SimulatedRun(sample_job(1, "compute", "h200", 300.0)).record(120.0)
     assert starved.sm_util.mean() < 80 < busy.sm_util.mean()
-    evaluated = draw(4, "evaluation", "h200", 3600.0)
+    evaluated = sample_job(4, "evaluation", "h200", 3600.0)
     # Stretches of an evaluation lack the optimiser, which every training iteration has.
     per_iteration = np.bincount(evaluated.iteration)
     assert per_iteration.max() > 3 * np.median(per_iteration)

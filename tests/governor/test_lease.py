@@ -12,23 +12,25 @@ from pathlib import Path
 import pytest
 
 from tests.governor.scripted_nvml import ROOT, ScriptedBoards
-from tests.governor.zeusd_server import Zeusd
+from tests.governor.zeusd_server import ScriptedZeusd
 
-BEFORE = (None, None, 280_000)
-SECONDS = 5.0
-RESTLESS = str(ROOT / "tests" / "governor" / "restless.py")
+LIMITS_BEFORE = (None, None, 280_000)
+TIMEOUT_S = 5.0
+RESTLESS_SCRIPT = str(ROOT / "tests" / "governor" / "restless.py")
 
 
-class Restless:
+class RestlessGovernor:
     """A governor that sets something all the time, and its guard."""
 
     def __init__(self, boards: ScriptedBoards) -> None:
         self.boards = boards
-        self.process = boards.start(RESTLESS, "60", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        self.guard = self.next_guard()
-        assert boards.wait_for(_clocks_were_set, 20) < 20
+        self.process = boards.start_python(
+            RESTLESS_SCRIPT, "60", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        self.guard_pid = self.read_next_guard_pid()
+        assert boards.wait_for(_are_clocks_set, 20) < 20
 
-    def next_guard(self) -> int:
+    def read_next_guard_pid(self) -> int:
         """Process id of the first, or the next, guard."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
@@ -42,105 +44,109 @@ class Restless:
 
 
 @pytest.fixture
-def restless(boards: ScriptedBoards) -> Iterator[Restless]:
-    found = Restless(boards)
+def restless(boards: ScriptedBoards) -> Iterator[RestlessGovernor]:
+    found = RestlessGovernor(boards)
     yield found
     found.process.kill()
     found.process.wait()
-    assert boards.wait_for(_over, SECONDS) < SECONDS
+    assert boards.wait_for(_is_lease_over, TIMEOUT_S) < TIMEOUT_S
 
 
-def _back(boards: ScriptedBoards) -> bool:
-    return boards.limits(0) == boards.limits(1) == BEFORE
+def _are_limits_back(boards: ScriptedBoards) -> bool:
+    return boards.read_limits(0) == boards.read_limits(1) == LIMITS_BEFORE
 
 
-def _clocks_were_set(boards: ScriptedBoards) -> bool:
+def _are_clocks_set(boards: ScriptedBoards) -> bool:
     """On both."""
-    return {call[3] for call in boards.calls() if "Locked" in call[2]} == {0, 1}
+    return {call[3] for call in boards.read_calls() if "Locked" in call[2]} == {0, 1}
 
 
-def _over(boards: ScriptedBoards) -> bool:
-    return _back(boards) and not list(boards.leases.glob("*.json"))
+def _is_lease_over(boards: ScriptedBoards) -> bool:
+    return _are_limits_back(boards) and not list(boards.leases.glob("*.json"))
 
 
-def _restored(boards: ScriptedBoards) -> str:
+def _run_restore(boards: ScriptedBoards) -> str:
     program = "from ekc.devices.lease import restore_all; print(*restore_all(), sep='\\n')"
-    done = boards.start("-c", program, stdout=subprocess.PIPE)
+    done = boards.start_python("-c", program, stdout=subprocess.PIPE)
     return done.communicate(timeout=20)[0]
 
 
 def test_settings_change_while_governed_and_come_back_after(boards: ScriptedBoards) -> None:
-    governor = boards.start(RESTLESS, "0.5", stdout=subprocess.DEVNULL)
-    assert boards.wait_for(lambda b: not _back(b), 10) < 10
+    governor = boards.start_python(RESTLESS_SCRIPT, "0.5", stdout=subprocess.DEVNULL)
+    assert boards.wait_for(lambda b: not _are_limits_back(b), 10) < 10
     assert governor.wait(20) == 0
-    assert _over(boards)
+    assert _is_lease_over(boards)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_killed_governor(restless: Restless, seed: int) -> None:
+def test_killed_governor(restless: RestlessGovernor, seed: int) -> None:
     time.sleep(0.1 * seed + 0.05)
     restless.kill(restless.process.pid)
-    assert restless.boards.wait_for(_over, SECONDS) < SECONDS
+    assert restless.boards.wait_for(_is_lease_over, TIMEOUT_S) < TIMEOUT_S
 
 
 def test_killed_governor_that_set_through_zeusd(boards: ScriptedBoards, tmp_path: Path) -> None:
-    daemon = Zeusd(boards, tmp_path / "zeusd.sock")
+    daemon = ScriptedZeusd(boards, tmp_path / "zeusd.sock")
     boards.extra["ZEUSD_SOCK_PATH"] = daemon.address
-    boards.script(fail={"nvmlDeviceSetPowerManagementLimit": 4})
+    boards.update_script(fail={"nvmlDeviceSetPowerManagementLimit": 4})
     try:
-        governor = boards.start(RESTLESS, "60", stdout=subprocess.DEVNULL)
-        assert boards.wait_for(lambda b: not _back(b), 20) < 20
+        governor = boards.start_python(RESTLESS_SCRIPT, "60", stdout=subprocess.DEVNULL)
+        assert boards.wait_for(lambda b: not _are_limits_back(b), 20) < 20
         governor.kill()
-        assert boards.wait_for(_over, SECONDS) < SECONDS
-        assert not boards.calls()  # Nothing was set but by the daemon.
+        assert boards.wait_for(_is_lease_over, TIMEOUT_S) < TIMEOUT_S
+        assert not boards.read_calls()  # Nothing was set but by the daemon.
         governor.wait()
     finally:
         daemon.close()
 
 
-def test_killed_guard_is_replaced_and_the_new_one_guards(restless: Restless) -> None:
-    restless.kill(restless.guard)
-    second = restless.next_guard()
-    assert second != restless.guard
+def test_killed_guard_is_replaced_and_the_new_one_guards(restless: RestlessGovernor) -> None:
+    restless.kill(restless.guard_pid)
+    second = restless.read_next_guard_pid()
+    assert second != restless.guard_pid
     restless.kill(restless.process.pid)
-    assert restless.boards.wait_for(_over, SECONDS) < SECONDS
+    assert restless.boards.wait_for(_is_lease_over, TIMEOUT_S) < TIMEOUT_S
 
 
-def test_all_killed_restores_on_demand(restless: Restless) -> None:
-    restless.kill(restless.guard, restless.process.pid)
+def test_all_killed_restores_on_demand(restless: RestlessGovernor) -> None:
+    restless.kill(restless.guard_pid, restless.process.pid)
     restless.process.wait()
     time.sleep(0.3)
-    assert not _back(restless.boards)
-    said = _restored(restless.boards)
+    assert not _are_limits_back(restless.boards)
+    said = _run_restore(restless.boards)
     assert said.count("previous settings are back") == 2
-    assert _over(restless.boards)
+    assert _is_lease_over(restless.boards)
 
 
 def test_all_killed_the_next_governor_restores_first(boards: ScriptedBoards) -> None:
-    first = Restless(boards)
-    first.kill(first.guard, first.process.pid)
+    first = RestlessGovernor(boards)
+    first.kill(first.guard_pid, first.process.pid)
     first.process.wait()
-    second = boards.start(RESTLESS, "0.2", stdout=subprocess.DEVNULL)
+    second = boards.start_python(RESTLESS_SCRIPT, "0.2", stdout=subprocess.DEVNULL)
     assert second.wait(20) == 0
-    assert _over(boards)
+    assert _is_lease_over(boards)
 
 
-def test_stopped_governor_loses_its_settings_and_has_them_again_when_it_goes_on(restless: Restless) -> None:
+def test_stopped_governor_loses_its_settings_and_has_them_again_when_it_goes_on(
+    restless: RestlessGovernor,
+) -> None:
     restless.process.send_signal(signal.SIGSTOP)
-    assert restless.boards.wait_for(_over, SECONDS) < SECONDS
+    assert restless.boards.wait_for(_is_lease_over, TIMEOUT_S) < TIMEOUT_S
     restless.process.send_signal(signal.SIGCONT)
-    assert restless.boards.wait_for(lambda b: not _back(b), SECONDS) < SECONDS
-    assert restless.next_guard() != restless.guard
+    assert restless.boards.wait_for(lambda b: not _are_limits_back(b), TIMEOUT_S) < TIMEOUT_S
+    assert restless.read_next_guard_pid() != restless.guard_pid
 
 
-def test_restore_leaves_a_living_governor_alone(restless: Restless) -> None:
-    said = _restored(restless.boards)
+def test_restore_leaves_a_living_governor_alone(restless: RestlessGovernor) -> None:
+    said = _run_restore(restless.boards)
     assert said.count(f"governed by process {restless.process.pid}") == 2
     assert list(restless.boards.leases.glob("*.json"))
 
 
-def test_one_gpu_has_one_governor(restless: Restless) -> None:
-    second = restless.boards.start(RESTLESS, "1", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+def test_one_gpu_has_one_governor(restless: RestlessGovernor) -> None:
+    second = restless.boards.start_python(
+        RESTLESS_SCRIPT, "1", stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     _, error = second.communicate(timeout=20)
     assert second.returncode != 0
     assert f"is governed by process {restless.process.pid} already" in error
@@ -148,21 +154,21 @@ def test_one_gpu_has_one_governor(restless: Restless) -> None:
 
 
 def test_a_gpu_that_cannot_be_restored_keeps_its_lease(boards: ScriptedBoards) -> None:
-    governor = Restless(boards)
-    governor.kill(governor.guard, governor.process.pid)
+    governor = RestlessGovernor(boards)
+    governor.kill(governor.guard_pid, governor.process.pid)
     governor.process.wait()
-    boards.script(lost=True)
-    assert _restored(boards).count("GPU is lost") == 2
+    boards.update_script(lost=True)
+    assert _run_restore(boards).count("GPU is lost") == 2
     assert len(list(boards.leases.glob("*.json"))) == 2
-    boards.script(lost=False)
-    assert _restored(boards).count("previous settings are back") == 2
-    assert _over(boards)
+    boards.update_script(lost=False)
+    assert _run_restore(boards).count("previous settings are back") == 2
+    assert _is_lease_over(boards)
 
 
-def test_a_guard_tries_again_until_the_gpu_answers(restless: Restless) -> None:
+def test_a_guard_tries_again_until_the_gpu_answers(restless: RestlessGovernor) -> None:
     boards = restless.boards
-    boards.script(fail={"nvmlDeviceSetPowerManagementLimit": 10})
+    boards.update_script(fail={"nvmlDeviceSetPowerManagementLimit": 10})
     restless.kill(restless.process.pid)
     time.sleep(1.0)
-    boards.script(fail={})
-    assert boards.wait_for(_over, SECONDS) < SECONDS
+    boards.update_script(fail={})
+    assert boards.wait_for(_is_lease_over, TIMEOUT_S) < TIMEOUT_S

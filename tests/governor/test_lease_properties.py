@@ -10,25 +10,25 @@ from hypothesis import given, settings, strategies
 from hypothesis.strategies import SearchStrategy
 
 from ekc.devices.lease import record
-from ekc.devices.lease.leased import Leased
-from ekc.devices.lease.restore import end
-from ekc.devices.limits.settable import LIMITS, Limit, Reference
+from ekc.devices.lease.leased import LeasedActuator
+from ekc.devices.lease.restore import end_lease
+from ekc.devices.limits.settable import LIMITS, ActuatorReference, Limit
 from ekc.errors import ActuatorError
 from ekc.governor.protocols import Gears, Settings
 
 GEARS = Gears((600, 900, 1200, 1500), (405, 5001, 9251), (100.0, 200.0, 300.0))
 
 
-class Card:
+class InMemoryLimits:
     """Limits in memory, with a driver that refuses now and then."""
 
     label = "a card in memory"
 
     def __init__(self, before: Settings) -> None:
-        self.reference = Reference("memory", f"GPU-{uuid.uuid4()}")
+        self.reference = ActuatorReference("memory", f"GPU-{uuid.uuid4()}")
         self.limits = before
-        self.refuses = False
-        self.seen: list[Settings] = []
+        self.is_refusing = False
+        self.limits_history: list[Settings] = []
 
     def gears(self) -> Gears:
         return GEARS
@@ -38,44 +38,44 @@ class Card:
 
     def check_permission(self) -> None: ...
 
-    def put(self, limit: Limit, value: float | None) -> None:
-        if self.refuses:
+    def set_limit(self, limit: Limit, value: float | None) -> None:
+        if self.is_refusing:
             raise ActuatorError("refused")
         self.limits = replace(self.limits, **{limit: value})
-        self.seen.append(self.limits)
+        self.limits_history.append(self.limits)
 
 
-def _limits() -> SearchStrategy[Settings]:
+def _limit_settings() -> SearchStrategy[Settings]:
     choices = (strategies.sampled_from([None, *getattr(GEARS, limit)]) for limit in LIMITS)
     return strategies.builds(Settings, *choices)
 
 
-def _moves() -> SearchStrategy[list[tuple[str, Settings]]]:
+def _lease_moves() -> SearchStrategy[list[tuple[str, Settings]]]:
     kinds = strategies.sampled_from(["apply", "refused", "guard steps in"])
-    return strategies.lists(strategies.tuples(kinds, _limits()), max_size=12)
+    return strategies.lists(strategies.tuples(kinds, _limit_settings()), max_size=12)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _folder(tmp_path_factory: pytest.TempPathFactory) -> object:
+def _lease_folder(tmp_path_factory: pytest.TempPathFactory) -> object:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EKC_RUN_DIR", str(tmp_path_factory.mktemp("leases")))
         yield
 
 
-@given(before=_limits(), moves=_moves())
+@given(before=_limit_settings(), moves=_lease_moves())
 @settings(max_examples=150, deadline=None)
 def test_all_comes_back(before: Settings, moves: list[tuple[str, Settings]]) -> None:
-    card = Card(before)
+    card = InMemoryLimits(before)
 
     def renew() -> None:
-        leased.take_again()
-        leased.repeat()
+        leased.retake()
+        leased.reapply()
 
-    leased = Leased(card, before, renew)
+    leased = LeasedActuator(card, before, renew)
     for kind, wanted in moves:
-        card.refuses = kind == "refused"
+        card.is_refusing = kind == "refused"
         if kind == "guard steps in":
-            end(leased.lease, card)
+            end_lease(leased.lease, card)
             assert card.limits == before
         try:
             leased.apply(wanted)
@@ -86,11 +86,11 @@ def test_all_comes_back(before: Settings, moves: list[tuple[str, Settings]]) -> 
             asked, was = getattr(wanted, limit), getattr(before, limit)
             in_force = getattr(card.limits, limit)
             assert in_force == (was if asked is None else asked if was is None else min(asked, was))
-    card.refuses = False
+    card.is_refusing = False
     leased.end()
     assert card.limits == before
-    assert not record.path(card.reference.gpu).exists()
-    for limits in card.seen:
+    assert not record.make_lease_path(card.reference.gpu).exists()
+    for limits in card.limits_history:
         for limit in LIMITS:
             was = getattr(before, limit)
             assert was is None or getattr(limits, limit) <= was

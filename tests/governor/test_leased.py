@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ekc.devices.lease import Keeper, record, restore_all
-from ekc.devices.lease.keeper import BEAT_S
-from ekc.devices.lease.restore import end
+from ekc.devices.lease import LeaseKeeper, record, restore_all
+from ekc.devices.lease.keeper import HEARTBEAT_INTERVAL_S
+from ekc.devices.lease.restore import end_lease
 from ekc.devices.limits import Limit
 from ekc.devices.limits.nvml import NvmlLimits
 from ekc.errors import ActuatorError, InvalidInput, RecordError
@@ -21,83 +21,85 @@ from tests.devices.recording.full_disk import no_room_beyond
 from tests.governor.scripted_nvml import ScriptedBoards
 
 
-def _keeper(boards: ScriptedBoards, before: Settings | None = None, tell: list[str] | None = None) -> Keeper:
-    return Keeper([NvmlLimits(boards.uuid())], before, (tell if tell is not None else []).append)
+def _make_keeper(
+    boards: ScriptedBoards, before: Settings | None = None, tell: list[str] | None = None
+) -> LeaseKeeper:
+    return LeaseKeeper([NvmlLimits(boards.get_uuid())], before, (tell if tell is not None else []).append)
 
 
 def test_none_means_as_before_and_nothing_gets_looser(here: ScriptedBoards) -> None:
-    here.put(0, sm_lock=[300, 1500])
-    with _keeper(here, Settings(sm_mhz=1500)) as keeper:
+    here.set_state(0, sm_lock=[300, 1500])
+    with _make_keeper(here, Settings(sm_mhz=1500)) as keeper:
         (actuator,) = keeper.actuators
         gears = actuator.gears()
         assert gears.sm_mhz[-1] == 1500
         assert gears.power_w[-1] == 280.0
         assert gears.memory_mhz == (405, 5001, 9251)
         actuator.apply(Settings(sm_mhz=1800, power_w=350.0))
-        assert here.limits() == ([300, 1500], None, 280_000)
+        assert here.read_limits() == ([300, 1500], None, 280_000)
         actuator.apply(Settings(sm_mhz=900, memory_mhz=5001))
-        assert here.limits() == ([300, 900], [405, 5001], 280_000)
+        assert here.read_limits() == ([300, 900], [405, 5001], 280_000)
         assert actuator.settings() == Settings(sm_mhz=900, memory_mhz=5001)
         actuator.apply(Settings())
-        assert here.limits() == ([300, 1500], None, 280_000)
+        assert here.read_limits() == ([300, 1500], None, 280_000)
         actuator.apply(Settings(sm_mhz=600))
-    assert here.limits() == ([300, 1500], None, 280_000)
+    assert here.read_limits() == ([300, 1500], None, 280_000)
 
 
 def test_only_what_was_touched_is_put_back(here: ScriptedBoards) -> None:
-    with _keeper(here) as keeper:
+    with _make_keeper(here) as keeper:
         keeper.actuators[0].apply(Settings(sm_mhz=900))
-        here.put(0, memory_lock=[405, 5001], limit_mw=200_000)  # An administrator, meanwhile.
-    assert here.limits() == (None, [405, 5001], 200_000)
+        here.set_state(0, memory_lock=[405, 5001], limit_mw=200_000)  # An administrator, meanwhile.
+    assert here.read_limits() == (None, [405, 5001], 200_000)
 
 
 def test_the_lease_is_written_before_anything_is_set(here: ScriptedBoards) -> None:
-    with _keeper(here) as keeper:
+    with _make_keeper(here) as keeper:
         (actuator,) = keeper.actuators
-        found = record.read(record.path(here.uuid()))
+        found = record.read_lease(record.make_lease_path(here.get_uuid()))
         assert found == actuator.lease
         assert found.touched == ()
-        here.script(fail={"nvmlDeviceSetGpuLockedClocks": 999})
+        here.update_script(fail={"nvmlDeviceSetGpuLockedClocks": 999})
         with pytest.raises(ActuatorError, match="the SM clock"):
             actuator.apply(Settings(sm_mhz=900))
-        found = record.read(record.path(here.uuid()))
+        found = record.read_lease(record.make_lease_path(here.get_uuid()))
         assert found is not None
         assert found.touched == ("sm_mhz",)
         assert found.previous == Settings(power_w=280.0)
-    assert not record.path(here.uuid()).exists()
+    assert not record.make_lease_path(here.get_uuid()).exists()
 
 
 def test_what_is_in_force_already_is_not_set_again(here: ScriptedBoards) -> None:
-    with _keeper(here) as keeper:
+    with _make_keeper(here) as keeper:
         (actuator,) = keeper.actuators
         actuator.apply(Settings())
-        assert not here.calls()
+        assert not here.read_calls()
         actuator.apply(Settings(sm_mhz=900))
         actuator.apply(Settings(sm_mhz=900))
-        assert len(here.calls()) == 1
+        assert len(here.read_calls()) == 1
 
 
 def test_what_failed_may_have_been_done_and_is_put_back(
     here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with _keeper(here) as keeper:
+    with _make_keeper(here) as keeper:
         (actuator,) = keeper.actuators
-        put = NvmlLimits.put
+        put = NvmlLimits.set_limit
 
         def late(self: NvmlLimits, limit: Limit, value: float | None) -> None:
             put(self, limit, value)
             raise ActuatorError("zeusd does not answer (timed out)")
 
         with monkeypatch.context() as patched:
-            patched.setattr(NvmlLimits, "put", late)
+            patched.setattr(NvmlLimits, "set_limit", late)
             with pytest.raises(ActuatorError, match="timed out"):
                 actuator.apply(Settings(sm_mhz=900))
         actuator.apply(Settings())
-        assert here.limits() == (None, None, 280_000)
+        assert here.read_limits() == (None, None, 280_000)
 
 
 def test_nothing_is_set_while_the_lease_cannot_be_written(here: ScriptedBoards) -> None:
-    with _keeper(here) as keeper:
+    with _make_keeper(here) as keeper:
         (actuator,) = keeper.actuators
         for _ in range(2):
             with (
@@ -105,69 +107,69 @@ def test_nothing_is_set_while_the_lease_cannot_be_written(here: ScriptedBoards) 
                 pytest.raises(RecordError, match=r"cannot write the lease .*; nothing was set"),
             ):
                 actuator.apply(Settings(sm_mhz=900))
-        assert not here.calls()
+        assert not here.read_calls()
         actuator.apply(Settings(sm_mhz=900))
-        found = record.read(record.path(here.uuid()))
+        found = record.read_lease(record.make_lease_path(here.get_uuid()))
         assert found is not None
         assert found.touched == ("sm_mhz",)
 
 
 def test_nothing_is_set_while_there_can_be_no_lock(here: ScriptedBoards) -> None:
-    with _keeper(here) as keeper:
+    with _make_keeper(here) as keeper:
         (actuator,) = keeper.actuators
-        lock = record.path(here.uuid()).with_suffix(".lock")
+        lock = record.make_lease_path(here.get_uuid()).with_suffix(".lock")
         lock.mkdir()
         with pytest.raises(RecordError, match=r"cannot open the lock .*\.lock \(Is a directory\)"):
             actuator.apply(Settings(sm_mhz=900))
-        assert not here.calls()
+        assert not here.read_calls()
         lock.rmdir()
         actuator.apply(Settings(sm_mhz=900))
-        assert here.limits()[0] == [300, 900]
+        assert here.read_limits()[0] == [300, 900]
 
 
 def test_closing_twice_is_closing_once(here: ScriptedBoards) -> None:
-    keeper = _keeper(here)
+    keeper = _make_keeper(here)
     keeper.actuators[0].apply(Settings(sm_mhz=900))
     assert keeper.close() == []
-    calls = len(here.calls())
+    calls = len(here.read_calls())
     assert keeper.close() == []
-    assert len(here.calls()) == calls
+    assert len(here.read_calls()) == calls
 
 
 def test_a_lost_lease_is_renewed_with_what_was_asked_for_last(
     here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The heart takes the lease again while the loop asks for something else."""
-    with _keeper(here) as keeper:
+    with _make_keeper(here) as keeper:
         (actuator,) = keeper.actuators
         actuator.apply(Settings(sm_mhz=900))
-        new_guard = keeper._new_guard
+        new_guard = keeper._restart_guard
 
         def meanwhile() -> None:
             new_guard()
             actuator.apply(Settings(sm_mhz=1200))
 
-        monkeypatch.setattr(keeper, "_new_guard", meanwhile)
-        end(actuator.lease, NvmlLimits(here.uuid()))
+        monkeypatch.setattr(keeper, "_restart_guard", meanwhile)
+        end_lease(actuator.lease, NvmlLimits(here.get_uuid()))
         assert here.wait_for(lambda b: b.limits()[0] == [300, 1200], 10) < 10
-        time.sleep(2 * BEAT_S)
-        assert here.limits()[0] == [300, 1200]
+        time.sleep(2 * HEARTBEAT_INTERVAL_S)
+        assert here.read_limits()[0] == [300, 1200]
         assert actuator.settings() == Settings(sm_mhz=1200)
 
 
 def test_what_cannot_be_put_back_is_told_and_stays_leased(here: ScriptedBoards) -> None:
     told: list[str] = []
     began = time.monotonic()
-    with _keeper(here, tell=told) as keeper:
+    with _make_keeper(here, tell=told) as keeper:
         keeper.actuators[0].apply(Settings(sm_mhz=900, memory_mhz=5001))
-        here.script(fail={"nvmlDeviceResetGpuLockedClocks": 999})
+        here.update_script(fail={"nvmlDeviceResetGpuLockedClocks": 999})
     assert time.monotonic() - began < 10  # A job's own end is not kept waiting.
     assert len(told) == 1
     assert "ekc govern --restore" in told[0]
-    assert here.limits() == ([300, 900], None, 280_000)
-    here.script(fail={})
+    assert here.read_limits() == ([300, 900], None, 280_000)
+    here.update_script(fail={})
     assert here.wait_for(lambda b: not list(b.leases.glob("*.json")), 10) < 10  # The guard went on trying.
-    assert here.limits() == (None, None, 280_000)
+    assert here.read_limits() == (None, None, 280_000)
 
 
 def test_a_guard_that_cannot_work_means_nothing_is_set(
@@ -175,9 +177,9 @@ def test_a_guard_that_cannot_work_means_nothing_is_set(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", "")  # It sees no scripted GPU, and no real one.
     with pytest.raises(ActuatorError, match="guard process did not start"):
-        _keeper(here)
+        _make_keeper(here)
     assert not list(here.leases.glob("*.json"))
-    assert not here.calls()
+    assert not here.read_calls()
 
 
 def test_where_no_process_can_be_started_nothing_is_set(
@@ -185,48 +187,48 @@ def test_where_no_process_can_be_started_nothing_is_set(
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(ActuatorError, match=r"did not start \(No such file or directory\), so nothing"):
-        _keeper(here)
+        _make_keeper(here)
     assert not list(here.leases.glob("*.json"))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1, "id": 3}', "no json"])
 def test_a_file_that_is_no_lease(here: ScriptedBoards, text: str) -> None:
-    record.path(here.uuid()).write_text(text)
+    record.make_lease_path(here.get_uuid()).write_text(text)
     with pytest.raises(RecordError, match="is no lease"):
-        record.read(record.path(here.uuid()))
+        record.read_lease(record.make_lease_path(here.get_uuid()))
     (restored,) = restore_all()
     assert restored.problem is not None
     with pytest.raises(RecordError):
-        _keeper(here)
+        _make_keeper(here)
 
 
 def test_a_lease_of_another_version(here: ScriptedBoards) -> None:
-    record.path(here.uuid()).write_text(json.dumps({"version": 99}))
+    record.make_lease_path(here.get_uuid()).write_text(json.dumps({"version": 99}))
     with pytest.raises(RecordError, match="another version"):
-        record.read(record.path(here.uuid()))
+        record.read_lease(record.make_lease_path(here.get_uuid()))
 
 
 def test_a_lease_from_before_a_reboot_is_only_erased(here: ScriptedBoards) -> None:
-    with _keeper(here) as keeper:
+    with _make_keeper(here) as keeper:
         keeper.actuators[0].apply(Settings(sm_mhz=900, power_w=200.0))
         left = keeper.actuators[0].lease
-    assert not left.outlived
-    calls = len(here.calls())
-    here.put(0, limit_mw=150_000)  # An administrator, after the reboot.
-    record.write(replace(left, boot="another"))
+    assert not left.predates_boot
+    calls = len(here.read_calls())
+    here.set_state(0, limit_mw=150_000)  # An administrator, after the reboot.
+    record.write_lease(replace(left, boot="another"))
     assert [str(x) for x in restore_all()] == [
         f"{left.label}: the machine has been started since; nothing put back"
     ]
-    assert not record.path(here.uuid()).exists()
-    assert len(here.calls()) == calls
+    assert not record.make_lease_path(here.get_uuid()).exists()
+    assert len(here.read_calls()) == calls
 
 
 def test_a_lease_under_which_nothing_was_set_says_so(here: ScriptedBoards) -> None:
-    with _keeper(here) as keeper:
+    with _make_keeper(here) as keeper:
         left = keeper.actuators[0].lease
-    record.write(left)
+    record.write_lease(left)
     assert [str(x) for x in restore_all()] == [f"{left.label}: nothing had been set"]
-    assert not here.calls()
+    assert not here.read_calls()
 
 
 def test_a_folder_that_others_may_write_to_is_refused(
@@ -236,8 +238,8 @@ def test_a_folder_that_others_may_write_to_is_refused(
     (tmp_path / "open").mkdir(mode=0o777)
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(InvalidInput, match="not safe"):
-        record.folder()
+        record.find_lease_folder()
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("EKC_RUN_DIR", str(tmp_path / "file"))
     with pytest.raises(InvalidInput, match="EKC_RUN_DIR"):
-        record.folder()
+        record.find_lease_folder()

@@ -15,48 +15,48 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ekc.devices.lease.signals import SENT
+from ekc.devices.lease.signals import EXTERNAL_SIGNALS
 from ekc.errors import ActuatorError, InvalidInput
 from ekc.governor.advise import Advised, advise
 from ekc.governor.events import Ended, Event
-from ekc.governor.jobs.card import CARDS
-from ekc.governor.jobs.draw import KINDS, draw
+from ekc.governor.jobs.card import SIMULATED_CARDS
+from ekc.governor.jobs.draw import JOB_KINDS, sample_job
 from ekc.governor.jobs.world import SimulatedRun
 from ekc.governor.live import session
-from ekc.governor.live.book import Book
+from ekc.governor.live.book import GovernorLog
 from ekc.governor.live.group import GroupActuator, GroupProbe
-from ekc.governor.live.job import KILLED, Command
-from ekc.governor.live.jsonl import event_json, plain
-from ekc.governor.live.report import report
-from ekc.governor.live.session import Session, Unit
-from ekc.governor.live.simulated import simulated_unit
+from ekc.governor.live.job import KILLED_STATUS, CommandJob
+from ekc.governor.live.jsonl import event_to_json, to_plain_json
+from ekc.governor.live.report import build_report
+from ekc.governor.live.session import GovernedUnit, GovernorSession
+from ekc.governor.live.simulated import make_simulated_unit
 from ekc.governor.live.steps import StepCounter, StepReader
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Gears, Settings
-from ekc.governor.samples import Samples
-from ekc.governor.sets_nothing import SetsNothing
+from ekc.governor.samples import SensorSamples
+from ekc.governor.sets_nothing import NullActuator
 from tests.governor.scripted_nvml import ROOT
 
 
-class Heard:
+class RecordingListener:
     """An audience that remembers."""
 
     def __init__(self) -> None:
         self.troubles: list[str] = []
-        self.samples = 0
+        self.sample_count = 0
 
-    def event(self, book: Book, event: Event) -> None:
-        assert event_json(book.name, event)["event"] == type(event).__name__
+    def on_event(self, governor_log: GovernorLog, event: Event) -> None:
+        assert event_to_json(governor_log.name, event)["event"] == type(event).__name__
 
-    def fresh(self, book: Book) -> None:
-        self.samples = len(book.trace)
+    def on_samples(self, governor_log: GovernorLog) -> None:
+        self.sample_count = len(governor_log.trace)
 
-    def trouble(self, book: Book, line: str) -> None:
+    def on_trouble(self, governor_log: GovernorLog, line: str) -> None:
         self.troubles.append(line)
 
 
-def _run(seconds: float = 600.0, seed: int = 0) -> SimulatedRun:
-    return SimulatedRun(draw(seed, "compute", "h200", seconds), seed)
+def _make_run(seconds: float = 600.0, seed: int = 0) -> SimulatedRun:
+    return SimulatedRun(sample_job(seed, "compute", "h200", seconds), seed)
 
 
 @pytest.mark.parametrize(
@@ -67,22 +67,22 @@ def _run(seconds: float = 600.0, seed: int = 0) -> SimulatedRun:
     ],
 )
 def test_a_loop_that_fails_puts_back_what_was_there(error: Exception, words: str) -> None:
-    run, heard = _run(), Heard()
+    run, heard = _make_run(), RecordingListener()
 
     def fails(probe: object, actuator: SimulatedRun, hear: object) -> None:
         actuator.apply(Settings(sm_mhz=1200))
         raise error
 
-    (book,) = Session([Unit("GPU 0", run, run)], fails, heard).wait()  # type: ignore[arg-type]
+    (book,) = GovernorSession([GovernedUnit("GPU 0", run, run)], fails, heard).wait()  # type: ignore[arg-type]
     assert run.settings() == Settings()
     assert len(heard.troubles) == 1
     assert "ungoverned, at its previous settings" in heard.troubles[0]
     assert words in heard.troubles[0]
     assert book.problem == heard.troubles[0]
-    assert "not to the end" in "\n".join(report(book).lines())
+    assert "not to the end" in "\n".join(build_report(book).format_lines())
 
 
-class Refuses(SimulatedRun):
+class RefusingRun(SimulatedRun):
     """Sets one limit, and then no more."""
 
     refusal: Exception = ActuatorError("the driver said no")
@@ -95,14 +95,14 @@ class Refuses(SimulatedRun):
 
 @pytest.mark.parametrize("refusal", [ActuatorError("the driver said no"), OSError("no lock")])
 def test_what_could_not_be_put_back_is_not_said_to_be(refusal: Exception) -> None:
-    run, heard = Refuses(draw(0, "compute", "h200", 600.0), 0), Heard()
+    run, heard = RefusingRun(sample_job(0, "compute", "h200", 600.0), 0), RecordingListener()
     run.refusal = refusal
 
     def fails(probe: object, actuator: SimulatedRun, hear: object) -> None:
         for mhz in (1500, 1200):
             actuator.apply(Settings(sm_mhz=mhz))
 
-    Session([Unit("GPU 0", run, run)], fails, heard).wait()  # type: ignore[arg-type]
+    GovernorSession([GovernedUnit("GPU 0", run, run)], fails, heard).wait()  # type: ignore[arg-type]
     (line,) = heard.troubles
     assert line.count(str(refusal)) == 1
     assert "may stay until it ends" in line
@@ -118,20 +118,20 @@ def test_going_back_is_tried_again_while_the_job_runs() -> None:
                 raise ActuatorError("zeusd does not answer")
             super().apply(settings)
 
-    run, heard = Away(draw(0, "compute", "h200", 600.0), 0), Heard()
+    run, heard = Away(sample_job(0, "compute", "h200", 600.0), 0), RecordingListener()
 
     def fails(probe: object, actuator: SimulatedRun, hear: object) -> None:
         for mhz in (1500, 1200):
             actuator.apply(Settings(sm_mhz=mhz))
 
-    (book,) = Session([Unit("GPU 0", run, run)], fails, heard).wait()  # type: ignore[arg-type]
+    (book,) = GovernorSession([GovernedUnit("GPU 0", run, run)], fails, heard).wait()  # type: ignore[arg-type]
     assert run.settings() == Settings()
     assert 100.0 <= run.now() < 110.0
     assert heard.troubles == [book.problem, "previous settings are back"]
 
 
 def test_one_lost_gpu_does_not_keep_the_others_of_its_group_slow() -> None:
-    lost, others = Refuses(draw(0, "compute", "h200", 600.0), 0), [_run(), _run()]
+    lost, others = RefusingRun(sample_job(0, "compute", "h200", 600.0), 0), [_make_run(), _make_run()]
     actuator = GroupActuator([lost, *others])
     actuator.apply(Settings(sm_mhz=1200))
     with pytest.raises(ActuatorError, match="said no"):
@@ -154,26 +154,26 @@ def test_a_signal_right_after_the_start_ends_the_job_not_us(
     # What runs in the background may have inherited one that is ignored, and so would the job.
     before = signal.signal(number, signal.SIG_DFL)
     try:
-        job = Command(["sleep", "60"])
-        assert job.wait() == KILLED + number
-        job.release()
+        job = CommandJob(["sleep", "60"])
+        assert job.wait() == KILLED_STATUS + number
+        job.restore_signals()
         assert signal.getsignal(number) == signal.SIG_DFL
     finally:
         signal.signal(number, before)
 
 
 def test_a_command_that_cannot_be_started_leaves_the_signals_as_they_were() -> None:
-    before = [signal.getsignal(number) for number in SENT]
+    before = [signal.getsignal(number) for number in EXTERNAL_SIGNALS]
     with pytest.raises(InvalidInput, match="no/such"):
-        Command(["/no/such/command"])
-    assert [signal.getsignal(number) for number in SENT] == before
+        CommandJob(["/no/such/command"])
+    assert [signal.getsignal(number) for number in EXTERNAL_SIGNALS] == before
 
 
 def test_a_loop_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "LEAVING_S", 0.05)
-    run, heard, forever = _run(), Heard(), threading.Event()
+    monkeypatch.setattr(session, "LOOP_EXIT_TIMEOUT_S", 0.05)
+    run, heard, forever = _make_run(), RecordingListener(), threading.Event()
     began = time.monotonic()
-    (book,) = Session([Unit("GPU 0", run, run)], lambda *_: forever.wait(), heard).finish()
+    (book,) = GovernorSession([GovernedUnit("GPU 0", run, run)], lambda *_: forever.wait(), heard).finish()
     assert time.monotonic() - began < 5
     assert book.problem is not None
     assert "has not answered" in book.problem
@@ -181,15 +181,15 @@ def test_a_loop_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_advice_sets_nothing_and_tells_what_it_expects() -> None:
-    run = _run()
+    run = _make_run()
     events: list[Event] = []
-    nothing = SetsNothing(run.gears(), simulated=True)
+    nothing = NullActuator(run.gears(), simulated=True)
     advise(run, nothing, Policy(), events.append)
     assert run.settings() == Settings()
     (told,) = (e for e in events if isinstance(e, Advised))
     assert told.settings.sm_mhz in run.gears().sm_mhz
     assert told.slowdown <= 0.05
-    assert "not tried" in told.line()
+    assert "not tried" in told.format_line()
     assert isinstance(events[-1], Ended)
     with pytest.raises(ActuatorError, match="advice only"):
         nothing.apply(Settings(sm_mhz=1200))
@@ -197,9 +197,9 @@ def test_advice_sets_nothing_and_tells_what_it_expects() -> None:
 
 def test_advice_is_as_bold_as_what_is_expected_allows() -> None:
     """What a search may not do before it has read something, set a clock far off, advice may name."""
-    run = SimulatedRun(draw(0, "compute", "h200", 120.0), 0)
+    run = SimulatedRun(sample_job(0, "compute", "h200", 120.0), 0)
     events: list[Event] = []
-    advise(run, SetsNothing(run.gears(), simulated=True), Policy(), events.append)
+    advise(run, NullActuator(run.gears(), simulated=True), Policy(), events.append)
     (told,) = (e for e in events if isinstance(e, Advised))
     assert told.settings.sm_mhz is not None
     assert told.settings.sm_mhz < 0.96 * run.gears().sm_mhz[-1]
@@ -207,10 +207,10 @@ def test_advice_is_as_bold_as_what_is_expected_allows() -> None:
 
 
 def test_advice_is_a_cap_where_clocks_cannot_be_set() -> None:
-    run = _run()
+    run = _make_run()
     events: list[Event] = []
     could = Gears(power_w=tuple(float(w) for w in range(200, 701, 25)))
-    advise(run, SetsNothing(could, simulated=True), Policy(), events.append)
+    advise(run, NullActuator(could, simulated=True), Policy(), events.append)
     (told,) = (e for e in events if isinstance(e, Advised))
     assert told.settings.sm_mhz is None
     assert told.settings.power_w is None or told.settings.power_w in could.power_w
@@ -218,68 +218,70 @@ def test_advice_is_a_cap_where_clocks_cannot_be_set() -> None:
 
 def test_advice_for_a_card_that_does_not_tell_its_use() -> None:
     class Silent(SimulatedRun):
-        def record(self, seconds: float) -> Samples:
+        def record(self, seconds: float) -> SensorSamples:
             told = super().record(seconds)
             untold = np.full(len(told), np.nan)
             return replace(told, sm_util=untold, memory_util=untold)
 
-    run = Silent(draw(0, "compute", "h200", 600.0), 0)
+    run = Silent(sample_job(0, "compute", "h200", 600.0), 0)
     events: list[Event] = []
-    advise(run, SetsNothing(run.gears(), simulated=True), Policy(), events.append)
+    advise(run, NullActuator(run.gears(), simulated=True), Policy(), events.append)
     assert any(isinstance(e, Advised) for e in events)
 
 
 def test_no_advice_for_a_card_that_cannot_be_limited() -> None:
     with pytest.raises(ActuatorError, match="can be limited"):
-        advise(_run(), SetsNothing(Gears()), Policy(), lambda event: None)
+        advise(_make_run(), NullActuator(Gears()), Policy(), lambda event: None)
 
 
 def test_a_group_is_set_alike_and_its_power_added_up() -> None:
-    runs = [_run(seed=0), _run(seed=0)]
+    runs = [_make_run(seed=0), _make_run(seed=0)]
     actuator, probe = GroupActuator(runs), GroupProbe(runs)
     actuator.apply(Settings(sm_mhz=1500))
     assert [run.settings() for run in runs] == [Settings(sm_mhz=1500)] * 2
     assert actuator.settings() == Settings(sm_mhz=1500)
     assert actuator.gears() == runs[0].gears()
-    joules = probe.energy_j()
+    joules = probe.read_energy_j()
     samples = probe.record(20.0)
-    assert isinstance(samples, Samples)
-    alone = _run(seed=0)
+    assert isinstance(samples, SensorSamples)
+    alone = _make_run(seed=0)
     alone.apply(Settings(sm_mhz=1500))
     one = alone.record(20.0)
     assert np.nanmean(samples.power_w) == pytest.approx(2 * np.nanmean(one.power_w), rel=0.02)
     assert np.nanmean(samples.sm_util) == pytest.approx(np.nanmean(one.sm_util), rel=0.05)
     assert samples.power_limit_w == pytest.approx(2 * one.power_limit_w, nan_ok=True)
-    assert probe.energy_j() - joules == pytest.approx(2 * alone.energy_j(), rel=0.05)
-    counted = probe.counters(5.0)
+    assert probe.read_energy_j() - joules == pytest.approx(2 * alone.read_energy_j(), rel=0.05)
+    counted = probe.read_counters(5.0)
     assert counted is not None
-    assert set(counted) == set(alone.counters(5.0) or ())
+    assert set(counted) == set(alone.read_counters(5.0) or ())
     assert actuator.simulated
     assert probe.simulated
-    assert probe.running()
+    assert probe.is_running()
 
 
 def test_a_group_has_the_gears_that_all_have() -> None:
-    other = SimulatedRun(draw(0, "compute", "rtx3090", 60.0), 0)
-    gears = GroupActuator([_run(60.0), other]).gears()
-    assert set(gears.sm_mhz) == set(_run(60.0).gears().sm_mhz) & set(other.gears().sm_mhz)
+    other = SimulatedRun(sample_job(0, "compute", "rtx3090", 60.0), 0)
+    gears = GroupActuator([_make_run(60.0), other]).gears()
+    assert set(gears.sm_mhz) == set(_make_run(60.0).gears().sm_mhz) & set(other.gears().sm_mhz)
     assert list(gears.sm_mhz) == sorted(gears.sm_mhz)
 
 
 def test_a_book_keeps_a_mean_a_second() -> None:
-    book = Book("GPU 0", False)
+    book = GovernorLog("GPU 0", False)
     at = np.arange(0.0, 3.0, 0.1)
     watts = np.where(at < 1, 100.0, 200.0)
     watts[3] = np.nan
     clock = np.full(30, np.nan)
-    book.note(Samples(time_s=at, power_w=watts, sm_util=watts, memory_util=watts, clock_mhz=clock))
-    book.note(Samples(*np.zeros((5, 0))))
+    book.add_samples(
+        SensorSamples(time_s=at, power_w=watts, sm_util=watts, memory_util=watts, clock_mhz=clock)
+    )
+    book.add_samples(SensorSamples(*np.zeros((5, 0))))
     assert [round(w) for _, w, _ in book.trace] == [100, 200, 200]
     assert all(np.isnan(mhz) for _, _, mhz in book.trace)
 
 
 def test_json_knows_no_nan() -> None:
-    assert plain({"a": float("nan"), "b": [float("inf"), 1.5], "c": Settings(sm_mhz=3)}) == {
+    assert to_plain_json({"a": float("nan"), "b": [float("inf"), 1.5], "c": Settings(sm_mhz=3)}) == {
         "a": None,
         "b": [None, 1.5],
         "c": {"sm_mhz": 3, "memory_mhz": None, "power_w": None},
@@ -309,29 +311,29 @@ def test_steps_are_counted_across_processes(tmp_path: Path) -> None:
 
 
 def test_every_simulated_job_can_be_asked_for() -> None:
-    for kind in KINDS:
-        for card in CARDS:
-            unit = simulated_unit(kind, card, 0, 1.0)
+    for kind in JOB_KINDS:
+        for card in SIMULATED_CARDS:
+            unit = make_simulated_unit(kind, card, 0, 1.0)
             assert "(simulated)" in unit.name
-            assert unit.probe.running()
+            assert unit.probe.is_running()
     for kind, card, minutes in (("no", "h200", 1.0), ("compute", "no", 1.0), ("compute", "h200", 0.0)):
         with pytest.raises(InvalidInput):
-            simulated_unit(kind, card, 0, minutes)
+            make_simulated_unit(kind, card, 0, minutes)
 
 
 def test_a_plot_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from ekc.governor.live.plot import check
-    from ekc.governor.live.plot import draw as drawn
+    from ekc.governor.live.plot import check_plot_file
+    from ekc.governor.live.plot import plot_log as drawn
     from ekc.governor.loop import govern
 
-    run, heard = _run(), Heard()
+    run, heard = _make_run(), RecordingListener()
     loop = lambda probe, actuator, hear: govern(probe, actuator, Policy(), hear)  # noqa: E731
-    (book,) = Session([Unit("a job (simulated)", run, run)], loop, heard).wait()
-    assert heard.samples > 300
+    (book,) = GovernorSession([GovernedUnit("a job (simulated)", run, run)], loop, heard).wait()
+    assert heard.sample_count > 300
     drawn(book, tmp_path / "job.svg")
     assert "a job (simulated)" in (tmp_path / "job.svg").read_text()
     with pytest.raises(InvalidInput, match="must end in one of"):
-        check(tmp_path / "job.txt")
+        check_plot_file(tmp_path / "job.txt")
     with pytest.raises(InvalidInput, match="no folder"):
-        check(tmp_path / "nowhere" / "job.svg")
+        check_plot_file(tmp_path / "nowhere" / "job.svg")

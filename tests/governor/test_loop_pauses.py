@@ -8,42 +8,44 @@ import numpy as np
 import pytest
 
 from ekc.governor.events import Event, Measured
-from ekc.governor.jobs.draw import draw
+from ekc.governor.jobs.draw import sample_job
 from ekc.governor.jobs.world import SimulatedRun
-from ekc.governor.loop import LONGEST_WAIT_S, govern
-from ekc.governor.samples import Samples, joined
-from tests.governor.made_jobs import of
+from ekc.governor.loop import MAX_WAIT_S, govern
+from ekc.governor.samples import SensorSamples, concatenate_samples
+from tests.governor.made_jobs import select_events
 
 PAUSE_S, IDLE_W = 35.0, 90.0
-WORKS_S = 3.0
+WORK_S = 3.0
 """Before the pause."""
 
 
-class Pausing(SimulatedRun):
+class PausingRun(SimulatedRun):
     """Stands still for a while in each of two long waits."""
 
     def __init__(self, seed: int, pauses: int) -> None:
-        super().__init__(draw(seed, "aperiodic", "h200", 840.0), seed)
-        self.left, self.stood_s = pauses, 0.0
+        super().__init__(sample_job(seed, "aperiodic", "h200", 840.0), seed)
+        self.pauses_left, self.paused_s = pauses, 0.0
 
     def now(self) -> float:
-        return super().now() + self.stood_s
+        return super().now() + self.paused_s
 
-    def energy_j(self) -> float:
-        return super().energy_j() + IDLE_W * self.stood_s
+    def read_energy_j(self) -> float:
+        return super().read_energy_j() + IDLE_W * self.paused_s
 
-    def record(self, seconds: float) -> Samples:
-        if seconds < LONGEST_WAIT_S or not self.left:
-            return self._shifted(seconds)
-        self.left -= 1
-        before = self._shifted(WORKS_S)
+    def record(self, seconds: float) -> SensorSamples:
+        if seconds < MAX_WAIT_S or not self.pauses_left:
+            return self._record_shifted(seconds)
+        self.pauses_left -= 1
+        before = self._record_shifted(WORK_S)
         at = self.now() + np.arange(0.1, PAUSE_S, 0.1)
-        still = Samples(at, np.full(len(at), IDLE_W), *np.zeros((2, len(at))), np.full(len(at), 1980.0))
-        self.stood_s += PAUSE_S
-        return joined(joined(before, still), self._shifted(seconds - PAUSE_S - WORKS_S))
+        still = SensorSamples(at, np.full(len(at), IDLE_W), *np.zeros((2, len(at))), np.full(len(at), 1980.0))
+        self.paused_s += PAUSE_S
+        return concatenate_samples(
+            concatenate_samples(before, still), self._record_shifted(seconds - PAUSE_S - WORK_S)
+        )
 
-    def _shifted(self, seconds: float) -> Samples:
-        stood_s = self.stood_s
+    def _record_shifted(self, seconds: float) -> SensorSamples:
+        stood_s = self.paused_s
         told = super().record(seconds)
         return replace(told, time_s=told.time_s + stood_s)
 
@@ -53,11 +55,11 @@ def test_a_pause_between_two_looks_is_no_check_of_the_choice(seed: int) -> None:
     """It was counted in: a choice that drew a fifth less, whatever it drew."""
     choices, watts = [], []
     for pauses in (0, 2):
-        run, told = Pausing(seed, pauses), list[Event]()
+        run, told = PausingRun(seed, pauses), list[Event]()
         (phase,) = govern(run, run, on_event=told.append).phases
-        assert run.left == 0 or not pauses
+        assert run.pauses_left == 0 or not pauses
         choices.append(phase.choice.sm_mhz)
-        watts.append([e.reading.watts for e in of(told, Measured) if e.purpose == "check"])
+        watts.append([e.reading.watts for e in select_events(told, Measured) if e.purpose == "check"])
     assert watts[1] == pytest.approx(watts[0], rel=0.03)
     gears = run.gears().sm_mhz
     # What was read before a pause is left out, so the curve is not the very same.

@@ -13,27 +13,27 @@ import pytest
 
 from ekc.errors import ActuatorError
 from ekc.governor.live import energy
-from ekc.governor.live.energy import Energy
+from ekc.governor.live.energy import BoardEnergy
 from ekc.governor.live.nvml_probe import NvmlProbe
-from ekc.governor.live.sampler import Sampler
-from ekc.governor.measure import Meter
-from ekc.governor.progress import Beat
+from ekc.governor.live.sampler import SensorSampler
+from ekc.governor.measure import JobMeter
+from ekc.governor.progress import ProgressSource
 from ekc.governor.protocols import Gears
-from ekc.governor.sets_nothing import SetsNothing
+from ekc.governor.sets_nothing import NullActuator
 from tests.governor.scripted_nvml import ScriptedBoards
-from tests.governor.scripted_reads import Gpm, instant_power
+from tests.governor.scripted_reads import ScriptedGpm, script_instant_power
 
 
-def probe(here: ScriptedBoards) -> NvmlProbe:
-    return NvmlProbe(here.uuid(), lambda: True, lambda: None)
+def make_probe(here: ScriptedBoards) -> NvmlProbe:
+    return NvmlProbe(here.get_uuid(), lambda: True, lambda: None)
 
 
-def scripted(here: ScriptedBoards, **changes: Any) -> None:
+def update_script(here: ScriptedBoards, **changes: Any) -> None:
     here.file.write_text(json.dumps(json.loads(here.file.read_text()) | changes))
 
 
 def test_readings_are_in_order_and_in_their_units(here: ScriptedBoards) -> None:
-    watching = probe(here)
+    watching = make_probe(here)
     before = time.monotonic()
     # A machine with other work may not get round to a second reading at once.
     samples = next(x for x in map(watching.record, (0.5, 2.0, 10.0)) if len(x) >= 2)
@@ -46,14 +46,14 @@ def test_readings_are_in_order_and_in_their_units(here: ScriptedBoards) -> None:
     assert (samples.clock_mhz == 1995).all()
     assert samples.power_limit_w == 280.0
     assert not watching.simulated
-    assert 0 < watching.overhead < 1
-    assert watching.steps() is None
+    assert 0 < watching.core_share < 1
+    assert watching.read_step_count() is None
 
 
 def test_energy_is_in_joules(here: ScriptedBoards) -> None:
-    first = probe(here).energy_j()
+    first = make_probe(here).read_energy_j()
     assert 900 < first < 1e5
-    assert probe(here).energy_j() > first
+    assert make_probe(here).read_energy_j() > first
 
 
 @pytest.mark.parametrize("counter", [None, 12_345_678])
@@ -63,14 +63,14 @@ def test_where_no_counter_moves_the_readings_of_power_are_added_up(
     """One that stood still was believed: 0 W, whatever was set."""
     monkeypatch.setattr(energy, "STALL_S", 0.5)
     told: list[str] = []
-    watching = NvmlProbe(here.uuid(), lambda: True, lambda: None, told.append)
+    watching = NvmlProbe(here.get_uuid(), lambda: True, lambda: None, told.append)
     monkeypatch.setattr(watching._sensors._sensors, "counter_mj", lambda: counter)
-    monkeypatch.setattr(watching._sensors._sensors, "power_w", lambda: 200.0)
+    monkeypatch.setattr(watching._sensors._sensors, "expected_power_w", lambda: 200.0)
     watching.record(0.2)
-    begin, joules = watching.now(), watching.energy_j()
+    begin, joules = watching.now(), watching.read_energy_j()
     for _ in range(4):
         watching.record(0.3)
-    watts = (watching.energy_j() - joules) / (watching.now() - begin)
+    watts = (watching.read_energy_j() - joules) / (watching.now() - begin)
     assert watts == pytest.approx(200.0, rel=0.03)
     (line,) = told
     name = "GPU 0 (Scripted GPU)"
@@ -89,26 +89,26 @@ def test_energy_goes_on_from_where_a_counter_stops(stops_s: float) -> None:
     def counted() -> float:
         return 500.0 + 240.0 * min(now, stops_s)
 
-    bill = Energy(counted, "GPU 0", told.append)
+    bill = BoardEnergy(counted, "GPU 0", told.append)
     for begin in (0.0, 20.0, 40.0, 60.0):
-        joules = bill.joules(begin)
+        joules = bill.compute_joules(begin)
         for step in range(100):
             now = begin + 0.2 * (step + 1)
             at = np.arange(now - 0.2, now, 0.05) + 0.01
-            bill.add(at, power(at))
-        assert (bill.joules(now) - joules) / 20.0 == pytest.approx(240.0, rel=0.03)
+            bill.add_readings(at, power(at))
+        assert (bill.compute_joules(now) - joules) / 20.0 == pytest.approx(240.0, rel=0.03)
     assert len(told) == (stops_s < 100)
 
 
 def test_power_is_a_mean_of_a_second_where_no_field_is_instantaneous(here: ScriptedBoards) -> None:
-    assert probe(here).record(0.05).sensor_s == 1.0
+    assert make_probe(here).record(0.05).sensor_s == 1.0
 
 
 def test_the_instantaneous_field_is_taken_where_there_is_one(
     here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    instant_power(monkeypatch, 321.5)
-    samples = probe(here).record(0.2)
+    script_instant_power(monkeypatch, 321.5)
+    samples = make_probe(here).record(0.2)
     assert samples.sensor_s == 0.1
     assert (samples.power_w % 1 == 0.5).all()
     assert (np.diff(samples.power_w) == 1.0).all()
@@ -119,38 +119,38 @@ def test_the_instantaneous_field_is_taken_where_there_is_one(
 def test_older_cards_read_power_at_once(here: ScriptedBoards, name: str, arch: int, window: float) -> None:
     gpus = json.loads(here.file.read_text())["gpus"]
     gpus[0] |= {"name": name, "arch": arch}
-    scripted(here, gpus=gpus)
-    assert probe(here).record(0.05).sensor_s == window
+    update_script(here, gpus=gpus)
+    assert make_probe(here).record(0.05).sensor_s == window
 
 
 def test_a_job_that_ends_ends_the_recording(here: ScriptedBoards) -> None:
     ends = time.monotonic() + 0.3
-    watching = NvmlProbe(here.uuid(), lambda: time.monotonic() < ends, lambda: 7.0)
+    watching = NvmlProbe(here.get_uuid(), lambda: time.monotonic() < ends, lambda: 7.0)
     assert len(watching.record(60.0)) >= 1
-    assert watching.steps() == 7.0
+    assert watching.read_step_count() == 7.0
     assert time.monotonic() < ends + 30
 
 
 def test_a_sensor_that_fails_leaves_gaps_only(here: ScriptedBoards) -> None:
-    watching = probe(here)
+    watching = make_probe(here)
     code = sys.modules["pynvml"].NVML_ERROR_UNKNOWN  # type: ignore[attr-defined]
-    scripted(here, fail={"nvmlDeviceGetUtilizationRates": code})
+    update_script(here, fail={"nvmlDeviceGetUtilizationRates": code})
     samples = watching.record(0.3)
     assert np.isnan(samples.sm_util).all()
     assert np.isfinite(samples.power_w).all()
 
 
 def test_a_card_that_tells_no_power_is_named(here: ScriptedBoards) -> None:
-    watching = probe(here)
+    watching = make_probe(here)
     code = sys.modules["pynvml"].NVML_ERROR_NOT_SUPPORTED  # type: ignore[attr-defined]
-    scripted(here, fail={"nvmlDeviceGetPowerUsage": code, "nvmlDeviceGetTotalEnergyConsumption": code})
+    update_script(here, fail={"nvmlDeviceGetPowerUsage": code, "nvmlDeviceGetTotalEnergyConsumption": code})
     with pytest.raises(ActuatorError, match="tells no power: nvmlDeviceGetPowerUsage: Not Supported"):
         watching.record(0.2)
 
 
 def test_a_lost_gpu_ends_the_recording_with_one_line(here: ScriptedBoards) -> None:
-    watching = probe(here)
-    scripted(here, lost=True)
+    watching = make_probe(here)
+    update_script(here, lost=True)
     with pytest.raises(ActuatorError, match=r"GPU is lost; reset it") as caught:
         watching.record(60.0)
     assert "\n" not in str(caught.value)
@@ -158,8 +158,8 @@ def test_a_lost_gpu_ends_the_recording_with_one_line(here: ScriptedBoards) -> No
 
 def test_a_driver_that_hangs_is_named(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> None:
     hang = threading.Event()
-    watching = probe(here)
-    monkeypatch.setattr(watching._sensors, "read", hang.wait)
+    watching = make_probe(here)
+    monkeypatch.setattr(watching._sensors, "read_sensors", hang.wait)
     with pytest.raises(ActuatorError, match="has not answered for 1 s"):
         watching.record(1.0)
     hang.set()
@@ -181,40 +181,40 @@ VALUES = {
 
 
 def test_counters_of_hopper(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> None:
-    gpm = Gpm(monkeypatch, VALUES)
-    told = probe(here).counters(0.05)
+    gpm = ScriptedGpm(monkeypatch, VALUES)
+    told = make_probe(here).read_counters(0.05)
     assert told == {"sm_active": 81.0, "dram": 33.0, "tensor": 40.0, "fma": 12.5}
-    assert len(set(gpm.taken)) == 2
-    assert not gpm.alive
+    assert len(set(gpm.sampled_ids)) == 2
+    assert not gpm.allocated_ids
 
 
 def test_no_counters_where_none_are_there_or_permitted(
     here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert probe(here).counters(0.05) is None
-    gpm = Gpm(monkeypatch, {name: v for name, v in VALUES.items() if "DRAM" not in name})
-    assert probe(here).counters(0.05) is None
-    gpm.refused = True
-    assert probe(here).counters(0.05) is None
-    assert not gpm.alive
+    assert make_probe(here).read_counters(0.05) is None
+    gpm = ScriptedGpm(monkeypatch, {name: v for name, v in VALUES.items() if "DRAM" not in name})
+    assert make_probe(here).read_counters(0.05) is None
+    gpm.is_refused = True
+    assert make_probe(here).read_counters(0.05) is None
+    assert not gpm.allocated_ids
 
 
 def test_readings_that_cost_much_are_made_less_often() -> None:
     def work() -> int:
         return sum(range(200_000))
 
-    with Sampler(work, 0.0) as sampler:
+    with SensorSampler(work, 0.0) as sampler:
         time.sleep(0.6)
     assert sampler.core_s > 0
-    assert sampler._spacing_s() * len(sampler.rows) == pytest.approx(sampler.core_s / 0.005)
+    assert sampler._compute_spacing_s() * len(sampler.rows) == pytest.approx(sampler.core_s / 0.005)
 
 
 def test_short_recordings_cost_no_more_than_long_ones(
     here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each began anew, with a reading at once: 2.6 % of a core where hooks count steps."""
-    watching = probe(here)
-    monkeypatch.setattr(watching._sensors, "read", lambda: _works(0.005))
+    watching = make_probe(here)
+    monkeypatch.setattr(watching._sensors, "read_sensors", lambda: _burn_cpu(0.005))
     watching.record(0.1)
     before = watching._core_s
     began = time.monotonic()
@@ -223,7 +223,7 @@ def test_short_recordings_cost_no_more_than_long_ones(
     assert 0 < watching._core_s - before < 0.006 * (time.monotonic() - began) + 0.005
 
 
-def _works(seconds: float) -> tuple[float, float, float, float]:
+def _burn_cpu(seconds: float) -> tuple[float, float, float, float]:
     """A reading that takes so much of the processor."""
     until = time.thread_time() + seconds
     while time.thread_time() < until:
@@ -236,12 +236,12 @@ def test_a_driver_that_hangs_is_told_where_steps_are_counted(
 ) -> None:
     """Recordings of 0.2 s were too short to tell, and each left a thread behind."""
     hang = threading.Event()
-    watching = NvmlProbe(here.uuid(), lambda: True, lambda: 7.0)
-    monkeypatch.setattr(watching._sensors, "read", hang.wait)
-    meter = Meter(watching, SetsNothing(Gears()), lambda event: None)
+    watching = NvmlProbe(here.get_uuid(), lambda: True, lambda: 7.0)
+    monkeypatch.setattr(watching._sensors, "read_sensors", hang.wait)
+    meter = JobMeter(watching, NullActuator(Gears()), lambda event: None)
     threads, began = threading.active_count(), time.monotonic()
     with pytest.raises(ActuatorError, match="has not answered for 1 s"):
-        meter._stretch(Beat("steps", 1.0), 30.0)
+        meter._record_stretch(ProgressSource("steps", 1.0), 30.0)
     assert time.monotonic() - began < 3.0
     assert threading.active_count() <= threads + 1
     hang.set()
@@ -249,7 +249,7 @@ def test_a_driver_that_hangs_is_told_where_steps_are_counted(
 
 def test_a_driver_that_hangs_is_left_behind() -> None:
     hang = threading.Event()
-    with Sampler(hang.wait, 0.01) as sampler:
+    with SensorSampler(hang.wait, 0.01) as sampler:
         pass
     assert sampler.rows == []
     hang.set()

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from ekc.errors import InvalidInput
 from ekc.governor import detect_period
-from ekc.governor.samples import Samples
+from ekc.governor.samples import SensorSamples
 
 HZ = 10.0
 
 
-def wave(seconds: float, period: float, seed: int = 0, noise: float = 0.0) -> np.ndarray:
+def make_wave(seconds: float, period: float, seed: int = 0, noise: float = 0.0) -> np.ndarray:
     """A job that computes for 70 % of its iteration and waits for 30 %, in percent of the cap."""
     at = np.arange(int(seconds * HZ)) / HZ
     busy = np.where((at % period) < 0.7 * period, 80.0, 30.0)
@@ -23,7 +23,7 @@ def wave(seconds: float, period: float, seed: int = 0, noise: float = 0.0) -> np
 
 @pytest.mark.parametrize("period", [0.7, 1.3, 2.0, 4.4, 9.7])
 def test_a_plain_period_is_found(period: float) -> None:
-    found = detect_period(wave(60.0, period, noise=3.0), HZ)
+    found = detect_period(make_wave(60.0, period, noise=3.0), HZ)
     assert found.verdict == "periodic"
     assert found.seconds == pytest.approx(period, rel=0.01)
     assert 0.0 <= found.error < 0.2
@@ -48,19 +48,19 @@ def test_what_only_rises_or_falls_has_none(shape, noise: float) -> None:
 
 
 def test_signals_in_opposite_phase_do_not_cancel() -> None:
-    one = wave(60.0, 3.1)
+    one = make_wave(60.0, 3.1)
     assert detect_period(np.stack([one, 110.0 - one]), HZ).seconds == pytest.approx(3.1, rel=0.01)
 
 
 def test_what_the_sensor_cannot_show_is_a_multiple() -> None:
-    found = detect_period(wave(60.0, 0.7, noise=1.0), HZ, sensor_s=1.0)
+    found = detect_period(make_wave(60.0, 0.7, noise=1.0), HZ, sensor_s=1.0)
     assert found.verdict == "multiple"
     assert found.seconds == pytest.approx(2.1, rel=0.01)
 
 
 def test_too_short() -> None:
-    assert detect_period(wave(60.0, 25.0), HZ).verdict == "too_short"
-    assert detect_period(wave(1.0, 0.5), HZ).verdict == "too_short"
+    assert detect_period(make_wave(60.0, 25.0), HZ).verdict == "too_short"
+    assert detect_period(make_wave(1.0, 0.5), HZ).verdict == "too_short"
 
 
 def test_uneven_samples_with_gaps() -> None:
@@ -70,7 +70,7 @@ def test_uneven_samples_with_gaps() -> None:
     busy[100:140] = np.nan
     keep = rng.random(600) > 0.1
     flat = np.full(600, np.nan)
-    samples = Samples(time[keep], busy[keep], flat[keep], flat[keep], flat[keep], 300.0)
+    samples = SensorSamples(time[keep], busy[keep], flat[keep], flat[keep], flat[keep], 300.0)
     found = detect_period(samples, HZ)
     assert found.verdict == "periodic"
     assert found.seconds == pytest.approx(2.3, rel=0.01)
@@ -96,13 +96,13 @@ def test_samples_that_are_no_numbers(samples: object) -> None:
 @pytest.mark.parametrize("window", [0.0, -1.0, float("nan")])
 def test_a_window_that_is_none(window: float) -> None:
     with pytest.raises(InvalidInput, match="sensor_s"):
-        detect_period(wave(40.0, 2.3), HZ, window)
+        detect_period(make_wave(40.0, 2.3), HZ, window)
 
 
 def test_a_cap_of_nothing_is_none() -> None:
-    signal = wave(40.0, 2.3)
+    signal = make_wave(40.0, 2.3)
     flat = np.full(len(signal), np.nan)
-    samples = Samples(np.arange(len(signal)) / HZ, signal, flat, flat, flat, power_limit_w=0.0)
+    samples = SensorSamples(np.arange(len(signal)) / HZ, signal, flat, flat, flat, power_limit_w=0.0)
     assert detect_period(samples, HZ).seconds == pytest.approx(2.3, rel=0.01)
 
 
@@ -114,7 +114,7 @@ PERIODS = st.floats(0.6, 12.0)
 def test_units_offset_and_sign_do_not_matter(
     period: float, scale: float, offset: float, later: int, seed: int
 ) -> None:
-    signal = wave(100.0, period, seed, noise=4.0)[later:]
+    signal = make_wave(100.0, period, seed, noise=4.0)[later:]
     one, two = detect_period(signal, HZ), detect_period(offset - scale * signal, HZ)
     assert one.verdict == two.verdict == "periodic"
     assert one.seconds == pytest.approx(two.seconds, rel=1e-6)
@@ -125,7 +125,7 @@ def test_units_offset_and_sign_do_not_matter(
 @given(PERIODS, st.floats(2.0, 20.0))
 def test_seconds_scale_with_the_rate(period: float, hz: float) -> None:
     """The same readings at another rate, where the filters of the sensor's window do not differ."""
-    signal = wave(90.0, period, 1, noise=2.0)
+    signal = make_wave(90.0, period, 1, noise=2.0)
     known = detect_period(signal, HZ, sensor_s=2.0 / HZ)
     other = detect_period(signal, hz, sensor_s=2.0 / hz) if hz <= HZ else known
     assert other.seconds * (hz if hz <= HZ else HZ) == pytest.approx(known.seconds * HZ, rel=1e-6)
@@ -169,10 +169,10 @@ def test_a_slow_utilisation_does_not_spoil_power() -> None:
 def test_missing_signals_are_not_asked() -> None:
     rng = np.random.default_rng(0)
     nothing = np.full(600, np.nan)
-    found = detect_period(np.stack([nothing, wave(60.0, 3.0, noise=2.0), nothing]), HZ)
+    found = detect_period(np.stack([nothing, make_wave(60.0, 3.0, noise=2.0), nothing]), HZ)
     assert found.seconds == pytest.approx(3.0, rel=0.01)
     assert detect_period(np.stack([nothing, nothing]), HZ).verdict == "too_short"
-    holes = wave(60.0, 3.0, noise=2.0)
+    holes = make_wave(60.0, 3.0, noise=2.0)
     holes[rng.random(600) < 0.3] = np.nan
     assert detect_period(holes, HZ).seconds == pytest.approx(3.0, rel=0.01)
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from ekc.governor.period import find_period
-from ekc.governor.period.online import judged
-from ekc.governor.samples import Samples, Values, joined
+from ekc.governor.period.online import assess_recording
+from ekc.governor.samples import SensorSamples, Values, concatenate_samples
 
 HZ = 10.0
 
 
-class Played:
+class FunctionProbe:
     """A probe that plays a function of time, for so many seconds."""
 
     label, simulated = "played", True
@@ -26,37 +26,37 @@ class Played:
     def now(self) -> float:
         return self.clock
 
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         return self.clock < self.seconds
 
-    def record(self, seconds: float) -> Samples:
+    def record(self, seconds: float) -> SensorSamples:
         end = min(self.clock + seconds, self.seconds)
         time = np.arange(round(self.clock * HZ), round(end * HZ)) / HZ
         self.clock = end
         load = self.load(time) + self.noise * self.rng.standard_normal(len(time))
         unknown = np.full(len(time), np.nan)
-        return Samples(time, 3.0 * load, load, unknown, unknown, 300.0)
+        return SensorSamples(time, 3.0 * load, load, unknown, unknown, 300.0)
 
-    def energy_j(self) -> float:
+    def read_energy_j(self) -> float:
         return 0.0
 
-    def steps(self) -> float | None:
+    def read_step_count(self) -> float | None:
         return None
 
-    def counters(self, seconds: float) -> dict[str, float] | None:
+    def read_counters(self, seconds: float) -> dict[str, float] | None:
         return None
 
 
-def square(period: float) -> Callable[[Values], Values]:
+def make_square_wave(period: float) -> Callable[[Values], Values]:
     # No reading falls on an edge.
     return lambda time: np.where((time + 0.037) % period < 0.6 * period, 90.0, 20.0)
 
 
 @pytest.mark.parametrize("period", [0.9, 3.7, 6.0])
 def test_a_short_period_needs_one_look(period: float) -> None:
-    probe = Played(square(period))
+    probe = FunctionProbe(make_square_wave(period))
     found = find_period(probe)
-    assert found.stable
+    assert found.is_stable
     assert found.period.verdict == "periodic"
     assert found.period.seconds == pytest.approx(period, rel=0.01)
     assert found.spread < 0.02
@@ -64,31 +64,31 @@ def test_a_short_period_needs_one_look(period: float) -> None:
 
 
 def test_a_long_period_is_waited_for() -> None:
-    probe = Played(square(17.3))
+    probe = FunctionProbe(make_square_wave(17.3))
     found = find_period(probe)
-    assert found.stable
+    assert found.is_stable
     assert found.period.seconds == pytest.approx(17.3, rel=0.01)
     assert 60.0 <= probe.clock <= 6 * 17.3
 
 
 def test_what_never_repeats_is_given_up_in_time() -> None:
-    probe = Played(lambda time: np.zeros(len(time)), noise=10.0)
+    probe = FunctionProbe(lambda time: np.zeros(len(time)), noise=10.0)
     found = find_period(probe)
-    assert not found.stable
+    assert not found.is_stable
     assert found.period.verdict == "aperiodic"
     assert 55.0 <= probe.clock <= 65.0
     assert len(found.samples) == round(probe.clock * HZ)
 
 
 def test_a_period_that_changes_is_not_stable() -> None:
-    probe = Played(lambda time: square(2.0 + 1.1 * (time[0] > 20))(time))
-    recording = joined(probe.record(22.0), probe.record(22.0))
-    assert not judged(recording).stable
+    probe = FunctionProbe(lambda time: make_square_wave(2.0 + 1.1 * (time[0] > 20))(time))
+    recording = concatenate_samples(probe.record(22.0), probe.record(22.0))
+    assert not assess_recording(recording).is_stable
 
 
 def test_a_job_that_ends_ends_it() -> None:
-    probe = Played(square(17.3), seconds=30.0)
-    assert not find_period(probe).stable
+    probe = FunctionProbe(make_square_wave(17.3), seconds=30.0)
+    assert not find_period(probe).is_stable
     assert probe.clock == 30.0
-    gone = Played(square(2.0), seconds=0.0)
+    gone = FunctionProbe(make_square_wave(2.0), seconds=0.0)
     assert find_period(gone).period.verdict == "too_short"

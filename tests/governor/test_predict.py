@@ -13,36 +13,43 @@ from ekc.errors import InvalidInput, RecordError
 from ekc.governor.advise import Advised, advise
 from ekc.governor.events import CountersRead, Event, Predicted
 from ekc.governor.governor import Governor
-from ekc.governor.jobs.draw import KINDS, draw
-from ekc.governor.jobs.job import bill, sm_places
+from ekc.governor.jobs.draw import JOB_KINDS, sample_job
+from ekc.governor.jobs.job import compute_costs, find_clock_indices
 from ekc.governor.jobs.world import SimulatedRun
 from ekc.governor.live import models
 from ekc.governor.loop import govern
-from ekc.governor.measure import JobEnded, reading
+from ekc.governor.measure import JobEnded, make_reading
 from ekc.governor.policy import Policy
-from ekc.governor.predict import Boosted, Row, leave_one_out, rows_of, simulated, trained
+from ekc.governor.predict import (
+    BoostedModel,
+    TrainingRow,
+    build_rows,
+    leave_one_out,
+    train_model,
+    train_simulated_model,
+)
 from ekc.governor.predict.model import COUNTERS
-from ekc.governor.progress import Beat
+from ekc.governor.progress import ProgressSource
 from ekc.governor.protocols import Settings
-from ekc.governor.reading import Pace
-from ekc.governor.sets_nothing import SetsNothing
+from ekc.governor.reading import ProgressRate
+from ekc.governor.sets_nothing import NullActuator
 
-FEW = ("compute", "memory", "starved")
-
-
-def rows_of_jobs(kinds: tuple[str, ...]) -> list[Row]:
-    jobs = (draw(900 + seed, kind, "rtx3090", 300.0) for kind in kinds for seed in range(5))
-    return [row for job in jobs for row in rows_of(job)]
+FEW_KINDS = ("compute", "memory", "starved")
 
 
-@pytest.fixture(scope="module")
-def rows() -> list[Row]:
-    return rows_of_jobs(FEW)
+def build_rows_of_jobs(kinds: tuple[str, ...]) -> list[TrainingRow]:
+    jobs = (sample_job(900 + seed, kind, "rtx3090", 300.0) for kind in kinds for seed in range(5))
+    return [row for job in jobs for row in build_rows(job)]
 
 
 @pytest.fixture(scope="module")
-def model() -> Boosted:
-    return trained("rtx3090", rows_of_jobs(KINDS))
+def rows() -> list[TrainingRow]:
+    return build_rows_of_jobs(FEW_KINDS)
+
+
+@pytest.fixture(scope="module")
+def model() -> BoostedModel:
+    return train_model("rtx3090", build_rows_of_jobs(JOB_KINDS))
 
 
 def test_rows_are_relative_to_the_default(rows) -> None:
@@ -65,55 +72,57 @@ def test_a_job_left_out_is_predicted_better_than_by_the_mean_of_the_others(rows)
     assert np.mean(errors["time"]) < np.mean(blind)
 
 
-def test_a_model_is_the_same_after_a_trip_to_disk(model: Boosted, rows, tmp_path: Path) -> None:
+def test_a_model_is_the_same_after_a_trip_to_disk(model: BoostedModel, rows, tmp_path: Path) -> None:
     model.save(tmp_path / "model.json")
-    again = Boosted.load(tmp_path / "model.json")
+    again = BoostedModel.load(tmp_path / "model.json")
     assert again.trained_on == "simulated jobs"
-    assert again.trust == model.trust
+    assert again.spread == model.spread
     ratios = np.linspace(0.6, 1.0, 5)
     told = (one.predict(rows[0].features, ratios) for one in (model, again))
     for old, new in zip(*told, strict=True):
         assert np.array_equal(old, new)
 
 
-class Asked:
+class CountingBooster:
     """A booster that remembers."""
 
     def __init__(self, booster: object) -> None:
-        self.booster, self.times = booster, 0
+        self.booster, self.call_count = booster, 0
 
     def inplace_predict(self, table: object) -> np.ndarray:
-        self.times += 1
+        self.call_count += 1
         return self.booster.inplace_predict(table)  # type: ignore[attr-defined, no-any-return]
 
 
-def test_every_model_that_is_trained_is_asked(model: Boosted) -> None:
+def test_every_model_that_is_trained_is_asked(model: BoostedModel) -> None:
     """Half of the trees, those of the memory clock, were trained and saved for nobody."""
-    asked = {name: Asked(booster) for name, booster in model.boosters.items()}
-    run = SimulatedRun(draw(950, "compute", "rtx3090", 300.0))
+    asked = {name: CountingBooster(booster) for name, booster in model.boosters.items()}
+    run = SimulatedRun(sample_job(950, "compute", "rtx3090", 300.0))
     samples = run.record(30.0)
-    seen = reading(Settings(), 0.0, 30.0, run.energy_j() / 30.0, Pace(), samples, Beat("none"))
-    for counters in (run.counters(10.0) or {}, {}):
+    seen = make_reading(
+        Settings(), 0.0, 30.0, run.read_energy_j() / 30.0, ProgressRate(), samples, ProgressSource("none")
+    )
+    for counters in (run.read_counters(10.0) or {}, {}):
         replace(model, boosters=asked)(counters, seen)
-    assert {name: one.times for name, one in asked.items()} == dict.fromkeys(model.boosters, 1)
+    assert {name: one.call_count for name, one in asked.items()} == dict.fromkeys(model.boosters, 1)
 
 
 def test_a_model_of_an_earlier_version_is_read_without_its_memory_clock(
-    model: Boosted, tmp_path: Path
+    model: BoostedModel, tmp_path: Path
 ) -> None:
     file = tmp_path / "model.json"
     model.save(file)
     whole = json.loads(file.read_text())
     whole["models"]["memory_time"] = whole["models"]["sm_time"]
     file.write_text(json.dumps(whole))
-    assert set(Boosted.load(file).boosters) == set(model.boosters)
+    assert set(BoostedModel.load(file).boosters) == set(model.boosters)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"format": 1, "features": ["x"], "models": {}}'])
 def test_what_is_no_model_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
     (tmp_path / "model.json").write_text(text)
     with pytest.raises(RecordError, match=r"model\.json"):
-        Boosted.load(tmp_path / "model.json")
+        BoostedModel.load(tmp_path / "model.json")
 
 
 @pytest.mark.parametrize(
@@ -131,35 +140,43 @@ def test_what_is_no_model_is_refused_in_one_line(text: str, tmp_path: Path) -> N
     ],
 )
 def test_a_model_with_a_part_spoiled_is_refused_in_one_line(
-    model: Boosted, part: str, value: object, said: str, tmp_path: Path
+    model: BoostedModel, part: str, value: object, said: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "model.json"
     model.save(file)
     file.write_text(json.dumps(json.loads(file.read_text()) | {part: value}))
     with pytest.raises(RecordError, match=rf"model\.json.*{said}") as refused:
-        Boosted.load(file)
+        BoostedModel.load(file)
     assert "\n" not in str(refused.value)
 
 
-def test_a_model_of_other_inputs_is_refused(model: Boosted, tmp_path: Path) -> None:
+def test_a_model_of_other_inputs_is_refused(model: BoostedModel, tmp_path: Path) -> None:
     file = tmp_path / "model.json"
     model.save(file)
     whole = json.loads(file.read_text())
     whole["models"]["sm_time"] = whole["models"]["blind_sm_time"]
     file.write_text(json.dumps(whole))
     with pytest.raises(RecordError, match="sm_time takes 4 inputs, not 8"):
-        Boosted.load(file)
+        BoostedModel.load(file)
 
 
-def test_beliefs_follow_the_counters(model: Boosted) -> None:
+def test_beliefs_follow_the_counters(model: BoostedModel) -> None:
     steepness = []
     for kind in ("compute", "memory"):
         expected = []
         for seed in range(950, 956):
-            run = SimulatedRun(draw(seed, kind, "rtx3090", 300.0))
+            run = SimulatedRun(sample_job(seed, kind, "rtx3090", 300.0))
             samples = run.record(30.0)
-            seen = reading(Settings(), 0.0, 30.0, run.energy_j() / 30.0, Pace(), samples, Beat("none"))
-            first, second = model(run.counters(10.0) or {}, seen).time.mean
+            seen = make_reading(
+                Settings(),
+                0.0,
+                30.0,
+                run.read_energy_j() / 30.0,
+                ProgressRate(),
+                samples,
+                ProgressSource("none"),
+            )
+            first, second = model(run.read_counters(10.0) or {}, seen).time.mean
             # At nine tenths of the clock.
             expected.append(first / 9 + second / 81)
         steepness.append(np.mean(expected))
@@ -167,34 +184,34 @@ def test_beliefs_follow_the_counters(model: Boosted) -> None:
     assert compute > memory
 
 
-def test_counters_are_read_once_a_phase_and_only_for_a_model(model: Boosted) -> None:
+def test_counters_are_read_once_a_phase_and_only_for_a_model(model: BoostedModel) -> None:
     told: list[Event] = []
-    run = SimulatedRun(draw(951, "compute", "rtx3090", 900.0))
+    run = SimulatedRun(sample_job(951, "compute", "rtx3090", 900.0))
     govern(run, run, on_event=told.append, model=model)
-    phases = {regime for _, regime in run.counted_at}
-    assert len(run.counted_at) == len(phases)
-    assert sum(isinstance(e, CountersRead) for e in told) == len(run.counted_at)
+    phases = {regime for _, regime in run.counter_windows}
+    assert len(run.counter_windows) == len(phases)
+    assert sum(isinstance(e, CountersRead) for e in told) == len(run.counter_windows)
     assert any(isinstance(e, Predicted) for e in told)
-    without = SimulatedRun(draw(951, "compute", "rtx3090", 900.0))
+    without = SimulatedRun(sample_job(951, "compute", "rtx3090", 900.0))
     govern(without, without)
-    assert not without.counted_at
+    assert not without.counter_windows
 
 
-class Uncounted(SimulatedRun):
+class NoCountersRun(SimulatedRun):
     """A card whose counters may not be read."""
 
-    def counters(self, seconds: float) -> dict[str, float] | None:
+    def read_counters(self, seconds: float) -> dict[str, float] | None:
         return None
 
 
-def test_without_counters_the_signals_must_do(model: Boosted, rows) -> None:
+def test_without_counters_the_signals_must_do(model: BoostedModel, rows) -> None:
     told: list[Event] = []
-    run = Uncounted(draw(951, "compute", "rtx3090", 600.0))
+    run = NoCountersRun(sample_job(951, "compute", "rtx3090", 600.0))
     govern(run, run, on_event=told.append, model=model)
     assert not any(isinstance(e, CountersRead) for e in told)
     (expected,) = [e for e in told if isinstance(e, Predicted)][:1]
     assert expected.settings.sm_mhz is not None
-    assert "simulated jobs" in expected.line()
+    assert "simulated jobs" in expected.format_line()
     first = rows[0].features
     blind, seeing = (
         model.predict(inputs, np.array([0.7]))
@@ -207,22 +224,22 @@ def test_a_model_is_trusted_as_far_as_it_was_right_of_jobs_left_out(rows) -> Non
     """Rows whose times are noise are no ground for a sure belief."""
     rng = np.random.default_rng(0)
     noise = [replace(r, time=r.time * float(rng.normal(1, 0.1)) if r.ratio < 1 else r.time) for r in rows]
-    assert trained("rtx3090", noise).trust.time[0] > 2 * trained("rtx3090", rows).trust.time[0]
+    assert train_model("rtx3090", noise).spread.time[0] > 2 * train_model("rtx3090", rows).spread.time[0]
 
 
-def test_advice_is_off_by_what_it_says(model: Boosted) -> None:
+def test_advice_is_off_by_what_it_says(model: BoostedModel) -> None:
     """Trees that split at a clock, not between two, were told the slowdown of the next lower one by a card
     whose clocks lie a hair below: advice was off by half as much again as it said, always to one side."""
     off = []
-    for kind in KINDS:
+    for kind in JOB_KINDS:
         for seed in range(960, 964):
-            job = draw(seed, kind, "rtx3090", 120.0)
+            job = sample_job(seed, kind, "rtx3090", 120.0)
             run = SimulatedRun(job)
             told: list[Event] = []
-            advise(run, SetsNothing(run.gears()), Policy(), told.append, model)
+            advise(run, NullActuator(run.gears()), Policy(), told.append, model)
             for advice in (e for e in told if isinstance(e, Advised) and e.settings != Settings()):
-                memory, gear, _ = sm_places(job.card, advice.settings)
-                seconds = bill(job).seconds[0]
+                memory, gear, _ = find_clock_indices(job.card, advice.settings)
+                seconds = compute_costs(job).seconds[0]
                 true = seconds[memory, gear] / seconds[-1, -1] - 1
                 off.append((true - advice.slowdown) / advice.sigma)
     assert len(off) > 12
@@ -238,25 +255,25 @@ def test_training_ends_soon_after_nobody_waits_for_it() -> None:
         return len(asked) < 3
 
     with pytest.raises(JobEnded):
-        simulated("h200", going)
+        train_simulated_model("h200", going)
     assert len(asked) == 3
     # And so for who asks by name, once the job that a model is for has ended.
     with pytest.raises(JobEnded):
-        models.opened("simulated", "NVIDIA H200", lambda: False)
+        models.open_model("simulated", "NVIDIA H200", lambda: False)
 
 
-def test_which_model_is_opened(model: Boosted, tmp_path: Path) -> None:
+def test_which_model_is_opened(model: BoostedModel, tmp_path: Path) -> None:
     file = tmp_path / "model.json"
     model.save(file)
-    models.check(str(file))
-    assert models.opened("none", "NVIDIA A40") is None
-    opened = models.opened(str(file), "NVIDIA GeForce RTX 3090")
+    models.check_model(str(file))
+    assert models.open_model("none", "NVIDIA A40") is None
+    opened = models.open_model(str(file), "NVIDIA GeForce RTX 3090")
     assert opened is not None
     assert opened.card == "rtx3090"
     with pytest.raises(InvalidInput, match="made for rtx3090, and this is NVIDIA GeForce RTX 3090 Ti"):
-        models.opened(str(file), "NVIDIA GeForce RTX 3090 Ti")
+        models.open_model(str(file), "NVIDIA GeForce RTX 3090 Ti")
     with pytest.raises(InvalidInput, match="there are simulated rtx3090, h200, and this is NVIDIA A40"):
-        models.opened("simulated", "NVIDIA A40")
+        models.open_model("simulated", "NVIDIA A40")
 
 
 @pytest.mark.parametrize("text", [None, "", "[1]", "{}"])

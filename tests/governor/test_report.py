@@ -4,61 +4,61 @@ from __future__ import annotations
 
 from ekc.governor.events import Applied, Checked, Chosen, Shifted, Skipped
 from ekc.governor.jobs.world import SimulatedRun
-from ekc.governor.live.book import Book
-from ekc.governor.live.report import report
-from ekc.governor.loop import _Governor
+from ekc.governor.live.book import GovernorLog
+from ekc.governor.live.report import build_report
+from ekc.governor.loop import _ControlLoop
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
-from tests.governor.made_jobs import job, plain
+from tests.governor.made_jobs import make_iterations, make_job
 
 
 def test_a_report_does_not_mix_phases() -> None:
     first, second = Settings(sm_mhz=1500), Settings(sm_mhz=1200)
-    book = Book("GPU 0", False)
+    book = GovernorLog("GPU 0", False)
     book.events += [
         Applied(10.0, first, "the choice"),
         Chosen(12.0, first, 0.04, 0.10, 3, 60.0, 9e3),
         Checked(200.0, 0.03, 0.01, 0.11),
         Shifted(300.0, "large", 0.5),
     ]
-    assert (report(book).slowdown, report(book).checks) == (0.03, 1)
+    assert (build_report(book).slowdown, build_report(book).checks) == (0.03, 1)
     book.events += [Applied(380.0, second, "the choice"), Chosen(382.0, second, 0.02, 0.2, 3, 60.0, 9e3)]
-    found = report(book)
+    found = build_report(book)
     assert (found.slowdown, found.saving, found.half_width, found.checks) == (0.02, 0.2, None, 0)
     book.events += [
         Checked(500.0, 0.01, 0.01, 0.21),
         Shifted(600.0, "known", 0.0),
         Applied(600.0, first, "the choice for a phase seen before"),
     ]
-    found = report(book)
+    found = build_report(book)
     assert found.choice == "SM up to 1500 MHz"
     assert (found.slowdown, found.saving, found.checks) == (0.04, 0.10, 0)
     assert found.shifts == 1
     book.events.append(Checked(700.0, 0.035, 0.01, 0.09))
-    assert (report(book).slowdown, report(book).checks) == (0.035, 1)
+    assert (build_report(book).slowdown, build_report(book).checks) == (0.035, 1)
     book.events.append(Applied(800.0, Settings(), "the default again"))
-    assert report(book).choice == "SM up to 1500 MHz"
+    assert build_report(book).choice == "SM up to 1500 MHz"
     book.events.append(Applied(810.0, Settings(), "the check moved the choice"))
-    assert report(book).choice == "limits as before"
+    assert build_report(book).choice == "limits as before"
 
 
 def test_a_report_names_limits_that_are_in_force_at_the_end() -> None:
     """A default that was held already was not told, and the report named the clock of the phase before."""
-    other = plain(600, 1, (1, 4), (0.3, 0.8))
-    run, book = SimulatedRun(job([plain(600), other])), Book("GPU 0", True)
-    governor = _Governor(run, run, Policy(), book.events.append, None)
-    governor._start = run.now()
-    first = governor._learn("large", None)
-    clock = report(book).choice
+    other = make_iterations(600, 1, (1, 4), (0.3, 0.8))
+    run, book = SimulatedRun(make_job([make_iterations(600), other])), GovernorLog("GPU 0", True)
+    governor = _ControlLoop(run, run, Policy(), book.events.append, None)
+    governor._start_s = run.now()
+    first = governor._learn_phase("large", None)
+    clock = build_report(book).choice
     assert clock is not None
     assert clock.startswith("SM up to")
     first.choice = Settings()  # As a check may have it, whose word is lost when another phase comes between.
-    assert governor._learn("large", None) is first
+    assert governor._learn_phase("large", None) is first
     assert run.settings() == Settings()
-    assert report(book).choice == "limits as before"
+    assert build_report(book).choice == "limits as before"
     run.record(620 - run.now())
     governor._policy = Policy(remaining_s=run.now() + 20)
-    assert governor._learn("large", None) is not first
+    assert governor._learn_phase("large", None) is not first
     assert isinstance(book.events[-1], Skipped)
-    found = report(book)
+    found = build_report(book)
     assert (found.choice, found.slowdown, found.saving) == (None, None, None)

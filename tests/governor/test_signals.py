@@ -16,20 +16,27 @@ from pathlib import Path
 
 import pytest
 
-from ekc.devices.lease import Keeper
-from ekc.devices.lease.signals import SENT
+from ekc.devices.lease import LeaseKeeper
+from ekc.devices.lease.signals import EXTERNAL_SIGNALS
 from ekc.devices.limits.nvml import NvmlLimits
 from tests.governor.scripted_nvml import ScriptedBoards
-from tests.governor.test_govern import _until, calm, governed, lines_of, python, start
+from tests.governor.test_govern import (
+    _read_until,
+    extract_messages,
+    is_restored,
+    python_command,
+    start_govern,
+    wait_until_governed,
+)
 
-COUNTING = """
+COUNTING_JOB = """
 import signal, sys
 for number in {numbers}:
     signal.signal(number, lambda n, f: print(int(n), flush=True))
 print('ready', flush=True)
 sys.stdin.readline()
 """
-SAVING = """
+SAVING_JOB = """
 import signal, sys, time
 def save(number, frame):
     signal.signal(number, signal.SIG_DFL)
@@ -40,8 +47,10 @@ signal.signal(signal.SIGTERM, save)
 print('ready', flush=True)
 time.sleep(120)
 """
-RUNNING = "import time; print('ready', flush=True); time.sleep(120)"
-HANDLED = [n for n in SENT if n <= signal.SIGRTMIN and n not in (signal.SIGTSTP, signal.SIGCONT)]
+RUNNING_JOB = "import time; print('ready', flush=True); time.sleep(120)"
+HANDLED_SIGNALS = [
+    n for n in EXTERNAL_SIGNALS if n <= signal.SIGRTMIN and n not in (signal.SIGTSTP, signal.SIGCONT)
+]
 
 
 @pytest.fixture
@@ -49,13 +58,13 @@ def one(tmp_path: Path) -> ScriptedBoards:
     return ScriptedBoards(tmp_path)
 
 
-def ready(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
+def wait_until_ready(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     return process
 
 
-def child_of(pid: int, name: str) -> int:
+def find_child_pid(pid: int, name: str) -> int:
     """The process id of the job, which has `name` in its command line."""
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         if name in Path(f"/proc/{child}/cmdline").read_text():
@@ -63,7 +72,7 @@ def child_of(pid: int, name: str) -> int:
     raise AssertionError(f"no job of {pid}")
 
 
-def state(pid: int) -> str:
+def read_process_state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
@@ -77,16 +86,22 @@ def wait_until(condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize(
     ("numbers", "sends"),
     [
-        (HANDLED, (os.kill, os.killpg, os.kill)),
+        (HANDLED_SIGNALS, (os.kill, os.killpg, os.kill)),
         ([signal.SIGUSR1, signal.SIGTERM], (os.killpg,) * 8),
     ],
 )
 def test_signals_reach_the_job_once_sent_to_us_or_to_the_group(
     one: ScriptedBoards, numbers: list[int], sends: tuple[Callable[[int, int], None], ...]
 ) -> None:
-    words = ("-m", "ekc", "govern", "--quiet", *python(COUNTING.format(numbers=[int(n) for n in numbers])))
+    words = (
+        "-m",
+        "ekc",
+        "govern",
+        "--quiet",
+        *python_command(COUNTING_JOB.format(numbers=[int(n) for n in numbers])),
+    )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    process = ready(one.start(*words, start_new_session=True, **pipes))
+    process = wait_until_ready(one.start_python(*words, start_new_session=True, **pipes))
     last = threading.Timer(90, os.killpg, (process.pid, signal.SIGKILL))
     last.start()
     seen: Counter[int] = Counter()
@@ -109,7 +124,7 @@ def test_signals_reach_the_job_once_sent_to_us_or_to_the_group(
 @pytest.mark.parametrize("send", ["group", "timeout", "each"])
 def test_a_job_that_saves_at_the_first_sigterm_is_not_sent_another(one: ScriptedBoards, send: str) -> None:
     """By `kill -- -PGID`, by timeout(1), which sends twice, and by a batch system, to one process by one."""
-    words = [sys.executable, "-m", "ekc", "govern", *python(SAVING)]
+    words = [sys.executable, "-m", "ekc", "govern", *python_command(SAVING_JOB)]
     around = ["timeout", "100"] if send == "timeout" else []
     process = subprocess.Popen(
         [*around, *words],
@@ -119,7 +134,7 @@ def test_a_job_that_saves_at_the_first_sigterm_is_not_sent_another(one: Scripted
         start_new_session=True,
         cwd=one.folder,
     )
-    ready(process)
+    wait_until_ready(process)
     if send == "group":
         os.killpg(process.pid, signal.SIGTERM)
     elif send == "timeout":
@@ -137,26 +152,26 @@ def test_a_job_that_saves_at_the_first_sigterm_is_not_sent_another(one: Scripted
 def test_a_signal_that_ends_the_job_ends_us_likewise_and_settings_are_back(
     one: ScriptedBoards, number: signal.Signals, send: Callable[[int, int], None]
 ) -> None:
-    process = ready(start(one, *python(RUNNING)))
-    governed(one, process)
-    job = child_of(process.pid, "ready")
+    process = wait_until_ready(start_govern(one, *python_command(RUNNING_JOB)))
+    wait_until_governed(one, process)
+    job = find_child_pid(process.pid, "ready")
     send(process.pid, number)
     process.communicate(timeout=60)
     assert process.returncode == 128 + number
     assert not Path(f"/proc/{job}").exists()
-    assert calm(one)
+    assert is_restored(one)
 
 
 def test_stopped_and_continued_with_the_job(one: ScriptedBoards) -> None:
-    words = ("-m", "ekc", "govern", "--quiet", *python(RUNNING))
+    words = ("-m", "ekc", "govern", "--quiet", *python_command(RUNNING_JOB))
     # In our session: the kernel stops no group of which a shell could not tell.
-    process = ready(one.start(*words, stdout=subprocess.PIPE, process_group=0))
-    job = child_of(process.pid, "ready")
+    process = wait_until_ready(one.start_python(*words, stdout=subprocess.PIPE, process_group=0))
+    job = find_child_pid(process.pid, "ready")
     for send in (os.kill, os.killpg):
         send(process.pid, signal.SIGTSTP)
-        wait_until(lambda: state(job) == state(process.pid) == "T")
+        wait_until(lambda: read_process_state(job) == read_process_state(process.pid) == "T")
         send(process.pid, signal.SIGCONT)
-        wait_until(lambda: "T" not in (state(job), state(process.pid)))
+        wait_until(lambda: "T" not in (read_process_state(job), read_process_state(process.pid)))
         time.sleep(0.15)
     process.terminate()
     process.communicate(timeout=60)
@@ -177,7 +192,7 @@ print('inter' + 'rupts', len(got), flush=True)
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash, whose job control is tested")
 def test_job_control_of_an_interactive_shell(one: ScriptedBoards) -> None:
-    one.script(fail={"nvmlInit": 9})
+    one.update_script(fail={"nvmlInit": 9})
     (one.folder / "job.py").write_text(SHELL_JOB)
     pid, terminal = pty.fork()
     if pid == 0:
@@ -187,21 +202,21 @@ def test_job_control_of_an_interactive_shell(one: ScriptedBoards) -> None:
         os.execvpe("bash", ["bash", "--norc", "--noediting", "-i"], environment)
     govern = f"{sys.executable} -m ekc govern"
     os.write(terminal, f"{govern} -- {sys.executable} job.py; echo sta''tus $?\n".encode())
-    _until(terminal, "ready")
+    _read_until(terminal, "ready")
     os.write(terminal, b"\x1a")
-    _until(terminal, "Stopped")
+    _read_until(terminal, "Stopped")
     os.write(terminal, b"fg\n")
-    _until(terminal, "gone on")
+    _read_until(terminal, "gone on")
     os.write(terminal, b"\x03")
-    _until(terminal, "interrupts 1")
+    _read_until(terminal, "interrupts 1")
     # In the background what reads from the terminal is stopped, and goes on in the foreground.
     os.write(terminal, f"{govern} --quiet -- head -n 1 &\n".encode())
     time.sleep(1)
     wait_for_stopped(terminal)
     os.write(terminal, b"fg\n")
-    _until(terminal, "head -n 1")
+    _read_until(terminal, "head -n 1")
     os.write(terminal, b"typed\n")
-    _until(terminal, "typed\r\ntyped")
+    _read_until(terminal, "typed\r\ntyped")
     # Lines of the governor stop no job, even where the terminal stops writers in the background.
     os.write(terminal, f"stty tostop; {govern} -- sh -c 'sleep 1; > done' &\n".encode())
     wait_until((one.folder / "done").exists)
@@ -219,7 +234,7 @@ def wait_for_stopped(terminal: int) -> None:
         seen += os.read(terminal, 4096).decode()
 
 
-OPEN = """
+OPEN_FILES_JOB = """
 import os, sys
 for number in range(3):
     try:
@@ -237,7 +252,7 @@ sys.exit(7)
 def test_a_job_runs_and_has_the_files_that_we_were_given(
     one: ScriptedBoards, redirected: str, closed: str
 ) -> None:
-    (one.folder / "job.py").write_text(OPEN)
+    (one.folder / "job.py").write_text(OPEN_FILES_JOB)
     command = f"{sys.executable} -m ekc govern --json - -- {sys.executable} job.py {redirected}"
     done = subprocess.run(["sh", "-c", command], env=one.environment, cwd=one.folder, timeout=60)
     assert done.returncode == 7
@@ -248,27 +263,27 @@ def test_a_job_runs_and_has_the_files_that_we_were_given(
 def test_a_reader_that_has_left_changes_no_exit_status(one: ScriptedBoards, stream: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    words = ("-m", "ekc", "govern", "--json", "-", *python("import sys; sys.exit(7)"))
+    words = ("-m", "ekc", "govern", "--json", "-", *python_command("import sys; sys.exit(7)"))
     files = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: writing}
-    process = one.start(*words, **files)
+    process = one.start_python(*words, **files)
     os.close(writing)
     assert process.wait(60) == 7
 
 
 def test_only_sigkill_and_sigstop_reach_a_guard(here: ScriptedBoards) -> None:
-    with Keeper([NvmlLimits(here.uuid())]) as keeper:
+    with LeaseKeeper([NvmlLimits(here.get_uuid())]) as keeper:
         guard = keeper.guard_pid
-        for number in SENT:
+        for number in EXTERNAL_SIGNALS:
             os.kill(guard, number)
         time.sleep(0.2)
         assert keeper.guard_pid == guard
-        assert state(guard) == "S"
+        assert read_process_state(guard) == "S"
 
 
 def test_without_the_witness_a_job_gets_what_is_sent_to_us(one: ScriptedBoards) -> None:
     one.extra["PATH"] = "/nowhere"
-    process = ready(start(one, *python(SAVING)))
+    process = wait_until_ready(start_govern(one, *python_command(SAVING_JOB)))
     process.terminate()
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (3, "saved\n")
-    assert not [line for line in lines_of(err) if "bug" in line]
+    assert not [line for line in extract_messages(err) if "bug" in line]

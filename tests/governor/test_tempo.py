@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ekc.governor.progress import Beat, Source, Steps, pace_of
-from ekc.governor.samples import Samples
-from ekc.governor.tempo import tempo
+from ekc.governor.progress import ProgressKind, ProgressSource, StepMark, measure_progress_rate
+from ekc.governor.samples import SensorSamples
+from ekc.governor.tempo import find_period_near
 
 
-def trace(period_s: float, seconds: float, seed: int, jitter: float = 0.0, lost: float = 0.0) -> Samples:
+def make_trace(
+    period_s: float, seconds: float, seed: int, jitter: float = 0.0, lost: float = 0.0
+) -> SensorSamples:
     rng = np.random.default_rng(seed)
     at = np.arange(0.1, seconds, 0.1) + np.abs(rng.normal(0, 0.004, len(np.arange(0.1, seconds, 0.1))))
     at = at[rng.random(len(at)) >= lost]
@@ -20,7 +22,7 @@ def trace(period_s: float, seconds: float, seed: int, jitter: float = 0.0, lost:
     edges = np.concatenate([[0.0], np.cumsum(period_s * np.exp(jitter * rng.standard_normal(count)))])
     phase = np.interp(at, edges, np.arange(len(edges))) % 1
     busy = phase < 0.6
-    return Samples(
+    return SensorSamples(
         at,
         np.where(busy, 300.0, 120.0) + rng.normal(0, 5, len(at)),
         np.where(busy, 100.0, 20.0),
@@ -32,7 +34,9 @@ def trace(period_s: float, seconds: float, seed: int, jitter: float = 0.0, lost:
 @settings(max_examples=40, deadline=None)
 @given(st.floats(0.5, 8.0), st.floats(0.94, 1.06), st.integers(0, 10**6), st.floats(0.0, 0.1))
 def test_a_period_near_the_expected_one_is_told_within_a_percent(period, off, seed, lost) -> None:
-    seen = tempo(trace(period, max(12.0, 6 * period), seed, lost=lost), off * period, 0.9, 1.1)
+    seen = find_period_near(
+        make_trace(period, max(12.0, 6 * period), seed, lost=lost), off * period, 0.9, 1.1
+    )
     assert seen is not None
     assert seen.seconds == pytest.approx(period, rel=1e-2)
     assert seen.clarity > 0.5
@@ -42,7 +46,7 @@ def test_most_are_told_within_a_third_of_a_percent() -> None:
     periods = np.geomspace(0.5, 8.0, 60)
     off = []
     for seed, period in enumerate(periods):
-        seen = tempo(trace(period, max(12.0, 6 * period), seed), period, 0.9, 1.1)
+        seen = find_period_near(make_trace(period, max(12.0, 6 * period), seed), period, 0.9, 1.1)
         assert seen is not None
         off.append(seen.seconds / period - 1)
     assert np.sqrt(np.mean(np.square(off))) < 0.0033
@@ -50,9 +54,9 @@ def test_most_are_told_within_a_third_of_a_percent() -> None:
 
 
 def test_a_beat_that_strays_says_so() -> None:
-    even = [tempo(trace(1.0, 60.0, seed), 1.0, 0.9, 1.1) for seed in range(8)]
-    loose = [tempo(trace(1.0, 60.0, seed, jitter=0.08), 1.0, 0.9, 1.1) for seed in range(8)]
-    wander = [np.mean([t.wander for t in some if t is not None]) for some in (even, loose)]
+    even = [find_period_near(make_trace(1.0, 60.0, seed), 1.0, 0.9, 1.1) for seed in range(8)]
+    loose = [find_period_near(make_trace(1.0, 60.0, seed, jitter=0.08), 1.0, 0.9, 1.1) for seed in range(8)]
+    wander = [np.mean([t.timing_variance_per_s for t in some if t is not None]) for some in (even, loose)]
     assert wander[1] > 20 * wander[0]
     # Timing gains 0.08^2 s^2 of variance a second; blocks of several periods see it less by their edges.
     assert 0.2 < wander[1] / 0.08**2 < 3
@@ -61,36 +65,36 @@ def test_a_beat_that_strays_says_so() -> None:
 def test_noise_has_no_clear_period_and_too_little_none_at_all() -> None:
     rng = np.random.default_rng(3)
     at = np.arange(0.1, 60, 0.1)
-    noise = Samples(at, *(rng.normal(100, 10, len(at)) for _ in range(3)), np.full(len(at), 1500.0))
-    seen = tempo(noise, 2.0, 0.9, 1.1)
+    noise = SensorSamples(at, *(rng.normal(100, 10, len(at)) for _ in range(3)), np.full(len(at), 1500.0))
+    seen = find_period_near(noise, 2.0, 0.9, 1.1)
     assert seen is not None
     assert seen.clarity < 0.25
-    assert tempo(trace(5.0, 6.0, 1), 5.0, 0.95, 1.05) is None
+    assert find_period_near(make_trace(5.0, 6.0, 1), 5.0, 0.95, 1.05) is None
 
 
-def long_iterations(stretch: float, begins: float, seconds: float = 62.0) -> Samples:
+def make_long_iterations(stretch: float, begins: float, seconds: float = 62.0) -> SensorSamples:
     """Of 17 s, a third of them with much memory use; only that part is stretched by nothing."""
     at = np.arange(0.1, seconds, 0.1)
     phase = ((at + begins) / (17.0 * stretch)) % 1
     rng = np.random.default_rng(int(10 * begins))
     moving = np.where(phase < 1 / 3, 90.0, 30.0) / stretch + rng.normal(0, 1, len(at))
     watts = np.where(phase < 1 / 3, 200.0, 300.0) + rng.normal(0, 3, len(at))
-    return Samples(at, watts, np.full(len(at), 100.0), moving, np.full(len(at), 1500.0))
+    return SensorSamples(at, watts, np.full(len(at), 100.0), moving, np.full(len(at), 1500.0))
 
 
 @pytest.mark.parametrize("source", ["steps", "period"])
-def test_bytes_are_those_of_whole_iterations_as_long_as_they_are_now(source: Source) -> None:
+def test_bytes_are_those_of_whole_iterations_as_long_as_they_are_now(source: ProgressKind) -> None:
     """In blocks as long as at the default a part of an iteration was counted twice: a job of 17 s a step was
     told up to 8 % wrong, and sure of it."""
-    beat = Beat(source, 17.0)
+    beat = ProgressSource(source, 17.0)
     told = []
     for begins in np.arange(0.0, 17.0, 2.0):
         for stretch in (1.0, 1.06):
             length = 17.0 * stretch
             steps = [
-                Steps(t, float(n)) for n, t in enumerate(np.arange(length - begins % length, 62, length))
+                StepMark(t, float(n)) for n, t in enumerate(np.arange(length - begins % length, 62, length))
             ]
-            pace, _ = pace_of(beat, long_iterations(stretch, begins), 1.1, steps)
+            pace, _ = measure_progress_rate(beat, make_long_iterations(stretch, begins), 1.1, steps)
             told.append(pace.moved * stretch)
     assert np.ptp(told) / np.mean(told) < 0.02
 
@@ -101,6 +105,6 @@ def test_how_watts_stray_is_seen(scatter: float) -> None:
     at = np.arange(0.1, 60.0, 0.1)
     watts = 300.0 * (1 + scatter * np.repeat(rng.standard_normal(24), 25)[: len(at)])
     flat = [np.full(len(at), v) for v in (95.0, 40.0, 1500.0)]
-    _, beat = pace_of(Beat("throughput"), Samples(at, watts, *flat), 1.0)
+    _, beat = measure_progress_rate(ProgressSource("throughput"), SensorSamples(at, watts, *flat), 1.0)
     # 24 pieces of 2.5 s.
-    assert beat.draw.error(60.0) == pytest.approx(scatter / np.sqrt(24), rel=0.5)
+    assert beat.power_variance.compute_error(60.0) == pytest.approx(scatter / np.sqrt(24), rel=0.5)

@@ -25,16 +25,16 @@ WRITES = {
 }
 
 
-class Zeusd:
+class ScriptedZeusd:
     """Listens on a Unix socket (a path) or on TCP (None) until closed; `requests` are the writes it got."""
 
     def __init__(self, boards: ScriptedBoards, path: Path | None = None, token: str | None = None) -> None:
         self.boards = boards
         self.token = token
         self.requests: list[tuple[str, dict[str, str]]] = []
-        self.refuse: tuple[int, Any] | None = None
+        self.refusal: tuple[int, Any] | None = None
         """Status and JSON of every write, instead of doing it."""
-        self.discovered: dict[str, Any] = {
+        self.discovery: dict[str, Any] = {
             "gpus": [
                 # The daemon numbers GPUs the other way round.
                 {"id": 1 - i, "name": "Scripted GPU", "pci_address": f"0000:{i + 1:02x}:00.0"}
@@ -58,27 +58,27 @@ class Zeusd:
         self._server.shutdown()
         self._server.server_close()
 
-    def write(self, name: str, query: dict[str, str]) -> tuple[int, Any]:
+    def apply_write(self, name: str, query: dict[str, str]) -> tuple[int, Any]:
         needed = ("gpu_ids", "block", *WRITES[name])
         if any(parameter not in query for parameter in needed):
             return 400, {"errors": {"-": f"missing one of {needed}"}}
-        if self.refuse is not None:
-            return self.refuse
+        if self.refusal is not None:
+            return self.refusal
         self.requests.append((name, query))
         index = 1 - int(query["gpu_ids"])
         if name == "set_power_limit":
-            self.boards.put(index, limit_mw=int(query["power_limit_mw"]))
+            self.boards.set_state(index, limit_mw=int(query["power_limit_mw"]))
         else:
             lock = [int(query[p]) for p in WRITES[name]] or None
-            self.boards.put(index, **{"sm_lock" if "_gpu_" in name else "memory_lock": lock})
+            self.boards.set_state(index, **{"sm_lock" if "_gpu_" in name else "memory_lock": lock})
         return 200, None
 
 
 class _Handler(BaseHTTPRequestHandler):
-    zeusd: Zeusd
+    zeusd: ScriptedZeusd
 
     def do_GET(self) -> None:
-        self._answer(200, self.zeusd.discovered) if self.path == "/discover" else self._answer(404, None)
+        self._answer(200, self.zeusd.discovery) if self.path == "/discover" else self._answer(404, None)
 
     def do_POST(self) -> None:
         parts = urlsplit(self.path)
@@ -88,7 +88,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif name not in WRITES:
             self._answer(404, None)
         else:
-            self._answer(*self.zeusd.write(name, {k: v[0] for k, v in parse_qs(parts.query).items()}))
+            self._answer(*self.zeusd.apply_write(name, {k: v[0] for k, v in parse_qs(parts.query).items()}))
 
     def _answer(self, status: int, value: Any) -> None:
         body = b"" if value is None else json.dumps(value).encode()

@@ -9,7 +9,7 @@ from dataclasses import replace
 import ekc.ir.operators as o
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
-from ekc.ir.rules.launch import enforce
+from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule import Schedule
 from ekc.ir.steps import (
     Bind,
@@ -32,7 +32,7 @@ HALF = o.matmul(64, 64, 64, dtype="float16")
 def changed(change: Callable[[Step], Step | None], op: Operator = HALF) -> Schedule:
     """The worked example over an operator, its steps changed, or left out where the change is None."""
     steps = [change(s) for s in half_matmul(64, 64, 64).steps]
-    return Schedule(op).do(*(s for s in steps if s is not None))
+    return Schedule(op).apply_steps(*(s for s in steps if s is not None))
 
 
 def split(axis: str, *factors: int) -> Schedule:
@@ -52,7 +52,7 @@ def without(kind: type[Step], what: str) -> Schedule:
 
 def enforced(s: Schedule) -> Schedule:
     """The schedule, once its rules are held: some refusals come only then."""
-    enforce(s.program, Limits())
+    enforce_rules(s.program, Limits())
     return s
 
 
@@ -97,7 +97,7 @@ def fused(across: bool = False) -> Schedule:
         text = text.replace('"j_l.3"', '"lanes"').replace('"j_l.4"', '"j_l.3"').replace('"lanes"', '"j_l.4"')
         text = text.replace("4, 2]", "2, 4]")
     steps = [step_from_json(s) for s in json.loads(text)["steps"]]
-    return Schedule(op).fuse("j", "l").do(*steps)
+    return Schedule(op).fuse("j", "l").apply_steps(*steps)
 
 
 TENSOR_MISTAKES: dict[str, Case] = {

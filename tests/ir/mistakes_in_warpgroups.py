@@ -9,7 +9,7 @@ from typing import Any
 import ekc.ir.operators as o
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
-from ekc.ir.rules.launch import enforce
+from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule import Schedule
 from ekc.ir.steps import Bind, CacheRead, CacheWrite, Pipeline, Reorder, Split, Step, Tensorize
 from tests.ir.mistakes_in_loops import Case
@@ -23,8 +23,8 @@ WHOLE = f"tensorize {INSTRUCTION}"
 def changed(change: Callable[[Step], Step | None], op: Operator = HALF) -> Schedule:
     """The worked example, its steps changed, or left out where the change is None; its rules held."""
     steps = [change(s) for s in group_matmul(HALF).steps]
-    schedule = Schedule(op).do(*(s for s in steps if s is not None))
-    enforce(schedule.program, HOPPER)
+    schedule = Schedule(op).apply_steps(*(s for s in steps if s is not None))
+    enforce_rules(schedule.program, HOPPER)
     return schedule
 
 
@@ -41,14 +41,14 @@ def split(axis: str, *factors: int) -> Schedule:
 def elsewhere() -> Schedule:
     """On a target that has products of a warp alone."""
     schedule = group_matmul(HALF)
-    enforce(schedule.program, Limits(shared_bytes_per_block=HOPPER.shared_bytes_per_block))
+    enforce_rules(schedule.program, Limits(shared_bytes_per_block=HOPPER.shared_bytes_per_block))
     return schedule
 
 
 def in_fragments() -> Schedule:
     """Factors taken out of shared memory, as a product of a warp has them."""
     steps = [replace(s, panel=0) if isinstance(s, CacheRead) else s for s in untouched(HALF).steps]
-    held = Schedule(HALF).do(*steps).cache_read("A.shared", "fragment", at="k.1")
+    held = Schedule(HALF).apply_steps(*steps).cache_read("A.shared", "fragment", at="k.1")
     return held.tensorize("k.2", INSTRUCTION)
 
 
@@ -64,7 +64,7 @@ def joint_inside() -> Schedule:
     op = o.einsum("srik,srjk->ij", (2, 2, 64, 64), (2, 2, 64, 64), dtype="float16")
     at = {"A": "k.0", "B": "k.0"}
     schedule = by_taps(op, GroupCut(1, strips=8), ("k.0", "s", "r", "k.1"), at, fuse=("s", "r"))
-    enforce(schedule.program, HOPPER)
+    enforce_rules(schedule.program, HOPPER)
     return schedule
 
 
@@ -72,7 +72,7 @@ def panels_for_a_warp() -> Schedule:
     """A product of a warp, its shared tiles stored for one of a warpgroup."""
     steps = tensor_matmul(HALF).steps
     stored = [replace(s, panel=64) if isinstance(s, CacheRead) and s.scope == "shared" else s for s in steps]
-    return Schedule(HALF).do(*stored)
+    return Schedule(HALF).apply_steps(*stored)
 
 
 WARPGROUP_MISTAKES: dict[str, Case] = {

@@ -18,7 +18,7 @@ import ekc.ir.expr as ex
 from ekc.errors import ScheduleError
 from ekc.ir.operator import Operator
 from ekc.ir.program import BLOCK_LEVELS, Loop, Nest, Program
-from ekc.ir.quotients import turns_at
+from ekc.ir.quotients import find_quotient_period
 from ekc.ir.schedule import Schedule
 from ekc.ir.steps import (
     Bind,
@@ -34,7 +34,7 @@ from ekc.ir.steps import (
     Unroll,
     Vectorize,
 )
-from ekc.ir.tree import kernels
+from ekc.ir.tree import derive_launches
 from tests.ir.drawn_operators import Choose, draw_operator
 
 MOST_THREADS = 64
@@ -76,7 +76,7 @@ def draw_in_parts(choose: Choose, op: Operator, most: int = 20) -> Schedule | No
     sums = [
         (a.name, parts)
         for compute in op.computes
-        for a in compute.reduction
+        for a in compute.reduction_axes
         for parts in range(2, a.extent)
         if a.extent % parts == 0
     ]
@@ -95,7 +95,7 @@ def draw_packed(choose: Choose, op: Operator, most: int = 20) -> Schedule | None
 
 def draw_divided(choose: Choose, op: Operator, most: int = 20) -> Schedule | None:
     """The same of what is divided, its axis cut there; None where nothing is."""
-    turns = [(a.name, turns_at(c, a.name), a.extent) for c in op.computes for a in c.axes]
+    turns = [(a.name, find_quotient_period(c, a.name), a.extent) for c in op.computes for a in c.axes]
     cuts = [(name, by * n) for name, by, extent in turns if by > 1 for n in (1, 2) if by * n < extent]
     return _longer(choose, Schedule(op).divide(*choose(cuts)), most) if cuts else None
 
@@ -105,12 +105,12 @@ def draw_atomic(choose: Choose, op: Operator, most: int = 20) -> Schedule | None
     sums = [
         compute
         for compute in op.computes
-        if compute.reduction and compute.combine == "sum" and compute.output.dtype is compute.acc_dtype
+        if compute.reduction_axes and compute.combine == "sum" and compute.output.dtype is compute.acc_dtype
     ]
     if not sums:
         return None
     compute = choose(sums)
-    name, axis = compute.output.name, choose(compute.reduction).name
+    name, axis = compute.output.name, choose(compute.reduction_axes).name
     schedule = Schedule(op).cache_write(name).atomic(name).split(axis, (choose((1, 2, 3, 5)),))
     others = (a.name for a in compute.axes if a.name != axis)
     shared = schedule.reorder(f"{axis}.0", *others, f"{axis}.1").bind(f"{axis}.0", choose(BLOCK_LEVELS))
@@ -133,9 +133,10 @@ def _with_one_more(schedule: Schedule, step: Step | None) -> Schedule:
     if step is None:
         return schedule
     try:
-        longer = schedule.do(step)
+        longer = schedule.apply_steps(step)
         fits = all(
-            k.threads <= MOST_THREADS and _points(k.nest) <= MOST_POINTS for k in kernels(longer.program)
+            k.thread_count <= MOST_THREADS and _points(k.nest) <= MOST_POINTS
+            for k in derive_launches(longer.program)
         )
     except ScheduleError:
         return schedule
@@ -201,7 +202,9 @@ def _split(program: Program, choose: Choose) -> Step | None:
 def _fuse(program: Program, choose: Choose) -> Step | None:
     loops = _nest(program, choose).loops
     pairs = [
-        (a, b) for a, b in itertools.pairwise(loops) if a.reduction == b.reduction and _plain(a) and _plain(b)
+        (a, b)
+        for a, b in itertools.pairwise(loops)
+        if a.is_reduction == b.is_reduction and _plain(a) and _plain(b)
     ]
     return Fuse(*(x.name for x in choose(pairs))) if pairs else None
 
@@ -221,16 +224,16 @@ def _reorder(program: Program, choose: Choose) -> Step | None:
 def _innermost(program: Program, choose: Choose) -> Step | None:
     """A loop that could run in vectors, moved to where it can."""
     nest = _nest(program, choose)
-    loop = _loop(nest, choose, lambda x: _plain(x) and not x.reduction and x.extent in (2, 4, 8))
+    loop = _loop(nest, choose, lambda x: _plain(x) and not x.is_reduction and x.extent in (2, 4, 8))
     return loop and Reorder((*(x.name for x in nest.loops if x is not loop), loop.name))
 
 
 def _bind(program: Program, choose: Choose) -> Step | None:
     nest = _nest(program, choose)
-    loop = _loop(nest, choose, lambda x: x.level == "serial" and (nest.atomic or not x.reduction))
+    loop = _loop(nest, choose, lambda x: x.level == "serial" and (nest.is_atomic or not x.is_reduction))
     if loop is None:
         return None
-    if loop.reduction:
+    if loop.is_reduction:
         return Bind(loop.name, choose(BLOCK_LEVELS))
     levels = (*BLOCK_LEVELS, "block.x", "thread.x", "thread.x", "thread.y", "thread.z", "vthread")
     return Bind(loop.name, choose(levels))
@@ -238,10 +241,10 @@ def _bind(program: Program, choose: Choose) -> Step | None:
 
 def _lanes(program: Program, choose: Choose) -> Step | None:
     nest = _nest(program, choose)
-    loop = _loop(nest, choose, lambda x: x.level == "serial" and x.reduction and x.extent in (2, 4, 8))
+    loop = _loop(nest, choose, lambda x: x.level == "serial" and x.is_reduction and x.extent in (2, 4, 8))
     return (
         loop and Bind(loop.name, "thread.x")
-        if nest.accumulate
+        if nest.has_accumulator
         else loop and CacheWrite(nest.compute.output.name)
     )
 
@@ -252,7 +255,7 @@ def _cache_write(program: Program, choose: Choose) -> Step | None:
 
 def _cache_read(program: Program, choose: Choose) -> Step | None:
     nest = _nest(program, choose)
-    tensors = [load.tensor for load in ex.loads(nest.compute.body)]
+    tensors = [load.tensor for load in ex.find_loads(nest.compute.body)]
     if not tensors:
         return None
     copies = [s.name for s in nest.stagings if s.scope == "shared"]
@@ -279,7 +282,7 @@ def _compute_inline(program: Program, choose: Choose) -> Step | None:
     if not nests:
         return None
     nest = choose(nests)
-    if (nest.is_plain and not nest.compute.reduction) or nest.accumulate:
+    if (nest.is_unscheduled and not nest.compute.reduction_axes) or nest.has_accumulator:
         return ComputeInline(nest.output.name)
     return CacheWrite(nest.compute.output.name, vector=choose((1, 2, 4)))
 

@@ -14,13 +14,13 @@ import ekc.ir.operators as o
 from ekc.codegen.generate import generate
 from ekc.devices import open as open_device
 from ekc.errors import ScheduleError
-from ekc.ir.analysis.analysis import analyse
+from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.evaluation import evaluate as evaluator
 from ekc.ir.limits import Limits
-from ekc.ir.nodes import LoopNode, WaitNode, walk
-from ekc.ir.rules.launch import enforce, registers_needed
+from ekc.ir.nodes import CopyWaitNode, LoopNode, walk_nodes
+from ekc.ir.rules.launch import enforce_rules, estimate_registers
 from ekc.ir.schedule import Schedule
-from ekc.ir.tree import kernels
+from ekc.ir.tree import derive_launches
 from tests.ir.async_examples import async_conv2d, async_matmul, async_twice, draw_async
 from tests.ir.test_schedules import arrays_for, assert_same
 
@@ -36,45 +36,48 @@ def asynchronous(draw: st.DrawFn) -> Schedule:
 @settings(max_examples=60, deadline=None)
 @given(asynchronous())
 def test_a_drawn_pipeline_computes_what_the_operator_says(schedule: Schedule) -> None:
-    enforce(schedule.program, Limits())
+    enforce_rules(schedule.program, Limits())
     assert_same(schedule)
     assert Schedule.from_json(schedule.to_json()) == schedule
 
 
 @pytest.mark.parametrize("stages", [2, 3, 6])
 def test_a_wait_too_few_is_seen(monkeypatch: pytest.MonkeyPatch, stages: int) -> None:
-    monkeypatch.setattr(evaluator, "groups_left", lambda stages: stages - 1)
+    monkeypatch.setattr(evaluator, "count_pending_groups", lambda stages: stages - 1)
     op = async_matmul(16, 32, 40, stages=stages).op
-    found = evaluator.evaluate(async_matmul(16, 32, 40, stages=stages).program, arrays_for(op))
+    found = evaluator.interpret_program(async_matmul(16, 32, 40, stages=stages).program, arrays_for(op))
     assert np.isnan(found.output).any()
 
 
 def test_a_tile_too_far_ahead_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copied over the tile in use, where it has landed in time."""
-    monkeypatch.setattr(evaluator, "tiles_ahead", lambda stages: stages)
+    monkeypatch.setattr(evaluator, "count_tiles_ahead", lambda stages: stages)
     schedule = async_matmul(16, 32, 40)
-    found = evaluator.evaluate(schedule.program, arrays_for(schedule.op))
+    found = evaluator.interpret_program(schedule.program, arrays_for(schedule.op))
     expected = schedule.op.reference(*arrays_for(schedule.op))
     assert not np.allclose(found.output, expected)
 
 
 def test_one_barrier_an_iteration_and_one_after_where_it_runs_again() -> None:
-    kernel = kernels(async_matmul(16, 32, 40).program)[0]
-    loop = next(n for n in walk(kernel.body) if isinstance(n, LoopNode) and n.asynchronous)
-    assert sum(isinstance(n, WaitNode) for n in walk(kernel.body)) == 1
+    kernel = derive_launches(async_matmul(16, 32, 40).program)[0]
+    loop = next(n for n in walk_nodes(kernel.body) if isinstance(n, LoopNode) and n.is_async)
+    assert sum(isinstance(n, CopyWaitNode) for n in walk_nodes(kernel.body)) == 1
     assert loop.loop.name == "k.0"
-    assert analyse(async_matmul(16, 32, 40).program, Limits())["barriers"][0] == 5
+    assert analyse_program(async_matmul(16, 32, 40).program, Limits())["barriers"][0] == 5
     # 9 rows x 2 runs of c.0, each 3 tiles and a barrier before the next.
-    assert analyse(async_conv2d(3).program, Limits())["barriers"][0] == 9 * 2 * (3 + 1)
+    assert analyse_program(async_conv2d(3).program, Limits())["barriers"][0] == 9 * 2 * (3 + 1)
 
 
 def test_tiles_on_their_way_take_shared_memory_and_no_registers() -> None:
     through, past = (
-        kernels(s.program)[0]
-        for s in (Schedule(async_matmul(64, 64, 64).op).do(*_through()), async_matmul(64, 64, 64, stages=6))
+        derive_launches(s.program)[0]
+        for s in (
+            Schedule(async_matmul(64, 64, 64).op).apply_steps(*_through()),
+            async_matmul(64, 64, 64, stages=6),
+        )
     )
     assert past.shared_bytes == 3 * through.shared_bytes
-    assert registers_needed(past) < registers_needed(through)
+    assert estimate_registers(past) < estimate_registers(through)
 
 
 def _through() -> Any:
@@ -106,7 +109,7 @@ MISTAKES = {
 def test_what_no_instruction_moves_is_refused_in_words(name: str) -> None:
     schedule, need, limit, nearest = MISTAKES[name]
     with pytest.raises(ScheduleError) as caught:
-        enforce(schedule.program, Limits())
+        enforce_rules(schedule.program, Limits())
     refusal = caught.value.refusal
     assert refusal.rule == "async copy of A.shared"
     assert need in refusal.need
@@ -119,7 +122,7 @@ def test_what_no_instruction_moves_is_refused_in_words(name: str) -> None:
     [copied("float16", 2), copied("float16", 8), copied("float32", 1, (1, 0)), copied("float32", 4)],
 )
 def test_what_one_moves_is_legal(schedule: Schedule) -> None:
-    enforce(schedule.program, Limits())
+    enforce_rules(schedule.program, Limits())
     assert_same(schedule)
 
 
@@ -142,5 +145,5 @@ def test_pipelines_within_each_other(inner: str) -> None:
 
 def test_a_tile_moved_out_leaves_a_plain_loop() -> None:
     schedule = copied("float32", 1).compute_at("A.shared", None)
-    assert not any(isinstance(n, WaitNode) for n in walk(kernels(schedule.program)[0].body))
+    assert not any(isinstance(n, CopyWaitNode) for n in walk_nodes(derive_launches(schedule.program)[0].body))
     assert_same(schedule)

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 import ekc
 import ekc.ir.operators as o
-from ekc.ir.evaluation.evaluate import evaluate
+from ekc.ir.evaluation.evaluate import interpret_program
 from ekc.ir.evaluation.sampling import sample_blocks
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
-from ekc.ir.rules.launch import checks
+from ekc.ir.rules.launch import iterate_checks
 from ekc.ir.schedule import Schedule
-from ekc.ir.tree import kernels
+from ekc.ir.tree import derive_launches
 from tests.ir.drawn_operators import draw_operator
 from tests.ir.strategies import draw_atomic
 from tests.ir.test_schedules import assert_same
@@ -54,7 +54,7 @@ def test_the_graph_and_the_workspace_stay_as_they_were() -> None:
     op = o.matmul(8, 12, 64)
     schedule = Schedule(op).atomic("C")
     assert schedule.program.op is op
-    assert [k.clears for k in kernels(schedule.program)] == [True, False]
+    assert [k.is_zero_fill for k in derive_launches(schedule.program)] == [True, False]
     assert Schedule.from_json(schedule.to_json()) == schedule
     assert '"step": "atomic", "tensor": "C"' in schedule.to_json()
 
@@ -62,8 +62,8 @@ def test_the_graph_and_the_workspace_stay_as_they_were() -> None:
 @pytest.mark.parametrize("elements", [1, 3, 4, 1023, 1024, 1028, 4099])
 def test_every_element_is_cleared_once(elements: int) -> None:
     program = Schedule(o.einsum("ai,i->a", (elements, 2), (2,))).atomic("C").program
-    clear = kernels(program)[0]
-    at = clear.nest.index["at"]
+    clear = derive_launches(program)[0]
+    at = clear.nest.axis_forms["at"]
     grid = np.ix_(*(np.arange(int(x.extent)) for x in clear.nest.loops))
     places = sum(
         (step * grid[i] for i, x in enumerate(clear.nest.loops) for a, step in at.terms if a == x.name),
@@ -72,7 +72,7 @@ def test_every_element_is_cleared_once(elements: int) -> None:
     reached, counts = np.unique(places, return_counts=True)
     assert set(counts) == {1}
     assert set(range(elements)) <= set(reached.tolist())
-    assert all(np.all(c.ok) for c in checks(program, Limits()) if "vector" in c.rule)
+    assert all(np.all(c.ok) for c in iterate_checks(program, Limits()) if "vector" in c.rule)
 
 
 SUMS = {
@@ -104,7 +104,7 @@ def test_integers_are_the_sum_to_the_last_bit() -> None:
     op = o.matmul(7, 5, 48, dtype="int8")
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-128, 128, t.shape, np.int8) for t in op.inputs)
-    found = evaluate(shared(op, "C", "k", 5).program, (a, b))
+    found = interpret_program(shared(op, "C", "k", 5).program, (a, b))
     assert np.array_equal(found.output, op.reference(a, b))
 
 
@@ -126,12 +126,12 @@ def test_drawn_sums_that_blocks_share_are_the_sum(data: st.DataObject) -> None:
 
 def test_a_sample_of_blocks_holds_whole_sums() -> None:
     schedule = shared(o.matmul(64, 4, 32), "C", "k", 8).bind("i", "block.x").bind("j", "block.y")
-    main = kernels(schedule.program)[1]
+    main = derive_launches(schedule.program)[1]
     blocks = sample_blocks(main, 5, seed=0)
     assert len(blocks) == 5 * 4
     places = []
     for loop in main.block_loops:
-        places.append((loop.reduction, blocks % int(loop.extent)))
+        places.append((loop.is_reduction, blocks % int(loop.extent)))
         blocks = blocks // int(loop.extent)
     tiles = np.stack([digit for reduction, digit in places if not reduction], axis=1)
     _, counts = np.unique(tiles, axis=0, return_counts=True)

@@ -12,8 +12,8 @@ import ekc.ir.expr as ex
 import ekc.ir.operators as o
 from ekc.errors import ScheduleError
 from ekc.ir.operator import Operator
-from ekc.ir.printer import show
-from ekc.ir.quotients import turns_at
+from ekc.ir.printer import format_program
+from ekc.ir.quotients import find_quotient_period
 from ekc.ir.schedule import Schedule
 from tests.ir.drawn_operators import _conv_of_any_rank, _conv_transpose
 from tests.ir.strategies import draw_divided
@@ -25,7 +25,7 @@ TRANSPOSED = o.conv_transpose1d(1, 4, 7, out_channels=4, kernel=3, stride=2, pad
 
 def read(schedule: Schedule) -> str:
     """The statement of the innermost loop."""
-    return next(x.strip() for x in reversed(show(schedule.program).splitlines()) if "+=" in x)
+    return next(x.strip() for x in reversed(format_program(schedule.program).splitlines()) if "+=" in x)
 
 
 def test_groups_are_a_loop_of_their_own() -> None:
@@ -51,7 +51,7 @@ def test_quotients_of_quotients() -> None:
         inputs={"x": (2, 4, 3), "w": (6, 24)},
         body=lambda x, w, i, k: x[k // 12, k % 12 // 3, k % 3] * w[i, k],
     )
-    assert turns_at(op.computes[0], "k") == 12
+    assert find_quotient_period(op.computes[0], "k") == 12
     divided = Schedule(op).divide("k", 12)
     assert "x[k.0, (k.1 // 3), (k.1 % 3)]" in read(divided)
     assert same(op, divided)
@@ -77,7 +77,7 @@ def test_quotients_of_quotients() -> None:
 )
 def test_when_quotients_turn_over(index: Callable[[ex.Expr], ex.Expr], turns: int) -> None:
     op = o.compute("q", axes={"i": 97}, inputs={"x": (97,)}, body=lambda x, i: x[index(i)])
-    assert turns_at(op.computes[0], "i") == turns
+    assert find_quotient_period(op.computes[0], "i") == turns
     at = [int(ex.evaluate(index(ex.Var("i")), {"i": i}, lambda load: 0)) for i in range(97)]
     assert len({at[i + turns] - at[i] for i in range(97 - turns)}) == 1, "one turn is not as another"
     if turns > 1:
@@ -88,7 +88,7 @@ def test_when_quotients_turn_over(index: Callable[[ex.Expr], ex.Expr], turns: in
     ("op", "axis", "tensor"), [(GROUPED, "o", "X"), (TRANSPOSED, "q", "W")], ids=["o", "q"]
 )
 def test_a_tile_may_then_be_staged(op: Operator, axis: str, tensor: str) -> None:
-    by = turns_at(op.computes[0], axis)
+    by = find_quotient_period(op.computes[0], axis)
     with pytest.raises(ScheduleError, match="fused index"):
         str(_tile(Schedule(op).split(axis, (by,)), axis, tensor))
     assert same(op, _tile(Schedule(op).divide(axis, by), axis, tensor))
@@ -134,4 +134,4 @@ def test_whatever_follows_the_sums_are_the_same(data: st.DataObject) -> None:
     op = choose((_conv_of_any_rank, _conv_transpose))(choose)
     schedule = draw_divided(choose, op, 12)
     if schedule is not None:
-        assert same(op, schedule), show(schedule.program)
+        assert same(op, schedule), format_program(schedule.program)

@@ -20,9 +20,19 @@ import ekc.ir.operators as o
 from ekc.emulator.numbers.halves import tf32_round
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.dtypes import FLOAT32, INT8, INT32, NAMES, TF32, converted, dtype_of, start_value, tf32_rounded
-from ekc.ir.evaluation.agreement import random_inputs
-from ekc.ir.evaluation.evaluate import evaluate
+from ekc.ir.dtypes import (
+    DTYPE_NAMES,
+    FLOAT32,
+    INT8,
+    INT32,
+    TF32,
+    convert_values,
+    find_reduction_identity,
+    parse_dtype,
+    round_to_tf32,
+)
+from ekc.ir.evaluation.agreement import make_random_input_arrays
+from ekc.ir.evaluation.evaluate import interpret_program
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from ekc.ir.serialize import operator_from_json
@@ -41,8 +51,8 @@ def test_a_drawn_schedule_of_any_types_computes_what_the_operator_says(drawn: Sc
     schedule = rescheduled(drawn, op)
     arrays = _inputs(op)
     expected = op.reference(*arrays)
-    found = evaluate(schedule.program, arrays)
-    assert found.written.all()
+    found = interpret_program(schedule.program, arrays)
+    assert found.written_mask.all()
     np.testing.assert_allclose(
         found.output.astype(float),
         expected.astype(float),
@@ -56,8 +66,8 @@ def test_a_drawn_schedule_of_any_types_computes_what_the_operator_says(drawn: Sc
 
 def _inputs(op: Operator) -> tuple[NDArray[Any], ...]:
     """Random; small where an exponential would leave every type."""
-    arrays = random_inputs(op)
-    if any(isinstance(e, ex.Call) for c in op.computes for e in ex.walk(c.body)):
+    arrays = make_random_input_arrays(op)
+    if any(isinstance(e, ex.Call) for c in op.computes for e in ex.walk_expr(c.body)):
         return tuple(a % 5 if a.dtype.kind == "i" else a for a in arrays)
     return arrays
 
@@ -66,7 +76,7 @@ def _allowed(op: Operator, expected: NDArray[Any]) -> float:
     """One rounding of each term, and of each result that is stored as another type; nothing for integers."""
     epsilon = 0.0
     for compute in op.computes:
-        terms = math.prod(a.extent for a in compute.reduction) + 2
+        terms = math.prod(a.extent for a in compute.reduction_axes) + 2
         epsilon = epsilon * terms + compute.acc_dtype.epsilon * terms + compute.output.dtype.epsilon
     return 2 * epsilon * max(1.0, float(np.abs(expected.astype(float)).max()))
 
@@ -93,7 +103,7 @@ def test_sums_of_int8_in_float_come_out_as_float() -> None:
 
 
 def test_every_type_is_an_input_of_some_triple_and_every_triple_is_legal() -> None:
-    assert {t[0] for t in TRIPLES} == set(NAMES)
+    assert {t[0] for t in TRIPLES} == set(DTYPE_NAMES)
     for dtype, acc, out in TRIPLES:
         op = o.matmul(2, 3, 4, dtype=dtype, acc_dtype=acc, out_dtype=out)
         assert (op.computes[0].acc_dtype.name, op.outputs[0].dtype.name) == (acc, out)
@@ -119,10 +129,14 @@ def test_the_rest_is_refused() -> None:
         ("int32", "int32", out) for out in ("int8", "float32")
     } | {
         (dtype, "float32", out)
-        for dtype in NAMES
+        for dtype in DTYPE_NAMES
         for out in ("float32", "float16", "bfloat16")
     }  # fmt: skip
-    legal = {triple for triple in itertools.product(NAMES, NAMES, NAMES) if _refused(triple) == ""}
+    legal = {
+        triple
+        for triple in itertools.product(DTYPE_NAMES, DTYPE_NAMES, DTYPE_NAMES)
+        if _refused(triple) == ""
+    }
     assert legal == usual | more | set(TRIPLES)
 
 
@@ -137,7 +151,7 @@ def test_then_takes_what_sums_are_stored_as() -> None:
     )
     assert [t.dtype.name for t in (*op.inputs, *op.outputs)] == ["int8", "int8", "float32", "float32"]
     assert [c.acc_dtype.name for c in op.computes] == ["int32", "float32"]
-    a, b, scale = random_inputs(op)
+    a, b, scale = make_random_input_arrays(op)
     np.testing.assert_allclose(op.reference(a, b, scale), (a.astype(int) @ b.astype(int)) * scale, rtol=1e-6)
     assert o.matmul(2, 2, 2, dtype="int8").then(
         "D", axes={"p": 2, "q": 2}, inputs={"bias": (2,)}, body=lambda C, bias, p, q: C[p, q] + bias[q]
@@ -213,7 +227,7 @@ def test_absolute_values_and_extremes_of_integers_are_exact() -> None:
     x = np.array([-128, 127, 5, -1], np.int8)
     want = [abs(min(int(v), 3) - i) * max(int(v), -2) for i, v in enumerate(x)]
     assert op.reference(x).tolist() == want
-    assert evaluate(Schedule(op).program, [x]).output.tolist() == want
+    assert interpret_program(Schedule(op).program, [x]).output.tolist() == want
 
 
 @pytest.mark.parametrize(
@@ -248,45 +262,48 @@ HALF = 2.0**-11
     ],
 )
 def test_tf32_rounds_halves_away_from_zero(value: float, rounded: float) -> None:
-    assert tf32_rounded(np.array([value], np.float32))[0] == np.float32(rounded)
+    assert round_to_tf32(np.array([value], np.float32))[0] == np.float32(rounded)
 
 
 def test_tf32_is_that_of_the_machine_bit_by_bit() -> None:
     bits = np.random.default_rng(0).integers(0, 2**32, 200_000).astype(np.uint32)
     values = bits.view(np.float32)
     numbers = ~np.isnan(values)
-    np.testing.assert_array_equal(tf32_rounded(values)[numbers], tf32_round(values)[numbers])
-    assert np.isnan(tf32_rounded(values)[~numbers]).all()
+    np.testing.assert_array_equal(round_to_tf32(values)[numbers], tf32_round(values)[numbers])
+    assert np.isnan(round_to_tf32(values)[~numbers]).all()
 
 
 def test_tf32_inputs_are_rounded_and_sums_are_not() -> None:
     op = o.matmul(1, 1, 2, dtype="tf32")
     a, b = np.array([[1 + HALF, 1]], np.float32), np.array([[1], [HALF]], np.float32)
     assert op.reference(a, b)[0, 0] == np.float32(1 + 2 * HALF + HALF)
-    assert op.reference(a, b)[0, 0] == evaluate(Schedule(op).cache_write("C").program, [a, b]).output[0, 0]
+    assert (
+        op.reference(a, b)[0, 0]
+        == interpret_program(Schedule(op).cache_write("C").program, [a, b]).output[0, 0]
+    )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DTYPE_NAMES)
 def test_there_is_one_object_per_type(name: str) -> None:
-    dtype = dtype_of(name)
+    dtype = parse_dtype(name)
     assert pickle.loads(pickle.dumps(dtype)) is copy.deepcopy(dtype) is dtype
     assert str(dtype) == repr(dtype) == name
 
 
 def test_conversions() -> None:
     numbers = np.array([-(2**31), -129, -128, 0, 127, 128, 2**31 - 1], np.int32)
-    assert converted(numbers, INT32, INT8).tolist() == [-128, -128, -128, 0, 127, 127, 127]
-    assert converted(numbers, INT32, FLOAT32)[-1] == 2.0**31
+    assert convert_values(numbers, INT32, INT8).tolist() == [-128, -128, -128, 0, 127, 127, 127]
+    assert convert_values(numbers, INT32, FLOAT32)[-1] == 2.0**31
     ones = np.ones(2, np.float32)
-    assert converted(ones, TF32, TF32) is ones
+    assert convert_values(ones, TF32, TF32) is ones
 
 
 @pytest.mark.parametrize("name", ["float32", "int32"])
 def test_reductions_start_where_nothing_is_changed(name: str) -> None:
-    dtype = dtype_of(name)
+    dtype = parse_dtype(name)
     for combine, function in (("sum", np.add), ("max", np.maximum), ("min", np.minimum)):
-        start = np.array(start_value(combine, dtype), dtype.numpy)
-        values = np.array([-7, 0, 9], dtype.numpy)
+        start = np.array(find_reduction_identity(combine, dtype), dtype.numpy_dtype)
+        values = np.array([-7, 0, 9], dtype.numpy_dtype)
         np.testing.assert_array_equal(function(start, values), values)
 
 

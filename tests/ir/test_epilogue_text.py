@@ -8,7 +8,7 @@ import pytest
 
 import ekc
 from ekc.errors import InvalidInput
-from ekc.ir.epilogue_text import FUNCTIONS, body_of
+from ekc.ir.epilogue_text import EPILOGUE_FUNCTIONS, parse_epilogue
 
 OP = ekc.matmul(8, 4, 16)
 SAME: list[tuple[str, Callable[..., object], dict[str, tuple[int, ...]]]] = [
@@ -25,9 +25,9 @@ SAME: list[tuple[str, Callable[..., object], dict[str, tuple[int, ...]]]] = [
 def test_a_text_is_the_lambda_it_reads_like(
     text: str, body: Callable[..., object], inputs: dict[str, tuple[int, ...]]
 ) -> None:
-    written = OP.epilogue(body_of(text, inputs), **inputs)
+    written = OP.epilogue(parse_epilogue(text, inputs), **inputs)
     elements = [ekc.ir.expr.Load(t, (ekc.ir.expr.Var("i_out"), ekc.ir.expr.Var("j_out"))) for t in "C"]
-    loads = {x.tensor: x for x in ekc.ir.expr.loads(written.computes[-1].body)}
+    loads = {x.tensor: x for x in ekc.ir.expr.find_loads(written.computes[-1].body)}
     assert written.computes[-1].body == body(elements[0], *(loads[name] for name in inputs))
     assert [t.name for t in written.inputs] == ["A", "B", *inputs]
 
@@ -36,12 +36,12 @@ TWO = ("equal", "less", "maximum", "minimum")
 """Functions of two values."""
 
 
-@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+@pytest.mark.parametrize("name", sorted(EPILOGUE_FUNCTIONS))
 def test_every_function_can_be_called(name: str) -> None:
     arguments = {"where": "less(c, 0), 0, c"}.get(name, "c, 1" if name in TWO else "c")
     text = f"{name}({arguments})"
     text = f"where({text}, c, 2)" if name in ("equal", "less") else text
-    assert len(OP.epilogue(body_of(text, {})).computes) == 2
+    assert len(OP.epilogue(parse_epilogue(text, {})).computes) == 2
 
 
 MISTAKES = {
@@ -84,7 +84,7 @@ MISTAKES = {
 @pytest.mark.parametrize("text", MISTAKES)
 def test_a_mistake_is_one_clear_line(text: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        OP.epilogue(body_of(text, {"bias": (4,)}), bias=(4,))
+        OP.epilogue(parse_epilogue(text, {"bias": (4,)}), bias=(4,))
     assert MISTAKES[text] in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -92,23 +92,23 @@ def test_a_mistake_is_one_clear_line(text: str) -> None:
 def test_no_message_shows_a_text_of_thousands_of_characters() -> None:
     for text in ("c + " + "9" * 5000, "c + " + "d.real" * 500, "c + " + "1" * 3000):
         with pytest.raises(InvalidInput) as caught:
-            OP.epilogue(body_of(text, {}))
+            OP.epilogue(parse_epilogue(text, {}))
         assert len(str(caught.value)) < 400
 
 
 def test_numbers_are_worked_out_as_python_does() -> None:
     """As in the body of a function, where Python does it before ekc sees an expression."""
-    written = OP.epilogue(body_of("c * (1 / 3) + maximum(2, 3) * -2", {}))
+    written = OP.epilogue(parse_epilogue("c * (1 / 3) + maximum(2, 3) * -2", {}))
     assert str(written.computes[-1].body) == f"C[i_out, j_out] * {1 / 3} + {-6}"
 
 
 @pytest.mark.parametrize("name", ["self", "body"])
 def test_an_input_may_have_the_name_of_a_parameter_of_python(name: str) -> None:
-    written = OP.epilogue(body_of(f"c + {name}", {name: (4,)}), **{name: (4,)})
+    written = OP.epilogue(parse_epilogue(f"c + {name}", {name: (4,)}), **{name: (4,)})
     assert [t.name for t in written.inputs] == ["A", "B", name]
 
 
 @pytest.mark.parametrize("name", ["", "my-bias", "2d", "lambda"])
 def test_an_input_that_no_text_could_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidInput, match="an input cannot be called"):
-        body_of("c * 2", {name: (4,)})
+        parse_epilogue("c * 2", {name: (4,)})

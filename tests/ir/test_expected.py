@@ -10,8 +10,8 @@ import pytest
 import ekc
 import ekc.ir.expr as ex
 import ekc.ir.operators as o
-from ekc.ir.evaluation.agreement import random_inputs
-from ekc.ir.evaluation.expected import Expected, Right, everything
+from ekc.ir.evaluation.agreement import make_random_input_arrays
+from ekc.ir.evaluation.expected import ReferenceEvaluator, ReferenceValues, list_all_indices
 from ekc.ir.evaluation.reference import read_padded
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
@@ -23,15 +23,17 @@ def product(dtype: str = "float32") -> Operator:
     return o.matmul(24, 24, TERMS, dtype=dtype, out_dtype="float32")
 
 
-def right(op: Operator) -> Right:
+def right(op: Operator) -> ReferenceValues:
     compute = op.computes[-1]
     held = {c.output.name for c in op.computes[:-1]}
-    return Expected(op, random_inputs(op)).at(compute, everything(compute), held)
+    return ReferenceEvaluator(op, make_random_input_arrays(op)).evaluate_at(
+        compute, list_all_indices(compute), held
+    )
 
 
 def summed_in_float32(op: Operator) -> np.ndarray:
     """The worst order of all: one term after another."""
-    a, b = (x.astype(np.float32) for x in random_inputs(op)[:2])
+    a, b = (x.astype(np.float32) for x in make_random_input_arrays(op)[:2])
     total = np.zeros((24, 24), np.float32)
     for k in range(TERMS):
         total += a[:, k, None] * b[k]
@@ -59,42 +61,49 @@ def test_slack_covers_rounding_and_no_slip(name: str) -> None:
     with np.errstate(over="ignore"):
         rounded = in_float32(summed_in_float32(op)).astype(np.float64)
         slipped = in_float32(summed_in_float32(op) * np.float32(1.01) + np.float32(0.3)).astype(np.float64)
-    assert np.abs(rounded - found.value).max() <= found.slack
-    assert np.abs(slipped - found.value).max() > found.slack
+    assert np.abs(rounded - found.values).max() <= found.tolerance
+    assert np.abs(slipped - found.values).max() > found.tolerance
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_packing_factors_excuses_no_error_more(dtype: str) -> None:
     op = o.conv2d(1, 16, 6, 6, out_channels=8, kernel=3, dtype=dtype)
-    plain = Expected(op, random_inputs(op))
-    packed = plain.over(Schedule(op).pack("X", (0, 2, 3, 1)).pack("W", (0, 2, 3, 1)).program.op)
-    assert [packed.tensor(c.output.name).slack for c in packed.op.computes] == [0, 0, plain.tensor("Y").slack]
+    plain = ReferenceEvaluator(op, make_random_input_arrays(op))
+    packed = plain.for_operator(Schedule(op).pack("X", (0, 2, 3, 1)).pack("W", (0, 2, 3, 1)).program.op)
+    assert [packed.evaluate_tensor(c.output.name).tolerance for c in packed.op.computes] == [
+        0,
+        0,
+        plain.evaluate_tensor("Y").tolerance,
+    ]
 
 
 def test_a_sum_that_is_stored_by_its_copy_is_rounded_there() -> None:
     op = o.matmul(8, 8, 64, dtype="float16").epilogue(lambda c: c)
-    assert right(op).slack > np.abs(right(op).value).max() * 2.0**-11
+    assert right(op).tolerance > np.abs(right(op).values).max() * 2.0**-11
 
 
 def test_a_tensor_held_in_registers_is_not_rounded_to_its_dtype() -> None:
     op = o.matmul(8, 8, 64, dtype="float16").epilogue(lambda c: ekc.tanh(c))
-    expected, compute = Expected(op, random_inputs(op)), op.computes[-1]
-    where = everything(compute)
-    stored, held = expected.at(compute, where).slack, expected.at(compute, where, {"C"}).slack
+    expected, compute = ReferenceEvaluator(op, make_random_input_arrays(op)), op.computes[-1]
+    where = list_all_indices(compute)
+    stored, held = (
+        expected.evaluate_at(compute, where).tolerance,
+        expected.evaluate_at(compute, where, {"C"}).tolerance,
+    )
     assert held < 2e-3 < stored
 
 
 def test_few_elements_of_a_large_operator_cost_few() -> None:
     """A product of 2**40 multiply-adds, of which four elements are asked for."""
     op = o.matmul(2**19, 2**19, 4).epilogue(lambda c, bias: ekc.relu(c + bias), bias=(2**19,))
-    arrays = random_inputs(op)
-    expected = Expected(op, arrays)
+    arrays = make_random_input_arrays(op)
+    expected = ReferenceEvaluator(op, arrays)
     where = {"i_out": np.array([3, 2**18]), "j_out": np.array([0, 2**19 - 1])}
-    found = expected.at(op.computes[-1], where)
+    found = expected.evaluate_at(op.computes[-1], where)
     a, b, bias = (x.astype(np.float64) for x in arrays)
     columns = where["j_out"]
     want = np.maximum(a[where["i_out"]] @ b[:, columns] + bias[columns], 0)
-    np.testing.assert_allclose(found.value, want, rtol=1e-12)
+    np.testing.assert_allclose(found.values, want, rtol=1e-12)
 
 
 def test_a_reader_of_other_elements_has_the_slack_of_all_it_reads() -> None:
@@ -107,11 +116,11 @@ def test_a_reader_of_other_elements_has_the_slack_of_all_it_reads() -> None:
         body=lambda C_out, W, a, b, s: C_out[a, s] * W[s, b],
     )
     found = right(op)
-    a, b, w = (x.astype(np.float64) for x in random_inputs(op))
+    a, b, w = (x.astype(np.float64) for x in make_random_input_arrays(op))
     c = a @ b
-    np.testing.assert_allclose(found.value, (c / (1 + np.exp(-c))) @ w, rtol=1e-9, atol=1e-9)
-    alone = Expected(op, random_inputs(op)).tensor("C_out").slack
-    assert alone < found.slack < 24 * 4 * alone
+    np.testing.assert_allclose(found.values, (c / (1 + np.exp(-c))) @ w, rtol=1e-9, atol=1e-9)
+    alone = ReferenceEvaluator(op, make_random_input_arrays(op)).evaluate_tensor("C_out").tolerance
+    assert alone < found.tolerance < 24 * 4 * alone
 
 
 @pytest.mark.parametrize(

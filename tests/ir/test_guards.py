@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekc.ir.access import Guard
-from ekc.ir.linear import Linear
-from ekc.ir.patterns.guard_counts import counts
-from ekc.ir.patterns.guards import shares
+from ekc.ir.access import BoundsGuard
+from ekc.ir.linear import AffineForm
+from ekc.ir.patterns.guard_counts import count_guard_passes
+from ekc.ir.patterns.guards import compute_pass_shares
 
 
-def brute(guard: Guard, extents: dict[str, int], lanes: dict[str, int]) -> tuple[float, float]:
+def brute(guard: BoundsGuard, extents: dict[str, int], lanes: dict[str, int]) -> tuple[float, float]:
     """(share of values inside, share of warps with one inside), one by one."""
     terms, inside, asking, warps = dict(guard.form.terms), 0, 0, 0
     names = list(terms)
@@ -37,32 +37,32 @@ def test_shares_are_counted(seed: int) -> None:
     names = ["i", "j", "k"][: rng.randint(1, 3)]
     lanes = {n: rng.choice((1, 1, 2, 3)) for n in names}
     extents = {n: lanes[n] * rng.randint(1, 4) for n in names}
-    form = Linear(tuple((n, rng.choice((1, 2, 3, 7, -1, -2))) for n in names), rng.randint(-6, 6))
-    guard = Guard(form, rng.randint(1, 30), True, True)
-    found = shares([guard], extents, lanes)
-    assert (found.lanes, found.warps) == pytest.approx(brute(guard, extents, lanes))
+    form = AffineForm(tuple((n, rng.choice((1, 2, 3, 7, -1, -2))) for n in names), rng.randint(-6, 6))
+    guard = BoundsGuard(form, rng.randint(1, 30), True, True)
+    found = compute_pass_shares([guard], extents, lanes)
+    assert (found.lane_share, found.warp_share) == pytest.approx(brute(guard, extents, lanes))
 
 
 def test_a_population_is_its_members() -> None:
     extents = np.array([3, 5, 8, 40])
-    guard = Guard(Linear((("i", np.array([1, 2, 4, 1])), ("j", 1)), -1), 9, True, True)
-    many = shares([guard], {"i": extents, "j": 4}, {"j": 4})
+    guard = BoundsGuard(AffineForm((("i", np.array([1, 2, 4, 1])), ("j", 1)), -1), 9, True, True)
+    many = compute_pass_shares([guard], {"i": extents, "j": 4}, {"j": 4})
     for row, extent in enumerate(extents.tolist()):
-        alone = Guard(Linear((("i", [1, 2, 4, 1][row]), ("j", 1)), -1), 9, True, True)
-        one = shares([alone], {"i": extent, "j": 4}, {"j": 4})
-        assert (many.lanes[row], many.warps[row]) == (one.lanes, one.warps)
+        alone = BoundsGuard(AffineForm((("i", [1, 2, 4, 1][row]), ("j", 1)), -1), 9, True, True)
+        one = compute_pass_shares([alone], {"i": extent, "j": 4}, {"j": 4})
+        assert (many.lane_share[row], many.warp_share[row]) == (one.lane_share, one.warp_share)
 
 
 @pytest.mark.parametrize(("value", "share"), [(-1, 0.0), (0, 1.0), (4, 1.0), (5, 0.0)])
 def test_a_guard_on_a_number_lets_all_through_or_nothing(value: int, share: float) -> None:
-    found = shares([Guard(Linear((), value), 5, True, True)], {}, {})
-    assert (found.lanes, found.warps) == (share, share)
+    found = compute_pass_shares([BoundsGuard(AffineForm((), value), 5, True, True)], {}, {})
+    assert (found.lane_share, found.warp_share) == (share, share)
 
 
 def test_of_more_values_than_are_counted_the_ends_are_a_small_part() -> None:
     rows = np.array([[1 << 17, 1, 1, 0, 1 << 16], [1 << 15, 1, 1, 0, 1 << 14]])
-    assert counts(rows)[:, 0].tolist() == [0.5, 0.5]
-    assert counts(rows)[:, 1].tolist() == [0.5 + 32 / (1 << 17), 0.5]
+    assert count_guard_passes(rows)[:, 0].tolist() == [0.5, 0.5]
+    assert count_guard_passes(rows)[:, 1].tolist() == [0.5 + 32 / (1 << 17), 0.5]
 
 
 DIGIT = st.tuples(st.integers(1, 4), st.sampled_from((1, 2, 3)), st.sampled_from((0, 1, 1, 2, 5)))
@@ -83,8 +83,8 @@ def test_patterns_counted_together_are_counted_one_by_one(
             form.append((name, step))
             extents[name], lanes[name] = warps * together, together
         rows.append([*row, low, bound])
-        expected.append(brute(Guard(Linear(tuple(form), low), bound, True, True), extents, lanes))
+        expected.append(brute(BoundsGuard(AffineForm(tuple(form), low), bound, True, True), extents, lanes))
     order = np.random.default_rng(len(rows)).permutation(3)
     shuffled = np.array(rows)
     shuffled[:, :9] = shuffled[:, :9].reshape(-1, 3, 3)[:, order].reshape(-1, 9)
-    np.testing.assert_allclose(counts(shuffled), expected)
+    np.testing.assert_allclose(count_guard_passes(shuffled), expected)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ekc.ir.analysis.analysis import analyse
+from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.limits import Limits
 from ekc.ir.operators import matmul, matvec
 from ekc.ir.patterns.warp import SECTOR_BYTES
@@ -32,7 +32,7 @@ def _from_global(side: int) -> Schedule:
 
 
 def _figure(schedule: Schedule, name: str) -> float:
-    return float(analyse(schedule.program, Limits())[name][0])
+    return float(analyse_program(schedule.program, Limits())[name][0])
 
 
 def _sectors(figures: dict[str, np.ndarray]) -> np.ndarray:
@@ -42,13 +42,13 @@ def _sectors(figures: dict[str, np.ndarray]) -> np.ndarray:
 @pytest.mark.parametrize("side", [8, 16, 32])
 def test_a_block_asks_for_its_rows_and_columns_once(side: int) -> None:
     blocks, panel = (N // side) ** 2, 4 * side * N
-    asked = SECTOR_BYTES * _sectors(analyse(_from_global(side).program, Limits()))[0]
+    asked = SECTOR_BYTES * _sectors(analyse_program(_from_global(side).program, Limits()))[0]
     assert _figure(_from_global(side), "l2_bytes") == blocks * (2 * panel + 4 * side * side) < asked
 
 
 def test_what_shared_memory_keeps_is_asked_for_once_anyway() -> None:
     schedule = tiled_matmul(256, 256, 256)
-    asked = SECTOR_BYTES * _sectors(analyse(schedule.program, Limits()))[0]
+    asked = SECTOR_BYTES * _sectors(analyse_program(schedule.program, Limits()))[0]
     assert _figure(schedule, "l2_bytes") == asked
 
 
@@ -86,7 +86,7 @@ def test_launches_add_up() -> None:
 
 @pytest.mark.parametrize("name", ["matmul", "matvec", "conv stride 2", "fp16", "two computes", "softmax"])
 def test_no_more_than_all_sectors(name: str) -> None:
-    figures = space(name).figures(legal(name, 200))
+    figures = space(name).compute_quantities(legal(name, 200))
     most = SECTOR_BYTES * _sectors(figures)
     assert (figures["l2_bytes"] <= most * (1 + 1e-9)).all()
     assert (figures["l2_bytes"] > 0).all()

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 import ekc.ir.operators as o
 from ekc.errors import ScheduleError
-from ekc.ir.access import Access
-from ekc.ir.evaluation.agreement import random_inputs
-from ekc.ir.evaluation.evaluate import evaluate
-from ekc.ir.linear import Linear, Quasi, span, value, variable
+from ekc.ir.access import TensorAccess
+from ekc.ir.evaluation.agreement import make_random_input_arrays
+from ekc.ir.evaluation.evaluate import interpret_program
+from ekc.ir.linear import AffineForm, QuasiAffine, evaluate_form, find_range, make_variable
 from ekc.ir.nodes import ComputeNode, LoopNode, Node
-from ekc.ir.region import Region, region_of
+from ekc.ir.region import Region, find_region
 from ekc.ir.schedule import Schedule
-from ekc.ir.tree import kernels
+from ekc.ir.tree import derive_launches
 from tests.ir.strategies import seeded_schedule
 
 EXTENTS = {"a": 3, "b": 4, "c": 2}
@@ -29,11 +29,11 @@ small = st.integers(-5, 5)
 
 
 @st.composite
-def forms(draw: st.DrawFn, names: tuple[str, ...] = tuple(NAMES), depth: int = 1) -> Linear:
+def forms(draw: st.DrawFn, names: tuple[str, ...] = tuple(NAMES), depth: int = 1) -> AffineForm:
     """A random form, with a quotient or remainder now and then."""
-    total = Linear((), draw(small))
+    total = AffineForm((), draw(small))
     for name in draw(st.lists(st.sampled_from(names), unique=True)):
-        total = total + variable(name).scaled(draw(small))
+        total = total + make_variable(name).scale(draw(small))
     if depth and draw(st.booleans()):
         inner, op, divisor = (
             draw(forms(names, depth - 1)),
@@ -41,7 +41,7 @@ def forms(draw: st.DrawFn, names: tuple[str, ...] = tuple(NAMES), depth: int = 1
             draw(st.integers(1, 5)),
         )
         tag = f"({inner.terms}, {inner.const}) {op} {divisor}"
-        total = total + Linear(((Quasi(op, inner, divisor, tag), draw(small)),))
+        total = total + AffineForm(((QuasiAffine(op, inner, divisor, tag), draw(small)),))
     return total
 
 
@@ -51,48 +51,48 @@ def points(extents: dict[str, int]) -> Iterator[dict[str, int]]:
 
 
 @given(forms(), forms(), small)
-def test_arithmetic_is_that_of_the_values(f: Linear, g: Linear, factor: int) -> None:
+def test_arithmetic_is_that_of_the_values(f: AffineForm, g: AffineForm, factor: int) -> None:
     for env in points(EXTENTS):
-        x, y = value(f, env), value(g, env)
-        assert value(f + g, env) == x + y
-        assert value(f - g, env) == x - y
-        assert value(f.scaled(factor), env) == x * factor
-        assert value(f.shifted(factor), env) == x + factor
+        x, y = evaluate_form(f, env), evaluate_form(g, env)
+        assert evaluate_form(f + g, env) == x + y
+        assert evaluate_form(f - g, env) == x - y
+        assert evaluate_form(f.scale(factor), env) == x * factor
+        assert evaluate_form(f.shift(factor), env) == x + factor
 
 
 @given(forms(), forms(("x", "y")), forms(("x",)))
 def test_the_value_of_a_substitution_is_the_substitution_of_values(
-    f: Linear, for_a: Linear, for_c: Linear
+    f: AffineForm, for_a: AffineForm, for_c: AffineForm
 ) -> None:
     replaced = f.substitute({"a": for_a, "c": for_c})
     for env in points({"b": 4, "x": 3, "y": 2}):
-        inner = {"a": value(for_a, env), "b": env["b"], "c": value(for_c, env)}
-        assert value(replaced, env) == value(f, inner)
+        inner = {"a": evaluate_form(for_a, env), "b": env["b"], "c": evaluate_form(for_c, env)}
+        assert evaluate_form(replaced, env) == evaluate_form(f, inner)
 
 
 @given(forms())
-def test_only_and_without_part_a_form(f: Linear) -> None:
+def test_only_and_without_part_a_form(f: AffineForm) -> None:
     inside = {"a", "c"}
-    if f.only_cut(inside).terms:
+    if f.select_crossing(inside).terms:
         return
-    parts = f.only(inside) + f.without(inside)
+    parts = f.select_inside(inside) + f.select_outside(inside)
     # A quotient of a mere number uses no loop: it belongs to both, and `linearize` never makes one.
-    if all(f_atom.variables() for f_atom, _ in f.terms if isinstance(f_atom, Quasi)):
-        assert all(value(parts, env) == value(f, env) for env in points(EXTENTS))
+    if all(f_atom.find_variables() for f_atom, _ in f.terms if isinstance(f_atom, QuasiAffine)):
+        assert all(evaluate_form(parts, env) == evaluate_form(f, env) for env in points(EXTENTS))
 
 
 @given(forms())
-def test_span_bounds_every_value(f: Linear) -> None:
-    low, high = span(f, EXTENTS)
-    values = [value(f, env) for env in points(EXTENTS)]
+def test_span_bounds_every_value(f: AffineForm) -> None:
+    low, high = find_range(f, EXTENTS)
+    values = [evaluate_form(f, env) for env in points(EXTENTS)]
     assert low <= min(values)
     assert high >= max(values)
 
 
 @given(forms(depth=0))
-def test_span_is_reached_where_there_is_no_quotient(f: Linear) -> None:
-    values = [value(f, env) for env in points(EXTENTS)]
-    assert span(f, EXTENTS) == (min(values), max(values))
+def test_span_is_reached_where_there_is_no_quotient(f: AffineForm) -> None:
+    values = [evaluate_form(f, env) for env in points(EXTENTS)]
+    assert find_range(f, EXTENTS) == (min(values), max(values))
 
 
 LOOPS = {"a": 3, "b": 2, "c": 4, "d": 2}
@@ -100,38 +100,43 @@ AXES = {"a": "i", "b": "i", "c": "i", "d": "j"}
 
 
 @st.composite
-def reads(draw: st.DrawFn) -> list[tuple[Linear, ...]]:
+def reads(draw: st.DrawFn) -> list[tuple[AffineForm, ...]]:
     """One to three reads of a matrix: a split axis in any order, offsets, a second axis, a quotient."""
-    split = Linear((("a", 8), ("b", 4), ("c", 1)))
-    fused = Linear(((Quasi("//", variable("c"), 2, "c//2"), 3), (Quasi("%", variable("c"), 2, "c%2"), 1)))
-    shifted = Linear(((Quasi("//", variable("c").shifted(-2), 2, "(c-2)//2"), 1),))
+    split = AffineForm((("a", 8), ("b", 4), ("c", 1)))
+    fused = AffineForm(
+        (
+            (QuasiAffine("//", make_variable("c"), 2, "c//2"), 3),
+            (QuasiAffine("%", make_variable("c"), 2, "c%2"), 1),
+        )
+    )
+    shifted = AffineForm(((QuasiAffine("//", make_variable("c").shift(-2), 2, "(c-2)//2"), 1),))
     kinds = [
         split,
-        split.scaled(2),
-        split.scaled(-1),
-        split + variable("d"),
+        split.scale(2),
+        split.scale(-1),
+        split + make_variable("d"),
         fused,
-        variable("d"),
+        make_variable("d"),
         shifted,
-        Linear(),
+        AffineForm(),
     ]
     first = (draw(st.sampled_from(kinds)), draw(st.sampled_from(kinds)))
     offsets = draw(st.lists(st.tuples(small, small), min_size=1, max_size=3))
-    return [tuple(f.shifted(n) for f, n in zip(first, offset, strict=True)) for offset in offsets]
+    return [tuple(f.shift(n) for f, n in zip(first, offset, strict=True)) for offset in offsets]
 
 
-def check_region(region: Region, forms: list[tuple[Linear, ...]], extents: dict[str, int]) -> None:
+def check_region(region: Region, forms: list[tuple[AffineForm, ...]], extents: dict[str, int]) -> None:
     """Every element read has its own place in the box, and that place stands for that element."""
     place: dict[tuple[int, ...], dict[tuple[int, ...], tuple[int, ...]]] = {}
-    back = region.coordinates()
-    outer = [n for n in extents if n not in region.inner]
+    back = region.find_coordinates()
+    outer = [n for n in extents if n not in region.inner_loops]
     for env in points(extents):
         for read in forms:
-            element = tuple(int(value(f, env)) for f in read)
-            where = tuple(int(value(f, env)) for f in region.locate(read))
+            element = tuple(int(evaluate_form(f, env)) for f in read)
+            where = tuple(int(evaluate_form(f, env)) for f in region.locate(read))
             assert all(0 <= w < s.extent for w, s in zip(where, region.segments, strict=True))
             named = env | {f"#{i}": w for i, w in enumerate(where)}
-            assert tuple(int(value(f, named)) for f in back) == element
+            assert tuple(int(evaluate_form(f, named)) for f in back) == element
             seen = place.setdefault(tuple(env[n] for n in outer), {})
             assert seen.setdefault(where, element) == element
 
@@ -139,43 +144,45 @@ def check_region(region: Region, forms: list[tuple[Linear, ...]], extents: dict[
 @settings(max_examples=200)
 @given(reads(), st.sets(st.sampled_from(sorted(LOOPS))))
 def test_every_read_of_a_region_is_found_at_its_own_place(
-    forms: list[tuple[Linear, ...]], inner: set[str]
+    forms: list[tuple[AffineForm, ...]], inner: set[str]
 ) -> None:
-    region = region_of(forms, frozenset(inner), LOOPS, AXES)
+    region = find_region(forms, frozenset(inner), LOOPS, AXES)
     check_region(region, forms, LOOPS)
 
 
 @settings(max_examples=200)
 @given(reads())
-def test_a_region_of_every_loop_has_no_more_elements_than_its_hull(forms: list[tuple[Linear, ...]]) -> None:
-    region = region_of(forms, frozenset(LOOPS), LOOPS, AXES)
+def test_a_region_of_every_loop_has_no_more_elements_than_its_hull(
+    forms: list[tuple[AffineForm, ...]],
+) -> None:
+    region = find_region(forms, frozenset(LOOPS), LOOPS, AXES)
     hull = 1
     for dim in range(2):
-        ends = [span(f[dim], LOOPS) for f in forms]
+        ends = [find_range(f[dim], LOOPS) for f in forms]
         hull *= max(high for _, high in ends) - min(low for low, _ in ends) + 1
     assert region.size <= hull
 
 
 def test_a_strided_thread_tile_is_not_its_hull() -> None:
-    tile = (Linear((("i.1", 64), ("i.2", 4), ("i.3", 1))),)
+    tile = (AffineForm((("i.1", 64), ("i.2", 4), ("i.3", 1))),)
     extents = {"i.1": 2, "i.2": 16, "i.3": 4}
-    region = region_of([tile], frozenset({"i.1", "i.3"}), extents, dict.fromkeys(extents, "i"))
+    region = find_region([tile], frozenset({"i.1", "i.3"}), extents, dict.fromkeys(extents, "i"))
     assert [(s.stride, s.extent) for s in region.segments] == [(64, 2), (1, 4)]
     assert region.size == 8
 
 
 def test_a_stencil_takes_one_hull() -> None:
-    forms = [(variable("a").shifted(n),) for n in (-1, 0, 1)]
-    region = region_of(forms, frozenset({"a"}), {"a": 6}, {"a": "a"})
+    forms = [(make_variable("a").shift(n),) for n in (-1, 0, 1)]
+    region = find_region(forms, frozenset({"a"}), {"a": 6}, {"a": "a"})
     assert region.size == 8
     assert region.base[0].const == -1
 
 
 def test_half_a_fused_index_is_refused() -> None:
-    f = Linear((("f.0", 4), ("f.1", 1)))
-    index = (Linear(((Quasi("//", f, 3, "f//3"), 1),)),)
+    f = AffineForm((("f.0", 4), ("f.1", 1)))
+    index = (AffineForm(((QuasiAffine("//", f, 3, "f//3"), 1),)),)
     with pytest.raises(ScheduleError, match="fused index"):
-        region_of([index], frozenset({"f.1"}), {"f.0": 3, "f.1": 4}, {"f.0": "f", "f.1": "f"})
+        find_region([index], frozenset({"f.1"}), {"f.0": 3, "f.1": 4}, {"f.0": "f", "f.1": "f"})
 
 
 @pytest.mark.parametrize("first", range(0, 60, 10))
@@ -183,7 +190,7 @@ def test_regions_of_ten_drawn_schedules(first: int) -> None:
     """Some of them have none that is small enough."""
     checked = 0
     for seed in range(first, first + 10):
-        for kernel in kernels(seeded_schedule(seed).program):
+        for kernel in derive_launches(seeded_schedule(seed).program):
             extents = {name: int(extent) for name, extent in kernel.nest.extents.items()}
             if math.prod(extents.values()) <= 3000:
                 for access in _reads(kernel.body):
@@ -193,7 +200,7 @@ def test_regions_of_ten_drawn_schedules(first: int) -> None:
     assert checked >= 10
 
 
-def _reads(nodes: tuple[Node, ...]) -> Iterator[Access]:
+def _reads(nodes: tuple[Node, ...]) -> Iterator[TensorAccess]:
     for node in nodes:
         if isinstance(node, LoopNode):
             yield from _reads(node.body)
@@ -213,12 +220,12 @@ def halves_twice() -> Schedule:
 
 def test_the_same_quotient_of_two_places_is_two() -> None:
     schedule = halves_twice().bind("j", "thread.x").compute_at("U", None).compute_at("T", None)
-    arrays = random_inputs(schedule.op)
-    found = evaluate(schedule.program, arrays).output
+    arrays = make_random_input_arrays(schedule.op)
+    found = interpret_program(schedule.program, arrays).output
     np.testing.assert_allclose(found, schedule.op.reference(*arrays), rtol=1e-5, atol=1e-5)
 
 
 def test_a_box_does_not_start_at_quotients_of_two_places() -> None:
     schedule = halves_twice().bind("j", "block.y").compute_at("U", None).compute_at("T", None)
     with pytest.raises(ScheduleError, match="one region for several reads"):
-        kernels(schedule.program)
+        derive_launches(schedule.program)

@@ -14,7 +14,7 @@ import pytest
 
 import ekc
 import ekc.ir.operators as o
-from ekc.ir.dtypes import NAMES, DType, dtype_of
+from ekc.ir.dtypes import DTYPE_NAMES, DType, parse_dtype
 from ekc.ir.operator import TensorSpec
 
 HELD: dict[str, Any] = {
@@ -42,21 +42,21 @@ TAKEN: dict[str, Callable[[TensorSpec], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DTYPE_NAMES)
 @pytest.mark.parametrize("way", TAKEN)
 def test_numpy_takes_every_element_type(name: str, way: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = TAKEN[way](TensorSpec("x", (2, 2), dtype_of(name)))
+        found = TAKEN[way](TensorSpec("x", (2, 2), parse_dtype(name)))
     assert found == np.dtype(HELD[name])
     assert found.type is HELD[name]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DTYPE_NAMES)
 def test_both_names_by_which_numpy_asks_give_the_type(name: str) -> None:
     """Up to 2.3 it asks for `dtype`, from 2.4 for `__numpy_dtype__` first."""
-    dtype = dtype_of(name)
-    assert dtype.dtype is dtype.__numpy_dtype__ is dtype.numpy
+    dtype = parse_dtype(name)
+    assert dtype.dtype is dtype.__numpy_dtype__ is dtype.numpy_dtype
 
 
 @pytest.mark.parametrize("name", ["float32", "tf32", "float16", "bfloat16"])
@@ -68,10 +68,10 @@ def test_arrays_made_from_a_spec_go_through_a_kernel(name: str) -> None:
     np.testing.assert_array_equal(ekc.compile(schedule)(*arrays), np.full(out.shape, 4, out.dtype))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DTYPE_NAMES)
 def test_an_element_type_stays_the_one_object(name: str) -> None:
     """Types are compared by identity: tf32 is float32 to NumPy, and not to ekc."""
-    dtype = dtype_of(name)
+    dtype = parse_dtype(name)
     copies: list[DType] = [copy.deepcopy(dtype), pickle.loads(pickle.dumps(dtype))]
     assert all(c is dtype for c in copies)
-    assert [other for other in NAMES if dtype_of(other) == dtype] == [name]
+    assert [other for other in DTYPE_NAMES if parse_dtype(other) == dtype] == [name]

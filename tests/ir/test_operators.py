@@ -21,12 +21,12 @@ Array = NDArray[Any]
 
 def arrays_for(op: Operator) -> list[Array]:
     rng = np.random.default_rng(3)
-    return [rng.standard_normal(t.shape).astype(t.dtype.numpy) for t in op.inputs]
+    return [rng.standard_normal(t.shape).astype(t.dtype.numpy_dtype) for t in op.inputs]
 
 
 def close(op: Operator, got: Array, expected: Array) -> None:
     spec = op.outputs[0]
-    assert got.dtype == spec.dtype.numpy
+    assert got.dtype == spec.dtype.numpy_dtype
     assert got.shape == spec.shape
     eps = float(np.finfo(got.dtype).eps)
     np.testing.assert_allclose(got.astype(np.float64), expected, rtol=2 * eps, atol=2 * eps)

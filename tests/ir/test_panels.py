@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ekc.ir.operators as o
-from ekc.ir.panels import PATTERN_BYTES, apart, panel_elements, paneled
-from ekc.ir.swizzle import swizzled
-from ekc.ir.tree import kernels
+from ekc.ir.panels import SWIZZLE_PATTERN_BYTES, apply_panel_layout, count_panel_elements, find_panel_distance
+from ekc.ir.swizzle import apply_swizzle
+from ekc.ir.tree import derive_launches
 from tests.ir.warpgroup_examples import GroupCut, group_matmul
 
 SHAPES = st.tuples(st.integers(1, 5), st.integers(1, 40), st.sampled_from((1, 2, 4)))
@@ -19,9 +19,9 @@ SHAPES = st.tuples(st.integers(1, 5), st.integers(1, 40), st.sampled_from((1, 2,
 @given(SHAPES)
 def test_elements_change_places_and_lines_stay_whole(shape: tuple[int, int, int]) -> None:
     panels, rows, itemsize = shape
-    panel = panel_elements(itemsize)
+    panel = count_panel_elements(itemsize)
     width = panels * panel
-    place = paneled(np.arange(rows * width), width, rows, panel).reshape(rows, panels, panel)
+    place = apply_panel_layout(np.arange(rows * width), width, rows, panel).reshape(rows, panels, panel)
     assert np.array_equal(np.sort(place.ravel()), np.arange(rows * width))
     for row in range(rows):
         for number in range(panels):
@@ -35,31 +35,33 @@ def test_what_is_apart_by_a_number_is_so_everywhere(
 ) -> None:
     """By whole rows, and by whole lines within a row; of no other step a number is told."""
     panels, rows, itemsize = shape
-    panel = panel_elements(itemsize)
+    panel = count_panel_elements(itemsize)
     width = panels * panel
     step *= data.draw(st.sampled_from((1, panel, width)))
-    found = apart(step, width, rows, panel)
+    found = find_panel_distance(step, width, rows, panel)
     if found is None:
         assert step % panel
         return
     element = np.arange(rows * width)
     same_row = element // width == (element + step) // width
     moved = element[(element + step < rows * width) & (True if step % width == 0 else same_row)]
-    here, there = (paneled(x, width, rows, panel) for x in (moved, moved + step))
+    here, there = (apply_panel_layout(x, width, rows, panel) for x in (moved, moved + step))
     assert np.array_equal(there - here, np.full(len(moved), found))
 
 
 def test_tiles_begin_where_a_pattern_does() -> None:
     """The hardware swizzles addresses, not places in a tile: all tiles are whole patterns of 1024 bytes."""
-    (kernel,) = kernels(group_matmul(o.matmul(200, 320, 72, dtype="float16"), GroupCut(3, strips=24)).program)
+    (kernel,) = derive_launches(
+        group_matmul(o.matmul(200, 320, 72, dtype="float16"), GroupCut(3, strips=24)).program
+    )
     tiles = [b for b in kernel.buffers if b.scope == "shared"]
-    assert [b.alignment for b in tiles] == [PATTERN_BYTES] * 2
-    assert all(int(b.room) % PATTERN_BYTES == 0 for b in tiles)
-    assert all(int(b.elements) * b.dtype.bytes % PATTERN_BYTES == 0 for b in tiles)
+    assert [b.alignment_bytes for b in tiles] == [SWIZZLE_PATTERN_BYTES] * 2
+    assert all(int(b.aligned_bytes) % SWIZZLE_PATTERN_BYTES == 0 for b in tiles)
+    assert all(int(b.elements) * b.dtype.bytes % SWIZZLE_PATTERN_BYTES == 0 for b in tiles)
 
 
 def test_a_swizzled_pattern_is_that_of_the_hardware() -> None:
     """Row r of a panel has its chunk c at c xor r % 8: the 128-byte mode, told by hand."""
     row, chunk = np.divmod(np.arange(64 * 8), 8)
     element = row * 64 + chunk * 8
-    assert np.array_equal(swizzled(element, 8, 2) * 2, row * 128 + (chunk ^ row % 8) * 16)
+    assert np.array_equal(apply_swizzle(element, 8, 2) * 2, row * 128 + (chunk ^ row % 8) * 16)

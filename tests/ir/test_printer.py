@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ekc.ir.printer import show
+from ekc.ir.printer import format_program
 from tests.ir.examples import EXAMPLES
 from tests.ir.strategies import seeded_schedule
 
@@ -17,8 +17,8 @@ GOLDEN = Path(__file__).parent / "golden"
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_tree_reads_as_in_the_golden_file(name: str, golden: Callable[[Path, str], None]) -> None:
     schedule = EXAMPLES[name]()
-    assert str(schedule) == show(schedule.program)
-    golden(GOLDEN / f"{name}.txt", show(schedule.program))
+    assert str(schedule) == format_program(schedule.program)
+    golden(GOLDEN / f"{name}.txt", format_program(schedule.program))
 
 
 def test_no_golden_file_is_left_behind() -> None:
@@ -26,7 +26,7 @@ def test_no_golden_file_is_left_behind() -> None:
 
 
 def test_remarks_stand_in_one_column() -> None:
-    lines = show(EXAMPLES["matmul"]().program).splitlines()
+    lines = format_program(EXAMPLES["matmul"]().program).splitlines()
     columns = {
         line.index(word)
         for line in lines
@@ -38,6 +38,6 @@ def test_remarks_stand_in_one_column() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_text_of_any_schedule_is_the_same_each_time(seed: int) -> None:
-    text = show(seeded_schedule(seed).program)
-    assert text == show(seeded_schedule(seed).program)
+    text = format_program(seeded_schedule(seed).program)
+    assert text == format_program(seeded_schedule(seed).program)
     assert all(line == line.rstrip() for line in text.splitlines())

@@ -14,9 +14,9 @@ import ekc.ir.operators as o
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.execute import execute
 from ekc.ir import expr as ex
-from ekc.ir.dtypes import NAMES
+from ekc.ir.dtypes import DTYPE_NAMES
 from ekc.ir.evaluation import reference
-from ekc.ir.evaluation.evaluate import evaluate
+from ekc.ir.evaluation.evaluate import interpret_program
 from ekc.ir.schedule import Schedule
 from ekc.ir.serialize import operator_from_json
 from tests.ir.test_operators import Array, arrays_for, close
@@ -52,19 +52,19 @@ def flat_index(x: Array, axes: Any, how: str, keepdims: bool) -> Array:
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.data(), SHAPES, st.sampled_from(("argmax", "argmin")), st.booleans(), st.sampled_from(NAMES))
+@given(st.data(), SHAPES, st.sampled_from(("argmax", "argmin")), st.booleans(), st.sampled_from(DTYPE_NAMES))
 def test_argmax_and_argmin(data: st.DataObject, shape: Any, how: str, keepdims: bool, dtype: str) -> None:
     """Few values, so that many are equal; infinities and NaN among floats."""
     axes = draw_axes(data, len(shape))
     op = o.reduce(shape, axes, how, keepdims=keepdims, dtype=dtype)
-    values = [-2, -1, 0, 1, 2] + [np.nan, np.inf, -np.inf] * (not op.inputs[0].dtype.integer)
+    values = [-2, -1, 0, 1, 2] + [np.nan, np.inf, -np.inf] * (not op.inputs[0].dtype.is_integer)
     some = st.lists(st.sampled_from(values), min_size=math.prod(shape), max_size=math.prod(shape))
-    x = np.array(data.draw(some)).reshape(shape).astype(op.inputs[0].dtype.numpy)
+    x = np.array(data.draw(some)).reshape(shape).astype(op.inputs[0].dtype.numpy_dtype)
     right = flat_index(x.astype(np.float64), axes, how, keepdims)
     if axes is None or isinstance(axes, int):
         numpys = getattr(np, how)(x.astype(np.float64), axis=axes, keepdims=keepdims)
         np.testing.assert_array_equal(right, np.atleast_1d(numpys))
-    for found in (op.reference(x), evaluate(Schedule(op).program, [x]).output):
+    for found in (op.reference(x), interpret_program(Schedule(op).program, [x]).output):
         assert found.dtype == np.int32
         np.testing.assert_array_equal(found, right)
     assert operator_from_json(op.to_json()) == op
@@ -138,7 +138,7 @@ def test_the_largest_and_the_smallest_keep_nan_as_the_kernel_does(how: str) -> N
     right = [np.nan] * 3 + [np.inf if how == "max" else -np.inf]
     schedule = Schedule(op)
     run = execute(op, compile_schedule(schedule), [x])[-1].output
-    for found in (op.reference(x), evaluate(schedule.program, [x]).output, run):
+    for found in (op.reference(x), interpret_program(schedule.program, [x]).output, run):
         np.testing.assert_array_equal(found, right)
 
 
@@ -146,7 +146,7 @@ def test_relu_of_nan_is_nan_as_in_the_kernel() -> None:
     op = o.compute("relu", axes={"i": 2}, inputs={"x": (2,)}, body=lambda x, i: ex.relu(x[i]))
     x = np.array([np.nan, 2], np.float32)
     (run,) = execute(op, compile_schedule(Schedule(op)), [x])
-    for found in (op.reference(x), evaluate(Schedule(op).program, [x]).output, run.output):
+    for found in (op.reference(x), interpret_program(Schedule(op).program, [x]).output, run.output):
         np.testing.assert_array_equal(found, x)
 
 
@@ -164,6 +164,6 @@ def test_a_long_reduction_is_worked_out_slice_by_slice(
         return found
 
     monkeypatch.setattr(reference, "_POINTS_AT_ONCE", 16)
-    monkeypatch.setattr(reference, "_evaluate", counted)
+    monkeypatch.setattr(reference, "_evaluate_compute", counted)
     assert o.reduce((64,), None, how).reference(np.arange(64, dtype=np.float32)).tolist() == [right]
     assert points == [16] * 4

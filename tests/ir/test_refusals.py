@@ -10,8 +10,8 @@ import pytest
 import ekc.ir.operators as o
 from ekc.errors import InvalidInput, ScheduleError
 from ekc.ir.schedule import Schedule
-from ekc.ir.steps import REGISTRY
-from ekc.ir.tree import kernels
+from ekc.ir.steps import STEP_CLASSES
+from ekc.ir.tree import derive_launches
 from tests.ir.mistakes_in_atomic import ATOMIC_MISTAKES
 from tests.ir.mistakes_in_divide import DIVIDE_MISTAKES
 from tests.ir.mistakes_in_inlining import INLINING_MISTAKES
@@ -44,7 +44,7 @@ def refused(mistake: Callable[[], Schedule]) -> ScheduleError:
 
 def derived(s: Schedule) -> Schedule:
     """The schedule, once its kernels are worked out: some refusals come only then."""
-    kernels(s.program)
+    derive_launches(s.program)
     return s
 
 
@@ -69,7 +69,7 @@ def test_every_refusal_is_one_whole_line(name: str) -> None:
 
 
 def test_every_step_refuses_something() -> None:
-    assert {case[1].split()[0] for case in CASES.values()} == set(REGISTRY)
+    assert {case[1].split()[0] for case in CASES.values()} == set(STEP_CLASSES)
 
 
 FOLLOWED: dict[str, Callable[[str], Schedule]] = {
@@ -110,7 +110,7 @@ FOLLOWED: dict[str, Callable[[str], Schedule]] = {
 @pytest.mark.parametrize("name", FOLLOWED)
 def test_the_nearest_choice_is_legal(name: str) -> None:
     near = refused(CASES[name][0]).refusal.nearest
-    assert kernels(FOLLOWED[name](near.strip("'")).program)
+    assert derive_launches(FOLLOWED[name](near.strip("'")).program)
 
 
 def test_a_copy_along_half_a_quotient_is_refused() -> None:
@@ -127,7 +127,7 @@ def test_a_copy_along_half_a_quotient_is_refused() -> None:
 def test_fused_pieces_of_one_axis_out_of_order_are_refused_to_an_accumulator() -> None:
     s = Schedule(o.matvec(16, 4)).split("i", (2, 4)).reorder("i.0", "k", "i.2", "i.1").fuse("i.2", "i.1")
     s = s.split("i.2_i.1", (8,)).bind("i.0", "block.x").cache_write("y")
-    assert kernels(s.program), "eight elements in another order are still eight"
+    assert derive_launches(s.program), "eight elements in another order are still eight"
     s = (
         Schedule(o.matvec(16, 4))
         .split("i", (2, 4))

@@ -10,7 +10,7 @@ from ekc.ir import operators as o
 from ekc.ir.limits import Limits
 from ekc.ir.rules import launch as rules
 from ekc.ir.schedule import Schedule
-from ekc.ir.tree import kernels
+from ekc.ir.tree import derive_launches
 
 
 def tiled(stages: int, copy: str, k: int = 8, vector: int = 1) -> Schedule:
@@ -34,11 +34,11 @@ def tiled(stages: int, copy: str, k: int = 8, vector: int = 1) -> Schedule:
 
 
 def rounds(schedule: Schedule) -> int:
-    return int(rules.rounds_ahead(kernels(schedule.program)[0]))
+    return int(rules.count_copy_rounds(derive_launches(schedule.program)[0]))
 
 
 def needed(schedule: Schedule) -> int:
-    return int(rules.registers_needed(kernels(schedule.program)[0]))
+    return int(rules.estimate_registers(derive_launches(schedule.program)[0]))
 
 
 def test_rounds_of_pipelined_copies_keep_where_they_read_and_write() -> None:
@@ -60,7 +60,7 @@ def test_a_copy_of_many_rounds_is_refused_and_would_spill(
     with pytest.raises(ScheduleError, match=r"registers: needs \d+ .*wider copies"):
         compile_schedule(narrow, "sm_80", limits)
     assert compile_schedule(wide, "sm_80", limits).resources[0].stack_bytes == 0
-    monkeypatch.setattr(rules, "REGISTERS_A_ROUND", 0)
+    monkeypatch.setattr(rules, "REGISTERS_PER_ROUND", 0)
     taken = compile_schedule(narrow, "sm_80", limits).resources[0]
     assert taken.registers > 240
     assert taken.stack_bytes > 64

@@ -8,7 +8,7 @@ import pytest
 import ekc
 import ekc.ir.operators as o
 from ekc.errors import InvalidInput
-from ekc.ir.evaluation.evaluate import evaluate
+from ekc.ir.evaluation.evaluate import interpret_program
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 
@@ -62,14 +62,14 @@ OPERATORS: dict[str, tuple[Operator, str, int]] = {
 def same(op: Operator, schedule: Schedule) -> bool:
     rng = np.random.default_rng(0)
     arrays = [
-        rng.integers(-9, 9, t.shape).astype(t.dtype.numpy)
-        if t.dtype.integer
-        else rng.uniform(-1, 1, t.shape).astype(t.dtype.numpy)
+        rng.integers(-9, 9, t.shape).astype(t.dtype.numpy_dtype)
+        if t.dtype.is_integer
+        else rng.uniform(-1, 1, t.shape).astype(t.dtype.numpy_dtype)
         for t in op.inputs
     ]
-    found = evaluate(schedule.program, arrays)
+    found = interpret_program(schedule.program, arrays)
     right = op.reference(*arrays).astype(np.float64)
-    return bool(found.written.all()) and np.allclose(found.output, right, atol=1e-4)
+    return bool(found.written_mask.all()) and np.allclose(found.output, right, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", OPERATORS)

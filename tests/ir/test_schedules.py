@@ -14,13 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from numpy.typing import NDArray
 
 import ekc
-from ekc.ir.evaluation.evaluate import evaluate
+from ekc.ir.evaluation.evaluate import interpret_program
 from ekc.ir.evaluation.sampling import sample_blocks
 from ekc.ir.operator import Operator
-from ekc.ir.printer import show
+from ekc.ir.printer import format_program
 from ekc.ir.schedule import Schedule
-from ekc.ir.steps import REGISTRY, Step
-from ekc.ir.tree import kernels
+from ekc.ir.steps import STEP_CLASSES, Step
+from ekc.ir.tree import derive_launches
 from tests.ir.strategies import schedules, seeded_schedule
 
 DRAWN = settings(
@@ -32,13 +32,13 @@ DRAWN = settings(
 
 def arrays_for(op: Operator, seed: int = 0) -> list[NDArray[Any]]:
     rng = np.random.default_rng(seed)
-    return [rng.uniform(-1, 1, t.shape).astype(t.dtype.numpy) for t in op.inputs]
+    return [rng.uniform(-1, 1, t.shape).astype(t.dtype.numpy_dtype) for t in op.inputs]
 
 
 def tolerance(op: Operator, expected: NDArray[Any]) -> float:
     """One rounding for each term of each sum, in the coarsest type on the way."""
     eps = max(d.epsilon for c in op.computes for d in (c.acc_dtype, c.output.dtype))
-    terms = sum(math.prod(a.extent for a in c.reduction) + 2 for c in op.computes)
+    terms = sum(math.prod(a.extent for a in c.reduction_axes) + 2 for c in op.computes)
     return 2 * eps * terms * max(1.0, float(np.abs(expected).max()))
 
 
@@ -47,20 +47,20 @@ def assert_same(schedule: Schedule) -> None:
     op = schedule.op
     arrays = arrays_for(op)
     expected = op.reference(*arrays).astype(np.float64)
-    whole = evaluate(schedule.program, arrays)
-    assert whole.written.all(), f"{(~whole.written).sum()} elements not written\n{schedule}"
+    whole = interpret_program(schedule.program, arrays)
+    assert whole.written_mask.all(), f"{(~whole.written_mask).sum()} elements not written\n{schedule}"
     np.testing.assert_allclose(
         whole.output.astype(np.float64), expected, rtol=0, atol=tolerance(op, expected), err_msg=str(schedule)
     )
-    last = kernels(schedule.program)[-1]
+    last = derive_launches(schedule.program)[-1]
     blocks = sample_blocks(last, 3, seed=1)
-    part = evaluate(schedule.program, arrays, blocks)
+    part = interpret_program(schedule.program, arrays, blocks)
     # Blocks that share a sum come together: one alone has no result.
-    parts = math.prod(int(x.extent) for x in last.block_loops if x.reduction)
+    parts = math.prod(int(x.extent) for x in last.block_loops if x.is_reduction)
     assert part.blocks == len(blocks) == len(set(blocks.tolist())) <= 3 * parts
-    assert part.written.any()
+    assert part.written_mask.any()
     np.testing.assert_array_equal(
-        part.output[part.written], whole.output[part.written], err_msg=str(schedule)
+        part.output[part.written_mask], whole.output[part.written_mask], err_msg=str(schedule)
     )
 
 
@@ -88,14 +88,14 @@ def test_json_and_python_text_bring_the_same_schedule_back(schedule: Schedule) -
     typed = eval(f"({schedule.to_python()})", names)
     assert again == typed == schedule
     assert again.digest == typed.digest == schedule.digest
-    assert show(again.program) == show(typed.program) == show(schedule.program)
+    assert format_program(again.program) == format_program(typed.program) == format_program(schedule.program)
 
 
 @DRAWN
 @given(schedules())
 def test_whole_numbers_of_numpy_make_the_same_schedule(schedule: Schedule) -> None:
     """As they come out of an array of a user's factors."""
-    typed = Schedule(schedule.op).do(*(replace(s, **_with_numpy(s)) for s in schedule.steps))
+    typed = Schedule(schedule.op).apply_steps(*(replace(s, **_with_numpy(s)) for s in schedule.steps))
     assert typed == schedule
     assert (typed.to_json(), typed.to_python()) == (schedule.to_json(), schedule.to_python())
 
@@ -113,12 +113,12 @@ def test_every_step_kind_and_the_rarer_shapes_are_drawn() -> None:
     sample = [seeded_schedule(seed) for seed in range(600)]
     kinds = Counter(step.kind for schedule in sample for step in schedule.steps)
     # Lanes must lie as an instruction deals them out: `tensor_examples` draws those.
-    assert set(kinds) == set(REGISTRY) - {"tensorize"}
+    assert set(kinds) == set(STEP_CLASSES) - {"tensorize"}
     assert min(kinds.values()) >= 5, kinds
     assert max(len(s.steps) for s in sample) == 20
-    nests = [kernel for s in sample for kernel in kernels(s.program)]
-    assert any(x.is_thread and x.reduction for k in nests for x in k.nest.loops), "no sum across lanes"
+    nests = [kernel for s in sample for kernel in derive_launches(s.program)]
+    assert any(x.is_thread and x.is_reduction for k in nests for x in k.nest.loops), "no sum across lanes"
     assert any(s.source != s.tensor for k in nests for s in k.nest.stagings), "no copy of a copy"
-    assert any(s.produced_by for k in nests for s in k.nest.stagings), "nothing computed on the spot"
+    assert any(s.producer for k in nests for s in k.nest.stagings), "nothing computed on the spot"
     assert any(k.nest.epilogue for k in nests), "nothing put behind a sum"
-    assert any(x.is_block and x.reduction for k in nests for x in k.nest.loops), "no sum that blocks share"
+    assert any(x.is_block and x.is_reduction for k in nests for x in k.nest.loops), "no sum that blocks share"

@@ -56,7 +56,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "true": (lambda: told([], ["*", True, LOAD]), "True is no number"),
     "deep": (lambda: told([], deep(250)), "body of matmul: goes deeper than 200"),
     "deeper": (lambda: Schedule.from_json("[" * 100000 + "]" * 100000), "schedule: not JSON"),
-    "no step": (lambda: Schedule(o.matmul(4, 4, 4)).do(5), "schedule: 5 is no step"),  # type: ignore[arg-type]
+    "no step": (lambda: Schedule(o.matmul(4, 4, 4)).apply_steps(5), "schedule: 5 is no step"),  # type: ignore[arg-type]
     "no operator": (lambda: Schedule("matmul").program, "schedule: 'matmul' is no operator"),  # type: ignore[arg-type]
 }
 

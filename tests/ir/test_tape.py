@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ekc.errors import EkcError
 from ekc.ir.patterns.lookup import Lookup
-from ekc.ir.tape.replay import Tape
-from ekc.ir.tape.tape import ROWS, Walk, record, some
+from ekc.ir.tape.replay import WalkTrace
+from ekc.ir.tape.tape import RECORDING_ROWS, Walk, has_any, record_walks
 
 Steps = Iterator[Sequence[tuple[Any, tuple[Any, ...]]]]
 
@@ -32,7 +32,7 @@ def told(*values: Any) -> list[tuple[int, tuple[Any, ...]]]:
     return [(number, (value,)) for number, value in enumerate(values)]
 
 
-def played(tape: Tape, given: Mapping[str, Any], bounds: Sequence[int]) -> list[list[Any] | None]:
+def played(tape: WalkTrace, given: Mapping[str, Any], bounds: Sequence[int]) -> list[list[Any] | None]:
     """What a tape gives for each walk, by number; None for a walk astray."""
     found, astray = tape(given, bounds)
     out: list[Any] = [None if walk in astray else {} for walk in range(len(bounds) - 1)]
@@ -58,9 +58,9 @@ def direct(given: Mapping[str, Any], of: Any = walk) -> list[list[Any]]:
     return [[value for _, (value,) in part] for part in of(given)]
 
 
-@pytest.mark.parametrize("rows", [1, 60, ROWS, 1000])
+@pytest.mark.parametrize("rows", [1, 60, RECORDING_ROWS, 1000])
 def test_a_tape_gives_what_the_walk_gives(rows: int) -> None:
-    tapes, given = record([walk], columns(ROWS)), columns(rows, seed=3)
+    tapes, given = record_walks([walk], columns(RECORDING_ROWS)), columns(rows, seed=3)
     for tape, expected in zip(tapes, direct(given), strict=True):
         (found,) = played(tape, given, [0, rows])
         assert found is not None
@@ -95,7 +95,7 @@ def several() -> list[Walk]:
 @pytest.mark.parametrize("bounds", BOUNDS)
 def test_walks_that_share_calls_give_what_each_gives_of_its_own_rows(bounds: list[int]) -> None:
     given = columns(bounds[-1], seed=4)
-    tapes = tuple(record(several(), columns(ROWS)))
+    tapes = tuple(record_walks(several(), columns(RECORDING_ROWS)))
     for number, walk in enumerate(several()):
         low, high = bounds[number : number + 2]
         own = {name: column[low:high] for name, column in given.items()}
@@ -112,9 +112,9 @@ def test_what_walks_share_is_done_once() -> None:
     def shared(given: Mapping[str, Any]) -> Steps:
         yield told(given["a"] * given["b"], (given["a"] + given["b"]).sum())
 
-    (tape,) = record([shared] * 5, columns(ROWS))
+    (tape,) = record_walks([shared] * 5, columns(RECORDING_ROWS))
     # One product and one sum of columns; the sum over rows for each walk alone.
-    assert tape.length == 2 + 5
+    assert tape.call_count == 2 + 5
 
 
 @pytest.mark.parametrize("said", [lambda mask: mask.any(), np.any])
@@ -122,7 +122,7 @@ def test_each_walk_goes_its_own_way(said: Any) -> None:
     def upward(given: Mapping[str, Any]) -> Steps:
         yield told(given["a"] if said(given["a"] < 0) else -given["a"])
 
-    (tape,) = record([upward] * 4, columns(ROWS))
+    (tape,) = record_walks([upward] * 4, columns(RECORDING_ROWS))
     given = columns(90, seed=1)
     for astray in (0, 1, 3):
         own = dict(given) | {"a": given["a"].copy()}
@@ -139,12 +139,12 @@ def test_what_no_row_may_be_is_asked_once_of_walks_that_stand_together() -> None
     def upward(given: Mapping[str, Any]) -> Steps:
         yield told(given["a"] if np.any(given["a"] < 0) else -given["a"])
 
-    (tape,) = record([upward] * 5, columns(ROWS))
-    assert [where.walks for where in tape.nowhere] == [(0, 1, 2, 3, 4)]
+    (tape,) = record_walks([upward] * 5, columns(RECORDING_ROWS))
+    assert [where.walks for where in tape.empty_masks] == [(0, 1, 2, 3, 4)]
 
 
 def test_what_walks_that_stand_together_give_alike_is_given_once() -> None:
-    found, astray = next(record(several(), columns(ROWS)))(columns(300), BOUNDS[0])
+    found, astray = next(record_walks(several(), columns(RECORDING_ROWS)))(columns(300), BOUNDS[0])
     assert not astray
     given = sorted((label, rows.start, rows.stop) for label, rows, _ in found)
     # What all have; the sums that are each one's own; what the outer two have apart.
@@ -163,14 +163,14 @@ def test_walks_go_no_further_than_they_are_asked_to() -> None:
         gone.append("second")
         yield told(given["b"] if np.any(given["b"] < 0) else -given["b"])
 
-    tapes = record([slow, slow], columns(ROWS))
+    tapes = record_walks([slow, slow], columns(RECORDING_ROWS))
     first = next(tapes)
     assert gone == ["first"] * 2
     second = next(tapes)
     assert gone == ["first"] * 2 + ["second"] * 2
     # What was taken for granted until then stays so.
-    assert [len(tape.nowhere) for tape in (first, second)] == [1, 2]
-    assert [where.walks for tape in (first, second) for where in tape.nowhere] == [(0, 1)] * 3
+    assert [len(tape.empty_masks) for tape in (first, second)] == [1, 2]
+    assert [where.walks for tape in (first, second) for where in tape.empty_masks] == [(0, 1)] * 3
 
 
 def test_a_call_said_twice_is_done_once_and_an_idle_one_never() -> None:
@@ -178,15 +178,15 @@ def test_a_call_said_twice_is_done_once_and_an_idle_one_never() -> None:
         _ = np.sqrt(given["a"])
         yield told(given["a"] * 2 + given["a"] * 2)
 
-    (tape,) = record([lengthy], columns(ROWS))
-    assert tape.length == 2
+    (tape,) = record_walks([lengthy], columns(RECORDING_ROWS))
+    assert tape.call_count == 2
 
 
 def test_a_branch_that_would_go_another_way_is_told() -> None:
     def branching(given: Mapping[str, Any]) -> Steps:
         yield told(given["a"] if np.any(given["a"] < 0) else -given["a"])
 
-    (tape,) = record([branching], columns(ROWS))
+    (tape,) = record_walks([branching], columns(RECORDING_ROWS))
     assert played(tape, columns(9, seed=1), [0, 9]) != [None]
     assert played(tape, columns(900, seed=1, low=-9), [0, 900]) == [None]
 
@@ -194,16 +194,16 @@ def test_a_branch_that_would_go_another_way_is_told() -> None:
 def test_some_takes_the_general_way() -> None:
     def masked(given: Mapping[str, Any]) -> Steps:
         below = given["a"] < 0
-        yield told(np.where(below, 0, given["a"]) if some(below) else given["a"])
+        yield told(np.where(below, 0, given["a"]) if has_any(below) else given["a"])
 
-    (tape,) = record([masked], columns(ROWS))
+    (tape,) = record_walks([masked], columns(RECORDING_ROWS))
     for low in (1, -9):
         given = columns(300, seed=2, low=low)
         (found,) = played(tape, given, [0, 300])
         assert found is not None
         np.testing.assert_array_equal(found[0], np.maximum(given["a"], 0))
-    assert some(np.array([False, True]))
-    assert not some(np.array([False]))
+    assert has_any(np.array([False, True]))
+    assert not has_any(np.array([False]))
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_some_takes_the_general_way() -> None:
 )
 def test_a_vector_that_leaves_the_tape_is_an_error(lose: Any) -> None:
     with pytest.raises(EkcError, match="left the tape"):
-        next(record([lambda given: iter([told(lose(given["a"]))])], columns(ROWS)))
+        next(record_walks([lambda given: iter([told(lose(given["a"]))])], columns(RECORDING_ROWS)))
 
 
 def test_a_lookup_counts_each_pattern_once_and_never_forgets_a_result() -> None:

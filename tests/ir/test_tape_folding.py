@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ekc.ir.tape.tape import ROWS, record
+from ekc.ir.tape.tape import RECORDING_ROWS, record_walks
 
 FUNCTIONS = (
     *(np.add, np.subtract, np.multiply, np.divide, np.floor_divide, np.remainder),
@@ -18,9 +18,9 @@ FUNCTIONS = (
 )
 NUMBERS = (0, 1, 2, -1, 0.0, 1.0, 0.5, False, True, np.asarray(0), np.asarray(1.0), np.True_, np.int64(1))
 VECTORS = {
-    "whole": np.arange(ROWS) - 9,
-    "real": np.linspace(-3.5, 7.25, ROWS),
-    "truth": np.arange(ROWS) % 3 == 0,
+    "whole": np.arange(RECORDING_ROWS) - 9,
+    "real": np.linspace(-3.5, 7.25, RECORDING_ROWS),
+    "truth": np.arange(RECORDING_ROWS) % 3 == 0,
 }
 EITHER = st.one_of(st.sampled_from(NUMBERS), st.sampled_from(tuple(VECTORS)))
 
@@ -31,9 +31,9 @@ def recorded(function: Any, left: Any, right: Any) -> tuple[Any, int]:
     def walk(columns: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
         yield [("it", (function(*(columns[x] if isinstance(x, str) else x for x in (left, right))),))]
 
-    (tape,) = record([walk], VECTORS)
-    (found,), _ = tape(VECTORS, [0, ROWS])
-    return found.values[0], tape.length
+    (tape,) = record_walks([walk], VECTORS)
+    (found,), _ = tape(VECTORS, [0, RECORDING_ROWS])
+    return found.values[0], tape.call_count
 
 
 @given(function=st.sampled_from(FUNCTIONS), left=EITHER, right=EITHER)
@@ -90,5 +90,5 @@ def test_operands_that_may_change_places_are_one_call() -> None:
         products = whole * real, real * whole, 2 * whole, whole * np.asarray(2)
         yield [("it", (*products, whole - real, real - whole))]
 
-    (tape,) = record([walk], VECTORS)
-    assert tape.length == 4
+    (tape,) = record_walks([walk], VECTORS)
+    assert tape.call_count == 4

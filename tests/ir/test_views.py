@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 
 import ekc.ir.operators as o
 from ekc.errors import ScheduleError
-from ekc.ir.analysis.analysis import analyse
-from ekc.ir.evaluation.agreement import random_inputs
-from ekc.ir.evaluation.evaluate import evaluate
-from ekc.ir.footprint import block_elements, global_reads
+from ekc.ir.analysis.analysis import analyse_program
+from ekc.ir.evaluation.agreement import make_random_input_arrays
+from ekc.ir.evaluation.evaluate import interpret_program
+from ekc.ir.footprint import count_block_elements, find_global_reads
 from ekc.ir.limits import Limits
-from ekc.ir.linear import Linear, Quasi, moved_by, turns_over, value
-from ekc.ir.nodes import StageNode, walk
+from ekc.ir.linear import AffineForm, QuasiAffine, evaluate_form, find_carry_period, find_displacement
+from ekc.ir.nodes import StageNode, walk_nodes
 from ekc.ir.operator import Operator
-from ekc.ir.rules.launch import enforce
+from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule import Schedule
-from ekc.ir.tree import kernels
+from ekc.ir.tree import derive_launches
 from tests.ir.mistakes_in_tensorize import fused
 from tests.ir.tensor_examples import Cut
 from tests.ir.view_examples import (
@@ -39,29 +39,31 @@ from tests.ir.view_examples import (
 @given(st.data())
 def test_a_drawn_view_means_what_the_operator_does(data: Any) -> None:
     schedule = draw_view(lambda options: data.draw(st.sampled_from(options)))
-    arrays = random_inputs(schedule.op)
-    done = evaluate(schedule.program, arrays)
-    assert done.written.all()
+    arrays = make_random_input_arrays(schedule.op)
+    done = interpret_program(schedule.program, arrays)
+    assert done.written_mask.all()
     expected = schedule.op.reference(*arrays).astype(float)
     np.testing.assert_allclose(done.output.astype(float), expected, rtol=2e-2, atol=6e-2)
 
 
 def test_a_tile_has_one_coordinate_for_the_joint_loop() -> None:
-    (kernel,) = kernels(half_conv2d().program)
+    (kernel,) = derive_launches(half_conv2d().program)
     tile = next(b for b in kernel.buffers if b.name == "X.shared")
-    assert [(s.joint, s.extent) for s in tile.region.segments] == [(True, 64), (False, 32)]
-    assert tile.sizes == (64, 40)
+    assert [(s.is_joint, s.extent) for s in tile.region.segments] == [(True, 64), (False, 32)]
+    assert tile.storage_extents == (64, 40)
 
 
 def test_every_element_of_a_tile_is_the_one_that_its_iteration_reads() -> None:
     schedule = half_conv2d()
-    (kernel,) = kernels(schedule.program)
-    stage = next(n for n in walk(kernel.body) if isinstance(n, StageNode) and n.buffer.name == "X.shared")
+    (kernel,) = derive_launches(schedule.program)
+    stage = next(
+        n for n in walk_nodes(kernel.body) if isinstance(n, StageNode) and n.buffer.name == "X.shared"
+    )
     for block, r, s, element in [(0, 0, 0, 0), (1, 2, 1, 5), (3, 1, 2, 63), (6, 2, 2, 8)]:
         env = {f"{PIXELS}.0": block, "r": r, "s": s, "c.0": 0, "#0": element, "#1": 3}
         pixel = block * 64 + element
         image, y, x = pixel // 196, pixel // 14 % 14, pixel % 14
-        found = [value(form, env) for form in stage.source.index]
+        found = [evaluate_form(form, env) for form in stage.source.index]
         assert found == [image, y + r - 1, x + s - 1, 3]
 
 
@@ -88,8 +90,8 @@ def test_a_copy_of_its_own_may_sit_inside_all_pieces_of_the_joint_loop(at: str) 
     )  # fmt: skip
     (line,) = [x for x in str(schedule).splitlines() if "stage X.shared[" in x]
     assert "//" not in line
-    arrays = random_inputs(op)
-    found = evaluate(schedule.program, arrays).output
+    arrays = make_random_input_arrays(op)
+    found = interpret_program(schedule.program, arrays).output
     np.testing.assert_allclose(found, op.reference(*arrays), rtol=1e-4, atol=1e-4)
 
 
@@ -102,8 +104,8 @@ def test_two_joint_loops_of_the_same_axes_are_two() -> None:
         .reorder("a.0_b.0.0", "a.1_b.1.0", "c", "a.0_b.0.1", "a.1_b.1.1", "k").bind("a.0_b.0.0", "block.x")
         .cache_read("A", "shared", at="c").cache_read("A.shared", "register", at="a.0_b.0.1")
     )  # fmt: skip
-    arrays = random_inputs(op)
-    found = evaluate(schedule.program, arrays).output
+    arrays = make_random_input_arrays(op)
+    found = interpret_program(schedule.program, arrays).output
     np.testing.assert_allclose(found, op.reference(*arrays), rtol=1e-4, atol=1e-4)
     assert "], a_b = a.0_b.0.0*4 : 4, a_b_ = a.1_b.1.0*2 : 2 -> shared[8, 8]" in str(schedule)
 
@@ -123,14 +125,14 @@ def test_a_copy_may_cut_a_joint_loop_that_its_tile_holds_whole(pixels: tuple[int
     )  # fmt: skip
     (line,) = [x for x in str(schedule).splitlines() if "stage W.shared[" in x]
     assert "W.shared[0 : 4, (r_s // 3), (r_s % 3)], r_s = r_s.0*3 : 3 -> register[4, 3]" in line
-    arrays = random_inputs(op)
-    found = evaluate(schedule.program, arrays).output
+    arrays = make_random_input_arrays(op)
+    found = interpret_program(schedule.program, arrays).output
     np.testing.assert_allclose(found, op.reference(*arrays), rtol=1e-4, atol=1e-4)
 
 
 def _touched(schedule: Schedule) -> float:
     """Different elements of X that a block reads, counted one by one; the mean over blocks."""
-    (kernel,) = kernels(schedule.program)
+    (kernel,) = derive_launches(schedule.program)
     free = [
         x for x in kernel.nest.loops if not x.is_block and x.name.split(".")[0] in (PIXELS, "r", "s", "c")
     ]
@@ -139,7 +141,7 @@ def _touched(schedule: Schedule) -> float:
     first = next(x for x in kernel.nest.loops if x.name == f"{PIXELS}.0")
     for block in range(int(first.extent)):
         env = dict(zip((x.name for x in free), grid, strict=True)) | {first.name: block}
-        index = [np.ravel(value(form, env)) for form in global_reads(kernel.nest)["X"][0]]
+        index = [np.ravel(evaluate_form(form, env)) for form in find_global_reads(kernel.nest)["X"][0]]
         counts.append(len(np.unique(np.stack(index), axis=1).T))
     return float(np.mean(counts))
 
@@ -152,16 +154,19 @@ def test_what_lies_behind_a_tile_is_told_closely(window: dict[str, int], tile: i
     """Windows overlap: the tile of a 3x3 convolution has far more elements than the tensor behind it."""
     op = o.conv2d(2, 4, 14, 14, out_channels=8, layout="NHWC", **({"kernel": 3} | window))
     schedule = plain_conv2d(op, threads=16, tile=tile)
-    (kernel,) = kernels(schedule.program)
-    found, right = float(block_elements(global_reads(kernel.nest)["X"], kernel.nest)), _touched(schedule)
+    (kernel,) = derive_launches(schedule.program)
+    found, right = (
+        float(count_block_elements(find_global_reads(kernel.nest)["X"], kernel.nest)),
+        _touched(schedule),
+    )
     # A run of about a row is taken to have its whole halo where it starts and ends in the middle.
     assert found == pytest.approx(right, rel=0.25 if tile == 1 else 0.1)
 
 
 def test_without_a_window_what_lies_behind_a_tile_is_the_tile() -> None:
     op = o.conv2d(2, 4, 14, 14, out_channels=8, kernel=1, layout="NHWC")
-    (kernel,) = kernels(plain_conv2d(op).program)
-    assert block_elements(global_reads(kernel.nest)["X"], kernel.nest) == 32 * 4
+    (kernel,) = derive_launches(plain_conv2d(op).program)
+    assert count_block_elements(find_global_reads(kernel.nest)["X"], kernel.nest) == 32 * 4
 
 
 def test_a_population_counts_like_each_of_its_members() -> None:
@@ -177,35 +182,35 @@ def test_a_population_counts_like_each_of_its_members() -> None:
     program = Schedule(op).program
     for step in steps:
         program = step.apply(program)
-    together = analyse(program, Limits(), len(cuts))
+    together = analyse_program(program, Limits(), len(cuts))
     for number, (warps, tiles) in enumerate(cuts):
         alone = tensor_conv2d(op, Cut((warps, 2), (tiles, 4), pad=8)).program
-        for name, figure in analyse(alone, Limits()).items():
+        for name, figure in analyse_program(alone, Limits()).items():
             assert together[name][number] == pytest.approx(figure[0], rel=1e-9), name
 
 
 @pytest.mark.parametrize("divisors", [(7,), (7, 3), (21, 7)])
 def test_digits_turn_over_when_they_say(divisors: tuple[int, ...]) -> None:
-    atom = Quasi("%", Linear((("p", 1),)), divisors[0], "x")
+    atom = QuasiAffine("%", AffineForm((("p", 1),)), divisors[0], "x")
     for divisor in divisors[1:]:
-        atom = Quasi("//", Linear(((atom, 1),)), divisor, f"{atom.tag}/{divisor}")
-    form, first = Linear(((atom, 1),)), turns_over(atom, "p")
-    values = [moved_by(form, "p", n) for n in range(divisors[0] + 1)]
+        atom = QuasiAffine("//", AffineForm(((atom, 1),)), divisor, f"{atom.tag}/{divisor}")
+    form, first = AffineForm(((atom, 1),)), find_carry_period(atom, "p")
+    values = [find_displacement(form, "p", n) for n in range(divisors[0] + 1)]
     steps = np.diff(values)
     assert first == 1 + next(n for n in range(1, len(steps) + 1) if n == len(steps) or steps[n] != steps[0])
 
 
 def test_columns_of_two_axes_are_multiplied_as_one() -> None:
     schedule = fused()
-    enforce(schedule.program, Limits())
-    arrays = random_inputs(schedule.op)
-    found = evaluate(schedule.program, arrays).output.astype(float)
+    enforce_rules(schedule.program, Limits())
+    arrays = make_random_input_arrays(schedule.op)
+    found = interpret_program(schedule.program, arrays).output.astype(float)
     np.testing.assert_allclose(found, schedule.op.reference(*arrays), rtol=1e-2, atol=1e-2)
 
 
 def refused(op: Operator, steps: Any) -> str:
     with pytest.raises(ScheduleError) as caught:
-        enforce(steps(Schedule(op)).program, Limits())
+        enforce_rules(steps(Schedule(op)).program, Limits())
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -247,9 +252,9 @@ def test_a_tensor_computed_on_the_spot_is_not_a_tile_of_a_view() -> None:
         Schedule(op).fuse("i", "j").split("i_j", (4,)).reorder("i_j.0", "m", "k", "i_j.1")
         .bind("i_j.0", "block.x").cache_write("C").compute_at("T", "k")
     )  # fmt: skip
-    arrays = random_inputs(op)
+    arrays = make_random_input_arrays(op)
     np.testing.assert_allclose(
-        evaluate(made.program, arrays).output, op.reference(*arrays), rtol=1e-4, atol=1e-4
+        interpret_program(made.program, arrays).output, op.reference(*arrays), rtol=1e-4, atol=1e-4
     )
 
 
@@ -271,10 +276,10 @@ def test_whole_rows_of_a_joint_loop_move_together() -> None:
 
     op = o.einsum("kab,kc->abc", (8, 6, 8), (8, 4))
     whole = steps(op)
-    enforce(whole.program, Limits())
-    arrays = random_inputs(op)
+    enforce_rules(whole.program, Limits())
+    arrays = make_random_input_arrays(op)
     np.testing.assert_allclose(
-        evaluate(whole.program, arrays).output, op.reference(*arrays), rtol=1e-4, atol=1e-4
+        interpret_program(whole.program, arrays).output, op.reference(*arrays), rtol=1e-4, atol=1e-4
     )
     for row, width in ((7, 1), (6, 2)):
         odd = refused(o.einsum("kab,kc->abc", (8, 6, row), (8, 4)), lambda s: steps(s.op))
@@ -296,9 +301,9 @@ def test_neighbours_in_memory_are_none_along_the_slower_digit() -> None:
     op = o.einsum("kba,kc->abc", (8, 8, 8), (8, 4))
     assert "vector width of A.shared" in refused(op, lambda s: steps(op, 4))
     alone = steps(op, 1)
-    enforce(alone.program, Limits())
-    arrays = random_inputs(op)
-    found = evaluate(alone.program, arrays).output
+    enforce_rules(alone.program, Limits())
+    arrays = make_random_input_arrays(op)
+    found = interpret_program(alone.program, arrays).output
     np.testing.assert_allclose(found, op.reference(*arrays), rtol=1e-4, atol=1e-4)
 
 
@@ -331,9 +336,9 @@ def test_a_row_that_is_rolled_ends_where_no_vector_does(
         assert "vector width of A.shared" in refused(op, steps)
         return
     schedule = steps(Schedule(op))
-    enforce(schedule.program, Limits())
-    arrays = random_inputs(op)
-    found = evaluate(schedule.program, arrays).output
+    enforce_rules(schedule.program, Limits())
+    arrays = make_random_input_arrays(op)
+    found = interpret_program(schedule.program, arrays).output
     np.testing.assert_allclose(found, op.reference(*arrays), rtol=1e-4, atol=1e-4)
 
 
@@ -346,8 +351,8 @@ def test_neighbours_in_a_tile_of_a_view_move_together() -> None:
         .bind(i[0], "block.x").bind("o", "block.x").bind(i[1], "thread.x").cache_write("Y")
         .cache_read("X", "shared").cache_read("X.shared", "register", at="s", vector=4)
     )  # fmt: skip
-    enforce(schedule.program, Limits())
+    enforce_rules(schedule.program, Limits())
     assert "register[4]   1 x float4" in str(schedule)
-    arrays = random_inputs(op)
-    found = evaluate(schedule.program, arrays).output
+    arrays = make_random_input_arrays(op)
+    found = interpret_program(schedule.program, arrays).output
     np.testing.assert_allclose(found, op.reference(*arrays), rtol=1e-4, atol=1e-4)

@@ -13,9 +13,9 @@ from ekc.codegen.generate import compile_schedule
 from ekc.devices.execute import execute
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.analysis.analysis import analyse
-from ekc.ir.epilogue_text import body_of
-from ekc.ir.evaluation.evaluate import evaluate
+from ekc.ir.analysis.analysis import analyse_program
+from ekc.ir.epilogue_text import parse_epilogue
+from ekc.ir.evaluation.evaluate import interpret_program
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.serialize import operator_from_json
@@ -28,8 +28,8 @@ def check(schedule: ekc.Schedule, arrays: list[Array], right: Array) -> None:
     """Reference, evaluator and executed PTX give exactly this."""
     op = schedule.op
     found = execute(op, compile_schedule(schedule), arrays)[-1].output
-    for output in (op.reference(*arrays), evaluate(schedule.program, arrays).output, found):
-        np.testing.assert_array_equal(output, right.astype(op.outputs[0].dtype.numpy))
+    for output in (op.reference(*arrays), interpret_program(schedule.program, arrays).output, found):
+        np.testing.assert_array_equal(output, right.astype(op.outputs[0].dtype.numpy_dtype))
     assert operator_from_json(op.to_json()) == op
 
 
@@ -83,7 +83,7 @@ def counting(dtype: str, body: Callable[..., Any]) -> Operator:
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "tf32", "int8", "int32"])
 def test_an_int32_sum_compares_what_it_could_not_add(dtype: str) -> None:
     op = counting(dtype, lambda A, t, i, k: ekc.where(ekc.less(A[i, k], t[i]), 1, 0))
-    kind = op.inputs[0].dtype.numpy
+    kind = op.inputs[0].dtype.numpy_dtype
     a, t = ((8 * RNG.standard_normal(shape)).round(2).astype(kind) for shape in ((5, 40), (5,)))
     if dtype == "tf32":
         a, t = a.round(), t.round()
@@ -119,7 +119,7 @@ def test_a_comparison_in_int32_calls_functions_of_floats() -> None:
 def test_a_choice_behind_a_sum_is_one_launch() -> None:
     """As text, and as integers of a float32 sum."""
     a, b = (RNG.integers(-4, 5, shape).astype(np.float32) for shape in ((8, 12), (12, 8)))
-    text = ekc.matmul(8, 8, 12).epilogue(body_of("where(less(c, 0), 0.5 * c, c)", {}))
+    text = ekc.matmul(8, 8, 12).epilogue(parse_epilogue("where(less(c, 0), 0.5 * c, c)", {}))
     assert text == ekc.matmul(8, 8, 12).epilogue(lambda c: ekc.where(ekc.less(c, 0), 0.5 * c, c))
     check(
         ekc.Schedule(text).cache_write("C").compute_inline("C"), [a, b], np.where(a @ b < 0, a @ b / 2, a @ b)
@@ -139,7 +139,7 @@ def test_a_choice_is_one_operation_and_two_instructions() -> None:
     plain = square(lambda A, i, j: A[i, j] * 2 + 1)
     chosen = square(lambda A, i, j: ekc.where(ekc.less(A[i, j], 0), A[i, j] * 2 + 1, 0))
     assert chosen.flops - plain.flops == 4 * 6
-    counts = [analyse(ekc.Schedule(op).program, Limits())["operations"] for op in (plain, chosen)]
+    counts = [analyse_program(ekc.Schedule(op).program, Limits())["operations"] for op in (plain, chosen)]
     np.testing.assert_array_equal(counts[1], 2 * counts[0])
 
 
@@ -193,18 +193,21 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
         r"C sums 40 terms of up to 1073741824, which can leave int32",
     ),
     "text": (
-        lambda: ekc.matmul(4, 4, 4).epilogue(body_of("less(c, 0)", {})),
+        lambda: ekc.matmul(4, 4, 4).epilogue(parse_epilogue("less(c, 0)", {})),
         r"is a condition and no number; use ekc.where",
     ),
     "text of two": (
-        lambda: ekc.matmul(4, 4, 4).epilogue(body_of("where(less(c, 0), 1)", {})),
+        lambda: ekc.matmul(4, 4, 4).epilogue(parse_epilogue("where(less(c, 0), 1)", {})),
         r"epilogue: where takes 3 values, got 2",
     ),
     "text of a number": (
-        lambda: ekc.matmul(4, 4, 4).epilogue(body_of("where(c, 1, 0)", {})),
+        lambda: ekc.matmul(4, 4, 4).epilogue(parse_epilogue("where(c, 1, 0)", {})),
         r"where: C\[i_out, j_out\] is no condition",
     ),
-    "text alone": (lambda: body_of("where", {}), r"where is a function; write where\(less\(c, 0\), 0, c\)"),
+    "text alone": (
+        lambda: parse_epilogue("where", {}),
+        r"where is a function; write where\(less\(c, 0\), 0, c\)",
+    ),
 }
 
 
@@ -228,7 +231,7 @@ def test_json_of_another_comparison_is_refused() -> None:
 def test_reads_and_axes_of_a_choice_are_found() -> None:
     a, b = ex.Load("A", (ex.Var("i"),)), ex.Load("B", (ex.Var("j"),))
     chosen = ex.where(ex.less(a, b), a, ex.Var("k"))
-    assert ex.loads(chosen) == (a, b)
-    assert ex.variables(chosen) == {"i", "j", "k"}
+    assert ex.find_loads(chosen) == (a, b)
+    assert ex.find_variables(chosen) == {"i", "j", "k"}
     moved = ex.substitute(chosen, {"k": ex.Const(3)})
-    assert str(ex.with_loads(moved, lambda x: x if x == a else ex.Const(2))) == "where(A[i] < 2, A[i], 3)"
+    assert str(ex.replace_loads(moved, lambda x: x if x == a else ex.Const(2))) == "where(A[i] < 2, A[i], 3)"

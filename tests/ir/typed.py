@@ -6,10 +6,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ekc.errors import InvalidInput, ScheduleError
-from ekc.ir.dtypes import dtype_of
+from ekc.ir.dtypes import parse_dtype
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
-from ekc.ir.rules.launch import enforce
+from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule import Schedule
 
 Types = tuple[str, str, str]
@@ -43,9 +43,9 @@ def retyped(op: Operator, types: Types) -> Operator:
 
 
 def _with_types(op: Operator, dtype: str, acc: str, out: str) -> Operator:
-    inputs = tuple(replace(t, dtype=dtype_of(dtype)) for t in op.inputs)
+    inputs = tuple(replace(t, dtype=parse_dtype(dtype)) for t in op.inputs)
     computes = tuple(
-        replace(c, output=replace(c.output, dtype=dtype_of(out)), acc_dtype=dtype_of(acc))
+        replace(c, output=replace(c.output, dtype=parse_dtype(out)), acc_dtype=parse_dtype(acc))
         for c in op.computes
     )
     return Operator(op.name, inputs, computes)
@@ -56,12 +56,12 @@ def rescheduled(schedule: Schedule, op: Operator) -> Schedule:
     found = Schedule(op)
     for nest in found.program.nests:
         compute = nest.compute
-        if compute.reduction and compute.output.dtype is not compute.acc_dtype:
+        if compute.reduction_axes and compute.output.dtype is not compute.acc_dtype:
             found = found.cache_write(compute.output.name)
     for step in schedule.steps:
         try:
-            longer = found.do(step)
-            enforce(longer.program, Limits())
+            longer = found.apply_steps(step)
+            enforce_rules(longer.program, Limits())
         except ScheduleError:
             continue
         found = longer

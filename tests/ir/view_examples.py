@@ -16,7 +16,7 @@ PIXELS = "n_p_q"
 def fused_pixels(op: Operator) -> Schedule:
     """All pixels of all images as one loop, beside that of the output channels."""
     schedule = Schedule(op)
-    if [a.name for a in op.computes[0].spatial] == ["n", "o", "p", "q"]:
+    if [a.name for a in op.computes[0].spatial_axes] == ["n", "o", "p", "q"]:
         schedule = schedule.reorder("o", "n", "p", "q")
     return schedule.fuse("n", "p").fuse("n_p", "q")
 
@@ -26,7 +26,7 @@ def tensor_conv2d(op: Operator, cut: Cut | None = None) -> Schedule:
     cut = cut or Cut()
     dtype = op.inputs[0].dtype.name
     instruction, depth = INSTRUCTIONS[dtype]
-    rows, columns = (PIXELS, "o") if op.computes[0].spatial[-1].name == "o" else ("o", PIXELS)
+    rows, columns = (PIXELS, "o") if op.computes[0].spatial_axes[-1].name == "o" else ("o", PIXELS)
     order = ("r", "s", "c.0", "c.1") if rows == PIXELS else ("c.0", "r", "s", "c.1")
     at = order[2]
     i, j = ([f"{axis}.{n}" for n in range(5)] for axis in (rows, columns))
@@ -93,7 +93,7 @@ def draw_view(choose: Choose) -> Schedule:
         op = draw_conv2d(choose, ("float32", "float16", "int8"), (3, 8, 10))
         return plain_conv2d(op, choose((4, 8)), choose((1, 3, 4)), choose((True, True, False)))
     op = draw_conv2d(choose, tuple(INSTRUCTIONS), (16, 24, 40))
-    dtype, last = op.inputs[0].dtype.name, op.computes[0].spatial[-1].name == "o"
+    dtype, last = op.inputs[0].dtype.name, op.computes[0].spatial_axes[-1].name == "o"
     # A row of channels is moved whole; one of pixels is cut by the edge of the image, and so goes alone.
     vector = 1 if not last else choose((8, 8, 4)) if dtype != "tf32" else 4
     flies = last or dtype == "tf32"

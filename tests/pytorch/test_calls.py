@@ -12,8 +12,8 @@ import ekc
 from ekc.devices.cuda import calls
 from ekc.devices.kernel import Kernel
 from ekc.errors import InvalidInput
-from ekc.ir.evaluation.agreement import random_inputs
-from ekc.search.space.naive import naive
+from ekc.ir.evaluation.agreement import make_random_input_arrays
+from ekc.search.space.naive import make_naive_schedule
 from tests.devices.cuda.gpu_arrays import OnGpu
 from tests.devices.cuda.scripted import ScriptedNode
 from tests.devices.cuda.scripted_driver import ScriptedDriver
@@ -34,7 +34,7 @@ DTYPES = {
 
 @pytest.fixture(scope="module")
 def kernel() -> Kernel:
-    return ekc.compile(naive(OP))
+    return ekc.compile(make_naive_schedule(OP))
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_tensors_in_a_tensor_out(name: str) -> None:
     given, made = DTYPES[name]
     x, y = small(given, 3, 4), small(given, 4, 5)
     right = (x.double() @ y.double()).to(made)
-    for found in (ekc.compile(naive(op))(x, y), op.reference(x, y)):
+    for found in (ekc.compile(make_naive_schedule(op))(x, y), op.reference(x, y)):
         assert (found.dtype, found.device.type, found.is_contiguous()) == (made, "cpu", True)
         torch.testing.assert_close(found, right, rtol=0, atol=0)
 
@@ -66,7 +66,7 @@ def test_tensors_in_a_tensor_out(name: str) -> None:
 def test_a_result_of_another_type_than_the_inputs() -> None:
     op = ekc.matmul(3, 5, 4, dtype="float16", out_dtype="bfloat16")
     x, y = small(torch.float16, 3, 4), small(torch.float16, 4, 5)
-    torch.testing.assert_close(ekc.compile(naive(op))(x, y), (x @ y).bfloat16())
+    torch.testing.assert_close(ekc.compile(make_naive_schedule(op))(x, y), (x @ y).bfloat16())
 
 
 VIEWS: dict[str, Callable[[], Any]] = {
@@ -88,7 +88,7 @@ def test_views(kernel: Kernel, view: str, b: Any) -> None:
 
 
 def test_views_of_bfloat16() -> None:
-    kernel = ekc.compile(naive(ekc.matmul(4, 4, 4, dtype="bfloat16")))
+    kernel = ekc.compile(make_naive_schedule(ekc.matmul(4, 4, 4, dtype="bfloat16")))
     x = small(torch.bfloat16, 9, 12)
     for view in (x[::2, ::3][:4], x[0, :4].expand(4, 4), x[1:5, 2:6].T):
         torch.testing.assert_close(kernel(view, view), view @ view)
@@ -171,7 +171,7 @@ def test_cpu_and_gpu_in_one_call_are_refused(
     kernel: Kernel, a: Any, b: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = ScriptedDriver()
-    monkeypatch.setattr(calls, "driver", lambda: driver)
+    monkeypatch.setattr(calls, "get_driver", lambda: driver)
     x, y = OnGpu(driver, a.numpy()), OnGpu(driver, b.numpy())
     with pytest.raises(InvalidInput, match="B is not on a GPU, others are: move it there"):
         kernel(x, b)
@@ -187,7 +187,7 @@ def test_cpu_and_gpu_in_one_call_are_refused(
 def test_tensors_go_to_the_gpu_that_was_named() -> None:
     op = ekc.matmul(8, 8, 8, dtype="bfloat16")
     x, y = small(torch.bfloat16, 8, 8), small(torch.bfloat16, 8, 8)
-    found = ekc.compile(naive(op), device=ScriptedNode().open())(x, y.T)
+    found = ekc.compile(make_naive_schedule(op), device=ScriptedNode().open())(x, y.T)
     torch.testing.assert_close(found, x @ y.T)
 
 
@@ -212,6 +212,6 @@ def test_export_asks_for_an_operator(kernel: Kernel, a: Any, b: Any) -> None:
 
 
 def test_numpy_gets_numpy_where_pytorch_is_loaded(kernel: Kernel) -> None:
-    found = kernel(*random_inputs(OP))
+    found = kernel(*make_random_input_arrays(OP))
     assert type(found) is np.ndarray
-    assert type(OP.reference(*random_inputs(OP))) is np.ndarray
+    assert type(OP.reference(*make_random_input_arrays(OP))) is np.ndarray

@@ -12,7 +12,7 @@ import pytest
 import ekc
 from ekc.devices.kernel import Kernel
 from ekc.errors import InvalidInput
-from ekc.search.space.naive import naive
+from ekc.search.space.naive import make_naive_schedule
 from tests.devices.cuda.scripted import ScriptedNode
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; .ci/run installs a build for the CPU")
@@ -31,7 +31,7 @@ def register(kernel: Kernel) -> tuple[str, Any]:
 
 @pytest.fixture(scope="module")
 def kernel() -> Kernel:
-    return ekc.compile(naive(OP))
+    return ekc.compile(make_naive_schedule(OP))
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_on_the_cpu_it_says_once_who_computes(kernel: Kernel, a: Any, b: Any) ->
 
 
 def test_it_names_the_gpu_that_computes_for_the_cpu(a: Any, b: Any) -> None:
-    _, gemm = register(ekc.compile(naive(OP), device=ScriptedNode().open()))
+    _, gemm = register(ekc.compile(make_naive_schedule(OP), device=ScriptedNode().open()))
     with pytest.warns(UserWarning, match=r"computed by Scripted A100 \(cuda:0\): the machine code itself"):
         found = gemm(a, b)
     torch.testing.assert_close(found, a @ b)
@@ -81,7 +81,7 @@ def test_it_names_the_gpu_that_computes_for_the_cpu(a: Any, b: Any) -> None:
     ],
 )
 def test_other_types(name: str, given: Any, made: Any) -> None:
-    _, gemm = register(ekc.compile(naive(ekc.matmul(4, 4, 4, dtype=name))))
+    _, gemm = register(ekc.compile(make_naive_schedule(ekc.matmul(4, 4, 4, dtype=name))))
     x, y = (torch.randint(-3, 4, (4, 4)).to(given) for _ in range(2))
     torch.testing.assert_close(gemm(x, y), (x.double() @ y.double()).to(made), rtol=0, atol=0)
     assert gemm(x.to("meta"), y.to("meta")).dtype == made
@@ -179,7 +179,7 @@ def test_the_rest_is_refused_in_one_line(gemm: Any, a: Any, b: Any) -> None:
 
 def test_a_kernel_without_inputs_is_refused() -> None:
     op = ekc.compute("ones", output="C", axes={"i": 4}, inputs={}, body=lambda i: 1.0)
-    kernel = ekc.compile(naive(op))
+    kernel = ekc.compile(make_naive_schedule(op))
     assert kernel().tolist() == [1.0] * 4
     with pytest.raises(InvalidInput, match=r"^ones: no inputs, by which PyTorch chooses a device"):
         register(kernel)
@@ -196,7 +196,7 @@ def test_a_name_of_another_form_is_refused(name: Any, kernel: Kernel) -> None:
     assert str(caught.value) == (f'name: {name!r} is not of the form "namespace::operator"; try "mine::gemm"')
 
 
-@pytest.mark.parametrize("other", [None, "mine::x", naive(OP)])
+@pytest.mark.parametrize("other", [None, "mine::x", make_naive_schedule(OP)])
 def test_what_is_no_kernel_is_refused(other: Any) -> None:
     import ekc.torch
 

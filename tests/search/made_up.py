@@ -11,11 +11,11 @@ import numpy as np
 
 import ekc
 from ekc import devices
-from ekc.devices.base import Conditions, Interval, Metering, Peaks, Timing
-from ekc.devices.recording import Writer
-from ekc.ir.analysis.analysis import analyse
+from ekc.devices.base import Interval, MeasurementConditions, Metering, Peaks, Timing
+from ekc.devices.recording import RecordingWriter
+from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.limits import Limits
-from ekc.search.space.naive import naive
+from ekc.search.space.naive import make_naive_schedule
 from ekc.search.space.space import Space
 
 OP = ekc.matmul(128, 128, 128)
@@ -46,9 +46,9 @@ class MadeUp:
 def schedules(op: ekc.Operator = OP) -> list[ekc.Schedule]:
     """The naive one, and legal ones that were drawn."""
     space, random = Space(op, MadeUp().limits), np.random.default_rng(0)
-    legal, _ = space.repair(random, space.draw(random, 4 * COUNT))
-    drawn = (space.schedule(legal, row) for row in range(len(legal)))
-    found = {s.digest: s for s in (naive(op), *drawn)}
+    legal, _ = space.repair(random, space.sample(random, 4 * COUNT))
+    drawn = (space.build_schedule(legal, row) for row in range(len(legal)))
+    found = {s.digest: s for s in (make_naive_schedule(op), *drawn)}
     return list(found.values())[:COUNT]
 
 
@@ -64,7 +64,7 @@ def by_barriers(figures: dict[str, float]) -> tuple[float, float]:
 
 
 def measured(latency_s: float, power_w: float) -> tuple[Timing, Metering]:
-    said = Conditions("Made-up GPU", False, "none", "none", "free", 1000.0, 50.0, (), "none", "0")
+    said = MeasurementConditions("Made-up GPU", False, "none", "none", "free", 1000.0, 50.0, (), "none", "0")
     energy = latency_s * power_w
     seconds, watts, joules = (Interval(0.99 * x, 1.01 * x) for x in (latency_s, power_w, energy))
     return (
@@ -76,16 +76,16 @@ def measured(latency_s: float, power_w: float) -> tuple[Timing, Metering]:
 def record(path: Path, law: Law, count: int = COUNT, metered: int = COUNT, failed: int = 0) -> Path:
     """So many schedules timed, the first of them metered; then some that failed."""
     device, random = MadeUp(), np.random.default_rng(1)
-    with Writer(path, device) as writer:  # type: ignore[arg-type]
+    with RecordingWriter(path, device) as writer:  # type: ignore[arg-type]
         for number, schedule in enumerate(schedules()[: count + failed]):
-            figures = analyse(schedule.program, device.limits)
-            writer.schedule(schedule, "drawn", figures, None)
+            figures = analyse_program(schedule.program, device.limits)
+            writer.add_schedule(schedule, "drawn", figures, None)
             if number >= count:
-                writer.failure(schedule, "device: made up for the test")
+                writer.add_failure(schedule, "device: made up for the test")
                 continue
             seconds, watts = law({name: float(value[0]) for name, value in figures.items()})
             timing, metering = measured(seconds * np.exp(NOISE * random.standard_normal()), watts)
-            writer.timing(schedule, timing)
+            writer.add_timing(schedule, timing)
             if number < metered:
-                writer.metering(schedule, metering)
+                writer.add_metering(schedule, metering)
     return path

@@ -9,8 +9,8 @@ from pathlib import Path
 import ekc
 from ekc import devices
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.recording import Writer
-from ekc.ir.analysis.analysis import analyse
+from ekc.devices.recording import RecordingWriter
+from ekc.ir.analysis.analysis import analyse_program
 
 OP = ekc.matmul(256, 256, 256)
 TILES = ((16, 16), (8, 32), (32, 8), (32, 32), (8, 8), (4, 64))
@@ -51,10 +51,12 @@ def _schedule(rows: int, columns: int, depth: int, staged: bool, rowwise: bool) 
 def record(path: Path, target: str) -> Path:
     """All of them, compiled, timed and metered on a device."""
     device = devices.open(target)
-    with Writer(path, device) as writer:
+    with RecordingWriter(path, device) as writer:
         for schedule in kernels().values():
             kernel = compile_schedule(schedule, device.arch, device.limits)
-            writer.schedule(schedule, "made by hand", analyse(schedule.program, device.limits), kernel)
-            writer.timing(schedule, device.time(kernel))
-            writer.metering(schedule, device.meter(kernel))
+            writer.add_schedule(
+                schedule, "made by hand", analyse_program(schedule.program, device.limits), kernel
+            )
+            writer.add_timing(schedule, device.time(kernel))
+            writer.add_metering(schedule, device.meter(kernel))
     return path

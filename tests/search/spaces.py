@@ -13,7 +13,7 @@ import ekc.ir.operators as o
 from ekc import devices
 from ekc.ir.operator import Operator
 from ekc.search.space.space import Population, Space
-from ekc.search.space.walks import Broken
+from ekc.search.space.walks import RuleViolation
 
 LIMITS = devices.open("a100").limits
 
@@ -107,18 +107,18 @@ def space(name: str) -> Space:
 
 def drawn(name: str, count: int, seed: int = 0) -> Population:
     """Random genomes, legal or not."""
-    return space(name).draw(np.random.default_rng(seed), count)
+    return space(name).sample(np.random.default_rng(seed), count)
 
 
 def legal(name: str, count: int, seed: int = 0) -> Population:
     """Random genomes, mended."""
     random = np.random.default_rng(seed)
-    return space(name).repair(random, space(name).draw(random, count))[0]
+    return space(name).repair(random, space(name).sample(random, count))[0]
 
 
-def rules_broken(name: str, population: Population) -> Iterator[Broken]:
+def rules_broken(name: str, population: Population) -> Iterator[RuleViolation]:
     """Every rule that some genomes of a space break, and which."""
-    for part in space(name).parts:
-        rows = np.flatnonzero(population.structure % len(space(name).parts) == part.number)
-        for found in part.broken(population[rows]):
+    for part in space(name).partitions:
+        rows = np.flatnonzero(population.structure % len(space(name).partitions) == part.index)
+        for found in part.find_violations(population[rows]):
             yield replace(found, rows=rows[found.rows])

@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from ekc.search.breeding import Breeder
-from ekc.search.models.features import NAMES, features
-from ekc.search.models.trees import LEAST_WEIGHT, MIN_ROWS, ResidualModel, spearman
+from ekc.search.models.features import FEATURE_NAMES, build_features
+from ekc.search.models.trees import MIN_ROWS, MIN_WEIGHT, ResidualModel, spearman
 from ekc.search.space.space import Population
 from tests.search.spaces import OPERATORS, legal, space
 
@@ -21,7 +21,7 @@ IDEAL = np.array([5, 60, 31, 0, 63, 17, 44, 8])
 class Toy:
     """Eight independent genes, one structure, everything legal but a first gene of 13."""
 
-    def draw(self, random: np.random.Generator, count: int) -> Population:
+    def sample(self, random: np.random.Generator, count: int) -> Population:
         return Population(np.zeros(count, dtype=np.int64), random.integers(0, VALUES, (count, WIDTH)))
 
     def cross(self, random: np.random.Generator, mothers: Population, fathers: Population) -> Population:
@@ -39,7 +39,7 @@ class Toy:
         unlucky = population.genes[:, 0] == 13
         return population[~unlucky], Counter(thirteen=int(unlucky.sum()))
 
-    def keys(self, population: Population) -> NDArray[np.int64]:
+    def compute_keys(self, population: Population) -> NDArray[np.int64]:
         return population.genes @ VALUES ** np.arange(WIDTH, dtype=np.int64)
 
 
@@ -49,7 +49,7 @@ def distance(population: Population) -> NDArray[np.float64]:
 
 
 def test_breeding_finds_the_optimum_where_random_draws_do_not() -> None:
-    breeder = Breeder(Toy(), np.random.default_rng(0), size=128)
+    breeder = Breeder(Toy(), np.random.default_rng(0), population_size=128)
     parents: Population | None = None
     for _ in range(40):
         parents, scores = breeder.evolve(parents, distance)
@@ -57,18 +57,18 @@ def test_breeding_finds_the_optimum_where_random_draws_do_not() -> None:
             break
     assert scores[0] == 0
     np.testing.assert_array_equal(parents.genes[0], IDEAL)
-    random = Toy().draw(np.random.default_rng(0), breeder.bred)
+    random = Toy().sample(np.random.default_rng(0), breeder.bred_count)
     assert distance(random).min() > 30
 
 
 def test_a_breeder_keeps_the_best_sorts_them_and_counts_what_was_dropped() -> None:
-    breeder = Breeder(Toy(), np.random.default_rng(1), size=64)
+    breeder = Breeder(Toy(), np.random.default_rng(1), population_size=64)
     parents, first = breeder.evolve(None, distance)
     again, second = breeder.evolve(parents, distance)
     assert (np.diff(second) >= 0).all()
     assert second[0] <= first[0]
     np.testing.assert_array_equal(second, distance(again))
-    assert len(np.unique(Toy().keys(again))) == len(again) <= 64
+    assert len(np.unique(Toy().compute_keys(again))) == len(again) <= 64
     assert breeder.refusals["thirteen"] > 0
     assert (again.genes[:, 0] != 13).all()
 
@@ -80,7 +80,7 @@ def test_a_breeder_scores_each_new_genome_once() -> None:
 
     def score(population: Population) -> NDArray[np.float64]:
         nonlocal kept
-        scores, keys = distance(population), Toy().keys(population).tolist()
+        scores, keys = distance(population), Toy().compute_keys(population).tolist()
         assert len(set(keys)) == len(keys)
         assert not set(keys) & set(kept)
         scored.extend(keys)
@@ -88,10 +88,10 @@ def test_a_breeder_scores_each_new_genome_once() -> None:
         kept = dict(sorted(known.items(), key=_by_score)[:64])
         return scores
 
-    breeder = Breeder(Toy(), np.random.default_rng(2), size=64)
+    breeder = Breeder(Toy(), np.random.default_rng(2), population_size=64)
     last, _ = breeder.evolve(None, score)
-    assert breeder.bred == len(scored) > 64
-    assert Toy().keys(last).tolist() == list(kept)
+    assert breeder.bred_count == len(scored) > 64
+    assert Toy().compute_keys(last).tolist() == list(kept)
 
 
 def _by_score(entry: tuple[int, float]) -> float:
@@ -99,7 +99,10 @@ def _by_score(entry: tuple[int, float]) -> float:
 
 
 def test_the_same_seed_breeds_the_same_and_another_does_not() -> None:
-    runs = [Breeder(Toy(), np.random.default_rng(s), size=64).evolve(None, distance)[0] for s in (3, 3, 4)]
+    runs = [
+        Breeder(Toy(), np.random.default_rng(s), population_size=64).evolve(None, distance)[0]
+        for s in (3, 3, 4)
+    ]
     np.testing.assert_array_equal(runs[0].genes, runs[1].genes)
     assert not np.array_equal(runs[0].genes, runs[2].genes)
 
@@ -118,7 +121,7 @@ def _trained(
 ) -> ResidualModel:
     model = ResidualModel(seed=0)
     for row, p, v in zip(rows, prior.tolist(), values.tolist(), strict=True):
-        model.add(row, p, v, v)
+        model.add_row(row, p, v, v)
     model.fit()
     return model
 
@@ -140,7 +143,7 @@ def test_the_model_learns_what_the_prior_gets_wrong() -> None:
 def test_with_few_rows_the_scaled_prior_rules() -> None:
     rows, prior, values = _residual(0, MIN_ROWS - 1)
     model = _trained(values, rows, prior)
-    assert model.rows == MIN_ROWS - 1
+    assert model.row_count == MIN_ROWS - 1
     np.testing.assert_allclose(model.predict(rows, prior) / prior, np.median(values / prior), rtol=1e-6)
     np.testing.assert_array_equal(ResidualModel(0).predict(rows, prior), prior)
 
@@ -150,7 +153,7 @@ def test_better_rows_weigh_more() -> None:
     rows = np.zeros((20, 3), dtype=np.float32)
     prior = np.ones(20)
     values = np.where(np.arange(20) < 10, 1.0, 10.0)
-    weighted_mean = 10 ** (LEAST_WEIGHT / (1 + LEAST_WEIGHT))
+    weighted_mean = 10 ** (MIN_WEIGHT / (1 + MIN_WEIGHT))
     predicted = _trained(values, rows, prior).predict(rows[:1], prior[:1])[0]
     np.testing.assert_allclose(predicted, weighted_mean, rtol=0.1)
 
@@ -177,12 +180,12 @@ def test_spearman_by_hand(a: list[float], b: list[float], expected: float | None
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_features_are_finite_for_any_drawn_genome(name: str) -> None:
-    for population in (legal(name, 300), space(name).draw(np.random.default_rng(9), 300)):
-        table = features(space(name).figures(population))
-        assert table.shape == (len(population), len(NAMES))
+    for population in (legal(name, 300), space(name).sample(np.random.default_rng(9), 300)):
+        table = build_features(space(name).compute_quantities(population))
+        assert table.shape == (len(population), len(FEATURE_NAMES))
         assert table.dtype == np.float32
         assert np.isfinite(table).all(), [
-            n for i, n in enumerate(NAMES) if not np.isfinite(table[:, i]).all()
+            n for i, n in enumerate(FEATURE_NAMES) if not np.isfinite(table[:, i]).all()
         ]
     assert (table.std(axis=0) > 0).sum() >= 15
 
@@ -194,6 +197,6 @@ def test_where_nothing_is_legal_there_is_no_next_generation() -> None:
         ) -> tuple[Population, Counter[str]]:
             return population[:0], Counter(barren=len(population))
 
-    breeder = Breeder(Barren(), np.random.default_rng(0), size=64)
+    breeder = Breeder(Barren(), np.random.default_rng(0), population_size=64)
     assert [len(part) for part in breeder.evolve(None, distance)] == [0, 0]
     assert breeder.refusals == {"barren": 64}

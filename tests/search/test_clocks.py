@@ -10,7 +10,7 @@ from ekc import devices
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.base import Clocks, Metering
 from ekc.devices.simulated import SimulatedDevice
-from ekc.devices.specs import get
+from ekc.devices.specs import find_spec
 from ekc.errors import ActuatorError
 from ekc.search.result import INTERRUPTED
 from tests.search.runs import tune
@@ -22,7 +22,7 @@ class NotOurs(SimulatedDevice):
     """Its clocks are somebody else's."""
 
     def __init__(self) -> None:
-        super().__init__(get("a100"))
+        super().__init__(find_spec("a100"))
 
     def clocks(self) -> Clocks:
         return Clocks(reason="this process lacks CAP_SYS_ADMIN, which root has, and no zeusd runs")
@@ -32,7 +32,7 @@ class Refuses(SimulatedDevice):
     """Offers clocks, and the driver refuses when one is set: `at` says in which call."""
 
     def __init__(self, at: Callable[[SimulatedDevice], SimulatedDevice]) -> None:
-        super().__init__(get("a100"))
+        super().__init__(find_spec("a100"))
         self._at = at
 
     def at_clock(self, mhz: int) -> SimulatedDevice:
@@ -42,7 +42,7 @@ class Refuses(SimulatedDevice):
 class Unmetered(SimulatedDevice):
     """Refuses while it is metered."""
 
-    def meter(self, kernel: CompiledKernel, *, seconds: float = 1.0, draw: int = 0) -> Metering:
+    def meter(self, kernel: CompiledKernel, *, seconds: float = 1.0, repeat: int = 0) -> Metering:
         raise ActuatorError(REFUSED)
 
 
@@ -51,14 +51,14 @@ def at_once(device: SimulatedDevice) -> SimulatedDevice:
 
 
 def when_metered(device: SimulatedDevice) -> SimulatedDevice:
-    return Unmetered(get("a100"), int(device.clocks().current_mhz))
+    return Unmetered(find_spec("a100"), int(device.clocks().current_mhz))
 
 
 class Stopped(SimulatedDevice):
     """Ctrl-C comes while the n-th clock is set."""
 
     def __init__(self, at: int) -> None:
-        super().__init__(get("a100"))
+        super().__init__(find_spec("a100"))
         self._at, self.asked = at, 0
 
     def at_clock(self, mhz: int) -> SimulatedDevice:

@@ -19,11 +19,11 @@ from ekc.errors import DeviceError, InvalidInput
 from ekc.search import forecast as forecasts
 from ekc.search import tuner
 from ekc.search.effort import EFFORTS, Effort
-from ekc.search.forecast import forecast
-from ekc.search.measuring import Bench
-from ekc.search.options import Wish
+from ekc.search.forecast import forecast_run
+from ekc.search.measuring import Measurer
+from ekc.search.options import TuneOptions
 from ekc.search.records.store import RecordStore
-from ekc.search.rounds import round_size
+from ekc.search.rounds import compute_round_size
 from ekc.search.space.space import Space
 from tests.search.runs import MV, TRIALS, rows, tune, winner
 
@@ -35,7 +35,7 @@ def cheap(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 
 def test_efforts_grow() -> None:
-    sizes = [(e.trials, e.calls) for e in EFFORTS.values()]
+    sizes = [(e.trials, e.expected_calls) for e in EFFORTS.values()]
     assert list(EFFORTS) == ["quick", "standard", "full"]
     assert sizes == sorted(sizes)
 
@@ -91,11 +91,11 @@ def test_a_stopped_run_stops_there_again_for_any_workers_resumed_or_not(
 
 def test_a_forecast_counts_rounds_and_windows() -> None:
     device = devices.open("a100")
-    wish = Wish(64, "energy", 0.05, False, 0, None)
-    told = forecast(Space(MV, device.limits), Bench(device, RecordStore(None)), wish)
+    wish = TuneOptions(64, "energy", 0.05, False, 0, None)
+    told = forecast_run(Space(MV, device.limits), Measurer(device, RecordStore(None)), wish)
     done = 0
     for number in range(1, told.rounds + 1):
-        done += round_size(number, done, 64)
+        done += compute_round_size(number, done, 64)
     assert done == told.trials == 64
     assert 0 < told.compile_s < told.seconds
     least, most = told.metering_s
@@ -115,8 +115,8 @@ def test_a_forecast_counts_rounds_and_windows() -> None:
 @pytest.mark.parametrize(("trials", "seed"), [(4, 0), (9, 0), (9, 1), (9, 2)])
 def test_the_meter_takes_no_longer_than_was_told(clocks: str, trials: int, seed: int) -> None:
     device = devices.open("a100")
-    wish = Wish(trials, "energy", 0.05, clocks == "search", seed, None)
-    least, most = forecast(Space(MV, device.limits), Bench(device, RecordStore(None)), wish).metering_s
+    wish = TuneOptions(trials, "energy", 0.05, clocks == "search", seed, None)
+    least, most = forecast_run(Space(MV, device.limits), Measurer(device, RecordStore(None)), wish).metering_s
     took = tune(trials=trials, seed=seed, clocks=clocks).spent.metering_s
     assert took <= most
     assert took > least - 3 * 3 * 6.5, "fewer finalists only"
@@ -124,10 +124,10 @@ def test_the_meter_takes_no_longer_than_was_told(clocks: str, trials: int, seed:
 
 def test_what_a_gpu_needs_to_start_is_not_counted_for_every_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     took = iter([(0.1, 20.0), (0.1, 0.2), (0.1, 0.2), (0.1, 0.2)])
-    monkeypatch.setattr(forecasts, "_probe", lambda schedule, device: next(took))
+    monkeypatch.setattr(forecasts, "_time_probe", lambda schedule, device: next(took))
     device = devices.open("a100")
-    wish = Wish(100_000, "latency", 0.05, False, 0, None)
-    told = forecast(Space(MV, device.limits), Bench(device, RecordStore(None)), wish)
+    wish = TuneOptions(100_000, "latency", 0.05, False, 0, None)
+    told = forecast_run(Space(MV, device.limits), Measurer(device, RecordStore(None)), wish)
     assert told.seconds < 100_000 * 2.0, "breeding included; 5 s a trial by their mean"
 
 
@@ -146,7 +146,7 @@ def test_a_time_budget_counts_from_the_call(monkeypatch: pytest.MonkeyPatch) -> 
         time.sleep(1.0)
         return ""
 
-    monkeypatch.setattr(tuner, "forecast", slow)
+    monkeypatch.setattr(tuner, "forecast_run", slow)
     result = tune(progress=True, time_budget_s=1.0)
     assert result.seconds > 1.0
     assert result.trial_count == 1
@@ -172,7 +172,7 @@ def test_a_device_that_fails_often_does_not_upset_the_rule(
             raise DeviceError("the counter is busy")
         return meter(self, *given, **named)
 
-    monkeypatch.setattr(SimulatedDevice, "meter", failing)
+    monkeypatch.setattr(SimulatedDevice, "meter_kernel", failing)
     cheap(1e6)
     result = tune(trials=None, effort="quick")
     assert result.best.metered

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import ekc
-from ekc.devices.recording import read
+from ekc.devices.recording import read_recording
 from ekc.errors import InvalidInput, NothingLegal
 from ekc.search.events import EVENTS, STAGES
 from ekc.search.result import INTERRUPTED
@@ -153,7 +153,7 @@ def test_ctrl_c_in_a_callback_is_ctrl_c() -> None:
 
 def test_a_run_without_result_ends_in_an_error_event(monkeypatch: pytest.MonkeyPatch) -> None:
     heard = Heard()
-    monkeypatch.setattr("ekc.search.finals.Finals.pick", lambda *_: [])
+    monkeypatch.setattr("ekc.search.finals.Finals.pick_finalists", lambda *_: [])
     with pytest.raises(NothingLegal) as raised:
         tune(callback=heard, trials=2)
     assert (heard[-1].name, heard[-1].text) == ("error", str(raised.value))
@@ -162,7 +162,7 @@ def test_a_run_without_result_ends_in_an_error_event(monkeypatch: pytest.MonkeyP
 def test_a_replay_and_a_run_over_clocks_tell_their_events_too(tmp_path: Path) -> None:
     heard, file = Heard(), record(tmp_path / "r.gz")
     ekc.tune(OP, target=f"recorded:{file}", progress=False, callback=heard, clocks="search")
-    assert heard[0].device == f"a100 (simulated), recorded {read(file).origin.created[:10]}"
+    assert heard[0].device == f"a100 (simulated), recorded {read_recording(file).origin.created[:10]}"
     assert heard[0].simulated
     assert any("compile: made up for the test" in e.trial.status for e in heard.named("trial") if e.trial)
     assert heard[-1].failed >= 1

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import ekc
-from ekc.search.finals import PAUSE
+from ekc.search.finals import MAX_METERING_GAP
 from ekc.search.records.store import RecordStore
-from ekc.search.space.naive import naive
+from ekc.search.space.naive import make_naive_schedule
 from tests.search.runs import tune
 
 
@@ -33,7 +33,9 @@ def test_a_run_that_resumes_at_once_was_metered_in_turn(tmp_path: Path) -> None:
     assert tune(records=tmp_path / "r.db").best == whole.best
 
 
-@pytest.mark.parametrize("by", [timedelta(days=-1), -PAUSE, 2 * PAUSE, timedelta(days=1)])
+@pytest.mark.parametrize(
+    "by", [timedelta(days=-1), -MAX_METERING_GAP, 2 * MAX_METERING_GAP, timedelta(days=1)]
+)
 def test_a_finalist_metered_at_another_time_was_not_in_turn(tmp_path: Path, by: timedelta) -> None:
     whole = tune(records=tmp_path / "r.db")
     shift(tmp_path / "r.db", whole.best.schedule.digest, by)
@@ -46,10 +48,12 @@ def test_a_finalist_metered_at_another_time_was_not_in_turn(tmp_path: Path, by: 
 def test_the_first_look_at_the_naive_schedule_is_no_turn_of_the_finals(tmp_path: Path) -> None:
     op = ekc.matmul(1, 1, 1)
     result = tune(op, records=tmp_path / "r.db")
-    assert result.best.schedule == naive(op)
+    assert result.best.schedule == make_naive_schedule(op)
     with RecordStore(tmp_path / "r.db") as store:
         found = [
-            row.key.draw for row in store.rows(kind="metering") if row.key.schedule_digest == naive(op).digest
+            row.key.draw
+            for row in store.read_rows(kind="metering")
+            if row.key.schedule_digest == make_naive_schedule(op).digest
         ]
     assert found == [0, 1, 2, 3]
     assert len(result.best.energies_j) == 3

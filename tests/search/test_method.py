@@ -12,22 +12,24 @@ import ekc
 from ekc import devices
 from ekc.errors import InvalidInput
 from ekc.search.breeding import Breeder
-from ekc.search.measuring import Bench
-from ekc.search.method import Method
-from ekc.search.options import Wish
+from ekc.search.measuring import Measurer
+from ekc.search.method import SearchMethod
+from ekc.search.options import TuneOptions
 from ekc.search.population import Population
 from ekc.search.records.store import RecordStore
 from ekc.search.result import TuningResult
-from ekc.search.run import Run
+from ekc.search.run import TuningRun
 from ekc.search.space.space import Space
 from tests.search.spaces import space
 
 
-def searched(method: Method, objective: str = "energy", trials: int = 24) -> tuple[TuningResult, Run]:
-    wish = Wish(trials, objective, 0.05, False, 0, None)
+def searched(
+    method: SearchMethod, objective: str = "energy", trials: int = 24
+) -> tuple[TuningResult, TuningRun]:
+    wish = TuneOptions(trials, objective, 0.05, False, 0, None)
     with RecordStore(None) as store, ThreadPoolExecutor(2) as workers:
-        bench = Bench(devices.open("a100"), store)
-        run = Run(
+        bench = Measurer(devices.open("a100"), store)
+        run = TuningRun(
             Space(ekc.matvec(256, 256), bench.device.limits),
             bench,
             workers,
@@ -60,7 +62,7 @@ def _first_column(population: Population) -> NDArray[np.float64]:
 )
 def test_only_what_is_bred_is_crossed(proposals: str, crossed: bool, mutated: bool) -> None:
     watched = Watched()
-    made = Method(proposals=proposals).breeder(watched, np.random.default_rng(0), 64)  # type: ignore[arg-type]
+    made = SearchMethod(proposals=proposals).make_breeder(watched, np.random.default_rng(0), 64)  # type: ignore[arg-type]
     found, scores = made.evolve(None, _first_column)
     assert len(found) == len(scores) > 30
     assert ("cross" in watched.asked) == crossed
@@ -70,8 +72,8 @@ def test_only_what_is_bred_is_crossed(proposals: str, crossed: bool, mutated: bo
 def test_random_search_listens_to_nothing() -> None:
     """Neither parents nor scores change what is drawn, and breeding does not draw the same."""
     found = []
-    for parents, sign in ((None, 1.0), (space("matvec").draw(np.random.default_rng(5), 20), -1.0)):
-        made = Method(proposals="drawn").breeder(space("matvec"), np.random.default_rng(0), 64)
+    for parents, sign in ((None, 1.0), (space("matvec").sample(np.random.default_rng(5), 20), -1.0)):
+        made = SearchMethod(proposals="drawn").make_breeder(space("matvec"), np.random.default_rng(0), 64)
         found.append(made.evolve(parents, lambda p, sign=sign: sign * _first_column(p))[0].genes)  # type: ignore[misc]
     np.testing.assert_array_equal(*found)
     bred = Breeder(space("matvec"), np.random.default_rng(0), 64).evolve(None, _first_column)[0]
@@ -79,32 +81,32 @@ def test_random_search_listens_to_nothing() -> None:
 
 
 def test_everything_is_metered_where_that_is_asked() -> None:
-    result, _ = searched(Method(metered=1.0))
+    result, _ = searched(SearchMethod(metered_share=1.0))
     timed = [t for t in result.trials if t.ok]
     assert len(timed) == result.metered_count > 20
     assert all(card.share == 1.0 for card in result.model_cards)
 
 
 def test_a_fixed_share_is_kept() -> None:
-    result, run = searched(Method(metered=0.3), trials=40)
+    result, run = searched(SearchMethod(metered_share=0.3), trials=40)
     assert {card.share for card in result.model_cards} == {0.3}
-    assert 4 < run.task.learner.power.rows <= 0.3 * result.trial_count + 4
+    assert 4 < run.task.learner.power_model.row_count <= 0.3 * result.trial_count + 4
 
 
 def test_constant_power_ranks_by_latency_alone() -> None:
-    result, _ = searched(Method(power="constant"))
+    result, _ = searched(SearchMethod(power_source="constant"))
     told = [t.power_w for t in result.trials if t.ok and not t.metered]
     assert len(told) > 5
     assert len({round(w, 6) for w in told if w is not None}) == 1
 
 
 def test_the_latency_objective_meters_the_finalists_alone() -> None:
-    result, run = searched(Method(), objective="latency")
-    assert run.task.learner.power.rows == 0
+    result, run = searched(SearchMethod(), objective="latency")
+    assert run.task.learner.power_model.row_count == 0
     assert 0 < result.metered_count <= 6
     assert result.best == result.fastest
 
 
 def test_a_share_that_cannot_be_is_refused() -> None:
     with pytest.raises(InvalidInput, match="metered: 30 is outside 0 to 1"):
-        Method(metered=30)
+        SearchMethod(metered_share=30)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from ekc.search.choice import winners
-from ekc.search.objective import merit
+from ekc.search.choice import select_winners
+from ekc.search.objective import compute_objective
 from ekc.search.result import Trial
-from ekc.search.space.naive import naive
+from ekc.search.space.naive import make_naive_schedule
 from tests.search.runs import MV
 
 
 @pytest.mark.parametrize(("objective", "figure"), [("latency", 2.0), ("energy", 3.0), ("edp", 6.0)])
 def test_an_objective_is_seconds_joules_or_their_product(objective: str, figure: float) -> None:
-    assert merit(objective, 2.0, 3.0) == figure
+    assert compute_objective(objective, 2.0, 3.0) == figure
 
 
 @pytest.mark.parametrize(
@@ -21,5 +21,8 @@ def test_an_objective_is_seconds_joules_or_their_product(objective: str, figure:
 )
 def test_each_objective_picks_another_of_three(objective: str, best: str) -> None:
     figures = {"fastest": (1.00, 1.2), "between": (1.02, 1.0), "frugal": (1.04, 0.99), "slow": (1.06, 0.1)}
-    known = [Trial(naive(MV), name, "ok", latency_s=s, energy_j=j) for name, (s, j) in figures.items()]
-    assert [t.structure for t in winners(known, objective, 0.05)] == [best, "fastest"]
+    known = [
+        Trial(make_naive_schedule(MV), name, "ok", latency_s=s, energy_j=j)
+        for name, (s, j) in figures.items()
+    ]
+    assert [t.structure for t in select_winners(known, objective, 0.05)] == [best, "fastest"]

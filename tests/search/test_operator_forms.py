@@ -11,11 +11,11 @@ import pytest
 from numpy.typing import NDArray
 
 import ekc
-from ekc.ir.evaluation.agreement import random_inputs
-from ekc.ir.evaluation.evaluate import evaluate
+from ekc.ir.evaluation.agreement import make_random_input_arrays
+from ekc.ir.evaluation.evaluate import interpret_program
 from ekc.ir.operator import Operator
 from ekc.ir.serialize import operator_from_json
-from ekc.search.space.naive import naive
+from ekc.search.space.naive import make_naive_schedule
 from tests.ir.test_convolutions import convolved, scattered
 
 Array = NDArray[Any]
@@ -89,17 +89,17 @@ FORMS: tuple[Callable[[], Form], ...] = (
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 def test_a_form_means_the_same_everywhere(form: Callable[[], Form]) -> None:
     op, right = form()
-    arrays = random_inputs(op)
+    arrays = make_random_input_arrays(op)
     wanted = np.asarray(right(*(a.astype(np.float64) for a in arrays))).reshape(op.outputs[0].shape)
     result = ekc.tune(op, target="a100", trials=4, seed=0, progress=False)
     best = result.best.schedule
     for output in (
         op.reference(*arrays),
-        evaluate(naive(op).program, arrays).output,
-        evaluate(best.program, arrays).output,
+        interpret_program(make_naive_schedule(op).program, arrays).output,
+        interpret_program(best.program, arrays).output,
         result.compile()(*arrays),
     ):
-        assert output.dtype == op.outputs[0].dtype.numpy
+        assert output.dtype == op.outputs[0].dtype.numpy_dtype
         np.testing.assert_allclose(output.astype(np.float64), wanted, rtol=5e-6, atol=5e-6)
     assert operator_from_json(op.to_json()) == op
     assert ekc.Schedule.from_json(best.to_json()) == best

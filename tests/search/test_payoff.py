@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ekc.search.payoff import COMPILE_S, CREDIT, WhilePaying
+from ekc.search.payoff import COMPILE_WAIT_S, INITIAL_CREDIT, StoppingTask
 from ekc.search.population import Population
-from ekc.search.spent import Spent
+from ekc.search.spent import MeasurementCost
 
 IDLE_W, TRIAL_J, ENERGY_J = 50.0, 75.0, 0.5
-COST_J = TRIAL_J + COMPILE_S * IDLE_W
+COST_J = TRIAL_J + COMPILE_WAIT_S * IDLE_W
 """Of one more schedule: 100 J."""
 
 
@@ -22,51 +22,57 @@ class Stub:
     """A task whose batches promise and bring what the test says."""
 
     def __init__(self, promise: float, gains: list[float], objective: str = "energy") -> None:
-        self.promised, self.gains, self.wish = promise, gains, SimpleNamespace(objective=objective)
-        self.learner = SimpleNamespace(latency=SimpleNamespace(ready=False))
-        self.bench = SimpleNamespace(spent=Spent(joules=1e6, idle_w=IDLE_W))
+        self.expected_improvement, self.gains, self.options = (
+            promise,
+            gains,
+            SimpleNamespace(objective=objective),
+        )
+        self.learner = SimpleNamespace(latency_model=SimpleNamespace(is_ready=False))
+        self.measurer = SimpleNamespace(cost=MeasurementCost(joules=1e6, idle_w=IDLE_W))
         self.candidates: list[Any] = []
         self.best_score = 1.0
 
-    working = property(lambda self: self.candidates)
+    timed_candidates = property(lambda self: self.candidates)
 
     @property
-    def standing(self) -> Any:
+    def incumbent(self) -> Any:
         return SimpleNamespace(scores=np.array([self.best_score]), best=self.candidates[0])
 
-    def make(self, population: Population, row: int, number: int) -> Any:
+    def make_candidate(self, population: Population, row: int, round_number: int) -> Any:
         return SimpleNamespace(latency_s=0.25, energy_j=ENERGY_J)
 
-    def promise(self, population: Population) -> Any:
-        return np.full(len(population), -math.log(self.promised / len(population)))
+    def score_population(self, population: Population) -> Any:
+        return np.full(len(population), -math.log(self.expected_improvement / len(population)))
 
-    def measure(self, fresh: list[Any], number: int) -> list[float]:
-        self.candidates += fresh
-        self.bench.spent.joules += TRIAL_J * len(fresh)
-        self.bench.spent.timing_s += 0.5 * len(fresh)
-        self.best_score *= math.exp(-self.gains.pop(0)) if self.learner.latency.ready else 1.0
-        self.learner.latency.ready = True
-        return [0.25] * len(fresh)
+    def measure(self, candidates: list[Any], round_number: int) -> list[float]:
+        self.candidates += candidates
+        self.measurer.cost.joules += TRIAL_J * len(candidates)
+        self.measurer.cost.timing_s += 0.5 * len(candidates)
+        self.best_score *= math.exp(-self.gains.pop(0)) if self.learner.latency_model.is_ready else 1.0
+        self.learner.latency_model.is_ready = True
+        return [0.25] * len(candidates)
 
-    def on_time(self) -> bool:
+    def can_continue(self) -> bool:
         return True
 
 
 def rounds(stub: Stub, calls: float, most: int = 50) -> tuple[int, str]:
     """Rounds of two schedules until the rule stops them; how many were measured after the first, and why."""
-    paying = WhilePaying(stub, calls)  # type: ignore[arg-type]
+    paying = StoppingTask(stub, calls)  # type: ignore[arg-type]
     population = Population(np.zeros(2, dtype=np.int64), np.zeros((2, 1), dtype=np.int64))
     for number in range(1, most + 2):
-        if not paying.on_time():
-            return number - 3, paying.stopped
-        paying.measure([made for row in (0, 1) if (made := paying.make(population, row, number))], number)
+        if not paying.can_continue():
+            return number - 3, paying.stop_reason
+        paying.measure(
+            [made for row in (0, 1) if (made := paying.make_candidate(population, row, number))], number
+        )
     return most, ""
 
 
 def dry_rounds(promise: float, calls: float) -> int:
     """The least n at which promise x credit / (credit + n x promise) no longer pays for two schedules."""
     n = 0
-    while promise * CREDIT / (CREDIT + n * promise) * ENERGY_J * calls >= 2 * COST_J:
+    while promise * INITIAL_CREDIT / (INITIAL_CREDIT + n * promise) * ENERGY_J * calls >= 2 * COST_J:
         n += 1
     return n
 

@@ -26,7 +26,7 @@ EVENT = TuningEvent("stage", "conv_transpose2d", "rtx2080ti (simulated)", True, 
 def test_a_step_that_takes_long_is_told_again_and_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(progress, "EVERY_S", 0.02)
+    monkeypatch.setattr(progress, "PROGRESS_INTERVAL_S", 0.02)
     lines: list[str] = []
     with progress.show_progress(True) as (listen,):
         listen(EVENT)

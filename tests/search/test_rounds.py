@@ -12,34 +12,34 @@ import pytest
 from numpy.typing import NDArray
 
 from ekc.search.breeding import Breeder
-from ekc.search.models.promise import Promise
+from ekc.search.models.promise import Acquisition
 from ekc.search.population import Population
-from ekc.search.rounds import SIDE_BY_SIDE, Pace, Rounds
+from ekc.search.rounds import PARALLEL_POLICY, RoundPolicy, SearchLoop
 
 VALUES = 12
-ALL_RANKED = Pace(share=1 / 8, fewest=4, most=32, random=0.0)
+ALL_RANKED = RoundPolicy(round_share=1 / 8, min_trials=4, max_trials=32, random_share=0.0)
 
 
 class Line:
     """Two genes of 12 values each; everything is legal."""
 
-    def draw(self, random: np.random.Generator, count: int) -> Population:
+    def sample(self, random: np.random.Generator, count: int) -> Population:
         return Population(np.zeros(count, dtype=np.int64), random.integers(0, VALUES, (count, 2)))
 
     def cross(self, random: np.random.Generator, mothers: Population, fathers: Population) -> Population:
         return Population(mothers.structure, np.stack([mothers.genes[:, 0], fathers.genes[:, 1]], axis=1))
 
     def mutate(self, random: np.random.Generator, parents: Population) -> Population:
-        return self.draw(random, len(parents))
+        return self.sample(random, len(parents))
 
     def repair(self, random: np.random.Generator, population: Population) -> tuple[Population, Counter[str]]:
         return population, Counter()
 
-    def keys(self, population: Population) -> NDArray[np.int64]:
+    def compute_keys(self, population: Population) -> NDArray[np.int64]:
         return np.asarray(population.genes @ np.array([VALUES, 1]))
 
 
-class Trying:
+class StubTask:
     """Believes in small sums of genes, and that near ones are alike; odd first genes make nothing."""
 
     def __init__(self, ranked: bool = True) -> None:
@@ -47,39 +47,41 @@ class Trying:
         self.asked: list[tuple[int, int]] = []
         self.ranked = ranked
 
-    def make(self, population: Population, row: int, number: int) -> tuple[int, int] | None:
+    def make_candidate(self, population: Population, row: int, round_number: int) -> tuple[int, int] | None:
         a, b = population.genes[row].tolist()
         self.asked.append((a, b))
         return None if a % 2 else (a, b)
 
-    def promise(self, population: Population) -> NDArray[np.float64]:
-        return self._promise(population).urgency()
+    def score_population(self, population: Population) -> NDArray[np.float64]:
+        return self._make_acquisition(population).score()
 
-    def rankings(self, population: Population) -> tuple[Promise, ...]:
-        return (self._promise(population),) * 2 if self.ranked else ()
+    def compute_acquisitions(self, population: Population) -> tuple[Acquisition, ...]:
+        return (self._make_acquisition(population),) * 2 if self.ranked else ()
 
-    def lean(self, population: Population) -> NDArray[np.float64]:
-        return -self.promise(population)
+    def score_tie_breaks(self, population: Population) -> NDArray[np.float64]:
+        return -self.score_population(population)
 
-    def _promise(self, population: Population) -> Promise:
+    def _make_acquisition(self, population: Population) -> Acquisition:
         mean = population.genes.sum(axis=1) / 100
-        return Promise(mean, np.full(len(mean), 0.3), 0.0)
+        return Acquisition(mean, np.full(len(mean), 0.3), 0.0)
 
-    def correlation(self, population: Population) -> NDArray[np.float64]:
+    def predict_correlation(self, population: Population) -> NDArray[np.float64]:
         apart = np.abs(population.genes[:, None, :] - population.genes[None, :, :]).sum(axis=2)
         return np.asarray(np.exp(-apart / 2) + 1e-3 * np.eye(len(population)))
 
-    def measure(self, fresh: Sequence[tuple[int, int]], number: int) -> list[float]:
-        self.batches.append(list(fresh))
-        return [float(a + b) for a, b in fresh]
+    def measure(self, candidates: Sequence[tuple[int, int]], round_number: int) -> list[float]:
+        self.batches.append(list(candidates))
+        return [float(a + b) for a, b in candidates]
 
-    def on_time(self) -> bool:
+    def can_continue(self) -> bool:
         return True
 
 
-def searched(trials: int, ranked: bool = True) -> Trying:
-    task = Trying(ranked)
-    Rounds(Breeder(Line(), np.random.default_rng(0), size=512), task, trials, pace=ALL_RANKED).run()
+def searched(trials: int, ranked: bool = True) -> StubTask:
+    task = StubTask(ranked)
+    SearchLoop(
+        Breeder(Line(), np.random.default_rng(0), population_size=512), task, trials, policy=ALL_RANKED
+    ).run()
     return task
 
 
@@ -109,9 +111,11 @@ def test_a_batch_spreads_over_what_is_alike_whichever_ranking_picked() -> None:
 @pytest.mark.parametrize("trials", [38, 40, 42])
 def test_the_closing_rounds_try_what_is_lean(trials: int) -> None:
     """The last quarter of the trials: of what was not tried, where the promise is least."""
-    task, few = Trying(), trials // 4
-    pace = replace(ALL_RANKED, closing=0.25)
-    Rounds(Breeder(Line(), np.random.default_rng(0), size=512), task, trials, pace=pace).run()
+    task, few = StubTask(), trials // 4
+    pace = replace(ALL_RANKED, closing_share=0.25)
+    SearchLoop(
+        Breeder(Line(), np.random.default_rng(0), population_size=512), task, trials, policy=pace
+    ).run()
     done = list(accumulate(map(len, task.batches)))
     assert done[-1] == trials
     assert trials - few in done
@@ -121,21 +125,25 @@ def test_the_closing_rounds_try_what_is_lean(trials: int) -> None:
 
 
 def test_a_tuning_run_closes() -> None:
-    assert SIDE_BY_SIDE.closing > 0
+    assert PARALLEL_POLICY.closing_share > 0
 
 
 @pytest.mark.parametrize("trials", [50, 64, 71])
 def test_a_batch_of_nothing_new_ends_no_search_that_others_could_go_on_with(trials: int) -> None:
     """Of 72 that can be tried: a batch of one that is to be drawn at random may know all that it draws."""
-    task = Trying()
-    search = Rounds(Breeder(Line(), np.random.default_rng(0), size=512), task, trials, pace=SIDE_BY_SIDE)
+    task = StubTask()
+    search = SearchLoop(
+        Breeder(Line(), np.random.default_rng(0), population_size=512), task, trials, policy=PARALLEL_POLICY
+    )
     search.run()
     assert sum(map(len, task.batches)) == trials
-    assert not search.stopped
+    assert not search.stop_reason
 
 
 def test_without_a_ranking_genomes_are_tried_as_they_come() -> None:
     task = searched(24, ranked=False)
-    drawn = Breeder(Line(), np.random.default_rng(0), size=512).evolve(None, Trying().promise)[0]
+    drawn = Breeder(Line(), np.random.default_rng(0), population_size=512).evolve(
+        None, StubTask().score_population
+    )[0]
     first = [(a, b) for a, b in drawn.genes.tolist() if a % 2 == 0]
     assert task.batches[0][:2] == first[:2]

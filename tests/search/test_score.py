@@ -13,16 +13,16 @@ import pytest
 import ekc
 from ekc import devices
 from ekc.devices.base import Interval
-from ekc.ir.analysis.analysis import analyse
+from ekc.ir.analysis.analysis import analyse_program
 from ekc.search.breeding import Breeder
-from ekc.search.choice import margin
-from ekc.search.measuring import Bench
+from ekc.search.choice import compute_tie_margin
+from ekc.search.measuring import Measurer
 from ekc.search.models import features
-from ekc.search.models.promise import Promise
-from ekc.search.options import Wish
+from ekc.search.models.promise import Acquisition
+from ekc.search.options import TuneOptions
 from ekc.search.records.store import RecordStore
 from ekc.search.space.space import Space
-from ekc.search.standing import TOO_SLOW, Standing
+from ekc.search.standing import INFEASIBILITY_EXPONENT, Incumbent
 from ekc.search.task import ScheduleTask
 
 
@@ -35,16 +35,16 @@ def _kernel(latency_s: float, ok: bool = True, metered: bool = False) -> Any:
 
 def test_how_far_level_goes() -> None:
     """As far as timings can tell, and no further than 1 %; of energy, always 1 %."""
-    wish = Wish(8, "latency", 0.05, False, 0, None)
-    assert Standing(wish, [_kernel(20e-6), _kernel(10e-6)]).margin == pytest.approx(0.004)
-    assert Standing(replace(wish, objective="energy"), [_kernel(10e-6)]).margin == 0.01
-    assert margin(Interval(0.9, 1.1)) == margin(None) == 0.01
+    wish = TuneOptions(8, "latency", 0.05, False, 0, None)
+    assert Incumbent(wish, [_kernel(20e-6), _kernel(10e-6)]).tie_margin == pytest.approx(0.004)
+    assert Incumbent(replace(wish, objective="energy"), [_kernel(10e-6)]).tie_margin == 0.01
+    assert compute_tie_margin(Interval(0.9, 1.1)) == compute_tie_margin(None) == 0.01
 
 
 def test_what_is_too_slow_to_win_counts_as_dearer() -> None:
     fastest, near, slow = _kernel(10e-6), _kernel(10.5e-6), _kernel(20e-6)
-    standing = Standing(Wish(8, "energy", 0.05, False, 0, None), [slow, near, fastest])
-    assert standing.scores == pytest.approx([20e-4 * (20 / 10.5) ** TOO_SLOW, 10.5e-4, 10e-4])
+    standing = Incumbent(TuneOptions(8, "energy", 0.05, False, 0, None), [slow, near, fastest])
+    assert standing.scores == pytest.approx([20e-4 * (20 / 10.5) ** INFEASIBILITY_EXPONENT, 10.5e-4, 10e-4])
     assert standing.best is fastest
 
 
@@ -54,38 +54,38 @@ def test_of_what_is_believed_level_the_leanest_comes_first(monkeypatch: pytest.M
     device = devices.open("a100")
     with RecordStore(None) as store, ThreadPoolExecutor(1) as workers:
         space = Space(ekc.matvec(256, 256), device.limits)
-        wish = Wish(8, "latency", 0.05, False, 0, None)
-        task = ScheduleTask(space, Bench(device, store), workers, wish)
-        drawn = Breeder(space, np.random.default_rng(0)).draw(64)
+        wish = TuneOptions(8, "latency", 0.05, False, 0, None)
+        task = ScheduleTask(space, Measurer(device, store), workers, wish)
+        drawn = Breeder(space, np.random.default_rng(0)).sample(64)
         mean = np.linspace(-0.02, 0.04, len(drawn))[::-1]
-        believed = Promise(mean, np.full(len(drawn), 0.1), 0.0)
-        monkeypatch.setattr(task, "_rankings", lambda population: (believed,))
+        believed = Acquisition(mean, np.full(len(drawn), 0.1), 0.0)
+        monkeypatch.setattr(task, "_compute_acquisitions", lambda population: (believed,))
         task.candidates = [_kernel(1.0)]
-        order = np.argsort(task.lean(drawn), kind="stable")
-        slots = task.memory.of(drawn).slots
+        order = np.argsort(task.score_tie_breaks(drawn), kind="stable")
+        slots = task.input_cache.get_inputs(drawn).issue_slots
     level = int((mean <= np.log(1.004)).sum())
     assert 0 < level < len(drawn)
     assert set(order[:level]) == set(np.flatnonzero(mean <= np.log(1.004)))
     assert (np.diff(slots[order[:level]]) >= 0).all()
     assert (np.diff(mean[order[level:]]) > 0).all()
     for row in range(8):
-        figures = analyse(space.schedule(drawn, row).program, device.limits)
-        assert slots[row] == pytest.approx(features.slots(figures)[0])
+        figures = analyse_program(space.build_schedule(drawn, row).program, device.limits)
+        assert slots[row] == pytest.approx(features.count_issue_slots(figures)[0])
 
 
 def test_what_failed_after_it_was_timed_makes_nothing_too_slow() -> None:
     device = devices.open("a100")
     with RecordStore(None) as store, ThreadPoolExecutor(1) as workers:
         space = Space(ekc.matvec(64, 64), device.limits)
-        wish = Wish(8, "energy", 0.05, False, 0, None)
-        task = ScheduleTask(space, Bench(device, store), workers, wish)
+        wish = TuneOptions(8, "energy", 0.05, False, 0, None)
+        task = ScheduleTask(space, Measurer(device, store), workers, wish)
         task.candidates = [_kernel(1e-6, ok=False), _kernel(20e-6)]
-        assert task.standing.scores == pytest.approx([20e-4])
+        assert task.incumbent.scores == pytest.approx([20e-4])
 
 
 def test_what_is_to_be_beaten_may_be_believed() -> None:
     """A run that meters few would otherwise try to beat a kernel of its first round until its finals."""
     believed, metered = _kernel(10e-6), _kernel(10.2e-6, metered=True)
-    standing = Standing(Wish(8, "energy", 0.05, False, 0, None), [believed, metered])
+    standing = Incumbent(TuneOptions(8, "energy", 0.05, False, 0, None), [believed, metered])
     assert standing.best is believed
     assert standing.scores == pytest.approx([10e-4, 10.2e-4])

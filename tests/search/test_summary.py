@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from ekc.devices.base import Interval
-from ekc.devices.difference import Measured
-from ekc.search.models.model_card import MOST_LINES, model_card
+from ekc.devices.difference import MeasuredValue
+from ekc.search.models.model_card import MAX_LINES, format_model_card
 from ekc.search.result import ModelCard, TuningResult
-from ekc.search.spent import Spent, calls_to_break_even
+from ekc.search.spent import MeasurementCost, compute_break_even_calls
 from tests.search.runs import tune
 
 
@@ -57,7 +57,7 @@ def test_every_run_carries_its_model_card(result: TuningResult) -> None:
 
 
 def test_a_model_card_says_where_the_trivial_predictor_won_and_what_was_quarantined() -> None:
-    text = model_card(
+    text = format_model_card(
         [card(1, error=None, rank_correlation=None), card(2), card(3, error=0.05, quarantined=True)]
     )
     assert "better than latency x constant power in 1 of 2 rounds" in text
@@ -67,26 +67,26 @@ def test_a_model_card_says_where_the_trivial_predictor_won_and_what_was_quaranti
 
 def test_a_long_model_card_shows_first_and_last() -> None:
     cards = [card(n) for n in range(1, 41)]
-    lines = model_card(cards).splitlines()[3:-1]
-    assert len(lines) == MOST_LINES
+    lines = format_model_card(cards).splitlines()[3:-1]
+    assert len(lines) == MAX_LINES
     assert lines[0].split()[0] == "1"
     assert lines[-1].split()[0] == "40"
-    assert f"{MOST_LINES} of 40 rounds shown" in model_card(cards)
+    assert f"{MAX_LINES} of 40 rounds shown" in format_model_card(cards)
 
 
 def test_no_card_where_nothing_was_judged() -> None:
-    assert model_card([]) == ""
+    assert format_model_card([]) == ""
 
 
 @pytest.mark.parametrize(
     ("best", "other", "calls"), [(1.0, 3.0, 500.0), (3.0, 3.0, None), (3.0, 1.0, None), (None, 1.0, None)]
 )
 def test_break_even_by_hand(best: float | None, other: float | None, calls: float | None) -> None:
-    assert calls_to_break_even(1000.0, best, other) == calls
+    assert compute_break_even_calls(1000.0, best, other) == calls
 
 
 def test_the_summary_says_when_the_search_has_paid_for_itself(result: TuningResult) -> None:
-    spent = Spent(timing_s=0.25, metering_s=100.0, joules=20_000.0, idle_w=50.0)
+    spent = MeasurementCost(timing_s=0.25, metering_s=100.0, joules=20_000.0, idle_w=50.0)
     best = replace(result.best, energy_j=1e-3)
     rival = replace(result.fastest, schedule=result.baseline.schedule, energy_j=2e-3)
     told = replace(
@@ -113,12 +113,12 @@ def test_a_run_counts_what_its_measurements_took(result: TuningResult) -> None:
     assert idle < spent.joules < cap
 
 
-def figures(*joules: float) -> tuple[Measured, ...]:
-    return tuple(Measured(x, Interval(0.998 * x, 1.002 * x)) for x in joules)
+def figures(*joules: float) -> tuple[MeasuredValue, ...]:
+    return tuple(MeasuredValue(x, Interval(0.998 * x, 1.002 * x)) for x in joules)
 
 
 def beside(
-    result: TuningResult, best: tuple[Measured, ...], fastest: tuple[Measured, ...], apart: str = ""
+    result: TuningResult, best: tuple[MeasuredValue, ...], fastest: tuple[MeasuredValue, ...], apart: str = ""
 ) -> str:
     """The summary of a run whose best and fastest differ, one of them metered `apart`."""
     one = replace(result.best, energies_j=best, in_turn=apart != "best")
@@ -137,7 +137,7 @@ def beside(
     ],
 )
 def test_a_saving_counts_by_what_was_metered_in_turn(
-    result: TuningResult, best: tuple[Measured, ...], fastest: tuple[Measured, ...], words: str
+    result: TuningResult, best: tuple[MeasuredValue, ...], fastest: tuple[MeasuredValue, ...], words: str
 ) -> None:
     assert words in beside(result, best, fastest)
 

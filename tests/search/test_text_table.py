@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ekc.search.text_table import text_table
+from ekc.search.text_table import format_table
 
 ROOT = Path(__file__).parents[2]
 ROWS = [("best", "134.9 +/-0.2%", "[bold]x[/bold] :smile:"), ("naive", "4325", "https://example.org/a_b")]
@@ -18,7 +18,7 @@ naive           4325   https://example.org/a_b"""
 
 
 def _table() -> str:
-    return text_table(("", "latency [us]", "source"), ROWS, "A title")
+    return format_table(("", "latency [us]", "source"), ROWS, "A title")
 
 
 class ZMQInteractiveShell:

@@ -22,8 +22,8 @@ from ekc import devices
 from ekc.errors import ToolchainError
 from ekc.search import preparing
 from ekc.search.preparing import read_versions
-from ekc.search.space.naive import naive
-from ekc.search.workers import Processes
+from ekc.search.space.naive import make_naive_schedule
+from ekc.search.workers import WorkerProcesses
 from tests.search.runs import MV, tune, winner
 
 ROOT = Path(__file__).parents[2]
@@ -92,7 +92,7 @@ def refusal(workers: Executor, file: Path, op: ekc.Operator = MV) -> str:
     assert "\n" not in str(caught.value)
     with sqlite3.connect(file) as connection:
         found = set(connection.execute("select kind, schedule_digest from trials"))
-    assert found == {(kind, naive(op).digest) for kind in ("timing", "metering")}
+    assert found == {(kind, make_naive_schedule(op).digest) for kind in ("timing", "metering")}
     return str(caught.value)
 
 
@@ -112,7 +112,7 @@ def test_a_process_of_a_pool_with_no_compiler_is_refused(tmp_path: Path) -> None
 
 def test_refusals_of_another_compiler_are_not_filed(tmp_path: Path) -> None:
     """As failures of schedules they would be found there by later runs."""
-    with Processes(1) as workers:
+    with WorkerProcesses(1) as workers:
         change_worker(workers, OLD_NVRTC_THAT_REFUSES)
         assert refusal(workers, tmp_path / "r.db") == line_about("10.2")
 
@@ -128,7 +128,7 @@ def test_an_ekc_that_was_upgraded_under_a_run_is_refused(
             (package / part.name).symlink_to(part)
     (package / "version.py").write_text('__version__ = "99.1"\n')
     monkeypatch.syspath_prepend(package.parent)
-    with Processes(1) as workers:
+    with WorkerProcesses(1) as workers:
         assert refusal(workers, tmp_path / "r.db") == line_about(version="99.1")
 
 
@@ -194,7 +194,7 @@ def test_an_executor_that_gives_no_future_is_refused(answer: object, tmp_path: P
     )
 
 
-@pytest.mark.parametrize("kind", [ThreadPoolExecutor, spawned, Processes])
+@pytest.mark.parametrize("kind", [ThreadPoolExecutor, spawned, WorkerProcesses])
 def test_an_executor_that_was_shut_down_is_refused(kind: Callable[..., Executor], tmp_path: Path) -> None:
     workers = spawned() if kind is spawned else kind(1)
     workers.shutdown(cancel_futures=True)
@@ -221,7 +221,9 @@ def test_a_bug_of_a_worker_with_our_versions_is_raised_with_its_place(
         raise ZeroDivisionError("a bug in the generator")
 
     monkeypatch.setattr(preparing, "compile_schedule", crash)
-    answer = preparing.prepare(naive(MV).to_json(), "sm_80", devices.open("a100").limits, None, HERE)
+    answer = preparing.run_compile_job(
+        make_naive_schedule(MV).to_json(), "sm_80", devices.open("a100").limits, None, HERE
+    )
     with pytest.raises(ZeroDivisionError, match="a bug in the generator") as bug:
-        answer.open(HERE)
+        answer.unwrap(HERE)
     assert "in crash" in "".join(bug.value.__notes__)

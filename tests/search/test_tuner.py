@@ -15,13 +15,13 @@ import ekc
 from ekc import devices
 from ekc.codegen.generate import generate
 from ekc.devices.base import Metering
-from ekc.devices.digest import digest_of_text
+from ekc.devices.digest import digest_cuda_source
 from ekc.devices.simulated import SimulatedDevice
 from ekc.errors import DeviceError, InvalidInput
 from ekc.search.measuring import FINAL_WINDOW_S
-from ekc.search.roofline import arithmetic_of, roof
-from ekc.search.space.naive import naive
-from ekc.search.workers import Processes
+from ekc.search.roofline import compute_roofline_bound, get_arithmetic_type
+from ekc.search.space.naive import make_naive_schedule
+from ekc.search.workers import WorkerProcesses
 from tests.search.runs import MV, TRIALS, rows, tune, winner
 from tests.search.spaces import band
 
@@ -84,7 +84,7 @@ def test_a_run_fuses_what_is_behind_a_sum() -> None:
     ],
 )
 def test_the_peak_of_a_roofline_goes_by_inputs_and_accumulator(types: dict[str, str], bound: str) -> None:
-    assert arithmetic_of(ekc.matmul(8, 8, 8, **types)) == bound
+    assert get_arithmetic_type(ekc.matmul(8, 8, 8, **types)) == bound
 
 
 @pytest.mark.parametrize(
@@ -98,10 +98,10 @@ def test_the_peak_of_a_roofline_goes_by_inputs_and_accumulator(types: dict[str, 
 )
 def test_a_roof_names_the_ceiling_and_who_says_so(op: ekc.Operator, words: str) -> None:
     peaks = ekc.devices.open("a100").peaks
-    assert str(roof(op, peaks)).startswith(words)
-    assert str(roof(op, replace(peaks, source=""))) == words.partition(" (")[0]
-    arithmetic, traffic = op.flops / peaks.flops_by_type[arithmetic_of(op)], op.min_bytes / 1555e9
-    assert roof(op, peaks).least_s == max(arithmetic, traffic)
+    assert str(compute_roofline_bound(op, peaks)).startswith(words)
+    assert str(compute_roofline_bound(op, replace(peaks, source=""))) == words.partition(" (")[0]
+    arithmetic, traffic = op.flops / peaks.flops_by_type[get_arithmetic_type(op)], op.min_bytes / 1555e9
+    assert compute_roofline_bound(op, peaks).least_s == max(arithmetic, traffic)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_roof_names_the_ceiling_and_who_says_so(op: ekc.Operator, words: str) 
         lambda: ThreadPoolExecutor(2),
         lambda: ThreadPoolExecutor(4),
         lambda: ProcessPoolExecutor(2),
-        lambda: Processes(2),
+        lambda: WorkerProcesses(2),
     ],
     ids=["1 thread", "2 threads", "4 threads", "2 processes", "2 of our own"],
 )
@@ -192,7 +192,7 @@ def test_where_time_is_up_finalists_are_metered_for_an_objective_that_asks_for_i
         windows.append(seconds)
         return meter(self, *arguments, seconds=seconds, **draw)
 
-    monkeypatch.setattr(SimulatedDevice, "meter", counted)
+    monkeypatch.setattr(SimulatedDevice, "meter_kernel", counted)
     result = tune(objective=objective, time_budget_s=1e-6)
     assert result.best.ok
     of_finals = windows.count(FINAL_WINDOW_S) - 1  # Without the first look at the naive schedule.
@@ -211,8 +211,8 @@ def test_other_objectives(objective: str) -> None:
 
 def test_start_is_tried_first() -> None:
     given = tune(seed=11).best.schedule
-    result = tune(seed=0, start=[given, given, naive(MV)])
-    assert [t.schedule for t in result.trials[:2]] == [given, naive(MV)]
+    result = tune(seed=0, start=[given, given, make_naive_schedule(MV)])
+    assert [t.schedule for t in result.trials[:2]] == [given, make_naive_schedule(MV)]
     assert result.trials[0].structure == "given"
     assert result.trial_count == TRIALS == len({t.schedule.digest for t in result.trials})
 
@@ -238,7 +238,7 @@ BAD: list[dict[str, Any]] = [
     {"time_budget_s": "1m"},
     {"start": [ekc.Schedule(ekc.matvec(8, 8))]},
     {"start": ["split"]},
-    {"start": naive(MV)},
+    {"start": make_naive_schedule(MV)},
 ]
 
 
@@ -274,7 +274,9 @@ def test_the_best_schedule_runs_and_compiles() -> None:
 
 def test_no_kernel_is_tried_twice_under_another_schedule() -> None:
     result = tune(ekc.matvec(64, 64), trials=48)
-    texts = {digest_of_text(generate(t.schedule, devices.open("a100").limits).source) for t in result.trials}
+    texts = {
+        digest_cuda_source(generate(t.schedule, devices.open("a100").limits).source) for t in result.trials
+    }
     assert len(texts) == len(result.trials) == 48
 
 

@@ -15,11 +15,11 @@ from ekc import devices
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.base import Timing
 from ekc.devices.simulated import SimulatedDevice
-from ekc.devices.specs import get
+from ekc.devices.specs import find_spec
 from ekc.devices.verify import Verdict
 from ekc.errors import CompileError, DeviceError, NothingLegal
 from ekc.search import finals, preparing
-from ekc.search.choice import TIE
+from ekc.search.choice import TIE_TOLERANCE
 from tests.devices import faults
 from tests.devices.faults import spoiled
 from tests.search.runs import TRIALS, rows, tune, winner
@@ -29,13 +29,13 @@ class Counting(SimulatedDevice):
     """A simulated a100 that does something of its own at its n-th timing."""
 
     def __init__(self, act: Callable[[int], None]) -> None:
-        super().__init__(get("a100"))
+        super().__init__(find_spec("a100"))
         self.act, self.calls = act, 0
 
-    def time(self, kernel: CompiledKernel, *, draw: int = 0) -> Timing:
+    def time(self, kernel: CompiledKernel, *, repeat: int = 0) -> Timing:
         self.calls += 1
         self.act(self.calls)
-        return super().time(kernel, draw=draw)
+        return super().time(kernel, repeat=repeat)
 
 
 def on(monkeypatch: pytest.MonkeyPatch, device: SimulatedDevice) -> None:
@@ -59,7 +59,7 @@ def test_ctrl_c_ends_with_the_best_so_far(at: int, monkeypatch: pytest.MonkeyPat
     assert result.best.latency_s
     assert "max error" in result.best.checked
     timed = [t.latency_s for t in result.trials if t.latency_s]
-    assert result.fastest.latency_s <= (1 + TIE) * min(timed)
+    assert result.fastest.latency_s <= (1 + TIE_TOLERANCE) * min(timed)
     assert len(timed) == min(at - 2, TRIALS)
     assert winner(tune(seed=5, records=tmp_path / "r.db")) == winner(whole)
 
@@ -197,7 +197,7 @@ def test_a_verdict_that_is_not_of_this_kernel_does_not_count(change: str, shown:
 
 
 def test_where_nothing_is_legal_the_reasons_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = SimulatedDevice(get("a100"))
+    device = SimulatedDevice(find_spec("a100"))
     device.limits = replace(device.limits, registers_per_thread=24)
     on(monkeypatch, device)
     with pytest.raises(NothingLegal, match=r"no schedule works; reasons: registers \(\d+\)") as problem:

@@ -18,20 +18,20 @@ import ekc
 from ekc import devices
 from ekc.codegen import nvrtc
 from ekc.codegen.nvrtc import NvrtcError
-from ekc.devices.accesses import executed
-from ekc.devices.base import Counts
+from ekc.devices.accesses import profile_kernel
+from ekc.devices.base import CountingDevice
 from ekc.search import workers
-from ekc.search.preparing import prepare, read_versions
-from ekc.search.space.naive import naive
-from ekc.search.workers import FEWEST, MOST, Processes, hired
+from ekc.search.preparing import read_versions, run_compile_job
+from ekc.search.space.naive import make_naive_schedule
+from ekc.search.workers import MAX_WORKERS, MIN_TRIALS_FOR_PROCESSES, WorkerProcesses, open_worker_pool
 from tests.devices.cuda.test_remote import alive
 
 OP = ekc.matmul(64, 64, 64)
 
 
 @pytest.fixture(scope="module")
-def two() -> Iterator[Processes]:
-    with Processes(2) as pool:
+def two() -> Iterator[WorkerProcesses]:
+    with WorkerProcesses(2) as pool:
         yield pool
 
 
@@ -41,22 +41,28 @@ def wait_for_the_end_of(pids: Iterable[int]) -> None:
         time.sleep(0.01)
 
 
-def test_what_a_worker_prepares_is_what_is_prepared_here(two: Processes) -> None:
+def test_what_a_worker_prepares_is_what_is_prepared_here(two: WorkerProcesses) -> None:
     device = devices.open("a100")
-    assert isinstance(device, Counts)
-    asked = naive(OP).to_json(), device.arch, device.limits, device.count, read_versions()
-    there, here = two.submit(prepare, *asked).result(), prepare(*asked)
+    assert isinstance(device, CountingDevice)
+    asked = (
+        make_naive_schedule(OP).to_json(),
+        device.arch,
+        device.limits,
+        device.count_kernel,
+        read_versions(),
+    )
+    there, here = two.submit(run_compile_job, *asked).result(), run_compile_job(*asked)
     assert there == here
-    kernel, counted = there.open(read_versions())
-    assert counted == executed(kernel)
+    kernel, counted = there.unwrap(read_versions())
+    assert counted == profile_kernel(kernel)
     told, untold = devices.open("a100"), devices.open("a100")
-    assert isinstance(told, Counts)
-    told.learn(kernel, counted)
+    assert isinstance(told, CountingDevice)
+    told.set_counts(kernel, counted)
     assert told.time(kernel) == untold.time(kernel)
     assert told.meter(kernel) == untold.meter(kernel)
 
 
-def test_errors_and_warnings_travel(two: Processes) -> None:
+def test_errors_and_warnings_travel(two: WorkerProcesses) -> None:
     with pytest.raises(NvrtcError, match="error: ") as refused:
         two.submit(nvrtc.compile, "int f( {").result()
     assert refused.value.log
@@ -68,13 +74,13 @@ def test_errors_and_warnings_travel(two: Processes) -> None:
 
 
 def test_a_worker_that_dies_costs_its_own_job() -> None:
-    with Processes(2) as pool:
+    with WorkerProcesses(2) as pool:
         with pytest.warns(RuntimeWarning, match="SIGKILL"), pytest.raises(BrokenExecutor, match="SIGKILL"):
             pool.submit(signal.raise_signal, signal.SIGKILL).result()
         assert [pool.submit(int, str(n)).result() for n in range(8)] == list(range(8))
 
 
-def test_a_warning_of_every_worker_is_shown_once(two: Processes) -> None:
+def test_a_warning_of_every_worker_is_shown_once(two: WorkerProcesses) -> None:
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("default")
         for _ in range(6):
@@ -88,7 +94,7 @@ def test_a_host_without_room_for_processes_costs_no_run(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(subprocess, "Popen", full)
     open_before = len(os.listdir("/proc/self/fd"))
-    with Processes(1) as pool:
+    with WorkerProcesses(1) as pool:
         for _ in range(3):
             with pytest.warns(RuntimeWarning, match="temp"), pytest.raises(BrokenExecutor, match="temp"):
                 pool.submit(int).result()
@@ -100,15 +106,17 @@ def test_the_folder_a_script_runs_in_shadows_no_module(
 ) -> None:
     (tmp_path / "inspect.py").write_text("raise RuntimeError")
     monkeypatch.chdir(tmp_path)
-    with Processes(1) as pool:
+    with WorkerProcesses(1) as pool:
         limits, here = devices.open("a100").limits, read_versions()
-        answer = pool.submit(prepare, naive(OP).to_json(), "sm_80", limits, None, here).result()
-        assert answer.open(here)
+        answer = pool.submit(
+            run_compile_job, make_naive_schedule(OP).to_json(), "sm_80", limits, None, here
+        ).result()
+        assert answer.unwrap(here)
 
 
 def test_none_is_left_when_the_executor_closes() -> None:
-    with hired(devices.open("a100"), FEWEST, 2) as pool:
-        assert isinstance(pool, Processes)
+    with open_worker_pool(devices.open("a100"), MIN_TRIALS_FOR_PROCESSES, 2) as pool:
+        assert isinstance(pool, WorkerProcesses)
         pids = {pool.submit(os.getpid).result() for _ in range(20)}
     assert os.getpid() not in pids
     wait_for_the_end_of(pids)
@@ -123,21 +131,21 @@ def test_no_more_processes_than_a_round_can_use(asked: int | None, monkeypatch: 
         numbers.append(number)
         return ThreadPoolExecutor(1)
 
-    monkeypatch.setattr(workers, "Processes", started)
+    monkeypatch.setattr(workers, "WorkerProcesses", started)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(200), raising=False)
-    with hired(devices.open("a100"), FEWEST, asked):
+    with open_worker_pool(devices.open("a100"), MIN_TRIALS_FOR_PROCESSES, asked):
         pass
-    assert numbers == [MOST]
+    assert numbers == [MAX_WORKERS]
 
 
 SCRIPT = """
 import os, sys, time
 import ekc
-from ekc.search.workers import Processes
+from ekc.search.workers import WorkerProcesses
 print("begun", flush=True)
 result = ekc.tune(ekc.matvec(64, 64), target="a100", trials=4, progress=False)
 assert result.best.ok
-pool = Processes(2)
+pool = WorkerProcesses(2)
 print(*{pool.submit(os.getpid).result() for _ in range(20)}, flush=True)
 pool.submit(time.sleep, 600)
 time.sleep(600)
@@ -159,5 +167,5 @@ def test_a_script_needs_no_guard_and_workers_die_with_it(tmp_path: Path) -> None
 
 
 def test_a_short_run_has_threads() -> None:
-    with hired(devices.open("a100"), FEWEST - 1, 2) as pool:
-        assert not isinstance(pool, Processes)
+    with open_worker_pool(devices.open("a100"), MIN_TRIALS_FOR_PROCESSES - 1, 2) as pool:
+        assert not isinstance(pool, WorkerProcesses)

@@ -11,14 +11,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from ekc.errors import InvalidInput
-from ekc.ir.arrays import is_tensor
+from ekc.ir.arrays import is_torch_tensor
 from ekc.ir.operator import TensorSpec
 
 LEGACY_STREAM = 1
 """How both formats call CUDA's default stream, whose handle is 0. Other streams are told by their handles."""
-_CUDA = (2, 13)
+_CUDA_DEVICE_TYPES = (2, 13)
 """DLPack's kinds of device whose memory a kernel can use: CUDA's own and managed."""
-_KINDS = {(2, 32): "float32", (2, 16): "float16", (4, 16): "bfloat16", (0, 8): "int8", (0, 32): "int32"}
+_DLPACK_DTYPES = {
+    (2, 32): "float32",
+    (2, 16): "float16",
+    (4, 16): "bfloat16",
+    (0, 8): "int8",
+    (0, 32): "int32",
+}
 """DLPack's (code, bits)."""
 _TYPESTRS = {"<f4": "float32", "<f2": "float16", "|i1": "int8", "<i4": "int32"}
 
@@ -34,15 +40,15 @@ class DeviceArray:
     """In elements; None for row-major without gaps."""
     stream: int | None
     """Who uses the array must follow this stream; None where its owner saw to that."""
-    read_only: bool
+    is_read_only: bool
     owner: Any
 
 
-class _Type(ctypes.Structure):
+class _DlpackType(ctypes.Structure):
     _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
 
 
-class _Tensor(ctypes.Structure):
+class _DlpackTensor(ctypes.Structure):
     """DLTensor."""
 
     _fields_ = (
@@ -50,74 +56,74 @@ class _Tensor(ctypes.Structure):
         ("device_type", ctypes.c_int32),
         ("device_id", ctypes.c_int32),
         ("ndim", ctypes.c_int32),
-        ("dtype", _Type),
+        ("dtype", _DlpackType),
         ("shape", ctypes.POINTER(ctypes.c_int64)),
         ("strides", ctypes.POINTER(ctypes.c_int64)),
         ("byte_offset", ctypes.c_uint64),
     )
 
 
-def on_gpu(array: Any) -> bool:
+def is_on_gpu(array: Any) -> bool:
     """Whether an object says that it lies in the memory of a CUDA GPU."""
-    if is_tensor(array):
+    if is_torch_tensor(array):
         # A meta tensor raises when asked by DLPack.
         return bool(array.device.type == "cuda")
     if hasattr(array, "__dlpack_device__"):
-        return int(array.__dlpack_device__()[0]) in _CUDA
+        return int(array.__dlpack_device__()[0]) in _CUDA_DEVICE_TYPES
     return hasattr(array, "__cuda_array_interface__")
 
 
-def taken(array: Any, spec: TensorSpec, stream: int) -> DeviceArray:
+def take_array(array: Any, spec: TensorSpec, stream: int) -> DeviceArray:
     """An array of a tensor's shape and type, for use on a stream.
 
     Raises `InvalidInput` for another shape or type, for gaps between elements, and where the owner refuses.
     """
     try:
-        found = _dlpack(array, stream) if hasattr(array, "__dlpack__") else _interface(array)
+        found = _read_dlpack(array, stream) if hasattr(array, "__dlpack__") else _read_cuda_interface(array)
     except (BufferError, RuntimeError, TypeError, AttributeError) as problem:
         raise InvalidInput(f"{spec.name} cannot be taken: {str(problem).partition(chr(10))[0]}") from problem
-    needed = spec.dtype.numpy.name
+    needed = spec.dtype.numpy_dtype.name
     if found.shape != spec.shape:
         raise InvalidInput(f"{spec.name} has shape {found.shape}, needed {spec.shape}")
     if found.dtype != needed:
         raise InvalidInput(f"{spec.name} is {found.dtype}, needed {needed}")
-    if found.strides is not None and not _dense(found.strides, spec):
+    if found.strides is not None and not _is_dense(found.strides, spec):
         raise InvalidInput(
             f"{spec.name} has strides {found.strides}, needed {spec.strides}: make it contiguous"
         )
     return found
 
 
-def _dense(strides: tuple[int, ...], spec: TensorSpec) -> bool:
+def _is_dense(strides: tuple[int, ...], spec: TensorSpec) -> bool:
     """Row-major without gaps; what a dimension of one element has for a stride says nothing."""
     told = zip(strides, spec.strides, spec.shape, strict=True)
     return all(stride == needed for stride, needed, extent in told if extent > 1)
 
 
-def _dlpack(array: Any, stream: int) -> DeviceArray:
+def _read_dlpack(array: Any, stream: int) -> DeviceArray:
     """By DLPack. The capsule is not consumed: its own destructor lets go of the array."""
     capsule = array.__dlpack__(stream=stream or LEGACY_STREAM)
-    tensor = _Tensor.from_address(_pointer(capsule))
+    tensor = _DlpackTensor.from_address(_get_capsule_pointer(capsule))
     kind = (tensor.dtype.code, tensor.dtype.bits)
     return DeviceArray(
         address=(tensor.data or 0) + tensor.byte_offset,
         shape=tuple(tensor.shape[: tensor.ndim]),
-        dtype=_KINDS.get(kind, f"of DLPack's kind {kind}"),
+        dtype=_DLPACK_DTYPES.get(kind, f"of DLPack's kind {kind}"),
         strides=tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None,
         stream=None,
-        read_only=False,
+        is_read_only=False,
         owner=capsule,
     )
 
 
-def _pointer(capsule: Any) -> int:
+def _get_capsule_pointer(capsule: Any) -> int:
     """What a capsule holds."""
     get = ctypes.pythonapi.PyCapsule_GetPointer
     get.restype, get.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
     return int(get(capsule, b"dltensor"))
 
 
-def _interface(array: Any) -> DeviceArray:
+def _read_cuda_interface(array: Any) -> DeviceArray:
     """By `__cuda_array_interface__`, whose strides are bytes."""
     told = array.__cuda_array_interface__
     address, read_only = told["data"]
@@ -130,6 +136,6 @@ def _interface(array: Any) -> DeviceArray:
         dtype=kind,
         strides=None if strides is None else tuple(s // size for s in strides),
         stream=0 if stream == LEGACY_STREAM else stream,
-        read_only=read_only,
+        is_read_only=read_only,
         owner=array,
     )

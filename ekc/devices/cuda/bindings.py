@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from ekc.devices.cuda.driver import DriverError, Shape
 
-_FREE_SHARED = 48 * 1024
+_DEFAULT_SHARED_BYTES = 48 * 1024
 """Dynamic shared memory beyond this needs asking (CUDA C++ Programming Guide)."""
 
 
-class Bindings:
+class CudaBindings:
     """The real driver, initialised. Raises `DriverError` where there is none."""
 
     def __init__(self) -> None:
@@ -27,43 +27,43 @@ class Bindings:
         self._contexts: dict[int, Any] = {}
         self._call("cuInit", 0)
 
-    def version(self) -> int:
+    def get_version(self) -> int:
         """See `Driver`."""
         return int(self._call("cuDriverGetVersion"))
 
-    def count(self) -> int:
+    def count_gpus(self) -> int:
         """See `Driver`."""
         return int(self._call("cuDeviceGetCount"))
 
-    def name(self, index: int) -> str:
+    def get_name(self, index: int) -> str:
         """See `Driver`."""
         said: bytes = self._call("cuDeviceGetName", 256, self._device(index))
         return said.split(b"\0")[0].decode(errors="replace")
 
-    def uuid(self, index: int) -> str:
+    def get_uuid(self, index: int) -> str:
         """See `Driver`."""
         return str(UUID(bytes=bytes(self._call("cuDeviceGetUuid", self._device(index)).bytes)))
 
-    def memory_bytes(self, index: int) -> int:
+    def get_memory_bytes(self, index: int) -> int:
         """See `Driver`."""
         return int(self._call("cuDeviceTotalMem", self._device(index)))
 
-    def attribute(self, index: int, name: str) -> int:
+    def get_attribute(self, index: int, name: str) -> int:
         """See `Driver`."""
         which = getattr(self._cuda.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(self._call("cuDeviceGetAttribute", which, self._device(index)))
 
-    def open(self, index: int) -> None:
+    def push_context(self, index: int) -> None:
         """See `Driver`."""
         if index not in self._contexts:
             self._contexts[index] = self._call("cuDevicePrimaryCtxRetain", self._device(index))
         self._call("cuCtxPushCurrent", self._contexts[index])
 
-    def leave(self) -> None:
+    def pop_context(self) -> None:
         """See `Driver`."""
         self._call("cuCtxPopCurrent")
 
-    def holder(self, address: int) -> int:
+    def find_owner_gpu(self, address: int) -> int:
         """See `Driver`."""
         which = self._cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
         return int(self._call("cuPointerGetAttribute", which, address))
@@ -76,10 +76,10 @@ class Bindings:
         """See `Driver`."""
         self._call("cuModuleUnload", self._cuda.CUmodule(module))
 
-    def function(self, module: int, name: str, shared_bytes: int) -> int:
+    def get_function(self, module: int, name: str, shared_bytes: int) -> int:
         """See `Driver`."""
         found = self._call("cuModuleGetFunction", self._cuda.CUmodule(module), name.encode())
-        if shared_bytes > _FREE_SHARED:
+        if shared_bytes > _DEFAULT_SHARED_BYTES:
             which = self._cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             self._call("cuFuncSetAttribute", found, which, shared_bytes)
         return int(found)
@@ -104,11 +104,11 @@ class Bindings:
         """See `Driver`."""
         self._call("cuMemFree", address)
 
-    def borrow(self, size: int, stream: int) -> int:
+    def allocate_async(self, size: int, stream: int) -> int:
         """See `Driver`."""
         return int(self._call("cuMemAllocAsync", size, self._cuda.CUstream(stream)))
 
-    def give_back(self, address: int, stream: int) -> None:
+    def free_async(self, address: int, stream: int) -> None:
         """See `Driver`."""
         self._call("cuMemFreeAsync", address, self._cuda.CUstream(stream))
 
@@ -127,26 +127,26 @@ class Bindings:
         """See `Driver`."""
         self._call("cuMemsetD8Async", address, byte, size, self._cuda.CUstream(stream))
 
-    def stream(self) -> int:
+    def create_stream(self) -> int:
         """See `Driver`."""
         return int(self._call("cuStreamCreate", self._cuda.CUstream_flags.CU_STREAM_NON_BLOCKING))
 
-    def follow(self, stream: int, other: int) -> None:
+    def wait_for_stream(self, stream: int, other: int) -> None:
         """See `Driver`."""
         event = self._call("cuEventCreate", self._cuda.CUevent_flags.CU_EVENT_DISABLE_TIMING)
         self._call("cuEventRecord", event, self._cuda.CUstream(other))
         self._call("cuStreamWaitEvent", self._cuda.CUstream(stream), event, 0)
         self._call("cuEventDestroy", event)
 
-    def event(self) -> int:
+    def create_event(self) -> int:
         """See `Driver`. Who waits for it sleeps: a spinning core would heat the machine it measures on."""
         return int(self._call("cuEventCreate", self._cuda.CUevent_flags.CU_EVENT_BLOCKING_SYNC))
 
-    def record(self, event: int, stream: int) -> None:
+    def record_event(self, event: int, stream: int) -> None:
         """See `Driver`."""
         self._call("cuEventRecord", self._cuda.CUevent(event), self._cuda.CUstream(stream))
 
-    def wait(self, event: int) -> None:
+    def wait_for_event(self, event: int) -> None:
         """See `Driver`."""
         self._call("cuEventSynchronize", self._cuda.CUevent(event))
 
@@ -167,11 +167,11 @@ class Bindings:
         self._call("cuGraphDestroy", template)
         return int(graph)
 
-    def replay(self, graph: int, stream: int) -> None:
+    def launch_graph(self, graph: int, stream: int) -> None:
         """See `Driver`."""
         self._call("cuGraphLaunch", self._cuda.CUgraphExec(graph), self._cuda.CUstream(stream))
 
-    def drop(self, graph: int) -> None:
+    def destroy_graph(self, graph: int) -> None:
         """See `Driver`."""
         self._call("cuGraphExecDestroy", self._cuda.CUgraphExec(graph))
 
@@ -189,10 +189,10 @@ class Bindings:
             # A driver newer than the bindings may have an error that these cannot name.
             raise DriverError(name, "unknown error", str(unknown)) from unknown
         if status != self._cuda.CUresult.CUDA_SUCCESS:
-            raise DriverError(name, status.name, self._meaning(status))
+            raise DriverError(name, status.name, self._describe_error(status))
         return results[0] if results else None
 
-    def _meaning(self, status: Any) -> str:
+    def _describe_error(self, status: Any) -> str:
         if status == self._cuda.CUresult.CUDA_ERROR_NOT_INITIALIZED:
             return "a process that used CUDA was forked; start its children with the spawn method"
         said: bytes | None = self._cuda.cuGetErrorString(status)[1]

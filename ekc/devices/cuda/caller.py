@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.cuda.messages import Call, Started, Stop, Work
-from ekc.devices.cuda.remote import Remote
-from ekc.devices.meter import Calls
+from ekc.devices.cuda.messages import CallsStarted, LoadableKernel, StartCallsRequest, StopCallsRequest
+from ekc.devices.cuda.remote import RemoteWorker
+from ekc.devices.meter import CompletedCalls
 from ekc.errors import DeviceError
 
 
-class RemoteCaller:
+class RemoteKernelRunner:
     """A caller that lives in the worker of one GPU."""
 
-    def __init__(self, remote: Remote) -> None:
+    def __init__(self, remote: RemoteWorker) -> None:
         self._remote = remote
-        self._running = False
+        self._is_running = False
         self._queued_s = 0.0
 
     def start(self, kernel: CompiledKernel) -> None:
         """Begin; back when the kernel runs. `DeviceError` when it faults."""
-        started: Started = self._remote.ask(Call(Work.of(kernel)))
-        self._running, self._queued_s = True, started.queued_s
+        started: CallsStarted = self._remote.query(StartCallsRequest(LoadableKernel.from_kernel(kernel)))
+        self._is_running, self._queued_s = True, started.queued_s
 
-    def stop(self) -> Calls:
+    def stop(self) -> CompletedCalls:
         """End. `DeviceError` if the kernel faulted meanwhile, or nothing was started."""
-        if not self._running:
+        if not self._is_running:
             raise DeviceError(f"{self._remote.name}: no kernel is being called")
-        self._running = False
-        calls: Calls = self._remote.ask(Stop(), self._remote.patience.stop + self._queued_s)
+        self._is_running = False
+        calls: CompletedCalls = self._remote.query(
+            StopCallsRequest(), self._remote.timeouts.stop_s + self._queued_s
+        )
         return calls

@@ -11,48 +11,50 @@ from functools import cache
 from typing import Any
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.cuda.arrays import DeviceArray, on_gpu, taken
-from ekc.devices.cuda.device import check_runs
+from ekc.devices.cuda.arrays import DeviceArray, is_on_gpu, take_array
+from ekc.devices.cuda.device import check_compatible
 from ekc.devices.cuda.driver import Driver
-from ekc.devices.cuda.frameworks import at_home, current_stream, new_like
-from ekc.devices.cuda.places import check_places
+from ekc.devices.cuda.frameworks import allocate_like, find_current_stream, use_device_of
+from ekc.devices.cuda.places import check_addresses
 from ekc.errors import InvalidInput
-from ekc.ir.arrays import settle
+from ekc.ir.arrays import detach_tensor
 from ekc.ir.operator import Operator, TensorSpec
 
 
 @cache
-def driver() -> Driver:
+def get_driver() -> Driver:
     """The driver of this process."""
-    from ekc.devices.cuda.bindings import Bindings
+    from ekc.devices.cuda.bindings import CudaBindings
 
-    return Bindings()
+    return CudaBindings()
 
 
-class Loaded:
+class FunctionCache:
     """The kernels that were called, by GPU, machine code and how they are launched."""
 
     def __init__(self) -> None:
         self._functions: dict[tuple[Any, ...], tuple[int, ...]] = {}
 
-    def functions(self, here: Driver, gpu: int, compiled: CompiledKernel) -> tuple[int, ...]:
+    def get_functions(self, cuda_driver: Driver, gpu: int, compiled: CompiledKernel) -> tuple[int, ...]:
         """A handle for each launch. `DeviceError` where the machine code is for another kind of GPU."""
         # Bytes keep their hash: a call costs no pass over the machine code.
         key = (gpu, compiled.arch, compiled.cubin, *((x.name, x.shared_bytes) for x in compiled.launches))
         if key not in self._functions:
-            major, minor = (here.attribute(gpu, f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
-            check_runs(compiled, 10 * major + minor, f"{here.name(gpu)} (cuda:{gpu})")
-            module = here.load(compiled.cubin)
+            major, minor = (
+                cuda_driver.get_attribute(gpu, f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR")
+            )
+            check_compatible(compiled, 10 * major + minor, f"{cuda_driver.get_name(gpu)} (cuda:{gpu})")
+            module = cuda_driver.load(compiled.cubin)
             self._functions[key] = tuple(
-                here.function(module, one.name, one.shared_bytes) for one in compiled.launches
+                cuda_driver.get_function(module, one.name, one.shared_bytes) for one in compiled.launches
             )
         return self._functions[key]
 
 
-_LOADED = Loaded()
+_FUNCTION_CACHE = FunctionCache()
 
 
-def call(
+def call_kernel(
     op: Operator, compiled: CompiledKernel, arrays: Sequence[Any], out: Any = None, stream: int | None = None
 ) -> Any:
     """The result, an array of the first input's library, or `out`; queued on `stream` (a CUDA handle), or on
@@ -61,53 +63,55 @@ def call(
     Raises `InvalidInput` for arrays of another shape, type, place or alignment than needed,
     `DeviceError` where the driver refuses.
     """
-    op.check_count(arrays)
+    op.check_array_count(arrays)
     op_inputs = op.inputs
-    arrays = [settle(spec.name, array) for spec, array in zip(op_inputs, arrays, strict=True)]
+    arrays = [detach_tensor(spec.name, array) for spec, array in zip(op_inputs, arrays, strict=True)]
     for spec, array in zip(op_inputs, arrays, strict=True):
-        if not on_gpu(array):
+        if not is_on_gpu(array):
             raise InvalidInput(f"{spec.name} is not on a GPU, others are: move it there")
-    if out is not None and not on_gpu(out):
+    if out is not None and not is_on_gpu(out):
         raise InvalidInput("out is not on a GPU, the inputs are: move it there")
-    queue = current_stream(arrays[0]) if stream is None else stream
+    queue = find_current_stream(arrays[0]) if stream is None else stream
     specs: tuple[TensorSpec, ...] = (*op_inputs, op.outputs[0])
-    with at_home(arrays[0]):
-        result = new_like(arrays[0], op.outputs[0]) if out is None else out
-        held = {s.name: taken(a, s, queue) for s, a in zip(specs, (*arrays, result), strict=True)}
-    if held[op.outputs[0].name].read_only:
+    with use_device_of(arrays[0]):
+        result = allocate_like(arrays[0], op.outputs[0]) if out is None else out
+        held = {s.name: take_array(a, s, queue) for s, a in zip(specs, (*arrays, result), strict=True)}
+    if held[op.outputs[0].name].is_read_only:
         raise InvalidInput(f"{op.outputs[0].name} is read-only, and the result goes there")
-    check_places(compiled, held, op_inputs, op.outputs[0])
-    _queue(driver(), compiled, held, queue)
+    check_addresses(compiled, held, op_inputs, op.outputs[0])
+    _queue_launches(get_driver(), compiled, held, queue)
     return result
 
 
-def _queue(here: Driver, compiled: CompiledKernel, held: dict[str, DeviceArray], queue: int) -> None:
-    gpus = {name: here.holder(array.address) for name, array in held.items()}
+def _queue_launches(
+    cuda_driver: Driver, compiled: CompiledKernel, arrays_by_name: dict[str, DeviceArray], stream: int
+) -> None:
+    gpus = {name: cuda_driver.find_owner_gpu(array.address) for name, array in arrays_by_name.items()}
     if len(set(gpus.values())) > 1:
         told = ", ".join(f"{name} on cuda:{gpu}" for name, gpu in gpus.items())
         raise InvalidInput(f"arrays of one call must lie on one GPU: {told}")
     gpu = next(iter(gpus.values()))
-    here.open(gpu)
+    cuda_driver.push_context(gpu)
     try:
-        functions = _LOADED.functions(here, gpu, compiled)
-        for array in held.values():
-            if array.stream not in (None, queue):
-                here.follow(queue, array.stream)
-        places = {name: array.address for name, array in held.items()}
-        rooms = _rooms(compiled, places)
-        places |= {name: here.borrow(size, queue) for name, size in rooms.items()}
+        functions = _FUNCTION_CACHE.get_functions(cuda_driver, gpu, compiled)
+        for array in arrays_by_name.values():
+            if array.stream not in (None, stream):
+                cuda_driver.wait_for_stream(stream, array.stream)
+        places = {name: array.address for name, array in arrays_by_name.items()}
+        rooms = _compute_workspace_sizes(compiled, places)
+        places |= {name: cuda_driver.allocate_async(size, stream) for name, size in rooms.items()}
         for one, function in zip(compiled.launches, functions, strict=True):
             pointers = [places[name] for name in one.arguments]
-            here.launch(function, one.grid, one.block, one.shared_bytes, queue, pointers)
+            cuda_driver.launch(function, one.grid, one.block, one.shared_bytes, stream, pointers)
         for name in rooms:
-            here.give_back(places[name], queue)
+            cuda_driver.free_async(places[name], stream)
     finally:
-        here.leave()
+        cuda_driver.pop_context()
 
 
-def _rooms(compiled: CompiledKernel, places: dict[str, int]) -> dict[str, int]:
+def _compute_workspace_sizes(compiled: CompiledKernel, addresses: dict[str, int]) -> dict[str, int]:
     """Sizes of the tensors between launches."""
     sizes: dict[str, int] = {}
     for one in compiled.launches:
         sizes |= zip(one.arguments, one.argument_bytes, strict=True)
-    return {name: size for name, size in sizes.items() if name not in places}
+    return {name: size for name, size in sizes.items() if name not in addresses}

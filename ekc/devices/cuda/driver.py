@@ -27,31 +27,31 @@ class DriverError(DeviceError):
 class Driver(Protocol):
     """One GPU at a time; `open` chooses it. Work is queued on streams and fails where it is waited for."""
 
-    def version(self) -> int:
+    def get_version(self) -> int:
         """Highest CUDA version that this driver knows: 13000 is 13.0."""
 
-    def count(self) -> int:
+    def count_gpus(self) -> int:
         """Number of GPUs."""
 
-    def name(self, index: int) -> str:
+    def get_name(self, index: int) -> str:
         """Product name."""
 
-    def uuid(self, index: int) -> str:
+    def get_uuid(self, index: int) -> str:
         """Hexadecimal digits in five groups; NVML writes "GPU-" or "MIG-" before them."""
 
-    def memory_bytes(self, index: int) -> int:
+    def get_memory_bytes(self, index: int) -> int:
         """Memory of the device."""
 
-    def attribute(self, index: int, name: str) -> int:
+    def get_attribute(self, index: int, name: str) -> int:
         """An attribute by CUDA's name without its prefix, such as "MULTIPROCESSOR_COUNT"."""
 
-    def open(self, index: int) -> None:
+    def push_context(self, index: int) -> None:
         """Make the primary context of a GPU current in this thread, over what was current."""
 
-    def leave(self) -> None:
+    def pop_context(self) -> None:
         """Undo the last `open`."""
 
-    def holder(self, address: int) -> int:
+    def find_owner_gpu(self, address: int) -> int:
         """The GPU in whose memory an address lies."""
 
     def load(self, cubin: bytes) -> int:
@@ -60,7 +60,7 @@ class Driver(Protocol):
     def unload(self, module: int) -> None:
         """Let go of a module."""
 
-    def function(self, module: int, name: str, shared_bytes: int) -> int:
+    def get_function(self, module: int, name: str, shared_bytes: int) -> int:
         """A kernel of a module, allowed so much dynamic shared memory."""
 
     def launch(
@@ -74,10 +74,10 @@ class Driver(Protocol):
     def free(self, address: int) -> None:
         """Let go of it."""
 
-    def borrow(self, size: int, stream: int) -> int:
+    def allocate_async(self, size: int, stream: int) -> int:
         """Device memory in the order of a stream: there for what is queued after."""
 
-    def give_back(self, address: int, stream: int) -> None:
+    def free_async(self, address: int, stream: int) -> None:
         """Let go of what was borrowed, after what is queued before."""
 
     def upload(self, address: int, array: NDArray[Any]) -> None:
@@ -89,19 +89,19 @@ class Driver(Protocol):
     def fill(self, address: int, byte: int, size: int, stream: int) -> None:
         """Queue the filling of memory with one byte."""
 
-    def stream(self) -> int:
+    def create_stream(self) -> int:
         """A new stream that does not wait for the default one."""
 
-    def follow(self, stream: int, other: int) -> None:
+    def wait_for_stream(self, stream: int, other: int) -> None:
         """What is queued on a stream from here on waits for what another stream holds now."""
 
-    def event(self) -> int:
+    def create_event(self) -> int:
         """A new event that keeps the time."""
 
-    def record(self, event: int, stream: int) -> None:
+    def record_event(self, event: int, stream: int) -> None:
         """Queue the event."""
 
-    def wait(self, event: int) -> None:
+    def wait_for_event(self, event: int) -> None:
         """Wait until the event has happened; the errors of what was queued before it come here."""
 
     def elapsed_s(self, start: int, end: int) -> float:
@@ -113,13 +113,13 @@ class Driver(Protocol):
     def end_capture(self, stream: int) -> int:
         """What was written down, as a graph that can be replayed."""
 
-    def replay(self, graph: int, stream: int) -> None:
+    def launch_graph(self, graph: int, stream: int) -> None:
         """Queue a graph."""
 
-    def drop(self, graph: int) -> None:
+    def destroy_graph(self, graph: int) -> None:
         """Let go of a graph."""
 
 
-def version_text(version: int) -> str:
+def format_cuda_version(version: int) -> str:
     """ "13.0" of 13000."""
     return f"{version // 1000}.{version % 1000 // 10}"

@@ -7,9 +7,15 @@ from dataclasses import dataclass
 
 from ekc.devices.base import Peaks
 from ekc.devices.cuda.driver import Driver
-from ekc.devices.tensor_rates import DATA_CENTER, GEFORCE, GEFORCE_TURING, HOPPER_MMA_SHARE, MMA_SHARE
-from ekc.ir.limits import Limits, target_of
-from ekc.ir.target import on_target
+from ekc.devices.tensor_rates import (
+    DATA_CENTER_RATES,
+    GEFORCE_RATES,
+    GEFORCE_TURING_RATES,
+    HOPPER_MMA_SHARE,
+    MMA_SHARE,
+)
+from ekc.ir.limits import Limits, make_arch
+from ekc.ir.target import restrict_to_arch
 
 ATTRIBUTES = (
     "COMPUTE_CAPABILITY_MAJOR",
@@ -31,34 +37,34 @@ ATTRIBUTES = (
 )
 
 
-ASSUMED_MHZ = 1000.0
+ASSUMED_CLOCK_MHZ = 1000.0
 """For the highest clock of a GPU whose driver does not tell it."""
 ASSUMED_BYTES_PER_FLOP = 0.04
 """For the memory of one whose driver does not tell its clock or its width: what a T4 and Jetson Orin have."""
 
 
 @dataclass(frozen=True)
-class Rates:
+class SmThroughput:
     """Operations of one SM in a clock, by compute capability."""
 
     fp32_lanes: int
     int_lanes: int
     tensor_fp16: int
     """Dense, fp16 in, fp32 accumulate: of the data sheet."""
-    by_type: Mapping[str, float]
+    tensor_rates: Mapping[str, float]
     """What the tensor cores take, relative to fp16."""
     mma_share: float = 1.0
     """Of that, what products of a warp (`mma.sync`) get."""
 
 
-_RATES = {
-    75: Rates(64, 64, 512, GEFORCE_TURING),
-    80: Rates(64, 64, 2048, DATA_CENTER),
-    86: Rates(128, 64, 512, GEFORCE),
-    89: Rates(128, 64, 512, GEFORCE),
-    90: Rates(128, 64, 4096, DATA_CENTER, HOPPER_MMA_SHARE / MMA_SHARE),
-    100: Rates(128, 64, 8192, DATA_CENTER, HOPPER_MMA_SHARE / MMA_SHARE),
-    120: Rates(128, 64, 512, GEFORCE),
+_SM_THROUGHPUT = {
+    75: SmThroughput(64, 64, 512, GEFORCE_TURING_RATES),
+    80: SmThroughput(64, 64, 2048, DATA_CENTER_RATES),
+    86: SmThroughput(128, 64, 512, GEFORCE_RATES),
+    89: SmThroughput(128, 64, 512, GEFORCE_RATES),
+    90: SmThroughput(128, 64, 4096, DATA_CENTER_RATES, HOPPER_MMA_SHARE / MMA_SHARE),
+    100: SmThroughput(128, 64, 8192, DATA_CENTER_RATES, HOPPER_MMA_SHARE / MMA_SHARE),
+    120: SmThroughput(128, 64, 512, GEFORCE_RATES),
 }
 """Lanes: CUDA C++ Programming Guide, throughput of native arithmetic. Tensor cores: the whitepapers that
 `ekc.devices.specs` names; 10.0 from the B200 data sheet (2.25 PFLOP/s dense fp16), with Hopper's share of
@@ -67,11 +73,11 @@ ceilings of the roofline and of the prior; no measurement uses them."""
 
 
 @dataclass(frozen=True)
-class Facts:
+class GpuProperties:
     """One GPU as its driver describes it."""
 
     name: str
-    count: int
+    gpu_count: int
     """How many GPUs its driver shows here."""
     uuid: str
     memory_bytes: int
@@ -79,15 +85,15 @@ class Facts:
     attributes: dict[str, int]
 
     @classmethod
-    def of(cls, driver: Driver, index: int) -> Facts:
+    def query(cls, driver: Driver, index: int) -> GpuProperties:
         """Ask the driver."""
         return cls(
-            name=driver.name(index),
-            count=driver.count(),
-            uuid=driver.uuid(index),
-            memory_bytes=driver.memory_bytes(index),
-            driver_version=driver.version(),
-            attributes={name: driver.attribute(index, name) for name in ATTRIBUTES},
+            name=driver.get_name(index),
+            gpu_count=driver.count_gpus(),
+            uuid=driver.get_uuid(index),
+            memory_bytes=driver.get_memory_bytes(index),
+            driver_version=driver.get_version(),
+            attributes={name: driver.get_attribute(index, name) for name in ATTRIBUTES},
         )
 
     @property
@@ -103,14 +109,14 @@ class Facts:
     @property
     def clock_mhz(self) -> float:
         """The highest SM clock."""
-        return self.attributes["CLOCK_RATE"] / 1000.0 or ASSUMED_MHZ
+        return self.attributes["CLOCK_RATE"] / 1000.0 or ASSUMED_CLOCK_MHZ
 
     @property
-    def assumed(self) -> str:
+    def assumptions(self) -> str:
         """What of the ceilings is assumed, since the driver tells 0 (on Jetson and some virtual GPUs); "" for
         nothing."""
-        what = [] if self.attributes["CLOCK_RATE"] else [f"a clock of {ASSUMED_MHZ:.0f} MHz"]
-        if not self._told_bytes_per_s:
+        what = [] if self.attributes["CLOCK_RATE"] else [f"a clock of {ASSUMED_CLOCK_MHZ:.0f} MHz"]
+        if not self._reported_bytes_per_s:
             what.append(f"memory of {self._bytes_per_s / 1e9:.0f} GB/s")
         if not what:
             return ""
@@ -131,38 +137,40 @@ class Facts:
             grid_x=a["MAX_GRID_DIM_X"],
             grid_yz=a["MAX_GRID_DIM_Y"],
         )
-        return on_target(own, target_of(self.capability))
+        return restrict_to_arch(own, make_arch(self.capability))
 
     def peaks(self, clock_mhz: float, board_power_w: float) -> Peaks:
         """Ceilings at a clock, all above 0; `assumed` says which nobody told."""
-        rates, cycles = self._rates, self._cycles(clock_mhz)
+        rates, cycles = self._throughput, self._compute_cycles_per_s(clock_mhz)
         fp32, tensor = cycles * rates.fp32_lanes * 2, cycles * rates.tensor_fp16
         plain = dict.fromkeys(("float32", "tf32", "bfloat16"), fp32)
         plain |= dict.fromkeys(("int8", "int32"), cycles * rates.int_lanes * 2)
         return Peaks(
             fp32_flops=fp32,
-            flops_by_type=plain | {t: rate * tensor for t, rate in rates.by_type.items()},
+            flops_by_type=plain | {t: rate * tensor for t, rate in rates.tensor_rates.items()},
             dram_bytes_per_s=self._bytes_per_s,
             board_power_w=board_power_w,
             mma_share=rates.mma_share,
-            source=self.assumed or "the driver; what an SM does a clock is of NVIDIA's whitepapers",
+            source=self.assumptions or "the driver; what an SM does a clock is of NVIDIA's whitepapers",
         )
 
     @property
-    def _rates(self) -> Rates:
-        return _RATES[max((c for c in _RATES if c <= self.capability), default=min(_RATES))]
+    def _throughput(self) -> SmThroughput:
+        return _SM_THROUGHPUT[
+            max((c for c in _SM_THROUGHPUT if c <= self.capability), default=min(_SM_THROUGHPUT))
+        ]
 
-    def _cycles(self, clock_mhz: float) -> float:
+    def _compute_cycles_per_s(self, clock_mhz: float) -> float:
         """Of all SMs in a second."""
         return self.attributes["MULTIPROCESSOR_COUNT"] * clock_mhz * 1e6
 
     @property
-    def _told_bytes_per_s(self) -> float:
+    def _reported_bytes_per_s(self) -> float:
         """Memory moves two words a clock, as all of GPUs do by the driver's count."""
         word = self.attributes["GLOBAL_MEMORY_BUS_WIDTH"] / 8
         return 2.0 * self.attributes["MEMORY_CLOCK_RATE"] * 1e3 * word
 
     @property
     def _bytes_per_s(self) -> float:
-        flops = self._cycles(self.clock_mhz) * self._rates.fp32_lanes * 2
-        return self._told_bytes_per_s or ASSUMED_BYTES_PER_FLOP * flops
+        flops = self._compute_cycles_per_s(self.clock_mhz) * self._throughput.fp32_lanes * 2
+        return self._reported_bytes_per_s or ASSUMED_BYTES_PER_FLOP * flops

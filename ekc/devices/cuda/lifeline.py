@@ -7,7 +7,7 @@ import threading
 from contextlib import suppress
 
 
-def die_with(lifeline: int) -> None:
+def exit_with_parent(lifeline: int) -> None:
     """End this process when the parent is gone, even while a kernel hangs: its end of the pipe closes."""
 
     def watch() -> None:

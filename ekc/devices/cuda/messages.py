@@ -8,13 +8,13 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel, Launch
-from ekc.devices.base import Sampled, Wanted
-from ekc.ir.evaluation.drawn import Tensor
+from ekc.devices.base import OutputSample, OutputSelection
+from ekc.ir.evaluation.drawn import InputTensor
 from ekc.ir.operator import TensorSpec
 
 
 @dataclass(frozen=True)
-class Work:
+class LoadableKernel:
     """Of a compiled kernel what a GPU needs."""
 
     name: str
@@ -23,7 +23,7 @@ class Work:
     inputs: tuple[TensorSpec, ...]
 
     @classmethod
-    def of(cls, kernel: CompiledKernel) -> Work:
+    def from_kernel(cls, kernel: CompiledKernel) -> LoadableKernel:
         """The part of a kernel that travels."""
         return cls(kernel.name, kernel.cubin, kernel.launches, kernel.inputs)
 
@@ -34,102 +34,102 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Rules:
+class TimingRules:
     """How a kernel is timed, and when that is enough."""
 
-    cold: bool = False
+    is_cold: bool = False
     """Whether the L2 is overwritten before each call; otherwise calls follow each other."""
-    width: float = 0.01
+    target_width: float = 0.01
     """Enough when the 95 % interval of the median is this narrow, relative to the median."""
-    fewest: int = 6
+    min_samples: int = 6
     """Samples at least, however long they take: the range of fewer does not hold the median with 95 %."""
-    first_look: int = 8
+    first_check_samples: int = 8
     """Samples after which it is first asked whether they are enough; then after twice as many, and so on."""
-    most: int = 192
-    seconds: float = 0.5
+    max_samples: int = 192
+    max_seconds: float = 0.5
     """No further round of samples begins after this."""
 
 
 @dataclass(frozen=True)
-class Describe:
+class DescribeRequest:
     """Asks for the `Facts`."""
 
 
 @dataclass(frozen=True)
-class Time:
+class TimingRequest:
     """Asks for `Samples`."""
 
-    work: Work
-    rules: Rules
+    work: LoadableKernel
+    rules: TimingRules
 
 
 @dataclass(frozen=True)
-class Taking:
+class TimingEstimate:
     """Comes before `Samples`: after a first call it is known about how long they take."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
-class Samples:
+class TimingSamples:
     """Seconds of one call each, and how they were taken."""
 
-    seconds: tuple[float, ...]
+    samples_s: tuple[float, ...]
     method: str
     """"events" or "graph replay"."""
-    calls: int
+    calls_per_sample: int
     """Calls between two events; each sample is their mean."""
 
 
 @dataclass(frozen=True)
-class Execute:
+class ExecuteRequest:
     """Asks for `Outputs` of the launches on these inputs, whose output buffers start as `blanks`."""
 
-    work: Work
+    work: LoadableKernel
     arrays: tuple[NDArray[Any], ...]
     blanks: tuple[NDArray[Any], ...]
     """One per launch, of its output's shape and type."""
 
 
 @dataclass(frozen=True)
-class Outputs:
+class ExecuteReply:
     """What each launch left in its output."""
 
     arrays: tuple[NDArray[Any], ...]
 
 
 @dataclass(frozen=True)
-class Sample:
+class SampleRequest:
     """Asks for `Samplings`: some elements of what each launch leaves in its output on these inputs."""
 
-    work: Work
-    inputs: tuple[Tensor, ...]
-    wanted: tuple[Wanted, ...]
+    work: LoadableKernel
+    inputs: tuple[InputTensor, ...]
+    selections: tuple[OutputSelection, ...]
     """One per launch."""
 
     @property
     def moved_bytes(self) -> int:
         """Bytes of inputs and outputs that go between host and device."""
-        looked_at = sum(2 * len(one.words) * one.spec.bytes for one in self.wanted)
+        looked_at = sum(2 * len(one.blank_words) * one.spec.bytes for one in self.selections)
         return self.work.input_bytes + looked_at
 
 
 @dataclass(frozen=True)
-class Samplings:
+class SampleReply:
     """One per launch."""
 
-    found: tuple[Sampled, ...]
+    samples: tuple[OutputSample, ...]
 
 
 @dataclass(frozen=True)
-class Call:
+class StartCallsRequest:
     """Asks to call a kernel back to back; answered by `Started`, ended by `Stop`."""
 
-    work: Work
+    work: LoadableKernel
 
 
 @dataclass(frozen=True)
-class Started:
+class CallsStarted:
     """The kernel runs."""
 
     queued_s: float
@@ -137,12 +137,12 @@ class Started:
 
 
 @dataclass(frozen=True)
-class Stop:
+class StopCallsRequest:
     """Ends `Call`; answered by the meter's `Calls`, its seconds by the GPU's own events."""
 
 
 @dataclass(frozen=True)
-class Fault:
+class DriverFault:
     """The driver refused; the worker ends, as its context may be lost."""
 
     reason: str

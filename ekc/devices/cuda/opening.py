@@ -9,26 +9,30 @@ from functools import partial
 from ekc.codegen import nvrtc
 from ekc.devices.cuda.device import CudaDevice
 from ekc.devices.cuda.gpu import Gpu
-from ekc.devices.cuda.messages import Rules
-from ekc.devices.cuda.remote import Child, Hand, Remote
-from ekc.devices.cuda.target import parse
-from ekc.devices.nvml.sensors import Sensors
+from ekc.devices.cuda.messages import TimingRules
+from ekc.devices.cuda.remote import ChildProcess, ProcessHandle, RemoteWorker
+from ekc.devices.cuda.target import parse_target
+from ekc.devices.nvml.sensors import GpuSensors
 
 
 def open_cuda(
-    text: str, hire: Callable[[int], Hand] = Child, sensors: Callable[[str], Sensors] = Sensors
+    text: str,
+    start_worker: Callable[[int], ProcessHandle] = ChildProcess,
+    open_sensors: Callable[[str], GpuSensors] = GpuSensors,
 ) -> CudaDevice:
     """The device of a target such as "cuda:0". `hire` starts the worker of a GPU, `sensors` finds those of a
     UUID. Raises `DeviceError`."""
-    target = parse(text)
-    first = _gpu(target.indices[0] if target.indices else 0, hire, sensors)
-    chosen = target.of(first.facts.count, text)
-    gpus = [first, *(_gpu(index, hire, sensors) for index in chosen[1:])]
-    if first.facts.assumed:
-        warnings.warn(f"{first.facts.assumed}; no measurement uses it", stacklevel=2)
-    return CudaDevice(gpus, Rules(cold=target.cold))
+    target = parse_target(text)
+    first = _connect_gpu(target.indices[0] if target.indices else 0, start_worker, open_sensors)
+    chosen = target.choose_gpus(first.properties.gpu_count, text)
+    gpus = [first, *(_connect_gpu(index, start_worker, open_sensors) for index in chosen[1:])]
+    if first.properties.assumptions:
+        warnings.warn(f"{first.properties.assumptions}; no measurement uses it", stacklevel=2)
+    return CudaDevice(gpus, TimingRules(is_cold=target.is_cold))
 
 
-def _gpu(index: int, hire: Callable[[int], Hand], sensors: Callable[[str], Sensors]) -> Gpu:
-    remote = Remote(f"cuda:{index}", partial(hire, index))
-    return Gpu.opened(index, remote, sensors, nvrtc.version())
+def _connect_gpu(
+    index: int, start_worker: Callable[[int], ProcessHandle], open_sensors: Callable[[str], GpuSensors]
+) -> Gpu:
+    remote = RemoteWorker(f"cuda:{index}", partial(start_worker, index))
+    return Gpu.connect(index, remote, open_sensors, nvrtc.version())

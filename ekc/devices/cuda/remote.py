@@ -19,36 +19,36 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
-from ekc.devices.cuda.messages import Fault, Taking, Work
+from ekc.devices.cuda.messages import DriverFault, LoadableKernel, TimingEstimate
 from ekc.errors import DeviceError
-from ekc.forks import abandon_in_children, hold_forks
+from ekc.forks import detach_in_children, hold_forks
 
-GRACE_S = 10.0
+EXIT_TIMEOUT_S = 10.0
 """For a killed worker to end: the driver first takes the context down."""
 
 
 @dataclass(frozen=True)
-class Patience:
+class WorkerTimeouts:
     """Seconds to wait for an answer before the worker counts as hung."""
 
-    start: float = 60.0
+    start_s: float = 60.0
     """To import and to load the driver; added to the first request."""
-    answer: float = 60.0
+    reply_s: float = 60.0
     """Making the context, loading and a first call of a kernel; the samples have a time of their own."""
-    filled_bytes_per_s: float = 50e6
+    transfer_bytes_per_s: float = 50e6
     """Inputs drawn and sent up, and outputs looked at, in bytes a second on a host that compiles on all its
     cores: time for them comes on top."""
-    stop: float = 20.0
+    stop_s: float = 20.0
     """From `Stop` to the answer, beside what is queued."""
 
-    def of(self, request: Any) -> float:
+    def compute_timeout_s(self, request: Any) -> float:
         """For the answer to a request."""
-        work: Work | None = getattr(request, "work", None)
+        work: LoadableKernel | None = getattr(request, "compute_work", None)
         moved = getattr(request, "moved_bytes", work.input_bytes if work is not None else 0)
-        return self.answer + moved / self.filled_bytes_per_s
+        return self.reply_s + moved / self.transfer_bytes_per_s
 
 
-class Hand(Protocol):
+class ProcessHandle(Protocol):
     """A worker process."""
 
     connection: Connection
@@ -56,21 +56,21 @@ class Hand(Protocol):
     def kill(self) -> None:
         """End it by force."""
 
-    def ended(self, seconds: float) -> int | None:
+    def wait_for_exit(self, seconds: float) -> int | None:
         """Its exit status (minus the signal that killed it), or None if it runs on after so long."""
 
-    def last_words(self) -> str:
+    def read_last_stderr_line(self) -> str:
         """The last line it wrote to stderr."""
 
-    def abandon(self) -> None:
+    def detach(self) -> None:
         """In a forked child: let go of its pipes, and leave it to our parent."""
 
 
-class Child:
+class ChildProcess:
     """`python -m` in a session of its own: neither Ctrl-C nor the caller's `__main__` reaches it."""
 
     def __init__(self, index: int, module: str = "ekc.devices.cuda.worker") -> None:
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        self._stderr_file = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self.connection, theirs = Pipe()
         far, self._lifeline = os.pipe()
         descriptors = (theirs.fileno(), far)
@@ -80,8 +80,8 @@ class Child:
                 [sys.executable, "-P", "-m", module, str(index), *map(str, descriptors)],
                 pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,
-                stdout=self._errors,
-                stderr=self._errors,
+                stdout=self._stderr_file,
+                stderr=self._stderr_file,
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)},
                 start_new_session=True,
             )
@@ -96,126 +96,128 @@ class Child:
         """See `Hand`."""
         self._process.kill()
 
-    def ended(self, seconds: float) -> int | None:
+    def wait_for_exit(self, seconds: float) -> int | None:
         """See `Hand`; what belongs to an ended process is let go."""
         try:
             status = self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             return None
-        self._let_go()
+        self._close_lifeline()
         return status
 
-    def abandon(self) -> None:
+    def detach(self) -> None:
         """See `Hand`."""
         self.connection.close()
-        self._let_go()
+        self._close_lifeline()
 
-    def _let_go(self) -> None:
+    def _close_lifeline(self) -> None:
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
 
-    def last_words(self) -> str:
+    def read_last_stderr_line(self) -> str:
         """See `Hand`."""
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        self._stderr_file.seek(0)
+        lines = self._stderr_file.read().decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else ""
 
 
-class Remote:
+class RemoteWorker:
     """One GPU's worker, hired when first asked."""
 
-    def __init__(self, name: str, hire: Callable[[], Hand], patience: Patience | None = None) -> None:
-        self.name, self._hire, self.patience = name, hire, patience or Patience()
-        self._hands: list[Hand] = []
-        self._limit = 0.0
-        self._due = False
+    def __init__(
+        self, name: str, start_worker: Callable[[], ProcessHandle], timeouts: WorkerTimeouts | None = None
+    ) -> None:
+        self.name, self._start_worker, self.timeouts = name, start_worker, timeouts or WorkerTimeouts()
+        self._processes: list[ProcessHandle] = []
+        self._timeout_s = 0.0
+        self._is_reply_pending = False
         """Whether an answer has been asked for and not fetched."""
         # Not a method: that would keep this object alive, and the worker with it.
-        self._finalizer = weakref.finalize(self, _dismiss, self._hands)
-        abandon_in_children(self)
+        self._finalizer = weakref.finalize(self, _end_processes, self._processes)
+        detach_in_children(self)
 
-    def ask(self, request: Any, seconds: float | None = None) -> Any:
+    def query(self, request: Any, timeout_s: float | None = None) -> Any:
         """The reply. Raises `DeviceError` when the driver refuses, the worker hangs or dies."""
-        self.post(request, seconds)
-        return self.reply()
+        self.send(request, timeout_s)
+        return self.receive()
 
-    def post(self, request: Any, seconds: float | None = None) -> None:
+    def send(self, request: Any, timeout_s: float | None = None) -> None:
         """Send a request, whose reply is to be fetched before the next; `seconds` are for that reply."""
-        self._limit = self.patience.of(request) if seconds is None else seconds
-        if self._due:
+        self._timeout_s = self.timeouts.compute_timeout_s(request) if timeout_s is None else timeout_s
+        if self._is_reply_pending:
             # Ctrl-C came before that answer was fetched: it must not be taken for the one to this question.
-            _dismiss(self._hands)
-        if not self._hands:
+            _end_processes(self._processes)
+        if not self._processes:
             with (
                 hold_forks()
             ):  # With its pipes open in a child that knows nothing of it, it would outlive us.
-                self._hands.append(self._hired())
-            self._limit += self.patience.start
-        self._due = True
+                self._processes.append(self._start_process())
+            self._timeout_s += self.timeouts.start_s
+        self._is_reply_pending = True
         # A worker that ended since can still be read: what it said last is the reason.
         with suppress(OSError):
-            self._hands[0].connection.send(request)
+            self._processes[0].connection.send(request)
 
-    def reply(self) -> Any:
+    def receive(self) -> Any:
         """To what was posted; see `ask`."""
         try:
-            reply = self._reply(self._hands[0], self._limit)
+            reply = self._receive_reply(self._processes[0], self._timeout_s)
         except BaseException:
-            _dismiss(self._hands)
+            _end_processes(self._processes)
             raise
-        self._due = False
+        self._is_reply_pending = False
         return reply
 
     def close(self) -> None:
         """End the worker."""
-        _dismiss(self._hands)
+        _end_processes(self._processes)
 
-    def abandon(self) -> None:
+    def detach(self) -> None:
         """In a forked child: the worker is its parent's; who asks here gets another. With its pipes open here
         it would outlive that parent."""
-        self._due = False
-        while self._hands:
-            self._hands.pop().abandon()
+        self._is_reply_pending = False
+        while self._processes:
+            self._processes.pop().detach()
 
-    def _hired(self) -> Hand:
+    def _start_process(self) -> ProcessHandle:
         try:
-            return self._hire()
+            return self._start_worker()
         except OSError as problem:
             raise DeviceError(
                 f"{self.name}: its worker process cannot be started ({problem.strerror or problem}); "
                 "end other processes, or see ulimit -u and ulimit -n"
             ) from problem
 
-    def _reply(self, hand: Hand, limit: float) -> Any:
+    def _receive_reply(self, process: ProcessHandle, timeout_s: float) -> Any:
         try:
-            reply = self._received(hand, limit)
-            if isinstance(reply, Taking):
-                reply = self._received(hand, reply.seconds + self.patience.answer)
+            reply = self._wait_for_message(process, timeout_s)
+            if isinstance(reply, TimingEstimate):
+                reply = self._wait_for_message(process, reply.seconds + self.timeouts.reply_s)
         except (EOFError, OSError):
-            status = hand.ended(GRACE_S)
-            words = hand.last_words()
+            status = process.wait_for_exit(EXIT_TIMEOUT_S)
+            words = process.read_last_stderr_line()
             told = f"; its last words: {words}" if words else ""
-            raise DeviceError(f"{self.name}: the worker {_ending(status)}{told}") from None
-        if isinstance(reply, Fault):
+            raise DeviceError(f"{self.name}: the worker {_describe_exit(status)}{told}") from None
+        if isinstance(reply, DriverFault):
             raise DeviceError(f"{self.name}: {reply.reason}")
         return reply
 
-    def _received(self, hand: Hand, limit: float) -> Any:
-        if not hand.connection.poll(limit):
-            raise DeviceError(f"{self.name} hung: no answer within {limit:.4g} s; its worker was killed")
-        return hand.connection.recv()
+    def _wait_for_message(self, process: ProcessHandle, timeout_s: float) -> Any:
+        if not process.connection.poll(timeout_s):
+            raise DeviceError(f"{self.name} hung: no answer within {timeout_s:.4g} s; its worker was killed")
+        return process.connection.recv()
 
 
-def _dismiss(hands: list[Hand]) -> None:
-    while hands:
-        hand = hands.pop()
+def _end_processes(processes: list[ProcessHandle]) -> None:
+    while processes:
+        hand = processes.pop()
         hand.connection.close()
         hand.kill()
-        hand.ended(GRACE_S)
+        hand.wait_for_exit(EXIT_TIMEOUT_S)
 
 
-def _ending(status: int | None) -> str:
+def _describe_exit(status: int | None) -> str:
     if status is None:
         return "went silent"
     if status < 0:

@@ -10,17 +10,17 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import Launch
-from ekc.devices.base import Sampled, Wanted
+from ekc.devices.base import OutputSample, OutputSelection
 from ekc.devices.cuda.driver import Driver, Shape
-from ekc.devices.cuda.messages import Work
-from ekc.devices.cuda.sampling import Look, upload
+from ekc.devices.cuda.messages import LoadableKernel
+from ekc.devices.cuda.sampling import OutputSampler, upload_tensor
 from ekc.ir.evaluation.agreement import DATA_SEED
-from ekc.ir.evaluation.drawn import Tensor, draw_tensors
+from ekc.ir.evaluation.drawn import InputTensor, make_random_tensors
 from ekc.ir.operator import TensorSpec
 
 
 @dataclass(frozen=True)
-class _Start:
+class _PreparedLaunch:
     """One launch with its addresses."""
 
     function: int
@@ -30,117 +30,120 @@ class _Start:
     pointers: tuple[int, ...]
 
 
-class Stage:
+class LoadedKernel:
     """Holds one kernel and the inputs of one operator at a time, filled once for all kernels of it."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
-        self.stream = driver.stream()
+        self.stream = driver.create_stream()
         self._inputs: tuple[TensorSpec, ...] = ()
-        self._room: dict[str, tuple[int, int]] = {}
+        self._buffers: dict[str, tuple[int, int]] = {}
         """By tensor: address and size."""
         self._cubin = b""
         self._module: int | None = None
-        self._starts: tuple[_Start, ...] = ()
+        self._prepared_launches: tuple[_PreparedLaunch, ...] = ()
         self._events: list[int] = []
 
-    def events(self, number: int) -> list[int]:
+    def get_events(self, number: int) -> list[int]:
         """So many events; made once, used again and again."""
         while len(self._events) < number:
-            self._events.append(self.driver.event())
+            self._events.append(self.driver.create_event())
         return self._events[:number]
 
-    def load(self, work: Work) -> None:
+    def load_kernel(self, work: LoadableKernel) -> None:
         """Make a kernel ready on the random inputs of its operator."""
         if work.inputs != self._inputs:
-            self._clear()
-            self._put(work.inputs, draw_tensors(work.inputs, DATA_SEED))
+            self._free_buffers()
+            self._upload_tensors(work.inputs, make_random_tensors(work.inputs, DATA_SEED))
             self._inputs = work.inputs
-        self._prepare(work)
+        self._prepare_launches(work)
 
     def execute(
-        self, work: Work, arrays: Sequence[NDArray[Any]], blanks: Sequence[NDArray[Any]]
+        self, work: LoadableKernel, arrays: Sequence[NDArray[Any]], blanks: Sequence[NDArray[Any]]
     ) -> tuple[NDArray[Any], ...]:
         """One call on inputs of the caller's; what each launch left, where its output began as its blank."""
-        self._clear()
-        self._put(work.inputs, arrays)
-        self._prepare(work)
+        self._free_buffers()
+        self._upload_tensors(work.inputs, arrays)
+        self._prepare_launches(work)
         outputs = [one.arguments[-1] for one in work.launches]
         for name, blank in zip(outputs, blanks, strict=True):
-            self.driver.upload(self._room[name][0], blank)
-        self.call()
+            self.driver.upload(self._buffers[name][0], blank)
+        self.queue_launches()
         found = tuple(blank.copy() for blank in blanks)
         for name, array in zip(outputs, found, strict=True):
-            self.driver.download(array, self._room[name][0])
+            self.driver.download(array, self._buffers[name][0])
         return found
 
-    def sample(self, work: Work, inputs: Sequence[Tensor], wanted: Sequence[Wanted]) -> tuple[Sampled, ...]:
+    def sample(
+        self, work: LoadableKernel, inputs: Sequence[InputTensor], selections: Sequence[OutputSelection]
+    ) -> tuple[OutputSample, ...]:
         """Calls on inputs of the caller's, a run for each blank; some elements of what each launch left."""
-        self._clear()
-        self._put(work.inputs, inputs)
-        self._prepare(work)
+        self._free_buffers()
+        self._upload_tensors(work.inputs, inputs)
+        self._prepare_launches(work)
         looks = [
-            Look(self.driver, self._room[one.arguments[-1]][0], asked)
-            for one, asked in zip(work.launches, wanted, strict=True)
+            OutputSampler(self.driver, self._buffers[one.arguments[-1]][0], asked)
+            for one, asked in zip(work.launches, selections, strict=True)
         ]
-        for turn in range(max(len(asked.words) for asked in wanted)):
+        for turn in range(max(len(asked.blank_words) for asked in selections)):
             for look in looks:
-                look.blank(turn)
-            self.call()
+                look.write_blanks(turn)
+            self.queue_launches()
             for look in looks:
-                look.look(turn)
-        return tuple(look.answer() for look in looks)
+                look.read_output(turn)
+        return tuple(look.make_sample() for look in looks)
 
-    def call(self) -> None:
+    def queue_launches(self) -> None:
         """Queue all launches of the kernel once."""
-        for start in self._starts:
+        for start in self._prepared_launches:
             self.driver.launch(
                 start.function, start.grid, start.block, start.shared_bytes, self.stream, start.pointers
             )
 
     @contextmanager
-    def captured(self, calls: int) -> Iterator[Callable[[], None]]:
+    def capture_graph(self, calls: int) -> Iterator[Callable[[], None]]:
         """So many calls as a graph, for as long as the block: what queues it."""
         self.driver.begin_capture(self.stream)
         for _ in range(calls):
-            self.call()
+            self.queue_launches()
         graph = self.driver.end_capture(self.stream)
-        yield lambda: self.driver.replay(graph, self.stream)
-        self.driver.drop(graph)
+        yield lambda: self.driver.launch_graph(graph, self.stream)
+        self.driver.destroy_graph(graph)
 
-    def _put(self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor]) -> None:
+    def _upload_tensors(self, specs: Sequence[TensorSpec], tensors: Sequence[InputTensor]) -> None:
         for spec, tensor in zip(specs, tensors, strict=True):
-            upload(self.driver, self._space(spec.name, spec.bytes), spec, tensor)
+            upload_tensor(self.driver, self._allocate_buffer(spec.name, spec.bytes), spec, tensor)
 
-    def _space(self, tensor: str, size: int) -> int:
+    def _allocate_buffer(self, tensor: str, size: int) -> int:
         """Room for a tensor: what it had, if that is of this size."""
-        held = self._room.get(tensor)
+        held = self._buffers.get(tensor)
         if held is not None and held[1] == size:
             return held[0]
         if held is not None:
-            self.driver.free(self._room.pop(tensor)[0])
+            self.driver.free(self._buffers.pop(tensor)[0])
         address = self.driver.allocate(size)
-        self._room[tensor] = address, size
+        self._buffers[tensor] = address, size
         return address
 
-    def _prepare(self, work: Work) -> None:
+    def _prepare_launches(self, work: LoadableKernel) -> None:
         if self._module is None or work.cubin != self._cubin:
             if self._module is not None:
                 self.driver.unload(self._module)
             self._module = self.driver.load(work.cubin)
             self._cubin = work.cubin
         module = self._module
-        self._starts = tuple(self._start(module, one) for one in work.launches)
+        self._prepared_launches = tuple(self._prepare_launch(module, one) for one in work.launches)
 
-    def _clear(self) -> None:
+    def _free_buffers(self) -> None:
         """Let go of all memory: another operator may need it."""
-        for address, _ in self._room.values():
+        for address, _ in self._buffers.values():
             self.driver.free(address)
-        self._room, self._inputs = {}, ()
+        self._buffers, self._inputs = {}, ()
 
-    def _start(self, module: int, one: Launch) -> _Start:
+    def _prepare_launch(self, module: int, one: Launch) -> _PreparedLaunch:
         pointers = tuple(
-            self._space(name, size) for name, size in zip(one.arguments, one.argument_bytes, strict=True)
+            self._allocate_buffer(name, size)
+            for name, size in zip(one.arguments, one.argument_bytes, strict=True)
         )
-        function = self.driver.function(module, one.name, one.shared_bytes)
-        return _Start(function, one.grid, one.block, one.shared_bytes, pointers)
+        function = self.driver.get_function(module, one.name, one.shared_bytes)
+        return _PreparedLaunch(function, one.grid, one.block, one.shared_bytes, pointers)

@@ -14,18 +14,18 @@ from dataclasses import dataclass
 
 from ekc.errors import DeviceError
 
-_FORM = re.compile(r"cuda(?::(?P<which>all|\d+(?:,\d+)*))?(?:@(?P<l2>warm|cold))?")
+_TARGET_PATTERN = re.compile(r"cuda(?::(?P<which>all|\d+(?:,\d+)*))?(?:@(?P<l2>warm|cold))?")
 
 
 @dataclass(frozen=True)
-class Target:
+class CudaTarget:
     """A target in parts."""
 
     indices: tuple[int, ...] | None
     """None for all."""
-    cold: bool
+    is_cold: bool
 
-    def of(self, count: int, text: str) -> tuple[int, ...]:
+    def choose_gpus(self, count: int, text: str) -> tuple[int, ...]:
         """The GPUs meant, where there are `count`. `DeviceError` for one that is not there."""
         chosen = tuple(range(count)) if self.indices is None else self.indices
         absent = [index for index in chosen if index >= count]
@@ -35,9 +35,9 @@ class Target:
         return chosen
 
 
-def parse(text: str) -> Target:
+def parse_target(text: str) -> CudaTarget:
     """The target in parts. `DeviceError` for a form that is none of the above."""
-    found = _FORM.fullmatch(text)
+    found = _TARGET_PATTERN.fullmatch(text)
     if found is None:
         raise DeviceError(
             f"no device {text!r}: write cuda:0, cuda:0,1 or cuda:all (the index must be a number), "
@@ -45,4 +45,4 @@ def parse(text: str) -> Target:
         )
     which = found["which"] or "0"
     indices = None if which == "all" else tuple(dict.fromkeys(map(int, which.split(","))))
-    return Target(indices, found["l2"] == "cold")
+    return CudaTarget(indices, found["l2"] == "cold")

@@ -14,35 +14,35 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ekc.devices.cuda.median import relative_width
-from ekc.devices.cuda.messages import Rules, Samples
-from ekc.devices.cuda.stage import Stage
+from ekc.devices.cuda.median import compute_relative_width
+from ekc.devices.cuda.messages import TimingRules, TimingSamples
+from ekc.devices.cuda.stage import LoadedKernel
 
-SHORT_S = 200e-6
+GRAPH_CALL_THRESHOLD_S = 200e-6
 """Calls that look shorter are replayed from a graph. A first look holds what the host needs (about 5 us for
 each launch) and an idle GPU's clock, which may be a sixth of its highest: only what looks far longer than
 both is sure to be longer than the host takes."""
-GRAPH_S = 1e-3
+GRAPH_DURATION_S = 1e-3
 """A graph holds about so much work."""
-GRAPH_CALLS = 100
+MAX_GRAPH_CALLS = 100
 """And never more calls."""
-SAMPLE_S = 2e-3
+SAMPLE_DURATION_S = 2e-3
 """Time between two events: a thousand times their resolution."""
-WARM_UP_S = 0.05
+WARM_UP_DURATION_S = 0.05
 """Back-to-back calls before the first sample; an idle GPU takes tens of milliseconds to raise its clock."""
-LOADED_S = 1.0
+CODE_LOAD_THRESHOLD_S = 1.0
 """The first call also loads the code. Where that may be what it took, a second one is looked at."""
-ROUND_S = 0.1
+MAX_ROUND_DURATION_S = 0.1
 """Queued at once at most, unless fewer than `Rules.fewest` samples take longer."""
-FLUSH = 2
+FLUSH_REPEATS = 2
 """How many times the L2 is overwritten: it may be cut in halves that each hold a copy."""
-FLUSH_LEAST = 1 << 26
+MIN_FLUSH_BYTES = 1 << 26
 """Bytes at least: while they are written the host queues the call. Twice an L2 of 6 MB takes some GPUs 14 us,
 and an event that happens before its call is there counts the host too."""
 
 
 @dataclass(frozen=True)
-class Unit:
+class QueueUnit:
     """What is queued between two events, as often as `repeats`."""
 
     queue: Callable[[], None]
@@ -51,112 +51,118 @@ class Unit:
     """A first estimate."""
     method: str
 
-    def repeats(self, seconds: float) -> int:
+    def count_repeats(self, seconds: float) -> int:
         """How often it fits into a time, at least once."""
         return max(1, round(seconds / (self.calls * self.call_s)))
 
-    def seconds(self, repeats: int) -> float:
+    def estimate_seconds(self, repeats: int) -> float:
         """How long that takes so often."""
         return repeats * self.calls * self.call_s
 
 
-def calls_of_a_graph(call_s: float) -> int:
+def choose_graph_calls(call_s: float) -> int:
     """How many calls one graph holds, when one takes about so long; the benchmarks hold libraries to it."""
-    return min(GRAPH_CALLS, max(1, round(GRAPH_S / max(call_s, 1e-9))))
+    return min(MAX_GRAPH_CALLS, max(1, round(GRAPH_DURATION_S / max(call_s, 1e-9))))
 
 
-def enough(take: Callable[[int], list[float]], rules: Rules, passed: Callable[[], float]) -> list[float]:
+def sample_until_narrow(
+    take_samples: Callable[[int], list[float]], rules: TimingRules, elapsed_s: Callable[[], float]
+) -> list[float]:
     """Rounds of samples, each as long as all before, until the interval of the median is narrow. `take` gives
     so many or fewer; `passed` tells the seconds since it all began.
 
     Looks are few, and after numbers that were chosen before: the interval is right for these."""
     samples: list[float] = []
-    wanted = rules.first_look
+    wanted = rules.first_check_samples
     while True:
-        samples += take(wanted - len(samples))
-        if len(samples) >= rules.most or passed() >= rules.seconds:
+        samples += take_samples(wanted - len(samples))
+        if len(samples) >= rules.max_samples or elapsed_s() >= rules.max_seconds:
             return samples
         if len(samples) >= wanted:
-            if relative_width(samples) <= rules.width:
+            if compute_relative_width(samples) <= rules.target_width:
                 return samples
-            wanted = min(2 * wanted, rules.most)
+            wanted = min(2 * wanted, rules.max_samples)
 
 
-class Timer:
+class KernelTimer:
     """Times what stands on a stage."""
 
-    def __init__(self, stage: Stage, l2_bytes: int, now: Callable[[], float] = time.monotonic) -> None:
-        self._stage, self._driver, self._now = stage, stage.driver, now
-        self._flush_bytes = max(FLUSH * l2_bytes, FLUSH_LEAST)
-        self._flush_room: int | None = None
+    def __init__(
+        self, loaded_kernel: LoadedKernel, l2_bytes: int, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._loaded_kernel, self._driver, self._now = loaded_kernel, loaded_kernel.driver, now
+        self._flush_bytes = max(FLUSH_REPEATS * l2_bytes, MIN_FLUSH_BYTES)
+        self._flush_address: int | None = None
 
-    def time(self, rules: Rules, tell: Callable[[float], None] = lambda seconds: None) -> Samples:
+    def time(
+        self, rules: TimingRules, on_estimate: Callable[[float], None] = lambda seconds: None
+    ) -> TimingSamples:
         """What stands there, by these rules. `tell` is told after a first call how long the samples take that
         are always taken."""
         began = self._now()
-        with self.unit(rules.cold) as unit:
-            repeats = 1 if rules.cold else unit.repeats(SAMPLE_S)
-            tell(rules.fewest * unit.seconds(repeats))
+        with self.prepare_unit(rules.is_cold) as unit:
+            repeats = 1 if rules.is_cold else unit.count_repeats(SAMPLE_DURATION_S)
+            on_estimate(rules.min_samples * unit.estimate_seconds(repeats))
             self._warm_up(unit)
 
             def take(most: int) -> list[float]:
-                return self._round(unit, repeats, most, rules)
+                return self._take_round(unit, repeats, most, rules)
 
-            samples = enough(take, rules, lambda: self._now() - began)
-        return Samples(tuple(samples), unit.method, repeats * unit.calls)
+            samples = sample_until_narrow(take, rules, lambda: self._now() - began)
+        return TimingSamples(tuple(samples), unit.method, repeats * unit.calls)
 
     @contextmanager
-    def unit(self, alone: bool = False) -> Iterator[Unit]:
+    def prepare_unit(self, is_single_call: bool = False) -> Iterator[QueueUnit]:
         """What to queue: the launches of one call, or a graph of many calls that are short (of one, if
         `alone`)."""
-        once = self._one(self._stage.call)
-        if once < LOADED_S:
-            once = self._one(self._stage.call)
-        if once >= SHORT_S:
-            yield Unit(self._stage.call, 1, once, "events")
+        once = self._time_once(self._loaded_kernel.queue_launches)
+        if once < CODE_LOAD_THRESHOLD_S:
+            once = self._time_once(self._loaded_kernel.queue_launches)
+        if once >= GRAPH_CALL_THRESHOLD_S:
+            yield QueueUnit(self._loaded_kernel.queue_launches, 1, once, "events")
             return
-        calls = 1 if alone else calls_of_a_graph(once)
-        with self._stage.captured(calls) as replay:
-            each = max(self._one(replay) / calls, 1e-9)
-            yield Unit(replay, calls, each, "graph replay")
+        calls = 1 if is_single_call else choose_graph_calls(once)
+        with self._loaded_kernel.capture_graph(calls) as replay:
+            each = max(self._time_once(replay) / calls, 1e-9)
+            yield QueueUnit(replay, calls, each, "graph replay")
 
-    def _one(self, queue: Callable[[], None]) -> float:
-        start, end = self._pairs(1)[0]
-        self._driver.record(start, self._stage.stream)
+    def _time_once(self, queue: Callable[[], None]) -> float:
+        start, end = self._get_event_pairs(1)[0]
+        self._driver.record_event(start, self._loaded_kernel.stream)
         queue()
-        self._driver.record(end, self._stage.stream)
-        self._driver.wait(end)
+        self._driver.record_event(end, self._loaded_kernel.stream)
+        self._driver.wait_for_event(end)
         return self._driver.elapsed_s(start, end)
 
-    def _warm_up(self, unit: Unit) -> None:
+    def _warm_up(self, unit: QueueUnit) -> None:
         """Nothing for a call that was itself long enough."""
-        if unit.call_s >= WARM_UP_S:
+        if unit.call_s >= WARM_UP_DURATION_S:
             return
-        end = self._pairs(1)[0][1]
-        for _ in range(unit.repeats(WARM_UP_S)):
+        end = self._get_event_pairs(1)[0][1]
+        for _ in range(unit.count_repeats(WARM_UP_DURATION_S)):
             unit.queue()
-        self._driver.record(end, self._stage.stream)
-        self._driver.wait(end)
+        self._driver.record_event(end, self._loaded_kernel.stream)
+        self._driver.wait_for_event(end)
 
-    def _round(self, unit: Unit, repeats: int, most: int, rules: Rules) -> list[float]:
+    def _take_round(self, unit: QueueUnit, repeats: int, max_samples: int, rules: TimingRules) -> list[float]:
         """Up to `most` samples, queued together."""
-        number = max(1, min(most, round(ROUND_S / unit.seconds(repeats))))
-        pairs = self._pairs(max(number, min(most, rules.fewest)))
+        number = max(1, min(max_samples, round(MAX_ROUND_DURATION_S / unit.estimate_seconds(repeats))))
+        pairs = self._get_event_pairs(max(number, min(max_samples, rules.min_samples)))
         for start, end in pairs:
-            if rules.cold:
-                self._flush()
-            self._driver.record(start, self._stage.stream)
+            if rules.is_cold:
+                self._overwrite_l2()
+            self._driver.record_event(start, self._loaded_kernel.stream)
             for _ in range(repeats):
                 unit.queue()
-            self._driver.record(end, self._stage.stream)
-        self._driver.wait(pairs[-1][1])
+            self._driver.record_event(end, self._loaded_kernel.stream)
+        self._driver.wait_for_event(pairs[-1][1])
         return [self._driver.elapsed_s(*pair) / (repeats * unit.calls) for pair in pairs]
 
-    def _flush(self) -> None:
-        if self._flush_room is None:
-            self._flush_room = self._driver.allocate(self._flush_bytes)
-        self._driver.fill(self._flush_room, 0, self._flush_bytes, self._stage.stream)
+    def _overwrite_l2(self) -> None:
+        if self._flush_address is None:
+            self._flush_address = self._driver.allocate(self._flush_bytes)
+        self._driver.fill(self._flush_address, 0, self._flush_bytes, self._loaded_kernel.stream)
 
-    def _pairs(self, number: int) -> list[tuple[int, int]]:
-        events = self._stage.events(2 * number)
+    def _get_event_pairs(self, number: int) -> list[tuple[int, int]]:
+        events = self._loaded_kernel.get_events(2 * number)
         return list(zip(events[::2], events[1::2], strict=True))

@@ -13,28 +13,28 @@ from functools import cached_property
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ekc.devices.cuda.calling import call_until, queued_s
+from ekc.devices.cuda.calling import call_back_to_back, compute_queued_s
 from ekc.devices.cuda.driver import Driver, DriverError
-from ekc.devices.cuda.facts import Facts
-from ekc.devices.cuda.lifeline import die_with
+from ekc.devices.cuda.facts import GpuProperties
+from ekc.devices.cuda.lifeline import exit_with_parent
 from ekc.devices.cuda.messages import (
-    Call,
-    Describe,
-    Execute,
-    Fault,
-    Outputs,
-    Sample,
-    Samplings,
-    Started,
-    Stop,
-    Taking,
-    Time,
+    CallsStarted,
+    DescribeRequest,
+    DriverFault,
+    ExecuteReply,
+    ExecuteRequest,
+    SampleReply,
+    SampleRequest,
+    StartCallsRequest,
+    StopCallsRequest,
+    TimingEstimate,
+    TimingRequest,
 )
-from ekc.devices.cuda.stage import Stage
-from ekc.devices.cuda.timing import Timer
+from ekc.devices.cuda.stage import LoadedKernel
+from ekc.devices.cuda.timing import KernelTimer
 
 
-class Worker:
+class GpuWorker:
     """Answers the requests of one parent about one GPU."""
 
     def __init__(self, connection: Connection, driver: Driver, index: int) -> None:
@@ -43,60 +43,60 @@ class Worker:
     def answer(self, request: Any) -> Any:
         """The reply to a request."""
         match request:
-            case Describe():
-                return self._facts
-            case Time(work, rules):
-                self._stage.load(work)
-                return self._timer.time(rules, lambda seconds: self._connection.send(Taking(seconds)))
-            case Execute(work, arrays, blanks):
-                return Outputs(self._stage.execute(work, arrays, blanks))
-            case Sample(work, inputs, wanted):
-                return Samplings(self._stage.sample(work, inputs, wanted))
-            case Call(work):
-                self._stage.load(work)
-                with self._timer.unit() as unit:
-                    self._connection.send(Started(queued_s(unit)))
-                    calls = call_until(self._stage, unit, self._connection.poll)
-                assert isinstance(self._connection.recv(), Stop)
+            case DescribeRequest():
+                return self._properties
+            case TimingRequest(work, rules):
+                self._loaded_kernel.load_kernel(work)
+                return self._timer.time(rules, lambda seconds: self._connection.send(TimingEstimate(seconds)))
+            case ExecuteRequest(work, arrays, blanks):
+                return ExecuteReply(self._loaded_kernel.execute(work, arrays, blanks))
+            case SampleRequest(work, inputs, wanted):
+                return SampleReply(self._loaded_kernel.sample(work, inputs, wanted))
+            case StartCallsRequest(work):
+                self._loaded_kernel.load_kernel(work)
+                with self._timer.prepare_unit() as unit:
+                    self._connection.send(CallsStarted(compute_queued_s(unit)))
+                    calls = call_back_to_back(self._loaded_kernel, unit, self._connection.poll)
+                assert isinstance(self._connection.recv(), StopCallsRequest)
                 return calls
         raise AssertionError(f"a worker knows no {type(request).__name__}")
 
     @cached_property
-    def _facts(self) -> Facts:
-        return Facts.of(self._driver, self._index)
+    def _properties(self) -> GpuProperties:
+        return GpuProperties.query(self._driver, self._index)
 
     @cached_property
-    def _stage(self) -> Stage:
+    def _loaded_kernel(self) -> LoadedKernel:
         """The context is made when the first kernel comes: to describe a GPU needs none."""
-        self._driver.open(self._index)
-        return Stage(self._driver)
+        self._driver.push_context(self._index)
+        return LoadedKernel(self._driver)
 
     @cached_property
-    def _timer(self) -> Timer:
-        return Timer(self._stage, self._facts.l2_bytes)
+    def _timer(self) -> KernelTimer:
+        return KernelTimer(self._loaded_kernel, self._properties.l2_bytes)
 
 
-def serve(connection: Connection, make: Callable[[], Driver], index: int) -> None:
+def serve_requests(connection: Connection, open_driver: Callable[[], Driver], index: int) -> None:
     """Answer until the parent hangs up or the driver refuses."""
-    worker: Worker | None = None
+    worker: GpuWorker | None = None
     while True:
         try:
             request = connection.recv()
         except EOFError:
             return
         try:
-            worker = worker or Worker(connection, make(), index)
+            worker = worker or GpuWorker(connection, open_driver(), index)
             connection.send(worker.answer(request))
         except DriverError as fault:
-            connection.send(Fault(str(fault)))
+            connection.send(DriverFault(str(fault)))
             return
 
 
 def _main(index: int, messages: int, lifeline: int) -> None:
-    from ekc.devices.cuda.bindings import Bindings
+    from ekc.devices.cuda.bindings import CudaBindings
 
-    die_with(lifeline)
-    serve(Connection(messages), Bindings, index)
+    exit_with_parent(lifeline)
+    serve_requests(Connection(messages), CudaBindings, index)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ it tells.
 
 from __future__ import annotations
 
-from ekc.devices.lease.keeper import Keeper
-from ekc.devices.lease.leased import Leased
+from ekc.devices.lease.keeper import LeaseKeeper
+from ekc.devices.lease.leased import LeasedActuator
 from ekc.devices.lease.restore import restore_all
 
-__all__ = ["Keeper", "Leased", "restore_all"]
+__all__ = ["LeaseKeeper", "LeasedActuator", "restore_all"]

@@ -17,106 +17,106 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ekc.devices.lease import record
-from ekc.devices.lease.record import READY, Lease
-from ekc.devices.lease.restore import end, put_back
-from ekc.devices.lease.signals import SENT
-from ekc.devices.limits import Settable, reopened
+from ekc.devices.lease.record import GUARD_READY, Lease
+from ekc.devices.lease.restore import end_lease, restore_settings
+from ekc.devices.lease.signals import EXTERNAL_SIGNALS
+from ekc.devices.limits import LimitSetter, reopen_actuator
 from ekc.errors import EkcError, RecordError
 
-SILENCE_S = 2.5
-RETRY_S = 1.0
-TRIES = 60
-AGAIN_S = 0.3
+SILENCE_TIMEOUT_S = 2.5
+RETRY_INTERVAL_S = 1.0
+MAX_TRIES = 60
+RESTORE_AGAIN_DELAY_S = 0.3
 """A call of the dead may still be on its way to a daemon: settings are put back twice, this far apart."""
 
 
 @dataclass(frozen=True)
-class _Held:
+class _GuardedLease:
     """A lease that we guard; its actuator is opened before there is need, since drivers may be slow."""
 
     gpu: str
-    id: str
-    settable: Settable
+    lease_id: str
+    limit_setter: LimitSetter
 
-    def lease(self) -> Lease | None:
+    def read_lease(self) -> Lease | None:
         """As the file has it now; None where it ended."""
-        now = record.read(record.path(self.gpu))
-        return now if now is not None and now.id == self.id else None
+        now = record.read_lease(record.make_lease_path(self.gpu))
+        return now if now is not None and now.id == self.lease_id else None
 
 
 def main(arguments: list[str]) -> int:
     """Watch, then put back. Status 1 where that failed to the end."""
-    for number in SENT:
+    for number in EXTERNAL_SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # Whatever ends the governor must not end us first.
     try:
-        held = [_held(*pair) for pair in zip(arguments[::2], arguments[1::2], strict=True)]
+        held = [_open_guarded_lease(*pair) for pair in zip(arguments[::2], arguments[1::2], strict=True)]
     except EkcError as problem:
-        _say(f"ekc guard: {problem}")
+        _print_line(f"ekc guard: {problem}")
         return 1
     with contextlib.suppress(BrokenPipeError):  # A governor may be dead by now: all the more reason to go on.
-        os.write(sys.stdout.fileno(), READY)
-    why = _watch(sys.stdin.fileno())
-    return _give_back(held, why)
+        os.write(sys.stdout.fileno(), GUARD_READY)
+    why = _wait_for_governor_end(sys.stdin.fileno())
+    return _restore_leases(held, why)
 
 
-def _held(gpu: str, lease_id: str) -> _Held:
-    lease = record.read(record.path(gpu))
+def _open_guarded_lease(gpu: str, lease_id: str) -> _GuardedLease:
+    lease = record.read_lease(record.make_lease_path(gpu))
     if lease is None:
-        raise RecordError(f"{record.path(gpu)} is not there to be guarded")
-    return _Held(gpu, lease_id, reopened(lease.reference))
+        raise RecordError(f"{record.make_lease_path(gpu)} is not there to be guarded")
+    return _GuardedLease(gpu, lease_id, reopen_actuator(lease.reference))
 
 
-def _watch(pipe: int) -> str:
+def _wait_for_governor_end(pipe: int) -> str:
     """Return when the governor is gone or silent, and which."""
-    while select.select([pipe], [], [], SILENCE_S)[0]:
+    while select.select([pipe], [], [], SILENCE_TIMEOUT_S)[0]:
         if not os.read(pipe, 1 << 16):
             return "died"
     return "hangs"
 
 
-def _give_back(held: list[_Held], why: str) -> int:
+def _restore_leases(leases: list[_GuardedLease], governor_end: str) -> int:
     """What fails is tried again for a minute; leases that ended as they should are passed over."""
     problems: list[str] = []
-    for _ in range(TRIES):
-        if not any(record.path(x.gpu).exists() for x in held):
+    for _ in range(MAX_TRIES):
+        if not any(record.make_lease_path(x.gpu).exists() for x in leases):
             return 0
-        _problems(_put_back, held)
-        time.sleep(AGAIN_S)
-        problems = _problems(lambda x: _end(x, why), held)
+        _collect_problems(_restore_settings, leases)
+        time.sleep(RESTORE_AGAIN_DELAY_S)
+        problems = _collect_problems(lambda x: _end_lease(x, governor_end), leases)
         if not problems:
             return 0
-        time.sleep(RETRY_S)
+        time.sleep(RETRY_INTERVAL_S)
     for problem in problems:
-        _say(f"ekc guard: {problem}; when that is mended: ekc govern --restore")
+        _print_line(f"ekc guard: {problem}; when that is mended: ekc govern --restore")
     return 1
 
 
-def _problems(act: Callable[[_Held], None], held: list[_Held]) -> list[str]:
+def _collect_problems(action: Callable[[_GuardedLease], None], leases: list[_GuardedLease]) -> list[str]:
     """Do it for each; why it failed where it did."""
     problems = []
-    for one in held:
+    for one in leases:
         try:
-            act(one)
+            action(one)
         except EkcError as problem:
             problems.append(str(problem))
     return problems
 
 
-def _put_back(held: _Held) -> None:
-    with record.exclusive(held.gpu):
-        lease = held.lease()
+def _restore_settings(guarded_lease: _GuardedLease) -> None:
+    with record.lock_lease(guarded_lease.gpu):
+        lease = guarded_lease.read_lease()
         if lease is not None:
-            put_back(lease, held.settable)
+            restore_settings(lease, guarded_lease.limit_setter)
 
 
-def _end(held: _Held, why: str) -> None:
-    lease = held.lease()
+def _end_lease(guarded_lease: _GuardedLease, governor_end: str) -> None:
+    lease = guarded_lease.read_lease()
     if lease is not None:
-        done = end(lease, held.settable)
-        _say(f"ekc guard: governor {lease.governor} {why}; {lease.label}: {done}")
+        done = end_lease(lease, guarded_lease.limit_setter)
+        _print_line(f"ekc guard: governor {lease.governor} {governor_end}; {lease.label}: {done}")
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     """The terminal may be gone."""
     try:
         print(line, file=sys.stderr, flush=True)

@@ -11,19 +11,19 @@ import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
-from ekc.devices.lease.leased import Leased
-from ekc.devices.lease.record import READY
-from ekc.devices.limits.settable import Settable, Settings
+from ekc.devices.lease.leased import LeasedActuator
+from ekc.devices.lease.record import GUARD_READY
+from ekc.devices.limits.settable import LimitSetter, Settings
 from ekc.errors import ActuatorError, EkcError
-from ekc.forks import abandon_in_children, hold_forks
+from ekc.forks import detach_in_children, hold_forks
 
-BEAT_S = 0.5
+HEARTBEAT_INTERVAL_S = 0.5
 """Between two signs of life; a guard waits for several times as long."""
-STARTING_S = 20.0
+GUARD_START_TIMEOUT_S = 20.0
 """A guard that has not opened its actuators by then never will: the driver does not answer."""
 
 
-class Keeper:
+class LeaseKeeper:
     """Leases for all GPUs of one governor, from creation until `close` or the end of the `with` block.
 
     Raises `ActuatorError` where a GPU has a governor already or the guard cannot be started; nothing has
@@ -32,68 +32,72 @@ class Keeper:
 
     def __init__(
         self,
-        settables: Sequence[Settable],
-        before: Settings | None = None,
-        tell: Callable[[str], None] = lambda line: None,
+        limit_setters: Sequence[LimitSetter],
+        previous_settings: Settings | None = None,
+        on_message: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self._tell = tell
-        self._over = threading.Event()
-        self._process = os.getpid()
-        self._guarding = threading.RLock()
+        self._on_message = on_message
+        self._closed = threading.Event()
+        self._owner_pid = os.getpid()
+        self._lease_lock = threading.RLock()
         """Loop and heart both renew leases: while one does, the guard of the other is not there."""
-        self._owed = False
+        self._needs_reapply = False
         """Whether leases ended, and what had been set under them is not in force again."""
-        self.actuators: list[Leased] = []
+        self.actuators: list[LeasedActuator] = []
         try:
             # A child that is forked half way would hold locks and a pipe of which it does not know.
             with hold_forks():
-                for settable in settables:
-                    self.actuators.append(Leased(settable, before or Settings(), self._renew))
-                self._guard = self._start_guard()
-                abandon_in_children(self)
+                for settable in limit_setters:
+                    self.actuators.append(
+                        LeasedActuator(settable, previous_settings or Settings(), self._renew_leases)
+                    )
+                self._guard_process = self._start_guard()
+                detach_in_children(self)
         except BaseException:
             self._end_leases()
             raise
-        self._heart = threading.Thread(target=self._beat_on, name="ekc-lease", daemon=True)
-        self._heart.start()
+        self._heartbeat_thread = threading.Thread(target=self._run_heartbeat, name="ekc-lease", daemon=True)
+        self._heartbeat_thread.start()
 
     @property
     def guard_pid(self) -> int:
         """Process id of the guard."""
-        return self._guard.pid
+        return self._guard_process.pid
 
     def close(self) -> list[str]:
         """Put everything back; why that failed, a line per GPU where it did. A second call does nothing, nor
         one in a process that was forked meanwhile."""
-        if self._over.is_set() or os.getpid() != self._process:
+        if self._closed.is_set() or os.getpid() != self._owner_pid:
             return []
-        self._over.set()
-        self._heart.join()
+        self._closed.set()
+        self._heartbeat_thread.join()
         problems = self._end_leases()
-        self._dismiss(wait=not problems)  # A guard with something left to put back goes on trying alone.
+        self._dismiss_guard(
+            wait=not problems
+        )  # A guard with something left to put back goes on trying alone.
         return problems
 
-    def abandon(self) -> None:
+    def detach(self) -> None:
         """Leave the lease to the process that we were forked from; no lock is safe to take here. With its
         lock and its pipe open here it would outlive that process."""
-        assert self._guard.stdin is not None
-        self._guard.stdin.close()
+        assert self._guard_process.stdin is not None
+        self._guard_process.stdin.close()
         for actuator in self.actuators:
-            actuator.abandon()
+            actuator.detach()
 
-    def __enter__(self) -> Keeper:
+    def __enter__(self) -> LeaseKeeper:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for line in self.close():
-            self._say(line)
+            self._report(line)
 
-    def _say(self, line: str) -> None:
+    def _report(self, line: str) -> None:
         """Whoever listens may raise (`warnings.warn` where warnings are errors): the lease goes on."""
         with contextlib.suppress(Exception):
-            self._tell(line)
+            self._on_message(line)
 
     def _end_leases(self) -> list[str]:
         problems = []
@@ -125,78 +129,78 @@ class Keeper:
         assert guard.stdin is not None
         assert guard.stdout is not None
         with guard.stdout:
-            answers = select.select([guard.stdout], [], [], STARTING_S)[0]
-            if not answers or guard.stdout.readline() != READY:
+            answers = select.select([guard.stdout], [], [], GUARD_START_TIMEOUT_S)[0]
+            if not answers or guard.stdout.readline() != GUARD_READY:
                 guard.kill()
                 raise ActuatorError("the guard process did not start, so nothing may be set")
         os.set_blocking(guard.stdin.fileno(), False)
         return guard
 
-    def _beat_on(self) -> None:
+    def _run_heartbeat(self) -> None:
         told = None
-        while not self._over.wait(BEAT_S):
+        while not self._closed.wait(HEARTBEAT_INTERVAL_S):
             try:
-                self._beat()
+                self._send_heartbeat()
                 told = None
             except Exception as problem:  # Whatever it is: without a heart the guard takes us for dead.
                 if str(problem) != told:
                     told = str(problem)
-                    self._say(f"{told}; it is tried again until it is done")
+                    self._report(f"{told}; it is tried again until it is done")
 
-    def _beat(self) -> None:
-        with self._guarding:
-            if not self._held():
-                self._take_again()
-            elif self._guard.poll() is not None:
-                self._new_guard()
-                self._say("the guard was gone; a new one is there")
-            self._live()
+    def _send_heartbeat(self) -> None:
+        with self._lease_lock:
+            if not self._has_all_leases():
+                self._retake_leases()
+            elif self._guard_process.poll() is not None:
+                self._restart_guard()
+                self._report("the guard was gone; a new one is there")
+            self._signal_guard()
             for actuator in self.actuators:
-                actuator.let_go()
-            self._repeat()
+                actuator.close_queries()
+            self._reapply_settings()
 
-    def _live(self) -> None:
+    def _signal_guard(self) -> None:
         """A sign of it for the guard."""
-        assert self._guard.stdin is not None
+        assert self._guard_process.stdin is not None
         try:
-            os.write(self._guard.stdin.fileno(), b".")
+            os.write(self._guard_process.stdin.fileno(), b".")
         except (BlockingIOError, BrokenPipeError):
-            self._guard.kill()  # It has not read for hours, or died just now; the next beat starts another.
+            self._guard_process.kill()  # It has not read for hours, or died just now; the next beat starts another.
 
-    def _held(self) -> bool:
-        return all(x.held() for x in self.actuators)
+    def _has_all_leases(self) -> bool:
+        return all(x.is_active() for x in self.actuators)
 
-    def _renew(self) -> None:
+    def _renew_leases(self) -> None:
         """For the loop, which is about to set something."""
-        with self._guarding:
-            if not self._held():  # Else the heart was faster.
-                self._take_again()
-            self._repeat()
+        with self._lease_lock:
+            if not self._has_all_leases():  # Else the heart was faster.
+                self._retake_leases()
+            self._reapply_settings()
 
-    def _take_again(self) -> None:
+    def _retake_leases(self) -> None:
         """New leases, and a guard for them; what was set under the old ones is owed from here on."""
-        self._owed = True
+        self._needs_reapply = True
         for actuator in self.actuators:
-            actuator.take_again()
-        self._new_guard()
+            actuator.retake()
+        self._restart_guard()
 
-    def _repeat(self) -> None:
+    def _reapply_settings(self) -> None:
         """What is owed, until all of it was done: leases that are held again do not tell that it was not."""
-        if not self._owed:
+        if not self._needs_reapply:
             return
         for actuator in self.actuators:
-            actuator.repeat()
-        self._owed = False
-        self._say("the governor was stopped for a while and its guard put settings back; set again")
+            actuator.reapply()
+        self._needs_reapply = False
+        self._report("the governor was stopped for a while and its guard put settings back; set again")
 
-    def _new_guard(self) -> None:
-        self._dismiss()
+    def _restart_guard(self) -> None:
+        self._dismiss_guard()
         with hold_forks():
-            self._guard = self._start_guard()
+            self._guard_process = self._start_guard()
 
-    def _dismiss(self, wait: bool = True) -> None:
+    def _dismiss_guard(self, wait: bool = True) -> None:
         """A guard whose leases are over leaves when its pipe closes."""
-        assert self._guard.stdin is not None
-        self._guard.stdin.close()
+        assert self._guard_process.stdin is not None
+        self._guard_process.stdin.close()
         if wait:
-            self._guard.wait()
+            self._guard_process.wait()

@@ -14,22 +14,22 @@ import struct
 from ekc.errors import ActuatorError
 
 
-class OneGovernor:
+class GovernorLock:
     """Held from creation until `close`. Raises `ActuatorError` where another process governs this GPU."""
 
     def __init__(self, gpu: str, label: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._socket.bind(_name(gpu))
+            self._socket.bind(_make_socket_name(gpu))
             self._socket.listen(socket.SOMAXCONN)
             self._socket.setblocking(False)
         except OSError as problem:
             self._socket.close()
             raise ActuatorError(
-                f"{label} is governed by process {governing(gpu)} already; one GPU has one governor"
+                f"{label} is governed by process {find_governor_pid(gpu)} already; one GPU has one governor"
             ) from problem
 
-    def let_go(self) -> None:
+    def close_queries(self) -> None:
         """Of those who have asked: they know by having connected, and would fill the queue of the next."""
         with contextlib.suppress(BlockingIOError):
             while True:
@@ -40,12 +40,12 @@ class OneGovernor:
         self._socket.close()
 
 
-def governing(gpu: str) -> int | None:
+def find_governor_pid(gpu: str) -> int | None:
     """Process id of the governor of a GPU, None where there is none."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         asking.setblocking(False)
         try:
-            asking.connect(_name(gpu))
+            asking.connect(_make_socket_name(gpu))
         except BlockingIOError:
             return 0  # Many ask at once; somebody is there.
         except OSError:
@@ -54,5 +54,5 @@ def governing(gpu: str) -> int | None:
         return int(struct.unpack("3i", told)[0])
 
 
-def _name(gpu: str) -> str:
+def _make_socket_name(gpu: str) -> str:
     return f"\0ekc-governor-{gpu}"

@@ -12,13 +12,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ekc.devices.limits.settable import LIMITS, Limit, Reference, Settings
+from ekc.devices.limits.settable import LIMITS, ActuatorReference, Limit, Settings
 from ekc.errors import InvalidInput, RecordError
 
-VERSION = 1
-READY = b"ready\n"
+LEASE_VERSION = 1
+GUARD_READY = b"ready\n"
 """What a guard says when it watches."""
-LOCK_S = 0.5
+LOCK_TIMEOUT_S = 0.5
 """Who holds the lock for longer was stopped in the middle; putting back does not wait for that."""
 
 
@@ -28,7 +28,7 @@ class Lease:
 
     id: str
     """Differs for every lease, so that nobody ends one that has taken its place."""
-    reference: Reference
+    reference: ActuatorReference
     label: str
     previous: Settings
     touched: tuple[Limit, ...]
@@ -38,12 +38,12 @@ class Lease:
     """Of the machine, from when the lease is; a reboot ends what was set on the GPUs."""
 
     @property
-    def outlived(self) -> bool:
+    def predates_boot(self) -> bool:
         """Whether the machine has been started since: there is nothing to put back."""
-        return bool(self.boot) and self.boot != boot()
+        return bool(self.boot) and self.boot != read_boot_id()
 
 
-def boot() -> str:
+def read_boot_id() -> str:
     """Differs after every start of the machine; empty where the kernel does not tell."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -51,7 +51,7 @@ def boot() -> str:
         return ""
 
 
-def folder() -> Path:
+def find_lease_folder() -> Path:
     """Where leases lie: EKC_RUN_DIR, or /run/ekc for root, or a folder of this user's under /tmp.
 
     Raises `InvalidInput` where the folder cannot be trusted.
@@ -72,20 +72,20 @@ def folder() -> Path:
     return mine
 
 
-def path(gpu: str) -> Path:
+def make_lease_path(gpu: str) -> Path:
     """The lease file of a GPU, there or not."""
-    return folder() / f"{gpu}.json"
+    return find_lease_folder() / f"{gpu}.json"
 
 
-def read(file: Path) -> Lease | None:
+def read_lease(file: Path) -> Lease | None:
     """None where there is none. Raises `RecordError` where it says something else than a lease."""
     try:
         found = json.loads(file.read_text())
-        if found.pop("version") != VERSION:
+        if found.pop("version") != LEASE_VERSION:
             raise RecordError(f"{file}: another version of ekc wrote this lease; restore with that one")
         return Lease(
             id=str(found["id"]),
-            reference=Reference(**found["reference"]),
+            reference=ActuatorReference(**found["reference"]),
             label=str(found["label"]),
             previous=Settings(**found["previous"]),
             touched=tuple(limit for limit in LIMITS if limit in found["touched"]),
@@ -98,11 +98,11 @@ def read(file: Path) -> Lease | None:
         raise RecordError(f"{file} is no lease ({problem}); delete it and reset the GPU by hand") from problem
 
 
-def write(lease: Lease) -> None:
+def write_lease(lease: Lease) -> None:
     """Whole or not at all, whenever the process is killed. Raises `RecordError`."""
-    file = path(lease.reference.gpu)
+    file = make_lease_path(lease.reference.gpu)
     fresh = file.with_suffix(f".{os.getpid()}")
-    content: dict[str, Any] = {"version": VERSION} | asdict(lease)
+    content: dict[str, Any] = {"version": LEASE_VERSION} | asdict(lease)
     try:
         fresh.write_text(json.dumps(content))
         fresh.replace(file)
@@ -110,31 +110,31 @@ def write(lease: Lease) -> None:
         raise RecordError(f"cannot write the lease {file} ({problem.strerror}); nothing was set") from problem
 
 
-def erase(gpu: str) -> None:
+def erase_lease(gpu: str) -> None:
     """The lease is over."""
-    path(gpu).unlink(missing_ok=True)
+    make_lease_path(gpu).unlink(missing_ok=True)
 
 
 @contextmanager
-def exclusive(gpu: str) -> Iterator[None]:
+def lock_lease(gpu: str) -> Iterator[None]:
     """One process at a time changes a GPU and its lease; nobody waits longer than `LOCK_S` though.
 
     Raises `RecordError` where there can be no lock file.
     """
-    file = path(gpu).with_suffix(".lock")
+    file = make_lease_path(gpu).with_suffix(".lock")
     try:
         descriptor = os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
     except OSError as problem:
         raise RecordError(f"cannot open the lock {file} ({problem.strerror})") from problem
     try:
-        _wait_for(descriptor)
+        _wait_for_lock(descriptor)
         yield
     finally:
         os.close(descriptor)
 
 
-def _wait_for(descriptor: int) -> None:
-    latest = time.monotonic() + LOCK_S
+def _wait_for_lock(descriptor: int) -> None:
+    latest = time.monotonic() + LOCK_TIMEOUT_S
     while time.monotonic() < latest:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -5,41 +5,41 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ekc.devices.lease import record
-from ekc.devices.lease.one import governing
+from ekc.devices.lease.one import find_governor_pid
 from ekc.devices.lease.record import Lease
-from ekc.devices.limits import Settable, reopened
+from ekc.devices.limits import LimitSetter, reopen_actuator
 from ekc.errors import ActuatorError, EkcError
 
-BACK = "previous settings are back"
-UNTOUCHED = "nothing had been set"
-OUTLIVED = "the machine has been started since; nothing put back"
+SETTINGS_RESTORED = "previous settings are back"
+NOTHING_SET = "nothing had been set"
+MACHINE_RESTARTED = "the machine has been started since; nothing put back"
 
 
 @dataclass(frozen=True)
-class Restored:
+class RestoreResult:
     """What became of one lease; `problem` is why it could not be put back."""
 
     label: str
-    done: str = BACK
+    outcome: str = SETTINGS_RESTORED
     problem: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.label}: {self.problem or self.done}"
+        return f"{self.label}: {self.problem or self.outcome}"
 
 
-def put_back(lease: Lease, settable: Settable) -> None:
+def restore_settings(lease: Lease, limit_setter: LimitSetter) -> None:
     """All that was touched, even where some of it fails. Raises `ActuatorError` with the first reason."""
     problems: list[ActuatorError] = []
     for limit in lease.touched:
         try:
-            settable.put(limit, getattr(lease.previous, limit))
+            limit_setter.set_limit(limit, getattr(lease.previous, limit))
         except ActuatorError as problem:
             problems.append(problem)
     if problems:
         raise problems[0]
 
 
-def end(lease: Lease, settable: Settable | None = None) -> str:
+def end_lease(lease: Lease, limit_setter: LimitSetter | None = None) -> str:
     """Put back, and erase the file; nothing where another lease has taken its place, or it ended already.
 
     Returns what was done, for people. Of a lease from before a reboot only the file is erased: an
@@ -48,40 +48,40 @@ def end(lease: Lease, settable: Settable | None = None) -> str:
     Raises `ActuatorError`; the file stays then, for a later try.
     """
     gpu = lease.reference.gpu
-    with record.exclusive(gpu):
-        now = record.read(record.path(gpu))
+    with record.lock_lease(gpu):
+        now = record.read_lease(record.make_lease_path(gpu))
         if now is None or now.id != lease.id:
-            return BACK  # By whoever ended it.
-        done = OUTLIVED if now.outlived else BACK if now.touched else UNTOUCHED
-        if done == BACK:
-            put_back(now, settable or reopened(now.reference))
-        record.erase(gpu)
+            return SETTINGS_RESTORED  # By whoever ended it.
+        done = MACHINE_RESTARTED if now.predates_boot else SETTINGS_RESTORED if now.touched else NOTHING_SET
+        if done == SETTINGS_RESTORED:
+            restore_settings(now, limit_setter or reopen_actuator(now.reference))
+        record.erase_lease(gpu)
         return done
 
 
-def end_stale(gpu: str) -> Restored | None:
+def end_stale_lease(gpu: str) -> RestoreResult | None:
     """What a governor that is no more has left behind, put back. Call it holding the GPU's `OneGovernor`."""
-    stale = record.read(record.path(gpu))
+    stale = record.read_lease(record.make_lease_path(gpu))
     if stale is None:
         return None
-    return Restored(stale.label, end(stale))
+    return RestoreResult(stale.label, end_lease(stale))
 
 
-def restore_all() -> list[Restored]:
+def restore_all() -> list[RestoreResult]:
     """Every lease that no governor holds any more."""
-    return [_restored(file.stem) for file in sorted(record.folder().glob("*.json"))]
+    return [_restore_lease(file.stem) for file in sorted(record.find_lease_folder().glob("*.json"))]
 
 
-def _restored(gpu: str) -> Restored:
+def _restore_lease(gpu: str) -> RestoreResult:
     label = gpu
     try:
-        lease = record.read(record.path(gpu))
+        lease = record.read_lease(record.make_lease_path(gpu))
         if lease is None:
-            return Restored(gpu)  # Its guard was faster.
+            return RestoreResult(gpu)  # Its guard was faster.
         label = lease.label
-        holder = governing(gpu)
+        holder = find_governor_pid(gpu)
         if holder is not None:
-            return Restored(label, problem=f"governed by process {holder}; end that one instead")
-        return Restored(label, end(lease))
+            return RestoreResult(label, problem=f"governed by process {holder}; end that one instead")
+        return RestoreResult(label, end_lease(lease))
     except EkcError as problem:
-        return Restored(label, problem=str(problem))
+        return RestoreResult(label, problem=str(problem))

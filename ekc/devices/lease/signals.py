@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 
-_CANNOT_BE_HANDLED = {signal.SIGKILL, signal.SIGSTOP}
-_OWN_FAULTS = {
+_UNHANDLABLE = {signal.SIGKILL, signal.SIGSTOP}
+_FAULT_SIGNALS = {
     signal.SIGSEGV,
     signal.SIGBUS,
     signal.SIGFPE,
@@ -16,15 +16,15 @@ _OWN_FAULTS = {
     signal.SIGXFSZ,
 }
 """The kernel sends them to a process for what it did."""
-_OF_CHILDREN_AND_FILES = {signal.SIGCHLD, signal.SIGURG}
-_OF_TERMINAL_ACCESS = {signal.SIGTTIN, signal.SIGTTOU}
-SENT = tuple(
+_CHILD_AND_FILE_SIGNALS = {signal.SIGCHLD, signal.SIGURG}
+_TERMINAL_ACCESS_SIGNALS = {signal.SIGTTIN, signal.SIGTTOU}
+EXTERNAL_SIGNALS = tuple(
     sorted(
         signal.valid_signals()
-        - _CANNOT_BE_HANDLED
-        - _OWN_FAULTS
-        - _OF_CHILDREN_AND_FILES
-        - _OF_TERMINAL_ACCESS
+        - _UNHANDLABLE
+        - _FAULT_SIGNALS
+        - _CHILD_AND_FILE_SIGNALS
+        - _TERMINAL_ACCESS_SIGNALS
     )
 )
 """Real-time signals and those that stop and continue too."""

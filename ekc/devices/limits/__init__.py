@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ekc.devices.limits.settable import LIMITS, Limit, Reference, Settable
+from ekc.devices.limits.settable import LIMITS, ActuatorReference, Limit, LimitSetter
 from ekc.errors import ActuatorError
 
-__all__ = ["LIMITS", "Limit", "Reference", "Settable", "reopened"]
+__all__ = ["LIMITS", "ActuatorReference", "Limit", "LimitSetter", "reopen_actuator"]
 
 
-def reopened(reference: Reference) -> Settable:
+def reopen_actuator(reference: ActuatorReference) -> LimitSetter:
     """The actuator that another process spoke of. Raises `ActuatorError`."""
     if reference.kind == "nvml":
         from ekc.devices.limits.nvml import NvmlLimits

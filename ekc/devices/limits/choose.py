@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from ekc.devices.limits import zeusd
 from ekc.devices.limits.nvml import NvmlLimits
-from ekc.devices.limits.settable import Settable
+from ekc.devices.limits.settable import LimitSetter
 from ekc.errors import ActuatorError
 
 
-def chosen(kind: str, gpu: str) -> Settable:
+def choose_actuator(kind: str, gpu: str) -> LimitSetter:
     """Of that kind; with "auto" NVML where we may, else zeusd where it runs. Nothing is changed by asking.
 
     Raises `ActuatorError` with every reason why none can.
     """
     reasons = []
-    for opened in {"auto": (_nvml, _zeusd), "nvml": (_nvml,), "zeusd": (_zeusd,)}[kind]:
+    for opened in {"auto": (_open_nvml, _open_zeusd), "nvml": (_open_nvml,), "zeusd": (_open_zeusd,)}[kind]:
         try:
             settable = opened(gpu)
             settable.check_permission()
@@ -24,12 +24,14 @@ def chosen(kind: str, gpu: str) -> Settable:
     raise ActuatorError("; ".join(reasons))
 
 
-def _nvml(gpu: str) -> Settable:
+def _open_nvml(gpu: str) -> LimitSetter:
     return NvmlLimits(gpu)
 
 
-def _zeusd(gpu: str) -> Settable:
-    where = zeusd.address()
+def _open_zeusd(gpu: str) -> LimitSetter:
+    where = zeusd.find_daemon_address()
     if where is None:
-        raise ActuatorError(f"no zeusd at {zeusd.SOCKET}, and ZEUSD_SOCK_PATH or ZEUSD_HOST_PORT name none")
+        raise ActuatorError(
+            f"no zeusd at {zeusd.DEFAULT_SOCKET}, and ZEUSD_SOCK_PATH or ZEUSD_HOST_PORT name none"
+        )
     return zeusd.ZeusdLimits(gpu, where)

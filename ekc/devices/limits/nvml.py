@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from ekc.devices.limits.nvml_board import NvmlBoard
-from ekc.devices.limits.settable import Gears, Limit, Reference, Settings
-from ekc.devices.nvml.library import explained
+from ekc.devices.limits.nvml_board import NvmlLimitReader
+from ekc.devices.limits.settable import ActuatorReference, Gears, Limit, Settings
+from ekc.devices.nvml.library import call_nvml
 
 
 class NvmlLimits:
     """The limits of one GPU, set directly."""
 
     def __init__(self, uuid: str) -> None:
-        self._board = NvmlBoard(uuid)
+        self._board = NvmlLimitReader(uuid)
         self._gears = self._board.gears()
 
     @property
@@ -20,9 +20,9 @@ class NvmlLimits:
         return f"NVML, {self._board.name}"
 
     @property
-    def reference(self) -> Reference:
+    def reference(self) -> ActuatorReference:
         """By UUID, which survives a change of order."""
-        return Reference("nvml", self._board.uuid)
+        return ActuatorReference("nvml", self._board.uuid)
 
     def gears(self) -> Gears:
         """What this card lets be limited."""
@@ -37,25 +37,30 @@ class NvmlLimits:
         if not self._gears.power_w:
             return  # A laptop, say: the first clock that is set will tell.
         library, handle = self._board.library, self._board.handle
-        now = explained("the power limit", library.nvmlDeviceGetPowerManagementLimit, handle)
-        explained(
+        now = call_nvml("the power limit", library.nvmlDeviceGetPowerManagementLimit, handle)
+        call_nvml(
             f"setting limits of {self._board.name}", library.nvmlDeviceSetPowerManagementLimit, handle, now
         )
 
-    def put(self, limit: Limit, value: float | None) -> None:
+    def set_limit(self, limit: Limit, value: float | None) -> None:
         """Clocks as upper limits: from the lowest gear to the value."""
-        what = f"setting {_NAMES[limit]} of {self._board.name}"
+        what = f"setting {_LIMIT_NAMES[limit]} of {self._board.name}"
         library, handle = self._board.library, self._board.handle
         if limit == "power_w":
-            milliwatts = self._board.default_cap_mw() if value is None else round(value * 1000)
-            explained(what, library.nvmlDeviceSetPowerManagementLimit, handle, milliwatts)
+            milliwatts = self._board.read_default_cap_mw() if value is None else round(value * 1000)
+            call_nvml(what, library.nvmlDeviceSetPowerManagementLimit, handle, milliwatts)
         elif value is None:
-            explained(what, getattr(library, _RESET[limit]), handle)
+            call_nvml(what, getattr(library, _RESET_FUNCTIONS[limit]), handle)
         else:
             lowest = min(getattr(self._gears, limit), default=0)
-            explained(what, getattr(library, _LOCK[limit]), handle, min(lowest, int(value)), int(value))
+            call_nvml(
+                what, getattr(library, _LOCK_FUNCTIONS[limit]), handle, min(lowest, int(value)), int(value)
+            )
 
 
-_NAMES = {"sm_mhz": "the SM clock", "memory_mhz": "the memory clock", "power_w": "the power limit"}
-_LOCK = {"sm_mhz": "nvmlDeviceSetGpuLockedClocks", "memory_mhz": "nvmlDeviceSetMemoryLockedClocks"}
-_RESET = {"sm_mhz": "nvmlDeviceResetGpuLockedClocks", "memory_mhz": "nvmlDeviceResetMemoryLockedClocks"}
+_LIMIT_NAMES = {"sm_mhz": "the SM clock", "memory_mhz": "the memory clock", "power_w": "the power limit"}
+_LOCK_FUNCTIONS = {"sm_mhz": "nvmlDeviceSetGpuLockedClocks", "memory_mhz": "nvmlDeviceSetMemoryLockedClocks"}
+_RESET_FUNCTIONS = {
+    "sm_mhz": "nvmlDeviceResetGpuLockedClocks",
+    "memory_mhz": "nvmlDeviceResetMemoryLockedClocks",
+}

@@ -29,7 +29,7 @@ class Gears:
 
 
 @dataclass(frozen=True)
-class Reference:
+class ActuatorReference:
     """How another process opens the same actuator. No secret is in it: tokens stay in the environment."""
 
     kind: str
@@ -40,7 +40,7 @@ class Reference:
     """Of a daemon: the path of its socket, or host:port."""
 
 
-class Settable(Protocol):
+class LimitSetter(Protocol):
     """The limits of one GPU. Nothing but a lease (`ekc.devices.lease`) may call `put`."""
 
     @property
@@ -49,7 +49,7 @@ class Settable(Protocol):
         ...
 
     @property
-    def reference(self) -> Reference:
+    def reference(self) -> ActuatorReference:
         """How another process opens it."""
         ...
 
@@ -65,6 +65,6 @@ class Settable(Protocol):
         """Set something to what it is already. Raises `ActuatorError` where we may not."""
         ...
 
-    def put(self, limit: Limit, value: float | None) -> None:
+    def set_limit(self, limit: Limit, value: float | None) -> None:
         """Set one limit; None resets it to the driver's default. Raises `ActuatorError`."""
         ...

@@ -9,39 +9,39 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ekc.devices.looks import LOOK_S, STALL_S
-from ekc.devices.nvml.sensors import Sensors
+from ekc.devices.looks import POLL_INTERVAL_S, STALL_S
+from ekc.devices.nvml.sensors import GpuSensors
 
-WATCHED_S = 1.5
-_PART_TIME = re.compile(r"\b(A100|H100)\b")
-PART_TIME = "looks at 25 of every 100 ms (arXiv 2312.02741)"
+OBSERVATION_S = 1.5
+_PART_TIME_CARDS = re.compile(r"\b(A100|H100)\b")
+PART_TIME_NOTE = "looks at 25 of every 100 ms (arXiv 2312.02741)"
 
 
 @dataclass(frozen=True)
-class Behaviour:
+class SensorBehaviour:
     """What was seen in `WATCHED_S`."""
 
-    counter: bool
+    has_counter: bool
     """Whether there is an energy counter."""
-    tick_s: float | None
+    tick_interval_s: float | None
     """Between two movements of it; None where it did not move twice."""
-    instantaneous: bool
+    is_instantaneous: bool
     """Whether there is a reading of power now, and not only a mean."""
     averaging_s: float
     """Over which the power reading is a mean; 0 for none."""
-    refresh_s: float | None
+    refresh_interval_s: float | None
     """Between two values of the power reading; None where it did not change twice."""
-    part_time: str
+    part_time_note: str
     """What is known of a sensor that does not look always; "" where nothing is."""
 
 
-def observe(
-    sensors: Sensors,
+def observe_sensors(
+    sensors: GpuSensors,
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> Behaviour:
+) -> SensorBehaviour:
     """Watch for `WATCHED_S`. Raises `ActuatorError` if the GPU is lost."""
-    ends = now() + WATCHED_S
+    ends = now() + OBSERVATION_S
     counted, told = sensors.counter_mj(), sensors.power_w()
     has_counter = counted is not None
     ticks: list[float] = []
@@ -53,19 +53,19 @@ def observe(
         if watts != told and watts == watts:
             changes.append(at)
         counted, told = counter, watts
-        sleep(LOOK_S)
-    known = _PART_TIME.search(sensors.name)
-    return Behaviour(
-        counter=has_counter,
-        tick_s=_between(ticks) if has_counter else None,
-        instantaneous=sensors.instantaneous,
+        sleep(POLL_INTERVAL_S)
+    known = _PART_TIME_CARDS.search(sensors.name)
+    return SensorBehaviour(
+        has_counter=has_counter,
+        tick_interval_s=_compute_median_interval(ticks) if has_counter else None,
+        is_instantaneous=sensors.is_instantaneous,
         averaging_s=sensors.averaging_s,
-        refresh_s=_between(changes),
-        part_time=PART_TIME if known else "",
+        refresh_interval_s=_compute_median_interval(changes),
+        part_time_note=PART_TIME_NOTE if known else "",
     )
 
 
-def _between(moments: list[float]) -> float | None:
+def _compute_median_interval(moments: list[float]) -> float | None:
     """Median distance; None where there is none, or one that the meter would not wait for."""
     if len(moments) < 2:
         return None

@@ -7,18 +7,18 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.meter import Calls
-from ekc.devices.nvml.sensors import Sensors
+from ekc.devices.meter import CompletedCalls
+from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import DeviceError
 
 
-class Caller(Protocol):
+class KernelRunner(Protocol):
     """Calls a kernel back to back, so that the GPU never idles in between, until told to stop."""
 
     def start(self, kernel: CompiledKernel) -> None:
         """Begin; back when the kernel runs."""
 
-    def stop(self) -> Calls:
+    def stop(self) -> CompletedCalls:
         """End, promptly."""
 
 
@@ -27,14 +27,14 @@ class NvmlBoard:
 
     def __init__(
         self,
-        sensors: Sensors,
-        caller: Caller,
+        sensors: GpuSensors,
+        kernel_runner: KernelRunner,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        if shared := sensors.shared():
+        if shared := sensors.explain_sharing():
             raise DeviceError(f"{shared}; nothing can be metered, latency can be timed")
-        self._sensors, self._caller = sensors, caller
+        self._sensors, self._kernel_runner = sensors, kernel_runner
         self.now_s, self.wait = now, sleep
         self.averaging_s = sensors.averaging_s
         self.counter_mj = sensors.counter_mj
@@ -43,11 +43,11 @@ class NvmlBoard:
         self.clock_mhz = sensors.clock_mhz
         self.throttle = sensors.throttle
         self.power_cap_w = sensors.power_cap_w
-        self.start = caller.start
+        self.start = kernel_runner.start
 
-    def stop(self) -> Calls:
+    def stop(self) -> CompletedCalls:
         """End, promptly."""
-        called = self._caller.stop()
-        if called.number < 1:
+        called = self._kernel_runner.stop()
+        if called.count < 1:
             raise DeviceError(f"{self._sensors.name}: the kernel was not called once while it was metered")
         return called

@@ -6,24 +6,24 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ekc.devices.nvml.presence import Absent, start
+from ekc.devices.nvml.presence import GpuAbsence, initialize_nvml
 from ekc.errors import ActuatorError
 from ekc.forks import hold_forks
 
-_once = threading.Lock()
+_init_lock = threading.Lock()
 _initialised = False
-_KINDS = ("", "GPU-", "MIG-")
+_UUID_PREFIXES = ("", "GPU-", "MIG-")
 """What a UUID may begin with; CUDA tells it without."""
 
 
-def nvml() -> Any:
+def load_nvml() -> Any:
     """pynvml, initialised once per process. Raises `ActuatorError` where there is no driver, or no NVML."""
     global _initialised
 
-    with hold_forks(), _once:
+    with hold_forks(), _init_lock:
         if not _initialised:
-            started = start()
-            if isinstance(started, Absent):
+            started = initialize_nvml()
+            if isinstance(started, GpuAbsence):
                 raise ActuatorError(started.reason)
             _initialised = True
     import pynvml
@@ -31,12 +31,12 @@ def nvml() -> Any:
     return pynvml
 
 
-def uuids() -> dict[int, str]:
+def list_uuids() -> dict[int, str]:
     """Of the GPUs that this process may use, by NVML's number (that of nvidia-smi). This counts others too,
     those that a container was not given, say. Raises `ActuatorError` where it may use none."""
-    library = nvml()
-    number = explained("the number of GPUs", library.nvmlDeviceGetCount)
-    found = {index: uuid_of(index) for index in range(number) if _permitted(library, index)}
+    library = load_nvml()
+    number = call_nvml("the number of GPUs", library.nvmlDeviceGetCount)
+    found = {index: find_uuid(index) for index in range(number) if _is_permitted(library, index)}
     if number and not found:
         raise ActuatorError(
             f"none of the {number} GPUs here may be used by this process: it was not given one"
@@ -45,7 +45,7 @@ def uuids() -> dict[int, str]:
 
 
 @hold_forks()
-def _permitted(library: Any, index: int) -> bool:
+def _is_permitted(library: Any, index: int) -> bool:
     """What else is wrong with a GPU, who asks it is told."""
     try:
         library.nvmlDeviceGetHandleByIndex(index)
@@ -54,36 +54,36 @@ def _permitted(library: Any, index: int) -> bool:
     return True
 
 
-def uuid_of(index: int) -> str:
+def find_uuid(index: int) -> str:
     """Of the GPU with a number of NVML's. Raises `ActuatorError` where there is none."""
-    library = nvml()
-    handle = explained(f"GPU {index}", library.nvmlDeviceGetHandleByIndex, index)
-    return str(explained(f"the UUID of GPU {index}", library.nvmlDeviceGetUUID, handle))
+    library = load_nvml()
+    handle = call_nvml(f"GPU {index}", library.nvmlDeviceGetHandleByIndex, index)
+    return str(call_nvml(f"the UUID of GPU {index}", library.nvmlDeviceGetUUID, handle))
 
 
 @hold_forks()
-def handle_of(library: Any, uuid: str) -> Any:
+def find_handle(library: Any, uuid: str) -> Any:
     """By a UUID of NVML's, or of CUDA's, which has no kind in front. Raises `ActuatorError`."""
-    for kind in _KINDS[:-1]:
+    for kind in _UUID_PREFIXES[:-1]:
         try:
             return library.nvmlDeviceGetHandleByUUID(kind + uuid)
         except library.NVMLError:
             continue
-    return explained(uuid, library.nvmlDeviceGetHandleByUUID, _KINDS[-1] + uuid)
+    return call_nvml(uuid, library.nvmlDeviceGetHandleByUUID, _UUID_PREFIXES[-1] + uuid)
 
 
-def explained(what: str, call: Callable[..., Any], *arguments: Any) -> Any:
+def call_nvml(subject: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """The result of an NVML call. Raises `ActuatorError` with what was asked for and why it failed."""
     import pynvml
 
     try:
         with hold_forks():
-            return call(*arguments)
+            return function(*arguments)
     except pynvml.NVMLError as problem:
-        raise ActuatorError(f"{what}: {reason(problem)}") from problem
+        raise ActuatorError(f"{subject}: {describe_error(problem)}") from problem
 
 
-def reason(problem: Any) -> str:
+def describe_error(problem: Any) -> str:
     """The driver's words, and what helps."""
     import pynvml
 

@@ -11,17 +11,17 @@ import math
 import re
 from typing import Any
 
-from ekc.devices.base import NOT_TOLD, POWER_CAP
-from ekc.devices.nvml.library import explained, handle_of, nvml
+from ekc.devices.base import POWER_CAP, UNREPORTED
+from ekc.devices.nvml.library import call_nvml, find_handle, load_nvml
 from ekc.errors import ActuatorError
 from ekc.forks import hold_forks
 
-MEAN_S = 1.0
+AVERAGING_S = 1.0
 """Over which power readings are a mean where they are not instantaneous."""
 _AMPERE = 7
 _GA100 = re.compile(r"\b(A100|A800|A30)\b")
 _NAN = float("nan")
-_REASONS = {
+_THROTTLE_REASONS = {
     0x04: POWER_CAP,
     0x08: "hardware slowdown",
     0x10: "sync boost",
@@ -33,11 +33,11 @@ _REASONS = {
 }
 """Bits of what throttles the clock. Being idle and clocks that somebody asked for are left out:
 they throttle nothing."""
-_ASKED_FOR_REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+_THROTTLE_FUNCTIONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
 """Drivers up to CUDA 12.1 know the second name alone, later ones both; the bits are the same."""
 
 
-class Sensors:
+class GpuSensors:
     """The sensors of one GPU, named by its UUID, as NVML or CUDA tells it.
 
     A reading that fails is NaN or None, and `problem` says why. Raises `ActuatorError` (a `DeviceError`)
@@ -45,107 +45,109 @@ class Sensors:
     """
 
     def __init__(self, uuid: str, library: Any = None) -> None:
-        self.library = library or nvml()
-        self.handle = handle_of(self.library, uuid)
+        self.library = library or load_nvml()
+        self.handle = find_handle(self.library, uuid)
         self.name = uuid
-        self.problem = ""
+        self.last_problem = ""
         """Why the last reading that failed did."""
-        self._part = self._mig_parent()
-        self.uuid = str(explained(f"the UUID of {uuid}", self.library.nvmlDeviceGetUUID, self.handle))
+        self._mig_part = self._switch_to_mig_parent()
+        self.uuid = str(call_nvml(f"the UUID of {uuid}", self.library.nvmlDeviceGetUUID, self.handle))
         """As NVML tells it, of the whole GPU."""
-        index = explained(f"the index of {uuid}", self.library.nvmlDeviceGetIndex, self.handle)
-        model = explained(f"the name of {uuid}", self.library.nvmlDeviceGetName, self.handle)
+        index = call_nvml(f"the index of {uuid}", self.library.nvmlDeviceGetIndex, self.handle)
+        model = call_nvml(f"the name of {uuid}", self.library.nvmlDeviceGetName, self.handle)
         self.name = f"GPU {index} ({model})"
-        self.instantaneous = not math.isnan(self._instant_w())
-        self.averaging_s = MEAN_S if not self.instantaneous and self._averages() else 0.0
+        self.is_instantaneous = not math.isnan(self._read_instant_power_w())
+        self.averaging_s = AVERAGING_S if not self.is_instantaneous and self._has_averaged_power() else 0.0
 
-    def shared(self) -> str:
+    def explain_sharing(self) -> str:
         """Why the board's energy is not that of one kernel alone (MIG); "" where it is."""
-        mode = self.ask("nvmlDeviceGetMigMode")
-        if self._part is not None or (mode is not None and mode[0]):
+        mode = self.query("nvmlDeviceGetMigMode")
+        if self._mig_part is not None or (mode is not None and mode[0]):
             return f"{self.name} is split by MIG: its energy counter is that of all parts together"
         return ""
 
     def counter_mj(self) -> int | None:
         """The board's total energy (Volta and later); None where it has no counter."""
-        counted = self.ask("nvmlDeviceGetTotalEnergyConsumption")
+        counted = self.query("nvmlDeviceGetTotalEnergyConsumption")
         return None if counted is None else int(counted)
 
     def power_w(self) -> float:
         """The best reading there is."""
-        return self._instant_w() if self.instantaneous else self.usage_w()
+        return self._read_instant_power_w() if self.is_instantaneous else self.mean_power_w()
 
-    def usage_w(self) -> float:
+    def mean_power_w(self) -> float:
         """By `nvmlDeviceGetPowerUsage`, a mean over `MEAN_S` on most cards."""
-        told = self.ask("nvmlDeviceGetPowerUsage")
+        told = self.query("nvmlDeviceGetPowerUsage")
         return _NAN if told is None else told / 1000.0
 
     def temperature_c(self) -> float:
         """Of the die."""
         sensor = self.library.NVML_TEMPERATURE_GPU
-        told = self.ask("nvmlDeviceGetTemperature", sensor)
+        told = self.query("nvmlDeviceGetTemperature", sensor)
         if told is None:  # CUDA 14 will have the newer call alone.
-            told = self.ask("nvmlDeviceGetTemperatureV", sensor)
+            told = self.query("nvmlDeviceGetTemperatureV", sensor)
         return _NAN if told is None else float(told)
 
     def clock_mhz(self) -> float:
         """The SM clock now."""
-        told = self.ask("nvmlDeviceGetClockInfo", self.library.NVML_CLOCK_SM)
+        told = self.query("nvmlDeviceGetClockInfo", self.library.NVML_CLOCK_SM)
         return _NAN if told is None else float(told)
 
     def throttle(self) -> tuple[str, ...]:
         """Why the clock is lower than it could be; `NOT_TOLD` where the driver does not say."""
-        for function in _ASKED_FOR_REASONS:
-            bits = self.ask(function)
+        for function in _THROTTLE_FUNCTIONS:
+            bits = self.query(function)
             if bits is not None:
-                return tuple(name for bit, name in _REASONS.items() if bits & bit)
-        return (NOT_TOLD,)
+                return tuple(name for bit, name in _THROTTLE_REASONS.items() if bits & bit)
+        return (UNREPORTED,)
 
     def power_cap_w(self) -> float | None:
         """The power cap in force; None where the card has none."""
-        cap = self.ask("nvmlDeviceGetEnforcedPowerLimit")
+        cap = self.query("nvmlDeviceGetEnforcedPowerLimit")
         return None if cap is None else cap / 1000.0
 
-    def driver(self) -> str:
+    def read_driver_version(self) -> str:
         """Version of the driver, e.g. "570.86.15"."""
-        return str(explained("the driver's version", self.library.nvmlSystemGetDriverVersion))
+        return str(call_nvml("the driver's version", self.library.nvmlSystemGetDriverVersion))
 
-    def ask(self, function: str, *arguments: Any) -> Any:
+    def query(self, function: str, *arguments: Any) -> Any:
         """What a call of NVML returns for this GPU; None where it failed. Raises `ActuatorError` if lost."""
         call = getattr(self.library, function, None)
         if call is None:
-            self.problem = f"the installed nvidia-ml-py does not know {function}"
+            self.last_problem = f"the installed nvidia-ml-py does not know {function}"
             return None
         try:
             with hold_forks():
                 return call(self.handle, *arguments)
         except self.library.NVMLError as problem:
-            self.failed(function, problem)
+            self.record_failure(function, problem)
             return None
 
-    def failed(self, function: str, problem: Any) -> None:
+    def record_failure(self, function: str, problem: Any) -> None:
         """Keep why; raise where nothing will answer any more."""
-        self.problem = f"{function}: {problem}"
+        self.last_problem = f"{function}: {problem}"
         if problem.value == self.library.NVML_ERROR_GPU_IS_LOST:
-            raise ActuatorError(f"{self.name}, {self.problem}; reset it or restart the machine") from problem
+            raise ActuatorError(
+                f"{self.name}, {self.last_problem}; reset it or restart the machine"
+            ) from problem
 
-    def _mig_parent(self) -> Any:
+    def _switch_to_mig_parent(self) -> Any:
         """For a part of a GPU: from here on its GPU is asked, whose sensors are the only ones."""
-        if not self.ask("nvmlDeviceIsMigDeviceHandle"):
+        if not self.query("nvmlDeviceIsMigDeviceHandle"):
             return None
-        parent = self.ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle")
+        parent = self.query("nvmlDeviceGetDeviceHandleFromMigDeviceHandle")
         if parent is None:
             return None
         self.handle, part = parent, self.handle
         return part
 
-    def _instant_w(self) -> float:
-        fields = self.ask("nvmlDeviceGetFieldValues", [self.library.NVML_FI_DEV_POWER_INSTANT])
+    def _read_instant_power_w(self) -> float:
+        fields = self.query("nvmlDeviceGetFieldValues", [self.library.NVML_FI_DEV_POWER_INSTANT])
         if fields is None or fields[0].nvmlReturn != self.library.NVML_SUCCESS:
             return _NAN
         return float(fields[0].value.uiVal) / 1000.0
 
-    def _averages(self) -> bool:
+    def _has_averaged_power(self) -> bool:
         """Whether `nvmlDeviceGetPowerUsage` is a mean here; yes where the architecture is not told."""
-        arch = self.ask("nvmlDeviceGetArchitecture")
+        arch = self.query("nvmlDeviceGetArchitecture")
         return (arch is None or arch >= _AMPERE) and not _GA100.search(self.name)

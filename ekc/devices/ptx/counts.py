@@ -8,36 +8,38 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ekc.devices.ptx.loops import executions
+from ekc.devices.ptx.loops import count_block_runs
 from ekc.devices.ptx.text import Instruction, blocks
-from ekc.ir.warpgroup import WARPS
+from ekc.ir.warpgroup import WARPGROUP_WARPS
 
-_BITS = re.compile(r"(?:[subf]|bf|tf)(\d+)(x2)?")
-_INTEGER = re.compile(r"[sub](?:8|16|32|64)|pred")
-_SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
-_FACTORS = {
+_TYPE_BITS = re.compile(r"(?:[subf]|bf|tf)(\d+)(x2)?")
+_INTEGER_TYPE = re.compile(r"[sub](?:8|16|32|64)|pred")
+_MATRIX_SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
+_TENSOR_FIELDS = {
     **dict.fromkeys(("f16", "bf16"), "tensor_half"), "tf32": "tensor_tf32",
     **dict.fromkeys(("s8", "u8"), "tensor_int8"),
 }  # fmt: skip
 _REGISTER = re.compile(r"%\w+")
 _VECTOR = re.compile(r"v(\d)")
 _MATRIX_ACCESSES = ("ldmatrix", "stmatrix", "wmma.load", "wmma.store")
-_SFU = frozenset({"ex2", "lg2", "rcp", "sqrt", "rsqrt", "sin", "cos", "tanh", "div"})
-_BRANCH = frozenset({"bra", "ret", "exit", "trap"})
-_BARRIER = frozenset({"bar", "barrier"})
-_ACCESS = frozenset({"ld", "ldu", "st", "atom", "red", "ldmatrix", "stmatrix"})
+_SFU_OPCODES = frozenset({"ex2", "lg2", "rcp", "sqrt", "rsqrt", "sin", "cos", "tanh", "div"})
+_BRANCH_OPCODES = frozenset({"bra", "ret", "exit", "trap"})
+_BARRIER_OPCODES = frozenset({"bar", "barrier"})
+_ACCESS_OPCODES = frozenset({"ld", "ldu", "st", "atom", "red", "ldmatrix", "stmatrix"})
 # fmt: off
-_INTEGER_OPS = frozenset({
+_INTEGER_OPCODES = frozenset({
     "add", "addc", "sub", "subc", "mul", "mul24", "mad", "mad24", "madc", "div", "rem", "abs", "neg",
     "min", "max", "sad", "dp2a", "dp4a", "and", "or", "xor", "not", "cnot", "shl", "shr", "shf", "lop3",
     "prmt", "bfe", "bfi", "bfind", "bmsk", "popc", "clz", "brev", "fns", "szext",
 })
 # fmt: on
-_FLOAT_OPS = frozenset({"add", "sub", "mul", "fma", "mad", "min", "max", "abs", "neg", "copysign", "testp"})
+_FLOAT_OPCODES = frozenset(
+    {"add", "sub", "mul", "fma", "mad", "min", "max", "abs", "neg", "copysign", "testp"}
+)
 
 
 @dataclass(frozen=True)
-class Counts:
+class InstructionCounts:
     """Executed PTX instructions of one thread, and the bytes its accesses move."""
 
     fma32: float = 0.0
@@ -95,7 +97,7 @@ class Counts:
     """Times that the thread waits for products of its warpgroup."""
 
 
-def count(ptx: str, kernel: str) -> Counts:
+def count_instructions(ptx: str, kernel: str) -> InstructionCounts:
     """Count what one thread of `kernel` executes: an upper estimate, exact without run-time branches.
 
     Loops count by their trip counts. Code behind a branch within a loop counts in the trips where it
@@ -110,19 +112,19 @@ def count(ptx: str, kernel: str) -> Counts:
     trip count (naming label and line), for a call and for an indirect branch.
     """
     totals: dict[str, float] = defaultdict(float)
-    every = runs(ptx, kernel)
-    unread = _unread(one for one, _ in every)
+    every = list_instruction_runs(ptx, kernel)
+    unread = _find_unread_atomics(one for one, _ in every)
     for instruction, times in every:
         if instruction in unread:
             instruction = replace(instruction, opcode=("red", *instruction.opcode[1:]))
-        for kind, amount in _kinds(instruction):
+        for kind, amount in _list_counts(instruction):
             totals[kind] += times * amount
-    return Counts(**totals)
+    return InstructionCounts(**totals)
 
 
-def _unread(every: Iterable[Instruction]) -> frozenset[Instruction]:
+def _find_unread_atomics(instructions: Iterable[Instruction]) -> frozenset[Instruction]:
     """The atomics whose results go to registers that nothing else names: ptxas makes reductions of them."""
-    listed = list(every)
+    listed = list(instructions)
     atomics = [one for one in listed if one.opcode[0] == "atom"]
     if not atomics:
         return frozenset()
@@ -131,14 +133,14 @@ def _unread(every: Iterable[Instruction]) -> frozenset[Instruction]:
 
 
 @lru_cache(maxsize=4)
-def runs(ptx: str, kernel: str) -> tuple[tuple[Instruction, float], ...]:
+def list_instruction_runs(ptx: str, kernel: str) -> tuple[tuple[Instruction, float], ...]:
     """Every instruction of `kernel` and how often one thread runs it; says and refuses what `count` does."""
     parts = blocks(ptx, kernel)
-    found = zip(parts, executions(kernel, parts), strict=True)
+    found = zip(parts, count_block_runs(kernel, parts), strict=True)
     return tuple((one, times) for block, times in found for one in block.body)
 
 
-def _kinds(instruction: Instruction) -> Iterator[tuple[str, float]]:
+def _list_counts(instruction: Instruction) -> Iterator[tuple[str, float]]:
     """(field of `Counts`, amount) of one instruction; nothing for one that is free."""
     opcode = instruction.opcode
     name, kind = opcode[0], opcode[-1]
@@ -148,25 +150,25 @@ def _kinds(instruction: Instruction) -> Iterator[tuple[str, float]]:
         # Packing two halves is a byte permute, and no plain copy.
         if instruction.operands[1].startswith("{") and kind == "b32":
             yield "int_ops", 1.0
-    elif name in _ACCESS or opcode[:2] in (("wmma", "load"), ("wmma", "store")):
-        yield from _access(instruction)
+    elif name in _ACCESS_OPCODES or opcode[:2] in (("wmma", "load"), ("wmma", "store")):
+        yield from _count_access(instruction)
     elif opcode[:2] == ("cp", "async") and "bulk" not in opcode:
-        yield from _asynchronous(instruction)
+        yield from _count_async_copy(instruction)
     elif name == "cvt":
-        yield _conversion(opcode), 1.0
+        yield _find_conversion_field(opcode), 1.0
     else:
         if opcode[:2] == ("wgmma", "wait_group"):
             yield "group_waits", 1.0
-        field = _arithmetic(opcode)
+        field = _find_arithmetic_field(opcode)
         yield field, 2.0 if kind == "f32x2" else 1.0
         if field == "tensor":
-            yield from _multiplied(opcode)
+            yield from _count_matrix_product(opcode)
 
 
-def _multiplied(opcode: tuple[str, ...]) -> Iterator[tuple[str, float]]:
+def _count_matrix_product(opcode: tuple[str, ...]) -> Iterator[tuple[str, float]]:
     """Operations of a matrix instruction, told from its shape and the types of its factors."""
-    shape = next((match for part in opcode if (match := _SHAPE.fullmatch(part))), None)
-    field = next((_FACTORS[part] for part in opcode[1:] if part in _FACTORS), None)
+    shape = next((match for part in opcode if (match := _MATRIX_SHAPE.fullmatch(part))), None)
+    field = next((_TENSOR_FIELDS[part] for part in opcode[1:] if part in _TENSOR_FIELDS), None)
     if not (shape and field):
         return
     rows, columns, depth = (int(extent) for extent in shape.groups())
@@ -175,12 +177,12 @@ def _multiplied(opcode: tuple[str, ...]) -> Iterator[tuple[str, float]]:
         yield field, flops
         return
     yield "group_products", 1.0
-    yield "group_flops" if field == "tensor_half" else field, flops / WARPS
+    yield "group_flops" if field == "tensor_half" else field, flops / WARPGROUP_WARPS
     # Along the depth an instruction takes 32 bytes of every row, whatever the type.
-    yield "bytes_group", 32.0 * (rows + columns) / WARPS
+    yield "bytes_group", 32.0 * (rows + columns) / WARPGROUP_WARPS
 
 
-def _asynchronous(instruction: Instruction) -> Iterator[tuple[str, float]]:
+def _count_async_copy(instruction: Instruction) -> Iterator[tuple[str, float]]:
     """A copy loads and stores; closing a group and waiting for some are instructions of their own."""
     kind, operands = instruction.opcode[2], instruction.operands
     if len(operands) > 2:
@@ -196,41 +198,41 @@ def _asynchronous(instruction: Instruction) -> Iterator[tuple[str, float]]:
         yield from (("async_waits", 1.0), ("async_left", float(left)))
 
 
-def _arithmetic(opcode: tuple[str, ...]) -> str:
+def _find_arithmetic_field(opcode: tuple[str, ...]) -> str:
     """Field of an instruction that only works on registers, or controls the flow."""
     name, kind = opcode[0], opcode[-1]
-    integer = _INTEGER.fullmatch(kind) is not None
+    integer = _INTEGER_TYPE.fullmatch(kind) is not None
     if name in ("mma", "wgmma", "tcgen05", "wmma") and any(part.startswith("mma") for part in opcode):
         return "tensor"
-    if name in ("setp", "selp", "set", "slct") or (integer and name in _INTEGER_OPS):
+    if name in ("setp", "selp", "set", "slct") or (integer and name in _INTEGER_OPCODES):
         return "int_ops"
-    if name in _SFU and kind != "f64":
+    if name in _SFU_OPCODES and kind != "f64":
         return "sfu"
-    if name in _FLOAT_OPS and kind in ("f32", "f32x2"):
+    if name in _FLOAT_OPCODES and kind in ("f32", "f32x2"):
         return "fma32" if name in ("fma", "mad") else "fp32"
-    if name in _FLOAT_OPS and kind in ("f16", "f16x2", "bf16", "bf16x2"):
+    if name in _FLOAT_OPCODES and kind in ("f16", "f16x2", "bf16", "bf16x2"):
         return "fp16"
-    if name in _BARRIER:
+    if name in _BARRIER_OPCODES:
         return "barrier"
-    if name in _BRANCH:
+    if name in _BRANCH_OPCODES:
         return "branch"
     return "shuffle" if name == "shfl" else "other"
 
 
-def _conversion(opcode: tuple[str, ...]) -> str:
+def _find_conversion_field(opcode: tuple[str, ...]) -> str:
     """Between integers a cheap logic operation; within f32 a rounding or saturating addition."""
     target, source = opcode[-2:]
-    if _INTEGER.fullmatch(target) and _INTEGER.fullmatch(source):
+    if _INTEGER_TYPE.fullmatch(target) and _INTEGER_TYPE.fullmatch(source):
         return "int_ops"
     return "fp32" if target == source == "f32" else "convert"
 
 
-def _access(instruction: Instruction) -> Iterator[tuple[str, float]]:
+def _count_access(instruction: Instruction) -> Iterator[tuple[str, float]]:
     """Fields of a memory access, with the bytes of one thread."""
     opcode = instruction.opcode
     spaces = {part.split("::")[0] for part in opcode}
     space = next((space for space in ("shared", "local", "const") if space in spaces), "global")
-    size = _bytes(instruction)
+    size = _count_access_bytes(instruction)
     if space == "const":
         yield "other", 1.0
     elif space == "local":
@@ -242,7 +244,7 @@ def _access(instruction: Instruction) -> Iterator[tuple[str, float]]:
             yield from ((f"{verb}_{space}", 1.0), (f"bytes_{verb}_{space}", size))
 
 
-def _bytes(instruction: Instruction) -> float:
+def _count_access_bytes(instruction: Instruction) -> float:
     """Bytes that one thread moves: its registers times their width."""
     opcode = instruction.opcode
     if ".".join(opcode).startswith(_MATRIX_ACCESSES):
@@ -250,5 +252,5 @@ def _bytes(instruction: Instruction) -> float:
         registers = next(operand for operand in instruction.operands if operand.startswith("{"))
         return 4.0 * (registers.count(",") + 1)
     lanes = next((int(match[1]) for part in opcode if (match := _VECTOR.fullmatch(part))), 1)
-    match = _BITS.fullmatch(opcode[-1])
+    match = _TYPE_BITS.fullmatch(opcode[-1])
     return lanes * (int(match[1]) * (2 if match[2] else 1) / 8 if match else 4.0)

@@ -10,7 +10,7 @@ from ekc.errors import EkcError
 
 
 @dataclass(frozen=True)
-class Loop:
+class NaturalLoop:
     """A natural loop: one header, entered only there."""
 
     header: int
@@ -21,57 +21,61 @@ class Loop:
 
 
 @dataclass(frozen=True)
-class Graph:
+class ControlFlowGraph:
     """Blocks by number, and how control moves between those that can be reached."""
 
     kernel: str
     blocks: tuple[Block, ...]
     order: tuple[int, ...]
     """Reachable blocks; each comes after all that lead to it but for the back edges."""
-    forward: dict[int, tuple[int, ...]]
+    forward_predecessors: dict[int, tuple[int, ...]]
     """Predecessors of each reachable block, without the back edges."""
-    loops: tuple[Loop, ...]
+    loops: tuple[NaturalLoop, ...]
     """By the order of their headers: outer loops before those nested in them."""
-    innermost: dict[int, Loop]
+    innermost_loops: dict[int, NaturalLoop]
     """The smallest loop that holds a block, for those within loops."""
 
     @classmethod
-    def of(cls, kernel: str, blocks: Sequence[Block], whole: Container[int] = ()) -> Graph:
+    def from_blocks(
+        cls, kernel: str, blocks: Sequence[Block], single_loop_headers: Container[int] = ()
+    ) -> ControlFlowGraph:
         """Analyse the blocks; `EkcError` for a loop that is entered in two places.
 
         Empty blocks are added at the end to keep apart nested loops that share a header, but for those
         headers that are known to begin one loop, a `whole` one.
         """
-        order = _order(blocks)
+        order = _order_blocks(blocks)
         rank = {number: position for position, number in enumerate(order)}
         prior: dict[int, tuple[int, ...]] = dict.fromkeys(order, ())
         for number in order:
             for other in dict.fromkeys(blocks[number].next):
                 prior[other] += (number,)
-        above = _dominators(rank, prior)
-        back = _back_edges(kernel, blocks, rank, prior, above)
-        if shared := _shared_header([n for n in order if n not in whole], back, prior):
-            return cls.of(kernel, _split(blocks, *shared), whole)
+        above = _find_dominators(rank, prior)
+        back = _find_back_edges(kernel, blocks, rank, prior, above)
+        if shared := _find_shared_header([n for n in order if n not in single_loop_headers], back, prior):
+            return cls.from_blocks(kernel, _split_header(blocks, *shared), single_loop_headers)
         forward = {n: tuple(p for p in prior[n] if rank[p] < rank[n]) for n in order}
         headers = sorted({header for _, header in back}, key=lambda header: rank[header])
-        loops = tuple(_loop(header, back, prior) for header in headers)
+        loops = tuple(_build_loop(header, back, prior) for header in headers)
         # From the largest to the smallest: the smallest stays.
         by_size = sorted(loops, key=lambda loop: -len(loop.body))
         innermost = {number: loop for loop in by_size for number in loop.body}
         return cls(kernel, tuple(blocks), order, forward, loops, innermost)
 
-    def header(self, number: int, count: int) -> int:
+    def find_original_header(self, number: int, block_count: int) -> int:
         """The block of the `count` given ones before which this one was added; a given one is its own."""
-        while number >= count:
+        while number >= block_count:
             number = self.blocks[number].next[0]
         return number
 
-    def shared(self, count: int) -> set[int]:
+    def find_split_headers(self, block_count: int) -> set[int]:
         """Those of the `count` given blocks at which loops were kept apart."""
-        return {self.header(added, count) for added in range(count, len(self.blocks))}
+        return {
+            self.find_original_header(added, block_count) for added in range(block_count, len(self.blocks))
+        }
 
 
-def _order(blocks: Sequence[Block]) -> tuple[int, ...]:
+def _order_blocks(blocks: Sequence[Block]) -> tuple[int, ...]:
     """Reverse postorder from block 0, without recursion: kernels can have many blocks."""
     finished: list[int] = []
     seen = {0}
@@ -88,7 +92,7 @@ def _order(blocks: Sequence[Block]) -> tuple[int, ...]:
     return tuple(reversed(finished))
 
 
-def _dominators(rank: dict[int, int], prior: dict[int, tuple[int, ...]]) -> dict[int, int]:
+def _find_dominators(rank: dict[int, int], prior: dict[int, tuple[int, ...]]) -> dict[int, int]:
     """For each block but the entry, the last that every way from the entry to it passes before it.
 
     After Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm" (2001).
@@ -112,7 +116,7 @@ def _dominators(rank: dict[int, int], prior: dict[int, tuple[int, ...]]) -> dict
     return above
 
 
-def _back_edges(
+def _find_back_edges(
     kernel: str,
     blocks: Sequence[Block],
     rank: dict[int, int],
@@ -134,7 +138,7 @@ def _back_edges(
     return back
 
 
-def _shared_header(
+def _find_shared_header(
     order: Sequence[int], back: set[tuple[int, int]], prior: dict[int, tuple[int, ...]]
 ) -> tuple[int, int] | None:
     """(header, latch of the inner loop) of nested loops that begin at the same block, if any.
@@ -146,12 +150,12 @@ def _shared_header(
     for header in order:
         edges = sorted(edge for edge in back if edge[1] == header)
         if len(edges) > 1:
-            inner = min(edges, key=lambda edge: len(_loop(header, {edge}, prior).body))
+            inner = min(edges, key=lambda edge: len(_build_loop(header, {edge}, prior).body))
             return header, inner[0]
     return None
 
 
-def _split(blocks: Sequence[Block], header: int, latch: int) -> list[Block]:
+def _split_header(blocks: Sequence[Block], header: int, latch: int) -> list[Block]:
     """Put an empty block before `header`, which all but `latch` reach it by: the outer header."""
     added = len(blocks)
     moved = [
@@ -163,7 +167,7 @@ def _split(blocks: Sequence[Block], header: int, latch: int) -> list[Block]:
     return [*moved, replace(blocks[header], body=(), next=(header,))]
 
 
-def _loop(header: int, back: set[tuple[int, int]], prior: dict[int, tuple[int, ...]]) -> Loop:
+def _build_loop(header: int, back: set[tuple[int, int]], prior: dict[int, tuple[int, ...]]) -> NaturalLoop:
     """All blocks from which a back edge to `header` is reached without passing it."""
     latches = frozenset(latch for latch, target in back if target == header)
     body, pending = {header}, list(latches)
@@ -172,4 +176,4 @@ def _loop(header: int, back: set[tuple[int, int]], prior: dict[int, tuple[int, .
         if number not in body:
             body.add(number)
             pending += prior[number]
-    return Loop(header, frozenset(body), latches)
+    return NaturalLoop(header, frozenset(body), latches)

@@ -10,22 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ekc.devices.ptx.flow import Code, Flow, Varying, meet
-from ekc.devices.ptx.graph import Graph, Loop
-from ekc.devices.ptx.strides import Strides
+from ekc.devices.ptx.flow import BranchSlice, LoopFlow, VaryingRegisters, join_states
+from ekc.devices.ptx.graph import ControlFlowGraph, NaturalLoop
+from ekc.devices.ptx.strides import TripStrides
 from ekc.devices.ptx.text import Block
 from ekc.devices.ptx.values import Comparison, State
 from ekc.errors import EkcError
 
 _MOST_FOLLOWED = 1 << 22
 """Trips that are followed one by one."""
-_MOST_TRIPS = 1 << 40
+_MAX_TRIPS = 1 << 40
 """Trips of a loop that ends: 18 minutes at a trip a nanosecond."""
 _PROBED_TRIPS = 2
 """Trips after which only those branches are followed that a known predicate has decided."""
 
 
-def executions(kernel: str, blocks: Sequence[Block]) -> list[float]:
+def count_block_runs(kernel: str, blocks: Sequence[Block]) -> list[float]:
     """Runs of each block per thread, every forward branch on run-time data taken both ways.
 
     Two ways back to one header are nested loops, or one loop with a way that skips the rest of it: which,
@@ -34,53 +34,57 @@ def executions(kernel: str, blocks: Sequence[Block]) -> list[float]:
     """
     first, whole = None, set[int]()
     while True:
-        graph = Graph.of(kernel, blocks, whole)
+        graph = ControlFlowGraph.from_blocks(kernel, blocks, whole)
         try:
-            return _executions(graph)[: len(blocks)]
-        except _Uncountable as problem:
-            first, header = first or problem, graph.header(problem.header, len(blocks))
-            if header not in graph.shared(len(blocks)):
+            return _count_graph_runs(graph)[: len(blocks)]
+        except _UncountableLoop as problem:
+            first, header = first or problem, graph.find_original_header(problem.header, len(blocks))
+            if header not in graph.find_split_headers(len(blocks)):
                 raise first from None
             whole.add(header)
 
 
-def _executions(graph: Graph) -> list[float]:
+def _count_graph_runs(graph: ControlFlowGraph) -> list[float]:
     """`executions` of all blocks of a graph."""
     reachable = set(graph.order)
     runs = [1.0 if number in reachable else 0.0 for number in range(len(graph.blocks))]
-    code = Code.of(graph)
-    entries, varying = _entry_states(graph, code)
+    code = BranchSlice.from_graph(graph)
+    entries, varying = _find_entry_states(graph, code)
     for loop in graph.loops:
-        visits = _visits(graph, code, loop, entries[loop.header], varying)
+        visits = _count_visits(graph, code, loop, entries[loop.header], varying)
         for number in loop.body:
             runs[number] *= visits.get(number, 0)
     return runs
 
 
-def _entry_states(graph: Graph, code: Code) -> tuple[dict[int, State], Varying]:
+def _find_entry_states(
+    graph: ControlFlowGraph, code: BranchSlice
+) -> tuple[dict[int, State], VaryingRegisters]:
     """What is known on entry to each loop, by its header, and what varies within it.
 
     A register is taken to be the same in every trip until a latch is seen to hold another value.
     """
-    flow = Flow(graph, code, None, ())
-    varying: Varying = {loop.header: set() for loop in graph.loops}
+    flow = LoopFlow(graph, code, None, ())
+    varying: VaryingRegisters = {loop.header: set() for loop in graph.loops}
     while True:
         start = State({}, {})
         before, after = flow.run(start, varying, 0)
         entries: dict[int, State] = {}
         grown = False
         for loop in graph.loops:
-            entry = entries[loop.header] = before[flow.place[loop.header]] or start
+            entry = entries[loop.header] = before[flow.node_by_block[loop.header]] or start
             for latch in loop.latches:
-                end = after[flow.place[latch]] or start
-                new = {n for n, v in end.own.items() if v != entry.own.get(n)} - varying[loop.header]
+                end = after[flow.node_by_block[latch]] or start
+                new = {
+                    n for n, v in end.multi_writer_values.items() if v != entry.multi_writer_values.get(n)
+                } - varying[loop.header]
                 varying[loop.header] |= new
                 grown |= bool(new)
         if not grown:
             return entries, varying
 
 
-class _Uncountable(EkcError):
+class _UncountableLoop(EkcError):
     """The loop that begins at a block has no trip count."""
 
     def __init__(self, header: int, text: str) -> None:
@@ -88,76 +92,86 @@ class _Uncountable(EkcError):
         self.header = header
 
 
-class _Unknown(Exception):
+class _UnknownExit(Exception):
     """A trip after which a loop may go on and may end; `line` is of the branch that ends it."""
 
     def __init__(self, line: int) -> None:
         self.line = line
 
 
-def _visits(graph: Graph, code: Code, loop: Loop, entry: State, varying: Varying) -> dict[int, int]:
+def _count_visits(
+    graph: ControlFlowGraph, code: BranchSlice, loop: NaturalLoop, entry: State, varying: VaryingRegisters
+) -> dict[int, int]:
     """In how many trips of a loop each of its blocks runs; all of a nested loop's as if it ran once."""
     if all(target in loop.body for number in loop.body for target in graph.blocks[number].next):
-        raise _refusal(graph, loop, "it has no exit")
+        raise _make_uncountable(graph, loop, "it has no exit")
     try:
-        return _follow(graph, code, loop, entry, varying, _PROBED_TRIPS)
-    except _Unknown:
+        return _follow_trips(graph, code, loop, entry, varying, _PROBED_TRIPS)
+    except _UnknownExit:
         pass
     try:
-        return _follow(graph, code, loop, entry, varying, _MOST_FOLLOWED)
-    except _Unknown as unknown:
+        return _follow_trips(graph, code, loop, entry, varying, _MOST_FOLLOWED)
+    except _UnknownExit as unknown:
         reason = f"its exit on line {unknown.line} depends on run-time data"
-        raise _refusal(graph, loop, reason) from None
+        raise _make_uncountable(graph, loop, reason) from None
 
 
-def _follow(
-    graph: Graph, code: Code, loop: Loop, entry: State, varying: Varying, probed: int
+def _follow_trips(
+    graph: ControlFlowGraph,
+    code: BranchSlice,
+    loop: NaturalLoop,
+    entry: State,
+    varying: VaryingRegisters,
+    probed_trips: int,
 ) -> dict[int, int]:
     """`_visits`, where branches that stay unknown in the `probed` first trips are so in all."""
-    flow, state = Flow(graph, code, loop, loop.body), State(entry.shared.copy(), entry.own)
-    strides = Strides(flow.names)
+    flow, state = (
+        LoopFlow(graph, code, loop, loop.body),
+        State(entry.single_writer_values.copy(), entry.multi_writer_values),
+    )
+    strides = TripStrides(flow.registers)
     visits: dict[int, int] = dict.fromkeys(loop.body, 0)
     known = {number for number in loop.body if any(n not in loop.body for n in graph.blocks[number].next)}
     tally, trips = [0] * len(flow.nodes), 0
     for trip in range(1, _MOST_FOLLOWED + 1):
-        compared: list[Comparison | None] | None = [] if flow.linear else None
+        compared: list[Comparison | None] | None = [] if flow.is_linear else None
         _, after = flow.run(state, varying, trip, compared)
         tally = [count + (state is not None) for count, state in zip(tally, after, strict=True)]
-        going = [end for edge in flow.latches if edge.open(after) and (end := after[edge.source])]
-        following = meet(going, ("trip", trip))
+        going = [end for edge in flow.latches if edge.is_open(after) and (end := after[edge.source])]
+        following = join_states(going, ("trip", trip))
         if following is None:
-            _book(flow, tally, visits)
+            _add_visits(flow, tally, visits)
             return visits
-        if leaving := next((edge for edge in flow.exits if edge.open(after)), None):
-            raise _Unknown(leaving.line)
+        if leaving := next((edge for edge in flow.exits if edge.is_open(after)), None):
+            raise _UnknownExit(leaving.line)
         more = 0 if compared is None else strides.count(state, following, compared)
-        state = strides.jump(following, more) if more else following
+        state = strides.skip_trips(following, more) if more else following
         tally = [count + more * (state is not None) for count, state in zip(tally, after, strict=True)]
         trips += 1 + more
-        if trips > _MOST_TRIPS:
-            raise _refusal(graph, loop, "it does not end")
-        if trip <= probed:
-            known |= flow.known(after)
-        if trip == probed:
-            _book(flow, tally, visits)
-            flow = Flow(graph, code, loop, known)
-            strides = Strides(flow.names)
+        if trips > _MAX_TRIPS:
+            raise _make_uncountable(graph, loop, "it does not end")
+        if trip <= probed_trips:
+            known |= flow.find_decided_blocks(after)
+        if trip == probed_trips:
+            _add_visits(flow, tally, visits)
+            flow = LoopFlow(graph, code, loop, known)
+            strides = TripStrides(flow.registers)
             tally = [0] * len(flow.nodes)
-            own = {name: value for name, value in state.own.items() if name in flow.names}
-            state = State(state.shared, own)
-    raise _refusal(graph, loop, f"it runs more than {_MOST_FOLLOWED} times, each as no other")
+            own = {name: value for name, value in state.multi_writer_values.items() if name in flow.registers}
+            state = State(state.single_writer_values, own)
+    raise _make_uncountable(graph, loop, f"it runs more than {_MOST_FOLLOWED} times, each as no other")
 
 
-def _book(flow: Flow, tally: Iterable[int], visits: dict[int, int]) -> None:
+def _add_visits(flow: LoopFlow, tally: Iterable[int], visits: dict[int, int]) -> None:
     """Add the trips in which each node ran to `visits` of its blocks."""
     for node, count in zip(flow.nodes, tally, strict=True):
         for number in node.members:
             visits[number] += count
 
 
-def _refusal(graph: Graph, loop: Loop, reason: str) -> _Uncountable:
+def _make_uncountable(graph: ControlFlowGraph, loop: NaturalLoop, reason: str) -> _UncountableLoop:
     block = graph.blocks[loop.header]
-    return _Uncountable(
+    return _UncountableLoop(
         loop.header,
         f"PTX of {graph.kernel!r}: the trip count of the loop at {block.label} (line {block.line}) "
         f"cannot be found: {reason}; give the loop constant bounds",

@@ -15,51 +15,53 @@ from ekc.devices.ptx.values import Comparison, State, Value
 _UNBOUNDED = 1 << 62
 """Trips of a loop that no comparison ends."""
 
-Compared = Sequence[Comparison | None]
+Comparisons = Sequence[Comparison | None]
 
 
-class Strides:
+class TripStrides:
     """The amounts that the registers `names` grow by in each trip, for one loop."""
 
-    def __init__(self, names: Iterable[str]) -> None:
-        self._names = tuple(names)
+    def __init__(self, registers: Iterable[str]) -> None:
+        self._registers = tuple(registers)
         self._growth: dict[str, int] | None = None
-        self._compared: Compared = ()
+        self._comparisons: Comparisons = ()
 
-    def count(self, entry: State, end: State, compared: Compared) -> int:
+    def count(self, entry: State, end: State, comparisons: Comparisons) -> int:
         """How many of the next trips go exactly as this one did, from its first state to its last; 0 where
         nothing is known yet. `compared` are the numbers of its comparisons."""
-        before, self._compared = self._compared, compared
-        growth, self._growth = self._growth, _growth(self._names, entry, end)
-        if growth is None or growth != self._growth or len(before) != len(compared):
+        before, self._comparisons = self._comparisons, comparisons
+        growth, self._growth = self._growth, _find_growth(self._registers, entry, end)
+        if growth is None or growth != self._growth or len(before) != len(comparisons):
             return 0
-        return min((_steady_trips(a, b) for a, b in zip(before, compared, strict=True)), default=_UNBOUNDED)
+        return min(
+            (_count_steady_trips(a, b) for a, b in zip(before, comparisons, strict=True)), default=_UNBOUNDED
+        )
 
-    def jump(self, state: State, trips: int) -> State:
+    def skip_trips(self, state: State, trips: int) -> State:
         """The state so many trips after `state`; to be called where `count` found them."""
         assert self._growth is not None
         moved = {
             name: Value(value.number + trips * self._growth[name], value.base)
-            for name, value in state.own.items()
+            for name, value in state.multi_writer_values.items()
             if name in self._growth
         }
-        self._growth, self._compared = None, ()
-        return State(state.shared, state.own | moved)
+        self._growth, self._comparisons = None, ()
+        return State(state.single_writer_values, state.multi_writer_values | moved)
 
 
-def _growth(names: Iterable[str], entry: State, end: State) -> dict[str, int] | None:
+def _find_growth(registers: Iterable[str], entry: State, end: State) -> dict[str, int] | None:
     """The amount that a trip added to each register; None where some became another unknown quantity."""
     found = {}
-    for name in names:
-        if name in end.own:
-            first, last = entry.get(name), end.own[name]
+    for name in registers:
+        if name in end.multi_writer_values:
+            first, last = entry.read_register(name), end.multi_writer_values[name]
             if first.base != last.base:
                 return None
             found[name] = last.number - first.number
     return found
 
 
-def _steady_trips(before: Comparison | None, now: Comparison | None) -> int:
+def _count_steady_trips(before: Comparison | None, now: Comparison | None) -> int:
     """After how many more trips a comparison still has this result and its numbers are in their range."""
     if before is None or now is None:
         return _UNBOUNDED if before is now else 0
@@ -69,20 +71,20 @@ def _steady_trips(before: Comparison | None, now: Comparison | None) -> int:
     low = -(1 << bits - 1) if signed else 0
     left, right = now.left - before.left, now.right - before.right
     return min(
-        _within(now.left, left, low, low + (1 << bits) - 1),
-        _within(now.right, right, low, low + (1 << bits) - 1),
-        _same_sign(now.left - now.right, left - right),
+        _count_steps_within(now.left, left, low, low + (1 << bits) - 1),
+        _count_steps_within(now.right, right, low, low + (1 << bits) - 1),
+        _count_steps_of_same_sign(now.left - now.right, left - right),
     )
 
 
-def _within(number: int, growth: int, low: int, high: int) -> int:
+def _count_steps_within(number: int, growth: int, low: int, high: int) -> int:
     """After how many steps a number is still within a range."""
     if not growth:
         return _UNBOUNDED
     return (high - number) // growth if growth > 0 else (number - low) // -growth
 
 
-def _same_sign(number: int, growth: int) -> int:
+def _count_steps_of_same_sign(number: int, growth: int) -> int:
     """After how many steps a number is still negative, 0 or positive, whichever it is."""
     if not growth or number * growth > 0:
         return _UNBOUNDED

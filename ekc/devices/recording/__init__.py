@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from ekc.devices.recording.device import PREFIX, RecordedDevice
-from ekc.devices.recording.reader import read
-from ekc.devices.recording.rows import Origin, Recorded, Recording
-from ekc.devices.recording.writer import Writer
+from ekc.devices.recording.device import TARGET_PREFIX, RecordedDevice
+from ekc.devices.recording.reader import read_recording
+from ekc.devices.recording.rows import Origin, RecordedRow, Recording
+from ekc.devices.recording.writer import RecordingWriter
 
-__all__ = ["PREFIX", "Origin", "Recorded", "RecordedDevice", "Recording", "Writer", "read"]
+__all__ = [
+    "TARGET_PREFIX",
+    "Origin",
+    "RecordedDevice",
+    "RecordedRow",
+    "Recording",
+    "RecordingWriter",
+    "read_recording",
+]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.base import Clocks, Metering, Timing
-from ekc.devices.recording.reader import read
-from ekc.devices.recording.rows import Recorded, Recording
+from ekc.devices.recording.reader import read_recording
+from ekc.devices.recording.rows import RecordedRow, Recording
 from ekc.errors import DeviceError, RecordError
 
-PREFIX = "recorded:"
+TARGET_PREFIX = "recorded:"
 _DIGEST = re.compile(r"^// *digest ([0-9a-f]{16})$", re.MULTILINE)
 
 
@@ -24,23 +24,23 @@ class RecordedDevice:
         self.name, self.simulated, self.arch = origin.name, origin.simulated, origin.arch
         self.limits, self.peaks, self.driver = origin.limits, origin.peaks, origin.driver
         self.clock_regime, self.data_policy = origin.clock_regime, origin.data_policy
-        self.label, self.memory_bytes = origin.told, origin.memory_bytes
+        self.label, self.memory_bytes = origin.description, origin.memory_bytes
 
     @classmethod
     def open(cls, target: str) -> RecordedDevice:
         """The device "recorded:FILE". Raises `RecordError` for the file."""
-        file = target.removeprefix(PREFIX)
+        file = target.removeprefix(TARGET_PREFIX)
         if not file:
-            raise RecordError(f"target {target!r} names no file; write {PREFIX}FILE")
-        return cls(read(Path(file)))
+            raise RecordError(f"target {target!r} names no file; write {TARGET_PREFIX}FILE")
+        return cls(read_recording(Path(file)))
 
-    def time(self, kernel: CompiledKernel, *, draw: int = 0) -> Timing:
+    def time(self, kernel: CompiledKernel, *, repeat: int = 0) -> Timing:
         """What was recorded of the kernel's schedule. Raises `DeviceError` where that is nothing."""
-        return self._row(kernel).timing(draw)
+        return self._find_row(kernel).find_timing(repeat)
 
-    def meter(self, kernel: CompiledKernel, *, seconds: float = 1.0, draw: int = 0) -> Metering:
+    def meter(self, kernel: CompiledKernel, *, seconds: float = 1.0, repeat: int = 0) -> Metering:
         """The same of its energy; over the window that was recorded, whatever `seconds`."""
-        return self._row(kernel).metering(draw)
+        return self._find_row(kernel).find_metering(repeat)
 
     def clocks(self) -> Clocks:
         """None: a recording was made at one clock."""
@@ -52,7 +52,7 @@ class RecordedDevice:
             f"{self.label} cannot be set to {mhz} MHz: it was recorded at {self.clock_regime} only"
         )
 
-    def _row(self, kernel: CompiledKernel) -> Recorded:
+    def _find_row(self, kernel: CompiledKernel) -> RecordedRow:
         found = _DIGEST.search(kernel.cuda_source)
         row = self.recording.by_digest.get(found[1]) if found else None
         if row is None:

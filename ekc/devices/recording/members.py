@@ -5,30 +5,30 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 
-GZIP = 16 + zlib.MAX_WBITS
+GZIP_WINDOW_BITS = 16 + zlib.MAX_WBITS
 """What zlib calls a gzip member."""
-PIECE = 4096
+PIECE_BYTES = 4096
 """Bytes looked at together: what follows a member is looked at again."""
 
 
 @dataclass(frozen=True)
-class Members:
+class UnpackedMembers:
     """What could be read of a file."""
 
     text: bytes
-    good: int
+    complete_bytes: int
     """Bytes of the file that hold it; the rest is a member that was cut short."""
 
 
-def unpack(data: bytes) -> Members:
+def unpack_members(data: bytes) -> UnpackedMembers:
     """All whole members. Raises `ValueError` for bytes that are no gzip, or damaged."""
     parts: list[bytes] = []
     good = 0
     while good < len(data):
-        one, found, place = zlib.decompressobj(GZIP), [], good
+        one, found, place = zlib.decompressobj(GZIP_WINDOW_BITS), [], good
         try:
             while not one.eof and place < len(data):
-                piece = data[place : place + PIECE]
+                piece = data[place : place + PIECE_BYTES]
                 found.append(one.decompress(piece))
                 place += len(piece)
         except zlib.error as problem:
@@ -37,10 +37,10 @@ def unpack(data: bytes) -> Members:
             break
         parts += found
         good = place - len(one.unused_data)
-    return Members(b"".join(parts), good)
+    return UnpackedMembers(b"".join(parts), good)
 
 
-def pack(line: bytes) -> bytes:
+def pack_line(line: bytes) -> bytes:
     """A member; the same bytes for the same line."""
-    one = zlib.compressobj(9, zlib.DEFLATED, GZIP)
+    one = zlib.compressobj(9, zlib.DEFLATED, GZIP_WINDOW_BITS)
     return one.compress(line) + one.flush()

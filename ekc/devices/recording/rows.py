@@ -17,7 +17,7 @@ from ekc.ir.schedule import Schedule
 from ekc.ir.serialize import operator_from_json
 
 Figure = TypeVar("Figure", Timing, Metering)
-REPEAT = 2
+FIRST_REPEAT = 2
 """The first repeat of a measurement. Before it there are a first look (0) and a first final (1)."""
 
 
@@ -41,13 +41,13 @@ class Origin:
     """Memory of the device; None in recordings made before this was kept."""
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """The label, that it is recorded, and the day: what is printed wherever its figures are."""
         return f"{self.label}, recorded {self.created[:10]}"
 
 
 @dataclass(frozen=True, eq=False)
-class Recorded:
+class RecordedRow:
     """One schedule and what was measured of it."""
 
     digest: str
@@ -81,26 +81,26 @@ class Recorded:
             )
         return found
 
-    def timing(self, repeat: int = 0) -> Timing:
+    def find_timing(self, repeat: int = 0) -> Timing:
         """With what ptxas gave the kernel then. Raises `DeviceError` for what was not recorded."""
-        found = _numbered(self.timings, repeat, f"schedule {self.digest} was not timed", self.failure)
+        found = _choose_repeat(self.timings, repeat, f"schedule {self.digest} was not timed", self.failure)
         return replace(found, resources=self.resources)
 
-    def metering(self, repeat: int = 0) -> Metering:
+    def find_metering(self, repeat: int = 0) -> Metering:
         """Raises `DeviceError` for what was not recorded."""
-        return _numbered(self.meterings, repeat, f"schedule {self.digest} was not metered", self.failure)
+        return _choose_repeat(self.meterings, repeat, f"schedule {self.digest} was not metered", self.failure)
 
 
-def _numbered(found: Mapping[int, Figure], repeat: int, otherwise: str, failure: str) -> Figure:
+def _choose_repeat(figures: Mapping[int, Figure], repeat: int, missing_text: str, failure: str) -> Figure:
     """The measurement of that number; before the first repeat the last one up to it. A repeat has no
     stand-in: one measurement must not count as several."""
-    if repeat >= REPEAT:
+    if repeat >= FIRST_REPEAT:
         number = repeat
     else:
-        number = max((n for n in found if n <= repeat), default=min(found, default=-1))
-    if number not in found:
-        raise DeviceError(failure or f"{otherwise}{' so often' if found else ''} when this was recorded")
-    return found[number]
+        number = max((n for n in figures if n <= repeat), default=min(figures, default=-1))
+    if number not in figures:
+        raise DeviceError(failure or f"{missing_text}{' so often' if figures else ''} when this was recorded")
+    return figures[number]
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +111,7 @@ class Recording:
     origin: Origin
     operator_texts: tuple[str, ...]
     """The operators as canonical JSON, in the order they were first measured."""
-    rows: tuple[Recorded, ...]
+    rows: tuple[RecordedRow, ...]
 
     @cached_property
     def operators(self) -> tuple[Operator, ...]:
@@ -119,18 +119,18 @@ class Recording:
         return tuple(operator_from_json(json.loads(text)) for text in self.operator_texts)
 
     @cached_property
-    def by_digest(self) -> Mapping[str, Recorded]:
+    def by_digest(self) -> Mapping[str, RecordedRow]:
         """Rows by the digest of their schedule."""
         return {row.digest: row for row in self.rows}
 
     @property
-    def gpus(self) -> frozenset[str]:
+    def gpu_uuids(self) -> frozenset[str]:
         """The UUIDs of the GPUs that were measured; none of a simulated device."""
         timings = (one.conditions.gpu for row in self.rows for one in row.timings.values())
         meterings = (one.conditions.gpu for row in self.rows for one in row.meterings.values())
         return frozenset(filter(None, (*timings, *meterings)))
 
-    def of(self, op: Operator) -> tuple[Recorded, ...]:
+    def find_rows(self, op: Operator) -> tuple[RecordedRow, ...]:
         """The rows of an operator. Raises `RecordError`, naming those that there are, where it has none."""
         if op not in self.operators:
             known = "; ".join(str(one).splitlines()[0] for one in self.operators) or "none at all"

@@ -16,21 +16,21 @@ from typing import Any, Self
 
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.base import Device, Metering, Timing
-from ekc.devices.plain import plain
-from ekc.devices.recording.continuing import check_same, whole
-from ekc.devices.recording.members import pack
-from ekc.devices.recording.reader import KIND, VERSION, content, parsed
+from ekc.devices.plain import measurement_to_json
+from ekc.devices.recording.continuing import check_same_device, count_complete_bytes
+from ekc.devices.recording.members import pack_line
+from ekc.devices.recording.reader import FORMAT_NAME, FORMAT_VERSION, parse_recording, read_content
 from ekc.devices.recording.rows import Origin, Recording
 from ekc.errors import RecordError
-from ekc.forks import abandon_in_children
+from ekc.forks import detach_in_children
 from ekc.ir.schedule import Schedule
 from ekc.version import __version__
 
-DIGITS = 7
+SAMPLE_DIGITS = 7
 """Significant digits of a sample: more than any timer or meter has."""
 
 
-class Writer:
+class RecordingWriter:
     """Appends to a recording of `device`; a file that is there already is continued, by one writer at a time.
 
     Raises `RecordError` for a file of another device, driver, clock or power cap, for one that is no
@@ -44,16 +44,16 @@ class Writer:
         except OSError as problem:
             raise RecordError(f"recording {path} cannot be written: {problem.strerror}") from None
         try:
-            self._lock()
-            known = self._continued(device)
+            self._lock_file()
+            known = self._read_existing(device)
             self._operators = list(known.operator_texts) if known else []
-            self._written = set(known.by_digest) if known else set()
+            self._written_digests = set(known.by_digest) if known else set()
             if known is None:
-                self._add(_head(device))
+                self._add_event(_make_device_header(device))
         except BaseException:
             self.close()
             raise
-        abandon_in_children(self)
+        detach_in_children(self)
 
     def __enter__(self) -> Self:
         return self
@@ -70,11 +70,11 @@ class Writer:
             fcntl.flock(self._file, fcntl.LOCK_UN)
         self._file.close()
 
-    def abandon(self) -> None:
+    def detach(self) -> None:
         """In a forked child: the file and its lock are the parent's."""
         self._file.close()
 
-    def schedule(
+    def add_schedule(
         self,
         schedule: Schedule,
         structure: str,
@@ -82,65 +82,65 @@ class Writer:
         kernel: CompiledKernel | None,
     ) -> None:
         """A schedule before it is measured, once; `kernel` is None where it could not be compiled, and
-        `figures` is what `ekc.ir.analysis.analysis.analyse` returns."""
-        if schedule.digest in self._written:
+        `figures` is what `ekc.ir.analysis.analysis.analyse_program` returns."""
+        if schedule.digest in self._written_digests:
             return
         data = json.loads(schedule.to_json())
-        self._add(
+        self._add_event(
             {
                 "event": "schedule",
                 "digest": schedule.digest,
-                "operator": self._operator(data.pop("operator")),
+                "operator": self._add_operator(data.pop("operator")),
                 "structure": structure,
                 "schedule": data,
                 "figures": {name: float(value[0]) for name, value in figures.items()},
                 "resources": [asdict(r) for r in kernel.resources] if kernel else [],
-                "launches": _launches(kernel) if kernel else [],
+                "launches": _describe_launches(kernel) if kernel else [],
             }
         )
-        self._written.add(schedule.digest)
+        self._written_digests.add(schedule.digest)
 
-    def timing(self, schedule: Schedule, timing: Timing, repeat: int = 0) -> None:
+    def add_timing(self, schedule: Schedule, timing: Timing, repeat: int = 0) -> None:
         """A timing of a schedule that was added."""
-        self._measured("timing", schedule, timing, "samples_s", repeat)
+        self._add_measurement("timing", schedule, timing, "samples_s", repeat)
 
-    def metering(self, schedule: Schedule, metering: Metering, repeat: int = 0) -> None:
+    def add_metering(self, schedule: Schedule, metering: Metering, repeat: int = 0) -> None:
         """A metering of a schedule that was added."""
-        self._measured("metering", schedule, metering, "samples_w", repeat)
+        self._add_measurement("metering", schedule, metering, "samples_w", repeat)
 
-    def failure(self, schedule: Schedule, status: str) -> None:
+    def add_failure(self, schedule: Schedule, status: str) -> None:
         """Why a schedule has no figures."""
-        self._add({"event": "failure", "digest": schedule.digest, "status": status})
+        self._add_event({"event": "failure", "digest": schedule.digest, "status": status})
 
-    def check(self, schedule: Schedule, verdict: str) -> None:
+    def add_check(self, schedule: Schedule, verdict: str) -> None:
         """The verdict of the correctness gate."""
-        self._add({"event": "check", "digest": schedule.digest, "verdict": verdict})
+        self._add_event({"event": "check", "digest": schedule.digest, "verdict": verdict})
 
-    def _measured(
-        self, event: str, schedule: Schedule, what: Timing | Metering, samples: str, repeat: int
+    def _add_measurement(
+        self, event: str, schedule: Schedule, measurement: Timing | Metering, samples: str, repeat: int
     ) -> None:
-        values = plain(what)
-        values[samples] = [float(f"{x:.{DIGITS}g}") for x in values[samples]]
+        values = measurement_to_json(measurement)
+        values[samples] = [float(f"{x:.{SAMPLE_DIGITS}g}") for x in values[samples]]
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        self._add(
+        self._add_event(
             {"event": event, "digest": schedule.digest, "repeat": repeat, "created": now, event: values}
         )
 
-    def _operator(self, data: Any) -> int:
+    def _add_operator(self, data: Any) -> int:
         text = json.dumps(data, sort_keys=True, separators=(",", ":"))
         if text not in self._operators:
-            self._add({"event": "operator", "operator": data})
+            self._add_event({"event": "operator", "operator": data})
             self._operators.append(text)
         return self._operators.index(text)
 
-    def _add(self, event: Mapping[str, Any]) -> None:
-        member = pack(json.dumps(event, separators=(",", ":")).encode() + b"\n")
+    def _add_event(self, event: Mapping[str, Any]) -> None:
+        member = pack_line(json.dumps(event, separators=(",", ":")).encode() + b"\n")
         try:
-            self._append(member)
+            self._append_member(member)
         except OSError as problem:
             raise RecordError(f"recording {self._path} cannot be written: {problem.strerror}") from None
 
-    def _append(self, member: bytes) -> None:
+    def _append_member(self, member: bytes) -> None:
         """All of it or nothing."""
         before = os.fstat(self._file.fileno())
         if not before.st_nlink:
@@ -154,7 +154,7 @@ class Writer:
                 self._file.truncate(before.st_size)
             raise
 
-    def _lock(self) -> None:
+    def _lock_file(self) -> None:
         """Two writers would number operators each on their own. A file system without locks has none."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -165,21 +165,21 @@ class Writer:
         except OSError:
             return
 
-    def _continued(self, device: Device) -> Recording | None:
+    def _read_existing(self, device: Device) -> Recording | None:
         """What is in the file; None for an empty one. Only what proves to be a recording of this device has
         an event that was cut short taken off."""
-        data = content(self._path)
+        data = read_content(self._path)
         if not data:
             return None
-        good = whole(self._path, data)
-        known = parsed(self._path, data[:good])
-        check_same(known, device)
+        good = count_complete_bytes(self._path, data)
+        known = parse_recording(self._path, data[:good])
+        check_same_device(known, device)
         if good < len(data):
             self._file.truncate(good)
         return known
 
 
-def origin_now(device: Device) -> Origin:
+def describe_origin(device: Device) -> Origin:
     """Where a recording that begins now is made."""
     return Origin(
         name=device.name,
@@ -197,19 +197,19 @@ def origin_now(device: Device) -> Origin:
     )
 
 
-def _head(device: Device) -> dict[str, Any]:
-    return head_of(origin_now(device))
+def _make_device_header(device: Device) -> dict[str, Any]:
+    return make_header(describe_origin(device))
 
 
-def head_of(origin: Origin) -> dict[str, Any]:
+def make_header(origin: Origin) -> dict[str, Any]:
     """The first line of a file."""
     facts = {name: value for name, value in vars(origin).items() if name not in ("ekc_version", "created")}
     facts["limits"] = asdict(origin.limits)
     facts["peaks"] = vars(origin.peaks) | {"flops_by_type": dict(origin.peaks.flops_by_type)}
     told = {"ekc_version": origin.ekc_version, "created": origin.created}
-    return {"format": KIND, "version": VERSION, **told, "device": facts}
+    return {"format": FORMAT_NAME, "version": FORMAT_VERSION, **told, "device": facts}
 
 
-def _launches(kernel: CompiledKernel) -> list[dict[str, Any]]:
+def _describe_launches(kernel: CompiledKernel) -> list[dict[str, Any]]:
     facts = ("name", "grid", "block", "shared_bytes")
     return [{fact: getattr(launch, fact) for fact in facts} for launch in kernel.launches]

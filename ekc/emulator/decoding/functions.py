@@ -13,7 +13,7 @@ from ekc.emulator.numbers.convert import cvt
 from ekc.emulator.numbers.fma import fma32
 from ekc.emulator.numbers.rounding import flush, narrow_bf16, saturate
 
-_NUMPY = (
+_NUMPY_FUNCTIONS = (
     np.add, np.subtract, np.multiply, np.divide, np.negative, np.absolute, np.bitwise_and, np.bitwise_or,
     np.bitwise_xor, np.invert, np.left_shift, np.right_shift, np.logical_not, np.equal, np.not_equal, np.less,
     np.less_equal, np.greater, np.greater_equal, np.minimum, np.maximum, np.isnan,
@@ -35,39 +35,43 @@ def _fma64(a: Any, b: Any, c: Any) -> Any:
     return np.where(np.isfinite(exact), exact, total)
 
 
-def _parts(words: Any, dtype: Any) -> tuple[Any, Any]:
+def _split_pairs(words: Any, half_dtype: Any) -> tuple[Any, Any]:
     """The lower and the upper 16 bits of each register."""
     words = np.asarray(words)
     low, high = (words & np.uint32(0xFFFF)).astype(np.uint16), (words >> np.uint32(16)).astype(np.uint16)
-    return low.view(dtype), high.view(dtype)
+    return low.view(half_dtype), high.view(half_dtype)
 
 
-def _ordered(root: str, a: Any, b: Any) -> Any:
+def _select_ordered(root: str, a: Any, b: Any) -> Any:
     return (compare.minimum if root == "min" else compare.maximum)(np.asarray(a), np.asarray(b))
 
 
-def _extreme(root: str, a: Any, b: Any, nan: bool, ftz: bool) -> Any:
+def _select_extreme(root: str, a: Any, b: Any, nan: bool, ftz: bool) -> Any:
     return (compare.minimum if root == "min" else compare.maximum)(
         np.asarray(a), np.asarray(b), nan=nan, ftz=ftz
     )
 
 
-def _extreme_bf16(root: str, a: Any, b: Any, nan: bool, ftz: bool) -> Any:
+def _select_extreme_bf16(root: str, a: Any, b: Any, nan: bool, ftz: bool) -> Any:
     chosen = compare.minimum_bf16 if root == "min" else compare.maximum_bf16
     return chosen(np.asarray(a), np.asarray(b), nan=nan)
 
 
-def _extreme_pairs(root: str, a: Any, b: Any, nan: bool, ftz: bool) -> Any:
-    (al, ah), (bl, bh) = _parts(a, np.float16), _parts(b, np.float16)
-    return halves.pack_halves(_extreme(root, al, bl, nan, ftz), _extreme(root, ah, bh, nan, ftz))
+def _select_extreme_f16x2(root: str, a: Any, b: Any, nan: bool, ftz: bool) -> Any:
+    (al, ah), (bl, bh) = _split_pairs(a, np.float16), _split_pairs(b, np.float16)
+    return halves.pack_halves(
+        _select_extreme(root, al, bl, nan, ftz), _select_extreme(root, ah, bh, nan, ftz)
+    )
 
 
-def _extreme_brains(root: str, a: Any, b: Any, nan: bool, ftz: bool) -> Any:
-    (al, ah), (bl, bh) = _parts(a, np.uint16), _parts(b, np.uint16)
-    return halves.pack_words(_extreme_bf16(root, al, bl, nan, ftz), _extreme_bf16(root, ah, bh, nan, ftz))
+def _select_extreme_bf16x2(root: str, a: Any, b: Any, nan: bool, ftz: bool) -> Any:
+    (al, ah), (bl, bh) = _split_pairs(a, np.uint16), _split_pairs(b, np.uint16)
+    return halves.pack_words(
+        _select_extreme_bf16(root, al, bl, nan, ftz), _select_extreme_bf16(root, ah, bh, nan, ftz)
+    )
 
 
-def _brain(root: str) -> Any:
+def _bf16_operation(root: str) -> Any:
     one, minus, zero = np.uint16(0x3F80), np.uint16(0xBF80), np.uint16(0x8000)
 
     def go(a: Any, b: Any) -> Any:
@@ -77,11 +81,11 @@ def _brain(root: str) -> Any:
     return go
 
 
-def _brain_pair(root: str) -> Any:
-    single = _brain(root)
+def _bf16x2_operation(root: str) -> Any:
+    single = _bf16_operation(root)
 
     def go(a: Any, b: Any) -> Any:
-        (al, ah), (bl, bh) = _parts(a, np.uint16), _parts(b, np.uint16)
+        (al, ah), (bl, bh) = _split_pairs(a, np.uint16), _split_pairs(b, np.uint16)
         return halves.pack_words(single(al, bl), single(ah, bh))
 
     return go
@@ -95,35 +99,35 @@ _UNARY64: dict[str, Callable[[Any], Any]] = {
 _UNARY16: dict[str, Callable[[Any], Any]] = {"ex2": np.exp2, "tanh": np.tanh}
 
 
-def _unary_half(root: str, a: Any) -> Any:
+def _apply_unary_f16(root: str, a: Any) -> Any:
     return _UNARY16[root](np.asarray(a).astype(np.float64)).astype(np.float16)
 
 
-def _unary_pair(root: str, a: Any) -> Any:
-    low, high = _parts(a, np.float16)
-    return halves.pack_halves(_unary_half(root, low), _unary_half(root, high))
+def _apply_unary_f16x2(root: str, a: Any) -> Any:
+    low, high = _split_pairs(a, np.float16)
+    return halves.pack_halves(_apply_unary_f16(root, low), _apply_unary_f16(root, high))
 
 
-def _unary_brain(root: str, a: Any) -> Any:
+def _apply_unary_bf16(root: str, a: Any) -> Any:
     """Of bf16, where `ex2` always has `.ftz`."""
     word = narrow_bf16(_UNARY16[root](halves.bf16_to_f32(a).astype(np.float64)))
     subnormal = (word & np.uint16(0x7F80)) == 0
     return np.where(subnormal, np.uint16(0), word) if root == "ex2" else word
 
 
-def _unary_brains(root: str, a: Any) -> Any:
-    low, high = _parts(a, np.uint16)
-    return halves.pack_words(_unary_brain(root, low), _unary_brain(root, high))
+def _apply_unary_bf16x2(root: str, a: Any) -> Any:
+    low, high = _split_pairs(a, np.uint16)
+    return halves.pack_words(_apply_unary_bf16(root, low), _apply_unary_bf16(root, high))
 
 
-def _saturate_pair(a: Any) -> Any:
-    low, high = _parts(a, np.float16)
+def _saturate_f16x2(a: Any) -> Any:
+    low, high = _split_pairs(a, np.float16)
     return halves.pack_halves(saturate(low), saturate(high))
 
 
-def arithmetic() -> dict[str, Any]:
+def list_arithmetic_functions() -> dict[str, Any]:
     """Functions and constants that are the same for every batch."""
-    names: dict[str, Any] = {one.__name__: one for one in _NUMPY}
+    names: dict[str, Any] = {one.__name__: one for one in _NUMPY_FUNCTIONS}
     names |= {
         "copyto": np.copyto,
         "where": np.where,
@@ -133,29 +137,29 @@ def arithmetic() -> dict[str, Any]:
     }
     names |= {
         "bits": bits, "halves": halves, "approximations": approximations, "cvt": cvt, "fma32": fma32,
-        "flush": flush, "saturate": saturate, "ordered": _ordered, "fma64": _fma64, "extreme_f16": _extreme,
-        "extreme_f32": _extreme, "extreme_f64": _extreme, "extreme_bf16": _extreme_bf16,
-        "extreme_f16x2": _extreme_pairs, "extreme_bf16x2": _extreme_brains,
+        "flush": flush, "saturate": saturate, "ordered": _select_ordered, "fma64": _fma64, "extreme_f16": _select_extreme,
+        "extreme_f32": _select_extreme, "extreme_f64": _select_extreme, "extreme_bf16": _select_extreme_bf16,
+        "extreme_f16x2": _select_extreme_f16x2, "extreme_bf16x2": _select_extreme_bf16x2,
         "fma_f16": halves.fma16, "fma_f16x2": halves.fma16x2,
         "fma_bf16": halves.fma_bf16, "fma_bf16x2": halves.fma_bf16x2,
-        "unary_f64": lambda root, a: _UNARY64[root](a), "unary_f16": _unary_half, "unary_f16x2": _unary_pair,
-        "unary_bf16": _unary_brain, "unary_bf16x2": _unary_brains,
-        "saturate_f16": saturate, "saturate_f16x2": _saturate_pair,
+        "unary_f64": lambda root, a: _UNARY64[root](a), "unary_f16": _apply_unary_f16, "unary_f16x2": _apply_unary_f16x2,
+        "unary_bf16": _apply_unary_bf16, "unary_bf16x2": _apply_unary_bf16x2,
+        "saturate_f16": saturate, "saturate_f16x2": _saturate_f16x2,
         "ONE": np.float32(1), "MINUS": np.float32(-1), "ZERO": np.float32(0), "NEGZERO": np.float32(-0.0),
         "TRUE": np.bool_(True),
         "ALL32": np.uint32(0xFFFFFFFF), "LOW": np.uint64(0x0FFFFFFF),
         "SHARED_WINDOW": np.uint64(SHARED_WINDOW), "LOCAL_WINDOW": np.uint64(LOCAL_WINDOW),
-        "in_space": _in_space,
+        "in_space": _is_in_space,
     }  # fmt: skip
     for root in ("add", "sub", "mul"):
         names[f"{root}_f16"] = getattr(halves, f"{root}16")
         names[f"{root}_f16x2"] = getattr(halves, f"{root}16x2")
-        names[f"{root}_bf16"] = _brain(root)
-        names[f"{root}_bf16x2"] = _brain_pair(root)
+        names[f"{root}_bf16"] = _bf16_operation(root)
+        names[f"{root}_bf16x2"] = _bf16x2_operation(root)
     return names
 
 
-def _in_space(space: str, address: Any) -> Any:
+def _is_in_space(space: str, address: Any) -> Any:
     shared = (address >= SHARED_WINDOW) & (address < SHARED_WINDOW + WINDOW_SIZE)
     local = (address >= LOCAL_WINDOW) & (address < LOCAL_WINDOW + WINDOW_SIZE)
     return {"shared": shared, "local": local}.get(space, ~(shared | local))

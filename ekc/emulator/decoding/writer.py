@@ -6,8 +6,8 @@ from collections import Counter
 
 import numpy as np
 
-from ekc.emulator.decoding.shelf import Shelf, dtype_of, immediate, letter
-from ekc.emulator.geometry import SPECIALS
+from ekc.emulator.decoding.shelf import DecodeContext, dtype_of, to_scalar, view_letter
+from ekc.emulator.geometry import SPECIAL_REGISTERS
 from ekc.emulator.ptx.cfg import Block
 from ekc.emulator.ptx.program import (
     TYPE_BYTES,
@@ -17,220 +17,222 @@ from ekc.emulator.ptx.program import (
     Operand,
     Register,
     Symbol,
-    names,
+    list_registers,
 )
 from ekc.errors import EkcError
 
 _CLASS_BYTES = {"P": 1, "H": 2, "W": 4, "D": 8}
 
 
-class Writer:
+class BlockWriter:
     """The text of one block in one form: whole (`mask` is None) or masked (`mask` is "M")."""
 
-    def __init__(self, shelf: Shelf, block: Block, masked: bool) -> None:
-        self.shelf = shelf
-        self.base_mask = "M" if masked else None
+    def __init__(self, shelf: DecodeContext, block: Block, is_masked: bool) -> None:
+        self.context = shelf
+        self.base_mask = "M" if is_masked else None
         self.mask = self.base_mask
         self.lines: list[str] = []
-        self.probes: dict[tuple[str, str], str] = {}
-        self.serial = 0
-        self.wide: dict[str, int] = {}
-        self.spare: list[int] = []
-        self.uses = Counter(n for one in block.code for n in one.reads)
-        self.one: Instruction = block.code[0] if block.code else Instruction("", None, (), 0, None, "")
+        self.probe_names: dict[tuple[str, str], str] = {}
+        self.temporary_count = 0
+        self.widened_rows: dict[str, int] = {}
+        self.free_scratch_rows: list[int] = []
+        self.remaining_reads = Counter(n for one in block.code for n in one.reads)
+        self.instruction: Instruction = (
+            block.code[0] if block.code else Instruction("", None, (), 0, None, "")
+        )
 
     # -- statements -----------------------------------------------------------------------------
-    def begin(self, one: Instruction) -> None:
+    def begin_instruction(self, instruction: Instruction) -> None:
         """Start an instruction: its guard narrows the mask."""
-        self.one = one
+        self.instruction = instruction
         self.mask = self.base_mask
-        if one.guard is not None:
-            guard = self.row(one.guard.name)
-            text = f"~{guard}" if one.guard.negated else guard
-            self.line(f"G = {text} & M" if self.base_mask else f"G = {text} & TRUE")
+        if instruction.guard is not None:
+            guard = self.row_name(instruction.guard.name)
+            text = f"~{guard}" if instruction.guard.negated else guard
+            self.emit(f"G = {text} & M" if self.base_mask else f"G = {text} & TRUE")
             self.mask = "G"
-        self._ask_whether_set()
-        if one in self.shelf.hazards.touches:
-            self.line(f"products.touched({self.shelf.site(one, 'other', 'u4')}, {self.mask})")
+        self._emit_initialized_checks()
+        if instruction in self.context.hazards.in_flight_accesses:
+            self.emit(f"products.touched({self.context.add_site(instruction, 'other', 'u4')}, {self.mask})")
 
-    def _ask_whether_set(self) -> None:
+    def _emit_initialized_checks(self) -> None:
         """Values that are only passed on are not asked for: merges of paths move what nobody then reads."""
-        early = [n for n in dict.fromkeys(self.one.reads) if n in self.shelf.early]
-        if early and self.one.parts[0] not in ("mov", "selp"):
-            number = self.shelf.site(self.one, "other", "u4")
+        early = [n for n in dict.fromkeys(self.instruction.reads) if n in self.context.maybe_unset_registers]
+        if early and self.instruction.parts[0] not in ("mov", "selp"):
+            number = self.context.add_site(self.instruction, "other", "u4")
             for name in early:
-                line = f"is_set({number}, I{self.shelf.early.index(name)}, {name!r}, {self._readers(name)})"
-                self.line(line)
+                line = f"is_set({number}, I{self.context.maybe_unset_registers.index(name)}, {name!r}, {self._format_reading_lanes(name)})"
+                self.emit(line)
 
-    def _readers(self, name: str) -> str | None:
+    def _format_reading_lanes(self, name: str) -> str | None:
         """The lanes that read a register: of the sums of a `wgmma`, those that add to them."""
-        if not self.one.accumulates or name not in names(self.one.operands[0]):
+        if not self.instruction.is_accumulating or name not in list_registers(self.instruction.operands[0]):
             return self.mask
-        keep = self.src(self.one.operands[3], "pred")
+        keep = self.read(self.instruction.operands[3], "pred")
         return f"{keep} & {self.mask or 'TRUE'} & EVERY"
 
-    def end(self) -> None:
+    def end_instruction(self) -> None:
         """Forget what the instruction overwrote."""
-        for name in self.one.writes:
-            if name in self.shelf.early:
+        for name in self.instruction.writes:
+            if name in self.context.maybe_unset_registers:
                 where = f", where={self.mask}" if self.mask else ""
-                self.line(f"copyto(I{self.shelf.early.index(name)}, TRUE{where})")
-        for name in self.one.writes:
-            self.probes = {key: value for key, value in self.probes.items() if key[0] != name}
-            if name in self.wide:
-                self.spare.append(self.wide.pop(name))
-        for name in self.one.reads:
-            self.uses[name] -= 1
-            if self.uses[name] <= 0 and name in self.wide:
-                self.spare.append(self.wide.pop(name))
+                self.emit(f"copyto(I{self.context.maybe_unset_registers.index(name)}, TRUE{where})")
+        for name in self.instruction.writes:
+            self.probe_names = {key: value for key, value in self.probe_names.items() if key[0] != name}
+            if name in self.widened_rows:
+                self.free_scratch_rows.append(self.widened_rows.pop(name))
+        for name in self.instruction.reads:
+            self.remaining_reads[name] -= 1
+            if self.remaining_reads[name] <= 0 and name in self.widened_rows:
+                self.free_scratch_rows.append(self.widened_rows.pop(name))
 
-    def line(self, text: str) -> None:
+    def emit(self, text: str) -> None:
         """One line of the function's body."""
         self.lines.append(text)
 
-    def temporary(self) -> str:
+    def new_temporary(self) -> str:
         """A fresh local name."""
-        self.serial += 1
-        return f"t{self.serial}"
+        self.temporary_count += 1
+        return f"t{self.temporary_count}"
 
-    def fail(self, why: str) -> EkcError:
+    def make_error(self, reason: str) -> EkcError:
         """The error for what is not emulated."""
         return EkcError(
-            f"PTX line {self.one.line}: {self.one.text}: {why} (PTX {self.shelf.module.version}, "
-            f"{self.shelf.module.target})"
+            f"PTX line {self.instruction.line}: {self.instruction.text}: {reason} (PTX {self.context.module.version}, "
+            f"{self.context.module.target})"
         )
 
     # -- operands -------------------------------------------------------------------------------
-    def row(self, name: str, view: str = "") -> str:
+    def row_name(self, name: str, view: str = "") -> str:
         """The bound name of a register's row in one of its views."""
-        if name not in self.shelf.places:
-            raise self.fail(f"register {name} is not declared")
-        kind, slot = self.shelf.places[name]
+        if name not in self.context.register_slots:
+            raise self.make_error(f"register {name} is not declared")
+        kind, slot = self.context.register_slots[name]
         return f"{kind}{slot}{view}" if kind != "P" else f"P{slot}"
 
-    def width(self, name: str) -> int:
+    def register_bytes(self, name: str) -> int:
         """Bytes of a register."""
-        if name not in self.shelf.places:
-            raise self.fail(f"register {name} is not declared")
-        return _CLASS_BYTES[self.shelf.places[name][0]]
+        if name not in self.context.register_slots:
+            raise self.make_error(f"register {name} is not declared")
+        return _CLASS_BYTES[self.context.register_slots[name][0]]
 
-    def src(self, operand: Operand, kind: str) -> str:
+    def read(self, operand: Operand, kind: str) -> str:
         """An operand read as a PTX type."""
         if isinstance(operand, Register):
-            return self._register(operand, kind)
+            return self._read_register(operand, kind)
         if isinstance(operand, Immediate):
-            return self.shelf.constant(immediate(operand.value, kind))
+            return self.context.bind_constant(to_scalar(operand.value, kind))
         if isinstance(operand, Symbol):
-            return self._symbol(operand, kind)
-        raise self.fail("this operand is not supported here")
+            return self._read_symbol(operand, kind)
+        raise self.make_error("this operand is not supported here")
 
-    def _register(self, operand: Register, kind: str) -> str:
+    def _read_register(self, operand: Register, kind: str) -> str:
         if kind == "pred":
-            row = self.row(operand.name)
+            row = self.row_name(operand.name)
             return f"(~{row})" if operand.negated else row
-        size, own = TYPE_BYTES[kind], self.width(operand.name)
+        size, own = TYPE_BYTES[kind], self.register_bytes(operand.name)
         if size == own:
-            return self.row(operand.name, letter(kind))
+            return self.row_name(operand.name, view_letter(kind))
         if size > own:
-            return f"{self.row(operand.name, 'i' if kind[0] == 's' else 'u')}.astype('{dtype_of(kind)}')"
-        text = f"{self.row(operand.name, 'u')}.astype('u{size}')"
+            return f"{self.row_name(operand.name, 'i' if kind[0] == 's' else 'u')}.astype('{dtype_of(kind)}')"
+        text = f"{self.row_name(operand.name, 'u')}.astype('u{size}')"
         code = dtype_of(kind)
         return text if code[0] == "u" else f"{text}.view('{code}')"
 
-    def _symbol(self, operand: Symbol, kind: str) -> str:
+    def _read_symbol(self, operand: Symbol, kind: str) -> str:
         name = operand.name
         if name.startswith("%"):
             row = f"S{name.replace('%', '_').replace('.', '_')}"
-            if row not in SPECIALS:
-                raise self.fail(f"the special register {name} is not emulated")
+            if row not in SPECIAL_REGISTERS:
+                raise self.make_error(f"the special register {name} is not emulated")
             return row if TYPE_BYTES[kind] == 4 else f"{row}.astype('{dtype_of(kind)}')"
-        if name not in self.shelf.variables:
-            raise self.fail(f"{name} is not declared")
+        if name not in self.context.variables:
+            raise self.make_error(f"{name} is not declared")
         code = dtype_of(kind)
-        key = f"A_{len(self.shelf.full)}"
+        key = f"A_{len(self.context.address_rows)}"
         wanted = (code, f"{name}+{operand.offset}")
-        for known, what in self.shelf.full.items():
+        for known, what in self.context.address_rows.items():
             if what == wanted:
                 return known
-        self.shelf.full[key] = wanted
+        self.context.address_rows[key] = wanted
         return key
 
     # -- results --------------------------------------------------------------------------------
-    def put(self, dst: Operand, kind: str, function: str, *args: str) -> None:
+    def put_call(self, dst: Operand, kind: str, function: str, *args: str) -> None:
         """Store what a ufunc gives; straight into the row where nothing is masked."""
-        target = self.target(dst, kind)
+        target = self.target_row(dst, kind)
         if target is None:
             return
         if self.mask is None:
-            self.line(f"{function}({', '.join(args)}, {target})")
+            self.emit(f"{function}({', '.join(args)}, {target})")
         else:
-            self.line(f"copyto({target}, {function}({', '.join(args)}), where={self.mask})")
+            self.emit(f"copyto({target}, {function}({', '.join(args)}), where={self.mask})")
 
     def put_value(self, dst: Operand, kind: str, text: str) -> None:
         """Store an expression of the type's dtype."""
-        target = self.target(dst, kind)
+        target = self.target_row(dst, kind)
         if target is not None:
             where = f", where={self.mask}" if self.mask else ""
-            self.line(f"copyto({target}, {text}{where})")
+            self.emit(f"copyto({target}, {text}{where})")
 
-    def target(self, dst: Operand, kind: str) -> str | None:
+    def target_row(self, dst: Operand, kind: str) -> str | None:
         """The row to store into; a wider register extends by the sign of the type."""
         if not isinstance(dst, Register):
-            raise self.fail("the result must be a register")
+            raise self.make_error("the result must be a register")
         if dst.name == "_":
             return None
         if kind == "pred":
-            return self.row(dst.name)
-        if self.width(dst.name) < TYPE_BYTES[kind]:
-            raise self.fail(f"register {dst.name} is too narrow for .{kind}")
-        if self.width(dst.name) > TYPE_BYTES[kind]:
-            return self.row(dst.name, "i" if kind[0] == "s" else "u")
-        return self.row(dst.name, letter(kind))
+            return self.row_name(dst.name)
+        if self.register_bytes(dst.name) < TYPE_BYTES[kind]:
+            raise self.make_error(f"register {dst.name} is too narrow for .{kind}")
+        if self.register_bytes(dst.name) > TYPE_BYTES[kind]:
+            return self.row_name(dst.name, "i" if kind[0] == "s" else "u")
+        return self.row_name(dst.name, view_letter(kind))
 
     # -- addresses ------------------------------------------------------------------------------
-    def probe(self, address: Operand, space: str) -> tuple[str, int]:
+    def emit_probe(self, address: Operand, space: str) -> tuple[str, int]:
         """A local name that holds the probe of an address, and the immediate offset."""
         if not isinstance(address, Address):
-            raise self.fail("an address was expected")
+            raise self.make_error("an address was expected")
         base = address.base
         key = (base.name if isinstance(base, Register | Symbol) else str(base.value), space)
         cached = self.mask == self.base_mask
-        if cached and key in self.probes:
-            return self.probes[key], address.offset
+        if cached and key in self.probe_names:
+            return self.probe_names[key], address.offset
         if isinstance(base, Register):
-            row = self.row(base.name, "u")
+            row = self.row_name(base.name, "u")
         elif isinstance(base, Symbol):
-            row = self._symbol(Symbol(base.name), "u64" if space in ("", "global", "const") else "u32")
+            row = self._read_symbol(Symbol(base.name), "u64" if space in ("", "global", "const") else "u32")
         else:
             row = f"full({int(base.value) & (1 << 64) - 1}, 'u8')"
-        name = self.temporary().replace("t", "q")
-        self.line(f"{name} = probe({space!r}, {row}, {self.mask}, {self.one.line})")
+        name = self.new_temporary().replace("t", "q")
+        self.emit(f"{name} = probe({space!r}, {row}, {self.mask}, {self.instruction.line})")
         if cached and not isinstance(base, Immediate):
-            self.probes[key] = name
+            self.probe_names[key] = name
         return name, address.offset
 
-    def shared_probe(self, address: Operand, generic: bool) -> tuple[str, int]:
+    def emit_shared_probe(self, address: Operand, is_generic: bool) -> tuple[str, int]:
         """The same for an address that must lie in shared memory, even where the opcode does not say so."""
-        if not generic:
-            return self.probe(address, "shared")
+        if not is_generic:
+            return self.emit_probe(address, "shared")
         if not (isinstance(address, Address) and isinstance(address.base, Register)):
-            raise self.fail("a generic address in a register was expected")
-        name = self.temporary().replace("t", "q")
-        row = f"{self.row(address.base.name, 'u')} - SHARED_WINDOW"
-        self.line(f"{name} = probe('shared', {row}, {self.mask}, {self.one.line})")
+            raise self.make_error("a generic address in a register was expected")
+        name = self.new_temporary().replace("t", "q")
+        row = f"{self.row_name(address.base.name, 'u')} - SHARED_WINDOW"
+        self.emit(f"{name} = probe('shared', {row}, {self.mask}, {self.instruction.line})")
         return name, address.offset
 
     # -- float64 copies of float32 rows ---------------------------------------------------------
-    def widened(self, operand: Operand) -> str:
+    def widen_operand(self, operand: Operand) -> str:
         """A float64 copy of a float32 operand, kept while later instructions of the block use it."""
         if not isinstance(operand, Register):
             assert isinstance(operand, Immediate)
-            return self.shelf.constant(np.float64(immediate(operand.value, "f32")))
-        if operand.name not in self.wide:
-            if not self.spare:
-                self.spare.append(self.shelf.scratch)
-                self.shelf.scratch += 1
-            row = self.spare.pop()
-            self.wide[operand.name] = row
-            self.line(f"copyto(F{row}, {self.row(operand.name, 'f')})")
-        return f"F{self.wide[operand.name]}"
+            return self.context.bind_constant(np.float64(to_scalar(operand.value, "f32")))
+        if operand.name not in self.widened_rows:
+            if not self.free_scratch_rows:
+                self.free_scratch_rows.append(self.context.scratch_row_count)
+                self.context.scratch_row_count += 1
+            row = self.free_scratch_rows.pop()
+            self.widened_rows[operand.name] = row
+            self.emit(f"copyto(F{row}, {self.row_name(operand.name, 'f')})")
+        return f"F{self.widened_rows[operand.name]}"

@@ -13,22 +13,22 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.emulator.numbers.rounding import Array, Double, canonical, flush, flushed, narrow
+from ekc.emulator.numbers.rounding import Array, Double, canonicalize_nan, flush, flush_operand, narrow
 
 Single = NDArray[np.float32]
 
 
-def _through(function: Callable[..., Double], ftz: bool, *operands: Array) -> Single:
+def _apply_in_float64(function: Callable[..., Double], ftz: bool, *operands: Array) -> Single:
     """A float64 function of float32 operands, rounded to float32."""
     with np.errstate(all="ignore"):
-        wide = [flushed(np.asarray(operand), ftz).astype(np.float64) for operand in operands]
-        result = canonical(np.asarray(function(*wide)).astype(np.float32))
+        wide = [flush_operand(np.asarray(operand), ftz).astype(np.float64) for operand in operands]
+        result = canonicalize_nan(np.asarray(function(*wide)).astype(np.float32))
     return flush(result) if ftz else result
 
 
 def ex2_approx(a: Array, *, ftz: bool = False) -> Single:
     """`ex2.approx.f32`: 2 to the power a; the ISA allows a relative error of 2**-22 (2 ulp)."""
-    return _through(np.exp2, ftz, a)
+    return _apply_in_float64(np.exp2, ftz, a)
 
 
 def lg2_approx(a: Array, *, ftz: bool = False) -> Single:
@@ -36,22 +36,22 @@ def lg2_approx(a: Array, *, ftz: bool = False) -> Single:
 
     Zeros of either sign give -inf, negative numbers NaN.
     """
-    return _through(np.log2, ftz, a)
+    return _apply_in_float64(np.log2, ftz, a)
 
 
 def rcp_approx(a: Array, *, ftz: bool = False) -> Single:
     """`rcp.approx.f32`: 1 / a; the ISA allows 1 ulp (2**-23 relative). A zero gives inf of its sign."""
-    return _through(np.reciprocal, ftz, a)
+    return _apply_in_float64(np.reciprocal, ftz, a)
 
 
 def rsqrt_approx(a: Array, *, ftz: bool = False) -> Single:
     """`rsqrt.approx.f32`: the ISA allows 2**-22.9 relative. -0 gives -inf, negative numbers NaN."""
-    return _through(lambda x: 1.0 / np.sqrt(x), ftz, a)
+    return _apply_in_float64(lambda x: 1.0 / np.sqrt(x), ftz, a)
 
 
 def sqrt_approx(a: Array, *, ftz: bool = False) -> Single:
     """`sqrt.approx.f32`: the ISA allows 2**-23 relative. -0 gives -0, negative numbers NaN."""
-    return _through(np.sqrt, ftz, a)
+    return _apply_in_float64(np.sqrt, ftz, a)
 
 
 def sin_approx(a: Array, *, ftz: bool = False) -> Single:
@@ -59,22 +59,22 @@ def sin_approx(a: Array, *, ftz: bool = False) -> Single:
 
     Outside that range the hardware's error grows with a; this one's does not.
     """
-    return _through(np.sin, ftz, a)
+    return _apply_in_float64(np.sin, ftz, a)
 
 
 def cos_approx(a: Array, *, ftz: bool = False) -> Single:
     """`cos.approx.f32`: the ISA allows 2**-20.5 absolute in [-2 pi, 2 pi]; infinities give NaN."""
-    return _through(np.cos, ftz, a)
+    return _apply_in_float64(np.cos, ftz, a)
 
 
 def tanh_approx(a: Array) -> Single:
     """`tanh.approx.f32`: the ISA allows 2**-11 relative; subnormal numbers are kept."""
-    return _through(np.tanh, False, a)
+    return _apply_in_float64(np.tanh, False, a)
 
 
 def div_full(a: Array, b: Array, *, ftz: bool = False) -> Single:
     """`div.full.f32`: the ISA allows 2 ulp over the full range."""
-    return _through(np.divide, ftz, a, b)
+    return _apply_in_float64(np.divide, ftz, a, b)
 
 
 def div_approx(a: Array, b: Array, *, ftz: bool = False) -> Single:
@@ -82,10 +82,10 @@ def div_approx(a: Array, b: Array, *, ftz: bool = False) -> Single:
 
     For |b| in (2**126, 2**128) the reciprocal is zero: the result is 0, or NaN for an infinite a.
     """
-    return _through(_by_reciprocal, ftz, a, b)
+    return _apply_in_float64(_divide_by_reciprocal, ftz, a, b)
 
 
-def _by_reciprocal(a: Double, b: Double) -> Double:
+def _divide_by_reciprocal(a: Double, b: Double) -> Double:
     """The quotient, by a reciprocal that is zero for large divisors."""
     return np.where(np.abs(b) > 2.0**126, a * np.copysign(0.0, b), a / b)
 
@@ -97,22 +97,22 @@ def rcp_ieee(a: Array, *, mode: str = "rn", ftz: bool = False) -> Single:
 
 def sqrt_ieee(a: Array, *, mode: str = "rn", ftz: bool = False) -> Single:
     """`sqrt{.rn,.rz,.rm,.rp}.f32`: IEEE 754."""
-    return _rounded(np.sqrt, mode, ftz, a)
+    return _apply_rounded(np.sqrt, mode, ftz, a)
 
 
 def div_ieee(a: Array, b: Array, *, mode: str = "rn", ftz: bool = False) -> Single:
     """`div{.rn,.rz,.rm,.rp}.f32`: a / b, IEEE 754."""
-    return _rounded(np.divide, mode, ftz, a, b)
+    return _apply_rounded(np.divide, mode, ftz, a, b)
 
 
-def _rounded(function: Callable[..., Double], mode: str, ftz: bool, *operands: Array) -> Single:
+def _apply_rounded(function: Callable[..., Double], mode: str, ftz: bool, *operands: Array) -> Single:
     """A quotient or a root, rounded once. One of float32 numbers that is none itself lies farther from the
     nearest (2**-48 relative) than float64 errs, so float64 tells on which side of it."""
-    singles = [flushed(np.asarray(operand, np.float32), ftz) for operand in operands]
+    singles = [flush_operand(np.asarray(operand, np.float32), ftz) for operand in operands]
     with np.errstate(all="ignore"):
         if mode == "rn":
-            result = canonical(np.asarray(function(*singles)))
+            result = canonicalize_nan(np.asarray(function(*singles)))
         else:
             exact = np.asarray(function(*(single.astype(np.float64) for single in singles)))
-            result = canonical(narrow(exact, np.float32, mode))
+            result = canonicalize_nan(narrow(exact, np.float32, mode))
     return flush(result) if ftz else result

@@ -11,29 +11,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.emulator.numbers.rounding import Array, blockwise
+from ekc.emulator.numbers.rounding import Array, apply_blockwise
 from ekc.errors import InvalidInput
 
 Word = NDArray[np.uint32]
 
-_WIDER: dict[str, type[np.generic]] = {
+_WIDER_TYPES: dict[str, type[np.generic]] = {
     "i1": np.int16, "u1": np.uint16, "i2": np.int32, "u2": np.uint32, "i4": np.int64, "u4": np.uint64
 }  # fmt: skip
 
 
-def _bits_of(value: Array) -> int:
+def _bit_width(value: Array) -> int:
     """The width of an integer array in bits."""
     return value.dtype.itemsize * 8
 
 
-def unsigned(value: Array) -> Array:
+def as_unsigned(value: Array) -> Array:
     """The same bits without a sign."""
     return value.view(f"u{value.dtype.itemsize}")
 
 
 def mul_wide(a: Array, b: Array) -> Array:
     """`mul.wide`: the whole product, in twice the bits."""
-    return np.multiply(a, b, dtype=_WIDER[a.dtype.str[1:]])
+    return np.multiply(a, b, dtype=_WIDER_TYPES[a.dtype.str[1:]])
 
 
 def mul_lo(a: Array, b: Array) -> Array:
@@ -43,15 +43,15 @@ def mul_lo(a: Array, b: Array) -> Array:
 
 def mul_hi(a: Array, b: Array) -> Array:
     """`mul.hi`: the upper half of the product."""
-    if _bits_of(a) < 64:
-        return np.asarray((mul_wide(a, b) >> _bits_of(a)).astype(a.dtype))
-    high = _high_64(a.view(np.uint64), b.view(np.uint64))
+    if _bit_width(a) < 64:
+        return np.asarray((mul_wide(a, b) >> _bit_width(a)).astype(a.dtype))
+    high = _multiply_high_64(a.view(np.uint64), b.view(np.uint64))
     if a.dtype.kind == "i":
         high -= np.where(a < 0, b, 0).view(np.uint64) + np.where(b < 0, a, 0).view(np.uint64)
     return high.view(a.dtype)
 
 
-def _high_64(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _multiply_high_64(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The upper 64 bits of the product, from four products of halves."""
     half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
     a0, a1, b0, b1 = a & low, a >> half, b & low, b >> half
@@ -71,7 +71,7 @@ def mad(a: Array, b: Array, c: Array, part: str = "lo", *, sat: bool = False) ->
 
 def mul24(a: Array, b: Array, part: str = "lo") -> Array:
     """`mul24`: the product of the low 24 bits (with their sign); bits 31..0 (`lo`) or 47..16 (`hi`)."""
-    wide = _WIDER[a.dtype.str[1:]]
+    wide = _WIDER_TYPES[a.dtype.str[1:]]
     low = [((operand << 8) >> 8).astype(wide) for operand in (a, b)]
     product = low[0] * low[1]
     return (product >> (16 if part == "hi" else 0)).astype(a.dtype)
@@ -91,7 +91,9 @@ def dp4a(a: Array, b: Array, c: Array) -> Array:
     """`dp4a`: c plus the four byte products; int32 operands hold signed bytes, uint32 unsigned ones."""
     total = np.array(c)
     for byte in (0, 8, 16, 24):
-        total += _field(a, byte, 8).astype(total.dtype) * _field(b, byte, 8).astype(total.dtype)
+        total += _extract_field(a, byte, 8).astype(total.dtype) * _extract_field(b, byte, 8).astype(
+            total.dtype
+        )
     return total
 
 
@@ -99,19 +101,19 @@ def dp2a(a: Array, b: Array, c: Array, part: str = "lo") -> Array:
     """`dp2a`: c plus two products of a's 16-bit halves with the lower (`lo`) or upper bytes of b."""
     first, total = (16 if part == "hi" else 0), np.array(c)
     for index in (0, 1):
-        half, byte = _field(a, 16 * index, 16), _field(b, first + 8 * index, 8)
+        half, byte = _extract_field(a, 16 * index, 16), _extract_field(b, first + 8 * index, 8)
         total += half.astype(total.dtype) * byte.astype(total.dtype)
     return total
 
 
-def _field(value: Array, start: int, length: int) -> Array:
+def _extract_field(value: Array, start: int, length: int) -> Array:
     """A fixed field of 32-bit words, extended by its own sign where the words have one."""
     return (value << (32 - start - length)) >> (32 - length)
 
 
 def shl(a: Array, b: Array) -> Array:
     """`shl`: left by b, an unsigned 32-bit number; amounts beyond the width give 0."""
-    bits = _bits_of(a)
+    bits = _bit_width(a)
     amount = np.asarray(b).view(np.uint32)
     shifted = a << (amount & np.uint32(bits - 1)).astype(a.dtype)
     return np.asarray(np.where(amount < bits, shifted, a.dtype.type(0)))
@@ -119,7 +121,7 @@ def shl(a: Array, b: Array) -> Array:
 
 def shr(a: Array, b: Array) -> Array:
     """`shr`: right by b; amounts beyond the width leave the sign (signed types) or 0."""
-    last = np.uint32(_bits_of(a) - 1)
+    last = np.uint32(_bit_width(a) - 1)
     amount = np.asarray(b).view(np.uint32)
     shifted = a >> np.minimum(amount, last).astype(a.dtype)
     return np.asarray(shifted if a.dtype.kind == "i" else np.where(amount <= last, shifted, a.dtype.type(0)))
@@ -127,17 +129,17 @@ def shr(a: Array, b: Array) -> Array:
 
 def shf_l(a: Word, b: Word, c: Word, mode: str = "wrap") -> Word:
     """`shf.l.{wrap,clamp}.b32`: the upper word of {b, a} shifted left by c mod 32, or by min(c, 32)."""
-    joined, amount = _funnel(a, b, c, mode)
+    joined, amount = _join_words(a, b, c, mode)
     return ((joined << amount) >> np.uint64(32)).astype(np.uint32)
 
 
 def shf_r(a: Word, b: Word, c: Word, mode: str = "wrap") -> Word:
     """`shf.r.{wrap,clamp}.b32`: the lower word of {b, a} shifted right by c mod 32, or by min(c, 32)."""
-    joined, amount = _funnel(a, b, c, mode)
+    joined, amount = _join_words(a, b, c, mode)
     return (joined >> amount).astype(np.uint32)
 
 
-def _funnel(a: Word, b: Word, c: Word, mode: str) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+def _join_words(a: Word, b: Word, c: Word, mode: str) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """Both words as one, and how far to shift it."""
     if mode not in ("wrap", "clamp"):
         raise InvalidInput(f"shf mode {mode!r}: one of wrap, clamp")
@@ -151,7 +153,7 @@ def bfe(a: Array, b: Array, c: Array) -> Array:
 
     Position and length count modulo 256; the sign bit is bit min(position + length - 1, msb).
     """
-    bits = _bits_of(a)
+    bits = _bit_width(a)
     position, length = (np.asarray(x).view(np.uint32) & np.uint32(0xFF) for x in (b, c))
     end = np.minimum(position + length, np.uint32(bits))
     left = np.uint32(bits) - end
@@ -170,18 +172,18 @@ def bfi(a: Array, b: Array, c: Array, d: Array) -> Array:
 
 def popc(a: Array) -> Word:
     """`popc`: how many bits are set."""
-    return np.bitwise_count(unsigned(a)).astype(np.uint32)
+    return np.bitwise_count(as_unsigned(a)).astype(np.uint32)
 
 
 def clz(a: Array) -> Word:
     """`clz`: leading zeros; the width for 0."""
-    return np.uint32(_bits_of(a)) - popc(_filled(unsigned(a)))
+    return np.uint32(_bit_width(a)) - popc(_fill_below(as_unsigned(a)))
 
 
-def _filled(value: Array) -> Array:
+def _fill_below(value: Array) -> Array:
     """Every bit below the highest set one, set."""
     value, step = value.copy(), 1
-    while step < _bits_of(value):
+    while step < _bit_width(value):
         value |= value >> value.dtype.type(step)
         step *= 2
     return value
@@ -192,16 +194,16 @@ def bfind(a: Array, *, shiftamt: bool = False) -> Word:
 
     None gives 0xffffffff. `.shiftamt` gives the left shift that brings the bit to the top.
     """
-    magnitude = unsigned(np.where(a < 0, ~a, a) if a.dtype.kind == "i" else a)
-    position = popc(_filled(magnitude)) - np.uint32(1)
+    magnitude = as_unsigned(np.where(a < 0, ~a, a) if a.dtype.kind == "i" else a)
+    position = popc(_fill_below(magnitude)) - np.uint32(1)
     if not shiftamt:
         return position
-    return np.where(magnitude == 0, position, np.uint32(_bits_of(a) - 1) - position)
+    return np.where(magnitude == 0, position, np.uint32(_bit_width(a) - 1) - position)
 
 
 def brev(a: Array) -> Array:
     """`brev`: the bits in reverse order."""
-    value = unsigned(a).byteswap()
+    value = as_unsigned(a).byteswap()
     for shift, mask in ((4, 0x0F), (2, 0x33), (1, 0x55)):
         every = value.dtype.type(int.from_bytes(bytes([mask]) * value.dtype.itemsize, "big"))
         step = value.dtype.type(shift)
@@ -219,7 +221,7 @@ def lop3(a: Array, b: Array, c: Array, immediate: int) -> Array:
     return np.bitwise_or.reduce(terms) if terms else np.zeros_like(a)
 
 
-_PRMT: dict[str, tuple[tuple[int, ...], ...]] = {
+_PRMT_SELECTORS: dict[str, tuple[tuple[int, ...], ...]] = {
     "f4e": ((0, 1, 2, 3), (1, 2, 3, 4), (2, 3, 4, 5), (3, 4, 5, 6)),
     "b4e": ((0, 7, 6, 5), (1, 0, 7, 6), (2, 1, 0, 7), (3, 2, 1, 0)),
     "rc8": ((0, 0, 0, 0), (1, 1, 1, 1), (2, 2, 2, 2), (3, 3, 3, 3)),
@@ -237,48 +239,48 @@ def prmt(a: Word, b: Word, c: Word, mode: str | None = None) -> Word:
     """
     same = c.reshape(-1)[:1]
     if (c == same).all():
-        return blockwise(partial(_permuted, c=same, mode=mode), np.uint32, a, b)
-    return blockwise(partial(_permuted, mode=mode), np.uint32, a, b, c)
+        return apply_blockwise(partial(_permute_bytes, c=same, mode=mode), np.uint32, a, b)
+    return apply_blockwise(partial(_permute_bytes, mode=mode), np.uint32, a, b, c)
 
 
-def _permuted(a: Word, b: Word, c: Word, mode: str | None) -> Word:
+def _permute_bytes(a: Word, b: Word, c: Word, mode: str | None) -> Word:
     """One block, target byte by target byte."""
     joined = (b.astype(np.uint64) << np.uint64(32)) | a
     result = np.zeros(np.shape(joined), np.uint32)
     for index in range(4):
-        selector = _selector(c, index, mode)
+        selector = _select_byte(c, index, mode)
         byte = (joined >> ((selector & 7) * 8).astype(np.uint64)).astype(np.uint32) & np.uint32(0xFF)
         sign = (byte >> np.uint32(7)) * np.uint32(0xFF)
         result |= np.where(selector & 8, sign, byte) << np.uint32(8 * index)
     return result
 
 
-def _selector(control: Word, index: int, mode: str | None) -> NDArray[Any]:
+def _select_byte(control: Word, index: int, mode: str | None) -> NDArray[Any]:
     """The 4-bit selector of one target byte."""
     if mode is None:
         return np.asarray((control >> np.uint32(4 * index)) & np.uint32(0xF))
-    if mode not in _PRMT:
-        raise InvalidInput(f"prmt mode {mode!r}: one of {', '.join(_PRMT)}, or none")
-    table = np.array([row[index] for row in _PRMT[mode]], np.uint32)
+    if mode not in _PRMT_SELECTORS:
+        raise InvalidInput(f"prmt mode {mode!r}: one of {', '.join(_PRMT_SELECTORS)}, or none")
+    table = np.array([row[index] for row in _PRMT_SELECTORS[mode]], np.uint32)
     return np.asarray(table[control & np.uint32(3)])
 
 
 def div(a: Array, b: Array) -> Array:
     """`div`: truncated towards zero. By zero, which the ISA leaves to the machine: all ones."""
     nonzero = np.where(b == 0, b.dtype.type(1), b)
-    return np.asarray(np.where(b == 0, ~np.zeros_like(a), _quotient(a, nonzero)))
+    return np.asarray(np.where(b == 0, ~np.zeros_like(a), _divide_truncated(a, nonzero)))
 
 
 def rem(a: Array, b: Array) -> Array:
     """`rem`: a - b * (a / b), with the sign of a. By zero, which the ISA leaves to the machine: all ones."""
     nonzero = np.where(b == 0, b.dtype.type(1), b)
     with np.errstate(all="ignore"):
-        return np.where(b == 0, ~np.zeros_like(a), a - nonzero * _quotient(a, nonzero))
+        return np.where(b == 0, ~np.zeros_like(a), a - nonzero * _divide_truncated(a, nonzero))
 
 
-def _quotient(a: Array, b: Array) -> Array:
+def _divide_truncated(a: Array, b: Array) -> Array:
     """a / b truncated; b is not zero, and the smallest integer over -1 wraps to itself."""
-    if _bits_of(a) < 64:
+    if _bit_width(a) < 64:
         # 53 bits hold any quotient of 32-bit numbers closely enough to truncate it rightly.
         return np.trunc(a / b.astype(np.float64)).astype(np.int64).astype(a.dtype)
     if a.dtype.kind == "u":

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.emulator.numbers.bits import unsigned
+from ekc.emulator.numbers.bits import as_unsigned
 from ekc.emulator.numbers.halves import bf16_to_f32, f32_to_bf16
-from ekc.emulator.numbers.rounding import Array, canonical, flushed, words
+from ekc.emulator.numbers.rounding import Array, canonicalize_nan, flush_operand, view_words
 from ekc.errors import InvalidInput
 
 Predicate = NDArray[np.bool_]
 
-_ORDERED: dict[str, Callable[..., Any]] = {
+_ORDERED_COMPARISONS: dict[str, Callable[..., Any]] = {
     "eq": np.equal,
     "ne": np.not_equal,
     "lt": np.less,
@@ -23,9 +23,16 @@ _ORDERED: dict[str, Callable[..., Any]] = {
     "gt": np.greater,
     "ge": np.greater_equal,
 }
-_UNSIGNED = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
-COMPARISONS = (*_ORDERED, *_UNSIGNED, *(f"{name}u" for name in _ORDERED if name != "ne"), "neu", "num", "nan")
-_COMBINE: dict[str, Callable[..., Any]] = {
+_UNSIGNED_COMPARISONS = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
+COMPARISONS = (
+    *_ORDERED_COMPARISONS,
+    *_UNSIGNED_COMPARISONS,
+    *(f"{name}u" for name in _ORDERED_COMPARISONS if name != "ne"),
+    "neu",
+    "num",
+    "nan",
+)
+_COMBINATIONS: dict[str, Callable[..., Any]] = {
     "and": np.logical_and,
     "or": np.logical_or,
     "xor": np.logical_xor,
@@ -40,19 +47,21 @@ def compare(operator: str, a: Array, b: Array, *, ftz: bool = False) -> Predicat
     """
     if operator not in COMPARISONS:
         raise InvalidInput(f"comparison {operator!r}: one of {', '.join(COMPARISONS)}")
-    if operator in _UNSIGNED:
-        return np.asarray(_ORDERED[_UNSIGNED[operator]](unsigned(a), unsigned(b)))
+    if operator in _UNSIGNED_COMPARISONS:
+        return np.asarray(
+            _ORDERED_COMPARISONS[_UNSIGNED_COMPARISONS[operator]](as_unsigned(a), as_unsigned(b))
+        )
     if a.dtype.kind != "f":
-        return np.asarray(_ORDERED[operator](a, b))
-    a, b = (flushed(operand, ftz) for operand in (a, b))
+        return np.asarray(_ORDERED_COMPARISONS[operator](a, b))
+    a, b = (flush_operand(operand, ftz) for operand in (a, b))
     if operator == "ne":
         return np.asarray((a < b) | (a > b))
-    if operator in _ORDERED:
-        return np.asarray(_ORDERED[operator](a, b))
+    if operator in _ORDERED_COMPARISONS:
+        return np.asarray(_ORDERED_COMPARISONS[operator](a, b))
     unordered = (a != a) | (b != b)
     if operator in ("num", "nan"):
         return np.asarray(unordered if operator == "nan" else ~unordered)
-    return np.asarray(unordered | _ORDERED[operator.removesuffix("u")](a, b))
+    return np.asarray(unordered | _ORDERED_COMPARISONS[operator.removesuffix("u")](a, b))
 
 
 def setp(
@@ -62,7 +71,7 @@ def setp(
     true = compare(operator, a, b, ftz=ftz)
     if c is None:
         return true, ~true
-    return _COMBINE[combine](true, c), _COMBINE[combine](~true, c)
+    return _COMBINATIONS[combine](true, c), _COMBINATIONS[combine](~true, c)
 
 
 def set_(
@@ -86,25 +95,25 @@ def minimum(a: Array, b: Array, *, nan: bool = False, ftz: bool = False) -> Arra
     """`min{.ftz}{.NaN}`: -0 is less than +0; a NaN loses to a number, or with `.NaN` wins."""
     if a.dtype.kind != "f":
         return np.asarray(np.minimum(a, b))
-    a, b = (flushed(operand, ftz) for operand in (a, b))
-    return _chosen(a, b, np.where(a < b, a, b), words(a) | words(b), nan)
+    a, b = (flush_operand(operand, ftz) for operand in (a, b))
+    return _select_better(a, b, np.where(a < b, a, b), view_words(a) | view_words(b), nan)
 
 
 def maximum(a: Array, b: Array, *, nan: bool = False, ftz: bool = False) -> Array:
     """`max{.ftz}{.NaN}`: +0 is more than -0; a NaN loses to a number, or with `.NaN` wins."""
     if a.dtype.kind != "f":
         return np.asarray(np.maximum(a, b))
-    a, b = (flushed(operand, ftz) for operand in (a, b))
-    return _chosen(a, b, np.where(a > b, a, b), words(a) & words(b), nan)
+    a, b = (flush_operand(operand, ftz) for operand in (a, b))
+    return _select_better(a, b, np.where(a > b, a, b), view_words(a) & view_words(b), nan)
 
 
-def _chosen(a: Array, b: Array, better: Array, equal: Array, nan: bool) -> Array:
+def _select_better(a: Array, b: Array, better: Array, equal: Array, nan: bool) -> Array:
     """The better of two floats; among equals (which differ at most in the sign of zero) `equal`."""
     better = np.where(a == b, equal.view(a.dtype), better)
     odd_a, odd_b = a != a, b != b
     if odd_a.any() or odd_b.any():
         better = np.where(odd_a, a if nan else b, np.where(odd_b, b if nan else a, better))
-    return canonical(better)
+    return canonicalize_nan(better)
 
 
 def minimum_bf16(a: Array, b: Array, *, nan: bool = False) -> Array:
@@ -119,12 +128,12 @@ def maximum_bf16(a: Array, b: Array, *, nan: bool = False) -> Array:
 
 def absolute(a: Array, *, ftz: bool = False) -> Array:
     """`abs`: a float without its sign; of an integer the smallest stays itself."""
-    return np.asarray(np.abs(flushed(a, ftz)))
+    return np.asarray(np.abs(flush_operand(a, ftz)))
 
 
 def negate(a: Array, *, ftz: bool = False) -> Array:
     """`neg`: a float with its sign turned, zero too; of an integer the smallest stays itself."""
-    return np.asarray(np.negative(flushed(a, ftz)))
+    return np.asarray(np.negative(flush_operand(a, ftz)))
 
 
 def copysign(a: Array, b: Array) -> Array:

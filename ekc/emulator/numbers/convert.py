@@ -9,19 +9,19 @@ from numpy.typing import NDArray
 
 from ekc.emulator.numbers.halves import bf16_to_f32, f32_to_bf16
 from ekc.emulator.numbers.rounding import (
-    MODES,
+    ROUNDING_MODES,
     Array,
     Double,
-    blockwise,
-    canonical,
-    directed,
+    apply_blockwise,
+    canonicalize_nan,
+    find_sum_error,
     flush,
-    flushed,
+    flush_operand,
     narrow,
     narrow_bf16,
+    round_directed,
+    round_to_odd,
     saturate,
-    sum_error,
-    to_odd,
 )
 from ekc.errors import InvalidInput
 
@@ -38,8 +38,8 @@ NUMPY_TYPES: dict[str, np.dtype[Any]] = {
 }
 """How an array of each PTX type is held here."""
 
-_FLOATS = ("f16", "bf16", "f32", "f64")
-_WHOLE = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
+_FLOAT_TYPES = ("f16", "bf16", "f32", "f64")
+_INTEGER_ROUNDINGS = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 
 
 def cvt(
@@ -60,92 +60,92 @@ def cvt(
     `.rni` and its kin round to whole numbers, for a float of the same width. `.ftz` flushes subnormal
     float32 on either side. NaN becomes the canonical NaN, except in float64, which keeps its payload.
     """
-    _check(source, target, rounding)
+    _check_types(source, target, rounding)
     value = np.asarray(value, NUMPY_TYPES[source])
-    if source not in _FLOATS:
+    if source not in _FLOAT_TYPES:
         return _from_integer(value, target, rounding, sat)
     with np.errstate(all="ignore"):
-        value = flushed(value, ftz and source == "f32")
-        if target not in _FLOATS:
-            whole = _WHOLE[rounding or "rzi"](_widen(value, source))
+        value = flush_operand(value, ftz and source == "f32")
+        if target not in _FLOAT_TYPES:
+            whole = _INTEGER_ROUNDINGS[rounding or "rzi"](_widen_to_float64(value, source))
             return _to_integer(whole, NUMPY_TYPES[target], source == "f64")
-        result = _between_floats(value, source, target, rounding, sat)
+        result = _convert_float(value, source, target, rounding, sat)
         return flush(result) if ftz and target == "f32" else result
 
 
-def _check(source: str, target: str, rounding: str | None) -> None:
+def _check_types(source: str, target: str, rounding: str | None) -> None:
     """Types and a rounding that fit each other, or one clear line."""
     for name in (source, target):
         if name not in NUMPY_TYPES:
             raise InvalidInput(f"cvt type {name!r}: one of {', '.join(NUMPY_TYPES)}")
-    allowed = MODES if target in _FLOATS else tuple(_WHOLE)
-    if source in _FLOATS and target in _FLOATS:
-        allowed = (*MODES, *_WHOLE)
+    allowed = ROUNDING_MODES if target in _FLOAT_TYPES else tuple(_INTEGER_ROUNDINGS)
+    if source in _FLOAT_TYPES and target in _FLOAT_TYPES:
+        allowed = (*ROUNDING_MODES, *_INTEGER_ROUNDINGS)
     if rounding is not None and rounding not in allowed:
         raise InvalidInput(f"cvt.{target}.{source} rounding {rounding!r}: one of {', '.join(allowed)}")
 
 
-def _widen(value: Array, source: str) -> Double:
+def _widen_to_float64(value: Array, source: str) -> Double:
     """Any float to float64, exactly."""
     return (bf16_to_f32(value) if source == "bf16" else value).astype(np.float64)
 
 
-def _between_floats(value: Array, source: str, target: str, rounding: str | None, sat: bool) -> Array:
+def _convert_float(value: Array, source: str, target: str, rounding: str | None, sat: bool) -> Array:
     """Round to whole numbers or to fewer bits, and clamp if asked."""
-    whole = rounding in _WHOLE
+    whole = rounding in _INTEGER_ROUNDINGS
     if not whole and not sat and rounding in (None, "rn") and "bf16" not in (source, target):
-        return canonical(value.astype(NUMPY_TYPES[target]))
+        return canonicalize_nan(value.astype(NUMPY_TYPES[target]))
     if source == "f32" and target == "bf16" and not whole and not sat:
         return f32_to_bf16(value, rounding or "rn")
 
     def block(part: Array) -> Array:
-        wide = _widen(part, source)
+        wide = _widen_to_float64(part, source)
         if rounding is not None and whole:
-            wide = _WHOLE[rounding](wide)
+            wide = _INTEGER_ROUNDINGS[rounding](wide)
         # Clamping before or after the rounding is the same: both ends are numbers of every format.
-        return _narrowed(saturate(wide) if sat else wide, target, "rn" if whole else rounding or "rn")
+        return _narrow_to_type(saturate(wide) if sat else wide, target, "rn" if whole else rounding or "rn")
 
-    return blockwise(block, NUMPY_TYPES[target], value)
+    return apply_blockwise(block, NUMPY_TYPES[target], value)
 
 
-def _narrowed(value: Double, target: str, mode: str) -> Array:
+def _narrow_to_type(value: Double, target: str, mode: str) -> Array:
     """float64 to a target float, NaN canonical."""
     if target == "bf16":
         return narrow_bf16(value, mode)
-    return canonical(narrow(value, NUMPY_TYPES[target], mode))
+    return canonicalize_nan(narrow(value, NUMPY_TYPES[target], mode))
 
 
-def _to_integer(whole: Double, dtype: np.dtype[Any], double: bool) -> Array:
+def _to_integer(value: Double, dtype: np.dtype[Any], is_from_float64: bool) -> Array:
     """Whole float64 numbers to integers, clamped; `double` where the source is one."""
     bounds = np.iinfo(dtype)
-    nothing = 2.0 ** (8 * dtype.itemsize - 1) if double or dtype.itemsize == 8 else 0.0
-    whole = np.where(whole == whole, whole, -nothing if dtype.kind == "i" else nothing)
+    nothing = 2.0 ** (8 * dtype.itemsize - 1) if is_from_float64 or dtype.itemsize == 8 else 0.0
+    value = np.where(value == value, value, -nothing if dtype.kind == "i" else nothing)
     if dtype.itemsize < 8:
-        return np.asarray(np.clip(whole, float(bounds.min), float(bounds.max)).astype(dtype))
+        return np.asarray(np.clip(value, float(bounds.min), float(bounds.max)).astype(dtype))
     # The largest 64-bit integer is no float64: what reaches 2**63 or 2**64 is too much.
-    above, below = whole >= float(bounds.max), whole <= float(bounds.min)
-    inside = np.where(above | below, 0.0, whole).astype(dtype)
+    above, below = value >= float(bounds.max), value <= float(bounds.min)
+    inside = np.where(above | below, 0.0, value).astype(dtype)
     return np.where(above, dtype.type(bounds.max), np.where(below, dtype.type(bounds.min), inside))
 
 
 def _from_integer(value: Array, target: str, rounding: str | None, sat: bool) -> Array:
     """An integer to a narrower or wider integer, or to a float with one rounding."""
-    if target not in _FLOATS:
-        return _clamped(value, NUMPY_TYPES[target]) if sat else value.astype(NUMPY_TYPES[target])
+    if target not in _FLOAT_TYPES:
+        return _clamp_integer(value, NUMPY_TYPES[target]) if sat else value.astype(NUMPY_TYPES[target])
     mode = rounding or "rn"
     if mode == "rn" and target in ("f32", "f64") and not sat:
         return value.astype(NUMPY_TYPES[target])
-    high, low = _split(value)
+    high, low = _split_exactly(value)
     total = np.asarray(high + low)
-    lost = sum_error(total, high, low)
+    lost = find_sum_error(total, high, low)
     if target == "f64":
-        result: Array = directed(total, lost < 0, lost > 0, mode) if mode != "rn" else total
+        result: Array = round_directed(total, lost < 0, lost > 0, mode) if mode != "rn" else total
         return saturate(result) if sat else result
-    odd = to_odd(total, lost)
-    return _narrowed(saturate(odd) if sat else odd, target, mode)
+    odd = round_to_odd(total, lost)
+    return _narrow_to_type(saturate(odd) if sat else odd, target, mode)
 
 
-def _split(value: Array) -> tuple[Double, Double]:
+def _split_exactly(value: Array) -> tuple[Double, Double]:
     """An integer as the sum of two exact float64 numbers."""
     if value.dtype.itemsize < 8:
         return value.astype(np.float64), np.zeros(value.shape)
@@ -153,7 +153,7 @@ def _split(value: Array) -> tuple[Double, Double]:
     return (value - low).astype(np.float64), low.astype(np.float64)
 
 
-def _clamped(value: Array, dtype: np.dtype[Any]) -> NDArray[Any]:
+def _clamp_integer(value: Array, dtype: np.dtype[Any]) -> NDArray[Any]:
     """An integer clamped to what another integer type holds."""
     own, other = np.iinfo(value.dtype), np.iinfo(dtype)
     low, high = max(own.min, other.min), min(own.max, other.max)

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.emulator.numbers.rounding import (
-    BLOCK,
+    BLOCK_ELEMENTS,
     Array,
     Double,
-    canonical,
+    canonicalize_nan,
     check_mode,
     flush,
-    flushed,
+    flush_operand,
     narrow,
     sum_to_odd,
 )
@@ -39,7 +39,7 @@ class _Scratch:
         self.total = np.empty(size, np.float64)
         self.addend = np.empty(size, np.float64)
         self.low = np.empty(size, np.uint64)
-        self.hit = np.empty(size, np.bool_)
+        self.is_inexact = np.empty(size, np.bool_)
 
 
 def fma32(
@@ -52,23 +52,23 @@ def fma32(
     """
     a, b, c = (np.asarray(operand, np.float32) for operand in (a, b, c))
     with np.errstate(all="ignore"):
-        return _blocks(a, b, c, check_mode(mode), ftz, out)
+        return _fuse_blockwise(a, b, c, check_mode(mode), ftz, out)
 
 
-def _blocks(a: Single, b: Single, c: Single, mode: str, ftz: bool, out: Single | None) -> Single:
+def _fuse_blockwise(a: Single, b: Single, c: Single, mode: str, ftz: bool, out: Single | None) -> Single:
     """The whole array, block by block."""
     shape = np.broadcast_shapes(a.shape, b.shape, c.shape)
     result = out if out is not None and out.flags.c_contiguous else np.empty(shape, np.float32)
     flat = result.reshape(-1)
     flats = [np.broadcast_to(operand, shape).reshape(-1) for operand in (a, b, c)]
-    scratch = _Scratch(min(BLOCK, flat.size))
-    for start in range(0, flat.size, BLOCK):
-        part = slice(start, start + BLOCK)
-        block = [flushed(operand[part], ftz) for operand in flats]
+    scratch = _Scratch(min(BLOCK_ELEMENTS, flat.size))
+    for start in range(0, flat.size, BLOCK_ELEMENTS):
+        part = slice(start, start + BLOCK_ELEMENTS)
+        block = [flush_operand(operand[part], ftz) for operand in flats]
         if mode == "rn":
-            _block(block[0], block[1], block[2], flat[part], scratch)
+            _fuse_block(block[0], block[1], block[2], flat[part], scratch)
         else:
-            flat[part] = _directed(block[0], block[1], block[2], mode)
+            flat[part] = _fuse_directed(block[0], block[1], block[2], mode)
         if ftz:
             flush(flat[part], flat[part])
     if out is None or result is out:
@@ -77,7 +77,7 @@ def _blocks(a: Single, b: Single, c: Single, mode: str, ftz: bool, out: Single |
     return out
 
 
-def _block(a: Single, b: Single, c: Single, out: Single, scratch: _Scratch) -> None:
+def _fuse_block(a: Single, b: Single, c: Single, out: Single, scratch: _Scratch) -> None:
     """One block: the quick answer, if any lane may need care a closer look, then the lanes that do."""
     count = out.size
     total, addend, low = scratch.total[:count], scratch.addend[:count], scratch.low[:count]
@@ -86,17 +86,17 @@ def _block(a: Single, b: Single, c: Single, out: Single, scratch: _Scratch) -> N
     np.add(total, addend, out=total)
     # Halfway between float32 numbers, subnormal ones too, the last 28 bits are zero; so they are in NaN.
     np.bitwise_and(total.view(np.uint64), _BELOW_HALFWAY, out=low)
-    careful = None if low.min() else _careful(total, scratch)
+    careful = None if low.min() else _find_inexact_lanes(total, scratch)
     # An operand may be the output: every operand is read before the output is written.
-    again = None if careful is None else _fused(a[careful], b[careful], c[careful])
+    again = None if careful is None else _fuse_exactly(a[careful], b[careful], c[careful])
     np.copyto(out, total, casting="same_kind")
     if again is not None:
         out[careful] = again
 
 
-def _careful(total: Double, scratch: _Scratch) -> NDArray[np.intp] | None:
+def _find_inexact_lanes(total: Double, scratch: _Scratch) -> NDArray[np.intp] | None:
     """The lanes whose sum lies between normal float32 numbers, is subnormal in float32, or NaN."""
-    hit, low, size = (array[: total.size] for array in (scratch.hit, scratch.low, scratch.addend))
+    hit, low, size = (array[: total.size] for array in (scratch.is_inexact, scratch.low, scratch.addend))
     np.bitwise_and(total.view(np.uint64), _BELOW_FLOAT32, out=low)
     np.equal(low, _HALFWAY, out=hit)
     np.abs(total, out=size)
@@ -105,21 +105,21 @@ def _careful(total: Double, scratch: _Scratch) -> NDArray[np.intp] | None:
     return np.flatnonzero(hit) if hit.any() else None
 
 
-def _parts(a: Array, b: Array, c: Array) -> tuple[Double, Double]:
+def _multiply_exactly(a: Array, b: Array, c: Array) -> tuple[Double, Double]:
     """The exact product and the addend in float64."""
     return np.multiply(a, b, dtype=np.float64), np.asarray(c, np.float64)
 
 
-def _fused(a: Single, b: Single, c: Single) -> Array:
+def _fuse_exactly(a: Single, b: Single, c: Single) -> Array:
     """The careful answer to nearest even: the sum rounded to odd, then to float32."""
-    return canonical(sum_to_odd(*_parts(a, b, c)).astype(np.float32))
+    return canonicalize_nan(sum_to_odd(*_multiply_exactly(a, b, c)).astype(np.float32))
 
 
-def _directed(a: Single, b: Single, c: Single, mode: str) -> Array:
+def _fuse_directed(a: Single, b: Single, c: Single, mode: str) -> Array:
     """The other three modes; downwards, a sum that cancels to zero is -0."""
-    product, addend = _parts(a, b, c)
+    product, addend = _multiply_exactly(a, b, c)
     total = sum_to_odd(product, addend)
     if mode == "rm":
         cancels = (total == 0) & (np.signbit(product) | np.signbit(addend))
         total = np.where(cancels, -0.0, total)
-    return canonical(narrow(total, np.float32, mode))
+    return canonicalize_nan(narrow(total, np.float32, mode))

@@ -12,9 +12,9 @@ from ekc.emulator.numbers.rounding import Array
 from ekc.errors import InvalidInput
 
 Predicate = NDArray[np.bool_]
-WARP = 32
+WARP_SIZE = 32
 
-_REDUCE: dict[str, tuple[Callable[..., Any], Callable[[np.dtype[Any]], int]]] = {
+_REDUCTIONS: dict[str, tuple[Callable[..., Any], Callable[[np.dtype[Any]], int]]] = {
     "add": (np.add.reduce, lambda _: 0),
     "min": (np.minimum.reduce, lambda dtype: int(np.iinfo(dtype).max)),
     "max": (np.maximum.reduce, lambda dtype: int(np.iinfo(dtype).min)),
@@ -24,7 +24,7 @@ _REDUCE: dict[str, tuple[Callable[..., Any], Callable[[np.dtype[Any]], int]]] = 
 }
 
 
-def shfl_source(mode: str, lane: Array, b: Array, c: Array) -> tuple[NDArray[np.intp], Predicate]:
+def find_shuffle_source(mode: str, lane: Array, b: Array, c: Array) -> tuple[NDArray[np.intp], Predicate]:
     """`shfl.sync.{up,down,bfly,idx}`: the lane to copy from, and whether it lies in the segment.
 
     b is the lane or the distance; c holds the clamp in bits 4..0 and the segment mask in bits 12..8.
@@ -44,10 +44,10 @@ def shfl_source(mode: str, lane: Array, b: Array, c: Array) -> tuple[NDArray[np.
     return np.where(inside, source, lane).astype(np.intp), inside
 
 
-def members(mask: Array) -> Predicate:
+def unpack_members(mask: Array) -> Predicate:
     """Member masks, one word per warp, as (warps, 32) lanes."""
     words = np.asarray(mask).astype(np.uint32).reshape(-1, 1)
-    return (words >> np.arange(WARP, dtype=np.uint32) & np.uint32(1)).astype(np.bool_)
+    return (words >> np.arange(WARP_SIZE, dtype=np.uint32) & np.uint32(1)).astype(np.bool_)
 
 
 def ballot(predicate: Predicate) -> NDArray[np.uint32]:
@@ -73,14 +73,14 @@ def vote(mode: str, predicate: Predicate, mask: Array) -> Array:
 
 def redux(operation: str, value: Array, mask: Array) -> Array:
     """`redux.sync.{add,min,max,and,or,xor}`: one integer per warp, of its dtype, from the mask's lanes."""
-    if operation not in _REDUCE:
-        raise InvalidInput(f"redux operation {operation!r}: one of {', '.join(_REDUCE)}")
-    reduce, neutral = _REDUCE[operation]
-    held = np.where(members(mask), value, value.dtype.type(neutral(value.dtype)))
+    if operation not in _REDUCTIONS:
+        raise InvalidInput(f"redux operation {operation!r}: one of {', '.join(_REDUCTIONS)}")
+    reduce, neutral = _REDUCTIONS[operation]
+    held = np.where(unpack_members(mask), value, value.dtype.type(neutral(value.dtype)))
     return np.asarray(reduce(held, axis=-1, dtype=value.dtype))
 
 
 def match_any(value: Array, mask: Array) -> NDArray[np.uint32]:
     """`match.any.sync`: for each lane (warps, 32) the members that hold the same value."""
-    same = (value[:, :, None] == value[:, None, :]) & members(mask)[:, None, :]
+    same = (value[:, :, None] == value[:, None, :]) & unpack_members(mask)[:, None, :]
     return ballot(same)

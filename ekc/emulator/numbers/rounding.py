@@ -13,37 +13,41 @@ from ekc.errors import InvalidInput
 Array = NDArray[Any]
 Double = NDArray[np.float64]
 
-MODES = ("rn", "rz", "rm", "rp")
+ROUNDING_MODES = ("rn", "rz", "rm", "rp")
 """To nearest even, towards zero, down (minus infinity), up (plus infinity)."""
 
-BLOCK = 8192
+BLOCK_ELEMENTS = 8192
 """Elements that a pass takes at once where many passes follow each other."""
 _SMALLEST_NORMAL = np.float32(2.0**-126)
-_WORD: dict[int, np.dtype[Any]] = {2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
+_WORD_TYPES: dict[int, np.dtype[Any]] = {
+    2: np.dtype(np.uint16),
+    4: np.dtype(np.uint32),
+    8: np.dtype(np.uint64),
+}
 
 
 def check_mode(mode: str) -> str:
     """The mode itself, or one clear line."""
-    if mode not in MODES:
-        raise InvalidInput(f"rounding mode {mode!r}: one of {', '.join(MODES)}")
+    if mode not in ROUNDING_MODES:
+        raise InvalidInput(f"rounding mode {mode!r}: one of {', '.join(ROUNDING_MODES)}")
     return mode
 
 
-def words(value: Array) -> Array:
+def view_words(value: Array) -> Array:
     """The same bits as unsigned integers of the same width (a view of a contiguous array)."""
-    return value.view(_WORD[value.dtype.itemsize])
+    return value.view(_WORD_TYPES[value.dtype.itemsize])
 
 
-def canonical(value: Array) -> Array:
+def canonicalize_nan(value: Array) -> Array:
     """Every NaN of float16 or float32 becomes the machine's one NaN, 0x7fff or 0x7fffffff, in place."""
     if value.dtype == np.float16:
         # NumPy compares halves one by one; their words compare at full speed.
-        bits = words(value)
+        bits = view_words(value)
         bits[(bits & np.uint16(0x7FFF)) > np.uint16(0x7C00)] = 0x7FFF
     elif value.dtype == np.float32:
         unordered = value != value
         if unordered.any():
-            words(value)[unordered] = 0x7FFFFFFF
+            view_words(value)[unordered] = 0x7FFFFFFF
     return value
 
 
@@ -52,7 +56,7 @@ def flush(value: Array, out: Array | None = None) -> Array:
     return np.asarray(np.multiply(value, np.abs(value) >= _SMALLEST_NORMAL, out=out))
 
 
-def flushed(value: Array, ftz: bool) -> Array:
+def flush_operand(value: Array, ftz: bool) -> Array:
     """An operand as an instruction reads it: as it is, or with its subnormal numbers flushed."""
     if not ftz:
         return value
@@ -67,13 +71,13 @@ def saturate(value: Array) -> Array:
     return np.asarray(np.minimum(kept, np.ones((), value.dtype)))
 
 
-def sum_error(total: Array, a: Array, b: Array) -> Array:
+def find_sum_error(total: Array, a: Array, b: Array) -> Array:
     """What `total = a + b` lost to rounding, exactly (Knuth's two-sum; NaN where a part is infinite)."""
     part = total - a
     return np.asarray((a - (total - part)) + (b - part))
 
 
-def to_odd(total: Array, lost: Array) -> Array:
+def round_to_odd(total: Array, lost: Array) -> Array:
     """`total + lost` rounded to odd: an inexact sum gets a last bit of one, so a later rounding is right."""
     signed = np.dtype(f"i{total.dtype.itemsize}")
     bits, rest = total.view(signed), lost.view(signed)
@@ -88,21 +92,21 @@ def to_odd(total: Array, lost: Array) -> Array:
 def sum_to_odd(a: Array, b: Array) -> Array:
     """The sum of two float arrays, rounded to odd."""
     total = np.asarray(a + b)
-    return to_odd(total, sum_error(total, a, b))
+    return round_to_odd(total, find_sum_error(total, a, b))
 
 
-def blockwise(function: Callable[..., Array], dtype: Any, *operands: Array) -> Array:
+def apply_blockwise(function: Callable[..., Array], dtype: Any, *operands: Array) -> Array:
     """A function of arrays, elementwise, run over pieces small enough to stay in the cache."""
     shape = np.broadcast_shapes(*(np.shape(operand) for operand in operands))
     flats = [np.broadcast_to(operand, shape).reshape(-1) for operand in operands]
     result = np.empty(flats[0].size, dtype)
-    for start in range(0, result.size, BLOCK):
-        part = slice(start, start + BLOCK)
+    for start in range(0, result.size, BLOCK_ELEMENTS):
+        part = slice(start, start + BLOCK_ELEMENTS)
         result[part] = function(*(flat[part] for flat in flats))
     return result.reshape(shape)
 
 
-def directed(nearest: Array, over: Array, under: Array, mode: str) -> Array:
+def round_directed(nearest: Array, over: Array, under: Array, mode: str) -> Array:
     """The nearest value, moved one step where it is over or under the exact one and the mode says so."""
     down, up = nearest.dtype.type(-np.inf), nearest.dtype.type(np.inf)
     lower, upper = over, under
@@ -123,7 +127,7 @@ def narrow(value: Double, dtype: Any, mode: str = "rn") -> Array:
         if check_mode(mode) == "rn" or nearest.dtype == np.float64:
             return nearest
         back = nearest.astype(np.float64)
-        return directed(nearest, back > value, back < value, mode)
+        return round_directed(nearest, back > value, back < value, mode)
 
 
 def narrow_bf16(value: Double, mode: str = "rn") -> NDArray[np.uint16]:

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ekc.emulator.ptx.order import run_order
+from ekc.emulator.ptx.order import order_blocks
 from ekc.emulator.ptx.program import Instruction, KernelText, Operand, Symbol
 from ekc.errors import EkcError
 
-_WARP, _WARPGROUP = 32, 128
-_WARP_WIDE = ("shfl", "vote", "redux", "match", "activemask", "mma", "ldmatrix", "stmatrix", "movmatrix")
+_WARP_SIZE, _WARPGROUP_SIZE = 32, 128
+_WARP_WIDE_ROOTS = (
+    "shfl",
+    "vote",
+    "redux",
+    "match",
+    "activemask",
+    "mma",
+    "ldmatrix",
+    "stmatrix",
+    "movmatrix",
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
+class BlockExit:
     """How a block ends: jump, branch, exit, barrier or switch."""
 
     kind: str
@@ -28,106 +38,118 @@ class Block:
 
     number: int
     code: list[Instruction]
-    exit: Exit = field(default_factory=lambda: Exit("exit"))
-    together: int = 1
+    exit: BlockExit = field(default_factory=lambda: BlockExit("exit"))
+    convergence_width: int = 1
     """Threads that must run its first instruction as one: 32 of a warp, 128 of a warpgroup."""
 
     @property
-    def size(self) -> int:
+    def instruction_count(self) -> int:
         """Instructions, the closing one included."""
         return len(self.code) + (self.exit.instruction is not None)
 
 
-def blocks(kernel: KernelText) -> list[Block]:
+def build_blocks(kernel: KernelText) -> list[Block]:
     """Cut a kernel into blocks, in the order in which they run while lanes stand at several of them."""
-    found = _cut(kernel)
-    order = run_order([successors(block) for block in found])
+    found = _split_blocks(kernel)
+    order = order_blocks([list_successors(block) for block in found])
     place = {old: new for new, old in enumerate(order)}
     for block in found:
         block.number = place[block.number]
         way = block.exit
-        block.exit = Exit(way.kind, tuple(place[t] for t in way.targets), way.instruction)
+        block.exit = BlockExit(way.kind, tuple(place[t] for t in way.targets), way.instruction)
     return [found[old] for old in order]
 
 
-def _cut(kernel: KernelText) -> list[Block]:
+def _split_blocks(kernel: KernelText) -> list[Block]:
     """Blocks in the order of the text."""
-    starts = _starts(kernel)
+    starts = _find_block_starts(kernel)
     number = {start: i for i, start in enumerate(starts)}
     found = []
     for i, start in enumerate(starts):
         end = starts[i + 1] if i + 1 < len(starts) else len(kernel.code)
         code = kernel.code[start:end]
-        block = Block(i, code, together=together(code[0]) if code else 1)
-        block.exit = _exit(kernel, code, i + 1 if i + 1 < len(starts) else None, number)
+        block = Block(i, code, convergence_width=find_convergence_width(code[0]) if code else 1)
+        block.exit = _build_exit(kernel, code, i + 1 if i + 1 < len(starts) else None, number)
         if block.exit.instruction is not None:
             block.code = code[:-1]
         found.append(block)
     return found
 
 
-def together(one: Instruction) -> int:
+def find_convergence_width(instruction: Instruction) -> int:
     """Threads that must meet at this instruction: of a warp, of a warpgroup, or 1."""
-    if one.parts[0] == "wgmma":
-        return _WARPGROUP
-    return _WARP if one.parts[0] in _WARP_WIDE or one.opcode.startswith("bar.warp") else 1
+    if instruction.parts[0] == "wgmma":
+        return _WARPGROUP_SIZE
+    return (
+        _WARP_SIZE
+        if instruction.parts[0] in _WARP_WIDE_ROOTS or instruction.opcode.startswith("bar.warp")
+        else 1
+    )
 
 
-def _starts(kernel: KernelText) -> list[int]:
+def _find_block_starts(kernel: KernelText) -> list[int]:
     starts = {0, *kernel.labels.values()}
     for i, one in enumerate(kernel.code):
         if one.ends_block:
             starts.add(i + 1)
-        elif together(one) > 1:
+        elif find_convergence_width(one) > 1:
             starts.add(i)
     return sorted(s for s in starts if s < len(kernel.code))
 
 
-def _exit(kernel: KernelText, code: list[Instruction], after: int | None, number: dict[int, int]) -> Exit:
+def _build_exit(
+    kernel: KernelText, code: list[Instruction], next_block: int | None, block_numbers: dict[int, int]
+) -> BlockExit:
     last = code[-1]
     if not last.ends_block:
-        return Exit("jump", (after,)) if after is not None else Exit("exit")
+        return BlockExit("jump", (next_block,)) if next_block is not None else BlockExit("exit")
     root = last.parts[0]
     if root == "bra":
-        target = _block_of(kernel, last.operands[0], last, number)
+        target = _find_block(kernel, last.operands[0], last, block_numbers)
         if last.guard is None:
-            return Exit("jump", (target,), last)
-        return Exit("branch", (target, _need(after, last)), last)
+            return BlockExit("jump", (target,), last)
+        return BlockExit("branch", (target, _require_next_block(next_block, last)), last)
     if root == "brx":
         table = last.operands[-1]
-        names = kernel.tables.get(table.name if isinstance(table, Symbol) else "")
+        names = kernel.branch_tables.get(table.name if isinstance(table, Symbol) else "")
         if names is None:
             raise EkcError(f"PTX line {last.line}: {last.text}: the table of branch targets is missing")
-        return Exit("switch", tuple(_block_of(kernel, Symbol(n), last, number) for n in names), last)
+        return BlockExit(
+            "switch", tuple(_find_block(kernel, Symbol(n), last, block_numbers) for n in names), last
+        )
     if root in ("bar", "barrier"):
-        return Exit("barrier", (_need(after, last),), last)
+        return BlockExit("barrier", (_require_next_block(next_block, last),), last)
     if last.guard is not None:
-        return Exit("exit_if", (_need(after, last),), last)
-    return Exit("exit", (), last)
+        return BlockExit("exit_if", (_require_next_block(next_block, last),), last)
+    return BlockExit("exit", (), last)
 
 
-def _block_of(kernel: KernelText, label: Operand, one: Instruction, number: dict[int, int]) -> int:
+def _find_block(
+    kernel: KernelText, label: Operand, instruction: Instruction, block_numbers: dict[int, int]
+) -> int:
     name = label.name if isinstance(label, Symbol) else ""
-    if name not in kernel.labels or kernel.labels[name] not in number:
-        raise EkcError(f"PTX line {one.line}: {one.text}: the label is not in this kernel")
-    return number[kernel.labels[name]]
+    if name not in kernel.labels or kernel.labels[name] not in block_numbers:
+        raise EkcError(f"PTX line {instruction.line}: {instruction.text}: the label is not in this kernel")
+    return block_numbers[kernel.labels[name]]
 
 
-def _need(after: int | None, one: Instruction) -> int:
-    if after is None:
-        raise EkcError(f"PTX line {one.line}: {one.text}: the kernel ends here without ret: truncated?")
-    return after
+def _require_next_block(next_block: int | None, instruction: Instruction) -> int:
+    if next_block is None:
+        raise EkcError(
+            f"PTX line {instruction.line}: {instruction.text}: the kernel ends here without ret: truncated?"
+        )
+    return next_block
 
 
-def successors(block: Block) -> tuple[int, ...]:
+def list_successors(block: Block) -> tuple[int, ...]:
     """Blocks that may come next."""
     return block.exit.targets
 
 
-def live_in(found: list[Block]) -> list[set[str]]:
+def find_live_in(blocks: list[Block]) -> list[set[str]]:
     """Registers whose value may be read, at the start of each block."""
     uses, kills = [], []
-    for block in found:
+    for block in blocks:
         use: set[str] = set()
         kill: set[str] = set()
         for one in [*block.code, *([block.exit.instruction] if block.exit.instruction else [])]:
@@ -142,8 +164,8 @@ def live_in(found: list[Block]) -> list[set[str]]:
     changed = True
     while changed:
         changed = False
-        for i in range(len(found) - 1, -1, -1):
-            out = set().union(*(live[s] for s in successors(found[i])))
+        for i in range(len(blocks) - 1, -1, -1):
+            out = set().union(*(live[s] for s in list_successors(blocks[i])))
             new = uses[i] | (out - kills[i])
             if len(new) != len(live[i]):
                 live[i], changed = new, True

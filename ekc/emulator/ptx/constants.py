@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple, NoReturn
 
-from ekc.emulator.ptx.reader import Reader
+from ekc.emulator.ptx.reader import TokenReader
 from ekc.errors import EkcError
 
 _BITS = 64
@@ -23,25 +23,25 @@ _LITERAL = re.compile(
 _BASES = {"hexadecimal": 16, "binary": 2, "octal": 8, "decimal": 10}
 _FLOAT_BITS = re.compile(r"0(?:[fF](?P<single>[0-9a-fA-F]{8})|[dD](?P<double>[0-9a-fA-F]{16}))")
 _FLOAT = re.compile(r"(?:\d+\.\d*|\.\d+)(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+")
-_BEGINS = re.compile(r"[-+~!(\s]*(?:\d|\.\d|\.[su]64\b|WARP_SZ(?![\w$]))")
+_CONSTANT_START = re.compile(r"[-+~!(\s]*(?:\d|\.\d|\.[su]64\b|WARP_SZ(?![\w$]))")
 _WARP_SIZE = 32
-_CASTS = {".s64": True, ".u64": False}
+_CAST_SIGNS = {".s64": True, ".u64": False}
 
-_ABOVE_SUMS = 10
+_ABOVE_ADDITIVE = 10
 """Precedence of the operators that bind closer than + and -."""
 _PRECEDENCE = {
     "||": 1, "&&": 2, "|": 3, "^": 4, "&": 5, "==": 6, "!=": 6, "<": 7, "<=": 7, ">": 7, ">=": 7,
     "<<": 8, ">>": 8, "+": 9, "-": 9, "*": 10, "/": 10, "%": 10,
 }  # fmt: skip
-_COMPARE: dict[str, Callable[[int, int], bool]] = {
+_COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le,
     ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
-_COMBINE: dict[str, Callable[[int, int], int]] = {
+_INTEGER_OPERATORS: dict[str, Callable[[int, int], int]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul,
     "&": operator.and_, "|": operator.or_, "^": operator.xor,
 }  # fmt: skip
-_COMBINE_FLOATS: dict[str, Callable[[float, float], float]] = {
+_FLOAT_OPERATORS: dict[str, Callable[[float, float], float]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
 }  # fmt: skip
 
@@ -53,17 +53,17 @@ class _Constant(NamedTuple):
     signed: bool = True
 
 
-def begins_constant(text: str, at: int = 0) -> bool:
+def is_constant_start(text: str, position: int = 0) -> bool:
     """Whether a constant (and no register, name or address) begins at a place of the text."""
-    return _BEGINS.match(text, at) is not None
+    return _CONSTANT_START.match(text, position) is not None
 
 
 def parse_constant(text: str, line: int) -> int | float:
     """The value of an operand that is a constant; `0f` and `0d` give the float whose bits they spell."""
     reader = ConstantReader(text, line)
-    found = reader.constant()
+    found = reader.read_constant()
     if reader.peek():
-        reader.refuse(text)
+        reader.refuse_literal(text)
     return found
 
 
@@ -75,88 +75,90 @@ def parse_integer(text: str, line: int) -> int:
     return found
 
 
-class ConstantReader(Reader):
+class ConstantReader(TokenReader):
     """A reader that also takes constant expressions."""
 
-    def constant(self, least: int = 0) -> int | float:
+    def read_constant(self, min_precedence: int = 0) -> int | float:
         """The constant that begins here, up to an operator that binds less than `least`."""
-        return self._chosen(least).number
+        return self._read_conditional(min_precedence).number
 
-    def number(self, least: int = 0) -> int:
+    def read_integer(self, min_precedence: int = 0) -> int:
         """The same for a whole number."""
-        found = self.constant(least)
+        found = self.read_constant(min_precedence)
         if isinstance(found, float):
-            raise EkcError(f"PTX line {self.line()}: {found} where a whole number was expected")
+            raise EkcError(f"PTX line {self.current_line()}: {found} where a whole number was expected")
         return found
 
-    def offset(self) -> int:
+    def read_offset(self) -> int:
         """One term of the sum that an address is."""
-        return self.number(_ABOVE_SUMS)
+        return self.read_integer(_ABOVE_ADDITIVE)
 
-    def refuse(self, text: str) -> NoReturn:
+    def refuse_literal(self, text: str) -> NoReturn:
         """Say that a text is no constant."""
         raise EkcError(
-            f"PTX line {self.line()}: {text!r} is not a number; "
+            f"PTX line {self.current_line()}: {text!r} is not a number; "
             "write 16, 0x10, 020, 0b10000, 16U, 1.5 or 0f3FC00000"
         )
 
-    def _chosen(self, least: int) -> _Constant:
+    def _read_conditional(self, min_precedence: int) -> _Constant:
         """`a ? b : c`, or what it is made of."""
-        condition = self._combined(max(least, 1))
-        if least or not self.accept("?"):
+        condition = self._read_binary(max(min_precedence, 1))
+        if min_precedence or not self.accept("?"):
             return condition
-        yes = self._chosen(0)
+        yes = self._read_conditional(0)
         self.take(":")
-        no = self._chosen(0)
+        no = self._read_conditional(0)
         return yes if condition.number else no
 
-    def _combined(self, least: int) -> _Constant:
+    def _read_binary(self, min_precedence: int) -> _Constant:
         """Operators of two operands, by precedence climbing; all of them associate to the left."""
-        left = self._unary()
-        while (precedence := _PRECEDENCE.get(self.peek(), 0)) >= least:
-            line, symbol = self.line(), self.take()
-            left = _combine(symbol, left, self._combined(precedence + 1), line)
+        left = self._read_unary()
+        while (precedence := _PRECEDENCE.get(self.peek(), 0)) >= min_precedence:
+            line, symbol = self.current_line(), self.take()
+            left = _apply_binary(symbol, left, self._read_binary(precedence + 1), line)
         return left
 
-    def _unary(self) -> _Constant:
+    def _read_unary(self) -> _Constant:
         symbol = self.peek()
         if symbol in ("-", "+", "~", "!"):
-            line = self.line()
+            line = self.current_line()
             self.take()
-            return _apply(symbol, self._unary(), line)
+            return _apply_unary(symbol, self._read_unary(), line)
         if not self.accept("("):
-            return self._literal()
-        cast = _CASTS.get(self.peek())
+            return self._read_literal()
+        cast = _CAST_SIGNS.get(self.peek())
         if cast is not None:
             self.take()
             self.take(")")
-            return _wrap(self._unary().number, cast)
-        inner = self._chosen(0)
+            return _wrap_64_bits(self._read_unary().number, cast)
+        inner = self._read_conditional(0)
         self.take(")")
         return inner
 
-    def _literal(self) -> _Constant:
-        text, _, _ = self.token()
+    def _read_literal(self) -> _Constant:
+        text, _, _ = self.peek_token()
         if text == "WARP_SZ":
             found: _Constant | None = _Constant(_WARP_SIZE)
         else:
-            found = _read_float(text) or _read_integer(text)
+            found = _parse_float_literal(text) or _parse_integer_literal(text)
         if found is None:
-            self.refuse(text or "nothing")
+            self.refuse_literal(text or "nothing")
         if isinstance(found.number, int) and found.number >= 1 << _BITS:
-            raise EkcError(f"PTX line {self.line()}: {text} has more than 64 bits; use at most 0x{'F' * 16}")
+            raise EkcError(
+                f"PTX line {self.current_line()}: {text} has more than 64 bits; use at most 0x{'F' * 16}"
+            )
         self.take()
         return found
 
 
-def _read_float(text: str) -> _Constant | None:
+def _parse_float_literal(text: str) -> _Constant | None:
     if bits := _FLOAT_BITS.fullmatch(text):
         code, digits = (">f", bits["single"]) if bits["single"] else (">d", bits["double"])
         return _Constant(float(struct.unpack(code, bytes.fromhex(digits))[0]))
     return _Constant(float(text)) if _FLOAT.fullmatch(text) else None
 
 
-def _read_integer(text: str) -> _Constant | None:
+def _parse_integer_literal(text: str) -> _Constant | None:
     match = _LITERAL.fullmatch(text)
     if match is None:
         return None
@@ -165,7 +167,7 @@ def _read_integer(text: str) -> _Constant | None:
     return _Constant(number, signed=not match["unsigned"] and number < 1 << (_BITS - 1))
 
 
-def _wrap(number: int | float, signed: bool) -> _Constant:
+def _wrap_64_bits(number: int | float, signed: bool) -> _Constant:
     """An integer as 64 bits hold it; a float as it is."""
     if isinstance(number, float):
         return _Constant(number)
@@ -173,38 +175,38 @@ def _wrap(number: int | float, signed: bool) -> _Constant:
     return _Constant(number - (1 << _BITS) if signed and number >> (_BITS - 1) else number, signed)
 
 
-def _apply(symbol: str, one: _Constant, line: int) -> _Constant:
+def _apply_unary(symbol: str, operand: _Constant, line: int) -> _Constant:
     """An operator of one operand."""
-    number, signed = one
+    number, signed = operand
     if symbol == "+":
-        return one
+        return operand
     if symbol == "-":
-        return _wrap(-number, signed)
+        return _wrap_64_bits(-number, signed)
     if isinstance(number, float):
         raise EkcError(f"PTX line {line}: {symbol} of the float {number}; it takes whole numbers")
-    return _Constant(int(not number)) if symbol == "!" else _wrap(~number, signed=False)
+    return _Constant(int(not number)) if symbol == "!" else _wrap_64_bits(~number, signed=False)
 
 
-def _combine(symbol: str, left: _Constant, right: _Constant, line: int) -> _Constant:
+def _apply_binary(symbol: str, left: _Constant, right: _Constant, line: int) -> _Constant:
     """An operator of two operands."""
     a, b = left.number, right.number
-    if isinstance(a, float) and isinstance(b, float) and symbol in _COMBINE_FLOATS:
-        return _Constant(_COMBINE_FLOATS[symbol](a, b) if symbol != "/" or b else float("nan"))
+    if isinstance(a, float) and isinstance(b, float) and symbol in _FLOAT_OPERATORS:
+        return _Constant(_FLOAT_OPERATORS[symbol](a, b) if symbol != "/" or b else float("nan"))
     if isinstance(a, float) or isinstance(b, float):
         raise EkcError(f"PTX line {line}: {a} {symbol} {b}: operators take integers, + - * / also two floats")
     if symbol in ("&&", "||"):
         return _Constant(int(bool(a and b) if symbol == "&&" else bool(a or b)))
     if symbol in ("<<", ">>"):
-        return _wrap(a << b % _BITS if symbol == "<<" else a >> b % _BITS, left.signed)
+        return _wrap_64_bits(a << b % _BITS if symbol == "<<" else a >> b % _BITS, left.signed)
     signed = left.signed and right.signed and symbol != "%"
-    a, b = int(_wrap(a, signed).number), int(_wrap(b, signed).number)
-    if symbol in _COMPARE:
-        return _Constant(int(_COMPARE[symbol](a, b)))
-    if symbol in _COMBINE:
-        return _wrap(_COMBINE[symbol](a, b), signed)
+    a, b = int(_wrap_64_bits(a, signed).number), int(_wrap_64_bits(b, signed).number)
+    if symbol in _COMPARISONS:
+        return _Constant(int(_COMPARISONS[symbol](a, b)))
+    if symbol in _INTEGER_OPERATORS:
+        return _wrap_64_bits(_INTEGER_OPERATORS[symbol](a, b), signed)
     if b == 0:
         raise EkcError(f"PTX line {line}: {a} {symbol} 0 divides by zero")
     if symbol == "%":
-        return _wrap(a % b, signed)
+        return _wrap_64_bits(a % b, signed)
     quotient = abs(a) // abs(b)
-    return _wrap(-quotient if (a < 0) != (b < 0) else quotient, signed)
+    return _wrap_64_bits(-quotient if (a < 0) != (b < 0) else quotient, signed)

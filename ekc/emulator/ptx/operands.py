@@ -5,139 +5,139 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 
-from ekc.emulator.ptx.constants import ConstantReader, begins_constant
+from ekc.emulator.ptx.constants import ConstantReader, is_constant_start
 from ekc.emulator.ptx.program import Address, Immediate, Operand, Pair, Register, Symbol, Vector
 from ekc.emulator.ptx.tokens import split_operands
 from ekc.errors import EkcError
 
 
-class Names:
+class NameScopes:
     """What names mean where the parser stands in a kernel, and the operands that it has read there."""
 
     def __init__(self) -> None:
         self.registers: dict[str, str] = {}
         self._scopes: list[dict[str, str]] = []
         self._serial = count()
-        self._read: list[dict[str, Operand]] = [{}]
+        self._parsed_operands: list[dict[str, Operand]] = [{}]
         """By text, for the kernel and every open scope: kernels are long, and their operands few."""
 
     @property
-    def nested(self) -> bool:
+    def is_nested(self) -> bool:
         """Whether a scope is open."""
         return bool(self._scopes)
 
-    def open(self) -> None:
+    def open_scope(self) -> None:
         """Begin a scope, in which everything still means what it meant before."""
         self._scopes.append({})
-        self._read.append(self._read[-1])
+        self._parsed_operands.append(self._parsed_operands[-1])
 
-    def close(self) -> None:
+    def close_scope(self) -> None:
         """End the innermost scope."""
         self._scopes.pop()
-        self._read.pop()
+        self._parsed_operands.pop()
 
-    def declare(self, names: Sequence[str], kind: str) -> None:
+    def declare_registers(self, names: Sequence[str], type_name: str) -> None:
         """Registers of the innermost scope."""
-        self._read[-1] = {}
+        self._parsed_operands[-1] = {}
         if not self._scopes:
-            self.registers.update(dict.fromkeys(names, kind))
+            self.registers.update(dict.fromkeys(names, type_name))
             return
         for name in names:
             own = self._scopes[-1][name] = f"{name}@{next(self._serial)}"
-            self.registers[own] = kind
+            self.registers[own] = type_name
 
-    def variable(self, name: str) -> str:
+    def declare_variable(self, name: str) -> str:
         """The own name of a variable that is declared here."""
         if not self._scopes:
             return name
-        self._read[-1] = {}
+        self._parsed_operands[-1] = {}
         own = self._scopes[-1][name] = f"{name}@{next(self._serial)}"
         return own
 
-    def resolve(self, name: str) -> str:
+    def resolve_name(self, name: str) -> str:
         """The register or variable that a name means here."""
         for scope in reversed(self._scopes):
             if name in scope:
                 return scope[name]
         return name
 
-    def operands(self, text: str, line: int) -> tuple[Operand, ...]:
+    def parse_operands(self, text: str, line: int) -> tuple[Operand, ...]:
         """The operands of a statement, from the text behind its opcode."""
-        known, found = self._read[-1], []
+        known, found = self._parsed_operands[-1], []
         for piece in split_operands(text, line):
             one = known.get(piece)
             if one is None:
-                one = known[piece] = self._operand(piece, line)
+                one = known[piece] = self._parse_operand(piece, line)
             found.append(one)
         return tuple(found)
 
-    def _operand(self, text: str, line: int) -> Operand:
+    def _parse_operand(self, text: str, line: int) -> Operand:
         # Most are plain registers.
-        own = self.resolve(text.strip())
-        return Register(own) if own in self.registers else _Reading(text, line, self).whole()
+        own = self.resolve_name(text.strip())
+        return Register(own) if own in self.registers else _OperandReader(text, line, self).read_operand()
 
 
-class _Reading(ConstantReader):
+class _OperandReader(ConstantReader):
     """The reading of one operand."""
 
-    def __init__(self, text: str, line: int, names: Names) -> None:
+    def __init__(self, text: str, line: int, names: NameScopes) -> None:
         super().__init__(text, line)
-        self.names = names
+        self.scopes = names
 
-    def whole(self) -> Operand:
+    def read_operand(self) -> Operand:
         """The operand that the text is, and nothing behind it."""
         if not self.peek():
-            raise EkcError(f"PTX line {self.line()}: an operand is missing beside a comma")
-        one = self.simple()
+            raise EkcError(f"PTX line {self.current_line()}: an operand is missing beside a comma")
+        one = self.read_simple()
         if self.accept("|"):
-            one = Pair(one, self.simple())
+            one = Pair(one, self.read_simple())
         if self.peek():
-            raise EkcError(f"PTX line {self.line()}: {self.peek()!r} where ';' was expected")
+            raise EkcError(f"PTX line {self.current_line()}: {self.peek()!r} where ';' was expected")
         return one
 
-    def simple(self) -> Operand:
+    def read_simple(self) -> Operand:
         """One operand without the `|` of pairs."""
         if self.accept("{"):
-            items = [self.simple()]
+            items = [self.read_simple()]
             while self.accept(","):
-                items.append(self.simple())
+                items.append(self.read_simple())
             self.take("}")
             return Vector(tuple(items))
         if self.accept("["):
-            return self.address()
-        if begins_constant(self.source, self.at):
-            return Immediate(self.constant())
+            return self.read_address()
+        if is_constant_start(self.source, self.position):
+            return Immediate(self.read_constant())
         if self.accept("("):
             items = []
             while not self.accept(")"):
-                items.append(self.simple())
+                items.append(self.read_simple())
                 self.accept(",")
             return Vector(tuple(items))
         negated = bool(self.accept("!"))
-        _, kind, _ = self.token()
-        line, word = self.line(), self.take()
+        _, kind, _ = self.peek_token()
+        line, word = self.current_line(), self.take()
         if kind != "word":
             raise EkcError(f"PTX line {line}: {word!r} cannot be an operand")
-        return self.named(self.names.resolve(word), negated)
+        return self.make_named(self.scopes.resolve_name(word), negated)
 
-    def named(self, name: str, negated: bool) -> Operand:
+    def make_named(self, name: str, negated: bool) -> Operand:
         """A register, or a symbol with its offset."""
-        if name == "_" or name in self.names.registers:
+        if name == "_" or name in self.scopes.registers:
             return Register(name, negated)
-        offset = self.offset() if self.accept("+") else 0
+        offset = self.read_offset() if self.accept("+") else 0
         return Symbol(name, offset)
 
-    def address(self) -> Address:
+    def read_address(self) -> Address:
         """What stands between brackets."""
-        base = self.simple()
+        base = self.read_simple()
         if not isinstance(base, Register | Symbol | Immediate) or (
             isinstance(base, Immediate) and isinstance(base.value, float)
         ):
-            raise EkcError(f"PTX line {self.line()}: this address is not supported")
+            raise EkcError(f"PTX line {self.current_line()}: this address is not supported")
         offset = 0
         while self.peek() in ("+", "-"):
             sign = 1 if self.take() == "+" else -1
-            offset += sign * self.offset()
+            offset += sign * self.read_offset()
         self.take("]")
         if isinstance(base, Symbol) and base.offset:
             base, offset = Symbol(base.name), offset + base.offset

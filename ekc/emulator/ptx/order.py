@@ -12,32 +12,32 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 Edges = Mapping[int, Sequence[int]]
 
 
-def run_order(edges: Sequence[Sequence[int]]) -> list[int]:
+def order_blocks(edges: Sequence[Sequence[int]]) -> list[int]:
     """Nodes 0 to n - 1 (0 is the entry) in the order in which they run.
 
     Both arms of a branch come before the place where they meet, all of a loop before what follows it, and
     nodes that nothing leads to last.
     """
     known = dict(enumerate(edges))
-    reached = list(_arranged(known, known, 0))
+    reached = list(_arrange_nodes(known, known, 0))
     seen = set(reached)
     return reached + [node for node in known if node not in seen]
 
 
-def _arranged(nodes: Iterable[int], edges: Edges, entry: int) -> Iterator[int]:
+def _arrange_nodes(nodes: Iterable[int], edges: Edges, entry: int) -> Iterator[int]:
     """The nodes that `entry` leads to: loops in one piece, and each loop arranged likewise from its entry."""
     inside = set(nodes)
-    for loop in _components(inside, edges, entry):
+    for loop in _find_components(inside, edges, entry):
         if len(loop) == 1:
             yield loop[0]
         else:
             # The search came into the loop at the node that it left last. Without the way back it is no loop.
             head = loop[-1]
             cut = {node: [n for n in edges[node] if n != head] for node in loop}
-            yield from _arranged(loop, cut, head)
+            yield from _arrange_nodes(loop, cut, head)
 
 
-def _components(inside: set[int], edges: Edges, entry: int) -> list[list[int]]:
+def _find_components(nodes: set[int], edges: Edges, entry: int) -> list[list[int]]:
     """Tarjan's strongly connected components, those that come first first; the last node of each is the one
     that the search reached first. Of two arms the one that stands first in the text comes first."""
     number: dict[int, int] = {}
@@ -50,7 +50,7 @@ def _components(inside: set[int], edges: Edges, entry: int) -> list[list[int]]:
     def enter(node: int) -> None:
         number[node] = lowest[node] = len(number)
         open_.append(node)
-        path.append((node, iter(sorted((n for n in edges[node] if n in inside), reverse=True))))
+        path.append((node, iter(sorted((n for n in edges[node] if n in nodes), reverse=True))))
 
     enter(entry)
     while path:

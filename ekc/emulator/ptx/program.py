@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
-from ekc.emulator.ptx.tokens import spelled
+from ekc.emulator.ptx.tokens import format_statement
 
-_STORES = (
+_ROOTS_WITHOUT_RESULT = (
     "st",
     "red",
     "prefetch",
@@ -22,7 +22,7 @@ _STORES = (
 )
 
 
-_LONG = re.compile(r"\{([^,{}]+)(?:, [^,{}]+){3,}, ([^,{}]+)\}")
+_LONG_VECTOR = re.compile(r"\{([^,{}]+)(?:, [^,{}]+){3,}, ([^,{}]+)\}")
 """A vector of five or more."""
 
 
@@ -90,17 +90,17 @@ class Instruction:
     @cached_property
     def text(self) -> str:
         """The statement as one line, its tokens evenly spaced."""
-        return spelled(self.raw)
+        return format_statement(self.raw)
 
     @cached_property
-    def brief(self) -> str:
+    def short_text(self) -> str:
         """The same, of long vectors the first and the last item."""
-        return _LONG.sub(r"{\1, ..., \2}", self.text)
+        return _LONG_VECTOR.sub(r"{\1, ..., \2}", self.text)
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
         """The opcode's words: `ld.global.f32` is ("ld", "global", "f32")."""
-        return words(self.opcode)
+        return split_opcode(self.opcode)
 
     @cached_property
     def ends_block(self) -> bool:
@@ -108,7 +108,7 @@ class Instruction:
         return _ends_block(self.opcode)
 
     @cached_property
-    def accumulates(self) -> bool:
+    def is_accumulating(self) -> bool:
         """Whether it adds to its result: a `wgmma` whose scale-d is not the number 0."""
         return self.opcode.startswith("wgmma.mma_async") and Immediate(0) not in self.operands[3:4]
 
@@ -116,47 +116,51 @@ class Instruction:
     def writes(self) -> tuple[str, ...]:
         """Registers that it sets."""
         first = self.operands[0] if self.operands else None
-        return () if first is None or isinstance(first, Address) or _sets_none(self.opcode) else names(first)
+        return (
+            ()
+            if first is None or isinstance(first, Address) or _has_no_result(self.opcode)
+            else list_registers(first)
+        )
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
         """Registers that it reads, its guard included."""
-        first = 1 if self.writes and not self.accumulates else 0
-        found = [n for operand in self.operands[first:] for n in names(operand)]
+        first = 1 if self.writes and not self.is_accumulating else 0
+        found = [n for operand in self.operands[first:] for n in list_registers(operand)]
         return (*found, self.guard.name) if self.guard else tuple(found)
 
 
 @lru_cache(maxsize=4096)
-def words(opcode: str) -> tuple[str, ...]:
+def split_opcode(opcode: str) -> tuple[str, ...]:
     """An opcode split at its dots."""
     return tuple(opcode.split("."))
 
 
 @lru_cache(maxsize=4096)
 def _ends_block(opcode: str) -> bool:
-    root = words(opcode)[0]
+    root = split_opcode(opcode)[0]
     return root in ("bra", "ret", "exit", "brx", "trap") or (
         root in ("bar", "barrier") and not opcode.startswith(("bar.warp", "barrier.cluster"))
     )
 
 
 @lru_cache(maxsize=4096)
-def _sets_none(opcode: str) -> bool:
+def _has_no_result(opcode: str) -> bool:
     """Whether the first operand of an opcode is no result."""
-    stores = words(opcode)[0] in _STORES or _ends_block(opcode)
+    stores = split_opcode(opcode)[0] in _ROOTS_WITHOUT_RESULT or _ends_block(opcode)
     return stores and not opcode.startswith(("bar.red", "barrier.red"))
 
 
-def names(operand: Operand) -> tuple[str, ...]:
+def list_registers(operand: Operand) -> tuple[str, ...]:
     """Registers in an operand."""
     if isinstance(operand, Register):
         return (operand.name,) if operand.name != "_" else ()
     if isinstance(operand, Address):
-        return names(operand.base)
+        return list_registers(operand.base)
     if isinstance(operand, Vector):
-        return tuple(n for item in operand.items for n in names(item))
+        return tuple(n for item in operand.items for n in list_registers(item))
     if isinstance(operand, Pair):
-        return names(operand.first) + names(operand.second)
+        return list_registers(operand.first) + list_registers(operand.second)
     return ()
 
 
@@ -167,14 +171,14 @@ class Variable:
     name: str
     space: str
     type: str
-    count: int | None
-    align: int
-    values: tuple[int | float, ...] = ()
+    element_count: int | None
+    alignment_bytes: int
+    initial_values: tuple[int | float, ...] = ()
 
     @property
-    def size(self) -> int:
+    def size_bytes(self) -> int:
         """Bytes; 0 for dynamic shared memory."""
-        return TYPE_BYTES[self.type] * (self.count or 0)
+        return TYPE_BYTES[self.type] * (self.element_count or 0)
 
 
 @dataclass
@@ -187,11 +191,11 @@ class KernelText:
     variables: list[Variable] = field(default_factory=list)
     code: list[Instruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
-    tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    branch_tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
     max_threads: int | None = None
 
     @cached_property
-    def readers(self) -> dict[str, list[Instruction]]:
+    def readers_by_register(self) -> dict[str, list[Instruction]]:
         """The statements that read each register; of a kernel that is complete."""
         found: dict[str, list[Instruction]] = {}
         for one in self.code:

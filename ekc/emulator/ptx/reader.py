@@ -10,61 +10,61 @@ from ekc.errors import EkcError
 _BLANKS = re.compile(r"\s*")
 
 
-class Reader:
+class TokenReader:
     """Walks over a text whose first line has the number `line`."""
 
     def __init__(self, text: str, line: int = 1) -> None:
         self.source = text.rstrip("\0")
-        self._counted, self._line = 0, line
-        self.go(0)
+        self._counted, self._line_number = 0, line
+        self.move_to(0)
 
-    def go(self, place: int) -> None:
+    def move_to(self, position: int) -> None:
         """Stand before the first token at or behind a place of the text."""
-        self.at = _BLANKS.match(self.source, place).end()  # type: ignore[union-attr]
+        self.position = _BLANKS.match(self.source, position).end()  # type: ignore[union-attr]
         self._token: tuple[str, str, int] | None = None
 
-    def token(self) -> tuple[str, str, int]:
+    def peek_token(self) -> tuple[str, str, int]:
         """The next token, its kind (string, number, word or mark; "" at the end), and where it ends."""
         if self._token is None:
-            match = TOKEN.match(self.source, self.at)
+            match = TOKEN.match(self.source, self.position)
             if match is not None:
                 self._token = match.group(), match.lastgroup or "", match.end()
-            elif self.at == len(self.source):
-                self._token = "", "", self.at
+            elif self.position == len(self.source):
+                self._token = "", "", self.position
             else:
-                strange = self.source[self.at : self.at + 20].splitlines()[0]
-                raise EkcError(f"PTX line {self.line()}: cannot read {strange!r}")
+                strange = self.source[self.position : self.position + 20].splitlines()[0]
+                raise EkcError(f"PTX line {self.current_line()}: cannot read {strange!r}")
         return self._token
 
     def peek(self) -> str:
         """The next token's text, "" at the end."""
-        return self.token()[0]
+        return self.peek_token()[0]
 
-    def line(self) -> int:
+    def current_line(self) -> int:
         """The line of the next token; of the last one at the end."""
-        place = self.at if self.at < len(self.source) else len(self.source.rstrip())
-        self._line += self.source.count("\n", self._counted, place)
+        place = self.position if self.position < len(self.source) else len(self.source.rstrip())
+        self._line_number += self.source.count("\n", self._counted, place)
         self._counted = max(self._counted, place)
-        return self._line
+        return self._line_number
 
-    def take(self, wanted: str | None = None) -> str:
+    def take(self, expected: str | None = None) -> str:
         """The next token's text, which must be `wanted` if that is given."""
-        text, kind, end = self.token()
+        text, kind, end = self.peek_token()
         if not kind:
             raise EkcError(
-                f"PTX ends at line {self.line()} where {wanted or 'more'!r} was expected: truncated?"
+                f"PTX ends at line {self.current_line()} where {expected or 'more'!r} was expected: truncated?"
             )
-        if wanted is not None and text != wanted:
-            raise EkcError(f"PTX line {self.line()}: {text!r} where {wanted!r} was expected")
-        self.go(end)
+        if expected is not None and text != expected:
+            raise EkcError(f"PTX line {self.current_line()}: {text!r} where {expected!r} was expected")
+        self.move_to(end)
         return text
 
-    def accept(self, wanted: str) -> str:
+    def accept(self, expected: str) -> str:
         """The next token's text if it is this, otherwise ""."""
-        text, _, end = self.token()
-        if text != wanted:
+        text, _, end = self.peek_token()
+        if text != expected:
             return ""
-        self.go(end)
+        self.move_to(end)
         return text
 
     def skip_past(self, end: str) -> None:

@@ -34,17 +34,17 @@ def split_operands(text: str, line: int) -> list[str]:
     return [*pieces, text[start:]] if pieces or text.strip() else []
 
 
-def uncommented(ptx: str) -> str:
+def strip_comments(ptx: str) -> str:
     """The text with a blank for each comment, its lines still where they were."""
-    return _STRING_OR_COMMENT.sub(_blank, ptx)
+    return _STRING_OR_COMMENT.sub(_blank_comment, ptx)
 
 
-def _blank(found: re.Match[str]) -> str:
-    text = found.group()
+def _blank_comment(match: re.Match[str]) -> str:
+    text = match.group()
     return text if text[0] == '"' else "\n" * text.count("\n") or " "
 
 
-def spelled(statement: str) -> str:
+def format_statement(statement: str) -> str:
     """A statement as one line, its tokens evenly spaced."""
     text = " ".join(match.group() for match in TOKEN.finditer(statement))
     for mark in (",", "]", "}", "|", "+"):

@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 
 from ekc.emulator.decoding.shelf import Site
-from ekc.emulator.memory import Index, Probe
+from ekc.emulator.memory import AddressProbe, Index
 
 
-def cells(site: Site, probe: Probe, offset: int, grain: int) -> Index:
+def list_cells(site: Site, probe: AddressProbe, offset: int, cell_bytes: int) -> Index:
     """The numbers of the cells that an access touches: a row for each lane."""
-    first = probe.index(grain) + offset // grain
-    return first[:, None] + np.arange(site.size // grain)
+    first = probe.element_indices(cell_bytes) + offset // cell_bytes
+    return first[:, None] + np.arange(site.bytes_per_lane // cell_bytes)
 
 
-def contents(site: Site, probe: Probe, values: tuple[Any, ...], grain: int) -> Any:
+def list_cell_contents(site: Site, probe: AddressProbe, values: tuple[Any, ...], cell_bytes: int) -> Any:
     """What a store puts into its cells, as unsigned words: a row for each lane."""
     lanes = probe.address.shape
-    columns = [np.ascontiguousarray(np.broadcast_to(v, lanes)).view(f"u{grain}") for v in values]
+    columns = [np.ascontiguousarray(np.broadcast_to(v, lanes)).view(f"u{cell_bytes}") for v in values]
     return np.concatenate([c.reshape(lanes[0], -1) for c in columns], axis=1)

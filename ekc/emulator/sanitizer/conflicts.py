@@ -9,170 +9,189 @@ from numpy.typing import NDArray
 
 from ekc.emulator.decoding.shelf import Site
 from ekc.emulator.geometry import Geometry
-from ekc.emulator.memory import Index, Probe, gather
-from ekc.emulator.paged import enlarge
+from ekc.emulator.memory import AddressProbe, Index, gather
+from ekc.emulator.paged import grow_array
 from ekc.emulator.sanitizer.sanitize import Findings
 
-_MANY = np.int32(-1)
-_CHECKED = frozenset(("cas", "min", "max", "and", "or"))
+_SEVERAL_BLOCKS = np.int32(-1)
+_CHECKED_ATOMICS = frozenset(("cas", "min", "max", "and", "or"))
 """Atomics that a plain read may go before: what it tells may be old, and that costs a turn, no result. The
 loop round atomicCAS in NVIDIA's programming guide begins so, and `if (v > *m) atomicMax(m, v)`."""
 
 
-def _note(seen: NDArray[np.int32], cells: Index, blocks: Any) -> None:
+def _mark_blocks(marks: NDArray[np.int32], cells: Index, blocks: Any) -> None:
     """Who was there: a block, or several."""
-    before = seen.take(cells)
-    seen[cells] = np.where((before == 0) | (before == blocks), blocks, _MANY)
-    other = seen.take(cells) != blocks
+    before = marks.take(cells)
+    marks[cells] = np.where((before == 0) | (before == blocks), blocks, _SEVERAL_BLOCKS)
+    other = marks.take(cells) != blocks
     if other.any():
-        seen[cells[other]] = _MANY
+        marks[cells[other]] = _SEVERAL_BLOCKS
 
 
 class BlockConflicts:
     """For every place of global memory: which block wrote it last, which one read it, and which one changed
     it by an atomic."""
 
-    def __init__(self, findings: Findings, size: int, grain: int, fenced: bool) -> None:
+    def __init__(self, findings: Findings, size: int, cell_bytes: int, has_fences: bool) -> None:
         self.findings = findings
-        self.grain = grain
-        self.fenced = fenced
+        self.cell_bytes = cell_bytes
+        self.has_fences = has_fences
         """The kernel orders blocks by fences: reads of what others wrote may be right."""
-        self.writer = np.zeros(size // grain + 1, np.int32)
-        self.reader = np.zeros(size // grain + 1, np.int32)
-        self.changer: NDArray[np.int32] | None = None
+        self.last_writer = np.zeros(size // cell_bytes + 1, np.int32)
+        self.last_reader = np.zeros(size // cell_bytes + 1, np.int32)
+        self.last_atomic: NDArray[np.int32] | None = None
         """Made by the first atomic: most kernels have none."""
-        self.adder: NDArray[np.int32] | None = None
+        self.last_unchecked_atomic: NDArray[np.int32] | None = None
         """The same of atomics that nobody may read beside: all but the `_CHECKED`."""
-        self.asked = np.zeros(0, np.int32)
+        self.synchronized_blocks = np.zeros(0, np.int32)
         """Blocks that did an atomic in a kernel with fences: it may have told them that their turn has come,
         as the last block to arrive sets the counter back."""
 
-    def fit(self, size: int) -> None:
+    def resize(self, size: int) -> None:
         """Room for so many bytes of memory, which grows with the pages that a launch touches."""
-        count = size // self.grain + 1
-        if count <= self.writer.size:
+        count = size // self.cell_bytes + 1
+        if count <= self.last_writer.size:
             return
-        self.writer, self.reader = enlarge(self.writer, count), enlarge(self.reader, count)
-        self.changer = None if self.changer is None else enlarge(self.changer, count)
-        self.adder = None if self.adder is None else enlarge(self.adder, count)
+        self.last_writer, self.last_reader = (
+            grow_array(self.last_writer, count),
+            grow_array(self.last_reader, count),
+        )
+        self.last_atomic = None if self.last_atomic is None else grow_array(self.last_atomic, count)
+        self.last_unchecked_atomic = (
+            None if self.last_unchecked_atomic is None else grow_array(self.last_unchecked_atomic, count)
+        )
 
-    def _cells(self, site: Site, probe: Probe, offset: int) -> list[Index]:
-        first = probe.index(self.grain) + offset // self.grain
-        return [first + k for k in range(site.size // self.grain)]
+    def _list_cell_columns(self, site: Site, probe: AddressProbe, offset: int) -> list[Index]:
+        first = probe.element_indices(self.cell_bytes) + offset // self.cell_bytes
+        return [first + k for k in range(site.bytes_per_lane // self.cell_bytes)]
 
-    def loaded(
-        self, site: Site, probe: Probe, offset: int, blocks: Any, geometry: Geometry, every: Index
+    def check_load(
+        self, site: Site, probe: AddressProbe, offset: int, blocks: Any, geometry: Geometry, all_lanes: Index
     ) -> None:
         """Note a load; a finding if another block wrote there."""
-        if site.volatile or self.fenced:
+        if site.is_volatile or self.has_fences:
             return
-        for cells in self._cells(site, probe, offset):
-            writer = self.writer.take(cells)
+        for cells in self._list_cell_columns(site, probe, offset):
+            writer = self.last_writer.take(cells)
             if writer.any():
                 bad = (writer != 0) & (writer != blocks)
                 if bad.any():
-                    self._tell(site, probe, bad, writer, offset, geometry, every, "reads what")
+                    self._report_conflict(site, probe, bad, writer, offset, geometry, all_lanes, "reads what")
                     break
-            if self.adder is not None:
-                adder = self.adder.take(cells)
+            if self.last_unchecked_atomic is not None:
+                adder = self.last_unchecked_atomic.take(cells)
                 bad = (adder != 0) & (adder != blocks)
                 if bad.any():
-                    self._tell(site, probe, bad, adder, offset, geometry, every, "reads what", "changed")
+                    self._report_conflict(
+                        site, probe, bad, adder, offset, geometry, all_lanes, "reads what", "changed"
+                    )
                     break
-            _note(self.reader, cells, blocks)
+            _mark_blocks(self.last_reader, cells, blocks)
 
-    def atomic(
-        self, site: Site, probe: Probe, offset: int, blocks: Any, geometry: Geometry, every: Index
+    def check_atomic(
+        self, site: Site, probe: AddressProbe, offset: int, blocks: Any, geometry: Geometry, all_lanes: Index
     ) -> None:
         """Note an atomic; a finding if another block wrote or read there without."""
-        checked = not _CHECKED.isdisjoint(site.instruction.parts)
-        rivals = [(self.writer, "wrote")] + ([] if checked or self.fenced else [(self.reader, "read")])
-        marks = self._marks(checked)
-        if self.fenced:
-            self.asked = np.union1d(self.asked, blocks)
-        for cells in self._cells(site, probe, offset):
+        checked = not _CHECKED_ATOMICS.isdisjoint(site.instruction.parts)
+        rivals = [(self.last_writer, "wrote")] + (
+            [] if checked or self.has_fences else [(self.last_reader, "read")]
+        )
+        marks = self._select_atomic_marks(checked)
+        if self.has_fences:
+            self.synchronized_blocks = np.union1d(self.synchronized_blocks, blocks)
+        for cells in self._list_cell_columns(site, probe, offset):
             for seen, verb in rivals:
                 old = seen.take(cells)
                 bad = (old != 0) & (old != blocks)
                 if bad.any():
-                    self._tell(site, probe, bad, old, offset, geometry, every, "changes what", verb)
+                    self._report_conflict(
+                        site, probe, bad, old, offset, geometry, all_lanes, "changes what", verb
+                    )
                     return
             for seen in marks:
-                _note(seen, cells, blocks)
+                _mark_blocks(seen, cells, blocks)
 
-    def _marks(self, checked: bool) -> list[NDArray[np.int32]]:
+    def _select_atomic_marks(self, is_checked: bool) -> list[NDArray[np.int32]]:
         """Where an atomic is noted; made when first needed."""
-        if self.changer is None:
-            self.changer = np.zeros_like(self.writer)
-        if checked:
-            return [self.changer]
-        if self.adder is None:
-            self.adder = np.zeros_like(self.writer)
-        return [self.changer, self.adder]
+        if self.last_atomic is None:
+            self.last_atomic = np.zeros_like(self.last_writer)
+        if is_checked:
+            return [self.last_atomic]
+        if self.last_unchecked_atomic is None:
+            self.last_unchecked_atomic = np.zeros_like(self.last_writer)
+        return [self.last_atomic, self.last_unchecked_atomic]
 
-    def storing(
+    def check_store(
         self,
         site: Site,
-        probe: Probe,
+        probe: AddressProbe,
         offset: int,
         values: tuple[Any, ...],
         blocks: Any,
         geometry: Geometry,
-        every: Index,
+        all_lanes: Index,
     ) -> None:
         """Before a store: who was there, and does the value change?"""
-        if site.volatile:
+        if site.is_volatile:
             # As an atomic: two of them may meet, but no plain access may.
-            if not self.fenced:
-                self.atomic(site, probe, offset, blocks, geometry, every)
+            if not self.has_fences:
+                self.check_atomic(site, probe, offset, blocks, geometry, all_lanes)
             return
-        changed = self._changed(site, probe, offset, values)
-        for k, cells in enumerate(self._cells(site, probe, offset)):
-            differs = changed[k * self.grain // int(site.code[1])]
-            for seen, verb in ((self.writer, "wrote"), (self.reader, "read"), (self.changer, "changed")):
-                if seen is None or (self.fenced and seen is self.reader):
+        changed = self._find_changed(site, probe, offset, values)
+        for k, cells in enumerate(self._list_cell_columns(site, probe, offset)):
+            differs = changed[k * self.cell_bytes // int(site.dtype_code[1])]
+            for seen, verb in (
+                (self.last_writer, "wrote"),
+                (self.last_reader, "read"),
+                (self.last_atomic, "changed"),
+            ):
+                if seen is None or (self.has_fences and seen is self.last_reader):
                     continue
                 old = seen.take(cells)
                 if old.any():
                     bad = (old != 0) & (old != blocks) & differs
-                    if self.fenced and seen is self.changer:
-                        bad &= ~np.isin(blocks, self.asked)
+                    if self.has_fences and seen is self.last_atomic:
+                        bad &= ~np.isin(blocks, self.synchronized_blocks)
                     if bad.any():
-                        self._tell(site, probe, bad, old, offset, geometry, every, "writes what", verb)
+                        self._report_conflict(
+                            site, probe, bad, old, offset, geometry, all_lanes, "writes what", verb
+                        )
                         return
-            self.writer[cells] = blocks
+            self.last_writer[cells] = blocks
 
-    def _changed(self, site: Site, probe: Probe, offset: int, values: tuple[Any, ...]) -> list[Any]:
-        size = int(site.code[1])
-        return [gather(probe, site.code, offset + k * size) != v for k, v in enumerate(values)]
+    def _find_changed(
+        self, site: Site, probe: AddressProbe, offset: int, values: tuple[Any, ...]
+    ) -> list[Any]:
+        size = int(site.dtype_code[1])
+        return [gather(probe, site.dtype_code, offset + k * size) != v for k, v in enumerate(values)]
 
-    def stored(
+    def check_stored_values(
         self,
         site: Site,
-        probe: Probe,
+        probe: AddressProbe,
         offset: int,
         values: tuple[Any, ...],
         blocks: Any,
         geometry: Geometry,
-        every: Index,
+        all_lanes: Index,
     ) -> None:
         """After a store: did two threads of it write one place with different values?"""
-        if site.volatile:
+        if site.is_volatile:
             return
-        size = int(site.code[1])
-        for k, changed in enumerate(self._changed(site, probe, offset, values)):
+        size = int(site.dtype_code[1])
+        for k, changed in enumerate(self._find_changed(site, probe, offset, values)):
             if not changed.any():
                 continue
-            cells = probe.index(self.grain) + (offset + k * size) // self.grain
-            writer = self.writer.take(cells)
+            cells = probe.element_indices(self.cell_bytes) + (offset + k * size) // self.cell_bytes
+            writer = self.last_writer.take(cells)
             bad = changed & (writer != blocks)
             if bad.any():
-                self._tell(site, probe, bad, writer, offset, geometry, every, "writes what")
+                self._report_conflict(site, probe, bad, writer, offset, geometry, all_lanes, "writes what")
                 return
-            self._same_block(site, probe, offset, changed, geometry, every)
+            self._report_same_block(site, probe, offset, changed, geometry, all_lanes)
 
-    def _same_block(
-        self, site: Site, probe: Probe, offset: int, bad: Any, geometry: Geometry, every: Index
+    def _report_same_block(
+        self, site: Site, probe: AddressProbe, offset: int, bad: Any, geometry: Geometry, all_lanes: Index
     ) -> None:
         first = int(np.flatnonzero(bad)[0])
         self.findings.add(
@@ -180,30 +199,30 @@ class BlockConflicts:
             site.instruction,
             "another thread of the block writes a different value to the same place of global memory",
             "Two threads share an index: only one of the values stays.",
-            (geometry, int(probe.lanes(every)[first])),
+            (geometry, int(probe.lane_numbers(all_lanes)[first])),
             int(probe.address[first]) + offset,
         )
 
-    def _tell(
+    def _report_conflict(
         self,
         site: Site,
-        probe: Probe,
+        probe: AddressProbe,
         bad: Any,
-        seen: Any,
+        marks: Any,
         offset: int,
         geometry: Geometry,
-        every: Index,
-        what: str,
+        all_lanes: Index,
+        access: str,
         verb: str = "wrote",
     ) -> None:
         first = int(np.flatnonzero(bad)[0])
-        lane = int(probe.lanes(every)[first])
-        other = int(seen[first])
+        lane = int(probe.lane_numbers(all_lanes)[first])
+        other = int(marks[first])
         who = f"block {other - 1}" if other > 0 else "several blocks"
         self.findings.add(
             "block-conflict",
             site.instruction,
-            f"{what} {who} {verb}, without atomics: blocks run in any order",
+            f"{access} {who} {verb}, without atomics: blocks run in any order",
             "Give every block its own part of the output, or use atomics.",
             (geometry, lane),
             int(probe.address[first]) + offset,

@@ -10,90 +10,103 @@ from numpy.typing import NDArray
 
 from ekc.emulator.decoding.shelf import Site
 from ekc.emulator.geometry import Geometry
-from ekc.emulator.memory import Probe
-from ekc.emulator.numbers.warpgroup import CHUNK
+from ekc.emulator.memory import AddressProbe
+from ekc.emulator.numbers.warpgroup import CHUNK_BYTES
 from ekc.emulator.ptx.program import Instruction
 from ekc.emulator.sanitizer.sanitize import Findings
 
-HINT = "Wait for the products with wgmma.wait_group, then cross a barrier, before writing there."
+IN_FLIGHT_HINT = "Wait for the products with wgmma.wait_group, then cross a barrier, before writing there."
 
 
-class Flights:
+class ProductTracker:
     """Products have numbers in the order of their issue; of a group they end in that order too."""
 
     def __init__(
-        self, findings: Findings, geometry: Geometry, every: Any, group: Any, slots: int, size: int, most: int
+        self,
+        findings: Findings,
+        geometry: Geometry,
+        all_lanes: Any,
+        lane_groups: Any,
+        groups_per_block: int,
+        shared_bytes: int,
+        max_pending_groups: int,
     ) -> None:
-        self.findings, self.geometry, self.every = findings, geometry, every
-        self.group, self.slots = group, slots
+        self.findings, self.geometry, self.all_lanes = findings, geometry, all_lanes
+        self.lane_groups, self.groups_per_block = lane_groups, groups_per_block
         """The warpgroup of every lane; how many a block has."""
-        count = slots * len(geometry.ids)
-        self.block = geometry.block_numbers()
-        self.serial = 0
-        self.issued = np.zeros(count, np.int32)
-        self.ended = np.zeros(count, np.int32)
+        count = groups_per_block * len(geometry.block_ids)
+        self.lane_blocks = geometry.block_numbers()
+        self.last_product = 0
+        self.last_issued = np.zeros(count, np.int32)
+        self.last_completed = np.zeros(count, np.int32)
         """The last product of each group that was issued, and that was waited for."""
-        self.commits = np.zeros((count, most + 1), np.int32)
+        self.committed_products = np.zeros((count, max_pending_groups + 1), np.int32)
         """The last product of the latest commit groups, the youngest first."""
-        self.reader = np.zeros((slots, size // CHUNK), np.int32)
+        self.last_reader = np.zeros((groups_per_block, shared_bytes // CHUNK_BYTES), np.int32)
         """For each group of a block: the last product that reads a chunk of shared memory."""
-        self.lines: dict[int, Instruction] = {}
+        self.product_instructions: dict[int, Instruction] = {}
         """The statement of each product."""
-        self.last: dict[Instruction, Any] = {}
+        self.last_by_instruction: dict[Instruction, Any] = {}
         """The last product of each statement, by group."""
 
-    def issue(self, site: Site, groups: Any) -> int:
+    def issue_product(self, site: Site, groups: Any) -> int:
         """A new product of these groups: its number."""
-        self.serial += 1
-        self.issued[groups] = self.serial
-        self.lines[self.serial] = site.instruction
-        self.last.setdefault(site.instruction, np.zeros_like(self.issued))[groups] = self.serial
-        return self.serial
+        self.last_product += 1
+        self.last_issued[groups] = self.last_product
+        self.product_instructions[self.last_product] = site.instruction
+        self.last_by_instruction.setdefault(site.instruction, np.zeros_like(self.last_issued))[groups] = (
+            self.last_product
+        )
+        return self.last_product
 
-    def holding(self, one: Instruction) -> Any:
+    def find_pending_lanes(self, instruction: Instruction) -> Any:
         """The lanes whose group has not waited for the last product of a statement."""
-        return (self.last.get(one, self.ended) > self.ended)[self.group]
+        return (self.last_by_instruction.get(instruction, self.last_completed) > self.last_completed)[
+            self.lane_groups
+        ]
 
-    def read(self, groups: Any, chunks: Any) -> None:
+    def record_read(self, groups: Any, chunks: Any) -> None:
         """The product issued last reads these chunks: a row for each group."""
-        self.reader[(groups % self.slots)[:, None], chunks] = self.serial
+        self.last_reader[(groups % self.groups_per_block)[:, None], chunks] = self.last_product
 
-    def commit(self, groups: Any) -> None:
+    def commit_groups(self, groups: Any) -> None:
         """What these groups have issued becomes their next commit group."""
-        self.commits[groups] = np.roll(self.commits[groups], 1, axis=1)
-        self.commits[groups, 0] = self.issued[groups]
+        self.committed_products[groups] = np.roll(self.committed_products[groups], 1, axis=1)
+        self.committed_products[groups, 0] = self.last_issued[groups]
 
-    def wait(self, left: int, groups: Any) -> None:
+    def wait_groups(self, pending_groups: int, groups: Any) -> None:
         """All but the last `left` commit groups end."""
-        self.ended[groups] = np.maximum(self.ended[groups], self.commits[groups, left])
+        self.last_completed[groups] = np.maximum(
+            self.last_completed[groups], self.committed_products[groups, pending_groups]
+        )
 
-    def overwritten(self, site: Site, probe: Probe, offset: int, verb: str) -> None:
+    def check_overwrite(self, site: Site, probe: AddressProbe, offset: int, verb: str) -> None:
         """A finding if an access changes what a product in flight reads."""
-        if not (self.issued > self.ended).any():
+        if not (self.last_issued > self.last_completed).any():
             return
-        lanes = probe.lanes(self.every)
-        chunk = (probe.address + probe.base + offset) // CHUNK
-        for slot in range(self.slots):
-            number = self.reader[slot, chunk]
-            bad = number > self.ended[self.block[lanes] * self.slots + slot]
+        lanes = probe.lane_numbers(self.all_lanes)
+        chunk = (probe.address + probe.base + offset) // CHUNK_BYTES
+        for slot in range(self.groups_per_block):
+            number = self.last_reader[slot, chunk]
+            bad = number > self.last_completed[self.lane_blocks[lanes] * self.groups_per_block + slot]
             if bad.any():
                 first = int(np.flatnonzero(bad)[0])
-                line = self.lines[int(number[first])].line
+                line = self.product_instructions[int(number[first])].line
                 message = f"{verb} what a product still in flight reads (PTX line {line})"
                 place = (self.geometry, int(lanes[first]))
                 address = int(probe.address[first]) + offset
-                self.findings.add("async-product", site.instruction, message, HINT, place, address)
+                self.findings.add("async-product", site.instruction, message, IN_FLIGHT_HINT, place, address)
                 return
 
 
 @dataclass(frozen=True, slots=True)
-class Flight:
+class InFlightProduct:
     """One product, as the reads in the log of races know it."""
 
-    flights: Flights
+    tracker: ProductTracker
     number: int
 
-    def aloft(self, lanes: Any) -> NDArray[np.bool_]:
+    def is_in_flight(self, lanes: Any) -> NDArray[np.bool_]:
         """Of these lanes, those whose warpgroup has not waited for it."""
-        found: NDArray[np.bool_] = self.flights.ended[self.flights.group[lanes]] < self.number
+        found: NDArray[np.bool_] = self.tracker.last_completed[self.tracker.lane_groups[lanes]] < self.number
         return found

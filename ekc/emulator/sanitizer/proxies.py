@@ -8,9 +8,9 @@ import numpy as np
 
 from ekc.emulator.decoding.shelf import Site
 from ekc.emulator.geometry import Geometry
-from ekc.emulator.memory import Index, Probe
-from ekc.emulator.numbers.warpgroup import CHUNK
-from ekc.emulator.sanitizer.cells import cells
+from ekc.emulator.memory import AddressProbe, Index
+from ekc.emulator.numbers.warpgroup import CHUNK_BYTES
+from ekc.emulator.sanitizer.cells import list_cells
 from ekc.emulator.sanitizer.sanitize import Findings
 
 _HINT = (
@@ -19,59 +19,61 @@ _HINT = (
 )
 
 
-class Proxies:
+class AsyncProxyCheck:
     """For every place of shared memory who wrote it last and when, and for every lane when it fenced last and
     crossed a barrier. Time counts writes, fences and barriers."""
 
-    def __init__(self, findings: Findings, geometry: Geometry, every: Index, size: int, grain: int) -> None:
-        self.findings, self.geometry, self.every = findings, geometry, every
-        self.grain = grain
-        self.now = 1
-        self.writer = np.full(size // grain, -1, np.int32)
-        self.written = np.zeros(size // grain, np.int32)
-        lanes = geometry.lanes
-        self.fence, self.barrier = np.zeros(lanes, np.int32), np.zeros(lanes, np.int32)
-        self.safe = np.zeros(lanes, np.int32)
+    def __init__(
+        self, findings: Findings, geometry: Geometry, all_lanes: Index, shared_bytes: int, cell_bytes: int
+    ) -> None:
+        self.findings, self.geometry, self.all_lanes = findings, geometry, all_lanes
+        self.cell_bytes = cell_bytes
+        self.time = 1
+        self.last_writer = np.full(shared_bytes // cell_bytes, -1, np.int32)
+        self.write_time = np.zeros(shared_bytes // cell_bytes, np.int32)
+        lanes = geometry.lane_count
+        self.fence_time, self.barrier_time = np.zeros(lanes, np.int32), np.zeros(lanes, np.int32)
+        self.safe_time = np.zeros(lanes, np.int32)
         """The last fence of each lane that a barrier follows: what it wrote before is there for all."""
 
-    def stored(self, site: Site, probe: Probe, offset: int) -> None:
+    def record_write(self, site: Site, probe: AddressProbe, offset: int) -> None:
         """A write has landed."""
-        self.now += 1
-        places = cells(site, probe, offset, self.grain)
-        self.writer[places] = probe.lanes(self.every)[:, None]
-        self.written[places] = self.now
+        self.time += 1
+        places = list_cells(site, probe, offset, self.cell_bytes)
+        self.last_writer[places] = probe.lane_numbers(self.all_lanes)[:, None]
+        self.write_time[places] = self.time
 
-    def fenced(self, mask: Any) -> None:
+    def record_fence(self, mask: Any) -> None:
         """Lanes run the fence."""
-        self.now += 1
-        self.fence[slice(None) if mask is None else mask] = self.now
+        self.time += 1
+        self.fence_time[slice(None) if mask is None else mask] = self.time
 
-    def crossed(self, lanes: Any) -> None:
+    def record_barrier(self, lanes: Any) -> None:
         """Lanes (None: all) cross a barrier."""
-        self.now += 1
+        self.time += 1
         lanes = slice(None) if lanes is None else lanes
-        self.safe[lanes] = self.fence[lanes]
-        self.barrier[lanes] = self.now
+        self.safe_time[lanes] = self.fence_time[lanes]
+        self.barrier_time[lanes] = self.time
 
-    def read(self, site: Site, chunks: Index, first: Index) -> None:
+    def check_read(self, site: Site, chunks: Index, first_lanes: Index) -> None:
         """A product reads chunks of shared memory, a row for each group; `first` are the lanes told of."""
-        each = CHUNK // self.grain
-        writer = self.writer.reshape(-1, each).take(chunks, axis=0, mode="clip")
-        written = self.written.reshape(-1, each).take(chunks, axis=0, mode="clip")
-        bad = (writer >= 0) & (self.safe[writer] < written)
+        each = CHUNK_BYTES // self.cell_bytes
+        writer = self.last_writer.reshape(-1, each).take(chunks, axis=0, mode="clip")
+        written = self.write_time.reshape(-1, each).take(chunks, axis=0, mode="clip")
+        bad = (writer >= 0) & (self.safe_time[writer] < written)
         if not bad.any():
             return
-        unfenced = bad & (self.fence[writer] < written)
+        unfenced = bad & (self.fence_time[writer] < written)
         # With no barrier at all since the write the two race, which is told elsewhere.
-        late = bad & (self.barrier[writer] > written)
+        late = bad & (self.barrier_time[writer] > written)
         for wrong, what in (
             (unfenced, "with no fence.proxy.async since"),
             (late, "whose fence came too late"),
         ):
             if wrong.any():
                 group, chunk, k = (int(x[0]) for x in np.nonzero(wrong))
-                thread = int(writer[group, chunk, k]) % self.geometry.threads
+                thread = int(writer[group, chunk, k]) % self.geometry.threads_per_block
                 message = f"reads shared memory that thread {thread} wrote, {what}"
-                place = (self.geometry, int(first[group]))
+                place = (self.geometry, int(first_lanes[group]))
                 self.findings.add("proxy", site.instruction, message, _HINT, place)
                 return

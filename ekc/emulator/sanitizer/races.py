@@ -9,31 +9,31 @@ from typing import Any
 import numpy as np
 
 from ekc.emulator.decoding.shelf import Site
-from ekc.emulator.geometry import WARP, Geometry
-from ekc.emulator.memory import Index, Probe
-from ekc.emulator.sanitizer.cells import cells, contents
-from ekc.emulator.sanitizer.flights import HINT, Flight
-from ekc.emulator.sanitizer.meetings import Moment
-from ekc.emulator.sanitizer.rivals import CHANGES, Rivals
+from ekc.emulator.geometry import WARP_SIZE, Geometry
+from ekc.emulator.memory import AddressProbe, Index
+from ekc.emulator.sanitizer.cells import list_cell_contents, list_cells
+from ekc.emulator.sanitizer.flights import IN_FLIGHT_HINT, InFlightProduct
+from ekc.emulator.sanitizer.meetings import WarpClock
+from ekc.emulator.sanitizer.rivals import CHANGING_KINDS, CellAccesses
 from ekc.emulator.sanitizer.sanitize import Findings
 
-_SHOWN = 64
+_REPORTED_TOGETHER = 64
 """Places of races that are told one by one."""
 
 
 @dataclass(slots=True)
-class Entry:
+class LoggedAccess:
     """One access in the interval."""
 
     site: Site
-    probe: Probe
+    probe: AddressProbe
     offset: int
     kind: str
     """read, write, atomic, or look: a read that goes with atomics."""
     values: tuple[Any, ...]
-    moment: Moment
+    clock: WarpClock
     """Orders accesses of one warp."""
-    flight: Flight | None = None
+    product: InFlightProduct | None = None
     """The product of a warpgroup that reads, until somebody waits for it."""
     carried: bool = False
     """It was in flight when a barrier was crossed."""
@@ -46,186 +46,201 @@ class Entry:
     @property
     def high(self) -> int:
         """One past the highest byte."""
-        return self.probe.high + self.offset + self.site.size
+        return self.probe.high + self.offset + self.site.bytes_per_lane
 
-    def meets(self, spans: Sequence[tuple[int, int]]) -> bool:
+    def overlaps(self, spans: Sequence[tuple[int, int]]) -> bool:
         """Whether the range of addresses overlaps with one of some: lowest, and one past the highest."""
         low, high = self.low, self.high
         return any(low < end and begin < high for begin, end in spans)
 
-    def kept(self, keep: Any) -> Entry:
+    def select_lanes(self, keep: Any) -> LoggedAccess:
         """The entry for some of its lanes."""
         values = tuple(v if np.ndim(v) == 0 else v[keep] for v in self.values)
-        probe = self.probe.moved(0, keep)
+        probe = self.probe.select_lanes(0, keep)
         return replace(self, probe=probe, values=values)
 
-    def aloft(self, every: Index) -> list[Entry]:
+    def list_in_flight(self, all_lanes: Index) -> list[LoggedAccess]:
         """What of it goes on beyond a barrier."""
-        if self.flight is None:
+        if self.product is None:
             return []
-        keep = self.flight.aloft(self.probe.lanes(every))
+        keep = self.product.is_in_flight(self.probe.lane_numbers(all_lanes))
         if not keep.any():
             return []
-        return [replace(self if keep.all() else self.kept(keep), carried=True)]
+        return [replace(self if keep.all() else self.select_lanes(keep), carried=True)]
 
 
-class Races:
+class RaceDetector:
     """The log of one batch."""
 
-    def __init__(self, findings: Findings, geometry: Geometry, every: Index, warp: Index, size: int) -> None:
+    def __init__(
+        self, findings: Findings, geometry: Geometry, all_lanes: Index, lane_warps: Index, shared_bytes: int
+    ) -> None:
         self.findings = findings
         self.geometry = geometry
-        self.every = every
-        self.warp = warp
-        self.owner = np.full(size, -1, np.int32)
-        self.log: list[Entry] = []
-        self.moment = Moment(np.zeros(int(warp[-1]) + 1, np.int32))
+        self.all_lanes = all_lanes
+        self.lane_warps = lane_warps
+        self.cell_owners = np.full(shared_bytes, -1, np.int32)
+        self.log: list[LoggedAccess] = []
+        self.clock = WarpClock(np.zeros(int(lane_warps[-1]) + 1, np.int32))
 
-    def note(
+    def log_access(
         self,
         site: Site,
-        probe: Probe,
+        probe: AddressProbe,
         offset: int,
         kind: str,
         values: tuple[Any, ...] = (),
-        flight: Flight | None = None,
+        product: InFlightProduct | None = None,
     ) -> None:
         """Log an access; volatile ones go with atomics."""
-        if site.volatile:
+        if site.is_volatile:
             kind = "look" if kind == "read" else "atomic"
         copies = tuple(np.array(v) for v in values) if kind == "write" else ()
-        self.log.append(Entry(site, probe, offset, kind, copies, self.moment, flight))
+        self.log.append(LoggedAccess(site, probe, offset, kind, copies, self.clock, product))
 
-    def meet(self, lanes: Any, members: Any, living: Any) -> None:
+    def sync_lanes(self, lanes: Any, member_masks: Any, living_masks: Any) -> None:
         """These lanes met, each those that its mask names of the living of its warp."""
-        self.moment = self.moment.met(self.warp[lanes], members[lanes], living)
+        self.clock = self.clock.advance(self.lane_warps[lanes], member_masks[lanes], living_masks)
 
-    def close(self, lanes: Any = None) -> None:
+    def close_interval(self, lanes: Any = None) -> None:
         """A barrier: look at the interval (of some lanes) and forget it."""
         entries, self.log = self.log, []
         if lanes is not None:
-            entries = self._split(entries, lanes)
-        if any(e.kind in CHANGES for e in entries):
-            self._look(entries)
-        self.log += [left for e in entries for left in e.aloft(self.every)]
+            entries = self._take_lanes(entries, lanes)
+        if any(e.kind in CHANGING_KINDS for e in entries):
+            self._check_interval(entries)
+        self.log += [left for e in entries for left in e.list_in_flight(self.all_lanes)]
 
-    def _split(self, entries: list[Entry], lanes: Any) -> list[Entry]:
+    def _take_lanes(self, entries: list[LoggedAccess], lanes: Any) -> list[LoggedAccess]:
         """The accesses of these lanes; the rest goes back into the log."""
         inside = []
         for entry in entries:
-            keep = lanes[entry.probe.lanes(self.every)]
+            keep = lanes[entry.probe.lane_numbers(self.all_lanes)]
             if keep.all():
                 inside.append(entry)
             elif not keep.any():
                 self.log.append(entry)
             else:
-                inside.append(entry.kept(keep))
-                self.log.append(entry.kept(~keep))
+                inside.append(entry.select_lanes(keep))
+                self.log.append(entry.select_lanes(~keep))
         return inside
 
-    def _look(self, entries: list[Entry]) -> None:
+    def _check_interval(self, entries: list[LoggedAccess]) -> None:
         for kind in ("write", "atomic"):
             writers = [e for e in entries if e.kind == kind]
             others = [e for e in entries if e.kind == "read" or (kind == "write" and e.kind != kind)]
             spans = tuple({(e.low, e.high) for e in writers})
-            touched = [e for e in others if e.meets(spans)]
+            touched = [e for e in others if e.overlaps(spans)]
             if kind == "atomic" and not touched:
                 continue
             touched += writers
-            grain = min((int(e.site.code[1]) for e in touched), default=4)
-            self._own(writers, grain, True)
-            bad = [self._conflicts(e, grain) for e in touched]
-            self._own(writers, grain, False)
+            grain = min((int(e.site.dtype_code[1]) for e in touched), default=4)
+            self._mark_owners(writers, grain, True)
+            bad = [self._find_conflicts(e, grain) for e in touched]
+            self._mark_owners(writers, grain, False)
             if any(b.size for b in bad):
-                self._tell_of(touched, np.unique(np.concatenate(bad)), kind, grain)
+                self._report_conflicts(touched, np.unique(np.concatenate(bad)), kind, grain)
 
-    def _own(self, writers: list[Entry], grain: int, mark: bool) -> None:
+    def _mark_owners(self, writers: list[LoggedAccess], cell_bytes: int, is_set: bool) -> None:
         for entry in writers:
-            lanes = entry.probe.lanes(self.every)[:, None]
-            self.owner[cells(entry.site, entry.probe, entry.offset, grain)] = lanes if mark else -1
+            lanes = entry.probe.lane_numbers(self.all_lanes)[:, None]
+            self.cell_owners[list_cells(entry.site, entry.probe, entry.offset, cell_bytes)] = (
+                lanes if is_set else -1
+            )
 
-    def _conflicts(self, entry: Entry, grain: int) -> Index:
+    def _find_conflicts(self, entry: LoggedAccess, cell_bytes: int) -> Index:
         """Cells that another lane wrote last."""
-        mine, lanes = cells(entry.site, entry.probe, entry.offset, grain), entry.probe.lanes(self.every)
-        owner = self.owner.take(mine)
+        mine, lanes = (
+            list_cells(entry.site, entry.probe, entry.offset, cell_bytes),
+            entry.probe.lane_numbers(self.all_lanes),
+        )
+        owner = self.cell_owners.take(mine)
         return np.asarray(mine[(owner != lanes[:, None]) & (owner >= 0)])
 
-    def _tell_of(self, entries: list[Entry], places: Index, kind: str, grain: int) -> None:
+    def _report_conflicts(
+        self, entries: list[LoggedAccess], places: Index, kind: str, cell_bytes: int
+    ) -> None:
         """Of the places that several lanes touched, some of those where their order can be seen."""
-        rivals = Rivals()
+        rivals = CellAccesses()
         for entry in entries:
-            mine, lanes = cells(entry.site, entry.probe, entry.offset, grain), entry.probe.lanes(self.every)
+            mine, lanes = (
+                list_cells(entry.site, entry.probe, entry.offset, cell_bytes),
+                entry.probe.lane_numbers(self.all_lanes),
+            )
             at, column = np.nonzero(np.isin(mine, places))
             lane = lanes[at]
-            warp = self.warp[lane]
+            warp = self.lane_warps[lane]
             values = None
             if entry.kind == "write":
-                values = contents(entry.site, entry.probe, entry.values, grain)[at, column]
-            rivals.add(mine[at, column], lane, warp, entry.moment.epoch[warp], entry.kind, values)
-        seen = rivals.seen(kind)
+                values = list_cell_contents(entry.site, entry.probe, entry.values, cell_bytes)[at, column]
+            rivals.add_accesses(mine[at, column], lane, warp, entry.clock.epoch[warp], entry.kind, values)
+        seen = rivals.find_conflicts(kind)
         # All of them are told, but those that a meeting of a part of a warp orders.
-        for start in range(0, seen.size, _SHOWN):
-            if self._explain(entries, seen[start : start + _SHOWN], grain):
+        for start in range(0, seen.size, _REPORTED_TOGETHER):
+            if self._report_places(entries, seen[start : start + _REPORTED_TOGETHER], cell_bytes):
                 return
 
-    def _explain(self, entries: list[Entry], places: Index, grain: int) -> bool:
+    def _report_places(self, entries: list[LoggedAccess], places: Index, cell_bytes: int) -> bool:
         """The accesses to each place, pair by pair, those that change it first; whether any were told."""
-        found: dict[int, list[tuple[Entry, int, Any]]] = {int(p): [] for p in places}
-        for entry in sorted(entries, key=lambda one: one.kind not in CHANGES):
-            mine, lanes = cells(entry.site, entry.probe, entry.offset, grain), entry.probe.lanes(self.every)
+        found: dict[int, list[tuple[LoggedAccess, int, Any]]] = {int(p): [] for p in places}
+        for entry in sorted(entries, key=lambda one: one.kind not in CHANGING_KINDS):
+            mine, lanes = (
+                list_cells(entry.site, entry.probe, entry.offset, cell_bytes),
+                entry.probe.lane_numbers(self.all_lanes),
+            )
             values = None
             if entry.kind == "write":
-                values = contents(entry.site, entry.probe, entry.values, grain)
+                values = list_cell_contents(entry.site, entry.probe, entry.values, cell_bytes)
             for at, k in zip(*np.nonzero(np.isin(mine, places)), strict=True):
                 value = None if values is None else int(values[at, k])
                 found[int(mine[at, k])].append((entry, int(lanes[at]), value))
-        told = [self._pairs(accesses) for accesses in found.values()]
+        told = [self._report_pair(accesses) for accesses in found.values()]
         return any(told)
 
-    def _pairs(self, accesses: list[tuple[Entry, int, Any]]) -> bool:
-        changes = [a for a in accesses if a[0].kind in CHANGES]
+    def _report_pair(self, accesses: list[tuple[LoggedAccess, int, Any]]) -> bool:
+        changes = [a for a in accesses if a[0].kind in CHANGING_KINDS]
         for writer, lane, value in changes:
             for other, second, found in accesses:
                 if (
                     second != lane
-                    and self._unordered(writer, lane, other, second)
-                    and _matters(writer, value, other, found)
+                    and self._is_unordered(writer, lane, other, second)
+                    and _is_order_visible(writer, value, other, found)
                 ):
-                    self._tell(writer, lane, other, second)
+                    self._report_race(writer, lane, other, second)
                     return True
         return False
 
-    def _unordered(self, a: Entry, lane: int, b: Entry, other: int) -> bool:
-        warp, thread = self.warp[lane], self.geometry.threads
-        if warp != self.warp[other]:
+    def _is_unordered(self, a: LoggedAccess, lane: int, b: LoggedAccess, other: int) -> bool:
+        warp, thread = self.lane_warps[lane], self.geometry.threads_per_block
+        if warp != self.lane_warps[other]:
             return True
-        return not a.moment.ordered(b.moment, warp, lane % thread % WARP, other % thread % WARP)
+        return not a.clock.is_ordered(b.clock, warp, lane % thread % WARP_SIZE, other % thread % WARP_SIZE)
 
-    def _tell(self, writer: Entry, lane: int, other: Entry, second: int) -> None:
+    def _report_race(self, writer: LoggedAccess, lane: int, other: LoggedAccess, second: int) -> None:
         if other.carried:
-            self._tell_flight(writer, lane, other)
+            self._report_in_flight(writer, lane, other)
             return
-        thread, rival = self.geometry.threads, other.site.instruction
-        what = "also writes" if other.kind in CHANGES else "reads"
+        thread, rival = self.geometry.threads_per_block, other.site.instruction
+        what = "also writes" if other.kind in CHANGING_KINDS else "reads"
         message = (
             f"thread {lane % thread} writes shared memory that thread {second % thread} {what} "
-            f"(PTX line {rival.line}: {rival.brief}) with no barrier between"
+            f"(PTX line {rival.line}: {rival.short_text}) with no barrier between"
         )
         hint = "A __syncthreads() is missing between the two, or two threads share an index."
-        self._add("race", writer, lane, message, hint)
+        self._add_finding("race", writer, lane, message, hint)
 
-    def _tell_flight(self, writer: Entry, lane: int, other: Entry) -> None:
+    def _report_in_flight(self, writer: LoggedAccess, lane: int, other: LoggedAccess) -> None:
         line = other.site.instruction.line
         message = f"overwrites what a product still in flight reads (PTX line {line})"
-        self._add("async-product", writer, lane, message, HINT)
+        self._add_finding("async-product", writer, lane, message, IN_FLIGHT_HINT)
 
-    def _add(self, kind: str, writer: Entry, lane: int, message: str, hint: str) -> None:
-        own = np.flatnonzero(writer.probe.lanes(self.every) == lane)[0]
+    def _add_finding(self, kind: str, writer: LoggedAccess, lane: int, message: str, hint: str) -> None:
+        own = np.flatnonzero(writer.probe.lane_numbers(self.all_lanes) == lane)[0]
         at = int(writer.probe.address[own]) + writer.offset
         self.findings.add(kind, writer.site.instruction, message, hint, (self.geometry, lane), at)
 
 
-def _matters(a: Entry, value: Any, b: Entry, other: Any) -> bool:
+def _is_order_visible(a: LoggedAccess, value: Any, b: LoggedAccess, other: Any) -> bool:
     """Whether the order of the two can be seen."""
     if a.kind == "atomic" and b.kind in ("atomic", "look"):
         return False

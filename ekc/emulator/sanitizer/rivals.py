@@ -9,46 +9,47 @@ from numpy.typing import NDArray
 
 from ekc.emulator.memory import Index
 
-CHANGES = ("write", "atomic")
-_KINDS = {"read": 0, "look": 1, "atomic": 2, "write": 3}
+CHANGING_KINDS = ("write", "atomic")
+_KIND_CODES = {"read": 0, "look": 1, "atomic": 2, "write": 3}
 """A look is a read that goes with atomics."""
 
 
-class Rivals:
+class CellAccesses:
     """All accesses to some cells, flat: one element for every lane and cell."""
 
     def __init__(self) -> None:
-        self.cell: list[Any] = []
-        self.lane: list[Any] = []
-        self.warp: list[Any] = []
-        self.epoch: list[Any] = []
-        self.what: list[Any] = []
-        self.value: list[Any] = []
+        self.cells: list[Any] = []
+        self.lanes: list[Any] = []
+        self.warps: list[Any] = []
+        self.epochs: list[Any] = []
+        self.kinds: list[Any] = []
+        self.values: list[Any] = []
 
-    def add(self, cell: Index, lane: Any, warp: Any, epoch: Any, kind: str, values: Any) -> None:
+    def add_accesses(self, cell: Index, lane: Any, warp: Any, epoch: Any, kind: str, values: Any) -> None:
         """Accesses of one kind; `values` of writes only."""
-        self.cell.append(cell)
-        self.lane.append(lane)
-        self.warp.append(warp)
-        self.epoch.append(epoch)
-        self.what.append(np.full(cell.size, _KINDS[kind]))
-        self.value.append(np.zeros(cell.size, np.uint64) if values is None else values.astype(np.uint64))
+        self.cells.append(cell)
+        self.lanes.append(lane)
+        self.warps.append(warp)
+        self.epochs.append(epoch)
+        self.kinds.append(np.full(cell.size, _KIND_CODES[kind]))
+        self.values.append(np.zeros(cell.size, np.uint64) if values is None else values.astype(np.uint64))
 
-    def seen(self, kind: str) -> Index:
+    def find_conflicts(self, kind: str) -> Index:
         """Cells that a change of this kind (a plain write or an atomic) shares with another lane, unordered.
 
         Lanes of several warps are never ordered here; those of one warp are by its meetings. Writes of one
         value may come in any order.
         """
         cell, lane, warp, epoch, what, value = (
-            np.concatenate(x) for x in (self.cell, self.lane, self.warp, self.epoch, self.what, self.value)
+            np.concatenate(x)
+            for x in (self.cells, self.lanes, self.warps, self.epochs, self.kinds, self.values)
         )
-        apart = _mixed([cell], warp, what, value, _KINDS[kind])
-        close = _mixed([cell, warp, epoch], lane, what, value, _KINDS[kind])
+        apart = _find_mixed_groups([cell], warp, what, value, _KIND_CODES[kind])
+        close = _find_mixed_groups([cell, warp, epoch], lane, what, value, _KIND_CODES[kind])
         return np.unique(np.concatenate([apart, close]))
 
 
-def _mixed(groups: list[Any], who: Any, what: Any, value: Any, kind: int) -> Index:
+def _find_mixed_groups(groups: list[Any], who: Any, what: Any, value: Any, kind: int) -> Index:
     """First keys of the groups that hold a change of this kind, several of `who`, and not only atomics or
     only writes of one value."""
     order = np.lexsort(groups[::-1])
@@ -62,6 +63,6 @@ def _mixed(groups: list[Any], who: Any, what: Any, value: Any, kind: int) -> Ind
         return np.minimum.reduceat(row, first) != np.maximum.reduceat(row, first)
 
     changed = np.logical_or.reduceat(what == kind, first)
-    strong = np.logical_and.reduceat((what == _KINDS["atomic"]) | (what == _KINDS["look"]), first)
-    same = np.logical_and.reduceat(what == _KINDS["write"], first) & ~differ(value)
+    strong = np.logical_and.reduceat((what == _KIND_CODES["atomic"]) | (what == _KIND_CODES["look"]), first)
+    same = np.logical_and.reduceat(what == _KIND_CODES["write"], first) & ~differ(value)
     return np.asarray(keys[0][first][changed & differ(who) & ~strong & ~same])

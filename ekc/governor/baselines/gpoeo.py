@@ -13,15 +13,21 @@ import contextlib
 
 import numpy as np
 
-from ekc.governor.baselines.bracketing import Bracketing
-from ekc.governor.baselines.rules import SLOWDOWN_LIMIT, Point, Rule, period_point, rate_point
-from ekc.governor.measure import JobEnded, Meter
-from ekc.governor.phase import Model
-from ekc.governor.predict.model import RATIOS
+from ekc.governor.baselines.bracketing import BracketSearch
+from ekc.governor.baselines.rules import (
+    SLOWDOWN_LIMIT,
+    CostPoint,
+    GpoeoRule,
+    measure_period_point,
+    measure_rate_point,
+)
+from ekc.governor.measure import JobEnded, JobMeter
+from ekc.governor.phase import ResponseModel
+from ekc.governor.predict.model import CLOCK_RATIOS
 from ekc.governor.protocols import Actuator, Probe, Settings
-from ekc.governor.reading import Pace, Reading
+from ekc.governor.reading import JobReading, ProgressRate
 from ekc.governor.samples import Values
-from ekc.governor.tempo import tempo
+from ekc.governor.tempo import find_period_near
 
 BASE_SHARE = 0.9
 """Base clock over top clock (1800 of 1995 MHz)."""
@@ -29,154 +35,156 @@ LOWEST_SHARE = 0.225
 START_SETTLE_S = 4.0
 STEP_SETTLE_S = 4.0
 FIRST_WINDOW_S = 25.0
-RATE_S = 4.0
-GROUPS = 4
-UNSTABLE = {True: 0.18, False: 0.30}
-LARGE = 0.5
-NEXT_PERIOD = (0.66, 1.5)
+RATE_WINDOW_S = 4.0
+COUNTER_GROUPS = 4
+MAX_POWER_RANGE = {True: 0.18, False: 0.30}
+LARGE_CHANGE = 0.5
+NEXT_PERIOD_RANGE = (0.66, 1.5)
 """A period lies within this many times the one before."""
-LEAST_CLARITY = 0.1
+MIN_CLARITY = 0.1
 
 
-class _NoBeat(Exception):
+class _PeriodLost(Exception):
     """The period that was found is not there any more."""
 
 
-def gpoeo(probe: Probe, actuator: Actuator, model: Model, rule: Rule | None = None) -> None:
+def run_gpoeo(probe: Probe, actuator: Actuator, model: ResponseModel, rule: GpoeoRule | None = None) -> None:
     """Steer one job until it ends; `rule` is theirs if not given."""
     with contextlib.suppress(JobEnded):
-        _Run(probe, actuator, model, rule or Rule()).forever()
+        _GpoeoRun(probe, actuator, model, rule or GpoeoRule()).run_forever()
 
 
-class _Run:
-    def __init__(self, probe: Probe, actuator: Actuator, model: Model, rule: Rule) -> None:
+class _GpoeoRun:
+    def __init__(self, probe: Probe, actuator: Actuator, model: ResponseModel, rule: GpoeoRule) -> None:
         self._rule = rule
-        self._meter = Meter(probe, actuator, lambda event: None)
+        self._meter = JobMeter(probe, actuator, lambda event: None)
         self._actuator = actuator
         self._model = model
         clocks = np.array(actuator.gears().sm_mhz, float)
         self._gears = clocks[clocks >= LOWEST_SHARE * clocks[-1]]
-        self._memory = actuator.gears().memory_mhz
-        self._chosen_memory: int | None = None
-        self._period: float | None = None
-        self._periodic = True
-        self._slower_memory = 1.0
-        self._window = FIRST_WINDOW_S
+        self._memory_clocks = actuator.gears().memory_mhz
+        self._memory_mhz: int | None = None
+        self._period_s: float | None = None
+        self._is_periodic = True
+        self._memory_slowdown = 1.0
+        self._window_s = FIRST_WINDOW_S
 
-    def forever(self) -> None:
+    def run_forever(self) -> None:
         start: int | None = None
         self._meter.record(3.0)
         while True:
             try:
-                start = self._round(start)
-            except _NoBeat:
-                self._periodic = False
-                start = self._round(start)
-            start = start if self._monitor() < LARGE else None
+                start = self._run_round(start)
+            except _PeriodLost:
+                self._is_periodic = False
+                start = self._run_round(start)
+            start = start if self._wait_for_change() < LARGE_CHANGE else None
 
-    def _round(self, start: int | None) -> int:
+    def _run_round(self, start: int | None) -> int:
         """Measure, predict where the job is new, search, and put the choice in force."""
-        counters = self._full() if start is None else {}
-        if start is not None and self._periodic:
-            self._set(None)
-            self._found(period_point(self._meter, FIRST_WINDOW_S))
-        default = self._simple(Settings())
+        counters = self._measure_counters() if start is None else {}
+        if start is not None and self._is_periodic:
+            self._set_gear(None)
+            self._store_period(measure_period_point(self._meter, FIRST_WINDOW_S))
+        default = self._measure_under(Settings())
         if start is None:
-            start = self._predicted(counters, default)
+            start = self._predict_gear(counters, default)
         self._search_memory(start, default)
-        start = self._search(start, default)
-        self._set(start)
+        start = self._search_gear(start, default)
+        self._set_gear(start)
         return start
 
-    def _set(self, place: int | None, settle: float = STEP_SETTLE_S, memory: int | None = None) -> None:
+    def _set_gear(self, place: int | None, settle: float = STEP_SETTLE_S, memory: int | None = None) -> None:
         clock = None if place is None else int(self._gears[place])
-        settings = Settings(sm_mhz=clock, memory_mhz=memory or self._chosen_memory)
+        settings = Settings(sm_mhz=clock, memory_mhz=memory or self._memory_mhz)
         self._actuator.apply(settings)
         self._meter.record(settle)
 
-    def _full(self) -> dict[str, float]:
+    def _measure_counters(self) -> dict[str, float]:
         """Period and counters at the base clocks, a group after the other."""
         base = int(np.searchsorted(self._gears, BASE_SHARE * self._gears[-1]))
-        self._chosen_memory = None
-        self._set(base, START_SETTLE_S)
-        point = period_point(self._meter, FIRST_WINDOW_S)
-        self._found(point)
-        each = 1.1 * point.seconds if point else RATE_S
-        read = [self._meter.probe.counters(each) for _ in range(GROUPS)]
+        self._memory_mhz = None
+        self._set_gear(base, START_SETTLE_S)
+        point = measure_period_point(self._meter, FIRST_WINDOW_S)
+        self._store_period(point)
+        each = 1.1 * point.seconds if point else RATE_WINDOW_S
+        read = [self._meter.probe.read_counters(each) for _ in range(COUNTER_GROUPS)]
         known = [r for r in read if r]
         return {name: float(np.mean([r[name] for r in known])) for name in known[0]} if known else {}
 
-    def _found(self, point: Point | None) -> None:
-        self._periodic = point is not None
-        self._period = point.seconds if point else None
-        self._window = max(10.0, 3 * point.seconds) if point else FIRST_WINDOW_S
+    def _store_period(self, point: CostPoint | None) -> None:
+        self._is_periodic = point is not None
+        self._period_s = point.seconds if point else None
+        self._window_s = max(10.0, 3 * point.seconds) if point else FIRST_WINDOW_S
 
-    def _simple(self, settings: Settings) -> Point:
+    def _measure_under(self, settings: Settings) -> CostPoint:
         self._actuator.apply(settings)
         self._meter.record(STEP_SETTLE_S)
-        return self._measure()
+        return self._measure_point()
 
-    def _measure(self) -> Point:
+    def _measure_point(self) -> CostPoint:
         """Seconds and joules of a period near the last one, or per instruction where there is none."""
-        if not self._periodic or self._period is None:
-            return rate_point(self._meter, RATE_S)
-        start, joules = self._meter.probe.now(), self._meter.probe.energy_j()
-        samples = self._meter.record(max(self._window, 2.5 * self._period))
-        least, most = NEXT_PERIOD
-        found = tempo(samples, self._period, least / self._slower_memory, most * self._slower_memory)
-        if found is None or found.clarity < LEAST_CLARITY:
-            raise _NoBeat
-        self._period = found.seconds
-        watts = (self._meter.probe.energy_j() - joules) / (self._meter.probe.now() - start)
-        return Point(found.seconds, watts * found.seconds)
+        if not self._is_periodic or self._period_s is None:
+            return measure_rate_point(self._meter, RATE_WINDOW_S)
+        start, joules = self._meter.probe.now(), self._meter.probe.read_energy_j()
+        samples = self._meter.record(max(self._window_s, 2.5 * self._period_s))
+        least, most = NEXT_PERIOD_RANGE
+        found = find_period_near(
+            samples, self._period_s, least / self._memory_slowdown, most * self._memory_slowdown
+        )
+        if found is None or found.clarity < MIN_CLARITY:
+            raise _PeriodLost
+        self._period_s = found.seconds
+        watts = (self._meter.probe.read_energy_j() - joules) / (self._meter.probe.now() - start)
+        return CostPoint(found.seconds, watts * found.seconds)
 
-    def _predicted(self, counters: dict[str, float], default: Point) -> int:
+    def _predict_gear(self, counters: dict[str, float], default: CostPoint) -> int:
         """The gear that the models favour."""
         samples = self._meter.record(2.0)
-        seen = Reading(
-            Settings(), 0.0, 2.0, default.joules / default.seconds, Pace(),
+        seen = JobReading(
+            Settings(), 0.0, 2.0, default.joules / default.seconds, ProgressRate(),
             *(float(np.nanmean(v)) for v in (samples.sm_util, samples.memory_util, samples.clock_mhz)),
         )  # fmt: skip
         beliefs = self._model(counters, seen)
         x, y = seen.clock_mhz / self._gears - 1, 1 - self._gears / seen.clock_mhz
-        time = 1 + _polynomial(np.maximum(0, x), beliefs.time.mean)
-        energy = time * (1 + _polynomial(np.maximum(0, y), beliefs.power.mean))
+        time = 1 + _evaluate_polynomial(np.maximum(0, x), beliefs.time.mean)
+        energy = time * (1 + _evaluate_polynomial(np.maximum(0, y), beliefs.power.mean))
         # The models were trained down to there.
-        lowest = int(np.searchsorted(self._gears, RATIOS[0] * seen.clock_mhz))
-        default = Point(1.0, 1.0)
+        lowest = int(np.searchsorted(self._gears, CLOCK_RATIOS[0] * seen.clock_mhz))
+        default = CostPoint(1.0, 1.0)
         gears, seconds, joules = self._gears[lowest:], time[lowest:], energy[lowest:]
-        return lowest + self._rule.best_gear(gears, seconds, joules, default)
+        return lowest + self._rule.find_best_gear(gears, seconds, joules, default)
 
-    def _search_memory(self, start: int, default: Point) -> None:
+    def _search_memory(self, start: int, default: CostPoint) -> None:
         """Neighbours of the top memory clock, at the predicted SM gear."""
-        if len(self._memory) < 2:
+        if len(self._memory_clocks) < 2:
             return
-        best: tuple[Point, int | None] | None = None
-        before = self._memory[-1]
-        for clock in (self._memory[-1], self._memory[-2], self._memory[-3]):
+        best: tuple[CostPoint, int | None] | None = None
+        before = self._memory_clocks[-1]
+        for clock in (self._memory_clocks[-1], self._memory_clocks[-2], self._memory_clocks[-3]):
             # Their bounds on the next period hold for small steps of the clock alone.
-            self._slower_memory, before = before / clock, clock
-            self._set(start, memory=clock)
-            point = self._measure()
-            self._slower_memory = 1.0
-            if best is None or self._rule.better(point, best[0], default):
+            self._memory_slowdown, before = before / clock, clock
+            self._set_gear(start, memory=clock)
+            point = self._measure_point()
+            self._memory_slowdown = 1.0
+            if best is None or self._rule.is_better(point, best[0], default):
                 best = point, clock
-            if 0.9 * (1 + point.slowdown(default)) - 1 > SLOWDOWN_LIMIT:
+            if 0.9 * (1 + point.compute_slowdown(default)) - 1 > SLOWDOWN_LIMIT:
                 break
-        self._chosen_memory = best[1] if best else None
-        if self._periodic and best is not None:
-            self._period = best[0].seconds
+        self._memory_mhz = best[1] if best else None
+        if self._is_periodic and best is not None:
+            self._period_s = best[0].seconds
 
-    def _search(self, start: int, default: Point) -> int:
-        def at(place: int) -> Point:
-            self._set(place)
-            return self._measure()
+    def _search_gear(self, start: int, default: CostPoint) -> int:
+        def at(place: int) -> CostPoint:
+            self._set_gear(place)
+            return self._measure_point()
 
-        return Bracketing(self._gears, self._rule, default, at).search(start)
+        return BracketSearch(self._gears, self._rule, default, at).search(start)
 
-    def _monitor(self) -> float:
+    def _wait_for_change(self) -> float:
         """Until the range of power says that the job changed; how much."""
-        period = self._period if self._periodic and self._period else RATE_S
+        period = self._period_s if self._is_periodic and self._period_s else RATE_WINDOW_S
         lowest, highest, stable = np.inf, 0.0, 0
         while True:
             samples = self._meter.record(period + 1.0)
@@ -184,12 +192,12 @@ class _Run:
             watts = float(np.nanmean(last))
             lowest, highest = min(lowest, watts), max(highest, watts)
             size = 2 * (highest - lowest) / (highest + lowest)
-            if size > UNSTABLE[self._periodic]:
+            if size > MAX_POWER_RANGE[self._is_periodic]:
                 return size
             stable += 1
             if stable >= 3:
                 self._meter.record(min(2 ** (stable - 1), 32) * period)
 
 
-def _polynomial(x: Values, weights: tuple[float, ...]) -> Values:
+def _evaluate_polynomial(x: Values, weights: tuple[float, ...]) -> Values:
     return np.asarray(sum(w * x ** (n + 1) for n, w in enumerate(weights)))

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ekc.governor import objective
-from ekc.governor.jobs.job import Job, bill
+from ekc.governor.jobs.job import SimulatedJob, compute_costs
 from ekc.governor.policy import Policy
 
 
 @dataclass(frozen=True)
-class Best:
+class OracleResult:
     """What could be had."""
 
     saving: float
@@ -21,17 +21,17 @@ class Best:
     """Memory and SM clock of each phase."""
 
 
-def oracle(job: Job, policy: Policy) -> Best:
+def find_oracle_clocks(job: SimulatedJob, policy: Policy) -> OracleResult:
     """The best constant clocks of each true phase; evaluations within a phase do not get their own."""
-    costs = bill(job)
+    costs = compute_costs(job)
     seconds = joules = 0.0
     clocks = []
     for time, energy in zip(costs.seconds, costs.joules, strict=True):
         slowdown, saving = time / time[-1, -1] - 1, 1 - energy / energy[-1, -1]
-        place = objective.best(policy, slowdown.ravel(), saving.ravel())
+        place = objective.find_best(policy, slowdown.ravel(), saving.ravel())
         memory, gear = np.unravel_index(time.size - 1 if place is None else place, time.shape)
         seconds += float(time[memory, gear])
         joules += float(energy[memory, gear])
-        clocks.append((job.card.memory_mhz[memory], job.card.spec.clocks_mhz()[gear]))
+        clocks.append((job.card.memory_mhz[memory], job.card.spec.list_clocks_mhz()[gear]))
     whole_s, whole_j = costs.seconds[:, -1, -1].sum(), costs.joules[:, -1, -1].sum()
-    return Best(1 - joules / float(whole_j), seconds / float(whole_s) - 1, tuple(clocks))
+    return OracleResult(1 - joules / float(whole_j), seconds / float(whole_s) - 1, tuple(clocks))

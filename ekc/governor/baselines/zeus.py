@@ -10,38 +10,38 @@ from __future__ import annotations
 import contextlib
 
 from ekc.errors import InvalidInput
-from ekc.governor.measure import JobEnded, Meter
+from ekc.governor.measure import JobEnded, JobMeter
 from ekc.governor.protocols import Actuator, Probe, Settings
 
-WARM_UP = 10
-PROFILED = 40
-SLOWDOWN = 0.05
+WARM_UP_STEPS = 10
+PROFILED_STEPS = 40
+MAX_SLOWDOWN = 0.05
 POLL_S = 2.0
 FIRST_STEP_S = 60.0
 """Hooks tell nothing until the first step has ended; every simulated job has ended one by then."""
 
 
-def zeus_sweep(probe: Probe, actuator: Actuator) -> None:
+def run_zeus_sweep(probe: Probe, actuator: Actuator) -> None:
     """Steer one job until it ends."""
-    meter = Meter(probe, actuator, lambda event: None)
+    meter = JobMeter(probe, actuator, lambda event: None)
     with contextlib.suppress(JobEnded):
         seconds: dict[float, float] = {}
         for cap in reversed(actuator.gears().power_w):
             actuator.apply(Settings(power_w=cap))
-            _steps(meter, WARM_UP)
-            seconds[cap] = _steps(meter, PROFILED)
+            _time_steps(meter, WARM_UP_STEPS)
+            seconds[cap] = _time_steps(meter, PROFILED_STEPS)
         fastest = seconds[max(seconds)]
-        kept = [cap for cap, each in seconds.items() if each <= (1 + SLOWDOWN) * fastest]
+        kept = [cap for cap, each in seconds.items() if each <= (1 + MAX_SLOWDOWN) * fastest]
         actuator.apply(Settings(power_w=min(kept)))
         while True:
             meter.record(60.0)
 
 
-def _steps(meter: Meter, count: int) -> float:
+def _time_steps(meter: JobMeter, count: int) -> float:
     """Seconds that each of the next steps took."""
-    began, done = meter.probe.now(), meter.probe.steps() or 0.0
-    while (meter.probe.steps() or 0.0) < done + count:
+    began, done = meter.probe.now(), meter.probe.read_step_count() or 0.0
+    while (meter.probe.read_step_count() or 0.0) < done + count:
         meter.record(POLL_S)
-        if meter.probe.steps() is None and meter.probe.now() - began > FIRST_STEP_S:
+        if meter.probe.read_step_count() is None and meter.probe.now() - began > FIRST_STEP_S:
             raise InvalidInput("Zeus's sweep counts steps: this probe has no step hooks")
-    return (meter.probe.now() - began) / ((meter.probe.steps() or 0.0) - done)
+    return (meter.probe.now() - began) / ((meter.probe.read_step_count() or 0.0) - done)

@@ -8,22 +8,22 @@ from functools import cache
 import numpy as np
 
 from ekc.devices import power
-from ekc.devices.specs import H200, RTX3090, Spec
+from ekc.devices.specs import H200, RTX3090, GpuSpec
 from ekc.errors import InvalidInput
 from ekc.governor.protocols import Gears
 from ekc.governor.samples import Values
 
-WARM_C = 65.0
+DIE_TEMPERATURE_C = 65.0
 """The die while training; held constant, as the heat of another clock is not simulated."""
-STANDBY_SHARE = 0.4
+MEMORY_STANDBY_SHARE = 0.4
 """Of the board's constant power: memory standby, which follows the memory clock (estimate)."""
 
 
 @dataclass(frozen=True)
-class Card:
+class SimulatedCard:
     """One simulated GPU."""
 
-    spec: Spec
+    spec: GpuSpec
     memory_mhz: tuple[int, ...]
     """Ascending; the last is the driver's default."""
     power_window_s: float
@@ -32,7 +32,7 @@ class Card:
     """What a utilisation reading is the mean of."""
     power_noise: float
     """Relative, one reading, one sigma."""
-    counting_slowdown: float
+    counter_slowdown: float
     """What a counter window costs the job: replayed kernels where there is a profiler, nothing with GPM."""
 
     @property
@@ -40,59 +40,71 @@ class Card:
         """As in `ekc.devices.specs`."""
         return self.spec.name
 
-    def sm_mhz(self) -> Values:
+    def list_sm_clocks_mhz(self) -> Values:
         """SM clocks, ascending."""
-        return np.array(self.spec.clocks_mhz(), float)
+        return np.array(self.spec.list_clocks_mhz(), float)
 
     def gears(self) -> Gears:
         """What can be set on it."""
         cap = self.spec.power.tdp_w
         caps = tuple(float(w) for w in range(int(0.4 * cap) // 25 * 25, int(cap) + 1, 25))
         memory = self.memory_mhz if len(self.memory_mhz) > 1 else ()
-        return Gears(sm_mhz=self.spec.clocks_mhz(), memory_mhz=memory, power_w=caps)
+        return Gears(sm_mhz=self.spec.list_clocks_mhz(), memory_mhz=memory, power_w=caps)
 
-    def resting_w(self) -> Values:
+    def compute_resting_w(self) -> Values:
         """Board power with a context but no kernel, by memory clock and SM clock."""
         slow = 1 - np.array(self.memory_mhz) / self.memory_mhz[-1]
-        return _awake_w(self.name)[None, :] - STANDBY_SHARE * self.spec.power.constant_w * slow[:, None]
+        return (
+            _compute_awake_w(self.name)[None, :]
+            - MEMORY_STANDBY_SHARE * self.spec.power.constant_w * slow[:, None]
+        )
 
-    def working_w(self) -> Values:
+    def compute_clock_tree_w(self) -> Values:
         """What the clock tree adds while kernels run, by SM clock."""
-        return _working_w(self.name)
+        return _compute_clock_tree_w(self.name)
 
-    def voltage_squared(self) -> Values:
+    def compute_voltage_squared(self) -> Values:
         """By SM clock, relative to the top clock."""
-        return _voltage_squared(self.name)
+        return _compute_voltage_squared(self.name)
 
 
-CARDS = {
+SIMULATED_CARDS = {
     # Power is a mean of 1 s on Ampere except GA100 (NVML documentation); utilisation 1/6 to 1 s (the same).
-    "rtx3090": Card(RTX3090, (405, 810, 5001, 9501, 9751), 1.0, 0.5, 0.005, 1.10),
+    "rtx3090": SimulatedCard(RTX3090, (405, 810, 5001, 9501, 9751), 1.0, 0.5, 0.005, 1.10),
     # NVML_FI_DEV_POWER_INSTANT; the sensor sees a quarter of the time (arXiv 2312.02741), hence more noise.
-    "h200": Card(H200, (3201,), 0.1, 0.2, 0.02, 1.0),
+    "h200": SimulatedCard(H200, (3201,), 0.1, 0.2, 0.02, 1.0),
 }
 
 
 @cache
-def _awake_w(name: str) -> Values:
-    spec = CARDS[name].spec
-    return np.array([power.idle_power(spec, f, WARM_C) for f in CARDS[name].sm_mhz()])
+def _compute_awake_w(name: str) -> Values:
+    spec = SIMULATED_CARDS[name].spec
+    return np.array(
+        [
+            power.compute_idle_power(spec, f, DIE_TEMPERATURE_C)
+            for f in SIMULATED_CARDS[name].list_sm_clocks_mhz()
+        ]
+    )
 
 
 @cache
-def _working_w(name: str) -> Values:
-    spec = CARDS[name].spec
-    return np.array([power.active_clock_power(spec, f, 1.0) for f in CARDS[name].sm_mhz()])
+def _compute_clock_tree_w(name: str) -> Values:
+    spec = SIMULATED_CARDS[name].spec
+    return np.array(
+        [power.compute_active_clock_power(spec, f, 1.0) for f in SIMULATED_CARDS[name].list_sm_clocks_mhz()]
+    )
 
 
 @cache
-def _voltage_squared(name: str) -> Values:
-    volts = np.array([CARDS[name].spec.voltage.at(f) for f in CARDS[name].sm_mhz()])
+def _compute_voltage_squared(name: str) -> Values:
+    volts = np.array(
+        [SIMULATED_CARDS[name].spec.voltage.at_clock(f) for f in SIMULATED_CARDS[name].list_sm_clocks_mhz()]
+    )
     return np.asarray((volts / volts[-1]) ** 2)
 
 
-def card(name: str) -> Card:
+def find_card(name: str) -> SimulatedCard:
     """The card of that name, or one line of refusal."""
-    if name not in CARDS:
-        raise InvalidInput(f"simulated card {name!r}: there are {', '.join(CARDS)}")
-    return CARDS[name]
+    if name not in SIMULATED_CARDS:
+        raise InvalidInput(f"simulated card {name!r}: there are {', '.join(SIMULATED_CARDS)}")
+    return SIMULATED_CARDS[name]

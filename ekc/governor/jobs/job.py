@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.governor.jobs.card import Card
-from ekc.governor.jobs.stage import Stage, tables
+from ekc.governor.jobs.card import SimulatedCard
+from ekc.governor.jobs.stage import JobStage, compute_tables
 from ekc.governor.protocols import Settings
 
 Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Job:
+class SimulatedJob:
     """Everything that will run; drawn once, the same whatever the clocks.
 
     The i-th stretch is `seconds[i]` of stage `stage[i]` at the top clocks without a power cap.
@@ -23,9 +23,9 @@ class Job:
 
     name: str
     kind: str
-    card: Card
-    stages: tuple[Stage, ...]
-    stage: NDArray[np.int32]
+    card: SimulatedCard
+    stages: tuple[JobStage, ...]
+    stage_indices: NDArray[np.int32]
     seconds: Values
     iteration: NDArray[np.int32]
     """Number of the training iteration that a stretch belongs to, rising."""
@@ -34,14 +34,14 @@ class Job:
     swing_w: float = 0.0
     """Power that comes and goes over the hour, whatever the clocks: room and other cards (`world.py`)."""
 
-    def regimes(self) -> int:
+    def count_regimes(self) -> int:
         """How many true phases there are."""
         return int(self.regime.max()) + 1
 
 
-def sm_places(card: Card, settings: Settings) -> tuple[int, int, float]:
+def find_clock_indices(card: SimulatedCard, settings: Settings) -> tuple[int, int, float]:
     """Places of the memory clock and the SM clock in force, and the power cap."""
-    clocks = card.sm_mhz()
+    clocks = card.list_sm_clocks_mhz()
     limit = clocks[-1] if settings.sm_mhz is None else settings.sm_mhz
     gear = max(0, int(np.searchsorted(clocks, limit, side="right")) - 1)
     top = card.memory_mhz[-1]
@@ -50,18 +50,18 @@ def sm_places(card: Card, settings: Settings) -> tuple[int, int, float]:
 
 
 @dataclass(frozen=True)
-class Bill:
+class PhaseCosts:
     """Seconds and joules of whole phases at every limit: arrays of (regime, memory clock, SM clock)."""
 
     seconds: Values
     joules: Values
 
 
-def bill(job: Job, cap_w: float | None = None) -> Bill:
+def compute_costs(job: SimulatedJob, cap_w: float | None = None) -> PhaseCosts:
     """What each phase of the job costs under each constant limit; exact, but for `swing_w`, left out."""
-    table = tables(job.card, job.stages, cap_w or job.card.spec.power.tdp_w)
-    work = np.zeros((job.regimes(), len(job.stages)))
-    np.add.at(work, (job.regime, job.stage), job.seconds)
+    table = compute_tables(job.card, job.stages, cap_w or job.card.spec.power.tdp_w)
+    work = np.zeros((job.count_regimes(), len(job.stages)))
+    np.add.at(work, (job.regime, job.stage_indices), job.seconds)
     seconds = np.einsum("rs,smg->rmg", work, table.stretch)
     joules = np.einsum("rs,smg->rmg", work, table.stretch * table.watts)
-    return Bill(seconds, joules)
+    return PhaseCosts(seconds, joules)

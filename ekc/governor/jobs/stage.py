@@ -7,35 +7,35 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.governor.jobs.card import Card
+from ekc.governor.jobs.card import SimulatedCard
 
 Values = NDArray[np.float64]
-PAUSED_SHARE = 0.6
+PAUSED_POWER_SHARE = 0.6
 """Of the constant power: what a board draws when nothing has run for a while (estimate)."""
 
 
 @dataclass(frozen=True)
-class Stage:
+class JobStage:
     """Kernels of one kind, or the host alone (`sm_util` 0), at the top clocks without a power cap."""
 
     name: str
-    core: float
+    core_share: float
     """What follows the SM clock; the rest follows the memory clock (`facts.Kernel`)."""
     sharpness: float
-    share: float
+    power_share: float
     """Of the board's power limit, drawn."""
     sm_util: float
     memory_util: float
     pipe_util: float
     """Of the busiest arithmetic pipe, 0 to 100."""
-    tensor: float
+    tensor_share: float
     """Share of the arithmetic that runs on tensor cores."""
-    paused: bool = False
+    is_paused: bool = False
     """Whether the whole job waits, long enough for the board to rest."""
 
 
 @dataclass(frozen=True)
-class Tables:
+class StageTables:
     """Stages under every limit: arrays of (stage, memory clock, SM clock)."""
 
     stretch: Values
@@ -45,36 +45,36 @@ class Tables:
     """The clock that the power cap leaves."""
 
 
-def tables(card: Card, stages: tuple[Stage, ...], cap_w: float) -> Tables:
+def compute_tables(card: SimulatedCard, stages: tuple[JobStage, ...], cap_w: float) -> StageTables:
     """What every stage takes and draws at every clock limit under one power cap."""
-    free = [_uncapped(card, stage) for stage in stages]
+    free = [_compute_uncapped(card, stage) for stage in stages]
     stretch = np.array([s for s, _ in free])
     watts = np.array([w for _, w in free])
     within = np.maximum.accumulate(watts <= cap_w, axis=2)
     # The highest clock not above the limit that keeps the cap; the lowest one where none does.
     places = np.where(watts <= cap_w, np.arange(watts.shape[2]), 0)
     held = np.where(within, np.maximum.accumulate(places, axis=2), 0)
-    return Tables(
+    return StageTables(
         stretch=np.take_along_axis(stretch, held, axis=2),
         watts=np.take_along_axis(watts, held, axis=2),
-        clock_mhz=card.sm_mhz()[held],
+        clock_mhz=card.list_sm_clocks_mhz()[held],
     )
 
 
-def _uncapped(card: Card, stage: Stage) -> tuple[Values, Values]:
+def _compute_uncapped(card: SimulatedCard, stage: JobStage) -> tuple[Values, Values]:
     """Stretch and watts by memory clock and SM clock."""
-    resting = card.resting_w()
-    if stage.paused:
-        return np.ones_like(resting), np.full_like(resting, PAUSED_SHARE * card.spec.power.constant_w)
+    resting = card.compute_resting_w()
+    if stage.is_paused:
+        return np.ones_like(resting), np.full_like(resting, PAUSED_POWER_SHARE * card.spec.power.constant_w)
     if stage.sm_util == 0:
         return np.ones_like(resting), resting
-    slower = card.sm_mhz()[-1] / card.sm_mhz()[None, :]
+    slower = card.list_sm_clocks_mhz()[-1] / card.list_sm_clocks_mhz()[None, :]
     starved = card.memory_mhz[-1] / np.array(card.memory_mhz, float)[:, None]
     p = stage.sharpness
-    stretch = (stage.core * slower**p + (1 - stage.core) * starved**p) ** (1 / p)
-    working = resting + card.working_w()[None, :]
+    stretch = (stage.core_share * slower**p + (1 - stage.core_share) * starved**p) ** (1 / p)
+    working = resting + card.compute_clock_tree_w()[None, :]
     moving = (
         stage.memory_util / 100 * card.spec.memory_bytes_per_s * card.spec.power.memory_pj_per_byte * 1e-12
     )
-    computing = max(0.0, stage.share * card.spec.power.tdp_w - working[-1, -1] - moving)
-    return stretch, working + (computing * card.voltage_squared()[None, :] + moving) / stretch
+    computing = max(0.0, stage.power_share * card.spec.power.tdp_w - working[-1, -1] - moving)
+    return stretch, working + (computing * card.compute_voltage_squared()[None, :] + moving) / stretch

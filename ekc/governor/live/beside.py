@@ -8,105 +8,116 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from ekc.devices.lease import Keeper
-from ekc.devices.limits.choose import chosen
-from ekc.devices.limits.nvml_board import NvmlBoard
-from ekc.devices.nvml.sensors import Sensors
+from ekc.devices.lease import LeaseKeeper
+from ekc.devices.limits.choose import choose_actuator
+from ekc.devices.limits.nvml_board import NvmlLimitReader
+from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError, EkcError, InvalidInput
-from ekc.governor.events import OnEvent
+from ekc.governor.events import EventCallback
 from ekc.governor.live import gpus, models
-from ekc.governor.live.book import Book
-from ekc.governor.live.job import Job
-from ekc.governor.live.request import Request
-from ekc.governor.live.session import LEAVING_S, Audience, Loop, Session
-from ekc.governor.live.units import ProbeOf, governed, watched
+from ekc.governor.live.book import GovernorLog
+from ekc.governor.live.job import GovernedJob
+from ekc.governor.live.request import GovernorRequest
+from ekc.governor.live.session import LOOP_EXIT_TIMEOUT_S, GovernorSession, LoopFunction, SessionListener
+from ekc.governor.live.units import ProbeFactory, make_governed_units, make_watched_units
 from ekc.governor.measure import JobEnded
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Actuator, Probe
-from ekc.governor.sets_nothing import SetsNothing
+from ekc.governor.sets_nothing import NullActuator
 
 if TYPE_CHECKING:
-    from ekc.governor.phase import Model
+    from ekc.governor.phase import ResponseModel
 
 
-class Listener(Audience, Protocol):
+class GovernorListener(SessionListener, Protocol):
     """An audience that also hears of what is no loop's business."""
 
-    def note(self, line: str) -> None:
+    def on_note(self, line: str) -> None:
         """Of leases and permissions."""
         ...
 
 
 @dataclass(frozen=True)
-class End:
+class GovernorExit:
     """How it ended: the job's own exit status, and a book per loop."""
 
     status: int
-    books: list[Book]
+    logs: list[GovernorLog]
     problem: str | None
     """Why nothing was governed."""
     core_share: float | None
     """Of one core, that sampling and control took, guard not included."""
 
 
-def beside(
-    job: Job, request: Request, audience: Listener, probe_of: ProbeOf, loop: Loop | None = None
-) -> End:
+def govern_job(
+    job: GovernedJob,
+    request: GovernorRequest,
+    listener: GovernorListener,
+    make_probe: ProbeFactory,
+    loop: LoopFunction | None = None,
+) -> GovernorExit:
     """Govern, or advise, until the job ends; previous settings are back when this returns.
 
     Raises nothing for what goes wrong with the GPU: that is one line for the audience. The job is waited for
     in this thread, which asks nothing of a driver until then.
     """
-    opened = _Opened(job, request, audience, probe_of, loop)
+    opened = _OpenedSession(job, request, listener, make_probe, loop)
     try:
-        return _waited(job, opened, audience)
+        return _wait_for_job(job, opened, listener)
     finally:
-        job.release()
+        job.restore_signals()
 
 
-def _waited(job: Job, opened: _Opened, audience: Listener) -> End:
-    opener = threading.Thread(target=opened.open, name="ekc-open", daemon=True)
+def _wait_for_job(
+    job: GovernedJob, opened_session: _OpenedSession, listener: GovernorListener
+) -> GovernorExit:
+    opener = threading.Thread(target=opened_session.open, name="ekc-open", daemon=True)
     opener.start()
     status = job.wait()
-    opener.join(LEAVING_S)
+    opener.join(LOOP_EXIT_TIMEOUT_S)
     if opener.is_alive():
-        audience.note("the governor was not ready when the job had ended; nothing was set")
-    share = opened.core_share()
-    books = opened.session.finish() if opened.session else []
-    opened.close()
-    return End(status, books, opened.problem, share)
+        listener.on_note("the governor was not ready when the job had ended; nothing was set")
+    share = opened_session.compute_core_share()
+    books = opened_session.session.finish() if opened_session.session else []
+    opened_session.close()
+    return GovernorExit(status, books, opened_session.problem, share)
 
 
-class _Opened:
+class _OpenedSession:
     """What has to be closed again, however far opening came."""
 
-    keeper: Keeper | None = None
-    session: Session | None = None
+    keeper: LeaseKeeper | None = None
+    session: GovernorSession | None = None
     problem: str | None = None
 
     def __init__(
-        self, job: Job, request: Request, audience: Listener, probe_of: ProbeOf, loop: Loop | None
+        self,
+        job: GovernedJob,
+        request: GovernorRequest,
+        listener: GovernorListener,
+        make_probe: ProbeFactory,
+        loop: LoopFunction | None,
     ) -> None:
         self._job = job
         self._request = request
-        self._audience = audience
-        self._probe_of = probe_of
+        self._listener = listener
+        self._make_probe = make_probe
         self._loop = loop
-        self._began = self._core_s = 0.0
+        self._start_s = self._start_core_s = 0.0
 
     def open(self) -> None:
         """Tells why nothing is governed, where that is so."""
         try:
-            self._open()
+            self._open_session()
         except JobEnded:
             pass  # While its model was being trained.
         except EkcError as trouble:
             self.problem = str(trouble)
         except Exception as trouble:  # A bug of ours is no reason to touch the job.
             self.problem = f"a bug in ekc: {type(trouble).__name__}: {trouble}"
-        if self.problem is not None and self._job.running():
-            self._audience.note(f"{self.problem}; the job runs ungoverned")
-            self._job.leave()
+        if self.problem is not None and self._job.is_running():
+            self._listener.on_note(f"{self.problem}; the job runs ungoverned")
+            self._job.stop_waiting()
 
     def close(self) -> None:
         """Previous settings back; a driver that does not answer is left to the guard."""
@@ -116,87 +127,87 @@ class _Opened:
         problems: list[str] = []
         closer = threading.Thread(target=lambda: problems.extend(keeper.close()), daemon=True)
         closer.start()
-        closer.join(LEAVING_S)
+        closer.join(LOOP_EXIT_TIMEOUT_S)
         if closer.is_alive():
             problems.append(
                 "the driver does not answer; the guard tries on, after that: ekc govern --restore"
             )
         for line in problems:
-            self._audience.note(line)
+            self._listener.on_note(line)
 
-    def core_share(self) -> float | None:
+    def compute_core_share(self) -> float | None:
         """Since the loops began."""
         if self.session is None:
             return None
-        return (time.process_time() - self._core_s) / max(time.monotonic() - self._began, 1e-3)
+        return (time.process_time() - self._start_core_s) / max(time.monotonic() - self._start_s, 1e-3)
 
-    def _open(self) -> None:
+    def _open_session(self) -> None:
         """Raises what finding the GPUs, their actuators and probes raises."""
         request = self._request
-        found = list(request.gpus) or gpus.of(self._job, request.gpus_of or self._job.pid)
-        if not self._job.running():
+        found = list(request.gpus) or gpus.find_job_gpus(self._job, request.gpus_of or self._job.pid)
+        if not self._job.is_running():
             return
-        _check_whole(found)
-        advise = request.advise or not self._leased(found)
+        _check_not_split(found)
+        advise = request.advise or not self._acquire_leases(found)
         if self.keeper is None:
-            units = watched(found, self._probe_of, request.each)
+            units = make_watched_units(found, self._make_probe, request.each)
         else:
-            units = governed(self.keeper, self._probe_of, request.each)
-        self._began, self._core_s = time.monotonic(), time.process_time()
-        loop = self._loop or _loop(request.policy, advise, self._model(found))
-        self.session = Session(units, loop, self._audience)
+            units = make_governed_units(self.keeper, self._make_probe, request.each)
+        self._start_s, self._start_core_s = time.monotonic(), time.process_time()
+        loop = self._loop or _make_loop(request.policy, advise, self._open_model(found))
+        self.session = GovernorSession(units, loop, self._listener)
 
-    def _model(self, found: Sequence[str]) -> Model | None:
+    def _open_model(self, gpus: Sequence[str]) -> ResponseModel | None:
         """None where there is none for these cards: it is no condition for governing."""
         word = self._request.model
         try:
-            cards = sorted({NvmlBoard(gpu).card for gpu in found})
-            if len(cards) > 1 and word != models.NONE:
+            cards = sorted({NvmlLimitReader(gpu).product_name for gpu in gpus})
+            if len(cards) > 1 and word != models.NO_MODEL:
                 raise InvalidInput(f"--model {word}: a model is of one card, and here are {', '.join(cards)}")
-            return models.opened(word, cards[0], self._job.running)
+            return models.open_model(word, cards[0], self._job.is_running)
         except EkcError as problem:
-            self._audience.note(f"{problem}; governed without a model")
+            self._listener.on_note(f"{problem}; governed without a model")
             return None
 
-    def _leased(self, found: Sequence[str]) -> bool:
+    def _acquire_leases(self, gpus: Sequence[str]) -> bool:
         """False where "auto" finds no way to set anything: advice is better than nothing."""
-        request, audience = self._request, self._audience
+        request, audience = self._request, self._listener
         try:
-            settables = [chosen(request.actuator, gpu) for gpu in found]
+            settables = [choose_actuator(request.actuator, gpu) for gpu in gpus]
         except ActuatorError as problem:
             if request.actuator != "auto":
                 raise
-            audience.note(f"may not set clocks here, so this is advice only: {problem}")
+            audience.on_note(f"may not set clocks here, so this is advice only: {problem}")
             return False
-        self.keeper = Keeper(settables, request.before, audience.note)
+        self.keeper = LeaseKeeper(settables, request.previous_settings, audience.on_note)
         for actuator in self.keeper.actuators:
-            if actuator.found is not None:
-                audience.note(f"an earlier governor was killed; {actuator.found}")
+            if actuator.restored is not None:
+                audience.on_note(f"an earlier governor was killed; {actuator.restored}")
         return True
 
 
-def _check_whole(found: Sequence[str]) -> None:
+def _check_not_split(gpus: Sequence[str]) -> None:
     """Raises `ActuatorError` for a GPU that is split: what is set and billed there is others' work too."""
-    for gpu in found:
-        if Sensors(gpu).shared():
+    for gpu in gpus:
+        if GpuSensors(gpu).explain_sharing():
             raise ActuatorError(
-                f"GPU {NvmlBoard(gpu).index} is split by MIG: its clocks and its energy are those of all "
+                f"GPU {NvmlLimitReader(gpu).index} is split by MIG: its clocks and its energy are those of all "
                 "parts; govern a whole GPU"
             )
 
 
-def _loop(policy: Policy, advise: bool, model: Model | None) -> Loop:
+def _make_loop(policy: Policy, advise: bool, model: ResponseModel | None) -> LoopFunction:
     """The heavy part is imported when it is needed."""
 
-    def steer(probe: Probe, actuator: Actuator, hear: OnEvent) -> object:
+    def steer(probe: Probe, actuator: Actuator, hear: EventCallback) -> object:
         from ekc.governor.loop import govern
 
         return govern(probe, actuator, policy, hear, model)
 
-    def watch(probe: Probe, actuator: Actuator, hear: OnEvent) -> None:
+    def watch(probe: Probe, actuator: Actuator, hear: EventCallback) -> None:
         from ekc.governor.advise import advise as advised
 
-        assert isinstance(actuator, SetsNothing)
+        assert isinstance(actuator, NullActuator)
         advised(probe, actuator, policy, hear, model)
 
     return watch if advise else steer

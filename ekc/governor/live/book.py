@@ -8,15 +8,15 @@ from typing import TypeVar
 import numpy as np
 
 from ekc.governor.events import Event
-from ekc.governor.samples import Samples, Values
+from ekc.governor.samples import SensorSamples, Values
 
-THIN_S = 1.0
+TRACE_STEP_S = 1.0
 """The trace keeps one mean per this long."""
 E = TypeVar("E", bound=Event)
 
 
 @dataclass
-class Book:
+class GovernorLog:
     """Filled while the loop runs, read by report and plot. `simulated` where no real GPU was behind it."""
 
     name: str
@@ -27,21 +27,21 @@ class Book:
     problem: str | None = None
     """Why governing ended before the job did."""
 
-    def of(self, kind: type[E]) -> list[E]:
+    def select_events(self, kind: type[E]) -> list[E]:
         """All events of one kind."""
         return [event for event in self.events if isinstance(event, kind)]
 
-    def note(self, samples: Samples) -> None:
+    def add_samples(self, samples: SensorSamples) -> None:
         """Keep the means of each `THIN_S`."""
         if not len(samples):
             return
         rows = np.stack([samples.time_s, samples.power_w, samples.clock_mhz])
-        cuts = np.flatnonzero(np.diff(np.floor(samples.time_s / THIN_S))) + 1
+        cuts = np.flatnonzero(np.diff(np.floor(samples.time_s / TRACE_STEP_S))) + 1
         for part in np.split(rows, cuts, axis=1):
-            at, watts, clock = (_mean(row) for row in part)
+            at, watts, clock = (_finite_mean(row) for row in part)
             self.trace.append((at, watts, clock))
 
 
-def _mean(row: Values) -> float:
+def _finite_mean(row: Values) -> float:
     good = row[~np.isnan(row)]
     return float(good.mean()) if len(good) else float("nan")

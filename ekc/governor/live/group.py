@@ -14,7 +14,7 @@ import numpy as np
 
 from ekc.errors import EkcError
 from ekc.governor.protocols import Actuator, Gears, Probe, Settings
-from ekc.governor.samples import Samples, Values
+from ekc.governor.samples import SensorSamples, Values
 
 T = TypeVar("T")
 Gear = TypeVar("Gear", int, float)
@@ -38,7 +38,7 @@ class GroupActuator:
 
     def gears(self) -> Gears:
         """What every one of them can be set to."""
-        return common_gears([x.gears() for x in self._members])
+        return intersect_gears([x.gears() for x in self._members])
 
     def settings(self) -> Settings:
         """Of the first; `apply` keeps them alike."""
@@ -79,17 +79,20 @@ class GroupProbe:
         """The clock of the first."""
         return self._members[0].now()
 
-    def record(self, seconds: float) -> Samples:
+    def record(self, seconds: float) -> SensorSamples:
         """All at once, brought to the times of the first."""
-        parts = self._at_once(lambda probe: probe.record(seconds))
+        parts = self._call_all(lambda probe: probe.record(seconds))
         ago = [part.time_s - probe.now() for part, probe in zip(parts, self._members, strict=True)]
 
         def all_of(name: str) -> Values:
             """Array of (GPU, reading)."""
-            rows = (_at(ago[0], own, getattr(part, name)) for own, part in zip(ago, parts, strict=True))
+            rows = (
+                _interpolate_readings(ago[0], own, getattr(part, name))
+                for own, part in zip(ago, parts, strict=True)
+            )
             return np.array(list(rows))
 
-        return Samples(
+        return SensorSamples(
             time_s=parts[0].time_s,
             power_w=all_of("power_w").sum(axis=0),
             sm_util=all_of("sm_util").mean(axis=0),
@@ -99,46 +102,46 @@ class GroupProbe:
             sensor_s=max(part.sensor_s for part in parts),
         )
 
-    def energy_j(self) -> float:
+    def read_energy_j(self) -> float:
         """Of all boards."""
-        return sum(x.energy_j() for x in self._members)
+        return sum(x.read_energy_j() for x in self._members)
 
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Whether the job is still there."""
-        return self._members[0].running()
+        return self._members[0].is_running()
 
-    def steps(self) -> float | None:
+    def read_step_count(self) -> float | None:
         """Of the job, which has one count."""
-        return self._members[0].steps()
+        return self._members[0].read_step_count()
 
-    def counters(self, seconds: float) -> dict[str, float] | None:
+    def read_counters(self, seconds: float) -> dict[str, float] | None:
         """Their means; None where any has none."""
-        parts = [x for x in self._at_once(lambda probe: probe.counters(seconds)) if x is not None]
+        parts = [x for x in self._call_all(lambda probe: probe.read_counters(seconds)) if x is not None]
         if len(parts) < len(self._members):
             return None
         return {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}
 
-    def _at_once(self, ask: Callable[[Probe], T]) -> list[T]:
+    def _call_all(self, call: Callable[[Probe], T]) -> list[T]:
         with ThreadPoolExecutor(len(self._members)) as pool:
-            return list(pool.map(ask, self._members))
+            return list(pool.map(call, self._members))
 
 
-def _at(times: Values, own: Values, values: Values) -> Values:
+def _interpolate_readings(times: Values, reading_times: Values, values: Values) -> Values:
     """Readings brought to other times; NaN stays out of it."""
     good = ~np.isnan(values)
     if not good.any():
         return np.full(len(times), np.nan)
-    return np.interp(times, own[good], values[good])
+    return np.interp(times, reading_times[good], values[good])
 
 
-def common_gears(gears: Sequence[Gears]) -> Gears:
+def intersect_gears(gears: Sequence[Gears]) -> Gears:
     """What all of them have."""
     return Gears(
-        sm_mhz=_common([x.sm_mhz for x in gears]),
-        memory_mhz=_common([x.memory_mhz for x in gears]),
-        power_w=_common([x.power_w for x in gears]),
+        sm_mhz=_intersect([x.sm_mhz for x in gears]),
+        memory_mhz=_intersect([x.memory_mhz for x in gears]),
+        power_w=_intersect([x.power_w for x in gears]),
     )
 
 
-def _common(gears: Sequence[tuple[Gear, ...]]) -> tuple[Gear, ...]:
+def _intersect(gears: Sequence[tuple[Gear, ...]]) -> tuple[Gear, ...]:
     return tuple(sorted(set(gears[0]).intersection(*gears[1:])))

@@ -9,20 +9,20 @@ from typing import Any
 from ekc.governor.events import Event
 
 
-def event_json(name: str, event: Event) -> dict[str, Any]:
+def event_to_json(name: str, event: Event) -> dict[str, Any]:
     """One line for machines: its kind, whose it is, the line for people, and its fields."""
-    known = {"event": type(event).__name__, "gpu": name, "line": event.line()}
-    return known | {x.name: plain(getattr(event, x.name)) for x in fields(event)}
+    known = {"event": type(event).__name__, "gpu": name, "line": event.format_line()}
+    return known | {x.name: to_plain_json(getattr(event, x.name)) for x in fields(event)}
 
 
-def plain(value: Any) -> Any:
+def to_plain_json(value: Any) -> Any:
     """As JSON has it, which knows no NaN and no infinity."""
     if is_dataclass(value) and not isinstance(value, type):
-        return plain(asdict(value))
+        return to_plain_json(asdict(value))
     if isinstance(value, dict):
-        return {str(k): plain(v) for k, v in value.items()}
+        return {str(k): to_plain_json(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
+        return [to_plain_json(v) for v in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -10,55 +10,61 @@ from typing import TYPE_CHECKING
 from ekc.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from ekc.governor.predict import Boosted
+    from ekc.governor.predict import BoostedModel
 
-NONE, SIMULATED = "none", "simulated"
+NO_MODEL, SIMULATED_MODEL = "none", "simulated"
 
 
-def check(word: str) -> None:
+def check_model(model_name: str) -> None:
     """Refuse before the job starts what can be no model, without importing what reads it.
 
     Raises `InvalidInput`.
     """
-    if word in (NONE, SIMULATED):
+    if model_name in (NO_MODEL, SIMULATED_MODEL):
         return
     try:
-        whole = json.loads(Path(word).read_text(encoding="utf-8-sig"))
+        whole = json.loads(Path(model_name).read_text(encoding="utf-8-sig"))
     except OSError as problem:
-        raise InvalidInput(f"--model {word}: {problem.strerror}; a file, simulated or none") from problem
+        raise InvalidInput(
+            f"--model {model_name}: {problem.strerror}; a file, simulated or none"
+        ) from problem
     except (ValueError, RecursionError):
         whole = None
     if not isinstance(whole, dict) or "models" not in whole:
         raise InvalidInput(
-            f"--model {word}: no model of the governor; benchmarks/governor_model.py writes one"
+            f"--model {model_name}: no model of the governor; benchmarks/governor_model.py writes one"
         )
 
 
-def opened(word: str, card: str, going: Callable[[], bool] = lambda: True) -> Boosted | None:
+def open_model(
+    model_name: str, card: str, should_continue: Callable[[], bool] = lambda: True
+) -> BoostedModel | None:
     """The model for a card, named as NVML or `--card` has it; None for "none".
 
     One of simulated jobs is trained on the spot, which takes four to five seconds of one core, or until
     `going` says no: then `JobEnded` is raised. Raises `RecordError` for a file that is no model,
     `InvalidInput` for a model of another card.
     """
-    if word == NONE:
+    if model_name == NO_MODEL:
         return None
-    from ekc.governor.predict import Boosted, simulated
+    from ekc.governor.predict import BoostedModel, train_simulated_model
 
-    if word != SIMULATED:
-        model = Boosted.load(Path(word))
-        if not _same(model.card, card):
-            raise InvalidInput(f"--model {word}: made for {model.card}, and this is {card}")
+    if model_name != SIMULATED_MODEL:
+        model = BoostedModel.load(Path(model_name))
+        if not _is_same_card(model.card, card):
+            raise InvalidInput(f"--model {model_name}: made for {model.card}, and this is {card}")
         return model
-    from ekc.governor.jobs.card import CARDS
+    from ekc.governor.jobs.card import SIMULATED_CARDS
 
-    like = [name for name in CARDS if _same(name, card)]
+    like = [name for name in SIMULATED_CARDS if _is_same_card(name, card)]
     if not like:
-        raise InvalidInput(f"--model simulated: there are simulated {', '.join(CARDS)}, and this is {card}")
-    return simulated(like[0], going)
+        raise InvalidInput(
+            f"--model simulated: there are simulated {', '.join(SIMULATED_CARDS)}, and this is {card}"
+        )
+    return train_simulated_model(like[0], should_continue)
 
 
-def _same(card: str, told: str) -> bool:
+def _is_same_card(card: str, reported_name: str) -> bool:
     """Whether "rtx3090" is what a driver calls "NVIDIA GeForce RTX 3090"."""
-    plain = ["".join(c for c in name.lower() if c.isalnum()) for name in (card, told)]
+    plain = ["".join(c for c in name.lower() if c.isalnum()) for name in (card, reported_name)]
     return plain[1].endswith(plain[0])

@@ -8,16 +8,16 @@ from collections.abc import Callable
 import numpy as np
 
 from ekc.errors import ActuatorError
-from ekc.governor.live.energy import Energy
-from ekc.governor.live.nvml_sensors import INSTANT_S, NvmlSensors, Reading
-from ekc.governor.live.sampler import Sampler
-from ekc.governor.samples import Samples
+from ekc.governor.live.energy import BoardEnergy
+from ekc.governor.live.nvml_sensors import INSTANT_WINDOW_S, GovernorSensors, NvmlReading
+from ekc.governor.live.sampler import SensorSampler
+from ekc.governor.samples import SensorSamples
 
-FAST_S, SLOW_S = 0.05, 0.1
+INSTANT_INTERVAL_S, AVERAGED_INTERVAL_S = 0.05, 0.1
 """Between readings of a power sensor that is instantaneous, and of one that averages."""
-LOOK_S = 0.1
+POLL_S = 0.1
 """How often is looked whether the job is still there."""
-SILENT_S = 1.0
+SILENCE_TIMEOUT_S = 1.0
 """A driver that owes a first reading for so long hangs."""
 
 
@@ -34,34 +34,34 @@ class NvmlProbe:
     def __init__(
         self,
         gpu: str,
-        running: Callable[[], bool],
-        steps: Callable[[], float | None],
-        tell: Callable[[str], None] = lambda line: None,
+        is_running: Callable[[], bool],
+        read_step_count: Callable[[], float | None],
+        on_message: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self._sensors = NvmlSensors(gpu)
-        self._energy = Energy(self._sensors.counted_j, self._sensors.name, tell)
+        self._sensors = GovernorSensors(gpu)
+        self._energy = BoardEnergy(self._sensors.read_counter_j, self._sensors.name, on_message)
         self.label = f"NVML, {self._sensors.name}"
-        self.running = running
-        self.steps = steps
+        self.is_running = is_running
+        self.read_step_count = read_step_count
         self.now: Callable[[], float] = time.monotonic
         self._core_s = self._watched_s = 0.0
         self._due_s = 0.0
         """When the next reading may be made: readings that cost much come seldom in short recordings too."""
 
     @property
-    def overhead(self) -> float:
+    def core_share(self) -> float:
         """Processor time of sampling so far, as a share of one core."""
         return self._core_s / self._watched_s if self._watched_s else 0.0
 
-    def energy_j(self) -> float:
+    def read_energy_j(self) -> float:
         """The board's total-energy counter; where there is none that moves, what was read of its power."""
-        return self._energy.joules(self.now())
+        return self._energy.compute_joules(self.now())
 
-    def record(self, seconds: float) -> Samples:
+    def record(self, seconds: float) -> SensorSamples:
         """Wait that long, less where the job ends, and return what was sampled, which may be nothing."""
         begun = self.now()
-        spacing = FAST_S if self._sensors.sensor_s <= INSTANT_S else SLOW_S
-        with Sampler(self._sensors.read, spacing, self._due_s) as sampler:
+        spacing = INSTANT_INTERVAL_S if self._sensors.sensor_s <= INSTANT_WINDOW_S else AVERAGED_INTERVAL_S
+        with SensorSampler(self._sensors.read_sensors, spacing, self._due_s) as sampler:
             self._wait(seconds, sampler)
         self._due_s = sampler.due_s
         self._core_s += sampler.core_s
@@ -69,26 +69,26 @@ class NvmlProbe:
         if sampler.failure is not None:
             raise sampler.failure
         rows = np.array([(at, *reading) for at, reading in list(sampler.rows)]).reshape(-1, 5)
-        silent_s = sampler.unanswered_s()
-        if not len(rows) and silent_s >= SILENT_S and self.running():
+        silent_s = sampler.compute_pending_s()
+        if not len(rows) and silent_s >= SILENCE_TIMEOUT_S and self.is_running():
             raise ActuatorError(f"{self.label}: the driver has not answered for {silent_s:.0f} s")
         if len(rows) and np.isnan(rows[:, 1]).all():
             raise ActuatorError(f"{self.label} tells no power: {self._sensors.problem}")
         time_s, power_w, sm_util, memory_util, clock_mhz = rows.T
-        self._energy.add(time_s, power_w)
-        limit_w, sensor_s = self._sensors.limit_w(), self._sensors.sensor_s
-        return Samples(time_s, power_w, sm_util, memory_util, clock_mhz, limit_w, sensor_s)
+        self._energy.add_readings(time_s, power_w)
+        limit_w, sensor_s = self._sensors.read_limit_w(), self._sensors.sensor_s
+        return SensorSamples(time_s, power_w, sm_util, memory_util, clock_mhz, limit_w, sensor_s)
 
-    def counters(self, seconds: float) -> dict[str, float] | None:
+    def read_counters(self, seconds: float) -> dict[str, float] | None:
         """Mean counters of the next seconds, 0 to 100: `sm_active`, `dram`, `tensor`, `fma`.
 
         From GPM, on Hopper and later; None elsewhere, and where it is not permitted.
         """
-        return self._sensors.counters(lambda: self._wait(seconds))
+        return self._sensors.read_counters(lambda: self._wait(seconds))
 
-    def _wait(self, seconds: float, sampler: Sampler[Reading] | None = None) -> None:
+    def _wait(self, seconds: float, sampler: SensorSampler[NvmlReading] | None = None) -> None:
         end = self.now() + seconds
-        while (left := end - self.now()) > 0 and self.running():
+        while (left := end - self.now()) > 0 and self.is_running():
             if sampler is not None and sampler.failure is not None:
                 return
-            time.sleep(min(LOOK_S, left))
+            time.sleep(min(POLL_S, left))

@@ -14,14 +14,14 @@ from ekc.governor.events import (
     PeriodFound,
     Shifted,
     Skipped,
-    settings_text,
+    format_settings,
 )
-from ekc.governor.live.book import Book
-from ekc.governor.live.jsonl import plain
+from ekc.governor.live.book import GovernorLog
+from ekc.governor.live.jsonl import to_plain_json
 
 
 @dataclass(frozen=True)
-class Report:
+class GovernorReport:
     """Of one GPU or group. Everything is the whole board's; None is what was not measured."""
 
     name: str
@@ -42,32 +42,32 @@ class Report:
     shifts: int
     problem: str | None
 
-    def lines(self) -> list[str]:
+    def format_lines(self) -> list[str]:
         """For people."""
-        rows = [("governed", self.name), *self._bill(), *self._outcome()]
+        rows = [("governed", self.name), *self._format_energy(), *self._format_outcome()]
         if self.problem:
             rows.append(("not to the end", self.problem))
         return [f"  {name:15} {text}" for name, text in rows]
 
     def to_json(self) -> dict[str, Any]:
         """For machines."""
-        found: dict[str, Any] = plain(self)
+        found: dict[str, Any] = to_plain_json(self)
         return found
 
-    def _bill(self) -> list[tuple[str, str]]:
+    def _format_energy(self) -> list[tuple[str, str]]:
         if self.seconds is None or self.joules is None:
             return [("energy", "not measured to the end")]
         mean = self.joules / self.seconds if self.seconds else 0.0
         return [("energy", f"{self.joules:,.0f} J of the board in {self.seconds:,.0f} s, {mean:.0f} W")]
 
-    def _outcome(self) -> list[tuple[str, str]]:
+    def _format_outcome(self) -> list[tuple[str, str]]:
         rows = [("iterations", self.iterations or "not looked for")]
         if self.choice is None:
             return [*rows, ("limits", "none chosen: the job ended first, or a search would not have paid")]
         rows.append(("limits", self.choice))
         if self.slowdown is not None and self.saving is not None:
             rows += [
-                ("time per step", self._interval(self.slowdown)),
+                ("time per step", self._format_interval(self.slowdown)),
                 ("energy per step", f"{-self.saving:+.1%}"),
             ]
         if self.search_s:
@@ -76,25 +76,29 @@ class Report:
             )
         return rows
 
-    def _interval(self, slowdown: float) -> str:
+    def _format_interval(self, slowdown: float) -> str:
         if self.half_width is None:
             return f"{slowdown:+.1%} expected; not checked against the default again"
         low, high = slowdown - self.half_width, slowdown + self.half_width
         return f"{slowdown:+.1%} (95 %: {low:+.1%} to {high:+.1%}, {self.checks} A/B/A checks)"
 
 
-def report(book: Book) -> Report:
+def build_report(governor_log: GovernorLog) -> GovernorReport:
     """From what the loop told."""
-    ended, chosen, found = book.of(Ended), book.of(Chosen), book.of(PeriodFound)
-    checked = _checks(book)
-    promise = checked[-1] if checked else _expected(book)
-    return Report(
-        name=book.name,
-        simulated=book.simulated,
+    ended, chosen, found = (
+        governor_log.select_events(Ended),
+        governor_log.select_events(Chosen),
+        governor_log.select_events(PeriodFound),
+    )
+    checked = _list_checks(governor_log)
+    promise = checked[-1] if checked else _find_expectation(governor_log)
+    return GovernorReport(
+        name=governor_log.name,
+        simulated=governor_log.simulated,
         seconds=ended[-1].seconds if ended else None,
         joules=ended[-1].joules if ended else None,
-        iterations=found[-1].line().removeprefix("iterations: ") if found else None,
-        choice=_choice(book),
+        iterations=found[-1].format_line().removeprefix("iterations: ") if found else None,
+        choice=_format_choice(governor_log),
         slowdown=promise.slowdown if promise else None,
         half_width=checked[-1].half_width if checked else None,
         saving=promise.saving if promise else None,
@@ -102,14 +106,14 @@ def report(book: Book) -> Report:
         search_s=sum(x.search_s for x in chosen),
         search_j=sum(x.search_j for x in chosen),
         # One to a phase seen before is told twice.
-        shifts=sum(x.level != "known" for x in book.of(Shifted)),
-        problem=book.problem,
+        shifts=sum(x.level != "known" for x in governor_log.select_events(Shifted)),
+        problem=governor_log.problem,
     )
 
 
-def _settled(book: Book) -> Chosen | Advised | Skipped | Shifted | None:
+def _find_last_decision(governor_log: GovernorLog) -> Chosen | Advised | Skipped | Shifted | None:
     """What limits were decided by last: a search, one that was left out, advice, or a phase seen before."""
-    for event in reversed(book.events):
+    for event in reversed(governor_log.events):
         if isinstance(event, Chosen | Advised | Skipped) or (
             isinstance(event, Shifted) and event.level == "known"
         ):
@@ -117,30 +121,34 @@ def _settled(book: Book) -> Chosen | Advised | Skipped | Shifted | None:
     return None
 
 
-def _checks(book: Book) -> list[Checked]:
+def _list_checks(governor_log: GovernorLog) -> list[Checked]:
     """Of what was decided last: those of an earlier phase say nothing of it."""
-    settled = _settled(book)
-    return [x for x in book.of(Checked) if settled is None or x.at_s >= settled.at_s]
+    settled = _find_last_decision(governor_log)
+    return [x for x in governor_log.select_events(Checked) if settled is None or x.at_s >= settled.at_s]
 
 
-def _expected(book: Book) -> Chosen | Advised | None:
+def _find_expectation(governor_log: GovernorLog) -> Chosen | Advised | None:
     """Where nothing was checked; of a phase seen before, what its own search had promised."""
-    settled = _settled(book)
+    settled = _find_last_decision(governor_log)
     if isinstance(settled, Skipped):
         return None
     if not isinstance(settled, Shifted):
         return settled
-    same = [x for x in book.of(Chosen) if settings_text(x.settings) == _choice(book)]
+    same = [
+        x
+        for x in governor_log.select_events(Chosen)
+        if format_settings(x.settings) == _format_choice(governor_log)
+    ]
     return same[-1] if same else None
 
 
-def _choice(book: Book) -> str | None:
+def _format_choice(governor_log: GovernorLog) -> str | None:
     """What was chosen last; a check may have moved it since."""
-    told: list[Chosen | Advised] = [*book.of(Chosen), *book.of(Advised)]
-    if not told or isinstance(_settled(book), Skipped):
+    told: list[Chosen | Advised] = [*governor_log.select_events(Chosen), *governor_log.select_events(Advised)]
+    if not told or isinstance(_find_last_decision(governor_log), Skipped):
         return None
     if isinstance(told[-1], Advised):
-        return f"advised, not set: {settings_text(told[-1].settings)}"
-    since = [x for x in book.of(Applied) if x.at_s >= told[-1].at_s]
+        return f"advised, not set: {format_settings(told[-1].settings)}"
+    since = [x for x in governor_log.select_events(Applied) if x.at_s >= told[-1].at_s]
     held = [x.settings for x in since if x.why.startswith(("the choice", "the check moved"))]
-    return settings_text((held or [told[-1].settings])[-1])
+    return format_settings((held or [told[-1].settings])[-1])

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ekc.errors import InvalidInput
-from ekc.governor.live.models import NONE, check
+from ekc.governor.live.models import NO_MODEL, check_model
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
-from ekc.ir.arguments import show
+from ekc.ir.arguments import format_value
 
 ACTUATORS = ("auto", "nvml", "zeusd")
 
 
 @dataclass(frozen=True)
-class Request:
+class GovernorRequest:
     """How a real job is to be governed. Raises `InvalidInput` where there is no such actuator or model."""
 
     policy: Policy
@@ -26,13 +26,13 @@ class Request:
     advise: bool = False
     each: bool = False
     """A loop for each GPU; otherwise one for all of them together."""
-    model: str = NONE
+    model: str = NO_MODEL
     """"none", "simulated", or a file that holds one."""
-    before: Settings | None = None
+    previous_settings: Settings | None = None
     """Clock limits that hold already, since they cannot be read."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.actuator, str) or self.actuator not in ACTUATORS:
-            given = self.actuator if isinstance(self.actuator, str) else show(self.actuator)
+            given = self.actuator if isinstance(self.actuator, str) else format_value(self.actuator)
             raise InvalidInput(f"--actuator {given}: it must be one of {', '.join(ACTUATORS)}")
-        check(self.model)
+        check_model(self.model)

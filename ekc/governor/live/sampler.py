@@ -9,13 +9,13 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-MOST_SHARE = 0.005
+MAX_CORE_SHARE = 0.005
 """Of one core: where readings cost more than this, they are made less often."""
-LEAVING_S = 1.0
+EXIT_TIMEOUT_S = 1.0
 """A driver that does not answer is not waited for longer than this."""
 
 
-class Sampler(Generic[T]):
+class SensorSampler(Generic[T]):
     """`with Sampler(read, 0.1) as sampler: ...`; then `sampler.rows`: (second of the reading, what was read).
 
     A reading that comes late is not made up for. What `read` raises ends the sampling and stays in `failure`.
@@ -28,40 +28,40 @@ class Sampler(Generic[T]):
         self.core_s = 0.0
         """Processor time of the readings."""
         self.due_s = due_s
-        self._asked_s: float | None = None
+        self._read_start_s: float | None = None
         """Since when a reading is under way."""
         self._read, self._interval_s = read, interval_s
-        self._leave = threading.Event()
+        self._stop_event = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ekc-sampler", daemon=True)
 
-    def unanswered_s(self) -> float:
+    def compute_pending_s(self) -> float:
         """For how long a reading has been under way."""
-        asked_s = self._asked_s
+        asked_s = self._read_start_s
         return 0.0 if asked_s is None else time.monotonic() - asked_s
 
-    def __enter__(self) -> Sampler[T]:
+    def __enter__(self) -> SensorSampler[T]:
         self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._leave.set()
-        self._thread.join(max(0.0, LEAVING_S - self.unanswered_s()))
+        self._stop_event.set()
+        self._thread.join(max(0.0, EXIT_TIMEOUT_S - self.compute_pending_s()))
 
     def _run(self) -> None:
         begun = time.thread_time()
         self.due_s = max(self.due_s, time.monotonic())
         try:
-            while not self._leave.wait(max(0.0, self.due_s - time.monotonic())):
-                self._asked_s = before = time.monotonic()
+            while not self._stop_event.wait(max(0.0, self.due_s - time.monotonic())):
+                self._read_start_s = before = time.monotonic()
                 value = self._read()
-                self._asked_s = None
+                self._read_start_s = None
                 self.rows.append((0.5 * (before + time.monotonic()), value))
                 self.core_s = time.thread_time() - begun
-                self.due_s = max(self.due_s + self._spacing_s(), time.monotonic())
+                self.due_s = max(self.due_s + self._compute_spacing_s(), time.monotonic())
         except Exception as problem:  # Whoever waits for the rows raises it.
             self.failure = problem
 
-    def _spacing_s(self) -> float:
-        return max(self._interval_s, self.core_s / len(self.rows) / MOST_SHARE)
+    def _compute_spacing_s(self) -> float:
+        return max(self._interval_s, self.core_s / len(self.rows) / MAX_CORE_SHARE)

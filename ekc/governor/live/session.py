@@ -9,22 +9,22 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ekc.errors import EkcError
-from ekc.governor.events import Event, OnEvent
-from ekc.governor.live.book import Book
-from ekc.governor.live.noted import Noted
+from ekc.governor.events import Event, EventCallback
+from ekc.governor.live.book import GovernorLog
+from ekc.governor.live.noted import RecordingProbe
 from ekc.governor.protocols import Actuator, Probe, Settings
 
-LEAVING_S = 5.0
+LOOP_EXIT_TIMEOUT_S = 5.0
 """How long a loop may take to notice that its job has ended."""
 RETRY_S = 5.0
 """Between two tries to go back."""
 
-Loop = Callable[[Probe, Actuator, OnEvent], object]
+LoopFunction = Callable[[Probe, Actuator, EventCallback], object]
 """Steers one job until it ends: `govern` or `advise` with a policy, or a test's own."""
 
 
 @dataclass(frozen=True)
-class Unit:
+class GovernedUnit:
     """What one loop governs: a GPU, or several alike."""
 
     name: str
@@ -32,85 +32,91 @@ class Unit:
     actuator: Actuator
 
 
-class Audience(Protocol):
+class SessionListener(Protocol):
     """Who hears what happens; called from any thread."""
 
-    def event(self, book: Book, event: Event) -> None:
+    def on_event(self, governor_log: GovernorLog, event: Event) -> None:
         """The loop told something."""
         ...
 
-    def fresh(self, book: Book) -> None:
+    def on_samples(self, governor_log: GovernorLog) -> None:
         """There are new samples."""
         ...
 
-    def trouble(self, book: Book, line: str) -> None:
+    def on_trouble(self, governor_log: GovernorLog, line: str) -> None:
         """Governing ended before the job did."""
         ...
 
 
-class Session:
+class GovernorSession:
     """Loops in threads of their own, from creation until `finish`."""
 
-    def __init__(self, units: Sequence[Unit], loop: Loop, audience: Audience) -> None:
-        self.books = [Book(u.name, u.probe.simulated or u.actuator.simulated) for u in units]
-        self._audience = audience
+    def __init__(
+        self, units: Sequence[GovernedUnit], run_loop: LoopFunction, listener: SessionListener
+    ) -> None:
+        self.logs = [GovernorLog(u.name, u.probe.simulated or u.actuator.simulated) for u in units]
+        self._listener = listener
         self._threads = [
-            threading.Thread(target=self._run, args=(unit, loop, book), name=f"ekc-{unit.name}", daemon=True)
-            for unit, book in zip(units, self.books, strict=True)
+            threading.Thread(
+                target=self._run_loop, args=(unit, run_loop, book), name=f"ekc-{unit.name}", daemon=True
+            )
+            for unit, book in zip(units, self.logs, strict=True)
         ]
         for thread in self._threads:
             thread.start()
 
-    def finish(self) -> list[Book]:
+    def finish(self) -> list[GovernorLog]:
         """Once the job has ended: wait for the loops; one that hangs in a driver's call is left behind."""
-        for thread, book in zip(self._threads, self.books, strict=True):
-            thread.join(LEAVING_S)
+        for thread, book in zip(self._threads, self.logs, strict=True):
+            thread.join(LOOP_EXIT_TIMEOUT_S)
             if thread.is_alive():
-                self._give_up(book, f"the driver has not answered for {LEAVING_S:.0f} s")
-        return self.books
+                self._report_failure(book, f"the driver has not answered for {LOOP_EXIT_TIMEOUT_S:.0f} s")
+        return self.logs
 
-    def wait(self) -> list[Book]:
+    def wait(self) -> list[GovernorLog]:
         """Until the loops end by themselves, as those of simulated jobs do."""
         for thread in self._threads:
             thread.join()
-        return self.books
+        return self.logs
 
-    def _run(self, unit: Unit, loop: Loop, book: Book) -> None:
+    def _run_loop(self, unit: GovernedUnit, loop: LoopFunction, governor_log: GovernorLog) -> None:
         def hear(event: Event) -> None:
-            book.events.append(event)
-            self._audience.event(book, event)
+            governor_log.events.append(event)
+            self._listener.on_event(governor_log, event)
 
         try:
-            loop(Noted(unit.probe, book, self._audience.fresh), unit.actuator, hear)
+            loop(RecordingProbe(unit.probe, governor_log, self._listener.on_samples), unit.actuator, hear)
         except EkcError as problem:
-            self._abandon(unit, book, str(problem))
+            self._restore_after_failure(unit, governor_log, str(problem))
         except Exception as problem:  # A bug of ours is no reason to touch the job.
             where = traceback.extract_tb(problem.__traceback__)[-1]
             line = f"a bug in ekc: {type(problem).__name__}: {problem} ({where.filename}:{where.lineno})"
-            self._abandon(unit, book, line)
+            self._restore_after_failure(unit, governor_log, line)
 
-    def _abandon(self, unit: Unit, book: Book, line: str) -> None:
+    def _restore_after_failure(self, unit: GovernedUnit, governor_log: GovernorLog, line: str) -> None:
         """Previous settings at once, or as soon as may be; the lease puts them back once more at the end."""
-        if not unit.probe.running():
+        if not unit.probe.is_running():
             return  # What fails while the job is ending is of no interest any more.
         line += "; the job goes on ungoverned, "
-        why = _gone_back(unit.actuator)
+        why = _restore_settings(unit.actuator)
         if why is None:
-            self._give_up(book, line + "at its previous settings")
+            self._report_failure(governor_log, line + "at its previous settings")
             return
         again = "" if why in line else f": {why}"
-        self._give_up(book, f"{line}and what was set may stay until it ends; it is tried to go back{again}")
-        while _later(unit.probe):
-            if _gone_back(unit.actuator) is None:
-                self._audience.trouble(book, "previous settings are back")
+        self._report_failure(
+            governor_log, f"{line}and what was set may stay until it ends; it is tried to go back{again}"
+        )
+        while _wait_for_retry(unit.probe):
+            if _restore_settings(unit.actuator) is None:
+                self._listener.on_trouble(governor_log, "previous settings are back")
                 return
 
-    def _give_up(self, book: Book, line: str) -> None:
-        book.problem = line
-        self._audience.trouble(book, line)
+    def _report_failure(self, governor_log: GovernorLog, line: str) -> None:
+        governor_log.problem = line
+        self._listener.on_trouble(governor_log, line)
 
 
-def _gone_back(actuator: Actuator) -> str | None:
+def _restore_settings(actuator: Actuator) -> str | None:
     """To the previous settings; why that failed, whatever it was."""
     try:
         actuator.apply(Settings())
@@ -119,10 +125,10 @@ def _gone_back(actuator: Actuator) -> str | None:
     return None
 
 
-def _later(probe: Probe) -> bool:
+def _wait_for_retry(probe: Probe) -> bool:
     """Let some time pass; False where the job has ended, or the card is gone."""
     try:
         probe.record(RETRY_S)
     except Exception:
         return False
-    return probe.running()
+    return probe.is_running()

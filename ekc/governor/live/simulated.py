@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from ekc.errors import InvalidInput
-from ekc.governor.jobs.card import CARDS
-from ekc.governor.jobs.draw import KINDS, draw
+from ekc.governor.jobs.card import SIMULATED_CARDS
+from ekc.governor.jobs.draw import JOB_KINDS, sample_job
 from ekc.governor.jobs.world import SimulatedRun
-from ekc.governor.live.session import Unit
+from ekc.governor.live.session import GovernedUnit
 
 
-def simulated_unit(kind: str, card: str, seed: int, minutes: float) -> Unit:
+def make_simulated_unit(kind: str, card: str, seed: int, minutes: float) -> GovernedUnit:
     """A job of that kind, drawn by seed, that takes so long at default clocks. Raises `InvalidInput`."""
-    if kind not in KINDS:
-        raise InvalidInput(f"--simulate {kind}: there are {', '.join(KINDS)}")
-    if card not in CARDS:
-        raise InvalidInput(f"--card {card}: there are {', '.join(CARDS)}")
+    if kind not in JOB_KINDS:
+        raise InvalidInput(f"--simulate {kind}: there are {', '.join(JOB_KINDS)}")
+    if card not in SIMULATED_CARDS:
+        raise InvalidInput(f"--card {card}: there are {', '.join(SIMULATED_CARDS)}")
     if not 1 <= minutes <= 24 * 60:
         raise InvalidInput(f"--minutes {minutes:g}: from 1 to 1440")
-    run = SimulatedRun(draw(seed, kind, card, 60 * minutes), seed)
-    return Unit(f"{kind} job on {card} (simulated)", run, run)
+    run = SimulatedRun(sample_job(seed, kind, card, 60 * minutes), seed)
+    return GovernedUnit(f"{kind} job on {card} (simulated)", run, run)

@@ -16,7 +16,7 @@ class StepCounter:
 
     def __init__(self, file: Path) -> None:
         file.write_bytes(bytes(_BYTES))
-        self._cell = _mapped(file, mmap.ACCESS_WRITE)
+        self._cell = _map_counter(file, mmap.ACCESS_WRITE)
 
     def __enter__(self) -> None:
         return None
@@ -33,7 +33,7 @@ class StepReader:
 
     def __init__(self, file: Path) -> None:
         try:
-            self._cell = _mapped(file, mmap.ACCESS_READ)
+            self._cell = _map_counter(file, mmap.ACCESS_READ)
         except (OSError, ValueError) as problem:
             raise InvalidInput(f"--steps {file}: no file of steps ({problem})") from problem
 
@@ -42,7 +42,7 @@ class StepReader:
         return float(self._cell[0]) or None
 
 
-def _mapped(file: Path, access: int) -> memoryview:
+def _map_counter(file: Path, access: int) -> memoryview:
     """One signed 64-bit number; the processor writes and reads it whole."""
     with file.open("r+b" if access == mmap.ACCESS_WRITE else "rb") as opened:
         return memoryview(mmap.mmap(opened.fileno(), _BYTES, access=access)).cast("q")

@@ -11,40 +11,40 @@ import os
 import signal
 from pathlib import Path
 
-PROGRAM = ("cat",)
+MEMBER_COMMAND = ("cat",)
 """Small, on every system, ends with its input, and no user ends it by name when this program is meant."""
 
 
-class Witness:
+class GroupSignalDetector:
     """A member of our process group until `close`, or until we end. Without the program, none is there and
     every signal counts as sent to us alone."""
 
     def __init__(self) -> None:
-        self._seen: set[int] = set()
+        self._received: set[int] = set()
         """By witnesses before this one, and not yet asked for."""
-        self._pid, self._input = _started()
+        self._pid, self._input_fd = _start_member()
 
-    def saw(self, number: int) -> bool:
+    def has_received(self, number: int) -> bool:
         """Whether the group was sent this signal since it was last asked for."""
-        if number not in self._seen | _pending(self._pid):
+        if number not in self._received | _list_pending_signals(self._pid):
             return False
-        self.forget(number)
+        self.clear_signal(number)
         return True
 
-    def forget(self, number: int) -> None:
+    def clear_signal(self, number: int) -> None:
         """A signal is pending until the process ends, so another takes its place."""
-        before = self._pid, self._input
-        self._pid, self._input = _started()
-        self._seen = (self._seen | _pending(before[0])) - {number}
-        _end(*before)
+        before = self._pid, self._input_fd
+        self._pid, self._input_fd = _start_member()
+        self._received = (self._received | _list_pending_signals(before[0])) - {number}
+        _end_member(*before)
 
     def close(self) -> None:
         """End the process."""
-        _end(self._pid, self._input)
-        self._pid, self._input = None, -1
+        _end_member(self._pid, self._input_fd)
+        self._pid, self._input_fd = None, -1
 
 
-def _started() -> tuple[int | None, int]:
+def _start_member() -> tuple[int | None, int]:
     """Process id, and the pipe that ends it; it keeps no file of ours open."""
     reading, writing = os.pipe()
     files = [
@@ -55,7 +55,7 @@ def _started() -> tuple[int | None, int]:
     try:
         blocked = signal.valid_signals()
         return os.posix_spawnp(
-            PROGRAM[0], PROGRAM, os.environ, file_actions=files, setsigmask=blocked
+            MEMBER_COMMAND[0], MEMBER_COMMAND, os.environ, file_actions=files, setsigmask=blocked
         ), writing
     except OSError:
         return None, writing
@@ -63,7 +63,7 @@ def _started() -> tuple[int | None, int]:
         os.close(reading)
 
 
-def _pending(pid: int | None) -> set[int]:
+def _list_pending_signals(pid: int | None) -> set[int]:
     """Signals that wait for a process."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -73,7 +73,7 @@ def _pending(pid: int | None) -> set[int]:
     return {number for number in signal.valid_signals() if any(mask >> (number - 1) & 1 for mask in masks)}
 
 
-def _end(pid: int | None, pipe: int) -> None:
+def _end_member(pid: int | None, pipe: int) -> None:
     if pipe >= 0:
         os.close(pipe)
     if pid is not None:

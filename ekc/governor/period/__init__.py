@@ -5,7 +5,7 @@ wins whose adjacent periods are most alike; how each of these is done differs, s
 """
 
 from ekc.governor.period.detect import detect_period
-from ekc.governor.period.online import Found, find_period
+from ekc.governor.period.online import PeriodRecording, find_period
 from ekc.governor.period.verdict import Period, Verdict
 
-__all__ = ["Found", "Period", "Verdict", "detect_period", "find_period"]
+__all__ = ["Period", "PeriodRecording", "Verdict", "detect_period", "find_period"]

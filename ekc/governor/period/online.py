@@ -7,95 +7,107 @@ from typing import Protocol
 
 import numpy as np
 
-from ekc.governor.period.detect import CYCLES, detect_period
+from ekc.governor.period.detect import MIN_CYCLES, detect_period
 from ekc.governor.period.verdict import Period
-from ekc.governor.samples import Samples, joined
+from ekc.governor.samples import SensorSamples, concatenate_samples
 
-FIRST_S = 15.0
+FIRST_RECORDING_S = 15.0
 """Recorded before anything is said (GPOEO: 25)."""
-ENOUGH = 5.3
+TARGET_PERIODS = 5.3
 """Periods that are wanted, and at most so many seconds more at once (GPOEO)."""
-LEAST_MORE_S, MOST_MORE_S = 5.0, 30.0
-LONGEST_S = 20.0
+MIN_EXTENSION_S, MAX_EXTENSION_S = 5.0, 30.0
+MAX_PERIOD_S = 20.0
 """Periods up to this are looked for."""
-PARTS = (0.75, 0.5)
+STABILITY_PARTS = (0.75, 0.5)
 """Of the recording, the last: a stable period is found there too."""
-STRICT, NORMAL, RELAXED = 0.10, 0.15, 0.30
+STRICT_SPREAD, NORMAL_SPREAD, RELAXED_SPREAD = 0.10, 0.15, 0.30
 """Largest spread of a stable period, as a share (GPOEO)."""
 
 
-class Recorder(Protocol):
+class SampleRecorder(Protocol):
     """What is asked of a probe, or of whatever watches through one."""
 
-    def record(self, seconds: float) -> Samples:
+    def record(self, seconds: float) -> SensorSamples:
         """Wait that long and return what was sampled."""
         ...
 
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Whether the job is still there."""
         ...
 
 
 @dataclass(frozen=True)
-class Found:
+class PeriodRecording:
     """What a recording told."""
 
     period: Period
     spread: float
     """What the period differs by between parts of the recording, as a share; NaN where there is none."""
-    stable: bool
+    is_stable: bool
     """Whether it is found in all parts, and differs little. If not, it is good as a window only."""
-    samples: Samples
+    samples: SensorSamples
     """The whole recording."""
 
 
-def find_period(probe: Recorder, spread: float = NORMAL) -> Found:
+def find_period(probe: SampleRecorder, max_spread: float = NORMAL_SPREAD) -> PeriodRecording:
     """Record until the period is stable, or nothing repeats in three times `LONGEST_S`, or the job ends.
 
     `spread`: what is still stable.
     """
-    samples = probe.record(FIRST_S)
+    samples = probe.record(FIRST_RECORDING_S)
     while True:
-        found = judged(samples, spread)
-        missing_s = _missing(found)
-        if missing_s <= 0.0 or not probe.running():
+        found = assess_recording(samples, max_spread)
+        missing_s = _compute_missing_s(found)
+        if missing_s <= 0.0 or not probe.is_running():
             return found
         # Twice as long is often enough.
-        more_s = float(np.clip(missing_s, LEAST_MORE_S, min(MOST_MORE_S, max(FIRST_S, _span(samples)))))
-        samples = joined(samples, probe.record(more_s))
+        more_s = float(
+            np.clip(
+                missing_s, MIN_EXTENSION_S, min(MAX_EXTENSION_S, max(FIRST_RECORDING_S, _get_span_s(samples)))
+            )
+        )
+        samples = concatenate_samples(samples, probe.record(more_s))
 
 
-def judged(samples: Samples, spread: float = NORMAL) -> Found:
+def assess_recording(samples: SensorSamples, max_spread: float = NORMAL_SPREAD) -> PeriodRecording:
     """What a recording tells, and whether its last parts tell the same."""
     hz = samples.sampling_hz
     period = detect_period(samples, hz)
     if period.verdict not in ("periodic", "multiple"):
-        return Found(period, float("nan"), False, samples)
-    parts = [detect_period(part, hz) for part in _parts(samples, CYCLES * period.seconds)]
+        return PeriodRecording(period, float("nan"), False, samples)
+    parts = [detect_period(part, hz) for part in _take_last_parts(samples, MIN_CYCLES * period.seconds)]
     seconds = [period.seconds, *(part.seconds for part in parts)]
     apart = (max(seconds) - min(seconds)) / period.seconds
     same = all(part.verdict == period.verdict for part in parts) and bool(parts)
-    return Found(period, apart, same and apart < spread, samples)
+    return PeriodRecording(period, apart, same and apart < max_spread, samples)
 
 
-def _parts(samples: Samples, least_s: float) -> list[Samples]:
+def _take_last_parts(samples: SensorSamples, min_s: float) -> list[SensorSamples]:
     """The last parts of a recording that are not too short."""
-    span = _span(samples)
-    return [samples.since(samples.time_s[-1] - part * span) for part in PARTS if part * span > least_s]
+    span = _get_span_s(samples)
+    return [
+        samples.slice_from(samples.time_s[-1] - part * span)
+        for part in STABILITY_PARTS
+        if part * span > min_s
+    ]
 
 
-def _missing(found: Found) -> float:
+def _compute_missing_s(recording: PeriodRecording) -> float:
     """Seconds that are still to be recorded: 0 where more would not help."""
-    span, period = _span(found.samples), found.period
-    if found.stable:
+    span, period = _get_span_s(recording.samples), recording.period
+    if recording.is_stable:
         return 0.0
     if period.verdict in ("periodic", "multiple"):
         # What its parts do not share may be chance: the most is recorded before it is given up.
-        wanted = ENOUGH * period.seconds if span < ENOUGH * period.seconds else CYCLES * LONGEST_S
+        wanted = (
+            TARGET_PERIODS * period.seconds
+            if span < TARGET_PERIODS * period.seconds
+            else MIN_CYCLES * MAX_PERIOD_S
+        )
     else:
-        wanted = CYCLES * LONGEST_S
+        wanted = MIN_CYCLES * MAX_PERIOD_S
     return wanted - span
 
 
-def _span(samples: Samples) -> float:
+def _get_span_s(samples: SensorSamples) -> float:
     return float(samples.time_s[-1] - samples.time_s[0]) if len(samples) else 0.0

@@ -1,6 +1,13 @@
 """What counters let expect of a job before any clock was tried: boosted trees, trained on simulated jobs."""
 
-from ekc.governor.predict.model import Boosted, Row
-from ekc.governor.predict.train import leave_one_out, rows_of, simulated, trained
+from ekc.governor.predict.model import BoostedModel, TrainingRow
+from ekc.governor.predict.train import build_rows, leave_one_out, train_model, train_simulated_model
 
-__all__ = ["Boosted", "Row", "leave_one_out", "rows_of", "simulated", "trained"]
+__all__ = [
+    "BoostedModel",
+    "TrainingRow",
+    "build_rows",
+    "leave_one_out",
+    "train_model",
+    "train_simulated_model",
+]

@@ -14,52 +14,58 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir import expr as ex
-from ekc.ir.access import Access, Guard, moved
-from ekc.ir.analysis.figures import Array, f64, product
+from ekc.ir.access import BoundsGuard, TensorAccess, substitute_access
+from ekc.ir.analysis.figures import PopulationValue, multiply_extents, to_float64
 from ekc.ir.analysis.issue import (
-    conversions,
-    converted_share,
-    fetched,
-    issued,
-    joined_copy,
-    kept_read,
-    merged,
-    read_once,
-    written_out,
+    compute_conversion_cost,
+    compute_converted_share,
+    compute_copy_width,
+    compute_epilogue_read_share,
+    compute_fetch_width,
+    compute_issued_share,
+    compute_merged_width,
+    compute_read_share,
+    list_unrolled_loops,
 )
-from ekc.ir.analysis.residency import parallelism, reuse
-from ekc.ir.analysis.traffic import Traffic, known
+from ekc.ir.analysis.residency import compute_parallelism, compute_reuse
+from ekc.ir.analysis.traffic import TrafficCounter, collect_extents
 from ekc.ir.dtypes import TF32, find_read_type
-from ekc.ir.fragment_loads import fit, held, pointed, turns, ways
+from ekc.ir.fragment_loads import (
+    find_ldmatrix_fit,
+    find_register_element,
+    find_row_pointer,
+    iterate_ldmatrix_variants,
+    list_element_strides,
+)
 from ekc.ir.limits import Limits
 from ekc.ir.nodes import (
     BarrierNode,
-    CombineNode,
     ComputeNode,
+    CopyWaitNode,
     FragmentNode,
-    GroupNode,
     InitNode,
-    Kernel,
+    LaneCombineNode,
+    LaunchTree,
     LoopNode,
     MmaNode,
     Node,
     ReduceNode,
     StageNode,
-    WaitNode,
+    WgmmaGroupNode,
     WriteNode,
 )
-from ekc.ir.operator import Compute, arithmetic
-from ekc.ir.patterns.guards import Lanes, joint, shares
+from ekc.ir.operator import Compute, list_operations
+from ekc.ir.patterns.guards import LaneSteps, compute_pass_shares, merge_guards
 from ekc.ir.patterns.warp import WARP
 from ekc.ir.program import Program
 from ekc.ir.region import Region
-from ekc.ir.swizzle import LINE_BYTES
-from ekc.ir.tape.tape import some
-from ekc.ir.tensor_core import ROWS
-from ekc.ir.tree import kernels
-from ekc.ir.warpgroup import STRIP, WARPS
+from ekc.ir.swizzle import SHARED_LINE_BYTES
+from ekc.ir.tape.tape import has_any
+from ekc.ir.tensor_core import MMA_ROWS
+from ekc.ir.tree import derive_launches
+from ekc.ir.warpgroup import STRIP_COLUMNS, WARPGROUP_WARPS
 
-SUMMED = (
+SUMMED_QUANTITIES = (
     "fma",
     "tensor_products",
     "group_products",
@@ -84,28 +90,30 @@ SUMMED = (
 """Quantities that the walk adds up, per warp or (bytes, fma) per block. An asynchronous copy, one
 instruction, is among the requests to load and among those to store."""
 
-_NAN_SELECT = 2
+_NAN_SELECT_INSTRUCTIONS = 2
 """Instructions, a comparison and a select, that keep NaN beside a maximum or minimum that drops it."""
 
 
-def analyse(program: Program, limits: Limits, size: int = 1) -> dict[str, NDArray[np.float64]]:
+def analyse_program(
+    program: Program, limits: Limits, member_count: int = 1
+) -> dict[str, NDArray[np.float64]]:
     """Every quantity as a float64 vector of `size`, summed over launches where that makes sense.
 
     Occupancy and shape figures are those of the launch with most arithmetic.
     """
     found = quantities(program, limits)
-    return {k: np.broadcast_to(np.asanyarray(v, dtype=np.float64), (size,)) for k, v in found.items()}
+    return {k: np.broadcast_to(np.asanyarray(v, dtype=np.float64), (member_count,)) for k, v in found.items()}
 
 
-def quantities(program: Program, limits: Limits) -> dict[str, Array]:
+def quantities(program: Program, limits: Limits) -> dict[str, PopulationValue]:
     """What `analyse` gives, a plain number where all members of a population agree."""
-    launches = kernels(program)
-    results = [_Walk(kernel, limits).run() for kernel in launches]
+    launches = derive_launches(program)
+    results = [_QuantityWalk(kernel, limits).count_quantities() for kernel in launches]
     main = max(range(len(results)), key=lambda i: launches[i].nest.compute.flops)
     total = dict(results[main])
     for i, other in enumerate(results):
         if i != main:
-            for name in ("total_" + n for n in SUMMED):
+            for name in ("total_" + n for n in SUMMED_QUANTITIES):
                 total[name] = total[name] + other[name]
             for name in ("l2_bytes", "dram_bytes"):
                 total[name] = total[name] + other[name]
@@ -113,228 +121,268 @@ def quantities(program: Program, limits: Limits) -> dict[str, Array]:
     return total
 
 
-class _Walk:
+class _QuantityWalk:
     """The walk over one launch."""
 
-    def __init__(self, kernel: Kernel, limits: Limits) -> None:
+    def __init__(self, kernel: LaunchTree, limits: Limits) -> None:
         self.kernel, self.limits = kernel, limits
-        self.sums: dict[str, Array] = dict.fromkeys(SUMMED, 0.0)
-        self.threads = f64(kernel.threads)
-        self.warps = np.ceil(self.threads / WARP)
-        self.path: list[LoopNode] = []
-        self.traffic = Traffic(kernel, self._add)
+        self.sums: dict[str, PopulationValue] = dict.fromkeys(SUMMED_QUANTITIES, 0.0)
+        self.thread_count = to_float64(kernel.thread_count)
+        self.warp_count = np.ceil(self.thread_count / WARP)
+        self.loop_path: list[LoopNode] = []
+        self.traffic = TrafficCounter(kernel, self._add_quantity)
 
-    def run(self) -> dict[str, Array]:
+    def count_quantities(self) -> dict[str, PopulationValue]:
         """All figures of the launch."""
-        self._visit(self.kernel.body, 1.0)
-        blocks = f64(self.kernel.blocks)
+        self._visit_nodes(self.kernel.body, 1.0)
+        blocks = to_float64(self.kernel.block_count)
         total = {"total_" + name: value * blocks for name, value in self.sums.items()}
-        on_device = parallelism(self.kernel, self.limits, self.sums["fma"])
+        on_device = compute_parallelism(self.kernel, self.limits, self.sums["fma"])
         resident = on_device["resident_blocks"] * self.limits.sms
-        return self.sums | total | on_device | reuse(self.kernel, self.sums, resident)
+        return self.sums | total | on_device | compute_reuse(self.kernel, self.sums, resident)
 
-    def _visit(self, nodes: Sequence[Node], trips: Array) -> None:
+    def _visit_nodes(self, nodes: Sequence[Node], trips: PopulationValue) -> None:
         for node in nodes:
             match node:
                 case LoopNode():
-                    self._loop(node, trips)
+                    self._count_loop(node, trips)
                 case StageNode():
-                    self._copies(node, trips)
+                    self._count_copy(node, trips)
                 case FragmentNode():
-                    self._fragment(node, trips)
+                    self._count_fragment(node, trips)
                 case ReduceNode():
-                    self._reduce(node, trips)
+                    self._count_reduce(node, trips)
                 case ComputeNode():
-                    self._compute(node, trips)
+                    self._count_compute(node, trips)
                 case MmaNode():
-                    self._multiply(node, trips)
-                case GroupNode():
-                    self._visit(node.body, trips)
-                case CombineNode():
-                    lanes = product(x.extent for x in node.lanes)
+                    self._count_product(node, trips)
+                case WgmmaGroupNode():
+                    self._visit_nodes(node.body, trips)
+                case LaneCombineNode():
+                    lanes = multiply_extents(x.extent for x in node.reduction_lanes)
                     shuffles = (
-                        trips * f64(node.buffer.elements) * np.log2(np.maximum(lanes, 1.0)) * self.warps
+                        trips
+                        * to_float64(node.buffer.elements)
+                        * np.log2(np.maximum(lanes, 1.0))
+                        * self.warp_count
                     )
-                    self._add("shuffles", shuffles)
-                    self._add("operations", shuffles * self._count_combine_selects(self.kernel.nest.compute))
+                    self._add_quantity("shuffles", shuffles)
+                    self._add_quantity(
+                        "operations", shuffles * self._count_combine_selects(self.kernel.nest.compute)
+                    )
                 case WriteNode():
-                    count = trips * f64(node.region.size) / f64(node.vector)
-                    self._add("guards", trips * _needed(node.target.guards) * self.warps)
-                    cost = conversions(node.buffer.dtype, node.target.dtype)
+                    count = trips * to_float64(node.region.size) / to_float64(node.vector)
+                    self._add_quantity(
+                        "guards", trips * _count_needed_guards(node.target.guards) * self.warp_count
+                    )
+                    cost = compute_conversion_cost(node.buffer.dtype, node.target.dtype)
                     if cost:
-                        self._add("conversions", trips * f64(node.region.size) * self.warps * cost)
+                        self._add_quantity(
+                            "conversions", trips * to_float64(node.region.size) * self.warp_count * cost
+                        )
                     if self.kernel.nest.epilogue is not None:
-                        self._epilogue(node, trips * f64(node.region.size))
-                    self._write(node.target, node.vector, count, node.region)
-                    if node.atomic:
+                        self._count_epilogue(node, trips * to_float64(node.region.size))
+                    self._count_write(node.target, node.vector, count, node.region)
+                    if node.is_atomic:
                         # L2 reads what it changes and writes back.
-                        self.traffic.touch(node.target, "load", 1, count, node.target.guards, node.region)
+                        self.traffic.count_access(
+                            node.target, "load", 1, count, node.target.guards, node.region
+                        )
                 case InitNode() if node.buffer is None:
-                    self._write(node.target, 1, trips * f64(node.region.size), node.region)
-                case BarrierNode() | WaitNode():
-                    self._add("barriers", trips)
+                    self._count_write(node.target, 1, trips * to_float64(node.region.size), node.region)
+                case BarrierNode() | CopyWaitNode():
+                    self._add_quantity("barriers", trips)
                 case _:
                     pass
 
-    def _add(self, name: str, value: Array) -> None:
+    def _add_quantity(self, name: str, value: PopulationValue) -> None:
         self.sums[name] = self.sums[name] + value
 
-    def _loop(self, node: LoopNode, trips: Array) -> None:
-        extent = f64(node.loop.extent)
-        copies = extent if node.written_out else np.minimum(f64(node.loop.unroll), extent)
-        self._add("loop_steps", trips * np.where(copies >= extent, 0.0, extent / copies) * self.warps)
-        self.path.append(node)
-        self._visit(node.body, trips * extent)
-        self.path.pop()
+    def _count_loop(self, node: LoopNode, trips: PopulationValue) -> None:
+        extent = to_float64(node.loop.extent)
+        copies = extent if node.must_unroll else np.minimum(to_float64(node.loop.unroll), extent)
+        self._add_quantity(
+            "loop_steps", trips * np.where(copies >= extent, 0.0, extent / copies) * self.warp_count
+        )
+        self.loop_path.append(node)
+        self._visit_nodes(node.body, trips * extent)
+        self.loop_path.pop()
         waits = sum(isinstance(n, BarrierNode) for n in node.body)
-        if waits and not node.asynchronous:
+        if waits and not node.is_async:
             # A pipelined loop waits once an iteration and once before the first.
             fewer = trips * (extent + 1 - waits * extent)
-            self._add("barriers", np.where(f64(node.loop.pipeline) > 1, fewer, 0.0))
+            self._add_quantity("barriers", np.where(to_float64(node.loop.stages) > 1, fewer, 0.0))
 
-    def _write(self, target: Access, vector: Any, count: Array, region: Region) -> None:
-        self.traffic.touch(target, "store", vector, count, target.guards, region)
+    def _count_write(self, target: TensorAccess, vector: Any, count: PopulationValue, region: Region) -> None:
+        self.traffic.count_access(target, "store", vector, count, target.guards, region)
 
-    def _epilogue(self, node: WriteNode, elements: Array) -> None:
+    def _count_epilogue(self, node: WriteNode, elements: PopulationValue) -> None:
         """What is done to each finished element, and what is read for it."""
         guards = node.target.guards
-        runs = elements * shares(guards, known(self.kernel.nest, node.region), self.traffic.lanes).warps
+        runs = (
+            elements
+            * compute_pass_shares(
+                guards, collect_extents(self.kernel.nest, node.region), self.traffic.lane_steps
+            ).warp_share
+        )
         behind = self.kernel.nest.epilogue or self.kernel.nest.compute
-        self._add("operations", runs * self.warps * self._count_instructions(behind))
+        self._add_quantity("operations", runs * self.warp_count * self._count_instructions(behind))
         for access in node.reads.values():
             if access.buffer is not None:
                 continue
-            width, share = fetched(node, access), read_once(node, access)
-            cost = conversions(access.dtype, find_read_type(access.dtype, self.kernel.nest.compute.acc_dtype))
+            width, share = compute_fetch_width(node, access), compute_epilogue_read_share(node, access)
+            cost = compute_conversion_cost(
+                access.dtype, find_read_type(access.dtype, self.kernel.nest.compute.acc_dtype)
+            )
             if cost:
-                self._add("conversions", runs * share * f64(width) * self.warps * cost)
-            self._add("guards", runs * share * _needed(access.guards) * self.warps)
-            every = joint(guards, access.guards)
-            self.traffic.touch(access, "load", width, elements * share, every, node.region)
+                self._add_quantity("conversions", runs * share * to_float64(width) * self.warp_count * cost)
+            self._add_quantity("guards", runs * share * _count_needed_guards(access.guards) * self.warp_count)
+            every = merge_guards(guards, access.guards)
+            self.traffic.count_access(access, "load", width, elements * share, every, node.region)
 
-    def _copies(self, node: StageNode, trips: Array) -> None:
+    def _count_copy(self, node: StageNode, trips: PopulationValue) -> None:
         """A copy: by all threads of the block into shared memory, or by each for itself into registers."""
         if node.buffer.scope == "shared":
-            rounds = np.ceil(f64(node.buffer.region.size) / f64(node.staging.vector) / self.threads)
-            self._add("guards", trips * rounds * _needed(node.source.guards) * self.warps)
-            self.traffic.copy(node, trips)
+            rounds = np.ceil(
+                to_float64(node.buffer.region.size) / to_float64(node.staging.vector) / self.thread_count
+            )
+            self._add_quantity(
+                "guards", trips * rounds * _count_needed_guards(node.source.guards) * self.warp_count
+            )
+            self.traffic.count_copy(node, trips)
             return
-        joined = joined_copy(node, self.path, self.kernel.nest)
-        count = trips * f64(node.buffer.region.size) / f64(joined)
-        self._add("guards", count * _needed(node.source.guards) * self.warps)
-        cost = conversions(node.source.dtype, node.buffer.dtype)
+        joined = compute_copy_width(node, self.loop_path, self.kernel.nest)
+        count = trips * to_float64(node.buffer.region.size) / to_float64(joined)
+        self._add_quantity("guards", count * _count_needed_guards(node.source.guards) * self.warp_count)
+        cost = compute_conversion_cost(node.source.dtype, node.buffer.dtype)
         if cost:
-            self._add("conversions", trips * f64(node.buffer.region.size) * self.warps * cost)
-        self.traffic.touch(node.source, "load", joined, count, node.source.guards, node.buffer.region)
+            self._add_quantity(
+                "conversions", trips * to_float64(node.buffer.region.size) * self.warp_count * cost
+            )
+        self.traffic.count_access(node.source, "load", joined, count, node.source.guards, node.buffer.region)
 
-    def _fragment(self, node: FragmentNode, trips: Array) -> None:
+    def _count_fragment(self, node: FragmentNode, trips: PopulationValue) -> None:
         """Fragments that each warp takes for itself, matrix by matrix or element by element."""
-        count = trips * f64(node.fragments)
-        cost = conversions(node.source.dtype, self.kernel.nest.compute.acc_dtype)
+        count = trips * to_float64(node.fragment_count)
+        cost = compute_conversion_cost(node.source.dtype, self.kernel.nest.compute.acc_dtype)
         if node.source.dtype is TF32:
-            self._add("conversions", count * node.registers * self.warps * cost)
-        for across, pair, share in ways(node):
-            if some(share):
+            self._add_quantity("conversions", count * node.registers_per_lane * self.warp_count * cost)
+        for across, pair, share in iterate_ldmatrix_variants(node):
+            if has_any(share):
                 width = 1 + pair
-                row = moved(node.source, pointed(node, across, pair))
-                together: Lanes = {node.tiles[-1].name: 2} if pair else {}
-                self.traffic.matrices(row, node.registers * width, count / width * share, together)
-        alone = ~fit(node).any
-        if some(alone):
-            element = moved(node.source, held(node, 0, 0))
-            loads = count * node.registers * node.product.each
-            self.traffic.touch(element, "load", 1, loads * alone, (), turns=turns(node))
+                row = substitute_access(node.source, find_row_pointer(node, across, pair))
+                together: LaneSteps = {node.fragment_loops[-1].name: 2} if pair else {}
+                self.traffic.count_matrix_loads(
+                    row, node.registers_per_lane * width, count / width * share, together
+                )
+        alone = ~find_ldmatrix_fit(node).is_possible
+        if has_any(alone):
+            element = substitute_access(node.source, find_register_element(node, 0, 0))
+            loads = count * node.registers_per_lane * node.instruction.elements_per_register
+            self.traffic.count_access(
+                element, "load", 1, loads * alone, (), lane_moves=list_element_strides(node)
+            )
 
-    def _multiply(self, node: MmaNode, trips: Array) -> None:
+    def _count_product(self, node: MmaNode, trips: PopulationValue) -> None:
         """A product on tensor cores; those of a warpgroup count as so many of its warps, and read their
         factors from shared memory, lines at a time."""
         tile = node.tile
-        self._add("fma", trips * product(x.extent for x in tile.inner) * self.threads)
-        if tile.strips is None:
-            self._add("tensor_products", trips * self.warps)
+        self._add_quantity(
+            "fma", trips * multiply_extents(x.extent for x in tile.inner_loops) * self.thread_count
+        )
+        if tile.strip_loop is None:
+            self._add_quantity("tensor_products", trips * self.warp_count)
             return
-        strips = f64(tile.strips.extent)
-        self._add("group_products", trips * self.warps * strips)
-        size = tile.product.depth * tile.product.dtype.bytes
-        read = (WARPS * ROWS + STRIP * strips) * size * trips * self.warps / WARPS
-        self._add("shared_load_bytes", read)
-        self._add("shared_load_wavefronts", read / LINE_BYTES)
+        strips = to_float64(tile.strip_loop.extent)
+        self._add_quantity("group_products", trips * self.warp_count * strips)
+        size = tile.instruction.depth * tile.instruction.dtype.bytes
+        read = (
+            (WARPGROUP_WARPS * MMA_ROWS + STRIP_COLUMNS * strips)
+            * size
+            * trips
+            * self.warp_count
+            / WARPGROUP_WARPS
+        )
+        self._add_quantity("shared_load_bytes", read)
+        self._add_quantity("shared_load_wavefronts", read / SHARED_LINE_BYTES)
 
-    def _compute(self, node: ComputeNode, trips: Array) -> None:
+    def _count_compute(self, node: ComputeNode, trips: PopulationValue) -> None:
         compute = node.nest.compute
-        passed = shares(node.guards, node.nest.extents, self.traffic.lanes)
-        runs = trips * passed.warps * self.warps
-        self._add("fma", trips * passed.lanes * self.threads)
-        self._add(
+        passed = compute_pass_shares(node.guards, node.nest.extents, self.traffic.lane_steps)
+        runs = trips * passed.warp_share * self.warp_count
+        self._add_quantity("fma", trips * passed.lane_share * self.thread_count)
+        self._add_quantity(
             "operations",
             runs * (max(self._count_instructions(compute), 1) + self._count_combine_selects(compute)),
         )
-        self._add("guards", trips * self.warps * _needed(node.guards))
+        self._add_quantity("guards", trips * self.warp_count * _count_needed_guards(node.guards))
         for access in node.reads.values():
-            cost = conversions(access.dtype, find_read_type(access.dtype, compute.acc_dtype))
+            cost = compute_conversion_cost(access.dtype, find_read_type(access.dtype, compute.acc_dtype))
             if cost:
-                share = converted_share(self.path, access, node.nest)
-                self._add("conversions", runs * share * cost)
+                share = compute_converted_share(self.loop_path, access, node.nest)
+                self._add_quantity("conversions", runs * share * cost)
             if access.buffer is None or access.buffer.scope == "shared":
-                width = merged(access, written_out(self.path, node.nest))
-                count = trips * kept_read(self.path, access, node.nest) / width
-                self._add("guards", count * _needed(access.guards) * self.warps)
-                self.traffic.touch(access, "load", width, count, joint(node.guards, access.guards))
+                width = compute_merged_width(access, list_unrolled_loops(self.loop_path, node.nest))
+                count = trips * compute_read_share(self.loop_path, access, node.nest) / width
+                self._add_quantity("guards", count * _count_needed_guards(access.guards) * self.warp_count)
+                self.traffic.count_access(
+                    access, "load", width, count, merge_guards(node.guards, access.guards)
+                )
         if node.target.buffer is None:
-            kept = trips * issued(self.path, node.target, node.nest, node.guards)
+            kept = trips * compute_issued_share(self.loop_path, node.target, node.nest, node.guards)
             # A sum without an accumulator of its own is read, changed and written back.
-            for kind in ("load", "store") if compute.reduction else ("store",):
-                self.traffic.touch(node.target, kind, 1, kept, node.guards)
+            for kind in ("load", "store") if compute.reduction_axes else ("store",):
+                self.traffic.count_access(node.target, kind, 1, kept, node.guards)
 
     def _count_instructions(self, compute: Compute) -> int:
         """Instructions of a body: one for each operation, one more for each choice, which compares and
         selects, and those that keep NaN in software."""
-        operations = [ex.name_operation(e) for e in arithmetic(compute.body)]
+        operations = [ex.name_operation(e) for e in list_operations(compute.body)]
         return len(operations) + operations.count("where") + self._count_selects(compute, operations)
 
     def _count_combine_selects(self, compute: Compute) -> int:
         """Instructions that keep NaN when a value is taken into a reduction."""
-        return self._count_selects(compute, [compute.combine] if compute.reduction else [])
+        return self._count_selects(compute, [compute.combine] if compute.reduction_axes else [])
 
     def _count_selects(self, compute: Compute, operations: Iterable[str]) -> int:
-        if self.limits.nan_extremes or compute.acc_dtype.integer:
+        if self.limits.nan_extremes or compute.acc_dtype.is_integer:
             return 0
-        return _NAN_SELECT * sum(operation in ("max", "min") for operation in operations)
+        return _NAN_SELECT_INSTRUCTIONS * sum(operation in ("max", "min") for operation in operations)
 
-    def _reduce(self, node: ReduceNode, trips: Array) -> None:
+    def _count_reduce(self, node: ReduceNode, trips: PopulationValue) -> None:
         """A reduction on the spot: whole warps walk along the last axis, and combine by shuffles."""
-        compute, shared = node.compute, f64(node.staging.warps)
-        elements = trips * f64(node.buffer.region.size)
-        others = product(a.extent for a in compute.reduction[:-1])
-        extent = f64(compute.reduction[-1].extent)
+        compute, shared = node.compute, to_float64(node.staging.warps)
+        elements = trips * to_float64(node.buffer.region.size)
+        others = multiply_extents(a.extent for a in compute.reduction_axes[:-1])
+        extent = to_float64(compute.reduction_axes[-1].extent)
         walks = elements * others * np.ceil(extent / WARP)
-        self._add("fma", elements * others * extent)
+        self._add_quantity("fma", elements * others * extent)
         selects, shuffles = self._count_combine_selects(compute), elements * shared * np.log2(WARP)
-        self._add(
+        self._add_quantity(
             "operations", walks * (max(self._count_instructions(compute), 1) + selects) + shuffles * selects
         )
-        self._add("loop_steps", walks)
-        self._add("shuffles", shuffles)
-        self._add("barriers", trips * (shared > 1))
+        self._add_quantity("loop_steps", walks)
+        self._add_quantity("shuffles", shuffles)
+        self._add_quantity("barriers", trips * (shared > 1))
         for access in node.reads.values():
             # What does not move along the axis is read once by each warp.
-            moves = compute.reduction[-1].name in access.address.variables()
+            moves = compute.reduction_axes[-1].name in access.address.find_variables()
             count = walks if moves else elements * others * shared
             if access.dtype is not find_read_type(access.dtype, compute.acc_dtype):
-                self._add("conversions", count)
-            self._add("guards", count * _needed(access.guards))
-            self.traffic.walk(access, compute.reduction[-1], count, node.buffer.region)
+                self._add_quantity("conversions", count)
+            self._add_quantity("guards", count * _count_needed_guards(access.guards))
+            self.traffic.count_warp_walk(access, compute.reduction_axes[-1], count, node.buffer.region)
         # Lane 0 of each warp stores; where several share an element, a thread then joins their parts.
-        joins = trips * np.ceil(f64(node.buffer.region.size) / WARP) * (shared > 1)
+        joins = trips * np.ceil(to_float64(node.buffer.region.size) / WARP) * (shared > 1)
         for of in ("shared_store_requests", "shared_store_wavefronts"):
-            self._add(of, elements * shared + joins)
+            self._add_quantity(of, elements * shared + joins)
         for of in ("shared_load_requests", "shared_load_wavefronts"):
-            self._add(of, joins * shared)
+            self._add_quantity(of, joins * shared)
 
 
-def _needed(guards: tuple[Guard, ...]) -> Array:
+def _count_needed_guards(guards: tuple[BoundsGuard, ...]) -> PopulationValue:
     """How many of the guards each member of the population needs."""
-    total: Array = 0.0
+    total: PopulationValue = 0.0
     for g in guards:
-        total = total + f64(np.asanyarray(g.below) | np.asanyarray(g.above))
+        total = total + to_float64(np.asanyarray(g.needs_lower_check) | np.asanyarray(g.needs_upper_check))
     return total

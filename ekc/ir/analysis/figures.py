@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
-Array = Any
+PopulationValue = Any
 """A float, or a float64 vector over a population."""
 
 
-def f64(value: Any) -> Array:
+def to_float64(value: Any) -> PopulationValue:
     """An extent, or one of each member, as a figure."""
     return np.asanyarray(value, dtype=np.float64)
 
 
-def product(values: Iterable[Any]) -> Array:
+def multiply_extents(values: Iterable[Any]) -> PopulationValue:
     """Of extents; 1 where there are none."""
-    total: Array = 1.0
+    total: PopulationValue = 1.0
     for v in values:
-        total = total * f64(v)
+        total = total * to_float64(v)
     return total

@@ -16,88 +16,92 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir import expr as ex
-from ekc.ir.access import Access, Buffer, Guard
-from ekc.ir.async_copy import groups_left, tiles_ahead
-from ekc.ir.dtypes import DType, converted, find_read_type, start_value, unset
-from ekc.ir.evaluation.flight import Flight
-from ekc.ir.linear import value
+from ekc.ir.access import BoundsGuard, Buffer, TensorAccess
+from ekc.ir.async_copy import count_pending_groups, count_tiles_ahead
+from ekc.ir.dtypes import DType, convert_values, find_poison_value, find_read_type, find_reduction_identity
+from ekc.ir.evaluation.flight import InFlightCopies
+from ekc.ir.linear import evaluate_form
 from ekc.ir.nodes import (
     BarrierNode,
-    CombineNode,
     ComputeNode,
+    CopyWaitNode,
     FragmentNode,
-    GroupNode,
     InitNode,
-    Kernel,
+    LaneCombineNode,
+    LaunchTree,
     LoopNode,
     MmaNode,
     Node,
     ReduceNode,
     StageNode,
-    WaitNode,
+    WgmmaGroupNode,
     WriteNode,
 )
 from ekc.ir.program import Program
-from ekc.ir.tree import kernels
+from ekc.ir.tree import derive_launches
 
 _POINTS_AT_ONCE = 1 << 20
-_COMBINE = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+_COMBINE_UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class InterpretedOutput:
     """What some or all blocks wrote."""
 
     output: NDArray[Any]
-    written: NDArray[np.bool_]
+    written_mask: NDArray[np.bool_]
     """Which elements of the output were written."""
     blocks: int
     """Blocks of the last launch that ran."""
     total_blocks: int
 
 
-def evaluate(
+def interpret_program(
     program: Program, arrays: Sequence[NDArray[Any]], blocks: NDArray[np.int64] | None = None
-) -> Evaluation:
+) -> InterpretedOutput:
     """Run a Program on NumPy arrays; `blocks` picks blocks of the last launch by linear number."""
     memory = dict(
         zip((t.name for t in program.op.inputs), program.op.check_arrays(tuple(arrays)), strict=True)
     )
-    launches = kernels(program)
+    launches = derive_launches(program)
     for kernel in launches:
         spec = kernel.nest.output
-        if not kernel.nest.atomic:
-            memory[spec.name] = np.zeros(spec.shape, spec.dtype.numpy)
+        if not kernel.nest.is_atomic:
+            memory[spec.name] = np.zeros(spec.shape, spec.dtype.numpy_dtype)
         written = np.zeros(spec.shape, dtype=bool)
-        chosen = blocks if kernel is launches[-1] and blocks is not None else np.arange(kernel.blocks)
-        step = max(1, _POINTS_AT_ONCE // max(1, kernel.threads * _tile(kernel)))
+        chosen = blocks if kernel is launches[-1] and blocks is not None else np.arange(kernel.block_count)
+        step = max(1, _POINTS_AT_ONCE // max(1, kernel.thread_count * _count_tile_points(kernel)))
         for start in range(0, len(chosen), step):
             # What lies beyond an edge is computed too, and divided by 0; nobody reads it.
             with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-                _Blocks(kernel, memory, written, chosen[start : start + step]).run(kernel.body)
+                _BlockInterpreter(kernel, memory, written, chosen[start : start + step]).run_nodes(
+                    kernel.body
+                )
     output = program.op.outputs[0]
-    return Evaluation(memory[output.name].reshape(output.shape), written, len(chosen), int(kernel.blocks))
+    return InterpretedOutput(
+        memory[output.name].reshape(output.shape), written, len(chosen), int(kernel.block_count)
+    )
 
 
-def _tile(kernel: Kernel) -> int:
+def _count_tile_points(kernel: LaunchTree) -> int:
     """Points of the innermost arithmetic that one thread runs as array axes."""
     points = 1
-    for loop in _pure_loops(kernel.body):
+    for loop in _iterate_pure_loops(kernel.body):
         points *= int(loop.loop.extent)
     return min(points, _POINTS_AT_ONCE)
 
 
-def _pure_loops(nodes: Sequence[Node]) -> Iterator[LoopNode]:
-    for node in map(_spelled_out, nodes):
+def _iterate_pure_loops(nodes: Sequence[Node]) -> Iterator[LoopNode]:
+    for node in map(_expand_mma, nodes):
         if isinstance(node, LoopNode) and _is_pure(node):
             yield node
-        if isinstance(node, (LoopNode, GroupNode)):
-            yield from _pure_loops(node.body)
+        if isinstance(node, (LoopNode, WgmmaGroupNode)):
+            yield from _iterate_pure_loops(node.body)
 
 
-def _spelled_out(node: Node) -> Node:
+def _expand_mma(node: Node) -> Node:
     """A product on tensor cores as the loops that it stands for."""
-    return node.loops if isinstance(node, MmaNode) else node
+    return node.replaced_loops if isinstance(node, MmaNode) else node
 
 
 def _is_pure(node: Node) -> bool:
@@ -106,138 +110,152 @@ def _is_pure(node: Node) -> bool:
     )
 
 
-class _Blocks:
+class _BlockInterpreter:
     """Some blocks of a launch, all their threads together. Arrays are [block, thread, ...]."""
 
     def __init__(
-        self, kernel: Kernel, memory: dict[str, NDArray[Any]], written: NDArray[np.bool_], blocks: Any
+        self,
+        kernel: LaunchTree,
+        memory: dict[str, NDArray[Any]],
+        written_mask: NDArray[np.bool_],
+        blocks: Any,
     ) -> None:
-        self.kernel, self.memory, self.written = kernel, memory, written
+        self.kernel, self.memory, self.written_mask = kernel, memory, written_mask
         self.env: dict[str, Any] = {}
-        self.count, self.threads = len(blocks), int(kernel.threads)
-        self._digits(kernel.block_loops, np.asarray(blocks).reshape(-1, 1))
-        self._digits(kernel.thread_loops, np.arange(self.threads).reshape(1, -1))
-        self.buffers = {b.name: self._empty(b) for b in kernel.buffers}
+        self.block_count, self.thread_count = len(blocks), int(kernel.thread_count)
+        self._set_loop_digits(kernel.block_loops, np.asarray(blocks).reshape(-1, 1))
+        self._set_loop_digits(kernel.thread_loops, np.arange(self.thread_count).reshape(1, -1))
+        self.buffers = {b.name: self._make_empty_buffer(b) for b in kernel.buffers}
 
-    def _digits(self, loops: Any, number: NDArray[Any]) -> None:
+    def _set_loop_digits(self, loops: Any, number: NDArray[Any]) -> None:
         for loop in loops:
             self.env[loop.name] = number % loop.extent
             number = number // loop.extent
 
-    def _empty(self, b: Buffer) -> NDArray[Any]:
-        width = 1 if b.scope == "shared" else self.threads
-        return np.full((self.count, width, int(b.elements)), unset(b.dtype), b.dtype.numpy)
+    def _make_empty_buffer(self, buffer: Buffer) -> NDArray[Any]:
+        width = 1 if buffer.scope == "shared" else self.thread_count
+        return np.full(
+            (self.block_count, width, int(buffer.elements)),
+            find_poison_value(buffer.dtype),
+            buffer.dtype.numpy_dtype,
+        )
 
-    def run(self, nodes: Sequence[Node]) -> None:
+    def run_nodes(self, nodes: Sequence[Node]) -> None:
         """Carry out nodes in order."""
-        for node in map(_spelled_out, nodes):
+        for node in map(_expand_mma, nodes):
             match node:
                 case LoopNode() if _is_pure(node):
-                    self._arithmetic(node)
-                case LoopNode() if node.asynchronous:
-                    self._overlapped(node)
+                    self._run_pure_nest(node)
+                case LoopNode() if node.is_async:
+                    self._run_overlapped_loop(node)
                 case LoopNode():
                     for i in range(int(node.loop.extent)):
                         self.env[node.loop.name] = i
-                        self.run(node.body)
+                        self.run_nodes(node.body)
                 case ComputeNode():
-                    self._compute(node, [], self.env)
+                    self._run_compute(node, [], self.env)
                 case StageNode():
-                    self._stage(node)
+                    self._run_stage(node)
                 case FragmentNode():
                     # What a warp holds together, every lane has a copy of here.
-                    self._stage(node.stage)
-                case GroupNode():
-                    self.run(node.body)
+                    self._run_stage(node.stage)
+                case WgmmaGroupNode():
+                    self.run_nodes(node.body)
                 case ReduceNode():
-                    self._reduce(node)
+                    self._run_reduce(node)
                 case InitNode():
-                    self._init(node)
-                case CombineNode():
-                    self._combine(node)
+                    self._run_init(node)
+                case LaneCombineNode():
+                    self._run_combine(node)
                 case WriteNode():
-                    self._write(node)
-                case BarrierNode() | WaitNode():
+                    self._run_write(node)
+                case BarrierNode() | CopyWaitNode():
                     pass
 
-    def _overlapped(self, node: LoopNode) -> None:
+    def _run_overlapped_loop(self, node: LoopNode) -> None:
         """A loop whose tiles are copied ahead, group by group; what is not waited for stays NaN."""
-        stages, extent, name = int(node.loop.pipeline), int(node.loop.extent), node.loop.name
-        copies = [n for n in node.body if isinstance(n, StageNode) and n.asynchronous]
+        stages, extent, name = int(node.loop.stages), int(node.loop.extent), node.loop.name
+        copies = [n for n in node.body if isinstance(n, StageNode) and n.is_async]
         use = [n for n in node.body if n not in copies]
-        tiles = [{n.buffer.name: self._empty(n.buffer) for n in copies} for _ in range(stages)]
-        flight = Flight()
+        tiles = [{n.buffer.name: self._make_empty_buffer(n.buffer) for n in copies} for _ in range(stages)]
+        flight = InFlightCopies()
 
         def issue(i: int) -> None:
             self.env[name] = i
             ready = copies if i < extent else []
-            flight.commit([(tiles[i % stages][n.buffer.name], *self._copied(n)) for n in ready])
+            flight.commit_group([(tiles[i % stages][n.buffer.name], *self._gather_copy(n)) for n in ready])
 
-        for i in range(tiles_ahead(stages)):
+        for i in range(count_tiles_ahead(stages)):
             issue(i)
         for i in range(extent):
-            flight.wait(groups_left(stages))
-            issue(i + tiles_ahead(stages))
+            flight.wait_for_groups(count_pending_groups(stages))
+            issue(i + count_tiles_ahead(stages))
             self.env[name] = i
             self.buffers |= tiles[i % stages]
-            self.run(use)
+            self.run_nodes(use)
 
-    def _arithmetic(self, node: LoopNode) -> None:
+    def _run_pure_nest(self, node: LoopNode) -> None:
         """A pure nest of loops around the compute; large ones partly as iterations, to bound memory."""
         chain, inner = [], node
         while isinstance(inner, LoopNode):
             chain.append(inner.loop)
-            inner = _spelled_out(inner.body[0])  # type: ignore[assignment]
+            inner = _expand_mma(inner.body[0])  # type: ignore[assignment]
         assert isinstance(inner, ComputeNode)
-        points, axes = self.count * self.threads, []
+        points, axes = self.block_count * self.thread_count, []
         for loop in reversed(chain):
             points *= int(loop.extent)
             if points > 4 * _POINTS_AT_ONCE and len(axes) < len(chain):
                 break
             axes.insert(0, loop)
-        self._iterate(chain[: len(chain) - len(axes)], axes, inner)
+        self._run_compute_nest(chain[: len(chain) - len(axes)], axes, inner)
 
-    def _iterate(self, loops: Any, axes: Any, compute: ComputeNode) -> None:
+    def _run_compute_nest(self, loops: Any, axes: Any, compute: ComputeNode) -> None:
         if loops:
             for i in range(int(loops[0].extent)):
                 self.env[loops[0].name] = i
-                self._iterate(loops[1:], axes, compute)
+                self._run_compute_nest(loops[1:], axes, compute)
             return
-        grid = {k: _expand(v, len(axes)) for k, v in self.env.items()}
+        grid = {k: _append_axes(v, len(axes)) for k, v in self.env.items()}
         for position, loop in enumerate(axes):
-            grid[loop.name] = np.arange(int(loop.extent)).reshape(_axis(position, len(axes)))
-        self._compute(compute, axes, grid)
+            grid[loop.name] = np.arange(int(loop.extent)).reshape(_make_axis_shape(position, len(axes)))
+        self._run_compute(compute, axes, grid)
 
-    def _compute(self, node: ComputeNode, axes: Any, grid: Mapping[str, Any]) -> None:
+    def _run_compute(self, node: ComputeNode, axes: Any, grid: Mapping[str, Any]) -> None:
         compute = node.nest.compute
         acc = compute.acc_dtype
-        dtype = acc.numpy
-        shape = (self.count, self.threads, *(int(x.extent) for x in axes))
+        dtype = acc.numpy_dtype
+        shape = (self.block_count, self.thread_count, *(int(x.extent) for x in axes))
         result = _evaluate_body(
             compute.body,
             acc,
-            _axis_values(node, grid),
-            lambda x: _widen_elements(self._load(node.reads[x], grid, len(axes)), node.reads[x].dtype, acc),
+            _evaluate_axes(node, grid),
+            lambda x: _widen_elements(
+                self._load_elements(node.reads[x], grid, len(axes)), node.reads[x].dtype, acc
+            ),
         )
         result = np.broadcast_to(result, shape)
-        inside = _inside(node.guards, grid)
-        if compute.reduction:
+        inside = _evaluate_guards(node.guards, grid)
+        if compute.reduction_axes:
             if node.guards:
-                result = np.where(inside, result, dtype.type(start_value(compute.combine, acc)))
-            over = tuple(2 + i for i, x in enumerate(axes) if x.reduction)
-            result = _COMBINE[compute.combine].reduce(result, axis=over, dtype=dtype) if over else result
-            grid = {k: _drop(v, over) for k, v in grid.items()}
-            inside = True if node.target.buffer else _inside(node.target.guards, grid)
-        self._update(node, grid, result, inside)
+                result = np.where(inside, result, dtype.type(find_reduction_identity(compute.combine, acc)))
+            over = tuple(2 + i for i, x in enumerate(axes) if x.is_reduction)
+            result = (
+                _COMBINE_UFUNCS[compute.combine].reduce(result, axis=over, dtype=dtype) if over else result
+            )
+            grid = {k: _drop_axes(v, over) for k, v in grid.items()}
+            inside = True if node.target.buffer else _evaluate_guards(node.target.guards, grid)
+        self._update_target(node, grid, result, inside)
 
-    def _update(self, node: ComputeNode, grid: Mapping[str, Any], result: NDArray[Any], inside: Any) -> None:
-        combine = _COMBINE[node.nest.compute.combine] if node.nest.compute.reduction else None
-        result = converted(result, node.nest.compute.acc_dtype, node.target.dtype)
-        address = np.asarray(value(node.target.address, grid))
+    def _update_target(
+        self, node: ComputeNode, grid: Mapping[str, Any], result: NDArray[Any], inside: Any
+    ) -> None:
+        combine = _COMBINE_UFUNCS[node.nest.compute.combine] if node.nest.compute.reduction_axes else None
+        result = convert_values(result, node.nest.compute.acc_dtype, node.target.dtype)
+        address = np.asarray(evaluate_form(node.target.address, grid))
         if node.target.buffer is not None:
             buffer = self.buffers[node.target.buffer.name]
             where = np.broadcast_to(address, (1, 1, *result.shape[2:]))[0, 0].ravel()
-            flat = result.reshape(self.count, self.threads, -1)
+            flat = result.reshape(self.block_count, self.thread_count, -1)
             buffer[:, :, where] = flat if combine is None else combine(buffer[:, :, where], flat)
             return
         where = np.broadcast_to(address, result.shape)
@@ -245,126 +263,137 @@ class _Blocks:
         out = self.memory[node.target.spec.name].reshape(-1)
         old = out[where[mask]]
         out[where[mask]] = result[mask] if combine is None else combine(old, result[mask])
-        self.written.reshape(-1)[where[mask]] = True
+        self.written_mask.reshape(-1)[where[mask]] = True
 
-    def _load(self, access: Access, grid: Mapping[str, Any], extra: int) -> NDArray[Any]:
+    def _load_elements(self, access: TensorAccess, grid: Mapping[str, Any], extra_axes: int) -> NDArray[Any]:
         """The elements an access reads, [block, thread, axes...]; 0 outside the tensor."""
-        address = np.asarray(value(access.address, grid))
+        address = np.asarray(evaluate_form(access.address, grid))
         if access.buffer is None:
-            inside = _inside(access.guards, grid)
+            inside = _evaluate_guards(access.guards, grid)
             flat = self.memory[access.spec.name].reshape(-1)
             picked = flat[np.where(inside, address, 0)]
             return np.where(inside, picked, np.zeros((), picked.dtype)) if access.guards else picked
-        buffer, address = self.buffers[access.buffer.name], access.buffer.placed(address)
-        address = address.reshape((1,) * (2 + extra - address.ndim) + address.shape)
-        blocks = np.arange(self.count).reshape(_axis(-2, extra))
-        threads = np.arange(buffer.shape[1]).reshape(_axis(-1, extra))
+        buffer, address = self.buffers[access.buffer.name], access.buffer.apply_layout(address)
+        address = address.reshape((1,) * (2 + extra_axes - address.ndim) + address.shape)
+        blocks = np.arange(self.block_count).reshape(_make_axis_shape(-2, extra_axes))
+        threads = np.arange(buffer.shape[1]).reshape(_make_axis_shape(-1, extra_axes))
         return np.asarray(buffer[blocks, threads, address])
 
-    def _stage(self, node: StageNode) -> None:
-        where, values = self._copied(node)
+    def _run_stage(self, node: StageNode) -> None:
+        where, values = self._gather_copy(node)
         self.buffers[node.buffer.name][:, :, where] = values
 
-    def _copied(self, node: StageNode) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _gather_copy(self, node: StageNode) -> tuple[NDArray[Any], NDArray[Any]]:
         """Where the elements of a region go in its buffer, and what they are."""
         segments = node.buffer.region.segments
-        grid = self._with_segments(segments, threads=node.buffer.scope != "shared")
-        if node.produced is not None:
-            picked = self._produce(node, grid, len(segments))
+        grid = self._make_segment_grid(segments, keep_threads=node.buffer.scope != "shared")
+        if node.producer_reads is not None:
+            picked = self._compute_produced(node, grid, len(segments))
         else:
-            picked = self._load(node.source, grid, len(segments))
-            picked = converted(picked, node.source.dtype, node.buffer.dtype)
+            picked = self._load_elements(node.source, grid, len(segments))
+            picked = convert_values(picked, node.source.dtype, node.buffer.dtype)
         buffer = self.buffers[node.buffer.name]
         sizes = tuple(int(s.extent) for s in segments)
-        placed = node.buffer.placed(np.asarray(value(node.address, grid)))
+        placed = node.buffer.apply_layout(np.asarray(evaluate_form(node.target_address, grid)))
         where = np.broadcast_to(placed, (1, 1, *sizes)).ravel()
         values = np.broadcast_to(picked, (*buffer.shape[:2], *sizes)).reshape(*buffer.shape[:2], -1)
         return where, values
 
-    def _reduce(self, node: ReduceNode) -> None:
+    def _run_reduce(self, node: ReduceNode) -> None:
         """All elements of the region and all points of their reduction at once."""
         compute, segments = node.compute, node.buffer.region.segments
-        dtype, extra = compute.acc_dtype.numpy, len(segments) + len(compute.reduction)
-        points = [int(s.extent) for s in segments] + [a.extent for a in compute.reduction]
-        grid = self._with_segments(segments, threads=False, more=len(compute.reduction))
-        for position, axis in enumerate(compute.reduction, len(segments)):
-            grid[axis.name] = np.arange(axis.extent).reshape(_axis(position, extra))
-        axes = {a.name: value(f, grid) for a, f in zip(compute.spatial, node.source.index, strict=True)}
-        axes |= {a.name: grid[a.name] for a in compute.reduction}
+        dtype, extra = compute.acc_dtype.numpy_dtype, len(segments) + len(compute.reduction_axes)
+        points = [int(s.extent) for s in segments] + [a.extent for a in compute.reduction_axes]
+        grid = self._make_segment_grid(segments, keep_threads=False, more_axes=len(compute.reduction_axes))
+        for position, axis in enumerate(compute.reduction_axes, len(segments)):
+            grid[axis.name] = np.arange(axis.extent).reshape(_make_axis_shape(position, extra))
+        axes = {
+            a.name: evaluate_form(f, grid)
+            for a, f in zip(compute.spatial_axes, node.source.index, strict=True)
+        }
+        axes |= {a.name: grid[a.name] for a in compute.reduction_axes}
 
         def read(x: ex.Load) -> NDArray[Any]:
             return _widen_elements(
-                self._load(node.reads[x], grid, extra), node.reads[x].dtype, compute.acc_dtype
+                self._load_elements(node.reads[x], grid, extra), node.reads[x].dtype, compute.acc_dtype
             )
 
         result = _evaluate_body(compute.body, compute.acc_dtype, axes, read)
-        result = np.broadcast_to(result, (self.count, 1, *points))
+        result = np.broadcast_to(result, (self.block_count, 1, *points))
         over = tuple(range(2 + len(segments), 2 + extra))
-        start = dtype.type(start_value(compute.combine, compute.acc_dtype))
-        combine = _COMBINE[compute.combine]
+        start = dtype.type(find_reduction_identity(compute.combine, compute.acc_dtype))
+        combine = _COMBINE_UFUNCS[compute.combine]
         result = combine.reduce(result, axis=over, dtype=dtype, keepdims=True, initial=start)
-        result = np.where(_inside(node.source.guards, grid), result, 0)
+        result = np.where(_evaluate_guards(node.source.guards, grid), result, 0)
         sizes = points[: len(segments)]
-        here = self._with_segments(segments, threads=False)
-        where = np.broadcast_to(np.asarray(value(node.address, here)), (1, 1, *sizes)).ravel()
-        self.buffers[node.buffer.name][:, :, where] = result.reshape(self.count, 1, -1)
+        here = self._make_segment_grid(segments, keep_threads=False)
+        where = np.broadcast_to(np.asarray(evaluate_form(node.target_address, here)), (1, 1, *sizes)).ravel()
+        self.buffers[node.buffer.name][:, :, where] = result.reshape(self.block_count, 1, -1)
 
-    def _produce(self, node: StageNode, grid: Mapping[str, Any], extra: int) -> NDArray[Any]:
-        compute = node.staging.produced_by
+    def _compute_produced(self, node: StageNode, grid: Mapping[str, Any], extra_axes: int) -> NDArray[Any]:
+        compute = node.staging.producer
         assert compute is not None
-        assert node.produced is not None
-        produced, acc = node.produced, compute.acc_dtype
-        axes = {a.name: value(f, grid) for a, f in zip(compute.spatial, node.source.index, strict=True)}
+        assert node.producer_reads is not None
+        produced, acc = node.producer_reads, compute.acc_dtype
+        axes = {
+            a.name: evaluate_form(f, grid)
+            for a, f in zip(compute.spatial_axes, node.source.index, strict=True)
+        }
 
         def read(x: ex.Load) -> NDArray[Any]:
-            return _widen_elements(self._load(produced[x], grid, extra), produced[x].dtype, acc)
+            return _widen_elements(self._load_elements(produced[x], grid, extra_axes), produced[x].dtype, acc)
 
         result = _evaluate_body(compute.body, acc, axes, read)
-        result = converted(result, acc, node.buffer.dtype)
-        return np.where(_inside(node.source.guards, grid), result, np.zeros((), result.dtype))
+        result = convert_values(result, acc, node.buffer.dtype)
+        return np.where(_evaluate_guards(node.source.guards, grid), result, np.zeros((), result.dtype))
 
-    def _with_segments(self, segments: Any, threads: bool = True, more: int = 0) -> dict[str, Any]:
+    def _make_segment_grid(
+        self, segments: Any, keep_threads: bool = True, more_axes: int = 0
+    ) -> dict[str, Any]:
         """The loop variables and segment coordinates, with `more` array axes behind those of the segments."""
-        names = {x.name for x in self.kernel.thread_loops} if not threads else set()
-        extra = len(segments) + more
-        grid = {k: _expand(0 if k in names else v, extra) for k, v in self.env.items()}
+        names = {x.name for x in self.kernel.thread_loops} if not keep_threads else set()
+        extra = len(segments) + more_axes
+        grid = {k: _append_axes(0 if k in names else v, extra) for k, v in self.env.items()}
         for i, s in enumerate(segments):
-            grid[f"#{i}"] = np.arange(int(s.extent)).reshape(_axis(i, extra))
+            grid[f"#{i}"] = np.arange(int(s.extent)).reshape(_make_axis_shape(i, extra))
         return grid
 
-    def _init(self, node: InitNode) -> None:
+    def _run_init(self, node: InitNode) -> None:
         compute = self.kernel.nest.compute
-        start = start_value(compute.combine, compute.acc_dtype)
+        start = find_reduction_identity(compute.combine, compute.acc_dtype)
         if node.buffer is not None:
             self.buffers[node.buffer.name][...] = start
             return
-        grid = self._with_segments(node.region.segments)
-        where, mask = self._targets(node.target, grid, node.region)
+        grid = self._make_segment_grid(node.region.segments)
+        where, mask = self._locate_targets(node.target, grid, node.region)
         self.memory[node.target.spec.name].reshape(-1)[where[mask]] = start
 
-    def _targets(
-        self, target: Access, grid: Mapping[str, Any], region: Any
+    def _locate_targets(
+        self, target: TensorAccess, grid: Mapping[str, Any], region: Any
     ) -> tuple[NDArray[Any], NDArray[Any]]:
-        shape = (self.count, self.threads, *(int(s.extent) for s in region.segments))
-        where = np.broadcast_to(np.asarray(value(target.address, grid)), shape)
-        return where, np.broadcast_to(_inside(target.guards, grid), shape)
+        shape = (self.block_count, self.thread_count, *(int(s.extent) for s in region.segments))
+        where = np.broadcast_to(np.asarray(evaluate_form(target.address, grid)), shape)
+        return where, np.broadcast_to(_evaluate_guards(target.guards, grid), shape)
 
-    def _combine(self, node: CombineNode) -> None:
+    def _run_combine(self, node: LaneCombineNode) -> None:
         loops = self.kernel.thread_loops
         buffer = self.buffers[node.buffer.name]
-        digits = buffer.reshape(self.count, *(int(x.extent) for x in reversed(loops)), -1)
-        over = tuple(1 + i for i, x in enumerate(reversed(loops)) if x in node.lanes)
-        total = _COMBINE[self.kernel.nest.compute.combine].reduce(digits, axis=over, keepdims=True)
+        digits = buffer.reshape(self.block_count, *(int(x.extent) for x in reversed(loops)), -1)
+        over = tuple(1 + i for i, x in enumerate(reversed(loops)) if x in node.reduction_lanes)
+        total = _COMBINE_UFUNCS[self.kernel.nest.compute.combine].reduce(digits, axis=over, keepdims=True)
         buffer[...] = np.broadcast_to(total, digits.shape).reshape(buffer.shape)
 
-    def _write(self, node: WriteNode) -> None:
-        grid = self._with_segments(node.region.segments)
-        where, mask = self._targets(node.target, grid, node.region)
-        for lane in node.lanes:
+    def _run_write(self, node: WriteNode) -> None:
+        grid = self._make_segment_grid(node.region.segments)
+        where, mask = self._locate_targets(node.target, grid, node.region)
+        for lane in node.reduction_lanes:
             mask = mask & (grid[lane.name] == 0)
         compute = self.kernel.nest.epilogue or self.kernel.nest.compute
         acc, segments = compute.acc_dtype, len(node.region.segments)
-        axes = {a.name: value(f, grid) for a, f in zip(compute.spatial, node.target.index, strict=True)}
+        axes = {
+            a.name: evaluate_form(f, grid)
+            for a, f in zip(compute.spatial_axes, node.target.index, strict=True)
+        }
         # An element that is not written is not read for either.
         reads = {
             x: a if a.buffer else replace(a, guards=(*node.target.guards, *a.guards))
@@ -372,55 +401,55 @@ class _Blocks:
         }
 
         def read(x: ex.Load) -> NDArray[Any]:
-            return _widen_elements(self._load(reads[x], grid, segments), reads[x].dtype, acc)
+            return _widen_elements(self._load_elements(reads[x], grid, segments), reads[x].dtype, acc)
 
         result = _evaluate_body(node.value, acc, axes, read)
-        result = converted(result, acc, node.target.dtype)
+        result = convert_values(result, acc, node.target.dtype)
         out = self.memory[node.target.spec.name].reshape(-1)
         result = np.broadcast_to(result, where.shape)[mask]
-        if node.atomic:
+        if node.is_atomic:
             np.add.at(out, where[mask], result)
         else:
             out[where[mask]] = result
-        self.written.reshape(-1)[where[mask]] = True
+        self.written_mask.reshape(-1)[where[mask]] = True
 
 
 def _widen_elements(values: NDArray[Any], source: DType, acc: DType) -> NDArray[Any]:
     """Elements in the type that arithmetic has them in."""
-    return converted(values, source, find_read_type(source, acc))
+    return convert_values(values, source, find_read_type(source, acc))
 
 
 def _evaluate_body(
     body: ex.Expr, acc: DType, axes: Mapping[str, Any], read: Callable[[ex.Load], Any]
 ) -> NDArray[Any]:
     """A body in the accumulator's type; each result of int32 wraps modulo 2**32."""
-    if acc.integer:
-        axes = {name: np.asarray(index).astype(acc.numpy) for name, index in axes.items()}
-    return np.asarray(ex.evaluate(body, axes, read), acc.numpy)
+    if acc.is_integer:
+        axes = {name: np.asarray(index).astype(acc.numpy_dtype) for name, index in axes.items()}
+    return np.asarray(ex.evaluate(body, axes, read), acc.numpy_dtype)
 
 
-def _axis_values(node: ComputeNode, grid: Mapping[str, Any]) -> dict[str, Any]:
-    return {axis: value(form, grid) for axis, form in node.nest.index.items()}
+def _evaluate_axes(node: ComputeNode, grid: Mapping[str, Any]) -> dict[str, Any]:
+    return {axis: evaluate_form(form, grid) for axis, form in node.nest.axis_forms.items()}
 
 
-def _inside(guards: tuple[Guard, ...], grid: Mapping[str, Any]) -> Any:
+def _evaluate_guards(guards: tuple[BoundsGuard, ...], grid: Mapping[str, Any]) -> Any:
     inside: Any = True
     for g in guards:
-        at = value(g.form, grid)
+        at = evaluate_form(g.form, grid)
         inside = inside & (at >= 0) & (at < g.extent)
     return inside
 
 
-def _expand(v: Any, extra: int) -> Any:
-    return v.reshape(v.shape + (1,) * extra) if isinstance(v, np.ndarray) else v
+def _append_axes(v: Any, axis_count: int) -> Any:
+    return v.reshape(v.shape + (1,) * axis_count) if isinstance(v, np.ndarray) else v
 
 
-def _axis(position: int, count: int) -> tuple[int, ...]:
+def _make_axis_shape(position: int, count: int) -> tuple[int, ...]:
     """A shape that is 1 but along axis 2 + position of `count` + 2."""
     return tuple(-1 if i == position + 2 else 1 for i in range(count + 2))
 
 
-def _drop(v: Any, axes: tuple[int, ...]) -> Any:
+def _drop_axes(v: Any, axes: tuple[int, ...]) -> Any:
     """An array without axes that were summed away (index 0 of each)."""
     if not isinstance(v, np.ndarray) or not axes:
         return v

@@ -18,7 +18,7 @@ Indices = tuple[NDArray[Any], ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class TensorPart:
     """Elements of a tensor of this shape; nothing else of it may be read."""
 
     shape: tuple[int, ...]
@@ -36,23 +36,23 @@ class Part:
         return np.asarray(self.values[tuple(np.searchsorted(known, wanted) for known, wanted in found)])
 
 
-def find_indices(compute: Compute, spec: TensorSpec, where: Mapping[str, NDArray[Any]]) -> Indices:
+def find_read_indices(compute: Compute, spec: TensorSpec, where: Mapping[str, NDArray[Any]]) -> Indices:
     """The indices of a tensor that a compute reads at chosen indices of its own; those outside the tensor are
     read as the nearest inside."""
-    ranges = dict(where) | {a.name: np.arange(a.extent) for a in compute.reduction}
-    loads = [load for load in ex.loads(compute.body) if load.tensor == spec.name]
+    ranges = dict(where) | {a.name: np.arange(a.extent) for a in compute.reduction_axes}
+    loads = [load for load in ex.find_loads(compute.body) if load.tensor == spec.name]
     return tuple(
-        reduce(np.union1d, (_reached(load.index[d], extent, ranges) for load in loads))
+        reduce(np.union1d, (_evaluate_index(load.index[d], extent, ranges) for load in loads))
         for d, extent in enumerate(spec.shape)
     )
 
 
-def _reached(index: ex.Expr, extent: int, ranges: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+def _evaluate_index(index: ex.Expr, extent: int, ranges: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
     """The values of an index expression, each once."""
-    names = sorted(ex.variables(index))
+    names = sorted(ex.find_variables(index))
     grid = dict(zip(names, np.ix_(*(ranges[name] for name in names)), strict=True))
-    return np.unique(np.clip(np.asarray(ex.evaluate(index, grid, _no_load)), 0, extent - 1))
+    return np.unique(np.clip(np.asarray(ex.evaluate(index, grid, _refuse_load)), 0, extent - 1))
 
 
-def _no_load(load: ex.Load) -> Any:
+def _refuse_load(load: ex.Load) -> Any:
     raise ValueError(f"{load}: an index cannot read a tensor")

@@ -20,17 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir import expr as ex
-from ekc.ir.dtypes import INT8, INT32, TF32, start_value, tf32_rounded
-from ekc.ir.evaluation.drawn import Drawn, Tensor
-from ekc.ir.memory import check_host
+from ekc.ir.dtypes import INT8, INT32, TF32, find_reduction_identity, round_to_tf32
+from ekc.ir.evaluation.drawn import InputTensor, RandomTensor
+from ekc.ir.memory import check_host_memory
 from ekc.ir.operator import Compute, Operator
 
 _POINTS_AT_ONCE = 1 << 23
-_MOST_SLICES = 1024
-_EXACT = 2.0**53
+_MAX_SLICES = 1024
+_MAX_EXACT_INTEGER = 2.0**53
 """Up to here float64 holds every whole number."""
 FLOAT64 = np.dtype(np.float64)
-_JOIN: Mapping[str, np.ufunc] = {
+_COMBINE_UFUNCS: Mapping[str, np.ufunc] = {
     "sum": np.add,
     "prod": np.multiply,
     "max": np.maximum,
@@ -39,7 +39,7 @@ _JOIN: Mapping[str, np.ufunc] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Computed:
+class ComputeResult:
     """Results of one compute."""
 
     values: NDArray[np.float64]
@@ -47,84 +47,95 @@ class Computed:
     """Whether some result is not the exact one, because int32 wrapped modulo 2**32."""
 
 
-def reference(op: Operator, arrays: tuple[NDArray[Any], ...]) -> NDArray[Any]:
+def evaluate_reference(op: Operator, arrays: tuple[NDArray[Any], ...]) -> NDArray[Any]:
     """The operator's output, cast to its dtype."""
-    check_host(op, f"the reference of {op.name}", _held(op))
-    tensors = inputs_as_read(op, arrays)
+    check_host_memory(op, f"the reference of {op.name}", _estimate_memory_factors(op))
+    tensors = convert_inputs(op, arrays)
     for compute in op.computes:
-        everything = {a.name: np.arange(a.extent) for a in compute.spatial}
-        tensors[compute.output.name] = hold_values(compute, reference_at(compute, tensors, everything).values)
+        everything = {a.name: np.arange(a.extent) for a in compute.spatial_axes}
+        tensors[compute.output.name] = convert_results(
+            compute, evaluate_compute_at(compute, tensors, everything).values
+        )
     with np.errstate(over="ignore"):
-        return np.asarray(tensors[op.outputs[0].name].astype(op.outputs[0].dtype.numpy))
+        return np.asarray(tensors[op.outputs[0].name].astype(op.outputs[0].dtype.numpy_dtype))
 
 
-def _held(op: Operator) -> dict[str, float]:
+def _estimate_memory_factors(op: Operator) -> dict[str, float]:
     """How often its size each tensor is held: results in float64 and as slices that are joined, factors of
     products in float64."""
-    read = {t.name: 8 / t.dtype.bytes for c in op.computes if c.reduction for t in op.inputs}
+    read = {t.name: 8 / t.dtype.bytes for c in op.computes if c.reduction_axes for t in op.inputs}
     return read | {c.output.name: 2 * 8 / c.output.dtype.bytes for c in op.computes}
 
 
-def inputs_as_read(op: Operator, arrays: tuple[Tensor, ...]) -> dict[str, Any]:
+def convert_inputs(op: Operator, arrays: tuple[InputTensor, ...]) -> dict[str, Any]:
     """The inputs by name, as arithmetic sees them."""
-    if any(isinstance(array, Drawn) for array in arrays):
+    if any(isinstance(array, RandomTensor) for array in arrays):
         return {t.name: array for t, array in zip(op.inputs, arrays, strict=True)}
     checked = zip(op.inputs, op.check_arrays(arrays), strict=True)
-    return {t.name: tf32_rounded(a) if t.dtype is TF32 else a for t, a in checked}
+    return {t.name: round_to_tf32(a) if t.dtype is TF32 else a for t, a in checked}
 
 
-def hold_values(compute: Compute, values: NDArray[Any]) -> NDArray[Any]:
+def convert_results(compute: Compute, values: NDArray[Any]) -> NDArray[Any]:
     """Results of a compute for those that read them: integers in their own type, floats in float64."""
-    return values.astype(compute.output.dtype.numpy) if compute.output.dtype.integer else values
+    return values.astype(compute.output.dtype.numpy_dtype) if compute.output.dtype.is_integer else values
 
 
-def list_floats(tensors: Mapping[str, NDArray[Any]]) -> frozenset[str]:
+def list_float_tensors(tensors: Mapping[str, NDArray[Any]]) -> frozenset[str]:
     """The tensors that hold no integers."""
     return frozenset(name for name, a in tensors.items() if not np.issubdtype(a.dtype, np.integer))
 
 
-def reference_at(
+def evaluate_compute_at(
     compute: Compute, tensors: Mapping[str, NDArray[Any]], where: dict[str, NDArray[Any]]
-) -> Computed:
+) -> ComputeResult:
     """One compute at the outer product of chosen spatial indices; values in float64, in output order.
 
     Floats are not rounded; integers are those that are stored (int8 is clamped).
     """
-    read = (tensors[load.tensor] for load in ex.loads(compute.body))
-    may_wrap = compute.acc_dtype is INT32 and any(array.dtype == INT32.numpy for array in read)
-    return as_stored(compute, lambda kind: _summed(compute, tensors, where, kind), may_wrap)
+    read = (tensors[load.tensor] for load in ex.find_loads(compute.body))
+    may_wrap = compute.acc_dtype is INT32 and any(array.dtype == INT32.numpy_dtype for array in read)
+    return evaluate_as_stored(
+        compute, lambda kind: _evaluate_compute(compute, tensors, where, kind), may_wrap
+    )
 
 
-def as_stored(
-    compute: Compute, computed: Callable[[np.dtype[Any]], NDArray[Any]], may_wrap: bool
-) -> Computed:
+def evaluate_as_stored(
+    compute: Compute, evaluate_in: Callable[[np.dtype[Any]], NDArray[Any]], may_wrap: bool
+) -> ComputeResult:
     """Results of a compute as its output holds them; see `reference_at`. `computed` gives them in one kind of
     number."""
     # Infinities and NaN are results like others: the kernel has them too.
     with np.errstate(all="ignore"):
-        exact = values = computed(FLOAT64)
+        exact = values = evaluate_in(FLOAT64)
         if may_wrap:
-            values = computed(INT32.numpy).astype(np.float64)
-    stored = np.clip(values, *INT8.limits) if compute.output.dtype is INT8 else values
-    return Computed(stored, may_wrap and not np.array_equal(values, exact))
+            values = evaluate_in(INT32.numpy_dtype).astype(np.float64)
+    stored = np.clip(values, *INT8.integer_limits) if compute.output.dtype is INT8 else values
+    return ComputeResult(stored, may_wrap and not np.array_equal(values, exact))
 
 
-def _summed(
-    compute: Compute, tensors: Mapping[str, NDArray[Any]], where: dict[str, NDArray[Any]], kind: np.dtype[Any]
+def _evaluate_compute(
+    compute: Compute,
+    tensors: Mapping[str, NDArray[Any]],
+    where: dict[str, NDArray[Any]],
+    dtype: np.dtype[Any],
 ) -> NDArray[Any]:
     """The compute in one kind of number: float64, or int32 that wraps."""
-    ranges = where | {a.name: np.arange(a.extent) for a in compute.reduction}
-    parts = ex.factors(compute.body) if compute.combine == "sum" and compute.reduction else (compute.body,)
+    ranges = where | {a.name: np.arange(a.extent) for a in compute.reduction_axes}
+    parts = (
+        ex.list_factors(compute.body)
+        if compute.combine == "sum" and compute.reduction_axes
+        else (compute.body,)
+    )
     if (
-        all(math.prod(len(ranges[v]) for v in ex.variables(p)) <= 16 * _POINTS_AT_ONCE for p in parts)
+        all(math.prod(len(ranges[v]) for v in ex.find_variables(p)) <= 16 * _POINTS_AT_ONCE for p in parts)
         and len(parts) > 1
     ):
-        axes = [[a.name for a in compute.axes if a.name in ex.variables(p)] for p in parts]
-        operands = [_evaluate(p, own, tensors, ranges, kind) for p, own in zip(parts, axes, strict=True)]
-        sums = {a.name for a in compute.reduction}
+        axes = [[a.name for a in compute.axes if a.name in ex.find_variables(p)] for p in parts]
+        operands = [_evaluate(p, own, tensors, ranges, dtype) for p, own in zip(parts, axes, strict=True)]
+        sums = {a.name for a in compute.reduction_axes}
         if all(sums <= {*own} for own in axes) or all(np.isfinite(x).all() for x in operands):
             return _contract(compute, axes, operands, ranges)
-    return _pointwise(compute, tensors, ranges, kind)
+    return _evaluate_pointwise(compute, tensors, ranges, dtype)
 
 
 def _contract(
@@ -136,21 +147,23 @@ def _contract(
     absent = [a.name for a in compute.axes if not any(letters[a.name] in n for n in names)]
     operands = [*operands, *(np.ones(len(ranges[a]), operands[0].dtype) for a in absent)]
     names += [letters[a] for a in absent]
-    out = "".join(letters[a.name] for a in compute.spatial)
-    kind, terms = operands[0].dtype, math.prod(a.extent for a in compute.reduction)
+    out = "".join(letters[a.name] for a in compute.spatial_axes)
+    kind, terms = operands[0].dtype, math.prod(a.extent for a in compute.reduction_axes)
     if (
         kind != FLOAT64
-        and terms * math.prod(float(np.max(np.abs(x.astype(FLOAT64)))) for x in operands) < _EXACT
+        and terms * math.prod(float(np.max(np.abs(x.astype(FLOAT64)))) for x in operands) < _MAX_EXACT_INTEGER
     ):
         # Products of float64 matrices are much faster, and exact up to here.
-        return _einsum(names, out, [x.astype(FLOAT64) for x in operands]).astype(np.int64).astype(kind)
-    return _einsum(names, out, operands)
+        return (
+            _einsum_by_slices(names, out, [x.astype(FLOAT64) for x in operands]).astype(np.int64).astype(kind)
+        )
+    return _einsum_by_slices(names, out, operands)
 
 
-def _einsum(names: list[str], out: str, operands: list[NDArray[Any]]) -> NDArray[Any]:
+def _einsum_by_slices(names: list[str], out: str, operands: list[NDArray[Any]]) -> NDArray[Any]:
     """`np.einsum`, by slices of an axis that all operands have: only without one it multiplies matrices."""
     sizes = dict(zip(names[0], operands[0].shape, strict=True))
-    shared = next((x for x in out if all(x in n for n in names) and sizes[x] <= _MOST_SLICES), None)
+    shared = next((x for x in out if all(x in n for n in names) and sizes[x] <= _MAX_SLICES), None)
     text = f"{','.join(names)}->{out}"
     if shared is None:
         return np.asarray(np.einsum(text, *operands, optimize=True))
@@ -163,13 +176,17 @@ def _einsum(names: list[str], out: str, operands: list[NDArray[Any]]) -> NDArray
 
 
 def _evaluate(
-    e: ex.Expr, axes: list[str], tensors: Any, ranges: dict[str, NDArray[Any]], kind: np.dtype[Any]
+    e: ex.Expr, axes: list[str], tensors: Any, ranges: dict[str, NDArray[Any]], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
     """An expression as an array over `axes`, in one kind of number."""
     grid = {a: ranges[a].reshape([-1 if b == a else 1 for b in axes]) for a in axes}
     shape = tuple(len(ranges[a]) for a in axes)
     result = evaluate_body(
-        e, grid, lambda load: read_padded(tensors[load.tensor], load, grid), kind, list_floats(tensors)
+        e,
+        grid,
+        lambda load: read_padded(tensors[load.tensor], load, grid),
+        dtype,
+        list_float_tensors(tensors),
     )
     return np.broadcast_to(result, shape)
 
@@ -178,40 +195,43 @@ def evaluate_body(
     e: ex.Expr,
     axes: Mapping[str, Any],
     load: Callable[[ex.Load], NDArray[Any]],
-    kind: np.dtype[Any],
-    compared: frozenset[str],
+    dtype: np.dtype[Any],
+    float_tensors: frozenset[str],
 ) -> NDArray[Any]:
     """An expression in one kind of number; `load` reads float64, which holds every int32. The tensors
     `compared` hold floats, which int32 arithmetic only compares."""
-    if kind != FLOAT64:
-        axes = {name: np.asarray(index).astype(kind) for name, index in axes.items()}
+    if dtype != FLOAT64:
+        axes = {name: np.asarray(index).astype(dtype) for name, index in axes.items()}
 
     def read(x: ex.Load) -> NDArray[Any]:
-        return load(x) if x.tensor in compared else load(x).astype(kind, copy=False)
+        return load(x) if x.tensor in float_tensors else load(x).astype(dtype, copy=False)
 
-    return np.asarray(ex.evaluate(e, axes, read), kind)
+    return np.asarray(ex.evaluate(e, axes, read), dtype)
 
 
-def _pointwise(
-    compute: Compute, tensors: Any, ranges: dict[str, NDArray[Any]], kind: np.dtype[Any]
+def _evaluate_pointwise(
+    compute: Compute, tensors: Any, ranges: dict[str, NDArray[Any]], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
     """Slice by slice along one axis, the parts of each sum joined where that is a reduction's."""
     axes = [a.name for a in compute.axes]
-    over = tuple(i for i, a in enumerate(compute.axes) if a.reduction)
-    cut = _cut(axes, ranges)
+    over = tuple(i for i, a in enumerate(compute.axes) if a.is_reduction)
+    cut = _choose_sliced_axis(axes, ranges)
     rest = math.prod(len(ranges[a]) for a in axes if a != cut)
     step = max(1, _POINTS_AT_ONCE // max(1, rest))
-    join, start_at = _JOIN[compute.combine], start_value(compute.combine, compute.acc_dtype)
+    join, start_at = (
+        _COMBINE_UFUNCS[compute.combine],
+        find_reduction_identity(compute.combine, compute.acc_dtype),
+    )
     slices = []
     for start in range(0, len(ranges[cut]), step):
         part = ranges | {cut: ranges[cut][start : start + step]}
-        values = _evaluate(compute.body, axes, tensors, part, kind)
-        slices.append(join.reduce(values, axis=over, dtype=kind, initial=start_at) if over else values)
+        values = _evaluate(compute.body, axes, tensors, part, dtype)
+        slices.append(join.reduce(values, axis=over, dtype=dtype, initial=start_at) if over else values)
     at = axes.index(cut)
     return reduce(join, slices) if at in over else np.concatenate(slices, axis=at)
 
 
-def _cut(axes: list[str], ranges: Mapping[str, NDArray[Any]]) -> str:
+def _choose_sliced_axis(axes: list[str], ranges: Mapping[str, NDArray[Any]]) -> str:
     """The axis to slice along: the first, or the longest where one index of that is too much already."""
     rest = math.prod(len(ranges[a]) for a in axes[1:])
     return axes[0] if rest <= _POINTS_AT_ONCE else max(axes, key=lambda a: len(ranges[a]))
@@ -219,15 +239,15 @@ def _cut(axes: list[str], ranges: Mapping[str, NDArray[Any]]) -> str:
 
 def read_padded(array: Any, load: ex.Load, axes: Mapping[str, Any]) -> NDArray[Any]:
     """tensor[index] with 0 outside, in float64."""
-    index = [np.asarray(ex.evaluate(i, axes, _no_load)) for i in load.index]
+    index = [np.asarray(ex.evaluate(i, axes, _refuse_load)) for i in load.index]
     inside = [(i >= 0) & (i < extent) for i, extent in zip(index, array.shape, strict=True)]
     if all(one.all() for one in inside):
-        return _picked(array, index).astype(np.float64)
+        return _gather_elements(array, index).astype(np.float64)
     clipped = [np.clip(i, 0, e - 1) for i, e in zip(index, array.shape, strict=True)]
-    return np.where(reduce(np.logical_and, inside), _picked(array, clipped).astype(np.float64), 0.0)
+    return np.where(reduce(np.logical_and, inside), _gather_elements(array, clipped).astype(np.float64), 0.0)
 
 
-def _picked(array: Any, index: Sequence[NDArray[Any]]) -> NDArray[Any]:
+def _gather_elements(array: Any, index: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """array[index]; where each index moves along dimensions of its own, in order, an axis at a time, which
     copies rows and not points, and beginning with what leaves least."""
     if not isinstance(array, np.ndarray):
@@ -238,16 +258,16 @@ def _picked(array: Any, index: Sequence[NDArray[Any]]) -> NDArray[Any]:
     found = array
     for axis in sorted(range(array.ndim), key=lambda k: index[k].size / array.shape[k]):
         flat = index[axis].ravel()
-        if not _is_whole(flat, array.shape[axis]):
+        if not _is_full_range(flat, array.shape[axis]):
             found = found.take(flat, axis)
     return found.reshape(np.broadcast_shapes(*(i.shape for i in index)))
 
 
-def _is_whole(index: NDArray[Any], extent: int) -> bool:
+def _is_full_range(index: NDArray[Any], extent: int) -> bool:
     """Whether an index takes all of a dimension, in order; costs what the index has, not what the dimension
     has."""
     return index.size == extent and index[0] == 0 and bool((index[1:] - index[:-1] == 1).all())
 
 
-def _no_load(load: ex.Load) -> Any:
+def _refuse_load(load: ex.Load) -> Any:
     raise ValueError(f"{load}: an index cannot read a tensor")

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.checks import whole
+from ekc.ir.checks import check_int
 from ekc.ir.operator import MAX_ELEMENTS, Operator
 from ekc.ir.operators.building import Tensor, compute
-from ekc.ir.operators.windows import Channels, Layout, Padding, Window, windows
+from ekc.ir.operators.windows import Channels, FilterWindow, ImageLayout, Padding, make_windows
 
 
 def conv1d(
@@ -35,8 +35,8 @@ def conv1d(
 
     Weights OIW (I is c / groups), with `layout="NWC"` OWI. Raises `InvalidInput` as `conv2d` does.
     """
-    over = windows({"w": w}, kernel, stride, padding, dilation, _pad_same)
-    return _convolution(
+    over = make_windows({"w": w}, kernel, stride, padding, dilation, _compute_same_padding)
+    return _build_convolution(
         "conv1d", n, Channels(c, out_channels, groups), over, layout, dtype, acc_dtype, out_dtype
     )
 
@@ -67,8 +67,8 @@ def conv2d(
     Raises `InvalidInput` for numbers out of range, groups that do not divide the channels, another layout,
     and a filter that spans more than the padded image.
     """
-    over = windows({"h": h, "w": w}, kernel, stride, padding, dilation, _pad_same)
-    return _convolution(
+    over = make_windows({"h": h, "w": w}, kernel, stride, padding, dilation, _compute_same_padding)
+    return _build_convolution(
         "conv2d", n, Channels(c, out_channels, groups), over, layout, dtype, acc_dtype, out_dtype
     )
 
@@ -95,36 +95,39 @@ def conv3d(
 
     Weights OIDHW (I is c / groups), with `layout="NDHWC"` ODHWI. Raises `InvalidInput` as `conv2d` does.
     """
-    over = windows({"d": d, "h": h, "w": w}, kernel, stride, padding, dilation, _pad_same)
-    return _convolution(
+    over = make_windows({"d": d, "h": h, "w": w}, kernel, stride, padding, dilation, _compute_same_padding)
+    return _build_convolution(
         "conv3d", n, Channels(c, out_channels, groups), over, layout, dtype, acc_dtype, out_dtype
     )
 
 
-def _convolution(
+def _build_convolution(
     name: str,
     n: int,
     channels: Channels,
-    over: tuple[Window, ...],
+    filter_windows: tuple[FilterWindow, ...],
     layout: str,
     dtype: str,
     acc_dtype: str | None,
     out_dtype: str | None,
 ) -> Operator:
-    whole("n", n, MAX_ELEMENTS)
-    order = Layout.of(layout, "".join(x.dim for x in over).upper()).order
-    places = [x.out * x.stride + x.tap * x.dilation - x.before for x in over]
-    pixel = Tensor("X")[ex.Var("n"), *order(channels.read(), *places)]
-    weight = Tensor("W")[ex.Var("o"), *order(ex.Var("c"), *(x.tap for x in over))]
-    outs = [(x.out.name, _output_extent(x)) for x in over]
-    taps = [(x.tap.name, x.kernel) for x in over]
+    check_int("n", n, MAX_ELEMENTS)
+    order = ImageLayout.from_name(layout, "".join(x.dim for x in filter_windows).upper()).order_dims
+    places = [x.output_axis * x.stride + x.filter_axis * x.dilation - x.before for x in filter_windows]
+    pixel = Tensor("X")[ex.Var("n"), *order(channels.make_input_index(), *places)]
+    weight = Tensor("W")[ex.Var("o"), *order(ex.Var("c"), *(x.filter_axis for x in filter_windows))]
+    outs = [(x.output_axis.name, _compute_output_extent(x)) for x in filter_windows]
+    taps = [(x.filter_axis.name, x.kernel) for x in filter_windows]
     return compute(
         name,
-        axes=dict([("n", n), *order(("o", channels.out), *outs)]),
-        reduce=dict(order(("c", channels.share), *taps)),
+        axes=dict([("n", n), *order(("o", channels.output_count), *outs)]),
+        reduce=dict(order(("c", channels.inputs_per_group), *taps)),
         inputs={
-            "X": (n, *order(channels.c, *(x.size for x in over))),
-            "W": (channels.out, *order(channels.share, *(x.kernel for x in over))),
+            "X": (n, *order(channels.input_count, *(x.size for x in filter_windows))),
+            "W": (
+                channels.output_count,
+                *order(channels.inputs_per_group, *(x.kernel for x in filter_windows)),
+            ),
         },
         body=lambda: pixel * weight,
         output="Y",
@@ -134,19 +137,19 @@ def _convolution(
     )
 
 
-def _pad_same(x: Window) -> tuple[int, int]:
+def _compute_same_padding(window: FilterWindow) -> tuple[int, int]:
     """The least padding with ceil(size / stride) outputs; of an odd one the larger half behind."""
-    outputs = -(-x.size // x.stride)
-    total = max((outputs - 1) * x.stride + x.reach - x.size, 0)
+    outputs = -(-window.size // window.stride)
+    total = max((outputs - 1) * window.stride + window.span - window.size, 0)
     return total // 2, total - total // 2
 
 
-def _output_extent(x: Window) -> int:
-    padded = x.size + x.padding
-    if x.reach > padded:
-        near = (x.reach - x.size + 1) // 2
+def _compute_output_extent(window: FilterWindow) -> int:
+    padded = window.size + window.total_padding
+    if window.span > padded:
+        near = (window.span - window.size + 1) // 2
         raise InvalidInput(
-            f"kernel: spans {x.reach} elements, the padded {x.dim} has {padded}; "
+            f"kernel: spans {window.span} elements, the padded {window.dim} has {padded}; "
             f"the nearest legal padding is {near}"
         )
-    return (padded - x.reach) // x.stride + 1
+    return (padded - window.span) // window.stride + 1

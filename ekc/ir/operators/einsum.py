@@ -11,13 +11,15 @@ from math import prod
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.arguments import check_text
-from ekc.ir.dtypes import accumulator_and_result, dtype_of
+from ekc.ir.dtypes import choose_accumulator_and_result, parse_dtype
 from ekc.ir.operator import Operator, TensorSpec
-from ekc.ir.operators.building import Tensor, make_compute, shape_of
+from ekc.ir.operators.building import Tensor, check_shape, make_compute
 
-_PART = r"(?=[A-Za-z.])[A-Za-z]*(?:\.\.\.)?[A-Za-z]*"
-_FORM = re.compile(rf"({_PART}(?:,{_PART})*)(?:->({_PART}|))?\Z")
-_NAMES = ("A", "B", "D", "E", "F", "G")
+_OPERAND_PATTERN = r"(?=[A-Za-z.])[A-Za-z]*(?:\.\.\.)?[A-Za-z]*"
+_SUBSCRIPTS_PATTERN = re.compile(
+    rf"({_OPERAND_PATTERN}(?:,{_OPERAND_PATTERN})*)(?:->({_OPERAND_PATTERN}|))?\Z"
+)
+_INPUT_NAMES = ("A", "B", "D", "E", "F", "G")
 """The inputs; C is the output."""
 
 
@@ -48,13 +50,13 @@ class _Product:
         return list(dict.fromkeys(a for f in self.factors for a in f.index if a is not None))
 
     @property
-    def summed(self) -> list[str]:
+    def summed_axes(self) -> list[str]:
         """The axes that are summed over."""
         return [a for a in self.axes if a not in self.output.axes]
 
-    def flops(self, extents: Mapping[str, int]) -> int:
+    def count_flops(self, extents: Mapping[str, int]) -> int:
         """Multiplications and additions."""
-        each = len(self.factors) - 1 + bool(self.summed)
+        each = len(self.factors) - 1 + bool(self.summed_axes)
         return each * prod(extents[a] for a in self.axes)
 
 
@@ -81,7 +83,7 @@ def einsum(
     of "..." that do not broadcast, and output letters that are unknown or repeated.
     """
     check_text("einsum", subscripts, "'mk,kn->mn'")
-    match = _FORM.match(subscripts.replace(" ", ""))
+    match = _SUBSCRIPTS_PATTERN.match(subscripts.replace(" ", ""))
     if not match:
         raise InvalidInput(
             f"einsum: {subscripts!r} is not of the form 'ab,bc->ac', 'ab,bc', '...ab,...bc->...ac' or 'ab->a'"
@@ -92,20 +94,20 @@ def einsum(
             f"einsum: {subscripts!r} has {len(operands)} operand{'s' * (len(operands) > 1)}, "
             f"{len(shapes)} shape{'s' * (len(shapes) != 1)} given"
         )
-    if len(operands) > len(_NAMES):
+    if len(operands) > len(_INPUT_NAMES):
         raise InvalidInput(
-            f"einsum: {len(operands)} operands, at most {len(_NAMES)}; multiply some of them beforehand"
+            f"einsum: {len(operands)} operands, at most {len(_INPUT_NAMES)}; multiply some of them beforehand"
         )
-    names = _NAMES[: len(operands)]
+    names = _INPUT_NAMES[: len(operands)]
     for letter in sorted({*match[1]} & {*names, "C"}):
         raise InvalidInput(f"einsum: {letter!r} is the name of a tensor; try {letter.lower()!r}")
-    inputs = {name: shape_of(name, shape) for name, shape in zip(names, shapes, strict=True)}
+    inputs = {name: check_shape(name, shape) for name, shape in zip(names, shapes, strict=True)}
     stretched = _broadcast_dots(operands, tuple(inputs.values()))
     factors, extents = _name_factors(operands, inputs, stretched)
     out = _read_output(operands, match[2], stretched)
     if len(set(out)) != len(out) or not set(out) <= set(extents):
         raise InvalidInput(f"einsum: the output {match[2]!r} must name letters of the operands, each once")
-    specs = tuple(TensorSpec(name, shape, dtype_of(dtype)) for name, shape in inputs.items())
+    specs = tuple(TensorSpec(name, shape, parse_dtype(dtype)) for name, shape in inputs.items())
     products = _order_products(factors, _Factor("C", out or (None,)), extents)
     return _build_operator(specs, products, extents, dtype, acc_dtype, out_dtype)
 
@@ -163,16 +165,16 @@ def _name_batch(stretched: tuple[int, ...]) -> tuple[str, ...]:
     return tuple(f"batch{d}" for d in range(len(stretched)))
 
 
-def _read_output(operands: list[str], given: str | None, stretched: tuple[int, ...]) -> tuple[str, ...]:
+def _read_output(operands: list[str], subscripts: str | None, stretched: tuple[int, ...]) -> tuple[str, ...]:
     """The axes of the output; of the implicit form the letters that occur once, in alphabetical order."""
     batch, letters = _name_batch(stretched), "".join(operands).replace(".", "")
-    if given is None:
+    if subscripts is None:
         return (*batch, *sorted(x for x in letters if letters.count(x) == 1))
-    before, dots, after = given.partition("...")
+    before, dots, after = subscripts.partition("...")
     if dots and not any("..." in text for text in operands):
-        raise InvalidInput(f"einsum: the output {given!r} has '...', which no operand has; leave it out")
+        raise InvalidInput(f"einsum: the output {subscripts!r} has '...', which no operand has; leave it out")
     if batch and not dots:
-        raise InvalidInput(f"einsum: the output {given!r} lacks '...'; write '...{given}'")
+        raise InvalidInput(f"einsum: the output {subscripts!r} lacks '...'; write '...{subscripts}'")
     return (*before, *batch, *after)
 
 
@@ -188,7 +190,7 @@ def _order_products(
         made = _Product(_Factor("".join(f.name for f in pair), tuple(kept) or (None,)), pair)
         place = factors.index(pair[0])
         found.append((made, *_order_products([*rest[:place], made.output, *rest[place:]], output, extents)))
-    return min(found, key=lambda products: (sum(p.flops(extents) for p in products), len(products)))
+    return min(found, key=lambda products: (sum(p.count_flops(extents) for p in products), len(products)))
 
 
 def _build_operator(
@@ -200,8 +202,8 @@ def _build_operator(
     out_dtype: str | None,
 ) -> Operator:
     """A compute for each product; all but the last have a number behind the names of their axes."""
-    acc, usual = accumulator_and_result(dtype, acc_dtype, None)
-    between = acc if dtype_of(out_dtype or usual) is acc else usual
+    acc, usual = choose_accumulator_and_result(dtype, acc_dtype, None)
+    between = acc if parse_dtype(out_dtype or usual) is acc else usual
     names, computes = [t.name for t in inputs], []
     for number, product in enumerate(products, 1):
         last = product is products[-1]
@@ -217,10 +219,10 @@ def _build_operator(
                 lambda body=body: body,
                 {own[a]: extents[a] for a in product.output.index if a}
                 or {"one" if last else f"one{number}": 1},
-                {own[a]: extents[a] for a in product.summed},
+                {own[a]: extents[a] for a in product.summed_axes},
                 names,
                 "sum",
-                dtype_of(dtype),
+                parse_dtype(dtype),
                 acc_dtype,
                 out_dtype if last else between.name,
             )

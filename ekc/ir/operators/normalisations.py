@@ -13,61 +13,61 @@ import numpy as np
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.arguments import is_number, show
-from ekc.ir.dtypes import dtype_of
+from ekc.ir.arguments import format_value, is_number
+from ekc.ir.dtypes import parse_dtype
 from ekc.ir.operator import Operator
-from ekc.ir.operators.building import Tensor, compute, shape_of
-from ekc.ir.operators.reductions import Axes, axes_of
+from ekc.ir.operators.building import Tensor, check_shape, compute
+from ekc.ir.operators.reductions import Axes, normalize_axes
 
 
 @dataclass(frozen=True)
-class _Pass:
+class _RowPass:
     """One walk over all rows of X, its axes named after a letter of its own."""
 
     letter: str
     shape: tuple[int, ...]
-    axes: tuple[int, ...]
+    row_dims: tuple[int, ...]
     """The dimensions that a row runs along."""
 
     @property
-    def whole(self) -> dict[str, int]:
+    def all_axes(self) -> dict[str, int]:
         """Every axis."""
         return {f"{self.letter}{d}": e for d, e in enumerate(self.shape)}
 
     @property
-    def along(self) -> dict[str, int]:
+    def row_axes(self) -> dict[str, int]:
         """The axes that a row runs along."""
-        return {f"{self.letter}{d}": self.shape[d] for d in self.axes}
+        return {f"{self.letter}{d}": self.shape[d] for d in self.row_dims}
 
     @property
-    def row(self) -> tuple[int, ...]:
+    def row_shape(self) -> tuple[int, ...]:
         """The shape of a row."""
-        return tuple(self.along.values())
+        return tuple(self.row_axes.values())
 
     @property
-    def rows(self) -> dict[str, int]:
+    def outer_axes(self) -> dict[str, int]:
         """The axes that number the rows; one of extent 1 where there is a single row."""
-        return {a: e for a, e in self.whole.items() if a not in self.along} or {self.letter: 1}
+        return {a: e for a, e in self.all_axes.items() if a not in self.row_axes} or {self.letter: 1}
 
     @property
-    def x(self) -> ex.Load:
+    def element(self) -> ex.Load:
         """The element of X at this point."""
-        return Tensor("X")[tuple(ex.Var(a) for a in self.whole)]
+        return Tensor("X")[tuple(ex.Var(a) for a in self.all_axes)]
 
-    def of_row(self, tensor: str) -> ex.Load:
+    def read_row_value(self, tensor: str) -> ex.Load:
         """What `tensor` holds for this row."""
-        return Tensor(tensor)[tuple(ex.Var(a) for a in self.rows if a in self.whole) or (0,)]
+        return Tensor(tensor)[tuple(ex.Var(a) for a in self.outer_axes if a in self.all_axes) or (0,)]
 
-    def of_column(self, tensor: str) -> ex.Load:
+    def read_column_value(self, tensor: str) -> ex.Load:
         """What `tensor` holds for this place in every row."""
-        return Tensor(tensor)[tuple(ex.Var(a) for a in self.along)]
+        return Tensor(tensor)[tuple(ex.Var(a) for a in self.row_axes)]
 
 
-def _passes(shape: tuple[int, ...], axes: Axes, letters: str, dtype: str) -> tuple[_Pass, ...]:
-    if dtype_of(dtype).integer:
+def _make_passes(shape: tuple[int, ...], axes: Axes, letters: str, dtype: str) -> tuple[_RowPass, ...]:
+    if parse_dtype(dtype).is_integer:
         raise InvalidInput(f"dtype: {dtype} has no fractions, which these need; the nearest is 'float16'")
-    shape = shape_of("X", shape)
-    return tuple(_Pass(letter, shape, axes_of(axes, shape)) for letter in letters)
+    shape = check_shape("X", shape)
+    return tuple(_RowPass(letter, shape, normalize_axes(axes, shape)) for letter in letters)
 
 
 def softmax(
@@ -84,13 +84,13 @@ def softmax(
     overflows: no exponent is above 0, and a total is at least 1.
     Raises `InvalidInput` for an axis that the shape lacks.
     """
-    i, j, p = _passes(shape, axis, "ijp", dtype)
+    i, j, p = _make_passes(shape, axis, "ijp", dtype)
     op = compute(
         "softmax",
-        axes=i.rows,
-        reduce=i.along,
+        axes=i.outer_axes,
+        reduce=i.row_axes,
         inputs={"X": i.shape},
-        body=lambda: i.x,
+        body=lambda: i.element,
         combine="max",
         output="top",
         dtype=dtype,
@@ -99,15 +99,15 @@ def softmax(
     )
     op = op.then(
         "total",
-        axes=j.rows,
-        reduce=j.along,
-        body=lambda: ex.exp(j.x - j.of_row("top")),
+        axes=j.outer_axes,
+        reduce=j.row_axes,
+        body=lambda: ex.exp(j.element - j.read_row_value("top")),
         out_dtype="float32",
     )
     op = op.then(
         "Y",
-        axes=p.whole,
-        body=lambda: ex.exp(p.x - p.of_row("top")) / p.of_row("total"),
+        axes=p.all_axes,
+        body=lambda: ex.exp(p.element - p.read_row_value("top")) / p.read_row_value("total"),
         out_dtype=out_dtype,
     )
     return replace(op, name="softmax")
@@ -130,28 +130,32 @@ def layer_norm(
     the digits of a small spread.
     Raises `InvalidInput` for an eps that is no number of at least 0, and axes that `reduce` refuses.
     """
-    i, j, p = _passes(shape, axes, "ijp", dtype)
-    share, eps = 1 / math.prod(i.row), _not_negative(eps)
+    i, j, p = _make_passes(shape, axes, "ijp", dtype)
+    share, eps = 1 / math.prod(i.row_shape), _check_eps(eps)
     op = compute(
         "layer_norm",
-        axes=i.rows,
-        reduce=i.along,
+        axes=i.outer_axes,
+        reduce=i.row_axes,
         inputs={"X": i.shape},
-        body=lambda: i.x * share,
+        body=lambda: i.element * share,
         output="mean",
         dtype=dtype,
         acc_dtype=acc_dtype,
         out_dtype="float32",
     )
-    off = j.x - j.of_row("mean")
-    op = op.then("variance", axes=j.rows, reduce=j.along, body=lambda: off * off * share, out_dtype="float32")
+    off = j.element - j.read_row_value("mean")
+    op = op.then(
+        "variance", axes=j.outer_axes, reduce=j.row_axes, body=lambda: off * off * share, out_dtype="float32"
+    )
     op = op.then(
         "Y",
-        axes=p.whole,
-        inputs={"gamma": i.row, "beta": i.row},
+        axes=p.all_axes,
+        inputs={"gamma": i.row_shape, "beta": i.row_shape},
         body=lambda: (
-            (p.x - p.of_row("mean")) * ex.rsqrt(p.of_row("variance") + eps) * p.of_column("gamma")
-            + p.of_column("beta")
+            (p.element - p.read_row_value("mean"))
+            * ex.rsqrt(p.read_row_value("variance") + eps)
+            * p.read_column_value("gamma")
+            + p.read_column_value("beta")
         ),
         out_dtype=out_dtype,
     )
@@ -171,14 +175,14 @@ def rms_norm(
 
     `axes` as in `layer_norm`; gamma has their extents. Raises `InvalidInput` as `layer_norm` does.
     """
-    i, p = _passes(shape, axes, "ip", dtype)
-    share, eps = 1 / math.prod(i.row), _not_negative(eps)
+    i, p = _make_passes(shape, axes, "ip", dtype)
+    share, eps = 1 / math.prod(i.row_shape), _check_eps(eps)
     op = compute(
         "rms_norm",
-        axes=i.rows,
-        reduce=i.along,
+        axes=i.outer_axes,
+        reduce=i.row_axes,
         inputs={"X": i.shape},
-        body=lambda: i.x * i.x * share,
+        body=lambda: i.element * i.element * share,
         output="square",
         dtype=dtype,
         acc_dtype=acc_dtype,
@@ -186,16 +190,16 @@ def rms_norm(
     )
     op = op.then(
         "Y",
-        axes=p.whole,
-        inputs={"gamma": i.row},
-        body=lambda: p.x * ex.rsqrt(p.of_row("square") + eps) * p.of_column("gamma"),
+        axes=p.all_axes,
+        inputs={"gamma": i.row_shape},
+        body=lambda: p.element * ex.rsqrt(p.read_row_value("square") + eps) * p.read_column_value("gamma"),
         out_dtype=out_dtype,
     )
     return replace(op, name="rms_norm")
 
 
-def _not_negative(eps: float) -> float:
+def _check_eps(eps: float) -> float:
     number = eps.item() if isinstance(eps, np.generic) else eps
     if not is_number(number) or not 0 <= number < math.inf:
-        raise InvalidInput(f"eps: {show(eps)} is not a number of at least 0; try 1e-5")
+        raise InvalidInput(f"eps: {format_value(eps)} is not a number of at least 0; try 1e-5")
     return float(number)

@@ -10,18 +10,18 @@ import numpy as np
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.arguments import check_choice, check_flag, show
-from ekc.ir.checks import several
-from ekc.ir.dtypes import INT32, dtype_of
+from ekc.ir.arguments import check_choice, check_flag, format_value
+from ekc.ir.checks import to_tuple
+from ekc.ir.dtypes import INT32, parse_dtype
 from ekc.ir.operator import Operator
-from ekc.ir.operators.building import Tensor, compute, shape_of
+from ekc.ir.operators.building import Tensor, check_shape, compute
 
 Axes = int | tuple[int, ...] | None
 """One axis, several, or all; negative ones count from the last."""
-_OTHERS = {"avg": "mean", "average": "mean"}
+_COMBINE_ALIASES = {"avg": "mean", "average": "mean"}
 """Names elsewhere that are spelled far from ours."""
-_EXTREMES = {"argmax": "max", "argmin": "min"}
-_MOST_INDEXED = INT32.limits[1]
+_ARG_COMBINES = {"argmax": "max", "argmin": "min"}
+_MAX_INDEXED_ELEMENTS = INT32.integer_limits[1]
 """Elements that int32 counts."""
 _COMBINES = ("sum", "prod", "max", "min", "mean", "argmax", "argmin")
 
@@ -50,12 +50,12 @@ def reduce(
     Raises `InvalidInput` for an axis outside the shape or given twice, an unknown combine, and an argmax that
     is to be stored as another type than int32 or goes over 2**31 elements or more.
     """
-    shape = shape_of("X", shape)
-    check_choice("combine", combine, _COMBINES, _OTHERS)
+    shape = check_shape("X", shape)
+    check_choice("combine", combine, _COMBINES, _COMBINE_ALIASES)
     check_flag("keepdims", keepdims)
-    over = axes_of(axes, shape)
-    if combine in _EXTREMES:
-        return _find_index(shape, over, combine, keepdims, dtype, acc_dtype, out_dtype)
+    over = normalize_axes(axes, shape)
+    if combine in _ARG_COMBINES:
+        return _build_arg_reduction(shape, over, combine, keepdims, dtype, acc_dtype, out_dtype)
     element: ex.Expr = Tensor("X")[
         tuple(ex.Var(f"k{d}" if d in over else f"i{d}") for d in range(len(shape)))
     ]
@@ -76,9 +76,9 @@ def reduce(
     )
 
 
-def _find_index(
+def _build_arg_reduction(
     shape: tuple[int, ...],
-    over: tuple[int, ...],
+    reduced_dims: tuple[int, ...],
     combine: str,
     keepdims: bool,
     dtype: str,
@@ -89,21 +89,21 @@ def _find_index(
     if out_dtype not in (None, "int32", INT32) or acc_dtype is not None:
         name = "acc_dtype" if acc_dtype is not None else "out_dtype"
         raise InvalidInput(f"{name}: {combine} compares elements as they are and gives int32; leave it out")
-    count = prod(shape[d] for d in over)
-    if count > _MOST_INDEXED:
+    count = prod(shape[d] for d in reduced_dims)
+    if count > _MAX_INDEXED_ELEMENTS:
         raise InvalidInput(
-            f"{combine}: {count} elements, at most {_MOST_INDEXED}, as int32 counts; take fewer axes"
+            f"{combine}: {count} elements, at most {_MAX_INDEXED_ELEMENTS}, as int32 counts; take fewer axes"
         )
-    kept = [d for d in range(len(shape)) if keepdims or d not in over]
+    kept = [d for d in range(len(shape)) if keepdims or d not in reduced_dims]
 
     def name_axes(spatial: str, summed: str) -> tuple[dict[str, int], dict[str, int], tuple[ex.Expr, ...]]:
         """The axes of a compute, those it goes along, and the index of an element of X."""
-        places = {f"{spatial}{d}": 1 if d in over else shape[d] for d in kept} or {spatial: 1}
-        along = {f"{summed}{d}": shape[d] for d in over}
-        index = tuple(ex.Var(f"{summed if d in over else spatial}{d}") for d in range(len(shape)))
+        places = {f"{spatial}{d}": 1 if d in reduced_dims else shape[d] for d in kept} or {spatial: 1}
+        along = {f"{summed}{d}": shape[d] for d in reduced_dims}
+        index = tuple(ex.Var(f"{summed if d in reduced_dims else spatial}{d}") for d in range(len(shape)))
         return places, along, index
 
-    element = dtype_of(dtype)
+    element = parse_dtype(dtype)
     places, along, first = name_axes("i", "k")
     op = compute(
         f"reduce_{combine}",
@@ -111,19 +111,19 @@ def _find_index(
         reduce=along,
         inputs={"X": shape},
         body=lambda: Tensor("X")[first],
-        combine=_EXTREMES[combine],
+        combine=_ARG_COMBINES[combine],
         output="extreme",
         dtype=dtype,
-        out_dtype=element.result,
+        out_dtype=element.default_result,
     )
     places, along, again = name_axes("p", "q")
     x, extreme = Tensor("X")[again], Tensor("extreme")[tuple(map(ex.Var, places))]
     number: ex.Expr = ex.Const(0)
-    for d in over:
-        number = number * shape[d] + ex.Var(f"q{d}") if d != over[0] else ex.Var(f"q{d}")
+    for d in reduced_dims:
+        number = number * shape[d] + ex.Var(f"q{d}") if d != reduced_dims[0] else ex.Var(f"q{d}")
     # NaN equals nothing: where the extreme is NaN, elements that do not equal themselves have it.
     # An element that is not the extreme counts as the number of all, which is greater than each index.
-    nan = count if element.integer else ex.where(ex.equal(x, x), count, number)
+    nan = count if element.is_integer else ex.where(ex.equal(x, x), count, number)
     found = op.then(
         "Y",
         axes=places,
@@ -136,28 +136,28 @@ def _find_index(
     return replace(found, name=op.name)
 
 
-def axes_of(axes: Axes, shape: tuple[int, ...]) -> tuple[int, ...]:
+def normalize_axes(axes: Axes, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Positions in a shape, each from 0 and in order; negative ones count from the last, None is all."""
     rank = len(shape)
     if axes is None:
         return tuple(range(rank))
-    given = several(axes)
+    given = to_tuple(axes)
     if given is None:
         given = (axes,)
     if not given:
         raise InvalidInput("axes: names no axis; leave it out to reduce over all")
-    found = [_axis(a, rank) for a in given]
+    found = [_normalize_axis(a, rank) for a in given]
     for a in found:
         if found.count(a) > 1:
             raise InvalidInput(f"axes: {given} names axis {a} twice; leave the second out")
     return tuple(sorted(found))
 
 
-def _axis(axis: Any, rank: int) -> int:
+def _normalize_axis(axis: Any, rank: int) -> int:
     number = axis.item() if isinstance(axis, np.generic) else axis
     if not isinstance(number, int) or isinstance(number, bool) or not -rank <= number < rank:
         near = min(max(number if isinstance(number, int) else -1, -rank), rank - 1)
         raise InvalidInput(
-            f"axis: {show(axis)} is not from {-rank} to {rank - 1}; the nearest legal value is {near}"
+            f"axis: {format_value(axis)} is not from {-rank} to {rank - 1}; the nearest legal value is {near}"
         )
     return number % rank

@@ -12,10 +12,18 @@ import math
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.checks import whole
+from ekc.ir.checks import check_int
 from ekc.ir.operator import MAX_ELEMENTS, Operator
 from ekc.ir.operators.building import Tensor, compute
-from ekc.ir.operators.windows import Channels, Layout, Padding, Several, Window, paddings_after, windows
+from ekc.ir.operators.windows import (
+    Channels,
+    FilterWindow,
+    ImageLayout,
+    Padding,
+    PerDimension,
+    check_output_padding,
+    make_windows,
+)
 
 
 def conv_transpose1d(
@@ -39,9 +47,9 @@ def conv_transpose1d(
 
     Weights IOW (O is out_channels / groups), with `layout="NWC"` IWO. See `conv_transpose2d`.
     """
-    over = windows({"w": w}, kernel, stride, padding, dilation, _crop_same)
+    over = make_windows({"w": w}, kernel, stride, padding, dilation, _compute_same_cropping)
     channels = Channels(c, out_channels, groups)
-    return _transposed(
+    return _build_conv_transpose(
         "conv_transpose1d", n, channels, over, output_padding, layout, dtype, acc_dtype, out_dtype
     )
 
@@ -75,9 +83,9 @@ def conv_transpose2d(
     Raises `InvalidInput` as `conv2d` does, and for a padding that leaves no output or an output_padding
     that is below neither stride nor dilation.
     """
-    over = windows({"h": h, "w": w}, kernel, stride, padding, dilation, _crop_same)
+    over = make_windows({"h": h, "w": w}, kernel, stride, padding, dilation, _compute_same_cropping)
     channels = Channels(c, out_channels, groups)
-    return _transposed(
+    return _build_conv_transpose(
         "conv_transpose2d", n, channels, over, output_padding, layout, dtype, acc_dtype, out_dtype
     )
 
@@ -102,40 +110,48 @@ def conv_transpose3d(
     out_dtype: str | None = None,
 ) -> Operator:
     """As `conv_transpose2d`, over depth too: weights IODHW, with `layout="NDHWC"` IDHWO."""
-    over = windows({"d": d, "h": h, "w": w}, kernel, stride, padding, dilation, _crop_same)
+    over = make_windows({"d": d, "h": h, "w": w}, kernel, stride, padding, dilation, _compute_same_cropping)
     channels = Channels(c, out_channels, groups)
-    return _transposed(
+    return _build_conv_transpose(
         "conv_transpose3d", n, channels, over, output_padding, layout, dtype, acc_dtype, out_dtype
     )
 
 
-def _transposed(
+def _build_conv_transpose(
     name: str,
     n: int,
     channels: Channels,
-    over: tuple[Window, ...],
-    output_padding: Several,
+    filter_windows: tuple[FilterWindow, ...],
+    output_padding: PerDimension,
     layout: str,
     dtype: str,
     acc_dtype: str | None,
     out_dtype: str | None,
 ) -> Operator:
-    whole("n", n, MAX_ELEMENTS)
-    order = Layout.of(layout, "".join(x.dim for x in over).upper()).order
-    gathers = [_Gather(x) for x in over]
-    pixel = Tensor("X")[ex.Var("n"), *order(channels.read(), *(g.source for g in gathers))]
-    own = _remainder(ex.Var("o"), channels.per) if channels.groups > 1 else ex.Var("o")
-    weight = Tensor("W")[channels.read(), *order(own, *(g.weight for g in gathers))]
-    after = paddings_after(output_padding, over)
-    outs = [(x.out.name, _output_extent(x, more)) for x, more in zip(over, after, strict=True)]
-    taps = [(g.window.tap.name, g.taps) for g in gathers]
+    check_int("n", n, MAX_ELEMENTS)
+    order = ImageLayout.from_name(layout, "".join(x.dim for x in filter_windows).upper()).order_dims
+    gathers = [_TapGather(x) for x in filter_windows]
+    pixel = Tensor("X")[ex.Var("n"), *order(channels.make_input_index(), *(g.input_index for g in gathers))]
+    own = (
+        _take_remainder(ex.Var("o"), channels.outputs_per_group) if channels.group_count > 1 else ex.Var("o")
+    )
+    weight = Tensor("W")[channels.make_input_index(), *order(own, *(g.weight_index for g in gathers))]
+    after = check_output_padding(output_padding, filter_windows)
+    outs = [
+        (x.output_axis.name, _compute_output_extent(x, more))
+        for x, more in zip(filter_windows, after, strict=True)
+    ]
+    taps = [(g.window.filter_axis.name, g.tap_count) for g in gathers]
     return compute(
         name,
-        axes=dict([("n", n), *order(("o", channels.out), *outs)]),
-        reduce=dict(order(("c", channels.share), *taps)),
+        axes=dict([("n", n), *order(("o", channels.output_count), *outs)]),
+        reduce=dict(order(("c", channels.inputs_per_group), *taps)),
         inputs={
-            "X": (n, *order(channels.c, *(x.size for x in over))),
-            "W": (channels.c, *order(channels.per, *(x.kernel for x in over))),
+            "X": (n, *order(channels.input_count, *(x.size for x in filter_windows))),
+            "W": (
+                channels.input_count,
+                *order(channels.outputs_per_group, *(x.kernel for x in filter_windows)),
+            ),
         },
         body=lambda: pixel * weight,
         output="Y",
@@ -145,7 +161,7 @@ def _transposed(
     )
 
 
-class _Gather:
+class _TapGather:
     """The taps that reach an output along one dimension, and where each comes from.
 
     Let u = p + padding before and g = gcd(stride, dilation). Unless g divides u no tap fits. Otherwise, with
@@ -154,43 +170,43 @@ class _Gather:
     it, which is 0; where g does not divide u, every tap is put there.
     """
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: FilterWindow) -> None:
         g = math.gcd(window.stride, window.dilation)
         stride, dilation = window.stride // g, window.dilation // g
-        u = window.out + window.before
-        v = _quotient(u, g)
+        u = window.output_axis + window.before
+        v = _divide(u, g)
         inverse = pow(dilation, -1, stride) if stride > 1 else 1
-        first = _remainder(v * inverse, stride)
-        astray = _remainder(u, g) * window.kernel if g > 1 else 0
+        first = _take_remainder(v * inverse, stride)
+        astray = _take_remainder(u, g) * window.kernel if g > 1 else 0
         # With dilation 1 the quotient drops what `first` would take away.
         whole_part = v if dilation == 1 else v - first * dilation
         self.window = window
-        self.taps = -(-window.kernel // stride)
-        self.source = _quotient(whole_part, stride) - window.tap * dilation
-        self.weight = first + window.tap * stride + astray
+        self.tap_count = -(-window.kernel // stride)
+        self.input_index = _divide(whole_part, stride) - window.filter_axis * dilation
+        self.weight_index = first + window.filter_axis * stride + astray
 
 
-def _quotient(e: ex.Expr, by: int) -> ex.Expr:
-    return e if by == 1 else e // by
+def _divide(e: ex.Expr, divisor: int) -> ex.Expr:
+    return e if divisor == 1 else e // divisor
 
 
-def _remainder(e: ex.Expr, by: int) -> ex.Expr:
-    return ex.Const(0) if by == 1 else e % by
+def _take_remainder(e: ex.Expr, divisor: int) -> ex.Expr:
+    return ex.Const(0) if divisor == 1 else e % divisor
 
 
-def _crop_same(x: Window) -> tuple[int, int]:
+def _compute_same_cropping(window: FilterWindow) -> tuple[int, int]:
     """Elements to take away before and behind, so that size * stride are left; below 0 behind where strides
     leave gaps between the filters."""
-    before = max(x.reach - x.stride, 0) // 2
-    return before, x.reach - x.stride - before
+    before = max(window.span - window.stride, 0) // 2
+    return before, window.span - window.stride - before
 
 
-def _output_extent(x: Window, more: int) -> int:
-    extent = (x.size - 1) * x.stride + x.reach + more - x.padding
+def _compute_output_extent(window: FilterWindow, output_padding: int) -> int:
+    extent = (window.size - 1) * window.stride + window.span + output_padding - window.total_padding
     if extent < 1:
-        near = ((x.size - 1) * x.stride + x.reach + more - 1) // 2
+        near = ((window.size - 1) * window.stride + window.span + output_padding - 1) // 2
         raise InvalidInput(
-            f"padding: {x.before if x.before == x.after else (x.before, x.after)} leaves no output along "
-            f"{x.dim}; the nearest legal value is {near}"
+            f"padding: {window.before if window.before == window.after else (window.before, window.after)} leaves no output along "
+            f"{window.dim}; the nearest legal value is {near}"
         )
     return extent

@@ -9,22 +9,22 @@ from typing import Any
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.arguments import check_choice, show
-from ekc.ir.checks import several, whole
+from ekc.ir.arguments import check_choice, format_value
+from ekc.ir.checks import check_int, to_tuple
 from ekc.ir.operator import MAX_ELEMENTS
 
-Several = int | tuple[int, ...]
+PerDimension = int | tuple[int, ...]
 """One number for every image dimension, or one for each."""
 Padding = int | str | tuple[int | tuple[int, int], ...]
 """One number for both ends of every image dimension; for each dimension a number or the pair (before, after);
 `((before, after),)` for every dimension; "same" or "valid"."""
-_WORDS = ("same", "valid")
-_AXES = {"d": ("z", "t"), "h": ("p", "r"), "w": ("q", "s")}
+_PADDING_WORDS = ("same", "valid")
+_AXES_BY_DIM = {"d": ("z", "t"), "h": ("p", "r"), "w": ("q", "s")}
 """The output axis and the filter axis of each image dimension: depth, height, width."""
 
 
 @dataclass(frozen=True)
-class Window:
+class FilterWindow:
     """The filter along one image dimension."""
 
     dim: str
@@ -39,106 +39,106 @@ class Window:
     """Padding at its end."""
 
     @property
-    def reach(self) -> int:
+    def span(self) -> int:
         """Elements from the filter's first tap to its last."""
         return (self.kernel - 1) * self.dilation + 1
 
     @property
-    def padding(self) -> int:
+    def total_padding(self) -> int:
         """Padding at both ends together."""
         return self.before + self.after
 
     @property
-    def out(self) -> ex.Var:
+    def output_axis(self) -> ex.Var:
         """The axis that the output runs along."""
-        return ex.Var(_AXES[self.dim][0])
+        return ex.Var(_AXES_BY_DIM[self.dim][0])
 
     @property
-    def tap(self) -> ex.Var:
+    def filter_axis(self) -> ex.Var:
         """The axis that the filter runs along."""
-        return ex.Var(_AXES[self.dim][1])
+        return ex.Var(_AXES_BY_DIM[self.dim][1])
 
 
-def windows(
-    image: dict[str, int],
-    kernel: Several,
-    stride: Several,
+def make_windows(
+    image_extents: dict[str, int],
+    kernel: PerDimension,
+    stride: PerDimension,
     padding: Padding,
-    dilation: Several,
-    same: Callable[[Window], tuple[int, int]],
-) -> tuple[Window, ...]:
+    dilation: PerDimension,
+    pad_same: Callable[[FilterWindow], tuple[int, int]],
+) -> tuple[FilterWindow, ...]:
     """One window for each image dimension, its numbers checked; `same` says how far padding="same" pads the
     two ends of a dimension."""
-    count = len(image)
+    count = len(image_extents)
     columns = zip(
-        _each("kernel", kernel, count),
-        _each("stride", stride, count),
-        _each("dilation", dilation, count),
+        _expand_per_dimension("kernel", kernel, count),
+        _expand_per_dimension("stride", stride, count),
+        _expand_per_dimension("dilation", dilation, count),
         strict=True,
     )
     over = [
-        Window(dim, whole(dim, size, MAX_ELEMENTS), *numbers)
-        for (dim, size), numbers in zip(image.items(), columns, strict=True)
+        FilterWindow(dim, check_int(dim, size, MAX_ELEMENTS), *numbers)
+        for (dim, size), numbers in zip(image_extents.items(), columns, strict=True)
     ]
     if isinstance(padding, str):
-        ends = [same(x) if _check_word(padding) == "same" else (0, 0) for x in over]
+        ends = [pad_same(x) if _check_padding_word(padding) == "same" else (0, 0) for x in over]
     else:
         ends = _read_ends(padding, count)
     return tuple(replace(x, before=a, after=b) for x, (a, b) in zip(over, ends, strict=True))
 
 
-def _check_word(padding: str) -> str:
-    if padding in _WORDS:
+def _check_padding_word(padding: str) -> str:
+    if padding in _PADDING_WORDS:
         return padding
-    near = difflib.get_close_matches(padding, _WORDS, n=1, cutoff=0.0)[0]
+    near = difflib.get_close_matches(padding, _PADDING_WORDS, n=1, cutoff=0.0)[0]
     raise InvalidInput(
-        f"padding: {show(padding)} is neither a number, nor pairs (before, after), nor one of "
-        f"{', '.join(_WORDS)}; the nearest is {near!r}"
+        f"padding: {format_value(padding)} is neither a number, nor pairs (before, after), nor one of "
+        f"{', '.join(_PADDING_WORDS)}; the nearest is {near!r}"
     )
 
 
 def _read_ends(padding: Any, count: int) -> list[tuple[int, int]]:
     """Padding before and after each image dimension."""
-    given = several(padding)
+    given = to_tuple(padding)
     if given is None:
         given = (padding,) * count
-    elif len(given) == 1 and several(given[0]) is not None:
+    elif len(given) == 1 and to_tuple(given[0]) is not None:
         given *= count
     if len(given) != count:
         pairs = ", ".join(["(1, 2)"] * count)
-        first = show(padding[0]) if given else 0
+        first = format_value(padding[0]) if given else 0
         raise InvalidInput(
-            f"padding: {show(padding)} has {len(given)} entries for {count} image "
+            f"padding: {format_value(padding)} has {len(given)} entries for {count} image "
             f"dimension{'s' * (count > 1)}; try {first}, or (before, after) of each: "
             f"({pairs}{',' * (count == 1)})"
         )
     return [_read_pair(one) for one in given]
 
 
-def _read_pair(one: Any) -> tuple[int, int]:
-    both = several(one)
+def _read_pair(entry: Any) -> tuple[int, int]:
+    both = to_tuple(entry)
     if both is None:
-        both = (one, one)
+        both = (entry, entry)
     if len(both) != 2:
-        raise InvalidInput(f"padding: {show(one)} is no pair (before, after); try (1, 2)")
-    before, after = (whole("padding", v, MAX_ELEMENTS, 0) for v in both)
+        raise InvalidInput(f"padding: {format_value(entry)} is no pair (before, after); try (1, 2)")
+    before, after = (check_int("padding", v, MAX_ELEMENTS, 0) for v in both)
     return before, after
 
 
-def _each(name: str, value: Several, count: int, least: int = 1) -> tuple[int, ...]:
-    each = several(value)
+def _expand_per_dimension(name: str, value: PerDimension, count: int, minimum: int = 1) -> tuple[int, ...]:
+    each = to_tuple(value)
     if each is None:
         each = (value,) * count
     if len(each) != count:
         other = {1: "nor a tuple of one", 2: "nor a pair"}.get(count, "nor a triple")
-        raise InvalidInput(f"{name}: {show(value)} is neither one whole number {other}")
-    return tuple(whole(name, v, MAX_ELEMENTS, least) for v in each)
+        raise InvalidInput(f"{name}: {format_value(value)} is neither one whole number {other}")
+    return tuple(check_int(name, v, MAX_ELEMENTS, minimum) for v in each)
 
 
-def paddings_after(value: Several, over: Sequence[Window]) -> tuple[int, ...]:
+def check_output_padding(value: PerDimension, filter_windows: Sequence[FilterWindow]) -> tuple[int, ...]:
     """`output_padding` for each window: less than its stride or its dilation, as PyTorch has it."""
-    extra = _each("output_padding", value, len(over), least=0)
-    for e, window in zip(extra, over, strict=True):
+    extra = _expand_per_dimension("output_padding", value, len(filter_windows), minimum=0)
+    for e, window in zip(extra, filter_windows, strict=True):
         most = max(window.stride, window.dilation) - 1
         if e > most:
             raise InvalidInput(
@@ -152,54 +152,60 @@ def paddings_after(value: Several, over: Sequence[Window]) -> tuple[int, ...]:
 class Channels:
     """Input and output channels, in groups that do not mix."""
 
-    c: int
-    out: int
-    groups: int
+    input_count: int
+    output_count: int
+    group_count: int
 
     def __post_init__(self) -> None:
-        for name, value in (("c", self.c), ("out_channels", self.out), ("groups", self.groups)):
-            whole(name, value, MAX_ELEMENTS)
-        for name, count in (("c", self.c), ("out_channels", self.out)):
-            if count % self.groups:
+        for name, value in (
+            ("c", self.input_count),
+            ("out_channels", self.output_count),
+            ("groups", self.group_count),
+        ):
+            check_int(name, value, MAX_ELEMENTS)
+        for name, count in (("c", self.input_count), ("out_channels", self.output_count)):
+            if count % self.group_count:
                 both = (
-                    g for g in range(min(self.groups, count), 0, -1) if self.c % g == 0 and self.out % g == 0
+                    g
+                    for g in range(min(self.group_count, count), 0, -1)
+                    if self.input_count % g == 0 and self.output_count % g == 0
                 )
                 raise InvalidInput(
-                    f"groups: {self.groups} does not divide {name}={count}; "
+                    f"groups: {self.group_count} does not divide {name}={count}; "
                     f"the nearest that does is {next(both)}"
                 )
 
     @property
-    def share(self) -> int:
+    def inputs_per_group(self) -> int:
         """Input channels that one output channel sums over."""
-        return self.c // self.groups
+        return self.input_count // self.group_count
 
     @property
-    def per(self) -> int:
+    def outputs_per_group(self) -> int:
         """Output channels of a group."""
-        return self.out // self.groups
+        return self.output_count // self.group_count
 
-    def read(self) -> ex.Expr:
+    def make_input_index(self) -> ex.Expr:
         """The input channel: axis c within the group of output channel o."""
-        if self.groups == 1:
+        if self.group_count == 1:
             return ex.Var("c")
-        group = ex.Var("o") if self.per == 1 else ex.Var("o") // self.per
-        return group * self.share + ex.Var("c")
+        group = ex.Var("o") if self.outputs_per_group == 1 else ex.Var("o") // self.outputs_per_group
+        return group * self.inputs_per_group + ex.Var("c")
 
 
 @dataclass(frozen=True)
-class Layout:
+class ImageLayout:
     """Where channels stand in memory: right after the images, or last."""
 
     channels_last: bool
 
     @classmethod
-    def of(cls, name: str, dims: str) -> Layout:
+    def from_name(cls, name: str, dims: str) -> ImageLayout:
         """NCHW or NHWC, with the dimensions of this image in place of H and W."""
         known = (f"NC{dims}", f"N{dims}C")
         check_choice("layout", name, known)
         return cls(name == known[1])
 
-    def order(self, channel: Any, *image: Any) -> tuple[Any, ...]:
+    def order_dims(self, channel: Any, *image: Any) -> tuple[Any, ...]:
         """What belongs to the channels and to each image dimension, in the order of memory."""
         return (*image, channel) if self.channels_last else (channel, *image)

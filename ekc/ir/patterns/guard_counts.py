@@ -15,35 +15,35 @@ from numpy.typing import NDArray
 from ekc.ir.linear import ceil_div
 from ekc.ir.patterns.warp import WARP
 
-_MOST_VALUES = 1 << 16
+_MAX_COUNTED_VALUES = 1 << 16
 """Up to so many values are counted; of more, the two ends are a small part, and all are taken as equal."""
 
-Columns = NDArray[np.int64]
+IntegerColumns = NDArray[np.int64]
 
 
-def counts(rows: Columns) -> NDArray[np.float64]:
+def count_guard_passes(patterns: IntegerColumns) -> NDArray[np.float64]:
     """(share of the values, share of the warps) of each pattern: (values, of these in one warp, step) of each
     digit, the least value, the bound."""
-    values, together, step = rows[:, 0:-2:3], rows[:, 1:-2:3], rows[:, 2:-2:3]
-    low, below = rows[:, -2], rows[:, -1] - rows[:, -2]
+    values, together, step = patterns[:, 0:-2:3], patterns[:, 1:-2:3], patterns[:, 2:-2:3]
+    low, below = patterns[:, -2], patterns[:, -1] - patterns[:, -2]
     # A digit that moves nothing leaves all shares as they are.
     values = np.where(step == 0, 1, values)
     order = np.argsort(step, axis=1)
     values, together, step = (np.take_along_axis(x, order, axis=1) for x in (values, together, step))
     reach = np.cumsum((values - 1) * step, axis=1)
     apart = (values[:, 1:] == 1) | (step[:, 1:] >= reach[:, :-1])
-    plain = apart.all(axis=1) & (low >= 0) & (reach.max(axis=1, initial=0) < _MOST_VALUES)
+    plain = apart.all(axis=1) & (low >= 0) & (reach.max(axis=1, initial=0) < _MAX_COUNTED_VALUES)
     warps = ceil_div(values, together)
-    found = np.empty((len(rows), 2))
-    found[:, 0] = _less(below, values, step) / values.prod(axis=1)
+    found = np.empty((len(patterns), 2))
+    found[:, 0] = _count_sums_below(below, values, step) / values.prod(axis=1)
     # The first lane of a warp has its least value, and none of these is below 0.
-    found[:, 1] = _less(below, warps, step * together) / warps.prod(axis=1)
+    found[:, 1] = _count_sums_below(below, warps, step * together) / warps.prod(axis=1)
     for row in np.flatnonzero(~plain):
-        found[row] = _counted(rows[row].tolist())
+        found[row] = _count_by_enumeration(patterns[row].tolist())
     return found
 
 
-def _less(bound: Columns, values: Columns, step: Columns) -> NDArray[Any]:
+def _count_sums_below(bound: IntegerColumns, values: IntegerColumns, step: IntegerColumns) -> NDArray[Any]:
     """How many sums of digits, each of so many steps, are less than a bound, where digits together go no
     further than a step of the next."""
     found: NDArray[Any] = np.ones(len(bound), dtype=np.int64)
@@ -55,19 +55,19 @@ def _less(bound: Columns, values: Columns, step: Columns) -> NDArray[Any]:
     return np.where(bound > 0, found, 0)
 
 
-def _counted(row: list[int]) -> tuple[float, float]:
+def _count_by_enumeration(pattern: list[int]) -> tuple[float, float]:
     """The same of one pattern."""
-    *flat, low, extent = row
+    *flat, low, extent = pattern
     digits = list(zip(flat[0::3], flat[1::3], flat[2::3], strict=True))
     values = 1 + sum((count - 1) * step for count, _, step in digits)
-    if values > _MOST_VALUES:
+    if values > _MAX_COUNTED_VALUES:
         count = max(min(low + values, extent) - max(low, 0), 0)
         return count / values, min(1.0, (count + WARP) / values)
     every, starts, offsets = np.ones(1), np.ones(1), np.ones(1)
     for count, together, step in digits:
-        every = _spread(every, count, step)
-        starts = _spread(starts, ceil_div(count, together), step * together)
-        offsets = _spread(offsets, together, step)
+        every = _add_digit(every, count, step)
+        starts = _add_digit(starts, ceil_div(count, together), step * together)
+        offsets = _add_digit(offsets, together, step)
     place = low + np.arange(len(starts) + len(offsets) - 1)
     fits = (place >= 0) & (place < extent)
     some = np.zeros(len(starts), bool)
@@ -76,15 +76,17 @@ def _counted(row: list[int]) -> tuple[float, float]:
     return float(every @ fits[: len(every)] / every.sum()), float(starts @ some / starts.sum())
 
 
-def _spread(counts: NDArray[np.float64], times: int, step: int) -> NDArray[np.float64]:
+def _add_digit(histogram: NDArray[np.float64], step_count: int, step: int) -> NDArray[np.float64]:
     """How often each value comes when a digit of `times` steps is added."""
-    if times == 1 or step == 0:
-        return counts * times
-    padded = np.zeros(len(counts) + (times - 1) * step + step)
-    padded[: len(counts)] += counts
-    padded[times * step : times * step + len(counts)] -= counts[: len(padded) - times * step]
+    if step_count == 1 or step == 0:
+        return histogram * step_count
+    padded = np.zeros(len(histogram) + (step_count - 1) * step + step)
+    padded[: len(histogram)] += histogram
+    padded[step_count * step : step_count * step + len(histogram)] -= histogram[
+        : len(padded) - step_count * step
+    ]
     rows = -(-len(padded) // step)
     grid = np.zeros(rows * step)
     grid[: len(padded)] = padded
     summed: NDArray[np.float64] = grid.reshape(rows, step).cumsum(axis=0).reshape(-1)
-    return summed[: len(counts) + (times - 1) * step]
+    return summed[: len(histogram) + (step_count - 1) * step]

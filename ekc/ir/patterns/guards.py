@@ -12,95 +12,105 @@ from typing import Any
 
 import numpy as np
 
-from ekc.ir.access import Guard
-from ekc.ir.linear import Atom, Extent, Linear, Quasi, atom_range
-from ekc.ir.patterns.guard_counts import counts
+from ekc.ir.access import BoundsGuard
+from ekc.ir.linear import AffineForm, Atom, Extent, QuasiAffine, find_atom_range
+from ekc.ir.patterns.guard_counts import count_guard_passes
 from ekc.ir.patterns.lookup import Lookup
-from ekc.ir.patterns.warp import along
+from ekc.ir.patterns.warp import split_lanes
 
-Share = Any
+PassShare = Any
 """A float, or a float64 vector over a population."""
-Lanes = Mapping[Atom, Extent]
+LaneSteps = Mapping[Atom, Extent]
 """How many steps of an atom the lanes of one warp take."""
 
 
 @dataclass(frozen=True, eq=False)
-class Shares:
+class PassShares:
     """What some guards let through; 1 where there are none."""
 
-    lanes: Share
+    lane_share: PassShare
     """The share of iterations of single lanes."""
-    warps: Share
+    warp_share: PassShare
     """The share of iterations in which some lane of the warp is let through."""
 
 
-def needed(guards: Iterable[Guard]) -> Any:
+def has_needed_guard(guards: Iterable[BoundsGuard]) -> Any:
     """Whether any of them is needed (for a population, for which members)."""
     some: Any = np.asanyarray(False)
     for g in guards:
-        some = some | np.asanyarray(g.below) | np.asanyarray(g.above)
+        some = some | np.asanyarray(g.needs_lower_check) | np.asanyarray(g.needs_upper_check)
     return some
 
 
-def joint(statement: Sequence[Guard], read: Sequence[Guard]) -> tuple[Guard, ...]:
+def merge_guards(
+    statement_guards: Sequence[BoundsGuard], read_guards: Sequence[BoundsGuard]
+) -> tuple[BoundsGuard, ...]:
     """The guards of a statement and of a read in it; one that both have counts once."""
-    held = {_key(g) for g in statement}
-    return (*statement, *(g for g in read if _key(g) not in held))
+    held = {_make_guard_key(g) for g in statement_guards}
+    return (*statement_guards, *(g for g in read_guards if _make_guard_key(g) not in held))
 
 
-def _key(g: Guard) -> tuple[tuple[str, ...], int]:
+def _make_guard_key(g: BoundsGuard) -> tuple[tuple[str, ...], int]:
     """Loops and bound: reads that differ by an offset leave the tensor together, or nearly."""
     return tuple(a if isinstance(a, str) else a.tag for a, _ in g.form.terms), g.extent
 
 
-def shares(guards: Iterable[Guard], extents: Mapping[str, Extent], lanes: Lanes) -> Shares:
+def compute_pass_shares(
+    guards: Iterable[BoundsGuard], extents: Mapping[str, Extent], lane_steps: LaneSteps
+) -> PassShares:
     """What the guards let through together; guards of different dimensions are taken as independent."""
-    of_lanes: Share = 1.0
-    of_warps: Share = 1.0
+    of_lanes: PassShare = 1.0
+    of_warps: PassShare = 1.0
     for g in guards:
-        counted = _of_one(g, extents, lanes)
-        of_lanes, of_warps = of_lanes * counted.lanes, of_warps * counted.warps
-    return Shares(of_lanes, of_warps)
+        counted = _compute_guard_shares(g, extents, lane_steps)
+        of_lanes, of_warps = of_lanes * counted.lane_share, of_warps * counted.warp_share
+    return PassShares(of_lanes, of_warps)
 
 
-def reaches(names: Iterable[Atom], extents: Iterable[Extent]) -> dict[Atom, Extent]:
+def map_lane_steps(names: Iterable[Atom], extents: Iterable[Extent]) -> dict[Atom, Extent]:
     """How many steps of each of some digits, fastest first, the lanes of one warp take."""
-    return dict(zip(names, along(extents), strict=True))
+    return dict(zip(names, split_lanes(extents), strict=True))
 
 
-def _of_one(g: Guard, extents: Mapping[str, Extent], lanes: Lanes) -> Shares:
+def _compute_guard_shares(g: BoundsGuard, extents: Mapping[str, Extent], lane_steps: LaneSteps) -> PassShares:
     """Looked up by row: the index's digits as columns (values, lanes, step), its least value, its bound."""
-    form, extent = _undivided(g.form, g.extent)
+    form, extent = _strip_quotient(g.form, g.extent)
     columns: list[Any] = []
     low: Any = np.asanyarray(form.const)
     for atom, coefficient in form.terms:
-        first, last = (np.asanyarray(v) for v in atom_range(atom, extents))
+        first, last = (np.asanyarray(v) for v in find_atom_range(atom, extents))
         step = np.asanyarray(coefficient)
         # A digit that counts down starts from its other end.
         low = low + step * np.where(step < 0, last, first)
-        columns += [last - first + 1, np.minimum(_lanes_of(atom, lanes), last - first + 1), np.abs(step)]
+        columns += [
+            last - first + 1,
+            np.minimum(_count_atom_lanes(atom, lane_steps), last - first + 1),
+            np.abs(step),
+        ]
     columns += [low, np.asanyarray(extent)]
-    found = _COUNTED(*columns)
-    return Shares(found[0], found[1])
+    found = _PASS_SHARE_LOOKUP(*columns)
+    return PassShares(found[0], found[1])
 
 
-def _undivided(form: Linear, extent: Extent) -> tuple[Linear, Extent]:
+def _strip_quotient(form: AffineForm, extent: Extent) -> tuple[AffineForm, Extent]:
     """The same bounds on what a joint loop's quotient is taken of: p // 14 < 2 where p < 28."""
     (atom, step), *more = form.terms or (("", 0),)
-    if not isinstance(atom, Quasi) or atom.op != "//" or more or np.ndim(step) or np.ndim(form.const):
+    if not isinstance(atom, QuasiAffine) or atom.op != "//" or more or np.ndim(step) or np.ndim(form.const):
         return form, extent
     if int(step) != 1 or int(form.const) != 0:
         return form, extent
-    return _undivided(atom.inner, extent * atom.divisor)
+    return _strip_quotient(atom.inner, extent * atom.divisor)
 
 
-def _lanes_of(atom: Atom, lanes: Lanes) -> Any:
+def _count_atom_lanes(atom: Atom, lane_steps: LaneSteps) -> Any:
     if isinstance(atom, str):
-        return np.asanyarray(lanes.get(atom, 1))
+        return np.asanyarray(lane_steps.get(atom, 1))
     # Lanes that enter a quotient or a remainder move it at most as far as they move themselves.
     return reduce(
-        np.maximum, [np.asanyarray(lanes.get(name, 1)) for name in atom.variables()], np.asanyarray(1)
+        np.maximum,
+        [np.asanyarray(lane_steps.get(name, 1)) for name in atom.find_variables()],
+        np.asanyarray(1),
     )
 
 
-_COUNTED = Lookup(counts, 2)
+_PASS_SHARE_LOOKUP = Lookup(count_guard_passes, 2)

@@ -8,88 +8,99 @@ from typing import Any
 import numpy as np
 
 from ekc.ir.access import Buffer
-from ekc.ir.descriptors import across, units
+from ekc.ir.descriptors import find_tile_strides, is_mn_major
 from ekc.ir.linear import Atom, Extent
-from ekc.ir.nodes import Kernel, MmaNode, SharedFactor
+from ekc.ir.nodes import LaunchTree, MmaNode, SharedFactor
 from ekc.ir.refusal import Check
-from ekc.ir.swizzle import CHUNKS
-from ekc.ir.tensor_tile import RULE
-from ekc.ir.warpgroup import SWIZZLE
+from ekc.ir.swizzle import SWIZZLE_CHUNKS
+from ekc.ir.tensor_tile import TENSORIZE_RULE
+from ekc.ir.warpgroup import WGMMA_SWIZZLE
 
 
-def descriptor_fits(kernel: Kernel, node: MmaNode, factor: SharedFactor) -> Iterator[Check]:
+def check_descriptor(kernel: LaunchTree, node: MmaNode, factor: SharedFactor) -> Iterator[Check]:
     """Copied ahead, in swizzled panels, its elements where the descriptor says that they are."""
     buffer = factor.source.buffer
     assert buffer is not None
-    rule = f"{RULE} {node.tile.product.name}"
-    yield from _copied(rule, kernel, factor)
+    rule = f"{TENSORIZE_RULE} {node.tile.instruction.name}"
+    yield from _check_async_source(rule, kernel, factor)
     if not buffer.panel:
-        limit, near = "its rows are stored whole", f"panel=64, swizzle={SWIZZLE}"
+        limit, near = "its rows are stored whole", f"panel=64, swizzle={WGMMA_SWIZZLE}"
         yield Check(rule, False, f"{buffer.name} in panels", limit, near)
         return
     unit = f"chunks to swizzle in {buffer.name}"
-    yield Check(rule, np.asanyarray(buffer.swizzle) == SWIZZLE, buffer.swizzle, SWIZZLE, SWIZZLE, unit)
-    patterns = np.asanyarray(buffer.rows) % CHUNKS[-1] == 0
-    yield Check(rule, patterns, buffer.rows, CHUNKS[-1], 64, f"rows of {buffer.name}", "a multiple of {}")
-    turned = across(node, factor)
+    yield Check(
+        rule,
+        np.asanyarray(buffer.swizzle) == WGMMA_SWIZZLE,
+        buffer.swizzle,
+        WGMMA_SWIZZLE,
+        WGMMA_SWIZZLE,
+        unit,
+    )
+    patterns = np.asanyarray(buffer.row_count) % SWIZZLE_CHUNKS[-1] == 0
+    yield Check(
+        rule, patterns, buffer.row_count, SWIZZLE_CHUNKS[-1], 64, f"rows of {buffer.name}", "a multiple of {}"
+    )
+    turned = is_mn_major(node, factor)
     if turned is None:
         need = f"{factor.source.spec.name} stored along its rows or along the depth"
         near = "unfused axes, another order=, or mma.m16n8k16"
         yield Check(rule, False, need, f"{buffer.name} is neither", near)
         return
-    yield from _dealt(rule, node, factor)
-    yield from _begun(rule, kernel, node, factor, turned)
+    yield from _check_tile_strides(rule, node, factor)
+    yield from _check_tile_starts(rule, kernel, node, factor, turned)
 
 
-def _copied(rule: str, kernel: Kernel, factor: SharedFactor) -> Iterator[Check]:
+def _check_async_source(rule: str, kernel: LaunchTree, factor: SharedFactor) -> Iterator[Check]:
     """The fence between copies and products stands where copies are waited for."""
     staging = factor.staging
     how = f'pipeline("{staging.at}", stages=3, copy="async")'
-    flies = kernel.nest.asynchronous(staging)
+    flies = kernel.nest.is_async(staging)
     yield Check(rule, flies, f"{staging.name} copied by asynchronous copies", "it is not", how)
 
 
-def _dealt(rule: str, node: MmaNode, factor: SharedFactor) -> Iterator[Check]:
+def _check_tile_strides(rule: str, node: MmaNode, factor: SharedFactor) -> Iterator[Check]:
     """The loops of the product move through the tile as the instruction does."""
     assert factor.source.buffer is not None
     steps = dict(factor.source.address.terms)
-    for loop, step in units(node, factor).items():
+    for loop, step in find_tile_strides(node, factor).items():
         found = np.asanyarray(steps.get(loop, 0))
         limit = f"{{}} in {factor.source.buffer.name}"
         yield Check(rule, found == step, found, step, "an unfused axis", f"elements a step of {loop}", limit)
 
 
-def _begun(rule: str, kernel: Kernel, node: MmaNode, factor: SharedFactor, turned: bool) -> Iterator[Check]:
+def _check_tile_starts(
+    rule: str, kernel: LaunchTree, node: MmaNode, factor: SharedFactor, is_mn_major: bool
+) -> Iterator[Check]:
     """The other loops lead to where a tile may begin."""
-    buffer, product = factor.source.buffer, node.tile.product
+    buffer, product = factor.source.buffer, node.tile.instruction
     assert buffer is not None
-    limit, nearest = f"whole patterns of {buffer.name}", buffer.panel if turned else product.depth
-    within = units(node, factor)
-    inside = _inside(kernel, factor)
+    limit, nearest = f"whole patterns of {buffer.name}", buffer.panel if is_mn_major else product.depth
+    within = find_tile_strides(node, factor)
+    inside = _find_inner_loops(kernel, factor)
     others: list[tuple[Atom, Extent]] = [t for t in factor.source.address.terms if t[0] not in within]
     for atom, step in [*others, ("the first element", factor.source.address.const)]:
-        begins = _begins(np.asanyarray(step), buffer, product.depth, turned)
+        begins = _can_begin(np.asanyarray(step), buffer, product.depth, is_mn_major)
         if isinstance(atom, str):
             begins = begins | (np.asanyarray(kernel.nest.extents.get(atom, 2)) == 1)
             yield Check(rule, begins, step, None, nearest, f"elements a step of {atom}", limit)
             continue
         yield Check(rule, begins, step, None, nearest, "elements a step of a joint loop", limit)
-        joint = ", ".join(sorted(atom.variables() & inside))
+        joint = ", ".join(sorted(atom.find_variables() & inside))
         need, where = f"joint loops outside of {factor.staging.at}", f"{joint} inside"
         yield Check(rule, not joint, need, where, f'fuse outside of "{factor.staging.at}"')
 
 
-def _inside(kernel: Kernel, factor: SharedFactor) -> frozenset[str]:
+def _find_inner_loops(kernel: LaunchTree, factor: SharedFactor) -> frozenset[str]:
     """The loops that run while a tile stays: where they lead is told as a sum."""
     serial = [x.name for x in kernel.nest.loops if x.is_serial]
     at = factor.staging.at
     return frozenset(serial if at is None else serial[serial.index(at) + 1 :])
 
 
-def _begins(step: Any, buffer: Buffer, depth: int, turned: bool) -> Any:
+def _can_begin(step: Any, buffer: Buffer, depth: int, is_mn_major: bool) -> Any:
     """Whether a tile may begin so many elements further on: at other patterns, at another panel, or, where
     rows run along the depth, at the next product's part of them."""
-    width: Extent = buffer.width
-    along = buffer.panel if turned else depth
+    width: Extent = buffer.row_pitch
+    along = buffer.panel if is_mn_major else depth
     within = (step >= 0) & (step < width) & (step % along == 0)
-    return (step % (CHUNKS[-1] * width) == 0) | within
+    return (step % (SWIZZLE_CHUNKS[-1] * width) == 0) | within

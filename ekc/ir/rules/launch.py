@@ -13,44 +13,44 @@ from typing import Any
 import numpy as np
 
 from ekc.ir.limits import Limits
-from ekc.ir.linear import Extent, larger, smaller
-from ekc.ir.nodes import FragmentNode, Kernel, LoopNode, Node, ReduceNode, StageNode, walk
+from ekc.ir.linear import Extent, max_extent, min_extent
+from ekc.ir.nodes import FragmentNode, LaunchTree, LoopNode, Node, ReduceNode, StageNode, walk_nodes
 from ekc.ir.patterns.warp import WARP
 from ekc.ir.program import Program, Staging
 from ekc.ir.refusal import Check
-from ekc.ir.rules.async_copy import copies_fly
-from ekc.ir.rules.atomic import added_once
-from ekc.ir.rules.tensorize import products_fit
-from ekc.ir.rules.vector import vectors_fit
-from ekc.ir.swizzle import LINE_BYTES
-from ekc.ir.tree import kernels
+from ekc.ir.rules.async_copy import check_async_copies
+from ekc.ir.rules.atomic import check_atomics
+from ekc.ir.rules.tensorize import check_tensor_products
+from ekc.ir.rules.vector import check_vectors
+from ekc.ir.swizzle import SHARED_LINE_BYTES
+from ekc.ir.tree import derive_launches
 
 MAX_STATEMENTS = 8192
 """Statements that one kernel may write out; beyond, compiling takes long and the code leaves its cache."""
 RESERVED_REGISTERS = 24
 """Registers left for addresses and loop counters when the accumulators and tiles are counted."""
-REGISTERS_A_ROUND = 2
+REGISTERS_PER_ROUND = 2
 """Of a copy of a pipelined tile, written out: where a round reads and where it writes change with none of the
 loops inside, so compilers work out both beforehand and keep them (`benchmarks/register_estimate.py`)."""
 
 
-def checks(program: Program, limits: Limits) -> Iterator[Check]:
+def iterate_checks(program: Program, limits: Limits) -> Iterator[Check]:
     """Every rule applied to every launch, and what the steps asked of their numbers."""
     yield from program.checks
-    for kernel in kernels(program):
-        for rule in RULES:
+    for kernel in derive_launches(program):
+        for rule in LAUNCH_RULES:
             yield from rule(kernel, limits)
 
 
-def enforce(program: Program, limits: Limits) -> None:
+def enforce_rules(program: Program, limits: Limits) -> None:
     """Raise the first refusal of a single Program."""
-    for check in checks(program, limits):
+    for check in iterate_checks(program, limits):
         check.enforce()
 
 
-def threads_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
+def check_threads(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
     """At most 1024 threads a block, 64 along z."""
-    n = kernel.threads
+    n = kernel.thread_count
     yield Check(
         "threads per block",
         n <= limits.threads_per_block,
@@ -59,42 +59,44 @@ def threads_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
         limits.threads_per_block,
         "threads",
     )
-    z = kernel.extent("thread.z")
+    z = kernel.find_level_extent("thread.z")
     limit = limits.threads_per_block_z
     yield Check("threads along z", z <= limit, z, limit, f"{limit}, or bind to thread.x", "threads")
 
 
-def grid_fits(kernel: Kernel, limits: Limits) -> Iterator[Check]:
+def check_grid(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
     """Grids have limits too, and y and z are small."""
     for level, limit in (
         ("block.x", limits.grid_x),
         ("block.y", limits.grid_yz),
         ("block.z", limits.grid_yz),
     ):
-        n = kernel.extent(level)
+        n = kernel.find_level_extent(level)
         yield Check(f"grid along {level}", n <= limit, n, limit, f"{limit}, or bind to block.x", "blocks")
 
 
-def shared_fits(kernel: Kernel, limits: Limits) -> Iterator[Check]:
+def check_shared_memory(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
     """Tiles of a block must fit its shared memory."""
     n, limit = kernel.shared_bytes, limits.shared_bytes_per_block
     yield Check("shared memory", n <= limit, n, limit, f"tiles of {limit} bytes in all", "bytes")
 
 
-def registers_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
+def check_registers(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
     """Accumulators and register tiles of one thread, with room for addresses, without spilling: a spilled
     kernel may take a hundred times as long."""
-    need = registers_needed(kernel)
-    most = smaller(limits.registers_per_thread, limits.registers_per_sm // larger(kernel.threads, 32))
+    need = estimate_registers(kernel)
+    most = min_extent(
+        limits.registers_per_thread, limits.registers_per_sm // max_extent(kernel.thread_count, 32)
+    )
     budget = most - RESERVED_REGISTERS
     nearest = "a smaller tile per thread, wider copies or fewer threads"
     yield Check("registers", need <= budget, need, budget, nearest, "registers")
 
 
-def registers_needed(kernel: Kernel) -> Extent:
+def estimate_registers(kernel: LaunchTree) -> Extent:
     """32-bit registers that the tiles of one thread take, prefetched shared tiles included, and that copies
     of pipelined tiles take for their addresses."""
-    total = prefetched(kernel) + REGISTERS_A_ROUND * rounds_ahead(kernel)
+    total = count_prefetch_registers(kernel) + REGISTERS_PER_ROUND * count_copy_rounds(kernel)
     for b in kernel.buffers:
         if b.scope != "shared":
             lanes = WARP if b.scope == "fragment" else 1
@@ -102,54 +104,56 @@ def registers_needed(kernel: Kernel) -> Extent:
     return total
 
 
-def prefetched(kernel: Kernel) -> Extent:
+def count_prefetch_registers(kernel: LaunchTree) -> Extent:
     """32-bit registers in which a thread holds the next shared tiles while it uses the last."""
     total: Extent = 0
     for b in kernel.buffers:
-        staging = kernel.nest.staging(b.name)
-        if b.scope == "shared" and staging is not None and _through_registers(kernel, staging):
-            elements = smaller(b.copies - 1, 1) * -(-b.region.size // kernel.threads)
+        staging = kernel.nest.find_staging(b.name)
+        if b.scope == "shared" and staging is not None and _is_register_copy(kernel, staging):
+            elements = min_extent(b.copy_count - 1, 1) * -(-b.region.size // kernel.thread_count)
             total = total + -(-elements * b.dtype.bytes // 4)
     return total
 
 
-def rounds_ahead(kernel: Kernel) -> Extent:
+def count_copy_rounds(kernel: LaunchTree) -> Extent:
     """Rounds in which a thread copies its share of the pipelined tiles."""
     total: Extent = 0
     for b in kernel.buffers:
-        staging = kernel.nest.staging(b.name)
-        if b.scope == "shared" and staging is not None and staging.produced_by is None:
-            total = total + smaller(b.copies - 1, 1) * -(-b.region.size // (staging.vector * kernel.threads))
+        staging = kernel.nest.find_staging(b.name)
+        if b.scope == "shared" and staging is not None and staging.producer is None:
+            total = total + min_extent(b.copy_count - 1, 1) * -(
+                -b.region.size // (staging.vector * kernel.thread_count)
+            )
     return total
 
 
-def _through_registers(kernel: Kernel, staging: Staging) -> bool:
-    return staging.produced_by is None and not kernel.nest.asynchronous(staging)
+def _is_register_copy(kernel: LaunchTree, staging: Staging) -> bool:
+    return staging.producer is None and not kernel.nest.is_async(staging)
 
 
-def text_fits(kernel: Kernel, limits: Limits) -> Iterator[Check]:
+def check_unrolled_size(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
     """The innermost statements after unrolling."""
-    n = statements(kernel.body)
+    n = count_statements(kernel.body)
     yield Check(
         "unrolling", n <= MAX_STATEMENTS, n, MAX_STATEMENTS, "a smaller unroll factor or tile", "statements"
     )
 
 
-def statements(nodes: tuple[Node, ...]) -> Extent:
+def count_statements(nodes: tuple[Node, ...]) -> Extent:
     """How many statements the compiler sees after unrolling."""
     total: Extent = 0
     for node in nodes:
         if isinstance(node, LoopNode):
-            copies = node.loop.extent if node.written_out else node.loop.unroll
-            total = total + copies * statements(node.body)
+            copies = node.loop.extent if node.must_unroll else node.loop.unroll
+            total = total + copies * count_statements(node.body)
         elif isinstance(node, FragmentNode):
-            total = total + node.fragments
+            total = total + node.fragment_count
         else:
             total = total + 1
     return total
 
 
-def blocks_outermost(kernel: Kernel, limits: Limits) -> Iterator[Check]:
+def check_block_order(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
     """A block loop inside a serial loop would not be spread over blocks."""
     outer: str | None = None
     for loop in kernel.nest.loops:
@@ -166,10 +170,14 @@ def blocks_outermost(kernel: Kernel, limits: Limits) -> Iterator[Check]:
             return
 
 
-def accumulator_type(kernel: Kernel, limits: Limits) -> Iterator[Check]:
+def check_accumulator_type(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
     """An output narrower than its accumulator must be held until complete."""
     compute = kernel.nest.compute
-    if compute.reduction and not kernel.nest.accumulate and compute.acc_dtype is not compute.output.dtype:
+    if (
+        compute.reduction_axes
+        and not kernel.nest.has_accumulator
+        and compute.acc_dtype is not compute.output.dtype
+    ):
         name = compute.output.name
         yield Check(
             "accumulator",
@@ -180,18 +188,18 @@ def accumulator_type(kernel: Kernel, limits: Limits) -> Iterator[Check]:
         )
 
 
-def lanes_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
+def check_reduction_lanes(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
     """Reduction loops over threads: neighbours, within whole warps, powers of two, and an accumulator."""
-    lanes = [x for x in kernel.thread_loops if x.reduction]
+    lanes = [x for x in kernel.thread_loops if x.is_reduction]
     if not lanes:
         return
     name = kernel.nest.compute.output.name
-    if not kernel.nest.accumulate:
+    if not kernel.nest.has_accumulator:
         yield Check(
             "reduction over lanes", False, "an accumulator", "none", f'cache_write("{name}", "register")'
         )
     first = kernel.thread_loops.index(lanes[0])
-    between = [x.name for x in kernel.thread_loops[first : first + len(lanes)] if not x.reduction]
+    between = [x.name for x in kernel.thread_loops[first : first + len(lanes)] if not x.is_reduction]
     if between:
         yield Check(
             "reduction over lanes",
@@ -203,20 +211,20 @@ def lanes_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
     n: Extent = 1
     for loop in lanes:
         n = n * loop.extent
-    whole, step = np.asanyarray(n), np.asanyarray(kernel.lane_step)
-    ok = (whole <= 32) & _power_of_two(whole)
+    whole, step = np.asanyarray(n), np.asanyarray(kernel.reduction_lane_stride)
+    ok = (whole <= 32) & _is_power_of_two(whole)
     yield Check("reduction over lanes", ok, n, "a power of two up to 32", "32", "lanes")
     beside = np.maximum(WARP // np.maximum(whole, 1), 1)
     yield Check(
         "reduction over lanes",
-        (step <= beside) & _power_of_two(step),
+        (step <= beside) & _is_power_of_two(step),
         step,
         beside,
         beside,
         "threads that run faster",
         "a power of two up to {}",
     )
-    t = kernel.threads
+    t = kernel.thread_count
     yield Check(
         "reduction over lanes",
         np.asanyarray(t) % 32 == 0,
@@ -227,63 +235,63 @@ def lanes_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
     )
 
 
-def _power_of_two(n: Any) -> Any:
+def _is_power_of_two(n: Any) -> Any:
     return (n & (n - 1)) == 0
 
 
-def computed_once(kernel: Kernel, limits: Limits) -> Iterator[Check]:
+def check_fused_vectors(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
     """A computed stage has no neighbours to move together."""
-    for node in walk(kernel.body):
-        if isinstance(node, StageNode) and node.produced is not None:
+    for node in walk_nodes(kernel.body):
+        if isinstance(node, StageNode) and node.producer_reads is not None:
             v = np.asanyarray(node.staging.vector)
             yield Check(
                 f"vector width of {node.staging.name}", v == 1, node.staging.vector, 1, 1, "elements at once"
             )
 
 
-def warps_share(kernel: Kernel, limits: Limits) -> Iterator[Check]:
+def check_fused_reductions(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
     """Reductions on the spot: whole warps, and as many for each element as divide those of the block."""
-    for node in walk(kernel.body):
+    for node in walk_nodes(kernel.body):
         if isinstance(node, ReduceNode):
-            rule, t = "reduction on the spot", kernel.threads
+            rule, t = "reduction on the spot", kernel.thread_count
             whole = np.asanyarray(t) % 32 == 0
             yield Check(rule, whole, t, "whole warps of 32", "a multiple of 32", "threads")
             g = node.staging.warps
-            warps = larger(t // 32, 1)
-            divides = np.asanyarray(warps) % larger(g, 1) == 0
+            warps = max_extent(t // 32, 1)
+            divides = np.asanyarray(warps) % max_extent(g, 1) == 0
             yield Check(rule, divides, g, warps, np.gcd(g, warps), "warps an element", "a divisor of {}")
 
 
-def lines_whole(kernel: Kernel, limits: Limits) -> Iterator[Check]:
+def check_tile_lines(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
     """A swizzled tile has whole lines: an element may change places with any of its line. Panels are of
     whole lines too."""
     for b in kernel.buffers:
-        if b.may_swizzle:
+        if b.is_swizzled:
             size, chunks = b.elements * b.dtype.bytes, np.asanyarray(b.swizzle)
-            whole = (chunks == 1) | (np.asanyarray(size) % LINE_BYTES == 0)
-            limit = f"a multiple of {LINE_BYTES}"
+            whole = (chunks == 1) | (np.asanyarray(size) % SHARED_LINE_BYTES == 0)
+            limit = f"a multiple of {SHARED_LINE_BYTES}"
             yield Check(f"swizzle of {b.name}", whole, size, limit, "no swizzle, or another pad", "bytes")
         if b.panel:
-            whole = np.asanyarray(b.width) % b.panel == 0
+            whole = np.asanyarray(b.row_pitch) % b.panel == 0
             rule, unit = f"cache_read {b.name}", "elements in rows of panels"
-            yield Check(rule, whole, b.width, b.panel, b.panel, unit, "a multiple of {}")
+            yield Check(rule, whole, b.row_pitch, b.panel, b.panel, unit, "a multiple of {}")
 
 
-Rule = Callable[[Kernel, Limits], Iterator[Check]]
-RULES: tuple[Rule, ...] = (
-    threads_fit,
-    grid_fits,
-    shared_fits,
-    registers_fit,
-    text_fits,
-    blocks_outermost,
-    accumulator_type,
-    added_once,
-    lanes_fit,
-    vectors_fit,
-    computed_once,
-    warps_share,
-    copies_fly,
-    lines_whole,
-    products_fit,
+LaunchRule = Callable[[LaunchTree, Limits], Iterator[Check]]
+LAUNCH_RULES: tuple[LaunchRule, ...] = (
+    check_threads,
+    check_grid,
+    check_shared_memory,
+    check_registers,
+    check_unrolled_size,
+    check_block_order,
+    check_accumulator_type,
+    check_atomics,
+    check_reduction_lanes,
+    check_vectors,
+    check_fused_vectors,
+    check_fused_reductions,
+    check_async_copies,
+    check_tile_lines,
+    check_tensor_products,
 )

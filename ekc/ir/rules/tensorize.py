@@ -7,46 +7,50 @@ from collections.abc import Iterator
 import numpy as np
 
 from ekc.ir.limits import Limits
-from ekc.ir.nodes import FragmentNode, Kernel, MmaNode, SharedFactor, walk
-from ekc.ir.patterns.guards import needed
+from ekc.ir.nodes import FragmentNode, LaunchTree, MmaNode, SharedFactor, walk_nodes
+from ekc.ir.patterns.guards import has_needed_guard
 from ekc.ir.refusal import Check
-from ekc.ir.rules.descriptors import descriptor_fits
-from ekc.ir.tensor_core import LEAST_ARCH
-from ekc.ir.tensor_tile import RULE, extents_fit
-from ekc.ir.warpgroup import GroupProduct
+from ekc.ir.rules.descriptors import check_descriptor
+from ekc.ir.tensor_core import MIN_MMA_ARCH
+from ekc.ir.tensor_tile import TENSORIZE_RULE, check_tile_extents
+from ekc.ir.warpgroup import WgmmaFamily
 
 
-def products_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
+def check_tensor_products(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
     """Every product of a launch, and no fragment without one."""
-    products = [node for node in walk(kernel.body) if isinstance(node, MmaNode)]
+    products = [node for node in walk_nodes(kernel.body) if isinstance(node, MmaNode)]
     for node in products:
-        yield _on_target(node, limits)
-        yield from extents_fit(kernel.nest, node.tile)
+        yield _make_target_check(node, limits)
+        yield from check_tile_extents(kernel.nest, node.tile)
         for factor in (node.a, node.b):
-            yield from _factor_fits(kernel, node, factor)
-        whole = ~np.asanyarray(needed(node.compute.guards))
+            yield from _check_factor(kernel, node, factor)
+        whole = ~np.asanyarray(has_needed_guard(node.compute.guards))
         edge = "a depth that its zero-filled tiles cover"
-        rule = f"{RULE} {node.tile.product.name}"
+        rule = f"{TENSORIZE_RULE} {node.tile.instruction.name}"
         yield Check(rule, whole, "a guard on the depth", edge, "a depth that its pieces divide")
     for staging in kernel.nest.stagings:
         if staging.scope == "fragment" and not products:
-            yield Check(RULE, False, f"a product that reads {staging.name}", "none", "tensorize(...)")
+            yield Check(
+                TENSORIZE_RULE, False, f"a product that reads {staging.name}", "none", "tensorize(...)"
+            )
 
 
-def _on_target(node: MmaNode, limits: Limits) -> Check:
+def _make_target_check(node: MmaNode, limits: Limits) -> Check:
     """The target has the instruction."""
-    name = node.tile.product.name
-    if isinstance(node.tile.product, GroupProduct):
-        return Check(f"{RULE} {name}", limits.group_products, name, "sm_90a alone", "mma.m16n8k16")
-    targets = f"targets from sm_{LEAST_ARCH} on"
-    return Check(f"{RULE} {name}", limits.tensor_cores, name, targets, "leave tensorize out")
+    name = node.tile.instruction.name
+    if isinstance(node.tile.instruction, WgmmaFamily):
+        return Check(f"{TENSORIZE_RULE} {name}", limits.group_products, name, "sm_90a alone", "mma.m16n8k16")
+    targets = f"targets from sm_{MIN_MMA_ARCH} on"
+    return Check(f"{TENSORIZE_RULE} {name}", limits.tensor_cores, name, targets, "leave tensorize out")
 
 
-def _factor_fits(kernel: Kernel, node: MmaNode, factor: FragmentNode | SharedFactor) -> Iterator[Check]:
+def _check_factor(kernel: LaunchTree, node: MmaNode, factor: FragmentNode | SharedFactor) -> Iterator[Check]:
     """Elements of the instruction's type, where it finds them."""
     if isinstance(factor, SharedFactor):
-        yield from descriptor_fits(kernel, node, factor)
+        yield from check_descriptor(kernel, node, factor)
     # A sum made on the spot lies there as it is summed, not as the tensor would be stored.
-    staging, held, product = factor.staging, factor.source.dtype, node.tile.product
+    staging, held, product = factor.staging, factor.source.dtype, node.tile.instruction
     need, alone = f"{staging.source} of {product.dtype}", f"leave {staging.tensor} a launch of its own"
-    yield Check(f"{RULE} {product.name}", held is product.dtype, need, f"{held}, as it is summed", alone)
+    yield Check(
+        f"{TENSORIZE_RULE} {product.name}", held is product.dtype, need, f"{held}, as it is summed", alone
+    )

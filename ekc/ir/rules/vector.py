@@ -7,23 +7,31 @@ from typing import Any
 
 import numpy as np
 
-from ekc.ir.access import MOST_BYTES, Access
+from ekc.ir.access import MAX_ACCESS_BYTES, TensorAccess
 from ekc.ir.limits import Limits
-from ekc.ir.linear import Atom, Extent, Linear, Quasi, atom_variables, moved_by, turns_over
-from ekc.ir.nodes import Kernel, StageNode, WriteNode, walk
+from ekc.ir.linear import (
+    AffineForm,
+    Atom,
+    Extent,
+    QuasiAffine,
+    find_atom_variables,
+    find_carry_period,
+    find_displacement,
+)
+from ekc.ir.nodes import LaunchTree, StageNode, WriteNode, walk_nodes
 from ekc.ir.refusal import Check
 
 
-def vectors_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
+def check_vectors(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
     """Vector copies and writes: at most 16 bytes, aligned, and never across the end of a tile or tensor."""
-    for node in walk(kernel.body):
+    for node in walk_nodes(kernel.body):
         if isinstance(node, StageNode):
-            yield from _vector_checks(
+            yield from _check_vector(
                 node.staging.name, node.staging.vector, node.source, node.buffer.region, node.vector_segment
             )
-            yield from _destination_checks(node)
+            yield from _check_destination(node)
         elif isinstance(node, WriteNode):
-            yield from _vector_checks(
+            yield from _check_vector(
                 f"write of {node.target.spec.name}",
                 node.vector,
                 node.target,
@@ -32,8 +40,8 @@ def vectors_fit(kernel: Kernel, limits: Limits) -> Iterator[Check]:
             )
 
 
-def _vector_checks(
-    name: str, vector: Extent, source: Access, region: Any, segment: int | None
+def _check_vector(
+    name: str, vector: Extent, source: TensorAccess, region: Any, segment: int | None
 ) -> Iterator[Check]:
     v = np.asanyarray(vector)
     rule, unit = f"vector width of {name}", "elements at once"
@@ -46,12 +54,12 @@ def _vector_checks(
     near = np.where(contiguous, np.gcd(extent, v), 1)
     yield Check(rule, neighbours, vector, extent, near, unit, "a tile row of {} neighbours, a multiple of it")
     atoms: set[Atom] = {f"#{segment}"}
-    if own and own.joint:
-        beside, atoms = _until_a_row_ends(source, f"#{segment}")
+    if own and own.is_joint:
+        beside, atoms = _find_run_length(source, f"#{segment}")
         whole, near = np.asanyarray(beside) % v == 0, np.gcd(beside, vector)
         yield Check(rule, whole, vector, beside, near, unit, "runs of {} neighbours, a multiple of it")
     others = [c for a, c in source.address.terms if a not in atoms] + [source.address.const]
-    together, near = _multiples(others, v)
+    together, near = _find_common_divisor(others, v)
     yield Check(rule, (v == 1) | together, vector, None, near, unit, "rows that start at multiples of it")
     last = [g for g in source.guards if source.index and g.form is source.index[-1]]
     if last:
@@ -60,7 +68,7 @@ def _vector_checks(
         yield Check(rule, whole, vector, row, near, unit, "a tensor row of {}, a multiple of it")
 
 
-def _multiples(steps: Sequence[Extent], width: Any) -> tuple[Any, Any]:
+def _find_common_divisor(steps: Sequence[Extent], width: Any) -> tuple[Any, Any]:
     """Whether all steps are multiples of a width, and the greatest part of it of which they are."""
     every: Any = True
     near = width
@@ -69,25 +77,30 @@ def _multiples(steps: Sequence[Extent], width: Any) -> tuple[Any, Any]:
     return every, near
 
 
-def _until_a_row_ends(source: Access, own: str) -> tuple[Extent, set[Atom]]:
+def _find_run_length(source: TensorAccess, own: str) -> tuple[Extent, set[Atom]]:
     """Along a joint loop, neighbours are such until its fastest digit turns over: after how many, and which
     term of the address that digit is. One is alone where that digit is not the tensor's last dimension. A
     tile in shared memory has no such ends: neighbours of the loop are neighbours there, if stored last."""
     if source.buffer is not None:
         beside = np.asanyarray(dict(source.address.terms).get(own, 0)) == 1
-        return np.where(beside, MOST_BYTES, 1), {own}
-    last = [(a, c) for a, c in source.index[-1].terms if own in atom_variables(a)]
-    if len(last) != 1 or np.ndim(last[0][1]) or int(last[0][1]) != 1 or not isinstance(last[0][0], Quasi):
+        return np.where(beside, MAX_ACCESS_BYTES, 1), {own}
+    last = [(a, c) for a, c in source.index[-1].terms if own in find_atom_variables(a)]
+    if (
+        len(last) != 1
+        or np.ndim(last[0][1])
+        or int(last[0][1]) != 1
+        or not isinstance(last[0][0], QuasiAffine)
+    ):
         return 1, set()
     digit = last[0][0]
-    if not _of_the_loop_alone(digit, own):
+    if not _is_loop_digit(digit, own):
         return 1, set()
     # A slower digit (the axis fused last is not the tensor's last dimension) rests at the first step.
-    fastest = np.asanyarray(moved_by(Linear(((digit, 1),)), own, 1)) == 1
-    return np.where(fastest, turns_over(digit, own), 1), {digit}
+    fastest = np.asanyarray(find_displacement(AffineForm(((digit, 1),)), own, 1)) == 1
+    return np.where(fastest, find_carry_period(digit, own), 1), {digit}
 
 
-def _of_the_loop_alone(digit: Quasi, own: str) -> bool:
+def _is_loop_digit(digit: QuasiAffine, own: str) -> bool:
     """Whether a joint loop alone makes a digit. What a body adds on the way, as the 1 of x[(j + 1) % 8],
     moves the places where it turns over, and vectors that start at multiples of their width run across."""
     if np.any(np.asanyarray(digit.inner.const) != 0):
@@ -95,22 +108,22 @@ def _of_the_loop_alone(digit: Quasi, own: str) -> bool:
     if own in dict(digit.inner.terms):
         return True
     (atom, step), *more = digit.inner.terms
-    if more or not isinstance(atom, Quasi) or np.any(np.asanyarray(step) != 1):
+    if more or not isinstance(atom, QuasiAffine) or np.any(np.asanyarray(step) != 1):
         return False
-    return _of_the_loop_alone(atom, own)
+    return _is_loop_digit(atom, own)
 
 
-def _destination_checks(node: StageNode) -> Iterator[Check]:
+def _check_destination(node: StageNode) -> Iterator[Check]:
     """Where the buffer keeps the neighbours side by side, its other steps must stay aligned too."""
-    if node.buffer.fastest != node.vector_segment or node.source.dtype is not node.buffer.dtype:
+    if node.buffer.fastest_segment != node.vector_segment or node.source.dtype is not node.buffer.dtype:
         return
     v = np.asanyarray(node.staging.vector)
-    together, near = _multiples(_steps(node.address, f"#{node.vector_segment}"), v)
+    together, near = _find_common_divisor(_list_steps(node.target_address, f"#{node.vector_segment}"), v)
     rule, ok = f"vector width of {node.staging.name}", (v == 1) | together
     needed = "a pad that is a multiple of it"
     yield Check(rule, ok, node.staging.vector, None, near, "elements at once", needed)
 
 
-def _steps(address: Linear, own: str) -> list[Extent]:
+def _list_steps(address: AffineForm, own: str) -> list[Extent]:
     """Every step an address can take but that along the vector, and where it starts."""
     return [c for a, c in address.terms if a != own] + [address.const]

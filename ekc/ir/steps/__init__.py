@@ -1,7 +1,7 @@
 """The steps of a schedule, one frozen dataclass each."""
 
 from ekc.ir.steps.atomic import Atomic
-from ekc.ir.steps.base import REGISTRY, Hole, Step, step_from_json
+from ekc.ir.steps.base import STEP_CLASSES, Hole, Step, step_from_json
 from ekc.ir.steps.divide import Divide
 from ekc.ir.steps.inline import ComputeInline
 from ekc.ir.steps.loops import Fuse, Reorder, Split
@@ -12,7 +12,7 @@ from ekc.ir.steps.staging import CacheRead, CacheWrite, ComputeAt
 from ekc.ir.steps.tensorize import Tensorize
 
 __all__ = [
-    "REGISTRY",
+    "STEP_CLASSES",
     "Atomic",
     "Bind",
     "CacheRead",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ekc.ir.program import Nest, Program
-from ekc.ir.refusal import refuse
+from ekc.ir.refusal import make_schedule_error
 from ekc.ir.steps.base import Step
 
 
@@ -37,41 +37,45 @@ class Atomic(Step):
 
     def apply(self, program: Program) -> Program:
         """See the class."""
-        nest = self._nest(program)
-        if nest.atomic:
-            raise refuse(self.kind, f"{self.tensor} named once", "it is atomic", "leave the second out")
-        if not nest.compute.reduction:
-            raise refuse(self.kind, f"{self.tensor} to be a sum", "it sums nothing", "leave it out")
-        longest = max(nest.compute.reduction, key=lambda a: a.extent)
-        self._can_be_added(nest, f'rfactor("{longest.name}", ...)')
-        return program.with_nest(nest, replace(nest, atomic=True))
+        nest = self._find_nest(program)
+        if nest.is_atomic:
+            raise make_schedule_error(
+                self.kind, f"{self.tensor} named once", "it is atomic", "leave the second out"
+            )
+        if not nest.compute.reduction_axes:
+            raise make_schedule_error(
+                self.kind, f"{self.tensor} to be a sum", "it sums nothing", "leave it out"
+            )
+        longest = max(nest.compute.reduction_axes, key=lambda a: a.extent)
+        self._check_addable(nest, f'rfactor("{longest.name}", ...)')
+        return program.replace_nest(nest, replace(nest, is_atomic=True))
 
-    def _can_be_added(self, nest: Nest, parts: str) -> None:
+    def _check_addable(self, nest: Nest, parts: str) -> None:
         """Refuse an element that is no plain sum of its parts; `parts` is the step that takes those too."""
         compute = nest.compute
         if compute.combine != "sum":
             limit = f"parts are added, and it is a {compute.combine}"
-            raise refuse(self.kind, f"{self.tensor} to be a sum", limit, parts)
+            raise make_schedule_error(self.kind, f"{self.tensor} to be a sum", limit, parts)
         if nest.epilogue is not None:
-            raise refuse(
+            raise make_schedule_error(
                 self.kind,
                 f"{self.tensor} written as it is summed",
                 f"{nest.output.name} is put behind it, and no block knows which is the last",
                 f'leave compute_inline("{self.tensor}") out, or {parts} first',
             )
         if compute.output.dtype is not compute.acc_dtype:
-            raise refuse(
+            raise make_schedule_error(
                 self.kind,
                 f"{self.tensor} as {compute.acc_dtype}, as it is summed",
                 f"it is kept as {compute.output.dtype}, which would round each part",
                 f'out_dtype="{compute.acc_dtype}", or {parts}',
             )
 
-    def _nest(self, program: Program) -> Nest:
+    def _find_nest(self, program: Program) -> Nest:
         nests = {n.compute.output.name: n for n in program.nests}
         if self.tensor not in nests:
             near = difflib.get_close_matches(self.tensor, nests, n=1, cutoff=0.0)[0]
-            raise refuse(
+            raise make_schedule_error(
                 self.kind, f"an output called {self.tensor!r}", f"the outputs {', '.join(nests)}", repr(near)
             )
         return nests[self.tensor]

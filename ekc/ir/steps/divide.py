@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ekc.ir.linear import Linear, ceil_div
+from ekc.ir.linear import AffineForm, ceil_div
 from ekc.ir.program import Nest, Program
-from ekc.ir.quotients import told_apart, turns_at
-from ekc.ir.refusal import refuse
+from ekc.ir.quotients import find_quotient_period, simplify_quotients
+from ekc.ir.refusal import make_schedule_error
 from ekc.ir.steps.base import Step
-from ekc.ir.steps.loops import free, untouched
+from ekc.ir.steps.loops import check_loop_unmodified, check_names_free
 
 
 @dataclass(frozen=True)
@@ -39,42 +39,49 @@ class Divide(Step):
 
     def apply(self, program: Program) -> Program:
         """See the class."""
-        nest = program.nest_of(self.axis, self.kind)
-        loop = nest.loop(self.axis)
-        untouched(self.kind, nest, loop)
-        self._is_an_axis(nest)
-        self._whole(nest)
-        self._fits(nest)
+        nest = program.find_nest(self.axis, self.kind)
+        loop = nest.find_loop(self.axis)
+        check_loop_unmodified(self.kind, nest, loop)
+        self._check_axis(nest)
+        self._check_axes_uncut(nest)
+        self._check_divisor(nest)
         names = f"{loop.name}.0", f"{loop.name}.1"
-        free(self.kind, program, [*names])
+        check_names_free(self.kind, program, [*names])
         # Axes of their own: a read need not go on from one to the other, as from piece to piece of a split.
         parts = (
             replace(loop, name=names[0], axis=names[0], extent=ceil_div(loop.extent, self.by)),
             replace(loop, name=names[1], axis=names[1], extent=self.by),
         )
-        cut = nest.recut((loop.name,), parts, {loop.name: Linear(((names[0], self.by), (names[1], 1)))})
-        divided = nest.divided | {self.axis}
-        quotients = told_apart(nest.compute, divided, cut.index, cut.extents)
-        return program.with_nest(nest, replace(cut, divided=divided, quotients=quotients))
+        cut = nest.replace_loops(
+            (loop.name,), parts, {loop.name: AffineForm(((names[0], self.by), (names[1], 1)))}
+        )
+        divided = nest.divided_axes | {self.axis}
+        quotients = simplify_quotients(nest.compute, divided, cut.axis_forms, cut.extents)
+        return program.replace_nest(nest, replace(cut, divided_axes=divided, quotient_forms=quotients))
 
-    def _is_an_axis(self, nest: Nest) -> None:
-        if self.axis not in nest.index:
+    def _check_axis(self, nest: Nest) -> None:
+        if self.axis not in nest.axis_forms:
             need = f"{self.axis} to be an axis of {nest.output.name}"
-            raise refuse(self.kind, need, "a piece of one", f'split("{self.axis}", ({self.by},))')
+            raise make_schedule_error(
+                self.kind, need, "a piece of one", f'split("{self.axis}", ({self.by},))'
+            )
 
-    def _whole(self, nest: Nest) -> None:
+    def _check_axes_uncut(self, nest: Nest) -> None:
         """Numbers that a population has a vector of would have as many answers."""
-        for axis, form in nest.index.items():
-            whole = (f"{axis}.0", f"{axis}.1") if axis in nest.divided else (axis,)
+        for axis, form in nest.axis_forms.items():
+            whole = (f"{axis}.0", f"{axis}.1") if axis in nest.divided_axes else (axis,)
             if tuple(atom for atom, _ in form.terms) != whole:
-                raise refuse(
+                raise make_schedule_error(
                     self.kind, f"the axes of {nest.output.name} whole", f"{axis} is cut", "divide first"
                 )
 
-    def _fits(self, nest: Nest) -> None:
-        extent, turns = nest.compute.axis(self.axis).extent, turns_at(nest.compute, self.axis)
+    def _check_divisor(self, nest: Nest) -> None:
+        extent, turns = (
+            nest.compute.find_axis(self.axis).extent,
+            find_quotient_period(nest.compute, self.axis),
+        )
         if turns == 1:
-            raise refuse(
+            raise make_schedule_error(
                 self.kind,
                 f"a quotient or remainder of {self.axis}",
                 f"{nest.compute.output.name} reads none",
@@ -82,7 +89,7 @@ class Divide(Step):
             )
         if self.by < 1 or self.by % turns or self.by >= extent:
             near = max(1, min(round(self.by / turns), ceil_div(extent, turns) - 1)) * turns
-            raise refuse(
+            raise make_schedule_error(
                 self.kind,
                 f"{self.axis} by {self.by}",
                 f"multiples of {turns} below {extent}",

@@ -7,13 +7,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ekc.ir.inline import behind, clamped, elementwise, otherwise, reads, stray_read, substituted
+from ekc.ir.inline import (
+    find_out_of_bounds_read,
+    fuse_epilogue,
+    has_load,
+    has_other_accumulator,
+    inline_producer,
+    is_clamped_on_store,
+    is_elementwise,
+)
 from ekc.ir.operator import Compute
 from ekc.ir.program import Nest, Program
-from ekc.ir.refusal import refuse
+from ekc.ir.refusal import make_schedule_error
 from ekc.ir.steps.base import Step
 
-_ALONE = "leave it a launch of its own"
+_SEPARATE_LAUNCH_HINT = "leave it a launch of its own"
 
 
 @dataclass(frozen=True)
@@ -57,96 +65,98 @@ class ComputeInline(Step):
             limit = (
                 f"the tensors between computes {', '.join(made)}" if made else "no tensor between computes"
             )
-            raise self._refused(repr(self.tensor), limit, repr(near[0]) if near else "leave it out")
-        self._not_copied(program)
+            raise self._make_error(repr(self.tensor), limit, repr(near[0]) if near else "leave it out")
+        self._check_not_copied(program)
         nest = made[self.tensor]
-        if clamped(nest.epilogue or nest.compute):
-            raise self._refused(
-                f"{self.tensor} as {nest.output.dtype}", "only storing it cuts it off at its limits", _ALONE
+        if is_clamped_on_store(nest.epilogue or nest.compute):
+            raise self._make_error(
+                f"{self.tensor} as {nest.output.dtype}",
+                "only storing it cuts it off at its limits",
+                _SEPARATE_LAUNCH_HINT,
             )
-        if nest.is_plain and not nest.compute.reduction:
-            return self._into_readers(program, nest)
-        return self._behind(program, nest)
+        if nest.is_unscheduled and not nest.compute.reduction_axes:
+            return self._inline_into_readers(program, nest)
+        return self._fuse_into_producer(program, nest)
 
-    def _not_copied(self, program: Program) -> None:
+    def _check_not_copied(self, program: Program) -> None:
         for nest in program.nests:
             for s in nest.stagings:
-                if s.tensor == self.tensor or (s.produced_by and reads(s.produced_by, self.tensor)):
-                    raise self._refused(
+                if s.tensor == self.tensor or (s.producer and has_load(s.producer, self.tensor)):
+                    raise self._make_error(
                         f"{self.tensor} read where it lies", f"{s.name} is made of it", "compute_inline first"
                     )
 
-    def _into_readers(self, program: Program, producer: Nest) -> Program:
+    def _inline_into_readers(self, program: Program, producer: Nest) -> Program:
         compute, tensors = producer.compute, program.op.tensors
         nests = []
         for nest in program.nests:
             for reader in filter(None, (nest.compute, nest.epilogue)):
-                if reads(reader, self.tensor):
-                    self._same_arithmetic(compute, reader)
-                stray = stray_read(reader, compute, tensors)
+                if has_load(reader, self.tensor):
+                    self._check_same_accumulator(compute, reader)
+                stray = find_out_of_bounds_read(reader, compute, tensors)
                 if stray is not None:
-                    raise self._refused(
+                    raise self._make_error(
                         f"0 for {stray} outside {self.tensor}",
                         f"{compute.body}, which is not 0 there",
                         f'compute_at("{self.tensor}", ...)',
                     )
-            last = nest.epilogue and substituted(nest.epilogue, compute)
-            nests.append(replace(nest, compute=substituted(nest.compute, compute), epilogue=last))
+            last = nest.epilogue and inline_producer(nest.epilogue, compute)
+            nests.append(replace(nest, compute=inline_producer(nest.compute, compute), epilogue=last))
         return replace(
             program,
             nests=tuple(n for n, old in zip(nests, program.nests, strict=True) if old is not producer),
         )
 
-    def _behind(self, program: Program, producer: Nest) -> Program:
-        reader, compute = self._reader(program)
+    def _fuse_into_producer(self, program: Program, producer: Nest) -> Program:
+        reader, compute = self._find_reader(program)
         spec = producer.output
-        if not elementwise(compute, spec):
-            raise self._refused(
-                f"{spec.name} read at its own element", f"{compute} is no such reader", _ALONE
+        if not is_elementwise(compute, spec):
+            raise self._make_error(
+                f"{spec.name} read at its own element", f"{compute} is no such reader", _SEPARATE_LAUNCH_HINT
             )
         if producer.epilogue:
-            self._same_arithmetic(producer.epilogue, compute)
-        if not reader.is_plain:
-            raise self._refused(
+            self._check_same_accumulator(producer.epilogue, compute)
+        if not reader.is_unscheduled:
+            raise self._make_error(
                 f"{compute.output.name} not yet scheduled", "its loops were changed", "compute_inline first"
             )
-        if producer.atomic:
-            raise self._refused(
+        if producer.is_atomic:
+            raise self._make_error(
                 f"{spec.name} whole in one block",
                 "blocks add their parts of it by atomics",
-                f'{_ALONE}, or leave atomic("{producer.compute.output.name}") out',
+                f'{_SEPARATE_LAUNCH_HINT}, or leave atomic("{producer.compute.output.name}") out',
             )
-        if not producer.accumulate:
-            raise self._refused(
+        if not producer.has_accumulator:
+            raise self._make_error(
                 f"{spec.name} held in registers",
                 "no memory for it until it is complete",
                 f'cache_write("{producer.compute.output.name}") first',
             )
-        fused = replace(producer, epilogue=behind(producer, compute))
+        fused = replace(producer, epilogue=fuse_epilogue(producer, compute))
         # In the place of the reader: whatever else that reads has been made by then.
         nests = (fused if n is reader else n for n in program.nests if n is not producer)
         return replace(program, nests=tuple(nests))
 
-    def _same_arithmetic(self, made: Compute, reader: Compute) -> None:
-        if otherwise(made, reader):
-            raise self._refused(
-                f"{self.tensor} worked out in {made.acc_dtype}",
+    def _check_same_accumulator(self, producer: Compute, reader: Compute) -> None:
+        if has_other_accumulator(producer, reader):
+            raise self._make_error(
+                f"{self.tensor} worked out in {producer.acc_dtype}",
                 f"{reader.output.name} is worked out in {reader.acc_dtype}",
-                _ALONE,
+                _SEPARATE_LAUNCH_HINT,
             )
 
-    def _reader(self, program: Program) -> tuple[Nest, Compute]:
-        readers = list(self._readers(program))
+    def _find_reader(self, program: Program) -> tuple[Nest, Compute]:
+        readers = list(self._iterate_readers(program))
         if len(readers) != 1:
             count = f"{len(readers)} read it" if readers else "none reads it"
-            raise self._refused(f"{self.tensor} read by one compute", count, _ALONE)
+            raise self._make_error(f"{self.tensor} read by one compute", count, _SEPARATE_LAUNCH_HINT)
         return readers[0]
 
-    def _readers(self, program: Program) -> Iterator[tuple[Nest, Compute]]:
+    def _iterate_readers(self, program: Program) -> Iterator[tuple[Nest, Compute]]:
         for nest in program.nests:
             for compute in filter(None, (nest.compute, nest.epilogue)):
-                if reads(compute, self.tensor):
+                if has_load(compute, self.tensor):
                     yield nest, compute
 
-    def _refused(self, need: str, limit: str, nearest: str) -> Exception:
-        return refuse(self.kind, need, limit, nearest)
+    def _make_error(self, need: str, limit: str, nearest: str) -> Exception:
+        return make_schedule_error(self.kind, need, limit, nearest)

@@ -8,39 +8,50 @@ from typing import ClassVar
 
 import numpy as np
 
-from ekc.ir.linear import Atom, Extent, Linear, Quasi, ceil_div, larger, span, variable
-from ekc.ir.on_the_spot import depth, misplaced
+from ekc.ir.linear import (
+    AffineForm,
+    Atom,
+    Extent,
+    QuasiAffine,
+    ceil_div,
+    find_range,
+    make_variable,
+    max_extent,
+)
+from ekc.ir.on_the_spot import find_misplaced_producer, find_staging_depth
 from ekc.ir.program import Loop, Nest, Program
-from ekc.ir.refusal import Check, refuse
-from ekc.ir.steps.base import MOST, Step
+from ekc.ir.refusal import Check, make_schedule_error
+from ekc.ir.steps.base import MAX_STEP_NUMBER, Step
 
 
-def untouched(rule: str, nest: Nest, loop: Loop) -> None:
+def check_loop_unmodified(rule: str, nest: Nest, loop: Loop) -> None:
     """Refuse to cut or join a loop that is bound or that a staging sits in."""
     if loop.level != "serial":
-        raise refuse(
+        raise make_schedule_error(
             rule,
             f"{loop.name} to be a serial loop",
             f"{loop.name} is bound to {loop.level}",
             f"{rule} before bind",
         )
     if np.any(np.asanyarray(loop.unroll) != 1):
-        raise refuse(
+        raise make_schedule_error(
             rule, f"{loop.name} to be as it was", f"{loop.name} is unrolled", f"{rule} before unroll"
         )
     users = [s.name for s in nest.stagings if s.at == loop.name]
     if users:
-        raise refuse(
+        raise make_schedule_error(
             rule, f"{loop.name} to hold no staging", f"{users[0]} sits in it", f"{rule} before cache_read"
         )
 
 
-def free(rule: str, program: Program, names: list[str]) -> None:
+def check_names_free(rule: str, program: Program, names: list[str]) -> None:
     """Refuse names that loops have: of axes a, b and a_b, the pieces of a fused with b are called as those of
     the third."""
     taken = next((x for x in names if any(x in n.extents for n in program.nests)), None)
     if taken:
-        raise refuse(rule, f"the name {taken} to be free", "a loop has it", "axes of other names")
+        raise make_schedule_error(
+            rule, f"the name {taken} to be free", "a loop has it", "axes of other names"
+        )
 
 
 @dataclass(frozen=True)
@@ -67,66 +78,79 @@ class Split(Step):
 
     def apply(self, program: Program) -> Program:
         """See the class."""
-        nest = program.nest_of(self.loop, "split")
-        loop = nest.loop(self.loop)
-        untouched("split", nest, loop)
+        nest = program.find_nest(self.loop, "split")
+        loop = nest.find_loop(self.loop)
+        check_loop_unmodified("split", nest, loop)
         if not self.factors:
-            raise refuse("split", "at least one factor", "0 given", f'split("{self.loop}", (1,))')
-        checks = [_at_least_one(self.loop, f) for f in self.factors]
-        strides = [_product(self.factors[i:]) for i in range(len(self.factors) + 1)]
-        _counted("split", strides[0], "smaller factors")
-        outer = ceil_div(loop.extent, larger(strides[0], 1))
-        checks.append(_divides(nest, loop, strides[0]))
+            raise make_schedule_error(
+                "split", "at least one factor", "0 given", f'split("{self.loop}", (1,))'
+            )
+        checks = [_make_factor_check(self.loop, f) for f in self.factors]
+        strides = [_multiply_factors(self.factors[i:]) for i in range(len(self.factors) + 1)]
+        _check_iteration_count("split", strides[0], "smaller factors")
+        outer = ceil_div(loop.extent, max_extent(strides[0], 1))
+        checks.append(_make_divides_check(nest, loop, strides[0]))
         names = [f"{loop.name}.{i}" for i in range(len(strides))]
-        free("split", program, names)
+        check_names_free("split", program, names)
         parts = [replace(loop, name=n, extent=e) for n, e in zip(names, (outer, *self.factors), strict=True)]
-        form = Linear(tuple(zip(names, strides, strict=True)))
-        return program.with_nest(nest, nest.recut((loop.name,), tuple(parts), {loop.name: form}), *checks)
+        form = AffineForm(tuple(zip(names, strides, strict=True)))
+        return program.replace_nest(
+            nest, nest.replace_loops((loop.name,), tuple(parts), {loop.name: form}), *checks
+        )
 
 
-def _at_least_one(loop: str, factor: Extent) -> Check:
+def _make_factor_check(loop: str, factor: Extent) -> Check:
     return Check(f"split {loop}", np.asanyarray(factor) >= 1, factor, "at least 1", "1", "as a factor")
 
 
-def _divides(nest: Nest, loop: Loop, step: Extent) -> Check:
+def _make_divides_check(nest: Nest, loop: Loop, step: Extent) -> Check:
     """Iterations past a loop's end must fall outside the axis, so the loop must be its outermost piece."""
-    step = larger(step, 1)
+    step = max_extent(step, 1)
     ok = np.asanyarray(loop.extent % step == 0)
-    for axis, form in nest.index.items():
-        least, rest = _least(form, loop), span(form.without({loop.name}), nest.extents)[1]
-        ok = ok | ((least >= nest.compute.axis(axis).extent) & (rest < least))
+    for axis, form in nest.axis_forms.items():
+        least, rest = (
+            _find_lower_bound(form, loop),
+            find_range(form.select_outside({loop.name}), nest.extents)[1],
+        )
+        ok = ok | ((least >= nest.compute.find_axis(axis).extent) & (rest < least))
     return Check(
-        f"split {loop.name}", ok, step, loop.extent, _divisor, "as product of factors", "a divisor of {}"
+        f"split {loop.name}",
+        ok,
+        step,
+        loop.extent,
+        _find_nearest_divisor,
+        "as product of factors",
+        "a divisor of {}",
     )
 
 
-def _divisor(wanted: int, extent: int) -> int:
+def _find_nearest_divisor(target: int, extent: int) -> int:
     """The divisor of an extent that is nearest to what was wanted, the smaller of two."""
     small = [d for d in range(1, math.isqrt(extent) + 1) if extent % d == 0]
-    return min((d for s in small for d in (s, extent // s)), key=lambda d: (abs(d - wanted), d))
+    return min((d for s in small for d in (s, extent // s)), key=lambda d: (abs(d - target), d))
 
 
-def _least(form: Linear, loop: Loop) -> Extent:
+def _find_lower_bound(form: AffineForm, loop: Loop) -> Extent:
     """A lower bound of an index once `loop` has reached its extent."""
     total = form.const
     for atom, coefficient in form.terms:
-        total = total + coefficient * _least_atom(atom, loop)
+        total = total + coefficient * _find_atom_lower_bound(atom, loop)
     return total
 
 
-def _least_atom(atom: Atom, loop: Loop) -> Extent:
+def _find_atom_lower_bound(atom: Atom, loop: Loop) -> Extent:
     if isinstance(atom, str):
         return loop.extent if atom == loop.name else 0
-    return _least(atom.inner, loop) // atom.divisor if atom.op == "//" else 0
+    return _find_lower_bound(atom.inner, loop) // atom.divisor if atom.op == "//" else 0
 
 
-def _counted(rule: str, iterations: Extent, nearest: str) -> None:
+def _check_iteration_count(rule: str, iterations: Extent, nearest: str) -> None:
     """Refuse more than 64-bit numbers could tell apart later on; a population draws no such numbers."""
-    if isinstance(iterations, int) and iterations > MOST:
-        raise refuse(rule, f"{iterations} iterations", str(MOST), nearest)
+    if isinstance(iterations, int) and iterations > MAX_STEP_NUMBER:
+        raise make_schedule_error(rule, f"{iterations} iterations", str(MAX_STEP_NUMBER), nearest)
 
 
-def _product(factors: tuple[Extent, ...]) -> Extent:
+def _multiply_factors(factors: tuple[Extent, ...]) -> Extent:
     total: Extent = 1
     for f in factors:
         total = total * f
@@ -155,40 +179,40 @@ class Fuse(Step):
 
     def apply(self, program: Program) -> Program:
         """See the class."""
-        nest = program.nest_of(self.outer, "fuse")
+        nest = program.find_nest(self.outer, "fuse")
         if self.inner not in nest.extents:
-            program.nest_of(self.inner, "fuse")
-            raise refuse(
+            program.find_nest(self.inner, "fuse")
+            raise make_schedule_error(
                 "fuse",
                 "two loops of one nest",
                 f"{self.outer} and {self.inner} are of two",
                 "loops of one compute",
             )
-        a, b = nest.loop(self.outer), nest.loop(self.inner)
+        a, b = nest.find_loop(self.outer), nest.find_loop(self.inner)
         for loop in (a, b):
-            untouched("fuse", nest, loop)
-        at = nest.position(a.name)
-        if nest.position(b.name) != at + 1:
-            raise refuse(
+            check_loop_unmodified("fuse", nest, loop)
+        at = nest.find_position(a.name)
+        if nest.find_position(b.name) != at + 1:
+            raise make_schedule_error(
                 "fuse",
                 f"{b.name} directly inside {a.name}",
                 "they are apart",
                 f'reorder("{a.name}", "{b.name}") first',
             )
-        if a.reduction != b.reduction:
-            raise refuse(
+        if a.is_reduction != b.is_reduction:
+            raise make_schedule_error(
                 "fuse", "two spatial or two reduction loops", "one of each given", "loops of one kind"
             )
         name = f"{a.name}_{b.name}"
-        free("fuse", program, [name])
-        whole = variable(name)
+        check_names_free("fuse", program, [name])
+        whole = make_variable(name)
         values = {
-            a.name: Linear(((Quasi("//", whole, b.extent, f"{name}//{b.name}"), 1),)),
-            b.name: Linear(((Quasi("%", whole, b.extent, f"{name}%{b.name}"), 1),)),
+            a.name: AffineForm(((QuasiAffine("//", whole, b.extent, f"{name}//{b.name}"), 1),)),
+            b.name: AffineForm(((QuasiAffine("%", whole, b.extent, f"{name}%{b.name}"), 1),)),
         }
-        _counted("fuse", a.extent * b.extent, "leave them apart")
-        joint = Loop(name, f"{a.axis}+{b.axis}", a.extent * b.extent, a.reduction)
-        return program.with_nest(nest, nest.recut((a.name, b.name), (joint,), values))
+        _check_iteration_count("fuse", a.extent * b.extent, "leave them apart")
+        joint = Loop(name, f"{a.axis}+{b.axis}", a.extent * b.extent, a.is_reduction)
+        return program.replace_nest(nest, nest.replace_loops((a.name, b.name), (joint,), values))
 
 
 @dataclass(frozen=True)
@@ -213,10 +237,10 @@ class Reorder(Step):
         """See the class."""
         if not self.loops:
             return program
-        nest = program.nest_of(self.loops[0], "reorder")
+        nest = program.find_nest(self.loops[0], "reorder")
         for name in self.loops:
-            if program.nest_of(name, "reorder") is not nest:
-                raise refuse(
+            if program.find_nest(name, "reorder") is not nest:
+                raise make_schedule_error(
                     "reorder",
                     "loops of one compute",
                     f"{name} belongs to another",
@@ -224,34 +248,36 @@ class Reorder(Step):
                 )
         twice = [n for n in self.loops if self.loops.count(n) > 1]
         if twice:
-            raise refuse("reorder", "each loop once", f"{twice[0]} is named twice", "leave the second out")
-        queue = [nest.loop(n) for n in self.loops]
+            raise make_schedule_error(
+                "reorder", "each loop once", f"{twice[0]} is named twice", "leave the second out"
+            )
+        queue = [nest.find_loop(n) for n in self.loops]
         chosen = set(self.loops)
         loops = tuple(queue.pop(0) if x.name in chosen else x for x in nest.loops)
         new = replace(nest, loops=loops)
-        _keeps_its_promises(new)
-        return program.with_nest(nest, new)
+        _check_loop_order(new)
+        return program.replace_nest(nest, new)
 
     def to_python(self) -> str:
         """`.reorder("k", "i")`: the names stand as arguments of their own."""
         return f".reorder({', '.join(f'{n!r}' for n in self.loops)})".replace("'", '"')
 
 
-def _keeps_its_promises(nest: Nest) -> None:
+def _check_loop_order(nest: Nest) -> None:
     """What earlier steps relied on must still hold in the new order."""
     for s in nest.stagings:
-        source = nest.staging(s.source)
-        if source and depth(nest, s.at) < depth(nest, source.at):
-            raise refuse(
+        source = nest.find_staging(s.source)
+        if source and find_staging_depth(nest, s.at) < find_staging_depth(nest, source.at):
+            raise make_schedule_error(
                 "reorder",
                 f"{s.at} inside {source.at}",
                 f"{source.name} is filled there",
                 "reorder before cache_read",
             )
-    wrong = misplaced(nest)
+    wrong = find_misplaced_producer(nest)
     if wrong:
         source, user = wrong
-        raise refuse(
+        raise make_schedule_error(
             "reorder",
             f"{source.at} outside {user.at}",
             f"{user.tensor} is computed from {source.tensor} there",
@@ -259,4 +285,6 @@ def _keeps_its_promises(nest: Nest) -> None:
         )
     vectors = [x.name for x in nest.loops if x.level == "vector"]
     if vectors and nest.loops[-1].name != vectors[-1]:
-        raise refuse("reorder", f"{vectors[-1]} innermost", "it runs in vectors", "reorder before vectorize")
+        raise make_schedule_error(
+            "reorder", f"{vectors[-1]} innermost", "it runs in vectors", "reorder before vectorize"
+        )

@@ -8,11 +8,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from ekc.ir.async_copy import MOST_STAGES
-from ekc.ir.footprint import direct_reads
-from ekc.ir.linear import Extent, larger, smaller
+from ekc.ir.async_copy import MAX_PIPELINE_STAGES
+from ekc.ir.footprint import find_direct_reads
+from ekc.ir.linear import Extent, max_extent, min_extent
 from ekc.ir.program import BLOCK_LEVELS, THREAD_LEVELS, Loop, Nest, Program, Staging
-from ekc.ir.refusal import Check, refuse
+from ekc.ir.refusal import Check, make_schedule_error
 from ekc.ir.steps.base import Step, is_vector_width
 
 
@@ -40,29 +40,35 @@ class Bind(Step):
 
     def apply(self, program: Program) -> Program:
         """See the class."""
-        nest = program.nest_of(self.loop, "bind")
-        loop = nest.loop(self.loop)
+        nest = program.find_nest(self.loop, "bind")
+        loop = nest.find_loop(self.loop)
         allowed = (*BLOCK_LEVELS, *THREAD_LEVELS, "vthread")
         if self.level not in allowed:
             near = difflib.get_close_matches(str(self.level), allowed, n=1, cutoff=0.0)[0]
-            raise refuse("bind", f"level {self.level!r}", f"the levels {', '.join(allowed)}", repr(near))
+            raise make_schedule_error(
+                "bind", f"level {self.level!r}", f"the levels {', '.join(allowed)}", repr(near)
+            )
         if loop.level != "serial":
-            raise refuse("bind", f"{loop.name} to be unbound", f"it is bound to {loop.level}", "another loop")
-        shared = THREAD_LEVELS[:1] + (BLOCK_LEVELS if nest.atomic else ())
-        if loop.reduction and self.level not in shared:
+            raise make_schedule_error(
+                "bind", f"{loop.name} to be unbound", f"it is bound to {loop.level}", "another loop"
+            )
+        shared = THREAD_LEVELS[:1] + (BLOCK_LEVELS if nest.is_atomic else ())
+        if loop.is_reduction and self.level not in shared:
             name = nest.compute.output.name
             over_blocks = f', or atomic("{name}") first' if self.level in BLOCK_LEVELS else ""
-            raise refuse(
+            raise make_schedule_error(
                 "bind",
                 f"reduction loop {loop.name} on {self.level}",
                 "spatial loops there",
                 f"thread.x, or leave it serial{over_blocks}",
             )
         if any(s.at == loop.name for s in nest.stagings) and self.level != "vthread":
-            raise refuse(
+            raise make_schedule_error(
                 "bind", f"{loop.name} to hold no staging", "a staging sits in it", "bind before cache_read"
             )
-        return program.with_nest(nest, nest.with_loop(loop.name, lambda x: replace(x, level=self.level)))
+        return program.replace_nest(
+            nest, nest.replace_loop(loop.name, lambda x: replace(x, level=self.level))
+        )
 
 
 @dataclass(frozen=True)
@@ -83,18 +89,20 @@ class Unroll(Step):
 
     def apply(self, program: Program) -> Program:
         """See the class."""
-        nest = program.nest_of(self.loop, "unroll")
-        loop = nest.loop(self.loop)
+        nest = program.find_nest(self.loop, "unroll")
+        loop = nest.find_loop(self.loop)
         if not loop.is_serial:
-            raise refuse(
+            raise make_schedule_error(
                 "unroll", f"{loop.name} to be serial", f"it is bound to {loop.level}", "a serial loop"
             )
-        factor = loop.extent if self.factor is None else smaller(self.factor, loop.extent)
+        factor = loop.extent if self.factor is None else min_extent(self.factor, loop.extent)
         wanted = 1 if self.factor is None else self.factor
         check = Check(
             f"unroll {loop.name}", np.asanyarray(wanted) >= 1, wanted, "at least 1", "1", "as a factor"
         )
-        return program.with_nest(nest, nest.with_loop(loop.name, lambda x: replace(x, unroll=factor)), check)
+        return program.replace_nest(
+            nest, nest.replace_loop(loop.name, lambda x: replace(x, unroll=factor)), check
+        )
 
 
 @dataclass(frozen=True)
@@ -120,9 +128,9 @@ class Vectorize(Step):
 
     def apply(self, program: Program) -> Program:
         """See the class."""
-        nest = program.nest_of(self.loop, "vectorize")
-        loop = nest.loop(self.loop)
-        self._fits(nest, loop)
+        nest = program.find_nest(self.loop, "vectorize")
+        loop = nest.find_loop(self.loop)
+        self._check_loop(nest, loop)
         width = np.asanyarray(loop.extent)
         legal = (width > 1) & is_vector_width(width)
         check = Check(
@@ -131,36 +139,38 @@ class Vectorize(Step):
         around = [x.name for x in nest.loops[:-1] if x.is_serial]
         stagings = tuple(
             Staging(t, t, "register", around[-1] if around else None, vector=loop.extent)
-            for t in _neighbours_along(program, nest.compute.output.name, loop.name)
+            for t in _find_contiguous_reads(program, nest.compute.output.name, loop.name)
         )
-        new = nest.with_loop(loop.name, lambda x: replace(x, level="vector", unroll=x.extent))
-        new = replace(new, stagings=(*new.stagings, *stagings), accumulate=True, store_vector=loop.extent)
-        return program.with_nest(nest, new, check)
+        new = nest.replace_loop(loop.name, lambda x: replace(x, level="vector", unroll=x.extent))
+        new = replace(
+            new, stagings=(*new.stagings, *stagings), has_accumulator=True, store_vector=loop.extent
+        )
+        return program.replace_nest(nest, new, check)
 
-    def _fits(self, nest: Nest, loop: Loop) -> None:
+    def _check_loop(self, nest: Nest, loop: Loop) -> None:
         if loop is not nest.loops[-1]:
-            raise refuse(
+            raise make_schedule_error(
                 "vectorize",
                 f"{loop.name} innermost",
                 f"{nest.loops[-1].name} lies inside it",
                 repr(nest.loops[-1].name),
             )
-        if loop.level != "serial" or loop.reduction:
-            raise refuse(
+        if loop.level != "serial" or loop.is_reduction:
+            raise make_schedule_error(
                 "vectorize", "a serial spatial loop", f"{loop.name} is not", "the innermost spatial loop"
             )
         users = [s.name for s in nest.stagings if s.at == loop.name]
         if users:
-            raise refuse(
+            raise make_schedule_error(
                 "vectorize",
                 f"{loop.name} to hold no staging",
                 f"{users[0]} sits in it",
                 f'compute_at("{users[0]}", ...)',
             )
-        axis = nest.compute.spatial[-1].name
-        if dict(nest.index[axis].terms).get(loop.name) != 1:
+        axis = nest.compute.spatial_axes[-1].name
+        if dict(nest.axis_forms[axis].terms).get(loop.name) != 1:
             output = nest.compute.output.name
-            raise refuse(
+            raise make_schedule_error(
                 "vectorize",
                 f"neighbours in {output} along {loop.name}",
                 f"those run along {axis}",
@@ -168,19 +178,19 @@ class Vectorize(Step):
             )
 
 
-def _neighbours_along(program: Program, output: str, loop: str) -> list[str]:
+def _find_contiguous_reads(program: Program, output: str, loop: str) -> list[str]:
     """Tensors the compute reads straight from global memory, neighbours for neighbouring iterations."""
     nest = next(n for n in program.nests if n.compute.output.name == output)
     found = []
-    for tensor, forms in direct_reads(nest).items():
+    for tensor, forms in find_direct_reads(nest).items():
         last = [dict(read[-1].terms).get(loop, 0) for read in forms]
-        others = [loop in f.variables() for read in forms for f in read[:-1]]
+        others = [loop in f.find_variables() for read in forms for f in read[:-1]]
         if all(isinstance(c, int) and c == 1 for c in last) and not any(others):
             found.append(tensor)
     return found
 
 
-_DEPTHS = {"register": (1, 2), "async": (2, MOST_STAGES)}
+_STAGE_LIMITS = {"register": (1, 2), "async": (2, MAX_PIPELINE_STAGES)}
 """Fewest and most copies of a tile, by the way it comes. Without a second one nothing overlaps: left at 1,
 a loop through registers runs as if it were no pipeline."""
 
@@ -221,29 +231,31 @@ class Pipeline(Step):
 
     def apply(self, program: Program) -> Program:
         """See the class."""
-        nest = program.nest_of(self.loop, "pipeline")
-        loop = nest.loop(self.loop)
+        nest = program.find_nest(self.loop, "pipeline")
+        loop = nest.find_loop(self.loop)
         if not any(s.at == loop.name and s.scope == "shared" for s in nest.stagings):
-            raise refuse(
+            raise make_schedule_error(
                 "pipeline",
                 f"a shared staging in {loop.name}",
                 "none sits there",
                 "cache_read(..., at=...) first",
             )
-        if any(s.produced_by for s in nest.stagings if s.at == loop.name):
-            raise refuse(
+        if any(s.producer for s in nest.stagings if s.at == loop.name):
+            raise make_schedule_error(
                 "pipeline", "tiles that are copied", "one is computed on the spot", "leave the loop as it is"
             )
-        if self.copy not in _DEPTHS:
-            near = difflib.get_close_matches(str(self.copy), _DEPTHS, n=1, cutoff=0.0)[0]
-            raise refuse("pipeline", f"copy={self.copy!r}", f"the ways {', '.join(_DEPTHS)}", repr(near))
-        least, most = _DEPTHS[self.copy]
+        if self.copy not in _STAGE_LIMITS:
+            near = difflib.get_close_matches(str(self.copy), _STAGE_LIMITS, n=1, cutoff=0.0)[0]
+            raise make_schedule_error(
+                "pipeline", f"copy={self.copy!r}", f"the ways {', '.join(_STAGE_LIMITS)}", repr(near)
+            )
+        least, most = _STAGE_LIMITS[self.copy]
         legal = (np.asanyarray(self.stages) >= least) & (np.asanyarray(self.stages) <= most)
         limit = f"{least} or {most}" if most - least == 1 else f"{least} to {most}"
-        nearest = smaller(larger(self.stages, 2), most)
+        nearest = min_extent(max_extent(self.stages, 2), most)
         check = Check(f"pipeline {loop.name}", legal, self.stages, limit, nearest, "stages")
-        return program.with_nest(
+        return program.replace_nest(
             nest,
-            nest.with_loop(loop.name, lambda x: replace(x, pipeline=self.stages, copy=self.copy)),
+            nest.replace_loop(loop.name, lambda x: replace(x, stages=self.stages, copy=self.copy)),
             check,
         )

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ekc.ir.operator import Axis
-from ekc.ir.partial import factored
-from ekc.ir.program import Program, initial
-from ekc.ir.refusal import refuse
+from ekc.ir.partial import split_reduction
+from ekc.ir.program import Program, make_initial_program
+from ekc.ir.refusal import make_schedule_error
 from ekc.ir.steps.base import Step
 
-MOST_PARTS = 2**16
+MAX_SEARCHED_PARTS = 2**16
 """As far as a nearest divisor is looked for."""
 
 
@@ -44,33 +44,33 @@ class RFactor(Step):
 
     def apply(self, program: Program) -> Program:
         """See the class."""
-        nest = program.nest_of(self.axis, self.kind)
-        if not nest.is_plain or all(c is not nest.compute for c in program.op.computes):
-            raise self._refused(
+        nest = program.find_nest(self.axis, self.kind)
+        if not nest.is_unscheduled or all(c is not nest.compute for c in program.op.computes):
+            raise self._make_error(
                 f"the loops of {nest.output.name} to be as they were", "a step taken on them", "rfactor first"
             )
-        axis = nest.compute.axis(self.axis)
-        if not axis.reduction:
-            sums = [a.name for a in nest.compute.reduction]
+        axis = nest.compute.find_axis(self.axis)
+        if not axis.is_reduction:
+            sums = [a.name for a in nest.compute.reduction_axes]
             nearest = f'rfactor("{sums[0]}", ...)' if sums else "leave it out"
-            raise self._refused(
+            raise self._make_error(
                 "a reduction axis", f"{axis.name}, which {nest.output.name} is indexed by", nearest
             )
-        self._divides(axis)
-        op = factored(program.op, nest.compute, self.axis, self.parts)
+        self._check_parts(axis)
+        op = split_reduction(program.op, nest.compute, self.axis, self.parts)
         at = next(n for n, c in enumerate(program.op.computes) if c is nest.compute)
-        both = initial(op).nests[at : at + 2]
+        both = make_initial_program(op).nests[at : at + 2]
         nests = (new for old in program.nests for new in (both if old is nest else (old,)))
         return Program(op, tuple(nests), program.checks)
 
-    def _divides(self, axis: Axis) -> None:
+    def _check_parts(self, axis: Axis) -> None:
         if 1 < self.parts < axis.extent and axis.extent % self.parts == 0:
             return
-        legal = [n for n in range(2, min(axis.extent, MOST_PARTS)) if axis.extent % n == 0]
+        legal = [n for n in range(2, min(axis.extent, MAX_SEARCHED_PARTS)) if axis.extent % n == 0]
         near = str(min(legal, key=lambda n: abs(n - self.parts))) if legal else "leave it out"
-        raise self._refused(
+        raise self._make_error(
             f"{self.parts} parts of {axis.name}", f"the divisors of {axis.extent} between 1 and that", near
         )
 
-    def _refused(self, need: str, limit: str, nearest: str) -> Exception:
-        return refuse(self.kind, need, limit, nearest)
+    def _make_error(self, need: str, limit: str, nearest: str) -> Exception:
+        return make_schedule_error(self.kind, need, limit, nearest)

@@ -10,14 +10,14 @@ import numpy as np
 
 from ekc.ir import expr as ex
 from ekc.ir.dtypes import DType
-from ekc.ir.inline import clamped, reads
+from ekc.ir.inline import has_load, is_clamped_on_store
 from ekc.ir.linear import Extent
-from ekc.ir.on_the_spot import depth, misplaced
-from ekc.ir.panels import panel_elements
+from ekc.ir.on_the_spot import find_misplaced_producer, find_staging_depth
+from ekc.ir.panels import count_panel_elements
 from ekc.ir.program import Nest, Program, Staging
-from ekc.ir.refusal import Check, refuse
+from ekc.ir.refusal import Check, make_schedule_error
 from ekc.ir.steps.base import Step, is_vector_width
-from ekc.ir.swizzle import LINE_BYTES
+from ekc.ir.swizzle import SHARED_LINE_BYTES
 
 SCOPES = ("shared", "register", "fragment")
 
@@ -30,7 +30,7 @@ def _check_at(rule: str, nest: Nest, at: str | None) -> None:
     if at not in serial:
         near = difflib.get_close_matches(at, serial, n=1, cutoff=0.0)
         where = f"the serial loops {', '.join(serial)}" if serial else "no serial loop at all"
-        raise refuse(rule, f"at={at!r}", where, repr(near[0]) if near else "at=None")
+        raise make_schedule_error(rule, f"at={at!r}", where, repr(near[0]) if near else "at=None")
 
 
 @dataclass(frozen=True)
@@ -75,22 +75,24 @@ class CacheRead(Step):
         """See the class."""
         if self.scope not in SCOPES:
             near = difflib.get_close_matches(str(self.scope), SCOPES, n=1, cutoff=0.0)[0]
-            raise refuse("cache_read", f"scope {self.scope!r}", f"the scopes {', '.join(SCOPES)}", repr(near))
+            raise make_schedule_error(
+                "cache_read", f"scope {self.scope!r}", f"the scopes {', '.join(SCOPES)}", repr(near)
+            )
         tensor = self.source.split(".")[0]
-        nest = _reader_of(program, tensor, self.source, self.at, self.reader)
+        nest = _find_reader_nest(program, tensor, self.source, self.at, self.reader)
         _check_at("cache_read", nest, self.at)
         rank = len(program.op.tensors[tensor].shape)
         if self.order and sorted(self.order) != list(range(rank)):
-            raise refuse(
+            raise make_schedule_error(
                 "cache_read",
                 f"order {self.order}",
                 f"a permutation of {tuple(range(rank))}",
                 str(tuple(range(rank))),
             )
-        self._panels_fit(program.op.tensors[tensor].dtype)
+        self._check_panels(program.op.tensors[tensor].dtype)
         layout = (self.vector, self.order, self.pad, self.swizzle, self.panel)
         new = Staging(tensor, self.source, self.scope, self.at, *layout)
-        self._fits(nest, new)
+        self._check_staging(nest, new)
         widths = np.asanyarray(self.vector)
         legal = is_vector_width(widths)
         checks = (
@@ -98,11 +100,11 @@ class CacheRead(Step):
             Check(
                 f"cache_read {new.name}", np.greater_equal(self.pad, 0), self.pad, "at least 0", "0", "as pad"
             ),
-            self._swizzles(new.name),
+            self._make_swizzle_check(new.name),
         )
-        return program.with_nest(nest, replace(nest, stagings=(*nest.stagings, new)), *checks)
+        return program.replace_nest(nest, replace(nest, stagings=(*nest.stagings, new)), *checks)
 
-    def _swizzles(self, name: str) -> Check:
+    def _make_swizzle_check(self, name: str) -> Check:
         """Chunks change places by twos, fours or eights, and registers have no banks."""
         chunks = np.asanyarray(self.swizzle)
         legal = (chunks == 1) | ((chunks == 2) | (chunks == 4) | (chunks == 8)) & (self.scope == "shared")
@@ -110,56 +112,66 @@ class CacheRead(Step):
         nearest = "8" if self.scope == "shared" else "1"
         return Check(f"cache_read {name}", legal, self.swizzle, limit, nearest, "chunks to swizzle")
 
-    def _panels_fit(self, dtype: DType) -> None:
+    def _check_panels(self, dtype: DType) -> None:
         """Panels are lines of shared memory."""
-        line = panel_elements(dtype.bytes)
+        line = count_panel_elements(dtype.bytes)
         if self.panel and (self.panel != line or self.scope != "shared"):
-            limit = f"{line} of {dtype} (a line of {LINE_BYTES} bytes), in shared memory"
-            raise refuse("cache_read", f"panel={self.panel} in scope {self.scope!r}", limit, f"panel={line}")
+            limit = f"{line} of {dtype} (a line of {SHARED_LINE_BYTES} bytes), in shared memory"
+            raise make_schedule_error(
+                "cache_read", f"panel={self.panel} in scope {self.scope!r}", limit, f"panel={line}"
+            )
 
-    def _fragment_fits(self, nest: Nest, new: Staging) -> None:
+    def _check_fragment(self, nest: Nest, new: Staging) -> None:
         """The instruction deals a fragment out, from a tile that all lanes of the warp see."""
-        source = nest.staging(new.source)
+        source = nest.find_staging(new.source)
         if source is None or source.scope != "shared":
             first = f'cache_read("{new.tensor}", "shared") first, then "{new.tensor}.shared"'
-            raise refuse("cache_read", f"{new.name} filled from shared memory", f"{new.source} is not", first)
+            raise make_schedule_error(
+                "cache_read", f"{new.name} filled from shared memory", f"{new.source} is not", first
+            )
         if source.panel:
             limit, near = f"{source.name} is in panels", f"{source.name} without panel="
-            raise refuse("cache_read", f"{new.name} filled from whole rows", limit, near)
+            raise make_schedule_error("cache_read", f"{new.name} filled from whole rows", limit, near)
         usual: dict[str, Any] = {"vector": 1, "order": (), "pad": 0, "swizzle": 1, "panel": 0}
         told = [name for name, value in usual.items() if not np.array_equal(getattr(self, name), value)]
         if told:
             limit = "the instruction says how a fragment lies"
-            raise refuse("cache_read", f"{new.name} without {told[0]}", limit, f"{told[0]} of {new.source}")
+            raise make_schedule_error(
+                "cache_read", f"{new.name} without {told[0]}", limit, f"{told[0]} of {new.source}"
+            )
 
-    def _fits(self, nest: Nest, new: Staging) -> None:
-        if nest.staging(new.name):
-            raise refuse("cache_read", f"a new {new.name}", "it exists already", "compute_at to move it")
+    def _check_staging(self, nest: Nest, new: Staging) -> None:
+        if nest.find_staging(new.name):
+            raise make_schedule_error(
+                "cache_read", f"a new {new.name}", "it exists already", "compute_at to move it"
+            )
         if new.scope == "fragment":
-            self._fragment_fits(nest, new)
+            self._check_fragment(nest, new)
         if new.source == new.tensor:
             if any(s.source == new.tensor for s in nest.stagings):
                 other = next(s for s in nest.stagings if s.source == new.tensor)
-                raise refuse(
+                raise make_schedule_error(
                     "cache_read",
                     f"{new.tensor} read from global memory",
                     f"{other.name} stands between",
                     repr(other.name),
                 )
             return
-        source = nest.staging(new.source)
+        source = nest.find_staging(new.source)
         assert source is not None
         if source.scope != "shared":
-            raise refuse(
+            raise make_schedule_error(
                 "cache_read",
                 f"{new.source} to be shared",
                 f"it is in registers of one {'thread' if source.scope == 'register' else 'warp'}",
                 f'cache_read("{new.tensor}", ...)',
             )
         if new.scope == "shared":
-            raise refuse("cache_read", f"{new.source} copied to shared", "it is shared already", '"register"')
-        if depth(nest, new.at) < depth(nest, source.at):
-            raise refuse(
+            raise make_schedule_error(
+                "cache_read", f"{new.source} copied to shared", "it is shared already", '"register"'
+            )
+        if find_staging_depth(nest, new.at) < find_staging_depth(nest, source.at):
+            raise make_schedule_error(
                 "cache_read",
                 f"at={new.at!r} inside {source.at!r}",
                 f"{source.name} is filled there",
@@ -167,21 +179,21 @@ class CacheRead(Step):
             )
 
 
-def _not_pipelined(nest: Nest, what: str, at: str | None) -> Check:
+def _make_unpipelined_check(nest: Nest, tensor: str, at: str | None) -> Check:
     """A tile computed on the spot cannot be fetched ahead."""
-    stages = 1 if at is None else nest.loop(at).pipeline
-    return Check(f"compute_at {what}", np.asanyarray(stages) <= 1, stages, "1", "1", f"stages in {at}")
+    stages = 1 if at is None else nest.find_loop(at).stages
+    return Check(f"compute_at {tensor}", np.asanyarray(stages) <= 1, stages, "1", "1", f"stages in {at}")
 
 
-def _reader_of(program: Program, tensor: str, source: str, at: str | None, reader: str) -> Nest:
+def _find_reader_nest(program: Program, tensor: str, source: str, at: str | None, reader: str) -> Nest:
     """The nest whose body reads `tensor` (and writes `reader`, or holds the loop `at`, where several do)."""
-    readers = [n for n in program.nests if reads(n.compute, tensor)]
-    readers = [n for n in readers if source == tensor or n.staging(source)]
+    readers = [n for n in program.nests if has_load(n.compute, tensor)]
+    readers = [n for n in readers if source == tensor or n.find_staging(source)]
     if not readers:
-        known = [load.tensor for n in program.nests for load in ex.loads(n.compute.body)]
+        known = [load.tensor for n in program.nests for load in ex.find_loads(n.compute.body)]
         known += [s.name for n in program.nests for s in n.stagings]
         near = difflib.get_close_matches(source, known, n=1, cutoff=0.0)
-        raise refuse(
+        raise make_schedule_error(
             "cache_read",
             f"a tensor {source!r} that is read",
             f"those read: {', '.join(dict.fromkeys(known)) or 'none'}",
@@ -191,7 +203,7 @@ def _reader_of(program: Program, tensor: str, source: str, at: str | None, reade
         outputs = [n.compute.output.name for n in readers]
         if reader not in outputs:
             nearest = difflib.get_close_matches(reader, outputs, n=1, cutoff=0.0)[0]
-            raise refuse(
+            raise make_schedule_error(
                 "cache_read",
                 f"{source} read for {reader!r}",
                 f"it is read for {', '.join(outputs)}",
@@ -228,17 +240,17 @@ class CacheWrite(Step):
         if not nests:
             outputs = [n.compute.output.name for n in program.nests]
             near = difflib.get_close_matches(self.tensor, outputs, n=1, cutoff=0.0)[0]
-            raise refuse(
+            raise make_schedule_error(
                 "cache_write",
                 f"an output called {self.tensor!r}",
                 f"the outputs {', '.join(outputs)}",
                 repr(near),
             )
         if self.scope != "register":
-            raise refuse("cache_write", f"scope {self.scope!r}", "registers", "'register'")
+            raise make_schedule_error("cache_write", f"scope {self.scope!r}", "registers", "'register'")
         nest = nests[0]
-        if nest.accumulate:
-            raise refuse(
+        if nest.has_accumulator:
+            raise make_schedule_error(
                 "cache_write", f"{self.tensor} not yet held", "an accumulator exists", "leave the second out"
             )
         widths = np.asanyarray(self.vector)
@@ -246,7 +258,9 @@ class CacheWrite(Step):
         check = Check(
             f"cache_write {self.tensor}", legal, self.vector, "1, 2, 4, 8 or 16", "4", "elements at once"
         )
-        return program.with_nest(nest, replace(nest, accumulate=True, store_vector=self.vector), check)
+        return program.replace_nest(
+            nest, replace(nest, has_accumulator=True, store_vector=self.vector), check
+        )
 
 
 @dataclass(frozen=True)
@@ -290,64 +304,72 @@ class ComputeAt(Step):
     def apply(self, program: Program) -> Program:
         """See the class."""
         for nest in program.nests:
-            if nest.staging(self.what):
-                return self._move(program, nest)
+            if nest.find_staging(self.what):
+                return self._move_staging(program, nest)
         producers = [n for n in program.nests[:-1] if n.output.name == self.what]
         if producers:
-            return self._inline(program, producers[0])
+            return self._fuse_producer(program, producers[0])
         names = [s.name for n in program.nests for s in n.stagings] + [
             n.output.name for n in program.nests[:-1]
         ]
         near = difflib.get_close_matches(self.what, names, n=1, cutoff=0.0)
         limit = f"the movable {', '.join(names)}" if names else "nothing movable here"
-        raise refuse("compute_at", repr(self.what), limit, repr(near[0]) if near else "cache_read first")
+        raise make_schedule_error(
+            "compute_at", repr(self.what), limit, repr(near[0]) if near else "cache_read first"
+        )
 
-    def _move(self, program: Program, nest: Nest) -> Program:
+    def _move_staging(self, program: Program, nest: Nest) -> Program:
         _check_at("compute_at", nest, self.at)
-        self._no_warps(self.what)
+        self._check_no_warps(self.what)
         moved = next(s for s in nest.stagings if s.name == self.what)
-        source = nest.staging(moved.source)
-        if source and depth(nest, self.at) < depth(nest, source.at):
-            raise refuse(
+        source = nest.find_staging(moved.source)
+        if source and find_staging_depth(nest, self.at) < find_staging_depth(nest, source.at):
+            raise make_schedule_error(
                 "compute_at",
                 f"at={self.at!r} inside {source.at!r}",
                 f"{source.name} is filled there",
                 repr(source.at),
             )
         for user in nest.stagings:
-            if user.source == moved.name and depth(nest, user.at) < depth(nest, self.at):
-                raise refuse(
+            if user.source == moved.name and find_staging_depth(nest, user.at) < find_staging_depth(
+                nest, self.at
+            ):
+                raise make_schedule_error(
                     "compute_at",
                     f"at={self.at!r} outside {user.at!r}",
                     f"{user.name} reads it there",
                     repr(user.at),
                 )
         stagings = tuple(replace(s, at=self.at) if s is moved else s for s in nest.stagings)
-        checks = [_not_pipelined(nest, self.what, self.at)] if moved.produced_by else []
-        return program.with_nest(nest, self._in_order(replace(nest, stagings=stagings)), *checks)
+        checks = [_make_unpipelined_check(nest, self.what, self.at)] if moved.producer else []
+        return program.replace_nest(
+            nest, self._check_producer_order(replace(nest, stagings=stagings)), *checks
+        )
 
-    def _no_warps(self, what: str) -> None:
+    def _check_no_warps(self, tensor: str) -> None:
         """Only a reduction is shared out among warps."""
         if np.any(np.not_equal(self.warps, 1)):
-            raise refuse("compute_at", f"warps for {what}", "it reduces nothing", "warps=1")
+            raise make_schedule_error("compute_at", f"warps for {tensor}", "it reduces nothing", "warps=1")
 
-    def _inline(self, program: Program, producer: Nest) -> Program:
+    def _fuse_producer(self, program: Program, producer: Nest) -> Program:
         tensor = producer.compute.output.name
-        if not producer.is_plain:
-            raise refuse("compute_at", f"{tensor} not yet scheduled", "it was changed", "compute_at first")
-        if producer.compute.reduction and clamped(producer.compute):
-            raise refuse(
+        if not producer.is_unscheduled:
+            raise make_schedule_error(
+                "compute_at", f"{tensor} not yet scheduled", "it was changed", "compute_at first"
+            )
+        if producer.compute.reduction_axes and is_clamped_on_store(producer.compute):
+            raise make_schedule_error(
                 "compute_at",
                 f"{tensor} as {producer.output.dtype}",
                 "only storing it cuts it off at its limits",
                 "leave it a launch of its own",
             )
-        if not producer.compute.reduction:
-            self._no_warps(tensor)
-        readers = [n for n in program.nests if reads(n.compute, tensor) or _readers_inside(n, tensor)]
-        behind = [n for n in program.nests if n.epilogue is not None and reads(n.epilogue, tensor)]
+        if not producer.compute.reduction_axes:
+            self._check_no_warps(tensor)
+        readers = [n for n in program.nests if has_load(n.compute, tensor) or _find_fused_readers(n, tensor)]
+        behind = [n for n in program.nests if n.epilogue is not None and has_load(n.epilogue, tensor)]
         if len(readers) != 1 or behind:
-            raise refuse(
+            raise make_schedule_error(
                 "compute_at",
                 f"{tensor} read in one nest",
                 f"{len(readers) + len(behind)} read it",
@@ -357,26 +379,28 @@ class ComputeAt(Step):
         _check_at("compute_at", nest, self.at)
         copied = [s.name for s in nest.stagings if s.tensor == tensor]
         if copied:
-            raise refuse(
+            raise make_schedule_error(
                 "compute_at",
                 f"{tensor} not yet copied",
                 f"{copied[0]} exists",
                 f"compute_at({tensor!r}, ...) first",
             )
-        staging = Staging(tensor, tensor, "shared", self.at, produced_by=producer.compute, warps=self.warps)
-        new = self._in_order(replace(nest, stagings=(*nest.stagings, staging)))
+        staging = Staging(tensor, tensor, "shared", self.at, producer=producer.compute, warps=self.warps)
+        new = self._check_producer_order(replace(nest, stagings=(*nest.stagings, staging)))
         nests = tuple(new if n is nest else n for n in program.nests if n is not producer)
         some = Check(
             f"compute_at {tensor}", np.greater_equal(self.warps, 1), self.warps, "at least 1", "1", "warps"
         )
-        return Program(program.op, nests, (*program.checks, some, _not_pipelined(nest, tensor, self.at)))
+        return Program(
+            program.op, nests, (*program.checks, some, _make_unpipelined_check(nest, tensor, self.at))
+        )
 
-    def _in_order(self, nest: Nest) -> Nest:
+    def _check_producer_order(self, nest: Nest) -> Nest:
         """What is computed on the spot needs its sources there, or further out."""
-        wrong = misplaced(nest)
+        wrong = find_misplaced_producer(nest)
         if wrong:
             source, user = wrong
-            raise refuse(
+            raise make_schedule_error(
                 "compute_at",
                 f"{source.tensor} at {source.at!r} outside {user.tensor} at {user.at!r}",
                 f"{user.tensor} is computed from it",
@@ -385,6 +409,6 @@ class ComputeAt(Step):
         return nest
 
 
-def _readers_inside(nest: Nest, tensor: str) -> list[Staging]:
+def _find_fused_readers(nest: Nest, tensor: str) -> list[Staging]:
     """What is computed on the spot from a tensor."""
-    return [s for s in nest.stagings if s.produced_by and reads(s.produced_by, tensor)]
+    return [s for s in nest.stagings if s.producer and has_load(s.producer, tensor)]

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ekc.ir.program import Program
-from ekc.ir.refusal import refuse
+from ekc.ir.refusal import make_schedule_error
 from ekc.ir.steps.base import Step
-from ekc.ir.tensor_core import PRODUCTS
-from ekc.ir.tensor_tile import extents_fit, tensor_tile
-from ekc.ir.warpgroup import PRODUCTS as GROUP_PRODUCTS
+from ekc.ir.tensor_core import MMA_INSTRUCTIONS
+from ekc.ir.tensor_tile import check_tile_extents, find_tensor_tile
+from ekc.ir.warpgroup import WGMMA_FAMILIES as GROUP_PRODUCTS
 
 
 @dataclass(frozen=True)
@@ -57,16 +57,16 @@ class Tensorize(Step):
 
     def apply(self, program: Program) -> Program:
         """See the class."""
-        nest = program.nest_of(self.loop, "tensorize")
-        names = list(dict.fromkeys(p.name for p in (*PRODUCTS, *GROUP_PRODUCTS)))
+        nest = program.find_nest(self.loop, "tensorize")
+        names = list(dict.fromkeys(p.name for p in (*MMA_INSTRUCTIONS, *GROUP_PRODUCTS)))
         if self.instruction not in names:
             near = difflib.get_close_matches(str(self.instruction), names, n=1, cutoff=0.0)[0]
             limit = f"the instructions {', '.join(names)}"
-            raise refuse("tensorize", f"instruction {self.instruction!r}", limit, repr(near))
+            raise make_schedule_error("tensorize", f"instruction {self.instruction!r}", limit, repr(near))
         new = replace(nest, instruction=self.instruction)
-        tile = tensor_tile(new, program.op.tensors)
-        if self.loop != tile.depth.name:
-            raise refuse(
-                "tensorize", f"loop {self.loop!r}", "the reduced one innermost", repr(tile.depth.name)
+        tile = find_tensor_tile(new, program.op.tensors)
+        if self.loop != tile.depth_loop.name:
+            raise make_schedule_error(
+                "tensorize", f"loop {self.loop!r}", "the reduced one innermost", repr(tile.depth_loop.name)
             )
-        return program.with_nest(nest, new, *extents_fit(new, tile))
+        return program.replace_nest(nest, new, *check_tile_extents(new, tile))

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.ir.tape.code import Nowhere, Part
+from ekc.ir.tape.code import EmptyMask, TraceOutput
 
 
-class Given(NamedTuple):
+class WalkOutput(NamedTuple):
     """Values that a walk gives under a label, for some rows; a number is the same for all of them."""
 
     label: Any
@@ -21,23 +21,23 @@ class Given(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tape:
+class WalkTrace:
     """Recorded walks: columns in, what the walks give out."""
 
     columns: tuple[str, ...]
     function: Callable[..., tuple[tuple[Any, ...], ...]]
     """Values of every part, answers of every walk, and masks."""
-    parts: tuple[Part, ...]
-    assumed: tuple[tuple[bool, ...], ...]
+    output_parts: tuple[TraceOutput, ...]
+    assumed_branches: tuple[tuple[bool, ...], ...]
     """How the branches of each walk went."""
-    nowhere: tuple[Nowhere, ...]
+    empty_masks: tuple[EmptyMask, ...]
     """Masks, as the function gives them, that no row may set."""
-    length: int
+    call_count: int
     """Calls on the tape."""
 
     def __call__(
         self, columns: Mapping[str, NDArray[np.int64]], bounds: Sequence[int]
-    ) -> tuple[list[Given], set[int]]:
+    ) -> tuple[list[WalkOutput], set[int]]:
         """What each walk gives for its own rows: those from `bounds[i]` to `bounds[i + 1]` of the columns.
 
         And the walks of which nothing is given, as one of their branches would go another way. What walks
@@ -45,30 +45,34 @@ class Tape:
         """
         with np.errstate(all="ignore"):
             outputs, answers, masks = self.function(bounds, *(columns[name] for name in self.columns))
-        astray = {walk for walk, own in enumerate(answers) if tuple(map(bool, own)) != self.assumed[walk]}
-        for mask, where in zip(masks, self.nowhere, strict=True):
+        astray = {
+            walk for walk, own in enumerate(answers) if tuple(map(bool, own)) != self.assumed_branches[walk]
+        }
+        for mask, where in zip(masks, self.empty_masks, strict=True):
             if mask.any():
-                astray.update(where.set_in(mask, bounds))
-        found: list[Given] = []
-        for (label, _, first, last), values in zip(self.parts, outputs, strict=True):
+                astray.update(where.find_set_walks(mask, bounds))
+        found: list[WalkOutput] = []
+        for (label, _, first, last), values in zip(self.output_parts, outputs, strict=True):
             begin, end = bounds[first], bounds[last + 1]
             if begin == end:
                 continue
             if not astray:
-                found.append(Given(label, slice(begin, end), values))
+                found.append(WalkOutput(label, slice(begin, end), values))
                 continue
-            for low, high in _runs(first, last, astray):
+            for low, high in _iterate_runs(first, last, astray):
                 rows = slice(bounds[low], bounds[high + 1])
                 if rows.start < rows.stop:
-                    found.append(Given(label, rows, _cut(values, rows.start - begin, rows.stop - begin)))
+                    found.append(
+                        WalkOutput(label, rows, _slice_values(values, rows.start - begin, rows.stop - begin))
+                    )
         return found, astray
 
 
-def _runs(first: int, last: int, astray: Container[int]) -> Iterator[tuple[int, int]]:
+def _iterate_runs(first: int, last: int, invalid_walks: Container[int]) -> Iterator[tuple[int, int]]:
     """The walks from first to last, without those astray."""
     low = first
     for walk in range(first, last + 1):
-        if walk in astray:
+        if walk in invalid_walks:
             if low < walk:
                 yield low, walk - 1
             low = walk + 1
@@ -76,5 +80,5 @@ def _runs(first: int, last: int, astray: Container[int]) -> Iterator[tuple[int, 
         yield low, last
 
 
-def _cut(values: Iterable[Any], low: int, high: int) -> tuple[Any, ...]:
+def _slice_values(values: Iterable[Any], low: int, high: int) -> tuple[Any, ...]:
     return tuple(v[..., low:high] if np.ndim(v) else v for v in values)

@@ -6,7 +6,7 @@ no model can know; which group does, it can.
 
 from __future__ import annotations
 
-GROUPS: dict[str, tuple[str, ...]] = {
+FEATURE_GROUPS: dict[str, tuple[str, ...]] = {
     "arithmetic": (
         "total_operations",
         "total_tensor_products",
@@ -51,6 +51,6 @@ GROUPS: dict[str, tuple[str, ...]] = {
 with the occupancy that they cost."""
 
 
-def readable(figure: str) -> str:
+def format_figure_name(figure: str) -> str:
     """A figure's name as it is printed."""
     return figure.removeprefix("total_").replace("_", " ")

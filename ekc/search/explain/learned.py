@@ -24,22 +24,28 @@ from numpy.typing import NDArray
 from ekc.devices.base import Device, Interval, Peaks
 from ekc.errors import InvalidInput
 from ekc.ir.schedule import Schedule
-from ekc.search.explain.causes import GROUPS, readable
-from ekc.search.explain.schedule_model import FEWEST_METERED, Quality, ScheduleModel, by_prior, quality
-from ekc.search.explain.shares import shares
-from ekc.search.explain.simulated import same_operator
-from ekc.search.models.analysed import analysed
-from ekc.search.records.evidence import Evidence, evidence, figures_of
+from ekc.search.explain.causes import FEATURE_GROUPS, format_figure_name
+from ekc.search.explain.schedule_model import (
+    MIN_METERED,
+    ModelQuality,
+    ScheduleModel,
+    cross_validate,
+    predict_by_prior,
+)
+from ekc.search.explain.shares import compute_shapley_values
+from ekc.search.explain.simulated import check_same_operator
+from ekc.search.models.analysed import make_model_inputs
+from ekc.search.records.evidence import MeasuredSet, analyse_schedules, load_measured_set
 
 UNEXPLAINED = "unexplained"
 SEED = 0
 """Of folds and models: an account is the same each time."""
-STRONGEST, WEAKEST = 3, 0.1
+MAX_NAMED_FEATURES, MIN_NAMED_SHARE = 3, 0.1
 """Features named of a group, and the least share of its largest one that is worth a word."""
 
 
 @dataclass(frozen=True)
-class Side:
+class ExplainedSchedule:
     """One of the two schedules. Per call; what was not measured is expected of it by the model."""
 
     digest: str
@@ -56,7 +62,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Feature:
+class FeatureContribution:
     """One figure of both schedules, and its part of the log of the ratio of energies."""
 
     name: str
@@ -66,7 +72,7 @@ class Feature:
 
 
 @dataclass(frozen=True)
-class Line:
+class GroupContribution:
     """What a group of features, or nothing known, does to the log of B over A."""
 
     cause: str
@@ -74,7 +80,7 @@ class Line:
     power: float
     prior: float
     """Of the energy: what physics alone says of this group."""
-    features: tuple[Feature, ...] = ()
+    features: tuple[FeatureContribution, ...] = ()
     """The strongest first."""
 
     @property
@@ -84,12 +90,12 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Account:
+class EnergyAccount:
     """Two schedules of one operator on one device, and what the logs of their ratios are made of."""
 
-    a: Side
-    b: Side
-    lines: tuple[Line, ...]
+    a: ExplainedSchedule
+    b: ExplainedSchedule
+    lines: tuple[GroupContribution, ...]
     """They add up to the logs of the ratios. The largest first; what is unexplained last."""
 
     @property
@@ -107,25 +113,25 @@ class Account:
         """The logarithmic mean of the energies: turns parts of the log into joules."""
         return self.difference_j / self.log_ratio if self.log_ratio else self.a.energy_j
 
-    def share_of_a(self, log: float) -> float:
+    def compute_share_of_a(self, log_part: float) -> float:
         """A part of the log as a share of A's energy."""
-        return log * self.joules_per_log / self.a.energy_j
+        return log_part * self.joules_per_log / self.a.energy_j
 
 
 @dataclass(frozen=True)
-class Explanation:
+class LearnedExplanation:
     """An account, what it was learned from, and how far to believe it."""
 
     device: str
     """With "(simulated)" where it is."""
     source: str
-    account: Account
+    account: EnergyAccount
     timed: int
     """Schedules that the model learned latencies from, A and B not among them, ..."""
     metered: int
     """... and powers: a part of the same."""
     failed: int
-    quality: Quality
+    quality: ModelQuality
 
     @property
     def doubt(self) -> str:
@@ -149,7 +155,7 @@ class Explanation:
             | {
                 "energy": line.energy,
                 "difference_j": line.energy * of.joules_per_log,
-                "share_of_a": of.share_of_a(line.energy),
+                "share_of_a": of.compute_share_of_a(line.energy),
             }
             for line in of.lines
         ]
@@ -168,94 +174,110 @@ class Explanation:
         }
 
 
-def explain_learned(a: Schedule, b: Schedule, device: Device, records: str | Path | None) -> Explanation:
+def explain_learned(
+    a: Schedule, b: Schedule, device: Device, records: str | Path | None
+) -> LearnedExplanation:
     """The energies of two schedules, by features, learned from a record file or from the recording that the
     device is.
 
     Raises `InvalidInput` for schedules of different operators, for one that failed, and where too little was
     metered; `RecordError` for the file.
     """
-    same_operator(a, b)
-    known = evidence(a.op, device, records)
-    others = known.without([a.digest, b.digest])
-    _enough(others, a, device)
-    return Explanation(
+    check_same_operator(a, b)
+    known = load_measured_set(a.op, device, records)
+    others = known.exclude([a.digest, b.digest])
+    _check_metered_count(others, a, device)
+    return LearnedExplanation(
         device=device.label,
         source=known.source,
-        account=account(a, b, known, device),
+        account=make_account(a, b, known, device),
         timed=len(others.candidates),
-        metered=int(others.metered.sum()),
+        metered=int(others.is_metered.sum()),
         failed=len(known.failures),
-        quality=quality(others, device.peaks, SEED),
+        quality=cross_validate(others, device.peaks, SEED),
     )
 
 
-def account(a: Schedule, b: Schedule, known: Evidence, device: Device) -> Account:
+def make_account(a: Schedule, b: Schedule, measured_set: MeasuredSet, device: Device) -> EnergyAccount:
     """The lines alone: `device` says what can be had at most, all else is out of `known`."""
-    others = known.without([a.digest, b.digest])
+    others = measured_set.exclude([a.digest, b.digest])
     model = ScheduleModel(others.candidates, device.peaks, SEED)
-    pair = figures_of([a, b], device.limits)
-    expected = model.expect(pair)
+    pair = analyse_schedules([a, b], device.limits)
+    expected = model.predict(pair)
     one, other = (
-        _side(s, known, float(expected.latency[i]), float(expected.power[i])) for i, s in enumerate((a, b))
+        _make_side(s, measured_set, float(expected.log_latency[i]), float(expected.log_power[i]))
+        for i, s in enumerate((a, b))
     )
-    lines = sorted(_lines(model, device.peaks, pair), key=lambda line: -abs(line.energy))
-    return Account(one, other, (*lines, _unexplained(one, other, lines)))
+    lines = sorted(_make_lines(model, device.peaks, pair), key=lambda line: -abs(line.energy))
+    return EnergyAccount(one, other, (*lines, _make_unexplained_line(one, other, lines)))
 
 
-def _enough(others: Evidence, schedule: Schedule, device: Device) -> None:
-    metered = int(others.metered.sum())
-    if metered < FEWEST_METERED:
+def _check_metered_count(others: MeasuredSet, schedule: Schedule, device: Device) -> None:
+    metered = int(others.is_metered.sum())
+    if metered < MIN_METERED:
         held = others.elsewhere
         more = f"; it also holds {held}, which cannot be learned from here" if held else ""
         raise InvalidInput(
             f"{schedule.op.name} on {device.label}: beside A and B, {others.source} holds {metered} metered "
-            f"schedules, and {FEWEST_METERED} are needed to learn from and to judge by; "
+            f"schedules, and {MIN_METERED} are needed to learn from and to judge by; "
             f"tune it with more --trials, or record more{more}"
         )
 
 
-def _side(schedule: Schedule, known: Evidence, latency: float, power: float) -> Side:
+def _make_side(
+    schedule: Schedule, measured_set: MeasuredSet, log_latency: float, log_power: float
+) -> ExplainedSchedule:
     """Measured where it was; `latency` and `power` are the logs that the model expects."""
-    found = known.of(schedule)
+    found = measured_set.find_candidate(schedule)
     metered = found is not None and found.metered
-    return Side(
+    return ExplainedSchedule(
         digest=schedule.digest,
-        latency_s=found.latency_s if found is not None else math.exp(latency),
-        power_w=found.power_w if found is not None and metered else math.exp(power),
+        latency_s=found.latency_s if found is not None else math.exp(log_latency),
+        power_w=found.power_w if found is not None and metered else math.exp(log_power),
         timed=found is not None,
         metered=metered,
-        energy_interval_j=found.trial().energy_interval_j if found is not None and metered else None,
+        energy_interval_j=found.to_trial().energy_interval_j if found is not None and metered else None,
     )
 
 
-def _lines(model: ScheduleModel, peaks: Peaks, pair: Mapping[str, NDArray[np.float64]]) -> list[Line]:
+def _make_lines(
+    model: ScheduleModel, peaks: Peaks, pair: Mapping[str, NDArray[np.float64]]
+) -> list[GroupContribution]:
     def logs(figures: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
-        seen = analysed(figures, peaks)
-        said = model.of(seen)
-        return np.stack([said.latency, said.power, by_prior(seen).energy], axis=1)
+        seen = make_model_inputs(figures, peaks)
+        said = model.predict_inputs(seen)
+        return np.stack([said.log_latency, said.log_power, predict_by_prior(seen).log_energy], axis=1)
 
     a, b = ({name: float(values[i]) for name, values in pair.items()} for i in (0, 1))
-    parts = shares(logs, a, b, list(GROUPS.values()))
-    return [_line(cause, names, parts, a, b) for cause, names in GROUPS.items()]
+    parts = compute_shapley_values(logs, a, b, list(FEATURE_GROUPS.values()))
+    return [_make_line(cause, names, parts, a, b) for cause, names in FEATURE_GROUPS.items()]
 
 
-def _line(
+def _make_line(
     cause: str,
     names: tuple[str, ...],
     parts: Mapping[str, NDArray[np.float64]],
     a: Mapping[str, float],
     b: Mapping[str, float],
-) -> Line:
+) -> GroupContribution:
     latency, power, prior = (float(x) for x in sum(parts[name] for name in names))  # type: ignore[union-attr]
-    found = [Feature(readable(n), a[n], b[n], float(parts[n][0] + parts[n][1])) for n in names]
+    found = [
+        FeatureContribution(format_figure_name(n), a[n], b[n], float(parts[n][0] + parts[n][1]))
+        for n in names
+    ]
     found.sort(key=lambda f: -abs(f.energy))
-    strong = [f for f in found[:STRONGEST] if f.energy and abs(f.energy) >= WEAKEST * abs(found[0].energy)]
-    return Line(cause, latency, power, prior, tuple(strong))
+    strong = [
+        f
+        for f in found[:MAX_NAMED_FEATURES]
+        if f.energy and abs(f.energy) >= MIN_NAMED_SHARE * abs(found[0].energy)
+    ]
+    return GroupContribution(cause, latency, power, prior, tuple(strong))
 
 
-def _unexplained(a: Side, b: Side, lines: Sequence[Line]) -> Line:
+def _make_unexplained_line(
+    a: ExplainedSchedule, b: ExplainedSchedule, lines: Sequence[GroupContribution]
+) -> GroupContribution:
     """The logs of B over A, less what the model expects of them."""
     latency = math.log(b.latency_s / a.latency_s) - sum(line.latency for line in lines)
     power = math.log(b.power_w / a.power_w) - sum(line.power for line in lines)
-    return Line(UNEXPLAINED, latency, power, 0.0)
+    return GroupContribution(UNEXPLAINED, latency, power, 0.0)

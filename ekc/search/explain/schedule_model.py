@@ -12,33 +12,33 @@ from numpy.typing import NDArray
 
 from ekc.devices.base import Peaks
 from ekc.search.candidate import Candidate
-from ekc.search.models.analysed import Analysed, Figures, analysed
-from ekc.search.models.belief import Belief
+from ekc.search.models.analysed import ModelInputs, Quantities, make_model_inputs
+from ekc.search.models.belief import Surrogate
 from ekc.search.models.trees import MIN_ROWS, spearman
-from ekc.search.records.evidence import Evidence
+from ekc.search.records.evidence import MeasuredSet
 
 Array = NDArray[np.float64]
 
 FOLDS = 5
-FEWEST_METERED = MIN_ROWS * FOLDS // (FOLDS - 1)
+MIN_METERED = MIN_ROWS * FOLDS // (FOLDS - 1)
 """Each fold must leave the model as many rows as it needs to say more than the prior, or the score would be
 that of another model."""
 
 
 @dataclass(frozen=True, eq=False)
-class Expected:
+class LogPrediction:
     """Logs of seconds, and of watts, of some schedules."""
 
-    latency: Array
-    power: Array
+    log_latency: Array
+    log_power: Array
 
     @property
-    def energy(self) -> Array:
+    def log_energy(self) -> Array:
         """Logs of joules."""
-        return self.latency + self.power
+        return self.log_latency + self.log_power
 
 
-class _Line:
+class _LogLinearModel:
     """One figure as a line over what physics says of it, and the belief of the search on what that misses.
 
     Every row weighs alike. A tuning run cares for good schedules, and weighs rows and trusts the prior
@@ -46,20 +46,22 @@ class _Line:
     """
 
     def __init__(self, rows: NDArray[np.float32], physics: Array, logs: Array, seed: int) -> None:
-        self._slope = _slope(physics, logs)
-        self._level = float(np.median(logs - self._slope * physics))
-        self._belief = Belief(seed)
-        self._belief.learn(rows, np.exp(self._at(physics)), np.exp(logs), merits=np.ones(len(logs)))
+        self._slope = _fit_slope(physics, logs)
+        self._intercept = float(np.median(logs - self._slope * physics))
+        self._surrogate = Surrogate(seed)
+        self._surrogate.learn(
+            rows, np.exp(self._predict_line(physics)), np.exp(logs), objective_values=np.ones(len(logs))
+        )
 
-    def _at(self, physics: Array) -> Array:
-        return self._level + self._slope * physics
+    def _predict_line(self, physics: Array) -> Array:
+        return self._intercept + self._slope * physics
 
-    def expect(self, rows: NDArray[np.float32], physics: Array) -> Array:
+    def predict(self, rows: NDArray[np.float32], physics: Array) -> Array:
         """The log of the figure."""
-        return self._belief.expect(rows, np.exp(self._at(physics)))[0]
+        return self._surrogate.predict(rows, np.exp(self._predict_line(physics)))[0]
 
 
-def _slope(physics: Array, logs: Array) -> float:
+def _fit_slope(physics: Array, logs: Array) -> float:
     """How much of what physics says shows in the figures: 0 to 1."""
     apart = physics - physics.mean()
     spread = float((apart**2).mean())
@@ -69,42 +71,42 @@ def _slope(physics: Array, logs: Array) -> float:
 class ScheduleModel:
     """Latency and power, learned from what is on file. Deterministic for the same rows and seed."""
 
-    def __init__(self, known: Sequence[Candidate], peaks: Peaks, seed: int) -> None:
+    def __init__(self, candidates: Sequence[Candidate], peaks: Peaks, seed: int) -> None:
         self._peaks = peaks
-        metered = [c for c in known if c.metered]
-        self._latency = _Line(
-            np.stack([c.row for c in known]),
-            np.log([c.prior_latency_s for c in known]),
-            np.log([c.latency_s for c in known]),
+        metered = [c for c in candidates if c.metered]
+        self._latency_model = _LogLinearModel(
+            np.stack([c.features for c in candidates]),
+            np.log([c.expected_latency_s for c in candidates]),
+            np.log([c.latency_s for c in candidates]),
             seed,
         )
-        self._power = _Line(
-            np.stack([c.row for c in metered]),
-            np.log([c.prior_power_w for c in metered]),
+        self._power_model = _LogLinearModel(
+            np.stack([c.features for c in metered]),
+            np.log([c.expected_power_w for c in metered]),
             np.log([c.power_w for c in metered]),
             seed,
         )
 
-    def expect(self, figures: Figures) -> Expected:
+    def predict(self, quantities: Quantities) -> LogPrediction:
         """Of schedules by the figures of their analysis alone."""
-        return self.of(analysed(figures, self._peaks))
+        return self.predict_inputs(make_model_inputs(quantities, self._peaks))
 
-    def of(self, seen: Analysed) -> Expected:
+    def predict_inputs(self, inputs: ModelInputs) -> LogPrediction:
         """The same, analysed."""
-        physics = by_prior(seen)
-        return Expected(
-            self._latency.expect(seen.features, physics.latency),
-            self._power.expect(seen.features, physics.power),
+        physics = predict_by_prior(inputs)
+        return LogPrediction(
+            self._latency_model.predict(inputs.features, physics.log_latency),
+            self._power_model.predict(inputs.features, physics.log_power),
         )
 
 
-def by_prior(seen: Analysed) -> Expected:
+def predict_by_prior(inputs: ModelInputs) -> LogPrediction:
     """Counted work and the ceilings of the device."""
-    return Expected(np.log(seen.latency_s), np.log(seen.power_w))
+    return LogPrediction(np.log(inputs.expected_latency_s), np.log(inputs.expected_power_w))
 
 
 @dataclass(frozen=True)
-class Score:
+class PredictionScore:
     """Predictions of schedules that were not learned from, against what was measured of them."""
 
     rank: float | None
@@ -114,48 +116,50 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Quality:
+class ModelQuality:
     """How good the model is: held-out schedules in `FOLDS` folds, no schedule in two."""
 
-    energy: Score
-    latency: Score
-    power: Score
-    energy_by_prior: Score
+    energy: PredictionScore
+    latency: PredictionScore
+    power: PredictionScore
+    energy_by_prior: PredictionScore
     """The prior times one factor, the median of the rows learned from; as the next two."""
-    latency_by_prior: Score
-    power_by_prior: Score
+    latency_by_prior: PredictionScore
+    power_by_prior: PredictionScore
 
 
-def quality(evidence: Evidence, peaks: Peaks, seed: int) -> Quality:
+def cross_validate(measured_set: MeasuredSet, peaks: Peaks, seed: int) -> ModelQuality:
     """Of models that learn from `evidence`, at least `FEWEST_METERED` of it metered."""
-    fold = _folds(evidence.metered, seed)
-    model, prior = (Expected(np.zeros(len(fold)), np.zeros(len(fold))) for _ in range(2))
-    seen = analysed(evidence.figures, peaks)
-    physics = by_prior(seen)
-    latency = np.log([c.latency_s for c in evidence.candidates])
-    power = np.log([c.power_w if c.metered else np.nan for c in evidence.candidates])
+    fold = _assign_folds(measured_set.is_metered, seed)
+    model, prior = (LogPrediction(np.zeros(len(fold)), np.zeros(len(fold))) for _ in range(2))
+    seen = make_model_inputs(measured_set.quantities, peaks)
+    physics = predict_by_prior(seen)
+    latency = np.log([c.latency_s for c in measured_set.candidates])
+    power = np.log([c.power_w if c.metered else np.nan for c in measured_set.candidates])
     for n in range(FOLDS):
         held = fold == n
-        known, asked = evidence.rows(~held), evidence.rows(held)
-        found = ScheduleModel(known[0], peaks, seed).expect(asked[1])
-        model.latency[held], model.power[held] = found.latency, found.power
-        prior.latency[held] = physics.latency[held] + np.median((latency - physics.latency)[~held])
-        prior.power[held] = physics.power[held] + np.nanmedian((power - physics.power)[~held])
-    metered = evidence.metered
-    return Quality(
+        known, asked = measured_set.select(~held), measured_set.select(held)
+        found = ScheduleModel(known[0], peaks, seed).predict(asked[1])
+        model.log_latency[held], model.log_power[held] = found.log_latency, found.log_power
+        prior.log_latency[held] = physics.log_latency[held] + np.median(
+            (latency - physics.log_latency)[~held]
+        )
+        prior.log_power[held] = physics.log_power[held] + np.nanmedian((power - physics.log_power)[~held])
+    metered = measured_set.is_metered
+    return ModelQuality(
         *(
             score
             for said in (model, prior)
             for score in (
-                _score(said.energy[metered], (latency + power)[metered]),
-                _score(said.latency, latency),
-                _score(said.power[metered], power[metered]),
+                _score_predictions(said.log_energy[metered], (latency + power)[metered]),
+                _score_predictions(said.log_latency, latency),
+                _score_predictions(said.log_power[metered], power[metered]),
             )
         )
     )
 
 
-def _folds(metered: NDArray[np.bool_], seed: int) -> NDArray[np.int64]:
+def _assign_folds(metered: NDArray[np.bool_], seed: int) -> NDArray[np.int64]:
     """A fold for each row, the metered ones dealt first: each fold has its even share of them."""
     random = np.random.default_rng(seed)
     dealt = np.concatenate([random.permutation(np.flatnonzero(which)) for which in (metered, ~metered)])
@@ -164,5 +168,7 @@ def _folds(metered: NDArray[np.bool_], seed: int) -> NDArray[np.int64]:
     return fold
 
 
-def _score(said: Array, measured: Array) -> Score:
-    return Score(spearman(said, measured), float(np.median(np.abs(np.expm1(said - measured)))))
+def _score_predictions(predicted: Array, measured: Array) -> PredictionScore:
+    return PredictionScore(
+        spearman(predicted, measured), float(np.median(np.abs(np.expm1(predicted - measured))))
+    )

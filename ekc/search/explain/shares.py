@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-Function = Callable[[Mapping[str, Array]], Array]
+ColumnFunction = Callable[[Mapping[str, Array]], Array]
 """Columns of inputs by name, [n] each -> [n, k]."""
 
-ORDERS = 64
+ORDER_COUNT = 64
 """Drawn; each is walked there and back."""
 
 
-def shares(
-    function: Function, a: Mapping[str, float], b: Mapping[str, float], groups: Sequence[Sequence[str]]
+def compute_shapley_values(
+    function: ColumnFunction, a: Mapping[str, float], b: Mapping[str, float], groups: Sequence[Sequence[str]]
 ) -> dict[str, Array]:
     """For each input of `groups`, its part [k] of function(b) - function(a).
 
@@ -35,7 +35,7 @@ def shares(
     found = {name: np.zeros(width) for group in groups for name in group}
     if not players:
         return found
-    orders = _orders([len(group) for group in moving])
+    orders = _sample_orders([len(group) for group in moving])
     place = np.argsort(orders, axis=1)
     # [order, step, player]: whether the player has changed by then.
     changed = (place[:, None, :] < np.arange(len(players) + 1)[None, :, None]).reshape(-1, len(players))
@@ -47,7 +47,7 @@ def shares(
     return found | dict(zip(players, credit, strict=True))
 
 
-def _orders(sizes: Sequence[int]) -> NDArray[np.int64]:
+def _sample_orders(sizes: Sequence[int]) -> NDArray[np.int64]:
     """[2 x ORDERS, players]: who changes at each step. The same ones each time."""
     random = np.random.default_rng(0)
     ends = np.cumsum(sizes)
@@ -55,7 +55,7 @@ def _orders(sizes: Sequence[int]) -> NDArray[np.int64]:
     drawn = np.stack(
         [
             np.concatenate([random.permutation(members[g]) for g in random.permutation(len(members))])
-            for _ in range(ORDERS)
+            for _ in range(ORDER_COUNT)
         ]
     )
     return np.concatenate([drawn, drawn[:, ::-1]])

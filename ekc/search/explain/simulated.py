@@ -11,14 +11,14 @@ from typing import Any, TypeGuard
 
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.base import Device
-from ekc.devices.breakdown import Breakdown
+from ekc.devices.breakdown import EnergyBreakdown
 from ekc.devices.simulated import SimulatedDevice
 from ekc.errors import InvalidInput
 from ekc.ir.schedule import Schedule
 
 
 @dataclass(frozen=True)
-class Line:
+class CauseEnergy:
     """One cause: how much of it each schedule has, and the joules of each."""
 
     cause: str
@@ -35,14 +35,14 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class SimulatedExplanation:
     """Two schedules of one operator on one device; the lines add up to the difference of their energies."""
 
     device: str
     """With "(simulated)" where it is."""
-    a: Breakdown
-    b: Breakdown
-    lines: tuple[Line, ...]
+    a: EnergyBreakdown
+    b: EnergyBreakdown
+    lines: tuple[CauseEnergy, ...]
     """The largest difference first."""
 
     @property
@@ -65,36 +65,38 @@ class Explanation:
         return sides | {"difference_j": self.difference_j, "causes": lines}
 
 
-def explain(a: Schedule, b: Schedule, device: Device) -> Explanation:
+def explain(a: Schedule, b: Schedule, device: Device) -> SimulatedExplanation:
     """The energy of two schedules on a simulated device, cause by cause.
 
     Raises `InvalidInput` for schedules of different operators and for a device that is no simulated one,
     `ScheduleError` for a schedule that is not legal there.
     """
-    same_operator(a, b)
-    if not tells(device):
+    check_same_operator(a, b)
+    if not can_explain(device):
         raise InvalidInput(f"{device.label} does not tell where its energy goes; simulated devices do")
-    one, other = (device.breakdown(compile_schedule(s, device.arch, device.limits)) for s in (a, b))
+    one, other = (device.break_down_energy(compile_schedule(s, device.arch, device.limits)) for s in (a, b))
     lines = [
-        Line(x.name, x.unit, x.count, y.count, x.joules, y.joules)
+        CauseEnergy(x.name, x.unit, x.count, y.count, x.joules, y.joules)
         for x, y in zip(one.causes, other.causes, strict=True)
     ]
-    return Explanation(device.label, one, other, tuple(sorted(lines, key=lambda x: -abs(x.difference_j))))
+    return SimulatedExplanation(
+        device.label, one, other, tuple(sorted(lines, key=lambda x: -abs(x.difference_j)))
+    )
 
 
-def tells(device: Device) -> TypeGuard[SimulatedDevice]:
+def can_explain(device: Device) -> TypeGuard[SimulatedDevice]:
     """Whether a device can say itself where its energy goes. A recording of a simulated one cannot: it holds
     what was measured."""
     return isinstance(device, SimulatedDevice)
 
 
-def same_operator(a: Schedule, b: Schedule) -> None:
+def check_same_operator(a: Schedule, b: Schedule) -> None:
     """Raises `InvalidInput` for schedules of different operators."""
     if a.op != b.op:
         raise InvalidInput(
-            f"A is a schedule of {_first_line(a)}, B of {_first_line(b)}; two of one operator compare"
+            f"A is a schedule of {_format_operator(a)}, B of {_format_operator(b)}; two of one operator compare"
         )
 
 
-def _first_line(schedule: Schedule) -> str:
+def _format_operator(schedule: Schedule) -> str:
     return str(schedule.op).splitlines()[0]

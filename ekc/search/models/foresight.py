@@ -15,12 +15,12 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Judged:
+class PredictionRecord:
     """One metered kernel. Energies in joules per call."""
 
     believed_j: float
     """What the run went by: the model, or under quarantine the line."""
-    spread: float
+    std: float
     """How unsure the run was of the log of that."""
     model_j: float
     """What the model said, believed or not; NaN while there was none."""
@@ -33,39 +33,47 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Foresight:
+class PredictionBatch:
     """Expectations of timed kernels. Arrays run over `candidates`."""
 
     candidates: Sequence[Candidate]
     mean: Array
     """Log joules per call."""
-    spread: Array
-    model: Array
+    std: Array
+    model_mean: Array
     """`mean` by the model, believed or not; NaN while there is none."""
-    line: Array
+    line_mean: Array
     """`mean` by the line."""
-    constant_w: float
-    rows: NDArray[np.float32]
+    constant_power_w: float
+    feature_rows: NDArray[np.float32]
 
     @classmethod
-    def of(cls, candidates: Sequence[Candidate], power: PowerModel) -> Foresight:
+    def from_power_model(cls, candidates: Sequence[Candidate], power_model: PowerModel) -> PredictionBatch:
         """What `power` says of them now."""
         seconds = np.log([c.latency_s for c in candidates])
-        mean, spread = power.expect_of(candidates)
-        model, line = (power.expect_of(candidates, model=which)[0] for which in (True, False))
-        model = model if power.ready else np.full(len(model), np.nan)
-        rows = np.stack([c.row for c in candidates])
-        return cls(candidates, mean + seconds, spread, model + seconds, line + seconds, power.median, rows)
+        mean, spread = power_model.predict_timed(candidates)
+        model, line = (power_model.predict_timed(candidates, use_model=which)[0] for which in (True, False))
+        model = model if power_model.is_ready else np.full(len(model), np.nan)
+        rows = np.stack([c.features for c in candidates])
+        return cls(
+            candidates,
+            mean + seconds,
+            spread,
+            model + seconds,
+            line + seconds,
+            power_model.median_power_w,
+            rows,
+        )
 
-    def judged(self, metered: Sequence[int]) -> list[Judged]:
+    def make_records(self, metered: Sequence[int]) -> list[PredictionRecord]:
         """The expectations of kernels that were metered since, beside the figures."""
         return [
-            Judged(
+            PredictionRecord(
                 believed_j=float(np.exp(self.mean[i])),
-                spread=float(self.spread[i]),
-                model_j=float(np.exp(self.model[i])),
-                line_j=float(np.exp(self.line[i])),
-                constant_j=self.constant_w * self.candidates[i].latency_s,
+                std=float(self.std[i]),
+                model_j=float(np.exp(self.model_mean[i])),
+                line_j=float(np.exp(self.line_mean[i])),
+                constant_j=self.constant_power_w * self.candidates[i].latency_s,
                 latency_s=self.candidates[i].latency_s,
                 measured_j=self.candidates[i].energy_j,
             )

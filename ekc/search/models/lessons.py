@@ -15,49 +15,49 @@ from numpy.typing import NDArray
 
 from ekc.devices.base import Peaks
 from ekc.search.models import prior
-from ekc.search.models.analysed import Analysed
+from ekc.search.models.analysed import ModelInputs
 from ekc.search.models.trees import MIN_ROWS, ResidualModel
 
 Array = NDArray[np.float64]
 
-ALONE = 0.5
+SINGLE_GROUP_TRUST = 0.5
 """How far one group is believed, which no other can test."""
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class MeasuredGroup:
     """Measured kernels of one operator on one device. Arrays run over the kernels."""
 
     name: str
-    seen: Analysed
+    inputs: ModelInputs
     latency_s: Array
     power_w: Array
     """NaN where nobody metered."""
     peaks: Peaks
 
     @property
-    def pace(self) -> Array:
+    def log_latency_residual(self) -> Array:
         """Log of the latency over what the prior expects."""
-        return np.log(self.latency_s / self.seen.latency_s)
+        return np.log(self.latency_s / self.inputs.expected_latency_s)
 
     @property
-    def strain(self) -> Array:
+    def log_power_residual(self) -> Array:
         """Log of the watts, had the kernel run at the pace of the prior, over what the prior expects."""
-        standby = self.seen.standby_w(self.peaks)
-        at_prior = prior.paced(self.power_w, -self.pace, standby)
-        return np.log(np.maximum(at_prior, standby) / self.seen.power_w)
+        standby = self.inputs.predict_standby_w(self.peaks)
+        at_prior = prior.scale_power(self.power_w, -self.log_latency_residual, standby)
+        return np.log(np.maximum(at_prior, standby) / self.inputs.expected_power_w)
 
 
 @dataclass(frozen=True, eq=False)
-class Lesson:
+class TransferModel:
     """What some groups teach of one figure."""
 
     trees: ResidualModel
     trust: float
     """How much of what the trees said of a group that they had not seen was so: 0 to 1."""
-    rows: int
+    row_count: int
 
-    def of(self, rows: NDArray[np.float32]) -> Array:
+    def predict_log_factor(self, rows: NDArray[np.float32]) -> Array:
         """Log of the factor that the prior is off by, for feature rows."""
         if not self.trust:
             return np.zeros(len(rows))
@@ -65,81 +65,95 @@ class Lesson:
 
 
 @dataclass(frozen=True, eq=False)
-class Lessons:
+class TransferPrior:
     """Lessons of both figures, for a device with these peaks."""
 
-    latency: Lesson
-    power: Lesson
-    groups: tuple[str, ...]
+    latency_model: TransferModel
+    power_model: TransferModel
+    group_names: tuple[str, ...]
     peaks: Peaks
 
-    def informed(self, seen: Analysed) -> Analysed:
+    def correct_inputs(self, inputs: ModelInputs) -> ModelInputs:
         """The same schedules, expected to take and to draw what these lessons say."""
-        pace, strain = self.latency.of(seen.features), self.power.of(seen.features)
+        pace, strain = (
+            self.latency_model.predict_log_factor(inputs.features),
+            self.power_model.predict_log_factor(inputs.features),
+        )
         # Less than the board draws anyway would be less than no work, and at a quick pace less than no watts.
-        standby = seen.standby_w(self.peaks)
-        watts = prior.paced(np.maximum(seen.power_w * np.exp(strain), standby), pace, standby)
-        return replace(seen, latency_s=seen.latency_s * np.exp(pace), power_w=watts)
+        standby = inputs.predict_standby_w(self.peaks)
+        watts = prior.scale_power(
+            np.maximum(inputs.expected_power_w * np.exp(strain), standby), pace, standby
+        )
+        return replace(
+            inputs, expected_latency_s=inputs.expected_latency_s * np.exp(pace), expected_power_w=watts
+        )
 
     def __str__(self) -> str:
         return (
-            f"{self.latency.rows} timed and {self.power.rows} metered kernels of {', '.join(self.groups)}; "
-            f"believed {self.latency.trust:.0%} of what they say of latency, {self.power.trust:.0%} of power"
+            f"{self.latency_model.row_count} timed and {self.power_model.row_count} metered kernels of {', '.join(self.group_names)}; "
+            f"believed {self.latency_model.trust:.0%} of what they say of latency, {self.power_model.trust:.0%} of power"
         )
 
 
-def lessons(groups: Sequence[Group], peaks: Peaks, seed: int) -> Lessons:
+def learn_transfer_prior(groups: Sequence[MeasuredGroup], peaks: Peaks, seed: int) -> TransferPrior:
     """Learn from at least one group."""
-    timed = [_Taught(g.seen.features, g.pace, g.latency_s) for g in groups]
+    timed = [_GroupResiduals(g.inputs.features, g.log_latency_residual, g.latency_s) for g in groups]
     metered = []
     for g in groups:
         known = np.isfinite(g.power_w)
         if known.sum() >= MIN_ROWS:
             joules = (g.latency_s * g.power_w)[known]
-            metered.append(_Taught(g.seen.features[known], g.strain[known], joules))
-    return Lessons(_lesson(timed, seed), _lesson(metered, seed), tuple(g.name for g in groups), peaks)
+            metered.append(_GroupResiduals(g.inputs.features[known], g.log_power_residual[known], joules))
+    return TransferPrior(
+        _learn_transfer_model(timed, seed),
+        _learn_transfer_model(metered, seed),
+        tuple(g.name for g in groups),
+        peaks,
+    )
 
 
 @dataclass(frozen=True, eq=False)
-class _Taught:
+class _GroupResiduals:
     """Rows of one group, what the prior missed there against the group's middle, and how good each is."""
 
     rows: NDArray[np.float32]
-    missed: Array
-    merit: Array
+    residuals: Array
+    objective_values: Array
 
     @property
-    def apart(self) -> Array:
-        return self.missed - np.median(self.missed)
+    def centered_residuals(self) -> Array:
+        return self.residuals - np.median(self.residuals)
 
 
-def _lesson(taught: Sequence[_Taught], seed: int) -> Lesson:
-    if not taught:
-        return Lesson(ResidualModel(seed), 0.0, 0)
-    return Lesson(_fitted(taught, seed), _trust(taught, seed), sum(len(t.rows) for t in taught))
+def _learn_transfer_model(groups: Sequence[_GroupResiduals], seed: int) -> TransferModel:
+    if not groups:
+        return TransferModel(ResidualModel(seed), 0.0, 0)
+    return TransferModel(
+        _fit_trees(groups, seed), _estimate_trust(groups, seed), sum(len(t.rows) for t in groups)
+    )
 
 
-def _fitted(taught: Sequence[_Taught], seed: int) -> ResidualModel:
+def _fit_trees(groups: Sequence[_GroupResiduals], seed: int) -> ResidualModel:
     trees = ResidualModel(seed)
-    for t in taught:
-        merits = t.merit / t.merit.min()
-        for row, apart, merit in zip(t.rows, t.apart.tolist(), merits.tolist(), strict=True):
-            trees.add(row, 1.0, float(np.exp(apart)), merit)
+    for t in groups:
+        merits = t.objective_values / t.objective_values.min()
+        for row, apart, merit in zip(t.rows, t.centered_residuals.tolist(), merits.tolist(), strict=True):
+            trees.add_row(row, 1.0, float(np.exp(apart)), merit)
     trees.fit()
     return trees
 
 
-def _trust(taught: Sequence[_Taught], seed: int) -> float:
+def _estimate_trust(groups: Sequence[_GroupResiduals], seed: int) -> float:
     """The slope of what was missed over what the other groups said of it, the good rows weighing most."""
-    if len(taught) < 2:
-        return ALONE
+    if len(groups) < 2:
+        return SINGLE_GROUP_TRUST
     together = spread = 0.0
-    for i, own in enumerate(taught):
-        trees = _fitted([*taught[:i], *taught[i + 1 :]], seed)
+    for i, own in enumerate(groups):
+        trees = _fit_trees([*groups[:i], *groups[i + 1 :]], seed)
         said = np.log(trees.predict(own.rows, np.ones(len(own.rows))))
-        weights = (own.merit.min() / own.merit) ** trees.sharpness
+        weights = (own.objective_values.min() / own.objective_values) ** trees.sharpness
         weights = weights / weights.sum()
         said = said - weights @ said
-        together += float(weights @ (said * own.missed))
+        together += float(weights @ (said * own.residuals))
         spread += float(weights @ (said * said))
     return float(np.clip(together / spread, 0.0, 1.0)) if spread else 0.0

@@ -15,37 +15,37 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.search.models.belief import improvement
+from ekc.search.models.belief import log_expected_improvement
 from ekc.search.models.trees import spearman
 
 Array = NDArray[np.float64]
 
-FLOOR, START, CEILING = 0.05, 0.13, 1.0
+MIN_SHARE, INITIAL_SHARE, MAX_SHARE = 0.05, 0.13, 1.0
 """Of the timed kernels. At the ceiling there is one to meter for each that was timed."""
-NEW_IN_FINALS = 3.75
+EXPECTED_FINALS_METERINGS = 3.75
 """So many finalists are metered there for the first time where little was metered before: the mean of 60 runs
 of 64 trials (`benchmarks/paper.py`)."""
-BEGIN = 4
+INITIAL_METERINGS = 4
 """Kernels of the first round that are metered, ahead of the share: without them nothing is known."""
-SHRINK, GROW = 0.7, 2.5
+SHRINK_FACTOR, GROWTH_FACTOR = 0.7, 2.5
 """Growing is quick: too much metering costs seconds, too little may cost the best kernel."""
-WINDOW = 12
+VERDICT_WINDOW = 12
 """Predictions that a verdict looks back on."""
-FEWEST, FRESH = 6, 3
+MIN_PREDICTIONS, MIN_NEW_PREDICTIONS = 6, 3
 """Predictions that a verdict wants: in all, and since the last one."""
-FAITHFUL_RANK, FAITHFUL_SNR = 0.7, 2.0
-LOST_RANK, LOST_SNR = 0.5, 1.25
+ACCURATE_RANK, ACCURATE_SNR = 0.7, 2.0
+INACCURATE_RANK, INACCURATE_SNR = 0.5, 1.25
 """Below both, the model says no more than the mean of what was metered. Few pairs may rank well by luck, so a
 rank counts only with a signal above this."""
-NEGLIGIBLE, MOSTLY = 0.01, 0.75
+NEGLIGIBLE_ERROR, ERROR_QUANTILE = 0.01, 0.75
 """An error that matters to nobody, the figures that a run quotes being hardly surer, and the share of the
 predictions that must not have a larger one. The first of a window were made by a model that knew next to
 nothing."""
-USELESS = 0.25
+USELESS_ERROR_STD = 0.25
 """A spread of the error with which nobody can choose: kernels as fast as each other hardly differ by more in
 what they draw. Ranks do not tell: where latencies differ, which are measured, energies rank well with any
 power."""
-INFORMATION = 0.3
+EXPLORATION_SHARE = 0.3
 """The part of the metered kernels chosen to learn from, not because they look good."""
 
 
@@ -53,80 +53,92 @@ INFORMATION = 0.3
 class MeteringShare:
     """The share of timed kernels that is metered."""
 
-    share: float = START
-    adapts: bool = True
-    reserved: float = 0.0
+    share: float = INITIAL_SHARE
+    is_adaptive: bool = True
+    reserved_meterings: float = 0.0
     """Kernels that the share pays for and others meter: those of the finals."""
-    _fresh: int = 0
-    _owed: float = field(init=False)
-    _owed_curious: float = 0.0
+    _new_prediction_count: int = 0
+    _metering_credit: float = field(init=False)
+    _exploration_credit: float = 0.0
 
     def __post_init__(self) -> None:
-        self._owed = -self.reserved
+        self._metering_credit = -self.reserved_meterings
 
-    def wanted(self, timed: int, most: int, fewest: int = 0) -> tuple[int, int]:
+    def allocate_meterings(self, timed_count: int, max_count: int, min_count: int = 0) -> tuple[int, int]:
         """(how many to meter, how many of those to learn from), `timed` more kernels having been timed
         and `most` waiting to be metered. Fractions are carried over, and so is what `fewest` asks for
         ahead of its time; what `most` cuts off is not, so the share is one at most."""
-        self._owed += self.share * timed
-        whole = max(_whole(self._owed), fewest)
-        self._owed -= whole
-        count = min(whole, most)
-        self._owed_curious += INFORMATION * count
-        curious = _whole(self._owed_curious)
-        self._owed_curious -= curious
+        self._metering_credit += self.share * timed_count
+        whole = max(_floor_credit(self._metering_credit), min_count)
+        self._metering_credit -= whole
+        count = min(whole, max_count)
+        self._exploration_credit += EXPLORATION_SHARE * count
+        curious = _floor_credit(self._exploration_credit)
+        self._exploration_credit -= curious
         return count, curious
 
-    def update(self, predicted: Array, measured: Array, fresh: int) -> None:
+    def update(self, predicted: Array, measured: Array, new_count: int) -> None:
         """The last energies (`WINDOW` at most) predicted beforehand, what the meter said then, and how
         many of them are new."""
-        self._fresh += fresh
-        if not self.adapts or len(measured) < FEWEST or self._fresh < FRESH:
+        self._new_prediction_count += new_count
+        if (
+            not self.is_adaptive
+            or len(measured) < MIN_PREDICTIONS
+            or self._new_prediction_count < MIN_NEW_PREDICTIONS
+        ):
             return
-        self._fresh = 0
-        verdict = faithful(predicted, measured)
+        self._new_prediction_count = 0
+        verdict = is_accurate(predicted, measured)
         # Those before may be of a model that knew next to nothing; more figures would teach this one nothing.
-        mended = usual_error(predicted[-FRESH:], measured[-FRESH:]) <= NEGLIGIBLE
+        mended = (
+            log_error_quantile(predicted[-MIN_NEW_PREDICTIONS:], measured[-MIN_NEW_PREDICTIONS:])
+            <= NEGLIGIBLE_ERROR
+        )
         if verdict is True:
-            self.share = max(self.share * SHRINK, FLOOR)
+            self.share = max(self.share * SHRINK_FACTOR, MIN_SHARE)
         elif verdict is False and not mended:
-            self.share = min(self.share * GROW, CEILING)
+            self.share = min(self.share * GROWTH_FACTOR, MAX_SHARE)
 
 
-def _whole(owed: float) -> int:
+def _floor_credit(credit: float) -> int:
     """What can be paid of it."""
-    return max(math.floor(owed + 1e-9), 0)
+    return max(math.floor(credit + 1e-9), 0)
 
 
-def faithful(predicted: Array, measured: Array) -> bool | None:
+def is_accurate(predicted: Array, measured: Array) -> bool | None:
     """Whether predictions were true to what was measured; None where neither can be said."""
     rank, snr = spearman(predicted, measured) or 0.0, signal_to_noise(predicted, measured)
-    error = error_spread(predicted, measured)
-    if usual_error(predicted, measured) <= NEGLIGIBLE:
+    error = log_error_std(predicted, measured)
+    if log_error_quantile(predicted, measured) <= NEGLIGIBLE_ERROR:
         return True
-    if error > USELESS or (rank < LOST_RANK and snr < LOST_SNR):
+    if error > USELESS_ERROR_STD or (rank < INACCURATE_RANK and snr < INACCURATE_SNR):
         return False
-    return True if snr >= FAITHFUL_SNR or (rank >= FAITHFUL_RANK and snr >= LOST_SNR) else None
+    return True if snr >= ACCURATE_SNR or (rank >= ACCURATE_RANK and snr >= INACCURATE_SNR) else None
 
 
 def signal_to_noise(predicted: Array, measured: Array) -> float:
     """Variance of the log of the figures over that of the prediction error, means removed."""
-    return float(np.log(measured).var()) / max(error_spread(predicted, measured) ** 2, 1e-12)
+    return float(np.log(measured).var()) / max(log_error_std(predicted, measured) ** 2, 1e-12)
 
 
-def error_spread(predicted: Array, measured: Array) -> float:
+def log_error_std(predicted: Array, measured: Array) -> float:
     """Standard deviation of the log of predicted over measured: a common factor is no error."""
     return float((np.log(predicted) - np.log(measured)).std())
 
 
-def usual_error(predicted: Array, measured: Array) -> float:
+def log_error_quantile(predicted: Array, measured: Array) -> float:
     """What `MOSTLY` of the predictions are off by at most, as a log, their median factor taken out."""
     off = np.log(predicted) - np.log(measured)
-    return float(np.quantile(np.abs(off - np.median(off)), MOSTLY))
+    return float(np.quantile(np.abs(off - np.median(off)), ERROR_QUANTILE))
 
 
-def choose(
-    count: int, curious: int, mean: Array, spread: Array, best: float, rows: NDArray[np.float32]
+def select_for_metering(
+    count: int,
+    exploration_count: int,
+    mean_log_energy: Array,
+    std: Array,
+    best_log_energy: float,
+    feature_rows: NDArray[np.float32],
 ) -> list[int]:
     """Which `count` kernels to meter: the most promising, and `curious` ones that would teach most.
 
@@ -136,18 +148,22 @@ def choose(
     nothing but its arguments.
     """
     # Before anything was metered that may win, nothing can be improved on.
-    promise = improvement(mean, spread, best) if np.isfinite(best) else -mean
+    promise = (
+        log_expected_improvement(mean_log_energy, std, best_log_energy)
+        if np.isfinite(best_log_energy)
+        else -mean_log_energy
+    )
     order = np.argsort(-promise, kind="stable").tolist()
-    chosen = order[: count - curious]
-    unit = rows.std(axis=0)
-    scaled = rows / np.where(unit > 0, unit, 1.0)
-    for _ in range(curious):
+    chosen = order[: count - exploration_count]
+    unit = feature_rows.std(axis=0)
+    scaled = feature_rows / np.where(unit > 0, unit, 1.0)
+    for _ in range(exploration_count):
         rest = [i for i in order if i not in chosen]
-        near = np.array([_nearest(scaled[i], scaled[chosen]) for i in rest])
-        chosen.append(rest[int(np.argmax(near * spread[rest]))])
+        near = np.array([_nearest_distance(scaled[i], scaled[chosen]) for i in rest])
+        chosen.append(rest[int(np.argmax(near * std[rest]))])
     return sorted(chosen)
 
 
-def _nearest(row: NDArray[np.float32], others: NDArray[np.float32]) -> float:
+def _nearest_distance(row: NDArray[np.float32], others: NDArray[np.float32]) -> float:
     """Distance to the nearest of the others; 1 where there is none."""
     return float(np.min(np.linalg.norm(others - row, axis=1))) if len(others) else 1.0

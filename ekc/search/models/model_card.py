@@ -11,45 +11,45 @@ from collections.abc import Sequence
 import numpy as np
 
 from ekc.search.result import ModelCard
-from ekc.search.text_table import text_table
+from ekc.search.text_table import format_table
 
-MOST_LINES = 8
+MAX_LINES = 8
 """A long run shows so many of its judged rounds, evenly spaced, the first and the last among them."""
 _TITLE = "Model card: energies predicted beforehand, against the meter"
 _HEADERS = ("round", "rows", "error", "latency x power", "rank", "latency alone", "next share", "")
 
 
-def model_card(cards: Sequence[ModelCard]) -> str:
+def format_model_card(cards: Sequence[ModelCard]) -> str:
     """A table of the judged rounds and a verdict over all of them; "" where none was judged."""
     if not cards:
         return ""
-    picks = np.linspace(0, len(cards) - 1, min(len(cards), MOST_LINES)).round().astype(int).tolist()
-    table = text_table(_HEADERS, [_line(cards[i]) for i in picks], _TITLE, labels=0)
-    return "\n".join([table, *_verdict(cards)])
+    picks = np.linspace(0, len(cards) - 1, min(len(cards), MAX_LINES)).round().astype(int).tolist()
+    table = format_table(_HEADERS, [_make_row(cards[i]) for i in picks], _TITLE, label_count=0)
+    return "\n".join([table, *_format_verdict(cards)])
 
 
-def _line(card: ModelCard) -> tuple[str, ...]:
+def _make_row(card: ModelCard) -> tuple[str, ...]:
     return (
         str(card.round),
         str(card.rows),
-        _percent(card.error),
-        _percent(card.constant_power_error),
-        _rank(card.rank_correlation),
-        _rank(card.latency_rank),
+        _format_percent(card.error),
+        _format_percent(card.constant_power_error),
+        _format_rank(card.rank_correlation),
+        _format_rank(card.latency_rank),
         f"{100 * card.share:.0f}%",
         "quarantined" if card.quarantined else "",
     )
 
 
-def _rank(value: float | None) -> str:
+def _format_rank(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def _percent(share: float | None) -> str:
+def _format_percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f}%"
 
 
-def _verdict(cards: Sequence[ModelCard]) -> list[str]:
+def _format_verdict(cards: Sequence[ModelCard]) -> list[str]:
     """How often the model beat the trivial predictor, and how many lines are not shown."""
     judged = [
         (card.error, card.constant_power_error)
@@ -60,6 +60,6 @@ def _verdict(cards: Sequence[ModelCard]) -> list[str]:
     lines = []
     if judged:
         lines.append(f"better than latency x constant power in {better} of {len(judged)} rounds")
-    if len(cards) > MOST_LINES:
-        lines.append(f"{MOST_LINES} of {len(cards)} rounds shown")
+    if len(cards) > MAX_LINES:
+        lines.append(f"{MAX_LINES} of {len(cards)} rounds shown")
     return ["; ".join(lines)] if lines else []

@@ -13,48 +13,51 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.search.models.belief import improvement
+from ekc.search.models.belief import log_expected_improvement
 
 Array = NDArray[np.float64]
 
-_LEAST_LEFT = 1e-6
+_MIN_VARIANCE_SHARE = 1e-6
 """Of a variance, below which its digits are lost."""
-_ALL = 1.0 - 1e-9
+_MAX_UNREACHABLE_SHARE = 1.0 - 1e-9
 """Of what is promised, where nothing of it can be had: still in the order of what is promised."""
 
 
 @dataclass(frozen=True, eq=False)
-class Promise:
+class Acquisition:
     """Figures believed, as normal laws of their logs, and the log of the figure that is to be beaten."""
 
     mean: Array
-    spread: Array
+    std: Array
     """Of what the next measurement settles."""
     best: float
-    beside: Array | float = 0.0
+    unobserved_std: Array | float = 0.0
     """Spread of what it does not: the power of a kernel that is only timed."""
-    floor: Array | float = -np.inf
+    lower_bound: Array | float = -np.inf
     """Log of what a figure cannot be less than, whatever is believed."""
-    chance: Array | float = 0.0
+    log_feasibility: Array | float = 0.0
     """Log of how likely it is that figures come by this law at all: those of kernels that spill do not."""
 
-    def urgency(self, left: Array | float = 1.0, best: float | None = None) -> Array:
+    def score(self, variance_share: Array | float = 1.0, best: float | None = None) -> Array:
         """Minus the log of the expected improvement, lower is more urgent, where a share `left` of the
         variance is still to be settled, on another `best` if one is given."""
-        spread = np.hypot(self.spread * np.sqrt(left), self.beside)
+        spread = np.hypot(self.std * np.sqrt(variance_share), self.unobserved_std)
         best = self.best if best is None else best
-        gain = improvement(self.mean, spread, best)
-        if isinstance(self.floor, float):
-            return -(gain + self.chance)
+        gain = log_expected_improvement(self.mean, spread, best)
+        if isinstance(self.lower_bound, float):
+            return -(gain + self.log_feasibility)
         # What is promised from the floor on downwards nobody will get.
-        beyond = improvement(self.mean, spread, np.minimum(self.floor, best)) - gain
-        return -(gain + np.log1p(-np.minimum(np.exp(beyond), _ALL)) + self.chance)
+        beyond = log_expected_improvement(self.mean, spread, np.minimum(self.lower_bound, best)) - gain
+        return -(gain + np.log1p(-np.minimum(np.exp(beyond), _MAX_UNREACHABLE_SHARE)) + self.log_feasibility)
 
-    def __getitem__(self, rows: NDArray[np.intp]) -> Promise:
-        own = (x if isinstance(x, float) else x[rows] for x in (self.beside, self.floor, self.chance))
-        return Promise(self.mean[rows], self.spread[rows], self.best, *own)
+    def __getitem__(self, rows: NDArray[np.intp]) -> Acquisition:
+        own = (
+            x if isinstance(x, float) else x[rows]
+            for x in (self.unobserved_std, self.lower_bound, self.log_feasibility)
+        )
+        return Acquisition(self.mean[rows], self.std[rows], self.best, *own)
 
-    def one_by_one(self, count: int, correlation: Array) -> list[int]:
+    def pick_batch(self, count: int, correlation: Array) -> list[int]:
         """Up to `count` rows, in the order they were picked.
 
         correlation[n + m, n + m]: of what measurements will say and nobody knows yet; the last m rows are in
@@ -64,16 +67,18 @@ class Promise:
         rows, best = len(self.mean), self.best
         left, chosen = correlation.copy(), list[int]()
         for given in range(rows, len(left)):
-            _tell(left, given)
+            _condition_on(left, given)
         for _ in range(min(count, rows)):
-            urgency = self.urgency(np.clip(np.diagonal(left)[:rows], _LEAST_LEFT, 1.0), best)
+            urgency = self.score(np.clip(np.diagonal(left)[:rows], _MIN_VARIANCE_SHARE, 1.0), best)
             urgency[chosen] = np.inf
             chosen.append(int(np.argmin(urgency)))
             best = min(best, float(self.mean[chosen[-1]]))
-            _tell(left, chosen[-1])
+            _condition_on(left, chosen[-1])
         return chosen
 
 
-def _tell(left: Array, row: int) -> None:
+def _condition_on(covariance: Array, row: int) -> None:
     """Take out what a row tells of the others."""
-    left -= np.outer(left[:, row], left[row]) / max(left[row, row], _LEAST_LEFT)
+    covariance -= np.outer(covariance[:, row], covariance[row]) / max(
+        covariance[row, row], _MIN_VARIANCE_SHARE
+    )

@@ -16,10 +16,10 @@ from ekc.boosting import predict_values, train_trees
 
 MIN_ROWS = 8
 """Below this many rows the prior rules alone."""
-LEAST_WEIGHT = 0.1
+MIN_WEIGHT = 0.1
 """Of the worst rows: trees that do not see them at all believe that all is good."""
-ROUNDS = 120
-PARAMETERS = {
+BOOSTING_ROUNDS = 120
+XGBOOST_PARAMETERS = {
     "objective": "reg:squarederror",
     "max_depth": 5,
     "eta": 0.12,
@@ -41,40 +41,42 @@ class ResidualModel:
     _rows: list[NDArray[np.float32]] = field(default_factory=list)
     _priors: list[float] = field(default_factory=list)
     _values: list[float] = field(default_factory=list)
-    _merits: list[float] = field(default_factory=list)
+    _objective_values: list[float] = field(default_factory=list)
     _booster: Any = None
 
     @property
-    def rows(self) -> int:
+    def row_count(self) -> int:
         """How many kernels it has learned from."""
         return len(self._values)
 
-    def add(self, row: NDArray[np.float32], prior: float, value: float, merit: float) -> None:
+    def add_row(self, row: NDArray[np.float32], prior: float, value: float, objective_value: float) -> None:
         """One measured kernel. `merit` is what the search minimises (energy, latency): it sets the weight."""
         self._rows.append(row)
         self._priors.append(prior)
         self._values.append(value)
-        self._merits.append(merit)
+        self._objective_values.append(objective_value)
 
     def fit(self) -> None:
         """Learn afresh from all rows; with few rows only a common factor."""
-        if self.rows < MIN_ROWS:
+        if self.row_count < MIN_ROWS:
             return
-        merit = np.array(self._merits)
-        weight = np.maximum((merit.min() / merit) ** self.sharpness, LEAST_WEIGHT)
-        parameters = PARAMETERS | {
+        merit = np.array(self._objective_values)
+        weight = np.maximum((merit.min() / merit) ** self.sharpness, MIN_WEIGHT)
+        parameters = XGBOOST_PARAMETERS | {
             "seed": self.seed,
-            "base_score": float(np.average(self._targets(), weights=weight)),
+            "base_score": float(np.average(self._compute_targets(), weights=weight)),
         }
-        self._booster = train_trees(parameters, np.stack(self._rows), self._targets(), ROUNDS, weight)
+        self._booster = train_trees(
+            parameters, np.stack(self._rows), self._compute_targets(), BOOSTING_ROUNDS, weight
+        )
 
-    def _targets(self) -> NDArray[np.float64]:
+    def _compute_targets(self) -> NDArray[np.float64]:
         return np.asarray(np.log(np.array(self._values) / np.array(self._priors)))
 
     def predict(self, rows: NDArray[np.float32], prior: NDArray[np.float64]) -> NDArray[np.float64]:
         """Values for feature rows; while there are no trees the prior, scaled to the rows seen."""
         if self._booster is None:
-            scale = float(np.exp(np.median(self._targets()))) if self.rows else 1.0
+            scale = float(np.exp(np.median(self._compute_targets()))) if self.row_count else 1.0
             return prior * scale
         return np.asarray(prior * np.exp(predict_values(self._booster, rows).astype(np.float64)))
 
@@ -83,13 +85,13 @@ def spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> float | None:
     """Rank correlation; None where there are fewer than three pairs or no spread."""
     if len(a) < 3:
         return None
-    ra, rb = _ranks(a), _ranks(b)
+    ra, rb = _compute_ranks(a), _compute_ranks(b)
     if ra.std() == 0 or rb.std() == 0:
         return None
     return float(np.corrcoef(ra, rb)[0, 1])
 
 
-def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _compute_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Ranks, ties sharing their mean."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)

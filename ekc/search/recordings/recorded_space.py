@@ -15,37 +15,38 @@ from numpy.typing import NDArray
 
 from ekc.errors import InvalidInput
 from ekc.search.population import Population
-from ekc.search.recordings.table import Table
+from ekc.search.recordings.table import MeasurementTable
 
-MOST_KEYS = 2**62
+MAX_KEYS = 2**62
 """Keys are int64."""
-FAR_MOVES, SECOND_MOVE = 0.5, 0.4
+FAR_MOVE_SHARE, SECOND_MOVE_SHARE = 0.5, 0.4
 """Share of moves to any value of a column instead of the next one; share of mutations that move twice."""
 
 
-class RecordedSpace:
+class TableSpace:
     """The rows of a Table as genomes: draw, cross, mutate, repair; `rows` finds a genome in the table."""
 
-    def __init__(self, recorded: Table) -> None:
-        columns = [np.unique(c, return_inverse=True) for c in recorded.settings.T]
-        self.sizes = np.array([len(values) for values, _ in columns], dtype=np.int64)
-        if float(self.sizes.astype(np.float64).prod()) > MOST_KEYS:
+    def __init__(self, table: MeasurementTable) -> None:
+        columns = [np.unique(c, return_inverse=True) for c in table.settings.T]
+        self.value_counts = np.array([len(values) for values, _ in columns], dtype=np.int64)
+        if float(self.value_counts.astype(np.float64).prod()) > MAX_KEYS:
             raise InvalidInput(
-                f"table: {len(self.sizes)} columns have more than {MOST_KEYS} combinations; leave some out"
+                f"table: {len(self.value_counts)} columns have more than {MAX_KEYS} combinations; leave some out"
             )
         self.genes = np.stack([inverse for _, inverse in columns], axis=1).astype(np.int64)
-        self._scale = _radix(self.sizes)
-        keys = self.genes @ self._scale
-        self._order = np.argsort(keys, kind="stable")
-        self._sorted = keys[self._order]
-        self._lines = [
-            _lines(keys - self.genes[:, i] * self._scale[i], self.genes[:, i]) for i in range(len(self.sizes))
+        self._radix_weights = _compute_radix_weights(self.value_counts)
+        keys = self.genes @ self._radix_weights
+        self._sorted_rows = np.argsort(keys, kind="stable")
+        self._sorted_keys = keys[self._sorted_rows]
+        self._axis_lines = [
+            _group_lines(keys - self.genes[:, i] * self._radix_weights[i], self.genes[:, i])
+            for i in range(len(self.value_counts))
         ]
-        self._features = describe(recorded.settings)
+        self._features = compute_table_features(table.settings)
 
-    def draw(self, random: np.random.Generator, count: int) -> Population:
+    def sample(self, random: np.random.Generator, count: int) -> Population:
         """Uniform over the rows."""
-        return self._of(random.integers(0, len(self.genes), count))
+        return self._make_population(random.integers(0, len(self.genes), count))
 
     def cross(self, random: np.random.Generator, mothers: Population, fathers: Population) -> Population:
         """Each gene of either parent. Not yet a row."""
@@ -54,119 +55,119 @@ class RecordedSpace:
 
     def mutate(self, random: np.random.Generator, parents: Population) -> Population:
         """Move one column, sometimes two, to another row; a genome that is no row is mended first."""
-        rows = self._nearby(random, parents.genes)
-        rows = self._moved(random, rows)
-        twice = random.random(len(rows)) < SECOND_MOVE
-        rows[twice] = self._moved(random, rows[twice])
-        return self._of(rows)
+        rows = self._find_nearby_rows(random, parents.genes)
+        rows = self._move(random, rows)
+        twice = random.random(len(rows)) < SECOND_MOVE_SHARE
+        rows[twice] = self._move(random, rows[twice])
+        return self._make_population(rows)
 
-    def _moved(self, random: np.random.Generator, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _move(self, random: np.random.Generator, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         moved = rows.copy()
-        column = random.integers(0, len(self.sizes), len(rows))
-        for i, line in enumerate(self._lines):
+        column = random.integers(0, len(self.value_counts), len(rows))
+        for i, line in enumerate(self._axis_lines):
             mine = np.flatnonzero(column == i)
-            moved[mine] = line.other(random, rows[mine])
+            moved[mine] = line.sample_other(random, rows[mine])
         return moved
 
     def repair(self, random: np.random.Generator, population: Population) -> tuple[Population, Counter[str]]:
         """Every genome a row: itself, or one near it. Nothing is dropped."""
-        return self._of(self._nearby(random, population.genes)), Counter()
+        return self._make_population(self._find_nearby_rows(random, population.genes)), Counter()
 
-    def _nearby(self, random: np.random.Generator, genes: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _find_nearby_rows(self, random: np.random.Generator, genes: NDArray[np.int64]) -> NDArray[np.int64]:
         """The row of each genome; for one that is none, a row that agrees in a long run of columns, taken in
         an order that is drawn afresh."""
-        rows = self.rows(genes)
+        rows = self.find_rows(genes)
         strange = np.flatnonzero(rows < 0)
         if strange.size:
-            shuffled = random.permutation(len(self.sizes))
-            scale = np.empty_like(self._scale)
-            scale[shuffled] = _radix(self.sizes[shuffled])
+            shuffled = random.permutation(len(self.value_counts))
+            scale = np.empty_like(self._radix_weights)
+            scale[shuffled] = _compute_radix_weights(self.value_counts[shuffled])
             keys = self.genes @ scale
             order = np.argsort(keys, kind="stable")
             place = np.searchsorted(keys[order], genes[strange] @ scale)
             rows[strange] = order[np.minimum(place, len(order) - 1)]
         return rows
 
-    def rows(self, genes: NDArray[np.int64]) -> NDArray[np.int64]:
+    def find_rows(self, genes: NDArray[np.int64]) -> NDArray[np.int64]:
         """The row of each genome in the table, -1 for what is none."""
-        keys = genes @ self._scale
-        place = np.minimum(np.searchsorted(self._sorted, keys), len(self._sorted) - 1)
-        return np.where(self._sorted[place] == keys, self._order[place], -1)
+        keys = genes @ self._radix_weights
+        place = np.minimum(np.searchsorted(self._sorted_keys, keys), len(self._sorted_keys) - 1)
+        return np.where(self._sorted_keys[place] == keys, self._sorted_rows[place], -1)
 
-    def keys(self, population: Population) -> NDArray[np.int64]:
+    def compute_keys(self, population: Population) -> NDArray[np.int64]:
         """Mixed radix: one number per combination of values."""
-        return np.asarray(population.genes @ self._scale)
+        return np.asarray(population.genes @ self._radix_weights)
 
-    def features(self, population: Population) -> NDArray[np.float32]:
+    def get_features(self, population: Population) -> NDArray[np.float32]:
         """What models see of each genome, all of which must be rows."""
-        return self.features_of(self.rows(population.genes))
+        return self.get_row_features(self.find_rows(population.genes))
 
-    def features_of(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    def get_row_features(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """What models see of rows of the table."""
         return self._features[rows]
 
-    def _of(self, rows: NDArray[np.int64]) -> Population:
+    def _make_population(self, rows: NDArray[np.int64]) -> Population:
         return Population(np.zeros(len(rows), dtype=np.int64), self.genes[rows])
 
 
 @dataclass(frozen=True, eq=False)
-class _Lines:
+class _AxisLines:
     """The rows sorted into lines along one column: those of a line agree in all the other columns."""
 
-    order: NDArray[np.int64]
-    place: NDArray[np.int64]
+    sorted_rows: NDArray[np.int64]
+    position: NDArray[np.int64]
     first: NDArray[np.int64]
     length: NDArray[np.int64]
 
-    def other(self, random: np.random.Generator, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def sample_other(self, random: np.random.Generator, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """A row of the same line: any, or the next up or down; itself where it stands alone."""
         first, length = self.first[rows], self.length[rows]
         anywhere = first + (random.random(len(rows)) * length).astype(np.int64)
         step = random.choice([-1, 1], len(rows))
-        next_one = np.clip(self.place[rows] + step, first, first + length - 1)
-        return self.order[np.where(random.random(len(rows)) < FAR_MOVES, anywhere, next_one)]
+        next_one = np.clip(self.position[rows] + step, first, first + length - 1)
+        return self.sorted_rows[np.where(random.random(len(rows)) < FAR_MOVE_SHARE, anywhere, next_one)]
 
 
-def _lines(line: NDArray[np.int64], value: NDArray[np.int64]) -> _Lines:
-    order = np.lexsort((value, line))
+def _group_lines(line_keys: NDArray[np.int64], values: NDArray[np.int64]) -> _AxisLines:
+    order = np.lexsort((values, line_keys))
     _, first, inverse, length = np.unique(
-        line[order], return_index=True, return_inverse=True, return_counts=True
+        line_keys[order], return_index=True, return_inverse=True, return_counts=True
     )
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
-    return _Lines(order, place, first[inverse][place], length[inverse][place])
+    return _AxisLines(order, place, first[inverse][place], length[inverse][place])
 
 
-def _radix(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+def _compute_radix_weights(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """What one step of each gene is worth, the first gene counting most."""
     return np.asarray(np.append(np.cumprod(sizes[:0:-1])[::-1], 1), dtype=np.int64)
 
 
-def describe(settings: NDArray[np.float64]) -> NDArray[np.float32]:
+def compute_table_features(settings: NDArray[np.float64]) -> NDArray[np.float32]:
     """Features of `settings[n, d]`: every setting, every product and quotient of two that take more than two
     values (threads in a block, elements a thread), on a log scale where a column allows it, and of sizes that
     are not all powers of two the largest one that divides them: warps and lines of memory come in those."""
-    columns = [_scaled(column) for column in settings.T]
+    columns = [_to_log_scale(column) for column in settings.T]
     sizes = [i for i, c in enumerate(settings.T) if len(np.unique(c)) > 2]
     pairs = list(itertools.combinations(sizes, 2))
-    evenness = [_evenness(settings[:, i]) for i in sizes if _counts(settings[:, i])]
+    evenness = [_compute_evenness(settings[:, i]) for i in sizes if _is_count_column(settings[:, i])]
     columns += [columns[a] + columns[b] for a, b in pairs] + [columns[a] - columns[b] for a, b in pairs]
     columns += [e for e in evenness if not any(np.array_equal(e, c) for c in columns)]
     return np.stack(columns, axis=1).astype(np.float32)
 
 
-def _counts(column: NDArray[np.float64]) -> bool:
+def _is_count_column(column: NDArray[np.float64]) -> bool:
     """Whether all are whole numbers above 0."""
-    return bool((column >= 1).all() and (column == np.round(column)).all() and column.max() < MOST_KEYS)
+    return bool((column >= 1).all() and (column == np.round(column)).all() and column.max() < MAX_KEYS)
 
 
-def _evenness(column: NDArray[np.float64]) -> NDArray[np.float64]:
+def _compute_evenness(column: NDArray[np.float64]) -> NDArray[np.float64]:
     """Log2 of the largest power of two that divides each."""
     whole = column.astype(np.int64)
     return np.asarray(np.log2(whole & -whole))
 
 
-def _scaled(column: NDArray[np.float64]) -> NDArray[np.float64]:
+def _to_log_scale(column: NDArray[np.float64]) -> NDArray[np.float64]:
     if column.min() > 0:
         return np.log2(column)
     return np.log2(1 + column) if column.min() >= 0 else column

@@ -14,91 +14,95 @@ from numpy.typing import NDArray
 
 from ekc.search.breeding import Breeder
 from ekc.search.models.gaussian import GaussianProcess
-from ekc.search.models.promise import Promise
+from ekc.search.models.promise import Acquisition
 from ekc.search.population import Population
-from ekc.search.recordings.recorded_space import RecordedSpace
-from ekc.search.recordings.table import Table
-from ekc.search.rounds import Pace, Rounds, population_size
+from ekc.search.recordings.recorded_space import TableSpace
+from ekc.search.recordings.table import MeasurementTable
+from ekc.search.rounds import RoundPolicy, SearchLoop, compute_population_size
 
-ONE_BY_ONE = Pace(share=1 / 100, fewest=1, most=32, random=0.0)
+SEQUENTIAL_POLICY = RoundPolicy(round_share=1 / 100, min_trials=1, max_trials=32, random_share=0.0)
 """A table answers at once, so a trial can know of all before it; a process says itself where it is unsure."""
-CAUTION = 1.5
+STD_SCALE = 1.5
 """The process learns from rows that the search chose, and so is surer than it should be."""
-ENOUGH = 0.8
+CLIP_QUANTILE = 0.8
 """Figures above this quantile of those seen are learned as if they were at it: the process is to tell the
 good from the better, not the bad from the worse."""
 
 
 @dataclass
-class Replay:
+class ReplayTask:
     """The task of making the figure of a table small."""
 
-    recorded: Table
-    space: RecordedSpace
-    process: GaussianProcess = field(default_factory=GaussianProcess)
-    tried: list[int] = field(default_factory=list)
-    tell: Callable[[int], None] = lambda tried: None
+    table: MeasurementTable
+    space: TableSpace
+    gaussian_process: GaussianProcess = field(default_factory=GaussianProcess)
+    tried_rows: list[int] = field(default_factory=list)
+    on_progress: Callable[[int], None] = lambda tried: None
     """Takes the number of rows tried, after every round."""
 
     def __post_init__(self) -> None:
-        self._features = self.space.features_of(np.arange(len(self.recorded.figures))).astype(np.float64)
-        alike = np.zeros(len(self.recorded.figures))
-        self._believe(Promise(alike, alike + 1.0, 0.0))
+        self._features = self.space.get_row_features(np.arange(len(self.table.figures))).astype(np.float64)
+        alike = np.zeros(len(self.table.figures))
+        self._set_acquisition(Acquisition(alike, alike + 1.0, 0.0))
 
-    def make(self, population: Population, row: int, number: int) -> int | None:
+    def make_candidate(self, population: Population, row: int, round_number: int) -> int | None:
         """The row of the table."""
-        return int(self.space.rows(population.genes[[row]])[0])
+        return int(self.space.find_rows(population.genes[[row]])[0])
 
-    def promise(self, population: Population) -> NDArray[np.float64]:
+    def score_population(self, population: Population) -> NDArray[np.float64]:
         """Of an improvement; before the first figures all are alike."""
-        return self._urgency[self.space.rows(population.genes)]
+        return self._scores[self.space.find_rows(population.genes)]
 
-    def rankings(self, population: Population) -> tuple[Promise, ...]:
+    def compute_acquisitions(self, population: Population) -> tuple[Acquisition, ...]:
         """By the promise alone."""
-        return (self._promise[self.space.rows(population.genes)],)
+        return (self._acquisition[self.space.find_rows(population.genes)],)
 
-    def lean(self, population: Population) -> NDArray[np.float64]:
+    def score_tie_breaks(self, population: Population) -> NDArray[np.float64]:
         """Never asked: a replay has no closing rounds, for nothing says what a row takes of its device."""
-        return self.promise(population)
+        return self.score_population(population)
 
-    def correlation(self, population: Population) -> NDArray[np.float64]:
+    def predict_correlation(self, population: Population) -> NDArray[np.float64]:
         """By the process."""
-        return self.process.correlation(self._features[self.space.rows(population.genes)])
+        return self.gaussian_process.predict_correlation(
+            self._features[self.space.find_rows(population.genes)]
+        )
 
-    def measure(self, fresh: Sequence[int], number: int) -> list[float]:
+    def measure(self, candidates: Sequence[int], round_number: int) -> list[float]:
         """Look the figures up."""
-        self.tried += fresh
-        self.tell(len(self.tried))
-        known = self.recorded.figures[self.tried]
+        self.tried_rows += candidates
+        self.on_progress(len(self.tried_rows))
+        known = self.table.figures[self.tried_rows]
         if len(known) > 1 and np.isfinite(known).any():
-            self._learn(known)
-        return [float(f) for f in self.recorded.figures[list(fresh)]]
+            self._fit_process(known)
+        return [float(f) for f in self.table.figures[list(candidates)]]
 
-    def _learn(self, known: NDArray[np.float64]) -> None:
+    def _fit_process(self, figures: NDArray[np.float64]) -> None:
         """What failed counts as the worst figure seen."""
-        logs = np.log(np.where(np.isfinite(known), known, np.nanmax(known)))
-        self.process.fit(self._features[self.tried], np.minimum(logs, np.quantile(logs, ENOUGH)))
-        mean, spread, _ = self.process.predict(self._features)
-        self._believe(Promise(mean, CAUTION * spread, float(logs.min())))
+        logs = np.log(np.where(np.isfinite(figures), figures, np.nanmax(figures)))
+        self.gaussian_process.fit(
+            self._features[self.tried_rows], np.minimum(logs, np.quantile(logs, CLIP_QUANTILE))
+        )
+        mean, spread, _ = self.gaussian_process.predict(self._features)
+        self._set_acquisition(Acquisition(mean, STD_SCALE * spread, float(logs.min())))
 
-    def _believe(self, promise: Promise) -> None:
+    def _set_acquisition(self, acquisition: Acquisition) -> None:
         """Of the whole table, worked out once a round: breeding looks it up."""
-        self._promise, self._urgency = promise, promise.urgency()
+        self._acquisition, self._scores = acquisition, acquisition.score()
 
-    def on_time(self) -> bool:
+    def can_continue(self) -> bool:
         """A recording is never late."""
         return True
 
 
-def replay(
-    recorded: Table,
-    space: RecordedSpace,
+def replay_search(
+    table: MeasurementTable,
+    space: TableSpace,
     trials: int,
     seed: int,
-    tell: Callable[[int], None] = lambda tried: None,
+    on_progress: Callable[[int], None] = lambda tried: None,
 ) -> list[int]:
     """The rows that a search of `trials` tries, in its order; `tell` takes their number after every round."""
-    task = Replay(recorded, space, tell=tell)
-    breeder = Breeder(space, np.random.default_rng(seed), population_size(trials))
-    Rounds(breeder, task, trials, pace=ONE_BY_ONE).run()
-    return task.tried
+    task = ReplayTask(table, space, on_progress=on_progress)
+    breeder = Breeder(space, np.random.default_rng(seed), compute_population_size(trials))
+    SearchLoop(breeder, task, trials, policy=SEQUENTIAL_POLICY).run()
+    return task.tried_rows

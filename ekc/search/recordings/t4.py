@@ -16,15 +16,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ekc.devices.recording import Recorded, Recording
-from ekc.devices.verify import UNSAFE, WRONG
+from ekc.devices.recording import RecordedRow, Recording
+from ekc.devices.verify import UNSAFE_KERNEL, WRONG_RESULT
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
-from ekc.search.measuring import COMPILE
-from ekc.search.recordings.table import Table, figure_of, table
+from ekc.search.measuring import COMPILE_FAILURE_PREFIX
+from ekc.search.recordings.table import MeasurementTable, make_table, parse_figure
 
-VERSION = "1.0.0"
-FIGURES = {"time": "ms", "energy": "J", "power": "W"}
+SCHEMA_VERSION = "1.0.0"
+FIGURE_UNITS = {"time": "ms", "energy": "J", "power": "W"}
 """What is exported, and its unit."""
 
 
@@ -41,68 +41,72 @@ def to_t4(recording: Recording, op: Operator | None = None) -> dict[str, Any]:
             raise InvalidInput(f"{recording.path} holds several operators, name one of {names}")
         op = recording.operators[0]
     # Not part of the schema, which allows more: where the figures come from.
-    origin = {"device": recording.origin.told, "simulated": recording.origin.simulated}
+    origin = {"device": recording.origin.description, "simulated": recording.origin.simulated}
     told = origin | {"operator": op.to_json(), "written_by": f"ekc {recording.origin.ekc_version}"}
     # A run that was killed may leave a schedule of which nothing is known: that is no failure of it.
-    results = [_result(row) for row in recording.of(op) if row.timings or row.failure]
-    return {"schema_version": VERSION, "results": results, "ekc": told}
+    results = [_row_to_json(row) for row in recording.find_rows(op) if row.timings or row.failure]
+    return {"schema_version": SCHEMA_VERSION, "results": results, "ekc": told}
 
 
-def _result(row: Recorded) -> dict[str, Any]:
-    timing = row.timing() if row.timings else None
-    metering = row.metering() if row.meterings else None
+def _row_to_json(row: RecordedRow) -> dict[str, Any]:
+    timing = row.find_timing() if row.timings else None
+    metering = row.find_metering() if row.meterings else None
     measured = []
     if timing is not None:
         measured.append(("time", 1e3 * timing.latency_s))
     if metering is not None:
         measured += [("energy", metering.energy_j), ("power", metering.power_w)]
     return {
-        "configuration": _configuration(row),
+        "configuration": _make_configuration(row),
         "times": {"runtimes": [1e3 * s for s in timing.samples_s] if timing else []},
-        "invalidity": _invalidity(row),
-        "correctness": int(not row.checked.startswith((WRONG, UNSAFE))),
-        "measurements": [{"name": n, "value": v, "unit": FIGURES[n]} for n, v in measured],
+        "invalidity": _get_invalidity(row),
+        "correctness": int(not row.checked.startswith((WRONG_RESULT, UNSAFE_KERNEL))),
+        "measurements": [{"name": n, "value": v, "unit": FIGURE_UNITS[n]} for n, v in measured],
         "objectives": ["energy" if metering else "time"],
     }
 
 
-def _configuration(row: Recorded) -> dict[str, Any]:
+def _make_configuration(row: RecordedRow) -> dict[str, Any]:
     """Settings by name: the structure, and each number of a step under step and loop or tensor."""
     found: dict[str, Any] = {"structure": row.structure}
     for number, step in enumerate(json.loads(row.schedule_json)["steps"]):
-        found |= _numbers(f"{number}.{step.get('step', '')}", step)
+        found |= _collect_numbers(f"{number}.{step.get('step', '')}", step)
     return found | {"schedule": row.schedule_json}
 
 
-def _numbers(name: str, value: Any) -> dict[str, int]:
+def _collect_numbers(name: str, value: Any) -> dict[str, int]:
     """Whole numbers anywhere in a step, by the path to them."""
     if isinstance(value, bool) or not isinstance(value, (int, list, dict)):
         return {}
     if isinstance(value, int):
         return {name: value}
     inside = value.items() if isinstance(value, dict) else enumerate(value)
-    return {path: number for key, part in inside for path, number in _numbers(f"{name}.{key}", part).items()}
+    return {
+        path: number
+        for key, part in inside
+        for path, number in _collect_numbers(f"{name}.{key}", part).items()
+    }
 
 
-def _invalidity(row: Recorded) -> str:
-    if row.checked.startswith((WRONG, UNSAFE)):
+def _get_invalidity(row: RecordedRow) -> str:
+    if row.checked.startswith((WRONG_RESULT, UNSAFE_KERNEL)):
         return "correctness"
     if row.timings:
         return "correct"
-    return "compile" if row.failure.startswith(COMPILE) else "runtime"
+    return "compile" if row.failure.startswith(COMPILE_FAILURE_PREFIX) else "runtime"
 
 
-def from_t4(text: str, figure: str = "time") -> Table:
+def from_t4(text: str, figure: str = "time") -> MeasurementTable:
     """A T4 file of any tuner as a table that the search can be replayed on (`ekc.search.recordings.replay`).
 
     figure: the measurement to be made small. Settings are the numbers of `configuration`; texts become
     numbers in the order in which they first appear; what failed has no figure. Raises `InvalidInput` for
     what is not T4 of a version 1, has no such measurement, or has it in several units.
     """
-    results = _results(text)
+    results = _parse_results(text)
     if not results:
         raise InvalidInput("T4: the file holds no result")
-    measured = [_measured(one, figure) for one in results]
+    measured = [_read_figure(one, figure) for one in results]
     worked = [(value, unit) for value, unit in measured if math.isfinite(value)]
     if not worked:
         known = dict.fromkeys(str(m.get("name")) for one in results for m in one["measurements"])
@@ -113,18 +117,18 @@ def from_t4(text: str, figure: str = "time") -> Table:
         raise InvalidInput(f"T4: {figure!r} comes in several units, {units[0]!r} and {units[1]!r}; keep one")
     settings = [{k: v for k, v in one["configuration"].items() if k != "schedule"} for one in results]
     names = list(dict.fromkeys(name for one in settings for name in one))
-    columns = {name: _column([one.get(name) for one in settings]) for name in names}
+    columns = {name: _encode_column([one.get(name) for one in settings]) for name in names}
     figures = [str(value) for value, _ in measured]
     if len(results) < 2 or not names:
         raise InvalidInput("T4: there is nothing to choose; a search needs two results or more that differ")
-    return replace(table(columns | {_FIGURE: figures}, names, _FIGURE), unit=units[0])
+    return replace(make_table(columns | {_FIGURE_COLUMN: figures}, names, _FIGURE_COLUMN), unit=units[0])
 
 
-_FIGURE = " figure"
+_FIGURE_COLUMN = " figure"
 """The name of no setting."""
 
 
-def _results(text: str) -> list[dict[str, Any]]:
+def _parse_results(text: str) -> list[dict[str, Any]]:
     try:
         # Some editors begin a file with a byte-order mark.
         data = json.loads(text.removeprefix("\ufeff"))
@@ -133,7 +137,9 @@ def _results(text: str) -> list[dict[str, Any]]:
     if not isinstance(data, dict) or not isinstance(data.get("results"), list):
         raise InvalidInput("T4: the JSON needs schema_version and a list of results")
     if not re.match(r"1\.", str(data.get("schema_version"))):
-        raise InvalidInput(f"T4: schema_version is {data.get('schema_version')!r}; this reads {VERSION}")
+        raise InvalidInput(
+            f"T4: schema_version is {data.get('schema_version')!r}; this reads {SCHEMA_VERSION}"
+        )
     for number, one in enumerate(data["results"]):
         if not isinstance(one, dict) or not isinstance(one.get("configuration"), dict):
             raise InvalidInput(f"T4: result {number} has no configuration")
@@ -145,7 +151,7 @@ def _results(text: str) -> list[dict[str, Any]]:
     return found
 
 
-def _column(values: list[Any]) -> list[str]:
+def _encode_column(values: list[Any]) -> list[str]:
     """Numbers as they are; anything else as its place among those that were met, from 0."""
     if all(isinstance(v, (int, float)) for v in values):
         return [str(float(v)) for v in values]
@@ -153,9 +159,9 @@ def _column(values: list[Any]) -> list[str]:
     return [str(known.setdefault(json.dumps(v), len(known))) for v in values]
 
 
-def _measured(result: Mapping[str, Any], name: str) -> tuple[float, str]:
+def _read_figure(result: Mapping[str, Any], name: str) -> tuple[float, str]:
     """A figure and its unit; NaN where it failed."""
     found = [m for m in result["measurements"] if m.get("name") == name]
     if result.get("invalidity") != "correct" or not found:
         return float("nan"), ""
-    return figure_of(str(found[0].get("value"))), str(found[0].get("unit") or "")
+    return parse_figure(str(found[0].get("value"))), str(found[0].get("unit") or "")

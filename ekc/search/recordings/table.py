@@ -12,27 +12,27 @@ from ekc.errors import InvalidInput
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class MeasurementTable:
     """Measurements by others: `settings[n, d]` of the decisions `names`, and one figure per row."""
 
-    names: tuple[str, ...]
+    decision_names: tuple[str, ...]
     settings: NDArray[np.float64]
     figures: NDArray[np.float64]
     """What is to be made small; NaN where the configuration failed."""
-    seconds: NDArray[np.float64]
+    trial_costs_s: NDArray[np.float64]
     """What trying a row cost: compiling and benchmarking."""
     unit: str = ""
     """Of the figures, where it is known."""
 
     @property
-    def best(self) -> float:
+    def best_figure(self) -> float:
         """The least figure of the table."""
         return float(np.nanmin(self.figures))
 
 
-def table(
+def make_table(
     columns: Mapping[str, Sequence[str]], decisions: Sequence[str], figure: str, costs_ms: Sequence[str] = ()
-) -> Table:
+) -> MeasurementTable:
     """A Table out of text columns; decisions with one value are left out, figures that are no number failed.
 
     costs_ms: columns of milliseconds that trying a row took, added up. Raises `InvalidInput` for a column
@@ -41,9 +41,9 @@ def table(
     for name in (*decisions, figure, *costs_ms):
         if name not in columns:
             raise InvalidInput(f"table: no column {name!r}; it has {', '.join(columns)}")
-    settings = np.stack([_numbers(name, columns[name]) for name in decisions], axis=1)
+    settings = np.stack([_parse_settings(name, columns[name]) for name in decisions], axis=1)
     vary = [i for i in range(len(decisions)) if len(np.unique(settings[:, i])) > 1]
-    figures = np.array([figure_of(text) for text in columns[figure]])
+    figures = np.array([parse_figure(text) for text in columns[figure]])
     if not np.isfinite(figures).any():
         raise InvalidInput(
             f"table: column {figure!r} has no figure above 0; at least one row must have worked"
@@ -51,19 +51,19 @@ def table(
     settings = settings[:, vary]
     if len(np.unique(settings, axis=0)) < len(settings):
         raise InvalidInput(f"table: two rows have the same {', '.join(decisions)}; keep one of them")
-    costs = [[figure_of(text) for text in columns[name]] for name in costs_ms]
+    costs = [[parse_figure(text) for text in columns[name]] for name in costs_ms]
     seconds = np.nansum(np.array(costs), axis=0) / 1e3 if costs else np.zeros(len(figures))
-    return Table(tuple(decisions[i] for i in vary), settings, figures, seconds)
+    return MeasurementTable(tuple(decisions[i] for i in vary), settings, figures, seconds)
 
 
-def _numbers(name: str, texts: Sequence[str]) -> NDArray[np.float64]:
+def _parse_settings(name: str, texts: Sequence[str]) -> NDArray[np.float64]:
     try:
         return np.array([float(t) for t in texts])
     except ValueError as problem:
         raise InvalidInput(f"table: column {name!r} holds a setting that is no number: {problem}") from None
 
 
-def figure_of(text: str) -> float:
+def parse_figure(text: str) -> float:
     """A figure above 0, or NaN: recordings write failures as empty, as a word or as a huge constant."""
     try:
         value = float(text)

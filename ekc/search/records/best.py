@@ -12,35 +12,35 @@ from ekc.devices.base import Device
 from ekc.errors import InvalidInput
 from ekc.ir.arguments import check_flag, check_path
 from ekc.ir.operator import Operator
-from ekc.search.choice import winners
-from ekc.search.objective import checked_objective
+from ekc.search.choice import select_winners
+from ekc.search.objective import parse_objective
 from ekc.search.options import check_operator, check_slowdown
 from ekc.search.records.conditions import (
-    MOST_LISTED,
-    Conditions,
+    MAX_LISTED,
+    RecordConditions,
+    describe_counts,
+    get_present_conditions,
     group_rows,
-    list_counts,
-    order_by_nearness,
-    present_conditions,
+    sort_by_nearness,
 )
-from ekc.search.records.rows import Row
-from ekc.search.records.store import RecordStore, canonical_json
-from ekc.search.records.stored import read_operator, stored_trials
+from ekc.search.records.rows import RecordRow
+from ekc.search.records.store import RecordStore, to_canonical_json
+from ekc.search.records.stored import read_operator, rows_to_trials
 from ekc.search.result import Trial
 
-MAX_SLOWDOWN = 0.05
+DEFAULT_MAX_SLOWDOWN = 0.05
 """Against the fastest, where nobody says otherwise."""
 
 
 @dataclass(frozen=True)
-class Rule:
+class SelectionRule:
     """Which of the schedules on file is the best. Raises `InvalidInput` for what says nothing of it."""
 
     objective: str = "energy"
-    max_slowdown: float = MAX_SLOWDOWN
+    max_slowdown: float = DEFAULT_MAX_SLOWDOWN
 
     def __post_init__(self) -> None:
-        checked_objective(self.objective)
+        parse_objective(self.objective)
         check_slowdown(self.max_slowdown)
 
     def __str__(self) -> str:
@@ -48,12 +48,12 @@ class Rule:
             return "by latency"
         return f"by {self.objective}, at most {100 * self.max_slowdown:g} % slower than the fastest"
 
-    def winners(self, trials: Sequence[Trial]) -> tuple[Trial, Trial]:
+    def select_winners(self, trials: Sequence[Trial]) -> tuple[Trial, Trial]:
         """The best, and the fastest."""
-        return winners(trials, self.objective, self.max_slowdown)
+        return select_winners(trials, self.objective, self.max_slowdown)
 
 
-USUAL = Rule()
+DEFAULT_RULE = SelectionRule()
 
 
 def best(
@@ -61,7 +61,7 @@ def best(
     records: str | Path,
     target: str = "auto",
     objective: str = "energy",
-    max_slowdown: float = MAX_SLOWDOWN,
+    max_slowdown: float = DEFAULT_MAX_SLOWDOWN,
     any_toolchain: bool = False,
 ) -> Trial:
     """The best metered schedule on file for an operator and a device, by the rule that `tune` uses: there too
@@ -77,29 +77,35 @@ def best(
     check_operator(op)
     check_path("records", records)
     check_flag("any_toolchain", any_toolchain)
-    rule = Rule(objective, max_slowdown)
+    rule = SelectionRule(objective, max_slowdown)
     return choose_best(op, records, devices.open(target), rule, any_toolchain)
 
 
 def choose_best(
-    op: Operator, records: str | Path, device: Device, rule: Rule = USUAL, any_toolchain: bool = False
+    op: Operator,
+    records: str | Path,
+    device: Device,
+    rule: SelectionRule = DEFAULT_RULE,
+    any_toolchain: bool = False,
 ) -> Trial:
     """See `best`."""
-    found, _ = rule.winners(judged(op, records, device, any_toolchain))
+    found, _ = rule.select_winners(load_finalists(op, records, device, any_toolchain))
     if found.measured_elsewhere:
         compile_schedule(found.schedule, device.arch, device.limits)
     return found
 
 
-def judged(op: Operator, records: str | Path, device: Device, any_toolchain: bool = False) -> list[Trial]:
+def load_finalists(
+    op: Operator, records: str | Path, device: Device, any_toolchain: bool = False
+) -> list[Trial]:
     """The metered schedules on file that a choice is made among. Raises as `best` does, which compiles."""
     with RecordStore(records, create=False) as store:
-        groups = group_rows(store.rows(operator=canonical_json(op.to_json())))
-        here = present_conditions(device)
+        groups = group_rows(store.read_rows(operator=to_canonical_json(op.to_json())))
+        here = get_present_conditions(device)
         trials = _choose_finalists(groups.get(here, ()))
         if trials:
             return trials
-        for there in order_by_nearness(groups, here) if any_toolchain else ():
+        for there in sort_by_nearness(groups, here) if any_toolchain else ():
             trials = _choose_finalists(groups[there])
             if trials:
                 # The verdict on file is of a kernel that another toolchain made.
@@ -110,26 +116,28 @@ def judged(op: Operator, records: str | Path, device: Device, any_toolchain: boo
         )
 
 
-def _choose_finalists(rows: Sequence[Row]) -> list[Trial]:
+def _choose_finalists(rows: Sequence[RecordRow]) -> list[Trial]:
     """Those of the finals where finals were held: a first look may have been a lucky one."""
-    known = [t for t in stored_trials(rows) if t.ok and t.metered and t.latency_s and t.energy_j]
+    known = [t for t in rows_to_trials(rows) if t.ok and t.metered and t.latency_s and t.energy_j]
     finals = {row.key.schedule_digest for row in rows if row.kind == "timing" and row.key.draw}
     return [t for t in known if t.schedule.digest in finals] or known
 
 
-def _list_other_conditions(groups: Mapping[Conditions, Sequence[Row]], here: Conditions) -> str:
+def _list_other_conditions(
+    groups: Mapping[RecordConditions, Sequence[RecordRow]], here: RecordConditions
+) -> str:
     """The end of a refusal: the conditions of what is on file of the operator; "" for nothing."""
     metered = {there: [row for row in rows if row.kind == "metering"] for there, rows in groups.items()}
-    counts = list_counts({there: rows for there, rows in metered.items() if rows}, here)
+    counts = describe_counts({there: rows for there, rows in metered.items() if rows}, here)
     if counts:
-        needed = here.describe_against(there for there, rows in metered.items() if rows)
+        needed = here.describe_differences(there for there, rows in metered.items() if rows)
         return (
             f"{f' was made with {needed}' if needed else ''}; it holds {counts}; --any-toolchain "
             "(any_toolchain=True) takes the best of the nearest, ekc tune --records measures here"
         )
     timed = {there: [row for row in rows if row.kind == "timing"] for there, rows in groups.items()}
     own = len({row.key.schedule_digest for row in timed.get(here, ())})
-    rest = list_counts({there: rows for there, rows in timed.items() if rows}, here)
+    rest = describe_counts({there: rows for there, rows in timed.items() if rows}, here)
     held = " and ".join(text for text in (f"{own} under the conditions here" if own else "", rest) if text)
     if not held:
         return ""
@@ -138,11 +146,11 @@ def _list_other_conditions(groups: Mapping[Conditions, Sequence[Row]], here: Con
 
 def _list_other_operators(store: RecordStore, file: str | Path) -> str:
     """The end of a refusal: the operators that something was metered of."""
-    texts = dict.fromkeys(row.key.operator for row in store.rows(kind="metering"))
+    texts = dict.fromkeys(row.key.operator for row in store.read_rows(kind="metering"))
     names = [str(read_operator(text, file)).splitlines()[0] for text in texts]
-    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
+    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
     held = (
-        f"; it holds those of {', '.join(names[:MOST_LISTED])}{more}"
+        f"; it holds those of {', '.join(names[:MAX_LISTED])}{more}"
         if names
         else "; nothing was metered in it"
     )

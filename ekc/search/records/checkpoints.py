@@ -12,27 +12,27 @@ import threading
 from contextlib import closing
 from pathlib import Path
 
-from ekc.forks import abandon_in_children, hold_forks
+from ekc.forks import detach_in_children, hold_forks
 
-INTERVAL_S = 15.0
+CHECKPOINT_INTERVAL_S = 15.0
 """From a row to the move that takes it along: half of the 30 s that the documentation promises, as a move is
 repeated that a reader in another process cut short."""
 
 
-class Checkpoints:
+class Checkpointer:
     """Moves the rows of one record file, in a thread: also while the run waits for a compile or the meter."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._interval_s = path, INTERVAL_S
-        self.abandon()
-        abandon_in_children(self)
+        self._path, self._interval_s = path, CHECKPOINT_INTERVAL_S
+        self.detach()
+        detach_in_children(self)
 
-    def abandon(self) -> None:
+    def detach(self) -> None:
         """Begin without a thread: a forked child has none, and its events may be locked."""
         self._due, self._closed = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
-    def expect(self) -> None:
+    def request_checkpoint(self) -> None:
         """A row was committed: move it within the interval."""
         self._due.set()
         if self._thread is None:

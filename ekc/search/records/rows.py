@@ -11,14 +11,14 @@ from datetime import datetime
 from typing import Any, Literal, TypeVar, get_args
 
 from ekc.devices.base import Metering, Timing
-from ekc.devices.plain import read_metering, read_timing
+from ekc.devices.plain import metering_from_json, timing_from_json
 from ekc.errors import InvalidInput, RecordError
 from ekc.version import __version__
 
-Kind = Literal["timing", "metering", "failure", "check"]
-Figures = TypeVar("Figures", Timing, Metering)
+RecordKind = Literal["timing", "metering", "failure", "check"]
+MeasurementT = TypeVar("MeasurementT", Timing, Metering)
 
-TABLE = """
+CREATE_TABLE = """
 create table trials (
     id integer primary key autoincrement,
     created text not null,
@@ -39,7 +39,7 @@ create table trials (
     payload text not null,
     status text not null
 )"""
-INDEX = "create index trials_identity on trials (operator_hash, schedule_digest, kind)"
+CREATE_INDEX = "create index trials_identity on trials (operator_hash, schedule_digest, kind)"
 _COLUMNS = (
     "created, kind, operator, operator_hash, schedule_digest, schedule, device, simulated, driver, nvrtc, "
     "clock_regime, data_policy, ekc_version, draw, window_s, payload, status"
@@ -55,7 +55,7 @@ FIND = (
 
 
 @dataclass(frozen=True)
-class Key:
+class RecordKey:
     """What makes two measurements of one kind the same measurement."""
 
     operator: str
@@ -76,11 +76,11 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Row:
+class RecordRow:
     """One measurement event: what was measured, under which conditions, and what came out."""
 
-    kind: Kind
-    key: Key
+    kind: RecordKind
+    key: RecordKey
     schedule: str
     """The schedule as JSON text, from which it can be replayed."""
     status: str
@@ -98,15 +98,15 @@ class Row:
     source: str = field(default="", compare=False)
     """The file it was read from. Set by the store."""
 
-    def timing(self) -> Timing:
+    def to_timing(self) -> Timing:
         """What a row of this kind holds. Raises `RecordError` where the payload is none."""
-        return self._figures(read_timing)
+        return self._read_payload(timing_from_json)
 
-    def metering(self) -> Metering:
+    def to_metering(self) -> Metering:
         """Likewise."""
-        return self._figures(read_metering)
+        return self._read_payload(metering_from_json)
 
-    def _figures(self, read: Callable[[Mapping[str, Any]], Figures]) -> Figures:
+    def _read_payload(self, read: Callable[[Mapping[str, Any]], MeasurementT]) -> MeasurementT:
         try:
             return read(self.payload)
         except InvalidInput as problem:
@@ -115,46 +115,48 @@ class Row:
             ) from problem
 
 
-def canonical_json(value: object) -> str:
+def to_canonical_json(value: object) -> str:
     """`value` as JSON text that is the same for equal values: sorted keys, no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-def operator_hash(operator: str) -> str:
+def hash_operator(operator: str) -> str:
     """Short hash of an operator's canonical JSON text, as stored in each row."""
     return hashlib.sha256(operator.encode()).hexdigest()[:32]
 
 
-def identity(kind: Kind, key: Key) -> tuple[object, ...]:
+def key_to_sql(kind: RecordKind, key: RecordKey) -> tuple[object, ...]:
     """The values of FIND, in its order."""
     return (
-        kind, operator_hash(key.operator), key.schedule_digest, key.device, key.simulated,
+        kind, hash_operator(key.operator), key.schedule_digest, key.device, key.simulated,
         key.driver, key.nvrtc, key.clock_regime, key.data_policy, key.draw, key.window_s,
     )  # fmt: skip
 
 
-def to_sql(row: Row) -> tuple[object, ...]:
+def row_to_sql(row: RecordRow) -> tuple[object, ...]:
     """The values of INSERT, in its order. Raises InvalidInput for what cannot be stored as it is."""
     key = row.key
-    if row.kind not in get_args(Kind):
-        raise InvalidInput(f"kind of a record is {row.kind!r}; it must be one of {', '.join(get_args(Kind))}")
+    if row.kind not in get_args(RecordKind):
+        raise InvalidInput(
+            f"kind of a record is {row.kind!r}; it must be one of {', '.join(get_args(RecordKind))}"
+        )
     if key.window_s is not None and not math.isfinite(key.window_s):
         # SQLite would turn NaN into null, which means that there is no window.
         raise InvalidInput(
             f"window_s of a record is {key.window_s}; it must be finite, or None for no window"
         )
     try:
-        payload = canonical_json(dict(row.payload))
+        payload = to_canonical_json(dict(row.payload))
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"payload of a {row.kind} record cannot be written as JSON: {error}") from error
     return (
-        row.created, row.kind, key.operator, operator_hash(key.operator), key.schedule_digest, row.schedule,
+        row.created, row.kind, key.operator, hash_operator(key.operator), key.schedule_digest, row.schedule,
         key.device, key.simulated, key.driver, key.nvrtc, key.clock_regime, key.data_policy, row.ekc_version,
         key.draw, key.window_s, payload, row.status,
     )  # fmt: skip
 
 
-def from_sql(values: tuple[Any, ...], source: str) -> Row:
+def row_from_sql(values: tuple[Any, ...], source: str) -> RecordRow:
     """A row of SELECT. Raises RecordError, naming `source`, if its bytes hold no row of ours."""
     (
         number, created, kind, operator, _, digest, schedule, device, simulated,
@@ -188,5 +190,5 @@ def from_sql(values: tuple[Any, ...], source: str) -> Row:
         raise RecordError(
             f"{source} is damaged: the payload of row {number} is not JSON ({error})"
         ) from error
-    key = Key(operator, digest, device, bool(simulated), driver, nvrtc, regime, policy, draw, window)
-    return Row(kind, key, schedule, status, payload, version, created, number, source)
+    key = RecordKey(operator, digest, device, bool(simulated), driver, nvrtc, regime, policy, draw, window)
+    return RecordRow(kind, key, schedule, status, payload, version, created, number, source)

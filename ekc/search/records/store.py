@@ -22,19 +22,19 @@ from typing import Any, Self
 from ekc.errors import RecordError
 from ekc.forks import hold_forks
 from ekc.search.records import rows as sql
-from ekc.search.records.checkpoints import Checkpoints
-from ekc.search.records.rows import Key, Kind, Row, canonical_json, operator_hash
+from ekc.search.records.checkpoints import Checkpointer
+from ekc.search.records.rows import RecordKey, RecordKind, RecordRow, hash_operator, to_canonical_json
 from ekc.version import __version__
 
-__all__ = ["Key", "Kind", "RecordStore", "Row", "canonical_json", "operator_hash"]
+__all__ = ["RecordKey", "RecordKind", "RecordRow", "RecordStore", "hash_operator", "to_canonical_json"]
 
 APPLICATION_ID = 0x656B6301
 """Marks an SQLite file as ours, in its header: "ekc" and a 1."""
 FORMAT_VERSION = 1
 """Of the table. A file with a higher number comes from a newer ekc."""
 
-_NO_SQLITE = "is not an SQLite file (or its first bytes are damaged); use another --records file"
-_DAMAGED = "is damaged or cut short; restore a copy of it or use another --records file"
+_NOT_SQLITE_TEXT = "is not an SQLite file (or its first bytes are damaged); use another --records file"
+_DAMAGED_TEXT = "is damaged or cut short; restore a copy of it or use another --records file"
 
 
 class RecordStore:
@@ -45,20 +45,20 @@ class RecordStore:
     To be used from the thread that opened it.
     """
 
-    def __init__(self, path: str | Path | None, *, create: bool = True, busy_s: float = 5.0) -> None:
+    def __init__(self, path: str | Path | None, *, create: bool = True, busy_timeout_s: float = 5.0) -> None:
         self._path = None if path is None else Path(path)
-        self._busy_s = busy_s
+        self._busy_timeout_s = busy_timeout_s
         if self._path is not None:
-            _check_place(self._path, create)
+            _check_path(self._path, create)
             if not create:
-                _tell_of_log(self._path)
-        with self._one_line():
+                _warn_of_log(self._path)
+        with self._raise_record_errors():
             self._connection = sqlite3.connect(
-                _uri(self._path, create), uri=True, timeout=busy_s, isolation_level=None
+                _make_uri(self._path, create), uri=True, timeout=busy_timeout_s, isolation_level=None
             )
-        self._checkpoints = Checkpoints(self._path) if create and self._path is not None else None
+        self._checkpoints = Checkpointer(self._path) if create and self._path is not None else None
         try:
-            with self._one_line():
+            with self._raise_record_errors():
                 self._prepare(create or self._path is None)
         except BaseException:
             self._connection.close()
@@ -79,50 +79,50 @@ class RecordStore:
         with hold_forks():
             self._connection.close()
 
-    def add(self, row: Row) -> Row:
+    def add(self, row: RecordRow) -> RecordRow:
         """Commit one row, and return it with `created` and `id` set.
 
         Raises InvalidInput if the row cannot be stored as it is, RecordError if the file fails.
         """
         row = replace(row, created=row.created or datetime.now(UTC).isoformat())
-        values = sql.to_sql(row)
-        with self._one_line(), self._transaction():
+        values = sql.row_to_sql(row)
+        with self._raise_record_errors(), self._transaction():
             number = self._connection.execute(sql.INSERT, values).lastrowid
         assert number is not None  # an insert always has one
         if self._checkpoints is not None:
-            self._checkpoints.expect()
+            self._checkpoints.request_checkpoint()
         return replace(row, id=number)
 
-    def find(self, kind: Kind, key: Key) -> Row | None:
+    def find(self, kind: RecordKind, key: RecordKey) -> RecordRow | None:
         """The latest row of this kind and identity, or None if it was never measured."""
-        with self._one_line():
-            found = self._connection.execute(sql.FIND, sql.identity(kind, key)).fetchone()
-        return None if found is None else sql.from_sql(found, self._name)
+        with self._raise_record_errors():
+            found = self._connection.execute(sql.FIND, sql.key_to_sql(kind, key)).fetchone()
+        return None if found is None else sql.row_from_sql(found, self._display_name)
 
-    def rows(
-        self, *, operator: str | None = None, device: str | None = None, kind: Kind | None = None
-    ) -> Iterator[Row]:
+    def read_rows(
+        self, *, operator: str | None = None, device: str | None = None, kind: RecordKind | None = None
+    ) -> Iterator[RecordRow]:
         """All rows, oldest first, narrowed by canonical operator JSON, device name and kind."""
         wanted = {
-            "operator_hash": None if operator is None else operator_hash(operator),
+            "operator_hash": None if operator is None else hash_operator(operator),
             "device": device,
             "kind": kind,
         }
         given = {column: value for column, value in wanted.items() if value is not None}
         where = " and ".join(f"{column} = ?" for column in given) or "true"
         query = f"{sql.SELECT} where {where} order by id"
-        with self._one_line():
+        with self._raise_record_errors():
             rows = self._connection.execute(query, tuple(given.values()))
-        while (found := self._next(rows)) is not None:
-            yield sql.from_sql(found, self._name)
+        while (found := self._fetch_row(rows)) is not None:
+            yield sql.row_from_sql(found, self._display_name)
 
-    def _next(self, rows: sqlite3.Cursor) -> tuple[Any, ...] | None:
-        with self._one_line():
+    def _fetch_row(self, rows: sqlite3.Cursor) -> tuple[Any, ...] | None:
+        with self._raise_record_errors():
             found: tuple[Any, ...] | None = rows.fetchone()
             return found
 
     @property
-    def _name(self) -> str:
+    def _display_name(self) -> str:
         return "the record store in memory" if self._path is None else str(self._path)
 
     def _prepare(self, create: bool) -> None:
@@ -139,47 +139,47 @@ class RecordStore:
             self._connection.execute("pragma query_only = on")
 
     def _is_blank(self) -> bool:
-        return self._pragma("application_id") == 0 and self._pragma("schema_version") == 0
+        return self._read_pragma("application_id") == 0 and self._read_pragma("schema_version") == 0
 
     def _start_file(self) -> None:
-        self._write_ahead()
+        self._enable_write_ahead_log()
         with self._transaction():
             # Asked again under the lock: another process may have been first.
             if self._is_blank():
-                self._connection.execute(sql.TABLE)
-                self._connection.execute(sql.INDEX)
+                self._connection.execute(sql.CREATE_TABLE)
+                self._connection.execute(sql.CREATE_INDEX)
                 self._connection.execute(f"pragma user_version = {FORMAT_VERSION}")
                 self._connection.execute(f"pragma application_id = {APPLICATION_ID}")
         # From here on the file alone is a record file, and its log is empty.
         self._connection.execute("pragma wal_checkpoint(truncate)").fetchone()
 
-    def _write_ahead(self) -> None:
+    def _enable_write_ahead_log(self) -> None:
         # SQLite does not wait for others while it changes the journal mode, so we do.
-        deadline = time.monotonic() + self._busy_s
+        deadline = time.monotonic() + self._busy_timeout_s
         while True:
             try:
                 self._connection.execute("pragma journal_mode = wal")
                 return
             except sqlite3.OperationalError as error:
-                if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                if _get_error_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                     raise
             time.sleep(0.01)
 
     def _check_format(self) -> None:
         if self._is_blank():
-            raise RecordError(f"{self._name} is empty: no record was ever written to it")
-        if self._pragma("application_id") != APPLICATION_ID:
+            raise RecordError(f"{self._display_name} is empty: no record was ever written to it")
+        if self._read_pragma("application_id") != APPLICATION_ID:
             raise RecordError(
-                f"{self._name} is an SQLite file, but not a record file of ekc; use another --records file"
+                f"{self._display_name} is an SQLite file, but not a record file of ekc; use another --records file"
             )
-        version = self._pragma("user_version")
+        version = self._read_pragma("user_version")
         if version > FORMAT_VERSION:
             raise RecordError(
-                f"{self._name} has record format {version} of a newer ekc; this is ekc {__version__}, "
+                f"{self._display_name} has record format {version} of a newer ekc; this is ekc {__version__}, "
                 f"which reads format {FORMAT_VERSION}: upgrade ekc or use another --records file"
             )
 
-    def _pragma(self, name: str) -> int:
+    def _read_pragma(self, name: str) -> int:
         return int(self._connection.execute(f"pragma {name}").fetchone()[0])
 
     @contextlib.contextmanager
@@ -201,16 +201,16 @@ class RecordStore:
             self._connection.execute("rollback")
 
     @contextlib.contextmanager
-    def _one_line(self) -> Iterator[None]:
+    def _raise_record_errors(self) -> Iterator[None]:
         try:
             # A child that is forked inherits the connection, and must not inherit half a transaction.
             with hold_forks():
                 yield
         except sqlite3.Error as error:
-            raise RecordError(f"{self._name} {_reason(error)}") from error
+            raise RecordError(f"{self._display_name} {_describe_error(error)}") from error
 
 
-def _uri(path: Path | None, create: bool) -> str:
+def _make_uri(path: Path | None, create: bool) -> str:
     if path is None:
         return "file::memory:"
     uri = path.absolute().as_uri()
@@ -223,14 +223,14 @@ def _uri(path: Path | None, create: bool) -> str:
     return f"{uri}?mode=rw"
 
 
-def _check_place(path: Path, create: bool) -> None:
+def _check_path(path: Path, create: bool) -> None:
     if "\0" in str(path):
         raise RecordError(f"{path!r} cannot be opened: a name cannot hold a null byte")
     try:
         if path.is_dir():
             raise RecordError(f"{path} is a folder; name a file in it, such as {path / 'tuning.db'}")
         if not path.parent.is_dir():
-            raise RecordError(f"folder {path.parent} does not exist; {_nearest_folder(path.parent)}")
+            raise RecordError(f"folder {path.parent} does not exist; {_suggest_folder(path.parent)}")
         if not create and not path.exists():
             siblings = [p.name for p in path.parent.iterdir() if p.is_file()]
             near = difflib.get_close_matches(path.name, siblings, n=1)
@@ -250,21 +250,21 @@ def _check_bytes(path: Path) -> None:
     with path.open("rb") as file:
         head, size = file.read(100), os.fstat(file.fileno()).st_size
     if head and not head.startswith(b"SQLite format 3\0"):
-        raise RecordError(f"{path} {_NO_SQLITE}")
+        raise RecordError(f"{path} {_NOT_SQLITE_TEXT}")
     page = int.from_bytes(head[16:18], "big")  # 65536 is written as 1
     cut = len(head) < 100 or (page > 1 and size % page)
     if head and cut and not _has_log(path):
-        raise RecordError(f"{path} {_DAMAGED}")
+        raise RecordError(f"{path} {_DAMAGED_TEXT}")
 
 
 def _has_log(path: Path) -> bool:
     # A log means that the file is in use, or waits to be completed from it.
-    return _log_of(path).exists()
+    return _get_log_path(path).exists()
 
 
-def _tell_of_log(path: Path) -> None:
+def _warn_of_log(path: Path) -> None:
     """Warn of a log that holds rows: who copies the file alone may lose them."""
-    log = _log_of(path)
+    log = _get_log_path(path)
     with contextlib.suppress(OSError):
         if log.stat().st_size:
             warnings.warn(
@@ -275,11 +275,11 @@ def _tell_of_log(path: Path) -> None:
             )
 
 
-def _log_of(path: Path) -> Path:
+def _get_log_path(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
 
 
-def _nearest_folder(folder: Path) -> str:
+def _suggest_folder(folder: Path) -> str:
     missing = folder
     while not missing.parent.is_dir():
         missing = missing.parent
@@ -290,21 +290,21 @@ def _nearest_folder(folder: Path) -> str:
     return f"create it, or use a file in {missing.parent}"
 
 
-def _code(error: sqlite3.Error) -> int:
+def _get_error_code(error: sqlite3.Error) -> int:
     # The low byte is the primary code; errors of the Python module itself carry none.
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
 
 
-def _reason(error: sqlite3.Error) -> str:
-    match _code(error):
+def _describe_error(error: sqlite3.Error) -> str:
+    match _get_error_code(error):
         case sqlite3.SQLITE_NOTADB:
-            return _NO_SQLITE
+            return _NOT_SQLITE_TEXT
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED | sqlite3.SQLITE_PROTOCOL:
             return "is locked by another process; close it or use another --records file"
         case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
             return f"cannot be written ({error}); use a --records file in a folder that you can write"
         case sqlite3.SQLITE_CORRUPT:
-            return _DAMAGED
+            return _DAMAGED_TEXT
         case sqlite3.SQLITE_FULL:
             return "cannot grow: the disk is full"
         case _:

@@ -21,57 +21,61 @@ from ekc.devices.base import Device, Peaks
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.serialize import operator_from_json
-from ekc.search.models.analysed import analysed
-from ekc.search.models.lessons import Group, Lessons, lessons
-from ekc.search.models.selection import best_and_even
+from ekc.search.models.analysed import make_model_inputs
+from ekc.search.models.lessons import MeasuredGroup, TransferPrior, learn_transfer_prior
+from ekc.search.models.selection import select_training_rows
 from ekc.search.models.trees import MIN_ROWS
-from ekc.search.records.conditions import present_conditions, read_conditions
-from ekc.search.records.evidence import figures_of
-from ekc.search.records.rows import Key, Row, canonical_json
+from ekc.search.records.conditions import get_present_conditions, read_conditions
+from ekc.search.records.evidence import analyse_schedules
+from ekc.search.records.rows import RecordKey, RecordRow, to_canonical_json
 from ekc.search.records.store import RecordStore
-from ekc.search.records.stored import stored_trials
+from ekc.search.records.stored import rows_to_trials
 from ekc.search.result import Trial
 
-MOST_GROUPS, MOST_ROWS = 6, 64
+MAX_GROUPS, MAX_ROWS_PER_GROUP = 6, 64
 """Operators on devices, those measured last, and kernels of each: analysing them takes a few seconds."""
-MOST_REASONS = 4
+MAX_REASONS = 4
 """Reasons, why something on file teaches nothing, in one line."""
 
-_FIXED = re.compile(r"fixed (\d+) MHz")
+_FIXED_CLOCK_PATTERN = re.compile(r"fixed (\d+) MHz")
 
 
-def learned_from(path: str | Path, op: Operator, device: Device, seed: int) -> tuple[Lessons | None, str]:
+def load_transfer_prior(
+    path: str | Path, op: Operator, device: Device, seed: int
+) -> tuple[TransferPrior | None, str]:
     """(what a file teaches, that in words or why it is nothing). Raises `RecordError` for the file."""
     with RecordStore(path, create=False) as store:
-        found = _bunches(store.rows(), canonical_json(op.to_json()), device)
-    groups, left_out = list[Group](), dict[str, None]()
+        found = _group_foreign_rows(store.read_rows(), to_canonical_json(op.to_json()), device)
+    groups, left_out = list[MeasuredGroup](), dict[str, None]()
     for shared, rows in reversed(found.items()):
         why = _explain_exclusion(shared, device)
-        at = None if why else _at(shared.device, shared.clock_regime, device)
+        at = None if why else _find_limits_and_peaks(shared.device, shared.clock_regime, device)
         if at is None:
             why = why or f"nothing is known of the rates of {shared.device}, clocks {shared.clock_regime}"
-        elif len(groups) < MOST_GROUPS:
-            made = _group(rows, shared.device, *at)
+        elif len(groups) < MAX_GROUPS:
+            made = _make_groups(rows, shared.device, *at)
             groups += made
-            why = "" if made or _is_of_clock_search(shared, op, device) else _too_few(shared, rows)
+            why = "" if made or _is_of_clock_search(shared, op, device) else _describe_shortage(shared, rows)
         if why:
             left_out[why] = None
-    rest = "".join(f"; {why}" for why in _shorten(sorted(left_out)))
+    rest = "".join(f"; {why}" for why in _shorten_reasons(sorted(left_out)))
     if not groups:
         kind = "simulated " if device.simulated else ""
         fewest = f"{MIN_ROWS} timed kernels of another operator or on another {kind}device"
         return None, f"nothing learned from {path}: it does not hold {fewest}{rest}"
-    taught = lessons(groups, device.peaks, seed)
+    taught = learn_transfer_prior(groups, device.peaks, seed)
     return taught, f"{taught}{rest}"
 
 
-def _bunches(rows: Iterable[Row], own: str, device: Device) -> dict[Key, list[Row]]:
+def _group_foreign_rows(
+    rows: Iterable[RecordRow], own_operator: str, device: Device
+) -> dict[RecordKey, list[RecordRow]]:
     """Rows that the run does not find for itself, by operator and conditions: the key of each bunch names no
     schedule. Those measured last come last."""
-    found: dict[Key, list[Row]] = {}
-    here = present_conditions(device)
+    found: dict[RecordKey, list[RecordRow]] = {}
+    here = get_present_conditions(device)
     for row in rows:
-        if row.key.operator == own and read_conditions(row.key) == here:
+        if row.key.operator == own_operator and read_conditions(row.key) == here:
             continue
         shared = replace(row.key, schedule_digest="", draw=0, window_s=None)
         so_far = found.pop(shared, [])
@@ -80,55 +84,61 @@ def _bunches(rows: Iterable[Row], own: str, device: Device) -> dict[Key, list[Ro
     return found
 
 
-def _explain_exclusion(shared: Key, device: Device) -> str:
+def _explain_exclusion(shared_key: RecordKey, device: Device) -> str:
     """Why a bunch teaches nothing here; "" where it may."""
-    if shared.simulated and not device.simulated:
-        return f"simulated figures of {shared.device} teach no GPU"
-    if device.simulated and not shared.simulated:
-        return f"measurements on {shared.device} teach no simulated device"
-    if device.simulated and shared.driver != device.driver:
-        return f"what {shared.driver} said is left out"
+    if shared_key.simulated and not device.simulated:
+        return f"simulated figures of {shared_key.device} teach no GPU"
+    if device.simulated and not shared_key.simulated:
+        return f"measurements on {shared_key.device} teach no simulated device"
+    if device.simulated and shared_key.driver != device.driver:
+        return f"what {shared_key.driver} said is left out"
     return ""
 
 
-def _is_of_clock_search(shared: Key, op: Operator, device: Device) -> bool:
+def _is_of_clock_search(shared_key: RecordKey, op: Operator, device: Device) -> bool:
     """Whether a bunch differs from what the run measures in its clocks alone: a search over clocks leaves a
     few kernels of the very operator at each."""
-    same = replace(read_conditions(shared), clock_regime=device.clock_regime) == present_conditions(device)
-    return same and shared.operator == canonical_json(op.to_json())
+    same = replace(read_conditions(shared_key), clock_regime=device.clock_regime) == get_present_conditions(
+        device
+    )
+    return same and shared_key.operator == to_canonical_json(op.to_json())
 
 
-def _too_few(shared: Key, rows: Sequence[Row]) -> str:
-    operator = str(operator_from_json(json.loads(shared.operator))).splitlines()[0]
+def _describe_shortage(shared_key: RecordKey, rows: Sequence[RecordRow]) -> str:
+    operator = str(operator_from_json(json.loads(shared_key.operator))).splitlines()[0]
     timed = {row.key.schedule_digest for row in rows if row.kind == "timing"}
-    return f"{operator} on {shared.device} has {len(timed)} timed kernel{'s' * (len(timed) != 1)}"
+    return f"{operator} on {shared_key.device} has {len(timed)} timed kernel{'s' * (len(timed) != 1)}"
 
 
-def _shorten(reasons: Sequence[str]) -> Sequence[str]:
-    if len(reasons) <= MOST_REASONS:
+def _shorten_reasons(reasons: Sequence[str]) -> Sequence[str]:
+    if len(reasons) <= MAX_REASONS:
         return reasons
-    return [*reasons[:MOST_REASONS], f"and {len(reasons) - MOST_REASONS} more"]
+    return [*reasons[:MAX_REASONS], f"and {len(reasons) - MAX_REASONS} more"]
 
 
-def _at(name: str, regime: str, device: Device) -> tuple[Limits, Peaks] | None:
+def _find_limits_and_peaks(
+    device_name: str, clock_regime: str, device: Device
+) -> tuple[Limits, Peaks] | None:
     """Limits and ceilings of a device of this name at these clocks, if anything is known of it."""
-    if (name, regime) == (device.name, device.clock_regime):
+    if (device_name, clock_regime) == (device.name, device.clock_regime):
         return device.limits, device.peaks
-    spec, fixed = specs.get(name), _FIXED.fullmatch(regime)
+    spec, fixed = specs.find_spec(device_name), _FIXED_CLOCK_PATTERN.fullmatch(clock_regime)
     return None if spec is None or fixed is None else (spec.limits(), spec.peaks(int(fixed[1])))
 
 
-def _group(rows: list[Row], device: str, limits: Limits, peaks: Peaks) -> list[Group]:
+def _make_groups(rows: list[RecordRow], device: str, limits: Limits, peaks: Peaks) -> list[MeasuredGroup]:
     """The group of some rows; none where they are too few."""
-    timed = [t for t in stored_trials(rows) if t.ok and t.latency_s]
+    timed = [t for t in rows_to_trials(rows) if t.ok and t.latency_s]
     if len(timed) < MIN_ROWS:
         return []
-    chosen = [timed[i] for i in best_and_even(np.array([t.latency_s for t in timed]), MOST_ROWS)]
-    together = analysed(figures_of([t.schedule for t in chosen], limits), peaks)
+    chosen = [
+        timed[i] for i in select_training_rows(np.array([t.latency_s for t in timed]), MAX_ROWS_PER_GROUP)
+    ]
+    together = make_model_inputs(analyse_schedules([t.schedule for t in chosen], limits), peaks)
     name = f"{str(timed[0].schedule.op).splitlines()[0]} on {device}"
     latency = np.array([t.latency_s for t in chosen], dtype=np.float64)
-    return [Group(name, together, latency, np.array([_watts(t) for t in chosen]), peaks)]
+    return [MeasuredGroup(name, together, latency, np.array([_get_power_w(t) for t in chosen]), peaks)]
 
 
-def _watts(trial: Trial) -> float:
+def _get_power_w(trial: Trial) -> float:
     return trial.power_w if trial.metered and trial.power_w is not None else float("nan")

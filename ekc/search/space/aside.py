@@ -13,89 +13,95 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
-from ekc.devices.cuda.remote import Remote
+from ekc.devices.cuda.remote import RemoteWorker
 from ekc.errors import DeviceError
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.serialize import operator_from_json
-from ekc.search.jobs import HUNG_S, Done, Job, Shown
-from ekc.search.space.part import Part
+from ekc.search.jobs import JOB_TIMEOUT_S, JobOutcome, ShownWarnings, WorkerJob
+from ekc.search.space.part import SpacePartition
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Place:
+class PartitionKey:
     """What names a part of a space to another process."""
 
-    op: str
+    operator_json: str
     """As JSON text."""
     limits: Limits
-    number: int
+    index: int
 
 
-class Aside:
+class BackgroundWorker:
     """Asks one part of a space of an operator in a worker, the others here. Once that worker failed, all."""
 
-    def __init__(self, worker: Remote, op: Operator, limits: Limits, number: int) -> None:
+    def __init__(self, worker: RemoteWorker, op: Operator, limits: Limits, index: int) -> None:
         """`number`: of the part, the last one."""
-        self._worker, self._place = worker, Place(json.dumps(op.to_json()), limits, number)
-        self._shown: Shown = {}
-        self._failed = self._awaited = False
+        self._worker, self._key = worker, PartitionKey(json.dumps(op.to_json()), limits, index)
+        self._shown_warnings: ShownWarnings = {}
+        self._has_failed = self._is_awaiting = False
         # It imports and records while we do.
-        self._post(Part.prepare, ())
+        self._submit(SpacePartition.record_traces, ())
 
-    def each(
-        self, parts: Sequence[Part], what: Callable[..., T], given: Sequence[tuple[Any, ...]]
+    def map_partitions(
+        self,
+        partitions: Sequence[SpacePartition],
+        method: Callable[..., T],
+        arguments: Sequence[tuple[Any, ...]],
     ) -> list[T]:
         """What a method says of each of the parts, called with what is given for it."""
-        before = self._reply()
+        before = self._receive()
         if before is not None:
-            before.open(self._shown)
-        self._post(what, given[-1])
-        found = [what(part, *own) for part, own in zip(parts[:-1], given, strict=False)]
-        done = self._reply()
-        return [*found, what(parts[-1], *given[-1]) if done is None else done.open(self._shown)]
+            before.unwrap(self._shown_warnings)
+        self._submit(method, arguments[-1])
+        found = [method(part, *own) for part, own in zip(partitions[:-1], arguments, strict=False)]
+        done = self._receive()
+        return [
+            *found,
+            method(partitions[-1], *arguments[-1]) if done is None else done.unwrap(self._shown_warnings),
+        ]
 
-    def _post(self, what: Callable[..., Any], given: tuple[Any, ...]) -> None:
-        if self._failed:
+    def _submit(self, method: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        if self._has_failed:
             return
         try:
-            self._worker.post(Job(_asked, (self._place, what, *given)), HUNG_S)
-            self._awaited = True
+            self._worker.send(WorkerJob(_call_partition, (self._key, method, *arguments)), JOB_TIMEOUT_S)
+            self._is_awaiting = True
         except DeviceError as problem:
-            self._close(problem)
+            self._stop(problem)
 
-    def _reply(self) -> Done | None:
+    def _receive(self) -> JobOutcome | None:
         """None where nothing was asked, and where the worker failed, which says nothing of the genomes."""
-        if not self._awaited:
+        if not self._is_awaiting:
             return None
-        self._awaited = False
+        self._is_awaiting = False
         try:
-            done: Done = self._worker.reply()
+            done: JobOutcome = self._worker.receive()
         except DeviceError as problem:
-            self._close(problem)
+            self._stop(problem)
             return None
         if isinstance(done.error, MemoryError):
-            self._close(done.error)
+            self._stop(done.error)
             return None
         return done
 
-    def _close(self, problem: Exception) -> None:
-        self._failed = True
+    def _stop(self, problem: Exception) -> None:
+        self._has_failed = True
         self._worker.close()
         why = str(problem) or type(problem).__name__
         warnings.warn(f"{why}; its part is done here, more slowly", RuntimeWarning, stacklevel=2)
 
 
-def _asked(place: Place, what: Callable[..., T], *given: Any) -> T:
+def _call_partition(key: PartitionKey, method: Callable[..., T], *arguments: Any) -> T:
     """In the worker."""
-    return what(_part(place), *given)
+    return method(_get_partition(key), *arguments)
 
 
 @cache
-def _part(place: Place) -> Part:
+def _get_partition(key: PartitionKey) -> SpacePartition:
     """Made once in a worker, which serves one run."""
     from ekc.search.space.space import Space
 
-    return Space(operator_from_json(json.loads(place.op)), place.limits).parts[place.number]
+    return Space(operator_from_json(json.loads(key.operator_json)), key.limits).partitions[key.index]

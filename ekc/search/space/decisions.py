@@ -8,14 +8,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-MAX_ROWS = 4096
+MAX_TABLE_ROWS = 4096
 """Rows of one table; larger factor tables keep the rows that waste least."""
-MOST_WASTE = 1.34
+MAX_PADDING_RATIO = 1.34
 """A tile may round an axis up by at most this factor (or to the next legal size of a tiny axis)."""
 
 
 @dataclass(frozen=True, eq=False)
-class Level:
+class TileLevel:
     """One column of a tile decision: what it sizes, and the largest value it takes."""
 
     kind: str
@@ -33,11 +33,11 @@ class Decision:
     """One row per allowed value, sorted so that smaller rows ask less of the hardware."""
     kinds: tuple[str, ...] = ()
     """What each column sizes; empty for a choice."""
-    eager: bool = False
+    starts_at_max: bool = False
     """Whether it is drawn at its last value, for rules and mutations to lower."""
 
     @cached_property
-    def halved(self) -> NDArray[np.int64]:
+    def halved_rows(self) -> NDArray[np.int64]:
         """`halved[column, row]`: the row with that column at most half as large and the others as they are;
         the row itself where the table has none."""
         rows = {tuple(r): i for i, r in enumerate(self.table.tolist())}
@@ -57,44 +57,46 @@ class Decision:
         """How many values there are."""
         return len(self.table)
 
-    def value(self, index: int) -> tuple[int, ...]:
+    def get_values(self, index: int) -> tuple[int, ...]:
         """The numbers of one row."""
         return tuple(int(x) for x in self.table[index])
 
 
-def choice(name: str, values: tuple[int, ...], eager: bool = False) -> Decision:
+def make_choice(name: str, values: tuple[int, ...], starts_at_max: bool = False) -> Decision:
     """One number out of a few."""
-    return Decision(name, (name,), np.array(sorted(values), dtype=np.int64).reshape(-1, 1), eager=eager)
+    return Decision(
+        name, (name,), np.array(sorted(values), dtype=np.int64).reshape(-1, 1), starts_at_max=starts_at_max
+    )
 
 
-def tiling(name: str, extent: int, levels: tuple[Level, ...], grain: int = 1) -> Decision:
+def make_tiling(name: str, extent: int, levels: tuple[TileLevel, ...], alignment: int = 1) -> Decision:
     """The inner factors of a split, one per level, rounding the axis up by little; tiles are multiples of
     `grain` elements: none if the axis is shorter.
 
     Hole names are `<name>.1` and so on, from outer to inner.
     """
     grid = np.stack([g.ravel() for g in np.meshgrid(*(x.values for x in levels), indexing="ij")], axis=1)
-    grid = grid[grid.prod(axis=1) % grain == 0]
+    grid = grid[grid.prod(axis=1) % alignment == 0]
     tile = grid.prod(axis=1)
     waste = -(-extent // tile) * tile / extent
-    fits = waste <= max(MOST_WASTE, float(waste.min(initial=np.inf)))
+    fits = waste <= max(MAX_PADDING_RATIO, float(waste.min(initial=np.inf)))
     grid, tile, waste = grid[fits], tile[fits], waste[fits]
-    if len(grid) > MAX_ROWS:
-        keep = np.sort(np.lexsort((np.arange(len(grid)), waste))[:MAX_ROWS])
+    if len(grid) > MAX_TABLE_ROWS:
+        keep = np.sort(np.lexsort((np.arange(len(grid)), waste))[:MAX_TABLE_ROWS])
         grid, tile = grid[keep], tile[keep]
     order = np.lexsort((*grid.T, tile))
     holes = tuple(f"{name}.{i + 1}" for i in range(len(levels)))
     return Decision(name, holes, np.asarray(grid[order], dtype=np.int64), tuple(x.kind for x in levels))
 
 
-def dividing_rows(decision: Decision, extent: int) -> Decision:
+def keep_exact_rows(decision: Decision, extent: int) -> Decision:
     """A tiling without those that leave a rest of the axis; maybe none is left."""
     return replace(decision, table=decision.table[extent % decision.table.prod(axis=1) == 0])
 
 
-def level(kind: str, extent: int, most: int) -> Level:
+def make_level(kind: str, extent: int, max_value: int) -> TileLevel:
     """Powers of two, three times powers of two, and divisors of the extent, up to a limit."""
-    top = min(most, extent)
+    top = min(max_value, extent)
     divisors = [d for d in range(1, top + 1) if extent % d == 0]
     powers = [2**e for e in range(12)] + [3 * 2**e for e in range(8)]
-    return Level(kind, tuple(sorted({1, *divisors, *(p for p in powers if p <= top)})))
+    return TileLevel(kind, tuple(sorted({1, *divisors, *(p for p in powers if p <= top)})))

@@ -6,37 +6,37 @@ So a sum in parts reads (`ekc.ir.partial`), and so does whoever writes parts of 
 from __future__ import annotations
 
 from ekc.ir import expr as ex
-from ekc.ir.linear import linearize
+from ekc.ir.linear import to_affine
 from ekc.ir.operator import Compute
 
 
-def digits(compute: Compute, index: ex.Expr) -> tuple[str, str] | None:
+def match_digits(compute: Compute, index: ex.Expr) -> tuple[str, str] | None:
     """The outer and the inner axis of such an index; None for any other."""
-    form = linearize(index, {})
+    form = to_affine(index, {})
     if len(form.terms) != 2 or form.const != 0:
         return None
     outer, inner = sorted(form.terms, key=lambda term: -int(term[1]))
     if not isinstance(outer[0], str) or not isinstance(inner[0], str):
         return None
-    whole = inner[1] == 1 and outer[1] == compute.axis(inner[0]).extent
+    whole = inner[1] == 1 and outer[1] == compute.find_axis(inner[0]).extent
     return (outer[0], inner[0]) if whole else None
 
 
-def along(compute: Compute, index: ex.Expr) -> str | None:
+def find_contiguous_axis(compute: Compute, index: ex.Expr) -> str | None:
     """The axis whose neighbours are those of a dimension: its only one, or its inner digit."""
     if isinstance(index, ex.Var):
         return index.name
-    found = digits(compute, index)
+    found = match_digits(compute, index)
     return found and found[1]
 
 
-def part_axes(compute: Compute) -> frozenset[str]:
+def find_part_axes(compute: Compute) -> frozenset[str]:
     """Spatial axes that every read has as the outer digit of a sum, and nowhere else: one part of it each."""
-    sums = {a.name for a in compute.reduction}
-    found = frozenset(a.name for a in compute.spatial)
-    for load in ex.loads(compute.body):
-        pairs = [digits(compute, index) for index in load.index]
+    sums = {a.name for a in compute.reduction_axes}
+    found = frozenset(a.name for a in compute.spatial_axes)
+    for load in ex.find_loads(compute.body):
+        pairs = [match_digits(compute, index) for index in load.index]
         outer = [pair[0] for pair in pairs if pair and pair[1] in sums]
-        once = {x for x in outer if sum(x in ex.variables(index) for index in load.index) == 1}
+        once = {x for x in outer if sum(x in ex.find_variables(index) for index in load.index) == 1}
         found &= once
-    return found if ex.loads(compute.body) else frozenset()
+    return found if ex.find_loads(compute.body) else frozenset()

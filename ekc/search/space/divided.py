@@ -6,69 +6,69 @@ from dataclasses import replace
 from functools import reduce
 
 from ekc.ir import expr as ex
-from ekc.ir.footprint import index_of
-from ekc.ir.linear import Atom, Linear
+from ekc.ir.footprint import to_affine_index
+from ekc.ir.linear import AffineForm, Atom
 from ekc.ir.operator import Axis, Compute, Operator
-from ekc.ir.program import initial
-from ekc.ir.quotients import turns_at
+from ekc.ir.program import make_initial_program
+from ekc.ir.quotients import find_quotient_period
 from ekc.ir.steps import Divide
-from ekc.search.space.digits import digits
+from ekc.search.space.digits import match_digits
 
-SHORT = 8
+MAX_SHORT_TERMS = 8
 """Terms: of four bytes a sector, of two half of one."""
 
 
-def dividing(compute: Compute) -> tuple[Divide, ...]:
+def make_divide_steps(compute: Compute) -> tuple[Divide, ...]:
     """A step for every axis that turns over within its extent."""
-    turns = [(a, turns_at(compute, a.name)) for a in compute.axes]
+    turns = [(a, find_quotient_period(compute, a.name)) for a in compute.axes]
     return tuple(Divide(axis.name, by) for axis, by in turns if 1 < by < axis.extent)
 
 
-def divided(op: Operator, compute: Compute) -> Compute:
+def divide_compute(op: Operator, compute: Compute) -> Compute:
     """The compute over the loops that these steps make, as if they were its axes; itself where there are
     none. For reading alone: its output is no longer indexed by its axes."""
-    steps = dividing(compute)
+    steps = make_divide_steps(compute)
     if not steps:
         return compute
-    program = reduce(lambda program, step: step.apply(program), steps, initial(op))
+    program = reduce(lambda program, step: step.apply(program), steps, make_initial_program(op))
     nest = next(n for n in program.nests if n.compute is compute)
 
     def told(load: ex.Load) -> ex.Expr:
-        return ex.Load(load.tensor, tuple(map(_expression, index_of(load, nest.forms))))
+        return ex.Load(load.tensor, tuple(map(_form_to_expression, to_affine_index(load, nest.index_forms))))
 
-    axes = tuple(Axis(x.name, x.extent, x.reduction) for x in nest.loops)
-    return replace(compute, axes=axes, body=ex.with_loads(compute.body, told))
+    axes = tuple(Axis(x.name, x.extent, x.is_reduction) for x in nest.loops)
+    return replace(compute, axes=axes, body=ex.replace_loads(compute.body, told))
 
 
-def divided_by(op: Operator, compute: Compute) -> tuple[Divide, ...]:
+def find_divide_steps(op: Operator, compute: Compute) -> tuple[Divide, ...]:
     """The steps that made a compute what it is; none for one of the operator's own."""
     own = next(c for c in op.computes if c.output.name == compute.output.name)
-    return () if own is compute else dividing(own)
+    return () if own is compute else make_divide_steps(own)
 
 
-def groups(op: Operator, compute: Compute) -> frozenset[str]:
+def find_groups(op: Operator, compute: Compute) -> frozenset[str]:
     """The outer pieces that every read moves along: groups of channels, heads that share keys."""
-    outer = (f"{step.axis}.0" for step in divided_by(op, compute))
-    loads = ex.loads(compute.body)
-    return frozenset(name for name in outer if all(name in ex.variables(x) for x in loads))
+    outer = (f"{step.axis}.0" for step in find_divide_steps(op, compute))
+    loads = ex.find_loads(compute.body)
+    return frozenset(name for name in outer if all(name in ex.find_variables(x) for x in loads))
 
 
-def short_groups(op: Operator, compute: Compute) -> frozenset[str]:
+def find_short_groups(op: Operator, compute: Compute) -> frozenset[str]:
     """Groups whose sums have so few terms that a sector of memory holds neighbours of several."""
-    sums = {a.name for a in compute.reduction if a.extent <= SHORT}
-    every = (digits(compute, index) for load in ex.loads(compute.body) for index in load.index)
-    return groups(op, compute) & {pair[0] for pair in every if pair and pair[1] in sums}
+    sums = {a.name for a in compute.reduction_axes if a.extent <= MAX_SHORT_TERMS}
+    every = (match_digits(compute, index) for load in ex.find_loads(compute.body) for index in load.index)
+    return find_groups(op, compute) & {pair[0] for pair in every if pair and pair[1] in sums}
 
 
-def _expression(form: Linear) -> ex.Expr:
+def _form_to_expression(form: AffineForm) -> ex.Expr:
     """A form as text would have it: 16*o.0 + o.1."""
-    terms = [_atom(a) if c == 1 else _atom(a) * c for a, c in form.terms]
+    terms = [_atom_to_expression(a) if c == 1 else _atom_to_expression(a) * c for a, c in form.terms]
     if form.const or not terms:
         terms.append(ex.Const(form.const))
     return reduce(lambda a, b: a + b, terms)
 
 
-def _atom(atom: Atom) -> ex.Expr:
+def _atom_to_expression(atom: Atom) -> ex.Expr:
     if isinstance(atom, str):
         return ex.Var(atom)
-    return ex.Binary(atom.op, _expression(atom.inner), ex.Const(atom.divisor))
+    return ex.Binary(atom.op, _form_to_expression(atom.inner), ex.Const(atom.divisor))

@@ -12,27 +12,27 @@ from collections.abc import Sequence
 from ekc.ir.operator import Axis, Compute
 from ekc.ir.steps import Fuse, Reorder, Step
 
-Group = tuple[Axis, ...]
+AxisGroup = tuple[Axis, ...]
 
 
-def joint(axes: Sequence[Axis]) -> Group:
+def select_fusible(axes: Sequence[Axis]) -> AxisGroup:
     """Those of a factor's own axes that are fused: all that move, where several do."""
     moving = tuple(a for a in axes if a.extent > 1)
     return moving if len(moving) > 1 else ()
 
 
-def fused(group: Group) -> Axis:
+def fuse_group(group: AxisGroup) -> Axis:
     """The axis that a group becomes, by the name that `fuse` gives it."""
     return Axis("_".join(a.name for a in group), math.prod(a.extent for a in group))
 
 
-def fusing(compute: Compute, groups: Sequence[Group]) -> list[Step]:
+def make_fuse_steps(compute: Compute, groups: Sequence[AxisGroup]) -> list[Step]:
     """The steps that bring the axes of each group together and fuse them, first of a schedule."""
     steps: list[Step] = []
-    apart = [a.name for a in compute.spatial]
+    apart = [a.name for a in compute.spatial_axes]
     together = [a.name for group in groups for a in group]
     order = [name for name in apart if name not in together] + together
-    if order != apart and not _neighbours(apart, groups):
+    if order != apart and not _are_adjacent(apart, groups):
         steps.append(Reorder(tuple(order)))
     for group in groups:
         outer = group[0].name
@@ -42,7 +42,7 @@ def fusing(compute: Compute, groups: Sequence[Group]) -> list[Step]:
     return steps
 
 
-def _neighbours(names: list[str], groups: Sequence[Group]) -> bool:
+def _are_adjacent(names: list[str], groups: Sequence[AxisGroup]) -> bool:
     """Whether every group stands together already."""
     for group in groups:
         first = names.index(group[0].name)

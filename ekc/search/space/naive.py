@@ -7,37 +7,37 @@ thread axes; the tuner has to find that for itself.
 
 from __future__ import annotations
 
-from ekc.ir.inline import chains
+from ekc.ir.inline import group_fusable_computes
 from ekc.ir.operator import Compute, Operator
 from ekc.ir.schedule import Schedule
 
-SIDE = 16
+BLOCK_SIDE = 16
 """Threads along each of the two last axes; a lone axis gets SIDE * SIDE."""
 
 
-def naive(op: Operator) -> Schedule:
+def make_naive_schedule(op: Operator) -> Schedule:
     """The naive schedule of any operator: its output cut among blocks of 256 threads, sums in a register,
     and what is done to each element after its sum done there."""
     schedule = Schedule(op)
-    for compute, *behind in chains(op):
-        schedule = _one_thread_each(schedule, compute, behind)
+    for compute, *behind in group_fusable_computes(op):
+        schedule = _bind_thread_per_element(schedule, compute, behind)
     return schedule
 
 
-def _one_thread_each(schedule: Schedule, compute: Compute, behind: list[Compute]) -> Schedule:
-    wide = [a.name for a in compute.spatial if a.extent > 1][-2:]
+def _bind_thread_per_element(schedule: Schedule, compute: Compute, epilogues: list[Compute]) -> Schedule:
+    wide = [a.name for a in compute.spatial_axes if a.extent > 1][-2:]
     threads = []
     for axis in wide:
-        schedule = schedule.split(axis, (SIDE if len(wide) == 2 else SIDE * SIDE,))
+        schedule = schedule.split(axis, (BLOCK_SIDE if len(wide) == 2 else BLOCK_SIDE * BLOCK_SIDE,))
         threads.append(f"{axis}.1")
-    blocks = [f"{a.name}.0" if a.name in wide else a.name for a in compute.spatial]
-    schedule = schedule.reorder(*blocks, *threads, *(a.name for a in compute.reduction))
+    blocks = [f"{a.name}.0" if a.name in wide else a.name for a in compute.spatial_axes]
+    schedule = schedule.reorder(*blocks, *threads, *(a.name for a in compute.reduction_axes))
     for loop in blocks:
         schedule = schedule.bind(loop, "block.x")
     for loop, level in zip(threads, ("thread.x", "thread.y"), strict=False):
         schedule = schedule.bind(loop, level)
-    if compute.reduction or behind:
+    if compute.reduction_axes or epilogues:
         schedule = schedule.cache_write(compute.output.name, "register")
-    for done in (compute, *behind)[: len(behind)]:
+    for done in (compute, *epilogues)[: len(epilogues)]:
         schedule = schedule.compute_inline(done.output.name)
     return schedule

@@ -43,59 +43,70 @@ import math
 from dataclasses import dataclass, replace
 
 from ekc.ir import expr as ex
-from ekc.ir.inline import chains
+from ekc.ir.inline import group_fusable_computes
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Axis, Compute, Operator
 from ekc.ir.steps import CacheRead, ComputeAt, Hole, Pipeline, Unroll, Vectorize
-from ekc.search.space.builder import LANES, SIDE, Builder, Chain, Structure, builds, fits, widths
-from ekc.search.space.digits import part_axes
-from ekc.search.space.divided import divided, groups
-from ekc.search.space.flying import DEPTHS, grain, grains, movable
-from ekc.search.space.in_parts import in_parts, own_tables
-from ekc.search.space.packed import packed
-from ekc.search.space.tensorized import tensorized
-from ekc.search.space.warpgroups import of_warpgroups
+from ekc.search.space.builder import (
+    COLUMN_LANES,
+    WARP_LANES,
+    ComputeChain,
+    Structure,
+    StructureBuilder,
+    has_legal_member,
+    is_buildable,
+    list_vector_widths,
+)
+from ekc.search.space.digits import find_part_axes
+from ekc.search.space.divided import divide_compute, find_groups
+from ekc.search.space.flying import PIPELINE_DEPTHS, can_copy_async, find_axis_alignments, find_copy_alignment
+from ekc.search.space.in_parts import derive_split_k, rename_conflicting_decisions
+from ekc.search.space.packed import derive_packed
+from ekc.search.space.tensorized import derive_tensor_core
+from ekc.search.space.warpgroups import derive_warpgroup
 
-MOST_ROW_BYTES = 36 * 1024
+MAX_ROW_BYTES = 36 * 1024
 """A row that goes through shared memory: 48 KiB with what a tile may round up."""
-LANES_HELD = "lanes registers"
+LANE_REGISTERS_NAME = "lanes registers"
 """What a structure over lanes is called whose data come through registers."""
-MOST_ROUTINGS = 32
+MAX_STAGING_PLANS = 32
 """Ways of staging the tensors of one compute that become structures."""
 
 
 @dataclass(frozen=True)
-class Route:
+class StagingRoute:
     """How one tensor reaches the arithmetic."""
 
     tensor: str
-    shared: bool
-    order: tuple[int, ...] = ()
+    uses_shared: bool
+    dimension_order: tuple[int, ...] = ()
     """Dimensions as stored in shared memory; () is the tensor's own."""
-    register: bool = False
+    uses_registers: bool = False
 
     def __str__(self) -> str:
-        path = ("shared" + ("'" if self.order else "") if self.shared else "global") + (
-            "+register" if self.register else ""
+        path = ("shared" + ("'" if self.dimension_order else "") if self.uses_shared else "global") + (
+            "+register" if self.uses_registers else ""
         )
         return f"{self.tensor}:{path}"
 
 
-def structures(op: Operator, limits: Limits) -> tuple[Structure, ...]:
+def derive_structures(op: Operator, limits: Limits) -> tuple[Structure, ...]:
     """Every structure of an operator on a target."""
-    found = _in_launches(op, limits)
-    more = [way(op, limits, found, _in_launches) for way in (in_parts, packed)]
-    return (*found, *_fused(op), *itertools.chain(*more))
+    found = _combine_launches(op, limits)
+    more = [way(op, limits, found, _combine_launches) for way in (derive_split_k, derive_packed)]
+    return (*found, *_derive_single_launch(op), *itertools.chain(*more))
 
 
-def _in_launches(op: Operator, limits: Limits) -> list[Structure]:
+def _combine_launches(op: Operator, limits: Limits) -> list[Structure]:
     """A launch for each sum. Those beside the largest get one structure each."""
-    launches = chains(op)
+    launches = group_fusable_computes(op)
     per_launch = [
-        _of_launch(op, c, f"{c[0].output.name}/" if len(launches) > 1 else "", limits) for c in launches
+        _derive_launch(op, c, f"{c[0].output.name}/" if len(launches) > 1 else "", limits) for c in launches
     ]
     main = max(range(len(launches)), key=lambda i: launches[i][0].flops)
-    beside = [_beside(options, c[0], limits) for options, c in zip(per_launch, launches, strict=True)]
+    beside = [
+        _choose_minor_launch(options, c[0], limits) for options, c in zip(per_launch, launches, strict=True)
+    ]
     found = []
     for chosen in per_launch[main]:
         parts = [chosen if i == main else beside[i] for i in range(len(launches))]
@@ -104,163 +115,178 @@ def _in_launches(op: Operator, limits: Limits) -> list[Structure]:
     return found
 
 
-def _beside(options: list[Structure], compute: Compute, limits: Limits) -> Structure:
+def _choose_minor_launch(options: list[Structure], compute: Compute, limits: Limits) -> Structure:
     """The structure of a launch beside the largest: over lanes, as many as go, where it reads everything once
     and has fewer outputs than the device has threads, else the first."""
-    once = not any(_reused(compute, load) for load in ex.loads(compute.body))
-    few = math.prod(a.extent for a in compute.spatial) < limits.sms * limits.threads_per_sm
-    lanes = [s for s in options if LANES_HELD in s.name]
+    once = not any(_is_reused(compute, load) for load in ex.find_loads(compute.body))
+    few = math.prod(a.extent for a in compute.spatial_axes) < limits.sms * limits.threads_per_sm
+    lanes = [s for s in options if LANE_REGISTERS_NAME in s.name]
     return lanes[-1] if lanes and once and few else options[0]
 
 
-def _of_launch(op: Operator, chain: Chain, prefix: str, limits: Limits) -> list[Structure]:
+def _derive_launch(op: Operator, chain: ComputeChain, prefix: str, limits: Limits) -> list[Structure]:
     """Those that can be built; of an axis that is divided some with it cut there, others with it whole."""
-    whole = [s for s in _derived(op, chain, prefix, limits) if builds(op, s)]
-    in_place = dict.fromkeys(Route(x.tensor, False) for x in ex.loads(chain[0].body))
-    found = [*_of_divided(op, chain, prefix, limits, whole), *whole]
-    return found or [_tiled(op, chain, tuple(in_place), prefix)]
+    whole = [s for s in _derive_candidates(op, chain, prefix, limits) if is_buildable(op, s)]
+    in_place = dict.fromkeys(StagingRoute(x.tensor, False) for x in ex.find_loads(chain[0].body))
+    found = [*_derive_divided(op, chain, prefix, limits, whole), *whole]
+    return found or [_build_tiled(op, chain, tuple(in_place), prefix)]
 
 
-def _of_divided(
-    op: Operator, chain: Chain, prefix: str, limits: Limits, whole: list[Structure]
+def _derive_divided(
+    op: Operator, chain: ComputeChain, prefix: str, limits: Limits, undivided: list[Structure]
 ) -> list[Structure]:
     """Those of rule 0, beside the others of the launch."""
-    compute = divided(op, chain[0])
+    compute = divide_compute(op, chain[0])
     if compute is chain[0]:
         return []
-    tables = {d.name: d.table for s in whole for d in s.decisions}
-    cut = _derived(op, (compute, *chain[1:]), prefix, limits)
-    named = [own_tables(replace(s, name=f"{s.name} divided"), tables, "divided/") for s in cut]
-    return [s for s in named if builds(op, s) and fits(op, s, limits)]
+    tables = {d.name: d.table for s in undivided for d in s.decisions}
+    cut = _derive_candidates(op, (compute, *chain[1:]), prefix, limits)
+    named = [
+        rename_conflicting_decisions(replace(s, name=f"{s.name} divided"), tables, "divided/") for s in cut
+    ]
+    return [s for s in named if is_buildable(op, s) and has_legal_member(op, s, limits)]
 
 
-def _derived(op: Operator, chain: Chain, prefix: str, limits: Limits) -> list[Structure]:
+def _derive_candidates(op: Operator, chain: ComputeChain, prefix: str, limits: Limits) -> list[Structure]:
     """What the rules make of a launch, whether it can be built or not."""
     compute = chain[0]
-    reads = {x.tensor: x for x in ex.loads(compute.body)}
-    routings = _routings(op, compute, reads)
-    found = [_tiled(op, chain, routes, prefix) for routes in routings]
+    reads = {x.tensor: x for x in ex.find_loads(compute.body)}
+    routings = _enumerate_staging_plans(op, compute, reads)
+    found = [_build_tiled(op, chain, routes, prefix) for routes in routings]
     if limits.async_copies:
-        able = [r for r in routings if _flies(op, compute, r, reads)]
-        found += [_tiled(op, chain, routes, prefix, flying=True) for routes in able]
-    if compute.reduction:
-        lane_axis = max(compute.reduction, key=lambda a: (_contiguous(a, reads), a.extent))
-        columns = _columns(compute, reads, lane_axis)
-        if columns and lane_axis.extent >= LANES // SIDE:
-            found.append(_over_lanes(op, chain, lane_axis, tuple(reads), prefix, columns))
-        if lane_axis.extent >= LANES:
-            lanes = _over_lanes(op, chain, lane_axis, tuple(reads), prefix)
-            if not builds(op, lanes):
-                lanes = _over_lanes(op, chain, lane_axis, (), prefix)
-            found = [lanes, *found] if _streams(compute, reads, lane_axis) else [*found, lanes]
+        able = [r for r in routings if _can_copy_plan_async(op, compute, r, reads)]
+        found += [_build_tiled(op, chain, routes, prefix, is_async=True) for routes in able]
+    if compute.reduction_axes:
+        lane_axis = max(compute.reduction_axes, key=lambda a: (_count_contiguous_reads(a, reads), a.extent))
+        columns = _find_column_axis(compute, reads, lane_axis)
+        if columns and lane_axis.extent >= WARP_LANES // COLUMN_LANES:
+            found.append(_build_over_lanes(op, chain, lane_axis, tuple(reads), prefix, columns))
+        if lane_axis.extent >= WARP_LANES:
+            lanes = _build_over_lanes(op, chain, lane_axis, tuple(reads), prefix)
+            if not is_buildable(op, lanes):
+                lanes = _build_over_lanes(op, chain, lane_axis, (), prefix)
+            found = [lanes, *found] if _is_streamed(compute, reads, lane_axis) else [*found, lanes]
     if not limits.tensor_cores:
         return found
-    grouped = of_warpgroups(op, chain, prefix, limits)
-    return [*grouped, *tensorized(op, chain, prefix, limits), *found]
+    grouped = derive_warpgroup(op, chain, prefix, limits)
+    return [*grouped, *derive_tensor_core(op, chain, prefix, limits), *found]
 
 
-def _streams(compute: Compute, reads: dict[str, ex.Load], axis: Axis) -> bool:
+def _is_streamed(compute: Compute, reads: dict[str, ex.Load], axis: Axis) -> bool:
     """Whether a reduction walks along neighbours that no other output needs: rows of a tensor, read once."""
-    along = [x for x in reads.values() if axis.name in ex.variables(x)]
-    return any(axis.name in ex.variables(x.index[-1]) for x in along) and all(
-        a.name in ex.variables(x) for x in along for a in compute.spatial if a.extent > 1
+    along = [x for x in reads.values() if axis.name in ex.find_variables(x)]
+    return any(axis.name in ex.find_variables(x.index[-1]) for x in along) and all(
+        a.name in ex.find_variables(x) for x in along for a in compute.spatial_axes if a.extent > 1
     )
 
 
-def _columns(compute: Compute, reads: dict[str, ex.Load], summed: Axis) -> Axis | None:
+def _find_column_axis(compute: Compute, reads: dict[str, ex.Load], sum_axis: Axis) -> Axis | None:
     """The output axis along which the terms of a sum have their neighbours, where each is read once and they
     fill lanes."""
-    once = [x for x in reads.values() if not _reused(compute, x) and summed.name in ex.variables(x)]
-    for axis in compute.spatial:
-        if axis.extent >= SIDE and any(ex.variables(x.index[-1]) == {axis.name} for x in once):
+    once = [x for x in reads.values() if not _is_reused(compute, x) and sum_axis.name in ex.find_variables(x)]
+    for axis in compute.spatial_axes:
+        if axis.extent >= COLUMN_LANES and any(ex.find_variables(x.index[-1]) == {axis.name} for x in once):
             return axis
     return None
 
 
-def _contiguous(axis: Axis, reads: dict[str, ex.Load]) -> int:
+def _count_contiguous_reads(axis: Axis, reads: dict[str, ex.Load]) -> int:
     """How many reads have neighbours along an axis."""
-    return sum(axis.name in ex.variables(x.index[-1]) for x in reads.values())
+    return sum(axis.name in ex.find_variables(x.index[-1]) for x in reads.values())
 
 
-def _routings(op: Operator, compute: Compute, reads: dict[str, ex.Load]) -> list[tuple[Route, ...]]:
+def _enumerate_staging_plans(
+    op: Operator, compute: Compute, reads: dict[str, ex.Load]
+) -> list[tuple[StagingRoute, ...]]:
     """Every combination of routes, most staging first."""
-    if not compute.reduction:
-        return [tuple(Route(t, False, register=r) for t in reads) for r in (False, True)]
+    if not compute.reduction_axes:
+        return [tuple(StagingRoute(t, False, uses_registers=r) for t in reads) for r in (False, True)]
     options = []
     for tensor, load in reads.items():
         routes = []
-        if _reused(compute, load):
-            order = _spatial_last(op, compute, load)
-            routes += [Route(tensor, True, order, register=True)] if order else []
-            routes += [Route(tensor, True, register=True), Route(tensor, True)]
-        options.append([*routes, Route(tensor, False, register=True)])
+        if _is_reused(compute, load):
+            order = _move_spatial_last(op, compute, load)
+            routes += [StagingRoute(tensor, True, order, uses_registers=True)] if order else []
+            routes += [StagingRoute(tensor, True, uses_registers=True), StagingRoute(tensor, True)]
+        options.append([*routes, StagingRoute(tensor, False, uses_registers=True)])
     # Staging everything comes first, nothing last; in between the count grows with every tensor.
     routings = list(itertools.product(*options))
-    return [*routings[: MOST_ROUTINGS - 1], *routings[MOST_ROUTINGS - 1 :][-1:]]
+    return [*routings[: MAX_STAGING_PLANS - 1], *routings[MAX_STAGING_PLANS - 1 :][-1:]]
 
 
-def _flies(op: Operator, compute: Compute, routes: tuple[Route, ...], reads: dict[str, ex.Load]) -> bool:
+def _can_copy_plan_async(
+    op: Operator, compute: Compute, routes: tuple[StagingRoute, ...], reads: dict[str, ex.Load]
+) -> bool:
     """Whether all that is reused comes through shared memory and registers, by copies (rule 6)."""
-    reused = [r for r in routes if _reused(compute, reads[r.tensor])]
-    ways = [r.shared and r.register and movable(op, compute, reads[r.tensor], r.order) for r in reused]
+    reused = [r for r in routes if _is_reused(compute, reads[r.tensor])]
+    ways = [
+        r.uses_shared and r.uses_registers and can_copy_async(op, compute, reads[r.tensor], r.dimension_order)
+        for r in reused
+    ]
     return bool(ways) and all(ways)
 
 
-def _reused(compute: Compute, load: ex.Load) -> bool:
+def _is_reused(compute: Compute, load: ex.Load) -> bool:
     """Whether some spatial axis does not enter a read."""
-    return any(a.name not in ex.variables(load) for a in compute.spatial)
+    return any(a.name not in ex.find_variables(load) for a in compute.spatial_axes)
 
 
-def _spatial_last(op: Operator, compute: Compute, load: ex.Load) -> tuple[int, ...]:
+def _move_spatial_last(op: Operator, compute: Compute, load: ex.Load) -> tuple[int, ...]:
     """The dimensions with a spatial one moved last; () where the last is spatial already."""
-    spatial = {a.name for a in compute.spatial if a.extent > 1}
-    spatial -= part_axes(compute) | groups(op, compute)
-    touches = [bool(ex.variables(i) & spatial) for i in load.index]
+    spatial = {a.name for a in compute.spatial_axes if a.extent > 1}
+    spatial -= find_part_axes(compute) | find_groups(op, compute)
+    touches = [bool(ex.find_variables(i) & spatial) for i in load.index]
     if touches[-1] or not any(touches):
         return ()
     last = max(d for d, t in enumerate(touches) if t)
     return (*(d for d in range(len(touches)) if d != last), last)
 
 
-def _tiled(
-    op: Operator, chain: Chain, routes: tuple[Route, ...], prefix: str, flying: bool = False
+def _build_tiled(
+    op: Operator, chain: ComputeChain, routes: tuple[StagingRoute, ...], prefix: str, is_async: bool = False
 ) -> Structure:
-    b = Builder(op, chain, prefix)
-    if flying:
-        b.grains = grains(op, chain[0])
-    _cut(b)
-    b.bind()
-    b.hold()
-    at = b.outer[-1] if b.outer else None
+    b = StructureBuilder(op, chain, prefix)
+    if is_async:
+        b.alignments = find_axis_alignments(op, chain[0])
+    _cut_axes(b)
+    b.order_and_bind()
+    b.cache_results()
+    at = b.outer_loops[-1] if b.outer_loops else None
     # Without an inner loop a register tile is filled once an outer iteration.
-    close = b.inner[-1] if b.inner else at
+    close = b.inner_loops[-1] if b.inner_loops else at
     for r in routes:
-        if r.shared:
-            vector = _flight(b, r) if flying else b.width("vector", r.tensor)
-            pad = b.hole(f"pad.{r.tensor}", (0, 1, 2, 4, 8))
-            b.steps.append(CacheRead(r.tensor, "shared", at, vector, r.order, pad))
+        if r.uses_shared:
+            vector = _add_copy_width(b, r) if is_async else b.add_vector_width("vector", r.tensor)
+            pad = b.add_choice(f"pad.{r.tensor}", (0, 1, 2, 4, 8))
+            b.steps.append(CacheRead(r.tensor, "shared", at, vector, r.dimension_order, pad))
     for r in routes:
-        if r.register:
-            vector = b.width("move", r.tensor)
-            source = f"{r.tensor}.shared" if r.shared else r.tensor
-            b.steps.append(CacheRead(source, "register", close, vector, reader=b.reader(r.tensor, close)))
-    if flying and at is not None:
-        b.steps.append(Pipeline(at, b.hole("depth", DEPTHS), "async"))
-    elif any(r.shared for r in routes) and at is not None:
-        b.steps.append(Pipeline(at, b.hole("stages", (1, 2))))
-    _unroll(b)
-    return b.finish(" ".join(map(str, routes)) + (" flying" if flying else ""))
+        if r.uses_registers:
+            vector = b.add_vector_width("move", r.tensor)
+            source = f"{r.tensor}.shared" if r.uses_shared else r.tensor
+            b.steps.append(
+                CacheRead(source, "register", close, vector, reader=b.find_reader(r.tensor, close))
+            )
+    if is_async and at is not None:
+        b.steps.append(Pipeline(at, b.add_choice("depth", PIPELINE_DEPTHS), "async"))
+    elif any(r.uses_shared for r in routes) and at is not None:
+        b.steps.append(Pipeline(at, b.add_choice("stages", (1, 2))))
+    _add_unroll(b)
+    return b.build(" ".join(map(str, routes)) + (" flying" if is_async else ""))
 
 
-def _flight(b: Builder, route: Route) -> Hole | int:
+def _add_copy_width(builder: StructureBuilder, route: StagingRoute) -> Hole | int:
     """Elements that one asynchronous copy moves: one where the order changes."""
-    least = grain(b.op, route.tensor)
-    return 1 if route.order else b.width("vector" if least == 1 else "flight", route.tensor, least)
+    least = find_copy_alignment(builder.op, route.tensor)
+    return (
+        1
+        if route.dimension_order
+        else builder.add_vector_width("vector" if least == 1 else "flight", route.tensor, least)
+    )
 
 
-def _over_lanes(
+def _build_over_lanes(
     op: Operator,
-    chain: Chain,
+    chain: ComputeChain,
     lane_axis: Axis,
     registers: tuple[str, ...],
     prefix: str,
@@ -268,106 +294,112 @@ def _over_lanes(
 ) -> Structure:
     """Rule 4: the innermost part of one reduction axis over lanes, a vector of it in each; with `columns`,
     lanes side by side along these too."""
-    b = Builder(op, chain, prefix)
+    b = StructureBuilder(op, chain, prefix)
     side: tuple[str, ...] = ()
-    for axis in b.compute.spatial:
-        if b.whole(axis):
-            b.blocks.append(axis.name)
+    for axis in b.compute.spatial_axes:
+        if b.is_block_axis(axis):
+            b.block_loops.append(axis.name)
         elif axis is columns:
-            block, thread, beside, tile = b.side_by_side(axis)
-            b.place(block=block, thread=thread, tile=tile)
+            block, thread, beside, tile = b.split_into_columns(axis)
+            b.assign_roles(block=block, thread=thread, tile=tile)
             side = (beside,)
         else:
-            block, thread, tile = b.tile(axis, {"thread": 32, "tile": 8}, "tile.rows")
-            b.place(block=block, thread=thread, tile=tile)
-    for axis in b.compute.reduction:
+            block, thread, tile = b.tile_axis(axis, {"thread": 32, "tile": 8}, "tile.rows")
+            b.assign_roles(block=block, thread=thread, tile=tile)
+    for axis in b.compute.reduction_axes:
         if axis is not lane_axis:
-            b.reduce(axis)
-    outer, lane, vector = b.lanes(lane_axis, LANES // SIDE if side else LANES)
-    b.outer.append(outer)
-    b.inner.append(vector)
-    b.bind((lane, *side))
-    b.hold()
+            b.cut_reduction(axis)
+    outer, lane, vector = b.split_over_lanes(lane_axis, WARP_LANES // COLUMN_LANES if side else WARP_LANES)
+    b.outer_loops.append(outer)
+    b.inner_loops.append(vector)
+    b.order_and_bind((lane, *side))
+    b.cache_results()
     for tensor in registers:
-        width = b.width("move", tensor)
+        width = b.add_vector_width("move", tensor)
         b.steps.append(CacheRead(tensor, "register", outer, width))
     if not registers:
         b.steps.append(Unroll(vector))
-    b.steps.append(Unroll(outer, b.hole("unroll", (1, 2, 4, 8, 16))))
-    return b.finish(("column " if side else "") + (LANES_HELD if registers else "lanes"))
+    b.steps.append(Unroll(outer, b.add_choice("unroll", (1, 2, 4, 8, 16))))
+    return b.build(("column " if side else "") + (LANE_REGISTERS_NAME if registers else "lanes"))
 
 
-def _fused(op: Operator) -> list[Structure]:
+def _derive_single_launch(op: Operator) -> list[Structure]:
     """Rule 7: the last compute goes over rows, and the computes before it reduce them on the spot."""
     *before, last = op.computes
-    if not before or last.reduction or not all(map(_reduces_rows, before)):
+    if not before or last.reduction_axes or not all(map(_is_row_reduction, before)):
         return []
     made = {c.output.name for c in before}
-    rows = {v for x in ex.loads(last.body) if x.tensor in made for v in ex.variables(x)}
-    if last.spatial[-1].name in rows or last.spatial[-1].extent == 1:
+    rows = {v for x in ex.find_loads(last.body) if x.tensor in made for v in ex.find_variables(x)}
+    if last.spatial_axes[-1].name in rows or last.spatial_axes[-1].extent == 1:
         return []
-    again = dict.fromkeys(x.tensor for c in before for x in ex.loads(c.body))
-    read = {x.tensor for x in ex.loads(last.body)} - made
-    copied = tuple(t for t in again if t in read and _row_bytes(op, t, rows) <= MOST_ROW_BYTES)
-    found = [_on_the_spot(op, rows, tensors) for tensors in dict.fromkeys((copied, ()))]
-    return [s for s in found if builds(op, s)]
+    again = dict.fromkeys(x.tensor for c in before for x in ex.find_loads(c.body))
+    read = {x.tensor for x in ex.find_loads(last.body)} - made
+    copied = tuple(t for t in again if t in read and _count_row_bytes(op, t, rows) <= MAX_ROW_BYTES)
+    found = [_build_single_launch(op, rows, tensors) for tensors in dict.fromkeys((copied, ()))]
+    return [s for s in found if is_buildable(op, s)]
 
 
-def _reduces_rows(compute: Compute) -> bool:
-    reads = {x.tensor: x for x in ex.loads(compute.body)}
-    return bool(compute.reduction) and any(_streams(compute, reads, a) for a in compute.reduction)
+def _is_row_reduction(compute: Compute) -> bool:
+    reads = {x.tensor: x for x in ex.find_loads(compute.body)}
+    return bool(compute.reduction_axes) and any(
+        _is_streamed(compute, reads, a) for a in compute.reduction_axes
+    )
 
 
-def _row_bytes(op: Operator, tensor: str, rows: set[str]) -> int:
+def _count_row_bytes(op: Operator, tensor: str, rows: set[str]) -> int:
     """The part of a tensor that the last compute goes along for one row."""
     spec = op.tensors[tensor]
-    read = next(x for x in ex.loads(op.computes[-1].body) if x.tensor == tensor)
-    along = [e for i, e in zip(read.index, spec.shape, strict=True) if not ex.variables(i) <= rows]
+    read = next(x for x in ex.find_loads(op.computes[-1].body) if x.tensor == tensor)
+    along = [e for i, e in zip(read.index, spec.shape, strict=True) if not ex.find_variables(i) <= rows]
     return math.prod(along) * spec.dtype.bytes
 
 
-def _on_the_spot(op: Operator, rows: set[str], copied: tuple[str, ...]) -> Structure:
+def _build_single_launch(op: Operator, rows: set[str], copied: tuple[str, ...]) -> Structure:
     """One launch: rows over blocks and threads, each row within a block, `copied` in shared memory."""
     last = op.computes[-1]
-    b = Builder(op, (last,), f"{last.output.name}/")
+    b = StructureBuilder(op, (last,), f"{last.output.name}/")
     vectors: tuple[int, ...] = ()
-    for axis in last.spatial:
+    for axis in last.spatial_axes:
         if axis.extent == 1:
-            b.blocks.append(axis.name)
+            b.block_loops.append(axis.name)
         elif axis.name in rows:
-            block, thread = b.tile(axis, {"thread": LANES}, "tile.rows")
-            b.place(block=block, thread=thread)
-        elif axis is last.spatial[-1]:
-            vectors = tuple(v for v in widths(op, last.output.name) if v > 1 and axis.extent % v == 0)
-            outer, thread, *tile = b.row(axis, vectors)
-            b.place(outer=outer, thread=thread)
-            b.tiles += tile
+            block, thread = b.tile_axis(axis, {"thread": WARP_LANES}, "tile.rows")
+            b.assign_roles(block=block, thread=thread)
+        elif axis is last.spatial_axes[-1]:
+            vectors = tuple(
+                v for v in list_vector_widths(op, last.output.name) if v > 1 and axis.extent % v == 0
+            )
+            outer, thread, *tile = b.split_row(axis, vectors)
+            b.assign_roles(outer=outer, thread=thread)
+            b.tile_loops += tile
         else:
-            b.outer.append(axis.name)
-    b.bind()
+            b.outer_loops.append(axis.name)
+    b.order_and_bind()
     width = Hole(b.decisions[-1].holes[-1]) if vectors else 1
     for tensor in copied:
-        vector = b.width("vector", tensor)
+        vector = b.add_vector_width("vector", tensor)
         b.steps.append(CacheRead(tensor, "shared", None, vector, reader=last.output.name))
-    warps = b.hole("warps", (1, 2, 4, 8, 16, 32))
+    warps = b.add_choice("warps", (1, 2, 4, 8, 16, 32))
     b.steps += [ComputeAt(c.output.name, None, warps) for c in reversed(op.computes[:-1])]
     if vectors:
-        at = b.outer[-1]
+        at = b.outer_loops[-1]
         b.steps += [CacheRead(f"{tensor}.shared", "register", at, width) for tensor in copied]
-        b.steps.append(Vectorize(b.tiles[-1]))
-    return b.finish("one launch" + "".join(f" {t}:shared" for t in copied))
+        b.steps.append(Vectorize(b.tile_loops[-1]))
+    return b.build("one launch" + "".join(f" {t}:shared" for t in copied))
 
 
-def _cut(b: Builder) -> None:
-    reads = ex.loads(b.compute.body)
-    wide = [a for a in b.compute.spatial if a.extent > 1]
-    for axis in b.compute.spatial:
-        reused = bool(b.compute.reduction) and any(axis.name not in ex.variables(x) for x in reads)
-        b.spatial(axis, reused, last=bool(wide) and axis is wide[-1])
-    for axis in b.compute.reduction:
-        b.reduce(axis)
+def _cut_axes(builder: StructureBuilder) -> None:
+    reads = ex.find_loads(builder.compute.body)
+    wide = [a for a in builder.compute.spatial_axes if a.extent > 1]
+    for axis in builder.compute.spatial_axes:
+        reused = bool(builder.compute.reduction_axes) and any(
+            axis.name not in ex.find_variables(x) for x in reads
+        )
+        builder.cut_spatial(axis, reused, is_last=bool(wide) and axis is wide[-1])
+    for axis in builder.compute.reduction_axes:
+        builder.cut_reduction(axis)
 
 
-def _unroll(b: Builder) -> None:
-    for loop in b.inner[-1:]:
-        b.steps.append(Unroll(loop, b.hole("unroll", (1, 2, 4, 8, 16))))
+def _add_unroll(builder: StructureBuilder) -> None:
+    for loop in builder.inner_loops[-1:]:
+        builder.steps.append(Unroll(loop, builder.add_choice("unroll", (1, 2, 4, 8, 16))))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ekc.devices.cuda.arrays import _Tensor
+from ekc.devices.cuda.arrays import _DlpackTensor
 from tests.devices.cuda.scripted_driver import ScriptedDriver
 
 CODES = {"float32": (2, 32), "float16": (2, 16), "bfloat16": (4, 16), "int8": (0, 8), "int32": (0, 32)}
@@ -28,7 +28,7 @@ class OnGpu:
     address: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.driver.open(0)
+        self.driver.push_context(0)
         self.address = self.driver.allocate(self.host.nbytes)
         self.driver.upload(self.address, np.ascontiguousarray(self.host))
 
@@ -66,7 +66,7 @@ class ByDlpack:
             raise BufferError(self.refuses)
         self.asked.append(stream)
         host = self.array.host
-        self._tensor = _Tensor(device_type=self.kind, ndim=host.ndim, byte_offset=0)
+        self._tensor = _DlpackTensor(device_type=self.kind, ndim=host.ndim, byte_offset=0)
         # An offset, as a view into a larger array has one.
         self._tensor.data, self._tensor.byte_offset = self.array.address - 64, 64
         code, bits = CODES[host.dtype.name]

@@ -11,14 +11,14 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
 from ekc.devices.cuda.driver import Driver
-from ekc.devices.cuda.worker import serve
+from ekc.devices.cuda.worker import serve_requests
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["__main__", "tests.devices.cuda.faulty"])
 
 
 class Forked:
-    """See `ekc.devices.cuda.remote.Hand`. `make` travels by pickle."""
+    """See `ekc.devices.cuda.remote.ProcessHandle`. `make` travels by pickle."""
 
     def __init__(self, make: Callable[[], Driver], index: int = 0) -> None:
         self.connection, theirs = Pipe()
@@ -35,14 +35,14 @@ class Forked:
     def kill(self) -> None:
         self._process.kill()
 
-    def ended(self, seconds: float) -> int | None:
+    def wait_for_exit(self, seconds: float) -> int | None:
         self._process.join(seconds)
         return self._process.exitcode
 
-    def abandon(self) -> None:
+    def detach(self) -> None:
         self.connection.close()
 
-    def last_words(self) -> str:
+    def read_last_stderr_line(self) -> str:
         return ""
 
 
@@ -51,4 +51,4 @@ def _serve(
 ) -> None:
     os.environ.clear()
     os.environ.update(environment)
-    serve(theirs, make, index)
+    serve_requests(theirs, make, index)

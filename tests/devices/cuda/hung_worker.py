@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import time
 
-from ekc.devices.cuda.lifeline import die_with
+from ekc.devices.cuda.lifeline import exit_with_parent
 
 if __name__ == "__main__":
-    die_with(int(sys.argv[3]))
+    exit_with_parent(int(sys.argv[3]))
     time.sleep(3600)

@@ -11,9 +11,9 @@ import numpy as np
 
 from ekc.devices.cuda.device import CudaDevice
 from ekc.devices.cuda.opening import open_cuda
-from ekc.devices.meter import Calls
+from ekc.devices.meter import CompletedCalls
 from ekc.devices.nvml.board import NvmlBoard
-from ekc.devices.nvml.sensors import Sensors
+from ekc.devices.nvml.sensors import GpuSensors
 from tests.devices.cuda.hands import Forked
 from tests.devices.cuda.scripted_driver import ScriptedDriver
 from tests.devices.nvml.card import Card, Clock, ScriptedGpu
@@ -37,7 +37,7 @@ class Both:
         self._worker.start(kernel)
         self._gpu.start(kernel)
 
-    def stop(self) -> Calls:
+    def stop(self) -> CompletedCalls:
         # The card goes idle even if the worker is dead.
         calls = self._gpu.stop() if self._gpu.running else None
         assert self._worker.stop().number >= 1
@@ -53,16 +53,16 @@ class ScriptedNode:
         self.cards = tuple(ScriptedGpu(one, random, clock) for _ in range(gpus))
         self.library = ScriptedNvml(*self.cards)
 
-    def sensors(self, uuid: str) -> Sensors:
+    def sensors(self, uuid: str) -> GpuSensors:
         """By the scripted driver's UUID, whose end is the index."""
-        return Sensors(str(int(uuid[-12:])), self.library)
+        return GpuSensors(str(int(uuid[-12:])), self.library)
 
     def open(self, text: str = "cuda:0", hire: Hire | None = None, **script: Any) -> CudaDevice:
         """The device of a target."""
         opened = open_cuda(text, hire or forked(gpus=len(self.cards), **script), self.sensors)
         return CudaDevice([replace(g, board=self.board) for g in opened._gpus], opened._rules)
 
-    def board(self, sensors: Sensors, caller: Any) -> NvmlBoard:
+    def board(self, sensors: GpuSensors, caller: Any) -> NvmlBoard:
         """The board of a GPU on the cards' virtual clock."""
         card = self.cards[sensors.handle]
         return NvmlBoard(sensors, Both(caller, card), card.clock.now, card.clock.sleep)

@@ -16,7 +16,7 @@ from ekc.codegen import cache
 from ekc.devices.cuda.driver import DriverError, Shape
 from ekc.devices.cuda.facts import ATTRIBUTES
 from ekc.emulator import launch
-from ekc.emulator.launch import _module
+from ekc.emulator.launch import _parse_cached
 
 FACTS = dict(
     zip(ATTRIBUTES, (8, 0, 108, 1024, 64, 65536, 166912, 167936, 2048, 32, 2**31 - 1, 65535), strict=False),
@@ -59,43 +59,43 @@ class ScriptedDriver:
     """Of the launches, in order."""
     followed: list[tuple[int, int]] = field(default_factory=list)
 
-    def version(self) -> int:
+    def get_version(self) -> int:
         return self.cuda
 
-    def count(self) -> int:
+    def count_gpus(self) -> int:
         return self.gpus
 
-    def name(self, index: int) -> str:
+    def get_name(self, index: int) -> str:
         self._gpu("cuDeviceGetName", index)
         return self.product
 
-    def uuid(self, index: int) -> str:
+    def get_uuid(self, index: int) -> str:
         self._gpu("cuDeviceGetUuid", index)
         return f"00000000-0000-0000-0000-{index:012d}"
 
-    def memory_bytes(self, index: int) -> int:
+    def get_memory_bytes(self, index: int) -> int:
         self._gpu("cuDeviceTotalMem", index)
         return 40 * 2**30
 
-    def attribute(self, index: int, name: str) -> int:
+    def get_attribute(self, index: int, name: str) -> int:
         self._gpu("cuDeviceGetAttribute", index)
         return self.facts[name]
 
-    def open(self, index: int) -> None:
+    def push_context(self, index: int) -> None:
         self._gpu("cuDevicePrimaryCtxRetain", index)
         self.opened = True
 
-    def leave(self) -> None:
+    def pop_context(self) -> None:
         assert self.opened
         self.opened = False
 
-    def holder(self, address: int) -> int:
+    def find_owner_gpu(self, address: int) -> int:
         if address not in self.memory:
             raise DriverError("cuPointerGetAttribute", "CUDA_ERROR_INVALID_VALUE", "invalid argument")
         return 0
 
     def load(self, cubin: bytes) -> int:
-        for entry in cache.folder().glob("*/*.nvrtc"):
+        for entry in cache.find_folder().glob("*/*.nvrtc"):
             found = entry.read_bytes()
             if found.endswith(cubin):
                 payload = found.split(b"\n", 2)[2]
@@ -105,8 +105,8 @@ class ScriptedDriver:
     def unload(self, module: int) -> None:
         del self.handles[module]
 
-    def function(self, module: int, name: str, shared_bytes: int) -> int:
-        if name not in _module(self.handles[module]).kernels:
+    def get_function(self, module: int, name: str, shared_bytes: int) -> int:
+        if name not in _parse_cached(self.handles[module]).kernels:
             raise DriverError("cuModuleGetFunction", "CUDA_ERROR_NOT_FOUND", "named symbol not found")
         return self._handle((self.handles[module], name))
 
@@ -125,10 +125,10 @@ class ScriptedDriver:
     def free(self, address: int) -> None:
         del self.memory[address]
 
-    def borrow(self, size: int, stream: int) -> int:
+    def allocate_async(self, size: int, stream: int) -> int:
         return self.allocate(size)
 
-    def give_back(self, address: int, stream: int) -> None:
+    def free_async(self, address: int, stream: int) -> None:
         self.free(address)
 
     def upload(self, address: int, array: np.ndarray) -> None:
@@ -152,19 +152,19 @@ class ScriptedDriver:
         self.memory[address].version += 1
         self.now_s += size / FILL_BYTES_PER_S
 
-    def stream(self) -> int:
+    def create_stream(self) -> int:
         return self._handle("stream")
 
-    def follow(self, stream: int, other: int) -> None:
+    def wait_for_stream(self, stream: int, other: int) -> None:
         self.followed.append((stream, other))
 
-    def event(self) -> int:
+    def create_event(self) -> int:
         return self._handle(None)
 
-    def record(self, event: int, stream: int) -> None:
+    def record_event(self, event: int, stream: int) -> None:
         self.handles[event] = self.now_s
 
-    def wait(self, event: int) -> None:
+    def wait_for_event(self, event: int) -> None:
         assert self.handles[event] is not None
 
     def elapsed_s(self, start: int, end: int) -> float:
@@ -177,11 +177,11 @@ class ScriptedDriver:
         tape, self.taping = self.taping, None
         return self._handle(tape)
 
-    def replay(self, graph: int, stream: int) -> None:
+    def launch_graph(self, graph: int, stream: int) -> None:
         for work in self.handles[graph]:
             work()
 
-    def drop(self, graph: int) -> None:
+    def destroy_graph(self, graph: int) -> None:
         del self.handles[graph]
 
     def _gpu(self, call: str, index: int) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from multiprocessing.connection import Connection
 
-from ekc.devices.cuda.lifeline import die_with
-from ekc.devices.cuda.worker import serve
+from ekc.devices.cuda.lifeline import exit_with_parent
+from ekc.devices.cuda.worker import serve_requests
 from tests.devices.cuda.scripted_driver import ScriptedDriver
 
 if __name__ == "__main__":
     index, messages, lifeline = map(int, sys.argv[1:])
-    die_with(lifeline)
-    serve(Connection(messages), ScriptedDriver, index)
+    exit_with_parent(lifeline)
+    serve_requests(Connection(messages), ScriptedDriver, index)

@@ -11,16 +11,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from ekc.devices.cuda.bindings import Bindings
+from ekc.devices.cuda.bindings import CudaBindings
 from ekc.devices.cuda.driver import DriverError
-from ekc.devices.cuda.facts import Facts
-from ekc.devices.cuda.messages import Describe
-from ekc.devices.cuda.remote import Child, Remote
+from ekc.devices.cuda.facts import GpuProperties
+from ekc.devices.cuda.messages import DescribeRequest
+from ekc.devices.cuda.remote import ChildProcess, RemoteWorker
 
 SOURCE = Path(__file__).with_name("libcuda.c")
 SCRIPT = """
 import numpy as np
-from ekc.devices.cuda.bindings import Bindings
+from ekc.devices.cuda.bindings import CudaBindings
 from ekc.devices.cuda.driver import DriverError
 
 def refused(call, *arguments):
@@ -29,7 +29,7 @@ def refused(call, *arguments):
     except DriverError as error:
         print(error, flush=True)
 
-driver = Bindings()
+driver = CudaBindings()
 refused(driver.name, 1)
 driver.open(0)
 module = driver.load(b"\\x7fELF and so on")
@@ -131,11 +131,11 @@ def test_every_call_arrives_as_the_driver_wants_it() -> None:
 
 def test_the_worker_process_describes_its_gpu() -> None:
     """`python -m`, pipes, messages and the real bindings; CUDA numbers its attributes from 1 on."""
-    remote = Remote("cuda:0", partial(Child, 0))
-    facts = remote.ask(Describe())
+    remote = RemoteWorker("cuda:0", partial(ChildProcess, 0))
+    facts = remote.query(DescribeRequest())
     remote.close()
-    assert isinstance(facts, Facts)
-    assert (facts.name, facts.count, facts.driver_version) == ("Stub 40", 1, 13000)
+    assert isinstance(facts, GpuProperties)
+    assert (facts.name, facts.gpu_count, facts.driver_version) == ("Stub 40", 1, 13000)
     assert facts.uuid == "00112233-4455-6677-8899-aabbccddeeff"
     assert facts.memory_bytes == 2**33
     assert facts.attributes["MULTIPROCESSOR_COUNT"] == 1016
@@ -147,7 +147,7 @@ def test_a_status_that_the_bindings_cannot_name_is_a_fault(unknown: Exception) -
     def answers(*arguments: object) -> None:
         raise unknown
 
-    bindings = Bindings.__new__(Bindings)
+    bindings = CudaBindings.__new__(CudaBindings)
     bindings._cuda = SimpleNamespace(cuDeviceGetCount=answers)
     with pytest.raises(DriverError, match=r"cuDeviceGetCount: unknown error .*4242"):
-        bindings.count()
+        bindings.count_gpus()

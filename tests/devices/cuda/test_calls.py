@@ -15,11 +15,11 @@ import pytest
 
 import ekc
 from ekc.devices.cuda import calls
-from ekc.devices.cuda.places import widest
+from ekc.devices.cuda.places import find_widest_access
 from ekc.devices.kernel import Kernel
 from ekc.errors import DeviceError, InvalidInput
-from ekc.ir.evaluation.agreement import random_inputs
-from ekc.search.space.naive import naive
+from ekc.ir.evaluation.agreement import make_random_input_arrays
+from ekc.search.space.naive import make_naive_schedule
 from tests.devices.cuda.gpu_arrays import ByDlpack, OnGpu
 from tests.devices.cuda.scripted import ScriptedNode
 from tests.devices.cuda.scripted_driver import FACTS, ScriptedDriver
@@ -31,23 +31,23 @@ OP = ekc.matmul(8, 12, 4)
 def driver(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> ScriptedDriver:
     monkeypatch.setenv("EKC_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cuda-cache"))
     made = ScriptedDriver()
-    monkeypatch.setattr(calls, "driver", lambda: made)
-    monkeypatch.setattr(calls, "_LOADED", calls.Loaded())
+    monkeypatch.setattr(calls, "get_driver", lambda: made)
+    monkeypatch.setattr(calls, "_FUNCTION_CACHE", calls.FunctionCache())
     return made
 
 
 def kernel_of(op: ekc.Operator) -> Kernel:
-    return ekc.compile(naive(op))
+    return ekc.compile(make_naive_schedule(op))
 
 
 def on_gpu(driver: ScriptedDriver, op: ekc.Operator, **kind: Any) -> tuple[list[OnGpu], OnGpu]:
     out = op.outputs[0]
-    arrays = [OnGpu(driver, a, **kind) for a in random_inputs(op)]
-    return arrays, OnGpu(driver, np.zeros(out.shape, out.dtype.numpy))
+    arrays = [OnGpu(driver, a, **kind) for a in make_random_input_arrays(op)]
+    return arrays, OnGpu(driver, np.zeros(out.shape, out.dtype.numpy_dtype))
 
 
 def near(found: np.ndarray, op: ekc.Operator) -> None:
-    np.testing.assert_allclose(found, op.reference(*random_inputs(op)), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found, op.reference(*make_random_input_arrays(op)), rtol=1e-5, atol=1e-5)
 
 
 def test_a_sum_in_parts_borrows_its_workspace(driver: ScriptedDriver) -> None:
@@ -94,7 +94,7 @@ def test_tensors_between_launches_are_borrowed(driver: ScriptedDriver) -> None:
     assert len(kernel.launches) > 1
     before = set(driver.memory)
     kernel(*arrays, out=out)
-    np.testing.assert_allclose(out.numpy(), op.reference(*random_inputs(op)), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(out.numpy(), op.reference(*make_random_input_arrays(op)), rtol=1e-3, atol=1e-3)
     assert set(driver.memory) == before
 
 
@@ -104,7 +104,7 @@ def test_half_precision_and_bfloat16(driver: ScriptedDriver) -> None:
         arrays, out = on_gpu(driver, op)
         wrapped = [ByDlpack(a) for a in (*arrays, out)]
         kernel_of(op)(*wrapped[:2], out=wrapped[2])
-        right = op.reference(*random_inputs(op)).astype(np.float32)
+        right = op.reference(*make_random_input_arrays(op)).astype(np.float32)
         np.testing.assert_allclose(out.numpy().astype(np.float32), right, rtol=1e-2, atol=1e-2)
     assert out.host.dtype == ml_dtypes.bfloat16
 
@@ -158,22 +158,22 @@ def test_an_array_must_be_aligned_to_the_widest_access(driver: ScriptedDriver) -
     (a, b), out = on_gpu(driver, OP)
     schedule = ekc.Schedule(OP).split("j", (4,)).reorder("i", "k", "j.0", "j.1").vectorize("j.1")
     wide = ekc.compile(schedule.bind("i", "block.x"))
-    assert widest(wide.ptx) == 16
+    assert find_widest_access(wide.ptx) == 16
     wide(a, b, out=out)
     near(out.numpy(), OP)
     with pytest.raises(
         InvalidInput, match=r"^C begins 4 bytes past a multiple of 16, and .*16 bytes at a time"
     ):
         wide(a, b, out=Moved(out, 4))
-    assert widest(kernel_of(OP).ptx) == 4
+    assert find_widest_access(kernel_of(OP).ptx) == 4
     with pytest.raises(InvalidInput, match=r"^A begins 2 bytes past a multiple of 4, and .*pass a copy"):
         kernel_of(OP)(Moved(a, 2), b, out=out)
 
 
 def test_asynchronous_copies_are_accesses_too() -> None:
-    assert widest("cp.async.ca.shared.global [%r1], [%rd2], 8;") == 8
-    assert widest("@%p1 cp.async.cg.shared.global [%r1], [%rd2], 16, %r3;") == 16
-    assert widest("ld.shared.v4.f32 {%f1, %f2, %f3, %f4}, [%r1];") == 1
+    assert find_widest_access("cp.async.ca.shared.global [%r1], [%rd2], 8;") == 8
+    assert find_widest_access("@%p1 cp.async.cg.shared.global [%r1], [%rd2], 16, %r3;") == 16
+    assert find_widest_access("ld.shared.v4.f32 {%f1, %f2, %f3, %f4}, [%r1];") == 1
 
 
 def test_a_result_is_not_written_over_an_input(driver: ScriptedDriver) -> None:
@@ -190,7 +190,7 @@ def test_it_is_refused_also_where_the_same_text_ran_before(driver: ScriptedDrive
     arrays, out = on_gpu(driver, OP)
     kernel_of(OP)(*arrays, out=out)
     with pytest.raises(DeviceError, match=r"compiled for sm_90, .* is sm_80"):
-        ekc.compile(naive(OP), "sm_90")(*arrays, out=out)
+        ekc.compile(make_naive_schedule(OP), "sm_90")(*arrays, out=out)
 
 
 def library(monkeypatch: pytest.MonkeyPatch, name: str, **content: Any) -> type[OnGpu]:
@@ -229,7 +229,7 @@ def test_the_current_stream_and_new_arrays_of_pytorch(
     )
     kind.device, kind.layout, kind.requires_grad = SimpleNamespace(type="cuda"), "strided", False  # type: ignore[attr-defined]
     kind.detach = kind.resolve_neg = lambda self: self  # type: ignore[attr-defined]
-    arrays = [kind(driver, a) for a in random_inputs(OP)]
+    arrays = [kind(driver, a) for a in make_random_input_arrays(OP)]
     result = kernel_of(OP)(*arrays)
     assert made == [((8, 12), "float32", kind.device)]  # type: ignore[attr-defined]
     assert driver.streams == [77]
@@ -245,13 +245,13 @@ def test_the_current_stream_and_new_arrays_of_pytorch(
 
 def test_numpy_goes_to_the_gpu_that_was_named_and_it_is_said(driver: ScriptedDriver) -> None:
     device = ScriptedNode().open()
-    kernel = ekc.compile(naive(OP), device=device)
-    near(kernel(*random_inputs(OP)), OP)
+    kernel = ekc.compile(make_naive_schedule(OP), device=device)
+    near(kernel(*make_random_input_arrays(OP)), OP)
     assert kernel.executed_by == device.executed_by == "Scripted A100 (cuda:0): the machine code itself"
     assert kernel.arch == "sm_80"
-    a, b = random_inputs(OP)
+    a, b = make_random_input_arrays(OP)
     near(kernel(np.asfortranarray(a), b), OP)
     with pytest.raises(InvalidInput, match="a device has its own"):
-        ekc.compile(naive(OP), "sm_80", device=device)
+        ekc.compile(make_naive_schedule(OP), "sm_80", device=device)
     with pytest.raises(InvalidInput, match="A has shape"):
-        kernel(*reversed(random_inputs(OP)))
+        kernel(*reversed(make_random_input_arrays(OP)))

@@ -14,9 +14,9 @@ from ekc.codegen.generate import compile_schedule
 from ekc.devices import clocks
 from ekc.devices.cuda.device import CudaDevice
 from ekc.devices.cuda.opening import open_cuda
-from ekc.devices.nvml.sensors import Sensors
+from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError, DeviceError
-from ekc.search.space.naive import naive
+from ekc.search.space.naive import make_naive_schedule
 from tests.devices.cuda.scripted import forked
 from tests.governor.scripted_nvml import GEARS, ScriptedBoards
 
@@ -25,15 +25,15 @@ from tests.governor.scripted_nvml import GEARS, ScriptedBoards
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CompiledKernel:
     """In a cache of its own, which the scripted driver looks through."""
     monkeypatch.setenv("EKC_CACHE_DIR", str(tmp_path / "cache"))
-    return compile_schedule(naive(ekc.matmul(16, 16, 16)), "sm_80")
+    return compile_schedule(make_naive_schedule(ekc.matmul(16, 16, 16)), "sm_80")
 
 
 @pytest.fixture
 def device(
     here: ScriptedBoards, kernel: CompiledKernel, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[CudaDevice]:
-    monkeypatch.setattr(clocks, "refusal", lambda: "")
-    found = open_cuda("cuda:0", forked(launch_s=5e-3), lambda uuid: Sensors(here.uuid()))
+    monkeypatch.setattr(clocks, "explain_refusal", lambda: "")
+    found = open_cuda("cuda:0", forked(launch_s=5e-3), lambda uuid: GpuSensors(here.get_uuid()))
     yield found
     found.close()
 
@@ -41,12 +41,12 @@ def device(
 def test_a_clock_is_held_while_a_kernel_is_timed(
     device: CudaDevice, here: ScriptedBoards, kernel: CompiledKernel
 ) -> None:
-    before = here.limits()
+    before = here.read_limits()
     assert device.clocks().mhz == tuple(GEARS)
     slow = device.at_clock(900)
     found = slow.time(kernel).conditions
     assert (found.clock_regime, found.clock_mhz) == ("fixed 900 MHz", 900.0)
-    assert here.limits() == before
+    assert here.read_limits() == before
     free = device.time(kernel).conditions
     assert (free.clock_regime, free.clock_mhz) == ("free", 1995.0)
     assert slow.peaks.fp32_flops < device.peaks.fp32_flops
@@ -62,16 +62,16 @@ def test_a_clock_that_is_not_offered(device: CudaDevice) -> None:
 
 
 def test_a_driver_that_refuses(device: CudaDevice, here: ScriptedBoards, kernel: CompiledKernel) -> None:
-    here.script(fail={"nvmlDeviceSetPowerManagementLimit": pynvml.NVML_ERROR_NO_PERMISSION})
+    here.update_script(fail={"nvmlDeviceSetPowerManagementLimit": pynvml.NVML_ERROR_NO_PERMISSION})
     with pytest.raises(ActuatorError, match="root or CAP_SYS_ADMIN"):
         device.at_clock(900).time(kernel)
-    assert here.calls() == []
+    assert here.read_calls() == []
     assert device.time(kernel).latency_s > 0
 
 
 def test_no_right_is_a_reason(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clocks, "refusal", lambda: "this process lacks CAP_SYS_ADMIN, which root has")
-    monkeypatch.setattr(clocks.zeusd, "address", lambda: None)
+    monkeypatch.setattr(clocks, "explain_refusal", lambda: "this process lacks CAP_SYS_ADMIN, which root has")
+    monkeypatch.setattr(clocks.zeusd, "find_daemon_address", lambda: None)
     assert device.clocks().mhz == ()
     with pytest.raises(DeviceError, match="cannot be set to 900 MHz: this process lacks CAP_SYS_ADMIN"):
         device.at_clock(900)

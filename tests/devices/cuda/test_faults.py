@@ -15,8 +15,8 @@ from ekc.devices.cuda.driver import Driver
 from ekc.ir.schedule import Schedule
 from ekc.search.candidate import Candidate
 from ekc.search.finals import Finals
-from ekc.search.measuring import Bench, Failure
-from ekc.search.records.store import Kind, RecordStore
+from ekc.search.measuring import MeasurementFailure, Measurer
+from ekc.search.records.store import RecordKind, RecordStore
 from tests.devices.cuda.faulty import REASONS, Plan, faulty_hand
 from tests.devices.cuda.scripted import ScriptedNode
 
@@ -46,7 +46,7 @@ def run(plan: Plan, kernels: dict[str, CompiledKernel], store: RecordStore) -> l
     script = {"launch_s": 1.9e-5 if short else 5e-3}
     target = "cuda:0@cold" if plan.method == "fill" else "cuda:0"
     device = ScriptedNode().open(target, lambda index: faulty_hand(plan, index, **script))
-    bench = Bench(device, store)
+    bench = Measurer(device, store)
     finals = Finals(OP, bench, "latency", 0.05)
     done = []
     for number, schedule in enumerate(SCHEDULES):
@@ -57,7 +57,7 @@ def run(plan: Plan, kernels: dict[str, CompiledKernel], store: RecordStore) -> l
         c = Candidate(schedule, "test", None, 1.0, 1.0, 0)  # type: ignore[arg-type]
         kernel = partial(kernels.__getitem__, schedule.digest)
         c.__dict__["kernel"] = kernels[schedule.digest]
-        outcome: Timing | Metering | Failure = bench.time(schedule, kernel)
+        outcome: Timing | Metering | MeasurementFailure = bench.time(schedule, kernel)
         if isinstance(outcome, Timing):
             c.timings.append(outcome)
             plan.armed.value |= number == 1 and plan.place == "check"
@@ -65,7 +65,7 @@ def run(plan: Plan, kernels: dict[str, CompiledKernel], store: RecordStore) -> l
         if c.ok:
             plan.armed.value |= number == 1 and plan.place == "meter"
             outcome = bench.meter(schedule, kernel, 0.2)
-        if isinstance(outcome, Failure):
+        if isinstance(outcome, MeasurementFailure):
             c.status = outcome.status
         plan.armed.value = 0
         done.append(c)
@@ -95,8 +95,8 @@ def struck(plan: Plan, kernels: dict[str, CompiledKernel]) -> None:
     """Run, and see that the fault cost what it may."""
     with RecordStore(None) as store:
         before, hit, after = run(plan, kernels, store)
-        kinds: tuple[Kind, ...] = ("timing", "failure", "check", "metering")
-        rows = {k: {r.key.schedule_digest: r for r in store.rows(kind=k)} for k in kinds}
+        kinds: tuple[RecordKind, ...] = ("timing", "failure", "check", "metering")
+        rows = {k: {r.key.schedule_digest: r for r in store.read_rows(kind=k)} for k in kinds}
     assert plan.fired.value, f"{plan.method} was never called"
     for healthy in (before, after):
         assert healthy.ok

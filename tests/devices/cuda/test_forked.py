@@ -13,15 +13,15 @@ import ekc
 from ekc.codegen.generate import compile_schedule
 from ekc.devices import clocks
 from ekc.devices.cuda.opening import open_cuda
-from ekc.devices.cuda.remote import Child
-from ekc.devices.nvml.sensors import Sensors
+from ekc.devices.cuda.remote import ChildProcess
+from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError
-from ekc.search.space.naive import naive
+from ekc.search.space.naive import make_naive_schedule
 
 clocks.refusal = lambda: ""
-hire = partial(Child, module="tests.devices.cuda.scripted_worker")
-device = open_cuda("cuda:0", hire, lambda uuid: Sensors(sys.argv[1]))
-kernel = compile_schedule(naive(ekc.matmul(16, 16, 16)), "sm_80")
+hire = partial(ChildProcess, module="tests.devices.cuda.scripted_worker")
+device = open_cuda("cuda:0", hire, lambda uuid: GpuSensors(sys.argv[1]))
+kernel = compile_schedule(make_naive_schedule(ekc.matmul(16, 16, 16)), "sm_80")
 device.submit(lambda: kernel, 0).result(60)
 slow = device.at_clock(900)
 slow.time(kernel)
@@ -54,7 +54,7 @@ print("same worker", device._gpus[0].remote._hands[0]._process.pid == worker)
 
 def test_a_child_has_workers_threads_and_locks_of_its_own_and_no_lease(boards: ScriptedBoards) -> None:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = boards.start("-c", SCRIPT, boards.uuid(), **pipes, start_new_session=True)
+    process = boards.start_python("-c", SCRIPT, boards.get_uuid(), **pipes, start_new_session=True)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert out.splitlines() == ["timed True", "held by the parent: True", "same worker True"]

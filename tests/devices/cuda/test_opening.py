@@ -13,9 +13,9 @@ from ekc.codegen.nvrtc import version
 from ekc.devices import nvml
 from ekc.devices.base import Peaks
 from ekc.devices.cuda.device import CudaDevice
-from ekc.devices.cuda.machine_code import FOR_CUDA_12, too_old
-from ekc.devices.cuda.target import Target, parse
-from ekc.devices.plain import read_as
+from ekc.devices.cuda.machine_code import CUDA_12_INSTALL_COMMAND, explain_old_driver
+from ekc.devices.cuda.target import CudaTarget, parse_target
+from ekc.devices.plain import dataclass_from_json
 from ekc.errors import DeviceError
 from tests.devices.cuda.hands import Forked
 from tests.devices.cuda.scripted import ScriptedNode, forked
@@ -29,21 +29,21 @@ def opened(text: str, **script: Any) -> CudaDevice:
 @pytest.mark.parametrize(
     ("text", "target"),
     [
-        ("cuda", Target((0,), False)),
-        ("cuda:3", Target((3,), False)),
-        ("cuda:2,0,2", Target((2, 0), False)),
-        ("cuda:all@cold", Target(None, True)),
-        ("cuda@warm", Target((0,), False)),
+        ("cuda", CudaTarget((0,), False)),
+        ("cuda:3", CudaTarget((3,), False)),
+        ("cuda:2,0,2", CudaTarget((2, 0), False)),
+        ("cuda:all@cold", CudaTarget(None, True)),
+        ("cuda@warm", CudaTarget((0,), False)),
     ],
 )
-def test_a_target_in_parts(text: str, target: Target) -> None:
-    assert parse(text) == target
+def test_a_target_in_parts(text: str, target: CudaTarget) -> None:
+    assert parse_target(text) == target
 
 
 @pytest.mark.parametrize("text", ["cuda:one", "cuda:", "cuda:-1", "cuda:0@hot", "cuda:0,", "cuda:all,1"])
 def test_other_forms_are_refused(text: str) -> None:
     with pytest.raises(DeviceError, match="the index must be a number"):
-        parse(text)
+        parse_target(text)
 
 
 def test_a_gpu_as_its_driver_describes_it() -> None:
@@ -85,9 +85,9 @@ def test_a_driver_that_is_too_old_says_so_in_one_line() -> None:
 
 
 def test_a_driver_for_cuda_12_is_told_what_to_install() -> None:
-    assert too_old(12040, "12.9") is None
-    assert FOR_CUDA_12 in str(too_old(12040, "13.5"))
-    assert FOR_CUDA_12 not in str(too_old(11080, "12.9"))
+    assert explain_old_driver(12040, "12.9") is None
+    assert CUDA_12_INSTALL_COMMAND in str(explain_old_driver(12040, "13.5"))
+    assert CUDA_12_INSTALL_COMMAND not in str(explain_old_driver(11080, "12.9"))
 
 
 def test_a_newer_driver_and_an_unknown_gpu() -> None:
@@ -112,14 +112,14 @@ def test_a_driver_that_tells_0_of_a_clock_leaves_ceilings_above_0_and_says_so(
     with pytest.warns(UserWarning, match=f"the driver does not tell all of Scripted A100: .*{words}"):
         peaks = opened("cuda:0", facts=FACTS | dict.fromkeys(silent, 0)).peaks
     told = asdict(peaks)
-    assert read_as(Peaks, told) == peaks
+    assert dataclass_from_json(Peaks, told) == peaks
     assert all(flops > 0 for flops in peaks.flops_by_type.values())
 
 
 def test_the_real_worker_process_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """No script here: `python -m`, cuda.bindings, and a machine whose GPUs are hidden or absent."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr(nvml, "gpus", lambda: 1)
+    monkeypatch.setattr(nvml, "count_gpus", lambda: 1)
     with pytest.raises(DeviceError) as refused:
         devices.open("cuda:0")
     message = str(refused.value)

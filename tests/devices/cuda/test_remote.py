@@ -16,19 +16,19 @@ from typing import Any
 import pytest
 
 import ekc
-from ekc.devices.cuda.caller import RemoteCaller
-from ekc.devices.cuda.messages import Describe, Rules, Time, Work
-from ekc.devices.cuda.remote import Child, Patience, Remote
+from ekc.devices.cuda.caller import RemoteKernelRunner
+from ekc.devices.cuda.messages import DescribeRequest, LoadableKernel, TimingRequest, TimingRules
+from ekc.devices.cuda.remote import ChildProcess, RemoteWorker, WorkerTimeouts
 from ekc.errors import DeviceError
-from ekc.search.space.naive import naive
+from ekc.search.space.naive import make_naive_schedule
 from tests.devices.cuda.hands import Forked
 from tests.devices.cuda.scripted_driver import ScriptedDriver
 
 HUNG = "tests.devices.cuda.hung_worker"
 PARENT = f"""
 import time
-from ekc.devices.cuda.remote import Child
-child = Child(0, "{HUNG}")
+from ekc.devices.cuda.remote import ChildProcess
+child = ChildProcess(0, "{HUNG}")
 print(child._process.pid, flush=True)
 time.sleep(3600)
 """
@@ -43,25 +43,28 @@ def alive(pid: int) -> bool:
 
 
 def test_one_that_hangs_is_killed_and_the_line_says_so() -> None:
-    hired: list[Child] = []
+    hired: list[ChildProcess] = []
 
-    def hire() -> Child:
-        hired.append(Child(0, HUNG))
+    def hire() -> ChildProcess:
+        hired.append(ChildProcess(0, HUNG))
         return hired[-1]
 
-    remote = Remote("cuda:0", hire, Patience(start=0.2, answer=0.1))
+    remote = RemoteWorker("cuda:0", hire, WorkerTimeouts(start_s=0.2, reply_s=0.1))
     with pytest.raises(DeviceError, match=r"cuda:0 hung: no answer within 0\.3 s; its worker was killed"):
-        remote.ask(Describe())
-    assert hired[0].ended(0) == -signal.SIGKILL
+        remote.query(DescribeRequest())
+    assert hired[0].wait_for_exit(0) == -signal.SIGKILL
 
 
 def test_large_inputs_are_given_the_time_to_be_filled() -> None:
     """Two inputs of 4 GiB take a busy host minutes; else every trial would count as hung."""
     large, small = ekc.matmul(2**15, 2**15, 2**15), ekc.matmul(64, 64, 64)
-    asked = [Time(Work("k", b"", (), op.inputs), Rules()) for op in (large, small)]
-    limits = [Patience(answer=60.0, filled_bytes_per_s=50e6).of(request) for request in asked]
+    asked = [TimingRequest(LoadableKernel("k", b"", (), op.inputs), TimingRules()) for op in (large, small)]
+    limits = [
+        WorkerTimeouts(reply_s=60.0, transfer_bytes_per_s=50e6).compute_timeout_s(request)
+        for request in asked
+    ]
     assert limits == pytest.approx([60.0 + 2**33 / 50e6, 60.0], abs=0.01)
-    assert Patience(answer=60.0).of(Describe()) == 60.0
+    assert WorkerTimeouts(reply_s=60.0).compute_timeout_s(DescribeRequest()) == 60.0
 
 
 class Noting:
@@ -83,7 +86,7 @@ def test_calls_of_many_seconds_are_given_the_time_and_do_not_count_as_hung(
 ) -> None:
     """Six samples of 8.5 s and a first look are 60 s; nobody hangs there."""
     monkeypatch.setenv("EKC_CACHE_DIR", str(tmp_path))
-    kernel = ekc.compile(naive(ekc.matmul(4, 8, 4))).compiled
+    kernel = ekc.compile(make_naive_schedule(ekc.matmul(4, 8, 4))).compiled
     limits: list[float] = []
 
     def hire() -> Forked:
@@ -91,10 +94,10 @@ def test_calls_of_many_seconds_are_given_the_time_and_do_not_count_as_hung(
         hand.connection = Noting(hand.connection, limits)  # type: ignore[assignment]
         return hand
 
-    remote = Remote("cuda:0", hire, Patience(start=7.0, answer=60.0, stop=20.0))
-    samples = remote.ask(Time(Work.of(kernel), Rules(seconds=0.0)))
+    remote = RemoteWorker("cuda:0", hire, WorkerTimeouts(start_s=7.0, reply_s=60.0, stop_s=20.0))
+    samples = remote.query(TimingRequest(LoadableKernel.from_kernel(kernel), TimingRules(max_seconds=0.0)))
     assert samples.seconds == pytest.approx((8.5,) * 6, rel=0.02)
-    caller = RemoteCaller(remote)
+    caller = RemoteKernelRunner(remote)
     caller.start(kernel)
     caller.stop()
     first, second, begun, stopped = limits
@@ -103,12 +106,12 @@ def test_calls_of_many_seconds_are_given_the_time_and_do_not_count_as_hung(
 
 
 def test_one_that_never_starts_says_its_last_words() -> None:
-    remote = Remote("cuda:0", partial(Child, 0, "ekc.no_such_module"))
+    remote = RemoteWorker("cuda:0", partial(ChildProcess, 0, "ekc.no_such_module"))
     for _ in range(2):
         with pytest.raises(
             DeviceError, match=r"ended with status 1; its last words: .*No module named ekc.no"
         ):
-            remote.ask(Describe())
+            remote.query(DescribeRequest())
 
 
 def test_a_worker_that_hangs_ends_with_its_parent() -> None:
@@ -127,25 +130,25 @@ def test_a_worker_that_hangs_ends_with_its_parent() -> None:
 
 
 def test_a_worker_ends_when_nobody_holds_its_remote() -> None:
-    hired: list[Child] = []
+    hired: list[ChildProcess] = []
 
-    def hire() -> Child:
-        hired.append(Child(0))
+    def hire() -> ChildProcess:
+        hired.append(ChildProcess(0))
         return hired[-1]
 
-    remote = Remote("cuda:0", hire)
-    remote._hands.append(hire())
+    remote = RemoteWorker("cuda:0", hire)
+    remote._processes.append(hire())
     del remote
-    assert hired[0].ended(0) is not None
+    assert hired[0].wait_for_exit(0) is not None
 
 
 FORKING = f"""
 import os, signal, sys, time
 from functools import partial
-from ekc.devices.cuda.messages import Describe
-from ekc.devices.cuda.remote import Child, Patience, Remote
-remote = Remote("cuda:0", partial(Child, 0, "{HUNG}"))
-remote.post(Describe())
+from ekc.devices.cuda.messages import DescribeRequest
+from ekc.devices.cuda.remote import ChildProcess, WorkerTimeouts, RemoteWorker
+remote = RemoteWorker("cuda:0", partial(ChildProcess, 0, "{HUNG}"))
+remote.post(DescribeRequest())
 worker = remote._hands[0]._process.pid
 child = os.fork()
 if not child:
@@ -178,17 +181,17 @@ def test_a_worker_ends_with_its_parent_though_a_child_that_was_forked_lives_on()
 
 
 def test_a_worker_that_cannot_be_started_is_one_line() -> None:
-    def hire() -> Child:
+    def hire() -> ChildProcess:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
         try:
-            return Child(0)
+            return ChildProcess(0)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
-    remote = Remote("cuda:0", hire)
+    remote = RemoteWorker("cuda:0", hire)
     with pytest.raises(DeviceError, match=r"cuda:0: its worker process cannot be .*Too many open") as told:
-        remote.ask(Describe())
+        remote.query(DescribeRequest())
     assert "\n" not in str(told.value)
 
 
@@ -205,16 +208,16 @@ def test_after_ctrl_c_no_late_answer_is_taken_for_another() -> None:
         def __getattr__(self, name: str) -> Any:
             return getattr(self._connection, name)
 
-    hired: list[Child] = []
+    hired: list[ChildProcess] = []
 
-    def hire() -> Child:
-        hired.append(Child(0, HUNG))
+    def hire() -> ChildProcess:
+        hired.append(ChildProcess(0, HUNG))
         hired[-1].connection = Interrupted(hired[-1].connection)  # type: ignore[assignment]
         return hired[-1]
 
-    remote = Remote("cuda:0", hire)
+    remote = RemoteWorker("cuda:0", hire)
     for number in (1, 2):
         with pytest.raises(KeyboardInterrupt):
-            remote.ask(Describe())
+            remote.query(DescribeRequest())
         assert len(hired) == number
-        assert hired[-1].ended(0) is not None
+        assert hired[-1].wait_for_exit(0) is not None

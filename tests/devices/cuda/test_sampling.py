@@ -9,17 +9,17 @@ import pytest
 
 import ekc
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.base import Sampled, Wanted
+from ekc.devices.base import OutputSample, OutputSelection
 from ekc.devices.cuda import sampling
-from ekc.devices.cuda.messages import Sample, Work
-from ekc.devices.cuda.remote import Patience
-from ekc.devices.cuda.stage import Stage
-from ekc.devices.execute import BLANKS
-from ekc.devices.gate import run_on
-from ekc.ir.evaluation.drawn import Tensor
-from ekc.ir.evaluation.expected import Expected
+from ekc.devices.cuda.messages import LoadableKernel, SampleRequest
+from ekc.devices.cuda.remote import WorkerTimeouts
+from ekc.devices.cuda.stage import LoadedKernel
+from ekc.devices.execute import BLANK_WORDS
+from ekc.devices.gate import verify_on_device
+from ekc.ir.evaluation.drawn import InputTensor
+from ekc.ir.evaluation.expected import ReferenceEvaluator
 from ekc.ir.operator import Operator
-from ekc.search.space.naive import naive
+from ekc.search.space.naive import make_naive_schedule
 from tests.devices.cuda.scripted_driver import ScriptedDriver
 
 CHUNK = 512
@@ -56,12 +56,12 @@ class OnStage:
 
     def __init__(self) -> None:
         self.driver = Measuring()
-        self.driver.open(0)
+        self.driver.push_context(0)
 
     def sample(
-        self, kernel: CompiledKernel, inputs: tuple[Tensor, ...], wanted: list[Wanted]
-    ) -> tuple[Sampled, ...]:
-        return Stage(self.driver).sample(Work.of(kernel), inputs, wanted)
+        self, kernel: CompiledKernel, inputs: tuple[InputTensor, ...], selections: list[OutputSelection]
+    ) -> tuple[OutputSample, ...]:
+        return LoadedKernel(self.driver).sample(LoadableKernel.from_kernel(kernel), inputs, selections)
 
     def execute(self, *arguments: object) -> tuple[np.ndarray, ...]:
         raise AssertionError("whole arrays are sent")
@@ -84,8 +84,10 @@ OPERATORS = {
 
 @pytest.mark.parametrize("op", OPERATORS.values(), ids=OPERATORS)
 def test_a_right_kernel_passes_by_chunks(op: Operator, device: OnStage) -> None:
-    schedule = naive(op)
-    verdict = run_on(device, schedule, ekc.compile(schedule).compiled, Expected.draw(op, 0))
+    schedule = make_naive_schedule(op)
+    verdict = verify_on_device(
+        device, schedule, ekc.compile(schedule).compiled, ReferenceEvaluator.from_seed(op, 0)
+    )
     assert not verdict.fault, str(verdict)
     assert 0 < device.driver.largest <= CHUNK
 
@@ -93,24 +95,26 @@ def test_a_right_kernel_passes_by_chunks(op: Operator, device: OnStage) -> None:
 @pytest.mark.parametrize("name", ["floats", "integers", "bytes"])
 def test_elements_that_keep_every_blank_are_missed(name: str, device: OnStage) -> None:
     op = OPERATORS[name]
-    schedule = naive(op)
+    schedule = make_naive_schedule(op)
     # Far from its start: in a chunk that is not the first.
     device.driver.spoil = op.outputs[0].bytes - 40
-    verdict = run_on(device, schedule, ekc.compile(schedule).compiled, Expected.draw(op, 0))
+    verdict = verify_on_device(
+        device, schedule, ekc.compile(schedule).compiled, ReferenceEvaluator.from_seed(op, 0)
+    )
     assert verdict.fault == "wrong result"
-    assert not verdict.worst.complete
+    assert not verdict.worst_agreement.complete
 
 
 def test_only_wanted_elements_come_back(device: OnStage) -> None:
     op = OPERATORS["floats"]
-    kernel, places = ekc.compile(naive(op)).compiled, np.array([0, 127, 128, 959])
-    inputs = Expected.draw(op, 0).arrays
-    asked = Wanted(op.outputs[0], BLANKS["float32"], places)
+    kernel, places = ekc.compile(make_naive_schedule(op)).compiled, np.array([0, 127, 128, 959])
+    inputs = ReferenceEvaluator.from_seed(op, 0).arrays
+    asked = OutputSelection(op.outputs[0], BLANK_WORDS["float32"], places)
     (found,) = device.sample(kernel, inputs, [asked])
-    right = op.reference(*(one.whole() for one in inputs)).reshape(-1)[places]
+    right = op.reference(*(one.to_array() for one in inputs)).reshape(-1)[places]
     np.testing.assert_allclose(found.values, right, rtol=1e-5, atol=1e-5)
-    assert (found.written.all(), found.unwritten) == (True, 0)
-    request = Sample(Work.of(kernel), inputs, (asked, replace(asked, words=(1, 2))))
+    assert (found.is_written.all(), found.unwritten_count) == (True, 0)
+    request = SampleRequest(LoadableKernel.from_kernel(kernel), inputs, (asked, replace(asked, words=(1, 2))))
     moved = sum(spec.bytes for spec in op.inputs) + 6 * op.outputs[0].bytes
     assert request.moved_bytes == moved
-    assert Patience(answer=1.0, filled_bytes_per_s=1.0).of(request) == 1.0 + moved
+    assert WorkerTimeouts(reply_s=1.0, transfer_bytes_per_s=1.0).compute_timeout_s(request) == 1.0 + moved

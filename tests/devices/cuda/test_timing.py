@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 import ekc
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.cuda.calling import call_until
-from ekc.devices.cuda.median import interval, relative_width
-from ekc.devices.cuda.messages import Rules, Samples, Work
-from ekc.devices.cuda.stage import Stage
-from ekc.devices.cuda.timing import Timer, enough
-from ekc.ir.evaluation.agreement import random_inputs
-from ekc.search.space.naive import naive
+from ekc.devices.cuda.calling import call_back_to_back
+from ekc.devices.cuda.median import compute_median_interval, compute_relative_width
+from ekc.devices.cuda.messages import LoadableKernel, TimingRules, TimingSamples
+from ekc.devices.cuda.stage import LoadedKernel
+from ekc.devices.cuda.timing import KernelTimer, sample_until_narrow
+from ekc.ir.evaluation.agreement import make_random_input_arrays
+from ekc.search.space.naive import make_naive_schedule
 from tests.devices.cuda.scripted_driver import ScriptedDriver
 
 OP = ekc.matmul(4, 8, 4)
@@ -32,7 +32,7 @@ L2_BYTES = 40 << 20
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CompiledKernel]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EKC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield ekc.compile(naive(OP)).compiled
+        yield ekc.compile(make_naive_schedule(OP)).compiled
 
 
 class Spy(ScriptedDriver):
@@ -43,17 +43,17 @@ class Spy(ScriptedDriver):
         self.order: list[str] = []
         self.durations = durations
 
-    def record(self, event: int, stream: int) -> None:
+    def record_event(self, event: int, stream: int) -> None:
         self.order.append("record")
-        super().record(event, stream)
+        super().record_event(event, stream)
 
     def fill(self, address: int, byte: int, size: int, stream: int) -> None:
         self.order.append(f"fill {size}")
         super().fill(address, byte, size, stream)
 
-    def replay(self, graph: int, stream: int) -> None:
+    def launch_graph(self, graph: int, stream: int) -> None:
         self.order.append("replay")
-        super().replay(graph, stream)
+        super().launch_graph(graph, stream)
 
     def _run(self, *arguments: object) -> None:
         self.order.append("launch")
@@ -62,27 +62,27 @@ class Spy(ScriptedDriver):
         super()._run(*arguments)  # type: ignore[arg-type]
 
 
-def timed(driver: Spy, kernel: CompiledKernel, rules: Rules) -> Samples:
-    driver.open(0)
-    stage = Stage(driver)
-    stage.load(Work.of(kernel))
-    return Timer(stage, L2_BYTES, lambda: driver.now_s).time(rules)
+def timed(driver: Spy, kernel: CompiledKernel, rules: TimingRules) -> TimingSamples:
+    driver.push_context(0)
+    stage = LoadedKernel(driver)
+    stage.load_kernel(LoadableKernel.from_kernel(kernel))
+    return KernelTimer(stage, L2_BYTES, lambda: driver.now_s).time(rules)
 
 
 def test_long_calls_are_timed_one_by_one(kernel: CompiledKernel) -> None:
     driver = Spy(launch_s=4e-3)
-    found = timed(driver, kernel, Rules())
-    assert (found.method, found.calls) == ("events", 1)
-    assert np.median(found.seconds) == pytest.approx(4e-3, rel=0.01)
+    found = timed(driver, kernel, TimingRules())
+    assert (found.method, found.calls_per_sample) == ("events", 1)
+    assert np.median(found.samples_s) == pytest.approx(4e-3, rel=0.01)
     assert "replay" not in driver.order
 
 
 def test_short_calls_are_replayed_so_that_the_host_does_not_count(kernel: CompiledKernel) -> None:
     driver = Spy(launch_s=5e-6)
-    found = timed(driver, kernel, Rules())
+    found = timed(driver, kernel, TimingRules())
     assert found.method == "graph replay"
-    assert found.calls * 5e-6 == pytest.approx(2e-3, rel=0.1)
-    assert np.median(found.seconds) == pytest.approx(5e-6, rel=0.03)
+    assert found.calls_per_sample * 5e-6 == pytest.approx(2e-3, rel=0.1)
+    assert np.median(found.samples_s) == pytest.approx(5e-6, rel=0.03)
 
 
 def test_a_call_that_the_host_launches_slowly_is_replayed_too(kernel: CompiledKernel) -> None:
@@ -94,16 +94,16 @@ def test_a_call_that_the_host_launches_slowly_is_replayed_too(kernel: CompiledKe
                 self.now_s += 30e-6
             super().launch(*arguments)  # type: ignore[arg-type]
 
-    found = timed(SlowHost(launch_s=5e-6), kernel, Rules())
+    found = timed(SlowHost(launch_s=5e-6), kernel, TimingRules())
     assert found.method == "graph replay"
-    assert np.median(found.seconds) == pytest.approx(5e-6, rel=0.03)
+    assert np.median(found.samples_s) == pytest.approx(5e-6, rel=0.03)
 
 
 def test_a_first_call_that_loads_the_code_does_not_choose_the_method(kernel: CompiledKernel) -> None:
     driver = Spy(durations=itertools.chain([0.2], itertools.repeat(5e-6)))
-    found = timed(driver, kernel, Rules())
+    found = timed(driver, kernel, TimingRules())
     assert found.method == "graph replay"
-    assert np.median(found.seconds) == pytest.approx(5e-6, rel=0.03)
+    assert np.median(found.samples_s) == pytest.approx(5e-6, rel=0.03)
 
 
 @pytest.mark.parametrize("launch_s", [5e-6, 1e-3])
@@ -111,9 +111,11 @@ def test_a_cold_call_stands_alone_after_the_l2_was_overwritten(
     launch_s: float, kernel: CompiledKernel
 ) -> None:
     driver = Spy(launch_s=launch_s)
-    found = timed(driver, kernel, Rules(cold=True))
-    assert found.calls == 1
-    assert np.median(found.seconds) == pytest.approx(launch_s, rel=0.03), "the time to overwrite is not in it"
+    found = timed(driver, kernel, TimingRules(is_cold=True))
+    assert found.calls_per_sample == 1
+    assert np.median(found.samples_s) == pytest.approx(launch_s, rel=0.03), (
+        "the time to overwrite is not in it"
+    )
     first = driver.order.index(f"fill {2 * L2_BYTES}")
     one = [
         f"fill {2 * L2_BYTES}",
@@ -126,43 +128,43 @@ def test_a_cold_call_stands_alone_after_the_l2_was_overwritten(
 
 def test_a_small_l2_is_overwritten_for_as_long_as_the_host_needs_to_queue(kernel: CompiledKernel) -> None:
     driver = Spy(launch_s=5e-6)
-    driver.open(0)
-    stage = Stage(driver)
-    stage.load(Work.of(kernel))
-    Timer(stage, 6 << 20, lambda: driver.now_s).time(Rules(cold=True))
+    driver.push_context(0)
+    stage = LoadedKernel(driver)
+    stage.load_kernel(LoadableKernel.from_kernel(kernel))
+    KernelTimer(stage, 6 << 20, lambda: driver.now_s).time(TimingRules(is_cold=True))
     (size,) = {int(step.split()[1]) for step in driver.order if step.startswith("fill")}
     assert size / 1e12 > 50e-6, "of the fastest boards with an L2 as small"
 
 
 def test_steady_calls_are_soon_enough_and_restless_ones_are_not(kernel: CompiledKernel) -> None:
-    steady = timed(Spy(launch_s=4e-3), kernel, Rules(seconds=1e9))
-    assert len(steady.seconds) == Rules().first_look
+    steady = timed(Spy(launch_s=4e-3), kernel, TimingRules(max_seconds=1e9))
+    assert len(steady.samples_s) == TimingRules().first_check_samples
     random = np.random.default_rng(1)
     restless = Spy(iter(lambda: 4e-3 * math.exp(0.3 * random.standard_normal()), None))
-    found = timed(restless, kernel, Rules(seconds=1e9))
-    assert len(found.seconds) == Rules().most
-    assert relative_width(found.seconds) > Rules().width
+    found = timed(restless, kernel, TimingRules(max_seconds=1e9))
+    assert len(found.samples_s) == TimingRules().max_samples
+    assert compute_relative_width(found.samples_s) > TimingRules().target_width
 
 
 def test_it_ends_when_its_seconds_are_over(kernel: CompiledKernel) -> None:
     random = np.random.default_rng(1)
     driver = Spy(iter(lambda: 0.02 * math.exp(0.3 * random.standard_normal()), None))
-    found = timed(driver, kernel, Rules(seconds=0.5))
-    assert Rules().fewest < len(found.seconds) < 60
-    slow = timed(Spy(launch_s=3.0), kernel, Rules())
-    assert len(slow.seconds) == Rules().fewest
+    found = timed(driver, kernel, TimingRules(max_seconds=0.5))
+    assert TimingRules().min_samples < len(found.samples_s) < 60
+    slow = timed(Spy(launch_s=3.0), kernel, TimingRules())
+    assert len(slow.samples_s) == TimingRules().min_samples
 
 
 def test_inputs_are_filled_once_for_an_operator(kernel: CompiledKernel) -> None:
     driver = Spy(launch_s=4e-3)
-    driver.open(0)
-    stage = Stage(driver)
-    stage.load(Work.of(kernel))
+    driver.push_context(0)
+    stage = LoadedKernel(driver)
+    stage.load_kernel(LoadableKernel.from_kernel(kernel))
     version = {address: memory.version for address, memory in driver.memory.items()}
-    stage.load(Work.of(kernel))
+    stage.load_kernel(LoadableKernel.from_kernel(kernel))
     assert {address: memory.version for address, memory in driver.memory.items()} == version
     held = [memory.data.view(np.float32) for memory in driver.memory.values()]
-    for wanted in random_inputs(OP):
+    for wanted in make_random_input_arrays(OP):
         assert any(np.array_equal(found, wanted.reshape(-1)) for found in held)
 
 
@@ -178,27 +180,27 @@ def test_one_text_for_two_gpus_is_loaded_as_the_machine_code_that_came(
             return super().load(cubin)
 
     driver = Loading()
-    driver.open(0)
-    stage = Stage(driver)
-    one, other = (ekc.compile(naive(OP), arch).compiled for arch in ("sm_75", "sm_80"))
+    driver.push_context(0)
+    stage = LoadedKernel(driver)
+    one, other = (ekc.compile(make_naive_schedule(OP), arch).compiled for arch in ("sm_75", "sm_80"))
     assert one.cuda_source == other.cuda_source
     for kernel in (one, one, other):
-        stage.load(Work.of(kernel))
+        stage.load_kernel(LoadableKernel.from_kernel(kernel))
     assert loaded == [one.cubin, other.cubin]
 
 
 @pytest.mark.parametrize("launch_s", [5e-6, 1e-3, 0.5])
 def test_back_to_back_calls_are_all_counted_and_end_soon(launch_s: float, kernel: CompiledKernel) -> None:
     driver = Spy(launch_s=launch_s)
-    driver.open(0)
-    stage = Stage(driver)
-    stage.load(Work.of(kernel))
-    with Timer(stage, L2_BYTES).unit() as unit:
+    driver.push_context(0)
+    stage = LoadedKernel(driver)
+    stage.load_kernel(LoadableKernel.from_kernel(kernel))
+    with KernelTimer(stage, L2_BYTES).prepare_unit() as unit:
         driver.order.clear()
         told = iter([False, False, False, True])
-        calls = call_until(stage, unit, partial(next, told))
-    assert calls.number == driver.order.count("launch")
-    assert calls.seconds == pytest.approx(calls.number * launch_s, rel=0.03)
+        calls = call_back_to_back(stage, unit, partial(next, told))
+    assert calls.count == driver.order.count("launch")
+    assert calls.seconds == pytest.approx(calls.count * launch_s, rel=0.03)
     assert calls.seconds == pytest.approx(max(5 * 0.01, 5 * launch_s), rel=0.1)
 
 
@@ -206,7 +208,7 @@ def test_back_to_back_calls_are_all_counted_and_end_soon(launch_s: float, kernel
 @given(st.integers(6, 200), st.integers(0, 2**32 - 1))
 def test_the_interval_holds_the_samples_median(number: int, seed: int) -> None:
     samples = np.random.default_rng(seed).lognormal(size=number).tolist()
-    found = interval(samples)
+    found = compute_median_interval(samples)
     assert min(samples) <= found.low <= np.median(samples) <= found.high <= max(samples)
 
 
@@ -214,7 +216,7 @@ def test_the_interval_holds_the_samples_median(number: int, seed: int) -> None:
 def test_the_interval_of_one_look_covers_the_true_median_more_often_than_it_says(number: int) -> None:
     """Of 4000 draws from a skewed distribution: what is more is for the looks before."""
     draws = np.random.default_rng(number).exponential(size=(4000, number))
-    found = [interval(row) for row in draws.tolist()]
+    found = [compute_median_interval(row) for row in draws.tolist()]
     held = np.mean([x.low <= math.log(2) <= x.high for x in found])
     assert 0.965 <= held <= 0.998
 
@@ -222,7 +224,7 @@ def test_the_interval_of_one_look_covers_the_true_median_more_often_than_it_says
 def test_the_interval_covers_the_true_median_however_often_it_is_looked() -> None:
     """Samples in one of two clock states by chance, half of them in each: those that chance put into one look
     steady, and end it. Of 4000 such measurements."""
-    rules, held, taken = Rules(), 0, 0
+    rules, held, taken = TimingRules(), 0, 0
     for seed in range(4000):
         random = np.random.default_rng(seed)
 
@@ -230,10 +232,10 @@ def test_the_interval_covers_the_true_median_however_often_it_is_looked() -> Non
             noise = 1 + 0.001 * random.standard_normal(number)
             return list(np.where(random.random(number) < 0.5, 1.00, 1.05) * noise)
 
-        samples = enough(take, rules, lambda: 0.0)
-        found = interval(samples)
+        samples = sample_until_narrow(take, rules, lambda: 0.0)
+        found = compute_median_interval(samples)
         held += found.low <= 1.025 <= found.high
-        taken += len(samples) < rules.most
+        taken += len(samples) < rules.max_samples
     assert taken > 40, "there must be some that end too soon, or nothing was tried"
     assert held / 4000 >= 0.95
 
@@ -241,17 +243,17 @@ def test_the_interval_covers_the_true_median_however_often_it_is_looked() -> Non
 def test_no_rule_to_end_by_makes_the_interval_miss_more_often_than_it_says() -> None:
     """Exactly, for any distribution: how many samples lie below the true median goes as heads of a coin. The
     share of walks that were beyond the interval at one of the looks, or when time was over, whenever."""
-    rules = Rules()
-    looks = [rules.first_look]
-    while looks[-1] < rules.most:
-        looks.append(min(2 * looks[-1], rules.most))
-    for last in range(rules.fewest, rules.most + 1):
+    rules = TimingRules()
+    looks = [rules.first_check_samples]
+    while looks[-1] < rules.max_samples:
+        looks.append(min(2 * looks[-1], rules.max_samples))
+    for last in range(rules.min_samples, rules.max_samples + 1):
         below, missed = np.array([1.0]), 0.0
         for number in range(1, last + 1):
             below = np.convolve(below, [0.5, 0.5])
             if number in (*looks, last):
                 ranks = np.arange(number, dtype=float)
-                rank = int(interval(ranks.tolist()).low)
+                rank = int(compute_median_interval(ranks.tolist()).low)
                 out = np.r_[: rank + 1, number - rank : number + 1]
                 missed += float(below[out].sum())
                 below[out] = 0.0

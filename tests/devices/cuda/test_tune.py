@@ -14,8 +14,8 @@ from ekc.cli import main
 from ekc.errors import InvalidInput, NothingLegal
 from ekc.search.explain.learned import explain_learned
 from ekc.search.records.store import RecordStore
-from ekc.search.space.naive import naive
-from ekc.search.spent import Spent
+from ekc.search.space.naive import make_naive_schedule
+from ekc.search.spent import MeasurementCost
 from tests.devices.cuda.faulty import Plan, faulty_hand
 from tests.devices.cuda.hands import Forked
 from tests.devices.cuda.scripted import ScriptedNode
@@ -46,10 +46,10 @@ def test_a_run_ends_with_a_kernel_that_was_checked_and_metered_on_the_gpu(
     assert "compiled PTX executed on the CPU" in result.best.checked
     assert "simulated" not in result.summary()
     with RecordStore(tmp_path / "r.db", create=False) as store:
-        timings, meterings = list(store.rows(kind="timing")), list(store.rows(kind="metering"))
+        timings, meterings = list(store.read_rows(kind="timing")), list(store.read_rows(kind="metering"))
         assert len(timings) > 8
         conditions = [row.payload["conditions"] for row in (*timings, *meterings)]
-        (check, *_) = store.rows(kind="check")
+        (check, *_) = store.read_rows(kind="check")
     for found in conditions:
         assert not found["simulated"]
         assert found["clock_mhz"] == 1410
@@ -59,12 +59,14 @@ def test_a_run_ends_with_a_kernel_that_was_checked_and_metered_on_the_gpu(
     assert check.payload["executed_by"].startswith("Scripted A100 (cuda:0)")
     # An account by features finds these rows, and says that they are too few.
     with pytest.raises(InvalidInput, match=r"Scripted A100 .* holds [1-9] metered schedules, and 10 are"):
-        explain_learned(naive(OP), result.best.schedule, devices.open("cuda:0"), tmp_path / "r.db")
+        explain_learned(
+            make_naive_schedule(OP), result.best.schedule, devices.open("cuda:0"), tmp_path / "r.db"
+        )
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_metering_window_that_cannot_be_is_refused(seconds: float) -> None:
-    kernel = ekc.compile(naive(OP)).compiled
+    kernel = ekc.compile(make_naive_schedule(OP)).compiled
     with pytest.raises(InvalidInput, match=f"a metering window of {seconds} s cannot be"):
         ScriptedNode().open(launch_s=5e-3).meter(kernel, seconds=seconds)
 
@@ -74,7 +76,7 @@ def test_trials_are_spread_over_gpus_and_filed_in_order(
 ) -> None:
     def order(path: Path) -> list[tuple[str, str]]:
         with RecordStore(path, create=False) as store:
-            first = [row for row in store.rows(kind="timing") if row.key.draw == 0]
+            first = [row for row in store.read_rows(kind="timing") if row.key.draw == 0]
         return [(row.key.schedule_digest, row.payload["conditions"]["gpu"][-1]) for row in first]
 
     files = tmp_path / "two.db", tmp_path / "again.db"
@@ -118,9 +120,9 @@ def test_a_gpu_that_cannot_be_metered_can_be_tuned_for_latency(monkeypatch: pyte
 
 def test_what_timing_took_counts_every_call_of_a_sample() -> None:
     """The meter of the search: a sample of a short kernel is the mean of hundreds of calls."""
-    timing = ScriptedNode().open(launch_s=5e-6).time(ekc.compile(naive(OP)).compiled)
-    spent = Spent()
-    spent.timed(timing, 100.0)
+    timing = ScriptedNode().open(launch_s=5e-6).time(ekc.compile(make_naive_schedule(OP)).compiled)
+    spent = MeasurementCost()
+    spent.add_timing(timing, 100.0)
     assert timing.calls > 100
     assert spent.timing_s == pytest.approx(timing.samples * 2e-3, rel=0.2)
     assert spent.joules == pytest.approx(100.0 * spent.timing_s)

@@ -8,13 +8,13 @@ from typing import Any
 import pynvml
 import pytest
 
-from ekc.devices.cuda.watch import LOOK_S, Watch
-from ekc.devices.nvml.sensors import Sensors
+from ekc.devices.cuda.watch import SENSOR_POLL_INTERVAL_S, SensorPoller
+from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import DeviceError
 from tests.devices.cuda.scripted import ScriptedNode
 
 
-class Busy(Sensors):
+class Busy(GpuSensors):
     """A clock that is low before and after, and high while something is done."""
 
     working = False
@@ -29,23 +29,23 @@ class Busy(Sensors):
         return self.reasons
 
 
-def sensors_of(node: ScriptedNode, kind: Any = Sensors) -> Any:
+def sensors_of(node: ScriptedNode, kind: Any = GpuSensors) -> Any:
     return kind("0", node.library)
 
 
 def test_a_clock_that_is_not_told_once_is_what_it_was() -> None:
     sensors = sensors_of(ScriptedNode(), Busy)
     sensors.working = True
-    watch = Watch(sensors)
-    watch._look()
+    watch = SensorPoller(sensors)
+    watch._poll_once()
     sensors.clock_mhz = lambda: float("nan")
-    watch._look()
-    assert watch.seen().clock_mhz == 1410.0
+    watch._poll_once()
+    assert watch.read_state().clock_mhz == 1410.0
 
 
 def test_the_clock_is_that_of_the_work_and_no_reason_is_lost() -> None:
     sensors = sensors_of(ScriptedNode(), Busy)
-    with Watch(sensors) as watch:
+    with SensorPoller(sensors) as watch:
         sensors.working, sensors.reasons = True, ("power cap",)
         for reasons in (("hardware slowdown",), ()):
             sensors.looked.clear()
@@ -54,16 +54,16 @@ def test_the_clock_is_that_of_the_work_and_no_reason_is_lost() -> None:
         sensors.looked.clear()
         assert sensors.looked.wait()
     sensors.working = False
-    seen = watch.seen()
+    seen = watch.read_state()
     assert seen.clock_mhz == 1410.0
     assert seen.throttle == ("hardware slowdown", "power cap")
     assert seen.power_cap_w == 400.0
 
 
 def test_a_short_measurement_is_followed_by_a_look() -> None:
-    with Watch(sensors_of(ScriptedNode())) as watch:
+    with SensorPoller(sensors_of(ScriptedNode())) as watch:
         pass
-    assert watch.seen().clock_mhz == 1410.0
+    assert watch.read_state().clock_mhz == 1410.0
 
 
 def test_a_gpu_that_is_lost_ends_the_watch_and_is_told() -> None:
@@ -72,7 +72,7 @@ def test_a_gpu_that_is_lost_ends_the_watch_and_is_told() -> None:
     node.library.fails = dict.fromkeys(
         ("nvmlDeviceGetClockInfo", "nvmlDeviceGetCurrentClocksEventReasons"), pynvml.NVML_ERROR_GPU_IS_LOST
     )
-    with Watch(sensors) as watch:
-        watch._thread.join(20 * LOOK_S)
+    with SensorPoller(sensors) as watch:
+        watch._thread.join(20 * SENSOR_POLL_INTERVAL_S)
     with pytest.raises(DeviceError, match="lost"):
-        watch.seen()
+        watch.read_state()

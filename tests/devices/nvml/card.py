@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ekc.devices.meter import Calls
+from ekc.devices.meter import CompletedCalls
 
 
 @dataclass
@@ -121,13 +121,13 @@ class ScriptedGpu:
         self.starts.append(self.clock.now())
         self._turn(self.card.busy_w, self.card.warming_w, self.card.swing_w)
 
-    def stop(self) -> Calls:
+    def stop(self) -> CompletedCalls:
         assert self.running
         calls = max(1, math.ceil((self.clock.now() - self.starts[-1]) / self.card.call_s))
         self.clock.seconds = max(self.clock.seconds, self.starts[-1] + calls * self.card.call_s)
         self.running = False
         self._turn(self.card.idle_w, 0.0, 0.0)
-        return Calls(calls, calls * self.card.call_s)
+        return CompletedCalls(calls, calls * self.card.call_s)
 
     def joules(self, at_s: float) -> float:
         """What really went into the board until then."""

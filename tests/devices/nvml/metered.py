@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekc.devices.meter import Window, meter
+from ekc.devices.meter import MeteringWindow, meter_kernel
 from ekc.devices.nvml.board import NvmlBoard
-from ekc.devices.nvml.sensors import Sensors
+from ekc.devices.nvml.sensors import GpuSensors
 from tests.devices import samples
 from tests.devices.nvml.card import Card, ScriptedGpu
 from tests.devices.nvml.library import ScriptedNvml
@@ -18,7 +18,7 @@ from tests.devices.nvml.library import ScriptedNvml
 class Metered:
     """What the meter said, and what was true."""
 
-    window: Window
+    window: MeteringWindow
     true_w: float
 
     @property
@@ -37,11 +37,11 @@ def scripted(card: Card, seed: int = 0) -> tuple[ScriptedGpu, ScriptedNvml]:
 
 
 def board_of(gpu: ScriptedGpu, library: ScriptedNvml) -> NvmlBoard:
-    return NvmlBoard(Sensors("0", library), gpu, gpu.clock.now, gpu.clock.sleep)
+    return NvmlBoard(GpuSensors("0", library), gpu, gpu.clock.now, gpu.clock.sleep)
 
 
 def metered(card: Card, seconds: float = 3.0, seed: int = 0) -> Metered:
     gpu, library = scripted(card, seed)
-    window = meter(board_of(gpu, library), samples.copy(1024), card.call_s, seconds)
-    ends = window.began_s, window.began_s + window.seconds
+    window = meter_kernel(board_of(gpu, library), samples.copy(1024), card.call_s, seconds)
+    ends = window.start_s, window.start_s + window.seconds
     return Metered(window, (gpu.joules(ends[1]) - gpu.joules(ends[0])) / window.seconds)

@@ -6,8 +6,8 @@ import numpy as np
 import pynvml
 import pytest
 
-from ekc.devices.base import COUNTER, NOT_TOLD, POWER_CAP, READINGS
-from ekc.devices.meter import meter
+from ekc.devices.base import ENERGY_COUNTER, POWER_CAP, POWER_READINGS, UNREPORTED
+from ekc.devices.meter import meter_kernel
 from ekc.errors import DeviceError
 from tests.devices import samples
 from tests.devices.nvml.card import Card, any_card
@@ -22,7 +22,7 @@ def test_three_seconds_give_the_true_energy_within_a_percent_and_the_interval_is
     assert max(abs(draw.error) for draw in draws) < 0.01
     assert abs(np.mean([draw.error for draw in draws])) < 0.001
     assert 0.90 <= np.mean([draw.held for draw in draws]) <= 0.98
-    assert all(draw.window.estimator == COUNTER for draw in draws)
+    assert all(draw.window.estimator == ENERGY_COUNTER for draw in draws)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_conditions_are_on_the_window() -> None:
 def test_a_driver_that_knows_the_old_name_alone_still_tells_what_throttles() -> None:
     gpu, library = scripted(Card(reasons=0x4))
     library.fails["nvmlDeviceGetCurrentClocksEventReasons"] = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
-    window = meter(board_of(gpu, library), samples.copy(1024), 1e-4, 1.0)
+    window = meter_kernel(board_of(gpu, library), samples.copy(1024), 1e-4, 1.0)
     assert (window.throttle, window.notes) == ((POWER_CAP,), ())
 
 
@@ -71,8 +71,8 @@ def test_a_driver_that_tells_no_reasons_does_not_pass_for_one_that_throttles_not
     gpu, library = scripted(Card(reasons=0x4))
     for name in ("Event", "Throttle"):
         library.fails[f"nvmlDeviceGetCurrentClocks{name}Reasons"] = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
-    window = meter(board_of(gpu, library), samples.copy(1024), 1e-4, 1.0)
-    assert window.throttle == (NOT_TOLD,)
+    window = meter_kernel(board_of(gpu, library), samples.copy(1024), 1e-4, 1.0)
+    assert window.throttle == (UNREPORTED,)
     assert window.notes == ("the driver does not tell whether something throttles the clock",)
 
 
@@ -82,7 +82,7 @@ def test_a_slow_call_gets_at_least_five() -> None:
 
 def test_no_counter_falls_back_on_readings() -> None:
     window = metered(Card(counts=False)).window
-    assert window.estimator == READINGS
+    assert window.estimator == POWER_READINGS
     assert math.isnan(window.counter_power_w)
     assert window.notes == ("the board counts no energy; energy is from readings of power",)
 
@@ -96,20 +96,20 @@ def test_averaged_readings_take_a_longer_window_and_no_memory_of_idling() -> Non
 @pytest.mark.parametrize("after_s", [-5.0, 0.5, 1.5, 2.5])
 def test_a_counter_that_stalls_costs_a_second_and_no_figure(after_s: float) -> None:
     found = metered(Card(stalls=(after_s, math.inf)))
-    assert found.window.estimator == READINGS
+    assert found.window.estimator == POWER_READINGS
     assert "stood still for 1.0 s" in found.window.notes[0]
     assert found.error == pytest.approx(0.0, abs=0.005)
 
 
 def test_a_short_stall_that_is_made_good_does_no_harm() -> None:
     found = metered(Card(stalls=(2.0, 2.7)))
-    assert found.window.estimator == COUNTER
+    assert found.window.estimator == ENERGY_COUNTER
     assert found.error == pytest.approx(0.0, abs=0.005)
 
 
 def test_a_short_stall_that_is_forgotten_is_told() -> None:
     window = metered(Card(stalls=(2.0, 2.7), forgets=True)).window
-    assert window.estimator == COUNTER
+    assert window.estimator == ENERGY_COUNTER
     assert "beside the energy counter" in window.notes[0]
 
 
@@ -119,8 +119,8 @@ def test_a_counter_that_runs_backwards_is_not_believed() -> None:
     library.nvmlDeviceGetTotalEnergyConsumption = (  # type: ignore[method-assign]
         lambda handle: shown(handle) if gpu.clock.now() < 1003.0 else 1234
     )
-    window = meter(board_of(gpu, library), samples.copy(1024), 1e-4, 3.0)
-    assert window.estimator == READINGS
+    window = meter_kernel(board_of(gpu, library), samples.copy(1024), 1e-4, 3.0)
+    assert window.estimator == POWER_READINGS
     assert "ran backwards" in window.notes[0]
 
 
@@ -135,7 +135,7 @@ def test_a_lost_gpu_is_one_line_and_its_kernel_is_stopped(at_s: float) -> None:
     board = board_of(gpu, library)
     library.lost_from_s = gpu.clock.now() + at_s
     with pytest.raises(DeviceError, match=r"GPU 0 \(Scripted GPU\).*reset it or restart") as problem:
-        meter(board, samples.copy(1024), 1e-4, 3.0)
+        meter_kernel(board, samples.copy(1024), 1e-4, 3.0)
     assert "\n" not in str(problem.value)
     assert not gpu.running
 
@@ -152,7 +152,7 @@ CODES = [pynvml.NVML_ERROR_NO_PERMISSION, pynvml.NVML_ERROR_UNKNOWN]
 def test_whatever_reading_fails_there_is_a_figure(function: str, code: int) -> None:
     gpu, library = scripted(Card())
     library.fails[function] = code
-    window = meter(board_of(gpu, library), samples.copy(1024), 1e-4, 1.0)
+    window = meter_kernel(board_of(gpu, library), samples.copy(1024), 1e-4, 1.0)
     assert window.power_w == pytest.approx(260.0, rel=0.02)
     assert not gpu.running
 
@@ -170,14 +170,14 @@ def test_neither_energy_nor_power() -> None:
     gpu, library = scripted(Card(counts=False, instantaneous=False))
     library.fails["nvmlDeviceGetPowerUsage"] = pynvml.NVML_ERROR_NOT_SUPPORTED
     with pytest.raises(DeviceError, match="tells no power"):
-        meter(board_of(gpu, library), samples.copy(1024), 1e-4, 1.0)
+        meter_kernel(board_of(gpu, library), samples.copy(1024), 1e-4, 1.0)
 
 
 def test_a_board_with_a_counter_and_no_power_reading_is_metered() -> None:
     gpu, library = scripted(Card(instantaneous=False))
     library.fails["nvmlDeviceGetPowerUsage"] = pynvml.NVML_ERROR_NOT_SUPPORTED
-    window = meter(board_of(gpu, library), samples.copy(1024), 1e-4, 3.0)
-    assert window.estimator == COUNTER
+    window = meter_kernel(board_of(gpu, library), samples.copy(1024), 1e-4, 3.0)
+    assert window.estimator == ENERGY_COUNTER
     assert window.power_w == pytest.approx(260.0, rel=0.01)
     assert window.idle_power_w == pytest.approx(70.0, rel=0.01)
     assert math.isnan(window.sampled_power_w)
@@ -194,10 +194,10 @@ def test_a_reading_of_the_clock_that_fails_leaves_those_that_did_not() -> None:
         return told(handle, kind)
 
     library.nvmlDeviceGetClockInfo = sometimes  # type: ignore[method-assign]
-    window = meter(board_of(gpu, library), samples.copy(1024), 1e-4, 1.0)
+    window = meter_kernel(board_of(gpu, library), samples.copy(1024), 1e-4, 1.0)
     assert (window.clock_mhz, window.notes) == (1410.0, ())
     library.fails["nvmlDeviceGetClockInfo"] = pynvml.NVML_ERROR_NOT_SUPPORTED
-    window = meter(board_of(gpu, library), samples.copy(1024), 1e-4, 1.0)
+    window = meter_kernel(board_of(gpu, library), samples.copy(1024), 1e-4, 1.0)
     assert math.isnan(window.clock_mhz)
     assert window.notes == ("the board does not tell its clock",)
 
@@ -205,7 +205,7 @@ def test_a_reading_of_the_clock_that_fails_leaves_those_that_did_not() -> None:
 def test_a_counter_and_a_power_sensor_that_both_stand_still() -> None:
     gpu, library = scripted(Card(counts=False, noise=0.0))
     with pytest.raises(DeviceError, match=r"counts no energy, and the power sensor stands still at 260\.0 W"):
-        meter(board_of(gpu, library), samples.copy(1024), 1e-4, 1.0)
+        meter_kernel(board_of(gpu, library), samples.copy(1024), 1e-4, 1.0)
     assert not gpu.running
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import ekc
 from ekc import devices
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.recording import Writer
-from ekc.ir.analysis.analysis import analyse
-from ekc.search.space.naive import naive
+from ekc.devices.recording import RecordingWriter
+from ekc.ir.analysis.analysis import analyse_program
+from ekc.search.space.naive import make_naive_schedule
 from ekc.search.space.space import Space
 
 OP = ekc.matmul(32, 32, 32)
@@ -26,11 +26,11 @@ def schedules() -> list[tuple[ekc.Schedule, str]]:
     """The naive one, and legal ones that were drawn."""
     space = Space(OP, devices.open(TARGET).limits)
     random = np.random.default_rng(0)
-    legal, _ = space.repair(random, space.draw(random, 4 * COUNT))
-    found = {naive(OP).digest: (naive(OP), "naive")}
+    legal, _ = space.repair(random, space.sample(random, 4 * COUNT))
+    found = {make_naive_schedule(OP).digest: (make_naive_schedule(OP), "naive")}
     for row in range(len(legal)):
-        schedule = space.schedule(legal, row)
-        found.setdefault(schedule.digest, (schedule, space.structure_name(legal, row)))
+        schedule = space.build_schedule(legal, row)
+        found.setdefault(schedule.digest, (schedule, space.get_structure_name(legal, row)))
     return list(found.values())[:COUNT]
 
 
@@ -38,22 +38,22 @@ def record(path: Path, count: int = COUNT, every: int = 2) -> Path:
     """All timed, of `every` so many one metered, one timed twice, the last failed; then one of another
     operator."""
     device = devices.open(TARGET)
-    with Writer(path, device) as writer:
+    with RecordingWriter(path, device) as writer:
         for number, (schedule, structure) in enumerate(schedules()[:count]):
-            figures = analyse(schedule.program, device.limits)
+            figures = analyse_program(schedule.program, device.limits)
             if number == count - 1:
-                writer.schedule(schedule, structure, figures, None)
-                writer.failure(schedule, "compile: made up for the test")
+                writer.add_schedule(schedule, structure, figures, None)
+                writer.add_failure(schedule, "compile: made up for the test")
                 continue
             kernel = compile_schedule(schedule, device.arch, device.limits)
-            writer.schedule(schedule, structure, figures, kernel)
-            writer.timing(schedule, device.time(kernel))
+            writer.add_schedule(schedule, structure, figures, kernel)
+            writer.add_timing(schedule, device.time(kernel))
             if number % every == 0:
-                writer.metering(schedule, device.meter(kernel))
+                writer.add_metering(schedule, device.meter(kernel))
             if number == 2:
-                writer.timing(schedule, device.time(kernel, draw=2), repeat=2)
-        other = naive(OTHER)
+                writer.add_timing(schedule, device.time(kernel, repeat=2), repeat=2)
+        other = make_naive_schedule(OTHER)
         kernel = compile_schedule(other, device.arch, device.limits)
-        writer.schedule(other, "naive", analyse(other.program, device.limits), kernel)
-        writer.timing(other, device.time(kernel))
+        writer.add_schedule(other, "naive", analyse_program(other.program, device.limits), kernel)
+        writer.add_timing(other, device.time(kernel))
     return path

@@ -11,8 +11,8 @@ import ekc
 from ekc import devices
 from ekc.cli import main
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.recording import read
-from ekc.devices.recording.members import pack, unpack
+from ekc.devices.recording import read_recording
+from ekc.devices.recording.members import pack_line, unpack_members
 from ekc.errors import DeviceError, InvalidInput, RecordError
 from ekc.search import candidate
 from ekc.search.result import TuningResult
@@ -27,29 +27,29 @@ def test_the_same_recording_and_seed_give_the_same_run(recorded: Path) -> None:
     one, two = _tuned(recorded), _tuned(recorded)
     assert [t.to_json() for t in one.trials] == [t.to_json() for t in two.trials]
     assert one.best == two.best
-    assert one.device.label == f"a100 (simulated), recorded {read(recorded).origin.created[:10]}"
+    assert one.device.label == f"a100 (simulated), recorded {read_recording(recorded).origin.created[:10]}"
     assert "Simulated" in one.summary()
 
 
 def test_a_replay_of_a_real_gpu_does_not_pass_for_a_measurement(recorded: Path, tmp_path: Path) -> None:
-    told, *events = map(json.loads, unpack(recorded.read_bytes()).text.splitlines())
+    told, *events = map(json.loads, unpack_members(recorded.read_bytes()).text.splitlines())
     told["device"] |= {"simulated": False, "label": "Real GPU (cuda:0)"}
     for event in events:
         if event["event"] in ("timing", "metering"):
             event[event["event"]]["conditions"]["simulated"] = False
     file = tmp_path / "real.jsonl.gz"
-    file.write_bytes(b"".join(pack(json.dumps(line).encode() + b"\n") for line in (told, *events)))
+    file.write_bytes(b"".join(pack_line(json.dumps(line).encode() + b"\n") for line in (told, *events)))
     found = _tuned(file)
     assert found.to_json()["device"]["label"] == f"Real GPU (cuda:0), recorded {told['created'][:10]}"
     assert "nothing now, this is a replay; when it was recorded" in " ".join(found.summary().split())
 
 
 def test_only_what_was_recorded_is_tried_and_the_best_of_it_wins(recorded: Path) -> None:
-    rows = {r.digest: r for r in read(recorded).of(OP)}
+    rows = {r.digest: r for r in read_recording(recorded).find_rows(OP)}
     found = _tuned(recorded, "latency")
     assert {t.schedule.digest for t in found.trials} == set(rows) - {schedules()[0][0].digest}
     assert found.stopped == "every schedule of the space has been tried"
-    timed = {d: r.timing().latency_s for d, r in rows.items() if r.timings}
+    timed = {d: r.find_timing().latency_s for d, r in rows.items() if r.timings}
     assert found.fastest.latency_s == min(timed.values())
     failed = [t for t in found.trials if not t.ok]
     assert [t.status for t in failed] == ["compile: made up for the test"]
@@ -59,18 +59,18 @@ def test_only_what_was_recorded_is_tried_and_the_best_of_it_wins(recorded: Path)
 def test_energy_is_searched_among_what_was_metered(recorded: Path) -> None:
     found = _tuned(recorded)
     tried = {t.schedule.digest for t in found.trials if t.ok}
-    assert tried == {r.digest for r in read(recorded).of(OP)[1:] if r.meterings}
-    best = read(recorded).by_digest[found.best.schedule.digest]
-    assert found.best.latency_s == best.timing(1).latency_s
-    assert found.best.energy_j == pytest.approx(best.metering().power_w * best.timing(1).latency_s)
+    assert tried == {r.digest for r in read_recording(recorded).find_rows(OP)[1:] if r.meterings}
+    best = read_recording(recorded).by_digest[found.best.schedule.digest]
+    assert found.best.latency_s == best.find_timing(1).latency_s
+    assert found.best.energy_j == pytest.approx(best.find_metering().power_w * best.find_timing(1).latency_s)
 
 
 def test_one_figure_does_not_grow_surer_by_being_repeated(recorded: Path) -> None:
     best = _tuned(recorded).best
-    row = read(recorded).by_digest[best.schedule.digest]
+    row = read_recording(recorded).by_digest[best.schedule.digest]
     assert best.latency_interval_s is not None
     if len(row.timings) == 1:
-        spread = row.timing().interval_s
+        spread = row.find_timing().interval_s
         assert best.latency_interval_s.high - best.latency_interval_s.low == pytest.approx(
             spread.high - spread.low
         )
@@ -78,13 +78,13 @@ def test_one_figure_does_not_grow_surer_by_being_repeated(recorded: Path) -> Non
 
 def test_nothing_is_compiled_but_finalists(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
-    real = candidate.compile_text
+    real = candidate.compile_schedule_json
 
     def spy(schedule: str, *target: object) -> object:
         compiled.append(schedule)
         return real(schedule, *target)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(candidate, "compile_text", spy)
+    monkeypatch.setattr(candidate, "compile_schedule_json", spy)
     found = _tuned(recorded, "latency")
     assert 0 < len(set(compiled)) < COUNT - 2
     assert found.trial_count == COUNT - 1

@@ -11,11 +11,11 @@ import pytest
 import ekc
 from ekc.codegen.generate import compile_schedule
 from ekc.devices import specs
-from ekc.devices.breakdown import Breakdown
+from ekc.devices.breakdown import EnergyBreakdown
 from ekc.devices.recording import RecordedDevice
 from ekc.devices.simulated import SimulatedDevice
-from ekc.search.explain.learned import Account, account, explain_learned
-from ekc.search.records.evidence import evidence
+from ekc.search.explain.learned import EnergyAccount, explain_learned, make_account
+from ekc.search.records.evidence import load_measured_set
 from tests.search.small_kernels import OP, Name, kernels, record
 
 A100 = SimulatedDevice(specs.A100)
@@ -32,15 +32,15 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> RecordedDevice:
 
 
 @pytest.fixture(scope="module")
-def exact() -> dict[Name, Breakdown]:
+def exact() -> dict[Name, EnergyBreakdown]:
     return {name: _exact(schedule) for name, schedule in kernels().items()}
 
 
-def _exact(schedule: ekc.Schedule) -> Breakdown:
-    return A100.breakdown(compile_schedule(schedule, A100.arch, A100.limits))
+def _exact(schedule: ekc.Schedule) -> EnergyBreakdown:
+    return A100.break_down_energy(compile_schedule(schedule, A100.arch, A100.limits))
 
 
-def _events(found: Breakdown) -> dict[str, float]:
+def _events(found: EnergyBreakdown) -> dict[str, float]:
     """Joules of events, by the groups that can be credited; what is paid by the second is left out."""
     groups = dict.fromkeys(("global memory", "shared memory", "instructions"), 0.0)
     for cause in found.causes:
@@ -53,7 +53,7 @@ def _events(found: Breakdown) -> dict[str, float]:
     return groups
 
 
-def _credits(found: Account) -> dict[str, float]:
+def _credits(found: EnergyAccount) -> dict[str, float]:
     """The same groups of the account by features."""
     mine = {line.cause: line.energy for line in found.lines[:-1]}
     return {
@@ -67,7 +67,7 @@ def _largest(parts: dict[str, float]) -> str:
     return max(parts, key=lambda name: abs(parts[name]))
 
 
-def _apart(exact: dict[Name, Breakdown]) -> list[tuple[Name, Name]]:
+def _apart(exact: dict[Name, EnergyBreakdown]) -> list[tuple[Name, Name]]:
     return [
         (a, b)
         for a, b in itertools.combinations(exact, 2)
@@ -75,12 +75,14 @@ def _apart(exact: dict[Name, Breakdown]) -> list[tuple[Name, Name]]:
     ]
 
 
-def test_signs_and_the_largest_group_agree(recorded: RecordedDevice, exact: dict[Name, Breakdown]) -> None:
+def test_signs_and_the_largest_group_agree(
+    recorded: RecordedDevice, exact: dict[Name, EnergyBreakdown]
+) -> None:
     """Nine in ten of the pairs that differ much, and in no pair the sign of the whole is wrong."""
-    known, schedules = evidence(OP, recorded, None), kernels()
+    known, schedules = load_measured_set(OP, recorded, None), kernels()
     agreed, named = [], []
     for a, b in _apart(exact)[::EACH]:
-        found = account(schedules[a], schedules[b], known, recorded)
+        found = make_account(schedules[a], schedules[b], known, recorded)
         expected = sum(line.energy for line in found.lines[:-1])
         assert expected * (exact[b].energy_j - exact[a].energy_j) > 0, (a, b)
         one, other, mine = _events(exact[a]), _events(exact[b]), _credits(found)
@@ -95,14 +97,14 @@ def test_signs_and_the_largest_group_agree(recorded: RecordedDevice, exact: dict
 
 
 def test_where_one_thing_was_changed_it_is_named(
-    recorded: RecordedDevice, exact: dict[Name, Breakdown]
+    recorded: RecordedDevice, exact: dict[Name, EnergyBreakdown]
 ) -> None:
     """Only the order of threads differs: bank conflicts where inputs are staged, else lost coalescing."""
-    known, schedules = evidence(OP, recorded, None), kernels()
+    known, schedules = load_measured_set(OP, recorded, None), kernels()
     pairs = [(a, b) for a, b in _apart(exact) if a[:4] == b[:4]]
     assert {a[3] for a, _ in pairs} == {False, True}
     for a, b in pairs:
-        found = account(schedules[a], schedules[b], known, recorded)
+        found = make_account(schedules[a], schedules[b], known, recorded)
         cause = "shared memory" if a[3] else "global memory"
         (largest, *rest) = found.lines[:-1]
         assert largest.cause == cause, (a, b)

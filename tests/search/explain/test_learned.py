@@ -14,20 +14,32 @@ import ekc
 from ekc import devices
 from ekc.devices.recording import RecordedDevice
 from ekc.errors import InvalidInput, RecordError
-from ekc.search.explain.causes import GROUPS
+from ekc.search.explain.causes import FEATURE_GROUPS
 from ekc.search.explain.learned import (
     UNEXPLAINED,
-    Account,
-    Explanation,
-    Line,
-    Side,
-    account,
+    EnergyAccount,
+    ExplainedSchedule,
+    GroupContribution,
+    LearnedExplanation,
     explain_learned,
+    make_account,
 )
-from ekc.search.explain.schedule_model import FEWEST_METERED, FOLDS, Quality, Score, quality
+from ekc.search.explain.schedule_model import (
+    FOLDS,
+    MIN_METERED,
+    ModelQuality,
+    PredictionScore,
+    cross_validate,
+)
 from ekc.search.models import prior
-from ekc.search.models.features import COUNTS, NAMES, RATIOS, SHARES, features
-from ekc.search.records.evidence import Evidence, evidence, figures_of
+from ekc.search.models.features import (
+    COUNT_FEATURES,
+    FEATURE_NAMES,
+    RATIO_FEATURES,
+    SHARE_FEATURES,
+    build_features,
+)
+from ekc.search.records.evidence import MeasuredSet, analyse_schedules, load_measured_set
 from tests.search import made_up
 from tests.search.made_up import Law, by_barriers, by_global_memory, record, schedules
 
@@ -45,29 +57,29 @@ def gpu(tmp_path_factory: pytest.TempPathFactory) -> RecordedDevice:
 
 
 def test_every_figure_that_models_see_is_in_one_group() -> None:
-    members = [name for group in GROUPS.values() for name in group]
+    members = [name for group in FEATURE_GROUPS.values() for name in group]
     assert len(members) == len(set(members))
-    assert {*COUNTS, *SHARES} <= set(members)
-    assert {name for _, *pair in RATIOS for name in pair} <= set(members)
+    assert {*COUNT_FEATURES, *SHARE_FEATURES} <= set(members)
+    assert {name for _, *pair in RATIO_FEATURES for name in pair} <= set(members)
     # Nothing else matters: a schedule's figures of no group can be those of another.
-    one, other = (figures_of([s], A100.limits) for s in (schedules()[1], schedules()[7]))
+    one, other = (analyse_schedules([s], A100.limits) for s in (schedules()[1], schedules()[7]))
     mixed = {name: (other if name in members else one)[name] for name in one}
-    assert len(NAMES) == features(mixed).shape[1]
-    np.testing.assert_array_equal(features(mixed), features(other))
-    assert prior.latency(mixed, A100.peaks) == prior.latency(other, A100.peaks)
-    assert prior.power(mixed, A100.peaks) == prior.power(other, A100.peaks)
+    assert len(FEATURE_NAMES) == build_features(mixed).shape[1]
+    np.testing.assert_array_equal(build_features(mixed), build_features(other))
+    assert prior.predict_latency_s(mixed, A100.peaks) == prior.predict_latency_s(other, A100.peaks)
+    assert prior.predict_power_w(mixed, A100.peaks) == prior.predict_power_w(other, A100.peaks)
 
 
 @pytest.mark.parametrize(("one", "other"), [(0, 3), (3, 0), (5, 30), (30, 31), (2, 38), (7, 7)])
 def test_lines_add_up_to_what_was_measured(gpu: RecordedDevice, one: int, other: int) -> None:
     """Also where one was only timed (24 and on), or failed and is thus refused (36 and on)."""
     a, b = schedules()[one], schedules()[other]
-    known = evidence(a.op, gpu, None)
+    known = load_measured_set(a.op, gpu, None)
     if other > 35:
         with pytest.raises(InvalidInput, match="it failed: device: made up"):
-            account(a, b, known, gpu)
+            make_account(a, b, known, gpu)
         return
-    found = account(a, b, known, gpu)
+    found = make_account(a, b, known, gpu)
     for part, of in (("latency", "latency_s"), ("power", "power_w"), ("energy", "energy_j")):
         whole = math.log(getattr(found.b, of) / getattr(found.a, of))
         assert sum(getattr(line, part) for line in found.lines) == pytest.approx(whole, abs=1e-9)
@@ -76,7 +88,7 @@ def test_lines_add_up_to_what_was_measured(gpu: RecordedDevice, one: int, other:
     assert [found.a.metered, found.b.metered] == [one < 24, other < 24]
     assert found.a.timed
     row = gpu.recording.by_digest[a.digest]
-    assert found.a.latency_s == row.timing().latency_s
+    assert found.a.latency_s == row.find_timing().latency_s
     assert found.lines[-1].cause == UNEXPLAINED
     if one == other:
         assert all(line.energy == 0 for line in found.lines)
@@ -84,10 +96,10 @@ def test_lines_add_up_to_what_was_measured(gpu: RecordedDevice, one: int, other:
 
 def test_what_no_one_measured_is_predicted(tmp_path: Path) -> None:
     device = opened(record(tmp_path / "some.jsonl.gz", by_global_memory, count=30, metered=30))
-    known = evidence(made_up.OP, device, None)
-    found = account(schedules()[0], schedules()[38], known, device)
+    known = load_measured_set(made_up.OP, device, None)
+    found = make_account(schedules()[0], schedules()[38], known, device)
     assert (found.b.timed, found.b.metered, found.b.energy_interval_j) == (False, False, None)
-    unseen = account(schedules()[37], schedules()[38], known, device)
+    unseen = make_account(schedules()[37], schedules()[38], known, device)
     # Single precision: a prediction alone and one among others are the same up to its rounding.
     assert unseen.lines[-1].energy == pytest.approx(0, abs=1e-5)
 
@@ -98,8 +110,8 @@ def test_what_no_one_measured_is_predicted(tmp_path: Path) -> None:
 def test_the_law_behind_the_figures_is_found(tmp_path: Path, law: Law, cause: str) -> None:
     """Of pairs that differ twofold or more: the group that alone decides is the largest, with its sign."""
     device = opened(record(tmp_path / "law.jsonl.gz", law))
-    known = evidence(made_up.OP, device, None)
-    found = [account(a, b, known, device) for a, b in _apart(device, 8)]
+    known = load_measured_set(made_up.OP, device, None)
+    found = [make_account(a, b, known, device) for a, b in _apart(device, 8)]
     right = [max(_known(f), key=lambda c: abs(_known(f)[c])) == cause for f in found]
     assert len(right) == 8
     assert np.mean(right) >= 0.8
@@ -108,7 +120,7 @@ def test_the_law_behind_the_figures_is_found(tmp_path: Path, law: Law, cause: st
 
 def _apart(device: RecordedDevice, most: int) -> list[tuple[ekc.Schedule, ekc.Schedule]]:
     rows = [r for r in device.recording.rows if r.meterings]
-    energies = [r.timing().latency_s * r.metering().power_w for r in rows]
+    energies = [r.find_timing().latency_s * r.find_metering().power_w for r in rows]
     pairs = [
         (rows[i].schedule, rows[j].schedule)
         for i, j in itertools.combinations(range(len(rows)), 2)
@@ -117,7 +129,7 @@ def _apart(device: RecordedDevice, most: int) -> list[tuple[ekc.Schedule, ekc.Sc
     return pairs[:: max(1, len(pairs) // most)][:most]
 
 
-def _known(found: Account) -> dict[str, float]:
+def _known(found: EnergyAccount) -> dict[str, float]:
     return {line.cause: line.energy for line in found.lines[:-1]}
 
 
@@ -129,12 +141,16 @@ def test_the_two_do_not_teach_the_model(tmp_path: Path) -> None:
 
         def law(figures: dict[str, float]) -> tuple[float, float]:
             seconds, watts = by_global_memory(figures)
-            mine = figures == {n: float(v[0]) for n, v in figures_of([schedules()[3]], A100.limits).items()}
+            mine = figures == {
+                n: float(v[0]) for n, v in analyse_schedules([schedules()[3]], A100.limits).items()
+            }
             return seconds * (factor if mine else 1), watts
 
         device = opened(record(tmp_path / f"{factor}.jsonl.gz", law, count=20, metered=20))
         assert odd in device.recording.by_digest
-        found = account(schedules()[0], schedules()[3], evidence(made_up.OP, device, None), device)
+        found = make_account(
+            schedules()[0], schedules()[3], load_measured_set(made_up.OP, device, None), device
+        )
         assert found.b.energy_j > 0
         return [line.energy for line in found.lines[:-1]]
 
@@ -142,9 +158,9 @@ def test_the_two_do_not_teach_the_model(tmp_path: Path) -> None:
 
 
 def test_the_score_is_of_schedules_not_seen(gpu: RecordedDevice) -> None:
-    known = evidence(made_up.OP, gpu, None)
-    found = quality(known, gpu.peaks, 0)
-    assert found == quality(known, gpu.peaks, 0)
+    known = load_measured_set(made_up.OP, gpu, None)
+    found = cross_validate(known, gpu.peaks, 0)
+    assert found == cross_validate(known, gpu.peaks, 0)
     for score in vars(found).values():
         assert score.error >= 0
         assert score.rank is None or -1 <= score.rank <= 1
@@ -153,10 +169,10 @@ def test_the_score_is_of_schedules_not_seen(gpu: RecordedDevice) -> None:
     assert found.power.error < 0.05 < found.power_by_prior.error
     # Scrambled figures cannot be foreseen, and the score says so.
     scrambled = _scrambled(known)
-    assert quality(scrambled, gpu.peaks, 0).latency.rank < 0.5  # type: ignore[operator]
+    assert cross_validate(scrambled, gpu.peaks, 0).latency.rank < 0.5  # type: ignore[operator]
 
 
-def _scrambled(known: Evidence) -> Evidence:
+def _scrambled(known: MeasuredSet) -> MeasuredSet:
     order = np.random.default_rng(0).permutation(len(known.candidates))
     for candidate, timings in zip(
         known.candidates, [known.candidates[i].timings for i in order], strict=True
@@ -168,8 +184,8 @@ def _scrambled(known: Evidence) -> Evidence:
 def test_what_is_needed_lets_every_fold_learn(gpu: RecordedDevice, tmp_path: Path) -> None:
     from ekc.search.models.trees import MIN_ROWS
 
-    assert FEWEST_METERED - math.ceil(FEWEST_METERED / FOLDS) >= MIN_ROWS
-    assert FEWEST_METERED - 1 - math.ceil((FEWEST_METERED - 1) / FOLDS) < MIN_ROWS
+    assert MIN_METERED - math.ceil(MIN_METERED / FOLDS) >= MIN_ROWS
+    assert MIN_METERED - 1 - math.ceil((MIN_METERED - 1) / FOLDS) < MIN_ROWS
     few, enough = (
         opened(record(tmp_path / f"{n}.jsonl.gz", by_global_memory, count=20, metered=n)) for n in (11, 12)
     )
@@ -205,13 +221,16 @@ def test_it_says_what_it_is_made_of(gpu: RecordedDevice) -> None:
 )
 def test_doubt(expected: float, left: float, error: float, by_prior: float, told: str) -> None:
     one, other = (
-        Side(name, math.exp(log), 100.0, True, True, None)
+        ExplainedSchedule(name, math.exp(log), 100.0, True, True, None)
         for name, log in (("a", 0.0), ("b", expected + left))
     )
-    lines = (Line("arithmetic", expected, 0.0, 0.0), Line(UNEXPLAINED, left, 0.0, 0.0))
-    good = Score(1.0, 0.0)
-    judged = Quality(Score(0.9, error), good, good, Score(0.9, by_prior), good, good)
-    found = Explanation("x", "y", Account(one, other, lines), 20, 20, 0, judged)
+    lines = (
+        GroupContribution("arithmetic", expected, 0.0, 0.0),
+        GroupContribution(UNEXPLAINED, left, 0.0, 0.0),
+    )
+    good = PredictionScore(1.0, 0.0)
+    judged = ModelQuality(PredictionScore(0.9, error), good, good, PredictionScore(0.9, by_prior), good, good)
+    found = LearnedExplanation("x", "y", EnergyAccount(one, other, lines), 20, 20, 0, judged)
     assert told in found.doubt if told else not found.doubt
 
 

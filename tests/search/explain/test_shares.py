@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ekc.search.explain.shares import shares
+from ekc.search.explain.shares import compute_shapley_values
 
 Array = NDArray[np.float64]
 NAMES = ("a", "b", "c", "d", "e")
@@ -34,7 +34,7 @@ def at(side: Mapping[str, float]) -> Array:
 def test_credits_add_up_and_turn_round(
     a: dict[str, float], b: dict[str, float], groups: list[list[str]]
 ) -> None:
-    found, back = shares(crooked, a, b, groups), shares(crooked, b, a, groups)
+    found, back = compute_shapley_values(crooked, a, b, groups), compute_shapley_values(crooked, b, a, groups)
     np.testing.assert_allclose(sum(found.values()), at(b) - at(a), atol=1e-9)
     for name in NAMES:
         np.testing.assert_allclose(found[name], -back[name], atol=1e-9)
@@ -46,7 +46,7 @@ def test_credits_add_up_and_turn_round(
 def test_what_adds_up_by_itself_is_credited_exactly(
     a: dict[str, float], b: dict[str, float], groups: list[list[str]]
 ) -> None:
-    found = shares(lambda x: np.stack([sum(x[n] ** 2 for n in NAMES)], axis=1), a, b, groups)  # type: ignore[list-item]
+    found = compute_shapley_values(lambda x: np.stack([sum(x[n] ** 2 for n in NAMES)], axis=1), a, b, groups)  # type: ignore[list-item]
     for name in NAMES:
         assert found[name][0] == pytest.approx(b[name] ** 2 - a[name] ** 2, abs=1e-9)
 
@@ -56,20 +56,20 @@ def test_a_product_is_shared_evenly_and_groups_move_as_one() -> None:
         return (x["a"] * x["b"])[:, None]
 
     zero, one = {"a": 0.0, "b": 0.0}, {"a": 1.0, "b": 1.0}
-    assert {n: v[0] for n, v in shares(product, zero, one, [["a"], ["b"]]).items()} == pytest.approx(
-        {"a": 0.5, "b": 0.5}, abs=1e-12
-    )
+    assert {
+        n: v[0] for n, v in compute_shapley_values(product, zero, one, [["a"], ["b"]]).items()
+    } == pytest.approx({"a": 0.5, "b": 0.5}, abs=1e-12)
 
     def gated(x: Mapping[str, Array]) -> Array:
         return ((x["a"] + x["b"] == 2) * x["c"])[:, None]
 
     # c works only once a and b have both changed: as one group with it or without, c has half of it.
     start, end = zero | {"c": 0.0}, one | {"c": 1.0}
-    together = shares(gated, start, end, [["a", "b"], ["c"]])
+    together = compute_shapley_values(gated, start, end, [["a", "b"], ["c"]])
     assert together["c"][0] == pytest.approx(0.5, abs=1e-12)
     assert together["a"][0] + together["b"][0] == pytest.approx(0.5, abs=1e-12)
 
 
 def test_nothing_differs() -> None:
     same = dict.fromkeys(NAMES, 1.0)
-    assert all(not value.any() for value in shares(crooked, same, same, [NAMES]).values())
+    assert all(not value.any() for value in compute_shapley_values(crooked, same, same, [NAMES]).values())

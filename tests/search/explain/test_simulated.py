@@ -10,13 +10,13 @@ import ekc
 from ekc import devices
 from ekc.codegen.generate import compile_schedule
 from ekc.devices import power, specs
-from ekc.devices.accesses import executed
-from ekc.devices.breakdown import breakdown
+from ekc.devices.accesses import profile_kernel
+from ekc.devices.breakdown import break_down_energy
 from ekc.devices.simulated import SimulatedDevice
-from ekc.devices.steady import steady, work
+from ekc.devices.steady import compute_work, find_steady_state
 from ekc.errors import InvalidInput
 from ekc.search.explain.simulated import explain
-from ekc.search.space.naive import naive
+from ekc.search.space.naive import make_naive_schedule
 
 MM = ekc.matmul(128, 128, 128)
 
@@ -40,15 +40,15 @@ def staged(op: ekc.Operator = MM) -> ekc.Schedule:
 
 
 @pytest.mark.parametrize("name", ["a100", "rtx4090"])
-@pytest.mark.parametrize("schedule", [naive(MM), staged()], ids=["naive", "staged"])
+@pytest.mark.parametrize("schedule", [make_naive_schedule(MM), staged()], ids=["naive", "staged"])
 def test_the_causes_add_up_to_power_times_latency(name: str, schedule: ekc.Schedule) -> None:
-    device, spec = devices.open(name), specs.get(name)
+    device, spec = devices.open(name), specs.find_spec(name)
     assert spec is not None
     kernel = compile_schedule(schedule, device.arch, device.limits)
-    todo = work(spec, kernel, executed(kernel))
-    found = breakdown(spec, todo, device.clocks().current_mhz)
+    todo = compute_work(spec, kernel, profile_kernel(kernel))
+    found = break_down_energy(spec, todo, device.clocks().current_mhz)
     assert found.energy_j == pytest.approx(found.power_w * found.latency_s, rel=1e-9)
-    state = steady(spec, todo, device.clocks().current_mhz)
+    state = find_steady_state(spec, todo, device.clocks().current_mhz)
     assert found.latency_s == state.latency_s
     assert all(cause.joules >= 0 for cause in found.causes if cause.name != "unexplained by events")
 
@@ -57,41 +57,41 @@ def test_the_sum_is_what_a_long_metering_sees() -> None:
     device = SimulatedDevice(specs.A100)
     kernel = compile_schedule(staged(), device.arch, device.limits)
     metered = device.meter(kernel, seconds=120.0).power_w
-    assert device.breakdown(kernel).power_w == pytest.approx(metered, rel=0.01)
+    assert device.break_down_energy(kernel).power_w == pytest.approx(metered, rel=0.01)
 
 
 def test_a_capped_kernel_draws_the_cap() -> None:
-    device, spec = devices.open("a100"), specs.get("a100")
+    device, spec = devices.open("a100"), specs.find_spec("a100")
     assert spec is not None
     kernel = compile_schedule(staged(ekc.matmul(1024, 1024, 1024)), device.arch, device.limits)
-    todo = work(spec, kernel, executed(kernel))
-    free = breakdown(spec, todo, device.clocks().current_mhz)
+    todo = compute_work(spec, kernel, profile_kernel(kernel))
+    free = break_down_energy(spec, todo, device.clocks().current_mhz)
     cap = 0.9 * free.power_w
     capped = replace(spec, power=replace(spec.power, tdp_w=cap))
-    found = breakdown(capped, todo, device.clocks().current_mhz)
+    found = break_down_energy(capped, todo, device.clocks().current_mhz)
     assert found.power_w == pytest.approx(cap, rel=1e-3)
     assert found.clock_mhz < free.clock_mhz == device.clocks().current_mhz
 
 
 def test_dynamic_energy_is_the_sum_of_its_parts() -> None:
-    device, spec = devices.open("a100"), specs.get("a100")
+    device, spec = devices.open("a100"), specs.find_spec("a100")
     assert spec is not None
     kernel = compile_schedule(staged(), device.arch, device.limits)
-    (counted, _), *_ = work(spec, kernel, executed(kernel)).launches
-    parts = {part.kind: part for part in power.dynamic_parts(spec, counted)}
+    (counted, _), *_ = compute_work(spec, kernel, profile_kernel(kernel)).launches
+    parts = {part.kind: part for part in power.compute_event_energies(spec, counted)}
     assert parts["multiply-add"].joules == pytest.approx(
-        32 * counted.fma32 * power.FMA_PJ * spec.power.process * 1e-12
+        32 * counted.fma32 * power.FMA_PJ * spec.power.process_energy_scale * 1e-12
     )
     assert parts["DRAM data"].joules == pytest.approx(
         counted.traffic.dram_bytes * spec.power.memory_pj_per_byte * 1e-12
     )
-    whole = power.dynamic_energy(spec, counted)
+    whole = power.compute_dynamic_energy(spec, counted)
     assert whole.core_j + whole.memory_j == pytest.approx(sum(p.joules for p in parts.values()), rel=1e-12)
 
 
 def test_a_difference_is_explained_line_by_line() -> None:
     device = devices.open("a100")
-    told = explain(naive(MM), staged(), device)
+    told = explain(make_naive_schedule(MM), staged(), device)
     assert sum(line.difference_j for line in told.lines) == pytest.approx(told.difference_j, rel=1e-9)
     lines = {line.cause: line for line in told.lines}
     # Only one of the two uses shared memory; both do the same multiplications.
@@ -100,13 +100,17 @@ def test_a_difference_is_explained_line_by_line() -> None:
     assert lines["multiply-add"].count_a == lines["multiply-add"].count_b == 128**3 / 32
     sizes = [abs(line.difference_j) for line in told.lines]
     assert sizes == sorted(sizes, reverse=True)
-    back = explain(staged(), naive(MM), device)
+    back = explain(staged(), make_naive_schedule(MM), device)
     assert back.difference_j == pytest.approx(-told.difference_j)
 
 
 def test_without_the_residual_events_explain_all() -> None:
     (plain,), (drawn,) = (
-        [line for line in explain(naive(MM), staged(), devices.open(target)).lines if not line.unit]
+        [
+            line
+            for line in explain(make_naive_schedule(MM), staged(), devices.open(target)).lines
+            if not line.unit
+        ]
         for target in ("a100@no-residual", "a100")
     )
     assert plain.cause == drawn.cause == "unexplained by events"
@@ -122,4 +126,4 @@ def test_a_schedule_does_not_differ_from_itself() -> None:
 
 def test_schedules_of_two_operators_do_not_compare() -> None:
     with pytest.raises(InvalidInput, match="two of one operator compare"):
-        explain(naive(MM), naive(ekc.matmul(64, 64, 64)), devices.open("a100"))
+        explain(make_naive_schedule(MM), make_naive_schedule(ekc.matmul(64, 64, 64)), devices.open("a100"))

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekc.search.models.belief import BAD, SHOCK, Belief, _bent, improvement
+from ekc.search.models.belief import (
+    MAX_SQUARED_Z_SCORE,
+    RESIDUAL_CLIP,
+    Surrogate,
+    _clip_residuals,
+    log_expected_improvement,
+)
 from ekc.search.models.trees import MIN_ROWS
 from tests.search.made_figures import bumps
 
@@ -20,32 +26,34 @@ def test_improvement_is_that_of_a_normal_truth() -> None:
     mean, spread, best = np.array([0.0, 0.3, -0.2, 0.05]), np.array([0.1, 0.2, 0.1, 1.0]), 0.1
     drawn = np.random.default_rng(0).normal(mean, spread, (400_000, 4))
     np.testing.assert_allclose(
-        np.exp(improvement(mean, spread, best)), np.maximum(best - drawn, 0).mean(axis=0), rtol=0.03
+        np.exp(log_expected_improvement(mean, spread, best)),
+        np.maximum(best - drawn, 0).mean(axis=0),
+        rtol=0.03,
     )
-    far = improvement(np.linspace(0.5, 0.7, 200), np.full(200, 0.1), 0.0)
+    far = log_expected_improvement(np.linspace(0.5, 0.7, 200), np.full(200, 0.1), 0.0)
     assert (np.diff(far) < 0).all(), "also where the formula changes"
-    assert np.isfinite(improvement(np.array([90.0]), np.array([0.01]), 0.0)).all()
+    assert np.isfinite(log_expected_improvement(np.array([90.0]), np.array([0.01]), 0.0)).all()
 
 
 def test_a_belief_starts_from_the_prior_and_ends_at_the_figures() -> None:
     rows, targets = bumps(80, 4)
     rows = rows.astype(np.float32)
     prior, values = np.full(80, 2.0), 2.0 * np.exp(0.3 * targets)
-    belief = Belief(seed=0)
-    mean, spread = belief.expect(rows, prior)
+    belief = Surrogate(seed=0)
+    mean, spread = belief.predict(rows, prior)
     np.testing.assert_allclose(mean, np.log(2.0))
     belief.learn(rows[:3], prior[:3], values[:3])
-    np.testing.assert_array_equal(belief.expect(rows, prior)[1], spread)
+    np.testing.assert_array_equal(belief.predict(rows, prior)[1], spread)
     belief.learn(rows[3:60], prior[3:60], values[3:60])
-    mean, unsure = belief.expect(rows[60:], prior[60:])
+    mean, unsure = belief.predict(rows[60:], prior[60:])
     assert np.corrcoef(mean, np.log(values[60:]))[0, 1] > 0.9
     assert (unsure > 0).all()
 
 
-@given(st.lists(st.floats(-3, 6), min_size=1, max_size=40), st.sampled_from([0.05, 0.3, BAD]))
+@given(st.lists(st.floats(-3, 6), min_size=1, max_size=40), st.sampled_from([0.05, 0.3, RESIDUAL_CLIP]))
 def test_the_bad_is_bent_in_its_order(residuals: list[float], bad: float) -> None:
     known, priors = np.array(residuals), np.ones(len(residuals))
-    bent = _bent(priors, np.exp(known), bad)
+    bent = _clip_residuals(priors, np.exp(known), bad)
     good = known <= np.median(known) + bad
     np.testing.assert_allclose(bent[good], known[good], atol=1e-12)
     assert (bent[~good] < known[~good]).all()
@@ -56,7 +64,7 @@ def test_where_the_bad_begins_nothing_jumps() -> None:
     # The median of these is 0, and the best far below.
     at = 0.3 + np.array([-1e-6, 0.0, 1e-6])
     known = np.concatenate([at, -at, [3.0, -3.0]])
-    bent = _bent(np.ones(8), np.exp(known), 0.3)
+    bent = _clip_residuals(np.ones(8), np.exp(known), 0.3)
     np.testing.assert_allclose(np.diff(bent[:3]), 1e-6, rtol=1e-4)
     assert bent[6] == pytest.approx(0.3 * (1 + math.log(10)))
 
@@ -65,7 +73,7 @@ def test_where_the_bad_begins_nothing_jumps() -> None:
 def test_nothing_worse_is_learned_as_better_than_the_best(some: list[tuple[float, float]]) -> None:
     """Also where the prior flatters the fastest: their residuals are the bad ones."""
     priors, figures = np.array(some).T
-    learned = np.log(priors) + _bent(priors, figures, 0.05)
+    learned = np.log(priors) + _clip_residuals(priors, figures, 0.05)
     best = np.log(figures.min())
     near = np.log(figures) <= best + 0.05
     np.testing.assert_allclose(learned[near], np.log(figures[near]), atol=1e-12)
@@ -81,13 +89,13 @@ def test_how_bad_the_bad_is_does_not_hide_the_good(seed: int) -> None:
 
     def lost(held: float) -> float:
         """Median error where a figure that was not learned from is a good one."""
-        belief = Belief(seed=0, bad=held)
+        belief = Surrogate(seed=0, residual_clip=held)
         belief.learn(rows[:80], np.ones(80), np.exp(good + bad)[:80])
-        mean, _ = belief.expect(rows[80:], np.ones(80))
+        mean, _ = belief.predict(rows[80:], np.ones(80))
         return float(np.median(np.abs(mean - good[80:])))
 
-    assert lost(0.05) < 0.7 * lost(BAD)
-    assert lost(BAD) < lost(10.0)
+    assert lost(0.05) < 0.7 * lost(RESIDUAL_CLIP)
+    assert lost(RESIDUAL_CLIP) < lost(10.0)
 
 
 def _half_rough(rows: np.ndarray) -> np.ndarray:
@@ -98,13 +106,13 @@ def _half_rough(rows: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_belief_is_as_sure_as_it_was_right_around(seed: int) -> None:
-    random, belief = np.random.default_rng(seed), Belief(seed=0)
+    random, belief = np.random.default_rng(seed), Surrogate(seed=0)
     drawn = random.uniform(-2, 2, (40, BATCH, 2)).astype(np.float32)
     for rows in drawn[:20]:
         belief.learn(rows, np.ones(BATCH), np.exp(_half_rough(rows)))
     asked = drawn[20:].reshape(-1, 2)
-    mean, spread = belief.expect(asked, np.ones(len(asked)))
-    _, plain, surprise = belief._plain(asked, np.ones(len(asked)))
+    mean, spread = belief.predict(asked, np.ones(len(asked)))
+    _, plain, surprise = belief._predict_uncalibrated(asked, np.ones(len(asked)))
     error = np.abs(mean - _half_rough(asked))
     smooth, rough = asked[:, 0] < -0.5, asked[:, 0] > 0.5
 
@@ -120,23 +128,23 @@ def test_a_belief_is_as_sure_as_it_was_right_around(seed: int) -> None:
 def test_what_failed_or_was_not_expected_is_no_surprise() -> None:
     rows, targets = bumps(40, 9)
     rows, prior, values = rows.astype(np.float32), np.ones(40), np.exp(0.1 * targets)
-    belief = Belief(seed=0)
+    belief = Surrogate(seed=0)
     belief.learn(rows[:MIN_ROWS], prior[:MIN_ROWS], values[:MIN_ROWS])
-    assert np.isnan(belief._surprises).all()
+    assert np.isnan(belief._squared_z_scores).all()
     values[MIN_ROWS], values[MIN_ROWS + 1] = np.nan, 1e-6
     belief.learn(rows[MIN_ROWS:], prior[MIN_ROWS:], values[MIN_ROWS:])
-    assert np.isnan(belief._surprises[MIN_ROWS])
-    assert belief._surprises[MIN_ROWS + 1] == SHOCK
-    assert np.isfinite(belief._surprises[MIN_ROWS + 1 :]).all()
+    assert np.isnan(belief._squared_z_scores[MIN_ROWS])
+    assert belief._squared_z_scores[MIN_ROWS + 1] == MAX_SQUARED_Z_SCORE
+    assert np.isfinite(belief._squared_z_scores[MIN_ROWS + 1 :]).all()
 
 
 def test_what_is_bad_is_no_surprise_for_ever() -> None:
     """It is learned bent. Held against figures that are not, it would be one each time, and promise much."""
     rows, targets = bumps(160, 10)
     rows, bad = rows.astype(np.float32), rows[:, 2] > 1.0
-    values, belief = np.exp(0.03 * targets + 4.0 * bad), Belief(seed=0, bad=0.05)
+    values, belief = np.exp(0.03 * targets + 4.0 * bad), Surrogate(seed=0, residual_clip=0.05)
     for batch in np.arange(160).reshape(-1, BATCH):
         belief.learn(rows[batch], np.ones(BATCH), values[batch])
-    _, _, surprise = belief._plain(rows, np.ones(160))
+    _, _, surprise = belief._predict_uncalibrated(rows, np.ones(160))
     assert np.median(surprise[bad]) < 2
     assert np.median(surprise[~bad]) < 2

@@ -16,28 +16,28 @@ import ekc
 from ekc import devices
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.base import Device, Interval, Metering
-from ekc.devices.digest import digest
-from ekc.devices.residual import generator
+from ekc.devices.digest import digest_kernel
+from ekc.devices.residual import make_generator
 from ekc.search.candidate import Candidate
-from ekc.search.measuring import Bench
-from ekc.search.method import OURS, Method
-from ekc.search.models.foresight import Foresight, Judged
+from ekc.search.measuring import Measurer
+from ekc.search.method import DEFAULT_METHOD, SearchMethod
+from ekc.search.models.foresight import PredictionBatch, PredictionRecord
 from ekc.search.models.metering import (
-    BEGIN,
-    CEILING,
-    FLOOR,
-    GROW,
-    START,
+    GROWTH_FACTOR,
+    INITIAL_METERINGS,
+    INITIAL_SHARE,
+    MAX_SHARE,
+    MIN_SHARE,
     MeteringShare,
-    choose,
-    faithful,
+    is_accurate,
+    select_for_metering,
     signal_to_noise,
 )
 from ekc.search.models.power import PowerModel
-from ekc.search.options import Wish
+from ekc.search.options import TuneOptions
 from ekc.search.records.store import RecordStore
 from ekc.search.result import TuningResult
-from ekc.search.run import Run
+from ekc.search.run import TuningRun
 from ekc.search.space.space import Space
 
 SMALL = ekc.matvec(512, 512)
@@ -50,46 +50,46 @@ def _figures(seed: int, count: int = 12) -> NDArray[np.float64]:
 def _moved(share: MeteringShare, *rounds: tuple[NDArray[np.float64], NDArray[np.float64]]) -> list[float]:
     shares = []
     for predicted, measured in rounds:
-        share.update(predicted, measured, fresh=len(measured))
+        share.update(predicted, measured, new_count=len(measured))
         shares.append(share.share)
     return shares
 
 
 def test_what_the_finals_meter_is_part_of_the_share() -> None:
-    share = MeteringShare(0.25, adapts=False, reserved=2.0)
-    assert sum(share.wanted(4, most=4)[0] for _ in range(16)) == 16 - 2
+    share = MeteringShare(0.25, is_adaptive=False, reserved_meterings=2.0)
+    assert sum(share.allocate_meterings(4, max_count=4)[0] for _ in range(16)) == 16 - 2
 
 
 def test_the_share_shrinks_to_its_floor_on_faithful_predictions() -> None:
     shares = _moved(MeteringShare(), *((_figures(s) * 1.01, _figures(s)) for s in range(8)))
     assert shares == sorted(shares, reverse=True)
-    assert START > shares[0] > FLOOR
-    assert shares[-1] == FLOOR
+    assert INITIAL_SHARE > shares[0] > MIN_SHARE
+    assert shares[-1] == MIN_SHARE
 
 
 def test_the_share_rises_to_its_ceiling_on_scrambled_ones() -> None:
     shares = _moved(MeteringShare(), *((_figures(s + 100), _figures(s)) for s in range(8)))
-    assert START < shares[0] < CEILING
-    assert shares[-1] == CEILING
+    assert INITIAL_SHARE < shares[0] < MAX_SHARE
+    assert shares[-1] == MAX_SHARE
 
 
 def test_the_share_stays_where_predictions_are_neither_faithful_nor_lost() -> None:
     measured = _figures(0, 400) ** 0.5
     predicted = measured * np.exp(np.random.default_rng(1).normal(0, 0.2, 400))
-    assert faithful(predicted, measured) is None
+    assert is_accurate(predicted, measured) is None
     share = MeteringShare()
-    share.update(predicted, measured, fresh=400)
-    assert share.share == START
+    share.update(predicted, measured, new_count=400)
+    assert share.share == INITIAL_SHARE
 
 
 def test_few_predictions_say_nothing() -> None:
     share = MeteringShare()
-    share.update(_figures(1, 5), _figures(2, 5), fresh=5)
-    assert share.share == START, "five are too few for a verdict"
-    share.update(_figures(3), _figures(4), fresh=0)
-    assert share.share == START * GROW, "they waited, the next call gave it"
+    share.update(_figures(1, 5), _figures(2, 5), new_count=5)
+    assert share.share == INITIAL_SHARE, "five are too few for a verdict"
+    share.update(_figures(3), _figures(4), new_count=0)
+    assert share.share == INITIAL_SHARE * GROWTH_FACTOR, "they waited, the next call gave it"
     moved = share.share
-    share.update(_figures(5), _figures(6), fresh=2)
+    share.update(_figures(5), _figures(6), new_count=2)
     assert share.share == moved, "two new ones do not"
 
 
@@ -98,7 +98,7 @@ def test_an_error_that_nobody_could_see_is_faithful() -> None:
     random = np.random.default_rng(0)
     predicted, measured = np.exp(random.normal(0, 0.005, (2, 12)))
     assert signal_to_noise(predicted, measured) < 1.25
-    assert faithful(predicted, measured)
+    assert is_accurate(predicted, measured)
 
 
 @pytest.mark.parametrize(("early", "counts"), [(2, False), (5, True)])
@@ -109,7 +109,7 @@ def test_what_was_predicted_from_next_to_nothing_does_not_count(early: int, coun
     predicted, measured = np.exp(random.normal(0, 0.003, (2, 12)))
     predicted[:early] *= 1.07
     assert signal_to_noise(predicted, measured) < 1.25
-    assert (faithful(predicted, measured) is not True) is counts
+    assert (is_accurate(predicted, measured) is not True) is counts
 
 
 def test_latencies_that_differ_do_not_make_a_model_of_power_faithful() -> None:
@@ -118,8 +118,8 @@ def test_latencies_that_differ_do_not_make_a_model_of_power_faithful() -> None:
     seconds, luck = np.exp(random.normal(0, 1.0, 400)), np.exp(random.normal(0, 0.5, 400))
     predicted, measured = seconds * 100.0, seconds * 100.0 * luck
     assert signal_to_noise(predicted, measured) > 2
-    assert faithful(predicted, measured) is False
-    assert faithful(predicted, predicted * luck**0.3), "0.15 is what a choice can live with"
+    assert is_accurate(predicted, measured) is False
+    assert is_accurate(predicted, predicted * luck**0.3), "0.15 is what a choice can live with"
 
 
 def test_predicting_the_mean_is_no_signal() -> None:
@@ -136,49 +136,49 @@ def test_early_errors_of_a_model_that_has_learned_since_cost_no_more_meterings()
     early, late = np.array([0.09, 0.10, 0.01]), np.array([0.01, 0.01, 0.0])
     for off, moves in ((np.append(early, late), False), (np.append(late, early), True)):
         share = MeteringShare()
-        assert faithful(measured * np.exp(off), measured) is False
-        share.update(measured * np.exp(off), measured, fresh=6)
-        assert (share.share > START) is moves
+        assert is_accurate(measured * np.exp(off), measured) is False
+        share.update(measured * np.exp(off), measured, new_count=6)
+        assert (share.share > INITIAL_SHARE) is moves
 
 
 def test_a_fixed_share_does_not_move() -> None:
-    share = MeteringShare(0.3, adapts=False)
+    share = MeteringShare(0.3, is_adaptive=False)
     assert _moved(share, *((_figures(s + 100), _figures(s)) for s in range(8))) == [0.3] * 8
 
 
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.3, 1.0])
 def test_shares_of_small_rounds_add_up(share: float) -> None:
-    counted = MeteringShare(share, adapts=False)
-    dealt = [counted.wanted(timed, most=100) for timed in [3, 1, 4, 1, 5, 9, 2, 6] * 5]
+    counted = MeteringShare(share, is_adaptive=False)
+    dealt = [counted.allocate_meterings(timed, max_count=100) for timed in [3, 1, 4, 1, 5, 9, 2, 6] * 5]
     assert sum(count for count, _ in dealt) == int(share * 155 + 1e-9)
     assert sum(curious for _, curious in dealt) == int(0.3 * sum(count for count, _ in dealt) + 1e-9)
     assert all(0 <= curious <= count for count, curious in dealt)
-    assert counted.wanted(1000, most=7)[0] == 7
+    assert counted.allocate_meterings(1000, max_count=7)[0] == 7
 
 
 def test_what_is_metered_first_is_paid_back() -> None:
-    share = MeteringShare(0.1, adapts=False)
-    assert share.wanted(16, most=16, fewest=4)[0] == 4
-    assert [share.wanted(8, most=8)[0] for _ in range(8)] == [0, 0, 0, 0, 1, 1, 1, 1]
+    share = MeteringShare(0.1, is_adaptive=False)
+    assert share.allocate_meterings(16, max_count=16, min_count=4)[0] == 4
+    assert [share.allocate_meterings(8, max_count=8)[0] for _ in range(8)] == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
 def test_the_promising_are_metered_and_of_equals_the_unsure() -> None:
     mean, spread = np.log(np.arange(1.0, 9.0)), np.full(8, 0.05)
     rows = np.eye(8, dtype=np.float32)
-    assert choose(3, 0, mean, spread, mean[0], rows) == [0, 1, 2]
+    assert select_for_metering(3, 0, mean, spread, mean[0], rows) == [0, 1, 2]
     spread[6] = 2.0
-    assert choose(3, 0, mean, spread, mean[0], rows) == [0, 1, 6]
-    assert choose(3, 0, np.zeros(8), spread, 0.0, rows)[-1] == 6
+    assert select_for_metering(3, 0, mean, spread, mean[0], rows) == [0, 1, 6]
+    assert select_for_metering(3, 0, np.zeros(8), spread, 0.0, rows)[-1] == 6
 
 
 def test_curiosity_goes_where_the_model_is_unsure_and_nothing_alike_is_metered() -> None:
     mean, spread = np.arange(10.0), np.full(10, 0.1)
     rows = np.zeros((10, 2), dtype=np.float32)
     rows[7] = 5
-    assert choose(4, 1, mean, spread, 0.0, rows) == [0, 1, 2, 7], "unlike the rest"
+    assert select_for_metering(4, 1, mean, spread, 0.0, rows) == [0, 1, 2, 7], "unlike the rest"
     rows[8], spread[8] = (-5, -5), 0.2
-    assert choose(4, 1, mean, spread, 0.0, rows) == [0, 1, 2, 8], "as unlike, and less sure"
-    assert choose(1, 1, np.zeros(1), np.ones(1), np.inf, rows[:1]) == [0]
+    assert select_for_metering(4, 1, mean, spread, 0.0, rows) == [0, 1, 2, 8], "as unlike, and less sure"
+    assert select_for_metering(1, 1, np.zeros(1), np.ones(1), np.inf, rows[:1]) == [0]
 
 
 class Repowered:
@@ -190,10 +190,10 @@ class Repowered:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._device, name)
 
-    def meter(self, kernel: CompiledKernel, *, seconds: float = 1.0, draw: int = 0) -> Metering:
+    def meter(self, kernel: CompiledKernel, *, seconds: float = 1.0, repeat: int = 0) -> Metering:
         """The device's metering at `base_w` watts, or its own, times a factor that nothing explains."""
-        true = self._device.meter(kernel, seconds=seconds, draw=draw)
-        luck = generator("test", digest(kernel)).standard_normal()
+        true = self._device.meter(kernel, seconds=seconds, repeat=repeat)
+        luck = make_generator("test", digest_kernel(kernel)).standard_normal()
         factor = (self._base_w or true.power_w) / true.power_w * float(np.exp(self._sigma * luck))
         power, energy = true.power_interval_w, true.energy_interval_j
         return dataclasses.replace(
@@ -205,36 +205,38 @@ class Repowered:
         )
 
 
-def searched(device: Any, method: Method = OURS, trials: int = 192) -> tuple[TuningResult, Run]:
-    wish = Wish(trials, "energy", 0.05, False, 0, None)
+def searched(
+    device: Any, method: SearchMethod = DEFAULT_METHOD, trials: int = 192
+) -> tuple[TuningResult, TuningRun]:
+    wish = TuneOptions(trials, "energy", 0.05, False, 0, None)
     with RecordStore(None) as store, ThreadPoolExecutor(2) as workers:
-        run = Run(Space(SMALL, device.limits), Bench(device, store), workers, wish, None, method)
+        run = TuningRun(Space(SMALL, device.limits), Measurer(device, store), workers, wish, None, method)
         return run.run(()), run
 
 
 def test_where_power_is_constant_the_share_falls_to_its_floor() -> None:
     result, run = searched(Repowered(devices.open("a100"), sigma=0.0, base_w=200.0), trials=256)
     shares = [card.share for card in result.model_cards]
-    assert shares[0] == START
-    assert shares[-1] == run.task.learner.share.share == FLOOR
+    assert shares[0] == INITIAL_SHARE
+    assert shares[-1] == run.task.learner.metering_share.share == MIN_SHARE
     assert result.metered_count <= 0.15 * result.trial_count
 
 
 def test_where_nothing_explains_power_the_share_rises_to_its_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[float, int, int, int]] = []
-    wanted = MeteringShare.wanted
+    wanted = MeteringShare.allocate_meterings
 
     def note(share: MeteringShare, timed: int, most: int, fewest: int = 0) -> tuple[int, int]:
         found = wanted(share, timed, most, fewest)
         asked.append((share.share, timed, most, found[0]))
         return found
 
-    monkeypatch.setattr(MeteringShare, "wanted", note)
+    monkeypatch.setattr(MeteringShare, "allocate_meterings", note)
     result, run = searched(Repowered(devices.open("a100"), sigma=0.5), trials=256)
     shares = [card.share for card in result.model_cards]
-    assert shares[0] == START
-    assert shares[-1] == run.task.learner.share.share == CEILING
-    at_ceiling = [(timed, most, count) for share, timed, most, count in asked if share == CEILING]
+    assert shares[0] == INITIAL_SHARE
+    assert shares[-1] == run.task.learner.metering_share.share == MAX_SHARE
+    at_ceiling = [(timed, most, count) for share, timed, most, count in asked if share == MAX_SHARE]
     assert len(at_ceiling) > 3
     # One is metered for each that was timed, as long as fast ones wait for it.
     assert all(count == min(timed, most) for timed, most, count in at_ceiling), at_ceiling
@@ -242,16 +244,16 @@ def test_where_nothing_explains_power_the_share_rises_to_its_ceiling(monkeypatch
 
 
 def test_what_is_judged_was_predicted_before_it_was_metered(monkeypatch: pytest.MonkeyPatch) -> None:
-    of, judge, learn = Foresight.of, Foresight.judged, PowerModel.learn
+    of, judge, learn = PredictionBatch.from_power_model, PredictionBatch.make_records, PowerModel.learn
     learned: list[Candidate] = []
-    made: list[tuple[Foresight, int]] = []
+    made: list[tuple[PredictionBatch, int]] = []
     known: list[bool] = []
 
-    def foresee(candidates: Sequence[Candidate], power: PowerModel) -> Foresight:
+    def foresee(candidates: Sequence[Candidate], power: PowerModel) -> PredictionBatch:
         made.append((of(candidates, power), len(learned)))
         return made[-1][0]
 
-    def judged_by(foresight: Foresight, metered: Sequence[int]) -> list[Judged]:
+    def judged_by(foresight: PredictionBatch, metered: Sequence[int]) -> list[PredictionRecord]:
         ((_, before),) = [m for m in made if m[0] is foresight]
         seen = {id(c) for c in learned[:before]}
         known.extend(id(foresight.candidates[i]) in seen for i in metered)
@@ -261,12 +263,12 @@ def test_what_is_judged_was_predicted_before_it_was_metered(monkeypatch: pytest.
         learned.extend(metered)
         learn(power, metered, timed)
 
-    monkeypatch.setattr(Foresight, "of", foresee)
-    monkeypatch.setattr(Foresight, "judged", judged_by)
+    monkeypatch.setattr(PredictionBatch, "from_power_model", foresee)
+    monkeypatch.setattr(PredictionBatch, "make_records", judged_by)
     monkeypatch.setattr(PowerModel, "learn", learns)
     result, run = searched(devices.open("a100"), trials=40)
-    judged, cards = run.task.learner.judged, result.model_cards
+    judged, cards = run.task.learner.prediction_records, result.model_cards
     assert cards[0].error is None
-    assert cards[-1].rows < run.task.learner.power.rows == BEGIN + len(judged)
+    assert cards[-1].rows < run.task.learner.power_model.row_count == INITIAL_METERINGS + len(judged)
     assert known == [False] * len(judged), "none was learned from before its foresight was made"
-    assert all(j.measured_j != j.believed_j and j.spread > 0 for j in judged)
+    assert all(j.measured_j != j.believed_j and j.std > 0 for j in judged)

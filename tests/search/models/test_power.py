@@ -10,13 +10,13 @@ import pytest
 from numpy.typing import NDArray
 
 import ekc
-from ekc.devices.base import Conditions, Interval, Metering, Peaks, Timing
+from ekc.devices.base import Interval, MeasurementConditions, Metering, Peaks, Timing
 from ekc.search.candidate import Candidate
 from ekc.search.models import prior
-from ekc.search.models.features import BALANCE, NAMES
-from ekc.search.models.foresight import Foresight
-from ekc.search.models.power import POWER_CAP, SLOPE, PowerModel
-from ekc.search.space.naive import naive
+from ekc.search.models.features import BALANCE_COLUMN, FEATURE_NAMES
+from ekc.search.models.foresight import PredictionBatch
+from ekc.search.models.power import POWER_CAP, PRIOR_SLOPE, PowerModel
+from ekc.search.space.naive import make_naive_schedule
 from tests.search.spaces import legal, space
 
 CAP_W = 300.0
@@ -27,11 +27,11 @@ PEAKS, LARGE = (Peaks(1e13, {"float16": 1e14}, 1e12, watts) for watts in (CAP_W,
 def kernels(watts: Any, prior_w: Any, rows: NDArray[np.float32], capped: Any = None) -> list[Candidate]:
     """Timed and metered kernels of one millisecond."""
     capped = np.zeros(len(rows), bool) if capped is None else capped
-    schedule = naive(ekc.matvec(8, 8))
+    schedule = make_naive_schedule(ekc.matvec(8, 8))
     made = []
     for row, w, expected, cap in zip(rows, watts, prior_w, capped, strict=True):
         throttle = (POWER_CAP,) if cap else ()
-        conditions = Conditions("d", True, "", "", "", 1000.0, 40.0, throttle, "", "")
+        conditions = MeasurementConditions("d", True, "", "", "", 1000.0, 40.0, throttle, "", "")
         timing = Timing(MS, Interval(MS, MS), 5, conditions)
         power, energy = float(w), float(w) * MS
         metering = Metering(
@@ -46,14 +46,14 @@ def kernels(watts: Any, prior_w: Any, rows: NDArray[np.float32], capped: Any = N
 
 def _rows(count: int, seed: int = 0) -> NDArray[np.float32]:
     """Five figures that differ, and no SM without a block."""
-    rows = np.zeros((count, len(NAMES)), np.float32)
+    rows = np.zeros((count, len(FEATURE_NAMES)), np.float32)
     rows[:, :5] = np.random.default_rng(seed).normal(size=(count, 5))
-    rows[:, BALANCE] = 1.0
+    rows[:, BALANCE_COLUMN] = 1.0
     return rows
 
 
 def _watts(model: PowerModel, asked: list[Candidate], which: bool | None = None) -> NDArray[np.float64]:
-    return np.exp(model.expect_of(asked, which)[0])
+    return np.exp(model.predict_timed(asked, which)[0])
 
 
 def _explained() -> tuple[NDArray[np.float32], NDArray[np.float64], list[Candidate], PowerModel]:
@@ -86,7 +86,7 @@ def test_a_prior_that_explains_is_followed() -> None:
     all_of_them = kernels(0.7 * priors, priors, _rows(30))
     model = PowerModel(0, PEAKS)
     model.learn(all_of_them[:7])
-    assert not model.ready
+    assert not model.is_ready
     off = np.abs(_watts(model, all_of_them[7:]) / (0.7 * priors[7:]) - 1)
     assert np.median(off) < 0.05
     assert np.median(np.abs(np.median(0.7 * priors[:7]) / (0.7 * priors[7:]) - 1)) > 0.2, "constant is not"
@@ -95,9 +95,9 @@ def test_a_prior_that_explains_is_followed() -> None:
 def test_what_features_explain_is_learned_and_unlike_kernels_are_less_sure() -> None:
     rows, watts, all_of_them, model = _explained()
     off = np.abs(_watts(model, all_of_them[40:]) / watts[40:] - 1)
-    assert np.median(off) < 0.05 < np.median(np.abs(model.median / watts[40:] - 1))
+    assert np.median(off) < 0.05 < np.median(np.abs(model.median_power_w / watts[40:] - 1))
     near, far = kernels([1, 1], [150, 150], np.stack([rows[0], rows[0] + 20]))
-    spread = model.expect_of([near, far])[1]
+    spread = model.predict_timed([near, far])[1]
     assert spread[1] > 2 * spread[0]
 
 
@@ -106,10 +106,10 @@ def test_of_kernels_that_do_not_matter_the_line_tells() -> None:
     asked, pace, priors = rows[40:], np.zeros(20), np.full(20, 150.0)
     matter = np.arange(20) % 3 == 0
     every, none, some = (
-        model.expect(asked, pace, priors, m) for m in (matter | True, matter & False, matter)
+        model.predict(asked, pace, priors, m) for m in (matter | True, matter & False, matter)
     )
     # As one would be told who asked of these alone: sums of more rows at once round otherwise.
-    alone = model.expect(asked[matter], pace[matter], priors[matter], matter[matter])
+    alone = model.predict(asked[matter], pace[matter], priors[matter], matter[matter])
     for figure in range(2):
         np.testing.assert_array_equal(some[figure][~matter], none[figure][~matter])
         np.testing.assert_array_equal(some[figure][matter], alone[figure])
@@ -127,7 +127,7 @@ def test_a_capped_kernel_draws_what_capped_kernels_draw() -> None:
     np.testing.assert_allclose(_watts(model, all_of_them[:1]), CAP_W)
     model.learn(all_of_them[:12])
     np.testing.assert_allclose(_watts(model, all_of_them[12:]), watts[12:], rtol=0.01)
-    trivial = PowerModel(0, PEAKS, constant=True)
+    trivial = PowerModel(0, PEAKS, is_constant=True)
     trivial.learn(all_of_them[:12])
     assert len(set(_watts(trivial, all_of_them[12:]).round(6))) == 1, "the trivial predictor knows no cap"
 
@@ -150,8 +150,8 @@ def test_throttled_kernels_that_nobody_metered_teach_that_others_like_them_draw_
         c.meterings = []
     seeing.learn([all_of_them[i] for i in few], unmetered)
     rest = np.flatnonzero(capped)[1::2]
-    asked = _rows(60)[rest], np.zeros(len(rest)), np.array([all_of_them[i].prior_power_w for i in rest])
-    off = [1 - np.exp(m.expect(*asked, np.ones(len(rest), bool))[0]) / CAP_W for m in (blind, seeing)]
+    asked = _rows(60)[rest], np.zeros(len(rest)), np.array([all_of_them[i].expected_power_w for i in rest])
+    off = [1 - np.exp(m.predict(*asked, np.ones(len(rest), bool))[0]) / CAP_W for m in (blind, seeing)]
     assert np.median(off[0]) > 0.2
     assert np.median(off[1]) < 0.02
     assert (off[1] < off[0]).all()
@@ -169,24 +169,24 @@ def test_a_throttled_kernel_that_is_believed_above_the_cap_bends_nothing() -> No
 
 def test_the_trivial_predictor_learns_nothing_of_the_cap() -> None:
     _, all_of_them = _held_back()
-    model = PowerModel(0, PEAKS, constant=True)
+    model = PowerModel(0, PEAKS, is_constant=True)
     model.learn(all_of_them[:4], all_of_them)
-    np.testing.assert_allclose(_watts(model, all_of_them), model.median, rtol=1e-3)
+    np.testing.assert_allclose(_watts(model, all_of_them), model.median_power_w, rtol=1e-3)
 
 
 def test_a_clock_that_nobody_told_is_no_number_in_json() -> None:
     (one,) = kernels([100.0], [100.0], _rows(1))
     silent = replace(one.meterings[0].conditions, clock_mhz=float("nan"))
     one.meterings = [replace(one.meterings[0], conditions=silent)]
-    assert one.trial().to_json()["clock_mhz"] is None
+    assert one.to_trial().to_json()["clock_mhz"] is None
 
 
 def test_the_trivial_predictor_is_the_median() -> None:
     all_of_them = kernels([100, 200, 250], [50, 100, 150], _rows(3))
-    model = PowerModel(0, PEAKS, constant=True)
+    model = PowerModel(0, PEAKS, is_constant=True)
     model.learn(all_of_them)
     np.testing.assert_allclose(_watts(model, all_of_them), 200)
-    assert not model.ready
+    assert not model.is_ready
 
 
 def test_a_model_that_ranks_badly_is_quarantined_until_it_ranks_well() -> None:
@@ -194,38 +194,40 @@ def test_a_model_that_ranks_badly_is_quarantined_until_it_ranks_well() -> None:
     asked, truth = all_of_them[40:], watts[40:]
     told, line = _watts(model, asked, True), _watts(model, asked, False)
     contrary = np.sort(truth)[::-1][np.argsort(np.argsort(told))]
-    model.judge(told, contrary, contrary)
-    assert model.quarantined
+    model.update_quarantine(told, contrary, contrary)
+    assert model.is_quarantined
     np.testing.assert_array_equal(_watts(model, asked), line)
     np.testing.assert_array_equal(_watts(model, asked, True), told)
-    model.judge(told, contrary, truth)
-    assert not model.quarantined
+    model.update_quarantine(told, contrary, truth)
+    assert not model.is_quarantined
     poor = truth * np.exp(np.random.default_rng(3).normal(0, 0.5, len(truth)))
-    model.judge(poor, contrary, truth)
-    assert not model.quarantined, "a poor model is believed while the line is poorer"
+    model.update_quarantine(poor, contrary, truth)
+    assert not model.is_quarantined, "a poor model is believed while the line is poorer"
     np.testing.assert_array_equal(_watts(model, asked), told)
 
 
 def test_the_same_work_in_half_the_time_draws_twice_the_dynamic_power() -> None:
     watts, standby = np.array([100.0, 180.0]), np.array([CAP_W / 3, CAP_W / 4])
-    np.testing.assert_allclose(prior.paced(watts, np.zeros(2), standby), watts)
+    np.testing.assert_allclose(prior.scale_power(watts, np.zeros(2), standby), watts)
     np.testing.assert_allclose(
-        prior.paced(watts, np.full(2, -np.log(2)), standby), standby + 2 * (watts - standby)
+        prior.scale_power(watts, np.full(2, -np.log(2)), standby), standby + 2 * (watts - standby)
     )
 
 
 def test_a_board_stands_by_with_less_where_sms_have_no_block() -> None:
-    np.testing.assert_allclose(prior.standby(np.array([1.0, 0.5, 0.0]), PEAKS), [100.0, 85.0, 70.0])
+    np.testing.assert_allclose(prior.predict_standby_w(np.array([1.0, 0.5, 0.0]), PEAKS), [100.0, 85.0, 70.0])
 
 
 def test_the_prior_counts_what_moves_and_what_computes() -> None:
-    figures = space("matmul").figures(legal("matmul", 200))
+    figures = space("matmul").compute_quantities(legal("matmul", 200))
     assert (figures["balance"] < 1).any()
-    working = prior.power(figures, PEAKS) - prior.standby(figures["balance"], PEAKS)
-    np.testing.assert_allclose(working, prior._joules(figures) / prior.latency(figures, PEAKS))
+    working = prior.predict_power_w(figures, PEAKS) - prior.predict_standby_w(figures["balance"], PEAKS)
+    np.testing.assert_allclose(
+        working, prior._predict_work_energy_j(figures) / prior.predict_latency_s(figures, PEAKS)
+    )
     for name in ("total_operations", "total_global_load_sectors", "l2_bytes", "dram_bytes"):
         still = {**figures, name: figures[name] * 1.5}
-        gained = prior._joules(still) - prior._joules(figures)
+        gained = prior._predict_work_energy_j(still) - prior._predict_work_energy_j(figures)
         assert (gained[figures[name] > 0] > 0).all()
 
 
@@ -239,22 +241,22 @@ def test_the_prior_counts_what_moves_and_what_computes() -> None:
     ],
 )
 def test_each_level_takes_what_it_moves(name: str, part: str) -> None:
-    figures = space("matmul").figures(legal("matmul", 50))
-    before = prior._parts(figures, PEAKS)
-    after = prior._parts({**figures, name: 1e3 + 100 * figures[name]}, PEAKS)
+    figures = space("matmul").compute_quantities(legal("matmul", 50))
+    before = prior._predict_resource_times_s(figures, PEAKS)
+    after = prior._predict_resource_times_s({**figures, name: 1e3 + 100 * figures[name]}, PEAKS)
     assert (after[part] > before[part]).all()
     for other in set(before) - {part}:
         np.testing.assert_array_equal(after[other], before[other])
 
 
 def test_a_request_takes_a_pass_through_l1_and_one_for_each_four_sectors() -> None:
-    figures = space("matmul").figures(legal("matmul", 50))
+    figures = space("matmul").compute_quantities(legal("matmul", 50))
     none = {name: 0 * values for name, values in figures.items() if name.startswith("total_")}
     asked = 1000 + 0 * figures["balance"]
 
     def seconds(sectors: float) -> NDArray[np.float64]:
         moved = {"total_global_load_requests": asked, "total_global_load_sectors": sectors * asked}
-        return prior._parts({**figures, **none, **moved}, PEAKS)["l1"]
+        return prior._predict_resource_times_s({**figures, **none, **moved}, PEAKS)["l1"]
 
     np.testing.assert_allclose(seconds(1.0), seconds(4.0))
     np.testing.assert_allclose(seconds(16.0), 4 * seconds(4.0))
@@ -267,7 +269,7 @@ def test_the_slope_is_the_usual_one_until_kernels_that_differ_tell_another() -> 
         model = PowerModel(0, LARGE)
         model.learn(kernels(np.full(4, 200.0), priors, _rows(4)))
         slopes.append(model._slope)
-    assert slopes[0] == pytest.approx(SLOPE, rel=0.01)
+    assert slopes[0] == pytest.approx(PRIOR_SLOPE, rel=0.01)
     assert slopes[1] < 0.02
 
 
@@ -275,12 +277,12 @@ def test_what_was_expected_is_kept_as_it_was() -> None:
     rows = _rows(30)
     all_of_them = kernels(np.linspace(150, 220, 30), np.full(30, 150.0), rows)
     model = PowerModel(0, PEAKS)
-    early = Foresight.of(all_of_them[:10], model)
-    assert np.isnan(early.model).all()
+    early = PredictionBatch.from_power_model(all_of_them[:10], model)
+    assert np.isnan(early.model_mean).all()
     model.learn(all_of_them[:10])
-    late = Foresight.of(all_of_them[10:], model)
+    late = PredictionBatch.from_power_model(all_of_them[10:], model)
     model.learn(all_of_them[10:])
-    first, second = late.judged([0, 3])
+    first, second = late.make_records([0, 3])
     assert first.measured_j == pytest.approx(0.15 * (1 + 10 * 70 / 29 / 150))
     assert second.believed_j == pytest.approx(np.exp(late.mean[3]))
     assert second.constant_j == pytest.approx(MS * np.median([k.power_w for k in all_of_them[:10]]))

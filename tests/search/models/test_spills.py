@@ -15,32 +15,38 @@ from ekc import devices
 from ekc.codegen.compiled import Resources
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.base import Timing
-from ekc.devices.plain import plain, read_timing
+from ekc.devices.plain import measurement_to_json, timing_from_json
 from ekc.ir.limits import Limits
-from ekc.search.measuring import Bench
-from ekc.search.models.features import NAMES, REGISTERS, THREADS
+from ekc.search.measuring import Measurer
+from ekc.search.models.features import FEATURE_NAMES, REGISTERS_COLUMN, THREADS_COLUMN
 from ekc.search.models.learner import Learner
-from ekc.search.models.spills import LEAST, STACK, Spills, needed, spilled
+from ekc.search.models.spills import (
+    MIN_FEASIBILITY,
+    SPILL_STACK_BYTES,
+    SpillModel,
+    count_needed_registers,
+    has_spilled,
+)
 from ekc.search.models.trees import MIN_ROWS
 from ekc.search.records.store import RecordStore
-from ekc.search.space.naive import naive
+from ekc.search.space.naive import make_naive_schedule
 from tests.search.models.test_power import kernels
 
-OFF = NAMES.index("statements")
+OFF = FEATURE_NAMES.index("statements")
 """The made-up law: what is counted is off by what this column says."""
 
 
 def _rows(count: int, seed: int = 0, threads: int = 256) -> NDArray[np.float32]:
     random = np.random.default_rng(seed)
-    rows = np.zeros((count, len(NAMES)), np.float32)
+    rows = np.zeros((count, len(FEATURE_NAMES)), np.float32)
     rows[:, OFF] = random.uniform(-0.5, 0.5, count)
-    rows[:, REGISTERS] = np.log2(random.uniform(100, 250, count) + 1)
-    rows[:, THREADS] = np.log2(threads + 1)
+    rows[:, REGISTERS_COLUMN] = np.log2(random.uniform(100, 250, count) + 1)
+    rows[:, THREADS_COLUMN] = np.log2(threads + 1)
     return rows
 
 
 def _needs(rows: NDArray[np.float32]) -> NDArray[np.float64]:
-    return np.asarray((np.exp2(rows[:, REGISTERS]) - 1) * np.exp(rows[:, OFF]), dtype=np.float64)
+    return np.asarray((np.exp2(rows[:, REGISTERS_COLUMN]) - 1) * np.exp(rows[:, OFF]), dtype=np.float64)
 
 
 def _given(need: float, most: int = 255) -> tuple[Resources, ...]:
@@ -49,55 +55,55 @@ def _given(need: float, most: int = 255) -> tuple[Resources, ...]:
     return (Resources(registers, 0, 0, 0, 4 * max(int(need) - most, 0)),)
 
 
-def _taught(rows: NDArray[np.float32], seed: int = 0) -> Spills:
-    model = Spills(Limits(), seed)
+def _taught(rows: NDArray[np.float32], seed: int = 0) -> SpillModel:
+    model = SpillModel(Limits(), seed)
     model.learn(rows, [_given(need) for need in _needs(rows)])
     return model
 
 
 def test_what_needs_more_than_there_are_is_found_out() -> None:
     model, fresh = _taught(_rows(80)), _rows(400, seed=1)
-    chance, need = np.exp(model.chance(fresh)), _needs(fresh)
+    chance, need = np.exp(model.predict_log_feasibility(fresh)), _needs(fresh)
     assert (chance[need > 320] < 0.1).all()
     assert (chance[need < 230] > 0.9).all()
-    assert np.corrcoef(chance, need < 255 + STACK / 4)[0, 1] > 0.7
+    assert np.corrcoef(chance, need < 255 + SPILL_STACK_BYTES / 4)[0, 1] > 0.7
 
 
 def test_more_threads_leave_each_fewer() -> None:
     model, fresh = _taught(_rows(80)), _rows(400, seed=1, threads=416)
     # 65,536 / 416 is 157, of which whole units of 8 are 152.
-    chance, need = np.exp(model.chance(fresh)), _needs(fresh)
+    chance, need = np.exp(model.predict_log_feasibility(fresh)), _needs(fresh)
     assert (chance[need > 200] < 0.2).all()
     assert (chance[need < 130] > 0.8).all()
 
 
 def test_before_enough_were_compiled_and_far_from_the_edge_all_fit() -> None:
     rows = _rows(MIN_ROWS - 1)
-    np.testing.assert_array_equal(_taught(rows).chance(rows), 0.0)
+    np.testing.assert_array_equal(_taught(rows).predict_log_feasibility(rows), 0.0)
     small = _rows(20)
-    small[:, REGISTERS] = np.log2(41.0)
-    np.testing.assert_array_equal(_taught(_rows(80)).chance(small), 0.0)
-    assert Spills(Limits(), 0).chance(small[:0]).shape == (0,)
+    small[:, REGISTERS_COLUMN] = np.log2(41.0)
+    np.testing.assert_array_equal(_taught(_rows(80)).predict_log_feasibility(small), 0.0)
+    assert SpillModel(Limits(), 0).predict_log_feasibility(small[:0]).shape == (0,)
 
 
 def test_a_chance_is_never_none() -> None:
     rows = _rows(80)
     rows[:, OFF] += 3.0
-    chance = _taught(rows).chance(rows)
+    chance = _taught(rows).predict_log_feasibility(rows)
     assert np.isfinite(chance).all()
     assert (chance < np.log(0.01)).all()
 
 
 def test_the_launch_with_most_counts() -> None:
-    fits, over = Resources(255, 0, 0, 0, STACK), Resources(128, 0, 8, 8, STACK + 8)
-    assert not spilled([fits])
-    assert spilled([fits, over])
-    assert not spilled([])
-    assert needed([fits, over]) == 255 + STACK / 4
-    assert needed([over]) == 128 + (STACK + 8) / 4
+    fits, over = Resources(255, 0, 0, 0, SPILL_STACK_BYTES), Resources(128, 0, 8, 8, SPILL_STACK_BYTES + 8)
+    assert not has_spilled([fits])
+    assert has_spilled([fits, over])
+    assert not has_spilled([])
+    assert count_needed_registers([fits, over]) == 255 + SPILL_STACK_BYTES / 4
+    assert count_needed_registers([over]) == 128 + (SPILL_STACK_BYTES + 8) / 4
 
 
-@pytest.mark.parametrize("stack", [0, STACK, STACK + 4, 4096])
+@pytest.mark.parametrize("stack", [0, SPILL_STACK_BYTES, SPILL_STACK_BYTES + 4, 4096])
 def test_how_slow_a_spilled_kernel_is_teaches_nothing_of_latencies(stack: int) -> None:
     device = devices.open("a100")
     learner = Learner(device.peaks, device.limits, 0, 0.05)
@@ -107,8 +113,8 @@ def test_how_slow_a_spilled_kernel_is_teaches_nothing_of_latencies(stack: int) -
     for i, c in enumerate(made):
         c.timings = [replace(c.timings[0], resources=odd if i % 2 else _given(100.0))]
     learner.learn_latency(made)
-    assert len(learner.latency._values) == len(made) // (2 if stack > STACK else 1)
-    assert len(learner.spills._belief._values) == len(made)
+    assert len(learner.latency_model._values) == len(made) // (2 if stack > SPILL_STACK_BYTES else 1)
+    assert len(learner.spill_model._surrogate._values) == len(made)
 
 
 def test_of_kernels_that_nobody_told_about_only_latencies_are_learned() -> None:
@@ -117,27 +123,27 @@ def test_of_kernels_that_nobody_told_about_only_latencies_are_learned() -> None:
     learner = Learner(device.peaks, device.limits, 0, 0.05)
     rows = _rows(MIN_ROWS)
     learner.learn_latency(kernels(np.ones(len(rows)), np.ones(len(rows)), rows))
-    assert learner.latency.ready
-    np.testing.assert_array_equal(learner.spills.chance(rows), 0.0)
+    assert learner.latency_model.is_ready
+    np.testing.assert_array_equal(learner.spill_model.predict_log_feasibility(rows), 0.0)
 
 
 def test_a_timing_on_file_says_what_ptxas_gave(tmp_path: Path) -> None:
-    device, schedule = devices.open("a100"), naive(ekc.matvec(64, 64))
+    device, schedule = devices.open("a100"), make_naive_schedule(ekc.matvec(64, 64))
     kernel = compile_schedule(schedule, device.arch, device.limits)
     with RecordStore(tmp_path / "r.db") as store:
-        first = Bench(device, store).time(schedule, lambda: kernel)
-        again = Bench(device, store).time(schedule, lambda: pytest.fail("it is on file"))
+        first = Measurer(device, store).time(schedule, lambda: kernel)
+        again = Measurer(device, store).time(schedule, lambda: pytest.fail("it is on file"))
     assert isinstance(first, Timing)
     assert first.resources == kernel.resources != ()
     assert again == first
-    earlier: dict[str, Any] = plain(first)
+    earlier: dict[str, Any] = measurement_to_json(first)
     del earlier["resources"]
-    assert read_timing(earlier).resources == ()
+    assert timing_from_json(earlier).resources == ()
 
 
 def test_chances_do_not_depend_on_the_rest_of_a_population() -> None:
     model, fresh = _taught(_rows(80)), _rows(50, seed=2)
-    together = np.exp(model.chance(fresh))
-    alone = np.exp([float(model.chance(fresh[[i]])[0]) for i in range(len(fresh))])
+    together = np.exp(model.predict_log_feasibility(fresh))
+    alone = np.exp([float(model.predict_log_feasibility(fresh[[i]])[0]) for i in range(len(fresh))])
     np.testing.assert_allclose(together, alone, atol=1e-4)
-    assert together.min() == pytest.approx(LEAST)
+    assert together.min() == pytest.approx(MIN_FEASIBILITY)

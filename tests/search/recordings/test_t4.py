@@ -11,10 +11,10 @@ import pytest
 
 from ekc import devices
 from ekc.cli import main
-from ekc.devices.recording import Recording, Writer, read
+from ekc.devices.recording import Recording, RecordingWriter, read_recording
 from ekc.errors import InvalidInput
-from ekc.search.recordings.recorded_space import RecordedSpace
-from ekc.search.recordings.replay import replay
+from ekc.search.recordings.recorded_space import TableSpace
+from ekc.search.recordings.replay import replay_search
 from ekc.search.recordings.t4 import from_t4, to_t4
 from tests.devices.recording.made import OP, record, schedules
 
@@ -23,33 +23,33 @@ INVALID = ("timeout", "compile", "runtime", "correctness", "constraints", "corre
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
-    return read(record(tmp_path_factory.mktemp("t4") / "small.jsonl.gz", count=6))
+    return read_recording(record(tmp_path_factory.mktemp("t4") / "small.jsonl.gz", count=6))
 
 
 def test_the_schema_is_kept(recording: Recording) -> None:
     data = json.loads(json.dumps(to_t4(recording, OP)))
     assert data["schema_version"] == "1.0.0"
     assert "(simulated), recorded" in data["ekc"]["device"]
-    for result, row in zip(data["results"], recording.of(OP), strict=True):
+    for result, row in zip(data["results"], recording.find_rows(OP), strict=True):
         assert {"configuration", "times", "invalidity", "correctness"} <= set(result)
         assert result["invalidity"] in INVALID
         assert result["invalidity"] == ("correct" if row.timings else "compile")
         if row.timings:
             figures = {m["name"]: (m["value"], m["unit"]) for m in result["measurements"]}
-            assert figures["time"] == (1e3 * row.timing().latency_s, "ms")
-            assert len(result["times"]["runtimes"]) == row.timing().samples
+            assert figures["time"] == (1e3 * row.find_timing().latency_s, "ms")
+            assert len(result["times"]["runtimes"]) == row.find_timing().samples
             assert ("energy" in figures) == bool(row.meterings)
 
 
 def test_it_comes_back_as_a_table(recording: Recording) -> None:
     text = json.dumps(to_t4(recording, OP))
     table = from_t4(text)
-    real = [1e3 * r.timing().latency_s if r.timings else np.nan for r in recording.of(OP)]
+    real = [1e3 * r.find_timing().latency_s if r.timings else np.nan for r in recording.find_rows(OP)]
     np.testing.assert_allclose(table.figures, real)
     joules = from_t4(text, "energy").figures
-    assert np.isfinite(joules).sum() == sum(bool(r.meterings) for r in recording.of(OP))
-    tried = replay(table, RecordedSpace(table), len(real), seed=0)
-    assert np.nanmin(table.figures[tried]) == table.best
+    assert np.isfinite(joules).sum() == sum(bool(r.meterings) for r in recording.find_rows(OP))
+    tried = replay_search(table, TableSpace(table), len(real), seed=0)
+    assert np.nanmin(table.figures[tried]) == table.best_figure
 
 
 def test_one_of_several_operators_must_be_named(recording: Recording) -> None:
@@ -86,15 +86,15 @@ def _result(x: int = 1, **changes: Any) -> dict[str, Any]:
 
 def test_a_schedule_that_was_never_measured_did_not_fail(tmp_path: Path) -> None:
     file, (schedule, structure) = tmp_path / "killed.jsonl.gz", schedules()[0]
-    with Writer(file, devices.open("a100")) as writer:
-        writer.schedule(schedule, structure, {}, None)
-    assert to_t4(read(file))["results"] == []
+    with RecordingWriter(file, devices.open("a100")) as writer:
+        writer.add_schedule(schedule, structure, {}, None)
+    assert to_t4(read_recording(file))["results"] == []
 
 
 def test_a_file_of_another_tuner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = from_t4(_theirs())
-    assert table.names == ("block_size_x", "method")
-    assert table.best == 6.4
+    assert table.decision_names == ("block_size_x", "method")
+    assert table.best_figure == 6.4
     assert np.isnan(table.figures[-2:]).all()
     file = tmp_path / "theirs.json"
     file.write_text(_theirs())

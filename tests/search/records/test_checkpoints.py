@@ -36,7 +36,7 @@ from ekc.devices.simulated import SimulatedDevice
 from ekc.search.records import checkpoints
 from ekc.search.records.store import RecordStore
 
-checkpoints.INTERVAL_S = {SOON_S}
+checkpoints.CHECKPOINT_INTERVAL_S = {SOON_S}
 add, calls = RecordStore.add, []
 def add_and_print(self, row):
     filed = add(self, row)
@@ -58,7 +58,7 @@ import sys
 from ekc.search.records import checkpoints
 from ekc.search.records.store import Key, RecordStore, Row
 
-checkpoints.INTERVAL_S = {SOON_S}
+checkpoints.CHECKPOINT_INTERVAL_S = {SOON_S}
 key = Key("{{}}", "d", "a100", True, "580.1", "13.0", "fixed", "ones")
 with RecordStore(sys.argv[1]) as store:
     while True:
@@ -98,7 +98,7 @@ def rows_alone(file: Path) -> int:
         beside.unlink()
     shutil.copyfile(file, alone)
     with RecordStore(alone, create=False) as store:
-        return len(list(store.rows()))
+        return len(list(store.read_rows()))
 
 
 def wait_for(happened: Callable[[], bool]) -> None:
@@ -131,13 +131,13 @@ def test_rows_are_moved_as_long_as_they_come(tmp_path: Path) -> None:
         kill()
     assert 4 <= rows_alone(file) <= 5
     with RecordStore(file) as store:
-        assert len(list(store.rows())) == 5, "with its log it has them all"
+        assert len(list(store.read_rows())) == 5, "with its log it has them all"
 
 
 def test_what_a_reader_keeps_from_the_file_is_moved_when_it_has_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoints, "INTERVAL_S", SOON_S)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_INTERVAL_S", SOON_S)
     file = tmp_path / "r.db"
     moves: list[bool] = []
     move = checkpoints._move_rows
@@ -161,7 +161,7 @@ def test_a_run_that_just_began_leaves_a_record_file(tmp_path: Path) -> None:
 
 def test_no_more_than_the_last_30_seconds_can_be_missing() -> None:
     """A move that another process cut short is repeated: two intervals."""
-    assert 2 * checkpoints.INTERVAL_S <= 30
+    assert 2 * checkpoints.CHECKPOINT_INTERVAL_S <= 30
 
 
 def test_no_thread_is_left_and_none_without_rows(tmp_path: Path) -> None:

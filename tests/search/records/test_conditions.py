@@ -13,19 +13,19 @@ import pytest
 
 import ekc
 from ekc import devices
-from ekc.codegen.generate import toolchain
+from ekc.codegen.generate import describe_toolchain
 from ekc.errors import InvalidInput, ScheduleError
 from ekc.search.explain.learned import explain_learned
 from ekc.search.records import best as choosing
 from ekc.search.records.conditions import describe_unused, group_rows
-from ekc.search.records.named import named
-from ekc.search.records.store import RecordStore, canonical_json
-from ekc.search.space.naive import naive
+from ekc.search.records.named import find_schedule
+from ekc.search.records.store import RecordStore, to_canonical_json
+from ekc.search.space.naive import make_naive_schedule
 from tests.search.runs import tune
 
 OP, OTHER = ekc.matmul(16, 8, 24), ekc.matvec(8, 40)
 HERE = devices.open("a100")
-OLD_GENERATOR = f"{toolchain().split(',')[0]}, generator 1"
+OLD_GENERATOR = f"{describe_toolchain().split(',')[0]}, generator 1"
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +49,13 @@ def move(records: Path, folder: Path, **changed: Any) -> Path:
 def add(records: Path, file: Path, **changed: Any) -> None:
     """The rows once more, under other conditions."""
     with RecordStore(records, create=False) as old, RecordStore(file) as new:
-        for row in old.rows():
+        for row in old.read_rows():
             new.add(replace(row, key=replace(row.key, **changed)))
 
 
 def metered(records: Path) -> int:
     with RecordStore(records, create=False) as store:
-        return len({row.key.schedule_digest for row in store.rows(kind="metering")})
+        return len({row.key.schedule_digest for row in store.read_rows(kind="metering")})
 
 
 def refusal(file: Path, op: ekc.Operator = OP, target: str = "a100") -> str:
@@ -66,8 +66,12 @@ def refusal(file: Path, op: ekc.Operator = OP, target: str = "a100") -> str:
 
 
 CHANGES = {
-    "NVRTC": ({"nvrtc": "13.0, generator 3"}, "with NVRTC 13.0, generator 3", f"NVRTC {toolchain()}"),
-    "generator": ({"nvrtc": OLD_GENERATOR}, f"with NVRTC {OLD_GENERATOR}", f"NVRTC {toolchain()}"),
+    "NVRTC": (
+        {"nvrtc": "13.0, generator 3"},
+        "with NVRTC 13.0, generator 3",
+        f"NVRTC {describe_toolchain()}",
+    ),
+    "generator": ({"nvrtc": OLD_GENERATOR}, f"with NVRTC {OLD_GENERATOR}", f"NVRTC {describe_toolchain()}"),
     "driver": ({"driver": "simulator 1"}, "with simulator 1", HERE.driver),
     "clocks": ({"clock_regime": "fixed 900 MHz"}, "with clocks fixed 900 MHz", f"clocks {HERE.clock_regime}"),
     "data": ({"data_policy": "ones"}, "with data ones", f"data {HERE.data_policy}"),
@@ -140,7 +144,7 @@ def test_the_nearest_is_taken_and_the_newest_of_equally_near_ones(records: Path,
         f"it holds {count} with {compiler}, {count} with NVRTC 12.8, generator 3 and more under 3 other "
         "conditions;"
     ) in refusal(file)
-    assert f"was made with NVRTC {toolchain()}, clocks {HERE.clock_regime};" in refusal(file)
+    assert f"was made with NVRTC {describe_toolchain()}, clocks {HERE.clock_regime};" in refusal(file)
 
 
 def test_a_schedule_that_does_not_fit_here_is_refused(records: Path, tmp_path: Path) -> None:
@@ -156,9 +160,9 @@ def test_a_schedule_that_does_not_fit_here_is_refused(records: Path, tmp_path: P
         .cache_write("C")
         .cache_read("A", "shared")
     )
-    own = {"operator": canonical_json(wide.op.to_json()), "schedule_digest": wide.digest}
+    own = {"operator": to_canonical_json(wide.op.to_json()), "schedule_digest": wide.digest}
     with RecordStore(records, create=False) as old, RecordStore(tmp_path / "r.db") as new:
-        for row in old.rows():
+        for row in old.read_rows():
             new.add(replace(row, key=replace(row.key, **own), schedule=wide.to_json()))
     assert ekc.best(wide.op, tmp_path / "r.db", "h100", any_toolchain=True).schedule == wide
     with pytest.raises(ScheduleError, match="shared memory: needs 98304 bytes, the limit is 65536"):
@@ -184,17 +188,17 @@ def test_best_and_fastest_by_name(records: Path, tmp_path: Path) -> None:
     file = move(records, tmp_path, nvrtc="13.0, generator 3")
     known = ekc.best(OP, records, "a100").schedule
     with pytest.raises(InvalidInput, match=r"it holds \d+ with NVRTC 13.0, generator 3"):
-        named("best", file, HERE)
-    assert named("best", file, HERE, any_toolchain=True) == known
+        find_schedule("best", file, HERE)
+    assert find_schedule("best", file, HERE, any_toolchain=True) == known
     h100 = devices.open("h100")
     with pytest.raises(InvalidInput, match=r"nothing was metered on h100 .*: \d+ on a100 \(simulated\)"):
-        named("best", records, h100)
-    assert named("best", records, h100, any_toolchain=True) == known
+        find_schedule("best", records, h100)
+    assert find_schedule("best", records, h100, any_toolchain=True) == known
 
 
 def test_an_account_that_is_learned_names_it(records: Path, tmp_path: Path) -> None:
     file = move(records, tmp_path, nvrtc="13.0, generator 3")
-    pair = naive(OP), ekc.best(OP, records, "a100").schedule
+    pair = make_naive_schedule(OP), ekc.best(OP, records, "a100").schedule
     with pytest.raises(InvalidInput, match=r"; it also holds \d+ with NVRTC 13.0, generator 3, which cannot"):
         explain_learned(*pair, HERE, file)
     with pytest.raises(InvalidInput, match=r"or record more$"):
@@ -205,13 +209,15 @@ def test_a_run_that_resumes_under_other_conditions_says_so(records: Path, tmp_pa
     file = move(records, tmp_path, nvrtc="13.0, generator 3")
     line = (
         rf"records: {file} holds schedules of matmul that were timed on a100 \(simulated\): \d+ with "
-        rf"NVRTC 13.0, generator 3, and none with NVRTC {toolchain()}; they are not used, "
+        rf"NVRTC 13.0, generator 3, and none with NVRTC {describe_toolchain()}; they are not used, "
         "and all is measured here"
     )
     with pytest.warns(RuntimeWarning, match=line):
         tune(OP, trials=1, records=file)
     with RecordStore(file, create=False) as store:
-        assert describe_unused(group_rows(store.rows()), HERE) == ("", ""), "so the next run says nothing"
+        assert describe_unused(group_rows(store.read_rows()), HERE) == ("", ""), (
+            "so the next run says nothing"
+        )
 
 
 def test_a_run_says_what_is_on_file_of_other_devices(

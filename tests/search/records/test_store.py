@@ -16,12 +16,19 @@ from typing import cast
 import pytest
 
 from ekc.errors import InvalidInput, RecordError
-from ekc.search.records.store import FORMAT_VERSION, Key, Kind, RecordStore, Row, canonical_json
+from ekc.search.records.store import (
+    FORMAT_VERSION,
+    RecordKey,
+    RecordKind,
+    RecordRow,
+    RecordStore,
+    to_canonical_json,
+)
 from ekc.version import __version__
 
 ROOT = Path(__file__).parents[3]
-KEY = Key(
-    canonical_json({"kind": "matmul", "m": 8}),
+KEY = RecordKey(
+    to_canonical_json({"kind": "matmul", "m": 8}),
     "d1",
     "a100",
     True,
@@ -30,7 +37,7 @@ KEY = Key(
     "fixed",
     "normal(0,1) seed 0",
 )
-ROW = Row("timing", KEY, '[["split","i",[2]]]', "ok", {"latency_s": 1e-3, "throttle": ["power cap"]})
+ROW = RecordRow("timing", KEY, '[["split","i",[2]]]', "ok", {"latency_s": 1e-3, "throttle": ["power cap"]})
 
 WRITER = """
 import sys
@@ -71,8 +78,11 @@ def filled(path: Path) -> Path:
 
 def refusal(path: Path | str, *, create: bool = True, busy_s: float = 0.1) -> str:
     """The one line with which a file is refused on opening or on reading all of it."""
-    with pytest.raises(RecordError) as caught, RecordStore(path, create=create, busy_s=busy_s) as store:
-        list(store.rows())
+    with (
+        pytest.raises(RecordError) as caught,
+        RecordStore(path, create=create, busy_timeout_s=busy_s) as store,
+    ):
+        list(store.read_rows())
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -94,7 +104,7 @@ def test_a_row_comes_back_as_it_went_in(path: Path, in_memory: bool) -> None:
         assert added.id == 1
         assert added.created.endswith("+00:00")
         assert store.find("timing", KEY) == added
-        assert list(store.rows()) == [added]
+        assert list(store.read_rows()) == [added]
         assert replace(added, id=0, created="") == ROW
 
 
@@ -127,7 +137,7 @@ def test_the_latest_row_is_found(path: Path) -> None:
         replace(KEY, window_s=1.0),
     ],
 )
-def test_every_part_of_the_identity_counts(other: Key) -> None:
+def test_every_part_of_the_identity_counts(other: RecordKey) -> None:
     with RecordStore(None) as store:
         store.add(ROW)
         assert store.find("timing", other) is None
@@ -142,38 +152,40 @@ def test_rows_are_narrowed() -> None:
         store.add(ROW)
         store.add(replace(ROW, kind="failure", key=other))
         store.add(replace(ROW, key=other))
-        assert [row.id for row in store.rows()] == [1, 2, 3]
-        assert [row.id for row in store.rows(operator=KEY.operator)] == [1]
-        assert [row.id for row in store.rows(device="h100", kind="timing")] == [3]
-        assert [row.id for row in store.rows(kind="check")] == []
+        assert [row.id for row in store.read_rows()] == [1, 2, 3]
+        assert [row.id for row in store.read_rows(operator=KEY.operator)] == [1]
+        assert [row.id for row in store.read_rows(device="h100", kind="timing")] == [3]
+        assert [row.id for row in store.read_rows(kind="check")] == []
 
 
 def test_equal_operators_have_equal_json() -> None:
     assert (
-        canonical_json({"b": 1, "a": (2, 3)}) == canonical_json({"a": [2, 3], "b": 1}) == '{"a":[2,3],"b":1}'
+        to_canonical_json({"b": 1, "a": (2, 3)})
+        == to_canonical_json({"a": [2, 3], "b": 1})
+        == '{"a":[2,3],"b":1}'
     )
 
 
 def test_a_missing_temperature_is_kept() -> None:
     with RecordStore(None) as store:
         store.add(replace(ROW, payload={"temperature_c": math.nan}))
-        (row,) = store.rows()
+        (row,) = store.read_rows()
         assert math.isnan(cast(float, row.payload["temperature_c"]))
 
 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (replace(ROW, kind=cast(Kind, "guess")), "must be one of timing, metering, failure, check"),
+        (replace(ROW, kind=cast(RecordKind, "guess")), "must be one of timing, metering, failure, check"),
         (replace(ROW, key=replace(KEY, window_s=math.nan)), "window_s of a record is nan"),
         (replace(ROW, payload={"x": object()}), "payload of a timing record cannot be written as JSON"),
     ],
 )
-def test_what_cannot_be_stored_as_it_is(row: Row, message: str) -> None:
+def test_what_cannot_be_stored_as_it_is(row: RecordRow, message: str) -> None:
     with RecordStore(None) as store:
         with pytest.raises(InvalidInput, match=message):
             store.add(row)
-        assert list(store.rows()) == []
+        assert list(store.read_rows()) == []
 
 
 # Several processes, and sudden ends
@@ -186,7 +198,7 @@ def test_processes_that_start_and_write_at_once_lose_no_row(path: Path) -> None:
         assert writer.returncode == 0
     with RecordStore(path, create=False) as store:
         for i in range(4):
-            assert [row.key.draw for row in store.rows(device=f"w{i}")] == list(range(150))
+            assert [row.key.draw for row in store.read_rows(device=f"w{i}")] == list(range(150))
 
 
 def test_kill_9_loses_no_committed_row(path: Path) -> None:
@@ -200,7 +212,7 @@ def test_kill_9_loses_no_committed_row(path: Path) -> None:
                     break
             printed = int(([line, *writer.stdout])[-1])
         with RecordStore(path) as store:  # resumes on what the dead process left
-            draws = [row.key.draw for row in store.rows(device=f"w{turn}")]
+            draws = [row.key.draw for row in store.read_rows(device=f"w{turn}")]
             assert draws == list(range(len(draws)))
             # One more than printed may be in: committed, and killed before the print.
             assert printed + 1 <= len(draws) <= printed + 2
@@ -214,10 +226,12 @@ def test_a_file_left_blank_by_a_sudden_end_is_started_again(path: Path) -> None:
 
 
 def test_a_locked_file(filled: Path) -> None:
-    with raw(filled) as other, RecordStore(filled, busy_s=0.2) as store:
+    with raw(filled) as other, RecordStore(filled, busy_timeout_s=0.2) as store:
         other.execute("begin immediate")
         assert store.find("timing", KEY) is not None  # reading goes on
-        assert store._pragma("busy_timeout") == 200  # told by SQLite, as a clock also tells of a busy machine
+        assert (
+            store._read_pragma("busy_timeout") == 200
+        )  # told by SQLite, as a clock also tells of a busy machine
         began = time.monotonic()
         with pytest.raises(RecordError) as caught:
             store.add(ROW)
@@ -333,7 +347,7 @@ def test_reading_makes_no_file(tmp_path: Path, filled: Path) -> None:
     assert message == f"there is no record file {tmp_path / 'tunings.db'}; did you mean {filled}?"
     assert "; ekc tune --records writes one" in refusal(tmp_path / "q", create=False)
     with RecordStore(filled, create=False) as store:
-        assert len(list(store.rows())) == 100
+        assert len(list(store.read_rows())) == 100
     assert [p.name for p in tmp_path.iterdir()] == [filled.name]
 
 
@@ -344,9 +358,9 @@ def test_reading_writes_nothing(filled: Path) -> None:
 
 def test_reading_where_nothing_can_be_written(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Root may write anywhere, so the answer is what is faked.
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setattr(os, "memory_unit", lambda path, mode: False)
     with RecordStore(filled, create=False) as store:
-        assert len(list(store.rows())) == 100
+        assert len(list(store.read_rows())) == 100
         assert [p.name for p in filled.parent.iterdir()] == [filled.name]
 
 
@@ -372,4 +386,4 @@ def test_a_transaction_that_an_interrupt_left_open_harms_no_later_row(path: Path
         store._connection.execute("delete from trials")
         second = store.add(replace(ROW, status="later"))
     with RecordStore(path) as store:
-        assert [one.id for one in store.rows()] == [first.id, second.id]
+        assert [one.id for one in store.read_rows()] == [first.id, second.id]

@@ -16,9 +16,9 @@ import pytest
 
 import ekc
 from ekc import devices
-from ekc.search.records.named import named
+from ekc.search.records.named import find_schedule
 from ekc.search.records.store import RecordStore
-from ekc.search.records.stored import stored_trials
+from ekc.search.records.stored import rows_to_trials
 from tests.search.runs import MV, tune
 
 
@@ -35,17 +35,17 @@ def test_a_schedule_that_cannot_be_read_is_left_out(spoil: Callable[[str], str],
     op = ekc.matmul(64, 64, 64)
     tune(op, records=tmp_path / "whole.db")
     with RecordStore(tmp_path / "whole.db", create=False) as whole, RecordStore(tmp_path / "odd.db") as file:
-        *_, last = whole.rows(kind="metering")
+        *_, last = whole.read_rows(kind="metering")
         odd = last.key.schedule_digest
-        for row in whole.rows():
+        for row in whole.read_rows():
             is_odd = row.key.schedule_digest == odd
             file.add(replace(row, schedule=spoil(row.schedule)) if is_odd else row)
         with pytest.warns(UserWarning, match=f"records: schedule {odd} left out: "):
-            found = {t.schedule.digest for t in stored_trials(file.rows())}
-        assert found == {row.key.schedule_digest for row in whole.rows()} - {odd}
+            found = {t.schedule.digest for t in rows_to_trials(file.read_rows())}
+        assert found == {row.key.schedule_digest for row in whole.read_rows()} - {odd}
     for known in (op, None):
         with pytest.warns(UserWarning, match="left out"):
-            assert named("best", tmp_path / "odd.db", devices.open("a100"), known).digest in found
+            assert find_schedule("best", tmp_path / "odd.db", devices.open("a100"), known).digest in found
     with pytest.warns(UserWarning, match="left out"):
         assert ekc.best(op, records=tmp_path / "odd.db", target="a100").schedule.digest in found
 

@@ -13,85 +13,99 @@ import ekc
 from ekc import devices
 from ekc.errors import RecordError
 from ekc.search.models import prior
-from ekc.search.models.analysed import Analysed
-from ekc.search.models.features import BALANCE, NAMES
-from ekc.search.models.lessons import ALONE, Group, lessons
+from ekc.search.models.analysed import ModelInputs
+from ekc.search.models.features import BALANCE_COLUMN, FEATURE_NAMES
+from ekc.search.models.lessons import SINGLE_GROUP_TRUST, MeasuredGroup, learn_transfer_prior
 from ekc.search.models.trees import MIN_ROWS
 from ekc.search.records.store import RecordStore
-from ekc.search.records.warm_start import learned_from
+from ekc.search.records.warm_start import load_transfer_prior
 from tests.search.models.test_power import PEAKS
 
 SMALL, OTHER = ekc.matmul(64, 64, 64), ekc.matmul(96, 64, 32)
 TRIALS = 12
 
 
-def _group(number: int, law: bool, metered: bool = True) -> Group:
+def _group(number: int, law: bool, metered: bool = True) -> MeasuredGroup:
     """Kernels whose prior is off by what the first feature says, or by luck; a factor of the group's own."""
     random = np.random.default_rng(number)
-    rows = random.random((60, len(NAMES))).astype(np.float32)
+    rows = random.random((60, len(FEATURE_NAMES))).astype(np.float32)
     ones = np.ones(60)
-    seen = Analysed(rows, np.exp(random.normal(-9, 0.5, 60)), random.uniform(120, 220, 60), ones, ones)
+    seen = ModelInputs(rows, np.exp(random.normal(-9, 0.5, 60)), random.uniform(120, 220, 60), ones, ones)
     wrong = rows[:, 0].astype(float) if law else random.random(60)
-    latency = seen.latency_s * np.exp(wrong + number)
-    watts = prior.paced(seen.power_w * np.exp(0.3 * wrong), wrong + number, seen.standby_w(PEAKS))
-    return Group(f"group {number}", seen, latency, watts if metered else np.full(60, np.nan), PEAKS)
+    latency = seen.expected_latency_s * np.exp(wrong + number)
+    watts = prior.scale_power(
+        seen.expected_power_w * np.exp(0.3 * wrong), wrong + number, seen.predict_standby_w(PEAKS)
+    )
+    return MeasuredGroup(f"group {number}", seen, latency, watts if metered else np.full(60, np.nan), PEAKS)
 
 
-def _off(seen: Analysed, truth: Group) -> tuple[float, float]:
+def _off(seen: ModelInputs, truth: MeasuredGroup) -> tuple[float, float]:
     """Spread of what a prior leaves unexplained of log latency, and of log watts at the prior's pace."""
-    pace = np.log(truth.latency_s / seen.latency_s)
-    watts = prior.paced(seen.power_w, pace, seen.standby_w(PEAKS))
+    pace = np.log(truth.latency_s / seen.expected_latency_s)
+    watts = prior.scale_power(seen.expected_power_w, pace, seen.predict_standby_w(PEAKS))
     return float(pace.std()), float(np.log(truth.power_w / watts).std())
 
 
 def test_what_groups_share_is_learned_and_believed() -> None:
-    taught = lessons([_group(1, law=True), _group(2, law=True), _group(3, law=True)], PEAKS, 0)
+    taught = learn_transfer_prior([_group(1, law=True), _group(2, law=True), _group(3, law=True)], PEAKS, 0)
     unseen = _group(4, law=True)
-    before, after = _off(unseen.seen, unseen), _off(taught.informed(unseen.seen), unseen)
-    assert taught.latency.trust > 0.8
-    assert taught.power.trust > 0.8
+    before, after = _off(unseen.inputs, unseen), _off(taught.correct_inputs(unseen.inputs), unseen)
+    assert taught.latency_model.trust > 0.8
+    assert taught.power_model.trust > 0.8
     assert after[0] < 0.4 * before[0]
     assert after[1] < 0.8 * before[1]
 
 
 def test_what_groups_do_not_share_is_hardly_believed() -> None:
-    taught = lessons([_group(n, law=False) for n in range(4)], PEAKS, 0)
-    assert taught.latency.trust < 0.2
+    taught = learn_transfer_prior([_group(n, law=False) for n in range(4)], PEAKS, 0)
+    assert taught.latency_model.trust < 0.2
     unseen = _group(9, law=False)
-    assert _off(taught.informed(unseen.seen), unseen)[0] < 1.1 * _off(unseen.seen, unseen)[0]
+    assert _off(taught.correct_inputs(unseen.inputs), unseen)[0] < 1.1 * _off(unseen.inputs, unseen)[0]
 
 
 def test_one_group_is_believed_by_half_and_nothing_is_said_of_what_nobody_metered() -> None:
-    taught = lessons([_group(1, law=True, metered=False)], PEAKS, 0)
-    assert (taught.latency.trust, taught.power.trust, taught.power.rows) == (ALONE, 0.0, 0)
-    seen = _group(2, law=True).seen
-    informed = taught.informed(seen)
+    taught = learn_transfer_prior([_group(1, law=True, metered=False)], PEAKS, 0)
+    assert (taught.latency_model.trust, taught.power_model.trust, taught.power_model.row_count) == (
+        SINGLE_GROUP_TRUST,
+        0.0,
+        0,
+    )
+    seen = _group(2, law=True).inputs
+    informed = taught.correct_inputs(seen)
     np.testing.assert_array_equal(informed.features, seen.features)
-    pace = np.log(informed.latency_s / seen.latency_s)
-    np.testing.assert_allclose(informed.power_w, prior.paced(seen.power_w, pace, seen.standby_w(PEAKS)))
+    pace = np.log(informed.expected_latency_s / seen.expected_latency_s)
+    np.testing.assert_allclose(
+        informed.expected_power_w,
+        prior.scale_power(seen.expected_power_w, pace, seen.predict_standby_w(PEAKS)),
+    )
 
 
-def _near_the_floor(number: int, times: float) -> Group:
+def _near_the_floor(number: int, times: float) -> MeasuredGroup:
     """Some kernels are quick and draw no more than an idle board; the prior says `times` as much of all."""
     random = np.random.default_rng(number)
-    rows = random.random((60, len(NAMES))).astype(np.float32)
-    rows[:, 0], rows[:, BALANCE] = random.random(60) < 0.4, 1.0
-    some, idle, ones = rows[:, 0] > 0, prior.STATIC * PEAKS.board_power_w, np.ones(60)
+    rows = random.random((60, len(FEATURE_NAMES))).astype(np.float32)
+    rows[:, 0], rows[:, BALANCE_COLUMN] = random.random(60) < 0.4, 1.0
+    some, idle, ones = rows[:, 0] > 0, prior.STATIC_POWER_SHARE * PEAKS.board_power_w, np.ones(60)
     expected_s, expected_w = np.exp(random.normal(-9, 0.5, 60)), idle * random.uniform(times, 1.5 * times, 60)
-    seen = Analysed(rows, expected_s, expected_w, ones, ones)
+    seen = ModelInputs(rows, expected_s, expected_w, ones, ones)
     pace = np.where(some, -1.5, 0.0)
-    watts = prior.paced(np.where(some, 1.02 * idle, seen.power_w), pace, seen.standby_w(PEAKS))
-    return Group(f"group {number}", seen, seen.latency_s * np.exp(pace), watts, PEAKS)
+    watts = prior.scale_power(
+        np.where(some, 1.02 * idle, seen.expected_power_w), pace, seen.predict_standby_w(PEAKS)
+    )
+    return MeasuredGroup(f"group {number}", seen, seen.expected_latency_s * np.exp(pace), watts, PEAKS)
 
 
 def test_no_lesson_makes_a_board_draw_less_than_idle() -> None:
     """A power below 0 has no log, and one that has none would leave all models of the run with nothing."""
-    taught = lessons([_near_the_floor(n, times=2.0) for n in range(4)], PEAKS, 0)
-    assert taught.power.trust > 0.5
-    unseen = _near_the_floor(9, times=1.02).seen
-    idle, asked = prior.STATIC * PEAKS.board_power_w, np.exp(taught.power.of(unseen.features))
-    assert (unseen.power_w * asked < 0.6 * idle).any(), "what the trees say of some"
-    assert taught.informed(unseen).power_w.min() >= idle
+    taught = learn_transfer_prior([_near_the_floor(n, times=2.0) for n in range(4)], PEAKS, 0)
+    assert taught.power_model.trust > 0.5
+    unseen = _near_the_floor(9, times=1.02).inputs
+    idle, asked = (
+        prior.STATIC_POWER_SHARE * PEAKS.board_power_w,
+        np.exp(taught.power_model.predict_log_factor(unseen.features)),
+    )
+    assert (unseen.expected_power_w * asked < 0.6 * idle).any(), "what the trees say of some"
+    assert taught.correct_inputs(unseen).expected_power_w.min() >= idle
 
 
 @pytest.fixture(scope="module")
@@ -104,20 +118,20 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_own_measurements_are_left_to_the_run(records: Path) -> None:
-    taught, told = learned_from(records, SMALL, devices.open("a100"), 0)
+    taught, told = load_transfer_prior(records, SMALL, devices.open("a100"), 0)
     assert taught is not None
-    assert taught.groups == ("matmul(A[64, 64] float32, B[64, 64] float32) on rtx4090",)
-    both, _ = learned_from(records, OTHER, devices.open("a100"), 0)
+    assert taught.group_names == ("matmul(A[64, 64] float32, B[64, 64] float32) on rtx4090",)
+    both, _ = load_transfer_prior(records, OTHER, devices.open("a100"), 0)
     assert both is not None
-    assert len(both.groups) == 2
+    assert len(both.group_names) == 2
     assert "timed and" in told
     assert "believed 50%" in told
 
 
 def test_simulated_kernels_teach_no_real_device(records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = devices.open("a100")
-    monkeypatch.setattr(device, "simulated", False)
-    taught, told = learned_from(records, OTHER, device, 0)
+    monkeypatch.setattr(device, "train_simulated_model", False)
+    taught, told = load_transfer_prior(records, OTHER, device, 0)
     assert taught is None
     assert "nothing learned" in told
     assert "another device" in told
@@ -126,9 +140,9 @@ def test_simulated_kernels_teach_no_real_device(records: Path, monkeypatch: pyte
 def test_a_device_of_which_nothing_is_known_is_named(records: Path, tmp_path: Path) -> None:
     strange = tmp_path / "strange.db"
     with RecordStore(records, create=False) as old, RecordStore(strange) as new:
-        for row in old.rows(device="rtx4090"):
+        for row in old.read_rows(device="rtx4090"):
             new.add(replace(row, key=replace(row.key, device="gtx480")))
-    taught, told = learned_from(strange, OTHER, devices.open("a100"), 0)
+    taught, told = load_transfer_prior(strange, OTHER, devices.open("a100"), 0)
     assert taught is None
     assert "nothing is known of the rates of gtx480" in told
 
@@ -136,7 +150,7 @@ def test_a_device_of_which_nothing_is_known_is_named(records: Path, tmp_path: Pa
 def _copied(records: Path, file: Path, **changed: Any) -> Path:
     """The rows of one device, added with another key."""
     with RecordStore(records, create=False) as old, RecordStore(file) as new:
-        for row in old.rows(device="a100"):
+        for row in old.read_rows(device="a100"):
             new.add(replace(row, key=replace(row.key, **changed)))
     return file
 
@@ -146,54 +160,56 @@ def test_the_very_operator_under_another_driver_or_compiler_teaches(
 ) -> None:
     """A run does not find these rows by their key, so they are not left to it."""
     gpu = devices.open("a100")
-    monkeypatch.setattr(gpu, "simulated", False)
-    monkeypatch.setattr(gpu, "driver", "590.1")
+    monkeypatch.setattr(gpu, "train_simulated_model", False)
+    monkeypatch.setattr(gpu, "get_driver", "590.1")
     for number, changed in enumerate(
         ({"driver": "580.1"}, {"driver": "590.1", "nvrtc": "13.0, generator 3"})
     ):
         file = _copied(records, tmp_path / f"{number}.db", simulated=False, **changed)
-        taught, _ = learned_from(file, SMALL, gpu, 0)
+        taught, _ = load_transfer_prior(file, SMALL, gpu, 0)
         assert taught is not None
-        assert taught.groups == ("matmul(A[64, 64] float32, B[64, 64] float32) on a100",)
+        assert taught.group_names == ("matmul(A[64, 64] float32, B[64, 64] float32) on a100",)
 
 
 def test_why_the_rows_of_a_file_teach_nothing_is_said(
     records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = devices.open("a100")
-    _, words = learned_from(_copied(records, tmp_path / "gpu.db", simulated=False), SMALL, device, 0)
+    _, words = load_transfer_prior(_copied(records, tmp_path / "gpu.db", simulated=False), SMALL, device, 0)
     assert words.endswith("; measurements on a100 teach no simulated device")
     file = _copied(records, tmp_path / "old.db", driver="simulator 1")
-    assert learned_from(file, SMALL, device, 0)[1].endswith("; what simulator 1 said is left out")
+    assert load_transfer_prior(file, SMALL, device, 0)[1].endswith("; what simulator 1 said is left out")
     few = tmp_path / "few.db"
     with RecordStore(records, create=False) as store, RecordStore(few) as new:
-        for row in [row for row in store.rows(device="rtx4090", kind="timing") if not row.key.draw][:3]:
+        for row in [row for row in store.read_rows(device="rtx4090", kind="timing") if not row.key.draw][:3]:
             new.add(replace(row, key=replace(row.key, nvrtc="13.0, generator 3")))
-    _, words = learned_from(few, SMALL, device, 0)
+    _, words = load_transfer_prior(few, SMALL, device, 0)
     assert words.endswith(f"; {str(SMALL).splitlines()[0]} on rtx4090 has 3 timed kernels")
-    monkeypatch.setattr(device, "simulated", False)
-    assert learned_from(few, SMALL, device, 0)[1].endswith("; simulated figures of rtx4090 teach no GPU")
+    monkeypatch.setattr(device, "train_simulated_model", False)
+    assert load_transfer_prior(few, SMALL, device, 0)[1].endswith(
+        "; simulated figures of rtx4090 teach no GPU"
+    )
 
 
 def test_another_simulator_teaches_nothing_and_is_named(records: Path, tmp_path: Path) -> None:
     """Its figures come from another model, and a run does not take them for its own either."""
     device, file = devices.open("a100"), tmp_path / "old.db"
-    taught, told = learned_from(_copied(records, file, driver="simulator 1"), OTHER, device, 0)
+    taught, told = load_transfer_prior(_copied(records, file, driver="simulator 1"), OTHER, device, 0)
     assert taught is None
     assert "; what simulator 1 said is left out" in told
-    taught, told = learned_from(_copied(records, file), OTHER, device, 0)
+    taught, told = load_transfer_prior(_copied(records, file), OTHER, device, 0)
     assert taught is not None
-    assert len(taught.groups) == 1
+    assert len(taught.group_names) == 1
     assert "; what simulator 1 said is left out" in told
 
 
 def test_kernels_of_another_generator_teach_their_own_operator(records: Path, tmp_path: Path) -> None:
     """A run does not find them by their key; those it finds are no lesson."""
     device = devices.open("a100")
-    before, _ = learned_from(_copied(records, tmp_path / "a.db", nvrtc="13.5, 1"), SMALL, device, 0)
+    before, _ = load_transfer_prior(_copied(records, tmp_path / "a.db", nvrtc="13.5, 1"), SMALL, device, 0)
     assert before is not None
-    assert len(before.groups) == 1
-    assert learned_from(_copied(records, tmp_path / "b.db"), SMALL, device, 0)[0] is None
+    assert len(before.group_names) == 1
+    assert load_transfer_prior(_copied(records, tmp_path / "b.db"), SMALL, device, 0)[0] is None
 
 
 def test_rows_made_in_different_ways_are_different_groups(records: Path, tmp_path: Path) -> None:
@@ -201,9 +217,9 @@ def test_rows_made_in_different_ways_are_different_groups(records: Path, tmp_pat
     file, device = tmp_path / "two.db", devices.open("a100")
     for policy in ("L2 cold", "L2 warm"):
         _copied(records, file, data_policy=policy)
-    taught, _ = learned_from(file, OTHER, device, 0)
+    taught, _ = load_transfer_prior(file, OTHER, device, 0)
     assert taught is not None
-    assert len(taught.groups) == 2
+    assert len(taught.group_names) == 2
 
 
 def test_kernels_of_another_clock_are_held_against_the_ceilings_at_that_clock(
@@ -213,13 +229,15 @@ def test_kernels_of_another_clock_are_held_against_the_ceilings_at_that_clock(
         return _copied(records, tmp_path / f"{regime}.db", clock_regime=regime)
 
     device = devices.open("a100")
-    slow, _ = learned_from(moved("fixed 705 MHz"), OTHER, device, 0)
-    now, _ = learned_from(moved(device.clock_regime), OTHER, device, 0)
+    slow, _ = load_transfer_prior(moved("fixed 705 MHz"), OTHER, device, 0)
+    now, _ = load_transfer_prior(moved(device.clock_regime), OTHER, device, 0)
     assert slow is not None
     assert now is not None
-    seen = _group(1, law=True).seen
-    assert not np.allclose(slow.informed(seen).power_w, now.informed(seen).power_w)
-    nothing, told = learned_from(moved("free"), OTHER, device, 0)
+    seen = _group(1, law=True).inputs
+    assert not np.allclose(
+        slow.correct_inputs(seen).expected_power_w, now.correct_inputs(seen).expected_power_w
+    )
+    nothing, told = load_transfer_prior(moved("free"), OTHER, device, 0)
     assert nothing is None
     assert "nothing is known of the rates of a100, clocks free" in told
 
@@ -227,7 +245,7 @@ def test_kernels_of_another_clock_are_held_against_the_ceilings_at_that_clock(
 def test_too_few_kernels_teach_nothing(tmp_path: Path) -> None:
     file = tmp_path / "few.db"
     ekc.tune(SMALL, "a100", trials=MIN_ROWS // 2, records=file, progress=False)
-    taught, told = learned_from(file, OTHER, devices.open("a100"), 0)
+    taught, told = load_transfer_prior(file, OTHER, devices.open("a100"), 0)
     assert taught is None
     assert f"{MIN_ROWS} timed kernels" in told
 

@@ -14,25 +14,30 @@ import numpy as np
 import pytest
 
 import ekc
-from ekc.devices.cuda.remote import Child, Remote
+from ekc.devices.cuda.remote import ChildProcess, RemoteWorker
 from ekc.search import workers
-from ekc.search.jobs import Done
+from ekc.search.jobs import JobOutcome
 from ekc.search.population import Population
-from ekc.search.space.part import Part
-from ekc.search.space.space import PARTS, Space
-from ekc.search.workers import FEWEST_ASIDE, Processes, Threads, aside
+from ekc.search.space.part import SpacePartition
+from ekc.search.space.space import PARTITION_COUNT, Space
+from ekc.search.workers import (
+    MIN_TRIALS_FOR_BACKGROUND_WORKER,
+    WorkerProcesses,
+    WorkerThreads,
+    open_background_worker,
+)
 from tests.search.models.test_power import PEAKS
 from tests.search.spaces import LIMITS, OPERATORS, drawn, space
 
 
 @pytest.fixture(autouse=True)
 def _two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "cores", lambda: 2)
+    monkeypatch.setattr(workers, "count_cores", lambda: 2)
 
 
 @pytest.fixture
-def worker() -> Iterator[Remote]:
-    with aside(FEWEST_ASIDE) as remote:
+def worker() -> Iterator[RemoteWorker]:
+    with open_background_worker(MIN_TRIALS_FOR_BACKGROUND_WORKER) as remote:
         assert remote is not None
         yield remote
 
@@ -49,57 +54,62 @@ def _alike(name: str, apart: Space) -> None:
     )
     _same(mine, theirs)
     assert why == why_there
-    np.testing.assert_array_equal(space(name).seen(mine, PEAKS).features, apart.seen(mine, PEAKS).features)
+    np.testing.assert_array_equal(
+        space(name).extract_inputs(mine, PEAKS).features, apart.extract_inputs(mine, PEAKS).features
+    )
 
 
 @pytest.mark.parametrize("name", ["matmul", "fp16", "conv groups", "epilogues"])
-def test_a_population_is_mended_and_seen_as_by_one_process(name: str, worker: Remote) -> None:
-    assert len(space(name).parts) == PARTS
+def test_a_population_is_mended_and_seen_as_by_one_process(name: str, worker: RemoteWorker) -> None:
+    assert len(space(name).partitions) == PARTITION_COUNT
     _alike(name, Space(OPERATORS[name], LIMITS, worker=worker))
 
 
-def test_what_is_asked_goes_to_the_worker(worker: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_asked_goes_to_the_worker(worker: RemoteWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     apart = Space(OPERATORS["matmul"], LIMITS, worker=worker)
     asked: list[int] = []
-    repair = Part.repair
+    repair = SpacePartition.repair
 
-    def here(part: Part, population: Population, seed: int) -> object:
-        asked.append(part.number)
+    def here(part: SpacePartition, population: Population, seed: int) -> object:
+        asked.append(part.index)
         return repair(part, population, seed)
 
     # By this name the worker finds its own.
     here.__module__, here.__qualname__ = repair.__module__, repair.__qualname__
-    monkeypatch.setattr(Part, "repair", here)
+    monkeypatch.setattr(SpacePartition, "drop_bad_lanes", here)
     apart.repair(np.random.default_rng(0), drawn("matmul", 50))
     assert asked == [0]
 
 
-def test_a_worker_that_dies_costs_time_alone(worker: Remote) -> None:
+def test_a_worker_that_dies_costs_time_alone(worker: RemoteWorker) -> None:
     apart = Space(OPERATORS["matmul"], LIMITS, worker=worker)
     apart.repair(np.random.default_rng(0), drawn("matmul", 50))
-    os.kill(worker._hands[0]._process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+    os.kill(worker._processes[0]._process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
     with pytest.warns(RuntimeWarning, match="killed by SIGKILL; its part is done here"):
         _alike("matmul", apart)
     _alike("matmul", apart)
 
 
 def test_where_no_process_can_be_had_one_breeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none() -> Child:
+    def none() -> ChildProcess:
         raise OSError("no more processes")
 
     with pytest.warns(RuntimeWarning, match="no more processes.*; its part is done here"):
-        apart = Space(OPERATORS["matmul"], LIMITS, worker=Remote("nobody", none))
+        apart = Space(OPERATORS["matmul"], LIMITS, worker=RemoteWorker("nobody", none))
     _alike("matmul", apart)
 
 
 @pytest.mark.parametrize("where", ["here", "there"])
 def test_ctrl_c_leaves_no_answer_for_the_next_question(
-    where: str, worker: Remote, monkeypatch: pytest.MonkeyPatch
+    where: str, worker: RemoteWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     apart = Space(OPERATORS["matmul"], LIMITS, worker=worker)
     apart.repair(np.random.default_rng(0), drawn("matmul", 50))
     with monkeypatch.context() as patched:
-        patched.setattr(*((apart.parts[0], "broken") if where == "here" else (worker, "reply")), _interrupted)
+        patched.setattr(
+            *((apart.partitions[0], "find_violations") if where == "here" else (worker, "reply")),
+            _interrupted,
+        )
         with pytest.raises(KeyboardInterrupt):
             apart.repair(np.random.default_rng(1), drawn("matmul", 70))
     _alike("matmul", apart)
@@ -109,15 +119,19 @@ def _interrupted(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_worker_without_memory_costs_time_alone(worker: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_without_memory_costs_time_alone(
+    worker: RemoteWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     apart = Space(OPERATORS["matmul"], LIMITS, worker=worker)
-    monkeypatch.setattr(worker, "reply", lambda: Done(None, MemoryError(), ()))
+    monkeypatch.setattr(worker, "receive", lambda: JobOutcome(None, MemoryError(), ()))
     with pytest.warns(RuntimeWarning, match="MemoryError; its part is done here"):
         _alike("matmul", apart)
 
 
-def test_what_it_warns_of_while_it_prepares_is_shown(worker: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
-    apart, reply = Space(OPERATORS["matmul"], LIMITS, worker=worker), worker.reply
+def test_what_it_warns_of_while_it_prepares_is_shown(
+    worker: RemoteWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apart, reply = Space(OPERATORS["matmul"], LIMITS, worker=worker), worker.receive
     monkeypatch.setattr(
         worker, "reply", lambda: replace(reply(), warnings=(("odd", UserWarning, "part.py", 1),))
     )
@@ -126,9 +140,12 @@ def test_what_it_warns_of_while_it_prepares_is_shown(worker: Remote, monkeypatch
 
 
 def test_who_says_who_works_is_left_alone() -> None:
-    with ThreadPoolExecutor(1) as own, aside(FEWEST_ASIDE, own) as remote:
+    with (
+        ThreadPoolExecutor(1) as own,
+        open_background_worker(MIN_TRIALS_FOR_BACKGROUND_WORKER, own) as remote,
+    ):
         assert remote is None
-    with aside(FEWEST_ASIDE - 1) as remote:
+    with open_background_worker(MIN_TRIALS_FOR_BACKGROUND_WORKER - 1) as remote:
         assert remote is None
 
 
@@ -137,27 +154,27 @@ def test_the_same_seed_gives_the_same_winner_with_and_without(
 ) -> None:
     op, trials = ekc.matmul(96, 64, 32), 12
     alone = ekc.tune(op, "a100", trials=trials, records=tmp_path / "r.db", progress=False)
-    monkeypatch.setattr(workers, "FEWEST_ASIDE", 1)
-    hired: list[Remote] = []
-    post = Remote.post
+    monkeypatch.setattr(workers, "MIN_TRIALS_FOR_BACKGROUND_WORKER", 1)
+    hired: list[RemoteWorker] = []
+    post = RemoteWorker.send
 
-    def noting(remote: Remote, *given: object) -> None:
+    def noting(remote: RemoteWorker, *given: object) -> None:
         hired.append(remote)
         post(remote, *given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Remote, "post", noting)
+    monkeypatch.setattr(RemoteWorker, "send", noting)
     both = ekc.tune(op, "a100", trials=trials, records=tmp_path / "r.db", progress=False)
     assert hired
     assert [t.schedule for t in both.trials] == [t.schedule for t in alone.trials]
     assert both.best.schedule == alone.best.schedule
-    assert not hired[0]._hands
+    assert not hired[0]._processes
 
 
-@pytest.mark.parametrize("kind", [Processes, Threads])
-def test_workers_of_ours_may_have_one_beside_them(kind: type[Threads]) -> None:
-    with kind(2) as ours, aside(FEWEST_ASIDE, ours) as remote:
+@pytest.mark.parametrize("kind", [WorkerProcesses, WorkerThreads])
+def test_workers_of_ours_may_have_one_beside_them(kind: type[WorkerThreads]) -> None:
+    with kind(2) as ours, open_background_worker(MIN_TRIALS_FOR_BACKGROUND_WORKER, ours) as remote:
         assert remote is not None
-    with kind(1) as alone, aside(FEWEST_ASIDE, alone) as remote:
+    with kind(1) as alone, open_background_worker(MIN_TRIALS_FOR_BACKGROUND_WORKER, alone) as remote:
         assert remote is None
 
 

@@ -11,9 +11,9 @@ import ekc
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Compute, Operator
 from ekc.ir.steps import Bind, Divide, Pack, Split, Tensorize
-from ekc.search.space.divided import divided, dividing
+from ekc.search.space.divided import divide_compute, make_divide_steps
 from ekc.search.space.space import Space
-from ekc.search.space.structures import structures
+from ekc.search.space.structures import derive_structures
 from tests.emulator.generated import run
 
 HALF = {"out_channels": 32, "padding": 1, "groups": 2, "dtype": "float16"}
@@ -64,22 +64,24 @@ STILL_DIVIDED = {"phases": {"p.1", "q.1"}, "quotients of quotients": {"q.1"}}
 def test_what_is_cut_follows_from_the_expression(name: str) -> None:
     op, expected = CASES[name]
     (compute,) = op.computes
-    assert dividing(compute) == expected
-    assert (divided(op, compute) is compute) == (not expected)
-    steps = {s.name: tuple(x for x in s.steps if isinstance(x, Divide)) for s in structures(op, Limits())}
+    assert make_divide_steps(compute) == expected
+    assert (divide_compute(op, compute) is compute) == (not expected)
+    steps = {
+        s.name: tuple(x for x in s.steps if isinstance(x, Divide)) for s in derive_structures(op, Limits())
+    }
     assert {name for name, found in steps.items() if found} == {n for n in steps if n.endswith(" divided")}
     assert set(filter(None, steps.values())) == ({expected} if expected else set())
 
 
 def test_the_rules_see_two_axes() -> None:
     op, _ = CASES["groups, last"]
-    seen: Compute = divided(op, op.computes[0])
+    seen: Compute = divide_compute(op, op.computes[0])
     assert [a.name for a in seen.axes] == ["n", "p", "q", "o.0", "o.1", "r", "s", "c"]
     assert str(seen.body) == ("X[n, p + r + -1, q + s + -1, o.0 * 32 + c] * W[o.0 * 16 + o.1, r, s, c]")
 
 
 def tensor_cores(op: Operator) -> list[str]:
-    return [s.name for s in structures(op, Limits()) if any(isinstance(x, Tensorize) for x in s.steps)]
+    return [s.name for s in derive_structures(op, Limits()) if any(isinstance(x, Tensorize) for x in s.steps)]
 
 
 def test_groups_run_on_tensor_cores_and_fly() -> None:
@@ -91,7 +93,7 @@ def test_groups_run_on_tensor_cores_and_fly() -> None:
 
 
 def test_groups_of_channels_first_are_packed() -> None:
-    found = structures(ekc.conv2d(1, 64, 5, 6, **HALF), Limits())
+    found = derive_structures(ekc.conv2d(1, 64, 5, 6, **HALF), Limits())
     packs = {tuple(x for x in s.steps if isinstance(x, Pack)) for s in found}
     assert packs == {(), (Pack("X", (0, 2, 3, 1)), Pack("W", (0, 2, 3, 1)))}
 
@@ -100,7 +102,7 @@ def test_groups_of_channels_first_are_packed() -> None:
 def test_tiles_stay_within_a_group_and_leave_no_rest(name: str) -> None:
     op, steps = CASES[name]
     space, random = Space(op, Limits()), np.random.default_rng(0)
-    legal, _ = space.repair(random, space.draw(random, 400))
+    legal, _ = space.repair(random, space.sample(random, 400))
     assert len(legal) >= 0.98 * 400
     inside = {f"{step.axis}.1": step.by for step in steps}
     cut = set[str]()
@@ -115,7 +117,7 @@ def test_tiles_stay_within_a_group_and_leave_no_rest(name: str) -> None:
 
 
 def _names(op: Operator) -> set[str]:
-    return {s.name for s in structures(op, Limits())}
+    return {s.name for s in derive_structures(op, Limits())}
 
 
 def test_weights_with_a_scale_a_block_are_staged_whole_and_divided() -> None:
@@ -139,7 +141,7 @@ def test_weights_with_a_scale_a_block_are_staged_whole_and_divided() -> None:
 def test_short_groups_share_a_block_and_longer_ones_do_not() -> None:
     def blocks(terms: int) -> set[str]:
         op = ekc.conv2d(1, 4 * terms, 6, 6, out_channels=32, padding=1, groups=4)
-        tiled = next(s for s in structures(op, Limits()) if s.name.endswith("register divided"))
+        tiled = next(s for s in derive_structures(op, Limits()) if s.name.endswith("register divided"))
         return {x.loop for x in tiled.steps if isinstance(x, Bind) and x.level == "block.x"}
 
     assert {"o.0.0"} <= blocks(8)
@@ -150,7 +152,7 @@ def test_short_groups_share_a_block_and_longer_ones_do_not() -> None:
 def test_what_is_still_divided_is_not_cut() -> None:
     op, _ = CASES["phases"]
     tiled = next(
-        s for s in structures(op, Limits()) if s.name.startswith("X:shared+register W:shared+register")
+        s for s in derive_structures(op, Limits()) if s.name.startswith("X:shared+register W:shared+register")
     )
     assert not [x for x in tiled.steps if isinstance(x, Split) and x.loop in ("p.1", "q.1")]
     levels = {x.loop: x.level for x in tiled.steps if isinstance(x, Bind)}
@@ -196,11 +198,11 @@ STRANGE: dict[str, Operator] = {
 @pytest.mark.parametrize("name", STRANGE)
 def test_strange_indices_have_a_space_too(name: str) -> None:
     space, random = Space(STRANGE[name], Limits()), np.random.default_rng(0)
-    legal, _ = space.repair(random, space.draw(random, 300))
+    legal, _ = space.repair(random, space.sample(random, 300))
     assert len(legal) >= 0.95 * 300
     _, first = np.unique(legal.structure, return_index=True)
     for row in first[:: -(-len(first) // 3)]:
-        run(space.schedule(legal, int(row))).check()
+        run(space.build_schedule(legal, int(row))).check()
 
 
 OPERATORS: dict[str, Callable[[], Operator]] = {
@@ -219,8 +221,8 @@ OPERATORS: dict[str, Callable[[], Operator]] = {
 @pytest.mark.parametrize("name", OPERATORS)
 def test_drawn_members_are_right(name: str) -> None:
     space, random = Space(OPERATORS[name](), Limits()), np.random.default_rng(1)
-    legal, _ = space.repair(random, space.draw(random, 400))
+    legal, _ = space.repair(random, space.sample(random, 400))
     found, first = np.unique(legal.structure, return_index=True)
     assert len(found) == len(space.structures)
     for row in first[:: -(-len(first) // 6)]:
-        run(space.schedule(legal, int(row))).check()
+        run(space.build_schedule(legal, int(row))).check()

@@ -7,16 +7,16 @@ import pytest
 
 import ekc.ir.operators as o
 from ekc import devices
-from ekc.ir.analysis.analysis import analyse
-from ekc.ir.nodes import StageNode, walk
+from ekc.ir.analysis.analysis import analyse_program
+from ekc.ir.nodes import StageNode, walk_nodes
 from ekc.ir.operator import Operator
-from ekc.ir.rules.launch import checks
+from ekc.ir.rules.launch import iterate_checks
 from ekc.ir.steps import Bind, CacheRead, CacheWrite, Hole, Pipeline, Reorder, Split
-from ekc.ir.tree import kernels
+from ekc.ir.tree import derive_launches
 from ekc.search.space.builder import Structure
 from ekc.search.space.space import Population, Space
-from ekc.search.space.structures import structures
-from ekc.search.space.walks import Sorted, Walks
+from ekc.search.space.structures import derive_structures
+from ekc.search.space.walks import SortedGenomes, StructureEvaluator
 
 A100, TURING = devices.open("a100").limits, devices.open("rtx2080ti").limits
 FLYING: dict[str, tuple[Operator, int]] = {
@@ -31,7 +31,9 @@ FLYING: dict[str, tuple[Operator, int]] = {
 
 def flying(op: Operator) -> list[int]:
     return [
-        i for i, s in enumerate(structures(op, A100)) if s.name.endswith("flying") and "tensor" not in s.name
+        i
+        for i, s in enumerate(derive_structures(op, A100))
+        if s.name.endswith("flying") and "tensor" not in s.name
     ]
 
 
@@ -39,8 +41,8 @@ def flying(op: Operator) -> list[int]:
 def test_they_are_drawn_where_copies_can_bring_what_is_reused(name: str) -> None:
     op, count = FLYING[name]
     assert len(flying(op)) == count
-    names = [s.name for s in structures(op, TURING)]
-    others = [s.name for s in structures(op, A100) if "tensor" not in s.name]
+    names = [s.name for s in derive_structures(op, TURING)]
+    others = [s.name for s in derive_structures(op, A100) if "tensor" not in s.name]
     assert names == [name for name in others if not name.endswith("flying")]
 
 
@@ -48,15 +50,15 @@ def test_they_are_drawn_where_copies_can_bring_what_is_reused(name: str) -> None
 def test_their_draws_are_legal_once_mended_and_move_whole_words(dtype: str) -> None:
     op = o.matmul(128, 96, 64, dtype=dtype)
     space, random = Space(op, A100), np.random.default_rng(3)
-    drawn = space.draw(random, 600)
+    drawn = space.sample(random, 600)
     mine = np.isin(drawn.structure, flying(op))
     mended, dropped = space.repair(random, Population(drawn.structure[mine], drawn.genes[mine]))
     assert len(mended) >= 0.95 * mine.sum(), dropped
     widths = set()
     for row in range(12):
-        program = space.schedule(mended, row).program
-        for node in walk(kernels(program)[0].body):
-            if isinstance(node, StageNode) and node.asynchronous:
+        program = space.build_schedule(mended, row).program
+        for node in walk_nodes(derive_launches(program)[0].body):
+            if isinstance(node, StageNode) and node.is_async:
                 widths.add(int(node.staging.vector) * node.buffer.dtype.bytes)
     assert widths <= {4, 8, 16}
     assert len(widths) > 1
@@ -92,14 +94,16 @@ def test_swizzle_and_depth_are_numbers_of_a_recorded_walk() -> None:
     """Rules and figures of many, from the tape, are those of each Program alone."""
     rows, random = 80, np.random.default_rng(0)
     columns = {hole: random.choice(values, rows).astype(np.int64) for hole, values in HOLES.items()}
-    walks = Walks(o.matmul(64, 64, 64), [Structure("by hand", STEPS, ())], A100, columns)
-    figures = {name: values for name, _, values in walks.figures(Sorted([0, rows], columns))}
-    broken = walks.broken(Sorted([0, rows], columns))
+    walks = StructureEvaluator(o.matmul(64, 64, 64), [Structure("by hand", STEPS, ())], A100, columns)
+    figures = {
+        name: values for name, _, values in walks.compute_quantities(SortedGenomes([0, rows], columns))
+    }
+    broken = walks.find_violations(SortedGenomes([0, rows], columns))
     for row in range(rows):
-        program = walks.program(0, {hole: int(column[row]) for hole, column in columns.items()})
-        alone = analyse(program, A100)
+        program = walks.build_program(0, {hole: int(column[row]) for hole, column in columns.items()})
+        alone = analyse_program(program, A100)
         many = {name: np.broadcast_to(values, rows)[row] for name, values in figures.items()}
         assert many == {name: values[0] for name, values in alone.items()}
-        refused = {c.rule for c in checks(program, A100) if c.refusal() is not None}
+        refused = {c.rule for c in iterate_checks(program, A100) if c.explain() is not None}
         assert refused == {b.rule for b in broken if row in b.rows}
     assert 10 <= len(np.unique(np.concatenate([b.rows for b in broken]))) <= rows - 10

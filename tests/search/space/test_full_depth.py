@@ -21,7 +21,7 @@ from ekc.errors import ScheduleError
 from ekc.ir.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.refusal import Refusal
-from ekc.ir.rules.launch import enforce
+from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule import Schedule
 from ekc.search.space.space import Space
 from tests.ir.test_schedules import assert_same
@@ -100,10 +100,10 @@ def from_space(op: Operator, seed: int, limits: Limits) -> list[Schedule]:
     """Random legal schedules, `EACH` at most, of the structures of an operator that are deep enough."""
     space, random = Space(op, limits), np.random.default_rng(seed)
     deep = np.array([len(s.steps) >= DEPTH for s in space.structures])
-    drawn = space.draw(random, 100)
+    drawn = space.sample(random, 100)
     legal, dropped = space.repair(random, drawn[np.flatnonzero(deep[drawn.structure])[:EACH]])
     assert len(legal), dropped
-    return [space.schedule(legal, row) for row in range(len(legal))]
+    return [space.build_schedule(legal, row) for row in range(len(legal))]
 
 
 @st.composite
@@ -168,13 +168,13 @@ def _complete(refusal: Refusal) -> None:
 )
 def test_every_refusal_names_rule_need_limit_and_nearest(make: Operator, tight: Limits) -> None:
     space, random = Space(make, tight), np.random.default_rng(0)
-    raw, refused = space.draw(random, 60), 0
+    raw, refused = space.sample(random, 60), 0
     for row in range(len(raw)):
-        for refusal in space.refusals(raw, row):
+        for refusal in space.find_refusals(raw, row):
             _complete(refusal)
             refused += 1
         try:
-            enforce(space.schedule(raw, row).program, tight)
+            enforce_rules(space.build_schedule(raw, row).program, tight)
         except ScheduleError as problem:
             _complete(problem.refusal)
     assert refused >= 20

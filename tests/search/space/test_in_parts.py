@@ -9,14 +9,14 @@ import pytest
 
 import ekc
 from ekc.ir.limits import Limits
-from ekc.search.space.structures import structures
+from ekc.search.space.structures import derive_structures
 
 A100 = Limits(sms=108)
 
 
 def parts(op: ekc.Operator, limits: Limits = A100) -> set[tuple[int, str]]:
     """How many parts of which axis some structures have."""
-    found = (re.match(r"(\d+) parts of (\w+), ", s.name) for s in structures(op, limits))
+    found = (re.match(r"(\d+) parts of (\w+), ", s.name) for s in derive_structures(op, limits))
     return {(int(x[1]), x[2]) for x in found if x}
 
 
@@ -48,15 +48,15 @@ def test_a_larger_device_takes_more_of_them() -> None:
 def test_a_decision_of_one_name_has_one_table() -> None:
     """Else crossover would hand an index of one table to another."""
     tables = {}
-    for structure in structures(ekc.matmul(64, 64, 16384), A100):
-        holes = {d for step in structure.steps for d in step.holes()}
+    for structure in derive_structures(ekc.matmul(64, 64, 16384), A100):
+        holes = {d for step in structure.steps for d in step.list_holes()}
         assert holes == {hole for d in structure.decisions for hole in d.holes}
         for d in structure.decisions:
             assert np.array_equal(tables.setdefault(d.name, d.table), d.table), d.name
 
 
 def test_parts_have_the_structures_and_the_tiles_of_the_whole() -> None:
-    found = structures(ekc.matmul(64, 64, 16384, dtype="float16"), A100)
+    found = derive_structures(ekc.matmul(64, 64, 16384, dtype="float16"), A100)
     whole = [s for s in found if " parts of " not in s.name]
     parted = [s for s in found if s.name.startswith("128 parts of k, C_parts/")]
     assert [s.name.partition("/")[2] for s in parted] == [s.name for s in whole]

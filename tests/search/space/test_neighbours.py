@@ -5,14 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ekc.search.space.decisions import Level, choice, level, tiling
-from ekc.search.space.neighbours import FACTORS, Moves, neighbours
+from ekc.search.space.decisions import TileLevel, make_choice, make_level, make_tiling
+from ekc.search.space.neighbours import MOVABLE_FACTORS, NeighbourTable, find_neighbours
 
-TILING = tiling("tile.i", 96, (level("vthread", 96, 4), level("thread", 96, 32), level("tile", 96, 8)))
+TILING = make_tiling(
+    "tile.i", 96, (make_level("vthread", 96, 4), make_level("thread", 96, 32), make_level("tile", 96, 8))
+)
 
 
 def _lists(table: np.ndarray) -> list[list[int]]:
-    rows, count = neighbours(table)
+    rows, count = find_neighbours(table)
     return [part.tolist() for part in np.split(rows, np.cumsum(count)[:-1])]
 
 
@@ -30,12 +32,12 @@ def _one_move(before: np.ndarray, after: np.ndarray, table: np.ndarray) -> bool:
             for c in changed
         ]
         up = [after[c] > before[c] for c in changed]
-        return handed[0] == handed[1] and handed[0] in FACTORS and up[0] != up[1]
+        return handed[0] == handed[1] and handed[0] in MOVABLE_FACTORS and up[0] != up[1]
     return False
 
 
 @pytest.mark.parametrize(
-    "decision", [TILING, choice("vector", (1, 2, 4)), tiling("t", 7, (level("tile", 7, 7),))]
+    "decision", [TILING, make_choice("vector", (1, 2, 4)), make_tiling("t", 7, (make_level("tile", 7, 7),))]
 )
 def test_neighbours_are_all_rows_one_move_away_and_no_others(decision: object) -> None:
     table = decision.table  # type: ignore[attr-defined]
@@ -46,7 +48,7 @@ def test_neighbours_are_all_rows_one_move_away_and_no_others(decision: object) -
 
 
 def test_a_choice_moves_to_the_next_value() -> None:
-    assert _lists(choice("vector", (1, 2, 4)).table) == [[1], [0, 2], [1]]
+    assert _lists(make_choice("vector", (1, 2, 4)).table) == [[1], [0, 2], [1]]
 
 
 def test_a_factor_moves_between_levels() -> None:
@@ -57,16 +59,16 @@ def test_a_factor_moves_between_levels() -> None:
 
 
 def test_a_single_value_has_no_neighbour_and_stays() -> None:
-    moves = Moves([choice("one", (4,)).table, choice("two", (1, 2)).table])
+    moves = NeighbourTable([make_choice("one", (4,)).table, make_choice("two", (1, 2)).table])
     random = np.random.default_rng(0)
     decision, value = np.array([0, 1, 1] * 20), np.array([0, 0, 1] * 20)
-    np.testing.assert_array_equal(moves.one(random, decision, value), [0, 1, 0] * 20)
+    np.testing.assert_array_equal(moves.sample_neighbour(random, decision, value), [0, 1, 0] * 20)
 
 
 def test_every_neighbour_is_drawn() -> None:
-    decision = tiling("tile", 64, (Level("thread", (1, 2, 4, 8)), Level("tile", (1, 2, 4))))
-    moves, lists = Moves([choice("x", (1, 2)).table, decision.table]), _lists(decision.table)
+    decision = make_tiling("tile", 64, (TileLevel("thread", (1, 2, 4, 8)), TileLevel("tile", (1, 2, 4))))
+    moves, lists = NeighbourTable([make_choice("x", (1, 2)).table, decision.table]), _lists(decision.table)
     random = np.random.default_rng(1)
     for row, expected in enumerate(lists):
-        drawn = moves.one(random, np.full(400, 1), np.full(400, row))
+        drawn = moves.sample_neighbour(random, np.full(400, 1), np.full(400, row))
         assert sorted(set(drawn.tolist())) == expected

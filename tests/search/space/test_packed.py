@@ -9,7 +9,7 @@ import ekc
 from ekc.ir.limits import Limits
 from ekc.ir.steps import Pack, Tensorize
 from ekc.search.space.space import Space
-from ekc.search.space.structures import structures
+from ekc.search.space.structures import derive_structures
 from tests.emulator.generated import run
 
 CONV = {"out_channels": 64, "kernel": 3, "padding": 1}
@@ -49,7 +49,7 @@ CASES: dict[str, tuple[ekc.Operator, tuple[Pack, ...]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_packed_follows_from_the_expression(name: str) -> None:
     op, expected = CASES[name]
-    found = [s for s in structures(op, Limits()) if any(isinstance(x, Pack) for x in s.steps)]
+    found = [s for s in derive_structures(op, Limits()) if any(isinstance(x, Pack) for x in s.steps)]
     assert bool(found) == bool(expected)
     for s in found:
         assert tuple(x for x in s.steps if isinstance(x, Pack)) == expected
@@ -59,7 +59,7 @@ def test_what_is_packed_follows_from_the_expression(name: str) -> None:
 
 def test_a_target_without_tensor_cores_packs_nothing() -> None:
     op, _ = CASES["channels first"]
-    assert not [s for s in structures(op, Limits(tensor_cores=False)) if "packed" in s.name]
+    assert not [s for s in derive_structures(op, Limits(tensor_cores=False)) if "packed" in s.name]
 
 
 def test_nothing_is_packed_for_a_sum_that_is_not_on_tensor_cores_beside_one_that_is() -> None:
@@ -72,7 +72,7 @@ def test_nothing_is_packed_for_a_sum_that_is_not_on_tensor_cores_beside_one_that
         body=lambda Y, V, zo, zp, zq, zc: Y[0, zc, zp, zq] * V[zo, zc],
         dtype="float16",
     )
-    found = [s for s in structures(both, Limits()) if s.name.startswith("packed ")]
+    found = [s for s in derive_structures(both, Limits()) if s.name.startswith("packed ")]
     assert found
     assert all("Y/tensor" in s.name for s in found)
 
@@ -81,7 +81,7 @@ def test_packed_structures_leave_the_others_as_they_were() -> None:
     """Decisions of one name have one table, so that what is bred of both can be exchanged."""
     op, _ = CASES["channels first"]
     tables: dict[str, object] = {}
-    for s in structures(op, Limits()):
+    for s in derive_structures(op, Limits()):
         for d in s.decisions:
             assert tables.setdefault(d.name, d.table.tolist()) == d.table.tolist(), d.name
 
@@ -91,8 +91,8 @@ def test_a_packed_schedule_is_right_and_clean(dtype: str) -> None:
     op = ekc.conv2d(1, 16, 6, 10, out_channels=24, kernel=3, padding=1, dtype=dtype)
     space, random = Space(op, Limits()), np.random.default_rng(0)
     packs = np.array([s.name.startswith("packed ") for s in space.structures])
-    drawn = space.draw(random, 400)
+    drawn = space.sample(random, 400)
     legal, dropped = space.repair(random, drawn[packs[drawn.structure]][:8])
     assert len(legal) >= 4, dropped
     for row in range(len(legal)):
-        run(space.schedule(legal, row)).check()
+        run(space.build_schedule(legal, row)).check()

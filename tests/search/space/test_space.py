@@ -10,10 +10,10 @@ import pytest
 
 import ekc.ir.operators as o
 from ekc.errors import ScheduleError
-from ekc.ir.analysis.analysis import analyse
-from ekc.ir.inline import chains
+from ekc.ir.analysis.analysis import analyse_program
+from ekc.ir.inline import group_fusable_computes
 from ekc.ir.operator import Operator
-from ekc.ir.rules.launch import enforce
+from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.steps import Bind, ComputeAt
 from ekc.search.space.space import Population, Space
 from tests.search.spaces import ISSUE, LIMITS, OPERATORS, drawn, legal, rules_broken, space
@@ -24,9 +24,9 @@ ROWS = 100
 
 def _different(name: str, population: Population) -> list[str]:
     """Every figure of a population that is not exactly that of the schedule alone."""
-    figures, wrong = space(name).figures(population), []
+    figures, wrong = space(name).compute_quantities(population), []
     for row in range(len(population)):
-        alone = analyse(space(name).schedule(population, row).program, LIMITS)
+        alone = analyse_program(space(name).build_schedule(population, row).program, LIMITS)
         assert set(alone) == set(figures)
         wrong += [
             f"{name} row {row}: {quantity} is {figures[quantity][row]!r} among many, {value[0]!r} alone"
@@ -55,9 +55,9 @@ def test_that_is_a_thousand_schedules_of_many_structures() -> None:
 def _launches(op: Operator) -> dict[str, int]:
     """How many launches each structure has."""
     walks = Space(op, LIMITS)
-    population = walks.draw(np.random.default_rng(0), 200)
+    population = walks.sample(np.random.default_rng(0), 200)
     return {
-        walks.structures[number].name: len(walks.schedule(population, row).program.nests)
+        walks.structures[number].name: len(walks.build_schedule(population, row).program.nests)
         for number, row in zip(*np.unique(population.structure, return_index=True), strict=True)
     }
 
@@ -74,13 +74,13 @@ def _launches(op: Operator) -> dict[str, int]:
 )
 def test_rows_are_reduced_by_lanes_and_in_one_launch_where_they_can_be(op: Operator) -> None:
     found = _launches(op)
-    assert max(found.values()) == len(chains(op))
+    assert max(found.values()) == len(group_fusable_computes(op))
     one = {name for name, count in found.items() if count == 1}
     expected = {"Y/one launch", "Y/one launch X:shared"} if op.outputs[0].name == "Y" else set()
     assert one == expected
     steps = Space(op, LIMITS).structures[0].steps
     lanes = {s.loop.split(".")[0] for s in steps if isinstance(s, Bind) and s.level == "thread.x"}
-    assert {c.reduction[-1].name for c in op.computes if c.reduction} <= lanes
+    assert {c.reduction_axes[-1].name for c in op.computes if c.reduction_axes} <= lanes
 
 
 def test_columns_are_summed_by_lanes_side_by_side_and_rows_are_not() -> None:
@@ -101,14 +101,14 @@ def test_products_are_not_left_to_single_warps() -> None:
 
 def test_a_wrong_figure_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison sees a figure that is off by one part in a million for one member."""
-    right = Space.figures
+    right = Space.compute_quantities
 
     def off(self: Space, population: Population) -> dict[str, np.ndarray]:
         figures = right(self, population)
         figures["total_guards"] = figures["total_guards"] + 1e-6 * (np.arange(len(population)) == 3)
         return figures
 
-    monkeypatch.setattr(Space, "figures", off)
+    monkeypatch.setattr(Space, "compute_quantities", off)
     assert len(_different("primes", legal("primes", 20))) == 1
 
 
@@ -118,7 +118,7 @@ def test_masks_of_a_population_say_what_explain_says_of_each(name: str) -> None:
     broken = list(rules_broken(name, population))
     for row in range(len(population)):
         masked = {b.rule for b in broken if row in b.rows}
-        refusals = list(space(name).refusals(population, row))
+        refusals = list(space(name).find_refusals(population, row))
         assert {r.rule for r in refusals} == masked
         for r in refusals:
             assert all((r.rule, r.need, r.limit, r.nearest)), r
@@ -132,13 +132,13 @@ def test_a_legal_row_makes_a_schedule_and_an_illegal_one_is_refused(name: str) -
     population = drawn(name, 30, seed=2) + legal(name, 30, seed=2)
     refused = 0
     for row in range(len(population)):
-        reasons = list(space(name).refusals(population, row))
+        reasons = list(space(name).find_refusals(population, row))
         if not reasons:
-            enforce(space(name).schedule(population, row).program, LIMITS)
+            enforce_rules(space(name).build_schedule(population, row).program, LIMITS)
             continue
         refused += 1
         with pytest.raises(ScheduleError) as problem:
-            enforce(space(name).schedule(population, row).program, LIMITS)
+            enforce_rules(space(name).build_schedule(population, row).program, LIMITS)
         assert problem.value.refusal.rule in {r.rule for r in reasons}
     assert 5 <= refused <= 30
 
@@ -146,26 +146,26 @@ def test_a_legal_row_makes_a_schedule_and_an_illegal_one_is_refused(name: str) -
 @pytest.mark.parametrize("name", ISSUE)
 def test_repair_makes_at_least_95_of_100_random_draws_legal(name: str) -> None:
     random = np.random.default_rng(7)
-    raw = space(name).draw(random, 2000)
+    raw = space(name).sample(random, 2000)
     mended, dropped = space(name).repair(random, raw)
     assert len(mended) >= 0.95 * len(raw), dropped
     assert len(mended) + sum(dropped.values()) == len(raw)
     for row in range(0, len(mended), 100):
-        assert list(space(name).refusals(mended, row)) == []
+        assert list(space(name).find_refusals(mended, row)) == []
     assert set(np.unique(mended.structure)) == set(range(len(space(name).structures)))
 
 
 def test_what_repair_cannot_mend_is_counted_by_rule() -> None:
     tight = Space(OPERATORS["matmul"], replace(LIMITS, registers_per_thread=24))
     random = np.random.default_rng(0)
-    mended, dropped = tight.repair(random, tight.draw(random, 50))
+    mended, dropped = tight.repair(random, tight.sample(random, 50))
     assert len(mended) == 0
     assert dropped == {"registers": 50}
 
 
 def _unused(name: str, population: Population) -> int:
     """Genes set that the structure does not use."""
-    return int((population.genes[~space(name).uses[population.structure]] != 0).sum())
+    return int((population.genes[~space(name).uses_decision[population.structure]] != 0).sum())
 
 
 @pytest.mark.parametrize("name", ["matmul", "conv stride 2", "matvec", "two computes"])
@@ -175,10 +175,14 @@ def test_children_use_only_genes_of_their_structure_and_their_tables(name: str) 
     count = min(len(a), len(b))
     a, b = a[:count], b[:count]
     crossed = space(name).cross(random, a, b)
-    for child in (crossed, space(name).mutate(random, a), space(name).mutate(random, crossed, structural=1)):
+    for child in (
+        crossed,
+        space(name).mutate(random, a),
+        space(name).mutate(random, crossed, structure_rate=1),
+    ):
         assert _unused(name, child) == 0
         assert (child.genes >= 0).all()
-        assert (child.genes < space(name).sizes).all()
+        assert (child.genes < space(name).decision_sizes).all()
     np.testing.assert_array_equal(crossed.structure, a.structure)
     mother, father = crossed.genes == a.genes, crossed.genes == b.genes
     assert (mother | father).all()
@@ -189,21 +193,24 @@ def test_children_use_only_genes_of_their_structure_and_their_tables(name: str) 
 @pytest.mark.parametrize("name", ["matmul", "conv depthwise", "two computes"])
 def test_mutants_differ_from_their_parents(name: str) -> None:
     parents = legal(name, 500)
-    mutants = space(name).mutate(np.random.default_rng(4), parents, structural=0)
-    differs, eager = mutants.genes != parents.genes, np.array([d.eager for d in space(name).decisions])
+    mutants = space(name).mutate(np.random.default_rng(4), parents, structure_rate=0)
+    differs, eager = (
+        mutants.genes != parents.genes,
+        np.array([d.starts_at_max for d in space(name).decisions]),
+    )
     # A redraw may hit the same value again, above all where a table has two entries.
     assert differs.any(axis=1).mean() > 0.7
     assert differs[:, ~eager].sum(axis=1).max() == 2
     # Beyond two, what differs is eager and begins at its last value again.
-    beyond = differs & eager & (mutants.genes != space(name).sizes - 1)
+    beyond = differs & eager & (mutants.genes != space(name).decision_sizes - 1)
     assert beyond.sum(axis=1).max() <= 2
     np.testing.assert_array_equal(mutants.structure, parents.structure)
-    moved = space(name).mutate(np.random.default_rng(4), parents, structural=1)
+    moved = space(name).mutate(np.random.default_rng(4), parents, structure_rate=1)
     assert (moved.structure != parents.structure).mean() > 0.5
 
 
 def test_a_seed_draws_the_same_population_and_another_seed_another() -> None:
-    keys = [space("matmul").keys(legal("matmul", 200, seed)) for seed in (0, 0, 1)]
+    keys = [space("matmul").compute_keys(legal("matmul", 200, seed)) for seed in (0, 0, 1)]
     np.testing.assert_array_equal(keys[0], keys[1])
     # Structures of few decisions may meet by chance.
     assert np.isin(keys[2], keys[0]).mean() < 0.1
@@ -223,17 +230,19 @@ def test_decisions_of_one_name_share_one_table(name: str) -> None:
 
 def test_equal_genomes_have_equal_keys_and_others_do_not() -> None:
     population = legal("conv stride 2", 2000)
-    keys = space("conv stride 2").keys(population)
+    keys = space("conv stride 2").compute_keys(population)
     genomes = np.column_stack([population.structure, population.genes])
     assert len(np.unique(keys)) == len(np.unique(genomes, axis=0))
-    np.testing.assert_array_equal(keys[:50], space("conv stride 2").keys(population[:50]))
+    np.testing.assert_array_equal(keys[:50], space("conv stride 2").compute_keys(population[:50]))
 
 
 def test_a_row_as_a_schedule_holds_the_values_of_its_genes() -> None:
     population = legal("matmul", 40)
     for row in range(len(population)):
-        values = space("matmul").values(population, row)
-        steps = {s.loop: s for s in space("matmul").schedule(population, row).steps if s.kind == "split"}
+        values = space("matmul").get_hole_values(population, row)
+        steps = {
+            s.loop: s for s in space("matmul").build_schedule(population, row).steps if s.kind == "split"
+        }
         for axis in ("i", "j", "k"):
             prefix = f"tile.{axis}." if f"tile.{axis}.1" in values else None
             if prefix:
@@ -243,10 +252,10 @@ def test_a_row_as_a_schedule_holds_the_values_of_its_genes() -> None:
 def test_an_operator_of_single_elements_has_figures() -> None:
     """Nothing of its patterns is a vector."""
     one, random = Space(o.matmul(1, 1, 1), LIMITS), np.random.default_rng(0)
-    some, _ = one.repair(random, one.draw(random, 200))
-    figures = one.figures(some)
+    some, _ = one.repair(random, one.sample(random, 200))
+    figures = one.compute_quantities(some)
     for row in range(len(some))[:: len(some) // 20]:
-        alone = analyse(one.schedule(some, row).program, LIMITS)
+        alone = analyse_program(one.build_schedule(some, row).program, LIMITS)
         for name, values in figures.items():
             assert values[row] == pytest.approx(alone[name][0], rel=1e-9), name
 
@@ -261,8 +270,8 @@ def test_an_analysis_that_was_interrupted_is_whole_when_asked_again(monkeypatch:
 
         patch.setattr("ekc.search.space.walks.quantities", stopped)
         with pytest.raises(KeyboardInterrupt):
-            made.figures(population)
-    found, expected = made.figures(population), space("matmul").figures(population)
+            made.compute_quantities(population)
+    found, expected = made.compute_quantities(population), space("matmul").compute_quantities(population)
     assert set(found) == set(expected)
     for name, values in expected.items():
         np.testing.assert_array_equal(found[name], values)

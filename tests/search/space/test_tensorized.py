@@ -10,12 +10,12 @@ from ekc import devices
 from ekc.codegen.generate import generate
 from ekc.devices import l2
 from ekc.ir import expr as ex
-from ekc.ir.analysis.analysis import analyse
+from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from ekc.search.population import Population
 from ekc.search.space.space import Space
-from ekc.search.space.structures import structures
+from ekc.search.space.structures import derive_structures
 from tests.emulator.generated import run
 
 A100, TURING = devices.open("a100").limits, devices.open("rtx2080ti").limits
@@ -64,13 +64,13 @@ def test_a_depth_that_no_instruction_fits_is_left_to_others() -> None:
     window = o.conv2d(1, 1, 8, 8, out_channels=8, kernel=7, padding=3, **HALF)
     outer = o.matmul(32, 32, 1, **HALF)
     for first in (window, outer):
-        assert not [s for s in structures(first, A100) if "tensor" in s.name]
+        assert not [s for s in derive_structures(first, A100) if "tensor" in s.name]
     op = outer.then(
         "D", axes={"u": 32, "v": 32}, reduce={"w": 32}, inputs={"E": (32, 32)},
         body=lambda C, E, u, v, w: C[u, w] * E[w, v],
     )  # fmt: skip
     space, random = Space(op, A100), np.random.default_rng(0)
-    assert len(space.repair(random, space.draw(random, 200))[0])
+    assert len(space.repair(random, space.sample(random, 200))[0])
 
 
 def test_copies_that_no_tile_can_hold_are_left_to_others() -> None:
@@ -80,7 +80,7 @@ def test_copies_that_no_tile_can_hold_are_left_to_others() -> None:
         body=lambda C, F, u, v, w, x, y: C[x, w, y, 0] * F[u, v, w, x, y],
     )  # fmt: skip
     space, random = Space(op, A100), np.random.default_rng(0)
-    assert len(space.repair(random, space.draw(random, 200))[0]) > 150
+    assert len(space.repair(random, space.sample(random, 200))[0]) > 150
 
 
 def tensor_rows(space: Space) -> list[int]:
@@ -90,9 +90,9 @@ def tensor_rows(space: Space) -> list[int]:
 @pytest.mark.parametrize("name", DRAWN)
 def test_they_are_drawn_where_tensor_cores_can_multiply(name: str) -> None:
     op, expected = DRAWN[name]
-    found = [s.name for s in structures(op, A100) if "tensor" in s.name and "packed" not in s.name]
+    found = [s.name for s in derive_structures(op, A100) if "tensor" in s.name and "packed" not in s.name]
     assert sorted(found) == sorted(expected)
-    assert not [s.name for s in structures(op, TURING) if "tensor" in s.name]
+    assert not [s.name for s in derive_structures(op, TURING) if "tensor" in s.name]
 
 
 @pytest.mark.parametrize("name", RUN)
@@ -101,24 +101,24 @@ def test_a_mended_draw_is_right(name: str) -> None:
     space, random = Space(RUN[name], A100), np.random.default_rng(4)
     mine = tensor_rows(space)
     assert mine
-    drawn = space.draw(random, 3000)
+    drawn = space.sample(random, 3000)
     kept = np.isin(drawn.structure, mine)
     legal, dropped = space.repair(random, Population(drawn.structure[kept], drawn.genes[kept]))
     assert len(legal) >= 0.95 * kept.sum(), dropped
     for row in random.choice(len(legal), 2, replace=False):
-        run(space.schedule(legal, int(row))).check()
+        run(space.build_schedule(legal, int(row))).check()
 
 
 def test_a_population_counts_like_each_of_its_members() -> None:
     op = o.matmul(100, 72, 90, dtype="tf32", transpose_b=True)
     space, random = Space(op, A100), np.random.default_rng(0)
-    drawn = space.draw(random, 600)
+    drawn = space.sample(random, 600)
     kept = np.isin(drawn.structure, tensor_rows(space))
     some, _ = space.repair(random, Population(drawn.structure[kept][:40], drawn.genes[kept][:40]))
     assert len(some) >= 20
-    figures = space.figures(some)
+    figures = space.compute_quantities(some)
     for row in range(len(some)):
-        alone = analyse(space.schedule(some, row).program, A100)
+        alone = analyse_program(space.build_schedule(some, row).program, A100)
         for name, values in figures.items():
             assert values[row] == pytest.approx(alone[name][0], rel=1e-9), name
     assert figures["total_tensor_products"].min() > 0
@@ -127,12 +127,12 @@ def test_a_population_counts_like_each_of_its_members() -> None:
 def _rastered(blocks: int) -> Schedule:
     """A wide product whose blocks go down by so many rows of tiles before the next columns."""
     op = o.matmul(4096, 16384, 1024, **HALF)
-    structure = next(s for s in structures(op, A100) if s.name == "tensor flying")
+    structure = next(s for s in derive_structures(op, A100) if s.name == "tensor flying")
     tiles = {"tile.tensor.i": (blocks, 2, 4, 2, 8), "tile.tensor.j": (2, 8, 4, 2), "tile.tensor.k": (2, 16)}
     values: dict[str, int] = {}
     for d in structure.decisions:
-        values |= dict(zip(d.holes, tiles.get(d.name, d.value(0)), strict=True))
-    return Schedule(op).do(*(step.filled(values) for step in structure.steps))
+        values |= dict(zip(d.holes, tiles.get(d.name, d.get_values(0)), strict=True))
+    return Schedule(op).apply_steps(*(step.fill_holes(values) for step in structure.steps))
 
 
 def test_groups_of_blocks_fetch_less_from_dram() -> None:
@@ -140,8 +140,8 @@ def test_groups_of_blocks_fetch_less_from_dram() -> None:
     seen, simulated = [], []
     for blocks in (1, 8):
         schedule = _rastered(blocks)
-        seen.append(float(analyse(schedule.program, A100)["dram_bytes"][0]))
+        seen.append(float(analyse_program(schedule.program, A100)["dram_bytes"][0]))
         touched = generate(schedule, A100).launches[0].footprints
-        simulated.append(sum(l2.dram_bytes(touched, A100.sms, 8 * 2**20)))
+        simulated.append(sum(l2.compute_dram_bytes(touched, A100.sms, 8 * 2**20)))
     assert seen[1] < 0.8 * seen[0]
     assert simulated[1] < 0.8 * simulated[0]

@@ -7,11 +7,11 @@ import pytest
 
 import ekc.ir.operators as o
 from ekc import devices
-from ekc.ir.analysis.analysis import analyse
+from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.operator import Operator
 from ekc.search.models import prior
 from ekc.search.space.space import Space
-from ekc.search.space.structures import structures
+from ekc.search.space.structures import derive_structures
 
 H200, A100 = devices.open("h200"), devices.open("a100")
 HALF = {"dtype": "float16"}
@@ -38,16 +38,16 @@ NAMED: dict[str, tuple[Operator, tuple[str, ...]]] = {
 @pytest.mark.parametrize("name", NAMED)
 def test_they_are_drawn_where_the_target_and_the_tiles_allow(name: str) -> None:
     op, expected = NAMED[name]
-    found = [s.name for s in structures(op, H200.limits)]
+    found = [s.name for s in derive_structures(op, H200.limits)]
     assert tuple(n for n in found if "warpgroup" in n) == expected
     others = tuple(n for n in found if "warpgroup" not in n)
-    assert others == tuple(s.name for s in structures(op, A100.limits))
+    assert others == tuple(s.name for s in derive_structures(op, A100.limits))
 
 
 def test_most_of_what_is_drawn_is_legal_once_mended() -> None:
     space, rng = Space(o.matmul(1024, 1024, 1024, **HALF), H200.limits), np.random.default_rng(0)
     number = [s.name for s in space.structures].index("warpgroup flying")
-    drawn = space.draw(rng, 2000)
+    drawn = space.sample(rng, 2000)
     mine = drawn[np.flatnonzero(drawn.structure == number)]
     legal, _ = space.repair(rng, mine)
     assert len(legal) > 0.95 * len(mine) > 50
@@ -57,9 +57,9 @@ def test_the_prior_knows_that_only_they_feed_hopper_in_full() -> None:
     """Before anything was timed, the best of the one structure is expected to beat the best of the other."""
     op = o.matmul(4096, 4096, 4096, **HALF)
     space, rng = Space(op, H200.limits), np.random.default_rng(0)
-    legal, _ = space.repair(rng, space.draw(rng, 600))
-    named = [space.structure_name(legal, row) for row in range(len(legal))]
-    expected = prior.latency(space.figures(legal), H200.peaks)
+    legal, _ = space.repair(rng, space.sample(rng, 600))
+    named = [space.get_structure_name(legal, row) for row in range(len(legal))]
+    expected = prior.predict_latency_s(space.compute_quantities(legal), H200.peaks)
     best = {n: float(expected[[x == n for x in named]].min()) for n in ("warpgroup flying", "tensor flying")}
     assert best["warpgroup flying"] < best["tensor flying"]
     assert H200.peaks.mma_share < 0.7 < A100.peaks.mma_share == 1.0
@@ -69,12 +69,12 @@ def test_what_the_analysis_counts_is_the_work() -> None:
     """Every member multiplies the whole tile that it covers, by one way or the other."""
     op = o.matmul(256, 256, 256, **HALF)
     space, rng = Space(op, H200.limits), np.random.default_rng(3)
-    legal, _ = space.repair(rng, space.draw(rng, 400))
-    figures = analyse(space.schedule(legal, 0).program, H200.limits)
+    legal, _ = space.repair(rng, space.sample(rng, 400))
+    figures = analyse_program(space.build_schedule(legal, 0).program, H200.limits)
     assert {"total_tensor_products", "total_group_products"} <= set(figures)
     for row in range(len(legal)):
-        if "warpgroup" in space.structure_name(legal, row):
-            found = analyse(space.schedule(legal, row).program, H200.limits)
+        if "warpgroup" in space.get_structure_name(legal, row):
+            found = analyse_program(space.build_schedule(legal, row).program, H200.limits)
             # 16 rows by 8 columns by 16 terms each; tiles may reach over the edges.
             assert found["total_group_products"][0] * 16 * 8 * 16 >= 256**3
             assert found["total_group_products"][0] * 16 * 8 * 16 == found["total_fma"][0]

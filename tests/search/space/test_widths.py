@@ -12,37 +12,37 @@ from hypothesis import strategies as st
 
 import ekc.ir.operators as o
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.accesses import executed
-from ekc.devices.base import Conditions, Interval, Timing
-from ekc.ir.analysis.analysis import analyse
+from ekc.devices.accesses import profile_kernel
+from ekc.devices.base import Interval, MeasurementConditions, Timing
+from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Schedule
 from ekc.search.candidate import Candidate
-from ekc.search.choice import by_speed, slots, winners
+from ekc.search.choice import count_schedule_slots, select_winners, sort_by_latency
 from ekc.search.finals import Finals
-from ekc.search.models.features import features
+from ekc.search.models.features import build_features
 from ekc.search.objective import OBJECTIVES
 from ekc.search.population import Population
 from ekc.search.space.space import Space
 from tests.ir.async_examples import async_matmul
 from tests.search.spaces import LIMITS, drawn, legal, rules_broken, space
 
-WHEN = Conditions("a100", True, "made up", "", "", 0.0, 0.0, (), "made up", "0")
+WHEN = MeasurementConditions("a100", True, "made up", "", "", 0.0, 0.0, (), "made up", "0")
 
 
 def _eager(name: str) -> np.ndarray:
-    return np.array([d.eager for d in space(name).decisions])
+    return np.array([d.starts_at_max for d in space(name).decisions])
 
 
 def _could_be_wider(name: str, population: Population) -> np.ndarray:
     """[genome, decision]: eager decisions that any greater value would leave legal."""
     could = np.zeros(population.genes.shape, dtype=bool)
     for column in np.flatnonzero(_eager(name)):
-        for more in range(1, int(space(name).sizes[column])):
+        for more in range(1, int(space(name).decision_sizes[column])):
             raised = population.genes.copy()
             raised[:, column] += more
-            there = space(name).uses[population.structure, column] & (
-                raised[:, column] < space(name).sizes[column]
+            there = space(name).uses_decision[population.structure, column] & (
+                raised[:, column] < space(name).decision_sizes[column]
             )
             raised[~there, column] = 0
             broken = np.zeros(len(population), dtype=bool)
@@ -54,13 +54,15 @@ def _could_be_wider(name: str, population: Population) -> np.ndarray:
 
 @pytest.mark.parametrize("name", ["matmul", "fp16", "matvec"])
 def test_widths_are_what_is_eager_and_are_drawn_at_their_widest(name: str) -> None:
-    kinds = {d.name.split(".")[0] for d in space(name).decisions if d.eager}
+    kinds = {d.name.split(".")[0] for d in space(name).decisions if d.starts_at_max}
     assert kinds
     assert kinds <= {"vector", "move", "flight"}
     raw = drawn(name, 200)
-    used = space(name).uses[raw.structure] & _eager(name)
-    assert (raw.genes == space(name).sizes - 1)[used].all()
-    assert not (raw.genes == space(name).sizes - 1)[~used & space(name).uses[raw.structure]].all()
+    used = space(name).uses_decision[raw.structure] & _eager(name)
+    assert (raw.genes == space(name).decision_sizes - 1)[used].all()
+    assert not (raw.genes == space(name).decision_sizes - 1)[
+        ~used & space(name).uses_decision[raw.structure]
+    ].all()
 
 
 @pytest.mark.parametrize("name", ["matmul", "fp16", "matvec"])
@@ -78,12 +80,12 @@ def test_narrow_accesses_are_still_reached() -> None:
 
 def test_a_new_tile_tries_its_widths_anew() -> None:
     parents, random = legal("matmul", 300), np.random.default_rng(0)
-    children = space("matmul").mutate(random, parents, structural=0)
+    children = space("matmul").mutate(random, parents, structure_rate=0)
     tiles = np.array([bool(d.kinds) for d in space("matmul").decisions])
     moved = children.genes != parents.genes
     cut = moved[:, tiles].any(axis=1)
-    used = space("matmul").uses[children.structure] & _eager("matmul")
-    widest = (children.genes == space("matmul").sizes - 1) | ~used
+    used = space("matmul").uses_decision[children.structure] & _eager("matmul")
+    widest = (children.genes == space("matmul").decision_sizes - 1) | ~used
     assert 20 < cut.sum() < 280
     # What is narrow after a cut was made so by a second mutation.
     assert widest[cut].all(axis=1).mean() > 0.8
@@ -103,10 +105,10 @@ def test_reads_of_global_memory_are_as_wide_as_the_schedule_says(unroll: int, st
     kernel = compile_schedule(s, "sm_80", LIMITS)
     widths = Counter(re.findall(r"ld\.global\S*", kernel.ptx))
     assert {"v4" in width for width in widths} == ({False, True} if staged else {False})
-    (ran,) = executed(kernel)
+    (ran,) = profile_kernel(kernel)
     loads = [a.requests for a in ran.accesses if (a.space, a.kind) == ("global", "load")]
     counted = sum(loads) * kernel.launches[0].grid[0]
-    assert analyse(s.program, LIMITS)["total_global_load_requests"][0] == pytest.approx(counted)
+    assert analyse_program(s.program, LIMITS)["total_global_load_requests"][0] == pytest.approx(counted)
 
 
 def _timed(vector: int, seconds: float, half: float) -> Candidate:
@@ -114,26 +116,26 @@ def _timed(vector: int, seconds: float, half: float) -> Candidate:
     s = Schedule(o.matmul(64, 64, 32)).split("j", (4,)).reorder("i", "j.0", "k", "j.1")
     s = s.bind("i", "block.x").bind("j.0", "thread.x").cache_write("C", "register")
     s = s.cache_read("B", "register", at="k", vector=vector)
-    row = features(analyse(s.program, LIMITS))[0]
+    row = build_features(analyse_program(s.program, LIMITS))[0]
     c = Candidate(s, "made up", row, seconds, 100.0, 1)
     c.timings = [Timing(seconds, Interval(seconds - half, seconds + half), 20, WHEN)]
     return c
 
 
 def test_narrow_reads_take_more_slots() -> None:
-    narrow, wide = (analyse(_timed(v, 1.0, 0.0).schedule.program, LIMITS) for v in (1, 4))
+    narrow, wide = (analyse_program(_timed(v, 1.0, 0.0).schedule.program, LIMITS) for v in (1, 4))
     names = ("operations", "loop_steps", "barriers", "shuffles", "conversions", "guards")
     names += tuple(f"{s}_{way}_requests" for s in ("global", "shared") for way in ("load", "store"))
     names += ("shared_load_wavefronts", "shared_store_wavefronts")
     counts = [sum(x[f"total_{name}"][0] for name in names) for x in (narrow, wide)]
-    found = [slots(_timed(v, 1.0, 0.0).schedule) for v in (1, 4)]
+    found = [count_schedule_slots(_timed(v, 1.0, 0.0).schedule) for v in (1, 4)]
     np.testing.assert_allclose(found, counts, rtol=1e-9)
     assert counts[0] > counts[1]
 
 
 def test_of_slots_within_a_percent_the_deeper_pipeline_counts_as_less() -> None:
     """Up to three tiles ahead, a third of a percent each."""
-    ahead = [slots(async_matmul(64, 64, 128, stages=stages)) for stages in (2, 3, 4, 6)]
+    ahead = [count_schedule_slots(async_matmul(64, 64, 128, stages=stages)) for stages in (2, 3, 4, 6)]
     plain = ahead[0] / (1 - 1 / 300)
     np.testing.assert_allclose(ahead, [plain * (1 - n / 300) for n in (1, 2, 3, 3)], rtol=1e-12)
 
@@ -141,10 +143,10 @@ def test_of_slots_within_a_percent_the_deeper_pipeline_counts_as_less() -> None:
 @pytest.mark.parametrize(("half", "leaner"), [(1e-9, False), (2e-7, True)])
 def test_of_equal_timings_the_leaner_is_the_fastest(half: float, leaner: bool) -> None:
     narrow, wide, slow = _timed(1, 1.0000e-4, half), _timed(4, 1.0003e-4, half), _timed(2, 1.1e-4, half)
-    ranked = by_speed([slow, narrow, wide])
+    ranked = sort_by_latency([slow, narrow, wide])
     assert [c is wide for c in ranked] == ([True, False, False] if leaner else [False, True, False])
     assert ranked[-1] is slow
-    best, fastest = Finals(wide.schedule.op, None, "latency", 0.05).winners([slow, narrow, wide])  # type: ignore[arg-type]
+    best, fastest = Finals(wide.schedule.op, None, "latency", 0.05).select_winners([slow, narrow, wide])  # type: ignore[arg-type]
     assert best is fastest is ranked[0]
 
 
@@ -152,8 +154,8 @@ def test_what_failed_is_no_mark_and_comes_behind() -> None:
     broken, narrow, wide = _timed(4, 0.9e-4, 1e-6), _timed(1, 1.0e-4, 1e-9), _timed(4, 1.1e-4, 1e-9)
     broken.status, never = "wrong", _timed(2, 1.0, 0.0)
     never.timings, never.status = [], "compile: made up"
-    assert [id(c) for c in by_speed([never, wide, narrow, broken])] == [id(narrow), id(wide)]
-    assert by_speed([]) == []
+    assert [id(c) for c in sort_by_latency([never, wide, narrow, broken])] == [id(narrow), id(wide)]
+    assert sort_by_latency([]) == []
 
 
 @settings(max_examples=50, deadline=None)
@@ -164,7 +166,7 @@ def test_what_is_on_file_is_chosen_as_in_a_run(drawn: list[tuple[int, float, flo
     run = [_timed(width, 1e-4 * seconds, 1e-4 * half) for width, seconds, half in drawn]
     for c, (_, seconds, half) in zip(run, drawn, strict=True):
         c.predicted_power_w = 100.0 * (seconds + half)
-    of_run, on_file = (winners(known, objective, 0.02) for known in (run, [c.trial() for c in run]))
+    of_run, on_file = (select_winners(known, objective, 0.02) for known in (run, [c.to_trial() for c in run]))
     assert [(x.schedule, x.latency_s) for x in of_run] == [(x.schedule, x.latency_s) for x in on_file]
 
 
@@ -195,4 +197,4 @@ def test_lanes_read_through_registers() -> None:
 def test_a_disturbed_timing_makes_nothing_the_fastest() -> None:
     """Two lean kernels beside a busy neighbour: their intervals reach to the fastest, their means do not."""
     fast, noisy, noisier = _timed(1, 0.8e-4, 1e-8), _timed(4, 1.0e-4, 2.5e-5), _timed(2, 1.1e-4, 4e-5)
-    assert [id(c) for c in by_speed([noisier, noisy, fast])] == [id(fast), id(noisy), id(noisier)]
+    assert [id(c) for c in sort_by_latency([noisier, noisy, fast])] == [id(fast), id(noisy), id(noisier)]
